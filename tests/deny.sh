@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cargo deny --version >/dev/null 2>&1 || {
-    echo "skipped: cargo-deny is not installed; \`cargo install --locked cargo-deny\` does that"
+    echo "skipped: cargo-deny is not installed (\`cargo install --locked cargo-deny\`)"
     exit 0
 }
 cargo deny --log-level error check --hide-inclusion-graph bans licenses sources
@@ -13,5 +13,5 @@ if output=$(cargo deny fetch db 2>&1); then
     cargo deny --log-level error check --hide-inclusion-graph --disable-fetch advisories
 else
     printf '%s\n' "$output" | tail -n 3 >&2
-    echo "skipped: advisories: their list cannot be fetched"
+    echo "skipped: the list of advisories cannot be downloaded"
 fi

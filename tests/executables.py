@@ -28,7 +28,7 @@ OUTPUT = TARGET / "test-output"
 TIMES = TARGET / "test-times.json"
 NOBODY = 65534
 
-# Limits against hangs.
+# Timeouts of a part. They only detect hangs.
 LIMIT_S = 1500
 LONG_LIMIT_S = 8 * 3600
 
@@ -41,8 +41,8 @@ SLOW = (
     "engine::engine", "cli::tree_turns", "cli::shared_area", "cli::transfers", "cli::started",
 )
 
-# Parts with the same name here never run concurrently: they change the machine's swap areas, or use enough
-# servers to slow each other down.
+# Parts with the same value never run concurrently, because they change the machine's swap areas or
+# start many servers.
 EXCLUSIVE = {
     "bench::command": "swap areas",
     "cli::swap_device": "swap areas",
@@ -52,7 +52,7 @@ EXCLUSIVE = {
     "remote::clusters": "cluster",
 }
 
-# The user that runs a part if two are available. With --long both run it.
+# The user that runs a part if two are available. With --long both users run it.
 ONE_USER = {
     "bench::command": 0,
     "bench::extents": NOBODY,
@@ -81,7 +81,7 @@ ONE_USER = {
     "sys::softswap_sys": NOBODY,
 }
 ROOT_ONLY_CRATES = ("remote", "manual", "view", "capi")
-# Ways in which each user runs the ABI cases.
+# Configurations in which each user runs the ABI cases.
 ABI_WAYS = {0: "8M", NOBODY: "wakes"}
 LONG_ABI_WAYS = {0: "8M,64M,no-move,no-io-uring,protection,wakes,sleeps", NOBODY: "8M,wakes"}
 RESULT = re.compile(r"^test result: .*?(\d+) passed; (\d+) failed;", re.MULTILINE)
@@ -102,11 +102,11 @@ class Executable:
     package_dir: Path
 
     def tests(self):
-        told = subprocess.run(
+        listing = subprocess.run(
             [self.path, "--list", "--format=terse"], cwd=self.package_dir, check=True, text=True,
             stdout=subprocess.PIPE,
         ).stdout
-        return re.findall(r"^(.*): test$", told, re.MULTILINE)
+        return re.findall(r"^(.*): test$", listing, re.MULTILINE)
 
 
 @dataclass
@@ -129,11 +129,13 @@ class Part:
 
 
 def built():
-    """Returns all test executables, as cargo names them."""
+    """Builds the tests, and returns all executables that cargo lists."""
     command = ["cargo", "test", "--workspace", "--no-run", "--message-format=json"]
-    told = subprocess.run(command, cwd=SOURCE, stdout=subprocess.PIPE, check=True, text=True).stdout
+    listing = subprocess.run(
+        command, cwd=SOURCE, stdout=subprocess.PIPE, check=True, text=True
+    ).stdout
     found = []
-    for message in map(json.loads, told.splitlines()):
+    for message in map(json.loads, listing.splitlines()):
         if message.get("executable") and message.get("profile", {}).get("test"):
             package = Path(message["manifest_path"]).parent
             name = message["target"]["name"]
@@ -216,12 +218,12 @@ def prepare(parts, place, is_long):
     subprocess.run(["chmod", "-R", "a+rX", place], check=True)
 
 
-# Running sessions, and an event that stops further starts.
+# Running child processes, and an event that prevents further starts.
 running, is_ended = set(), threading.Event()
 
 
 def run(part, limit_s):
-    """Runs a part to its end, and records its output and duration."""
+    """Runs a part, and records its output, status and duration."""
     begin = time.monotonic()
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen(
@@ -369,7 +371,7 @@ def main():
             for name in (name for part in parts for name in failures(part)):
                 failed[name] = failed.get(name, 0) + 1
             if asked.times > 1:
-                print(f"turn {turn + 1} of {asked.times}: {len(failed)} tests have failed so far", flush=True)
+                print(f"turn {turn + 1} of {asked.times}: {len(failed)} failed tests", flush=True)
         if not asked.load and not asked.long and not asked.only:
             keep_times(parts)
     for name, count in sorted(failed.items()):

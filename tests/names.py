@@ -36,9 +36,9 @@ def main():
             wrong += [f"{document}: `{path}`: in {holder} there is no {name}"
                       for holder, name in zip(parts, parts[1:])
                       if not any(holder in held and name in names for held, names in files)]
-        wrong += [f"{document}: `{path}` is not there"
+        wrong += [f"{document}: `{path}` does not exist"
                   for path in FILE.findall(text) if not (ROOT / path).exists()]
-    print("\n".join(sorted(set(wrong))) or "what the documents name is there")
+    print("\n".join(sorted(set(wrong))) or "every name in the documents exists")
     return bool(wrong)
 
 

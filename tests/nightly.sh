@@ -19,7 +19,7 @@ needs() {
         skip "$what" 'there is no nightly compiler (`rustup toolchain install nightly`)'
     for component; do
         rustup component list --toolchain nightly --installed | grep -q "^$component" ||
-            skip "$what" "its component $component is missing (\`rustup component add --toolchain nightly $component\`)"
+            skip "$what" "\`rustup component add --toolchain nightly $component\` is required"
     done
 }
 
@@ -51,13 +51,13 @@ fuzz() {
     cargo +nightly fuzz --version >/dev/null 2>&1 ||
         skip fuzzing 'cargo-fuzz is not installed (`cargo install cargo-fuzz`)'
     [ -n "${1:-}" ] || {
-        echo "which one? TARGET=NAME, and NAME is one of: $(ls fuzz/corpus | xargs)" >&2
+        echo "set TARGET=NAME, with one of the names $(ls fuzz/corpus | xargs)" >&2
         return 2
     }
-    # New inputs are stored separately, so that the committed corpus stays small.
+    # New inputs are stored separately, so that the committed corpus remains small.
     mkdir -p "fuzz/found/$1"
     cd fuzz
-    # A snapshot's counters are never freed, by design.
+    # A snapshot's counters are deliberately never freed, so do not detect leaks.
     cargo +nightly fuzz run --features libfuzzer --target-dir "$target/fuzz" "$1" \
         "found/$1" "corpus/$1" -- -max_total_time="${2:-60}" -detect_leaks=0
 }

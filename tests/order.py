@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 TESTS = re.compile(r"(^|_)(tests|model)$")
-# Comments, strings and characters (but not lifetimes), which are removed.
+# Comments, strings and characters (but not lifetimes). They are removed from the code.
 NO_CODE = re.compile(
     r"""//[^\n]*|/\*.*?\*/|\br(#*)".*?"\1|"(?:\\.|[^"\\])*"|'(?:\\[^']+|[^'\\\n]|\\')'""", re.S
 )
@@ -271,18 +271,18 @@ def faults_of(source):
         return ["there is neither lib.rs nor main.rs"]
     modules = read_crate(source)
     order = list(dict.fromkeys(order_of(modules)))
-    place = {name: at for at, name in enumerate(order)}
+    order_index = {name: at for at, name in enumerate(order)}
     faults = [
         f"{shown(name)} is declared nowhere"
-        for name in {module.file for module in modules.values()} - set(place)
+        for name in {module.file for module in modules.values()} - set(order_index)
     ]
     graph = {}
     for name, uses in graph_of(modules).items():
-        graph[name] = uses & set(place)
+        graph[name] = uses & set(order_index)
         faults += [
             f"{shown(name)} uses {shown(other)}, which comes after it"
             for other in graph[name]
-            if place.get(name, 0) < place[other] and not is_within(other, name)
+            if order_index.get(name, 0) < order_index[other] and not is_within(other, name)
         ]
     return sorted(faults) + list(cycles_of(graph))
 

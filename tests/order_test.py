@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Crates that order.py must refuse or accept, as small examples."""
+"""Tests order.py with small crates that it must accept or refuse."""
 import sys
 import tempfile
 import unittest

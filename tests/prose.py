@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Comments and documents are in plain English: finds phrases of which a reader has to guess the
-actor or the meaning. A file may have 5 in 1,000 lines of prose, and one in any case.
+"""Comments, documents, and the messages and test texts of Rust code are in plain English: finds
+phrases of which a reader has to guess the actor or the meaning. A file may have 5 in 1,000 lines of
+prose, and one in any case. The same limit holds for its texts. `--all` prints every phrase.
 """
 import re
 import subprocess
@@ -32,6 +33,30 @@ PHRASES = re.compile(
     )
 )
 
+# A text of a test is read alone, so it must name its subject.
+TEST_TEXTS = re.compile(PHRASES.pattern + r"|^(?:[Ii]t|[Tt]hey|[Ww]ho|[Ww]hat|[Ss]omething) [a-z]+ ")
+TOKENS = re.compile(
+    r"//[^\n]*|/\*.*?\*/|'(?:[^'\\\n]|\\.[^'\n]*)'"
+    r"|\bb?c?r(?P<hashes>#*)\".*?\"(?P=hashes)|[bc]?\"(?P<text>(?:[^\"\\]|\\.)*)\"",
+    re.S,
+)
+NOT_TEXT = re.compile(r"\\\n\s*|`[^`]*`|\{[^}]*\}|\S*/\S*")
+WORDS = re.compile(r"[A-Za-z]{2,}")
+
+
+def texts(path, source):
+    """Yields the line number and content of each string literal of at least three words, and the
+    pattern for it. Raw literals are programs and data.
+    """
+    is_test_file = "tests" in path.parts or path.stem.endswith("tests") or path.stem == "model"
+    tests_begin = 0 if is_test_file else source.find("#[cfg(test)]\nmod ")
+    for token in TOKENS.finditer(source):
+        plain = re.sub(r"\\.", " ", NOT_TEXT.sub("", token["text"] or ""))
+        if len(WORDS.findall(plain)) >= 3:
+            is_test = 0 <= tests_begin <= token.start()
+            number = source.count("\n", 0, token.start()) + 1
+            yield number, plain, TEST_TEXTS if is_test else PHRASES
+
 
 def prose(path, text):
     """Yields the number and text of each line of prose: of documents, or in comments."""
@@ -57,12 +82,17 @@ def main():
             continue
         if not path.exists():
             continue
-        lines = list(prose(path, path.read_text(errors="replace")))
-        total += len(lines)
-        found = [(number, hit[0]) for number, line in lines if (hit := PHRASES.search(line))]
-        if len(found) > max(1, MOST_PER_1000 * len(lines) // 1000):
-            wrong += [f"{path.relative_to(ROOT)}:{number}: \"{phrase}\"" for number, phrase in found]
-    print("\n".join(wrong) or f"{total} lines of prose are plain")
+        source = path.read_text(errors="replace")
+        lines = [(number, line, PHRASES) for number, line in prose(path, source)]
+        literals = list(texts(path, source)) if path.suffix == ".rs" else []
+        total += len(lines) + len(literals)
+        for kind in (lines, literals):
+            found = [(number, hit[0]) for number, line, phrases in kind if (hit := phrases.search(line))]
+            limit = 0 if "--all" in sys.argv else max(1, MOST_PER_1000 * len(kind) // 1000)
+            if len(found) > limit:
+                name = path.relative_to(ROOT)
+                wrong += [f'{name}:{number}: "{phrase}"' for number, phrase in found]
+    print("\n".join(wrong) or f"{total} lines and texts are plain")
     return bool(wrong)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `run.sh`: all checks required before a merge: format, order, lints, models of the lock-free parts, and the
-# tests (tests/executables.py chooses the users). `run.sh long`: before a release, everything in all ways,
-# with many repetitions.
+# `run.sh`: all checks required before a merge: format, order, lints, models of the lock-free parts,
+# and the tests (tests/executables.py chooses the users). `run.sh long`: before a release, all tests
+# in all configurations, with many repetitions.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
@@ -65,7 +65,7 @@ install_what_is_missing() {
     ! is_root || command -v man >/dev/null || missing+=(man-db)
     # Terminal for the tests of `softswap top`.
     ! is_root || command -v tmux >/dev/null || missing+=(tmux)
-    # File systems for the tests of swap files that are used by their blocks.
+    # File systems for the tests of raw swap files.
     ! is_root || command -v mkfs.ext4 >/dev/null || missing+=(e2fsprogs)
     ! is_root || command -v mkfs.xfs >/dev/null || missing+=(xfsprogs)
     # Server for the tests of clusters.
@@ -87,9 +87,9 @@ models() {
 
 step "tools" install_what_is_missing
 step "format" cargo fmt --all --check
-step "order of rooms: what the check refuses" tests/order_test.py
-step "order of rooms" tests/order.py
-step "what the documents name" tests/names.py
+step "tests of the module order check" tests/order_test.py
+step "order of modules" tests/order.py
+step "names in the documents" tests/names.py
 step "versions" tests/versions.py
 step "plain English" tests/prose.py
 step "lints" cargo clippy --workspace --all-targets -- -D warnings
@@ -101,7 +101,7 @@ case ${1:-} in
 long)
     export SOFTSWAP_FAULTS=${SOFTSWAP_FAULTS:-500} SOFTSWAP_TREE_TURNS=${SOFTSWAP_TREE_TURNS:-1000}
     export SOFTSWAP_TURNS=${SOFTSWAP_TURNS:-500} SOFTSWAP_FUZZ_SECONDS=${SOFTSWAP_FUZZ_SECONDS:-60}
-    step "tests in all ways" counted tests/executables.py --long
+    step "all tests in all configurations" counted tests/executables.py --long
     ;;
 *) step "tests" counted tests/executables.py ;;
 esac
@@ -109,6 +109,6 @@ step "models (loom)" models
 step "examples in the documentation" counted cargo test --workspace --doc
 if [ "${1:-}" = long ]; then
     step "guests" counted tests/guest/run.sh
-    step "other people's programs" counted make test-compat
+    step "third-party programs" counted make test-compat
 fi
 printf '\nall steps passed\n'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints `stable` if that is the pinned compiler's version but rustup does not know it by its number.
-# Otherwise prints nothing, and rust-toolchain.toml selects the toolchain.
+# Prints `stable` if that toolchain has the pinned version and rustup has no toolchain with the
+# version as its name. Otherwise prints nothing, and rust-toolchain.toml selects the toolchain.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

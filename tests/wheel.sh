@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 cp "$wheel" crates/python/tests/*.py "$work/"
 chmod 755 "$work"
 mkdir -m 1777 "$work/home"
-# Prefer the system's Python: another may be in root's home directory.
+# Prefer the system's Python, because another one may be in root's home directory.
 python=$(PATH=/usr/bin:/bin:$PATH command -v python3)
 
 as_user=()
@@ -28,7 +28,8 @@ inside "$python" test_wheel.py
 inside "$python" -m pip install --quiet --disable-pip-version-check \
     scipy pandas pyarrow pytest hypothesis
 inside "$python" test_libraries.py
-# Sorting, files, pickling, FFT, linear algebra; without tests that need gigabytes or fork.
+# Tests of sorting, files, pickling, FFT and linear algebra, without those that need gigabytes or
+# fork.
 numpy=$(inside "$python" -c 'import os, numpy; print(os.path.dirname(numpy.__file__))')
 core=$numpy/_core/tests
 [ -d "$core" ] || core=$numpy/core/tests

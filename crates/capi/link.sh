@@ -17,7 +17,7 @@ soname=libsoftswap_c.so.${version%.*}
 library=libsoftswap_c.so.$version
 
 mkdir -p "$directory"
-# It stays loaded (nodelete): its handler of SIGBUS stays installed.
+# nodelete: the library stays loaded, because its SIGBUS handler stays installed.
 "${CC:-cc}" -shared -o "$directory/$library" \
     -Wl,-soname,"$soname" -Wl,-z,nodelete -Wl,-z,relro -Wl,-z,now \
     -Wl,--version-script="$here/softswap_c.map" -Wl,--gc-sections \

@@ -1,7 +1,9 @@
-//! Binds the library's calls of its own functions to those, also where the program defines one of
-//! the same name that calls ours: Erlang's `sigaction`. And puts the unwinder, which only a
-//! backtrace needs, into the library itself: the shared one costs every program that starts a tenth
-//! of a millisecond, most of it in instructions that a virtual machine answers for.
+//! Linker options of the library.
+//!
+//! - `-Bsymbolic-functions`: the library calls its own functions, even if the program defines
+//!   functions of the same names that call the library's, as Erlang does (`sigaction`).
+//! - The unwinder, which only backtraces need, is linked statically. Loading the shared one would
+//!   delay each program start by 0.1 ms, mostly in instructions that a virtual machine emulates.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,12 +15,12 @@ fn main() {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let found = Command::new(compiler).arg("-print-file-name=libgcc_eh.a").output();
     let found = found.ok().and_then(|output| String::from_utf8(output.stdout).ok());
-    // If there is none, the shared library is used.
+    // Without a static unwinder, the shared one is used.
     let path = found.as_deref().map(str::trim).map(Path::new).filter(|path| path.is_absolute());
     if let Some(dir) = path.filter(|path| path.exists()).and_then(Path::parent) {
         println!("cargo:rustc-link-search=native={}", dir.display());
         println!("cargo:rustc-link-lib=static:-bundle=gcc_eh");
-        // It asks for a function of glibc 2.35; all else is content with 2.34.
+        // The unwinder calls `_dl_find_object` of glibc 2.35; everything else needs at most 2.34.
         println!("cargo:rustc-cdylib-link-arg=-Wl,--defsym=_dl_find_object=softswap_find_object");
     }
 }

@@ -36,7 +36,8 @@ pub(crate) fn contents(input: &[u8]) {
     }
 }
 
-/// Checks that accepted extents are sorted and add up, for any answer of a file system.
+/// Checks that accepted extents are sorted and their sums are right, for any answer of a file
+/// system.
 pub(crate) fn extents(input: &[u8]) {
     let mut numbers = numbers(input);
     let Some(file_bytes) = numbers.next() else { return };
@@ -45,7 +46,7 @@ pub(crate) fn extents(input: &[u8]) {
     while let (Some(gap), Some(physical), Some(length), Some(flags)) =
         (numbers.next(), numbers.next(), numbers.next(), numbers.next())
     {
-        // Most extents follow each other; some have an arbitrary position.
+        // Most extents follow the previous one. Some have an arbitrary position.
         let end = found.last().map_or(0, FileExtent::end);
         let logical = if flags & 0x4000_0000 == 0 { end.wrapping_add(gap) } else { gap };
         let next = FileExtent::new(logical, physical, length, flags as u32);

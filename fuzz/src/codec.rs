@@ -1,5 +1,5 @@
-//! A page survives compression and decompression with any codec and buffer size. Decompressing arbitrary
-//! bytes never writes outside the page.
+//! Checks that a page survives compression and decompression with any codec and buffer size, and
+//! that decompressing arbitrary bytes never writes outside the page.
 
 use softswap_engine::codec::{Codec, MAX_PACKED_BYTES, Packer, Scratch, compress, decompress};
 use softswap_sys::zstd::LEVELS;
@@ -13,8 +13,8 @@ const AMPLE_BYTES: usize = 2 * PAGE_BYTES;
 const UNTOUCHED: u8 = 0xA5;
 
 thread_local! {
-    /// Shared by all inputs, because its address space is never released. This also detects state left by a
-    /// previous page.
+    /// Shared by all inputs, because its address space is never released. So state of a previous
+    /// page that affects the next one is also detected.
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::new(Arc::default()).unwrap());
 }
 
@@ -36,8 +36,8 @@ fn packer_of(choice: u8) -> Packer {
 }
 
 fn assert_untouched_but(bytes: &[u8], touched: Range<usize>) {
-    let beside = [&bytes[..touched.start], &bytes[touched.end..]];
-    assert!(beside.iter().all(|part| part.iter().all(|byte| *byte == UNTOUCHED)));
+    let outside = [&bytes[..touched.start], &bytes[touched.end..]];
+    assert!(outside.iter().all(|part| part.iter().all(|byte| *byte == UNTOUCHED)));
 }
 
 /// Decompresses into the middle of three pages and checks that the other two are unchanged.

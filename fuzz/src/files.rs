@@ -1,4 +1,4 @@
-//! Parsers of foreign files: core files, executables, traces.
+//! Parsers of untrusted files: core files, executables, traces.
 
 use softswap_bench::parsers;
 use softswap_sys::PAGE_SIZE;

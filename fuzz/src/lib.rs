@@ -1,8 +1,8 @@
 //! Fuzz targets for the parsers of untrusted data.
 //!
-//! Each target is a function that accepts any input and panics if a parser violates its contract. The test in
-//! `tests/bounded.rs` runs the targets over the corpus and over derived inputs, for a limited time and with
-//! any compiler. `make fuzz TARGET=name` runs one with libFuzzer.
+//! Each target is a function that accepts any input and panics if a parser violates its contract.
+//! The tests in `tests/bounded.rs` run the targets over the corpus and over derived inputs, for a
+//! limited time and with any compiler. `make fuzz TARGET=name` runs one with libFuzzer.
 #![forbid(unsafe_code)]
 
 mod areas;
@@ -64,7 +64,7 @@ fn text(input: &[u8]) -> std::borrow::Cow<'_, str> {
 /// Returns numbers of all magnitudes from the input.
 fn numbers(input: &[u8]) -> impl Iterator<Item = u64> {
     input.as_chunks::<9>().0.iter().map(|[kind, number @ ..]| {
-        // Real numbers mostly have leading zero bits.
+        // Shift, because numbers in real data mostly have leading zero bits.
         u64::from_le_bytes(*number) >> (u32::from(*kind) % 64)
     })
 }

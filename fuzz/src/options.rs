@@ -45,12 +45,12 @@ pub(crate) fn sizes(input: &[u8]) {
     }
 }
 
-/// Parses the input as a configuration file and as variables. A parsed configuration must be passed on
-/// unchanged.
+/// Parses the input as a configuration file and as variables. A parsed configuration must survive
+/// formatting as variables.
 pub(crate) fn settings(input: &[u8]) {
     let text = text(input);
     match parsers::settings_file(&text) {
-        Ok(understood) => assert!(understood.iter().all(|(name, _)| text.contains(name))),
+        Ok(parsed) => assert!(parsed.iter().all(|(name, _)| text.contains(name))),
         Err(why) => assert!(!why.trim().is_empty()),
     }
     let variables: HashMap<&str, &str> =
@@ -58,8 +58,8 @@ pub(crate) fn settings(input: &[u8]) {
     let lookup = |name: &str| variables.get(name).map(ToString::to_string);
     match Config::from_env(lookup) {
         Some(Ok(config)) => {
-            let handed_on: HashMap<_, _> = config.to_env().into_iter().collect();
-            assert_eq!(Config::from_env(|name| handed_on.get(name).cloned()), Some(Ok(config)));
+            let passed_on: HashMap<_, _> = config.to_env().into_iter().collect();
+            assert_eq!(Config::from_env(|name| passed_on.get(name).cloned()), Some(Ok(config)));
         }
         Some(Err(name)) => assert!(!name.is_empty()),
         None => assert!(variables.get("MEMORY").is_none_or(|text| text.is_empty())),

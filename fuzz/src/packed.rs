@@ -1,11 +1,12 @@
-//! For any content of a slot, its parts are within the page and do not overlap. Adding a part never
-//! overwrites existing ones.
+//! Checks that the parts of any slot content are within the page and do not overlap, and that
+//! adding a part never overwrites existing ones.
 
 use softswap_engine::codec::compressed_slot::{self, MAX_PARTS, SlotPacker};
 
 const PAGE_BYTES: usize = 4096;
 
-/// Builds a page with the input's halves at its start and its end, where the format stores its tables.
+/// Builds a page with the input's halves at its start and its end, where the format stores its
+/// tables.
 fn page_of(input: &[u8]) -> [u8; PAGE_BYTES] {
     let mut page = [0; PAGE_BYTES];
     let front = input.len().min(PAGE_BYTES) / 2;
@@ -21,11 +22,11 @@ pub(crate) fn run(input: &[u8]) {
     for number in 0..=u8::MAX {
         let Ok((tag, bytes)) = compressed_slot::part(&page, number) else { continue };
         assert!(usize::from(number) < MAX_PARTS && tag < 16 && !bytes.is_empty());
-        assert!(bytes.as_ptr() as usize >= end, "part {number} begins in another");
+        assert!(bytes.as_ptr() as usize >= end, "part {number} overlaps the previous one");
         end = bytes.as_ptr_range().end as usize;
         assert!(end <= page.as_ptr_range().end as usize);
     }
-    // The same bytes as parts that are added.
+    // Add the lines of the input as parts.
     let (mut page, mut packer) = ([0; PAGE_BYTES], SlotPacker::default());
     let mut added = Vec::new();
     for bytes in input.split(|byte| *byte == b'\n') {

@@ -1,5 +1,5 @@
-//! Parsers of /proc. The kernel's format is reliable, but it contains file names and process names, which
-//! users choose.
+//! Parsers of /proc. The kernel's format is reliable, but the texts contain names of files and
+//! processes, which users choose.
 
 use crate::text;
 use softswap_bench::parsers as bench;
@@ -32,8 +32,8 @@ pub(crate) fn texts(input: &[u8]) {
     assert!(pinners <= input.len() / "a b c d e /dev/".len());
 }
 
-/// The input before an empty line is a `maps` file. The rest is the page map, returned in order by reads at
-/// any position, until it is used up.
+/// Parses the input before an empty line as a `maps` file. The rest is the page map: reads at any
+/// position return its bytes in order.
 pub(crate) fn page_map(input: &[u8]) {
     let end = input.windows(2).position(|two| two == b"\n\n").unwrap_or(input.len());
     let ranges = bench::private_writable(&text(&input[..end]));
@@ -49,10 +49,10 @@ pub(crate) fn page_map(input: &[u8]) {
     let entries = (input.len() / 8) as u64;
     let runs = bench::resident(read_at, &ranges).unwrap();
     let pages: u64 = runs.iter().map(|(_, pages)| pages).sum();
-    assert!(pages <= entries, "more pages than the map has");
+    assert!(pages <= entries, "more pages than the page map has entries");
     for (address, pages) in runs {
         let last = address + (pages - 1) * PAGE_BYTES;
         let is_within = |range: &std::ops::Range<u64>| range.contains(&last);
-        assert!(ranges.iter().any(is_within), "{address:x} lies in no mapping");
+        assert!(ranges.iter().any(is_within), "{address:x} is in no mapping");
     }
 }

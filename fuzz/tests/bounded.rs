@@ -1,7 +1,9 @@
-//! Runs every target over its corpus, and over derived inputs: truncated, repeated, mutated, concatenated.
-//! Half a second each, or SOFTSWAP_FUZZ_SECONDS. `make fuzz` searches longer and is guided by coverage.
+//! Runs every target over its corpus, and over derived inputs: truncated, repeated, mutated,
+//! concatenated. Each target runs for 0.5 s, or SOFTSWAP_FUZZ_SECONDS. `make fuzz` searches longer,
+//! guided by coverage.
 //!
-//! A failing input is minimized and written to `fuzz/found`. Fix the defect and add the input to the corpus.
+//! A failing input is minimized and written to `fuzz/found`. Fix the defect and add the input to
+//! the corpus.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -39,8 +41,8 @@ enum Edit {
     Join(Vec<u8>, Index, Index),
 }
 
-/// Boundary values of numbers and texts.
-fn spice() -> impl Strategy<Value = Vec<u8>> {
+/// Generates boundary values of numbers and texts.
+fn boundary_value() -> impl Strategy<Value = Vec<u8>> {
     let number = prop_oneof![
         select(vec![0_u64, 1, 0x7f, 0xff, 0x7fff, 0xffff, 4095, 4096, 0x7fff_ffff, 0xffff_ffff]),
         select(vec![u64::MAX, u64::MAX - 1, 1 << 63, (1 << 63) - 1, 1 << 56, 1 << 32]),
@@ -57,8 +59,8 @@ fn spice() -> impl Strategy<Value = Vec<u8>> {
 fn edit(inputs: Vec<Vec<u8>>) -> impl Strategy<Value = Edit> {
     let at = any::<Index>;
     prop_oneof![
-        (at(), spice()).prop_map(|(at, bytes)| Edit::Put(at, bytes)),
-        (at(), spice()).prop_map(|(at, bytes)| Edit::Overwrite(at, bytes)),
+        (at(), boundary_value()).prop_map(|(at, bytes)| Edit::Put(at, bytes)),
+        (at(), boundary_value()).prop_map(|(at, bytes)| Edit::Overwrite(at, bytes)),
         (at(), at()).prop_map(|(from, to)| Edit::Cut(from, to)),
         (at(), at()).prop_map(|(from, to)| Edit::Repeat(from, to)),
         (select(inputs), at(), at()).prop_map(|(other, from, to)| Edit::Join(other, from, to)),
@@ -100,7 +102,7 @@ fn explore_inputs((name, run): Target, until: Instant) -> Result<u32, String> {
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     let mut tried = 0;
     while tried == 0 || Instant::now() < until {
-        // Each round starts with another random seed.
+        // Each round uses a new random seed.
         let outcome = TestRunner::new(config.clone()).run(&made, |input| {
             run(&input);
             Ok(())
@@ -128,10 +130,10 @@ fn save(name: &str, input: &[u8]) -> PathBuf {
 fn every_input_of_the_corpus_passes() {
     for (name, run) in TARGETS {
         let inputs = corpus(name);
-        assert!(inputs.len() >= 2, "{name} has too small a corpus");
+        assert!(inputs.len() >= 2, "the corpus of {name} has fewer than two inputs");
         for (path, input) in inputs {
             let outcome = catch_unwind(AssertUnwindSafe(|| run(&input)));
-            assert!(outcome.is_ok(), "{} breaks it", path.display());
+            assert!(outcome.is_ok(), "{} makes the target panic", path.display());
         }
     }
 }

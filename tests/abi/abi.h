@@ -38,7 +38,7 @@
 #define PAGE 4096UL
 #define MIB (1UL << 20)
 
-/* Prints one line of results by one write, from a buffer on the stack. */
+/* Prints one line of results with a single write call, from a buffer on the stack. */
 __attribute__((format(printf, 1, 2), unused))
 static void say(const char *format, ...)
 {
@@ -68,8 +68,8 @@ static long say_result(const char *what, long result)
 }
 #define RESULT(call) (errno = 0, say_result(#call, (long)(call)))
 
-/* Prints if a call succeeded; for calls that return an address or a number that differs between
- * runs. */
+/* Prints whether a call succeeded. For calls whose results differ between runs, such as
+ * addresses. */
 __attribute__((unused))
 static long say_success(const char *what, long result)
 {
@@ -83,7 +83,7 @@ static long say_success(const char *what, long result)
 }
 #define SUCCESS(call) (errno = 0, say_success(#call, (long)(call)))
 
-/* Prints if memory was mapped, and if it is at the requested address. */
+/* Prints whether memory was mapped, and whether it is at the requested address. */
 __attribute__((unused))
 static void *say_place(const char *what, void *got, void *wanted)
 {
@@ -95,7 +95,7 @@ static void *say_place(const char *what, void *got, void *wanted)
     return got;
 }
 
-/* Exits if the setup of a case fails: that is not a result. */
+/* Exits if the setup of a case fails, because this is not a result of the tested calls. */
 __attribute__((unused))
 static long must_(const char *what, long result)
 {
@@ -150,7 +150,7 @@ static size_t not_zero(const char *at, size_t len)
     return count;
 }
 
-/* Returns a word for the content of memory. */
+/* Returns a checksum of memory. */
 __attribute__((unused))
 static unsigned long checksum(const void *memory, size_t len)
 {
@@ -172,9 +172,9 @@ static void *memory(size_t len, unsigned seed)
     return at;
 }
 
-/* Touches enough other memory to evict all pages that were not touched lately: 1/`parts` of
- * ABI_PRESSURE_MIB, which is 0 in a run without softswap. The memory stays mapped, so this can be
- * called again. */
+/* Touches enough other memory to evict all pages that were not touched recently: 1/`parts` of
+ * ABI_PRESSURE_MIB, which is 0 in a run without softswap. The memory remains mapped for further
+ * calls. */
 __attribute__((unused))
 static void put_out_by(size_t parts)
 {

@@ -1,5 +1,5 @@
-/* A non-PIE executable that takes the address of malloc: the address is that of a stub in its own
- * code, which jumps to the C library. It has no malloc of its own. */
+/* A non-PIE executable that takes the address of malloc: this is the address of a stub in the
+ * program's code, which jumps to the C library. The program defines no malloc. */
 #include "abi.h"
 
 static int is_in_code(const void *address)
@@ -32,7 +32,7 @@ static void blocks_of_the_library(void)
 {
     void (*volatile release)(void *) = free;
     void *(*volatile allocate)(size_t) = malloc;
-    char *copy = strdup("what the library gave"), *line = NULL;
+    char *copy = strdup("a block of the library"), *line = NULL;
     size_t len = 0;
     put_out();
     say("%s %d", copy, is_in_code((const void *)allocate));

@@ -1,5 +1,5 @@
-/* A block is freed by the allocator that returned it, from any library and through any alias. Also
- * tests the results of the allocator's functions. */
+/* A block is always freed by the allocator that returned it, also if another library or another
+ * name of free is used. Also tests the return values of the allocator's functions. */
 #include "abi.h"
 #include <dlfcn.h>
 #include <glob.h>
@@ -15,7 +15,7 @@ extern void __libc_free(void *);
 static const size_t sizes[] = {0, 1, 24, 500, 4096, 40000, 300000, 3 * MIB};
 #define SIZES (sizeof sizes / sizeof *sizes)
 
-/* Compilers optimize these calls away; here they must be made. */
+/* Volatile, so that the compiler does not remove the calls. */
 static void *(*volatile get)(size_t) = malloc;
 static void *(*volatile get_zeroed)(size_t, size_t) = calloc;
 static void *(*volatile resize)(void *, size_t) = realloc;
@@ -133,7 +133,7 @@ static void usable_sizes(void)
     say("%zu, %zu of null", bad, usable(NULL));
 }
 
-/* C++ operators, without a C++ compiler. */
+/* C++ operators, called without a C++ compiler. */
 static void operators_of_cpp(void)
 {
     void *library = dlopen("libstdc++.so.6", RTLD_NOW);

@@ -1,4 +1,4 @@
-/* A library that allocates and frees for others, for cases of `allocators`. */
+/* A library that allocates and frees blocks for its caller, for cases of `allocators`. */
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <stdio.h>

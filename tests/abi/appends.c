@@ -1,5 +1,5 @@
-/* A write that Linux makes atomically stays atomic, and each of several readers of a shared file
- * position gets its own part. */
+/* Writes that are atomic on Linux are atomic under softswap. Each of several readers of a shared
+ * file position gets its own part. */
 #include "abi.h"
 
 #include <sys/file.h>
@@ -50,7 +50,7 @@ static void *write_records(void *argument)
     return NULL;
 }
 
-/* Prints how many records of the file come from a single writer. */
+/* Prints how many records of the file contain the data of one writer only. */
 static void say_records(int fd, size_t record)
 {
     static unsigned char piece[64 << 10];
@@ -164,7 +164,7 @@ static void processes_append_vectors(void) { by_processes(O_APPEND, by_writev); 
 static void processes_append_by_flag(void) { by_processes(0, by_pwritev2); }
 static void processes_share_a_position(void) { by_processes(0, by_write); }
 
-/* Records that one thread writes by one call, and another by many small calls. */
+/* Records that one thread writes with one call, and another thread with many small calls. */
 static void *write_small(void *argument)
 {
     struct work *work = argument;
@@ -463,9 +463,9 @@ static void stdio_writes(void)
     say("wrong %zu", wrong(source, 20 * MIB, 7));
 }
 
-/* ---- pieces that another process could observe --------------------------------------- */
+/* ---- writes that another process could observe in parts -------------------------- */
 
-/* Longer than one call may pin in every run of the suite, except with 64M. */
+/* Larger than the memory that one call may pin, in every run of the suite except that with 64M. */
 #define HUGE_RECORD (15 * MIB)
 
 /* Two processes append through separate file descriptions. */
@@ -535,8 +535,8 @@ static void position_shared_with_a_child(void)
     say("record %d, lines %zu, wrong %zu", in == len, lines, bad);
 }
 
-/* A file size limit that is reached within a piece, and between any two pieces. It also limits the
- * swap file, but all memory fits the budget. */
+/* A file size limit that is reached inside a part of a write, and between two parts. It also
+ * limits the swap file, but all memory fits the budget. */
 static void limit_at_any_place(void)
 {
     enum { LEN = 3 << 20, STEP = 256 << 10 };
@@ -559,7 +559,7 @@ static void limit_at_any_place(void)
     }
 }
 
-/* The data after a bad pointer is not written, and the file position shows that. */
+/* The data after a bad pointer is not written, and the file position does not include it. */
 static void long_write_with_a_hole(void)
 {
     for (int flags = 0; flags <= O_APPEND; flags += O_APPEND) {
@@ -579,7 +579,7 @@ static void long_write_with_a_hole(void)
     }
 }
 
-/* /dev/full accepts nothing, and /dev/null everything. */
+/* Writes to /dev/full fail, and writes to /dev/null succeed. */
 static void full_and_null(void)
 {
     unsigned char *source = memory(HUGE_RECORD, 7);
@@ -613,7 +613,8 @@ static void long_and_past_the_page_cache(void)
     say("wrong %zu", wrong(source, HUGE_RECORD, 7));
 }
 
-/* No handler runs while Linux writes to a file: it sees all of the write or nothing. */
+/* Linux runs no handler during a write to a file, so a handler sees the file before or after the
+ * complete write. */
 static int seen_fd;
 static volatile long seen_position = -1;
 static void look_at_position(int signal)

@@ -84,14 +84,14 @@ static void one_that_waits_for_a_pipe(void)
     RESULT(aio_suspend(list, 1, &moment));
     say_outcome("before", reads);
     put_out();
-    MUST(write(ends[1], "what was said", 13));
+    MUST(write(ends[1], "message of 13", 13));
     await(reads);
     say_outcome("after", reads);
     say("%.13s", target);
 }
 
-/* More requests than one thread would serve: each waits for a pipe, and the last pipe is served
-   first. */
+/* More requests than one thread can serve. Each request waits for a pipe, and the last pipe gets
+   data first. */
 static void many_that_wait(void)
 {
     enum { COUNT = 16 };
@@ -219,7 +219,7 @@ static void a_signal_ends_the_wait(void)
     ualarm(0, 0);
 }
 
-/* Waits until no other thread of this process has run for a while: all sleep in the kernel. */
+/* Waits until all other threads of this process sleep in the kernel. */
 static void until_others_sleep(void)
 {
     for (int looks = 0; looks < 20; looks++) {
@@ -260,7 +260,7 @@ static void cancelling(void)
     MUST(write(ends[1], "abc", 3));
     await(first);
     say_outcome("first", first);
-    /* The thread exits a moment before the kernel removes it. */
+    /* The kernel removes a thread shortly after its exit. */
     for (int turn = 0; turn < 120000 && aio_cancel(ends[0], NULL) != AIO_ALLDONE; turn++)
         usleep(1000);
     say("done: %d", aio_cancel(ends[0], first) == AIO_ALLDONE);

@@ -1,5 +1,5 @@
-/* A bad pointer gets the kernel's error, in managed and unmanaged memory: unmapped, inaccessible,
- * or read-only. */
+/* A call with a bad pointer fails with the error of Linux. The pointer refers to unmapped,
+ * inaccessible or read-only memory, managed or unmanaged. */
 #include "abi.h"
 
 #define BAD ((void *)0x10)
@@ -8,7 +8,8 @@ static char *managed, *inaccessible, *read_only, *unmapped;
 
 static void set_up(void)
 {
-    /* Mapped first, so that it does not occupy the addresses that must stay unmapped. */
+    /* Map the memory for the pressure first, so that it does not use the addresses that must
+     * remain unmapped. */
     put_out();
     managed = memory(MIB, 7);
     inaccessible = memory(MIB, 7);

@@ -1,6 +1,7 @@
-/* Calls that do not return: the thread is cancelled, or a handler jumps out of the call, or within
- * itself. Afterwards their buffers must be unpinned, and those of calls in progress must not. */
-#pragma GCC optimize("exceptions") /* scopes are left when a thread is cancelled */
+/* Calls that do not return, because the thread is cancelled or a handler jumps out of the call.
+ * Their buffers must be unpinned afterwards. A handler may also jump within itself; the buffer
+ * of the interrupted call must then remain pinned. */
+#pragma GCC optimize("exceptions") /* destructors run when a thread is cancelled */
 #include "abi.h"
 #include <poll.h>
 #include <setjmp.h>
@@ -77,7 +78,7 @@ static void cancel_many(int kind)
     for (int i = 0; i < MANY; i++) {
         struct work work = {buffers + i * BUFFER, kind};
         pthread_create(threads + i, NULL, blocked_reader, &work);
-        /* The thread may already wait, or not yet. */
+        /* Cancel some threads before they wait, and some while they wait. */
         if (i % 8 == 0)
             usleep(3000);
         else
@@ -100,14 +101,15 @@ static void cancelled_in_poll(void) { cancel_many(2); }
 static void cancelled_in_ppoll(void) { cancel_many(3); }
 static void cancelled_in_recv(void) { cancel_many(4); }
 
-/* The buffers are behind the pointer argument. */
+/* In these calls, the argument points to a structure with the buffer's address. */
 static void cancelled_in_readv(void) { cancel_many(1); }
 static void cancelled_in_recvmsg(void) { cancel_many(5); }
 static void cancelled_in_preadv2(void) { cancel_many(6); }
 static void cancelled_in_writev(void) { cancel_many(7); }
 static void cancelled_in_sendmsg(void) { cancel_many(8); }
 
-/* A thread that was cancelled earlier exits at the next such call, even if data is available. */
+/* A thread with a pending cancellation exits at the next cancellation point, even if data is
+ * available. */
 static void *reads_once(void *argument)
 {
     struct iovec vector = {argument, 100};
@@ -269,7 +271,7 @@ static void jumping_out_of_read(void) { jump_out_of(0); }
 static void jumping_out_of_readv(void) { jump_out_of(1); }
 static void jumping_out_of_poll(void) { jump_out_of(2); }
 
-/* Written when a handler has begun. */
+/* Set when a handler has begun. */
 static volatile sig_atomic_t begun;
 
 static void jump_within(int signal)
@@ -296,7 +298,7 @@ static void *feed(void *argument)
     return NULL;
 }
 
-/* The handler jumps within itself while a read waits: the buffer of the waiting read must stay
+/* The handler jumps within itself while a read waits: the buffer of the waiting read must remain
  * pinned. */
 static void jump_within_a_handler(int kind)
 {
@@ -381,12 +383,13 @@ static void jump_out_of_inner(int signal)
         say("not here");
     }
     put_out();
-    say("left the inner read");
+    say("out of the inner read");
     close(other[0]);
     close(other[1]);
 }
 
-/* A handler interrupts a read, reads too, and leaves its read by a jump: the outer read continues. */
+/* A handler interrupts a read, starts its own read, and jumps out of that. The outer read
+ * continues. */
 static void jumping_out_of_an_inner_read(void)
 {
     start();

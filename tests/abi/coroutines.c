@@ -1,5 +1,5 @@
-/* A coroutine may do everything that a thread does. Its stack is allocated, so it is managed
- * memory: its pages may be swapped out, or never touched. */
+/* A coroutine can make the same calls as a thread. Its stack is allocated, so it is managed
+ * memory. Pages of the stack may be swapped out or untouched. */
 #include "abi.h"
 #include <aio.h>
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ extern char **environ;
 static ucontext_t outside, inside;
 static void (*body)(void);
 
-/* Runs `body` repeatedly, deeper and deeper in an untouched stack. */
+/* Runs `body` repeatedly, at increasing depth in an untouched stack. */
 static void at_depth(void)
 {
     for (size_t depth = 1; depth < 5; depth++) {

@@ -1,5 +1,5 @@
-/* Calls that change the rights or namespaces of a thread. Under softswap the process must have
- * only the program's own threads, and a change applies to all of them. */
+/* Calls that change the credentials or namespaces of a thread. A change must apply to all
+ * threads of the process, so softswap must not have its own threads in it. */
 #include "abi.h"
 #include <dirent.h>
 #include <grp.h>
@@ -27,7 +27,7 @@ static void status_of(const char *thread, const char *name, char *line, size_t l
     fclose(file);
 }
 
-/* Prints the number of threads of the process whose value differs from the caller's. */
+/* Prints the number of threads whose value differs from the caller's. */
 static void alike(const char *name)
 {
     char own[256], other[256], self[32];
@@ -46,7 +46,7 @@ static void alike(const char *name)
     say("%s, unlike: %d", own, unlike);
 }
 
-/* Returns the number of threads in another namespace than the caller. */
+/* Prints the number of threads in another namespace than the caller. */
 static void together(const char *kind)
 {
     char path[400], own[200] = "", other[200];
@@ -81,7 +81,7 @@ static unsigned char *out(void)
     return at;
 }
 
-/* Checks that the memory is complete afterwards, and can be swapped out and in again. */
+/* Checks the content of the memory after the call. The memory must still be swapped out and in. */
 static void all_there(unsigned char *at)
 {
     say("wrong: %zu", wrong(at, 4 * MIB, 1));
@@ -283,7 +283,7 @@ static void say_groups(void)
         say("group %d", (int)now[at]);
 }
 
-/* Through the C library, which makes the call in every thread. */
+/* The C library makes this call in every thread. */
 static void groups_from_memory_that_is_out(void)
 {
     gid_t *list = memory(64 << 10, 0);
@@ -352,7 +352,7 @@ static void user_and_mount_name_spaces(void) { unshared(CLONE_NEWUSER | CLONE_NE
 static void files_of_ones_own(void) { unshared(CLONE_FILES, "mnt"); }
 static void a_directory_of_ones_own(void) { unshared(CLONE_FS, "mnt"); }
 
-/* Only a process with one thread may do this. */
+/* Only a process with a single thread may unshare its thread group. */
 static void being_one_thread(void)
 {
     RESULT(unshare(CLONE_THREAD));
@@ -413,7 +413,7 @@ static void children_in_a_process_name_space(void)
     all_there(at);
 }
 
-/* No more threads can be created, and the error is translated. */
+/* The process can then create no threads. The error message is translated. */
 static void a_process_name_space_in_a_locale(void)
 {
     say("%s", setlocale(LC_ALL, "C.UTF-8"));
@@ -452,7 +452,8 @@ static void joining_by_syscall(void)
     RESULT(syscall(SYS_unshare, 0x12345));
 }
 
-/* Reading a pipe returns end of file after the program has closed the other end. */
+/* A read from a pipe returns end of file after the program has closed the other end, so no other
+ * process may have a copy of it. */
 static void nobody_else_has_ones_files(void)
 {
     int ends[2];

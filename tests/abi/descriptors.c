@@ -1,5 +1,5 @@
-/* Descriptor numbers: which are open, which can be closed and duplicated, and that memory survives
- * closing all of them. */
+/* Descriptor numbers: which are open, and which can be closed and duplicated. Memory keeps its
+ * content if the program closes all descriptors. */
 #include "abi.h"
 #include <dirent.h>
 #include <poll.h>
@@ -8,7 +8,7 @@
 
 extern char **environ;
 
-/* A system call by an instruction of the program. */
+/* Makes a system call with the program's own instruction. */
 static long own_call(long number, long a, long b, long c)
 {
     long result;
@@ -21,7 +21,7 @@ static long own_call(long number, long a, long b, long c)
 
 enum { LEN = 2 << 20, FAR = 4200 };
 
-/* Swaps memory out, to be compared after descriptors were closed. */
+/* Returns swapped-out memory, whose content is compared after descriptors were closed. */
 static char *swapped(void)
 {
     char *at = memory(LEN, 7);
@@ -408,7 +408,7 @@ static void proc_lists_are_closed(void)
     say("wrong %zu", wrong(at, LEN, 8));
 }
 
-/* The child may exit in any way, but never continues with other data. */
+/* The child may exit with any status, but it must not read wrong data. */
 static void a_child_that_closes_by_its_own_instruction_reads_nothing_wrong(void)
 {
     char *at = swapped();
@@ -471,7 +471,7 @@ static void messages_do_not_go_to_a_file_of_that_number(void)
     if (open("data", O_RDWR) != 2)
         _exit(1);
     put_out();
-    /* softswap must stop the program, with a message. */
+    /* softswap must stop the program with a message. */
     own_call(SYS_close_range, 3, ~0U, 0);
     _exit(wrong(at, LEN, 7) != 0);
 }
@@ -592,7 +592,7 @@ static void standard_error_is_not_kept_open(void)
         _exit(1);
     }
     close(ends[1]);
-    /* At end of file, although the program still runs. */
+    /* The pipe is at end of file, although the program still runs. */
     struct pollfd end = {ends[0], POLLIN, 0};
     RESULT(poll(&end, 1, 100000));
     char byte;

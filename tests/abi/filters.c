@@ -1,5 +1,5 @@
-/* The program's own seccomp filters apply to the program's calls, and not to softswap's calls for
- * it. */
+/* The program's seccomp filters apply to the program's calls, but not to the calls that softswap
+ * makes. */
 #include "abi.h"
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -20,7 +20,7 @@ extern char **environ;
 #define ARGUMENT(n) (offsetof(struct seccomp_data, args) + 8 * (n))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* Installs a filter stored at the caller's choice of address. */
+/* Installs a filter from any address. */
 static long install(const struct sock_filter *code, size_t len)
 {
     struct sock_fprog program = {.len = len, .filter = (struct sock_filter *)code};
@@ -28,7 +28,7 @@ static long install(const struct sock_filter *code, size_t len)
     return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
-/* Returns the result for one call; all other calls are allowed. */
+/* Installs a filter that applies `action` to one call and allows all other calls. */
 static void only(long number, unsigned action)
 {
     struct sock_filter code[] = {
@@ -37,7 +37,7 @@ static void only(long number, unsigned action)
     MUST(install(code, COUNT(code)));
 }
 
-/* Allows these calls, like the list of a sandbox; all others get `action`. */
+/* Allows only these calls, like a sandbox. All other calls get `action`. */
 static void allow(const long *numbers, size_t count, unsigned action)
 {
     struct sock_filter *code = malloc((count + 8) * sizeof *code);
@@ -59,7 +59,7 @@ static void allow(const long *numbers, size_t count, unsigned action)
         allow(numbers, COUNT(numbers), action);                               \
     } while (0)
 
-/* Swapped-out memory, and memory to swap out more. */
+/* Returns swapped-out memory. */
 static unsigned char *out(size_t len)
 {
     unsigned char *at = memory(len, 1);
@@ -190,7 +190,7 @@ static void stdio_under_a_list(void)
     say("at %ld", ftell(file));
 }
 
-/* Approximately the lists of sshd's child and file(1). */
+/* Approximately the filters of sshd's child and of file(1). */
 static void a_list_as_programs_have_it(void)
 {
     unsigned char *at = out(4 * MIB);
@@ -209,7 +209,7 @@ static void a_list_as_programs_have_it(void)
     RESULT(writev(1, parts, 2));
 }
 
-/* --- ways to pass a filter */
+/* --- functions that install a filter */
 
 static const struct sock_filter no_parent[] = {
     LOAD(NUMBER), IF(SYS_getppid, 0, 1), RETURN(SECCOMP_RET_ERRNO | EXDEV),
@@ -446,7 +446,7 @@ static void no_further_filter(void)
     RESULT(getppid());
 }
 
-/* Writable and executable memory is refused. */
+/* A filter refuses writable and executable memory. */
 static void no_code_in_memory(void)
 {
     unsigned char *at = out(MIB);
@@ -664,7 +664,7 @@ static void a_handler_of_one_argument(void)
     RESULT(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY));
 }
 
-/* Like a broker: the handler makes another call in place of the trapped one. */
+/* Like a broker process: the handler makes another call instead of the trapped one. */
 static void broker(int signal, siginfo_t *info, void *context)
 {
     greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
@@ -862,7 +862,7 @@ static void *answers(void *unused)
     return unused;
 }
 
-/* A supervisor answers instead of the kernel. */
+/* A supervisor process returns the results of calls instead of the kernel. */
 static void a_supervisor(void)
 {
     pthread_t thread;
@@ -895,7 +895,7 @@ static void signals_under_a_list(void)
     say("wrong: %zu", wrong(at, 2 * MIB, 1));
 }
 
-/* The filter denies the call, so no pipe is created: softswap does not make a denied call itself. */
+/* The filter denies the call, so no pipe is created. softswap must not make the call itself. */
 static void what_is_denied_is_not_done(void)
 {
     int *ends = malloc(2 * sizeof *ends);
@@ -906,12 +906,12 @@ static void what_is_denied_is_not_done(void)
     say("%d %d", ends[0], ends[1]);
 }
 
-/* --- the engine's instruction, for an attacker who has found it */
+/* --- the engine's system call instruction, called by an attacker */
 
 typedef long (*any_call)(long, long, long, long, long, long, long);
 static any_call gate;
 
-/* A page of code without a file; a run without softswap has none. */
+/* Finds a page of code that is not mapped from a file. A run without softswap has no such page. */
 static void find_gate(void)
 {
     char line[512], access[8], path[64];
@@ -926,7 +926,8 @@ static void find_gate(void)
         fclose(maps);
 }
 
-/* Like an attacker who jumps there; without softswap an ordinary call. */
+/* Makes a system call by a jump to the engine's instruction. Without softswap, makes an ordinary
+ * call. */
 static long by_gate(long number, long a, long b, long c, long d, long e)
 {
     if (gate)
@@ -943,13 +944,13 @@ static long by_gate(long number, long a, long b, long c, long d, long e)
 #define TRY(what, number, a, b, c, d, e)                                                \
     say("%s: %ld", what, by_gate(number, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e)))
 
-/* A child that waits, and exits with its parent. */
+/* Starts a child that waits, and exits with its parent. */
 static pid_t victim(void)
 {
     pid_t maker = getpid(), pid = MUST(fork());
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        /* The case may have exited before. */
+        /* The case may have exited before the child ran. */
         while (getppid() == maker)
             pause();
         _exit(0);
@@ -1078,7 +1079,7 @@ static void the_gate_changes_no_files(void)
     say("%s", text);
 }
 
-/* --- long runs under a list */
+/* --- long runs under a filter */
 
 static void *works(void *seed)
 {
@@ -1116,7 +1117,7 @@ static void threads_under_a_list(void)
     say("wrong: %zu, %zu", bad, wrong(at, 4 * MIB, 1));
 }
 
-/* The existing threads are in the middle of their work. */
+/* The filter is installed while the existing threads work. */
 static volatile int enough;
 
 static void *works_on(void *seed)
@@ -1196,7 +1197,7 @@ static void bad_touch(void)
     say("%d", *gone);
 }
 
-/* A fault of its own kills a child as it would without softswap. */
+/* A segmentation fault kills a child as it would without softswap. */
 static void a_child_of_a_list_touches_what_is_not_there(void)
 {
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_clone, SYS_wait4,
@@ -1224,7 +1225,7 @@ static void pointers_under_a_list(void)
     in_child("child", bad_pointers_in_a_child);
 }
 
-/* A program may be started under a list of forbidden calls. */
+/* A program starts under a filter that forbids some calls. */
 static void a_program_starts_under_a_list_that_kills(void)
 {
     struct sock_filter code[] = {

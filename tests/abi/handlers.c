@@ -1,5 +1,5 @@
-/* Handlers run on the stack that Linux would use, with a complete frame: the context can be read
- * and changed, jumps into and out of the handler work, registers and the red zone are preserved. */
+/* Handlers run on the stack that Linux would use, with a complete frame. The context can be read
+ * and changed. Jumps into and out of the handler work. Registers and the red zone are preserved. */
 #include "abi.h"
 #include <linux/futex.h>
 #include <poll.h>
@@ -156,7 +156,7 @@ static void registers_and_red_zone_are_kept(void)
     long red = 0;
     int vector = 0;
     double x87 = 0;
-    /* The trap must keep the red zone, which is in use, out of the handler's frame. */
+    /* The handler's frame must not overlap the red zone, which is in use. */
     __asm__ volatile("movq $4711, -64(%%rsp)\n\tmovq $4712, -128(%%rsp)\n\tmov $99, %%eax\n\t"
                      "movd %%eax, %%xmm9\n\tfldpi\n\tint3\n\tmov -64(%%rsp), %0\n\t"
                      "add -128(%%rsp), %0\n\tmovd %%xmm9, %1\n\tfstpl %2"
@@ -193,7 +193,7 @@ static void jumps_out_of_nested_handlers(void)
     say("jumps %d, depth %d, wrong %zu", jumps, depth, wrong(data, LEN, 1));
 }
 
-/* Two user threads that switch in a handler: by jumps, then by contexts. */
+/* Two user threads that are switched in a handler, first with jumps, then with contexts. */
 static sigjmp_buf at[2];
 static ucontext_t contexts[2], second;
 static volatile int current, started, by_contexts;
@@ -254,7 +254,8 @@ static void handler_with_a_large_frame(void)
     raise(SIGUSR1);
 }
 
-/* Stack overflow: with an alternate stack the handler runs, without one the signal kills. */
+/* Stack overflow: with an alternate stack the handler runs; without one the signal kills the
+ * process. */
 __attribute__((noinline))
 static int overflow(int n)
 {

@@ -1,18 +1,18 @@
-/* Memory that the kernel reads or writes after a call has returned. Programs to which a ring or a
- * context is refused use another method and read the same data. */
+/* Memory that the kernel reads or writes after a call has returned. A program that cannot create
+ * a ring or a context uses plain reads, and must read the same data. */
 #include "abi.h"
 #include <sys/ioctl.h>
 
 #define LEN (256UL << 10)
 
-/* Like programs that use io_uring if allowed: the result is the same. */
+/* Like programs that use io_uring only if the kernel permits it. The result must be the same. */
 struct ring_parameters {
     uint32_t sq_entries, cq_entries, flags, thread_cpu, thread_idle, features, wq_fd, resv[3];
     uint32_t sq[10], cq[10];
 };
 
-/* Creates a ring with one fixed buffer, into which it reads while other memory is touched; without
- * a ring, reads by read(). */
+/* Creates a ring with one fixed buffer, and reads into it while other memory is touched. Without
+ * a ring, uses pread. */
 static void a_ring_with_fixed_buffers(void)
 {
     int file = scratch_file(O_RDWR);
@@ -68,7 +68,7 @@ static void asynchronous_reads(void)
     say("wrong %zu", wrong(buffer, LEN, 3));
 }
 
-/* The error is one that Linux returns. */
+/* If the call fails, its error must be one that Linux returns. */
 static void a_ring_is_made_or_refused(void)
 {
     struct ring_parameters parameters = {0};
@@ -81,7 +81,8 @@ static void a_ring_is_made_or_refused(void)
 
 static void a_name_of_ones_own(void)
 {
-    /* The program's own function with the name of a library's call: softswap must not replace it. */
+    /* A function of the program with the name of a library function. softswap must not replace
+     * it. */
     extern int io_setup(int, int);
     say("own: %d", io_setup(20, 22));
 }

@@ -93,7 +93,7 @@ static void set_from_memory_that_is_out(void)
     say_limit("CORE", old);
 }
 
-/* Each limit can be lowered, and shows the new value. */
+/* Each limit can be lowered, and the calls then return the new value. */
 static void lowered(int which, const char *name, rlim_t value)
 {
     say_result("setrlimit", set_soft(which, value));
@@ -221,7 +221,7 @@ static void fsize_signal_is_handled(void)
     int fd = scratch_file(0);
     long written = write(fd, "x", 1);
     int error = errno;
-    /* The output may be written to a file, too. */
+    /* Standard output may be a file, to which the limit also applies. */
     MUST(set_soft(RLIMIT_FSIZE, RLIM_INFINITY));
     say("write: %ld %s", written, strerrorname_np(error));
     say("signals: %d", (int)xfsz);
@@ -356,8 +356,8 @@ static void as_leaves_what_is_there(void)
     say("wrong: %zu", wrong(data, 4 * MIB, 7));
 }
 
-/* The program uses nearly all of its mapping limit: under softswap more is mapped than that, so no
- * more can be mapped. Its children have the same mappings. */
+/* Sets a limit of 1 GiB. Under softswap more than 1 GiB is mapped, so that the process cannot
+ * map more memory. Its children have the same mappings. */
 static void as_lowered_before_forking(void)
 {
     unsigned char *at = memory(4 * MIB, 3);

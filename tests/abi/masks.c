@@ -1,5 +1,5 @@
-/* Signal masks: the program sees every signal that it blocks, by any call, as blocked, and page
- * faults are still handled. */
+/* Signal masks: the program sees each signal that it has blocked as blocked. Page faults are
+ * handled with every mask. */
 #include "abi.h"
 #include <poll.h>
 #include <setjmp.h>
@@ -275,7 +275,8 @@ static void *kick(void *main_thread)
     return NULL;
 }
 
-/* Waits by `call` with all signals blocked but SIGUSR1, whose handler reads swapped-out memory. */
+/* Waits with `call`, with all signals blocked except SIGUSR1, whose handler reads swapped-out
+ * memory. */
 #define WAIT(call)                                                            \
     do {                                                                      \
         pthread_t me = pthread_self(), kicker;                                \

@@ -205,8 +205,8 @@ static void a_hint_that_is_taken(void)
     say("wrong %zu %zu", wrong(at, LEN, 14), wrong(other, LEN, 15));
 }
 
-/* Like garbage collectors that place their heap: they try the next address until a mapping is
-   there. */
+/* Like garbage collectors that choose their heap's address. They try addresses until a mapping
+   has the requested address. */
 static void hints_that_a_program_insists_on(void)
 {
     for (size_t i = 0; i < 4000; i++) {
@@ -273,7 +273,7 @@ static void places_that_a_program_tries(void)
     fill(heap, 8 * MIB, 20);
     put_out();
     say("wrong %zu", wrong(heap, 8 * MIB, 20));
-    /* A program that accepts only its own address in the end. */
+    /* A program that finally accepts only one address. */
     char *own = (char *)0x600000000000UL;
     size_t tries = 0;
     while (tries < 1000 && mmap(own, 64 * MIB, PROT_NONE,
@@ -282,7 +282,7 @@ static void places_that_a_program_tries(void)
     say("has its own: %d", tries < 1000);
 }
 
-/* Blocks that are mapped and unmapped with hints, as by allocators, do not require the address. */
+/* Allocators map and unmap blocks with hints, but accept other addresses. */
 static void hints_that_a_program_prefers(void)
 {
     size_t count = 0;
@@ -582,7 +582,7 @@ static void mlock_lengths(void)
     RESULT(madvise(at + PAGE, PAGE, MADV_DONTNEED));
 }
 
-/* Write-only memory is locked all the same; inaccessible memory is not. */
+/* Write-only memory can be locked; inaccessible memory cannot. */
 static void mlock_of_what_cannot_be_read(void)
 {
     char *at = memory(LEN, 35);
@@ -632,7 +632,8 @@ static void mlock_of_closed_memory(void)
 
 static void mlock_within_its_limit(void)
 {
-    /* Not exact to the page: the engine may have locked a page for its key. */
+    /* The limit is not checked to the page, because the engine may have locked a page for its
+     * key. */
     struct rlimit limit = {20 * PAGE, 20 * PAGE};
     char *at = memory(LEN, 39);
     MUST(setrlimit(RLIMIT_MEMLOCK, &limit));
@@ -859,7 +860,7 @@ static void the_break_where_it_cannot_be(void)
     say("stays %d", sbrk(0) == before);
 }
 
-/* Like the image of GCL, which continues its data there. */
+/* Like the image of GCL, whose data continues at the break. */
 static void the_break_behind_the_data(void)
 {
     extern char _end;

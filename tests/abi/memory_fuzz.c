@@ -1,9 +1,10 @@
-/* Random memory calls, checked against a model of the memory's content. Meanwhile another thread
- * and a signal handler touch their memory, and children check theirs.
+/* Random memory calls, checked against a model of the memory's content. At the same time,
+ * another thread and a signal handler touch their own memory, and children verify inherited
+ * memory.
  *
- * Results are compared with Linux's line by line, contents with the model. By hand, for any
- * duration: ABI_FUZZ_STEPS=100000 ABI_FUZZ_SEED=7 PROGRAM from_the_environment,
- * without and under softswap. */
+ * Results are compared line by line with those of Linux, and contents with the model. To run
+ * the program manually, for any number of steps, without and under softswap:
+ * ABI_FUZZ_STEPS=100000 ABI_FUZZ_SEED=7 PROGRAM from_the_environment */
 #include "abi.h"
 #include <sys/time.h>
 
@@ -54,7 +55,7 @@ static size_t wrong_words(size_t page, uint64_t holds)
     return count;
 }
 
-/* Checks all readable memory; in a child, the inherited memory. */
+/* Checks all readable memory. In a child, checks the inherited memory. */
 static void check(const char *who, int is_child)
 {
     for (size_t page = 0; page < PAGES; page++) {
@@ -98,8 +99,8 @@ static void forget(size_t from, size_t count)
     memset(&model[from], 0, count * sizeof *model);
 }
 
-/* After a call on a part of a mapping, the parts are modelled as separate: whether Linux merges
- * them later depends on more than the model has. */
+/* After a call on a part of a mapping, the model keeps the parts separate. Linux may merge them
+ * later, which the model cannot predict. */
 static void cut(size_t from, size_t count)
 {
     size_t end = from + count, i = from;
@@ -223,7 +224,7 @@ static void move(size_t from, size_t count)
     int flags = MREMAP_MAYMOVE | MREMAP_FIXED | (keeps ? MREMAP_DONTUNMAP : 0);
     if (!is_one_mapping(from, count) || (model[from].is_file && len > count))
         return;
-    /* Only one of copy and source is locked: not checked here. */
+    /* Either the copy or the source is locked afterwards. This case is not modelled. */
     if (keeps && (model[from].locked || model[from].is_file))
         return;
     if (NOTE(keeps ? "move and keep" : "move", from, count,
@@ -269,7 +270,7 @@ static void touch(size_t from, size_t count)
             write_page(i, next() | 1);
 }
 
-/* Through the kernel: EFAULT if the memory cannot be read or written. */
+/* Transfers through a pipe must fail with EFAULT if the memory cannot be read or written. */
 static void transfer(size_t from, size_t count)
 {
     int ends[2];
@@ -306,15 +307,15 @@ static void look_in_a_child(void)
 
 /* ---- concurrent activity ---- */
 
-static char *beside;
-static volatile int goes_on = 1;
+static char *other_memory;
+static volatile int continues = 1;
 
 static void *touch_beside(void *unused)
 {
     (void)unused;
-    for (uint64_t round = 1; goes_on; round++) {
+    for (uint64_t round = 1; continues; round++) {
         for (size_t at = 0; at < MIB; at += PAGE)
-            *(volatile uint64_t *)(beside + at) += 1;
+            *(volatile uint64_t *)(other_memory + at) += 1;
         struct timespec pause = {0, 2000000};
         nanosleep(&pause, NULL);
     }
@@ -325,7 +326,7 @@ static void on_alarm(int signal)
 {
     (void)signal;
     static size_t at;
-    *(volatile uint64_t *)(beside + MIB + at) += 1;
+    *(volatile uint64_t *)(other_memory + MIB + at) += 1;
     at = (at + 5 * PAGE) % MIB;
 }
 
@@ -341,15 +342,15 @@ static void run_from(uint64_t seed, size_t steps)
             words[i] = word(file_holds(page), i);
         MUST(write(file, words, PAGE));
     }
-    beside = memory(2 * MIB, 1);
-    memset(beside, 0, 2 * MIB);
+    other_memory = memory(2 * MIB, 1);
+    memset(other_memory, 0, 2 * MIB);
     put_out();
     pthread_t thread;
     pthread_create(&thread, NULL, touch_beside, NULL);
     struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
     sigaction(SIGALRM, &action, NULL);
     struct itimerval often = {{0, 3000}, {0, 3000}};
-    /* At addresses where the kernel maps nothing: holes stay holes. */
+    /* The kernel maps nothing at these addresses, so holes remain unmapped. */
     arena = mmap((void *)0x300000000000, PAGES * PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (arena == MAP_FAILED)
         must_("mmap", -1);
@@ -383,7 +384,7 @@ static void run_from(uint64_t seed, size_t steps)
     }
     check("at the end", 0);
     setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
-    goes_on = 0;
+    continues = 0;
     pthread_join(thread, NULL);
     say("mistakes %zu", mistakes);
 }

@@ -1,4 +1,4 @@
-/* Messages keep their boundaries with any buffer and any number of waiting threads. */
+/* Messages keep their boundaries, with any size of buffer and any number of waiting threads. */
 #include "abi.h"
 
 #include <linux/netlink.h>
@@ -36,7 +36,7 @@ static void say_buffer(const unsigned char *buffer, size_t len, long got)
     say("wrong %zu, untouched %zu of %zu", wrong(buffer, arrived, 7), untouched, len - arrived);
 }
 
-/* The calls that receive into one buffer. */
+/* Calls that receive into one buffer. */
 static long by_read(int fd, void *at, size_t len, int flags) { (void)flags; return read(fd, at, len); }
 static long by_recv(int fd, void *at, size_t len, int flags) { return recv(fd, at, len, flags); }
 static long by_recvfrom(int fd, void *at, size_t len, int flags)
@@ -112,7 +112,7 @@ static void peeked(void)
     say("wrong %zu", wrong(target, LONG, 7));
 }
 
-/* A buffer of 64 MiB takes no more memory than the data that arrives. */
+/* A buffer of 64 MiB uses only as much memory as the received data. */
 static void huge_buffer(void)
 {
     int ends[2];
@@ -170,7 +170,7 @@ static void many_wait_for_datagrams(void) { many_wait(SOCK_DGRAM, 280, 64 << 10,
 static void some_wait_for_datagrams(void) { many_wait(SOCK_DGRAM, 60, 64 << 10, 20000); }
 static void many_wait_for_packets(void) { many_wait(SOCK_SEQPACKET, 100, 200000, 150000); }
 
-/* While many threads wait, one datagram is sent from managed memory: it arrives as one. */
+/* One datagram is sent from managed memory while many threads wait. It must arrive complete. */
 static void sent_while_many_wait(void)
 {
     int ends[2], other[2];

@@ -226,7 +226,7 @@ static void fixed_and_shorter(void)
 
 static char *small_memory(size_t len, unsigned seed)
 {
-    /* Below the size that softswap manages, so the kernel's. */
+    /* Too small to be managed by softswap. */
     char *at = mmap(NULL, len, RW, ANON, -1, 0);
     if (at == MAP_FAILED)
         must_("mmap", -1);
@@ -296,7 +296,7 @@ static void a_file_mapping_moves_over_managed_memory(void)
     char byte = 0;
     RESULT(pread(file, &byte, 1, 5));
     say("byte %c", byte);
-    /* Back out of the window, and longer. */
+    /* Move the mapping out of the window and enlarge it. */
     char *moved = REMAP(NULL, target, 4 * PAGE, 6 * PAGE, MREMAP_MAYMOVE);
     if (moved == MAP_FAILED)
         return;

@@ -1,4 +1,4 @@
-/* Memory that a request names and the kernel uses later. */
+/* Memory whose address a request passes, and that the kernel uses after the request. */
 #include "abi.h"
 #include <linux/kvm.h>
 #include <sys/ioctl.h>
@@ -26,7 +26,7 @@ static void a_virtual_machine(void)
     int device = open("/dev/kvm", O_RDWR | O_CLOEXEC);
     int vm = device < 0 ? -1 : ioctl(device, KVM_CREATE_VM, 0);
     if (vm < 0) {
-        say("no virtual machines here");
+        say("no virtual machines are available");
         return;
     }
     unsigned char *guest = memory(4 * MIB, 1), *other = memory(GUEST, 2);

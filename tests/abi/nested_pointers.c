@@ -1,5 +1,5 @@
-/* Pointers within structures, and sizes that depend on the request: memory that the kernel reads
- * beyond a call's arguments. The structures are on the stack if programs usually have them there. */
+/* Memory that the kernel reads or writes through pointers in structures, and memory whose size
+ * depends on the request. Structures that programs usually have on the stack are on the stack. */
 #include "abi.h"
 #include <linux/bpf.h>
 #include <linux/ethtool.h>
@@ -25,7 +25,7 @@ static int udp(void)
     return MUST(socket(AF_INET, SOCK_DGRAM, 0));
 }
 
-/* Fresh memory without pages, which is managed, too. */
+/* Untouched managed memory, which has no pages. */
 static void a_list_of_interfaces(void)
 {
     char *old = memory(LEN, 1), *fresh = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE,
@@ -58,7 +58,7 @@ static void a_request_to_a_driver(void)
     say("%u", value->data);
 }
 
-/* No table describes the pointer of this request. */
+/* The kernel reads a pointer of this request, which no table of softswap describes. */
 static void a_request_that_nothing_describes(void)
 {
     struct rtentry route = {.rt_flags = RTF_HOST, .rt_dev = strcpy(memory(LEN, 1), "none0")};
@@ -87,7 +87,7 @@ static void a_socket_filter(void)
     int fd = udp();
     put_out();
     RESULT(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program));
-    /* The length counts instructions: 12,000 bytes. */
+    /* The length is a number of instructions, which take 12,000 bytes. */
     char *got = memory(LEN, 2);
     socklen_t len = COUNT;
     put_out();
@@ -106,7 +106,7 @@ static void a_set_of_many_descriptors(void)
     MUST(pipe(ends));
     int fd = fcntl(ends[1], F_DUPFD, COUNT - 1);
     if (fd < 0) {
-        say("not so many");
+        say("fewer instructions are permitted");
         return;
     }
     char *set = (char *)memory(LEN, 1) + PAGE - 200;
@@ -193,7 +193,7 @@ static void a_set_of_semaphores(void)
 static void a_long_key(void)
 {
     if (geteuid()) {
-        say("an unprivileged user's keys are few");
+        say("an unprivileged user has too few keys");
         return;
     }
     char *payload = memory(LEN, 1);

@@ -1,6 +1,6 @@
-/* A program with its own malloc, over mmap. The C library and the loader may read its blocks at
- * times when no page can be brought in. The program frees blocks of the C library by its own free,
- * which knows only its own blocks. */
+/* A program with its own malloc, which uses mmap. The C library and the loader may read its
+ * blocks when no page can be brought in. The program also passes blocks of the C library to its
+ * own free, which must recognize only its own blocks. */
 #include "abi.h"
 #include <ctype.h>
 #include <dirent.h>
@@ -89,7 +89,7 @@ __attribute__((noinline)) void free(void *block)
     pthread_mutex_unlock(&arena_lock);
 }
 
-/* Otherwise the compiler replaces malloc and memset by calloc. */
+/* Volatile, so that the compiler does not replace malloc and memset by calloc. */
 static void *(*volatile get)(size_t) = malloc;
 
 __attribute__((noinline)) void *calloc(size_t count, size_t size)
@@ -109,7 +109,7 @@ __attribute__((noinline)) void *realloc(void *old, size_t size)
     return block;
 }
 
-static void say_strangers(void) { say("blocks of another's: %d", strangers); }
+static void say_strangers(void) { say("blocks of other allocators: %d", strangers); }
 
 static void *classify(void *argument)
 {

@@ -1,5 +1,6 @@
 /* Pending blocked signals: one of each kind for the process and for each thread. A thread that
- * does not block it or waits for it takes it. A forked child has none, and exec keeps them. */
+ * does not block the signal, or waits for it, receives it. A forked child has no pending signals,
+ * and exec keeps them. */
 #include "abi.h"
 #include <spawn.h>
 
@@ -76,7 +77,7 @@ static void raise_all(void)
         raise(kinds[i]);
 }
 
-/* Waits for a signal that arrives soon. */
+/* Waits until the handlers have been called `count` times. */
 static void wait_for_calls(int count)
 {
     for (int i = 0; i < 120000 && __atomic_load_n(&all_calls, __ATOMIC_SEQ_CST) < count; i++)
@@ -141,7 +142,7 @@ static void each_thread_has_its_own(void)
     for (long i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, blocked_thread, (void *)i);
     pthread_barrier_wait(&meet);
-    /* Two signals for two threads, one for one, none for one. */
+    /* Two threads get two signals, one thread gets one, and one thread gets none. */
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < KINDS; k++)
             pthread_kill(threads[i], kinds[k]);
@@ -291,8 +292,8 @@ static void *remaining_thread(void *argument)
         send_all();
         wait_for_calls(argument ? 0 : 3 * (round + 1));
         usleep(argument ? 5000 : 0);
-        say_pending("after main has ended");
-        say_calls("after main has ended");
+        say_pending("after main has exited");
+        say_calls("after main has exited");
     }
     block_all(SIG_UNBLOCK);
     say_calls("unblocked");
@@ -359,7 +360,7 @@ static void a_child_has_nothing_pending(void)
     say_calls("parent");
 }
 
-/* The program that other cases start by exec; if run directly, nothing is pending. */
+/* The program that other cases start with exec. If it is run directly, no signal is pending. */
 static void after_exec(void)
 {
     say_pending("after exec");
@@ -477,7 +478,7 @@ static void signals_to_the_process_again_and_again(void)
     say("%d of 200 in the first thread, %d in all", good, all_calls);
 }
 
-/* Sent before the child has run any instruction of the program. */
+/* The signals are sent before the child has executed an instruction of the program. */
 static void signals_to_a_child_just_forked(void)
 {
     int ends[KINDS] = {0};

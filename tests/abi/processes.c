@@ -1,5 +1,5 @@
-/* fork and its variants, clone, vfork, posix_spawn, exec: the parent's memory in the child, and
- * the child's exit. */
+/* fork and its variants, clone, vfork, posix_spawn and exec. Tests the parent's memory in the
+ * child and the child's exit. */
 #include "abi.h"
 #include <linux/sched.h>
 #include <spawn.h>
@@ -17,7 +17,7 @@ static char *swapped(unsigned seed)
     return at;
 }
 
-/* The child's use of its parent's memory. */
+/* Verifies and changes the parent's memory in the child. */
 static void look_and_change(char *at)
 {
     say("child: wrong %zu", wrong(at, LEN, 7));
@@ -651,7 +651,7 @@ static void block_faults(void)
     MUST(sigprocmask(SIG_BLOCK, &set, NULL));
 }
 
-/* The program's mask of fault signals applies to the program's faults. */
+/* The program has blocked the fault signals, and the search reads a path in swapped-out memory. */
 static void a_search_along_a_path_that_is_out(void)
 {
     char *argv[] = {"true", NULL}, *envp[] = {NULL};
@@ -659,7 +659,7 @@ static void a_search_along_a_path_that_is_out(void)
     block_faults();
     put_out();
     execvpe("true", argv, envp);
-    say("here still");
+    say("the exec failed");
 }
 
 static void a_search_in_a_child(void)
@@ -738,7 +738,7 @@ static void a_search_finds(const char *path, const char *file)
     say_end(file, pid);
 }
 
-/* The first file that can be executed; a shell reads a file that is not a program. */
+/* The search finds the first executable file. A shell runs a file that is not a program. */
 static void a_search_finds_programs_and_scripts(void)
 {
     MUST(mkdir("some", 0755));
@@ -758,7 +758,7 @@ static void a_search_finds_programs_and_scripts(void)
     RESULT(execvp("no-such-program", argv));
 }
 
-/* --- other threads do not notice a fork */
+/* --- a fork does not affect other threads */
 
 static volatile int forked_enough;
 
@@ -839,7 +839,8 @@ static void fill_at_random(char *at, uint64_t word)
     }
 }
 
-/* Text of several budgets: a child that only reads it needs no memory of its own. */
+/* Text several times as large as the budget. A child that only reads it needs no copies of the
+ * pages. */
 static void a_child_s_child_reads_several_budgets(void)
 {
     const size_t len = 80u << 20;
@@ -860,7 +861,8 @@ static void a_child_s_child_reads_several_budgets(void)
     say_end("child", pid);
 }
 
-/* The existence of a child must not depend on open descriptors: it may close all of them. */
+/* A child may close all descriptors, so softswap must not detect its exit by a closed
+ * descriptor. */
 static void a_child_that_closes_pipes_keeps_its_memory(void)
 {
     volatile int *stage = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -894,7 +896,7 @@ static void a_child_that_closes_pipes_keeps_its_memory(void)
     say("parent: the same %d", checksum(at, LEN) == sum);
 }
 
-/* One after another: memory of exited children is reused. */
+/* The children run one after another. softswap must reuse the memory of exited children. */
 static void many_children_one_after_another(void)
 {
     char *at = swapped(7);

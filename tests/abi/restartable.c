@@ -1,11 +1,12 @@
-/* Restartable sequences: rseq(2). The kernel writes the area each time a thread was preempted. */
+/* Restartable sequences: rseq(2). The kernel writes the area each time that a thread was
+ * preempted. */
 #include "abi.h"
 #include <linux/rseq.h>
 
 #define LEN (64UL << 10)
 #define SIGNATURE 0x53053053
 
-/* The C library registers an area of its own, unless that is disabled. */
+/* The C library registers its own area unless that is disabled. */
 static void without_the_librarys_own(const char *name)
 {
     if (getenv("GLIBC_TUNABLES"))

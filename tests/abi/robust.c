@@ -1,5 +1,5 @@
-/* Memory that the kernel reads and writes when a thread exits, and limits during eviction: robust
- * mutexes, words that are cleared, the file size limit. */
+/* Memory that the kernel reads and writes when a thread exits: robust mutexes, and words that
+ * the kernel clears. Also tests the file size limit during eviction. */
 #include "abi.h"
 #include <linux/futex.h>
 #include <sys/time.h>
@@ -310,8 +310,8 @@ static void a_word_is_cleared(void)
 
 static void file_size_is_limited(void)
 {
-    /* Pages are evicted all the same, or the program gets a message; a signal for a write that it
-     * did not make must not kill it. */
+    /* softswap evicts pages in spite of the limit, or stops the program with a message. SIGXFSZ
+     * for a write of softswap must not kill the program. */
     struct rlimit limit = {64 * MIB, RLIM_INFINITY};
     MUST(setrlimit(RLIMIT_FSIZE, &limit));
     char *at = memory(4 * MIB, 3);
@@ -354,7 +354,7 @@ static void *spin(void *argument)
 
 static void real_time_threads_wait(void)
 {
-    /* If that is not allowed, these are plain threads. */
+    /* If real-time priority is not permitted, use ordinary threads. */
     make_heap();
     pthread_t threads[4];
     unsigned long counts[4] = {0};

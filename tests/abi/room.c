@@ -1,5 +1,5 @@
-/* Many concurrent calls with larger buffers than the budget: each call gets its turn, its writes
- * are complete, none of them kills the program, and afterwards all buffers are unpinned. */
+/* Many concurrent calls, whose buffers exceed the budget. Each call proceeds in turn, and its
+ * writes are complete. No call kills the program. Afterwards all buffers are unpinned. */
 #include "abi.h"
 
 #include <linux/filter.h>
@@ -13,7 +13,7 @@
 #define MOST 16
 #define EACH 2
 
-/* A filter that allows everything, which is not visible from outside. */
+/* Installs a filter that allows all calls. softswap cannot see that it allows them. */
 static void install_filter(void)
 {
     struct sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
@@ -44,8 +44,8 @@ static void *do_work(void *argument)
 
 static struct work works[MOST];
 
-/* Lets threads make calls at the same time, each with its own swapped-out memory. Prints how many
- * calls moved less, and which memory is wrong afterwards. */
+/* Makes calls in several threads at the same time, each with its own swapped-out memory. Prints
+ * how many calls transferred less than requested, and which memory is wrong afterwards. */
 static void at_once(int count, size_t len, int flags, long (*call)(struct work *))
 {
     pthread_barrier_t together;
@@ -137,7 +137,7 @@ static void many_write_little(void)
     say_files(MOST, 60 << 10, EACH);
 }
 
-/* No descriptor is free for a copy. */
+/* Under a filter, softswap has no copy of the descriptor. */
 static void many_write_under_a_filter(void)
 {
     install_filter();
@@ -196,7 +196,7 @@ static long by_populating(struct work *work)
 }
 static void many_populate(void) { at_once(12, LEN, 0, by_populating); }
 
-/* Arrays that are long and hardly ever full. */
+/* Long arrays, of which the kernel writes only a part. */
 #define EVENTS 100000
 static int event_set;
 static long by_waiting_for_events(struct work *work)
@@ -255,7 +255,7 @@ static void many_poll_long_arrays(void)
     at_once(MOST, len, 0, by_polling);
 }
 
-/* A child has no other threads of its parent, nor the pins of their calls. */
+/* A child does not have the parent's other threads, so it must not have the pins of their calls. */
 static int blocked[2];
 static void *block(void *argument)
 {

@@ -10,7 +10,7 @@ static long seal(void *at, size_t len, unsigned long flags)
     return syscall(462, at, len, flags);
 }
 
-/* Maps memory whose upper half is sealed. */
+/* Maps memory and seals its upper half. */
 static char *half_sealed(int protection)
 {
     char *at = memory(LEN, 1);

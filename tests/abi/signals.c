@@ -1,4 +1,4 @@
-/* Signals: all functions that install a handler, the arguments of handlers, and that pages are
+/* Signals: all functions that install a handler, and the arguments of handlers. Pages are
  * brought in even if the program handles SIGBUS or SIGSYS. */
 #include "abi.h"
 #include <setjmp.h>
@@ -60,8 +60,8 @@ static void say_action(int signal)
             say("  masks %d", other);
 }
 
-/* Installs by `install`, raises twice with all other memory swapped out, and checks the saved
- * content. */
+/* Installs a handler with `install`, raises the signal twice with memory swapped out, and checks
+ * the memory's content. */
 #define BY_ENTRY(install)                                                     \
     start();                                                                  \
     static const int signals[] = {SIGBUS, SIGSYS, SIGUSR1};                   \
@@ -114,7 +114,7 @@ static void by_sigaction(void) { BY_ENTRY(by_action(s, SA_RESTART | SA_ONSTACK, 
 static void by_underscored_sigaction(void) { BY_ENTRY(by_action(s, SA_SIGINFO | SA_NODEFER, 1)) }
 static void by_sigaction_once(void) { BY_ENTRY(by_action(s, SA_RESETHAND | SA_RESTART, 0)) }
 
-/* The structure of the kernel. */
+/* The kernel's form of the structure. */
 struct kernel_action {
     void *handler;
     unsigned long flags;
@@ -126,7 +126,7 @@ static sighandler_t by_number(int signal, struct kernel_action *action, struct k
 {
     struct sigaction now;
     sigaction(signal, NULL, &now);
-    /* The restorer of the C library is known to work. */
+    /* Get the restorer of the C library. */
     struct sigaction probe = {.sa_handler = look}, got;
     sigaction(SIGUSR2, &probe, NULL);
     sigaction(SIGUSR2, NULL, &got);
@@ -137,7 +137,7 @@ static sighandler_t by_number(int signal, struct kernel_action *action, struct k
 static sighandler_t by_raw(int signal)
 {
     struct kernel_action action, old;
-    /* The restorer that the kernel requires. */
+    /* Use the restorer that the kernel requires. */
     return by_number(signal, &action, &old);
 }
 static void by_raw_call(void) { BY_ENTRY(by_raw(s)) }
@@ -580,7 +580,7 @@ static void timers_strike_while_pages_come_in(void)
 
 static void zstd_like_handlers(void)
 {
-    /* Like compressors: one C name, old semantics, a large heap, threads. */
+    /* Like compression programs: signal() for many signals, a large heap and threads. */
     start();
     static const int signals[] = {SIGINT, SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGABRT};
     for (int i = 0; i < 6; i++)

@@ -1,6 +1,6 @@
-/* Memory that threads and the C library read when no page can be brought in: a new thread with all
- * signals blocked, an exiting thread, a forked child before any handler has run. All of it is
- * allocated, then swapped out. */
+/* Memory that threads and the C library read when no page can be brought in: in a new thread
+ * with all signals blocked, in an exiting thread, and in a forked child before its handlers run.
+ * The memory is allocated and then swapped out. */
 #include "abi.h"
 #include <ctype.h>
 #include <dlfcn.h>
@@ -361,7 +361,7 @@ static void a_mask_in_attributes(void)
     say_thread("by default", NULL, is_blocked, (void *)(long)SIGUSR2);
 }
 
-/* Memory that an exiting thread leaves. */
+/* Memory that an exiting thread frees. */
 
 static pthread_key_t keys[100];
 static pthread_barrier_t all_there;
@@ -394,12 +394,12 @@ static void keys_of_many_threads(void)
     say("destroyed: %ld", destroyed);
 }
 
-/* A forked child clears the keys of threads that it does not have; needed data is next to them. */
+/* A forked child clears the keys of the parent's other threads. Used data is next to these keys. */
 static void *keep_keys(void *argument)
 {
-    unsigned char **beside = argument;
+    unsigned char **neighbours = argument;
     for (int i = 40; i < 100; i += 30) {
-        fill(beside[i / 30 - 1] = malloc(512), 512, i);
+        fill(neighbours[i / 30 - 1] = malloc(512), 512, i);
         pthread_setspecific(keys[i], argument);
     }
     pthread_barrier_wait(&all_there);
@@ -410,20 +410,20 @@ static void *keep_keys(void *argument)
 static void keys_of_others_in_a_child(void)
 {
     enum { THREADS = 100 };
-    static unsigned char *beside[THREADS][2];
+    static unsigned char *neighbours[THREADS][2];
     pthread_t threads[THREADS];
     pthread_barrier_init(&all_there, NULL, THREADS + 1);
     for (int i = 0; i < 100; i++)
         MUST(-(pthread_key_create(&keys[i], NULL) != 0));
     for (int i = 0; i < THREADS; i++)
-        MUST(-(pthread_create(&threads[i], NULL, keep_keys, beside[i]) != 0));
+        MUST(-(pthread_create(&threads[i], NULL, keep_keys, neighbours[i]) != 0));
     pthread_barrier_wait(&all_there);
     put_out();
     pid_t pid = MUST(fork());
     if (pid == 0) {
         size_t bad = 0;
         for (int i = 0; i < THREADS; i++)
-            bad += wrong(beside[i][0], 512, 40) + wrong(beside[i][1], 512, 70);
+            bad += wrong(neighbours[i][0], 512, 40) + wrong(neighbours[i][1], 512, 70);
         say("child: %zu wrong", bad);
         _exit(0);
     }
@@ -440,7 +440,7 @@ static unsigned char *behind;
 static void set_again(void *value)
 {
     rounds++;
-    /* Swapped-out memory is brought in, also for the last destructor. */
+    /* Swapped-out memory must be brought in, also during the last destructor. */
     rounds += 100 * wrong(behind, MIB, 4);
     int fd = open("/dev/null", O_WRONLY);
     rounds += 1000 * (write(fd, behind, 70000) != 70000);
@@ -519,7 +519,7 @@ static void *add_later(void *argument)
     return (void *)(add_to_local((long)argument) + add_to_local(1));
 }
 
-/* The thread is older than the library: it gets its block at the first use. */
+/* The thread started before the library was loaded, so its block is allocated at the first use. */
 static void thread_locals_of_a_library(void)
 {
     pthread_t threads[8];
@@ -544,7 +544,7 @@ static void thread_locals_of_a_library(void)
     say_thread("after it was closed", NULL, nothing, NULL);
 }
 
-/* So many libraries that each thread's table of them must grow. */
+/* Enough libraries that each thread's table of them must grow. */
 static void thread_locals_of_many_libraries(void)
 {
     char from[4096], to[64];
@@ -755,7 +755,7 @@ static void a_signal_to_a_thread(void)
     say("struck %d", struck);
 }
 
-/* Memory allocated by the C library stays correct, at any address. */
+/* Memory allocated by the C library keeps its content, at any address. */
 
 static void a_converter(void)
 {
@@ -825,8 +825,8 @@ static void visit(const void *node, VISIT order, int depth)
         visited += strlen(*(char *const *)node);
 }
 
-/* Strings and nodes beyond the budget, all allocated by the C library: they are managed like the
- * program's memory. */
+/* Strings and nodes that exceed the budget. The C library allocates all of them, and softswap
+ * manages them like the program's memory. */
 static void strings_without_end(void)
 {
     void *root = NULL;

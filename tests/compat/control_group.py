@@ -8,7 +8,7 @@ from pathlib import Path
 
 MOUNTS = "/proc/self/mounts"
 # Interval between samples.
-LOOK_S = 0.02
+SAMPLE_S = 0.02
 UNLIMITED = 1 << 50
 
 
@@ -46,7 +46,7 @@ class ControlGroup:
         (self.path / name).write_text(str(value))
 
     def look_on(self):
-        while not self.is_over.wait(LOOK_S):
+        while not self.is_over.wait(SAMPLE_S):
             members = self.members()
             self.most_processes = max(self.most_processes, len(members))
             anonymous_bytes = self.count("memory.stat", "anon" if self.is_v2 else "total_rss")

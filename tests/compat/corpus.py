@@ -18,7 +18,7 @@ class Program:
     limit: int = 300
     # User-visible description of memory outside the budget.
     unmanaged: str = "-"
-    # Packages from PyPI; `$PYTHON` in the script is the Python in which they are installed.
+    # Packages from PyPI. `$PYTHON` in the script is the Python in which they are installed.
     wheels: list = field(default_factory=list)
 
 

@@ -17,8 +17,8 @@ from machine import MIB, Result, install, last_lines, run, skipped
 PYTHONS = ["/usr/bin/python3", shutil.which("python3")]
 PACKAGES = ["python3", "libpython3.11-testsuite"]
 BUDGET = 64 * MIB
-# Sockets to the hypervisor: some wait forever.
-LEFT_OUT = ["*VSOCK*"]
+# Excluded: tests of sockets to the hypervisor, some of which wait forever.
+EXCLUDED = ["*VSOCK*"]
 # Skipped unless network use is enabled. It uses only the loopback interface.
 USES = {"test_socketserver": ["-u", "network"]}
 # Time limit in seconds for a module without softswap: the machine may be busy, and some modules take minutes.
@@ -52,7 +52,7 @@ def outcomes(module, softswap, folder, managed, limit=LIMIT, names=()):
     results = work / "results.xml"
     command = [python_with(module), "-W", "ignore", "-m", "test", "--timeout", str(limit - 30),
                "--junit-xml", str(results), module]
-    for pattern in LEFT_OUT:
+    for pattern in EXCLUDED:
         command[-1:-1] = ["--ignore", pattern]
     command[-1:-1] = USES.get(module, [])
     if names:
@@ -69,9 +69,9 @@ def outcomes(module, softswap, folder, managed, limit=LIMIT, names=()):
         return outcome, tests
     for case in tree.iter("testcase"):
         bad = case.find("failure") is not None or case.find("error") is not None
-        left_out = case.find("skipped") is not None or case.get("result") == "skipped"
-        verdict = "failed" if bad else "skipped" if left_out else "passed"
-        # Subtests share a name: one failure decides.
+        is_skipped = case.find("skipped") is not None or case.get("result") == "skipped"
+        verdict = "failed" if bad else "skipped" if is_skipped else "passed"
+        # Subtests share a name. The test fails if one subtest fails.
         if tests.get(case.get("name")) != "failed":
             tests[case.get("name")] = verdict
     return outcome, tests
@@ -87,17 +87,17 @@ def examine(module, softswap, folder):
     if missing:
         return skipped(f"{', '.join(missing)} cannot be installed")
     if python_with(module) is None:
-        return skipped("no Python here has it")
+        return skipped("no installed Python contains the module")
     plain, before = outcomes(module, softswap, folder, False)
     good = [name for name, verdict in before.items() if verdict == "passed"]
     if not good:
-        return skipped(f"nothing of it runs without softswap: {plain.ended}: {last_lines(plain)}")
+        return skipped(f"no test passes without softswap: {plain.ended}: {last_lines(plain)}")
     limit = int(max(LIMIT / 4, TIMES * plain.seconds))
     managed, after = outcomes(module, softswap, folder, True, limit)
     first = worse = without(after, good)
     for _ in range(REPEATS):
         if worse:
-            # A test that now also fails without softswap proves nothing.
+            # Ignore a test that now also fails without softswap.
             alone = outcomes(module, softswap, folder, False, limit, worse)[1]
             again = outcomes(module, softswap, folder, True, limit, worse)[1]
             worse = without(again, [name for name in worse if alone.get(name) == "passed"])
@@ -105,9 +105,9 @@ def examine(module, softswap, folder):
            "-" if not worse else f"**{len(worse)}**",
            f"{managed.seconds / plain.seconds:.1f} x" if after else "-"]
     repeated = [name for name in first if name not in worse]
-    note = f"not the first time, but when repeated: {', '.join(repeated[:12])}" if repeated else ""
+    note = f"failed at first, passed when repeated: {', '.join(repeated[:12])}" if repeated else ""
     if not after:
-        note += f" the whole ended early: {managed.ended}: {last_lines(managed)}"
+        note += f" the run ended early: {managed.ended}: {last_lines(managed)}"
     wrong = ", ".join(f"{name} ({after.get(name, 'not run')})" for name in worse[:12])
     return Result(row=row, wrong=wrong, note=note)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MIB = 1 << 20
-# The engine needs at least this budget.
-SMALLEST_BUDGET = 16 * MIB
+# Minimum budget of a run. The engine needs at least this.
+MIN_BUDGET = 16 * MIB
 
 
 @dataclass
@@ -35,7 +35,7 @@ def skipped(why):
 
 @functools.cache
 def apt(*words):
-    # Only the tests start services.
+    # Prevents that installed packages start services.
     env = dict(os.environ, DEBIAN_FRONTEND="noninteractive", RUNLEVEL="1")
     subprocess.run(["apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=300",
                     *words], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -74,7 +74,7 @@ def wheel_version(python, name):
     return subprocess.run([str(python), "-c", look, name], capture_output=True, text=True).stdout.strip()
 
 
-# Tools that are often installed from other sources.
+# Commands of packages that are often installed from other sources.
 COMMANDS = {"golang-go": "go", "cargo": "cargo"}
 
 
@@ -100,14 +100,14 @@ class Outcome:
     @property
     def ended(self):
         if self.status is None:
-            return "took too long"
+            return "timed out"
         if self.status < 0:
             return f"killed by {signal.Signals(-self.status).name}"
         return f"exit status {self.status}"
 
 
 def run(command, *, cwd, env=None, limit=300):
-    """Runs a command in a session of its own, and kills the processes that it leaves."""
+    """Runs a command in a new session, and kills its remaining processes after its exit."""
     started = time.monotonic()
     with open(Path(cwd) / ".stdout", "w+b") as out, open(Path(cwd) / ".stderr", "w+b") as err:
         process = subprocess.Popen(
@@ -144,7 +144,7 @@ class Softswap:
 
     def __init__(self, bin_dir, swap_dir):
         self.command = Path(bin_dir).resolve() / "softswap"
-        # Limited, so that a stressor that allocates without bound does not fill the disk.
+        # The size is limited, because some stressors allocate without a limit.
         self.swap = f"{swap_dir}:4G"
 
     def wrap(self, command, budget_bytes, report=None):

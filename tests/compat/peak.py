@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-LOOK_S = 0.05
+SAMPLE_S = 0.05
 
 
 def figures_of(pid):
@@ -49,14 +49,14 @@ def main():
         os.execvp(command[0], command)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, lambda number, _: os.kill(child, number))
-    peaks, ended, looks = {}, 0, 0
+    peaks, ended, samples = {}, 0, 0
     while not ended:
-        # Sample more often at first; later the cost must stay low.
-        if looks < 20 or looks % 4 == 0:
+        # Sample more often at first; later the cost must remain low.
+        if samples < 20 or samples % 4 == 0:
             for pid, peak in peaks_below(child).items():
                 peaks[pid] = max(peak, peaks.get(pid, 0))
-        looks += 1
-        time.sleep(LOOK_S)
+        samples += 1
+        time.sleep(SAMPLE_S)
         ended, status, usage = os.wait4(child, os.WNOHANG)
     largest = max(usage.ru_maxrss * 1024, *peaks.values(), 0)
     figures = {"peak_bytes": largest, "first_peak_bytes": peaks.get(child, 0),

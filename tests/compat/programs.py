@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from corpus import PROGRAMS
-from machine import (SMALLEST_BUDGET, Result, install, install_wheels, last_lines, read_reports,
+from machine import (MIN_BUDGET, Result, install, install_wheels, last_lines, read_reports,
                      run, show_bytes, skipped, wheel_version)
 
 # Installed Python packages are kept in the target directory.
@@ -79,16 +79,16 @@ def examine(program, softswap, folder, rounds):
     peak = reported(plain, "peak_bytes")
     if plain.status != 0 or not peak:
         return skipped(f"fails without softswap: {plain.ended}: {last_lines(plain)}")
-    budget = max(SMALLEST_BUDGET, int(peak * program.share))
-    # The report covers only the first process. It is unknown how much the others evicted.
+    budget = max(MIN_BUDGET, int(peak * program.share))
+    # The report covers only the first process. The evicted memory of the others is unknown.
     has_left = reported(plain, "first_peak_bytes") < peak * 0.8
     times, wrong = ([spent(plain)], []), ""
     for number in range(rounds):
         if number > 0:
-            # Alternate, so that other load on the machine affects both.
+            # Alternate the runs, so that other load on the machine affects both kinds.
             again = measure(program, softswap, folder, None)
             if (again.status, again.output) != (plain.status, plain.output):
-                return skipped("does not print the same twice without softswap")
+                return skipped("the output differs between two runs without softswap")
             times[0].append(spent(again))
         managed = measure(program, softswap, folder, budget)
         times[1].append(spent(managed))

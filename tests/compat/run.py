@@ -30,7 +30,7 @@ BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 
 
 def parts(options):
-    """Returns the name of each part, its names, and the function that tests one of them."""
+    """Returns each part's name, the names of its tests, and the function that runs one of them."""
     by_name = {program.name: program for program in programs.PROGRAMS}
     return [
         ("programs", list(by_name),
@@ -75,7 +75,7 @@ def table(head, rows):
 
 
 def how_often(known, part):
-    """Returns the text about the slowdowns of a part."""
+    """Returns the text that states how often the slowdowns of a part were measured."""
     entries = known.get(part, {}).values()
     runs = min((entry.get("runs", 1) for entry in entries if entry["row"]), default=1)
     return f"medians of {runs} runs each way, in turns" if runs > 1 else "of one run each way"
@@ -88,7 +88,7 @@ def tables(known, options):
         rows = {name: found[name]["row"] for name in names if found.get(name, {}).get("row")}
         return rows, [name for name in names if found.get(name, {}).get("skipped")]
 
-    def left_out(names):
+    def skipped_names(names):
         return f"\n\nNot run, as they cannot be installed or fail plain: {', '.join(names)}." if names else ""
 
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30)
@@ -98,13 +98,13 @@ def tables(known, options):
         f"Measured {date.today()} on {os.cpu_count()} CPUs with {memory:.0f} GiB, Linux {platform.release()}.",
         "### Programs",
         f"Slowdown: {how_often(known, 'programs')}, on a machine that did other work, too.",
-        table(programs.HEAD, program_rows.values()) + left_out(no_programs),
+        table(programs.HEAD, program_rows.values()) + skipped_names(no_programs),
         "### Trees of processes",
         "All processes share the budget, in a control group of the kernel's without swap. "
         f"Slowdown: {how_often(known, 'trees')}, on a machine that did other work, too.",
-        table(trees.HEAD, tree_rows.values()) + left_out(no_trees),
+        table(trees.HEAD, tree_rows.values()) + skipped_names(no_trees),
         f"### CPython's own tests, at {cpython.BUDGET >> 20} MiB",
-        table(cpython.HEAD, module_rows.values()) + left_out(no_modules),
+        table(cpython.HEAD, module_rows.values()) + skipped_names(no_modules),
         f"### stress-ng with --verify, at {stress.BUDGET >> 20} MiB",
         table(stress.HEAD, stress.summary(stress_rows, no_stress))])
 
@@ -120,7 +120,7 @@ def write_document(path, text):
 def examine_all(options, results, folder):
     softswap = Softswap(options.bin_dir, options.swap)
     wanted = {name.strip() for name in options.only.split(",") if name.strip()}
-    passed, failures, left_out, differs, known = 0, [], [], [], set()
+    passed, failures, skipped_names, differs, known = 0, [], [], [], set()
     for part, names, examine in parts(options):
         known |= {part, *names}
         for name in names:
@@ -132,8 +132,8 @@ def examine_all(options, results, folder):
             if result.note:
                 say(f"note: {name}: {result.note}")
             if result.skipped:
-                left_out.append(f"skipped: {name}: {result.skipped}")
-                say(left_out[-1])
+                skipped_names.append(f"skipped: {name}: {result.skipped}")
+                say(skipped_names[-1])
                 continue
             say(" | ".join(result.row))
             if result.wrong:
@@ -143,8 +143,8 @@ def examine_all(options, results, folder):
                 differs.append(f"known: {name}: {result.known}")
             else:
                 passed += 1
-    failures += [f"{name}: there is no such program, test or stressor" for name in wanted - known]
-    return passed, failures, differs, left_out
+    failures += [f"{name}: no such program, test or stressor" for name in wanted - known]
+    return passed, failures, differs, skipped_names
 
 
 def main():
@@ -163,7 +163,7 @@ def main():
     folder = Path(tempfile.mkdtemp(prefix="softswap-compat-", dir=options.work))
     folder.chmod(0o755)
     try:
-        passed, failures, differs, left_out = examine_all(options, results, folder)
+        passed, failures, differs, skipped_names = examine_all(options, results, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     text = tables(results.read(), options)
@@ -171,7 +171,7 @@ def main():
         write_document(options.document, text)
     else:
         print(text)
-    say("", *left_out, *differs, *(f"failed: {failure}" for failure in failures), sep="\n")
+    say("", *skipped_names, *differs, *(f"failed: {failure}" for failure in failures), sep="\n")
     say(f"{passed} passed, {len(failures)} failed, {len(differs)} known to differ, "
         f"{len(left_out)} skipped")
     return 1 if failures or not passed else 0

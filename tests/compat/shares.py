@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import programs
-from machine import SMALLEST_BUDGET, Softswap, install, install_wheels
+from machine import MIN_BUDGET, Softswap, install, install_wheels
 
 KINDS = {
     "gcc": "compilers: gcc",
@@ -33,7 +33,7 @@ def slowdowns(program, softswap, folder, rounds):
     times = {share: [] for share in [1, *SHARES]}
     for _ in range(rounds):
         for share, spent in times.items():
-            budget = None if share == 1 else max(SMALLEST_BUDGET, int(peak * share))
+            budget = None if share == 1 else max(MIN_BUDGET, int(peak * share))
             outcome = programs.measure(program, softswap, folder, budget)
             if (outcome.status, outcome.output) != (first.status, first.output):
                 sys.exit(f"{program.name} at {share}: {outcome.ended}, or another answer")

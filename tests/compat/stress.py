@@ -28,8 +28,8 @@ STRESSORS = {
 }
 
 
-# Calls that softswap refuses in a way that some systems do, with the reason. An entry that works nevertheless
-# is an error.
+# Stressors whose calls softswap refuses, as some systems do, and the reasons. A listed stressor
+# that works is an error.
 KNOWN = {
     "userfaultfd": "managed memory cannot be registered once more (EBUSY)",
 }
@@ -43,8 +43,9 @@ def stress(name, softswap, folder, seconds, managed):
     work = tempfile.mkdtemp(dir=folder)
     command = ["stress-ng", f"--{name}", "1", "--timeout", f"{seconds}s", "--verify",
                "--temp-path", work, "--metrics-brief"]
-    # Limits for stressors that otherwise allocate all memory. Each is a forked child, which cannot write to
-    # the swap area, so its modified memory must fit in its budget when compressed.
+    # Limits for stressors that otherwise allocate all memory. Each stressor is a forked child,
+    # which cannot write to the swap area, so its modified memory must fit in its budget when
+    # compressed.
     limits = {"bigheap": ["--bigheap-growth", "1m"], "vm": ["--vm-bytes", "256m"],
               "stream": ["--stream-l3-size", "4m"], "mmap": ["--mmap-bytes", "192m"],
               "hdd": ["--hdd-bytes", "128m"],
@@ -65,7 +66,7 @@ def verdict(outcome):
     if outcome.status is None or outcome.status not in MEANINGS:
         return outcome.ended
     text = outcome.output + outcome.errors
-    # Status 0 may also mean that the stressor did not run.
+    # The status is also 0 if the stressor did not run.
     if outcome.status == 0 and re.search(rb"skipped|skipping stressor|not implemented", text):
         return "cannot run here"
     return MEANINGS[outcome.status]
@@ -86,7 +87,7 @@ def examine(name, softswap, folder, seconds):
     after = verdict(managed)
     if after == "holds":
         return Result(row=[name, "holds"],
-                      wrong="holds, and is known not to: take it out of KNOWN" if name in KNOWN else "")
+                      wrong="works, so remove it from KNOWN" if name in KNOWN else "")
     plain = verdict(stress(name, softswap, folder, seconds, managed=False))
     if plain != "holds":
         return skipped(f"plain: {plain}; managed: {after}")
@@ -95,7 +96,7 @@ def examine(name, softswap, folder, seconds):
     first = managed
     managed = stress(name, softswap, folder, seconds, managed=True)
     if verdict(managed) == "holds":
-        return Result(row=[name, "holds"], note=f"not the first time: {after}: {signs(first)}")
+        return Result(row=[name, "holds"], note=f"failed at first: {after}: {signs(first)}")
     return Result(row=[name, after], wrong=f"{after}: {signs(managed)}")
 
 

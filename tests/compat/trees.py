@@ -17,8 +17,8 @@ from control_group import ControlGroup
 from machine import MIB, Result, install, install_wheels, last_lines, run, show_bytes, skipped
 from programs import WHEELS
 
-# Outside the budget, per process: code, libraries, kernel memory.
-BESIDE_BYTES = 4 * MIB
+# Memory outside the budget, per process: code, libraries, kernel memory.
+UNMANAGED_BYTES = 4 * MIB
 
 PREAMBLE = """
 set -u
@@ -66,7 +66,7 @@ for pid, reads in ends:
 print(hashlib.sha256(data).hexdigest())
 """
 
-# Each worker's arrays are several times its share.
+# The arrays of each worker are several times as large as its share.
 JOBLIB = """
 import hashlib, sys
 import joblib, numpy
@@ -259,12 +259,12 @@ def measure(tree, softswap, folder, budget_bytes, limit_bytes):
 def examine(name, softswap, folder, rounds):
     tree = BY_NAME[name]
     if os.geteuid() != 0 or not control_group.place():
-        return skipped("it needs root, and a control group for memory")
+        return skipped("root and a memory control group are required")
     missing = install(tree.packages) or install_wheels(tree.wheels, WHEELS)
     if missing:
         return skipped(f"{', '.join(missing)} cannot be installed")
     budget = tree.budget_mib * MIB
-    limit = budget + tree.processes * BESIDE_BYTES
+    limit = budget + tree.processes * UNMANAGED_BYTES
     times, peaks, wrong, first = ([], []), [], "", None
     for _ in range(rounds):
         plain, _, _, group = measure(tree, softswap, folder, None, control_group.UNLIMITED)
@@ -276,14 +276,14 @@ def examine(name, softswap, folder, rounds):
         times[1].append(managed.seconds)
         peaks.append(peak)
         if kills:
-            wrong = f"the kernel killed at {show_bytes(limit)}: {last_lines(managed)}"
+            wrong = f"a process was killed at {show_bytes(limit)}: {last_lines(managed)}"
         elif (managed.status, managed.output) != (plain.status, plain.output):
             why = managed.ended if managed.status != plain.status else "another answer"
             wrong = f"{why}: {last_lines(managed)}"
         elif not 0 < group.most_processes <= tree.processes:
-            wrong = f"{group.most_processes} processes lived at once, not {tree.processes}"
+            wrong = f"{group.most_processes} concurrent processes, not {tree.processes}"
         elif needed <= limit:
-            wrong = f"it needs no more than {show_bytes(needed)}, which is within its limit"
+            wrong = f"the tree needs only {show_bytes(needed)}, which is within its limit"
         if wrong:
             break
     slowdown = statistics.median(times[1]) / statistics.median(times[0])

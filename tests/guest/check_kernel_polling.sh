@@ -1,9 +1,9 @@
 # The kernel's own polling without softswap, on which the checks of softswap's polling depend.
 #
 #   polled   an NVMe controller with a poll queue
-# plain    a controller whose single queue pair leaves no room for a poll queue
+#   plain    a controller whose single queue pair leaves no room for a poll queue
 #   nullb1   a null_blk with a poll queue
-#   nullb0   one without
+#   nullb0   a null_blk without a poll queue
 
 READS=64
 
@@ -27,7 +27,7 @@ poll_queues_are_there() {
     [ "$found" = "polled 1, plain 0, nullb1 1, nullb0 0" ]
 }
 
-# Control: without it, an unchanged count would prove nothing.
+# Proves that interrupts are counted, which the other checks require.
 interrupts_are_counted() {
     iopoll "/dev/$polled_disk" write "$READS" || return
     interrupts_of "$polled" iopoll "/dev/$polled_disk" interrupt "$READS"
@@ -35,7 +35,8 @@ interrupts_are_counted() {
     [ "$status" -eq 0 ] && [ "$counted" -ge "$READS" ]
 }
 
-# A file system is on the same controller. Its writes raise interrupts, so sync first, here and below.
+# The same controller also has a file system. Its writes raise interrupts, so call sync first, here
+# and below.
 polled_reads_raise_none() {
     sync || return
     interrupts_of "$polled" iopoll "/dev/$polled_disk" polled "$READS"
@@ -52,7 +53,7 @@ polled_file_reads_raise_none() {
     [ "$status" -eq 0 ] && polled_instead
 }
 
-# Old kernels wait for the interrupt instead; new ones fail.
+# Old kernels wait for the interrupt, and new kernels fail.
 without_a_poll_queue() {
     iopoll "$1" write "$READS" || return
     interrupts_of "$plain" iopoll "$1" polled "$READS"

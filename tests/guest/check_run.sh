@@ -1,4 +1,4 @@
-# softswap runs whole programs on this kernel, whose data must be correct.
+# softswap runs complete programs on this kernel. Their data must be correct.
 
 # Kernels with UFFDIO_MOVE.
 kernel_is 6 8 && moves=true || moves=false
@@ -6,7 +6,7 @@ kernel_is 6 8 && moves=true || moves=false
 doctor_agrees() {
     softswap doctor --swap /swap || return
     softswap doctor --swap /swap --json >/tmp/doctor.json
-    echo "userfaultfd-move as this kernel should have it: $moves"
+    echo "expected support of userfaultfd-move: $moves"
     wanted=missing
     [ "$moves" = false ] || wanted=ok
     tr -d ' \n' </tmp/doctor.json | grep -q "\"name\":\"userfaultfd-move\",\"status\":\"$wanted\""
@@ -16,13 +16,13 @@ figure() {
     sed -n "s/^ *\"$1\": \(.*[^,]\),*\$/\1/p" /tmp/report.json
 }
 
-# says KEY PATTERN: checks a figure of the report.
+# says KEY PATTERN: checks a value in the report.
 says() {
-    figure "$1" | grep -qx "$2" || { echo "the report's $1 is not $2 but $(figure "$1")"; return 1; }
+    figure "$1" | grep -qx "$2" || { echo "$1: expected $2, got $(figure "$1")"; return 1; }
 }
 
-# swaps USER SWAP_DIR [OPTION...]: the program must compute the same result with pages from disk, with the
-# mechanisms of this kernel.
+# swaps USER SWAP_DIR [OPTION...]: the program must read pages from disk, compute the same result,
+# and use the mechanisms that this kernel supports.
 swaps() {
     user=$1 dir=$2
     shift 2

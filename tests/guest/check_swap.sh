@@ -4,7 +4,7 @@
 groups=/sys/fs/cgroup
 
 bench_swap="softswap bench swap --quick --rounds 1 --no-programs --swap /swap --json -"
-# The smallest run.
+# Arguments of the shortest run.
 one_pattern="--patterns random_read --threads 1 --working-set 48M"
 
 handed_down() { cat "$groups/cgroup.subtree_control"; }
@@ -13,7 +13,7 @@ groups_of_benches() { find "$groups" -name 'softswap-bench-*' 2>/dev/null; }
 
 # as_before HANDED_DOWN: checks that the benchmark left no changes.
 as_before() {
-    [ -z "$(groups_of_benches)" ] || { echo "left: $(groups_of_benches)"; return 1; }
+    [ -z "$(groups_of_benches)" ] || { echo "remaining groups: $(groups_of_benches)"; return 1; }
     [ "$(handed_down)" = "$1" ] || { echo "handed down: '$(handed_down)', before '$1'"; return 1; }
 }
 
@@ -65,7 +65,7 @@ where_a_user_may() {
     [ "$came" -eq 0 ] && finds 'kernel_file was left out'
 }
 
-# within_10_s COMMAND...: limit against hangs.
+# within_10_s COMMAND...: repeats the command until it succeeds, for at most 10 s.
 within_10_s() {
     for try in $(seq 100); do
         "$@" >/dev/null && return
@@ -84,7 +84,7 @@ a_program_runs() {
 when_killed() {
     before=$(handed_down)
     $bench_swap $one_pattern --sides kernel_file >/dev/null &
-    within_10_s a_program_runs || { echo "no program ran"; return 1; }
+    within_10_s a_program_runs || { echo "no program has started"; return 1; }
     during=$(handed_down)
     kill -9 $! && within_10_s as_before "$before" || return
     echo "handed down meanwhile: $during; before and after: ${before:-nothing}"

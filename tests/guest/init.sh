@@ -2,8 +2,8 @@
 # Init process of the guest: loads drivers, sets up disks, runs the checks and powers off. Kernel messages go
 # to the first serial port. Output of this script goes to the second, so the kernel cannot interrupt a line.
 #
-# Each check prints `CHECK name ok|FAIL detail`. The host reads the names from these scripts and reports
-# missing ones.
+# Each check prints `CHECK name ok|FAIL detail`. The host reads the names of the checks from these
+# scripts, and reports missing results.
 export PATH=/bin HOME=/tmp NO_COLOR=1
 
 mount -t proc proc /proc
@@ -64,7 +64,7 @@ find_disks() {
             [ ! -b "/dev/$plain_disk" ] || [ ! -b "/dev/$plain_files" ] || return 0
         usleep 100000
     done
-    echo "after 10 s there are only: $(ls /sys/class/nvme /sys/block | tr '\n' ' ')"
+    echo "disks after 10 s: $(ls /sys/class/nvme /sys/block | tr '\n' ' ')"
     return 1
 }
 
@@ -101,9 +101,9 @@ interrupts_of() {
     return "$status"
 }
 
-# True if (nearly) none of 64 or more reads raised an interrupt, as each does without polling. A few unrelated
-# interrupts are possible: the file system on the same controller writes, or an interrupt arrives late for a
-# request that was polled before.
+# True if at most 4 interrupts were counted during 64 or more reads. Without polling each read
+# raises one. A few unrelated interrupts are possible: the file system on the same controller
+# writes, or the interrupt of an earlier polled request arrives late.
 polled_instead() {
     [ "$counted" -le 4 ]
 }
@@ -127,6 +127,6 @@ for script in /checks/*.sh; do
 done
 
 echo "guest: done after $(cut -d ' ' -f 1 /proc/uptime) s"
-# Drain the serial port.
+# Wait until the serial port has sent all output.
 sleep 0.2
 poweroff -f

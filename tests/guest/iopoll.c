@@ -117,7 +117,7 @@ static void write_blocks(int file, uint64_t *buffer, uint64_t count) {
     printf("%llu blocks written\n", (unsigned long long)count);
 }
 
-/* The exit status. */
+/* Returns the exit status. */
 static int read_blocks(int file, uint64_t *buffer, uint64_t count) {
     unsigned long enters = 0;
     uint64_t spent_ns = 0;

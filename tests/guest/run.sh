@@ -16,7 +16,7 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 cache=$target/guest
 busybox=$cache/busybox/bin/busybox
 bin_dir=${SOFTSWAP_BIN_DIR:-$target/debug}
-# Limit against hangs.
+# Timeout of a guest. It only detects hangs.
 boot_limit_s=300
 export PATH=$PATH:/usr/sbin:/sbin
 
@@ -41,7 +41,7 @@ apt_get() { timeout 600 apt-get -q -o APT::Sandbox::User="$(id -un)" "$@" >>"$wo
 
 why_not() { grep '^E: ' "$work/apt.log" | tail -n 1 || echo "apt-get gave no reason"; }
 
-# Outdated package lists name packages that no longer exist.
+# Updates the package lists once. Outdated lists name packages that no longer exist.
 update_once() {
     [ -e "$work/updated" ] || ! is_root || apt_get update || true
     touch "$work/updated"
@@ -52,7 +52,7 @@ install_what_is_missing() {
     command -v qemu-system-x86_64 >/dev/null || missing+=(qemu-system-x86)
     command -v mkfs.ext4 >/dev/null || missing+=(e2fsprogs)
     [ "${#missing[@]}" -gt 0 ] || return 0
-    is_root || skip "it needs ${missing[*]}: install them with your package manager"
+    is_root || skip "${missing[*]} required: install with your package manager"
     echo "installing ${missing[*]}"
     update_once
     DEBIAN_FRONTEND=noninteractive apt_get install -y --no-install-recommends "${missing[@]}" ||
@@ -100,7 +100,7 @@ unpack_kernel() {
         '*/kernel/drivers/nvme/*' '*/kernel/drivers/block/null_blk/*' '*/kernel/fs/configfs/*' \
         '*/kernel/fs/ext4/*' '*/kernel/fs/jbd2/*' '*/kernel/fs/mbcache.ko*' '*/kernel/block/*' \
         '*/kernel/lib/*' '*/kernel/crypto/*'
-    # Packages do not contain it.
+    # The packages do not contain modules.dep.
     [ -e "$cache/$1/lib/modules/$1/modules.dep" ] || "$busybox" depmod -b "$cache/$1" "$1"
 }
 
@@ -189,31 +189,31 @@ boot() {
 # judge RELEASE: prints every check, and counts missing ones as failed.
 judge() {
     local dir=$work/$1 log=$cache/$1.log name line failed_before=$failed
-    printf '\n-- Linux %s, emulated: ratios only\n' "$1"
+    printf '\n-- Linux %s, emulated: only ratios are meaningful\n' "$1"
     touch "$dir/results"
     tr -d '\r' <"$dir/results" >"$log"
     for name in $check_names; do
         line=$(grep "^CHECK $name " "$log" | sed 's/^CHECK [^ ]* //' || true)
-        printf '%-32s %s\n' "$name" "${line:-FAIL never reported}"
+        printf '%-32s %s\n' "$name" "${line:-FAIL no result}"
         case $line in
             ok*) passed=$((passed + 1)) ;;
             *)
                 failed=$((failed + 1))
-                missed+=("$name on Linux $1: ${line:-never reported}")
+                missed+=("$name on Linux $1: ${line:-no result}")
                 ;;
         esac
     done
     [ "$failed" -eq "$failed_before" ] || {
-        printf '\n-- all that the guest printed\n'
+        printf '\n-- output of the guest\n'
         cat "$log"
-        printf '\n-- the end of its kernel messages, and QEMU\n'
+        printf '\n-- last kernel messages, and output of QEMU\n'
         tail -n 40 "$dir/console" "$dir/qemu" || true
     }
 }
 
 command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
-    skip "it needs Debian's packages, and so apt-get and dpkg-deb"
-[ "$(uname -m)" = x86_64 ] || skip "it is for x86_64"
+    skip "apt-get and dpkg-deb are required"
+[ "$(uname -m)" = x86_64 ] || skip "the processor is not x86_64"
 mkdir -p "$cache"
 work=$(mktemp -d "$cache/work.XXXXXX")
 install_what_is_missing
@@ -229,7 +229,7 @@ for release in $kernels; do unpack_kernel "$release"; done
 grep -q '^6\.1\.' <<<"$kernels" || echo "note: the archive has no Linux 6.1"
 [ "$(wc -l <<<"$kernels")" -gt 1 ] || echo "note: the archive has one kernel only"
 
-# A directory given by the user contains built programs.
+# If the user sets a directory, it contains the built programs.
 [ -n "${SOFTSWAP_BIN_DIR:-}" ] || cargo build --workspace
 copy_programs "$work/root"
 start=$SECONDS
@@ -243,7 +243,7 @@ for release in $kernels; do judge "$release"; done
 verdict=ok
 [ "$failed" -eq 0 ] || {
     verdict=FAILED
-    # Repeated at the end of a long log.
+    # Repeat the failures at the end of a long log.
     printf '\n'
     printf 'failed: %s\n' "${missed[@]}"
 }

@@ -1,5 +1,5 @@
-/* Opens a plug-in by name, which only this program's search path contains, and lets it handle
- * signals, map memory, fork and start a thread. */
+/* Opens a plug-in by a name that only this program's search path contains. The plug-in handles
+ * signals, maps memory, forks and starts a thread. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

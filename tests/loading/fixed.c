@@ -1,5 +1,5 @@
-/* A non-PIE executable: it takes malloc's address, so malloc's address in the whole process is
-   that of a stub in it. */
+/* A non-PIE executable that takes malloc's address. In the whole process, this address is that
+   of a stub in the executable. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

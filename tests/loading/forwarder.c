@@ -1,5 +1,5 @@
-// An executable that defines functions of the C library and forwards their calls under another name, as
-// Erlang's emulator does with sigaction. Link with -rdynamic.
+// An executable that defines functions of the C library and forwards calls to the C library's
+// functions under another name, as Erlang's emulator does with sigaction. Link with -rdynamic.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>

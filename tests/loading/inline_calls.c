@@ -9,7 +9,7 @@ static long call(long number, long a, long b, long c, long d, long e, long f) {
     return result;
 }
 
-// The number is loaded directly before the instruction, as in inlined code.
+// Loads the number directly before the instruction, as in inlined code.
 long inline_mmap(long address, long len, long prot, long flags) {
     register long r10 __asm__("r10") = flags, r8 __asm__("r8") = -1, r9 __asm__("r9") = 0;
     long result;

@@ -1,5 +1,5 @@
-// Maps memory with a library's own system calls and checks its content. If the argument is a number, it
-// prints a line if more than that many MiB are resident at once.
+// Maps memory with a library's own system calls and checks its content. If the argument is a
+// number, it prints a line if more than that many MiB are resident at the same time.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -64,7 +64,7 @@ int main(int count, char **words) {
 
     long there = map(0, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
     fill((void *)there, LEN, 1);
-    // A reservation that is committed in pieces.
+    // Commit a reservation in pieces.
     long reserved = map(0, 4 * LEN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
     for (long at = 0; at < LEN; at += 8 * MIB)
         if (protect(reserved + at, 8 * MIB, PROT_READ | PROT_WRITE))

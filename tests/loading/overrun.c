@@ -1,6 +1,6 @@
 /* Writes one byte past a block of 64. The C library gives such a block 72 bytes, so the program
- * does not notice. The runtime's allocator keeps a free neighbour's link there: the loop looks for
- * blocks whose link then leads to the first of them. */
+ * does not notice. The runtime's allocator stores the link of a free neighbour in this byte. The
+ * loop searches for blocks whose changed link points to the first block. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

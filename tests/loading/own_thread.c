@@ -1,4 +1,4 @@
-/* own_thread PLUGIN: memory is committed after a plug-in has started a thread of its own. */
+/* own_thread PLUGIN: commits memory after a plug-in has started its own thread. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Starts a thread like jemalloc: with all signals blocked, through the C library's function, past
- * every interposed one. */
+/* Starts a thread like jemalloc, with all signals blocked. It calls the C library's function
+ * directly and bypasses interposed functions. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* Without an argument a correct program. With one, it uses a freed block, or has a data race with
-   a thread. */
+/* Without an argument, the program is correct. With an argument, it uses a freed block or has a
+   data race. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,20 +1,21 @@
-/* A child of another user with the source of softswap, which wants to know what its
- * parent writes after the fork. (worker.c has the rings, writing, and raw forks.)
+/* A child process of another user attacks its parent, with knowledge of softswap's source. It
+ * searches for data that the parent writes after the fork. (worker.c tests rings, writes and
+ * raw forks.)
  *
  *   adversary --swap DIR [--rounds N] [--seconds N]
  *
- * The parent fills memory, forks, and writes pages with a marker until the child has
- * finished its rounds. The child drops its privileges and, in each round, searches
+ * The parent fills memory, forks, and writes pages with a marker until the child has finished
+ * its rounds. The child drops its privileges and, in each round, searches
  *   - each mapping and each descriptor that it has, for the marker,
  *   - the parent itself (/proc/PID/mem, process_vm_readv, pidfd_getfd, ptrace),
  *   - the swap file, decrypted with each 32 bytes of its own memory that may be a key,
  *     and with the keys that follow from these by the tree of key epochs.
- * The program holds the marker inverted, so a copy of it can only come from the parent.
- * The same attack must open pages that were sealed before the fork, for which the child
- * has the keys: otherwise it would prove nothing.
+ * The program holds the marker inverted, so a copy of it can only come from the parent. The
+ * same attack must open pages that were sealed before the fork, for which the child has the
+ * keys: otherwise the test would prove nothing.
  *
- * Exits with 1 if something was learnt or the attack is too weak, and with 3 if the
- * processor cannot encrypt. */
+ * Exits with 1 if the child found such data or the attack is too weak, and with 3 if the
+ * processor has no AES instructions. */
 #include "check.h"
 #include <immintrin.h>
 #include <poll.h>
@@ -65,7 +66,7 @@ static size_t markers_in(const unsigned char *bytes, size_t len, int which) {
     return found;
 }
 
-/* Past the C library, so that nothing is hidden from this process. */
+/* Bypasses the C library, so that softswap hides nothing from this process. */
 static long raw(long number, long a, long b, long c, long d, long e, long f) {
     long result;
     register long r10 asm("r10") = d, r8 asm("r8") = e, r9 asm("r9") = f;
@@ -74,13 +75,13 @@ static long raw(long number, long a, long b, long c, long d, long e, long f) {
     return result;
 }
 
-/* Not managed, and only in the child: what is read. */
+/* Buffer of the child for reads. It is unmanaged. */
 static unsigned char piece[MIB] __attribute__((aligned(4096)));
-static size_t learnt;
+static size_t found_count;
 
 static void learn(const char *where, const char *what, size_t count) {
     if (count == 0) return;
-    learnt += count;
+    found_count += count;
     fprintf(stderr, "adversary: %zu times in %s %s\n", count, where, what);
 }
 
@@ -122,7 +123,7 @@ AES static void first_block(const __m128i *keys, uint64_t slot, uint32_t generat
 
 static uint32_t turned(uint32_t x, int by) { return x >> by | x << (32 - by); }
 
-/* The first 32 bits after the point. */
+/* Returns the first 32 bits after the binary point. */
 static uint32_t fraction_of_root(unsigned n, int degree) {
     uint64_t root = 0;
     for (uint64_t bit = (uint64_t)1 << 38; bit; bit >>= 1) {
@@ -168,7 +169,7 @@ static void sha256(const unsigned char *bytes, size_t len, unsigned char *hash) 
 
 /* ---- the swap file ------------------------------------------------------- */
 
-/* Slots to decrypt: some that were written before the fork, some after it. */
+/* Slots to decrypt, written before and after the fork. */
 #define SLOTS 8
 #define GENERATIONS 6
 static struct slot {
@@ -176,7 +177,7 @@ static struct slot {
     unsigned char sealed[16];
 } slots[2][SLOTS];
 static size_t slot_count[2];
-/* The parent forked twice before the fork of this child. */
+/* Key epoch of the child: the parent has forked twice before. */
 #define EPOCH 2
 #define DEPTH 32
 static size_t opened[2], derived[2];
@@ -197,7 +198,7 @@ static void try_key(const unsigned char *key) {
     for (int which = BEFORE; which <= AFTER; which++) opened[which] += opens(key, which);
 }
 
-/* Takes the bytes for a node of the tree of epochs, at each level. */
+/* Treats the bytes as a node of the tree of epochs, at each level. */
 static void try_node(const unsigned char *node) {
     static const char label[] = "softswap key epoch";
     unsigned char block[sizeof label + 32], below[32];
@@ -217,7 +218,7 @@ static void try_node(const unsigned char *node) {
     }
 }
 
-/* Most of 32 random bytes differ. */
+/* Returns true if most of the 32 bytes differ, as in random keys. */
 static bool may_be_key(const unsigned char *bytes) {
     uint64_t seen[4] = {0};
     for (int i = 0; i < 32; i++) seen[bytes[i] / 64] |= (uint64_t)1 << bytes[i] % 64;
@@ -226,7 +227,7 @@ static bool may_be_key(const unsigned char *bytes) {
     return count >= 25;
 }
 
-/* ---- where to look ------------------------------------------------------- */
+/* ---- searches ------------------------------------------------------- */
 
 static pid_t parent;
 
@@ -261,7 +262,7 @@ struct scan {
 #define SCAN _IOWR('f', 16, struct scan)
 #define IS_PRESENT ((uint64_t)1 << 3)
 
-/* Of large mappings, the pages that are present. */
+/* Searches only the present pages of a large mapping. */
 static void look_at_present(unsigned long start, unsigned long end, const char *name) {
     static struct region found[256];
     int pagemap = open("/proc/self/pagemap", O_RDONLY);
@@ -279,7 +280,7 @@ static void look_at_present(unsigned long start, unsigned long end, const char *
 }
 
 static void look_at_memory(void) {
-    /* Taken before: reading maps changes it. */
+    /* Read the maps completely before the search, because reads change them. */
     static char text[MIB];
     int maps = open("/proc/self/maps", O_RDONLY);
     size_t len = 0;
@@ -306,7 +307,7 @@ static bool is_swap(const char *name) {
     return strncmp(name, directory, strlen(directory)) == 0;
 }
 
-/* Reads a file; of one in the swap directory, also the slots. */
+/* Searches a file. If it is in the swap directory, also collects slots. */
 static void look_at_file(int fd, const char *name, int which, bool is_first) {
     for (off_t at = 0;;) {
         long got = raw(SYS_pread64, fd, (long)piece, sizeof piece, at, 0, 0);
@@ -318,7 +319,7 @@ static void look_at_file(int fd, const char *name, int which, bool is_first) {
             bool is_new = memcmp(heads[number], piece + i, 16) != 0;
             memcpy(heads[number], piece + i, 16);
             bool is_wanted = which == BEFORE ? is_first : is_new;
-            /* Spread over the file. */
+            /* Choose slots from the whole file. */
             if (is_wanted && slot_count[which] < SLOTS && number % 97 == 0) {
                 struct slot *slot = &slots[which][slot_count[which]++];
                 slot->number = number;
@@ -386,7 +387,7 @@ static void attack(int rounds_done, int finished, const unsigned char *before,
         CHECK(read(rounds_done, &done, 1) == 1, "the parent has ended");
         if (is_other) look_at_parent(after);
         look_at_descriptors(AFTER, false);
-        /* What it may read brings in keys that it may have. */
+        /* Reads of permitted pages bring in the keys that the child may have. */
         for (size_t page = 0; page < BEFORE_PAGES; page++)
             CHECK(is_marker(before + page * PAGE, BEFORE), "page %zu is wrong", page);
         look_at_memory();
@@ -394,10 +395,12 @@ static void attack(int rounds_done, int finished, const unsigned char *before,
         slot_count[AFTER] = 0;
     }
     fprintf(stderr, "adversary: before the fork: %zu by keys, %zu by nodes; after it, of %zu slots: %zu, %zu; else %zu\n",
-            opened[BEFORE], derived[BEFORE], tried, opened[AFTER], derived[AFTER], learnt);
-    CHECK(opened[AFTER] + derived[AFTER] + learnt == 0, "the child has learnt something");
-    CHECK(opened[BEFORE] > 0 && derived[BEFORE] > 0, "the attack finds no key of before the fork");
-    CHECK(tried > 0, "the swap file has nothing of after the fork");
+            opened[BEFORE], derived[BEFORE], tried, opened[AFTER], derived[AFTER], found_count);
+    CHECK(opened[AFTER] + derived[AFTER] + found_count == 0,
+          "the child has found data of the parent");
+    CHECK(opened[BEFORE] > 0 && derived[BEFORE] > 0,
+          "the attack finds no key from before the fork");
+    CHECK(tried > 0, "the swap file has no page from after the fork");
     _exit(0);
 }
 
@@ -414,7 +417,7 @@ int main(int argc, char **argv) {
     unsigned char *before = (unsigned char *)map_pages(BEFORE_PAGES * PAGE);
     unsigned char *after = (unsigned char *)map_pages(AFTER_PAGES * PAGE);
     write_pages(before, BEFORE_PAGES, BEFORE, 0);
-    /* The second evicts the first. */
+    /* The second block evicts the first one. */
     memset(after, 1, AFTER_PAGES * PAGE);
     forked_off();
     forked_off();

@@ -1,6 +1,6 @@
-/* Memory that the runtime does not see, like that of a program without the C library, and
- * signals that the runtime cannot intercept. Every call is made by an instruction of the
- * program.
+/* Memory that the runtime does not manage, like that of a program without the C library, and
+ * signals that the runtime cannot intercept. The program makes every system call with its own
+ * instruction.
  *
  *   beside --only mapped [--mib N] [--seconds N]   N MiB of private memory
  *   beside --only blocked --pressure MIB           touches swapped-out pages with SIGBUS blocked */
@@ -38,7 +38,7 @@ static void blocked(void) {
     fill_random(data, MIB, 2);
     push_out_data(data, MIB);
     uint64_t mask = 1ul << (SIGBUS - 1);
-    /* On a stack that is never unmapped, so that the kernel reads it itself. */
+    /* The mask is on the stack, which is not swapped out, so the kernel can read it. */
     call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&mask, 0, sizeof mask, 0, 0);
     verify_random("blocked", data, MIB, 2);
 }

@@ -12,7 +12,8 @@ def main():
     random = Random(2)
     digest = Digest()
 
-    # A quarter of the memory each: packed numbers, the number objects during the sort, and strings.
+    # A quarter of the memory each for the packed numbers, for the number objects during the sort,
+    # and for the strings.
     numbers = array.array("Q")
     numbers.frombytes(random.bytes(arguments.mib * 1024 * 1024 // 8 // 8 * 8))
     if arguments.corrupt:

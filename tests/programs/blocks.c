@@ -21,7 +21,7 @@ static void fill_piece(char *block, size_t from, size_t to, uint64_t seed) {
     for (size_t i = from / 8; i < to / 8; i++) ((uint64_t *)block)[i] = random_word(seed, i);
 }
 
-/* Like programs that append: a little more each time. */
+/* Enlarges a block step by step, like programs that append. */
 static char *grown(size_t bytes, size_t step, uint64_t seed) {
     char *block = NULL;
     for (size_t size = 0; size < bytes; size += step) {
@@ -52,14 +52,14 @@ static void longer_and_shorter(void) {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         block = resized(block, sizes[i]);
         if (sizes[i] < kept) kept = sizes[i];
-        verify_random("what was there before", block, kept, 2);
+        verify_random("the kept part of a block", block, kept, 2);
         fill_piece(block, kept / 8 * 8, sizes[i] / 8 * 8, 2);
         kept = sizes[i] / 8 * 8;
         if (i % 3 == 0) push_out(block, kept);
     }
-    verify_random("what is there in the end", block, kept, 2);
+    verify_random("the block at the end", block, kept, 2);
     free(block);
-    /* glibc frees it, other allocators shrink it to the minimum: both are allowed. */
+    /* glibc frees the block, other allocators shrink it to the minimum. Both are allowed. */
     block = realloc(grown(3 * MIB, MIB, 2), 0);
     free(resized(block, 100));
 }
@@ -79,7 +79,7 @@ static void blocks_of_every_origin(void) {
     }
     for (size_t i = 0; i < COUNT; i++) {
         verify_random("a block of another origin", blocks[i], 2 * MIB, 30 + i);
-        verify_bytes("what it grew by", blocks[i] + 2 * MIB, (3 + i) * MIB, 0x3c);
+        verify_bytes("the added part of a block", blocks[i] + 2 * MIB, (3 + i) * MIB, 0x3c);
         free(blocks[i]);
     }
 }
@@ -96,11 +96,11 @@ static void what_cannot_be_had(void) {
     }
     verify_random("a block that could not grow", block, 3 * MIB, 4);
     block = resized(block, 4 * MIB);
-    verify_random("a block that could, then", block, 3 * MIB, 4);
+    verify_random("the same block, enlarged later", block, 3 * MIB, 4);
     free(block);
 }
 
-/* As many as the tables of a small budget allow, before larger blocks are freed. */
+/* As many blocks as the tables of a small budget allow. */
 static void many_at_once(void) {
     enum { COUNT = 200 };
     char **blocks = map_unmanaged(COUNT * sizeof *blocks);
@@ -125,7 +125,7 @@ static void many_at_once(void) {
 
 static atomic_bool stop;
 
-/* A block that another thread made, grown, verified and freed. */
+/* Blocks of other threads, which a thread takes, enlarges, verifies and frees. */
 static _Atomic(char *) handed_over[8];
 
 static void *grow_and_hand_over(void *argument) {

@@ -1,11 +1,10 @@
 /* Helpers of the test programs: checks that print the difference, reproducible data, memory
- * pressure, and a way to prove that every check can fail.
+ * pressure, and injected faults that prove that every check can fail.
  *
  * A program is a list of named cases. Each case prepares data, evicts it from DRAM, uses it and
- * compares. `--corrupt CASE` runs one case with a fault
- * injected between "prepared" and "compared": the program must then exit 1.
- * `--require-out` fails unless the data was swapped out when it was used, so that a run under
- * softswap cannot pass without swapping. */
+ * compares. `--corrupt CASE` runs one case with a fault injected between "prepared" and
+ * "compared": the program must then exit 1. `--require-out` fails unless the data was swapped
+ * out when it was used, so that a run under softswap cannot pass without swapping. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -216,7 +215,7 @@ HELPER void *map_unmanaged(size_t bytes) {
     return at;
 }
 
-/* Filled with junk: untouched pages would count as swapped out without eviction. */
+/* The memory is filled, because untouched pages would count as swapped out. */
 HELPER void *allocate(size_t bytes) {
     void *at = malloc(bytes);
     CHECK(at != NULL, "malloc of %zu bytes: %s", bytes, strerror(errno));
@@ -268,7 +267,7 @@ HELPER void *churn_loop(void *unused) {
     return NULL;
 }
 
-/* From here to churn_stop another thread sweeps continuously. */
+/* Starts a thread that sweeps continuously until churn_stop. */
 HELPER void churn_start(void) {
     atomic_store(&pressure.stop, false);
     atomic_store(&pressure.churning, true);
@@ -281,7 +280,7 @@ HELPER void churn_stop(void) {
     atomic_store(&pressure.churning, false);
 }
 
-/* Asks the kernel which of the pages are mapped now. */
+/* Counts the pages that are not mapped, as the kernel reports them. */
 HELPER void count_out(const void *at, size_t bytes) {
     static int pagemap = -1;
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -312,7 +311,8 @@ HELPER void push_out(const void *at, size_t bytes) {
     count_out(at, bytes);
 }
 
-/* The same for memory whose content the case compares afterwards: here `--corrupt` flips a bit. */
+/* Like push_out, for memory whose content the case compares afterwards. `--corrupt` flips a bit
+ * of it. */
 HELPER void push_out_data(void *at, size_t bytes) {
     push_out(at, bytes);
     if (inject_now()) ((volatile uint8_t *)at)[bytes / 2] ^= 0x10;
@@ -381,7 +381,7 @@ HELPER void check_start(int argc, char **argv) {
 HELPER int check_end(size_t cases) {
     unsigned long out = atomic_load(&pages_seen_out), seen = atomic_load(&pages_looked_at);
     check_current = "";
-    /* Streams are brought in before they are used, so half of them would be too many. */
+    /* Streams are brought in before they are used, so require only a quarter. */
     CHECK(!option_flag("require-out") || out * 4 > seen,
           "only %lu of %lu pages had left DRAM when they were used: nothing was tested", out,
           seen);
@@ -411,13 +411,13 @@ HELPER int check_main(int argc, char **argv, const struct check_case *cases, siz
     }
     if (option_flag("list")) return 0;
     if (ran == 0) {
-        fprintf(stderr, "%s: no case is called '%s'\n", check_program, only ? only : "");
+        fprintf(stderr, "%s: no case has the name '%s'\n", check_program, only ? only : "");
         return 2;
     }
     /* An injected fault that no case detected must not look like success, nor like the expected
      * failure. */
     if (check_corrupted_case) {
-        fprintf(stderr, "%s: the fault injected into '%s' went unnoticed\n", check_program,
+        fprintf(stderr, "%s: no check detected the fault injected into '%s'\n", check_program,
                 check_corrupted_case);
         return 3;
     }

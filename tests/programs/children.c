@@ -1,5 +1,5 @@
-/* Children change inherited memory beyond the budget, and then behave like programs: they
- * outlive their parent, fork again, are killed.
+/* Children change more inherited memory than the budget. Some outlive their parent, some fork
+ * again, and some are killed.
  *
  *   children [--mib N] [--pressure MIB] */
 #include "check.h"
@@ -24,7 +24,7 @@ static void wait_for(pid_t child) {
 
 static void restore(void) { fill_random(data, data_bytes, 1); }
 
-/* ---- several children that change all of it ------------------------------------------------ */
+/* ---- several children that change all inherited memory --------------------------- */
 
 static void each_changes_all(void) {
     enum { CHILDREN = 4 };
@@ -40,15 +40,15 @@ static void each_changes_all(void) {
         }
     }
     for (int at = 0; at < CHILDREN; at++) wait_for(children[at]);
-    verify_random("what the parent has", data, data_bytes, 1);
+    verify_random("the parent's data", data, data_bytes, 1);
 }
 
 static void both_write(void) {
     push_out(data, data_bytes);
     pid_t child = CALL(fork());
-    verify_random("what both have", data, data_bytes, 1);
+    verify_random("the common data", data, data_bytes, 1);
     for (uint64_t round = 0; round < 4; round++)
-        change((child ? 200 : 300) + round, "what was written meanwhile");
+        change((child ? 200 : 300) + round, "data written at the same time");
     if (child == 0) _exit(0);
     wait_for(child);
     restore();
@@ -63,15 +63,15 @@ static void one_outlives_its_parent(void) {
     push_out(data, data_bytes);
     pid_t parent = CALL(fork());
     if (parent == 0) {
-        change(400, "what the parent wrote");
+        change(400, "the parent's changes");
         pid_t child = CALL(fork());
         if (child) _exit(0);
         /* Until the parent has exited. */
         char byte;
         close(gone[1]);
         EXPECT(0, read(gone[0], &byte, 1));
-        verify_random("what a parent left", data, data_bytes, 400);
-        change(401, "what its child wrote");
+        verify_random("data of an exited parent", data, data_bytes, 400);
+        change(401, "the child's changes");
         EXPECT(1, write(said[1], "y", 1));
         _exit(0);
     }
@@ -79,10 +79,10 @@ static void one_outlives_its_parent(void) {
     close(said[1]);
     wait_for(parent);
     char byte;
-    CHECK(read(said[0], &byte, 1) == 1, "the child did not come to its end");
+    CHECK(read(said[0], &byte, 1) == 1, "the child has not finished");
     close(said[0]);
     close(gone[0]);
-    verify_random("what the first has", data, data_bytes, 1);
+    verify_random("the first parent's data", data, data_bytes, 1);
 }
 
 /* ---- children of children ------------------------------------------------------------------- */
@@ -91,25 +91,25 @@ static void generation(uint64_t depth) {
     pid_t child = CALL(fork());
     if (child == 0) {
         verify_random("what a generation inherited", data, data_bytes, 500 + depth);
-        /* Half of it: the other half stays shared with the ancestors. */
+        /* Change one half. The other half remains shared with the ancestors. */
         fill_random(data, data_bytes / 2, 600 + depth);
         push_out(data, data_bytes);
         verify_random("the half that was written", data, data_bytes / 2, 600 + depth);
-        change(501 + depth, "what a generation wrote");
+        change(501 + depth, "changes of one generation");
         if (depth < 3) generation(depth + 1);
         verify_random("what a generation has", data, data_bytes, 501 + depth);
         _exit(0);
     }
-    /* At the same time: the child's data must not change. */
-    change(700 + depth, "what was written beside a child");
+    /* Write while the child runs. Its data must not change. */
+    change(700 + depth, "data written while a child runs");
     wait_for(child);
     fill_random(data, data_bytes, 500 + depth);
 }
 
 static void children_of_children(void) {
-    change(500, "what the first has");
+    change(500, "the first parent's data");
     generation(0);
-    verify_random("what the first has then", data, data_bytes, 500);
+    verify_random("the first parent's data afterwards", data, data_bytes, 500);
     restore();
 }
 
@@ -155,8 +155,8 @@ static void beside_threads(void) {
     for (int round = 0; round < 3; round++) {
         pid_t child = CALL(fork());
         if (child == 0) {
-            verify_random("what a child of threads inherited", data, data_bytes, 1);
-            change(1000, "what a child of threads wrote");
+            verify_random("data that a child of several threads inherited", data, data_bytes, 1);
+            change(1000, "changes of a child of several threads");
             _exit(0);
         }
         wait_for(child);
@@ -164,7 +164,7 @@ static void beside_threads(void) {
     atomic_store(&has_ended, true);
     for (int at = 0; at < 2; at++) PTHREAD(pthread_join(threads[at], NULL));
     push_out(data, data_bytes);
-    verify_random("what the parent of threads has", data, data_bytes, 1);
+    verify_random("data of the parent with several threads", data, data_bytes, 1);
 }
 
 static const struct check_case cases[] = {

@@ -1,5 +1,5 @@
-/* Ways to commit private memory other than malloc and a plain mmap. Each case fills
- * --mib MiB, and compares them twice. */
+/* Ways to commit private memory other than malloc and a plain mmap. Each case fills --mib MiB
+ * and compares them twice. */
 #include "check.h"
 
 #include <sys/syscall.h>
@@ -7,7 +7,7 @@
 
 static size_t bytes_wanted(void) { return option_number("mib", 64) * MIB; }
 
-/* Lets a test observe the process: for --linger seconds at most. */
+/* Waits at most --linger seconds, so that a test can observe the process. */
 static void linger(void) {
     size_t seconds = option_number("linger", 0);
     if (seconds == 0) return;

@@ -15,12 +15,13 @@ def options(description, default_mib):
     parser.add_argument("--mib", type=int, default=default_mib, help="memory to use, about")
     parser.add_argument("--rss", action="store_true", help="print the peak RSS on standard error")
     parser.add_argument("--corrupt", action="store_true",
-                        help="change one value on the way: the output must differ")
+                        help="change one value: the output must differ")
     return parser.parse_args()
 
 
 class Random:
-    """A small generator: the numbers of `random` may change with Python."""
+    """A small random number generator. The module `random` may return other numbers in another
+    version of Python."""
 
     def __init__(self, seed):
         self.state = seed * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF | 1
@@ -34,12 +35,13 @@ class Random:
         return x * 0x2545F4914F6CDD1D & 0xFFFFFFFFFFFFFFFF
 
     def bytes(self, count):
-        """Returns incompressible bytes, at the speed of a hash rather than of Python."""
+        """Returns incompressible bytes. A hash function generates them, which is faster than
+        Python code."""
         return hashlib.shake_128(self.next().to_bytes(8, "little")).digest(count)
 
 
 class Digest:
-    """Adds up results in order; a program prints its hex digest."""
+    """Combines results in order. A program prints the hex digest."""
 
     def __init__(self):
         self.hash = hashlib.sha256()

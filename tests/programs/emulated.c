@@ -1,6 +1,6 @@
-/* Starts a program on a simulated kernel without userfaultfd; with "emulator" as the first
- * argument also without filters, as under an emulator. The filter is installed by instructions of
- * the program, which softswap does not see. */
+/* Starts a program as on a kernel without userfaultfd. With "emulator" as the first argument,
+ * seccomp filters are also unavailable, as under an emulator. This program installs its filter
+ * with its own instructions, which softswap does not intercept. */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stdio.h>

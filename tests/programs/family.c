@@ -1,6 +1,6 @@
 /* Keeps N member processes alive, which store incompressible data, change it, verify it, and
- * fork children that continue with the inherited data. Members may be killed; if one exits in
- * any other way than by success or SIGKILL, the program fails. With --seconds 0 it runs until a
+ * fork children that continue with the inherited data. Members may be killed; if one exits with
+ * an error or another signal than SIGKILL, the program fails. With --seconds 0 it runs until a
  * test stops it, see work_goes_on.
  *
  *   family [--members N] [--mib N] [--depth N] [--seconds S] */
@@ -28,7 +28,7 @@ static void write_page(size_t page, uint32_t version) {
     fill_random(block + page * WORDS_PER_PAGE, PAGE, seed_of(page));
 }
 
-/* Number of children that are left. Being killed is not a failure. */
+/* Returns the number of remaining children. A killed child is not a failure. */
 static size_t reap(size_t left, int flags) {
     int status;
     while (left > 0 && waitpid(-1, &status, flags) > 0) {

@@ -1,5 +1,6 @@
-/* The loader of another C library, without one itself: it prints whether the environment names
- * softswap's library, which such a loader could not load, and exits with status 7. */
+/* A loader like that of another C library; it uses no C library itself. It prints whether the
+ * environment names softswap's library, which such a loader could not load. It exits with status
+ * 7. */
 #include <stddef.h>
 #include <sys/syscall.h>
 

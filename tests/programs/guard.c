@@ -1,5 +1,5 @@
 /* System calls get buffers, structures and paths on swapped-out pages, and must behave as with
- * resident ones. A bad pointer must still get EFAULT.
+ * resident pages. A bad pointer must still get EFAULT.
  *
  *   guard [--pressure MIB] [--threads T] [--rounds R] */
 #include "check.h"
@@ -31,10 +31,10 @@
 #include <sys/utsname.h>
 #include <linux/futex.h>
 
-static char directory[PATH_MAX]; /* everything on disk is in this directory */
+static char directory[PATH_MAX]; /* directory of all files */
 static atomic_ulong unique;
 
-/* A heap block with pages of its own, filled with random data of `seed`. */
+/* Returns a heap block that shares no page with other blocks, filled with random data of `seed`. */
 static void *block(size_t bytes, uint64_t seed) {
     void *at = allocate(bytes);
     fill_random(at, bytes, seed);
@@ -166,7 +166,7 @@ static void vectors(void) {
     free(path);
 }
 
-/* More than one call may pin: still one transfer. */
+/* More memory than one call may pin. The call must still transfer all of it. */
 static void long_vectors(void) {
     size_t bytes = 16 * MIB, parts = 3;
     char *path = fresh_path("long"), *source = block(bytes, 20), *target = block(bytes, 21);
@@ -206,7 +206,7 @@ struct delayed_write {
 
 static void *write_later(void *argument) {
     struct delayed_write *later = argument;
-    /* The reader now sleeps inside the system call: its buffer must stay valid under memory
+    /* The reader now sleeps inside the system call: its buffer must remain valid under memory
      * pressure. */
     usleep(20000);
     push_out(later->data, later->bytes);
@@ -299,7 +299,7 @@ static void socket_messages(void) {
     out->msg_iov = out_parts;
     in->msg_iov = in_parts;
     out->msg_iovlen = in->msg_iovlen = 2;
-    /* A descriptor is sent along, in control data on the heap. */
+    /* The message also passes a descriptor, in control data on the heap. */
     out->msg_control = calloc(1, CONTROL);
     in->msg_control = calloc(1, CONTROL);
     out->msg_controllen = in->msg_controllen = CONTROL;
@@ -326,7 +326,7 @@ static void socket_messages(void) {
     EXPECT(mine.st_ino, theirs.st_ino);
     CALL(close(passed));
 
-    /* Several messages at once: a vector of headers. */
+    /* Several messages in one call, with a vector of headers. */
     struct mmsghdr *many = calloc(2, sizeof *many);
     CHECK(many, "calloc");
     for (size_t i = 0; i < 2; i++)
@@ -531,7 +531,8 @@ static void directories(void) {
     for (struct dirent *entry; (entry = readdir(entries));) {
         if (sscanf(entry->d_name, "a-rather-long-name-so-that-several-reads-are-needed-%d", &i) != 1)
             continue;
-        CHECK(i >= 0 && i < FILES && !seen[i], "readdir: '%s' twice or wrong", entry->d_name);
+        CHECK(i >= 0 && i < FILES && !seen[i], "readdir: '%s' is wrong or listed twice",
+              entry->d_name);
         seen[i] = true;
         if (++found % 100 == 0) push_out(path, strlen(path));
     }
@@ -627,7 +628,7 @@ static void clocks(void) {
     push_out(now, sizeof *now);
     CALL(clock_gettime(CLOCK_MONOTONIC, now));
     struct timespec first = *now;
-    /* The same without the vDSO: there the kernel writes, not the program. */
+    /* Without the vDSO the kernel writes the result. */
     push_out(now, sizeof *now);
     CALL(syscall(SYS_clock_gettime, CLOCK_MONOTONIC, now));
     push_out_data(&now->tv_sec, sizeof now->tv_sec);
@@ -785,7 +786,7 @@ static void futexes(void) {
     free(word);
 }
 
-/* ---- run one at a time: these change the process -------------------------------------- */
+/* ---- cases that change the process, so they run one at a time -------------------- */
 
 static atomic_int handled;
 static void count_signal(int signal) { atomic_fetch_add(&handled, signal); }
@@ -800,7 +801,7 @@ static void signal_structures(void) {
     CALL(sigaction(SIGUSR2, set, NULL));
     push_out(got, sizeof *got);
     CALL(sigaction(SIGUSR2, NULL, got));
-    CHECK(got->sa_handler == count_signal, "sigaction: another handler came back");
+    CHECK(got->sa_handler == count_signal, "sigaction: returned another handler");
     CHECK(got->sa_flags & SA_RESTART, "sigaction: SA_RESTART is missing");
     for (int signal = 1; signal < 32; signal++)
         EXPECT(signal == SIGUSR1, sigismember(&got->sa_mask, signal));
@@ -839,8 +840,8 @@ static void signal_structures(void) {
     free(set);
 }
 
-/* Calls that the C library makes in threads of its own either work or are refused; they do not
- * kill the program. */
+/* Calls that the C library makes in its own threads succeed or fail, but do not kill the
+ * program. */
 static void wake_nobody(union sigval value) { (void)value; }
 
 static void helper_threads(void) {
@@ -888,8 +889,7 @@ static void helper_threads(void) {
     free(target);
 }
 
-/* The wrong pointer was valid once: it points to managed addresses where nothing is mapped any
- * more. */
+/* The bad pointer was valid earlier. It points to managed addresses that are now unmapped. */
 static void bad_pointers(void) {
     int ends[2];
     CALL(pipe2(ends, O_CLOEXEC));
@@ -910,8 +910,8 @@ static void bad_pointers(void) {
     EXPECT_ERRNO(EFAULT, writev(ends[1], parts, 1));
     EXPECT_ERRNO(EFAULT, writev(ends[1], (struct iovec *)(gone + MIB), 1));
 
-    /* A buffer with a valid start and an invalid end: the valid part or an error, never made-up
-     * bytes. */
+    /* A buffer with a valid start and an invalid end. The call may write the valid part or fail,
+     * but must not write other bytes. */
     CALL(ioctl(ends[0], FIONREAD, &(int){0}));
     int fresh[2];
     CALL(pipe2(fresh, O_CLOEXEC));
@@ -923,7 +923,7 @@ static void bad_pointers(void) {
         EXPECT(PAGE, read(fresh[0], got, PAGE));
         CHECK(memcmp(got, half + 2 * MIB - PAGE, PAGE) == 0, "other bytes were written");
     }
-    verify_random("what is left of the mapping", half, 2 * MIB, 61);
+    verify_random("the remaining part of the mapping", half, 2 * MIB, 61);
     CALL(munmap(half, 2 * MIB));
     char *closed = map_pages(MIB);
     CALL(mprotect(closed, MIB, PROT_NONE));
@@ -937,7 +937,7 @@ static void bad_pointers(void) {
     close_pair(fresh);
 }
 
-/* ---- all of them concurrently ------------------------------------------------------- */
+/* ---- all cases concurrently ------------------------------------------------------- */
 
 static void (*const concurrent[])(void) = {
     pipes,        large_file, stdio,      vectors,   blocked_reader,

@@ -1,6 +1,7 @@
-/* Stores N MiB of incompressible data and touches it continuously: for tests of limits and of
- * kills. Prints "ready" when everything is written; works for --seconds (0: until a test stops
- * it, see work_goes_on), then verifies the data and exits, with status 1 if it is wrong.
+/* Stores N MiB of incompressible data and touches it continuously, for tests of limits and of
+ * killed processes. Prints "ready" when all data is written, works for --seconds (0: until a
+ * test stops it, see work_goes_on), then verifies the data and exits, with status 1 if it is
+ * wrong.
  *
  *   hog [--mib N] [--seconds S] */
 #include "check.h"
@@ -12,7 +13,7 @@ static void expect_page(size_t page) {
     verify_random("hog", memory + page * WORDS_PER_PAGE, PAGE, page);
 }
 
-/* Checking a page costs little compared with the wait for it. */
+/* Verifies only a part of the page, so that the check takes little time compared with the fault. */
 static void expect_line(size_t page) {
     verify_random("hog", memory + page * WORDS_PER_PAGE, 64, page);
 }

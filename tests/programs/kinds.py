@@ -12,7 +12,7 @@ def main():
     digest = Digest()
     budget = arguments.mib * 1024 * 1024
 
-    # Each structure takes about a sixth.
+    # Each structure uses about a sixth of the memory.
     share = budget // 6
     by_key = {f"key {n}": (n, n * 1.5, f"value of {n}") for n in range(share // 330)}
     numbers = {random.next(): n for n in range(share // 110)}

@@ -1,4 +1,4 @@
-/* The memory calls keep their meaning, also for swapped-out pages.
+/* Memory calls have the same effect on swapped-out pages as on resident pages.
  *
  *   mappings [--pressure MIB] */
 #include "check.h"
@@ -93,7 +93,7 @@ static void refused_calls(void) {
     errno = 0;
     CHECK(mmap(NULL, 0, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED &&
               errno == EINVAL,
-          "mmap of nothing: %s", strerror(errno));
+          "mmap of 0 bytes: %s", strerror(errno));
     EXPECT_ERRNO(EINVAL, munmap(at + 1, PAGE));
     EXPECT_ERRNO(EINVAL, mprotect(at + 1, PAGE, PROT_READ));
     EXPECT_ERRNO(EINVAL, madvise(at + 1, PAGE, MADV_DONTNEED));
@@ -103,7 +103,7 @@ static void refused_calls(void) {
     EXPECT_ERRNO(ENOMEM, madvise(at, PAGE, MADV_DONTNEED));
     errno = 0;
     CHECK(mremap(at, SIZE, 2 * SIZE, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT,
-          "mremap of nothing: %s", strerror(errno));
+          "mremap of unmapped memory: %s", strerror(errno));
 }
 
 /* ---- mremap ----------------------------------------------------------------- */
@@ -149,7 +149,7 @@ static void remap_shrinks(void) {
     char *at = filled(SIZE, 14);
     push_out_data(at, MIB);
     EXPECT(1, mremap(at, SIZE, MIB, 0) == at);
-    verify_piece("what is left", at, 0, MIB, 14);
+    verify_piece("the remaining part", at, 0, MIB, 14);
     expect_segv("cut off part", at + MIB, false);
     expect_segv("cut off part", at + SIZE - 1, true);
     char *grown = mremap(at, MIB, SIZE, MREMAP_MAYMOVE);
@@ -194,7 +194,7 @@ static void free_keeps_or_zeroes(void) {
         if (*(volatile char *)(at + page) || at[page + 8] || at[page + 16])
             verify_piece("page kept after MADV_FREE", at, page, page + PAGE, 22);
         else
-            expect_zero("page given up after MADV_FREE", at + page, PAGE);
+            expect_zero("page dropped after MADV_FREE", at + page, PAGE);
     fill_random(at, SIZE, 23);
     push_out(at, SIZE);
     verify_random("written after MADV_FREE", at, SIZE, 23);
@@ -209,7 +209,7 @@ static void hints_change_nothing(void) {
     push_out_data(at, SIZE);
     for (size_t i = 0; i < sizeof hints / sizeof *hints; i++)
         CHECK(madvise(at, SIZE, hints[i]) == 0, "madvise %d: %s", hints[i], strerror(errno));
-    /* These may be refused; the data is unchanged in any case. */
+    /* The kernel may refuse these hints. The data must not change. */
     static const int optional[] = {MADV_HUGEPAGE, MADV_COLD, MADV_PAGEOUT, MADV_POPULATE_READ,
                                    MADV_POPULATE_WRITE, MADV_MERGEABLE, MADV_UNMERGEABLE};
     for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
@@ -274,7 +274,7 @@ static void read_only(void) {
     CALL(munmap(untouched, SIZE));
 }
 
-/* Like allocators and thread stacks: reserve, then make accessible piece by piece. */
+/* Reserves memory, then makes it accessible piece by piece, like allocators and thread stacks. */
 static void reserve_then_open(void) {
     char *at = mmap(NULL, 64 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(at != MAP_FAILED, "mmap PROT_NONE: %s", strerror(errno));
@@ -383,7 +383,7 @@ static void fixed_file(void) {
     verify_piece("before the file", at, 0, MIB, 53);
     verify_random("file mapped over", over, MIB, 52);
     verify_piece("behind the file", at, 2 * MIB, SIZE, 53);
-    /* System calls must also see the file's pages, not the earlier content. */
+    /* System calls must also use the file's pages, and not the earlier content. */
     int ends[2];
     char got[4000];
     CALL(pipe2(ends, O_CLOEXEC));
@@ -428,7 +428,7 @@ static void file_and_shared_mappings(void) {
 }
 
 #ifdef __x86_64__
-/* A just-in-time compiler: code is written as data and made executable later. */
+/* Like a just-in-time compiler: code is written as data and later made executable. */
 static void code_pages(void) {
     char *at = map_pages(SIZE);
     for (size_t page = 0; page < SIZE / PAGE; page++) {
@@ -598,22 +598,22 @@ static void usable_size(void) {
 }
 
 static void impossible_sizes(void) {
-    /* Through a variable; otherwise the compiler knows the result. */
+    /* Volatile, so that the compiler does not compute the result. */
     volatile size_t huge = SIZE_MAX / 2;
     if (inject_now()) huge = 100;
     errno = 0;
-    CHECK(malloc(huge) == NULL && errno == ENOMEM, "malloc of half of everything");
+    CHECK(malloc(huge) == NULL && errno == ENOMEM, "malloc of half of the address space");
     errno = 0;
     CHECK(calloc(huge, 4) == NULL && errno == ENOMEM, "calloc that overflows");
     char *at = allocate(100);
     fill_random(at, 100, 91);
-    CHECK(realloc(at, huge) == NULL, "realloc to half of everything");
+    CHECK(realloc(at, huge) == NULL, "realloc to half of the address space");
     verify_random("after a refused realloc", at, 100, 91);
     free(at);
     free(NULL);
     CHECK(mmap(NULL, huge & ~(PAGE - 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
                0) == MAP_FAILED,
-          "mmap of half of everything");
+          "mmap of half of the address space");
 }
 
 /* Blocks of all sizes are allocated and freed while most of them are swapped out. */
@@ -628,7 +628,7 @@ static void random_blocks(void) {
             verify_random("block", blocks[i].at, blocks[i].size, blocks[i].seed);
             free(blocks[i].at);
         }
-        /* Mostly small, sometimes large. */
+        /* Most blocks are small. */
         uint64_t draw = next_random(&random);
         size_t size = draw % 100 ? draw % 2000 + 1 : draw % (512 * 1024) + 1;
         blocks[i].at = malloc(size);

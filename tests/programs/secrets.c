@@ -1,17 +1,18 @@
-/* Stores secret data, for tests of the content of the disk and of core dumps. Each page contains
+/* Stores secret data, for tests that search the disk and core dumps for it. Each page contains
  * a text. The rest of half of the pages is random; the others are partly random, so that the
  * text is visible in their compressed form.
  *
  *   secrets            writes and reads all of it, and exits
- *   secrets KEY_FILE   then copies the engine's key to KEY_FILE, and dumps core;
- *                      exits with 3 if it is not locked, 4 if no core may be dumped */
+ *   secrets KEY_FILE   also copies the engine's key to KEY_FILE, and dumps core;
+ *                      exits with 3 if the key is not locked, 4 if core dumps are not permitted */
 #include "check.h"
 #include <sys/resource.h>
 
 #define PAGES ((size_t)6144)
 
 static const char text[] = "this plaintext is known to the test";
-/* The dump contains this buffer, because it is not managed. The program's file does not contain its text. */
+/* The core dump contains this buffer, because it is unmanaged. The program's file does not
+ * contain its text. */
 static volatile char dumped[64];
 
 static void fill(uint64_t *memory) {
@@ -28,8 +29,8 @@ static void compare(const uint64_t *memory) {
             check_fail(__FILE__, __LINE__, "page %zu has changed", page);
 }
 
-/* The key is in the only locked mapping. Written directly from there: a copy in this program would
- * be in the dump. */
+/* The key is in the only locked mapping. It is written directly from there, because the dump
+ * would contain a copy in the program's memory. */
 static int copy_key(const char *path) {
     int file = open(path, O_CREAT | O_WRONLY | O_TRUNC, 0600);
     FILE *maps = fopen("/proc/self/smaps", "r");

@@ -135,7 +135,7 @@ static void sigaction_tells_what_was_set(void) {
         EXPECT(1, sigismember(&got.sa_mask, SIGUSR2));
         EXPECT(0, sigismember(&got.sa_mask, SIGUSR1));
         CHECK((void *)signal(signals[i], SIG_IGN) == (void *)look_at_watched,
-              "signal(): another handler came back");
+              "signal(): returned another handler");
         CHECK(signal(signals[i], SIG_DFL) == SIG_IGN, "signal(): not the ignored state");
     }
 }
@@ -143,7 +143,7 @@ static void sigaction_tells_what_was_set(void) {
 /* ---- masks ------------------------------------------------------------------------ */
 
 static void *verify_blocked(void *data) {
-    verify_random("in a thread born with everything blocked", data, SIZE, 4);
+    verify_random("in a thread started with all signals blocked", data, SIZE, 4);
     int ends[2];
     CALL(pipe2(ends, O_CLOEXEC));
     EXPECT(100, write(ends[1], data, 100));
@@ -238,7 +238,7 @@ static void escape(int signal, siginfo_t *info, void *context) {
     siglongjmp(fault_return, 1);
 }
 
-/* A handler must run off the thread's own stack; the alternate stack may be softswap's. */
+/* The handler must not run on the thread's own stack. The alternate stack may be softswap's. */
 static void find_thread_stack(void) {
     pthread_attr_t attributes;
     void *base;
@@ -270,7 +270,7 @@ static void alternate_stack_in_the_heap(void) {
     }
     handle_default(SIGUSR1);
 
-    /* The usual purpose of alternate stacks. */
+    /* Handle a stack overflow, the usual purpose of alternate stacks. */
     handle(SIGSEGV, SA_ONSTACK, escape);
     for (int i = 0; i < 3; i++) {
         push_out(stack_low, STACK);
@@ -344,7 +344,7 @@ static void timer(void) {
              (atomic_load(&calls) <= 20 && rounds < 1000));
     CALL(setitimer(ITIMER_REAL, &never, NULL));
     handle_default(SIGALRM);
-    /* At any load of the machine some arrive in each round. */
+    /* Some signals arrive in each round, even on a busy machine. */
     CHECK(atomic_load(&calls) > 20, "only %d ticks", atomic_load(&calls));
     CALL(munmap(data, 8 * MIB));
     CALL(munmap(copy, 8 * MIB));
@@ -368,7 +368,7 @@ static void leave_handlers_by_jump(void) {
     CALL(munmap(data, SIZE));
 }
 
-/* Like a garbage collector: a write barrier of SIGSEGV and mprotect. */
+/* A write barrier with SIGSEGV and mprotect, like that of a garbage collector. */
 static char *barrier_at;
 static void open_barrier(int signal, siginfo_t *info, void *context) {
     (void)signal, (void)context;
@@ -401,14 +401,14 @@ struct sender {
     pthread_t reader;
     int file;
     const char *data;
-    /* The reader is signalled until that many signals have interrupted its read. */
+    /* Number of signals that must interrupt the read. Signals are sent until then. */
     int wanted;
     atomic_int interruptions;
 };
 
 static void *interrupt_then_write(void *argument) {
     struct sender *sender = argument;
-    /* The reader may not run at once. At most 100 s, as a guard against hangs. */
+    /* The reader may not run immediately. The limit of 100 s only detects hangs. */
     for (int i = 0; i < 20 || (i < 20000 && atomic_load(&sender->interruptions) < sender->wanted);
          i++) {
         usleep(5000);
@@ -452,7 +452,7 @@ static void read_interrupted(void) { interrupted_read(false); }
 
 /* ---- fatal signals --------------------------------------------------------------------- */
 
-/* With much data swapped out, so that exit has work to do. */
+/* Much data is swapped out, so that the exit takes some time. */
 static int die(const char *how) {
     char *data = filled(16 * MIB, 30);
     push_out(data, 16 * MIB);

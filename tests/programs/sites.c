@@ -1,13 +1,13 @@
-/* Touches memory in functions of which some wait for pages and one does not: for tests of
+/* Touches memory in several functions, of which one does not wait for pages, for tests of
  * `softswap record`. Prints "ready"; works for --seconds (0: until a test stops it, see
  * work_goes_on), then verifies the memory and exits, with status 1 if it is wrong.
  *
  *   sites [--seconds S] [--made 1]
  *
- * touch_cold, called by look_up, reads 96 MiB that make_cold has allocated, at random; touch_hot
- * reads 256 KiB in order. take_in makes a system call that writes to cold memory. With --made,
- * code generated at run time touches it, too, and /tmp/perf-PID.map names that code
- * jitted_touch. */
+ * touch_cold, called by look_up, reads 96 MiB that make_cold has allocated, at random;
+ * touch_hot reads 256 KiB in order. take_in makes a system call that writes to cold memory.
+ * With --made, code generated at run time touches cold memory, too, and /tmp/perf-PID.map names
+ * this code jitted_touch. */
 #include "check.h"
 
 #define COLD_PAGES (96 * MIB / PAGE)
@@ -36,7 +36,7 @@ OWN static uint64_t touch_hot(size_t page) {
     return ++hot[page * WORDS_PER_PAGE];
 }
 
-/* With a frame between the caller and the called function. */
+/* Adds a stack frame between the caller and the called function. */
 OWN static uint64_t look_up(uint64_t key) {
     volatile uint64_t seen[32];
     seen[key % 32] = touch_cold(key % COLD_PAGES);

@@ -1,7 +1,6 @@
 /*
- * A process stays asleep as long as it fits its budget. Each case runs by itself, and prints at
- * its end if the process is awake: then it has the guard's filter, which it did not have at its
- * start.
+ * A process stays asleep as long as it fits its budget. Each case runs in its own process, and
+ * finally prints whether the process is awake. An awake process has the guard's filter.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -69,7 +68,7 @@ static void *mapped(size_t len, int prot)
     return at;
 }
 
-/* More than the budget, so that every page has been swapped out. */
+/* Writes more than the budget, so that every page is swapped out. */
 static void press(size_t mib)
 {
     unsigned char *at = mapped(mib * MIB, PROT_READ | PROT_WRITE);
@@ -77,7 +76,7 @@ static void press(size_t mib)
         for (size_t i = 0; i < mib; i++)
             fill(at + i * MIB, MIB, 1000 + i);
     for (size_t i = 0; i < mib; i++)
-        check(at + i * MIB, MIB, 1000 + i, "what was written awake");
+        check(at + i * MIB, MIB, 1000 + i, "memory written while awake");
     munmap(at, mib * MIB);
 }
 
@@ -107,7 +106,7 @@ static int has_huge_mapping(void)
     return has;
 }
 
-/* 76 MiB in small blocks. If the kernel has no huge pages, memory cannot be marked for them. */
+/* Allocates 76 MiB in small blocks. A kernel without huge pages refuses the advice to use them. */
 static void blocks(void)
 {
     static char *all[100000];
@@ -123,7 +122,7 @@ static void blocks(void)
     printf("huge %d\n", has_huge_mapping() == may_be_huge);
 }
 
-/* One of each kind of memory, written asleep. */
+/* Each kind of memory, written while the process is asleep. */
 static void wakes(void)
 {
     char *small[1000];
@@ -172,8 +171,8 @@ static void wakes(void)
     check(read_only, MIB, 1, "read-only memory");
     mprotect(closed, MIB, PROT_READ);
     check(closed, MIB, 2, "closed memory");
-    check(halves, MIB, 3, "what is before a shared mapping");
-    check(halves + 3 * MIB, MIB, 4, "what is behind a hole");
+    check(halves, MIB, 3, "memory before a shared mapping");
+    check(halves + 3 * MIB, MIB, 4, "memory after a hole");
     check(shared, MIB, 5, "shared memory");
     check(moved, MIB, 6, "memory that was moved");
     grown = realloc(grown, 12 * MIB);
@@ -181,7 +180,7 @@ static void wakes(void)
     check(end, MIB - 8, 8, "the break");
     must(sbrk(MIB) != (void *)-1, "sbrk awake");
     for (size_t i = 0; i < MIB; i++)
-        must(dropped[i] == 0, "what was given up");
+        must(dropped[i] == 0, "dropped memory");
     for (size_t i = 0; i < MIB; i++)
         must(untouched[i] == 0, "untouched memory");
     if (is_locked)
@@ -190,7 +189,7 @@ static void wakes(void)
     munmap(halves, 4 * MIB);
 }
 
-/* Reservations do not wake the process; committed parts of them count. */
+/* Reservations do not wake the process. Only their committed parts count. */
 static void reserves(void)
 {
     char *at = mapped(4096 * MIB, PROT_NONE);
@@ -200,12 +199,12 @@ static void reserves(void)
     must(mprotect(at, 200 * MIB, PROT_READ | PROT_WRITE) == 0, "mprotect");
     for (size_t i = 8; i < 200; i++)
         fill(at + i * MIB, MIB, i);
-    check(at, 8 * MIB, 1, "what was committed first");
+    check(at, 8 * MIB, 1, "the part that was committed first");
     for (size_t i = 8; i < 200; i++)
-        check(at + i * MIB, MIB, i, "what was committed then");
+        check(at + i * MIB, MIB, i, "the part that was committed later");
 }
 
-/* Far more than the budget, mostly untouched. */
+/* A mapping of many times the budget, nearly all untouched. */
 static void lazy(void)
 {
     size_t len = 10240 * MIB;
@@ -214,10 +213,10 @@ static void lazy(void)
     for (size_t i = 0; i < len; i += 64 * MIB)
         at[i] = 1;
     for (size_t i = 0; i < len; i += 64 * MIB)
-        must(at[i] == 1 && at[i + 1] == 0, "what was touched");
+        must(at[i] == 1 && at[i + 1] == 0, "touched memory");
 }
 
-/* Children sleep and wake independently; the parent stays asleep. */
+/* Children sleep and wake independently; the parent remains asleep. */
 static void forks(void)
 {
     char *at = mapped(10 * MIB, PROT_READ | PROT_WRITE);
@@ -231,7 +230,7 @@ static void forks(void)
                 press(100);
                 must(is_awake(), "a child that needs more wakes");
             }
-            check(at, 10 * MIB, 1, "what a child inherits, later");
+            check(at, 10 * MIB, 1, "inherited memory, compared again");
             fill(at, MIB, 2);
             _exit(is_awake() == i % 2 ? 0 : 3);
         }
@@ -240,7 +239,7 @@ static void forks(void)
         int status;
         must(wait(&status) > 0 && status == 0, "a child");
     }
-    check(at, 10 * MIB, 1, "what the parent has");
+    check(at, 10 * MIB, 1, "the parent's memory");
 }
 
 static volatile int handled;
@@ -256,7 +255,7 @@ static void *in_thread(void *argument)
     return argument;
 }
 
-/* A second thread wakes the process. The signal setup from before is kept. */
+/* A second thread wakes the process. Handlers, mask and alternate stack are kept. */
 static void threads(void)
 {
     char *at = mapped(10 * MIB, PROT_READ | PROT_WRITE);
@@ -276,7 +275,7 @@ static void threads(void)
     must(pthread_create(&thread, NULL, in_thread, at) == 0, "pthread_create");
     must(pthread_join(thread, &result) == 0 && result == at, "pthread_join");
     press(100);
-    check(at, 10 * MIB, 1, "what the thread saw");
+    check(at, 10 * MIB, 1, "the memory of the first thread");
     raise(SIGBUS);
     raise(SIGUSR1);
     must(handled == SIGBUS + SIGUSR1, "handlers that were set before");
@@ -316,7 +315,8 @@ static void c11_thread(void)
     must(thrd_join(thread, &result) == thrd_success && result == 7, "thrd_join");
 }
 
-/* The child has this memory, and system calls on it succeed while another thread commits. */
+/* The child shares this process's memory. System calls that read it succeed while another thread
+ * wakes the process. */
 static void vforks(void)
 {
     pthread_t thread;
@@ -373,7 +373,7 @@ static void restarts(void)
     it.ends[0] = fds[1];
     must(pthread_create(&thread, NULL, interrupts, &it) == 0, "pthread_create");
     must(readv(fds[0], vectors, 2) == 5, "readv");
-    must(!memcmp(buffer, "he", 2) && !memcmp(buffer + 40000, "llo", 3), "what readv gave");
+    must(!memcmp(buffer, "he", 2) && !memcmp(buffer + 40000, "llo", 3), "the data of readv");
     must(pthread_join(thread, NULL) == 0, "pthread_join");
 }
 
@@ -387,7 +387,7 @@ static void *presses(void *argument)
     return NULL;
 }
 
-/* A thread is cancelled during the wake-up; the others continue, and wake. */
+/* A thread is cancelled while the process wakes. The other threads continue. */
 static void cancels(void)
 {
     pthread_t thread;
@@ -423,7 +423,7 @@ static void *stays(void *argument)
     _exit(0);
 }
 
-/* The first thread exits, another one commits. */
+/* The first thread exits, and another one wakes the process. */
 static void main_ends(void)
 {
     pthread_t thread;

@@ -1,8 +1,7 @@
 /* Starts other programs, and forks, with most of the heap swapped out.
  *
  * After a plain fork the child either sees all of its data, or is stopped with a message and a
- * nonzero status. Anything else fails the test; the last lines of output show which of the two
- * happened.
+ * nonzero status. Other outcomes fail the test. The last lines of output show the outcome.
  *
  *   spawn [--mib N] [--pressure MIB] [--forks N]
  *   spawn --tell ARG...    (started by the cases) prints ARGs and $SPAWN_NOTE */
@@ -21,11 +20,11 @@ static size_t data_bytes;
 static char *myself; /* path of this program, in the heap */
 static char *work;   /* a directory, in the heap */
 
-/* ---- strings that a started program prints back ----------------------------------- */
+/* ---- strings that a started program prints ----------------------------------- */
 
 enum { LONG_ARGUMENT = 20000, ARGUMENTS = 6 };
 
-/* argv on the heap, its strings too, one of them several pages long. */
+/* argv and its strings are on the heap. One string has several pages. */
 struct arguments {
     char **argv;
     char *expected; /* the expected output of --tell */
@@ -300,7 +299,7 @@ static size_t environment_size(void) {
 static void shells_from_threads(void) {
     char *text = long_string(410), *expected = map_unmanaged(LONG_ARGUMENT + 1);
     strcpy(expected, text);
-    /* The array grows in between: the C library allocates it again each time. */
+    /* The C library reallocates the array each time that it grows. */
     for (int round = 0; round < 3; round++) {
         char name[32];
         snprintf(name, sizeof name, "SPAWN_ROUND_%d", round);
@@ -330,7 +329,7 @@ static void shells_from_threads(void) {
     verify_data();
 }
 
-/* The child searches the $PATH of our environment, not of its own. */
+/* The exec searches the $PATH of this process, and not that of the new environment. */
 static void search_after_setenv(void) {
     char *path = heap_string(getenv("PATH"));
     for (int i = 0; i < 60; i++) {
@@ -369,7 +368,7 @@ static void *run_shell(void *argument) {
 static void overlapping_shells(void) {
     struct sigaction mine = {.sa_handler = ignore_it}, found;
     CALL(sigaction(SIGINT, &mine, NULL));
-    /* Like a shell, whose background jobs ignore it. */
+    /* A shell's background jobs ignore SIGQUIT. */
     signal(SIGQUIT, SIG_DFL);
     pthread_t threads[SHELL_THREADS];
     for (size_t i = 0; i < SHELL_THREADS; i++)
@@ -397,7 +396,7 @@ static void refused_exec(void) {
     EXPECT_ERRNO(ENOENT, execvp("no-program-has-this-name", prepared.argv));
     EXPECT_ERRNO(EACCES, execve(plain, prepared.argv, environ));
     EXPECT_ERRNO(EACCES, execl(work, "spawn", (char *)NULL));
-    /* This process still runs, and is still managed. */
+    /* This process continues and is still managed. */
     fill_random(data, data_bytes, 2);
     push_out(data, data_bytes);
     verify_random("after refused calls", data, data_bytes, 2);
@@ -410,8 +409,8 @@ static void refused_exec(void) {
 
 /* ---- a child that continues with the parent's memory ---------------------------------------- */
 
-/* Runs `child` after a fork, and accepts "all right" or "stopped by SIGBUS": then the reason is on
- * standard error, which the test checks. */
+/* Runs `child_does` after a fork. The child must succeed, or be stopped by SIGBUS with a message
+ * on standard error, which the test checks. */
 static void fork_and_judge(const char *what, void (*child_does)(void), void (*parent_does)(void)) {
     fflush(stdout);
     pid_t child = CALL(fork());
@@ -470,7 +469,7 @@ static void fork_both_write(void) {
 }
 
 static void child_ends_at_once(void) {
-    if (inject_now()) FAIL("as was asked for");
+    if (inject_now()) FAIL("injected failure");
 }
 
 static void many_forks(void) {
@@ -492,7 +491,7 @@ static void many_forks(void) {
     verify_data();
 }
 
-/* The C library's streams stay in memory over a fork, at any address. */
+/* The C library's streams remain in memory during a fork, at any address. */
 static void fork_with_streams_out(void) {
     enum { STREAMS = 16, BETWEEN = 10, BLOCK = 600, BLOCKS = STREAMS * BETWEEN };
     FILE *streams[STREAMS];
@@ -513,7 +512,7 @@ static void fork_with_streams_out(void) {
     }
     for (size_t i = 0; i < STREAMS; i++) EXPECT(0, fclose(streams[i]));
     for (size_t i = 0; i < BLOCKS; i++) {
-        verify_random("beside a stream", blocks[i], BLOCK, 700 + i);
+        verify_random("next to a stream", blocks[i], BLOCK, 700 + i);
         free(blocks[i]);
     }
 }

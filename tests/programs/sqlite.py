@@ -60,7 +60,7 @@ def main():
             " ORDER BY paid DESC, name LIMIT 20",
         "largest orders":
             "SELECT id, customer, amount, hex(scan) FROM orders ORDER BY amount DESC, id LIMIT 20",
-        "a band of amounts":
+        "amounts in a range":
             "SELECT count(*), sum(length(remark)), sum(id), hex(min(scan)) FROM orders"
             " WHERE amount BETWEEN 400000 AND 440000",
         "remarks that end in 77":

@@ -79,7 +79,7 @@ static void threads_in_turns(void) {
         }
         if (turn % 8 == 0) push_out_data(data, 4 * MIB);
     }
-    verify_random("data beside many threads", data, 4 * MIB, 8);
+    verify_random("data while many threads run", data, 4 * MIB, 8);
     for (int i = 0; i < 120000 && atomic_load(&blocks_freed) < turns * AT_ONCE * 2; i++)
         usleep(1000);
     EXPECT(turns * AT_ONCE * 2, atomic_load(&threads_done));
@@ -87,7 +87,7 @@ static void threads_in_turns(void) {
     CALL(munmap(data, 4 * MIB));
 }
 
-/* A stack that the program provides: a heap block. */
+/* The program passes a heap block as the stack. */
 static void threads_on_heap_stacks(void) {
     enum { THREADS = 8, STACK = 256 * 1024 };
     pthread_t ids[THREADS];
@@ -211,7 +211,7 @@ static void run_coroutines(void) {
         for (size_t i = 0; i < COROUTINES; i += 50)
             push_out(coroutines[i].stack, COROUTINE_STACK);
         if (inject_now())
-            /* A word of a suspended frame: the frames are filled with known words. */
+            /* Corrupt a word of a suspended frame. The frames are filled with known words. */
             for (size_t at = COROUTINE_STACK - 8192; at < COROUTINE_STACK - 4096; at += 8) {
                 uint64_t word;
                 memcpy(&word, coroutines[9].stack + at, 8);

@@ -1,6 +1,6 @@
-/* Signals of a program while it waits for a free page: it fills memory beyond the limit until it
- * is stopped, and prints how many signals of its timer arrived during the last wait. `stall touch`
- * is stopped at a touch, `stall call` in a system call. */
+/* Signals that arrive while a program waits for a free page. The program fills memory beyond the
+ * limit until softswap stops it, and prints how many timer signals arrived during the last wait.
+ * `stall touch` waits at a memory access, `stall call` in a system call. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 #define LEN (512UL << 20)
 #define TICK_US 20000
 
-/* The page being filled, and the signals that have arrived since. */
+/* The current page, and the number of signals in total and since this page was reached. */
 static volatile size_t page;
 static volatile long ticks, ticks_at_page;
 
@@ -58,6 +58,6 @@ int main(int argc, char **argv)
             *(uint64_t *)(memory + at + in) = word;
         }
     }
-    puts("nothing stopped it");
+    puts("softswap has not stopped the program");
     return 1;
 }

@@ -1,5 +1,5 @@
-/* The lines of this thread's status in /proc: after the first thread has exited, only root can
-   read that of the process. */
+/* Reads a line of this thread's status in /proc. After the first thread has exited, only root
+   can read the status of the process. */
 #ifndef STATUS_H
 #define STATUS_H
 

@@ -1,7 +1,6 @@
-/* Rewrites and verifies its memory continuously until SIGTERM: for faults that are injected at
- * any moment. Half of the pages compress. Prints
- * "ready" when everything is written once; after SIGTERM it verifies all and prints "ok".
- * If a byte is wrong, it exits with status 1.
+/* Rewrites and verifies its memory continuously until SIGTERM, while tests inject faults. Half
+ * of the pages compress. Prints "ready" when everything is written once; after SIGTERM it
+ * verifies all and prints "ok". If a byte is wrong, it exits with status 1.
  *
  *   steady [--mib N] [--threads N] [--beat FILE]
  *
@@ -43,7 +42,7 @@ static void verify_page(size_t page) {
     }
 }
 
-/* A thread owns the pages whose number modulo the threads is its own. */
+/* Thread t owns the pages whose number modulo the number of threads is t. */
 static void *work(void *argument) {
     size_t thread = (uintptr_t)argument;
     uint64_t random = thread << 40;

@@ -1,5 +1,5 @@
-/* Streams of the C library: more than there are buffers outside the window, opened, used and
- * closed repeatedly, also in a forked child.
+/* Streams of the C library, more than the number of buffers outside the window. They are
+ * opened, used and closed repeatedly, also in a forked child.
  *
  *   streams [--null MIB]    also writes MIB MiB through one stream to /dev/null */
 #include "check.h"
@@ -41,7 +41,7 @@ static void open_all(FILE **streams, int count) {
         CHECK((streams[stream] = tmpfile()) != NULL, "tmpfile: %s", strerror(errno));
 }
 
-/* A child has its own copy of the parent's buffers, and opens streams of its own. */
+/* A child has its own copy of the parent's buffers, and opens further streams. */
 static void in_a_child(FILE **parents) {
     pid_t child = fork();
     CHECK(child >= 0, "fork: %s", strerror(errno));
@@ -74,7 +74,8 @@ static void streams(void) {
     for (size_t i = 0; i < option_number("null", 0) << 10; i++) {
         char kib[1024];
         memset(kib, (int)i, sizeof kib);
-        CHECK(fwrite(kib, 1, sizeof kib, null) == sizeof kib, "/dev/null takes no KiB");
+        CHECK(fwrite(kib, 1, sizeof kib, null) == sizeof kib,
+              "a KiB cannot be written to /dev/null");
     }
     fclose(null);
 }

@@ -1,5 +1,5 @@
-/* Stores N MiB of text like a server's log, each line different, and reads all of it twice: for
- * a working set that fits when it is compressed.
+/* Stores N MiB of text like a server's log, each line different, and reads all of it twice. The
+ * working set fits the budget only if it is compressed.
  *
  *   text [--mib N] */
 #include "check.h"

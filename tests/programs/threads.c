@@ -1,9 +1,9 @@
 /* Threads read and write the same pages at random and verify every word.
  *
  * Word i of a page belongs to thread i % T, so that all writers share every page but no word.
- * The expected value of a word follows from its place and from the number of times that its
- * owner rewrote its words of that page; these counts are in memory that is never swapped. A
- * quarter of the pages is written once and then read by all threads.
+ * The expected value of a word follows from its position and from the number of times that its
+ * owner rewrote its words of that page. These counts are in unmanaged memory. A quarter of the
+ * pages is written once and then read by all threads.
  *
  *   threads [--mib N] [--threads T] [--operations PER_THREAD] [--seconds LIMIT] [--seed S] */
 #include "check.h"
@@ -15,7 +15,7 @@ static volatile uint64_t *memory;
 static uint8_t *generations; /* [page * threads + owner] */
 static pthread_barrier_t filled;
 
-/* Kinds of pages for all tiers. */
+/* Words of which pages of all kinds consist, so that all tiers are used. */
 static uint64_t word_of(size_t page, size_t index, uint8_t generation) {
     uint64_t salt = seed ^ (uint64_t)generation << 56;
     switch (page % 8) {

@@ -1,6 +1,6 @@
-/* Every kind of page that has its own way out of DRAM (zero and other same-filled pages,
- * compressible, incompressible) is read back word for word, also after its kind changed and
- * after one word of each page was rewritten.
+/* Every kind of page (zero, other same-filled, compressible, incompressible) is swapped out,
+ * and verified word by word after it is swapped in. This is repeated after its kind has changed
+ * and after one word of each page was rewritten.
  *
  *   tiers [--mib N] [--pressure MIB] */
 #include "check.h"
@@ -23,7 +23,7 @@ static uint64_t word_of(enum kind kind, uint64_t generation, size_t index) {
     case WORD:
         return repeated;
     case ALMOST_WORD: {
-        /* Another word at one position, including the first and the last. */
+        /* One word differs. Its position may be the first or the last. */
         size_t odd = page % 3 == 0 ? 0 : page % 3 == 1 ? WORDS_PER_PAGE - 1
                                                        : mix64(page) % WORDS_PER_PAGE;
         return in_page == odd ? ~repeated : repeated;
@@ -87,7 +87,7 @@ static void out_and_in(enum kind kind, bool from_malloc) {
         if (rewritten(i)) at[i] = i ^ 0x5555;
     push_out_data(at, bytes);
     verify(at, words, next, 2, true);
-    /* Only read since the swap-in: the stored copy may be used a second time. */
+    /* The pages were only read after the swap-in, so the stored copy may be used again. */
     push_out_data(at, bytes);
     verify(at, words, next, 2, true);
 

@@ -1,11 +1,11 @@
-/* Moves marked memory by calls that are longer than calls may pin, while another thread lets the
- * kernel write back all dirty pages of the file system of DIR. The data that arrives is compared
- * with the data sent.
+/* Transfers marked memory with calls that are longer than a call may pin. At the same time,
+ * another thread makes the kernel write back all dirty pages of DIR's file system. The data
+ * that arrives is compared with the data sent.
  *
  *   transfers DIR OUT
  *
- * OUT is a directory for the files written. Exits with 1 if a byte is wrong, and with 2
- * if a call fails or moves less. */
+ * OUT is a directory for the files written. Exits with 1 if a byte is wrong, and with 2 if a
+ * call fails or transfers less than requested. */
 #include "check.h"
 #include <aio.h>
 #include <netinet/in.h>
@@ -248,7 +248,7 @@ static void to_threads(void) {
 
 int main(int argc, char **argv) {
     CHECK(argc == 3, "usage: transfers DIR OUT");
-    /* Not in the program's file. */
+    /* Computed, so that the executable does not contain the marker. */
     const char *volatile text = "-DEKRAM";
     for (size_t i = 0; i < sizeof marker; i++) marker[i] = text[6 - i % 7];
     source = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -76,7 +76,7 @@ static void *maps(void *argument)
         at = mremap(at, len, 2 * len, MREMAP_MAYMOVE);
         must(at != MAP_FAILED, "mremap");
         must(madvise(at, PAGE, MADV_DONTNEED) == 0, "madvise");
-        must(at[0] == 0, "memory that was dropped");
+        must(at[0] == 0, "dropped memory");
         for (size_t i = PAGE; i < len; i += PAGE)
             must(at[i] == (char)(i / PAGE), "memory that was moved");
         must(mprotect(at, len, PROT_READ) == 0, "mprotect");
@@ -93,7 +93,7 @@ static void *spins(void *argument)
     return argument;
 }
 
-/* Waits in a call for as long as the process needs to wake. */
+/* Thread that waits in a call until the process is awake. */
 struct waiting {
     const char *name;
     int ends[2];
@@ -115,7 +115,7 @@ static void *reads_vectors(void *argument)
     char *first = malloc(70000), *second = malloc(70000);
     struct iovec vectors[2] = {{first, 2}, {second, 70000}};
     must(readv(it->ends[0], vectors, 2) == 5, "readv");
-    must(!memcmp(first, "he", 2) && !memcmp(second, "llo", 3), "what readv gave");
+    must(!memcmp(first, "he", 2) && !memcmp(second, "llo", 3), "the data of readv");
     free(first), free(second);
     return NULL;
 }
@@ -129,7 +129,7 @@ static void *receives(void *argument)
     header->msg_iov = &vector, header->msg_iovlen = 1;
     header->msg_control = control, header->msg_controllen = 1000;
     must(recvmsg(it->ends[0], header, 0) == 5 && !memcmp(buffer, "hello", 5), "recvmsg");
-    must(header->msg_controllen == 0, "what recvmsg says");
+    must(header->msg_controllen == 0, "the length of recvmsg's control data");
     free(buffer), free(control), free(header);
     return NULL;
 }
@@ -166,7 +166,7 @@ static void *naps(void *argument)
     return argument;
 }
 
-/* Blocks that are passed on through the kernel. */
+/* Blocks that are sent through a pipe. */
 static void *writes(void *argument)
 {
     int fds[2];
@@ -182,7 +182,7 @@ static void *writes(void *argument)
             ssize_t more = read(fds[0], in, 40000);
             must(more > 0, "read what was written");
             for (ssize_t i = 0; i < more; i++)
-                must((unsigned char)in[i] == round, "what went through a pipe");
+                must((unsigned char)in[i] == round, "data from a pipe");
             got += more;
         }
     }
@@ -304,7 +304,7 @@ int main(int count, char **arguments)
     }
     usleep(20000);
     must(of_status("Seccomp_filters:") == filters, "threads do not wake");
-    /* Half of the budget first, then more than the budget. */
+    /* Allocate a quarter of the budget first, then more than the budget. */
     uint64_t seed = 7, *at = malloc(budget_mib * MIB / 4);
     for (size_t i = 0; i < budget_mib * MIB / 32; i++)
         at[i] = next(&seed);
@@ -317,7 +317,7 @@ int main(int count, char **arguments)
         usleep(1000);
     seed = 7;
     for (size_t i = 0; i < budget_mib * MIB / 32; i++)
-        must(at[i] == next(&seed), "what was written asleep");
+        must(at[i] == next(&seed), "memory written while asleep");
     for (int i = 0; i < 5; i++)
         must(write(waiting[i].ends[1], "hello", 5) == 5, "write");
     for (int i = 0; i < 5; i++)

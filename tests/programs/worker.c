@@ -1,10 +1,11 @@
-/* A worker process that has changed to another user, like those of daemons. It must not read
- * data that its parent writes after the fork, through any inherited descriptor, ring or mapping,
- * and it must not write to the parent's swap file.
+/* A worker process that has changed to another user, like those of daemons. It must not be able
+ * to read data that its parent writes after the fork, through any inherited descriptor, ring or
+ * mapping. It must not be able to write to the parent's swap file.
  *
- * worker fork: through the C library. worker raw: by a system call instruction, past all
- * handlers; then only memory is checked. The worker makes its calls by instructions of its own,
- * and uses only its stack and static memory: after a raw fork it has no other. */
+ * `worker fork` forks through the C library. `worker raw` forks with a system call instruction,
+ * which bypasses softswap; then only memory is checked. The worker makes system calls with its
+ * own instructions, and uses only its stack and static memory, because after a raw fork it has
+ * no other memory. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -98,9 +99,9 @@ static int look_at_memory(void)
         *end = 0;
         char *rest;
         unsigned long start = strtoul(line, &rest, 16), stop = strtoul(rest + 1, &rest, 16);
-        /* A child's engine has its own, for reading. */
+        /* The child's engine has its own ring, which is mapped read-only. */
         if (strstr(rest, "io_uring") && rest[2] == 'w')
-            bad |= fails("a ring of the parent's is mapped", line);
+            bad |= fails("a ring of the parent is mapped", line);
         if (rest[1] != 'r' || stop - start > LARGEST)
             continue;
         for (unsigned long at = start; at < stop;) {
@@ -108,7 +109,7 @@ static int look_at_memory(void)
             struct { void *base; unsigned long len; } to = {piece, len}, from = {(void *)at, len};
             long got = raw(SYS_process_vm_readv, self, (long)&to, 1, (long)&from, 1, 0);
             if (got > 0 && has_marker(piece, got)) {
-                bad |= fails("memory has what the parent wrote", line);
+                bad |= fails("memory contains data that the parent wrote", line);
                 break;
             }
             at += got > 0 ? (unsigned long)got : PAGE;
@@ -130,7 +131,7 @@ static int look_at_descriptors(int own)
             continue;
         to[len] = 0;
         if (strstr(to, "io_uring") || strstr(to, "/maps"))
-            bad |= fails("a descriptor of the parent's", to);
+            bad |= fails("a descriptor of the parent", to);
         if (raw(SYS_io_uring_enter, fd, 0, 0, 0, 0, 0) >= 0)
             bad |= fails("a ring", to);
         if (!strstr(to, "(deleted)") || strstr(to, "memfd:"))
@@ -138,7 +139,7 @@ static int look_at_descriptors(int own)
         for (long at = 0, got; (got = raw(SYS_pread64, fd, (long)piece, sizeof piece, at, 0, 0)) > 0;
              at += got)
             if (has_marker(piece, got)) {
-                bad |= fails("a file has what the parent wrote", to);
+                bad |= fails("a file contains data that the parent wrote", to);
                 break;
             }
         memset(piece, 'W', sizeof piece);
@@ -159,7 +160,7 @@ static int work(int ready, unsigned char *memory, int is_raw)
     raw(SYS_prctl, 4 /* PR_SET_DUMPABLE */, 1, 0, 0, 0, 0); /* So that /proc can be read. */
     char byte;
     if (raw(SYS_read, ready, (long)&byte, 1, 0, 0, 0) != 1)
-        return fails("the parent is gone", "");
+        return fails("the parent has exited", "");
     int bad = look_at_memory();
     if (is_raw)
         return bad;
@@ -167,9 +168,9 @@ static int work(int ready, unsigned char *memory, int is_raw)
     /* Pages from before the fork are unchanged; some are read from the parent's area. */
     for (unsigned long at = 0; at < BYTES; at += PAGE) {
         if (*(unsigned long *)(memory + at) != (at ^ 0x5eed))
-            return fails("a page of before the fork is wrong", "");
+            return fails("a page from before the fork is wrong", "");
         if (has_marker(memory + at + 64, 64))
-            return fails("its own memory has what the parent wrote", "");
+            return fails("the worker's memory contains data that the parent wrote", "");
     }
     return bad;
 }

@@ -1,5 +1,5 @@
-//! `softswap bench` and `softswap analyze`: measurements, in a separate program started by the command
-//! `softswap`.
+//! `softswap bench` and `softswap analyze`, as a separate program that the command `softswap`
+//! executes.
 //!
 //! A library only so that its parsers of untrusted bytes can be fuzzed.
 // Not forbidden: the macro that makes nodes of a red-black tree expands to unsafe code.
@@ -16,7 +16,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// The part of `softswap`'s command line that this program carries out.
+/// The part of `softswap`'s command line that this program implements.
 #[derive(Parser)]
 #[command(name = "softswap", version, propagate_version = true, max_term_width = 100)]
 struct Cli {

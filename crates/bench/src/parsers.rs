@@ -13,7 +13,8 @@ pub fn private_writable(maps: &str) -> Vec<Range<u64>> {
     process::private_writable(maps).collect()
 }
 
-/// Returns address and page count of each resident run, according to the page map read by `read_at`.
+/// Returns address and page count of each resident run, according to the page map read by
+/// `read_at`.
 ///
 /// # Errors
 /// Returns the errors of `read_at`.
@@ -25,7 +26,8 @@ pub fn resident(
     Ok(found.runs.iter().map(|run| (run.position, run.pages)).collect())
 }
 
-/// Returns position and page count of the writable memory in a core file, or `None` for another file.
+/// Returns position and page count of the writable memory in a core file, or `None` for another
+/// file.
 pub fn core(bytes: &[u8]) -> Option<Result<Vec<(u64, u64)>, String>> {
     let core = file::core(Cursor::new(bytes), bytes.len() as u64)?;
     Some(core.map(|core| core.runs.iter().map(|run| (run.position, run.pages)).collect()))

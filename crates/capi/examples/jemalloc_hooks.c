@@ -15,7 +15,7 @@ static void *extent_alloc(extent_hooks_t *hooks, void *wanted, size_t len, size_
 {
     (void)hooks, (void)arena;
     void *address;
-    /* Regions are aligned to pages. Large ones have a larger alignment, but that is not guaranteed. */
+    /* Regions are aligned to pages. Large regions may have a larger alignment. */
     if (wanted != NULL || softswap_map(pool, len, &address) != 0)
         return NULL;
     if ((size_t)address % alignment != 0) {

@@ -34,7 +34,7 @@ extern "C" {
 /* A pool. The handle is never dereferenced, and never reused. */
 typedef struct softswap_pool softswap_pool;
 
-/* Set all to zero, then size. Zero selects the default, also of fields that later versions add. */
+/* Zero the structure, then set size. Zero selects the default, also in later versions' fields. */
 struct softswap_options {
     size_t size;           /* sizeof(struct softswap_options) */
     uint64_t memory_bytes; /* limit on DRAM, at least 8 MiB; 0 selects 1 GiB */

@@ -1,6 +1,5 @@
-/* softswap as a memory resource of C++17. Each block is a region, in whole pages: put a
- * std::pmr::monotonic_buffer_resource or an unsynchronized_pool_resource before it for small
- * ones. */
+/* softswap as a C++17 memory resource. Each block is a region of whole pages. For small blocks,
+ * use it as the upstream of a std::pmr::unsynchronized_pool_resource or monotonic one. */
 #ifndef SOFTSWAP_HPP
 #define SOFTSWAP_HPP
 

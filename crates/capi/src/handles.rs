@@ -43,7 +43,7 @@ pub struct softswap_stats {
     pub read_bytes: u64,
 }
 
-static NEXT: AtomicU64 = AtomicU64::new(1);
+static NEXT_HANDLE: AtomicU64 = AtomicU64::new(1);
 static POOLS: Mutex<BTreeMap<u64, Pool>> = Mutex::new(BTreeMap::new());
 static REGIONS: Mutex<BTreeMap<usize, Arc<Region>>> = Mutex::new(BTreeMap::new());
 static PINS: Mutex<BTreeMap<u64, PinOwned>> = Mutex::new(BTreeMap::new());
@@ -52,9 +52,9 @@ fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns a number that was never used.
-fn number() -> u64 {
-    NEXT.fetch_add(1, Relaxed)
+/// Returns a number that was not a handle before.
+fn new_handle() -> u64 {
+    NEXT_HANDLE.fetch_add(1, Relaxed)
 }
 
 fn pool_of(pool: *const softswap_pool) -> Result<Pool, Refusal> {
@@ -73,11 +73,11 @@ fn region_of(address: *const c_void, len: usize) -> Result<(Arc<Region>, usize),
 
 const NO_REGION: Refusal = Refusal::Argument("address, len: are not in a mapped region");
 
-/// Stores a result for C.
+/// Writes a result to the caller's address.
 ///
 /// # Safety
 /// `to` is NULL, or the address of a writable `T`.
-unsafe fn put<T>(to: *mut T, value: T) -> Result<(), Refusal> {
+unsafe fn write_result<T>(to: *mut T, value: T) -> Result<(), Refusal> {
     if to.is_null() {
         return Err(Refusal::Argument("the result's address is NULL"));
     }
@@ -97,26 +97,26 @@ pub unsafe extern "C" fn softswap_pool_create(
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller promises that `pool` is NULL or writable.
-        unsafe { put(pool, std::ptr::null_mut())? };
+        unsafe { write_result(pool, std::ptr::null_mut())? };
         // SAFETY: the caller promises that `options` is NULL, or starts with its size and has this
         // many bytes.
-        let made = unsafe { options::builder(options)? }.build()?;
-        let handle = number();
-        lock(&POOLS).insert(handle, made);
+        let created = unsafe { options::builder(options)? }.build()?;
+        let handle = new_handle();
+        lock(&POOLS).insert(handle, created);
         // SAFETY: the caller promises that `pool` is NULL or writable.
-        unsafe { put(pool, std::ptr::without_provenance_mut(handle as usize)) }
+        unsafe { write_result(pool, std::ptr::without_provenance_mut(handle as usize)) }
     })
 }
 
-/// Destroys a pool, whose resources are freed once its regions are unmapped.
+/// Releases a pool's handle. The pool is freed when its last region is unmapped.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_pool_destroy(pool: *mut softswap_pool) -> c_int {
     answer(|| {
         if pool.is_null() {
             return Ok(());
         }
-        let gone = lock(&POOLS).remove(&(pool.addr() as u64));
-        gone.map(drop).ok_or(Refusal::Argument("pool: is not a pool, or was destroyed"))
+        let removed = lock(&POOLS).remove(&(pool.addr() as u64));
+        removed.map(drop).ok_or(Refusal::Argument("pool: is not a pool, or was destroyed"))
     })
 }
 
@@ -132,12 +132,12 @@ pub unsafe extern "C" fn softswap_map(
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller promises that `address` is NULL or writable.
-        unsafe { put(address, std::ptr::null_mut())? };
+        unsafe { write_result(address, std::ptr::null_mut())? };
         let mut region = pool_of(pool)?.map(len)?;
         let start = region.as_mut_ptr();
         lock(&REGIONS).insert(start.addr(), Arc::new(region));
         // SAFETY: the caller promises that `address` is NULL or writable.
-        unsafe { put(address, start.cast()) }
+        unsafe { write_result(address, start.cast()) }
     })
 }
 
@@ -197,13 +197,13 @@ pub extern "C" fn softswap_advise(address: *mut c_void, len: usize, advice: c_in
 pub unsafe extern "C" fn softswap_pin(address: *mut c_void, len: usize, pin: *mut u64) -> c_int {
     answer(|| {
         // SAFETY: the caller promises that `pin` is NULL or writable.
-        unsafe { put(pin, 0)? };
+        unsafe { write_result(pin, 0)? };
         let (region, at) = region_of(address, len)?;
-        let made = Region::pin_owned(&region, at..at + len)?;
-        let handle = number();
-        lock(&PINS).insert(handle, made);
+        let created = Region::pin_owned(&region, at..at + len)?;
+        let handle = new_handle();
+        lock(&PINS).insert(handle, created);
         // SAFETY: the caller promises that `pin` is NULL or writable.
-        unsafe { put(pin, handle) }
+        unsafe { write_result(pin, handle) }
     })
 }
 
@@ -211,8 +211,8 @@ pub unsafe extern "C" fn softswap_pin(address: *mut c_void, len: usize, pin: *mu
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_unpin(pin: u64) -> c_int {
     answer(|| {
-        let gone = lock(&PINS).remove(&pin);
-        gone.map(drop).ok_or(Refusal::Argument("pin: is not a pin, or was ended"))
+        let removed = lock(&PINS).remove(&pin);
+        removed.map(drop).ok_or(Refusal::Argument("pin: is not a pin, or was released"))
     })
 }
 
@@ -236,10 +236,10 @@ pub unsafe extern "C" fn softswap_pool_stats(
         if stats.is_null() {
             return Err(Refusal::Argument("stats: is NULL"));
         }
-        // SAFETY: the caller promises that it starts with its size.
+        // SAFETY: the caller promises that `stats` starts with its size.
         let size = unsafe { (&raw const (*stats).size).read_unaligned() };
         if !(size_of::<usize>()..=4096).contains(&size) {
-            return Err(Refusal::Argument("stats: size is not that of struct softswap_stats"));
+            return Err(Refusal::Argument("stats: size must be sizeof(struct softswap_stats)"));
         }
         let stats_out = softswap_stats {
             size,
@@ -253,8 +253,8 @@ pub unsafe extern "C" fn softswap_pool_stats(
             read_bytes: found.read_bytes,
         };
         let len = size.min(size_of::<softswap_stats>());
-        // SAFETY: the caller promises that `size` bytes are writable; `len` is at most that and at
-        // most the size of the local.
+        // SAFETY: the caller promises that `size` bytes are writable. `len` is at most `size`, and
+        // at most the size of `stats_out`.
         unsafe { (&raw const stats_out).cast::<u8>().copy_to_nonoverlapping(stats.cast(), len) };
         Ok(())
     })

@@ -4,8 +4,8 @@ use crate::refusal::Refusal;
 use softswap::{Builder, Pool};
 use std::ffi::{CStr, c_char};
 
-/// Options of a pool. Set all to zero, then `size` to `sizeof(struct softswap_options)`. Zero
-/// selects the default, also of fields that a later version adds.
+/// Options of a pool. Zero the structure, then set `size` to `sizeof(struct softswap_options)`.
+/// Zero selects the default, also in fields that a later version adds.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 #[allow(non_camel_case_types, reason = "the name is C's")]
@@ -42,22 +42,25 @@ unsafe fn read(given: *const softswap_options) -> Result<softswap_options, Refus
     let size = unsafe { (&raw const (*given).size).read_unaligned() };
     let known = size_of::<softswap_options>();
     if size < size_of::<usize>() || size > 4096 {
-        return Err(Refusal::Argument("options: size is not that of struct softswap_options"));
+        return Err(Refusal::Argument("options: size must be sizeof(struct softswap_options)"));
     }
     let mut options = none;
-    // SAFETY: reads only the `size` bytes, and writes at most the local's; its fields accept any
-    // bits.
+    // SAFETY: the caller promises that `size` bytes are readable. The copy writes at most the size
+    // of `options`, whose fields accept any bits.
     unsafe {
         let from = given.cast::<u8>();
         from.copy_to_nonoverlapping((&raw mut options).cast(), size.min(known));
         // Options of a later version would be ignored, so they must be zero.
         let later = (known..size).map(|at| from.add(at).read());
         if later.into_iter().any(|byte| byte != 0) {
-            return Err(Refusal::Argument("options: of a later version of softswap than this"));
+            return Err(Refusal::Argument(
+                "options: sets a field that this version of the library does not have; \
+                 install a newer libsoftswap_c",
+            ));
         }
     }
     if options.no_encrypt > 1 || options.guard_calls > 1 {
-        return Err(Refusal::Argument("options: no_encrypt and guard_calls are 0 or 1"));
+        return Err(Refusal::Argument("options: no_encrypt and guard_calls must be 0 or 1"));
     }
     Ok(options)
 }
@@ -65,7 +68,8 @@ unsafe fn read(given: *const softswap_options) -> Result<softswap_options, Refus
 /// Returns a builder with the given options.
 ///
 /// # Safety
-/// As [`read`]; `swap` is NULL or a C string.
+/// `given` is NULL, or the address of `size` readable bytes that start with `size`. Its `swap` is
+/// NULL or a C string.
 pub(crate) unsafe fn builder(given: *const softswap_options) -> Result<Builder, Refusal> {
     // SAFETY: the caller promises what `read` requires.
     let options = unsafe { read(given)? };

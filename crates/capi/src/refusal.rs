@@ -1,4 +1,4 @@
-//! Errors in C: a negative number, and a text kept for the thread.
+//! Errors in C: a negative `errno`, and a text stored per thread.
 
 use softswap::Error;
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ const ENOTRECOVERABLE: c_int = 131;
 
 pub(crate) enum Refusal {
     Of(Error),
-    /// An invalid argument: its name and what is wrong.
+    /// An invalid argument: its name and the reason.
     Argument(&'static str),
 }
 
@@ -24,21 +24,24 @@ impl From<Error> for Refusal {
     }
 }
 
-fn keep(text: String) {
+fn store_detail(text: String) {
     let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
     // The variable is missing only while the thread exits.
     let _ = DETAIL.try_with(|detail| detail.replace(text));
 }
 
-/// Runs `body`. Returns 0, or a negative `errno` and keeps the text. Catches panics.
+/// Runs `body` and catches its panics. Returns 0, or a negative `errno` after storing the reason.
 pub(crate) fn answer(body: impl FnOnce() -> Result<(), Refusal>) -> c_int {
     let (number, text) = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(Refusal::Of(error))) => (error.raw_os_error(), error.to_string()),
         Ok(Err(Refusal::Argument(what))) => (EINVAL, what.to_string()),
-        Err(_) => (ENOTRECOVERABLE, "a bug in softswap; its message is on standard error".into()),
+        Err(_) => (
+            ENOTRECOVERABLE,
+            "internal error in softswap, printed to standard error; please report it".into(),
+        ),
     };
-    keep(text);
+    store_detail(text);
     -number
 }
 

@@ -1,5 +1,5 @@
 //! `softswap bench`, `softswap analyze` and `softswap remote`: implemented by separate programs in
-//! the same directory, so that the command stays small.
+//! the same directory, so that the command remains small.
 
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use clap::Args;

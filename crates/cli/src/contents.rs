@@ -1,4 +1,4 @@
-//! Recognizes the content of a file or device by its first bytes. Only reads.
+//! Recognizes the content of a file or device by its first bytes, without changing it.
 
 use softswap_engine::store::swap::contents::{HEAD_BYTES, recognise};
 use std::fs;

@@ -16,12 +16,13 @@ use std::time::{Duration, Instant};
 
 /// Timeout for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Keys of the settings that belong to the tree.
+/// Keys of the settings that belong to the whole tree.
 pub const OF_TREE: [&str; 2] = ["memory", "turns"];
-/// Retry interval: a socket's name appears shortly before it accepts connections.
-const MOMENT: Duration = Duration::from_millis(20);
+/// Interval between attempts to connect, and between checks for an exit. A new socket's name
+/// appears shortly before it accepts connections.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest wait for the exit of a process that has removed its socket.
-const TIME_TO_END: Duration = Duration::from_secs(30);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Information about a process from `/proc`.
 #[derive(Debug, Clone)]
@@ -31,7 +32,7 @@ pub struct Process {
     pub uid: u32,
     pub name: String,
     state: char,
-    /// `None` if it has no memory.
+    /// `None` for a process without an address space.
     pub(crate) resident: Option<Resident>,
 }
 
@@ -41,13 +42,14 @@ pub(crate) struct Resident {
     pub(crate) anonymous_bytes: u64,
     pub(crate) shared_bytes: u64,
     pub(crate) file_bytes: u64,
-    /// Peak of the sum.
+    /// Peak of the sum of all kinds.
     pub(crate) peak_bytes: u64,
 }
 
 impl Process {
-    /// Reads a process's status; a thread ID stands for its process. Does not use procfs, which
-    /// rejects names that are not UTF-8: the kernel truncates names to 15 bytes.
+    /// Reads a process's status; a thread ID stands for its process. Does not use the crate procfs,
+    /// which rejects names that are not UTF-8. The kernel truncates names to 15 bytes, possibly
+    /// within a character.
     pub fn read(pid: u32) -> Option<Process> {
         let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
         Process::of_status(&String::from_utf8_lossy(&status))
@@ -81,8 +83,8 @@ impl Process {
         })
     }
 
-    /// Returns true if the process has exited. A process that exits frees its memory before it
-    /// becomes a zombie.
+    /// Returns true if the process has exited, or is exiting: an exiting process frees its memory
+    /// before it becomes a zombie.
     pub fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X') || self.resident.is_none() && !self.is_kernel_thread()
     }
@@ -100,7 +102,7 @@ impl Process {
         const PF_KTHREAD: u64 = 0x0020_0000;
         let stat = self.file("stat").unwrap_or_default();
         let stat = String::from_utf8_lossy(&stat);
-        // After the name, which may contain any character: the state and six numbers, then the
+        // The name may contain any character, so parse after its `)`: the state, six numbers, the
         // flags.
         let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6));
         flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|f| f & PF_KTHREAD != 0)
@@ -111,7 +113,7 @@ impl Process {
         std::fs::read(format!("/proc/{}/{name}", self.pid))
     }
 
-    /// Returns the program and its arguments, as the process shows them.
+    /// Returns the program and its arguments from /proc, which the process can change.
     pub fn command(&self) -> Vec<String> {
         let line = self.file("cmdline").unwrap_or_default();
         let words = line.strip_suffix(b"\0").unwrap_or(&line).split(|&byte| byte == 0);
@@ -127,14 +129,15 @@ impl Process {
         Some(OsString::from_vec(value.to_vec()))
     }
 
-    /// Returns true if the runtime is active in the process; `None` if that is not visible. Servers
-    /// that set their process title overwrite their environment.
+    /// Returns true if the runtime is loaded in the process and has a budget; `None` if its memory
+    /// map is not readable. An overwritten environment counts as a budget: servers that set their
+    /// process title overwrite it.
     pub fn is_managed(&self) -> Option<bool> {
         let maps = self.file("maps").ok()?;
         let has_library = String::from_utf8_lossy(&maps).contains(library::NAME);
         let budget = format!("{}MEMORY", softswap_engine::api::settings::ENV_PREFIX);
-        let is_told = || self.variable(&budget).is_some() || self.has_overwritten_environment();
-        Some(has_library && is_told())
+        let has_budget = || self.variable(&budget).is_some() || self.has_overwritten_environment();
+        Some(has_library && has_budget())
     }
 
     fn has_overwritten_environment(&self) -> bool {
@@ -143,7 +146,7 @@ impl Process {
         entries.split(|&byte| byte == 0).any(|entry| !entry.contains(&b'='))
     }
 
-    /// Returns true if the process has the runtime but no engine, and therefore no userfaultfd.
+    /// Returns true if the process is managed, but has no userfaultfd, and therefore no engine.
     pub(crate) fn sleeps(&self) -> bool {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid));
         let Ok(descriptors) = descriptors else { return false };
@@ -154,8 +157,8 @@ impl Process {
         self.is_managed() == Some(true) && !descriptors.flatten().any(is_uffd)
     }
 
-    /// Returns the possible directories of its socket: by its own environment, by this process's,
-    /// and the default ones.
+    /// Returns the possible directories of the process's socket: those that its environment
+    /// selects, those that this command's environment selects, and the default ones.
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
         let by_default = [
             PathBuf::from(format!("/run/user/{}/softswap", self.uid)),
@@ -180,20 +183,20 @@ fn failed(why: impl Into<String>) -> Refusal {
     Refusal::new(FAILED, why)
 }
 
-/// Sends a request to a process. `softswap run` itself answers for its tree: figures of the whole,
-/// and the memory setting. Its program answers for other settings, and for everything if each
-/// process has its own budget. Returns the process that has answered, and its answer.
+/// Sends a request to a process. If `pid` is a `softswap run`, it answers requests for the tree's
+/// figures and for the memory setting. Its program answers other requests, and all requests if each
+/// process has its own budget. Returns the process that answered, and its answer.
 pub fn query(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal> {
     sweep();
     let line = request.line().ok_or_else(|| {
         Refusal::usage(format!(
-            "not a valid key and value: a request is one line of at most {MAX_REQUEST_BYTES} \
-             bytes; `softswap ctl --help` lists the keys"
+            "the key or the value contains control characters, or the request is longer than \
+             {MAX_REQUEST_BYTES} bytes; `softswap ctl --help` lists the keys"
         ))
     })?;
     let named = Process::read(pid).filter(|process| !process.has_ended());
     let named = named.ok_or_else(|| {
-        failed(format!("process {pid}: there is no such process; `pgrep -a NAME` finds PIDs"))
+        failed(format!("process {pid}: no such process; `pgrep -a NAME` finds PIDs"))
     })?;
     let own = own_uid();
     if own != 0 && own != named.uid {
@@ -205,21 +208,21 @@ pub fn query(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refus
     converse(&line, || find(&named, request))
 }
 
-/// Connects to the process that answers a request to `named`: itself, or the program that it has
-/// started.
+/// Connects to the process that answers a request to `named`, either `named` itself or the program
+/// that it has started.
 fn find(named: &Process, request: &Request<'_>) -> Result<(Process, Peer), Refusal> {
-    let itself = match named.is_softswap() {
+    let own_peer = match named.is_softswap() {
         false => reach(named)?,
         true if is_of_one(request) => None,
         true => reach(named)?.map_or_else(|| reach_supervisor(named), |peer| Ok(Some(peer)))?,
     };
-    match itself {
+    match own_peer {
         Some(peer) => Ok((named.clone(), peer)),
         None => reach_program_of(named)?.ok_or_else(|| explain(named)),
     }
 }
 
-/// Returns true if a request is about a single process.
+/// Returns true if a request concerns a single process, not the tree.
 fn is_of_one(request: &Request<'_>) -> bool {
     match request {
         Request::Get(Some(key)) | Request::Set(key, _) => !OF_TREE.contains(key),
@@ -228,15 +231,15 @@ fn is_of_one(request: &Request<'_>) -> bool {
     }
 }
 
-/// Sends a request to the program that a `softswap run` has started. Returns the process and its
-/// answer, if there is one.
+/// Sends a request to the program that a `softswap run` has started. Returns the program's process
+/// and its answer; `None` if it does not answer.
 pub fn query_program_of(supervisor: &Process, request: &Request<'_>) -> Option<(Process, String)> {
     let find = || reach_program_of(supervisor)?.ok_or_else(|| explain(supervisor));
     converse(&request.line()?, find).ok()
 }
 
-/// Sends a line to the process that `find` connects to, again if that closes the connection without
-/// an answer. Returns the process and its answer.
+/// Sends a line to the process that `find` connects to. Retries while the process closes the
+/// connection without an answer. Returns the process and its answer.
 fn converse(
     line: &str,
     find: impl Fn() -> Result<(Process, Peer), Refusal>,
@@ -246,14 +249,14 @@ fn converse(
         let (process, peer) = find()?;
         match put(&process, &peer, line)? {
             Some(body) => return Ok((process, body)),
-            None if Instant::now() < until => std::thread::sleep(MOMENT),
+            None if Instant::now() < until => std::thread::sleep(RETRY_INTERVAL),
             None => return Err(no_answer(&process)),
         }
     }
 }
 
-/// Returns the answer to a request, or `None` if the process has closed the connection without
-/// one, as it does if a request takes too long to come: the request can be repeated.
+/// Sends a request and returns the answer. Returns `None` if the process closed the connection
+/// without an answer, as it does if a request arrives too late. Such a request can be repeated.
 fn put(process: &Process, peer: &Peer, line: &str) -> Result<Option<String>, Refusal> {
     if process.is_stopped() {
         return Err(no_answer(process));
@@ -285,13 +288,14 @@ fn is_closed(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
 }
 
-/// Connects to a process, if it has a socket.
+/// Connects to a process. Returns `None` if it has no socket.
 fn reach(process: &Process) -> Result<Option<Peer>, Refusal> {
     reach_in(process, process.directories())
 }
 
 /// Connects to a `softswap run` whose processes share a budget. Its socket is in the same directory
-/// as its program's; only root can read its own variables.
+/// as its program's. The program's environment is used, because only root can read that of
+/// `softswap run`.
 fn reach_supervisor(supervisor: &Process) -> Result<Option<Peer>, Refusal> {
     match children_of(supervisor).first() {
         Some(program) => reach_in(supervisor, program.directories()),
@@ -304,7 +308,7 @@ fn reach_in(process: &Process, dirs: Vec<PathBuf>) -> Result<Option<Peer>, Refus
         let path = control_socket::socket_path(&dir, process.pid);
         let mut connected = control_socket::connect(&path, ANSWER_TIMEOUT);
         if is_refused(&connected) {
-            std::thread::sleep(MOMENT);
+            std::thread::sleep(RETRY_INTERVAL);
             connected = control_socket::connect(&path, ANSWER_TIMEOUT);
         }
         match connected {
@@ -350,7 +354,7 @@ fn children_of(supervisor: &Process) -> Vec<Process> {
     children
 }
 
-/// Returns the children as listed by the kernel, if it was built with that option.
+/// Returns the children of a process. Fails if the kernel was built without CONFIG_PROC_CHILDREN.
 pub(crate) fn listed_children(pid: u32) -> procfs::ProcResult<Vec<u32>> {
     let mut all = Vec::new();
     for task in procfs::process::Process::new(pid as i32)?.tasks()? {
@@ -388,15 +392,15 @@ fn ended(process: &Process) -> Refusal {
     failed(format!("process {} ({}) exited before it answered", process.pid, process.name))
 }
 
-/// Waits until a process has exited: a process that exits removes its socket before. Returns false
-/// on timeout.
+/// Waits until a process has exited. A process removes its socket before it exits. Returns false on
+/// timeout.
 pub(crate) fn wait_for_exit(pid: u32) -> bool {
-    let end = Instant::now() + TIME_TO_END;
+    let end = Instant::now() + EXIT_TIMEOUT;
     while Instant::now() < end {
         if has_exited(pid) {
             return true;
         }
-        std::thread::sleep(MOMENT);
+        std::thread::sleep(RETRY_INTERVAL);
     }
     false
 }
@@ -424,8 +428,8 @@ fn explain(process: &Process) -> Refusal {
     }
     if process.sleeps() {
         return failed(format!(
-            "process {pid} ({name}) is asleep: its memory fits its budget, so it has no figures \
-             and no settings yet"
+            "process {pid} ({name}) is asleep: its memory fits its budget, so its engine has not \
+             started, and it has no figures and no settings yet"
         ));
     }
     let problems: Vec<String> =
@@ -463,7 +467,7 @@ fn reason_text(problem: Unusable) -> String {
     }
 }
 
-/// Removes sockets left by processes of this user.
+/// Removes the sockets of processes of this user that have exited.
 pub fn sweep() {
     let own = own_uid();
     for dir in control_socket::directories(|name| std::env::var_os(name), own) {
@@ -481,7 +485,7 @@ pub fn sweep() {
     }
 }
 
-/// Returns the problem with the directory that the user has configured, if any.
+/// Returns a warning if the socket directory that the user has configured is unusable.
 pub fn note() -> Option<String> {
     let dir = std::env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from)?;
     let problem = control_socket::make(&dir, own_uid()).err()?;
@@ -503,8 +507,8 @@ mod tests {
         std::fs::copy("/bin/sleep", &program).expect("a copy of sleep");
         let mut child = std::process::Command::new(&program).arg("600").spawn().expect("a process");
         let found = Process::read(child.id());
-        child.kill().expect("it runs");
-        child.wait().expect("it ends");
+        child.kill().expect("the process still runs");
+        child.wait().expect("the process was killed");
         let found = found.expect("a process");
         assert!(found.name.starts_with("xxxxxxxxxxxxxx"), "{}", found.name);
         assert!(found.resident.is_some_and(|it| it.peak_bytes > 0), "{found:?}");

@@ -18,13 +18,13 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// Timeout for a process's answer; other processes wait meanwhile.
+/// Timeout for a process's answer. Processes are queried one after the other.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
-/// Number of times that a process with the settings but without the runtime is checked again: the
-/// loader may not have finished.
+/// Number of checks after which a process with softswap's environment but without the runtime
+/// counts as unmanaged. In the first checks the loader may not have finished.
 const RETRIES_WITHOUT_RUNTIME: u32 = 3;
 
-/// Collects repeatedly.
+/// Collects the trees, and remembers the classification of known processes.
 pub(crate) struct TreeCollector {
     /// Buffer for counters.
     words: &'static [AtomicU64],
@@ -50,7 +50,7 @@ impl QueryResult {
     }
 }
 
-/// A process while it runs one program.
+/// Identity of a process and its program: PIDs are reused, and exec changes the name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Identity {
     pid: u32,
@@ -74,7 +74,7 @@ struct Managed {
     budget_bytes: u64,
     /// True if its tree shares one budget.
     is_shared: bool,
-    /// Possible directories of its socket.
+    /// Possible directories of the process's socket.
     dirs: Vec<PathBuf>,
 }
 
@@ -84,7 +84,7 @@ impl TreeCollector {
         TreeCollector { words: words.leak(), known: HashMap::new(), has_latencies: false }
     }
 
-    /// Collects latencies, too.
+    /// Also collects fault latencies.
     pub(crate) fn with_latencies(self) -> TreeCollector {
         TreeCollector { has_latencies: true, ..self }
     }
@@ -105,15 +105,15 @@ impl TreeCollector {
         })
     }
 
-    /// Returns all trees, by their roots.
+    /// Returns all trees, sorted by the PIDs of their roots.
     pub(crate) fn trees(&mut self) -> Vec<Tree> {
         let (mut trees, mut seen) = (BTreeMap::<u32, Tree>::new(), HashMap::new());
         for (stat, uid) in processes() {
             let identity = identity(&stat);
             let known = match self.known.remove(&identity) {
                 Some(known @ (Known::Managed(_) | Known::Other)) => known,
-                Some(Known::Without(looks)) => find_out(identity.pid, uid, looks),
-                None => find_out(identity.pid, uid, 0),
+                Some(Known::Without(checks)) => classify(identity.pid, uid, checks),
+                None => classify(identity.pid, uid, 0),
             };
             if let Known::Managed(managed) = &known
                 && let Some(process) = self.process(&stat, managed)
@@ -215,7 +215,7 @@ fn processes() -> impl Iterator<Item = (Stat, u32)> {
 }
 
 /// Classifies a process by its environment and its mappings.
-fn find_out(pid: u32, uid: u32, looks: u32) -> Known {
+fn classify(pid: u32, uid: u32, checks: u32) -> Known {
     let Some(process) = control_client::Process::read(pid) else { return Known::Other };
     let number = |name: &str| -> Option<u64> {
         process.variable(&format!("{ENV_PREFIX}{name}"))?.to_str()?.parse().ok()
@@ -230,18 +230,18 @@ fn find_out(pid: u32, uid: u32, looks: u32) -> Known {
             is_shared: number("LEDGER_FD").is_some(),
             dirs: process.directories().into_iter().filter(|dir| is_safe(dir, uid)).collect(),
         }),
-        _ if looks + 1 >= RETRIES_WITHOUT_RUNTIME => Known::Other,
-        _ => Known::Without(looks + 1),
+        _ if checks + 1 >= RETRIES_WITHOUT_RUNTIME => Known::Other,
+        _ => Known::Without(checks + 1),
     }
 }
 
-/// Returns true if a socket directory belongs to the user.
+/// Returns true if a socket directory belongs to the user, or does not exist.
 fn is_safe(dir: &std::path::Path, uid: u32) -> bool {
     !dir.exists() || control_socket::check(dir, uid).is_ok()
 }
 
-/// Queries a process by its socket, if it has one. Returns the answer, or the reason for its
-/// absence.
+/// Queries a process. Returns `None` if it has no socket, otherwise the answer or the reason why
+/// there is none.
 fn converse(pid: u32, dirs: &[PathBuf], request: &Request<'_>) -> Option<Result<String, String>> {
     let peer = dirs.iter().find_map(|dir| {
         let path = control_socket::socket_path(dir, pid);
@@ -271,7 +271,7 @@ fn answer(peer: &Peer, request: &Request<'_>) -> Result<String, String> {
     }
 }
 
-/// Adds the figures of the whole tree.
+/// Adds the command, and the figures that `softswap run` reports of the whole tree.
 fn complete(mut tree: Tree) -> Tree {
     tree.processes.sort_by_key(|process| process.pid);
     let first = tree.processes.first().and_then(|it| control_client::Process::read(it.pid));
@@ -294,8 +294,8 @@ fn complete(mut tree: Tree) -> Tree {
     let Some(report) = TreeReport::parse(&body) else { return tree };
     *shared = Shared { budget_bytes: report.budget_bytes, granted_bytes: report.granted_bytes };
     for process in &mut tree.processes {
-        let told = report.processes.iter().find(|told| told.pid == process.pid);
-        process.budget_bytes = told.map_or(0, |told| told.granted_bytes);
+        let reported = report.processes.iter().find(|reported| reported.pid == process.pid);
+        process.budget_bytes = reported.map_or(0, |reported| reported.granted_bytes);
     }
     let known: Vec<u32> = tree.processes.iter().map(|process| process.pid).collect();
     let others = report.unmanaged.into_iter().filter(|it| !known.contains(&it.pid));

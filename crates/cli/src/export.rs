@@ -35,8 +35,8 @@ const INDEX: &str = "softswap: /metrics has the metrics\n";
 
 /// Maximum number of connections. Further ones wait in the kernel.
 const MAX_CONNECTIONS: usize = 512;
-/// Timeout for a request's head. It also bounds the wait of other clients if idle connections
-/// occupy all places.
+/// Timeout for a request's head. It also bounds the wait of other clients if idle connections use
+/// up [`MAX_CONNECTIONS`].
 const HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_HEAD_BYTES: usize = 16 << 10;
 /// Maximum duration of a connection. A client that has not read the answer by then does not get it.
@@ -75,7 +75,7 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
 
 pub(crate) fn export(args: &ExportArgs) -> Result<ExitCode, Refusal> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    // Allows one collection at a time.
+    // One blocking thread, so that one collection runs at a time.
     let runtime = runtime.enable_io().enable_time().max_blocking_threads(1).build();
     let runtime =
         runtime.map_err(|error| Refusal::own(format!("cannot start the event loop: {error}")))?;
@@ -139,11 +139,11 @@ async fn converse(stream: TcpStream, figures: Arc<Mutex<Figures>>) {
     if outcome.is_err_and(|error| error.is_timeout()) {
         return;
     }
-    // Other errors of a request have been answered.
+    // hyper has already answered other errors of a request.
     let mut stream = connection.into_parts().io.into_inner();
     if stream.shutdown().await.is_ok() {
-        let (mut rest, mut nowhere) = (stream.take(MAX_DRAIN_BYTES), tokio::io::sink());
-        let _ = timeout(DRAIN_TIMEOUT, tokio::io::copy(&mut rest, &mut nowhere)).await;
+        let (mut rest, mut sink) = (stream.take(MAX_DRAIN_BYTES), tokio::io::sink());
+        let _ = timeout(DRAIN_TIMEOUT, tokio::io::copy(&mut rest, &mut sink)).await;
     }
 }
 

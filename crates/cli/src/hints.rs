@@ -41,7 +41,7 @@ fn hint<C: Parser + CommandFactory>(error: &clap::Error, words: &[OsString]) -> 
     if is_known {
         return None;
     }
-    // The word `run` is missing.
+    // Suggest `softswap run` if the words parse as its arguments.
     let line = ["softswap", "run"].map(OsString::from).into_iter().chain(words.iter().cloned());
     let shown: Vec<_> = line
         .clone()

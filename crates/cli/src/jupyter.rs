@@ -156,11 +156,11 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(fits) && !name.starts_with('.')
 }
 
-/// Returns the Python of the environment in which softswap is installed, activated or not;
-/// otherwise that of the search path.
+/// Returns the Python in softswap's own directory (a virtual environment, activated or not);
+/// otherwise `python3`, to be searched in PATH.
 fn python_of_environment(own: &Path) -> PathBuf {
-    let beside = own.with_file_name("python3");
-    if beside.is_file() { beside } else { PathBuf::from("python3") }
+    let sibling = own.with_file_name("python3");
+    if sibling.is_file() { sibling } else { PathBuf::from("python3") }
 }
 
 /// Returns the absolute path of a Python that can run kernels. Links are not resolved: a virtual
@@ -207,7 +207,8 @@ fn kernel(args: &InstallArgs, own: &Path, python: &Path) -> serde_json::Value {
         "argv": line,
         "display_name": format!("{shown} (softswap, {})", args.memory),
         "language": "python",
-        // A signal to the group would reach the kernel twice, because softswap passes its own on.
+        // Interrupts are messages: a signal to the process group would reach the kernel twice,
+        // because softswap receives it, too, and forwards it.
         "interrupt_mode": "message",
         "metadata": { "debugger": true },
     })

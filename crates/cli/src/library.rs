@@ -38,8 +38,8 @@ pub fn find() -> Result<PathBuf, Refusal> {
     };
     let found = found.canonicalize().unwrap_or_else(|_| found.clone());
     fit_for_preload(&found)?;
-    // A library in the command's own directory is trusted. If another file were named, the loader
-    // would only warn and start the program without it.
+    // Check only a path that the user has given. If it were another file, the loader would only
+    // warn, and start the program without softswap.
     if named.is_some() {
         check_library(&found)?;
     }
@@ -56,9 +56,9 @@ fn check_library(path: &Path) -> Result<(), Refusal> {
         std::fs::read(path).map_err(|error| bad(format!("cannot be read: {}", plain(&error))))?;
     let file = object::File::parse(&*bytes).map_err(|_| bad("is not a library".into()))?;
     let mut exports = file.exports().into_iter().flatten().flatten();
-    let is_it = file.kind() == ObjectKind::Dynamic
+    let is_runtime = file.kind() == ObjectKind::Dynamic
         && exports.any(|it| it.name() == NameOrOrdinal::Name(SYMBOL));
-    if is_it { Ok(()) } else { Err(bad("is not softswap's runtime library".into())) }
+    if is_runtime { Ok(()) } else { Err(bad("is not softswap's runtime library".into())) }
 }
 
 fn places_for(exe: &Path) -> Vec<PathBuf> {
@@ -67,7 +67,7 @@ fn places_for(exe: &Path) -> Vec<PathBuf> {
     vec![dir.join(NAME), prefix.join("lib/softswap").join(NAME)]
 }
 
-/// Rejects paths that LD_PRELOAD cannot express: it separates entries by colons and spaces and has
+/// Rejects paths that LD_PRELOAD cannot express: colons and spaces separate its entries, and it has
 /// no quoting.
 fn fit_for_preload(path: &Path) -> Result<(), Refusal> {
     let text = path.to_str().unwrap_or(" ");

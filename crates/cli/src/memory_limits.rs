@@ -5,15 +5,15 @@ use softswap_sys::memory::dram_bytes;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Memory that can be used now without reclaim.
+/// Memory that is available now without swapping by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Available {
     pub bytes: u64,
     /// DRAM, or the limit of the control group that allows the least.
     pub capacity_bytes: u64,
-    /// Source of that limit, for messages.
+    /// Source of `bytes`, for messages.
     pub because: String,
-    /// True if a control group sets it.
+    /// True if a control group limits `bytes`.
     pub is_group: bool,
 }
 
@@ -120,7 +120,7 @@ fn locate(mountinfo: &str, version: GroupVersion, group: &str) -> Option<(PathBu
         if !fits {
             return None;
         }
-        // Inside a container only a part of the hierarchy is mounted.
+        // Inside a container only the subtree `root` is mounted.
         let inside = Path::new(group).strip_prefix(root).unwrap_or(Path::new(""));
         let point = PathBuf::from(point);
         let dir = point.join(inside.strip_prefix("/").unwrap_or(inside));
@@ -138,7 +138,7 @@ fn limit_in(dir: &Path, version: GroupVersion) -> Option<GroupLimit> {
     let number = |name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok();
     let limit_bytes = number(limit)?;
     if limit_bytes >= 1 << 60 {
-        return None; // v1's way of saying "max"
+        return None; // v1 reports a huge number for no limit
     }
     let stat = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
     let cache_bytes = field(&stat, cache).unwrap_or(0);

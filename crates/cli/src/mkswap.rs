@@ -120,13 +120,14 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     let size = units::bytes(bytes);
     print(&format!("{shown} is a swap area now: {size} ({bytes} bytes), {label}, UUID {uuid}"))?;
     if args.raw {
-        // Claims the file again.
+        // `activate` claims the file, so release it first.
         drop(storage);
         let area = activate(&args.path).map_err(|error| refuse(&error))?;
         let raw = raw::examine(&area, &args.path).map_err(|error| refuse(&error))?;
         let extents = units::count(raw.map.len() as u64);
         print(&format!(
-            "it can be used raw, in {extents} pieces: prove that with `softswap swapon-check --raw {shown}`"
+            "it can be used raw, in {extents} extents; `softswap swapon-check --raw {shown}` \
+             tests this and measures the gain"
         ))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! Parsers of foreign bytes for the fuzz targets, and values for completions.
+//! Parsers of untrusted text and files, for the fuzz targets, and option values for completions.
 
 use crate::run::{areas, program, resolve};
 use crate::{control_client, memory_limits};
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// The values of `--children`.
 pub const CHILDREN: [&str; 2] = resolve::CHILDREN;
 
-/// A size, in bytes.
+/// Parses a size into bytes.
 pub fn size(text: &str) -> Option<u64> {
     units::parse_size(text).ok()
 }

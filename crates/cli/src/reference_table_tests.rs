@@ -7,7 +7,7 @@ use clap::CommandFactory;
 /// Returns the table of `run`'s options, from the help.
 fn table_of_run() -> String {
     let cli = Cli::command();
-    let run = cli.find_subcommand("run").expect("there is `run`");
+    let run = cli.find_subcommand("run").expect("`run` is a subcommand");
     let mut table =
         String::from("| option | environment | default | meaning |\n|---|---|---|---|\n");
     for arg in run.get_arguments().filter(|arg| !arg.is_hide_set()) {
@@ -42,8 +42,8 @@ fn table_of_run() -> String {
 #[test]
 fn reference_table_matches_run_help() {
     let begin = "<!-- Written by the test reference_table_matches_run_help. -->\n";
-    let (head, rest) = REFERENCE.split_once(begin).expect("the table has its mark");
-    let (_, tail) = rest.split_once("\n\n").expect("something follows the table");
+    let (head, rest) = REFERENCE.split_once(begin).expect("a mark precedes the table");
+    let (_, tail) = rest.split_once("\n\n").expect("an empty line follows the table");
     let whole = format!("{head}{begin}{}\n{tail}", table_of_run());
     if std::env::var_os("SOFTSWAP_WRITE_REFERENCE").is_some() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference.md");
@@ -51,7 +51,7 @@ fn reference_table_matches_run_help() {
     }
     assert!(
         whole == REFERENCE,
-        "the options of `softswap run` have changed: write docs/reference.md anew with \
+        "the options of `softswap run` have changed: regenerate docs/reference.md with \
          SOFTSWAP_WRITE_REFERENCE=1 cargo test -p softswap-cli --lib reference"
     );
 }

@@ -34,8 +34,8 @@ fn spellings(arg: &Arg) -> Vec<String> {
     words
 }
 
-/// Adds the arguments and subcommands that `part` lacks.
-fn look(command: &Command, path: &str, part: &str, missing: &mut Vec<String>) {
+/// Adds to `missing` the arguments and subcommands that `part` does not contain.
+fn find_missing(command: &Command, path: &str, part: &str, missing: &mut Vec<String>) {
     let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
     for word in shown.flat_map(spellings) {
         if !names(part, &word) {
@@ -45,9 +45,9 @@ fn look(command: &Command, path: &str, part: &str, missing: &mut Vec<String>) {
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         let name = below.get_name();
         let path = format!("{path} {name}");
-        // `ctl get` has no heading of its own.
+        // `ctl get` has no separate heading.
         match section(&path).or_else(|| names(part, name).then_some(part)) {
-            Some(part) => look(below, &path, part, missing),
+            Some(part) => find_missing(below, &path, part, missing),
             None => missing.push(path),
         }
     }
@@ -56,6 +56,6 @@ fn look(command: &Command, path: &str, part: &str, missing: &mut Vec<String>) {
 #[test]
 fn reference_lists_every_command_and_option() {
     let mut missing = Vec::new();
-    look(&Cli::command(), "softswap", "", &mut missing);
+    find_missing(&Cli::command(), "softswap", "", &mut missing);
     assert!(missing.is_empty(), "missing in docs/reference.md: {missing:#?}");
 }

@@ -1,4 +1,4 @@
-//! Reasons why softswap refuses a request, and exit statuses.
+//! Errors of commands: the message and the exit status.
 
 pub use softswap_sys::file::plain;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::fmt;
 pub const FAILED: u8 = 1;
 /// The user has given an unusable value.
 pub const USAGE: u8 = 2;
-/// softswap itself failed, as with `env` and `docker run`.
+/// softswap itself failed, not the program. `env` and `docker run` use the same number.
 pub const OWN: u8 = 125;
 /// The program was found but cannot be run.
 pub const CANNOT_RUN: u8 = 126;

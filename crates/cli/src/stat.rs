@@ -45,7 +45,8 @@ pub(crate) struct StatArgs {
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
 
-    /// Print again at this interval in seconds until the process has exited; with --json, one line each time
+    /// Print again at this interval in seconds until the process has exited; with --json, one line
+    /// each time
     #[arg(long, value_name = "SECONDS", conflicts_with = "prometheus",
           value_parser = clap::value_parser!(u32).range(1..=86_400))]
     every: Option<u32>,
@@ -60,13 +61,13 @@ struct Stat {
 }
 
 pub(crate) fn stat(args: &StatArgs) -> Result<ExitCode, Refusal> {
-    let mut text = look(args)?;
+    let mut text = read_figures(args)?;
     let mut due = Instant::now();
     while print(&text)? {
         let Some(seconds) = args.every else { break };
         due += Duration::from_secs(seconds.into());
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        text = match look(args) {
+        text = match read_figures(args) {
             Ok(text) => text,
             Err(_) if control_client::wait_for_exit(args.pid) => break,
             Err(refusal) => return Err(refusal),
@@ -75,19 +76,19 @@ pub(crate) fn stat(args: &StatArgs) -> Result<ExitCode, Refusal> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn look(args: &StatArgs) -> Result<String, Refusal> {
+fn read_figures(args: &StatArgs) -> Result<String, Refusal> {
     if args.prometheus {
         let tree = TreeCollector::new().with_latencies().tree_of(args.pid)?;
         return Ok(metrics::text(&[tree]));
     }
     let (process, body) = control_client::query(args.pid, &Request::Stat)?;
     let Some(tree) = TreeReport::parse(&body) else {
-        return told(&Stat::of(&process, &body)?, None, args);
+        return format_figures(&Stat::of(&process, &body)?, None, args);
     };
     let tree = TreeStat { pid: process.pid, tree };
     let program = control_client::query_program_of(&process, &Request::Stat);
     match program.map(|(program, body)| Stat::of(&program, &body)) {
-        Some(Ok(stat)) => told(&stat, Some(&tree), args),
+        Some(Ok(stat)) => format_figures(&stat, Some(&tree), args),
         // The program sleeps or has just exited.
         _ if args.json => json(&tree, args),
         _ => Ok(tree.tree.for_people(tree.pid)),
@@ -114,7 +115,11 @@ impl Stat {
 }
 
 /// Formats the figures of a process, and of its tree if that was requested.
-fn told(stat: &Stat, tree: Option<&TreeStat>, args: &StatArgs) -> Result<String, Refusal> {
+fn format_figures(
+    stat: &Stat,
+    tree: Option<&TreeStat>,
+    args: &StatArgs,
+) -> Result<String, Refusal> {
     #[derive(Serialize)]
     struct Whole<'a> {
         #[serde(flatten)]
@@ -129,7 +134,7 @@ fn told(stat: &Stat, tree: Option<&TreeStat>, args: &StatArgs) -> Result<String,
     Ok(tree + &for_people(stat))
 }
 
-/// Repeated outputs are one line each.
+/// Formats JSON; on one line if the output is repeated.
 fn json(it: &impl Serialize, args: &StatArgs) -> Result<String, Refusal> {
     let text = match args.every {
         Some(_) => serde_json::to_string(it),

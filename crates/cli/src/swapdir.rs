@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn tmpfs_swap_directory_is_rejected_with_remedy() {
         let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
-            return eprintln!("skipped: /dev/shm is not there or not writable");
+            return eprintln!("skipped: /dev/shm is missing or not writable");
         };
         let error = check("--swap", dir.path(), 0).unwrap_err().to_string();
         assert!(error.contains("is a tmpfs") && error.contains("on a disk"), "{error}");

@@ -19,8 +19,8 @@ use uuid::Uuid;
 
 /// Check if a file, block device or directory can be used for swapping.
 ///
-/// Makes all checks that `softswap run --swap` makes, and changes nothing. The exception is the mark
-/// that a killed run left on a file whose blocks it used: the check removes it.
+/// Makes all checks that `softswap run --swap` makes, and changes nothing. The exception is the
+/// mark that a killed run left on a file whose blocks it used: the check removes it.
 #[derive(Args)]
 #[command(after_long_help = "\
 Exit status: 0 if it can be used, perhaps with warnings; 2 if not, with the reason and the remedy on

@@ -1,5 +1,5 @@
-//! Swap files that are used by their blocks: the steps before the first write, the check that prints
-//! them, and the formatting.
+//! Raw swap files, whose blocks softswap accesses through the device: the checks before the first
+//! write, the measurement for `swapon-check --raw`, and the formatting for `mkswap --raw`.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::Serialize;
@@ -16,11 +16,12 @@ use std::path::Path;
 use std::time::Instant;
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
-/// Pages that each way of access reads and writes for the comparison.
+/// Number of pages that are read and written through the file and through the device, for
+/// comparison.
 const TRIES: usize = 512;
 
-/// A swap file whose blocks are proven. Drop it after the claimed file: the mark is removed once no
-/// process has the claim.
+/// A swap file whose blocks are proven. Drop it after the claimed file: the mark must be removed
+/// only when no process holds the claim.
 #[derive(Debug)]
 pub(crate) struct Raw {
     pub(crate) file: RawFile,
@@ -31,7 +32,7 @@ impl Raw {
     /// Checks, marks and proves a claimed file.
     ///
     /// # Errors
-    /// If its blocks must not be written through the device, or cannot.
+    /// If writing its blocks through the device is unsafe or impossible.
     pub(crate) fn prove(area: &Activated, path: &Path) -> Result<Raw, RawRefusal> {
         let file = examine(area, path)?;
         let mark = RawMark::set(area.file.as_fd())
@@ -39,23 +40,23 @@ impl Raw {
         match file.prove(area, &mark) {
             Ok(()) => Ok(Raw { file, mark }),
             Err(refused) => {
-                // If it stays, the next check removes it.
+                // If this fails, the next check removes the mark.
                 let _ = mark.remove();
                 Err(refused)
             }
         }
     }
 
-    /// Returns a warning if the file system's defragmenter is not kept away.
+    /// Returns a warning if a defragmenter can move the file's blocks.
     pub(crate) fn warning(&self) -> Option<&'static str> {
         (!self.mark.is_immutable()).then_some(
-            "it cannot be made immutable by this user or on this file system, so a defragmenter \
-             may move its blocks; then it is not used any more",
+            "the file cannot be made immutable (by this user, or on this file system), so a \
+             defragmenter may move its blocks; softswap then stops using it",
         )
     }
 }
 
-/// What `swapon-check --raw` finds. Times are medians of single pages.
+/// Results of `swapon-check --raw`. Times are medians for one page.
 #[derive(Debug, Serialize)]
 pub(crate) struct RawFacts {
     file_system: &'static str,
@@ -64,7 +65,7 @@ pub(crate) struct RawFacts {
     smallest_bytes: u64,
     median_bytes: u64,
     largest_bytes: u64,
-    /// Number of pairs of adjacent pages that are not adjacent on the device, per 1000 pages.
+    /// Number of places per 1000 pages where consecutive pages are not adjacent on the device.
     breaks_per_1000_pages: f64,
     immutable: bool,
     file_read_us: f64,
@@ -140,7 +141,7 @@ fn number_of(file: &SwapFile) -> (u32, u32) {
 /// Returns random pages that may be written, each with its block.
 fn places(raw: &Raw, area: &Activated) -> io::Result<Vec<[u64; 2]>> {
     let mut bytes = [0_u8; 8 * TRIES];
-    // More than 256 bytes may come in parts.
+    // getrandom fills requests of up to 256 bytes completely.
     for part in bytes.chunks_mut(256) {
         getrandom(part, GetRandomFlags::empty())?;
     }
@@ -155,7 +156,8 @@ fn places(raw: &Raw, area: &Activated) -> io::Result<Vec<[u64; 2]>> {
     Ok(words.iter().filter_map(place).collect())
 }
 
-/// Transfers each place in both ways, in turns, and returns the median time of each way.
+/// Transfers each page through the file (way 0) and the device (way 1), in alternating order.
+/// Returns the median time of each way.
 fn medians_us(
     places: &[[u64; 2]],
     mut transfer: impl FnMut(usize, u64) -> io::Result<usize>,
@@ -176,16 +178,16 @@ fn medians_us(
     }))
 }
 
-/// Checks before anything is written that a file can be used by its blocks once it is formatted.
+/// Checks, before softswap writes to a file, that it can be a raw area after it is formatted.
 ///
 /// # Errors
-/// If its file system or device cannot be used so.
+/// If its file system or device does not support raw access.
 pub(crate) fn check_below(file: &SwapFile) -> Result<(), RawError> {
     check_file_system(file)?;
     open_below(file).map(drop)
 }
 
-/// Writes zeroes to a whole file, so that none of its extents is unwritten.
+/// Writes zeroes to all of a file, so that it has no unwritten extents.
 pub(crate) fn fill(file: &SwapFile, bytes: u64) -> io::Result<()> {
     const CHUNK_BYTES: usize = 1 << 20;
     let zeroes = vec![0_u8; CHUNK_BYTES + PAGE_SIZE];

@@ -41,7 +41,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
         ));
     }
     let mut collector = TreeCollector::new();
-    // If it is not known locally, collecting the trees may be slow, or report a mistake.
+    // If that fails, collect all trees, which is slower but reports why a PID is wrong.
     let root = |pid| root_of(pid).map_or_else(|| collector.tree_of(pid).map(|tree| tree.root), Ok);
     let only = args.pid.map(root).transpose()?;
     let options = Options {

@@ -6,7 +6,7 @@
 //! | module     | content                                                                     |
 //! |------------|-----------------------------------------------------------------------------|
 //! | [`base`]   | page entries and their table, counters, averages                            |
-//! | [`codec`]  | same-filled pages, compression, packed slots, seals                         |
+//! | [`codec`]  | same-filled pages, compression, compressed slots, seals                     |
 //! | [`store`]  | compressed pool, swap areas, bounce buffers, I/O                            |
 //! | [`memory`] | the program's address space, the DRAM budget, the context of one operation  |
 //! | [`policy`] | eviction, admission to the pool, pool size, readahead                       |

@@ -37,7 +37,7 @@ struct NumpyHandler {
 
 struct Context {
     pool: softswap::Pool,
-    /// Smaller allocations use the C library.
+    /// Allocations of fewer bytes use the C library.
     least_bytes: usize,
     regions: Mutex<HashMap<usize, Region>>,
 }
@@ -108,8 +108,8 @@ extern "C" fn realloc(context: *mut c_void, old: *mut c_void, bytes: usize) -> *
     let old_bytes = in_pool.unwrap_or_else(|| unsafe { libc::malloc_usable_size(old) });
     let new = malloc(context, bytes);
     if !new.is_null() {
-        // SAFETY: both have at least that length, and do not overlap, because the old memory is
-        // freed afterwards.
+        // SAFETY: `old` and `new` have at least this length. They do not overlap, because `old` is
+        // not freed yet.
         unsafe { ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast(), old_bytes.min(bytes)) };
         free(context, old, old_bytes);
     }
@@ -182,11 +182,11 @@ fn set(py: Python<'_>, capsule: &Py<PyAny>) -> PyResult<Py<PyAny>> {
     let core = core.or_else(|_| py.import("numpy.core._multiarray_umath"))?;
     let table = core.getattr("_ARRAY_API")?.cast_into::<PyCapsule>()?;
     if !capsule.bind(py).is_instance_of::<PyCapsule>() {
-        return Err(PyRuntimeError::new_err("no handler of NumPy's"));
+        return Err(PyRuntimeError::new_err("the argument is not a NumPy memory handler"));
     }
-    // SAFETY: the capsule, which has no name, holds NumPy's table of functions, and this entry has
-    // that type. The function keeps a reference to the new handler and returns its reference to the
-    // previous one.
+    // SAFETY: the capsule, which has no name, holds NumPy's table of functions, whose entry
+    // `SET_HANDLER` has the type `Set`. The function keeps a reference to the new handler, and
+    // returns its reference to the previous one.
     unsafe {
         let table = ffi::PyCapsule_GetPointer(table.as_ptr(), ptr::null()).cast::<*mut c_void>();
         let function = *table.add(SET_HANDLER);

@@ -1,4 +1,4 @@
-//! Pools and their regions. All calls release Python's lock meanwhile.
+//! Pools and their regions. Python's global lock (GIL) is released during each call of softswap.
 
 use crate::errors::to_python_error;
 use pyo3::exceptions::PyValueError;
@@ -15,7 +15,7 @@ pub(crate) struct Pool {
 
 #[pymethods]
 impl Pool {
-    /// If `guard_calls` is not given, calls are guarded if that is possible.
+    /// If `guard_calls` is `None`, calls are guarded unless the kernel lacks the required features.
     #[new]
     fn new(
         py: Python<'_>,
@@ -62,7 +62,7 @@ pub(crate) struct Region {
     address: usize,
     #[pyo3(get)]
     nbytes: usize,
-    /// Its bytes are accessed through arrays only, so no Rust reference to them exists.
+    /// The bytes are accessed through arrays only, so no Rust reference to them exists.
     region: Mutex<Arc<softswap::Region>>,
 }
 
@@ -89,7 +89,7 @@ impl Region {
             "normal" => Advice::Normal,
             other => {
                 return Err(PyValueError::new_err(format!(
-                    "{other:?} is not an advice; give willneed, cold, dontneed, sequential, \
+                    "{other:?} is not an advice; use willneed, cold, dontneed, sequential, \
                      random or normal"
                 )));
             }
@@ -98,7 +98,7 @@ impl Region {
             let mut region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
             match Arc::get_mut(&mut region) {
                 Some(region) => region.advise(start..end, advice),
-                // A part of it is pinned.
+                // A part of the region is pinned.
                 None => region.advise_shared(start..end, advice),
             }
         })

@@ -7,16 +7,16 @@ import tempfile
 
 import softswap
 
-LEFT_AT_THE_END = contextlib.ExitStack()
+EXIT_STACK = contextlib.ExitStack()
 
 
 def pytest_configure(config):
     config.pool = softswap.Pool(memory="32M", swap=tempfile.gettempdir())
-    LEFT_AT_THE_END.enter_context(config.pool.numpy(at_least=1))
+    EXIT_STACK.enter_context(config.pool.numpy(at_least=1))
 
 
 def pytest_unconfigure(config):
-    LEFT_AT_THE_END.close()
+    EXIT_STACK.close()
     stats = config.pool.stats()
     print(f"\nmapped {stats['mapped_bytes'] / 2**20:,.1f} MiB, {stats['faults']:,} touches waited")
     assert stats["faults"] > 1000, stats

@@ -24,14 +24,14 @@ def run(*arguments):
 
 
 class TheCommand(unittest.TestCase):
-    def test_it_is_found_and_is_of_this_version(self):
+    def test_command_has_this_version(self):
         from importlib.metadata import version
 
-        said = run(softswap.command(), "--version")
-        self.assertEqual(said, f"softswap {version('softswap')}\n")
-        self.assertEqual(run(sys.executable, "-m", "softswap", "--version"), said)
+        output = run(softswap.command(), "--version")
+        self.assertEqual(output, f"softswap {version('softswap')}\n")
+        self.assertEqual(run(sys.executable, "-m", "softswap", "--version"), output)
 
-    def test_a_gibibyte_in_a_quarter_of_it_has_the_same_answer(self):
+    def test_array_larger_than_budget_has_same_sum(self):
         with tempfile.NamedTemporaryFile("r") as report:
             within = run(softswap.command(), "run", "--memory", "256M", "--report", report.name,
                          "--", sys.executable, "-c", SUM)
@@ -40,23 +40,23 @@ class TheCommand(unittest.TestCase):
         self.assertGreater(figures["mapped_peak_bytes"], 1024 * MIB)
         self.assertLessEqual(figures["used_peak_bytes"], 256 * MIB)
 
-    def test_a_notebook_is_told_how_it_fares(self):
+    def test_notebook_shows_memory(self):
         # The first line wakes the process: a sleeping one has no figures.
         program = ("kept = bytearray(96 << 20)\nfrom softswap import _magic\n"
                    "bar = _magic.softswap('stats')\nprint(repr(bar))\n"
                    "print(bar._repr_html_())\n_magic.softswap('nonsense')\n"
                    "_magic.softswap('set memory 72M')")
-        said = run(softswap.command(), "run", "-q", "--memory", "64M", "--",
-                   sys.executable, "-c", program)
-        whole = r"budget ([\d.]+ MiB \()?64\.0 MiB( once\))?: "
-        self.assertRegex(said, whole + r"resident [\d.]+ MiB, pool [\d.]+ MiB, disk")
-        self.assertIn("memory = 72M", said)
-        self.assertIn("disk (in swap slots)", said)
-        self.assertIn("usage: %softswap stats", said)
+        output = run(softswap.command(), "run", "-q", "--memory", "64M", "--",
+                     sys.executable, "-c", program)
+        whole = r"budget ([\d.]+ MiB \(peak )?64\.0 MiB\)?: "
+        self.assertRegex(output, whole + r"resident [\d.]+ MiB, pool [\d.]+ MiB, disk")
+        self.assertIn("memory = 72M", output)
+        self.assertIn("disk (in swap slots)", output)
+        self.assertIn("usage: %softswap stats", output)
         self.assertIn("softswap", run(sys.executable, "-c", "from softswap import _magic\n"
                                       "_magic.softswap('stats')"))
 
-    def test_a_pool_shows_what_it_has(self):
+    def test_repr_of_pool(self):
         pool = softswap.Pool("16M", tempfile.gettempdir())
         self.assertRegex(repr(pool), r"^<softswap.Pool: budget 16\.0 MiB, used [\d.]+ MiB, on the "
                          r"disk 0\.0 MiB>$")
@@ -68,7 +68,7 @@ class APool(unittest.TestCase):
     def setUp(self):
         self.pool = softswap.Pool(memory="16M", swap=tempfile.gettempdir(), encrypt=False)
 
-    def test_an_array_of_four_times_the_budget_keeps_what_is_in_it(self):
+    def test_array_of_four_times_the_budget_keeps_its_content(self):
         a = self.pool.empty((4, 2 * MIB), "f8")
         self.assertIs(type(a), numpy.ndarray)
         self.assertTrue((a[0, :512] == 0).all())
@@ -148,8 +148,8 @@ class APool(unittest.TestCase):
         self.assertTrue((a == expected).all())
         self.assertLessEqual(self.pool.stats()["used_peak_bytes"], 16 * MIB)
 
-    def test_calls_need_not_be_guarded(self):
-        # In a process of its own, because a filter cannot be removed.
+    def test_call_guard_can_be_disabled(self):
+        # Runs in its own process, because this one already has a seccomp filter.
         program = ("import errno, numpy, os, softswap\n"
                    "def filters():\n"
                    "    lines = open('/proc/self/status').readlines()\n"
@@ -175,19 +175,19 @@ class APool(unittest.TestCase):
                 pass
         self.assertRaises(ValueError, self.pool.pinned(numpy.ones(3)).__enter__)
 
-    def test_what_cannot_be_is_refused(self):
+    def test_invalid_arguments_are_refused(self):
         self.assertRaises(ValueError, softswap.Pool, memory="lots")
         for little in ("1M", "10", 10):
             with self.assertRaisesRegex(ValueError, "too little; give at least 8M"):
                 softswap.Pool(memory=little)
-        for directory, number, says in [("/nowhere", errno.ENOENT, "does not exist"),
-                                        ("/dev/shm", errno.EINVAL, "is a tmpfs"),
-                                        ("/proc", errno.EOPNOTSUPP, "stores no files")]:
+        for directory, number, message in [("/nowhere", errno.ENOENT, "does not exist"),
+                                           ("/dev/shm", errno.EINVAL, "is a tmpfs"),
+                                           ("/proc", errno.EOPNOTSUPP, "stores no files")]:
             with self.assertRaises((OSError, ValueError)) as refused:
                 softswap.Pool(memory="16M", swap=directory)
             self.assertIsInstance(refused.exception, ValueError)
             self.assertEqual(getattr(refused.exception, "errno", errno.EINVAL), number)
-            self.assertIn(says, str(refused.exception))
+            self.assertIn(message, str(refused.exception))
         self.assertRaises(ValueError, softswap.Pool, memory=-1)
         self.assertRaises(ValueError, softswap.Pool, swap=[])
         self.assertRaises(TypeError, softswap.Pool, memory=2.0)
@@ -260,14 +260,14 @@ class APool(unittest.TestCase):
             thread.join()
         self.assertEqual([int(row.sum()) for row in a], [8 * MIB * (row + 1) for row in range(4)])
 
-    def test_pools_leave_nothing(self):
-        def left():
+    def test_dropped_pools_release_threads_and_descriptors(self):
+        def resources():
             return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
-        before = left()
+        before = resources()
         for _ in range(20):
             softswap.Pool("16M", tempfile.gettempdir()).empty(MIB, "u1")[:] = 1
-        self.assertEqual(left(), before)
+        self.assertEqual(resources(), before)
 
 
 if __name__ == "__main__":

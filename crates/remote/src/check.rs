@@ -17,12 +17,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A hard disk answers within this time, so a slower server is useless.
+/// Median time of a read above which a server is refused, because a hard disk is faster.
 pub const SLOWEST_MEDIAN: Duration = Duration::from_millis(10);
-/// The first reads are slower, because of connections and caches.
+/// Reads before the measurement, which are slower because of connections and caches.
 const WARM_UP_READS: usize = 10;
 const TIMED_READS: usize = 100;
-/// Memory of a server for each byte of an extent: 131,176 for 127,969, by `MEMORY USAGE`.
+/// Server memory per stored byte: 131,176 bytes for an extent of 127,969, by `MEMORY USAGE`.
 const ALLOCATED_FOR_STORED: f64 = 1.03;
 
 /// State of one primary.
@@ -34,7 +34,7 @@ pub struct Server {
     /// Free bytes; `None` if the server does not report it.
     pub room_bytes: Option<u64>,
     pub used_bytes: u64,
-    /// `None`: as much as the machine has.
+    /// `maxmemory`; `None` if the server has no limit.
     pub limit_bytes: Option<u64>,
     pub policy: String,
     /// Median of reads of 4 KiB, one at a time.
@@ -55,7 +55,7 @@ pub struct Report {
 /// Checks each primary.
 ///
 /// # Errors
-/// If no server answers, it is no cluster, or the login fails.
+/// If no server answers, the servers are not a cluster, or the login fails.
 pub async fn examine(url: &Url) -> Result<Report, Refusal> {
     let router = Router::new(url, None)?;
     let until = Instant::now() + url.deadline;
@@ -92,11 +92,11 @@ async fn examine_one(
     let number = |name: &str| info.get(name).and_then(|value| value.parse::<u64>().ok());
     let address = node.address.to_string();
     if url.single && text("cluster_enabled") == "1" {
-        report.refusals.push(format!("{address} is part of a cluster: leave single=1 out"));
+        report.refusals.push(format!("{address} is part of a cluster: remove single=1"));
     }
     if url.wait_for_replica && number("connected_slaves") == Some(0) {
         report.refusals.push(format!(
-            "{address} has no replica, and wait=1 waits for one: add a replica, or leave wait=1 out"
+            "{address} has no replica, and wait=1 waits for one: add a replica, or remove wait=1"
         ));
     }
     let policy = text("maxmemory_policy");
@@ -130,13 +130,13 @@ async fn examine_one(
         None => Duration::ZERO,
     };
     if !url.single {
-        // Needed for slots in migration.
+        // Checks the right to send ASKING, which slots in migration require.
         send(node, cmd("ASKING")).await?;
     }
     if median > SLOWEST_MEDIAN {
         report.refusals.push(format!(
             "{address} takes {:.1} ms to read a page (median of {TIMED_READS}); above {} ms a \
-             disk is faster",
+             disk is faster, so use that, or servers in the same network",
             median.as_secs_f64() * 1e3,
             SLOWEST_MEDIAN.as_millis()
         ));
@@ -185,9 +185,9 @@ async fn warn_of_persistence(node: &Node, aof_enabled: &str, report: &mut Report
     ));
 }
 
-/// Measures reads of a page, one after the other.
+/// Returns the median time of reads of a page, one after the other.
 async fn median_read(node: &Node, slot: u16) -> Result<Duration, Refusal> {
-    // A key of run 0, which does not exist, without a lease: `gc` removes it if it is left.
+    // Run 0 never exists and has no lease, so `gc` removes this key if the check cannot.
     let key = Keys { run: 0, area: 0 }.extent(slot, u64::from(std::process::id()));
     debug_assert!(parse_key(&key).is_some());
     let mut set = cmd("SET");
@@ -206,7 +206,8 @@ async fn median_read(node: &Node, slot: u16) -> Result<Duration, Refusal> {
             Value::BulkString(page) if page.len() == PAGE_BYTES => {}
             _ => {
                 return Err(Refusal::new(format!(
-                    "{} returns other data than was stored",
+                    "{} returned other data than was stored: the server, or a proxy before it, \
+                     corrupts data",
                     node.address
                 )));
             }
@@ -222,7 +223,7 @@ async fn median_read(node: &Node, slot: u16) -> Result<Duration, Refusal> {
     Ok(times[TIMED_READS / 2])
 }
 
-/// Executes the other commands of a run and its upkeep once: the user may lack the rights for them.
+/// Executes each other command of a run and of its upkeep once, to find missing rights.
 async fn try_rights(node: &Node, key: &str) -> Result<(), Refusal> {
     for (name, arguments) in [
         ("GET", &[key][..]),
@@ -254,7 +255,7 @@ fn check_topology(url: &Url, topology: &Topology, report: &mut Report) {
     if covered < SLOTS {
         report
             .warnings
-            .push(format!("{} of {SLOTS} slots have no primary that works", SLOTS - covered));
+            .push(format!("{} of {SLOTS} slots have no working primary", SLOTS - covered));
     }
     let host = |index: usize| &primaries[index].0.address.host;
     if url.copies == Copies::Two
@@ -268,7 +269,8 @@ fn check_topology(url: &Url, topology: &Topology, report: &mut Report) {
     }
 }
 
-/// Extents are distributed evenly, so the primary with the least free memory decides.
+/// Computes the space for pages and checks `size=`. Extents are distributed evenly, so the primary
+/// with the least free memory is the limit.
 fn check_memory(url: &Url, report: &mut Report) {
     let copies = if url.copies == Copies::Two { 2.0 } else { 1.0 };
     let rooms: Option<Vec<u64>> = report.servers.iter().map(|server| server.room_bytes).collect();

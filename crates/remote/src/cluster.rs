@@ -20,8 +20,9 @@ use std::sync::atomic::Ordering;
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
-/// Pages stored in one value, and its bytes.
+/// Pages stored in one value.
 pub const EXTENT_PAGES: u64 = PAGES;
+/// Length of a value in bytes.
 pub const EXTENT_BYTES: usize = placement::EXTENT_BYTES;
 
 /// Identity of a run's area.
@@ -34,9 +35,9 @@ pub struct Run {
     pub continues: bool,
 }
 
-/// An area on a cluster. Must be created inside a tokio runtime, which runs its upkeep until it is
-/// dropped. The stored pages stay until [`Cluster::close`], or until `gc` runs after the end of the
-/// lease.
+/// An area on a cluster. Create it inside a tokio runtime, which runs its upkeep until the value is
+/// dropped. The pages remain stored until [`Cluster::close`], or until `gc` runs after the lease
+/// has expired.
 pub struct Cluster {
     shared: Arc<Shared>,
     upkeep: JoinHandle<()>,
@@ -53,12 +54,12 @@ impl Cluster {
     /// `check::examine`.
     ///
     /// # Errors
-    /// If no server answers, the password is wrong, or there are too few primaries.
+    /// If no server answers, the login fails, or too few primaries exist or store the lease.
     pub async fn connect(url: &Url, run: Run) -> Result<Self, Refusal> {
         let router = Router::new(url, Some(Helper::new(run.id, run.continues)?))?;
         let until = tokio::time::Instant::now() + url.deadline;
         router.refresh(until).await.map_err(|request_error| unreachable(&request_error))?;
-        // Nothing was stored before the first topology, so changes up to now do not matter.
+        // This helper has stored nothing yet, so earlier changes of slot owners do not matter.
         router.take_changed();
         let copies = match url.copies {
             crate::url::Copies::Two => 2,
@@ -84,8 +85,8 @@ impl Cluster {
             )));
         }
         let shared = Arc::new(shared);
-        let kept_up = Arc::clone(&shared);
-        let upkeep = tokio::spawn(async move { Upkeep::new(continues).run(&kept_up).await });
+        let upkeep_shared = Arc::clone(&shared);
+        let upkeep = tokio::spawn(async move { Upkeep::new(continues).run(&upkeep_shared).await });
         Ok(Self { shared, upkeep })
     }
 
@@ -97,10 +98,10 @@ impl Cluster {
     /// lease.
     ///
     /// # Errors
-    /// If a server does not answer; its part stays until `gc`.
+    /// If a server does not answer; its pages remain stored until `gc`.
     pub async fn close(mut self) -> Result<(), Refusal> {
         self.upkeep.abort();
-        // Otherwise the upkeep might store its tables again.
+        // Waits for the abort; otherwise the upkeep might store its table again.
         _ = (&mut self.upkeep).await;
         let pattern = format!("softswap:{{*}}:{:016x}:*", self.shared.keys.run);
         let area = self.shared.keys.area;
@@ -166,8 +167,8 @@ pub(crate) async fn unlink(node: &Node, keys: impl Iterator<Item = String>) -> R
 }
 
 impl Shared {
-    /// Finds out what an earlier helper has stored, and where. With two copies one primary may be
-    /// missing: other servers have its pages and the table, too.
+    /// Finds the extents and the placement table that an earlier helper stored. With two copies one
+    /// primary may be missing, because others store the same extents and the table.
     async fn find_stored_extents(&self) -> Result<(), Refusal> {
         let (nodes, is_one_missing) = primaries_but(self.copies() - 1, &self.router).await?;
         self.may_have_more.store(is_one_missing, Ordering::Relaxed);
@@ -189,15 +190,15 @@ impl Shared {
             None if self.live().is_empty() => {}
             None => {
                 return Err(Refusal::new(
-                    "the cluster has pages of this run, but not the table of their locations: it \
-                     was removed, or its lease has expired",
+                    "the cluster has pages of this run, but not the table of their locations: the \
+                     table was removed or has expired",
                 ));
             }
         }
         Ok(())
     }
 
-    /// Records the extents on a server. Returns the keys of its tables.
+    /// Records the extents on a server. Returns the keys of its placement tables.
     async fn find_extents(&self, node: &Node) -> Result<Vec<String>, Refusal> {
         let pattern = format!("softswap:{{*}}:{:016x}:{}:*", self.keys.run, self.keys.area);
         let mut tables = Vec::new();
@@ -206,7 +207,7 @@ impl Shared {
             for key in keys {
                 match parse_key(&key) {
                     Some((_, Kind::Extent { extent, .. })) => {
-                        // Keeps the known state of the server.
+                        // Keeps the state of an extent that is already known.
                         self.live().entry(extent).or_insert(ALL);
                     }
                     Some((_, Kind::Placement { .. })) => tables.push(key),
@@ -263,6 +264,6 @@ impl PageStore for Cluster {
     }
 }
 
-/// Stored bytes for each page and copy, without the servers' overhead: the page, its header, and
-/// its share of the last byte of an extent.
+/// Stored bytes for each page and copy: the page, its header, and a share of the extra byte of an
+/// extent. Excludes the servers' overhead.
 pub const STORED_BYTES_PER_PAGE: f64 = EXTENT_BYTES as f64 / PAGES as f64;

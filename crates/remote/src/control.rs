@@ -1,6 +1,6 @@
-//! Socket protocol between `softswap run` and its helper. The run sends its order, with password
-//! and key, which therefore appear in no argument and no environment. The helper reports the
-//! result. The socket stays open while both live.
+//! Socket protocol between `softswap run` and its helper. The run sends an order with the password
+//! and the key, which therefore appear in no argument and no environment. The helper sends
+//! messages. The socket is open while both processes run.
 
 use crate::refusal::Refusal;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -24,7 +24,7 @@ impl fmt::Debug for RunKey {
 }
 
 impl RunKey {
-    /// Creates a random one.
+    /// Creates a random identity and key.
     ///
     /// # Errors
     /// If the kernel has no random bytes.
@@ -64,7 +64,7 @@ pub struct Order {
     pub password: Option<Zeroizing<String>>,
     /// Identity and key of the run.
     pub run: RunKey,
-    /// True for a further helper of the run: pages may be stored already.
+    /// True if an earlier helper of the run may have stored pages.
     pub is_again: bool,
 }
 
@@ -87,28 +87,30 @@ impl Order {
     pub fn check(&self) -> Result<(), Refusal> {
         let has_lines = |text: &str| text.contains(['\n', '\r']);
         if self.password.as_ref().is_some_and(|it| has_lines(it)) {
-            return Err(Refusal::new("the password has more than one line; give one"));
+            return Err(Refusal::new("the password must be a single line"));
         }
         match has_lines(&self.url) {
-            true => Err(Refusal::new("the URL has more than one line; give one")),
+            true => Err(Refusal::new("the URL must be a single line")),
             false => Ok(()),
         }
     }
 
     /// Writes the order, for [`Order::read`].
     ///
-    /// # Errors The errors of the socket.
+    /// # Errors
+    /// If the write to the socket fails.
     pub fn write(&self, mut to: impl Write) -> io::Result<()> {
-        let again = if self.is_again { "again" } else { "first" };
+        let attempt = if self.is_again { "again" } else { "first" };
         let password = self.password.as_ref().map_or("", |password| password.as_str());
         let run = self.run.to_text();
-        let text = format!("{}\n{}\n{again}\n{password}\n", self.url, run.as_str());
+        let text = format!("{}\n{}\n{attempt}\n{password}\n", self.url, run.as_str());
         to.write_all(Zeroizing::new(text).as_bytes())
     }
 
     /// Reads an order.
     ///
-    /// # Errors The errors of the socket, or an invalid or incomplete order.
+    /// # Errors
+    /// If the read from the socket fails, or the order is invalid or incomplete.
     pub fn read(mut from: impl BufRead) -> io::Result<Order> {
         let mut line = || {
             let mut line = Zeroizing::new(String::new());
@@ -198,12 +200,12 @@ mod tests {
 
     #[test]
     fn helper_message_is_one_line() {
-        for told in [
+        for message in [
             HelperMessage::Ready,
             HelperMessage::Note("a b".into()),
             HelperMessage::Refused("c d e".into()),
         ] {
-            assert_eq!(HelperMessage::from_line(&told.to_line()), Some(told));
+            assert_eq!(HelperMessage::from_line(&message.to_line()), Some(message));
         }
         assert_eq!(HelperMessage::Note("a\nb\x1b[2J".into()).to_line(), "note a b [2J\n");
         assert_eq!(

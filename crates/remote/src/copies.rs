@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 pub(crate) const HEDGE_DELAY: Duration = Duration::from_millis(150);
 /// Timeout of a server's wait for its replica. It delays all other commands on the same connection.
 const REPLICA_WITHIN: Duration = Duration::from_millis(250);
-/// The same after a recent timeout: many requests may wait one after the other.
+/// Shorter timeout of that wait after a recent timeout, because many requests may wait in turn.
 const MISSED_REPLICA_WITHIN: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug)]
@@ -55,9 +55,9 @@ pub(crate) fn read_request(
 }
 
 /// Consecutive pages as one argument of a command; they are copied once, into the command.
-struct InARow<'a>(&'a [Sealed<'a>]);
+struct ConsecutivePages<'a>(&'a [Sealed<'a>]);
 
-impl ToRedisArgs for InARow<'_> {
+impl ToRedisArgs for ConsecutivePages<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         out.reserve_space_for_args([self.0.len() * SEALED_BYTES]);
         let mut argument = out.writer_for_next_arg();
@@ -66,28 +66,28 @@ impl ToRedisArgs for InARow<'_> {
     }
 }
 
-impl ToSingleRedisArg for InARow<'_> {}
+impl ToSingleRedisArg for ConsecutivePages<'_> {}
 
 pub(crate) struct Put {
     pub(crate) slot: u16,
     pub(crate) extent: u64,
     pub(crate) first: usize,
-    /// True if the extent is known to exist. Otherwise it is created first with its full length, so
-    /// that the server allocates once and then writes in place.
-    pub(crate) is_there: bool,
+    /// True if the extent is known to exist. Otherwise the request first creates it with its full
+    /// length, so that the server allocates once and then writes in place.
+    pub(crate) exists: bool,
 }
 
-/// Creates a request that gives an extent its full length, whether it exists or not.
-pub(crate) fn whole_request(shared: &Shared, slot: u16, extent: u64) -> Request {
-    let commands = vec![make_whole(&shared.keys.extent(slot, extent))];
+/// Creates a request that extends an extent to its full length. Creates the extent if necessary.
+pub(crate) fn full_length_request(shared: &Shared, slot: u16, extent: u64) -> Request {
+    let commands = vec![set_full_length(&shared.keys.extent(slot, extent))];
     let commands = with_replica(shared, slot, commands);
     Request { slot, commands, answer_bytes: 0 }
 }
 
-fn make_whole(key: &str) -> Cmd {
-    let mut whole = cmd("SETRANGE");
-    whole.arg(key).arg(EXTENT_BYTES - 1).arg(&[0u8][..]);
-    whole
+fn set_full_length(key: &str) -> Cmd {
+    let mut command = cmd("SETRANGE");
+    command.arg(key).arg(EXTENT_BYTES - 1).arg(&[0u8][..]);
+    command
 }
 
 fn with_replica(shared: &Shared, slot: u16, mut commands: Vec<Cmd>) -> Vec<Cmd> {
@@ -104,11 +104,11 @@ fn with_replica(shared: &Shared, slot: u16, mut commands: Vec<Cmd>) -> Vec<Cmd> 
 }
 
 pub(crate) fn write_request(shared: &Shared, put: &Put, sealed: impl ToSingleRedisArg) -> Request {
-    let Put { slot, extent, first, is_there } = *put;
+    let Put { slot, extent, first, exists } = *put;
     let key = shared.keys.extent(slot, extent);
     let mut commands = Vec::new();
-    if !is_there {
-        commands.push(make_whole(&key));
+    if !exists {
+        commands.push(set_full_length(&key));
     }
     let mut write = cmd("SETRANGE");
     write.arg(&key).arg(first * SEALED_BYTES).arg(sealed);
@@ -126,7 +126,7 @@ pub(crate) fn is_written(answers: &[Value], waits: bool) -> Result<(), Unwritten
         (_, Some(Value::Int(..=0))) => Err(Unwritten::NoReplica),
         (Some(Value::Int(length)), _) if *length == EXTENT_BYTES as i64 => Ok(()),
         (Some(Value::Int(_)), _) => Err(Unwritten::Gone),
-        _ => Err(Unwritten::Odd),
+        _ => Err(Unwritten::Unparsable),
     }
 }
 
@@ -136,7 +136,7 @@ struct Read<'a> {
     generations: &'a [u64],
     pieces: Vec<Piece>,
     into: &'a mut [Page],
-    /// For each page: true if it is in `into`.
+    /// For each page: true if it was read into `into`.
     is_found: Vec<bool>,
     /// For each page: the slots with bad content, and that content.
     bad: Vec<Vec<(u16, Found)>>,
@@ -147,7 +147,7 @@ impl Read<'_> {
         self.is_found.iter().all(|is_found| *is_found)
     }
 
-    /// Returns the slots of a piece's copies, the one to read first in front.
+    /// Returns the slots of a piece's copies, in the order of reading.
     fn places(&self, piece: &Piece) -> Vec<u16> {
         let group = self.shared.group(piece.extent);
         let mut places: Vec<u16> = group.places().collect();
@@ -214,14 +214,14 @@ impl Read<'_> {
         let pages = self.pieces.iter().flat_map(|p| p.pages.clone().map(move |page| (p, page)));
         for (piece, page) in pages.filter(|(_, page)| !self.is_found[*page]) {
             let places = self.places(piece);
-            let asked = |slot: &u16| self.bad[page].iter().any(|(bad, _)| bad == slot);
-            if !places.iter().all(asked) {
+            let was_read = |slot: &u16| self.bad[page].iter().any(|(bad, _)| bad == slot);
+            if !places.iter().all(was_read) {
                 continue;
             }
             let found: Vec<String> = self.bad[page].iter().map(|(_, f)| f.to_string()).collect();
             let node = |slot: &u16| match self.shared.router.owner(*slot) {
                 Some(address) => address.to_string(),
-                None => format!("nobody (slot {slot})"),
+                None => format!("no server (slot {slot})"),
             };
             return Some(StoreError::Lost {
                 page: self.first_page + page as u64,
@@ -256,7 +256,7 @@ impl Shared {
             .map(|((number, generation), page)| self.sealer.seal(number, *generation, page))
             .collect();
         let copies = self.copies();
-        let are_there: Vec<bool> = pieces
+        let exist: Vec<bool> = pieces
             .iter()
             .map(|piece| {
                 let bits = (1u64 << piece.pages.len()) - 1;
@@ -266,13 +266,13 @@ impl Shared {
         let request = |number: usize, tries: u32| {
             let (piece, copy) = (&pieces[number / copies], number % copies);
             let slot = self.group(piece.extent).slots[copy];
-            // On a retry the server may have lost the extent, with all other pages.
-            let is_there = tries == 0 && are_there[number / copies];
+            // The server may have lost the extent since the first try, with all other pages.
+            let exists = tries == 0 && exist[number / copies];
             if tries > 0 {
                 self.note_doubtful([piece.extent].into_iter());
             }
-            let put = Put { slot, extent: piece.extent, first: piece.first, is_there };
-            write_request(self, &put, InARow(&sealed[piece.pages.clone()]))
+            let put = Put { slot, extent: piece.extent, first: piece.first, exists };
+            write_request(self, &put, ConsecutivePages(&sealed[piece.pages.clone()]))
         };
         let waits = self.url.wait_for_replica;
         let is_accepted = |answers: &[Value]| is_written(answers, waits);
@@ -300,11 +300,11 @@ impl Shared {
             bad: vec![Vec::new(); count],
         };
         for tries in 0.. {
-            let troubles = self.read_once(&mut read, until).await;
+            let errors = self.read_once(&mut read, until).await;
             if read.is_whole() {
                 break;
             }
-            // The topology may have just changed, so the first failure does not count.
+            // The topology may have just changed, so pages count as lost only after a second try.
             if tries > 0
                 && let Some(lost) = read.lost()
             {
@@ -313,7 +313,7 @@ impl Shared {
             if !self.pause(tries, until).await {
                 return Err(read
                     .lost()
-                    .unwrap_or_else(|| self.too_late(&troubles, read.missing_keys())));
+                    .unwrap_or_else(|| self.too_late(&errors, read.missing_keys())));
             }
             read.bad.iter_mut().for_each(Vec::clear);
         }
@@ -325,20 +325,20 @@ impl Shared {
     async fn read_once(&self, read: &mut Read<'_>, until: Instant) -> Vec<RequestError> {
         let order: Vec<Vec<u16>> = read.pieces.iter().map(|piece| read.places(piece)).collect();
         let ranks = order.iter().map(Vec::len).max().unwrap_or(0);
-        let mut troubles = Vec::new();
-        let mut asked = FuturesUnordered::new();
+        let mut errors = Vec::new();
+        let mut requests = FuturesUnordered::new();
         let mut waited_for = BTreeSet::new();
         for rank in 0..ranks {
             for (owner, wanted) in read.wanted(&order, rank) {
-                let requests = read.requests(&wanted);
+                let group = read.requests(&wanted);
                 waited_for.insert(owner.clone());
-                asked.push(async move { (owner, self.router.once(requests, until).await, wanted) });
+                requests.push(async move { (owner, self.router.once(group, until).await, wanted) });
             }
             let is_last = rank + 1 == ranks;
             let next_copy_at =
                 if is_last { until + HEDGE_DELAY } else { Instant::now() + HEDGE_DELAY };
-            while !asked.is_empty() {
-                let Ok(answered) = timeout_at(next_copy_at, asked.next()).await else {
+            while !requests.is_empty() {
+                let Ok(answered) = timeout_at(next_copy_at, requests.next()).await else {
                     waited_for.iter().for_each(|owner| self.router.node(owner).note_slow());
                     break;
                 };
@@ -347,15 +347,15 @@ impl Shared {
                 for (answer, (piece, slot)) in answers.into_iter().zip(&wanted) {
                     match answer {
                         Ok(values) => read.take(piece, *slot, &values),
-                        Err(request_error) => troubles.push(request_error),
+                        Err(request_error) => errors.push(request_error),
                     }
                 }
                 if read.is_whole() {
-                    return troubles;
+                    return errors;
                 }
             }
         }
-        troubles
+        errors
     }
 
     pub(crate) fn copies(&self) -> usize {

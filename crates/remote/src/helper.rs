@@ -1,4 +1,4 @@
-//! Life of a helper: it reads its order, connects, reports the result, and serves.
+//! Main function of a helper: reads its order, connects, reports the result, and serves requests.
 //!
 //! `softswap run` starts it with one end of a socket as its standard input, and a descriptor of the
 //! queue to serve.
@@ -22,16 +22,16 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// Timeout of a message; after a timeout no more messages are sent.
+/// Timeout of a message. After a timeout no more messages are sent.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves the queue behind a descriptor, until no process can submit a request.
 pub(crate) async fn run(queue_fd: i32) -> ExitCode {
-    // Aborts if any task panics: its requests would stay unfinished. Another helper starts them
-    // again.
-    let send_message = std::panic::take_hook();
+    // Aborts the helper if a task panics, because its requests would remain unanswered. The next
+    // helper starts them again.
+    let print_panic = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        send_message(panic);
+        print_panic(panic);
         std::process::abort();
     }));
     match try_to_run(queue_fd).await {
@@ -60,11 +60,11 @@ async fn try_to_run(queue_fd: i32) -> io::Result<()> {
     send_message(&control, &HelperMessage::Ready)?;
     control.set_write_timeout(Some(MESSAGE_TIMEOUT))?;
     let cluster = Arc::new(cluster);
-    let telling = tokio::spawn(report_messages(Arc::clone(&cluster), control.try_clone()?));
+    let reporter = tokio::spawn(report_messages(Arc::clone(&cluster), control.try_clone()?));
     serve(queue, areas, Arc::clone(&cluster), end_of(control)?).await?;
-    telling.abort();
+    reporter.abort();
     // Waits, because the task shares the cluster, which is closed next.
-    _ = telling.await;
+    _ = reporter.await;
     match Arc::into_inner(cluster) {
         Some(cluster) => cluster.close().await.map_err(io::Error::other),
         None => Ok(()),
@@ -78,7 +78,7 @@ async fn connect(order: Order) -> Result<(Cluster, Vec<String>), Refusal> {
         url.password = Password::Given(password);
     }
     let mut notes = Vec::new();
-    // A further helper connects without a check, because pages are stored there already.
+    // A later helper of the run connects without a check, because pages are stored already.
     if !order.is_again {
         let report = examine(&url).await?;
         if !report.refusals.is_empty() {
@@ -103,8 +103,8 @@ async fn report_messages(cluster: Arc<Cluster>, control: UnixStream) {
     }
 }
 
-fn send_message(mut control: &UnixStream, told: &HelperMessage) -> io::Result<()> {
-    control.write_all(told.to_line().as_bytes())
+fn send_message(mut control: &UnixStream, message: &HelperMessage) -> io::Result<()> {
+    control.write_all(message.to_line().as_bytes())
 }
 
 /// Returns a future that completes when the other end of the socket is closed.

@@ -1,7 +1,7 @@
 //! A connection to one server: TCP or TLS, authentication, and a limit on the size of answers.
 
 use crate::refusal::Refusal;
-use crate::request_error::words_of;
+use crate::request_error::error_text;
 use crate::secret::Password;
 use crate::url::{Address, TlsFiles, Url};
 use redis::aio::MultiplexedConnection;
@@ -23,12 +23,12 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// Limit for each answer in addition to its content: types, lengths, an error's text.
+/// Bytes allowed for each answer besides its content: types, lengths, an error's text.
 const ANSWER_BYTES: u64 = 1024;
-/// Time to wait for a server that speaks without a request.
+/// Timeout of the wait for data that a server sends without a request.
 const GREETING_TIMEOUT: Duration = Duration::from_millis(200);
 /// Appended to the error of a server that has not answered yet.
-pub(crate) const IF_TLS: &str = "; if it speaks TLS there, write rediss://";
+pub(crate) const IF_TLS: &str = "; if this port uses TLS, write rediss://";
 /// Limit for the answers to the first commands of a connection.
 const FIRST_BYTES: u64 = 64 << 10;
 /// Limit for all outstanding answers of a connection.
@@ -37,7 +37,7 @@ const MAX_BYTES: u64 = 256 << 20;
 /// Limit for a server's list of clients: about 40,000 of them.
 const CLIENTS_BYTES: u64 = 16 << 20;
 
-/// Identity of a run's helper. A helper that follows another one ends its predecessor's
+/// Identity of a run's helper. A helper that follows another one closes its predecessor's
 /// connections.
 pub(crate) struct Helper {
     /// Common prefix of the client names of the run's helpers.
@@ -49,14 +49,15 @@ pub(crate) struct Helper {
 impl Helper {
     pub(crate) fn new(run: u64, follows: bool) -> Result<Self, Refusal> {
         let mut number = [0; 8];
-        getrandom(&mut number, GetRandomFlags::empty())
-            .map_err(|error| Refusal::new(format!("no random numbers: {error}")))?;
+        getrandom(&mut number, GetRandomFlags::empty()).map_err(|error| {
+            Refusal::new(format!("the kernel returned no random numbers: {error}"))
+        })?;
         let run = format!("softswap-{run:016x}-");
         Ok(Self { own: format!("{run}{:016x}", u64::from_le_bytes(number)), run, follows })
     }
 
     /// Returns the client numbers of earlier helpers in the output of `CLIENT LIST`.
-    fn before(&self, clients: &str) -> Vec<i64> {
+    fn earlier_clients(&self, clients: &str) -> Vec<i64> {
         let number = |line: &str| {
             let field = |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name));
             let is_before = |name: &&str| name.starts_with(&self.run) && *name != self.own;
@@ -87,9 +88,9 @@ impl Connector {
     /// Connects; `stale` is an earlier client of this helper whose commands must not be executed
     /// any more.
     ///
-    /// A dropped connection, or one of an earlier helper, may have left a write in the server's
-    /// buffers. The server ends it before the new connection is used, so that write cannot follow a
-    /// newer one.
+    /// The server may still have an unexecuted write from a dropped connection, or from one of an
+    /// earlier helper. Kills those clients (`CLIENT KILL`) before it returns, so that such a write
+    /// is not executed after a newer one.
     pub(crate) async fn connect(
         &self,
         address: &Address,
@@ -133,12 +134,12 @@ impl Connector {
         self.authenticate(&mut link).await?;
         let mut first = redis::pipe();
         first.cmd("CLIENT").arg("ID").cmd("INFO").arg("server");
-        let answers = self.first_words(&mut link, &first).await?;
+        let answers = self.send_first(&mut link, &first).await?;
         link.client = match answers.as_slice() {
             [Value::Int(number), info] => run_of(info).map(|run| Client { number: *number, run }),
             _ => None,
         };
-        // After a restart the number may be another client's.
+        // The number identifies a client only until the server restarts.
         if let (Some(stale), Some(own)) = (stale, &link.client)
             && stale.run == own.run
         {
@@ -152,17 +153,17 @@ impl Connector {
         Ok(link)
     }
 
-    /// Sends commands to a server that has not answered yet: a server that expects TLS closes the
-    /// connection.
-    async fn first_words(&self, link: &mut Link, words: &Pipeline) -> Result<Vec<Value>, String> {
+    /// Sends the first commands of a connection. Without TLS, an error mentions TLS, because a
+    /// server that expects TLS closes the connection.
+    async fn send_first(&self, link: &mut Link, words: &Pipeline) -> Result<Vec<Value>, String> {
         link.send(words, FIRST_BYTES).await.map_err(|reason| match self.is_secure() {
             true => reason,
             false => format!("{reason}{IF_TLS}"),
         })
     }
 
-    /// Authenticates, if the URL has a user or password; otherwise the server uses its default
-    /// user. The client library could do it, but hides the server's answer.
+    /// Authenticates, if the URL has a user or a password; otherwise the server uses its default
+    /// user. The client library can do this, but hides the server's answer.
     async fn authenticate(&self, link: &mut Link) -> Result<(), String> {
         let password = self.password.read().map_err(|refusal| refusal.to_string())?;
         let mut login = redis::pipe();
@@ -174,8 +175,8 @@ impl Connector {
                 login.arg(user).arg(password.as_ref().map_or("", |it| it.as_str()))
             }
         };
-        match self.first_words(link, &login).await?.first() {
-            Some(Value::ServerError(error)) => Err(words_of(error)),
+        match self.send_first(link, &login).await?.first() {
+            Some(Value::ServerError(error)) => Err(error_text(error)),
             _ => Ok(()),
         }
     }
@@ -213,8 +214,8 @@ impl Drop for Driver {
 }
 
 impl Link {
-    /// Sets the client name, and ends the connections of earlier helpers. If the server does not
-    /// allow that, a late write is detected by its seal.
+    /// Sets the client name, and kills the connections of earlier helpers. If the server does not
+    /// allow that, a later read detects a late write by its seal.
     async fn introduce(&mut self, helper: &Helper) -> Result<(), String> {
         let mut name = redis::pipe();
         name.cmd("CLIENT").arg("SETNAME").arg(&helper.own);
@@ -227,7 +228,7 @@ impl Link {
         let answers = self.send(&list, CLIENTS_BYTES).await?;
         let clients = answers.first().and_then(|it| redis::from_redis_value_ref::<String>(it).ok());
         let mut kill = redis::pipe();
-        for number in helper.before(&clients.unwrap_or_default()) {
+        for number in helper.earlier_clients(&clients.unwrap_or_default()) {
             kill.cmd("CLIENT").arg("KILL").arg("ID").arg(number);
         }
         if !kill.is_empty() {
@@ -256,8 +257,8 @@ impl Link {
         commands: &Pipeline,
         contents_bytes: u64,
     ) -> Result<Vec<Value>, String> {
-        let more = contents_bytes + commands.len() as u64 * ANSWER_BYTES;
-        let add = |allowed: u64| Some((allowed + more).min(MAX_BYTES));
+        let expected_bytes = contents_bytes + commands.len() as u64 * ANSWER_BYTES;
+        let add = |allowed: u64| Some((allowed + expected_bytes).min(MAX_BYTES));
         _ = self.traffic.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         self.connection
             .send_packed_commands(commands, 0, commands.len())
@@ -294,7 +295,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
             Ok(_) => outcome,
             Err(_) => Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "the server sends more answers than it got requests",
+                "the server sent more bytes than the requests allow",
             ))),
         }
     }
@@ -357,8 +358,8 @@ fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, Refusal> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Returns data that a server sends without a request. A server that accepts no further client, or
-/// closed to outside clients, reports that and hangs up; a client that sends first loses the
+/// Returns data that a server sends without a request. A server that refuses a connection (too many
+/// clients, protected mode) sends the reason and closes it. A client that sends first loses that
 /// message.
 async fn greeting(address: &Address) -> Option<String> {
     let mut tcp = TcpStream::connect((address.host.as_str(), address.port)).await.ok()?;
@@ -369,14 +370,14 @@ async fn greeting(address: &Address) -> Option<String> {
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
     let words = words.trim();
-    (!words.is_empty()).then(|| format!("the server there sends {words:?}"))
+    (!words.is_empty()).then(|| format!("the server sends {words:?}"))
 }
 
 fn tls_error_text(error: &io::Error) -> String {
     let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let remedy = match of_tls {
         Some(rustls::Error::InvalidMessage(_)) => {
-            "; the server there does not use TLS: use redis://, or give its TLS port"
+            "; the server does not use TLS on this port: use redis://, or its TLS port"
         }
         Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
             "; name the certificate of its CA by ca="
@@ -387,7 +388,7 @@ fn tls_error_text(error: &io::Error) -> String {
 }
 
 fn unusable(path: &Path, error: &dyn std::fmt::Display) -> Refusal {
-    Refusal::new(format!("{} cannot be used: {error}; give a PEM file", path.display()))
+    Refusal::new(format!("{} cannot be used: {error}; use a PEM file", path.display()))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Refusal> {
@@ -395,7 +396,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Refusal> {
         CertificateDer::pem_file_iter(path).map_err(|error| unusable(path, &error))?.collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err(unusable(path, &"there is no certificate in it")),
+        Ok(_) => Err(unusable(path, &"it contains no certificate")),
         Err(error) => Err(unusable(path, &error)),
     }
 }
@@ -410,7 +411,7 @@ mod tests {
         let again = Helper::new(0xA, true).unwrap();
         let line = |id: i64, name: &str| format!("id={id} addr=h:1 fd=8 name={name} age=5\n");
         let list = [line(7, &one.own), line(8, &other.own), line(9, &again.own), line(10, "")];
-        assert_eq!(again.before(&list.concat()), [7]);
-        assert_eq!(other.before(&list.concat()), [0; 0]);
+        assert_eq!(again.earlier_clients(&list.concat()), [7]);
+        assert_eq!(other.earlier_clients(&list.concat()), [0; 0]);
     }
 }

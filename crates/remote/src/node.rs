@@ -10,16 +10,15 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// Pause after an error, without requests; it doubles with each error in a row.
+/// Pause without requests after an error; it doubles with each consecutive error.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// How long a server counts as unwritable after it refused a write, unless it accepts one. Also the
-/// gap after which a repeated problem counts as a new one.
+/// Time for which a server counts as unwritable after a refused write, unless it accepts one.
+/// A problem that recurs after a longer time starts a new streak.
 const UNWRITABLE_FOR: Duration = Duration::from_secs(10);
-/// Time between the first and the last refusal from which a server counts as unwritable for more
-/// than a moment.
+/// A server counts as persistently unwritable if its first and last refusals are this far apart.
 const UNWRITABLE_AFTER: Duration = Duration::from_secs(1);
-/// How long a server that let a request wait is asked only after the other copy.
+/// Time for which the other copy is read first after a server was slow.
 const SLOW_FOR: Duration = Duration::from_secs(1);
 
 pub(crate) struct Node {
@@ -43,7 +42,7 @@ struct Connection {
 #[derive(Default)]
 struct Breaker {
     failures: u32,
-    /// The server did not answer, or refused all service, and has served nothing since.
+    /// The server did not answer, or refused the request, and has served nothing since.
     idle: Option<Streak>,
     /// Time until which requests fail at once.
     open_until: Option<Instant>,
@@ -55,8 +54,8 @@ struct Breaker {
     reason: String,
     /// The server was restarted, with empty or outdated content.
     has_restarted: bool,
-    /// Time since the server has sent nothing although a request is outstanding, and its byte count
-    /// then. A caller may turn to another copy long before this server times out.
+    /// Time of the first request since the server last sent data, and the bytes received by then.
+    /// Detects a silent server even if each caller uses another copy before its request times out.
     silent: Option<(Instant, u64)>,
 }
 
@@ -69,7 +68,7 @@ pub(crate) struct Streak {
 }
 
 impl Streak {
-    /// Adds an occurrence; starts a new streak if the last one is long ago.
+    /// Adds an occurrence. Starts a new streak if the last occurrence is not recent.
     fn extend(streak: &mut Option<Streak>, reason: &str) {
         let last = Instant::now();
         let before = streak.take().filter(Streak::is_recent);
@@ -105,7 +104,7 @@ impl Node {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if another copy should be asked first.
+    /// Returns true if another copy should be read first.
     pub(crate) fn has_problem(&self) -> bool {
         let breaker = self.breaker();
         let now = Instant::now();
@@ -124,7 +123,7 @@ impl Node {
         Streak::extend(&mut self.breaker().idle, reason);
     }
 
-    /// Records that it executed at least a part of a request.
+    /// Records that the server executed at least a part of a request.
     pub(crate) fn note_served(&self) {
         self.breaker().idle = None;
     }
@@ -137,13 +136,14 @@ impl Node {
         self.breaker().unwritable.as_ref().is_some_and(Streak::is_recent)
     }
 
-    /// Returns true if it has refused writes for more than a moment.
+    /// Returns true if the server has refused writes for at least [`UNWRITABLE_AFTER`], and did so
+    /// recently.
     pub(crate) fn is_persistently_unwritable(&self) -> bool {
         let lasts = |it: &Streak| it.is_recent() && it.last - it.first >= UNWRITABLE_AFTER;
         self.breaker().unwritable.as_ref().is_some_and(lasts)
     }
 
-    /// Returns the service it lacks, until it has provided it.
+    /// Returns the service that the server failed to provide, until it provides it again.
     pub(crate) fn missing_service(&self) -> Option<MissingService> {
         let breaker = self.breaker();
         let service = breaker.idle.clone().map(MissingService::Service);
@@ -154,11 +154,11 @@ impl Node {
         self.breaker().slow_until = Some(Instant::now() + SLOW_FOR);
     }
 
-    fn away(&self, reason: String) -> RequestError {
+    fn unreachable(&self, reason: String) -> RequestError {
         RequestError::Unreachable { node: self.address.clone(), reason }
     }
 
-    fn failed(&self, reason: String) -> RequestError {
+    fn record_failure(&self, reason: String) -> RequestError {
         let mut breaker = self.breaker();
         let pause = MIN_PAUSE * 2u32.pow(breaker.failures.min(8));
         breaker.failures += 1;
@@ -166,7 +166,7 @@ impl Node {
         breaker.open_until = Some(Instant::now() + pause.min(MAX_PAUSE));
         breaker.reason.clone_from(&reason);
         drop(breaker);
-        self.away(reason)
+        self.unreachable(reason)
     }
 
     /// Sends all commands at once. Returns one answer for each, including errors of the server.
@@ -180,7 +180,7 @@ impl Node {
         {
             let breaker = self.breaker();
             if breaker.open_until.is_some_and(|until| now < until) {
-                return Err(self.away(breaker.reason.clone()));
+                return Err(self.unreachable(breaker.reason.clone()));
             }
         }
         let mut link = self.connected(until).await?;
@@ -190,8 +190,8 @@ impl Node {
             return Err(self.drop_link(link, reason).await);
         }
         let stalled = sent + self.stall;
-        let asked = link.send(commands, contents_bytes);
-        match timeout_at(until.min(stalled), asked).await {
+        let answers = link.send(commands, contents_bytes);
+        match timeout_at(until.min(stalled), answers).await {
             Ok(Ok(values)) if values.len() == commands.len() => {
                 let mut breaker = self.breaker();
                 breaker.failures = 0;
@@ -204,11 +204,11 @@ impl Node {
                 let reason = format!("no answer for {:?}", self.stall);
                 Err(self.drop_link(link, reason).await)
             }
-            Err(_) => Err(self.away(format!("no answer for {:?}", sent.elapsed()))),
+            Err(_) => Err(self.unreachable(format!("no answer for {:?}", sent.elapsed()))),
         }
     }
 
-    /// Returns true if an earlier request has waited too long for an answer.
+    /// Returns true if the server has sent no data for longer than the stall time.
     fn is_silent(&self, link: &Link, now: Instant) -> bool {
         let received_count = link.received_bytes_total();
         let mut breaker = self.breaker();
@@ -223,13 +223,13 @@ impl Node {
 
     async fn connected(&self, until: Instant) -> Result<Link, RequestError> {
         let within = until.min(Instant::now() + CONNECT_WITHIN);
-        let made = timeout_at(within, async {
+        let result = timeout_at(within, async {
             let mut connection = self.link.lock().await;
             if let Some(link) = &connection.link {
                 return Ok(link.clone());
             }
-            let made = self.connector.connect(&self.address, connection.stale.clone()).await;
-            match made {
+            let link = self.connector.connect(&self.address, connection.stale.clone()).await;
+            match link {
                 Ok(link) => {
                     connection.stale = None;
                     let server = link.server().map(str::to_string);
@@ -246,27 +246,27 @@ impl Node {
             }
         })
         .await;
-        match made {
+        match result {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(reason)) if is_refusal(&reason) => {
                 let node = self.address.clone();
-                _ = self.failed(reason.clone());
+                _ = self.record_failure(reason.clone());
                 Err(RequestError::Refused {
                     node,
-                    reason: format!("{reason}; is the password right?"),
+                    reason: format!("{reason}; check the user and the password"),
                 })
             }
             Ok(Err(reason)) if self.breaker().was_connected => {
-                Err(self.failed(reason.trim_end_matches(IF_TLS).into()))
+                Err(self.record_failure(reason.trim_end_matches(IF_TLS).into()))
             }
-            Ok(Err(reason)) => Err(self.failed(reason)),
+            Ok(Err(reason)) => Err(self.record_failure(reason)),
             Err(_) if self.connector.is_secure() && !self.breaker().was_connected => Err(self
-                .failed(
-                    "no connection in time; check that this is its TLS port (redis:// is without \
-                     TLS)"
-                        .into(),
-                )),
-            Err(_) => Err(self.failed("no connection in time".into())),
+                .record_failure(
+                "the connection timed out; check that this is the server's TLS port (redis:// is \
+                     without TLS)"
+                    .into(),
+            )),
+            Err(_) => Err(self.record_failure("the connection timed out".into())),
         }
     }
 
@@ -282,9 +282,9 @@ impl Node {
             connection.stale = link.client;
             drop(connection);
             self.breaker().silent = None;
-            return self.failed(reason);
+            return self.record_failure(reason);
         }
-        self.away(reason)
+        self.unreachable(reason)
     }
 }
 

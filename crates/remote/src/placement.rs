@@ -11,12 +11,13 @@ use crate::topology::{SLOTS, Topology, tag_of};
 use std::collections::HashMap;
 
 pub(crate) const PAGES: u64 = 31;
-/// One byte more than the pages: it is written first, so that the server allocates once.
+/// Length of an extent: its pages and one byte. That last byte is written first, so that the server
+/// allocates the whole extent once.
 pub(crate) const EXTENT_BYTES: usize = PAGES as usize * SEALED_BYTES + 1;
 pub(crate) const GROUPS: usize = 512;
-/// Flag in a stored table, above the group numbers.
-const LEFT: u16 = 1 << 13;
-const _: () = assert!(GROUPS <= LEFT as usize && (LEFT as usize) << 1 <= SLOTS);
+/// Flag in a stored table, above the group numbers: marks an obsolete copy.
+const OBSOLETE: u16 = 1 << 13;
+const _: () = assert!(GROUPS <= OBSOLETE as usize && (OBSOLETE as usize) << 1 <= SLOTS);
 
 const _: () = assert!(EXTENT_BYTES + HEADER_BYTES <= 128 << 10);
 
@@ -26,7 +27,7 @@ const _: () = assert!(EXTENT_BYTES + HEADER_BYTES <= 128 << 10);
 pub(crate) struct Group {
     pub(crate) slots: Vec<u16>,
     pub(crate) former: Vec<u16>,
-    pub(crate) left: Vec<u16>,
+    pub(crate) obsolete: Vec<u16>,
 }
 
 impl Group {
@@ -41,14 +42,14 @@ impl Group {
         self.former.push(before);
         // The new slot may be a former one.
         self.former.retain(|former| !self.slots.contains(former));
-        self.left.retain(|left| !self.slots.contains(left));
+        self.obsolete.retain(|obsolete| !self.slots.contains(obsolete));
     }
 
     /// Ends a move: the copies in former slots become obsolete.
     pub(crate) fn finish_move(&mut self) {
-        self.left.append(&mut self.former);
-        self.left.sort_unstable();
-        self.left.dedup();
+        self.obsolete.append(&mut self.former);
+        self.obsolete.sort_unstable();
+        self.obsolete.dedup();
     }
 }
 
@@ -85,14 +86,15 @@ impl Places {
     }
 
     /// Returns a slot on a primary not in `others`, on another machine if possible. `seed` selects
-    /// one.
+    /// among several.
     fn slot_apart_from(&self, others: &[usize], seed: usize) -> Option<u16> {
         let apart: Vec<usize> = (0..self.slots.len()).filter(|one| !others.contains(one)).collect();
-        let elsewhere = |one: &usize| others.iter().all(|o| self.hosts[*o] != self.hosts[*one]);
-        let machines: Vec<usize> = apart.iter().copied().filter(elsewhere).collect();
+        let is_other_machine =
+            |one: &usize| others.iter().all(|o| self.hosts[*o] != self.hosts[*one]);
+        let machines: Vec<usize> = apart.iter().copied().filter(is_other_machine).collect();
         let choice = if machines.is_empty() { apart } else { machines };
         let slots = &self.slots[*choice.get(seed % choice.len().max(1))?];
-        // Spread over all slots: if a server gives some away, few groups are affected.
+        // Spread over all its slots: if some of them migrate, few groups are affected.
         Some(slots[mixed(seed) % slots.len()])
     }
 }
@@ -120,7 +122,7 @@ impl Placement {
             if copies == 2 {
                 group.push(places.slot_apart_from(&[first], number / primaries)?);
             }
-            Some(Group { slots: group, former: Vec::new(), left: Vec::new() })
+            Some(Group { slots: group, former: Vec::new(), obsolete: Vec::new() })
         };
         let groups: Option<Vec<Group>> = (0..GROUPS).map(group).collect();
         Some(Self { groups: groups?, version: 1 })
@@ -138,26 +140,28 @@ impl Placement {
                 [_] => return None,
                 [None, Some(_)] => 0,
                 [Some(_), None] => 1,
-                // Dead servers may recover, so their copies stay. Copies on live ones are readable
-                // and move one by one.
+                // Failed servers may recover, so copies on two of them stay. A copy on an
+                // unwritable server is readable, so the copies move, one at a time.
                 [None, None] if group.slots.iter().any(|slot| is_alive(topology, *slot)) => 0,
                 [Some(first), Some(second)] if first == second => 1,
                 _ => return None,
             };
-            let others: Vec<usize> = owners[1 - copy].into_iter().collect();
-            let slot = places.slot_apart_from(&others, number / places.slots.len().max(1))?;
+            let other_owner: Vec<usize> = owners[1 - copy].into_iter().collect();
+            let slot = places.slot_apart_from(&other_owner, number / places.slots.len().max(1))?;
             Some((number, copy, slot))
         };
         self.groups.iter().enumerate().filter_map(wrong).collect()
     }
 
-    /// Returns the version, the slots, and for each former slot its group and itself,
-    /// little-endian. The bit `LEFT` of the group marks slots with obsolete copies.
+    /// Encodes the table, little-endian: the version, the slots of all groups, then a pair of group
+    /// and slot for each former slot. The bit `OBSOLETE` of the group marks obsolete copies.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let slots = self.groups.iter().flat_map(|group| &group.slots);
         let former = (0..).zip(&self.groups).flat_map(|(number, group): (u16, &Group)| {
             let former = group.former.iter().map(move |slot| [number, *slot]);
-            former.chain(group.left.iter().map(move |slot| [number | LEFT, *slot])).flatten()
+            former
+                .chain(group.obsolete.iter().map(move |slot| [number | OBSOLETE, *slot]))
+                .flatten()
         });
         let numbers = slots.copied().chain(former);
         self.version.to_le_bytes().into_iter().chain(numbers.flat_map(u16::to_le_bytes)).collect()
@@ -170,12 +174,16 @@ impl Placement {
         let is_whole = rest.is_empty() && slots.iter().all(|slot| usize::from(*slot) < SLOTS);
         let (slots, former) = slots.split_at_checked(GROUPS * copies).filter(|_| is_whole)?;
         let (former, rest) = former.as_chunks::<2>();
-        let group =
-            |slots: &[u16]| Group { slots: slots.to_vec(), former: Vec::new(), left: Vec::new() };
+        let group = |slots: &[u16]| Group {
+            slots: slots.to_vec(),
+            former: Vec::new(),
+            obsolete: Vec::new(),
+        };
         let mut groups: Vec<Group> = slots.chunks(copies).map(group).collect();
         for [number, slot] in former {
-            let group = groups.get_mut(usize::from(*number & !LEFT))?;
-            let places = if *number & LEFT == 0 { &mut group.former } else { &mut group.left };
+            let group = groups.get_mut(usize::from(*number & !OBSOLETE))?;
+            let places =
+                if *number & OBSOLETE == 0 { &mut group.former } else { &mut group.obsolete };
             places.push(*slot);
         }
         rest.is_empty().then_some(Self { groups, version: u64::from_le_bytes(*version) })
@@ -327,7 +335,7 @@ mod tests {
         }
         assert_eq!(placement.misplaced(&topology), []);
         assert!(owners(&placement, &topology).iter().flatten().all(|port| *port >= 7002));
-        // Dead servers cannot be read, so copies on two of them stay: they may recover.
+        // Copies on two failed servers stay, because the servers may recover.
         let mut placement = Placement::new(&self::topology(&nodes), 2).unwrap();
         for member in &mut topology.members[..2] {
             (member.is_failed, member.is_unwritable) = (true, false);
@@ -341,15 +349,15 @@ mod tests {
 
     #[test]
     fn group_moved_twice_keeps_both_former_slots() {
-        let mut group = Group { slots: vec![1, 2], former: Vec::new(), left: Vec::new() };
+        let mut group = Group { slots: vec![1, 2], former: Vec::new(), obsolete: Vec::new() };
         group.move_copy(0, 3);
         group.move_copy(1, 4);
         assert_eq!(group.places().collect::<Vec<u16>>(), [3, 4, 1, 2]);
         group.move_copy(1, 2);
-        assert_eq!(group, Group { slots: vec![3, 2], former: vec![1, 4], left: vec![] });
+        assert_eq!(group, Group { slots: vec![3, 2], former: vec![1, 4], obsolete: vec![] });
         group.finish_move();
         group.move_copy(0, 1);
-        assert_eq!(group, Group { slots: vec![1, 2], former: vec![3], left: vec![4] });
+        assert_eq!(group, Group { slots: vec![1, 2], former: vec![3], obsolete: vec![4] });
         // Slots with obsolete copies are not listed.
         assert_eq!(group.places().collect::<Vec<u16>>(), [1, 2, 3]);
     }

@@ -1,4 +1,4 @@
-//! The command line of `softswap-remote`, which `softswap remote` hands over to.
+//! The command line of `softswap-remote`, which `softswap remote` executes.
 
 use crate::check::{Report, examine};
 use crate::helper;
@@ -116,7 +116,7 @@ pub fn main() -> ExitCode {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = match builder.worker_threads(WORKERS).enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return refuse(FAILED, &format!("no threads or descriptors: {error}")),
+        Err(error) => return refuse(FAILED, &format!("threads cannot be started: {error}")),
     };
     match &command {
         Command::Serve(args) => runtime.block_on(helper::run(args.queue)),
@@ -152,8 +152,8 @@ async fn gc(url: &Url, args: &GcArgs) -> Result<ExitCode, Refusal> {
             0 => "there is nothing to remove".into(),
             count => format!(
                 "there is nothing to remove: {count} runs have pages there, and their leases have \
-                 not expired. `softswap remote ls` lists them, and --run RUN removes one all the \
-                 same"
+                 not expired. `softswap remote ls` lists them, and --run RUN removes one despite \
+                 its lease"
             ),
         },
         (false, runs) => runs_text(runs),
@@ -230,11 +230,11 @@ fn report_text(report: &Report) -> String {
     }
     let mut lines = table(&rows);
     let room = report.room_for_pages_bytes.map(bytes);
-    lines.extend(room.map(|room| format!("space for {room} of pages, with their copies")));
+    lines.extend(room.map(|room| format!("space for {room} of pages, after replication")));
     lines.extend(report.warnings.iter().map(|warning| format!("note: {warning}")));
     lines.extend(report.refusals.iter().map(|refusal| format!("REFUSED: {refusal}")));
     if report.refusals.is_empty() {
-        lines.push("it can be used".into());
+        lines.push("the cluster can be used".into());
     }
     lines.join("\n")
 }
@@ -269,7 +269,7 @@ fn runs_text(runs: &[StoredRun]) -> String {
                 format!("{}, process {}", lease.host, lease.pid),
                 format!("{} s", lease.seconds_left),
             ),
-            None => ("?".into(), "ended".into()),
+            None => ("?".into(), "expired".into()),
         };
         let areas = run.areas.len().to_string();
         rows.push([

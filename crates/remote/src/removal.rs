@@ -1,5 +1,5 @@
-//! Removal of extents without pages, if they are unused and the servers answer soon. The upkeep
-//! removes the rest, because no caller should wait for a server only to free space.
+//! Removal of extents without pages, if no request uses them and the servers answer soon. The
+//! upkeep removes the rest, so that no caller waits for a server only to free space.
 
 use crate::placement::{PAGES, extent_of};
 use crate::router::Request;
@@ -29,8 +29,8 @@ impl Shared {
         let mut emptied = Vec::new();
         for (extent, pages) in self.live().range_mut(extents) {
             let first = extent * PAGES;
-            let gone = (0..PAGES).filter(|place| removed.contains(&(first + place)));
-            *pages &= !gone.fold(0, |gone, place| gone | 1 << place);
+            let places = (0..PAGES).filter(|place| removed.contains(&(first + place)));
+            *pages &= !places.fold(0, |mask, place| mask | 1 << place);
             if *pages == 0 {
                 emptied.push(*extent);
             }
@@ -38,8 +38,8 @@ impl Shared {
         emptied
     }
 
-    /// Removes those of these extents that still have no pages and whose servers all answer, until
-    /// one fails.
+    /// Removes each of these extents that still has no pages and whose servers all accept writes.
+    /// Stops at the first failure.
     pub(crate) async fn remove_emptied(&self, extents: &[u64]) {
         for extents in extents.chunks(REMOVED_AT_ONCE) {
             let (free, _held) = self.lock_unused(extents);
@@ -51,10 +51,10 @@ impl Shared {
                 free.into_iter().filter(is_empty).filter(answer).collect();
             let copies = removed.iter().flat_map(|extent| {
                 let group = self.group(*extent);
-                // If a server is away, its obsolete copy stays until the run ends.
+                // An obsolete copy on an unavailable server remains until the run ends.
                 let takes = |slot: &u16| self.router.takes_writes(*slot);
-                let left = group.left.iter().copied().filter(takes);
-                let slots: Vec<u16> = group.places().chain(left).collect();
+                let obsolete = group.obsolete.iter().copied().filter(takes);
+                let slots: Vec<u16> = group.places().chain(obsolete).collect();
                 slots.into_iter().map(|slot| (*extent, slot))
             });
             let remaining = self.unlink_copies(copies.collect(), REMOVED_WITHIN).await;

@@ -15,12 +15,12 @@ pub(crate) enum RequestError {
     Unreachable { node: Address, reason: String },
     /// The server answers but cannot serve now, for example during a failover or a slot migration.
     Busy { node: Address, reason: String },
-    /// The server answers but accepts no writes, for a reason of its own: other servers may accept
-    /// them.
+    /// The server answers but accepts no writes, for example after a failed save. Other servers may
+    /// accept them.
     Unwritable { node: Address, reason: String },
     /// The server has no memory left.
     Full { node: Address },
-    /// The server refuses; a retry does not help.
+    /// The server refuses the command; a retry does not help.
     Refused { node: Address, reason: String },
     /// Another server has the slot, permanently or for this command only.
     Moved { to: Address, only_this_time: bool },
@@ -31,7 +31,7 @@ pub(crate) enum RequestError {
 impl RequestError {
     pub(crate) fn from_answer(node: &Address, error: &ServerError) -> Self {
         let details = error.details().unwrap_or_default();
-        let reason = words_of(error);
+        let reason = error_text(error);
         let node = node.clone();
         match error.code() {
             code @ ("MOVED" | "ASK") => match redirection(details, &node) {
@@ -88,26 +88,26 @@ impl RequestError {
     }
 }
 
-/// Reason why an answered write is not valid.
+/// Reason why a write does not count although the server answered it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unwritten {
-    #[error("no replica has it (wait=1)")]
+    #[error("no replica confirmed the write (wait=1)")]
     NoReplica,
-    #[error("the extent was no longer there")]
+    #[error("the extent did not have its full length")]
     Gone,
     #[error("its answer to SETRANGE cannot be parsed")]
-    Odd,
+    Unparsable,
 }
 
 /// Returns the text of a server's error, without the repeated arguments, which may include a
 /// password.
-pub(crate) fn words_of(error: &ServerError) -> String {
+pub(crate) fn error_text(error: &ServerError) -> String {
     let details = error.details().unwrap_or_default();
     let details = details.split_once(", with args ").map_or(details, |(details, _)| details);
     format!("{} {details}", error.code())
 }
 
-/// Parses `SLOT HOST:PORT`; without a host it is the one of `asked`.
+/// Parses `SLOT HOST:PORT`. An empty host means the host of `asked`.
 fn redirection(details: &str, asked: &Address) -> Option<Address> {
     let (host, port) = details.split_ascii_whitespace().nth(1)?.rsplit_once(':')?;
     let host = if host.is_empty() { &asked.host } else { host };

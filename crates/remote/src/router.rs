@@ -1,7 +1,7 @@
 //! Sends commands to the servers of their slots, all commands for one server in one batch.
 //!
-//! The client library also has connections to whole clusters. While it looks for a lost server, it
-//! stops the requests to all others; here the servers are independent.
+//! The client library's own cluster connection is not used: while it searches for a lost server, it
+//! holds back the requests to all others.
 
 use crate::link::{Connector, Helper};
 use crate::node::Node;
@@ -19,8 +19,9 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 const REDIRECTIONS: usize = 4;
-/// Timeout of a query for the topology, and of further answers after the first one.
+/// Timeout of a query for the topology.
 const TOPOLOGY_TIMEOUT: Duration = Duration::from_millis(2200);
+/// Timeout of further answers after the first one.
 const TOPOLOGY_AFTER_FIRST: Duration = Duration::from_millis(200);
 const TOPOLOGY_BYTES: u64 = 4 << 20;
 const QUERIES_AT_ONCE: usize = 16;
@@ -81,7 +82,7 @@ impl Known {
 
 impl Router {
     pub(crate) fn new(url: &Url, helper: Option<Helper>) -> Result<Self, Refusal> {
-        let first = url.seeds.first().ok_or_else(|| Refusal::new("no server is given"))?;
+        let first = url.seeds.first().ok_or_else(|| Refusal::new("the URL names no server"))?;
         let topology = Arc::new(Topology::single(first.clone()));
         Ok(Self {
             connector: Arc::new(Connector::new(url, helper)?),
@@ -122,8 +123,8 @@ impl Router {
         self.known().owner(slot).cloned()
     }
 
-    /// Returns the slots whose owner changed since the last call, even for a moment: that owner may
-    /// have acknowledged writes that the previous and the next one do not have.
+    /// Returns the slots whose owner changed since the last call, even temporarily: a temporary
+    /// owner may have acknowledged writes that the other owners lack.
     pub(crate) fn take_changed(&self) -> BTreeSet<u16> {
         std::mem::take(&mut self.known().changed)
     }
@@ -169,7 +170,7 @@ impl Router {
         let Ok(mut refreshed) = timeout_at(until, self.refreshed.lock()).await else {
             return Err(self.no_server_answers());
         };
-        // Another task has queried meanwhile.
+        // Another task has queried the topology meanwhile.
         if refreshed.is_some_and(|at| at >= begun) {
             return Ok(());
         }
@@ -184,26 +185,28 @@ impl Router {
     }
 
     async fn query_topology(&self, until: Instant) -> Result<(), RequestError> {
-        let mut asked: FuturesUnordered<_> = self
+        let mut queries: FuturesUnordered<_> = self
             .servers_to_query()
             .into_iter()
             .map(|address| async move { self.topology_by(&address, until).await })
             .collect();
-        let mut told = Vec::new();
+        let mut answers = Vec::new();
         let mut request_error = None;
         let mut until = until.min(Instant::now() + TOPOLOGY_TIMEOUT);
-        while let Ok(Some(answer)) = timeout_at(until, asked.next()).await {
+        while let Ok(Some(answer)) = timeout_at(until, queries.next()).await {
             match answer {
                 Ok(topology) => {
-                    told.push((topology.signature(), topology));
+                    answers.push((topology.signature(), topology));
                     until = until.min(Instant::now() + TOPOLOGY_AFTER_FIRST);
                 }
                 Err(error) => request_error = Some(error),
             }
         }
-        drop(asked);
-        let say_so = |signature: u64| told.iter().filter(|(other, _)| *other == signature).count();
-        let best = told.iter().max_by_key(|(told, topology)| (say_so(*told), topology.epoch));
+        drop(queries);
+        let votes =
+            |signature: u64| answers.iter().filter(|(other, _)| *other == signature).count();
+        let best =
+            answers.iter().max_by_key(|(answers, topology)| (votes(*answers), topology.epoch));
         let Some(topology) = best.map(|(_, topology)| topology.clone()) else {
             return Err(request_error.unwrap_or_else(|| self.no_server_answers()));
         };
@@ -216,7 +219,7 @@ impl Router {
         Ok(())
     }
 
-    /// Returns some of all servers, different ones each time.
+    /// Returns at most [`QUERIES_AT_ONCE`] servers, beginning with another one each time.
     fn servers_to_query(&self) -> Vec<Address> {
         let topology = self.topology();
         let mut all: Vec<Address> = topology.members.iter().map(|m| m.address.clone()).collect();
@@ -241,7 +244,7 @@ impl Router {
         let text = match &answers[0] {
             Value::ServerError(error) => {
                 let request_error = RequestError::from_answer(address, error);
-                note(&node, Some(&request_error));
+                record_service(&node, Some(&request_error));
                 return Err(request_error);
             }
             value => redis::from_redis_value_ref::<String>(value).ok(),
@@ -253,8 +256,8 @@ impl Router {
             })
     }
 
-    /// Sends each request once and follows redirections. Returns the answers in order. Either all
-    /// commands of a request were executed, or its error is that of the first one that was not.
+    /// Sends each request once and follows redirections. Returns the answers in order. The answer
+    /// is an error if any command of the request failed: the first such error.
     pub(crate) async fn once(&self, requests: Vec<Request>, until: Instant) -> Vec<Answer> {
         let mut answers: Vec<Answer> = requests
             .iter()
@@ -263,10 +266,10 @@ impl Router {
                 None => Err(RequestError::NoOwner { slot: request.slot }),
             })
             .collect();
-        let mut left: Vec<(usize, Request)> = requests.into_iter().enumerate().collect();
+        let mut pending: Vec<(usize, Request)> = requests.into_iter().enumerate().collect();
         for _ in 0..REDIRECTIONS {
             let mut groups: HashMap<Address, Vec<Sent>> = HashMap::new();
-            for (index, request) in left.drain(..) {
+            for (index, request) in pending.drain(..) {
                 if let Err(RequestError::Moved { to, only_this_time }) = &answers[index] {
                     let sent = Sent { index, request, is_asking: *only_this_time };
                     groups.entry(to.clone()).or_default().push(sent);
@@ -275,10 +278,10 @@ impl Router {
             if groups.is_empty() {
                 break;
             }
-            let asked = groups
+            let sent = groups
                 .into_iter()
                 .map(|(address, group)| async move { self.send_one(&address, group, until).await });
-            for (index, request, answer) in join_all(asked).await.into_iter().flatten() {
+            for (index, request, answer) in join_all(sent).await.into_iter().flatten() {
                 match &answer {
                     Err(RequestError::Moved { to, only_this_time: false }) => {
                         self.known().learn_move(request.slot, to.clone());
@@ -289,14 +292,14 @@ impl Router {
                     _ => {}
                 }
                 answers[index] = answer;
-                left.push((index, request));
+                pending.push((index, request));
             }
         }
         answers
     }
 
-    /// Returns the answers with their requests. Redirected requests get their commands back; the
-    /// commands are long, and redirections are rare.
+    /// Sends requests to one server. Returns them with their answers. Copies the commands back only
+    /// into redirected requests, because commands are long and redirections are rare.
     async fn send_one(
         &self,
         address: &Address,
@@ -334,7 +337,7 @@ impl Router {
                 let own = own.into_iter().skip(skipped).step_by(1 + skipped);
                 request.commands = own.cloned().collect();
             }
-            note(&node, answer.as_ref().err());
+            record_service(&node, answer.as_ref().err());
             (index, request, answer)
         };
         group.into_iter().zip(counts).map(one).collect()
@@ -342,7 +345,7 @@ impl Router {
 }
 
 /// Records whether a server provides any service, according to its answer.
-fn note(node: &Node, request_error: Option<&RequestError>) {
+fn record_service(node: &Node, request_error: Option<&RequestError>) {
     match request_error {
         // A missing answer was already recorded by the code that waited for it.
         Some(RequestError::Unreachable { .. } | RequestError::NoOwner { .. }) => {}
@@ -363,7 +366,7 @@ fn note(node: &Node, request_error: Option<&RequestError>) {
 struct Sent {
     index: usize,
     request: Request,
-    /// The server serves it only after ASKING.
+    /// The server executes each command only after ASKING.
     is_asking: bool,
 }
 

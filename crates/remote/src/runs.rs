@@ -22,7 +22,7 @@ pub struct StoredRun {
     pub extents: u64,
     /// Size of their values, without the server's overhead.
     pub bytes: u64,
-    /// The run's lease; `None` if it has ended, so `gc` removes the run.
+    /// The run's lease. `None` if it has expired; then `gc` removes the run.
     pub lease: Option<Lease>,
 }
 
@@ -30,14 +30,14 @@ pub struct StoredRun {
 pub struct Lease {
     pub host: String,
     pub pid: u64,
-    /// Time until the end, unless it is renewed.
+    /// Time in seconds until the lease expires, unless it is renewed.
     pub seconds_left: u64,
 }
 
 /// Lists all runs.
 ///
 /// # Errors
-/// If a primary does not answer: the list would lack its part.
+/// If a primary does not answer, because the list would lack its runs.
 pub async fn list(url: &Url) -> Result<Vec<StoredRun>, Refusal> {
     list_by(&Router::new(url, None)?).await
 }
@@ -63,7 +63,8 @@ async fn list_by(router: &Router) -> Result<Vec<StoredRun>, Refusal> {
             }
         }
     }
-    // Leases last: every run whose pages were found had taken a lease before.
+    // Reads the leases last. A run takes its lease before it stores pages, so a run that was found
+    // above without a lease has lost it.
     for node in &nodes {
         let mut leases = Vec::new();
         let mut batches = Batches::of(node, "softswap:{*}:*:lease");
@@ -96,40 +97,40 @@ async fn list_by(router: &Router) -> Result<Vec<StoredRun>, Refusal> {
 }
 
 /// Removes the pages of runs without a lease, or of one named run even if it has a lease. Returns
-/// what was removed, or with `only_look` what would be.
+/// the removed runs. With `dry_run` removes nothing.
 ///
 /// # Errors
-/// If a primary does not answer, because it may have a lease; if the named run does not exist.
+/// If a primary does not answer, because it may store a lease, or if the named run does not exist.
 pub async fn collect(
     url: &Url,
     named: Option<&str>,
-    only_look: bool,
+    dry_run: bool,
 ) -> Result<Vec<StoredRun>, Refusal> {
     let router = Router::new(url, None)?;
     let runs = list_by(&router).await?;
-    let gone: Vec<StoredRun> = match named {
+    let selected: Vec<StoredRun> = match named {
         None => runs.into_iter().filter(|run| run.lease.is_none()).collect(),
         Some(name) => runs.into_iter().filter(|run| run.run == name).collect(),
     };
-    if let (Some(name), []) = (named, gone.as_slice()) {
+    if let (Some(name), []) = (named, selected.as_slice()) {
         return Err(Refusal::new(format!(
             "there is no run {name} on {url}; `softswap remote ls` lists them"
         )));
     }
-    if only_look || gone.is_empty() {
-        return Ok(gone);
+    if dry_run || selected.is_empty() {
+        return Ok(selected);
     }
-    let names: BTreeSet<&str> = gone.iter().map(|run| run.run.as_str()).collect();
+    let names: BTreeSet<&str> = selected.iter().map(|run| run.run.as_str()).collect();
     let mut removed = Ok(());
     for node in all_primaries(&router).await? {
         let mut batches = Batches::of(&node, PATTERN);
         while let Some(keys) = batches.next().await? {
-            let is_gone = |key: &String| {
+            let is_selected = |key: &String| {
                 parse_key(key)
                     .is_some_and(|(run, _)| names.contains(format!("{run:016x}").as_str()))
             };
-            removed = removed.and(unlink(&node, keys.into_iter().filter(is_gone)).await);
+            removed = removed.and(unlink(&node, keys.into_iter().filter(is_selected)).await);
         }
     }
-    removed.map(|()| gone)
+    removed.map(|()| selected)
 }

@@ -6,10 +6,9 @@
 //! bytes 16-31  HMAC-SHA256 of run, area, page, generation and contents, cut to 16 bytes
 //! ```
 //!
-//! The key belongs to the run and never leaves this machine. So a stale, truncated, foreign or
-//! forged page is detected. A checksum would only detect accidents. HMAC by `ring`, which the
-//! program contains anyway, takes a few microseconds, little compared with the network. Pages are
-//! not encrypted here; the engine has done that.
+//! The key belongs to the run and never leaves this machine, so stale, truncated, foreign and
+//! forged pages are detected. A checksum would detect only accidents. An HMAC takes a few
+//! microseconds, little compared with the network. Pages are not encrypted here, but by the engine.
 
 use crate::store::{PAGE_BYTES, Page};
 use ring::hmac;
@@ -22,7 +21,7 @@ const TAG_AT: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Good,
-    /// Nothing, or zeroes from the server.
+    /// The server returned no data or zeroes.
     Nothing,
     /// The page of another generation.
     OtherGeneration(u64),
@@ -73,9 +72,9 @@ impl Sealer {
         context.update(&generation.to_le_bytes());
         context.update(contents);
         let mut tag = [0; HEADER_BYTES - TAG_AT];
-        let whole = context.sign();
+        let full_tag = context.sign();
         let length = tag.len();
-        tag.copy_from_slice(&whole.as_ref()[..length]);
+        tag.copy_from_slice(&full_tag.as_ref()[..length]);
         tag
     }
 
@@ -93,7 +92,7 @@ impl Sealer {
         self.tag(u64::MAX, 0, bytes)
     }
 
-    /// Checks that `sealed` is that page of that generation.
+    /// Checks that `sealed` is the page `page` in the generation `generation`.
     pub(crate) fn check(&self, page: u64, generation: u64, sealed: &[u8]) -> Found {
         match self.generation(page, sealed) {
             Ok(found) if found == generation => Found::Good,
@@ -102,7 +101,7 @@ impl Sealer {
         }
     }
 
-    /// Returns the generation of a page that this run wrote there.
+    /// Returns the generation of a sealed page; an error if this run never wrote it as page `page`.
     pub(crate) fn generation(&self, page: u64, sealed: &[u8]) -> Result<u64, Found> {
         if sealed.len() != SEALED_BYTES {
             return Err(Found::Nothing);

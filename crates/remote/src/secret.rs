@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 pub const VARIABLE: &str = "SOFTSWAP_REMOTE_PASSWORD";
 
-/// Maximum number of bytes of the first line of a password file.
+/// Bytes of a password file that are read.
 const MAX_BYTES: u64 = 64 << 10;
 
 /// Source of the password. Its debug output omits the password.
@@ -44,7 +44,7 @@ impl fmt::Debug for Password {
 }
 
 impl Password {
-    /// Returns the password of the environment, if there is one.
+    /// Returns the password from [`VARIABLE`] in the environment, if it is set and not empty.
     #[must_use]
     pub fn from_environment() -> Self {
         match std::env::var(VARIABLE) {
@@ -59,7 +59,10 @@ impl Password {
     /// If there is no terminal.
     pub fn prompted(what: &str) -> Result<Self, Refusal> {
         let no_terminal = |error: &dyn fmt::Display| {
-            Refusal::new(format!("there is no terminal to ask for the password: {error}"))
+            Refusal::new(format!(
+                "there is no terminal to ask for the password ({error}): set {VARIABLE}, or name a \
+                 file by password-file="
+            ))
         };
         let terminal = std::fs::OpenOptions::new().read(true).write(true).open("/dev/tty");
         let mut terminal = terminal.map_err(|error| no_terminal(&error))?;
@@ -77,7 +80,7 @@ impl Password {
         Ok(Self::Given(Zeroizing::new(line.trim_end_matches(['\r', '\n']).to_string())))
     }
 
-    /// Returns the present password; `None` if there is none.
+    /// Returns the current password; `None` if the login needs none.
     pub fn read(&self) -> Result<Option<Zeroizing<String>>, Refusal> {
         match self {
             Self::None => Ok(None),
@@ -92,7 +95,7 @@ impl Password {
                 let line = text.lines().next().unwrap_or_default();
                 if line.is_empty() {
                     return Err(Refusal::new(format!(
-                        "there is no password in the first line of {}",
+                        "there is no password in the first line of {}: store it there",
                         path.display()
                     )));
                 }

@@ -1,6 +1,6 @@
-//! Serves the request queue by a store, many requests at a time.
+//! Serves the request queue with a store, many requests at a time.
 //!
-//! Requests for one page are served one after the other, in the order in which they were taken up: a
+//! Requests for one page are served one after the other, in the order in which they were claimed. A
 //! client submits the next one only after the answer or its timeout. Areas of dead processes are
 //! removed. The helper runs until `softswap run` and all processes of its tree have exited.
 
@@ -28,7 +28,7 @@ const EXIT_CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
 const _: () = assert!(MAX_NUMBER.leading_zeros() >= MAX_AREA_PAGES.trailing_zeros());
 
 /// Returns the number of an area's page in the store.
-fn global(area: u64, page: u64) -> Option<u64> {
+fn store_page(area: u64, page: u64) -> Option<u64> {
     let is_within = (1..=MAX_NUMBER).contains(&area) && page < MAX_AREA_PAGES;
     is_within.then(|| area * MAX_AREA_PAGES + page)
 }
@@ -45,22 +45,22 @@ enum Task {
 }
 
 impl Task {
-    /// Returns its pages in ranges, or `None` if there are no such pages.
+    /// Returns the task's pages as ranges; `None` if a page number is out of range.
     fn ranges(&self) -> Option<Vec<Range<u64>>> {
         match self {
             Task::Removal(area) => {
-                let first = global(area.number, 0)?;
+                let first = store_page(area.number, 0)?;
                 Some(one(first..first + area.pages))
             }
             Task::Job(job) if job.operation == Operation::Discard => {
                 let (first, last) = (job.pages.first()?.number, job.pages.last()?.number);
-                let (first, last) = (global(job.area, first)?, global(job.area, last)?);
+                let (first, last) = (store_page(job.area, first)?, store_page(job.area, last)?);
                 Some(one(first..last + 1))
             }
             Task::Job(job) => {
                 let mut ranges: Vec<Range<u64>> = Vec::new();
                 for page in &job.pages {
-                    let number = global(job.area, page.number)?;
+                    let number = store_page(job.area, page.number)?;
                     match ranges.last_mut().filter(|range| range.end == number) {
                         Some(range) => range.end += 1,
                         None => ranges.push(number..number + 1),
@@ -72,14 +72,15 @@ impl Task {
     }
 }
 
-fn meet(some: &[Range<u64>], others: &[Range<u64>]) -> bool {
-    let meets = |one: &Range<u64>| {
+fn overlap(some: &[Range<u64>], others: &[Range<u64>]) -> bool {
+    let overlaps = |one: &Range<u64>| {
         others.iter().any(|other| one.start < other.end && other.start < one.end)
     };
-    some.iter().any(meets)
+    some.iter().any(overlaps)
 }
 
-/// Serves until no process can submit a request. `run_ends` completes when `softswap run` has exited.
+/// Serves until no process can submit a request. `run_ends` completes when `softswap run` has
+/// exited.
 ///
 /// # Errors
 /// If the thread that waits for requests cannot be started.
@@ -101,7 +102,7 @@ pub async fn serve<S: PageStore + 'static>(
         removed: HashSet::new(),
     };
     let mut run_ends = pin!(run_ends);
-    let (mut has_run, mut unused_since) = (true, None);
+    let (mut is_run_alive, mut unused_since) = (true, None);
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut from = 0;
@@ -111,15 +112,15 @@ pub async fn serve<S: PageStore + 'static>(
             server.begin(Task::Job(job));
         }
         tokio::select! {
-            () = watcher.is_notified.notified() => {}
+            () = watcher.notify.notified() => {}
             Some(done) = server.tasks.join_next(), if !server.tasks.is_empty() => {
                 // Every task completes: a panic aborts the helper ([`crate::helper`]).
                 done.into_iter().for_each(|done| server.end(done));
             }
-            () = &mut run_ends, if has_run => has_run = false,
+            () = &mut run_ends, if is_run_alive => is_run_alive = false,
             _ = tick.tick() => {
                 server.check();
-                unused_since = match has_run || server.is_used() {
+                unused_since = match is_run_alive || server.is_used() {
                     true => None,
                     false => unused_since.or_else(|| Some(Instant::now())),
                 };
@@ -149,7 +150,7 @@ struct Server<S> {
 /// A completed task, whose pages are not busy any more.
 struct Done {
     number: u64,
-    /// Area that it removed.
+    /// The area that the task removed.
     removed: Option<DeadArea>,
 }
 
@@ -157,13 +158,15 @@ impl<S: PageStore + 'static> Server<S> {
     /// Starts a task, or queues it behind those for the same pages.
     fn begin(&mut self, task: Task) {
         let Some(ranges) = task.ranges() else {
-            return self.refuse(&task, "there is no such page");
+            return self.refuse(&task, "a page number is out of range");
         };
         if matches!(&task, Task::Job(job) if self.removed.contains(&job.area)) {
-            return self.refuse(&task, "no process has the area any more");
+            return self.refuse(&task, "the area was removed, because its process has exited");
         }
-        let waits = |other: &Task| other.ranges().is_some_and(|other| meet(&ranges, &other));
-        if self.busy.iter().any(|(_, busy)| meet(&ranges, busy)) || self.waiting.iter().any(waits) {
+        let waits = |other: &Task| other.ranges().is_some_and(|other| overlap(&ranges, &other));
+        if self.busy.iter().any(|(_, busy)| overlap(&ranges, busy))
+            || self.waiting.iter().any(waits)
+        {
             self.waiting.push_back(task);
             return;
         }
@@ -173,7 +176,7 @@ impl<S: PageStore + 'static> Server<S> {
         self.tasks.spawn(async move {
             let removed = match task {
                 Task::Job(job) => {
-                    let (outcome, content) = carry_out(&*store, &job, ranges).await;
+                    let (outcome, content) = execute(&*store, &job, ranges).await;
                     queue.answer(&job, &outcome, content.as_flattened());
                     None
                 }
@@ -209,10 +212,10 @@ impl<S: PageStore + 'static> Server<S> {
             let is_same = |task: &Task| matches!(task, Task::Removal(other) if other.at == area.at);
             let task = Task::Removal(area);
             let ranges = task.ranges().unwrap_or_default();
-            let is_busy = self.busy.iter().any(|(_, busy)| meet(&ranges, busy));
+            let is_busy = self.busy.iter().any(|(_, busy)| overlap(&ranges, busy));
             match ranges.iter().all(Range::is_empty) {
                 true => self.areas.forget(&area),
-                // Its last request or its removal is in progress.
+                // A request for the area or its removal is in progress.
                 false if is_busy || self.waiting.iter().any(is_same) => {}
                 false => self.begin(task),
             }
@@ -224,14 +227,14 @@ impl<S: PageStore + 'static> Server<S> {
         self.areas.has_tree() || self.areas.has_living()
     }
 
-    /// Returns true if nothing is left to remove, or it took too long.
+    /// Returns true if no area remains to be removed, or the removal has timed out.
     fn is_done(&self, unused: Duration) -> bool {
         (!self.areas.has_any() && self.tasks.is_empty()) || unused > EXIT_CLEANUP_TIMEOUT
     }
 }
 
-/// Carries out a job, with all ranges of its pages at once.
-async fn carry_out<S: PageStore>(
+/// Executes a job, all ranges of its pages in parallel.
+async fn execute<S: PageStore>(
     store: &S,
     job: &Job,
     ranges: Vec<Range<u64>>,
@@ -277,7 +280,7 @@ async fn carry_out<S: PageStore>(
 
 fn outcome_of(mut error: StoreError) -> Outcome {
     if let StoreError::Lost { page, .. } = &mut error {
-        // Its number in the area, as the client knows it.
+        // Restores the number within the area, which the client knows.
         *page %= MAX_AREA_PAGES;
     }
     match error {
@@ -289,17 +292,17 @@ fn outcome_of(mut error: StoreError) -> Outcome {
     }
 }
 
-/// Thread that waits for requests: tokio cannot wait for a futex.
+/// Thread that waits for requests, because tokio cannot wait for a futex.
 struct Watcher {
     queue: RequestQueue,
-    is_notified: Arc<Notify>,
+    notify: Arc<Notify>,
     ends: Arc<AtomicBool>,
 }
 
 impl Watcher {
     fn start(queue: RequestQueue) -> io::Result<Watcher> {
-        let watcher = Watcher { queue, is_notified: Arc::default(), ends: Arc::default() };
-        let (is_notified, ends) = (Arc::clone(&watcher.is_notified), Arc::clone(&watcher.ends));
+        let watcher = Watcher { queue, notify: Arc::default(), ends: Arc::default() };
+        let (notify, ends) = (Arc::clone(&watcher.notify), Arc::clone(&watcher.ends));
         let mut seen = queue.notifications();
         std::thread::Builder::new().name("softswap-queue".into()).spawn(move || {
             while !ends.load(Relaxed) {
@@ -307,7 +310,7 @@ impl Watcher {
                 let now = queue.notifications();
                 if now != seen {
                     seen = now;
-                    is_notified.notify_one();
+                    notify.notify_one();
                 }
             }
         })?;

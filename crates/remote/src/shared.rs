@@ -28,16 +28,16 @@ pub(crate) struct Shared {
     pub(crate) sealer: Sealer,
     pub(crate) keys: Keys,
     placement: RwLock<Placement>,
-    /// For each extent that may be stored, a bit for each page that may be; 0 if it must be
-    /// removed.
+    /// Extents that may be stored, each with a bit for every page that may be stored in it. The
+    /// upkeep removes an extent with the value 0.
     live: Mutex<BTreeMap<u64, u32>>,
     /// Held for reading while an extent's pages are read or written; for writing while the extent
     /// is removed or moved.
     locks: Vec<tokio::sync::RwLock<()>>,
     /// A primary was missing during the search for stored extents, so there may be others.
     pub(crate) may_have_more: AtomicBool,
-    /// How many further late reads name their keys. Limited, because the engine keeps every
-    /// distinct text.
+    /// Number of further read timeouts whose error names the keys. Limited, because the engine
+    /// stores every distinct error text.
     keyed: AtomicU32,
     /// Extents of which a copy may lack pages even if its length is right; the upkeep completes
     /// them.
@@ -83,10 +83,11 @@ impl Shared {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that these pages of an extent may be stored. Returns true if other pages were
-    /// already.
+    /// Records that these pages of an extent may be stored. Returns true if the extent already had
+    /// pages.
     pub(crate) fn note_stored(&self, extent: u64, pages: u32) -> bool {
-        // An unknown extent may have other pages, which must not be removed with these.
+        // An extent that the search missed may have other pages, which must not be removed with
+        // these.
         let others = if self.may_have_more.load(Ordering::Relaxed) { ALL } else { 0 };
         let mut live = self.live();
         let Some(stored) = live.get_mut(&extent) else {
@@ -112,8 +113,8 @@ impl Shared {
     }
 
     pub(crate) fn may_name_keys(&self) -> bool {
-        let less = |left: u32| left.checked_sub(1);
-        self.keyed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+        let decrement = |count: u32| count.checked_sub(1);
+        self.keyed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decrement).is_ok()
     }
 
     fn doubtful(&self) -> MutexGuard<'_, BTreeSet<u64>> {
@@ -163,8 +164,8 @@ impl Shared {
         Ok(held)
     }
 
-    /// Locks those of these extents that are unused. Waiting for the others would block all later
-    /// users.
+    /// Locks those of these extents that no task has locked. Does not wait for the others, because
+    /// a waiting writer blocks all later readers.
     pub(crate) fn lock_unused(&self, extents: &[u64]) -> (Vec<u64>, Vec<RwLockWriteGuard<'_, ()>>) {
         let mut locks = BTreeMap::new();
         let is_free = |extent: &u64| {
@@ -180,15 +181,17 @@ impl Shared {
         Instant::now() + self.url.deadline
     }
 
-    pub(crate) fn too_late(&self, troubles: &[RequestError], keys: Vec<String>) -> StoreError {
-        let mut nodes: Vec<String> = troubles.iter().map(RequestError::node).collect();
+    pub(crate) fn too_late(&self, errors: &[RequestError], keys: Vec<String>) -> StoreError {
+        let mut nodes: Vec<String> = errors.iter().map(RequestError::node).collect();
         nodes.sort();
         nodes.dedup();
         if nodes.is_empty() {
             nodes.push("the cluster".into());
         }
-        let last =
-            troubles.last().map_or_else(|| "other work went first".into(), RequestError::reason);
+        let last = errors.last().map_or_else(
+            || "other requests held the locks of these pages".into(),
+            RequestError::reason,
+        );
         StoreError::Deadline { nodes, keys, deadline: self.url.deadline, last }
     }
 
@@ -214,9 +217,9 @@ impl Shared {
         RequestError::Busy { node, reason }
     }
 
-    /// Executes writes and retries each until it is accepted or the deadline has passed, always at
-    /// the present owner of its slot. `request` creates a write from its number and the number of
-    /// tries.
+    /// Executes writes and retries each until it is accepted or the deadline has passed, at the
+    /// current owner of its slot. `request` creates a write from its index and the number of
+    /// earlier tries.
     pub(crate) async fn carry_out(
         &self,
         count: usize,
@@ -224,16 +227,16 @@ impl Shared {
         request: impl Fn(usize, u32) -> Request,
         is_accepted: impl Fn(&[Value]) -> Result<(), Unwritten>,
     ) -> Result<(), StoreError> {
-        let mut left: Vec<usize> = (0..count).collect();
+        let mut pending: Vec<usize> = (0..count).collect();
         let mut before = Vec::new();
         for tries in 0.. {
             let requests: Vec<Request> =
-                left.iter().map(|number| request(*number, tries)).collect();
+                pending.iter().map(|number| request(*number, tries)).collect();
             let slots: Vec<u16> = requests.iter().map(|request| request.slot).collect();
             let answers = self.router.once(requests, until).await;
-            let mut troubles = Vec::new();
-            let mut again = Vec::new();
-            for ((number, slot), answer) in left.iter().zip(slots).zip(answers) {
+            let mut errors = Vec::new();
+            let mut retries = Vec::new();
+            for ((number, slot), answer) in pending.iter().zip(slots).zip(answers) {
                 let request_error = match answer.map(|values| is_accepted(&values)) {
                     Ok(Ok(())) => {
                         self.router.note_written(slot);
@@ -245,20 +248,20 @@ impl Shared {
                 if let Some(error) = request_error.final_error() {
                     return Err(error);
                 }
-                troubles.push(request_error);
-                again.push(*number);
+                errors.push(request_error);
+                retries.push(*number);
             }
-            if again.is_empty() {
+            if retries.is_empty() {
                 return Ok(());
             }
-            left = again;
-            // A try that the deadline interrupted does not explain the failure.
+            pending = retries;
+            // The deadline cut this attempt short, so report the errors of the previous attempt.
             let is_cut_off = Instant::now() >= until && !before.is_empty();
-            let troubles = if is_cut_off { before } else { troubles };
+            let errors = if is_cut_off { before } else { errors };
             if !self.pause(tries, until).await {
-                return Err(self.too_late(&troubles, Vec::new()));
+                return Err(self.too_late(&errors, Vec::new()));
             }
-            before = troubles;
+            before = errors;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use bytesize::ByteSize;
 
-/// Larger sizes are taken for typing errors.
+/// Limit on sizes; larger ones are rejected as typing errors.
 const MAX_BYTES: u64 = 1 << 56;
 
 /// Parses `512M`, `2GiB`, `1.5G`, `500MB`, `1048576`.
@@ -13,8 +13,10 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     };
     match full.parse::<ByteSize>() {
         Ok(size) if (1..=MAX_BYTES).contains(&size.as_u64()) => Ok(size.as_u64()),
-        Ok(size) if size.as_u64() > MAX_BYTES => Err(format!("at most {}", bytes(MAX_BYTES))),
-        _ => Err("not a size; give a number with a unit, such as 512M or 2GiB".into()),
+        Ok(size) if size.as_u64() > MAX_BYTES => {
+            Err(format!("must be at most {}", bytes(MAX_BYTES)))
+        }
+        _ => Err("not a size; use a number with a unit, such as 512M or 2GiB".into()),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 pub const PAGE_BYTES: usize = 4096;
 
-/// One page as the engine provides it: sealed, if the engine seals.
+/// A page as the engine passes it: encrypted, unless encryption is disabled.
 pub type Page = [u8; PAGE_BYTES];
 
 /// Stores the pages of one area, numbered from 0.
@@ -21,7 +21,7 @@ pub type Page = [u8; PAGE_BYTES];
 pub trait PageStore: Send + Sync {
     /// Stores `pages[i]` as page `first_page + i` of generation `generations[i]`.
     ///
-    /// Returns `Ok` once every page is stored as the store promises. After an error each page may
+    /// Returns `Ok` once every page is stored in all copies. After an error each page may
     /// be written or not, and its previous content may be lost: the caller keeps the page, and
     /// writes it again under a higher generation.
     fn write(
@@ -60,7 +60,7 @@ pub enum StoreError {
     /// No answer in time. The pages may be stored nevertheless, and a retry may succeed. The keys
     /// are those of a page to read.
     #[error(
-        "{nodes} did not complete the request within {deadline:?}{}: {last}", about(.keys),
+        "{nodes} did not complete the request within {deadline:?}{}: {last}", for_keys(.keys),
         nodes = .nodes.join(", ")
     )]
     Deadline { nodes: Vec<String>, keys: Vec<String>, deadline: Duration, last: String },
@@ -69,8 +69,8 @@ pub enum StoreError {
     Refused { node: String, reason: String },
 }
 
-fn about(keys: &[String]) -> String {
-    if keys.is_empty() { String::new() } else { format!(" about {}", keys.join(" or ")) }
+fn for_keys(keys: &[String]) -> String {
+    if keys.is_empty() { String::new() } else { format!(" for {}", keys.join(" or ")) }
 }
 
 impl StoreError {

@@ -11,7 +11,7 @@ const NO_OWNER: u16 = u16::MAX;
 pub(crate) struct Member {
     pub(crate) address: Address,
     pub(crate) is_primary: bool,
-    /// The majority considers it dead.
+    /// The majority of the primaries considers the server dead.
     pub(crate) is_failed: bool,
     /// The server answers reads, but has accepted no writes for some time.
     pub(crate) is_unwritable: bool,
@@ -38,8 +38,8 @@ impl Topology {
         Self { members, owners: vec![0; SLOTS], epoch: 0 }
     }
 
-    /// Parses the answer of `CLUSTER NODES`; `None` if it is something else. `asked` is the server
-    /// that answered, because it may not know its own address.
+    /// Parses the answer of `CLUSTER NODES`; `None` if it is invalid. `asked` is the address of the
+    /// server that answered: its own line may lack the host.
     ///
     /// A line: `ID HOST:PORT@BUS[,NAME] FLAGS MASTER PING PONG EPOCH LINK SLOT...`
     pub(crate) fn parse(text: &str, asked: &Address, prefer_names: bool) -> Option<Self> {
@@ -71,7 +71,7 @@ impl Topology {
         (!topology.members.is_empty()).then_some(topology)
     }
 
-    /// Returns a hash that is equal for equal ownership, in any order of the servers.
+    /// Returns a hash of the slots' owners that does not depend on the order of the servers.
     pub(crate) fn signature(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (slot, pair) in (1..).zip(self.owners.windows(2)) {
@@ -91,19 +91,19 @@ impl Topology {
 
     /// Returns the working primaries with slots, each with its slots.
     pub(crate) fn primaries(&self) -> Vec<(&Member, Vec<u16>)> {
-        self.owners_that(Member::is_usable)
+        self.owners_where(Member::is_usable)
     }
 
     pub(crate) fn owners(&self) -> Vec<(&Member, Vec<u16>)> {
-        self.owners_that(|_| true)
+        self.owners_where(|_| true)
     }
 
     /// Returns the failed primaries that still have slots. After a failover a primary has none.
     pub(crate) fn missing_primaries(&self) -> Vec<&Member> {
-        self.owners_that(|member| member.is_failed).into_iter().map(|(member, _)| member).collect()
+        self.owners_where(|member| member.is_failed).into_iter().map(|(member, _)| member).collect()
     }
 
-    fn owners_that(&self, is_so: impl Fn(&Member) -> bool) -> Vec<(&Member, Vec<u16>)> {
+    fn owners_where(&self, accepts: impl Fn(&Member) -> bool) -> Vec<(&Member, Vec<u16>)> {
         let mut found: Vec<(&Member, Vec<u16>)> =
             self.members.iter().map(|member| (member, Vec::new())).collect();
         for (slot, owner) in (0..).zip(&self.owners) {
@@ -111,7 +111,7 @@ impl Topology {
                 slots.push(slot);
             }
         }
-        found.retain(|(member, slots)| member.is_primary && is_so(member) && !slots.is_empty());
+        found.retain(|(member, slots)| member.is_primary && accepts(member) && !slots.is_empty());
         found
     }
 }
@@ -179,8 +179,8 @@ mod tests {
                     b1 10.0.0.2:7001@17001 master,fail - 0 0 2 connected 8192 8194-16383\n\
                     c1 10.0.0.3:7002@17002,x slave b1 0 0 9 connected\n\
                     d1 :0@0 master,noaddr - 0 0 1 disconnected\n";
-        let asked = Address { host: "h".into(), port: 1 };
-        let topology = Topology::parse(text, &asked, false).unwrap();
+        let server = Address { host: "h".into(), port: 1 };
+        let topology = Topology::parse(text, &server, false).unwrap();
         assert_eq!((topology.members.len(), topology.epoch), (3, 9));
         assert_eq!(topology.owner(8191).unwrap().address.to_string(), "h:7000");
         assert_eq!(topology.owner(8193), None);
@@ -193,14 +193,14 @@ mod tests {
         let after = text.replace(" 8192 8194-16383", "");
         let after =
             after.replace("slave b1 0 0 9 connected", "master - 0 0 9 connected 8192-16383");
-        let after = Topology::parse(&after, &asked, false).unwrap();
+        let after = Topology::parse(&after, &server, false).unwrap();
         assert_eq!((after.primaries().len(), after.missing_primaries().len()), (2, 0));
-        let others: Vec<&str> = text.lines().rev().collect();
-        let other = Topology::parse(&others.join("\n"), &asked, false).unwrap();
-        assert_eq!(other.signature(), topology.signature());
-        let moved = Topology::parse(&text.replace("0-8191", "0-8190"), &asked, false).unwrap();
+        let reversed: Vec<&str> = text.lines().rev().collect();
+        let reordered = Topology::parse(&reversed.join("\n"), &server, false).unwrap();
+        assert_eq!(reordered.signature(), topology.signature());
+        let moved = Topology::parse(&text.replace("0-8191", "0-8190"), &server, false).unwrap();
         assert_ne!(moved.signature(), topology.signature());
-        let named = Topology::parse(text, &asked, true).unwrap();
+        let named = Topology::parse(text, &server, true).unwrap();
         assert_eq!(named.members[2].address.host, "x");
         for bad in [
             "",
@@ -209,7 +209,7 @@ mod tests {
             "a h:1@2 master - 0 0 1 up 0-99999",
             "a h:1@2 master - 0 0 1 up 0-18446744073709551615",
         ] {
-            assert!(Topology::parse(bad, &asked, false).is_none(), "{bad}");
+            assert!(Topology::parse(bad, &server, false).is_none(), "{bad}");
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Background upkeep: keeps both copies of every page complete and apart, and renews the lease.
+//! Background upkeep: keeps the copies of every page complete and on different primaries, and
+//! renews the lease.
 
-use crate::copies::{Put, is_written, read_request, whole_request, write_request};
+use crate::copies::{Put, full_length_request, is_written, read_request, write_request};
 use crate::placement::{EXTENT_BYTES, GROUPS, PAGES, Placement, group_of};
 use crate::router::Request;
 use crate::seal::SEALED_BYTES;
@@ -15,8 +16,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// How long a lost primary may take to get a successor, or an unwritable one to recover; then its
-/// copies get other slots.
+/// Time for a failed primary to get a successor, or for an unwritable one to recover. After this
+/// time its copies get other slots.
 const SUCCESSOR_WITHIN: Duration = Duration::from_secs(3);
 const EACH_WITHIN: Duration = Duration::from_secs(2);
 /// Extents completed at a time; reads and writes continue meanwhile.
@@ -25,7 +26,7 @@ const COMPLETED_AT_ONCE: usize = 8;
 const CHECKED_PER_SECOND: usize = 512;
 
 pub(crate) struct Upkeep {
-    /// Time since which a group has a misplaced copy.
+    /// Time since which a copy is misplaced, by group and copy.
     misplaced_since: HashMap<(usize, usize), Instant>,
     /// Version of the last table sent to any server, so that no two tables share a version.
     last_version: u64,
@@ -71,7 +72,7 @@ impl Upkeep {
         }
     }
 
-    /// Gives misplaced copies another slot, and moves them there.
+    /// Assigns other slots to misplaced copies, and copies their extents there.
     async fn replace(&mut self, shared: &Shared) {
         let topology = shared.router.writable_topology();
         let mut placement = shared.placement();
@@ -79,7 +80,7 @@ impl Upkeep {
         self.misplaced_since
             .retain(|at, _| misplaced.iter().any(|(group, copy, _)| *at == (*group, *copy)));
         let now = Instant::now();
-        let due: Vec<_> = misplaced
+        let moves: Vec<_> = misplaced
             .into_iter()
             .filter(|(group, copy, _)| {
                 let since = *self.misplaced_since.entry((*group, *copy)).or_insert(now);
@@ -88,13 +89,13 @@ impl Upkeep {
                 !is_lost || now >= since + SUCCESSOR_WITHIN
             })
             .collect();
-        if !due.is_empty() {
+        if !moves.is_empty() {
             self.last_version = self.last_version.max(placement.version) + 1;
             placement.version = self.last_version;
-            for (group, copy, slot) in due {
+            for (group, copy, slot) in moves {
                 placement.groups[group].move_copy(copy, slot);
             }
-            // A restarted helper must know the table before anything is written there.
+            // Stored before any write to the new slots, so that a restarted helper finds them.
             if !shared.put_placement(&placement).await {
                 return;
             }
@@ -108,44 +109,43 @@ impl Upkeep {
             for extent in self.complete_all(shared, extents).await {
                 moving.remove(&group_of(extent));
             }
-            // Extents known only to a missing primary may have to move, too.
+            // A primary that was missing during the search may have more extents to move.
             if !shared.may_have_more.load(Ordering::Relaxed) {
                 shared.change_placement(|current| {
                     moving.iter().for_each(|group| current.groups[*group].finish_move());
                 });
             }
         }
-        self.clear_left(shared).await;
+        self.remove_obsolete(shared).await;
     }
 
-    /// Removes obsolete copies on servers that answer. A server that recovers much later may still
-    /// have some.
-    async fn clear_left(&mut self, shared: &Shared) {
+    /// Removes the obsolete copies of groups whose servers of such copies all accept writes.
+    async fn remove_obsolete(&mut self, shared: &Shared) {
         let placement = shared.placement();
         let answer = |group: &usize| {
-            let left = &placement.groups[*group].left;
-            !left.is_empty() && left.iter().all(|slot| shared.router.takes_writes(*slot))
+            let obsolete = &placement.groups[*group].obsolete;
+            !obsolete.is_empty() && obsolete.iter().all(|slot| shared.router.takes_writes(*slot))
         };
         let mut clear: BTreeSet<usize> = (0..GROUPS).filter(answer).collect();
         if clear.is_empty() {
             return;
         }
-        let is_left = |extent: &u64| clear.contains(&group_of(*extent));
-        let extents: Vec<u64> = shared.live().keys().copied().filter(is_left).collect();
+        let is_obsolete = |extent: &u64| clear.contains(&group_of(*extent));
+        let extents: Vec<u64> = shared.live().keys().copied().filter(is_obsolete).collect();
         for extents in extents.chunks(CHECKED_PER_SECOND) {
             let copies = extents.iter().flat_map(|extent| {
-                let left = &placement.groups[group_of(*extent)].left;
-                left.iter().map(|slot| (*extent, *slot))
+                let obsolete = &placement.groups[group_of(*extent)].obsolete;
+                obsolete.iter().map(|slot| (*extent, *slot))
             });
             let remaining = shared.unlink_copies(copies.collect(), EACH_WITHIN).await;
             remaining.into_iter().for_each(|extent| _ = clear.remove(&group_of(extent)));
         }
         shared.change_placement(|current| {
-            clear.iter().for_each(|group| current.groups[*group].left.clear());
+            clear.iter().for_each(|group| current.groups[*group].obsolete.clear());
         });
     }
 
-    /// Marks groups with a copy on another server than before, or on a restarted one.
+    /// Marks groups for comparison if the server of a copy has changed or restarted.
     fn note_changes(&mut self, shared: &Shared) {
         let has_restarted = |primary: &Address| shared.router.node(primary).take_restart();
         let restarted: BTreeSet<Address> =
@@ -165,9 +165,9 @@ impl Upkeep {
         }
     }
 
-    /// Compares copies page by page if another server took over a slot, because it may have missed
-    /// writes; if a server was restarted, because it may have loaded old content; and if an extent
-    /// is doubtful. All lengths may be right in these cases.
+    /// Compares copies page by page in three cases, in which all lengths may be right: a slot has a
+    /// new owner, which may have missed writes; a restarted server may have loaded old content; an
+    /// extent is doubtful.
     async fn compare(&mut self, shared: &Shared) {
         self.note_changes(shared);
         let groups = std::mem::take(&mut self.to_compare);
@@ -177,12 +177,12 @@ impl Upkeep {
             let differs = |extent: &u64| groups.contains(&group_of(*extent));
             differing.extend(shared.stored_extents().into_iter().filter(differs));
         }
-        let left = self.complete_all(shared, differing.into_iter().collect()).await;
-        shared.note_doubtful(left.into_iter());
+        let incomplete_extents = self.complete_all(shared, differing.into_iter().collect()).await;
+        shared.note_doubtful(incomplete_extents.into_iter());
     }
 
-    /// Checks that both copies of extents exist: of some each time, of all after a problem was
-    /// found.
+    /// Checks that all copies exist: of [`CHECKED_PER_SECOND`] extents, or of all extents after a
+    /// problem was found.
     async fn check(&mut self, shared: &Shared) {
         let extents = shared.stored_extents();
         if extents.is_empty() {
@@ -195,63 +195,64 @@ impl Upkeep {
         let count = if is_alarmed { extents.len() } else { CHECKED_PER_SECOND.min(extents.len()) };
         let start = self.next_extent % extents.len();
         self.next_extent = start + count;
-        let looked_at: Vec<u64> = extents.iter().cycle().skip(start).take(count).copied().collect();
-        for extents in looked_at.chunks(CHECKED_PER_SECOND) {
+        let checked: Vec<u64> = extents.iter().cycle().skip(start).take(count).copied().collect();
+        for extents in checked.chunks(CHECKED_PER_SECOND) {
             let incomplete = incomplete(shared, extents).await;
             if !incomplete.is_empty() {
                 // A server that has lost pages has lost the lease and the table, too.
                 self.lease_due = Instant::now();
             }
-            let left = self.complete_all(shared, incomplete).await;
-            self.is_alarmed |= !left.is_empty();
-            shared.note_doubtful(left.into_iter());
+            let incomplete_extents = self.complete_all(shared, incomplete).await;
+            self.is_alarmed |= !incomplete_extents.is_empty();
+            shared.note_doubtful(incomplete_extents.into_iter());
         }
     }
 
-    /// Completes extents, a few at a time, and renews the lease in between. Returns those for which
-    /// a server failed.
+    /// Completes extents, a few at a time, and renews the lease in between. Returns those that may
+    /// still be incomplete.
     async fn complete_all(&mut self, shared: &Shared, extents: Vec<u64>) -> Vec<u64> {
-        let mut left = Vec::new();
+        let mut incomplete_extents = Vec::new();
         for extents in extents.chunks(COMPLETED_AT_ONCE) {
             self.renew(shared).await;
             let done = join_all(extents.iter().map(|extent| complete(shared, *extent))).await;
-            left.extend(extents.iter().zip(done).filter(|(_, done)| !done).map(|(it, _)| *it));
+            incomplete_extents
+                .extend(extents.iter().zip(done).filter(|(_, done)| !done).map(|(it, _)| *it));
         }
-        left
+        incomplete_extents
     }
 }
 
 /// Returns the extents with a copy that is missing or too short on a server that answers.
 async fn incomplete(shared: &Shared, extents: &[u64]) -> Vec<u64> {
-    let mut questions = Vec::new();
-    let mut asked = Vec::new();
+    let mut requests = Vec::new();
+    let mut checked = Vec::new();
     for extent in extents {
         for slot in shared.group(*extent).slots {
             let mut length = cmd("STRLEN");
             length.arg(shared.keys.extent(slot, *extent));
-            questions.push(Request { slot, commands: vec![length], answer_bytes: 0 });
-            asked.push(*extent);
+            requests.push(Request { slot, commands: vec![length], answer_bytes: 0 });
+            checked.push(*extent);
         }
     }
-    let answers = shared.router.once(questions, Instant::now() + EACH_WITHIN).await;
+    let answers = shared.router.once(requests, Instant::now() + EACH_WITHIN).await;
     let is_short = |answer: &[Value]| match answer {
         [Value::Int(length)] => *length != EXTENT_BYTES as i64,
         _ => false,
     };
     let mut found: Vec<u64> = answers
         .into_iter()
-        .zip(asked)
+        .zip(checked)
         .filter_map(|(answer, extent)| is_short(&answer.ok()?).then_some(extent))
         .collect();
     found.dedup();
     found
 }
 
-/// Writes the newest version of each page to every copy of an extent, also from former slots.
-/// Returns false if a server failed.
+/// Writes the newest version of each page to every copy of an extent. Reads former slots, too.
+/// Returns false if the extent may still be incomplete.
 async fn complete(shared: &Shared, extent: u64) -> bool {
-    // Never waits for a server that is away, nor for a writer to an unwritable one. That would
-    // delay the whole upkeep, including the move that would end the wait.
+    // Does not wait for an unreachable server, nor for the lock of a writer to an unwritable one:
+    // that would delay the whole upkeep, including the move that ends the wait.
     let slots = shared.group(extent).slots;
     if slots.iter().any(|slot| shared.router.is_unreachable(*slot)) {
         return false;
@@ -269,15 +270,15 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
     let group = shared.group(extent);
     let places: Vec<u16> = group.places().collect();
     let all = 0..EXTENT_BYTES;
-    let questions: Vec<Request> =
+    let requests: Vec<Request> =
         places.iter().map(|slot| read_request(shared, *slot, extent, all.clone())).collect();
-    let answers = shared.router.once(questions, until).await;
+    let answers = shared.router.once(requests, until).await;
     let copies: Vec<Option<Vec<u8>>> = answers.into_iter().map(bytes_of).collect();
     let wanted = &copies[..group.slots.len()];
     if wanted.iter().any(Option::is_none) {
         return false;
     }
-    let all_have_told = copies.iter().all(Option::is_some);
+    let all_answered = copies.iter().all(Option::is_some);
     let generations: Vec<Vec<u64>> = copies
         .iter()
         .map(|copy| {
@@ -292,14 +293,13 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
             found.max_by_key(|(generation, _)| *generation).unwrap_or_default()
         })
         .collect();
-    // A page that was never written is in no copy. A written page that was not found may be on a
-    // server that does not answer: that is then the last copy.
+    // The last copy of a written page that was not found may be on a server that did not answer.
     let is_lost = |(place, found): (usize, &(u64, usize))| found.0 == 0 && live & 1 << place != 0;
-    if !all_have_told && newest.iter().enumerate().any(is_lost) {
+    if !all_answered && newest.iter().enumerate().any(is_lost) {
         return false;
     }
     let mut writes = Vec::new();
-    let mut is_left_out = false;
+    let mut is_skipped = false;
     for ((slot, own), copy) in group.slots.iter().zip(&generations).zip(wanted) {
         let is_whole = copy.as_ref().is_some_and(|copy| copy.len() >= EXTENT_BYTES);
         let is_newest = newest.iter().zip(own).all(|((newest, _), own)| own >= newest);
@@ -307,11 +307,11 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
             continue;
         }
         if shared.router.is_unwritable(*slot) {
-            is_left_out = true;
+            is_skipped = true;
             continue;
         }
         if !is_whole {
-            writes.push(whole_request(shared, *slot, extent));
+            writes.push(full_length_request(shared, *slot, extent));
         }
         let from: Vec<(usize, Option<usize>)> = newest
             .iter()
@@ -324,8 +324,9 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
             let bytes = first * SEALED_BYTES..(first + run.len()) * SEALED_BYTES;
             let sealed = copies[from].as_deref().and_then(|copy| copy.get(bytes));
             let Some(sealed) = sealed else { continue };
-            // The extent has its full length now; if it does not, the server has lost it meanwhile.
-            let put = Put { slot: *slot, extent, first, is_there: true };
+            // The request above set the full length. If the server has lost the extent since, the
+            // answer shows another length.
+            let put = Put { slot: *slot, extent, first, exists: true };
             writes.push(write_request(shared, &put, sealed));
         }
     }
@@ -341,10 +342,10 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
         }
         true
     };
-    // A new deadline, because a server that timed out has used up the old one.
+    // A new deadline, because a server that timed out has used up the first.
     let until = Instant::now() + EACH_WITHIN;
     let answers = shared.router.once(writes, until).await;
-    slots.into_iter().zip(answers).all(is_done) && !is_left_out
+    slots.into_iter().zip(answers).all(is_done) && !is_skipped
 }
 
 fn bytes_of(answer: crate::router::Answer) -> Option<Vec<u8>> {
@@ -373,7 +374,7 @@ impl Shared {
         topology.primaries().iter().map(|(_, slots)| slots[0]).collect()
     }
 
-    /// Stores a value on every primary. Returns on how many it succeeded.
+    /// Stores a value on every primary. Returns the number of primaries that stored it.
     async fn put_everywhere(&self, key: impl Fn(u16) -> String, value: &[u8]) -> usize {
         let request = |slot: u16| {
             let mut set = cmd("SET");
@@ -384,14 +385,15 @@ impl Shared {
         let requests: Vec<Request> = slots.iter().copied().map(request).collect();
         let answers = self.router.once(requests, Instant::now() + EACH_WITHIN).await;
         let put = || slots.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
-        // With `wait=1` this proves too little: no replica was waited for.
+        // With `wait=1` the success proves too little, because it does not include a replica.
         if !self.url.wait_for_replica {
             put().for_each(|(slot, _)| self.router.note_written(*slot));
         }
         put().count()
     }
 
-    /// Stores the table and renews the lease. Returns on how many primaries the lease is.
+    /// Stores the table and renews the lease. Returns the number of primaries that stored the
+    /// lease.
     pub(crate) async fn put_lease(&self) -> usize {
         let name = rustix::system::uname();
         let holder = serde_json::json!({
@@ -401,7 +403,7 @@ impl Shared {
         self.put_everywhere(|slot| self.keys.lease(slot), holder.to_string().as_bytes()).await
     }
 
-    /// Stores the table. Returns true if it is on at least as many servers as a page.
+    /// Stores the table. Returns true if at least as many primaries stored it as a page has copies.
     pub(crate) async fn put_placement(&self, placement: &Placement) -> bool {
         let mut bytes = placement.to_bytes();
         bytes.extend(self.sealer.sign(&placement.to_bytes()));

@@ -13,10 +13,10 @@ const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
 /// One day: a program may be stopped for long, and its pages must survive.
 const DEFAULT_LEASE: Duration = Duration::from_secs(24 * 3600);
 
-/// A longer lease would keep the pages of forgotten runs.
+/// Limit on the lease, because pages of abandoned runs stay stored until it expires.
 const MAX_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Schemes, in any case, and true for those with TLS.
+/// Schemes, compared without case; true for those with TLS.
 const SCHEMES: [(&str, bool); 4] =
     [("rediss", true), ("redis", false), ("valkeys", true), ("valkey", false)];
 
@@ -43,7 +43,7 @@ pub fn is_url(text: &str) -> bool {
     is_scheme && scheme.len() < text.len()
 }
 
-/// Returns true if an option has an unexpected `@`: the text may contain a password with a `?`.
+/// Returns true if an option other than a file contains `@`: it may be part of a password with `?`.
 #[must_use]
 pub fn has_user_in_options(options: &str) -> bool {
     const FILES: [&str; 4] = ["ca", "cert", "key", "password-file"];
@@ -81,7 +81,7 @@ pub enum Copies {
     Local,
 }
 
-/// Files of certificates, PEM.
+/// Certificate files in PEM format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Certificate authorities to trust instead of the system's.
@@ -109,7 +109,7 @@ pub struct Url {
     pub wait_for_replica: bool,
     /// Time after which an operation fails.
     pub deadline: Duration,
-    /// Time for which stored pages outlive the last renewal.
+    /// Time after its last renewal at which a lease expires.
     pub lease: Duration,
 }
 
@@ -140,11 +140,11 @@ impl Url {
     /// Parses a URL. The password comes from the environment unless the URL names a file.
     ///
     /// # Errors
-    /// If a part cannot be used; the error names it and what to write.
+    /// If a part is invalid; the error names the part and a valid form.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let Some((is_secure, rest)) = after_scheme(text) else {
             return Err(Refusal::new(
-                "not the URL of a cluster: give rediss://HOST:PORT,HOST:PORT (with TLS) or \
+                "not the URL of a cluster: use rediss://HOST:PORT,HOST:PORT (with TLS) or \
                  redis://HOST:PORT (without)",
             ));
         };
@@ -157,7 +157,7 @@ impl Url {
             // The error repeats no part of the URL, because it would be in logs.
             return Err(Refusal::new(format!(
                 "the URL contains a password, which every user who lists processes could read: \
-                 leave it out and set {VARIABLE}, or name a file by password-file="
+                 remove it and set {VARIABLE}, or name a file by password-file="
             )));
         }
         if user.is_some_and(|user| user.contains('%')) {
@@ -184,10 +184,10 @@ impl Url {
             lease: DEFAULT_LEASE,
         };
         let mut files = ClientFiles::default();
-        let mut given = HashSet::new();
+        let mut names = HashSet::new();
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            if !given.insert(name) {
+            if !names.insert(name) {
                 return Err(Refusal::new(format!("{name}= is given twice: keep one")));
             }
             url.set(name, value, &mut files)?;
@@ -200,7 +200,8 @@ impl Url {
         match name {
             "pri" => {
                 let priority = value.parse().ok().filter(|priority| (0..=32767).contains(priority));
-                self.priority = Some(priority.ok_or_else(|| wrong("a number from 0 to 32767"))?);
+                self.priority =
+                    Some(priority.ok_or_else(|| wrong("must be a number from 0 to 32767"))?);
             }
             "size" => {
                 let size = parse_size(value).map_err(|why| wrong(&why))?;
@@ -212,23 +213,26 @@ impl Url {
                     "local" => Copies::Local,
                     _ => {
                         return Err(wrong(
-                            "2 (on two primaries) or local (one, and one on the local disk)",
+                            "must be 2 (on two primaries) or local (one, and one on the disk)",
                         ));
                     }
                 }
             }
-            "single" => self.single = parse_switch(value).ok_or_else(|| wrong("0 or 1"))?,
-            "wait" => self.wait_for_replica = parse_switch(value).ok_or_else(|| wrong("0 or 1"))?,
+            "single" => self.single = parse_switch(value).ok_or_else(|| wrong("must be 0 or 1"))?,
+            "wait" => {
+                self.wait_for_replica =
+                    parse_switch(value).ok_or_else(|| wrong("must be 0 or 1"))?
+            }
             "deadline" => {
                 let within = Duration::from_millis(100)..=Duration::from_secs(600);
                 self.deadline = parse_time(value)
                     .filter(|time| within.contains(time))
-                    .ok_or_else(|| wrong("a time from 100ms to 600s"))?;
+                    .ok_or_else(|| wrong("must be a time from 100ms to 600s"))?;
             }
             "lease" => {
                 self.lease = parse_time(value)
                     .filter(|time| (Duration::from_secs(60)..=MAX_LEASE).contains(time))
-                    .ok_or_else(|| wrong("a time from 60s to 720h, such as 10m or 24h"))?;
+                    .ok_or_else(|| wrong("must be a time from 60s to 720h, such as 10m or 24h"))?;
             }
             "ca" => files.ca = Some(path(value, name)?),
             "cert" => files.cert = Some(path(value, name)?),
@@ -260,7 +264,7 @@ impl Url {
         let client = match (files.cert, files.key) {
             (Some(cert), Some(key)) => Some((cert, key)),
             (None, None) => None,
-            _ => return Err(Refusal::new("cert= and key= belong together: give both")),
+            _ => return Err(Refusal::new("cert= and key= belong together: set both")),
         };
         match &mut self.tls {
             Some(tls) => *tls = TlsFiles { ca: files.ca, client },
@@ -327,8 +331,8 @@ fn parse_address(text: &str) -> Result<Address, Refusal> {
         "" => DEFAULT_PORT,
         port => port.parse().ok().filter(|port| *port > 0).ok_or_else(wrong)?,
     };
-    let is_odd = |c: char| c.is_whitespace() || c.is_control() || "/@?#\\".contains(c);
-    if host.is_empty() || host.contains(is_odd) {
+    let is_invalid = |c: char| c.is_whitespace() || c.is_control() || "/@?#\\".contains(c);
+    if host.is_empty() || host.contains(is_invalid) {
         return Err(wrong());
     }
     Ok(Address { host: host.to_string(), port })

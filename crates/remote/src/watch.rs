@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A problem is reported if it lasts this long and occurred within this time.
+/// A problem is reported if its first occurrence is at least this long ago, and its last at most.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 /// Shortest interval between two reports about one server.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
@@ -68,7 +68,7 @@ impl Watch {
             if noted.is_none_or(|noted| {
                 noted.recovered_message.is_none() && now >= noted.at + REPORT_EVERY
             }) {
-                problems.push(format!("{address} {}", words_of(&missing_service)));
+                problems.push(format!("{address} {}", problem_text(&missing_service)));
                 let recovered_message =
                     (problems.len() <= MAX_NAMED).then(|| recovery_text(&missing_service));
                 self.noted.insert(address, Noted { at: now, recovered_message });
@@ -86,7 +86,7 @@ fn lasts(missing_service: &MissingService, now: Instant) -> bool {
     now >= streak.first + REPORT_AFTER && now <= streak.last + REPORT_AFTER
 }
 
-fn words_of(missing_service: &MissingService) -> String {
+fn problem_text(missing_service: &MissingService) -> String {
     match missing_service {
         MissingService::Service(streak) => format!("is unavailable ({})", streak.reason),
         MissingService::Writes(streak) => format!("refuses writes ({})", streak.reason),
@@ -126,31 +126,38 @@ mod tests {
     fn persistent_problem_and_recovery_are_reported_once() {
         let begun = Instant::now();
         let at = |seconds| begun + Duration::from_secs(seconds);
-        let away = |seconds| Some(MissingService::Service(streak(begun, at(seconds))));
+        let unavailable = |seconds| Some(MissingService::Service(streak(begun, at(seconds))));
         let mut watch = Watch::default();
         let mut messages = |missing_service, seconds| {
             watch.messages(BTreeMap::from([(address(1), missing_service)]), at(seconds)).join("\n")
         };
-        assert_eq!(messages(away(4), 4), "");
-        assert_eq!(messages(away(1), 7), "", "nobody has asked since: it may be back");
-        assert!(messages(away(7), 7).starts_with("h:1 is unavailable (why); requests to it wait"));
-        assert_eq!(messages(away(300), 300), "", "it has been told");
+        assert_eq!(messages(unavailable(4), 4), "");
+        assert_eq!(
+            messages(unavailable(1), 7),
+            "",
+            "no request since; the server may have recovered"
+        );
+        assert!(
+            messages(unavailable(7), 7)
+                .starts_with("h:1 is unavailable (why); requests to it wait")
+        );
+        assert_eq!(messages(unavailable(300), 300), "", "already reported");
         assert_eq!(messages(None, 301), "h:1 is available again");
         assert_eq!(messages(None, 302), "");
-        assert_ne!(messages(away(303), 303), "");
+        assert_ne!(messages(unavailable(303), 303), "");
         assert_ne!(messages(None, 304), "");
-        assert_eq!(messages(away(305), 305), "", "not every few seconds");
+        assert_eq!(messages(unavailable(305), 305), "", "within a minute of the last report");
         let writes = || Some(MissingService::Writes(streak(at(350), at(363))));
         assert_ne!(messages(writes(), 363), "");
-        assert_eq!(messages(writes(), 600), "", "it has not written");
+        assert_eq!(messages(writes(), 600), "", "no write was accepted yet");
         assert_eq!(messages(None, 601), "h:1 accepts writes again");
         assert_ne!(messages(Some(MissingService::Writes(streak(at(655), at(661)))), 661), "");
         assert!(
-            messages(away(730), 730).starts_with("h:1 is unavailable"),
-            "that is something else"
+            messages(unavailable(730), 730).starts_with("h:1 is unavailable"),
+            "a different problem"
         );
         assert_eq!(messages(None, 731), "h:1 is available again");
-        assert_ne!(messages(away(800), 800), "");
+        assert_ne!(messages(unavailable(800), 800), "");
         assert_eq!(watch.messages(BTreeMap::new(), at(801)), ["h:1 has no slots any more"]);
     }
 
@@ -161,11 +168,14 @@ mod tests {
         let all =
             (1..8).map(|port| (address(port), Some(MissingService::Service(streak(begun, now)))));
         let mut watch = Watch::default();
-        let told = watch.messages(all.clone().collect(), now);
-        assert!(told.len() == 1 && told[0].contains("h:4 is unavailable"), "{told:?}");
-        assert!(told[0].contains("(why); and 3 more; requests to it wait"), "{told:?}");
+        let messages = watch.messages(all.clone().collect(), now);
+        assert!(messages.len() == 1 && messages[0].contains("h:4 is unavailable"), "{messages:?}");
+        assert!(messages[0].contains("(why); and 3 more; requests to it wait"), "{messages:?}");
         // A server that was not named is not reported at the end.
-        let told = watch.messages(all.map(|(address, _)| (address, None)).collect(), now);
-        assert!(told.len() == 1 && told[0].ends_with("h:4 is available again"), "{told:?}");
+        let messages = watch.messages(all.map(|(address, _)| (address, None)).collect(), now);
+        assert!(
+            messages.len() == 1 && messages[0].ends_with("h:4 is available again"),
+            "{messages:?}"
+        );
     }
 }

@@ -8,7 +8,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `base` | the engine instance, the C library's functions, raw system calls |
-//! | `signals` | signal masks, actions, pending signals; the SIGBUS handler, which faults pages in |
+//! | `signals` | signal masks, actions, pending signals; SIGBUS handler, which faults pages in |
 //! | `memory` | pins; `malloc`, `mmap` and related functions |
 //! | `process` | descriptors, threads, fork, exec, POSIX asynchronous I/O |
 //! | `guard` | the SIGSYS handler: faults in the buffers of a system call and issues it |
@@ -18,8 +18,8 @@
 //!
 //! A module uses only those above it in this table.
 //!
-//! Nearly every function is called by C code under C's rules, and the `SAFETY` comments rely on
-//! those rules.
+//! C code calls most exported functions under C's rules, and the `SAFETY` comments rely on those
+//! rules.
 
 #![allow(unreachable_pub, reason = "exported to C, not to Rust")]
 
@@ -32,6 +32,6 @@ mod bring_up;
 mod waking;
 mod start;
 
-/// Never allocates from the managed window.
+/// Allocator of the runtime and the engine, which never uses the managed window.
 #[global_allocator]
 static ENGINE_HEAP: softswap_sys::alloc::HeapHandle = softswap_sys::alloc::HeapHandle;

@@ -5,8 +5,8 @@
 //! It *wakes* (starts the engine) when a commit would exceed the budget, or before the program
 //! makes a call that would prevent waking later: installing a filter, dropping rights.
 //!
-//! Signal emulation starts before the process has a second thread ([`prepare`]), because a thread's
-//! signal stack and mask can only be set by the thread itself.
+//! Signal emulation starts before the process has a second thread ([`prepare`]), because only a
+//! thread itself can set its signal stack and mask.
 //!
 //! Waking runs while other threads run ([`wake`]):
 //!
@@ -42,8 +42,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
-/// Returns about how many bytes of the budget an engine needs. They are kept free for the time of
-/// waking.
+/// Returns an estimate of the bytes that an engine needs. A sleeping process keeps them free in the
+/// budget.
 fn left_for_engine(memory_bytes: usize) -> usize {
     const MIN: usize = 6 << 20;
     MIN + memory_bytes / 16
@@ -54,16 +54,16 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let mut limit_bytes = memory_bytes.saturating_sub(left_for_engine(memory_bytes));
     let Some(place) = config.place else { return false };
-    // An area that serves only this process must be opened at the start, so such a process does not
-    // sleep. If no engine can start, the start reports the error.
+    // A swap file or device for this process alone must be opened at the start, so a process with
+    // one does not sleep. If an area cannot be used, starting the engine reports the error.
     let has_files = |area: &AreaSpec| area.path.is_dir() && may_make_files(&area.path).is_ok();
     let is_usable = |area: &AreaSpec| match area.inherited {
         Some(mirror @ Inherited::Mirror(_)) => {
             // The mirror is optional.
-            shared_areas::keep(config, mirror);
+            shared_areas::keep_descriptor(config, mirror);
             has_files(area)
         }
-        Some(inherited) => shared_areas::keep(config, inherited),
+        Some(inherited) => shared_areas::keep_descriptor(config, inherited),
         None => has_files(area),
     };
     let are_usable = || config.areas.iter().all(is_usable);
@@ -79,15 +79,15 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     {
         return false;
     }
-    // A program started by an awake one inherits its filter, which must not trap the memory of a
-    // sleeping process. The next place is equally good, and gets its own filter on waking.
+    // A program started by an awake one inherits its filter, which must not trap calls about the
+    // memory of a sleeping process. So use the first address that no inherited filter traps.
     let is_free = |range: &Range<usize>| !sigsys::is_trapped(range.start);
     let Some(range) = place.windows().find(is_free) else { return false };
     let Some(len) = max_len_at(&range) else { return false };
     if config.ledger_fd.is_some() {
         let left_bytes = left_for_engine(memory_bytes);
-        let attend = engine_threads::serve_while_asleep;
-        let first_bytes = tree_asleep::begin(config, left_bytes, attend);
+        let serve_requests = engine_threads::serve_while_asleep;
+        let first_bytes = tree_asleep::begin(config, left_bytes, serve_requests);
         let Some(first_bytes) = first_bytes else { return false };
         limit_bytes = first_bytes;
     }
@@ -99,7 +99,7 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
 }
 
 /// Starts signal emulation in the only thread of the process. Does nothing in the child of a
-/// `vfork`, or in a handler on an alternate stack, which the kernel would not release.
+/// `vfork`, or in a handler on an alternate stack, which the kernel does not let it replace.
 fn prepare() {
     let stack = alternate_stack::in_force();
     if !asleep::is_owner() || stack.ss_flags & libc::SS_ONSTACK != 0 {
@@ -119,22 +119,19 @@ fn prepare() {
     }
 }
 
-/// Makes this process unmanaged and prints the reason. Exceeding the budget is better than killing
-/// the program.
+/// Makes this process unmanaged and prints the reason. The program may exceed its budget, but is
+/// not killed.
 fn run_unmanaged(why: &str) {
     instance::settle(false);
     raw::write_stderr(
-        format!(
-            "softswap: memory is short, and this process cannot be managed: {why}; it continues \
-             without a budget\n"
-        )
-        .as_bytes(),
+        format!("softswap: this process cannot be managed: {why}; it continues without a budget\n")
+            .as_bytes(),
     );
 }
 
 /// Wakes this process, or waits until another thread has woken it. Does nothing if waking is
-/// impossible now: see [`prepare`], or inside an operation that waking would wait for. The next
-/// commit retries.
+/// impossible now: where [`prepare`] does nothing, and inside an operation that waking would wait
+/// for. The next commit retries.
 fn wake() {
     // A cancelled thread would leave the others waiting.
     uncancelled(try_to_wake);
@@ -142,12 +139,12 @@ fn wake() {
 
 fn try_to_wake() {
     let (Some(config), Some((base, len))) = (CONFIG.get(), instance::window()) else { return };
-    if !asleep::is_owner() || sleep_gate::is_inside() || !is_time() {
+    if !asleep::is_owner() || sleep_gate::is_inside() || !may_try_now() {
         return;
     }
     if !instance::emulates_signals() {
         if !has_no_other_thread() {
-            // Its first additional thread was created while signals could not be emulated.
+            // Another thread was created when signal emulation could not start.
             run_unmanaged("it has threads that existed before libsoftswap.so was initialized");
             return;
         }
@@ -158,16 +155,16 @@ fn try_to_wake() {
     }
     let local = 0_u8;
     if !signal_stack::contains(&raw const local as usize) && !own_threads::is_this() {
-        // This stack may be small, or may be about to be registered. Continue in a signal handler.
+        // This stack may be small, or part of the window. Continue in a signal handler.
         threads::request_to_wake();
         return;
     }
-    // Signals are blocked: a handler of the program could wait for the end of the waking.
+    // With signals blocked: a handler of the program could wait until the process is awake.
     let is_first = raw::preserving_errno(|| {
         signals::with_all_blocked(|| {
             let is_first = instance::begin_waking();
             if is_first {
-                settle(outside_the_window(|| {
+                finish_attempt(outside_the_window(|| {
                     with_raised_limit(|| start_engine(config, base, len))
                 }));
             }
@@ -177,7 +174,7 @@ fn try_to_wake() {
     if !is_first {
         instance::await_waking();
     } else {
-        begin();
+        start_managing();
     }
 }
 
@@ -185,19 +182,20 @@ fn has_no_other_thread() -> bool {
     outside_the_window(threads::all).is_ok_and(|all| all.len() == 1)
 }
 
-/// Attempts that found a thread that blocks the engine's signals or does not leave the kernel, and
-/// the number of them after which a message is printed.
-static LATER: AtomicU32 = AtomicU32::new(0);
-const NOTED_TRIES: u32 = 3;
-const NOT_YET: &str = "softswap: memory is short, and this process cannot be managed yet: a thread blocks SIGBUS or \
-     SIGSYS, or is in a long system call; it has no budget until that changes\n";
+/// Number of attempts that found a thread that blocks the engine's signals or does not leave the
+/// kernel.
+static POSTPONED: AtomicU32 = AtomicU32::new(0);
+/// Number of such attempts after which a message is printed.
+const TRIES_BEFORE_MESSAGE: u32 = 3;
+const NOT_YET: &str = "softswap: this process cannot be managed yet: a thread blocks SIGBUS or \
+     SIGSYS, or is in a long system call; until that changes, the process may exceed its budget\n";
 
-/// Time of the next attempt; 0: any time.
-static AGAIN_AT_NS: AtomicU64 = AtomicU64::new(0);
+/// Time of [`raw::now_ns`] before which no attempt is made; 0: none.
+static RETRY_AT_NS: AtomicU64 = AtomicU64::new(0);
 
-fn is_time() -> bool {
-    let again_at_ns = AGAIN_AT_NS.load(Ordering::Relaxed);
-    again_at_ns == 0 || raw::now_ns() >= again_at_ns
+fn may_try_now() -> bool {
+    let retry_at_ns = RETRY_AT_NS.load(Ordering::Relaxed);
+    retry_at_ns == 0 || raw::now_ns() >= retry_at_ns
 }
 
 /// Result of an attempt to start the engine.
@@ -208,15 +206,15 @@ enum Attempt {
 }
 
 /// Publishes the result of an attempt and wakes the waiting threads.
-fn settle(attempt: Result<Attempt, String>) {
+fn finish_attempt(attempt: Result<Attempt, String>) {
     const PAUSE_NS: u64 = 1_000_000_000;
     match attempt {
         Ok(Attempt::IsUp) => instance::settle(true),
         Ok(Attempt::Later) => {
-            if LATER.fetch_add(1, Ordering::Relaxed) + 1 == NOTED_TRIES {
+            if POSTPONED.fetch_add(1, Ordering::Relaxed) + 1 == TRIES_BEFORE_MESSAGE {
                 raw::write_stderr(NOT_YET.as_bytes());
             }
-            AGAIN_AT_NS.store(raw::now_ns() + PAUSE_NS, Ordering::Relaxed);
+            RETRY_AT_NS.store(raw::now_ns() + PAUSE_NS, Ordering::Relaxed);
             instance::sleep_on();
         }
         Err(why) => run_unmanaged(&why),
@@ -236,7 +234,7 @@ fn start_engine(config: &Config, base: usize, len: usize) -> Result<Attempt, Str
         bring_up::install_filter(base, len)?;
         HAS_FILTER.store(true, Ordering::Relaxed);
     }
-    // Buffers that stay resident for calls count in the budget.
+    // Buffers of calls in progress become pinned pages; limit them to half of the budget.
     let most_bytes = usize::try_from(config.memory_bytes / 2).unwrap_or(usize::MAX);
     let handler = |error| format!("cannot handle SIGBUS: {error}");
     page_fault::set_call_restart(true).map_err(handler)?;
@@ -247,13 +245,13 @@ fn start_engine(config: &Config, base: usize, len: usize) -> Result<Attempt, Str
     let before = Before { base, len, reserved, is_odd: asleep::is_odd() };
     bring_up::bring_up(config, Some(&before))?;
     if let Some(engine) = instance::kept() {
-        calls_in_progress::keep(engine, &buffers);
+        calls_in_progress::pin_buffers(engine, &buffers);
     }
     Ok(Attempt::IsUp)
 }
 
 /// Starts the engine's threads and evicts pages until the budget is met.
-fn begin() {
+fn start_managing() {
     let Some(engine) = instance::engine() else { return };
     outside_the_window(bring_up::start_threads);
     signals::with_all_blocked(|| engine.fit());

@@ -17,7 +17,7 @@ impl Claims {
         (from..self.len()).chain(0..from).filter(move |at| self.change(*at, 0, tag))
     }
 
-    /// Frees a word; fails if `tag` does not own it.
+    /// Frees a word. Returns false if `tag` does not own it.
     pub(crate) fn free(&self, tag: u64, at: usize) -> bool {
         self.change(at, tag, 0)
     }
@@ -37,10 +37,10 @@ impl Claims {
         self.0.iter().filter(|word| word.load(Relaxed) == tag).count()
     }
 
-    /// Frees the words whose owner `is_released`, and returns their number. Processes may reap
-    /// concurrently. Does not allocate.
+    /// Frees the words of owners for which `is_released` returns true. Returns the number of words.
+    /// Processes may reap concurrently. Does not allocate.
     pub(crate) fn reap(&self, mut is_released: impl FnMut(u64) -> bool) -> usize {
-        /// Number of cached answers: neighbours often have the same owner.
+        /// Number of cached answers of `is_released`: neighbours often have the same owner.
         const ANSWERS: usize = 16;
         let mut answers = [(0, false); ANSWERS];
         let is_freed = |at: &usize| {

@@ -3,15 +3,14 @@
 //! The first word of a slot holds its owner and its state, the second one the owner's start time. A
 //! process takes a free slot by one compare-and-swap of the first word. If it is killed before it
 //! has written the second word, its PID alone decides if it is dead. A generation increases each
-//! time a slot is taken, so neither a late write nor a reaper mistakes the next owner for the
-//! previous one.
+//! time a slot is taken, so neither a late write nor a reaper affects the slot's next owner.
 
 use softswap_sys::primitive::AtomicU64;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 use softswap_sys::process_identity::{Liveness, NAMESPACE_BITS, ProcessIdentity};
 use std::ops::Range;
 
-/// Words of a slot before its user's words.
+/// Number of words of a slot before those of its user.
 pub(crate) const OWNER_WORDS: usize = 2;
 /// State of a free slot.
 pub(crate) const FREE: u8 = 0;
@@ -59,7 +58,7 @@ impl Owner {
         Owner { state, ..self }
     }
 
-    /// Returns the slot's word after this owner has left.
+    /// Returns the state of the slot after this owner has left.
     pub(crate) fn freed(self) -> Owner {
         Owner { state: FREE, pid: 0, namespace: 0, ..self }
     }
@@ -105,12 +104,13 @@ impl Membership {
         self.slots().map(|at| (at, self.owner(at))).filter(|(_, owner)| owner.state != FREE)
     }
 
-    /// Changes a slot's owner or state; fails if it is not `from`.
+    /// Changes a slot's owner or state. Returns false if it is not `from`.
     pub(crate) fn change(&self, at: usize, from: Owner, to: Owner) -> bool {
         self.word(at, 0).compare_exchange(from.word(), to.word(), AcqRel, Relaxed).is_ok()
     }
 
-    /// Takes a free slot. `clear` runs before the owner's start time becomes visible.
+    /// Takes a free slot of `slots`; `None` if there is none. `clear` initializes the slot, before
+    /// the owner's start time becomes visible.
     pub(crate) fn join(
         &self,
         mut slots: Range<usize>,
@@ -130,8 +130,8 @@ impl Membership {
         })
     }
 
-    /// Writes the start time. Returns false if the slot was reaped, because this process was
-    /// considered dead: then it does not write to the next owner's slot.
+    /// Writes the start time. Returns false, without a write to the next owner's slot, if the slot
+    /// was reaped because this process was considered dead.
     fn publish_start(&self, at: usize, owner: Owner, start: u64) -> bool {
         let word = self.word(at, 1);
         loop {

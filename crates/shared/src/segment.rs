@@ -21,8 +21,8 @@ impl Segment {
         self.words[0].store(self.magic, Release);
     }
 
-    /// Opens the words that another process created, or returns `None` if they are too few or have
-    /// another magic number.
+    /// Opens words that another process has initialized. Returns `None` if there are too few, or if
+    /// they have another magic number.
     pub(crate) fn open(words: &'static [AtomicU64], len: usize, magic: u64) -> Option<Segment> {
         let segment = Segment { words: words.get(..len)?, magic };
         segment.is_sound().then_some(segment)

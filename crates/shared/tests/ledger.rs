@@ -14,13 +14,13 @@ const LIMIT: usize = 100;
 const ROUNDS: usize = 100;
 
 /// Runs a process of the tree: takes, releases and requests chunks until it is killed.
-fn live(place: &str) -> ! {
+fn run_member(place: &str) -> ! {
     let file = File::options().read(true).write(true).open(place).unwrap();
     let words = shared::open(file, SHAPE.words()).unwrap();
     let me = ProcessIdentity::current().unwrap();
     let member: Member = Ledger::open(words, SHAPE).unwrap().join(me).unwrap();
     for turn in 0_usize.. {
-        // A short time: a process that waits meets no request.
+        // A short timeout, because a process serves no requests while it waits.
         let _ = member.obtain(1 + turn % 7, 100_000);
         member.publish((turn % 5) as u64, (member.held() << 20) as u64);
         if let Some(target) = member.release_target() {
@@ -29,7 +29,7 @@ fn live(place: &str) -> ! {
         }
         member.release(turn % 6);
     }
-    unreachable!("it is killed");
+    unreachable!("the test kills this process");
 }
 
 fn start(place: &str) -> Child {
@@ -41,23 +41,23 @@ fn start(place: &str) -> Child {
 #[test]
 fn chunks_of_killed_processes_are_reaped() {
     if let Ok(place) = std::env::var(LEDGER_VARIABLE) {
-        live(&place);
+        run_member(&place);
     }
     let (fd, words) = shared::create(SHAPE.words()).unwrap();
     let place = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
     let ledger = Ledger::create(words, SHAPE, 1 << 20, LIMIT);
     let mut alive: Vec<Child> = (0..4).map(|_| start(&place)).collect();
-    let mut came = 0;
+    let mut most_members = 0;
     for life in 0..ROUNDS {
-        // At arbitrary moments, for some before they join.
+        // Kill processes at arbitrary moments, some before they join.
         std::thread::sleep(Duration::from_micros((life * 7919 % 20_000) as u64));
-        // Sometimes once several have joined, regardless of their start-up time.
+        // In some rounds, first wait until two have joined.
         if life % 10 == 9 {
             while ledger.member_count() < 2 {
                 std::thread::yield_now();
             }
         }
-        came = came.max(ledger.member_count());
+        most_members = most_members.max(ledger.member_count());
         let mut killed = alive.remove(life % alive.len());
         killed.kill().unwrap();
         killed.wait().unwrap();
@@ -70,6 +70,6 @@ fn chunks_of_killed_processes_are_reaped() {
         child.wait().unwrap();
     }
     ledger.reap(|process| process.liveness());
-    assert!(came > 1, "they were at it together");
+    assert!(most_members > 1, "at most one process was a member at a time");
     assert_eq!((ledger.member_count(), ledger.free_chunks()), (0, LIMIT));
 }

@@ -11,7 +11,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(bytes[at * 8..at * 8 + 8].try_into().unwrap_or_default())
 }
 
-fn put(bytes: &mut [u8], at: usize, word: u64) {
+fn set_word(bytes: &mut [u8], at: usize, word: u64) {
     bytes[at * 8..at * 8 + 8].copy_from_slice(&word.to_ne_bytes());
 }
 
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut state, mut sum) = (1_u64, 0_u64);
     for at in 0..records {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        put(&mut input, at, state >> 24);
+        set_word(&mut input, at, state >> 24);
         sum = sum.wrapping_add(state >> 24);
     }
 
@@ -34,14 +34,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         run.clear();
         run.extend((0..bytes.len() / 8).map(|at| word(bytes, at)));
         run.sort_unstable();
-        run.iter().enumerate().for_each(|(at, key)| put(bytes, at, *key));
+        run.iter().enumerate().for_each(|(at, key)| set_word(bytes, at, *key));
     }
 
     let starts = (0..records).step_by(RUN);
     let mut heads: BinaryHeap<_> = starts.map(|at| Reverse((word(&input, at), at))).collect();
     for at in 0..records {
         let Some(Reverse((key, from))) = heads.pop() else { break };
-        put(&mut output, at, key);
+        set_word(&mut output, at, key);
         let next = from + 1;
         if next % RUN != 0 && next < records {
             heads.push(Reverse((word(&input, next), next)));

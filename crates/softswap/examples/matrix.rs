@@ -22,7 +22,7 @@ impl Matrix {
         words.iter().map(|word| f64::from_ne_bytes(*word)).collect()
     }
 
-    fn put(&mut self, row: usize, column: usize, block: &[f64]) {
+    fn set_block(&mut self, row: usize, column: usize, block: &[f64]) {
         let start = (row * self.side + column) * BLOCK_BYTES;
         let words = self.blocks[start..start + BLOCK_BYTES].as_chunks_mut().0;
         words.iter_mut().zip(block).for_each(|(word, value)| *word = value.to_ne_bytes());
@@ -56,8 +56,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             // Twice the identity, mirrored; and a matrix with distinct values.
             let mirror =
                 cells.clone().map(|(row, column)| f64::from(u8::from(row + column == last)) * 2.0);
-            left.put(row, column, &mirror.collect::<Vec<_>>());
-            right.put(
+            left.set_block(row, column, &mirror.collect::<Vec<_>>());
+            right.set_block(
                 row,
                 column,
                 &cells.map(|(row, column)| (row * 7 + column) as f64).collect::<Vec<_>>(),
@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             for inner in 0..side {
                 add_product(&mut sum, &left.block(row, inner), &right.block(inner, column));
             }
-            product.put(row, column, &sum);
+            product.set_block(row, column, &sum);
         }
     }
     for row in 0..side {

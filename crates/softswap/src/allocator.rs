@@ -24,10 +24,10 @@ use softswap_sys::window::READ_WRITE;
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-/// Returns the length of a layout in whole pages, if the alignment of a page suffices.
+/// Returns a layout's size in whole pages; an error if its alignment exceeds a page.
 fn pages_for(layout: Layout) -> Result<usize, AllocError> {
-    let whole = layout.size().max(1).checked_next_multiple_of(PAGE_SIZE).ok_or(AllocError)?;
-    if layout.align() <= PAGE_SIZE { Ok(whole) } else { Err(AllocError) }
+    let bytes = layout.size().max(1).checked_next_multiple_of(PAGE_SIZE).ok_or(AllocError)?;
+    if layout.align() <= PAGE_SIZE { Ok(bytes) } else { Err(AllocError) }
 }
 
 fn block(start: usize, len: usize) -> Result<NonNull<[u8]>, AllocError> {
@@ -58,9 +58,9 @@ impl Pool {
     }
 }
 
-// SAFETY: a block is mapped for its owner alone until it is deallocated, in a window that exists as
-// long as the pool, which the reference and its clones keep alive. Moving the reference moves no
-// block. In a forked child blocks are neither allocated nor freed.
+// SAFETY: a block is mapped for its owner alone until it is deallocated. Its window exists as long
+// as the pool, which outlives the reference and its clones. Moving the reference moves no block. In
+// a forked child blocks are neither allocated nor freed.
 unsafe impl Allocator for &Pool {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         let len = pages_for(layout)?;
@@ -98,7 +98,7 @@ unsafe impl Allocator for &Pool {
     ) -> Result<NonNull<[u8]>, AllocError> {
         let grown = self.change(ptr, old, new)?;
         let rest = new.size() - old.size();
-        // SAFETY: the block has at least `new.size()` bytes and belongs to its owner alone.
+        // SAFETY: `grown` has at least `new.size()` bytes, which only this call uses.
         unsafe { grown.cast::<u8>().add(old.size()).write_bytes(0, rest) };
         Ok(grown)
     }

@@ -42,7 +42,7 @@ impl Pool {
 }
 
 impl Builder {
-    /// Sets the DRAM limit, which covers everything that the pool keeps in DRAM. Units are `B`,
+    /// Sets the DRAM limit, which covers all DRAM that the pool uses. Units are `B`,
     /// `K`, `M` and `G` (by 1024). At least 8M; default 1G.
     ///
     /// ```
@@ -56,7 +56,7 @@ impl Builder {
         Ok(self.memory_bytes(bytes_of(size)?))
     }
 
-    /// Does the same as [`Builder::memory`], in bytes.
+    /// Sets the DRAM limit in bytes: see [`Builder::memory`].
     ///
     /// ```
     /// # fn main() -> softswap::Result<()> {
@@ -70,9 +70,9 @@ impl Builder {
         self
     }
 
-    /// Adds a swap area: a directory, for an unlinked file in it, optionally with a size limit; or
-    /// a swap file or device. If several are added, the first ones are filled first. Default:
-    /// `/var/tmp`.
+    /// Adds a swap area: a directory, optionally with a size limit, in which the pool creates an
+    /// unlinked file; or a swap file or device. Of several areas the first ones are filled first.
+    /// Default: `/var/tmp`.
     ///
     /// ```
     /// let builder = softswap::Pool::builder().swap("/var/tmp:50G").unwrap();
@@ -131,8 +131,8 @@ impl Builder {
     /// ```
     ///
     /// The first such pool permanently installs a seccomp filter for the whole process, and a
-    /// SIGSYS handler, which passes SIGSYS of other origin on. An unprivileged process sets
-    /// `PR_SET_NO_NEW_PRIVS`, so `sudo` and similar programs gain no rights in its children. A
+    /// SIGSYS handler, which passes other SIGSYS to the previous handler. In an unprivileged
+    /// process it sets `PR_SET_NO_NEW_PRIVS`, so `sudo` no longer works in its children. A
     /// transfer longer than an eighth of the budget is made in pieces. Calls with buffers in a
     /// structure (`readv`, `writev`, `sendmsg`, `recvmsg`) are not intercepted: pin their buffers.
     /// A thread that passes regions to system calls must not block SIGSYS.

@@ -13,7 +13,7 @@ pub(crate) struct Bytes {
     len: usize,
 }
 
-// SAFETY: the value owns its bytes in whichever thread it is; faults are served in all threads.
+// SAFETY: the value owns its bytes, and page faults are served in every thread.
 unsafe impl Send for Bytes {}
 // SAFETY: through shared references the bytes are only read.
 unsafe impl Sync for Bytes {}
@@ -23,7 +23,7 @@ impl Bytes {
     /// While the value exists, nothing else uses the `len` bytes from `start`, which is not null.
     /// All bytes are readable and writable, and faults on absent pages are served.
     pub(crate) unsafe fn new(start: usize, len: usize) -> Bytes {
-        // SAFETY: not null, by this function's contract.
+        // SAFETY: the caller promises that `start` is not null.
         Bytes { start: unsafe { NonNull::new_unchecked(start as *mut u8) }, len }
     }
 }
@@ -32,15 +32,15 @@ impl Deref for Bytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: readable bytes that are only written through this value, which is borrowed for
-        // reading.
+        // SAFETY: the bytes are readable, and are written only through this value, which is
+        // borrowed shared.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for Bytes {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: writable bytes owned by this value, which is borrowed exclusively.
+        // SAFETY: the bytes are writable and owned by this value, which is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

@@ -17,21 +17,21 @@ const EINVAL: i32 = 22;
 /// let error = softswap::Pool::builder().memory("64X").unwrap_err();
 /// assert!(matches!(error, softswap::Error::Size { .. }));
 /// assert_eq!(error.raw_os_error(), 22); // EINVAL
-/// let text = "\"64X\" is not a size; give a number with a unit, such as 256M";
+/// let text = "\"64X\" is not a size; use a number with a unit, such as 256M";
 /// assert_eq!(error.to_string(), text);
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The text is not a size.
-    #[error("{text:?} is not a size; give a number with a unit, such as 256M")]
+    #[error("{text:?} is not a size; use a number with a unit, such as 256M")]
     Size {
         /// The given text.
         text: String,
     },
     /// The text is not a swap area.
     #[error(
-        "{text:?} is not a swap area; give a directory, or a directory and a size: /var/tmp:50G"
+        "{text:?} is not a swap area; use a directory, or a directory and a size: /var/tmp:50G"
     )]
     Swap {
         /// The given text.
@@ -42,7 +42,7 @@ pub enum Error {
     TooLittleMemory {
         /// The requested budget in bytes.
         asked_bytes: u64,
-        /// The minimum.
+        /// The minimum budget, as a remedy.
         reason: String,
     },
     /// A swap area cannot be used.
@@ -50,7 +50,7 @@ pub enum Error {
     Area {
         /// The reason and the remedy.
         reason: String,
-        /// The nearest `errno`, positive: `ENOENT` if it does not exist, `EACCES`, `ENOSPC`.
+        /// The nearest `errno`, positive: for example `ENOENT` if the area does not exist.
         errno: i32,
     },
     /// The kernel or a limit of the process denies a feature that a pool needs.
@@ -98,7 +98,7 @@ pub enum Error {
     /// Pins may hold only a part of the budget.
     #[error(
         "{} cannot be pinned in addition to the existing pins: all pins together may hold {}; \
-         drop some, pin in pieces, or give the pool more memory",
+ release some, pin smaller ranges, or raise the pool's budget",
         ByteSize(*asked_bytes as u64), ByteSize(*most_bytes as u64)
     )]
     Pinned {
@@ -109,8 +109,8 @@ pub enum Error {
     },
     /// Other threads may be reading the region.
     #[error(
-        "content can only be dropped while nothing else uses the region; end its pins and other \
-         uses first"
+        "content can be dropped only while no other code uses the region; release its pins and \
+         other references first"
     )]
     Shared,
     /// A page cannot be faulted in.
@@ -122,8 +122,8 @@ pub enum Error {
     /// The pool belongs to the parent of this forked process.
     #[error("a forked child cannot use pools of its parent; it may create its own")]
     OtherProcess,
-    /// The kernel refused a call.
-    #[error("the kernel refused a call: {0}")]
+    /// A system call failed.
+    #[error("a system call failed: {0}")]
     Kernel(#[from] io::Error),
 }
 

@@ -1,5 +1,5 @@
-//! Serializes creating and dropping pools, and excludes forks meanwhile: a child must not inherit
-//! an unfinished operation of another thread.
+//! Serializes the creation and the drop of pools, and excludes forks meanwhile: a child must not
+//! inherit an unfinished operation of another thread.
 
 use softswap_sys::{raw, signals, touches};
 use std::cell::Cell;
@@ -11,7 +11,7 @@ static LOCK: Mutex<()> = Mutex::new(());
 /// Thread ID of the thread that creates or drops a pool; 0: none.
 static HOLDER: AtomicI32 = AtomicI32::new(0);
 /// True if the fork handlers are registered.
-static IS_KEPT_BY_FORKS: AtomicBool = AtomicBool::new(false);
+static ARE_HANDLERS_REGISTERED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// The lock, while this thread forks.
@@ -27,7 +27,7 @@ thread_local! {
 static AT_LOAD: extern "C" fn() = at_load;
 
 extern "C" fn at_load() {
-    // Errors are ignored: creating a pool tries again and reports them.
+    // Errors are ignored, because the creation of a pool tries again and reports them.
     let _ = register();
 }
 
@@ -35,17 +35,16 @@ fn lock() -> MutexGuard<'static, ()> {
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Excludes creating and dropping of other pools, and forks, until dropped.
+/// Excludes forks, and the creation and the drop of other pools, until dropped.
 pub(crate) struct GrantLock(Option<MutexGuard<'static, ()>>);
 
 impl GrantLock {
     pub(crate) fn new() -> io::Result<GrantLock> {
         register()?;
         loop {
-            // Signals are blocked, so that a signal handler that forks finds the lock free, or
-            // knows that its thread holds it.
-            if let Some(alone) = signals::with_all_blocked(Self::try_new) {
-                return Ok(alone);
+            // Signals are blocked, so that a signal handler that forks finds `HOLDER` up to date.
+            if let Some(lock_held) = signals::with_all_blocked(Self::try_new) {
+                return Ok(lock_held);
             }
             // Wait with signals unblocked.
             drop(lock());
@@ -75,7 +74,7 @@ impl Drop for GrantLock {
 /// Registers the fork handlers. Not guarded by a lock or a `Once`, which a child could inherit
 /// locked. So the handlers may be registered twice.
 fn register() -> io::Result<()> {
-    if IS_KEPT_BY_FORKS.load(Ordering::Acquire) {
+    if ARE_HANDLERS_REGISTERED.load(Ordering::Acquire) {
         return Ok(());
     }
     // SAFETY: the functions acquire and release a lock in the forking thread, and store to atomics.
@@ -83,17 +82,17 @@ fn register() -> io::Result<()> {
     if refused != 0 {
         return Err(io::Error::from_raw_os_error(refused));
     }
-    IS_KEPT_BY_FORKS.store(true, Ordering::Release);
+    ARE_HANDLERS_REGISTERED.store(true, Ordering::Release);
     Ok(())
 }
 
 extern "C" fn before() {
-    // A signal handler that forks while its thread holds the lock would deadlock. Both processes
-    // continue the operation.
+    // A signal handler that forks while its thread holds the lock would deadlock here. Without the
+    // wait, both processes continue the operation.
     if HOLDER.load(Ordering::Relaxed) == raw::current_thread() {
         return;
     }
-    // Fails only at the thread's exit, when it forks no more.
+    // Fails only while the thread exits and forks no more.
     let _ = HELD.try_with(|held| {
         let guard = held.take().unwrap_or_else(lock);
         held.set(Some(guard));

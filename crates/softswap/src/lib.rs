@@ -56,7 +56,7 @@
 //!
 //! # fork
 //!
-//! A forked child has nothing of its parent's pools: a touch of a region is a segmentation fault,
+//! A forked child does not inherit pools: a touch of a region is a segmentation fault,
 //! never zeroes, and all calls fail ([`Error::OtherProcess`]). Dropping regions and pools there has
 //! no effect. The child may create its own pools. A fork waits while another thread creates or
 //! drops a pool.
@@ -92,7 +92,7 @@ pub use pool::Pool;
 pub use region::{Advice, PinOwned, Region};
 pub use stats::Stats;
 
-/// Stack in bytes that a thread must have left when it touches a region.
+/// Free stack that a thread needs when it touches a region, in bytes.
 ///
 /// ```
 /// std::thread::Builder::new().stack_size(4 * softswap::STACK_NEEDED_BYTES);

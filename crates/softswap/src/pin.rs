@@ -18,7 +18,7 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn new(running: &Arc<Running>, start: usize, len: usize) -> Result<Held> {
-        // The destructor subtracts the bytes added here.
+        // `drop` reverts these additions.
         running.with(|engine| {
             let pages = engine.pages_under(start, len);
             let has_space = running.pins.fetch_add(1, Relaxed) < MAX_PINS && engine.try_hold(pages);
@@ -34,7 +34,8 @@ impl Held {
                     engine.unpin(start, *other.as_ref().unwrap_or(&0));
                     engine.release(pages);
                     running.pins.fetch_sub(1, Relaxed);
-                    Err(other.map_or_else(Error::from, |_| Error::Page("it is not mapped".into())))
+                    Err(other
+                        .map_or_else(Error::from, |_| Error::Page("a page is not mapped".into())))
                 }
             }
         })?
@@ -63,7 +64,7 @@ impl Drop for Held {
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "the bytes stay only while the guard lives"]
+#[must_use = "the bytes stay in DRAM only while the guard exists"]
 pub struct Pin<'r> {
     bytes: &'r [u8],
     _held: Held,
@@ -97,7 +98,7 @@ impl Deref for Pin<'_> {
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "the bytes stay only while the guard lives"]
+#[must_use = "the bytes stay in DRAM only while the guard exists"]
 pub struct PinMut<'r> {
     bytes: &'r mut [u8],
     _held: Held,

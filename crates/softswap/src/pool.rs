@@ -64,13 +64,13 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Size`](crate::Error::Size), or [`Error::Limit`](crate::Error::Limit) if it is less
-    /// than the pool itself needs. Then the limit is unchanged.
+    /// [`Error::Size`](crate::Error::Size), or [`Error::Limit`](crate::Error::Limit) if the size is
+    /// less than the pool itself needs. The limit is then unchanged.
     pub fn set_memory(&self, size: &str) -> Result<()> {
         self.set_memory_bytes(bytes_of(size)?)
     }
 
-    /// Does the same as [`Pool::set_memory`], in bytes.
+    /// Changes the DRAM limit to a number of bytes: see [`Pool::set_memory`].
     ///
     /// ```
     /// # fn main() -> softswap::Result<()> {
@@ -82,7 +82,7 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// As [`Pool::set_memory`].
+    /// [`Error::Limit`](crate::Error::Limit): see [`Pool::set_memory`].
     pub fn set_memory_bytes(&self, bytes: u64) -> Result<()> {
         Ok(self.running.with(|engine| engine.set_memory_limit(bytes))??)
     }

@@ -38,8 +38,8 @@ pub enum Advice {
     /// The content is no longer needed. It then reads as zero, and takes neither DRAM nor disk
     /// space.
     DontNeed,
-    /// The range is used from start to end. The first touch reads ahead, instead of only the third
-    /// in a row. Applies to whole pieces of 2 MiB within the range.
+    /// The range is used from start to end. The first touch reads ahead, instead of the third
+    /// consecutive one. Applies to whole pieces of 2 MiB within the range.
     Sequential,
     /// The range is used in random order: nothing is read ahead. Applies to whole pieces of 2 MiB
     /// within the range.
@@ -103,7 +103,7 @@ impl Region {
         if advice == Advice::DontNeed { self.drop_content(range) } else { self.hint(range, advice) }
     }
 
-    /// Does the same as [`Region::advise`] while the region is shared.
+    /// Declares the expected use of a range while the region is shared: see [`Region::advise`].
     ///
     /// ```
     /// # fn main() -> softswap::Result<()> {
@@ -117,7 +117,7 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// As [`Region::advise`], and [`Error::Shared`] for [`Advice::DontNeed`].
+    /// Those of [`Region::advise`], and [`Error::Shared`] for [`Advice::DontNeed`].
     pub fn advise_shared(&self, range: impl RangeBounds<usize>, advice: Advice) -> Result<()> {
         if advice == Advice::DontNeed {
             return Err(Error::Shared);
@@ -149,7 +149,7 @@ impl Region {
         Pin::new(&self.running, &self.bytes[range])
     }
 
-    /// Does the same as [`Region::pin`] for system calls that write to the range.
+    /// Pins a range for system calls that write to it: see [`Region::pin`].
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -163,13 +163,13 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// As [`Region::pin`].
+    /// Those of [`Region::pin`].
     pub fn pin_mut(&mut self, range: impl RangeBounds<usize>) -> Result<PinMut<'_>> {
         let range = self.range(range)?;
         PinMut::new(&self.running, &mut self.bytes[range])
     }
 
-    /// Does the same as [`Region::pin`] for calls that complete later: the guard keeps the region
+    /// Pins a range for calls that complete later: see [`Region::pin`]. The guard keeps the region
     /// alive.
     ///
     /// ```
@@ -186,7 +186,7 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// As [`Region::pin`].
+    /// Those of [`Region::pin`].
     pub fn pin_owned(this: &Arc<Region>, range: impl RangeBounds<usize>) -> Result<PinOwned> {
         let range = this.range(range)?;
         let held =
@@ -213,7 +213,7 @@ impl Region {
         }
     }
 
-    /// Drops whole pages, and overwrites the parts of other pages in the range.
+    /// Discards whole pages, and zeroes the parts of other pages in the range.
     fn drop_content(&mut self, range: Range<usize>) -> Result<()> {
         let first = range.start.next_multiple_of(PAGE_SIZE).min(range.end);
         // The last page contains nothing after the region's last byte.
@@ -237,7 +237,7 @@ impl Region {
         let start = (self.bytes.as_ptr().addr() + range.start) / PAGE_SIZE * PAGE_SIZE;
         let end = self.bytes.as_ptr().addr() + range.end;
         match advice {
-            Advice::WillNeed => bring_in(&self.running, start..end),
+            Advice::WillNeed => fault_in(&self.running, start..end),
             Advice::Cold => {
                 Ok(self.running.with(|engine| engine.deactivate(start, end - start))??)
             }
@@ -260,14 +260,14 @@ impl Region {
 
 /// Returns the length in whole pages, if a region may have this length.
 fn whole_pages(engine: &Engine, len: usize) -> Option<usize> {
-    let whole = len.checked_next_multiple_of(PAGE_SIZE)?;
-    (len > 0 && whole <= engine.window().1).then_some(whole)
+    let rounded = len.checked_next_multiple_of(PAGE_SIZE)?;
+    (len > 0 && rounded <= engine.window().1).then_some(rounded)
 }
 
-/// Faults pages in from the first on, up to half of the budget: more would evict the first ones.
-fn bring_in(running: &Running, range: Range<usize>) -> Result<()> {
-    let most = running.with(Engine::half_of_budget_bytes)?;
-    for address in range.take(most).step_by(PAGE_SIZE) {
+/// Faults in the first pages of a range: up to half of the budget, as more would evict the first.
+fn fault_in(running: &Running, range: Range<usize>) -> Result<()> {
+    let max_bytes = running.with(Engine::half_of_budget_bytes)?;
+    for address in range.take(max_bytes).step_by(PAGE_SIZE) {
         running.with(|engine| {
             let mut is_resident = [0];
             engine.residency(address, &mut is_resident)?;
@@ -293,7 +293,7 @@ fn bring_in(running: &Running, range: Range<usize>) -> Result<()> {
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "the bytes stay only while the guard lives"]
+#[must_use = "the bytes stay in DRAM only while the guard exists"]
 pub struct PinOwned {
     // Dropped before the region.
     _held: Held,

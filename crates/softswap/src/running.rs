@@ -1,4 +1,4 @@
-//! An engine with its threads and its fault handling, from start to end.
+//! Starts and stops an engine, its threads and its fault handling.
 
 use crate::error::{Error, Result};
 use crate::fork::GrantLock;
@@ -64,7 +64,7 @@ impl Resolver for Shared {
 
 fn report(address: usize, error: &FaultError) {
     raw::write_stderr_fmt(format_args!(
-        "softswap: the page at {address:#x} of a region cannot be brought in: {error}\n"
+        "softswap: the page at {address:#x} of a region cannot be faulted in: {error}\n"
     ));
 }
 
@@ -162,7 +162,7 @@ fn convert_error(error: StartError, asked_bytes: u64) -> Error {
 }
 
 /// Converts the error of registering a window.
-fn unserved(error: io::Error) -> Error {
+fn convert_registration_error(error: io::Error) -> Error {
     if error.kind() != io::ErrorKind::QuotaExceeded {
         return error.into();
     }
@@ -170,8 +170,8 @@ fn unserved(error: io::Error) -> Error {
     Error::NoAddresses { reason }
 }
 
-/// Rejects directories whose files free no memory, as `softswap run` does.
-fn on_disks(config: &Config) -> Result<()> {
+/// Rejects directories whose files are not on a disk, as `softswap run` does.
+fn check_on_disk(config: &Config) -> Result<()> {
     let directories = config.areas.iter().map(|area| &area.path).filter(|path| path.is_dir());
     for directory in directories {
         on_disk(directory).map_err(OpenError::from)?;
@@ -180,7 +180,7 @@ fn on_disks(config: &Config) -> Result<()> {
 }
 
 fn start(config: &Config) -> Result<Engine> {
-    on_disks(config)?;
+    check_on_disk(config)?;
     let stats = Stats::new(reserve_u64(STATS_WORDS)?);
     let areas = open(&config.areas, None, config.reserve_bytes, config.avoid_io_uring);
     let areas = areas.collect::<std::result::Result<Vec<_>, _>>()?;
@@ -208,7 +208,7 @@ impl Running {
         }
         signals::keep_unblocked(never_blocked());
         // The lock also covers the temporary raise of the descriptor limit.
-        let alone = GrantLock::new()?;
+        let grant_lock = GrantLock::new()?;
         let reservations = Arc::new(Reservations::default());
         let started = || reservations.collect(|| start(config));
         let started = match is_guarded {
@@ -229,7 +229,7 @@ impl Running {
             Ok(served) => served,
             Err(error) => {
                 end(shared);
-                return Err(unserved(error));
+                return Err(convert_registration_error(error));
             }
         };
         let mut running = Running {
@@ -241,7 +241,7 @@ impl Running {
         };
         let started = running.start_threads();
         // Dropping `running` takes the lock again.
-        drop(alone);
+        drop(grant_lock);
         started.map(|()| running)
     }
 
@@ -288,11 +288,11 @@ impl Drop for Running {
         if !self.is_of_this_process() {
             return;
         }
-        // Excludes forks, as at the start.
-        let _alone = GrantLock::new();
+        // Excludes forks, as `start` does.
+        let _grant_lock = GrantLock::new();
         self.shared.keep_running.store(false, Ordering::Relaxed);
         self.shared.engine.wake_background();
-        // SAFETY: taken once, here; the value is not used afterwards.
+        // SAFETY: `drop` runs once, and does not use these fields after it has taken them.
         let (threads, served, shared) = unsafe {
             (
                 ManuallyDrop::take(&mut self.threads),
@@ -317,8 +317,8 @@ fn end(shared: Arc<Shared>) {
 /// Releases the reservations of an engine that was dropped, or did not start.
 fn release(reservations: Arc<Reservations>) {
     if let Some(reservations) = Arc::into_inner(reservations) {
-        // SAFETY: only the engine used these reservations, including its threads and its fault
-        // handler. Their shared state was unwrapped, so they are gone.
+        // SAFETY: only the engine, its threads and its fault handler used these reservations. They
+        // have ended, because the last reference was unwrapped.
         unsafe { reservations.release() };
     }
 }

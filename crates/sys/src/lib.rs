@@ -55,7 +55,7 @@
 //! |              | [`threads`]           | interrupts a thread, waits for its exit        |
 //! |              | [`process_identity`]  | identity and liveness of a process             |
 //! |              | [`own_threads`]       | the engine's threads in a program that forks   |
-//! |              | [`child`]             | standing in for a child process                |
+//! |              | [`child`]             | supervision of a child process                 |
 //! |              | [`pinners`]           | mappings through which memory may be pinned    |
 //! |              | [`control_socket`]    | the socket for `stat` and `ctl`                |
 //! |              | [`linked`]            | words through which libraries call others      |

@@ -73,7 +73,7 @@ fn status_to_result(ended: Ended) -> io::Result<()> {
         Ended::Exit(0) => Ok(()),
         Ended::Exit(errno) => Err(io::Error::from_raw_os_error(errno)),
         Ended::Signal(signal) => {
-            Err(io::Error::other(format!("the trial died of signal {signal}")))
+            Err(io::Error::other(format!("signal {signal} killed the trial process")))
         }
     }
 }
@@ -87,15 +87,14 @@ pub fn fault_as_sigbus() -> io::Result<()> {
             Ok(uffd) => uffd,
             Err(error) => return as_status(&error),
         };
-        // SAFETY: bytes reserved for this, of which the child has its own copy, without references.
+        // SAFETY: the page was reserved for this trial, and the child has its own copy.
         if let Err(error) = unsafe { uffd.register(at as usize, PAGE_SIZE) } {
             return as_status(&error);
         }
         // The default action must take place, regardless of handlers before the fork.
         // SAFETY: the default action runs no code of this program.
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
-        // SAFETY: the page is mapped and writable. The write succeeds, or the child is killed by
-        // it.
+        // SAFETY: the page is mapped and writable. The write succeeds or kills the child.
         unsafe { at.write_volatile(1) };
         libc::EOPNOTSUPP
     })?;
@@ -118,9 +117,9 @@ pub fn move_page() -> io::Result<()> {
         if !uffd.has_move() {
             return libc::EOPNOTSUPP;
         }
-        // SAFETY: aligned bytes reserved for this, to which the child has no reference.
+        // SAFETY: `from` is aligned memory for this trial, to which the child has no reference.
         unsafe { (from as *mut u64).write_volatile(0x5157_4150) };
-        // SAFETY: a page reserved for this, to which the child has no reference.
+        // SAFETY: `to` is a page for this trial, to which the child has no reference.
         if let Err(error) = unsafe { uffd.register(to, PAGE_SIZE) } {
             return as_status(&error);
         }
@@ -192,7 +191,7 @@ pub fn nameless_file(dir: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR)?)
 }
 
-/// Writes one page to `file` and reads it back, by direct I/O. Leaves `file` switched to O_DIRECT.
+/// Writes one page to `file` and reads it back, by direct I/O. `file` keeps the flag O_DIRECT.
 pub fn direct_round_trip(file: impl AsFd) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(&file)?;
     rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT)?;
@@ -205,7 +204,9 @@ pub fn direct_round_trip(file: impl AsFd) -> io::Result<()> {
         || rustix::io::pread(&file, &mut back[..], 0)? != PAGE_SIZE
         || out != back
     {
-        return Err(io::Error::other("a short or different transfer"));
+        return Err(io::Error::other(
+            "the page that was read differs from the page that was written",
+        ));
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Tests the mapping of a secret, in a process of its own: other tests could map memory at the
-//! freed address.
+//! Tests the mapping of a secret, in a separate process, because other tests could map memory at
+//! the freed address.
 
 use softswap_sys::secret::Secret;
 

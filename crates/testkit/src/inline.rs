@@ -1,8 +1,9 @@
 //! Accesses to managed memory that survive a refused fault: the caller gets `None` or false, and
 //! the process continues.
 //!
-//! [`serve`] resolves a window's faults by a function, through the handler of [`touches`] that the
-//! library uses, too. If that handler passes a fault on, this module's handler gets it.
+//! [`serve`] resolves a window's faults by a function, through the same handler of [`touches`] that
+//! the library uses. That handler passes a fault that it cannot resolve on to this module's
+//! handler.
 
 use softswap_engine::api::engine::Engine;
 use softswap_engine::base::access::Access;
@@ -13,9 +14,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Once};
 
-// All accesses of this module are these functions. They use no stack, so a handler can continue a
-// refused one at `softswap_inline_refused`, which returns for it. Arguments: rdi destination, rsi
-// source or value, rdx length. Result: 1 done, 0 refused.
+// This module accesses managed memory only in these functions. They use no stack, so after a
+// refused fault the handler continues at `softswap_inline_refused`, which returns 0 to their
+// caller. Arguments: rdi destination, rsi source or value, rdx length. Result: 1 done, 0 refused.
 core::arch::global_asm!(
     ".hidden softswap_inline_load",
     ".globl softswap_inline_load",
@@ -67,18 +68,18 @@ impl<F: Fn(usize, bool) -> bool + Send + Sync> Resolver for Function<F> {
 /// It runs in a signal handler, under the rules of [`Resolver::resolve`].
 ///
 /// # Errors
-/// As [`touches::serve`].
+/// Returns the errors of [`touches::serve`].
 pub fn serve(
     base: usize,
     len: usize,
     resolve: impl Fn(usize, bool) -> bool + Send + Sync + 'static,
 ) -> io::Result<Served> {
     static INSTALLED: Once = Once::new();
-    // Before the first window is served, so that the handler of `touches` passes refused faults on
-    // to this one.
+    // Install this handler before the one of `touches`, which then passes unresolved faults on to
+    // it.
     INSTALLED.call_once(|| {
         for signal in [SIGBUS, SIGSEGV] {
-            signals::install(signal, on_refused, !0, 0).expect("a signal that can be handled");
+            signals::install(signal, on_refused_fault, !0, 0).expect("the signal can be handled");
         }
     });
     touches::serve(base, len, Box::new(Function(resolve)))
@@ -87,7 +88,7 @@ pub fn serve(
 /// Makes an engine resolve the faults of its window until the result is dropped.
 ///
 /// # Errors
-/// As [`touches::serve`].
+/// Returns the errors of [`touches::serve`].
 pub fn serve_engine(engine: &Arc<Engine>) -> io::Result<Served> {
     let ((base, len), engine) = (engine.window(), Arc::clone(engine));
     serve(base, len, move |address, is_write| {
@@ -96,8 +97,8 @@ pub fn serve_engine(engine: &Arc<Engine>) -> io::Result<Served> {
     })
 }
 
-extern "C" fn on_refused(signal: i32, _info: *mut siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: `context` is the argument of this handler.
+extern "C" fn on_refused_fault(signal: i32, _info: *mut siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: `context` is the third argument of this running handler.
     if !unsafe { refuse_access(context) } {
         signals::set_default(signal);
         // SAFETY: the default action runs no code of this process.
@@ -105,7 +106,8 @@ extern "C" fn on_refused(signal: i32, _info: *mut siginfo_t, context: *mut libc:
     }
 }
 
-/// Makes an interrupted access of this module return 0. Returns false if the thread was not in one.
+/// Makes the interrupted access return 0. Returns false if the thread was not in an access of this
+/// module.
 ///
 /// # Safety
 /// `context` is the argument of the running signal handler.
@@ -118,15 +120,16 @@ unsafe fn refuse_access(context: *mut libc::c_void) -> bool {
     if !(first..refused).contains(&at) {
         return false;
     }
-    // The functions have no stack frame: the return address of their caller is on top.
+    // The functions have no stack frame, so the return address is on top of the stack, as at their
+    // entry.
     registers[libc::REG_RIP as usize] = refused as i64;
     true
 }
 
 /// A range of managed memory. Offsets are in bytes from its start.
 ///
-/// Ranges may overlap: accesses are machine instructions, not Rust's. Aligned words are read and
-/// written atomically.
+/// Ranges may overlap, because accesses are machine instructions, not Rust references. Aligned
+/// words are read and written atomically.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     start: usize,
@@ -138,7 +141,7 @@ impl Memory {
     /// for windows.
     ///
     /// Only windows use these addresses, and no Rust reference points into a window. So a write
-    /// changes no object of the process, and an access to unmapped memory is refused.
+    /// changes no Rust object, and an access to unmapped memory is refused.
     #[must_use]
     pub fn new(start: usize, len: usize) -> Option<Memory> {
         let end = start.checked_add(len)?;
@@ -185,8 +188,8 @@ impl Memory {
     pub fn read(&self, offset: usize) -> Option<u64> {
         let mut word = 0;
         let from = self.at(offset, size_of::<u64>());
-        // SAFETY: writes `word`, and reads eight bytes at addresses of windows, which have no
-        // Rust references; a refused read returns 0.
+        // SAFETY: the function writes `word`, and reads eight bytes at addresses of windows, to
+        // which no Rust reference exists. A refused read returns 0.
         let done = unsafe { softswap_inline_load(&raw mut word, from) };
         (done == 1).then_some(word)
     }
@@ -195,39 +198,39 @@ impl Memory {
     #[must_use]
     pub fn write(&self, offset: usize, word: u64) -> bool {
         let to = self.at(offset, size_of::<u64>());
-        // SAFETY: writes eight bytes at addresses of windows, which have no Rust references; a
-        // refused write returns 0.
+        // SAFETY: the function writes eight bytes at addresses of windows, to which no Rust
+        // reference exists. A refused write returns 0.
         unsafe { softswap_inline_store(to, word) == 1 }
     }
 
-    /// Reads `bytes` from `offset`. Returns false if a fault is refused; the bytes before that
-    /// page are read.
+    /// Reads `bytes` from `offset`. Returns false if a fault is refused. Then only the bytes before
+    /// that page are read.
     #[must_use]
     pub fn read_bytes(&self, offset: usize, bytes: &mut [u8]) -> bool {
         let from = self.at(offset, bytes.len());
-        // SAFETY: writes the exclusively borrowed `bytes`, and reads as many at addresses of
-        // windows; a refused read returns 0.
+        // SAFETY: the function writes the exclusively borrowed `bytes`, and reads as many bytes at
+        // addresses of windows. A refused read returns 0.
         unsafe { softswap_inline_copy(bytes.as_mut_ptr() as usize, from, bytes.len()) == 1 }
     }
 
-    /// Writes `bytes` at `offset`. Returns false if a fault is refused; the bytes before that page
-    /// are written.
+    /// Writes `bytes` at `offset`. Returns false if a fault is refused. Then only the bytes before
+    /// that page are written.
     #[must_use]
     pub fn write_bytes(&self, offset: usize, bytes: &[u8]) -> bool {
         let to = self.at(offset, bytes.len());
-        // SAFETY: reads `bytes`, and writes as many at addresses of windows, which have no Rust
-        // references; a refused write returns 0.
+        // SAFETY: the function reads `bytes`, and writes as many bytes at addresses of windows, to
+        // which no Rust reference exists. A refused write returns 0.
         unsafe { softswap_inline_copy(to, bytes.as_ptr() as usize, bytes.len()) == 1 }
     }
 
     /// Makes the kernel read from a descriptor into the range. Returns the number of bytes.
     ///
     /// # Errors
-    /// The kernel's: EFAULT if a page is absent or not writable.
+    /// Returns the kernel's error: EFAULT if a page is not resident or not writable.
     pub fn read_from(&self, descriptor: &impl AsRawFd) -> io::Result<usize> {
         let args = [descriptor.as_raw_fd() as usize, self.start, self.len, 0, 0, 0];
-        // SAFETY: the kernel writes at addresses of windows, which have no Rust references, and
-        // fails with EFAULT where it cannot.
+        // SAFETY: the kernel writes at addresses of windows, to which no Rust reference exists. It
+        // fails with EFAULT at unmapped addresses.
         raw::check(unsafe { raw::syscall(libc::SYS_read, args) })
     }
 

@@ -1,4 +1,5 @@
-//! Test doubles for tests and benchmarks: no program or library for users depends on this crate.
+//! Test doubles for tests and benchmarks. Of the programs for users, only `softswap-bench` depends
+//! on this crate.
 //!
 //! | file            | content                                                         |
 //! |-----------------|-----------------------------------------------------------------|

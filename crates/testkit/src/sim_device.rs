@@ -4,7 +4,8 @@
 //! and which bits are flipped. Random faults follow from a seed and the operation's number, so a
 //! run can be repeated.
 //!
-//! The engine's unit tests include this file: they need a device of their own build of the engine.
+//! The engine's unit tests include this file, because the device must implement the traits of their
+//! own build of the engine.
 
 use softswap_engine::store::io::{
     Device, DeviceProperties, IoError, Lane, Operation, transfer_whole,
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes under one lock, so that threads rarely contend.
+/// Size of a stripe of content, which has its own lock, so that threads rarely contend.
 pub const STRIPE_BYTES: usize = 256 << 10;
 
 /// A fault of one transfer.
@@ -48,7 +49,8 @@ struct Plan {
     fault: Fault,
 }
 
-/// Numbers of operations, including failed ones. Each part of a continued transfer counts.
+/// Numbers of operations and bytes. Failed operations count, and so does each part of a continued
+/// transfer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counts {
@@ -81,11 +83,11 @@ struct Disk {
     seed: u64,
     latency: Duration,
     grown_bytes: AtomicU64,
-    /// Discarded bytes among those.
+    /// Discarded bytes below `grown_bytes`.
     punched_bytes: AtomicU64,
     taken_bytes: AtomicU64,
     plans: Mutex<Vec<Plan>>,
-    /// Empty until it is written.
+    /// Content by stripe. A stripe is empty until it is written.
     stripes: Vec<Mutex<Vec<u8>>>,
     reads: AtomicU64,
     writes: AtomicU64,
@@ -181,8 +183,13 @@ impl Disk {
         length.min(left as usize)
     }
 
-    /// Applies a fault to the offset, length or result of a transfer.
-    fn bend(&self, fault: Option<Fault>, offset: &mut u64, length: &mut usize) -> io::Result<()> {
+    /// Applies a fault to the offset and length of a transfer, or returns its error.
+    fn apply_fault(
+        &self,
+        fault: Option<Fault>,
+        offset: &mut u64,
+        length: &mut usize,
+    ) -> io::Result<()> {
         match fault {
             Some(Fault::Errno(errno)) => return Err(io::Error::from_raw_os_error(errno)),
             Some(Fault::Short(bytes)) => *length = (*length).min(bytes),
@@ -201,7 +208,7 @@ impl Disk {
         if fault == Some(Fault::Lose) {
             return Ok(length);
         }
-        self.bend(fault, &mut offset, &mut length)?;
+        self.apply_fault(fault, &mut offset, &mut length)?;
         self.each_stripe(offset, length, |stripe, from, range| match stripe.get(from..) {
             Some(stored) if !stored.is_empty() => {
                 let count = range.len();
@@ -224,7 +231,7 @@ impl Disk {
         if fault == Some(Fault::Lose) {
             return Ok(length);
         }
-        self.bend(fault, &mut offset, &mut length)?;
+        self.apply_fault(fault, &mut offset, &mut length)?;
         let flipped = (fault == Some(Fault::FlipBit)).then(|| {
             let mut copy = buf[..length].to_vec();
             self.flip_bit(&mut copy, number);
@@ -306,7 +313,7 @@ impl Device for SimDevice {
             return fail(errno);
         }
         let grown = self.0.grown_bytes.load(Ordering::Relaxed);
-        // Bytes below the end may have been discarded since they were allocated.
+        // Bytes below the end may have been discarded, and are allocated again.
         let again = bytes.min(grown.saturating_sub(from));
         let again = again.min(self.0.punched_bytes.load(Ordering::Relaxed));
         if (from + bytes).saturating_sub(grown) + again > self.0.room_bytes() {

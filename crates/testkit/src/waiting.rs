@@ -2,20 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-/// Time-out of every wait: a guard against hangs, not an expectation of speed.
+/// Timeout of every wait. It only detects hangs, and is not an expectation of speed.
 pub const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// Waits until `look` succeeds and returns its result. Its error describes the current state.
+/// Waits until `attempt` succeeds, and returns its result. `what` is the awaited condition. An
+/// error of `attempt` describes the current state.
 ///
 /// # Panics
 /// After [`HANG_TIMEOUT`].
 #[track_caller]
-pub fn wait_until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
+pub fn wait_until<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
     let end = Instant::now() + HANG_TIMEOUT;
     loop {
-        match look() {
+        match attempt() {
             Ok(found) => return found,
             Err(instead) => {
                 assert!(Instant::now() < end, "{what}: not within {HANG_TIMEOUT:?}: {instead}");
@@ -25,7 +26,7 @@ pub fn wait_until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) ->
     }
 }
 
-/// Waits until `holds` returns true.
+/// Waits until `holds` returns true. `what` is the awaited condition.
 ///
 /// # Panics
 /// After [`HANG_TIMEOUT`].

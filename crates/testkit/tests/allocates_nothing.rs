@@ -1,4 +1,4 @@
-//! Tests that codecs and seals do not allocate: they run in fault handlers that may have
+//! Tests that codecs and seals do not allocate, because they run in fault handlers that may have
 //! interrupted `malloc`.
 
 use softswap_engine::codec::seal::Sealer;
@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
 thread_local! {
-    // No destructor and no lazy initialisation, because `malloc` itself uses it.
+    // The variable has no destructor and no lazy initialization, because `malloc` itself uses it.
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -19,14 +19,14 @@ unsafe extern "C" {
     fn __libc_memalign(align: usize, len: usize) -> *mut c_void;
 }
 
-fn note() {
+fn count_call() {
     CALLS.set(CALLS.get() + 1);
 }
 
-// SAFETY: each of these functions behaves as the C library's of that name, because it calls that.
+// SAFETY: `malloc` behaves as the C library's `malloc`, because it calls that.
 #[unsafe(no_mangle)]
 extern "C" fn malloc(len: usize) -> *mut c_void {
-    note();
+    count_call();
     // SAFETY: the C library's function accepts any length.
     unsafe { __libc_malloc(len) }
 }
@@ -34,7 +34,7 @@ extern "C" fn malloc(len: usize) -> *mut c_void {
 // SAFETY: behaves as the C library's function, because it calls that.
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, len: usize) -> *mut c_void {
-    note();
+    count_call();
     // SAFETY: the C library's function accepts any lengths.
     unsafe { __libc_calloc(count, len) }
 }
@@ -44,7 +44,7 @@ extern "C" fn calloc(count: usize, len: usize) -> *mut c_void {
 // SAFETY: behaves as the C library's function, because it calls that.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(old: *mut c_void, len: usize) -> *mut c_void {
-    note();
+    count_call();
     // SAFETY: `old` is null or memory of the C library, as the caller promises.
     unsafe { __libc_realloc(old, len) }
 }
@@ -54,7 +54,7 @@ unsafe extern "C" fn realloc(old: *mut c_void, len: usize) -> *mut c_void {
 // SAFETY: behaves as the C library's function, because it calls that.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_memalign(at: *mut *mut c_void, alignment: usize, len: usize) -> c_int {
-    note();
+    count_call();
     // SAFETY: the alignment is a power of two, as the caller promises.
     let allocated = unsafe { __libc_memalign(alignment, len) };
     // SAFETY: `at` is writable, as the caller promises.
@@ -85,7 +85,7 @@ fn pages() -> [[u8; PAGE_SIZE]; 4] {
 fn codecs_do_not_allocate() {
     assert!(
         allocations(|| drop(std::hint::black_box(Box::new(5)))) > 0,
-        "an allocation is not counted"
+        "allocations must be counted"
     );
     let pages = pages();
     let mut state = lz4::State::new();
@@ -98,7 +98,7 @@ fn codecs_do_not_allocate() {
             if let Some(len) = lz4::compress(page, &mut packed, &mut state) {
                 assert_eq!(lz4::decompress(&packed[..len], &mut back), Some(PAGE_SIZE));
             }
-            // Each change of level reinitializes the context.
+            // Cover each change of level, which reinitializes the context.
             for level in zstd::LEVELS.chain(zstd::LEVELS.rev()) {
                 if let Some(len) = compressor.compress(level, page, &mut packed) {
                     let unpacked = decompressor.decompress(&packed[..len], &mut back);

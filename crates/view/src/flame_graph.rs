@@ -1,5 +1,5 @@
-//! A flame graph (Gregg, 2011) as SVG: the call tree, with widths by cost. It has no scripts; the
-//! browser shows a name that does not fit as a tooltip.
+//! A flame graph (Gregg, 2011) as SVG: the call tree, with widths by cost. It has no scripts. The
+//! browser shows full names as tooltips.
 
 use crate::page::escaped;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ const HEAD: f64 = 44.0;
 const FOOT: f64 = 24.0;
 /// Width of a character in the monospaced font.
 const LETTER: f64 = 7.0;
-/// Smallest visible width of a frame.
+/// Width below which a frame is omitted.
 const MIN: f64 = 0.4;
 /// Maximum number of rows above the first.
 const MAX_ROWS: usize = 120;
@@ -164,8 +164,8 @@ mod tests {
         let (main, cold) = (place(&svg, "main"), place(&svg, "cold&lt;int&gt;"));
         assert!((main.1 - 1180.0).abs() < 1.0 && (cold.1 - 590.0).abs() < 1.0);
         let hot = place(&svg, "hot");
-        assert!((hot.0 - (cold.0 + cold.1)).abs() < 1.0, "beside each other");
-        assert!(!svg.contains("tiny"), "nobody could see it");
+        assert!((hot.0 - (cold.0 + cold.1)).abs() < 1.0, "the frames are adjacent");
+        assert!(!svg.contains("tiny"), "too narrow to see");
     }
 
     #[test]

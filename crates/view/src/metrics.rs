@@ -51,14 +51,16 @@ const METRICS: [Metric; 17] = [
         it.mapped_bytes as f64
     }),
     gauge("softswap_mappings", "Mappings created by page protection.", |it| it.mappings as f64),
-    gauge("softswap_mappings_limit", "Their limit; 0 with userfaultfd.", |it| {
+    gauge("softswap_mappings_limit", "Limit of softswap_mappings; 0 with userfaultfd.", |it| {
         it.mappings_limit as f64
     }),
     counter("softswap_stalled_seconds_total", "Time that threads waited for pages.", |it| {
         it.stalled_ns as f64 / 1e9
     }),
-    counter("softswap_read_bytes_total", "Read from swap areas.", |it| it.bytes_read as f64),
-    counter("softswap_written_bytes_total", "Written to swap areas.", |it| it.bytes_written as f64),
+    counter("softswap_read_bytes_total", "Bytes read from swap areas.", |it| it.bytes_read as f64),
+    counter("softswap_written_bytes_total", "Bytes written to swap areas.", |it| {
+        it.bytes_written as f64
+    }),
     counter("softswap_pages_out_total", "Pages swapped out.", |it| it.pages_out as f64),
     counter("softswap_pages_same_filled_total", "Pages swapped out that repeat one word.", |it| {
         it.pages_same_filled as f64
@@ -117,7 +119,7 @@ fn all(trees: &[Tree]) -> impl Iterator<Item = (&Tree, &Process)> {
     trees.iter().flat_map(|tree| tree.processes.iter().map(move |process| (tree, process)))
 }
 
-/// Writing to a String cannot fail, here and below.
+/// Writes a metric's HELP and TYPE lines. (Writing to a String cannot fail, here and below.)
 fn head(text: &mut String, name: &str, kind: Kind, help: &str) {
     let kind = match kind {
         Kind::Gauge => "gauge",
@@ -131,14 +133,19 @@ fn labels(tree: &Tree, process: &Process) -> String {
     format!("root=\"{root}\",pid=\"{pid}\",process=\"{}\"", escaped(&process.name))
 }
 
-/// Escapes a label's value as in a C string.
+/// Escapes a label's value as Prometheus requires.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 fn states(text: &mut String, trees: &[Tree]) {
     let name = "softswap_processes";
-    head(text, name, Kind::Gauge, "Processes by state: managed, asleep or unmanaged.");
+    head(
+        text,
+        name,
+        Kind::Gauge,
+        "Processes by state: awake, asleep (memory fits the budget), or silent (no answer).",
+    );
     for tree in trees {
         let count = |is: fn(&State) -> bool| {
             tree.processes.iter().filter(|process| is(&process.state)).count()
@@ -167,7 +174,7 @@ fn budgets(text: &mut String, trees: &[Tree]) {
         text,
         trees,
         "softswap_tree_granted_bytes",
-        "Part of it that processes hold.",
+        "Part of the tree's budget that processes hold.",
         |shared| shared.granted_bytes,
     );
 }
@@ -181,7 +188,7 @@ fn of_trees(text: &mut String, trees: &[Tree], name: &str, help: &str, value: fn
     }
 }
 
-/// Writes faults by tier and latency. Sums are computed from the middle of the engine's buckets.
+/// Writes faults by tier and latency. Sums use the middle of each of the engine's buckets.
 fn latencies(text: &mut String, trees: &[Tree]) {
     let help = "Duration of faults, by the tier of the page.";
     let _ = writeln!(text, "# HELP {LATENCY} {help}\n# TYPE {LATENCY} histogram");
@@ -263,14 +270,14 @@ mod tests {
     fn dashboard_uses_existing_metrics() {
         let board = include_str!("../../../docs/grafana-dashboard.json");
         let board: serde_json::Value = serde_json::from_str(board).unwrap();
-        let mut asked = Vec::new();
+        let mut expressions = Vec::new();
         for panel in board["panels"].as_array().unwrap() {
             for target in panel["targets"].as_array().into_iter().flatten() {
-                asked.push(target["expr"].as_str().unwrap().to_string());
+                expressions.push(target["expr"].as_str().unwrap().to_string());
             }
         }
-        assert!(asked.len() > 8, "{asked:?}");
-        for expression in asked {
+        assert!(expressions.len() > 8, "{expressions:?}");
+        for expression in expressions {
             let words = expression.split(|sign: char| !sign.is_alphanumeric() && sign != '_');
             for word in words.filter(|word| word.starts_with("softswap_")) {
                 let plain = ["_bucket", "_sum", "_count"]

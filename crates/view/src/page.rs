@@ -72,7 +72,7 @@ fn page(report: &Report, json: &str) -> String {
     body += &other_budgets(report);
     body += &plots_of(report);
     body += &tables(report);
-    // In JSON this character occurs only in strings.
+    // In JSON, `<` occurs only in strings, where it can be escaped.
     let _ = writeln!(body, "{JSON_START}{}{JSON_END}", json.replace('<', "\\u003c"));
     document(&format!("softswap: {}", report.name()), &body)
 }
@@ -106,7 +106,7 @@ fn tiles(report: &Report) -> String {
         ("at most used of the budget", bytes(report.used_peak_bytes_of_all())),
     ];
     match &report.tree {
-        // The figures of the first process alone could be mistaken for all.
+        // Figures of the first process alone could be mistaken for those of all.
         Some(tree) if report.is_dominated_by_descendants() => {
             all.push(("processes at a time", count(tree.processes_peak as u64)));
             all.push(("faults on swapped-out pages", count(tree.faults())));
@@ -165,8 +165,8 @@ fn plots_of(report: &Report) -> String {
     text
 }
 
-/// Returns the addition to titles of figures that are about the first process only, if others
-/// waited more.
+/// Returns the suffix for titles of figures that include only the first process; empty unless other
+/// processes waited more.
 fn of_first(report: &Report) -> String {
     match report.is_dominated_by_descendants() {
         true => format!(", of the first process ({})", report.name()),
@@ -174,7 +174,7 @@ fn of_first(report: &Report) -> String {
     }
 }
 
-/// Returns true if the figures of the first process are worth showing.
+/// Returns true unless other processes waited more and the first process was idle.
 fn shows_first_process(report: &Report) -> bool {
     !(report.is_dominated_by_descendants() && report.first_was_idle())
 }
@@ -214,7 +214,7 @@ pub(crate) fn rate(name: &str, at: &[f64], counted: &[u64]) -> Series {
     Series { name: name.into(), points: rates.collect() }
 }
 
-/// Returns the share of the time in which a thread waited, at most 1.
+/// Returns the waits of all threads per unit of time, capped at 1.
 pub(crate) fn stalled(name: &str, at: &[f64], stalled_ns: &[u64]) -> Series {
     let mut series = rate(name, at, stalled_ns);
     series.points.iter_mut().for_each(|(_, value)| *value = (*value / 1e9).min(1.0));
@@ -288,7 +288,7 @@ fn history_plots(history: &History) -> Vec<Plot> {
     let bound = Some(amounts("budget", at, of.budget_bytes));
     let stalled = time("Time stalled", Unit::Share, vec![stalled("stalled", at, of.stalled_ns)]);
     if let Some(tree) = history.tree.as_ref().filter(|tree| tree.faults_by_tier.is_empty()) {
-        // Older versions of softswap recorded only these figures of a tree.
+        // Older versions of softswap recorded only the following figures of a tree.
         let used = vec![amounts("used", at, of.used_bytes)];
         let faults = vec![rate("faults", at, &tree.faults)];
         return vec![
@@ -309,7 +309,7 @@ fn history_plots(history: &History) -> Vec<Plot> {
     ]
 }
 
-/// Plots the share of each tier's faults that took at least a given latency.
+/// Plots the share of each tier's faults that took at most a given latency.
 fn latencies(report: &Report) -> Plot {
     let lines = TIERS.iter().filter_map(|tier| {
         let buckets = report.latencies.get(*tier).filter(|buckets| !buckets.is_empty())?;
@@ -453,8 +453,8 @@ fn settings(report: &Report) -> String {
         let of_first = of_first(report);
         rows.extend(uses.into_iter().map(|(name, value)| vec![format!("{name}{of_first}"), value]));
     }
-    if let Some(beside) = &report.beside {
-        rows.push(vec!["outside the budget".into(), bytes(beside.total_bytes)]);
+    if let Some(outside) = &report.beside {
+        rows.push(vec!["outside the budget".into(), bytes(outside.total_bytes)]);
     }
     if let Some(machine) = &report.machine {
         rows.push(vec!["processor".into(), machine.processor.clone()]);

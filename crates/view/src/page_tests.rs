@@ -55,7 +55,7 @@ fn page_has_every_plot_and_no_external_resource() {
         assert_eq!(page.matches("</svg>").count(), 6);
         assert!(!page.contains("could not be drawn") && !page.contains("NaN"));
         assert!(!page.contains("<script>") && page.contains("&lt;script&gt; a &amp; b"));
-        // Plots with several lines have their legend outside the picture.
+        // Plots of several series have a legend outside the SVG.
         assert_eq!(page.matches("class=\"legend\"").count(), 3, "{page}");
         assert!(TIERS.iter().all(|tier| page.contains(&format!("<dt>{tier}</dt>"))));
         // The name of the XML namespace is not a link.
@@ -149,7 +149,7 @@ fn tree_page_shows_first_process_only_if_active() {
     for title in ["Pages swapped out", "io_uring", "first process", "How long faults took"] {
         assert!(!page.contains(title), "{title}");
     }
-    // A shell with a few faults of its own.
+    // A shell that had a few faults.
     let shell = run(20, 5.0);
     let busy = Report {
         faults: shell.faults,

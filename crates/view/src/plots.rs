@@ -77,13 +77,13 @@ impl Unit {
 #[derive(Debug, Clone, Copy)]
 struct Axis {
     unit: Unit,
-    /// Value of one unit.
+    /// Number of base units (bytes) in one displayed unit.
     one: f64,
     name: &'static str,
 }
 
 impl Axis {
-    /// Returns the axis for values up to `most`.
+    /// Returns an axis with a unit suitable for values up to `most`.
     fn of(unit: Unit, most: f64) -> Axis {
         if !matches!(unit, Unit::Bytes | Unit::BytesPerSecond) {
             return Axis { unit, one: 1.0, name: "" };
@@ -106,7 +106,7 @@ impl Axis {
 }
 
 impl Plot {
-    /// Returns the picture, or the reason for its absence.
+    /// Returns the SVG, or an HTML paragraph with the error.
     pub(crate) fn svg(&self) -> String {
         let mut text = String::new();
         let drawn = {
@@ -150,7 +150,7 @@ impl Plot {
             .y_label_formatter(&|value| y.text(*value))
             .label_style(FONT)
             .draw()?;
-        // The highest area first, because later ones cover it.
+        // Draw the highest area first, because later ones cover its lower part.
         let order: Vec<usize> = match self.is_stacked {
             true => (0..series.len()).rev().collect(),
             false => (0..series.len()).collect(),
@@ -171,8 +171,7 @@ impl Plot {
         Ok(())
     }
 
-    /// Returns the name of each series with its colour, and true for those drawn as a line. Returns
-    /// nothing for a single series.
+    /// Returns the legend's entries; none for a single series.
     pub(crate) fn legend(&self) -> Vec<Key<'_>> {
         let of = |name, RGBColor(r, g, b), is_line| Key {
             name,
@@ -199,7 +198,7 @@ fn color_of(at: usize) -> RGBColor {
     COLORS[at % COLORS.len()]
 }
 
-/// Adds to each series the ones before it.
+/// Adds to each series the sum of the series before it.
 fn stacked(series: &[Series]) -> Vec<Series> {
     let mut below: Vec<f64> = Vec::new();
     let mut lifted = Vec::with_capacity(series.len());

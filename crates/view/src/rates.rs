@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct Rates {
     /// Faults by tier.
     pub faults: [f64; TIERS.len()],
-    /// Share of its busy threads' time for which they waited for pages, 0 to 1.
+    /// Share of the busy threads' time in which they waited for pages, 0 to 1.
     pub stalled: f64,
     pub read_bytes: f64,
     pub written_bytes: f64,
@@ -33,7 +33,7 @@ impl Rates {
     }
 }
 
-/// Cumulative figures of a process.
+/// Cumulative figures of a process, at one time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Done {
     pub reading: Reading,
@@ -48,13 +48,13 @@ impl Done {
         Some(Done { reading, cpu: process.cpu, threads: process.threads })
     }
 
-    /// Returns the changes since `before`, which is `wall` older. After exec the counters restart
-    /// at 0.
+    /// Returns the changes since `before`, which was taken `wall` earlier. If the counters have
+    /// restarted at 0, as after exec, all counts are changes.
     #[must_use]
     pub fn since(&self, before: &Done, wall: Duration) -> Changes {
         let (now, then) = (&self.reading, &before.reading);
-        let begins_anew = now.stalled_ns < then.stalled_ns || now.pages_out < then.pages_out;
-        let (then, cpu) = match begins_anew {
+        let has_restarted = now.stalled_ns < then.stalled_ns || now.pages_out < then.pages_out;
+        let (then, cpu) = match has_restarted {
             true => (Reading::default(), Duration::ZERO),
             false => (*then, before.cpu),
         };
@@ -72,7 +72,7 @@ impl Done {
     }
 }
 
-/// Changes during a time.
+/// Changes of the figures during an interval.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Changes {
     wall: Duration,
@@ -112,15 +112,15 @@ impl Changes {
     }
 }
 
-/// Compares each sample with the previous one.
+/// Computes rates between successive samples.
 #[derive(Debug, Default)]
 pub struct Comparison {
     before: HashMap<u32, (Duration, Done)>,
 }
 
 impl Comparison {
-    /// Takes a sample at time `at`. Returns the rates of each process, and of each tree by its
-    /// root, if they were in the previous sample.
+    /// Takes a sample at time `at`. Returns the rates of each process that was in the previous
+    /// sample, and their sum for each tree.
     pub fn update(&mut self, at: Duration, trees: &[Tree]) -> Compared {
         let (mut compared, mut seen) = (Compared::default(), HashMap::new());
         for tree in trees {
@@ -129,11 +129,11 @@ impl Comparison {
                 let Some(now) = Done::of(process) else { continue };
                 seen.insert(process.pid, (at, now));
                 let Some((then, before)) = self.before.get(&process.pid) else { continue };
-                let happened = now.since(before, at.saturating_sub(*then));
-                compared.processes.insert(process.pid, happened.rates());
-                sum.get_or_insert_default().add(&happened);
+                let changes = now.since(before, at.saturating_sub(*then));
+                compared.processes.insert(process.pid, changes.rates());
+                sum.get_or_insert_default().add(&changes);
             }
-            let rates = sum.map(|happened| happened.rates()).unwrap_or_default();
+            let rates = sum.map(|changes| changes.rates()).unwrap_or_default();
             compared.trees.insert(tree.root, rates);
         }
         self.before = seen;

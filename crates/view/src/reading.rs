@@ -2,21 +2,21 @@
 
 use softswap_engine::base::stats::{Counter, Stats, TIERS, Tier};
 
-/// Figures for the views, read from the counters at the same time.
+/// Figures for the views, read from the counters one after the other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reading {
     pub budget_bytes: u64,
     /// Memory charged to the budget.
     pub used_bytes: u64,
     pub resident_bytes: u64,
-    /// Whole slabs of the compressed pool.
+    /// DRAM of the compressed pool: whole slabs.
     pub pool_bytes: u64,
     pub pool_pages: u64,
-    /// Bytes that the pages take in the slabs.
+    /// Compressed bytes of the pages in the slabs.
     pub pool_stored_bytes: u64,
     pub disk_bytes: u64,
     pub mapped_bytes: u64,
-    /// Per tier, since the start, as are all fields below.
+    /// Faults per tier. Counts from here to `polled_ns` are cumulative since the start.
     pub faults: [u64; TIERS.len()],
     pub waited_ns: [u64; TIERS.len()],
     /// Sum over all threads.
@@ -31,7 +31,7 @@ pub struct Reading {
     pub direct_reclaims: u64,
     /// Errors of the disk, and pages that failed verification.
     pub errors: u64,
-    /// CPU time of waits that polled.
+    /// CPU time of waits for reads, including polling.
     pub polled_ns: u64,
     /// Current number of engine threads.
     pub engine_threads: u64,
@@ -50,7 +50,7 @@ impl Reading {
         Reading {
             budget_bytes: get(C::BudgetBytes),
             used_bytes: get(C::UsedBytes),
-            // In a sleeping process all committed memory counts as resident.
+            // A sleeping process has no resident count, so use its committed memory.
             resident_bytes: get(if get(C::Asleep) != 0 { C::UsedBytes } else { C::ResidentBytes }),
             pool_bytes: get(C::PoolUsedBytes),
             pool_pages: get(C::PoolObjects),

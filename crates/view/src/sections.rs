@@ -1,10 +1,10 @@
-//! Sections of a report: the pool, the bounce buffers, the swap areas, waits for reads.
+//! Sections of a report: the pool, mappings, bounce buffers, swap areas, and waits for reads.
 
 use serde::{Deserialize, Serialize};
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_sys::faults::Faults;
 
-/// Copies of resident pages that the pool or the areas still hold.
+/// Copies of resident pages that the pool or the swap areas still store.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Copies {
@@ -38,17 +38,17 @@ pub struct Pool {
     pub stored_pages: u64,
     /// Stores rejected by the limit.
     pub limit_hits: u64,
-    /// Pages not offered, because the pool or the budget was full.
+    /// Pages not offered to the pool, because the pool or the budget was full.
     pub refused_pages: u64,
-    /// Pages written to the disk without an offer to the pool: pages of streams, and all if a full
-    /// pool gains too little.
+    /// Pages written to the disk without being offered to the pool: pages of streams, and all pages
+    /// while a full pool gains too little.
     pub passed_pages: u64,
     /// Pages written back from the pool to the disk.
     pub written_back_pages: u64,
-    /// Written-back pages that share slots with others, compressed.
+    /// Written-back pages that share a swap slot with other compressed pages.
     pub packed_pages: u64,
     pub packed_slots: u64,
-    /// Pages moved from sparse slabs into gaps.
+    /// Compressed pages moved from sparse slabs into gaps of others.
     pub compacted_pages: u64,
     #[serde(flatten)]
     pub copies: Copies,
@@ -113,7 +113,7 @@ pub struct Bounce {
     /// Slots of all pools at the last sample.
     pub slots: u64,
     pub used: u64,
-    /// Sum of the areas' peaks.
+    /// Sum over the bounce areas of the peak of slots in use.
     pub peak_slots: u64,
     /// Buffers created for one use, at the last sample.
     pub transient: u64,
@@ -123,7 +123,7 @@ pub struct Bounce {
     pub lent: u64,
     /// Requests that no pool could serve.
     pub misses: u64,
-    /// Areas visited by all searches.
+    /// Bounce areas visited by all searches for a free slot.
     pub areas_visited: u64,
     /// Searches repeated because another thread took the slot.
     pub contended: u64,
@@ -195,7 +195,7 @@ impl Areas {
     }
 }
 
-/// Waits for reads of one page or a few.
+/// Waits for synchronous reads.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Polling {
@@ -211,7 +211,7 @@ pub struct Polling {
     pub slept: u64,
     /// Reads that slept and were already complete after the sleep.
     pub overslept: u64,
-    /// CPU time of all of them, estimated from one in 16.
+    /// CPU time of synchronous reads in ns, estimated from one in 16.
     pub wait_cpu_ns: u64,
 }
 

@@ -1,11 +1,12 @@
-//! Share of its time for which a program waits for pages.
+//! Share of a program's time in which it waits for pages.
 
 use std::time::Duration;
 
-/// Returns the share of its threads' time for which they waited, 0 to 1. Threads that sleep
-/// voluntarily do not count: the number of threads is estimated from running and waiting time.
+/// Returns the share of the busy threads' time in which they waited for pages, 0 to 1. The number
+/// of busy threads is estimated from running and waiting time, so threads that sleep voluntarily do
+/// not count.
 ///
-/// `cpu` is the CPU time of all threads, without waits that polled.
+/// `cpu` is the CPU time of all threads, without that of waits for reads.
 #[must_use]
 pub fn share(waited: Duration, cpu: Duration, wall: Duration, threads: u32) -> f64 {
     let (waited, wall) = (waited.as_secs_f64(), wall.as_secs_f64());

@@ -1,4 +1,4 @@
-//! Tests of the summary: its sentence matches the outcome, and its lines contain the expected
+//! Tests of the summary: the first sentence matches the outcome, and the lines contain the expected
 //! figures.
 
 use super::*;

@@ -28,11 +28,11 @@ pub struct Process {
     pub pid: u32,
     pub name: String,
     pub state: State,
-    /// Its budget at the start, or the share granted to it.
+    /// The process's own budget, or the share of the tree's budget that is granted to it.
     pub budget_bytes: u64,
     /// Private memory in DRAM, as counted by the kernel.
     pub anonymous_bytes: u64,
-    /// CPU time since its start.
+    /// CPU time since the process's start.
     pub cpu: Duration,
     pub threads: u32,
     /// Settings by key.
@@ -44,16 +44,16 @@ pub struct Process {
 /// State of a process under softswap.
 #[derive(Debug, Clone, PartialEq)]
 pub enum State {
-    /// Its engine has answered.
+    /// The process's engine has answered.
     Awake(Box<Reading>),
-    /// Its memory fits the budget, so it has no engine.
+    /// The process's memory fits the budget, so it has no engine.
     Asleep,
     /// The process could not be queried, for this reason.
     Silent(String),
 }
 
 impl Process {
-    /// Returns the answer of its engine, if any.
+    /// Returns the answer of the process's engine, if any.
     #[must_use]
     pub fn reading(&self) -> Option<&Reading> {
         match &self.state {
@@ -62,7 +62,7 @@ impl Process {
         }
     }
 
-    /// Returns the memory that it uses of its budget.
+    /// Returns the memory that the process uses of its budget.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         match &self.state {

@@ -3,14 +3,14 @@
 use bytesize::ByteSize;
 use std::time::Duration;
 
-/// Larger sizes are typing errors: no x86-64 machine can address them.
+/// Largest accepted size. Larger ones are typing errors: no x86-64 machine can address them.
 const MAX_BYTES: u64 = 1 << 56;
 
 /// A requested amount of memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Amount {
     Bytes(u64),
-    /// Percentage of available memory, above 0 and up to 100.
+    /// Share of the available memory in percent, above 0 and at most 100.
     Percent(f64),
 }
 
@@ -34,7 +34,9 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     };
     let size: ByteSize = full.parse().map_err(|_| format!("not a size; {HOW}"))?;
     match size.as_u64() {
-        bytes if bytes > MAX_BYTES => Err("more than any machine can address".into()),
+        bytes if bytes > MAX_BYTES => {
+            Err("more than any machine can address; give at most 64P".into())
+        }
         bytes => Ok(bytes),
     }
 }

@@ -1,13 +1,15 @@
-//! The best `--codec` and `--pool` for pages.
+//! Recommends `--codec` and `--pool` for the analyzed pages.
 
 use crate::pages::packing::Packing;
 use serde::Serialize;
 
-/// Minimum share of compressible pages: below it, compression mostly fails.
+/// Share of compressible pages below which no compression is recommended, because it mostly fails.
 const MIN_PACKED_SHARE: f64 = 0.1;
-/// Minimum compression ratio: below it, a pool's slabs and slack outweigh the gain.
+/// Compression ratio below which no pool is recommended, because its slabs and slack outweigh the
+/// gain.
 const MIN_RATIO: f64 = 1.5;
-/// Maximum DRAM of a slower codec, as a share of the fastest one's.
+/// A slower codec is recommended if its pages take less than this share of the fastest codec's
+/// DRAM.
 const WORTH_THE_TIME: f64 = 0.85;
 
 /// Recommended settings for `softswap run`, with the reason.
@@ -27,8 +29,8 @@ impl Advice {
         let share = packing.packed_share();
         let Some(ratio) = packing.ratio().filter(|_| share >= MIN_PACKED_SHARE) else {
             return none(format!(
-                "only {:.0} % of the pages that are not same-filled compress: compression costs \
-                 time and frees little memory",
+                "only {:.0} % of the pages (same-filled ones excluded) compress: compression \
+                 costs time and frees little memory",
                 share * 100.0
             ));
         };
@@ -41,9 +43,9 @@ impl Advice {
         let pool_percent = pool_percent(share, ratio);
         let held = f64::from(pool_percent) / 100.0 * (ratio - 1.0) + 1.0;
         let reason = format!(
-            "{:.0} % of the pages that are not same-filled compress, {ratio:.1} to 1: a budget of \
-             which the pool is {pool_percent} % holds {held:.1} times its size, and the other \
-             {:.0} % of pages are written to disk",
+            "{:.0} % of the pages (same-filled ones excluded) compress, {ratio:.1} to 1. With a \
+             pool of {pool_percent} % the budget holds {held:.1} times its size. The other {:.0} \
+             % are written to the disk",
             share * 100.0,
             (1.0 - share) * 100.0
         );
@@ -62,8 +64,8 @@ fn best<'p>(found: &'p [(&'static str, Packing)]) -> Option<(&'static str, &'p P
     Some(if is_worthwhile { (small_name, smallest) } else { (name, fastest) })
 }
 
-/// Returns the pool's share in percent: higher with a better ratio, but at most what all compressible pages
-/// need.
+/// Returns the pool's share of the budget in percent. It rises with the ratio, up to the share that
+/// all compressible pages need.
 fn pool_percent(share: f64, ratio: f64) -> u8 {
     let by_ratio = match ratio {
         4.0.. => 60,

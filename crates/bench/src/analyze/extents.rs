@@ -18,8 +18,8 @@ const GIB: f64 = (1_u64 << 30) as f64;
 
 /// Print the extents in which a file is stored.
 ///
-/// The file system reports them (FIEMAP); the file is not read or changed. Its dirty pages are written
-/// first.
+/// The file system reports them (FIEMAP); the file is not read or changed. Its dirty pages are
+/// written first.
 #[derive(Args)]
 #[command(after_long_help = "\
 With --json the result is one object with the keys of the tables, and schema (1) and analysis
@@ -132,7 +132,7 @@ pub(crate) struct Summary {
     histogram: Vec<Magnitude>,
 }
 
-/// Extents whose length is between `from_bytes` and less than twice that.
+/// Extents of at least `from_bytes` and less than twice that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 struct Magnitude {
     from_bytes: u64,

@@ -19,7 +19,7 @@ use std::io::{BufWriter, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Passes over a chunk. In each pass another check runs first.
+/// Number of timed passes over a chunk. Each pass starts with a different check.
 const PASSES: usize = Check::ALL.len();
 
 /// Print how many pages of a program repeat one word, and how well the others compress.
@@ -107,7 +107,7 @@ struct CodecRow {
     incompressible_pages: u64,
 }
 
-/// Pages compressed to at most `to_bytes`, and to more than the previous line's limit.
+/// Pages compressed to at most `to_bytes`, but not to the previous line's limit.
 #[derive(Debug, Serialize)]
 struct Size {
     to_bytes: u64,
@@ -212,7 +212,8 @@ struct SavedPages {
 }
 
 impl SavedPages {
-    /// Creates the file. Never overwrites an existing one, which may be the only copy of its content.
+    /// Creates the file. Never overwrites an existing one, which may be the only copy of its
+    /// content.
     fn create(path: &Path) -> Result<SavedPages, Refusal> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|error| {

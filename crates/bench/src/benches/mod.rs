@@ -1,5 +1,5 @@
-//! `softswap bench`: the costs of softswap on this machine, with the costs of its parts and of alternatives
-//! measured in the same run.
+//! `softswap bench`: measures the costs of softswap, of its parts and of alternatives, in the same
+//! run.
 
 mod bounce;
 pub(crate) mod extents;

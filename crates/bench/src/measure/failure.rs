@@ -8,10 +8,10 @@ use std::io;
 pub(crate) trait OrRefuse<T> {
     fn or_text(self, what: impl Display) -> Result<T, String>;
 
-    /// Exit status: failure of softswap itself.
+    /// Refuses with the exit status for a failure of softswap itself.
     fn or_own(self, what: impl Display) -> Result<T, Refusal>;
 
-    /// Exit status: unusable value.
+    /// Refuses with the exit status for an unusable value.
     fn or_usage(self, what: impl Display) -> Result<T, Refusal>;
 }
 

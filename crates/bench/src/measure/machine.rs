@@ -50,7 +50,7 @@ pub(crate) struct Usage {
     ours: f64,
 }
 
-/// CPU use by others during a measurement, as shares of the total.
+/// CPU time used by other programs during a measurement, as shares of the machine's total.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Disturbance {
     /// CPU time of unrelated processes and kernel threads.
@@ -66,10 +66,11 @@ impl Usage {
         let ticks = |text: &str, skip: usize| -> Vec<f64> {
             text.split_whitespace().skip(skip).map(|word| word.parse().unwrap_or(0.0)).collect()
         };
-        // Fields: user nice system idle iowait irq softirq steal. Later fields are included in these.
+        // Fields: user nice system idle iowait irq softirq steal. Later fields are included in
+        // these.
         let all = ticks(stat.lines().next().unwrap_or_default(), 1);
         let of = |fields: &[usize]| fields.iter().filter_map(|at| all.get(*at)).sum::<f64>();
-        // Fields after the name, which may contain any character: utime stime cutime cstime.
+        // The name may contain any character, so parse after its `)`: utime stime cutime cstime.
         let own = ticks(own.rsplit_once(')').map_or("", |(_, rest)| rest), 11);
         Usage {
             all: of(&[0, 1, 2, 3, 4, 5, 6, 7]),

@@ -1,5 +1,5 @@
-//! A program under the preloaded runtime, like those that `softswap run` starts. The benchmark shares its
-//! page of counters.
+//! A program under the preloaded runtime, like those that `softswap run` starts. The benchmark
+//! shares its page of counters.
 
 use super::failure::OrRefuse;
 use softswap_cli::refusal::Refusal;
@@ -29,7 +29,8 @@ impl Counters {
         self.fd.as_fd()
     }
 
-    /// Returns the environment that configures the runtime and makes it count here.
+    /// Returns the environment that configures the runtime, with its counters in this shared
+    /// memory.
     pub(crate) fn environment(&self, config: &Config, library: &Path) -> Vec<(OsString, OsString)> {
         let config = Config {
             stats_fd: Some(self.fd.as_raw_fd()),
@@ -54,7 +55,8 @@ impl Counters {
 
     /// Refuses a program that runs without the engine.
     pub(crate) fn expect_engine(&self) -> Result<(), Refusal> {
-        const WHY: &str = "the runtime did not start in the task; see `softswap doctor`";
+        const WHY: &str = "softswap's engine did not start in the measured program; \
+                           `softswap doctor` tests the reasons";
         self.has_engine().then_some(()).ok_or_else(|| Refusal::own(WHY))
     }
 
@@ -62,7 +64,8 @@ impl Counters {
         self.stats.words().iter().map(|word| word.load(Relaxed)).collect()
     }
 
-    /// Returns the increase of each word since `before`. Meaningless for peaks and sizes.
+    /// Returns the increase of each counter since `before`. For peaks and sizes the result is
+    /// meaningless.
     pub(crate) fn since(&self, before: &[u64]) -> Result<Stats, Refusal> {
         let words = softswap_sys::memory::reserve_u64(before.len()).or_own("no memory")?;
         for ((word, now), before) in words.iter().zip(self.values()).zip(before) {
@@ -89,9 +92,9 @@ pub(crate) fn softswap_run() -> Result<Command, Refusal> {
     Ok(command)
 }
 
-/// Returns the path of this executable, which is also the task of several benchmarks.
+/// Returns the path of this executable, which several benchmarks also run as the measured program.
 pub(crate) fn this_program() -> Result<PathBuf, Refusal> {
-    std::env::current_exe().or_own("cannot find softswap itself")
+    std::env::current_exe().or_own("cannot find the benchmark's own executable")
 }
 
 /// Creates a directory on a disk, removed on drop.

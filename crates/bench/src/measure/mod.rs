@@ -1,5 +1,5 @@
-//! Common parts of measurements: options, pseudo-random orders and content, figures over rounds, reports,
-//! measured programs, and reversible changes to the machine.
+//! Common parts of measurements: options, pseudo-random orders and content, figures over rounds,
+//! reports, measured programs, and reversible changes to the machine.
 
 pub(crate) mod failure;
 pub(crate) mod options;

@@ -1,4 +1,5 @@
-//! Pseudo-random numbers, reproducible from a seed, for incompressible content and unpredictable orders.
+//! Pseudo-random numbers, reproducible from a seed, for incompressible content and unpredictable
+//! orders.
 
 use softswap_sys::PAGE_SIZE;
 
@@ -29,8 +30,8 @@ pub(crate) fn shuffled(count: usize, seed: u64) -> Vec<usize> {
     order
 }
 
-/// Scales a random number to one below `count`. Unlike the remainder it uses the upper bits, which are of
-/// better quality.
+/// Scales a random number to one below `count`. Unlike the remainder it uses the upper bits, which
+/// are of better quality.
 pub(crate) fn below(number: u64, count: u64) -> u64 {
     ((u128::from(number) * u128::from(count)) >> 64) as u64
 }

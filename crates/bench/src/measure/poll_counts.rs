@@ -40,6 +40,6 @@ impl Sum for PollCounts {
 /// Returns notes on missing features of the access path to a file.
 pub(crate) fn notes_on(direct: bool, io_uring: bool) -> impl Iterator<Item = String> {
     let direct = (!direct).then_some("no O_DIRECT here: reads come from the page cache");
-    let ring = (!io_uring).then_some("no io_uring here: every read waits by interrupt");
+    let ring = (!io_uring).then_some("no io_uring here: every read completes by interrupt");
     direct.into_iter().chain(ring).map(String::from)
 }

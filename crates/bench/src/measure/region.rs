@@ -1,5 +1,5 @@
-//! Memory on which a measured program works with several threads. The expected content of each page is always
-//! known, so all pages can be compared at the end.
+//! Memory that several threads of a measured program read and write. The expected content of each
+//! page is always known, so all pages can be compared at the end.
 
 use super::noise::{below, noise};
 use softswap_sys::PAGE_SIZE;
@@ -21,7 +21,7 @@ pub(crate) struct Region {
     memory: Vec<AtomicU64>,
     /// Words before the first page, because the allocator does not align to pages.
     gap: usize,
-    /// Stored in unmanaged memory.
+    /// Number of writes to each page, stored in unmanaged memory.
     writes: &'static [AtomicU32],
 }
 
@@ -85,9 +85,9 @@ impl Content for Noise {
     }
 }
 
-/// Runs `body` concurrently in `threads` threads. Returns the seconds from the first start to the last end,
-/// and the results. The threads read the clock themselves, because the joining thread may run late if memory
-/// is short.
+/// Runs `body` concurrently in `threads` threads. Returns the seconds from the first start to the
+/// last end, and the results. The threads read the clock themselves, because the joining thread may
+/// be delayed by faults.
 pub(crate) fn on_threads<T: Send>(
     threads: usize,
     body: impl Fn(usize) -> T + Sync,
@@ -104,7 +104,7 @@ pub(crate) fn on_threads<T: Send>(
             })
         };
         let threads: Vec<_> = (0..threads).map(each).collect();
-        // A panic ends the process.
+        // A panic aborts the process, so each join succeeds.
         let done: Vec<_> = threads.into_iter().flat_map(|thread| thread.join()).collect();
         let first = done.iter().map(|(start, _, _)| *start).min();
         let last = done.iter().map(|(_, end, _)| *end).max();

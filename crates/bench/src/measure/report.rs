@@ -11,7 +11,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Version of the JSON object of every benchmark. Increases if a key is removed or its meaning changes.
+/// Version of the JSON object of every benchmark. Increases if a key is removed or its meaning
+/// changes.
 pub(crate) const SCHEMA: u32 = 2;
 
 /// Result of a benchmark; `figures` are its specific fields.
@@ -61,9 +62,9 @@ impl Log {
     }
 }
 
-/// Measures, and writes the result as tables and, if `json` is given, to that file. With `-` it prints only
-/// the JSON. Opens the file first, so that an unwritable path fails before the measurement. If the
-/// measurement fails, the file is unchanged.
+/// Measures, prints the result as tables, and writes it as JSON to the file `json`, if given. With
+/// `-` prints only the JSON. Opens the file first, so that an unwritable path fails before the
+/// measurement. If the measurement fails, the file is unchanged.
 pub(crate) fn write<F: Serialize>(
     json: Option<&Path>,
     measure: impl FnOnce() -> Result<F, Refusal>,

@@ -79,7 +79,8 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// Returns the median of the rounds' ratios, so that disturbances of whole rounds cancel out.
+/// Returns the median of the ratios within a round, so that disturbances of whole rounds cancel
+/// out.
 pub(crate) fn ratio_to(one: &[f64], other: &[f64]) -> f64 {
     median(one.iter().zip(other).map(|(one, other)| one / other).collect())
 }
@@ -94,8 +95,7 @@ pub(crate) fn variation(values: &[f64]) -> f64 {
     (squares / values.len() as f64).sqrt() / mean
 }
 
-/// Returns `0..count`, rotated by the round, so that a variant's effect on the device does not always meet
-/// the same successor.
+/// Returns `0..count`, rotated by the round, so that the first variant changes from round to round.
 pub(crate) fn rotated(count: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |at| (at + round) % count)
 }

@@ -1,4 +1,5 @@
-//! Line protocol between a benchmark and the measured program, over the program's standard input and output.
+//! Line protocol between a benchmark and the measured program, over the program's standard input
+//! and output.
 
 use super::failure::{OrRefuse, own};
 use rustix::time::{ClockId, clock_gettime};
@@ -77,7 +78,7 @@ impl Drop for TaskPipe {
     }
 }
 
-/// Blocks signals, so that started programs exit with this one.
+/// Creates the signal queue whose `prepare` makes started programs exit with this process.
 pub(crate) fn signals() -> Result<SignalQueue, Refusal> {
     SignalQueue::hold(&[]).or_own("cannot block signals")
 }
@@ -96,7 +97,7 @@ pub(crate) fn send_json(what: &impl Serialize) -> Result<(), Refusal> {
 pub(crate) fn receive() -> Result<(), Refusal> {
     match std::io::stdin().lock().read_line(&mut String::new()) {
         Ok(count) if count > 0 => Ok(()),
-        _ => Err(Refusal::own("this program is started by a benchmark")),
+        _ => Err(Refusal::own("this internal command is for `softswap bench` only")),
     }
 }
 

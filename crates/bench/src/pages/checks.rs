@@ -1,4 +1,5 @@
-//! Same-filled checks: forward by words, backward, with the last word first as in zswap, and softswap's own.
+//! Same-filled checks: forward by words, backward, with the last word first as in zswap, and
+//! softswap's own.
 
 use super::Page;
 use crate::measure::failure::own;
@@ -65,7 +66,7 @@ fn last_first_counting(page: &[u8; PAGE_SIZE], mut each: impl FnMut()) -> Option
     repeated(page, 0, 1..WORDS - 1, each)
 }
 
-// Never inlined, so that each check costs one call per page.
+// Not inlined, so that each check costs one call per page.
 #[inline(never)]
 fn forward(page: &[u8; PAGE_SIZE]) -> Option<u64> {
     forward_counting(page, || ())
@@ -108,7 +109,7 @@ impl Check {
     }
 }
 
-/// Generic, so that checks are not called through pointers.
+/// Returns the time of `check` for all pages, in ns. Generic, so that the check is called directly.
 fn timed(pages: &[Page], check: impl Fn(&[u8; PAGE_SIZE]) -> Option<u64>) -> u64 {
     let start = now_ns();
     let same_filled = pages.iter().filter(|page| check(&page.0).is_some()).count();
@@ -126,7 +127,7 @@ pub(crate) fn mbps(pages: u64, ns: u64) -> f64 {
 pub(crate) struct Verdicts {
     pub(crate) pages: u64,
     pub(crate) zero: u64,
-    /// Same-filled with a word other than zero.
+    /// Pages filled with a word other than zero.
     pub(crate) other: u64,
     words: [u64; Check::ALL.len()],
 }

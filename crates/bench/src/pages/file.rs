@@ -52,9 +52,9 @@ fn not_a_file(kind: std::fs::FileType) -> &'static str {
     if kind.is_dir() {
         "is a directory; choose a file in it"
     } else if kind.is_block_device() || kind.is_char_device() {
-        "is a device; copy its content to a file (`dd bs=4096`), and give that"
+        "is a device; copy its content to a file (`dd bs=4096`), and give that file"
     } else {
-        "is not a regular file; save its output to a file, and give that"
+        "is not a regular file; save its output to a file, and give that file"
     }
 }
 

@@ -10,7 +10,7 @@ pub(crate) fn subject(subject: &Path, raw: bool) -> Result<Source, Refusal> {
     let number = subject.to_str().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
     match number.filter(|text| !text.is_empty()) {
         Some(_) if raw => Err(Refusal::usage(format!(
-            "--raw is for files, and {0} is a process; ./{0} would be a file",
+            "--raw is for files, but {0} is a PID; write ./{0} for a file of that name",
             subject.display()
         ))),
         Some(text) => process::open(text),

@@ -11,7 +11,7 @@ use softswap_engine::codec::{
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 
-/// Range of sizes of one histogram line.
+/// Width of a histogram line, in compressed bytes.
 const STEP_BYTES: usize = 512;
 const STEPS: usize = MAX_PACKED_BYTES / STEP_BYTES;
 
@@ -36,7 +36,7 @@ pub(crate) struct Packing {
     /// Pages compressed to at most [`MAX_PACKED_BYTES`].
     pub(crate) packed: u64,
     pub(crate) packed_bytes: u64,
-    /// Number of pages with a size of up to 512 bytes, up to 1024, and so on.
+    /// Number of pages by compressed size: up to 512 bytes, then up to 1024, and so on.
     pub(crate) histogram: [u64; STEPS],
     pack_ns: u64,
     unpack_ns: u64,
@@ -117,7 +117,7 @@ impl Workplace {
             found.histogram[(length - 1) / STEP_BYTES] += 1;
         }
         found.unpack_ns += self.unpack(codec, |_, _| ())?;
-        // Figures of a codec that returns wrong pages would be worthless.
+        // Verify all pages: figures of a codec that corrupts pages would be worthless.
         let mut differs = false;
         self.unpack(codec, |at, page| differs |= *page != tried[at].0)?;
         match differs {
@@ -146,5 +146,5 @@ impl Workplace {
 }
 
 fn failed(codec: Codec) -> Refusal {
-    Refusal::own(format!("{}: a page changed by compression; please report this", codec.name))
+    Refusal::own(format!("{}: a page was corrupted by compression; please report this", codec.name))
 }

@@ -1,7 +1,8 @@
-//! The resident pages of a running process: private writable mappings from `maps`, residency from `pagemap`.
+//! The resident pages of a running process: private writable mappings from `maps`, residency from
+//! `pagemap`.
 //!
-//! The process is neither stopped nor changed, so its pages are read at different times. Pages that it frees
-//! meanwhile are skipped.
+//! The process is neither stopped nor changed, so its pages are read at different times. Pages that
+//! it frees meanwhile are skipped.
 
 use super::source::{Run, Source, SourceKind};
 use softswap_cli::control_client::{Process, own_uid};
@@ -27,7 +28,7 @@ pub(super) fn open(text: &str) -> Result<Source, Refusal> {
         Refusal::new(
             FAILED,
             format!(
-                "process {text}: there is no such process; `pgrep -a NAME` finds PIDs, and a file \
+                "process {text}: no such process; `pgrep -a NAME` finds PIDs, and a file \
                  of that name is ./{text}"
             ),
         )
@@ -72,25 +73,32 @@ fn explain(process: &Process, what: &str, error: &io::Error) -> String {
         (false, _)
             if error.kind() == ErrorKind::NotFound && Process::read(process.pid).is_some() =>
         {
-            "; the kernel lacks CONFIG_PROC_PAGE_MONITOR: save a core file (`gcore`) and give that"
+            "; the kernel lacks CONFIG_PROC_PAGE_MONITOR: save a core file (`gcore`) and analyze \
+             that"
         }
         (false, _) => "; the process may have just exited",
-        (true, _) if another => "; run this as that user, or as root",
+        (true, _) if another => "; run this command as that user, or as root",
         (true, "3") => {
             ", because kernel.yama.ptrace_scope is 3 until the next boot; save a core file, and \
-             give that"
+             analyze that"
         }
         (true, "1" | "2") if own != 0 => {
             ", because of kernel.yama.ptrace_scope; run this as root, or set it to 0 with `sysctl -w`"
         }
-        (true, _) if own != 0 => "; it forbids that (setuid, PR_SET_DUMPABLE); run this as root",
+        (true, _) if own != 0 => {
+            "; the process forbids it (setuid, PR_SET_DUMPABLE); run this command as root"
+        }
         (true, _) => {
-            ", although this runs as root: CAP_SYS_PTRACE is missing, as in a container \
+            ", although softswap runs as root: CAP_SYS_PTRACE is missing, as in a container \
              (`--cap-add SYS_PTRACE`), or a security module forbids it"
         }
     };
-    let owner = (another && refused)
-        .then(|| format!(", because it belongs to uid {} and this runs as uid {own}", process.uid));
+    let owner = (another && refused).then(|| {
+        format!(
+            ", because the process belongs to uid {} and softswap runs as uid {own}",
+            process.uid
+        )
+    });
     format!("{what} cannot be read: {}{}{because}", plain(error), owner.unwrap_or_default())
 }
 
@@ -115,7 +123,7 @@ pub(crate) struct Resident {
 impl Resident {
     fn add(&mut self, address: u64, entry: u64) {
         self.swapped += u64::from(entry & SWAPPED != 0);
-        // A page of a file that was never written is not private.
+        // Skip file pages that were never written: they are not private.
         if entry & PRESENT == 0 || entry & OF_FILE != 0 {
             return;
         }

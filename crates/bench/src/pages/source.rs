@@ -8,7 +8,7 @@ use softswap_sys::PAGE_SIZE;
 use std::fs::File;
 use std::io::IoSliceMut;
 
-/// Pages per chunk: 64 MiB, more than most caches hold.
+/// Pages per chunk: 64 MiB, larger than most caches.
 pub(crate) const CHUNK_PAGES: usize = 16_384;
 /// Pages per read: below the kernel's limit of 1024 buffers per call.
 const READ_PAGES: usize = 512;
@@ -48,8 +48,8 @@ impl Source {
         self.runs.iter().map(|run| run.pages).sum()
     }
 
-    /// Reads `wanted` evenly spaced pages, or all if there are fewer. Calls `each` with chunks of at most
-    /// [`CHUNK_PAGES`].
+    /// Reads `wanted` evenly spaced pages, or all if there are fewer. Calls `each` with chunks of
+    /// at most [`CHUNK_PAGES`].
     pub(crate) fn read(
         &self,
         wanted: u64,
@@ -112,7 +112,7 @@ impl Source {
                 Err(self.refuse("became shorter while it was read; try again when it is complete"))
             }
             Ok(bytes) => Ok(bytes / PAGE_SIZE),
-            // Unmapped meanwhile, or not readable (device memory, guard pages).
+            // The page was unmapped meanwhile, or is not readable (device memory, guard page).
             Err(Errno::IO | Errno::FAULT) if is_process => Ok(0),
             Err(error) => Err(self.refuse(&format!("cannot be read: {}", plain(&error.into())))),
         }

@@ -65,7 +65,8 @@ fn io(options: &[&str]) -> assert_cmd::Command {
     command
 }
 
-/// Checks the counters of one mode. Each thread may have been waiting when counting started or stopped.
+/// Checks the counters of one mode. Each thread may have been waiting when counting started or
+/// stopped.
 fn assert_waited_as(mode: &str, counts: &Value, io_uring: bool, threads: u64) {
     let of = |name: &str| counts[name].as_u64().unwrap();
     let (considered, polled, slept) = (of("considered"), of("polled"), of("slept"));
@@ -274,7 +275,7 @@ fn a_program_that_swaps_is_measured_in_every_mode() {
 fn damaged_page_is_detected() {
     let swap = tempfile::tempdir().unwrap();
     let output = swap_in(swap.path(), &["--threads", "2", "--damage"]).assert().code(125);
-    assert_contains(&output.get_output().stderr, &["does not hold what was written"]);
+    assert_contains(&output.get_output().stderr, &["differs from what was written"]);
     assert_empty(swap.path());
 }
 

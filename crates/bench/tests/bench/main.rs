@@ -17,7 +17,7 @@ fn json_of(command: &mut assert_cmd::Command) -> Value {
     serde_json::from_slice(&output.get_output().stdout).unwrap()
 }
 
-/// Returns a key's string values in all rows.
+/// Returns the string values of a key in all rows.
 fn names<'v>(rows: &'v Value, key: &str) -> Vec<&'v str> {
     rows.as_array().unwrap().iter().map(|row| row[key].as_str().unwrap()).collect()
 }

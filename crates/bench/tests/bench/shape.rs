@@ -1,5 +1,5 @@
-//! The JSON of every benchmark is one object with `schema`, `bench` and `machine`, and with all ratios under
-//! `ratios`, named after numerator and denominator.
+//! The JSON of every benchmark is one object with `schema`, `bench` and `machine`, and with all
+//! ratios under `ratios`, named after numerator and denominator.
 
 use crate::common::softswap;
 use crate::{assert_header, json_of};
@@ -57,7 +57,7 @@ fn assert_shape(name: &str, found: &mut Value) {
     for (key, value) in ratios.as_object().unwrap() {
         let sides: Vec<_> = key.split("_vs_").collect();
         assert!(sides.len() == 2 && !sides.contains(&""), "{name}: {key} is no name of a ratio");
-        // A side that got no CPU time within the short run has no value.
+        // A side without CPU time in the short run has no value.
         assert!(value.is_null() || value.as_f64() >= Some(0.0), "{name}: {key} is {value}");
     }
     let mut others = Vec::new();

@@ -12,7 +12,7 @@ fn source() -> PathBuf {
 fn read(file: &str) -> Option<String> {
     let text = std::fs::read_to_string(source().join(file)).ok();
     if text.is_none() {
-        println!("skipped: the sources are not there");
+        println!("skipped: the sources are missing");
     }
     text
 }
@@ -36,7 +36,7 @@ fn in_c(rust: &str) -> String {
         "softswap_pool" => "softswap_pool",
         "softswap_options" => "struct softswap_options",
         "softswap_stats" => "struct softswap_stats",
-        other => panic!("{other}: say here what that is in C"),
+        other => panic!("{other}: add its C type to in_c"),
     }
     .into()
 }

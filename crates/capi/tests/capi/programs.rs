@@ -13,11 +13,11 @@ fn archive() -> PathBuf {
     test.parent().unwrap().join("libsoftswap_c.a")
 }
 
-fn is_there(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-fn said(command: &mut Command) -> Output {
+fn run_checked(command: &mut Command) -> Output {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {:?} {text}", output.status);
@@ -28,12 +28,12 @@ fn said(command: &mut Command) -> Output {
 /// input is missing.
 fn library(compiler: &str) -> Option<tempfile::TempDir> {
     let link = source().join("link.sh");
-    if !is_there(compiler) || !is_there("cc") || !archive().exists() || !link.exists() {
-        println!("skipped: {compiler}, the archive or the sources are not there");
+    if !is_installed(compiler) || !is_installed("cc") || !archive().exists() || !link.exists() {
+        println!("skipped: {compiler}, the archive or the sources are missing");
         return None;
     }
     let directory = tempfile::tempdir().unwrap();
-    said(Command::new(link).arg(archive()).arg(directory.path()));
+    run_checked(Command::new(link).arg(archive()).arg(directory.path()));
     Some(directory)
 }
 
@@ -45,8 +45,8 @@ fn run(compiler: &str, program: &str, options: &[&str]) {
     command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&built);
     command.arg(source().join(program)).arg("-I").arg(source().join("include"));
     command.arg("-L").arg(directory).arg("-lsoftswap_c").args(options);
-    said(&mut command);
-    let output = said(Command::new(&built).arg(directory).env("LD_LIBRARY_PATH", directory));
+    run_checked(&mut command);
+    let output = run_checked(Command::new(&built).arg(directory).env("LD_LIBRARY_PATH", directory));
     assert_eq!(output.stdout, b"done\n");
 }
 
@@ -66,7 +66,7 @@ fn cpp() {
 #[test]
 fn jemalloc() {
     if !Path::new("/usr/include/jemalloc/jemalloc.h").exists() {
-        println!("skipped: jemalloc's header is not there");
+        println!("skipped: jemalloc's header is missing");
         return;
     }
     run("gcc", "examples/jemalloc_hooks.c", &["-std=c11", "-ljemalloc"]);
@@ -77,7 +77,7 @@ fn symbols_have_versions() {
     let Some(directory) = library("nm") else { return };
     let mut nm = Command::new("nm");
     nm.args(["-D", "--defined-only", "--with-symbol-versions"]);
-    let output = said(nm.arg(directory.path().join("libsoftswap_c.so")));
+    let output = run_checked(nm.arg(directory.path().join("libsoftswap_c.so")));
     let text = String::from_utf8(output.stdout).unwrap();
     let exported = text.lines().filter_map(|line| line.split_whitespace().nth(2));
     let mut exported: Vec<_> = exported.filter(|name| !name.starts_with("SOFTSWAP_")).collect();

@@ -1,4 +1,4 @@
-//! Check of a cluster that stores pages, made by `softswap-remote`.
+//! Checks a cluster that stores pages, by running `softswap-remote check`.
 
 use super::check::Check;
 use crate::refusal::plain;
@@ -30,8 +30,8 @@ struct Server {
 }
 
 /// Checks a cluster as `softswap run --swap URL` would use it.
-pub(super) fn checks(url: &str, is_beside_disk: bool) -> Vec<Check> {
-    let url = match areas::resolved_url(url, is_beside_disk) {
+pub(super) fn checks(url: &str, has_local_disk: bool) -> Vec<Check> {
+    let url = match areas::resolved_url(url, has_local_disk) {
         Ok(url) => url,
         // The URL is not repeated, because it may contain a password.
         Err(why) => return vec![Check::fatal(NAME, why, "softswap remote check URL".into())],
@@ -47,18 +47,21 @@ pub(super) fn checks(url: &str, is_beside_disk: bool) -> Vec<Check> {
     if checks.is_empty() {
         let slowest = report.servers.iter().map(|server| server.median_read_us).max().unwrap_or(0);
         let room = report.room_for_pages_bytes.map_or_else(
-            || "no maxmemory limits the space for pages".into(),
-            |bytes| format!("room for {} with all copies", units::bytes(bytes)),
+            || "no maxmemory limits its space for pages".into(),
+            |bytes| format!("space for {} of pages, each with all its copies", units::bytes(bytes)),
         );
         let servers = report.servers.len();
-        let detail = format!("primaries: {servers}; a page is read in {slowest} us; {room}");
+        let detail = format!(
+            "primaries: {servers}; median time to read a page: {slowest} us on \
+            the slowest; {room}"
+        );
         checks.push(Check::ok(NAME, detail));
     }
     checks.extend(report.warnings.iter().map(|why| Check::note(NAME, why)));
     checks
 }
 
-/// Runs the check. `softswap-remote` finds the password itself.
+/// Runs the check. `softswap-remote` looks up the password itself, so it is not passed.
 fn query(url: &str) -> Result<Report, String> {
     let own = std::env::current_exe().map_err(|error| plain(&error))?;
     let mut command = Command::new(own.with_file_name(PROGRAM));

@@ -1,4 +1,5 @@
-//! The kernel's interfaces: userfaultfd, seccomp, io_uring, the window.
+//! Checks of the kernel's features: userfaultfd, page protection, seccomp, io_uring, and the
+//! address space for managed memory.
 
 use super::check::Check;
 use super::limits::Surroundings;
@@ -52,7 +53,7 @@ fn userfaultfd(around: &Surroundings) -> Vec<Check> {
         Err(error) => Check::missing(
             "userfaultfd-move",
             format!("the test failed: {}", plain(&error)),
-            "pages are evicted by write-protect, copy and drop, which costs a copy for each",
+            "pages are evicted by write-protect, copy and drop, at the cost of one copy per page",
             around.newer_kernel("6.8"),
         ),
     });
@@ -62,7 +63,7 @@ fn userfaultfd(around: &Surroundings) -> Vec<Check> {
         Check::missing(
             "userfaultfd-wp-async",
             "not offered by this kernel",
-            "no loss: softswap detects changed pages by write-protect faults",
+            "softswap detects changed pages by write-protect faults, without a loss",
             around.newer_kernel("6.7"),
         )
     });
@@ -77,7 +78,7 @@ fn page_protection() -> Check {
         Err(error) => Check::missing(
             NAME,
             format!("the test failed: {}", plain(&error)),
-            "no loss if userfaultfd is allowed",
+            "no loss if userfaultfd is allowed, which softswap prefers",
             "mount -t proc proc /proc, and boot without proc_mem.force_override=never".to_string(),
         ),
     }
@@ -172,8 +173,8 @@ fn window(around: &Surroundings) -> Check {
     )
 }
 
-/// Returns a remedy for a refused system call: a change of the seccomp filter if there is one,
-/// otherwise of the kernel's version (ENOSYS, EINVAL) or configuration.
+/// Returns a remedy for a refused system call: a looser seccomp filter if there is a filter,
+/// otherwise a kernel of at least `version`, for ENOSYS also one built with `option`.
 fn refused_call(around: &Surroundings, error: &io::Error, version: &str, option: &str) -> String {
     match error.raw_os_error() {
         _ if around.filtered() => around.allowing_profile(),

@@ -10,9 +10,10 @@ use softswap_view::units;
 use std::fs;
 use std::path::Path;
 
-/// Linux's default; programs under softswap need a few additional mappings.
+/// Linux's default of `vm.max_map_count`, which suffices.
 const ENOUGH_MAPPINGS: u64 = 65_530;
-/// Kernels before 5.12 charge io_uring's rings to this limit.
+/// Limit of locked memory that suffices for io_uring's rings, which kernels before 5.12 charge to
+/// it.
 const ENOUGH_LOCKED_BYTES: u64 = 1 << 20;
 
 /// Facts that several checks use.
@@ -28,7 +29,7 @@ pub(super) struct Surroundings {
 }
 
 impl Surroundings {
-    pub(super) fn look() -> Surroundings {
+    pub(super) fn detect() -> Surroundings {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let field = |name: &str| {
             status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
@@ -49,12 +50,13 @@ impl Surroundings {
         if self.container.is_some() { "   # on the host" } else { "" }
     }
 
-    /// Returns true under a seccomp filter, a container's or a service's.
+    /// Returns true if this process has inherited a seccomp filter, for example of a container or a
+    /// service.
     pub(super) fn filtered(&self) -> bool {
         self.seccomp_mode == Some(2)
     }
 
-    /// Returns a value below /proc/sys.
+    /// Returns the value of a kernel setting: a file in /proc/sys.
     pub(super) fn sysctl(&self, path: &str) -> Option<String> {
         let text = fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
         Some(text.trim().to_string())
@@ -75,14 +77,14 @@ impl Surroundings {
             "alpine" => "sudo apk upgrade linux-lts",
             _ => {
                 return format!(
-                    "install Linux {version} or newer, with `uname -r` telling what runs"
+                    "install Linux {version} or newer (`uname -r` prints the running version)"
                 );
             }
         };
         format!("{command} && sudo reboot   # Linux {version} or newer")
     }
 
-    /// Returns the way to allow the system calls of a [`super::seccomp_profile`].
+    /// Returns how to create a profile by [`super::seccomp_profile`] and run a container with it.
     pub(super) fn allowing_profile(&self) -> String {
         let runtime = match self.container {
             Some("docker") => Runtime::Docker,
@@ -90,8 +92,8 @@ impl Surroundings {
             Some("kubernetes") => Runtime::Kubernetes,
             _ => return self.looser_container(),
         };
-        // Podman installs its default profile as a file; Docker and containerd have theirs compiled
-        // in.
+        // Podman installs its default profile as a file. Docker and containerd install none, so the
+        // user must provide it.
         let from = if self.container == Some("podman") { "" } else { " --from default.json" };
         format!(
             "{}   # softswap.json: softswap doctor --profile {}{from} > softswap.json, on the host",
@@ -100,7 +102,7 @@ impl Surroundings {
         )
     }
 
-    /// Returns the command that removes a container's system call filter.
+    /// Returns how to start softswap without the seccomp filter.
     pub(super) fn looser_container(&self) -> String {
         match self.container {
             None if self.is_managed => "run `softswap doctor` outside of `softswap run`".into(),
@@ -111,7 +113,8 @@ impl Surroundings {
             Some("lxc") => "lxc config set NAME raw.lxc=\"lxc.seccomp.profile=\"".into(),
             Some("systemd-nspawn") => "systemd-nspawn --system-call-filter='userfaultfd io_uring_setup io_uring_enter io_uring_register seccomp' ...".into(),
             Some(_) => "docker run --security-opt seccomp=unconfined ...".into(),
-            None => "start it without the seccomp filter it inherits (in a systemd unit: SystemCallFilter=)".into(),
+            None => "start softswap without the inherited seccomp filter (in a systemd unit: \
+                remove SystemCallFilter=)".into(),
         }
     }
 
@@ -170,14 +173,16 @@ fn locked_memory() -> Check {
     )
 }
 
-/// Checks that an encryption key can be created and locked; each program creates its own.
+/// Checks that an encryption key can be created and locked in memory, as each program does at its
+/// start.
 fn key() -> Check {
     const NAME: &str = "encryption-key";
     match Sealer::encrypting() {
         Ok(sealer) if sealer.is_key_unlocked() => Check::missing(
             NAME,
             "a key was created, but could not be locked in memory",
-            "the kernel may write the key to its own swap area, if it has one",
+            "the key stays in unlocked memory; the kernel may write it to its own swap area, \
+             where it could decrypt softswap's files",
             "ulimit -l unlimited".into(),
         ),
         Ok(_) => Check::ok(NAME, "a key was created and locked in memory"),
@@ -200,13 +205,13 @@ fn overcommit(around: &Surroundings) -> Check {
 
 fn mappings(around: &Surroundings) -> Check {
     let value = around.sysctl("vm/max_map_count");
-    let shown = value.as_deref().unwrap_or("not shown here");
+    let shown = value.as_deref().unwrap_or("not readable here");
     let detail = format!("vm.max_map_count = {shown}");
     match value.as_deref().and_then(|value| value.parse::<u64>().ok()) {
         Some(count) if count < ENOUGH_MAPPINGS => Check::missing(
             "limit-mappings",
             detail,
-            "programs with many mappings get out-of-memory errors sooner",
+            "programs with more mappings get ENOMEM from mmap and mprotect",
             format!("sudo sysctl -w vm.max_map_count={ENOUGH_MAPPINGS}"),
         ),
         _ => Check::ok("limit-mappings", detail),

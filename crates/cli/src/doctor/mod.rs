@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 /// Test the features that softswap needs on this machine, and print how to enable missing ones.
 ///
-/// Each feature is used once, with the rights of the caller. The tests leave no files behind.
+/// Each feature is used once, with the rights of the caller. The tests remove their files.
 #[derive(Args)]
 #[command(after_long_help = "\
 Each check is one of
@@ -42,8 +42,8 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     json: bool,
 
-    /// The swap directory, cluster, or raw file, to test, written as for `softswap run`; may be given
-    /// several times [default: SOFTSWAP_SWAP or /var/tmp]
+    /// The swap directory, cluster, or raw file, to test, written as for `softswap run`; may be
+    /// given several times [default: SOFTSWAP_SWAP or /var/tmp]
     #[arg(long, value_name = "DIR")]
     swap: Vec<String>,
 
@@ -65,7 +65,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Refusal> {
         eprint!("{}", profile.note);
         return Ok(ExitCode::SUCCESS);
     }
-    let surroundings = limits::Surroundings::look();
+    let surroundings = limits::Surroundings::detect();
     let mut checks = kernel::checks(&surroundings);
     checks.extend(limits::checks(&surroundings));
     checks.extend(storage::checks(&args.swap));

@@ -1,4 +1,4 @@
-//! Output for the user: one aligned line for each check.
+//! Formats the results as a table: aligned lines for each check.
 
 use super::check::{Check, Diagnosis, Status};
 use std::fmt::Write;
@@ -9,7 +9,8 @@ const YELLOW: &str = "\x1b[33m";
 const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
 
-/// Returns true if output may be coloured: on terminals, unless NO_COLOR or TERM forbid it.
+/// Returns true if standard output is a terminal, NO_COLOR is unset or empty, and TERM is not
+/// `dumb`.
 pub(super) fn is_colour_enabled() -> bool {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|term| term == "dumb");

@@ -11,7 +11,7 @@ use std::path::Path;
 const WANTED: [&str; 5] =
     ["io_uring_enter", "io_uring_register", "io_uring_setup", "process_madvise", "userfaultfd"];
 const ALLOW: &str = "SCMP_ACT_ALLOW";
-/// Installed by Podman, Buildah and CRI-O; the first is the administrator's.
+/// Default profiles for Podman, Buildah and CRI-O: the administrator's, then the package's.
 const CONTAINERS_COMMON: [&str; 2] =
     ["/etc/containers/seccomp.json", "/usr/share/containers/seccomp.json"];
 
@@ -39,18 +39,19 @@ impl Runtime {
         let from = "--from default.json > softswap.json";
         match self {
             Runtime::Docker => format!(
-                "--profile docker: Docker installs no file with its default profile. Get the file \
-                 and name it:{of_moby} docker {from}"
+                "--profile docker: Docker installs no file with its default profile. Download it \
+                 and pass it with --from:{of_moby} docker {from}"
             ),
             Runtime::Podman => format!(
                 "--profile podman: there is no {}; on the host the package containers-common \
-                 (golang-github-containers-common in Debian) installs it. Name a copy with --from FILE",
+                 (golang-github-containers-common in Debian) installs it. Copy it from there and \
+                 pass the copy with --from FILE",
                 CONTAINERS_COMMON.join(" and no ")
             ),
             Runtime::Kubernetes => format!(
                 "--profile kubernetes: there is no {}, which CRI-O uses. containerd installs no \
-                 file with its default profile, which is close to Docker's. Get Docker's and name \
-                 it:{of_moby} kubernetes {from}",
+                 file with its default profile, which is close to Docker's. Download Docker's and \
+                 pass it with --from:{of_moby} kubernetes {from}",
                 CONTAINERS_COMMON.join(" and no ")
             ),
         }
@@ -68,7 +69,7 @@ impl Runtime {
         }
     }
 
-    /// Returns its name on the command line.
+    /// Returns the runtime's name on the command line.
     pub(super) fn name(self) -> &'static str {
         match self {
             Runtime::Docker => "docker",
@@ -78,7 +79,7 @@ impl Runtime {
     }
 }
 
-/// A profile, and a note on its use.
+/// A profile, and a note: the added calls, and how to use the profile.
 pub(super) struct Profile {
     pub(super) json: String,
     pub(super) note: String,
@@ -108,7 +109,7 @@ pub(super) fn make(runtime: Runtime, file: Option<&Path>) -> Result<Profile, Ref
 }
 
 fn read(file: impl Read) -> io::Result<String> {
-    /// Profiles have some 20 KiB.
+    /// Usual profiles have about 20 KiB.
     const MAX_BYTES: u64 = 4 << 20;
     let text = io::read_to_string(file.take(MAX_BYTES + 1))?;
     match text.len() as u64 > MAX_BYTES {
@@ -126,7 +127,7 @@ fn allow(profile: &mut Value) -> Result<Vec<&'static str>, String> {
             "it is not a seccomp profile: it has no `defaultAction` or no list `syscalls`".into()
         );
     };
-    // The older form of a rule, for one call.
+    // Convert the older form of a rule, for a single call, to a list.
     for rule in rules.iter_mut().filter_map(Value::as_object_mut) {
         if let Some(name) = rule.remove("name") {
             rule.entry("names").or_insert_with(|| json!([name]));

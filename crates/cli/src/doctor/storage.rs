@@ -18,12 +18,12 @@ pub(super) fn checks(asked: &[String]) -> Vec<Check> {
     let mut checks = Vec::new();
     let fix = "softswap doctor --swap DIR   # and softswap run --swap DIR";
     let chosen = chosen(asked);
-    let is_beside_disk = chosen.iter().any(|(place, _)| matches!(place, Ok(Place::Directory(_))));
+    let has_local_disk = chosen.iter().any(|(place, _)| matches!(place, Ok(Place::Directory(_))));
     for (place, from) in chosen {
         let path = match place {
             Ok(Place::Directory(path)) => path,
             Ok(Place::Cluster(url)) => {
-                checks.extend(cluster::checks(&url, is_beside_disk));
+                checks.extend(cluster::checks(&url, has_local_disk));
                 continue;
             }
             Ok(Place::Raw(path)) => {
@@ -54,7 +54,7 @@ enum Place {
     Directory(PathBuf),
     /// URL of a cluster.
     Cluster(String),
-    /// A swap file that is used by its blocks.
+    /// A raw swap file, whose blocks softswap accesses through the device.
     Raw(PathBuf),
 }
 
@@ -98,16 +98,16 @@ fn directory(dir: &SwapDir) -> Check {
     Check::ok("swap-directory", detail)
 }
 
-/// Checks a swap file for use by its blocks, as far as nothing is written.
+/// Checks that a swap file can be used raw, without writing to it.
 fn raw_file(path: &Path) -> Check {
     let examined = activate(path)
         .map_err(|error| error.to_string())
         .and_then(|area| raw::examine(&area, path).map_err(|error| error.to_string()));
     match examined {
         Ok(raw) => {
-            let pieces = units::count(raw.map.len() as u64);
+            let extents = units::count(raw.map.len() as u64);
             let detail = format!(
-                "{} ({}): its blocks are known, in {pieces} pieces, and the device can be written",
+                "{} ({}): {extents} extents, and its device is writable",
                 path.display(),
                 raw.file_system
             );
@@ -148,7 +148,7 @@ fn swap_file(dir: &SwapDir) -> Vec<Check> {
     checks
 }
 
-/// Creates a file and removes its name at once.
+/// Creates a file and immediately removes its name.
 fn tempfile_in(dir: &Path) -> std::io::Result<std::os::fd::OwnedFd> {
     let path = dir.join(format!(".softswap-doctor-{}", std::process::id()));
     let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
@@ -177,7 +177,7 @@ fn runtime_library() -> Check {
     }
 }
 
-/// Runs this program again with the library preloaded.
+/// Runs `softswap --version` with the library preloaded. Fails if the loader prints a warning.
 fn preload(library: &Path) -> Result<(), Refusal> {
     let tried = std::env::current_exe()
         .and_then(|exe| Command::new(exe).arg("--version").env("LD_PRELOAD", library).output())

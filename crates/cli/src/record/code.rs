@@ -20,7 +20,7 @@ const MAX_FRAMES: usize = 128;
 /// code has no tables.
 const NEAR_BYTES: u64 = 32;
 
-/// A function and its file, which is empty for code of none.
+/// Names of a function and its file. The file is empty for run-time generated code.
 pub(super) type Native = (String, String);
 
 /// Code in memory that comes from a file.
@@ -40,22 +40,22 @@ struct File {
 pub(super) struct Code {
     mapped: Vec<Mapped>,
     files: Vec<File>,
-    /// Executable ranges without a file.
-    made: Vec<Range<u64>>,
-    /// Names that the program has written for that code (/tmp/perf-PID.map).
+    /// Executable ranges without a file: run-time generated code.
+    jit_ranges: Vec<Range<u64>>,
+    /// Symbols of run-time generated code, from /tmp/perf-PID.map.
     perf_map: Symbols,
     unwinder: UnwinderX86_64<Vec<u8>>,
     cache: CacheX86_64,
 }
 
 impl Code {
-    /// Reads the code of a process, given its map.
+    /// Reads the code of a process, given its memory map.
     pub(super) fn of(pid: u32, map: &[MemoryMap]) -> Code {
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let mut code = Code {
             mapped: Vec::new(),
             files: Vec::new(),
-            made: Vec::new(),
+            jit_ranges: Vec::new(),
             perf_map: Symbols::default(),
             unwinder: UnwinderX86_64::new(),
             cache: CacheX86_64::new(),
@@ -65,7 +65,7 @@ impl Code {
         let executable = map.iter().filter(|it| it.perms.contains(MMPermissions::EXECUTE));
         for mapping in executable {
             let MMapPath::Path(path) = &mapping.pathname else {
-                code.made.push(mapping.address.0..mapping.address.1);
+                code.jit_ranges.push(mapping.address.0..mapping.address.1);
                 continue;
             };
             let bytes = known.entry(path).or_insert_with(|| read(path, &root));
@@ -109,15 +109,16 @@ impl Code {
     }
 
     fn is_code(&self, address: u64) -> bool {
-        let mut ranges = self.mapped.iter().map(|it| &it.range).chain(&self.made);
+        let mut ranges = self.mapped.iter().map(|it| &it.range).chain(&self.jit_ranges);
         ranges.any(|range| range.contains(&address))
     }
 
-    /// Returns the addresses of the functions on a stack, starting with the touching instruction.
-    /// For callers it is the address of the call.
+    /// Returns the instruction addresses of a stack's frames: the touching instruction, then the
+    /// call in each caller.
     pub(super) fn stack(&mut self, sample: &FaultSample) -> Vec<u64> {
         let last = sample.words.last().map_or(0, |(distance, _)| u64::from(*distance));
-        // Words missing in the sample are not addresses; beyond its end nothing is known.
+        // A word missing from the sample is no code address, so 0 stands for it. Words beyond the
+        // last one are unknown.
         let read = |address: u64| match address.checked_sub(sample.stack) {
             Some(beyond) if beyond / 8 <= last => Ok(sample.stack_word(address).unwrap_or(0)),
             _ => Err(()),
@@ -127,9 +128,9 @@ impl Code {
         let mut stack = vec![sample.instruction];
         while stack.len() < MAX_FRAMES {
             let at = address.address_for_lookup();
-            let is_made = !self.mapped.iter().any(|it| it.range.contains(&at));
-            let next = match is_made {
-                true => self.step_out_of_made_code(at, &mut registers, read),
+            let is_jit = !self.mapped.iter().any(|it| it.range.contains(&at));
+            let next = match is_jit {
+                true => self.unwind_jit_frame(at, &mut registers, read),
                 false => {
                     let mut read = read;
                     let cache = &mut self.cache;
@@ -148,7 +149,7 @@ impl Code {
 
     /// Unwinds a frame of run-time generated code, which has no tables. Most such code has frame
     /// pointers. Python's trampolines have none, and store the return address within a few words.
-    fn step_out_of_made_code(
+    fn unwind_jit_frame(
         &self,
         at: u64,
         registers: &mut UnwindRegsX86_64,
@@ -174,13 +175,13 @@ impl Code {
     }
 }
 
-/// Reads the file that names the code which a process has made.
+/// Reads /tmp/perf-PID.map, which names the run-time generated code of a process.
 pub(super) fn perf_map(pid: u32) -> Option<Vec<u8>> {
     let number = number_within(pid).unwrap_or(pid);
     read(Path::new(&format!("/tmp/perf-{number}.map")), Path::new(&format!("/proc/{pid}/root")))
 }
 
-/// Reads a file as the process sees it, or as softswap does once the process has exited.
+/// Reads a file in the process's root directory, or in softswap's own if the process has exited.
 pub(super) fn read(path: &Path, root: &Path) -> Option<Vec<u8>> {
     let within = root.join(path.strip_prefix("/").unwrap_or(path));
     std::fs::read(within).or_else(|_| std::fs::read(path)).ok()
@@ -193,7 +194,7 @@ fn number_within(pid: u32) -> Option<u32> {
     line.split_whitespace().last()?.parse().ok()
 }
 
-/// Difference between the addresses of a mapping and those in its file.
+/// Returns the difference between the addresses of a mapping and those in its file.
 pub(super) fn bias(elf: &Elf<'_>, mapping: &MemoryMap) -> Option<u64> {
     let endian = Endianness::Little;
     let covers = |header: &&object::elf::ProgramHeader64<Endianness>| {

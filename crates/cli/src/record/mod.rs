@@ -28,9 +28,9 @@ use std::time::{Duration, Instant};
 
 /// Interval between requests for samples.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Number of samples per answer from which the sampling rate is lowered, and below which it is
-/// raised.
+/// Number of samples per answer from which the sampling rate is halved.
 const MANY: usize = 96;
+/// Number of samples per answer below which the sampling rate is doubled.
 const FEW: usize = 16;
 /// Signals that end the recording early.
 const STOP_SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -96,11 +96,12 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     let (process, _) = control_client::query(args.pid, &Request::Sample(0, None))?;
     let before = map_of(process.pid)?;
     let default = || PathBuf::from(format!("softswap-{}.svg", process.pid));
-    // Before the picture's file exists, so that a signal cannot leave an empty one.
+    // Block signals before the flame graph's file is created, so that a signal cannot leave an
+    // empty file.
     let signals = SignalQueue::hold(&STOP_SIGNALS)
         .map_err(|error| Refusal::own(format!("cannot block signals: {}", plain(&error))))?;
     let flame_graph_file = FlameGraphFile::at(args.output.clone().unwrap_or_else(default))?;
-    // Python says by itself what its trampolines are.
+    // With a perf map, Python's trampolines already have the names of its functions.
     let has_perf_map = code::perf_map(process.pid).is_some();
     let python = if has_perf_map { None } else { python::find(process.pid, &before) };
     let time = Duration::from_secs(args.seconds.into());
@@ -131,7 +132,7 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     };
     if !args.json {
         if recording.has_ended {
-            text += &format!("The process ended after {took:.1} s.\n");
+            text += &format!("The process exited after {took:.1} s.\n");
         }
         text += &format!("Flame graph: {}", flame_graph_file.path.display());
     }
@@ -167,7 +168,7 @@ fn collect(
         match control_client::query(pid, &Request::Sample(every, python)) {
             Ok((_, body)) => every = recording.add(&body, every),
             Err(refusal) => {
-                // If the process exits, report what was recorded; otherwise fail.
+                // If the process has exited, report the samples recorded before; otherwise fail.
                 recording.has_ended = control_client::wait_for_exit(pid);
                 match recording.has_ended {
                     true => break,
@@ -192,17 +193,17 @@ impl Recording {
     /// Adds the samples of an answer. Returns the number of faults per sample to request next.
     fn add(&mut self, body: &str, every: u32) -> u32 {
         let FaultSamples { missed, samples, blocks, codes } = FaultSamples::parse(body);
-        let came = samples.len();
+        let count = samples.len();
         // Missed faults can only be attributed if there are samples.
-        self.missed += if came > 0 { missed } else { 0 };
+        self.missed += if count > 0 { missed } else { 0 };
         self.samples.extend(profile::weigh(samples, missed));
         self.codes.extend(codes.into_iter().map(|code| (code.address, code)));
         for block in blocks {
-            // A new block replaces an earlier one at the same addresses.
+            // The memory was freed and allocated again.
             self.blocks.retain(|it| it.range != block.range);
             self.blocks.push(block);
         }
-        match came {
+        match count {
             MANY.. => every.saturating_mul(2),
             0..FEW => (every / 2).max(1),
             _ => every,
@@ -223,7 +224,7 @@ fn map_of(pid: u32) -> Result<Vec<MemoryMap>, Refusal> {
     })
 }
 
-/// The file of the flame graph, opened before the recording to detect errors early.
+/// The file of the flame graph. It is opened before the recording, so that errors are found early.
 struct FlameGraphFile {
     path: PathBuf,
     is_new: bool,

@@ -15,12 +15,12 @@ const SMALL: &str = "blocks of less than 1 MiB, and memory that was only reserve
 /// Innermost frame of a page faulted in for a system call.
 const CALL: &str = "[system call]";
 
-/// Faults, and the time that threads waited in them.
+/// Sum of faults, and of the time that threads waited in them.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Sum {
     pub(super) stalled_ns: u64,
     pub(super) faults: u64,
-    /// By the tier of the page.
+    /// Faults by the tier of the page.
     by_tier: BTreeMap<&'static str, u64>,
 }
 
@@ -39,8 +39,9 @@ impl Sum {
             .collect();
         all.sort_by_key(|(_, faults)| std::cmp::Reverse(*faults));
         let share = |faults: u64| (100 * faults + self.faults / 2) / self.faults.max(1);
-        let told = all.iter().take(2).filter(|(_, faults)| share(*faults) > 0);
-        told.map(|(name, faults)| format!("{name} {}%", share(*faults)))
+        let shown = all.iter().take(2).filter(|(_, faults)| share(*faults) > 0);
+        shown
+            .map(|(name, faults)| format!("{name} {}%", share(*faults)))
             .collect::<Vec<_>>()
             .join(", ")
     }
@@ -58,9 +59,9 @@ pub(super) struct Site {
     pub(super) sum: Sum,
 }
 
-/// Blocks allocated by one place in the program.
+/// Blocks that one call site allocated.
 #[derive(Debug, Serialize)]
-pub(super) struct Asked {
+pub(super) struct AllocationSite {
     /// The allocating function, or the kind of memory.
     by: String,
     blocks: usize,
@@ -78,15 +79,17 @@ pub(super) struct Profile {
     pub(super) program: String,
     pub(super) seconds: f64,
     pub(super) samples: usize,
-    /// Faults without a sample, because too many occurred at once; included in the sums.
+    /// Faults without a sample, because too many occurred at the same time. They are included in
+    /// the sums.
     pub(super) missed: u64,
     #[serde(flatten)]
     pub(super) sum: Sum,
     pub(super) functions: Vec<Site>,
-    pub(super) memory: Vec<Asked>,
+    pub(super) memory: Vec<AllocationSite>,
     #[serde(skip)]
     pub(super) stacks: Vec<(Vec<String>, u64)>,
-    /// Hint for an interpreter that waited without names for the functions of its program.
+    /// Hint how to see the interpreted program's functions, if its interpreter waited for more than
+    /// a quarter of the time and wrote no names.
     #[serde(skip)]
     pub(super) interpreted: Option<&'static str>,
 }
@@ -112,7 +115,7 @@ pub(super) fn weigh(samples: Vec<FaultSample>, missed: u64) -> impl Iterator<Ite
     })
 }
 
-/// Sums by key, each with the waits of related functions.
+/// Sums by key, each with the waits in ns by related function.
 type Tally<Key> = HashMap<Key, (Sum, HashMap<String, u64>)>;
 
 /// Sums under construction.
@@ -139,9 +142,9 @@ impl Tallies {
         *site.1.entry(caller).or_default() += ns;
         let around = blocks.iter().filter(|it| it.range.contains(&weighed.sample.address));
         let around = around.min_by_key(|it| it.range.end - it.range.start);
-        let asked = self.memory.entry(around.map(|block| block.caller)).or_default();
-        asked.0.add(weighed);
-        *asked.1.entry(function.clone()).or_default() += ns;
+        let site = self.memory.entry(around.map(|block| block.caller)).or_default();
+        site.0.add(weighed);
+        *site.1.entry(function.clone()).or_default() += ns;
         if let Some(remedy) = names.iter().find_map(|(_, file)| interpreter(file)) {
             *self.interpreters.entry(remedy).or_default() += ns;
         }
@@ -168,19 +171,25 @@ impl Tallies {
         all
     }
 
-    fn memory(&mut self, blocks: &[Block], functions: &Functions) -> Vec<Asked> {
+    fn memory(&mut self, blocks: &[Block], functions: &Functions) -> Vec<AllocationSite> {
         let all = std::mem::take(&mut self.memory).into_iter();
-        let mut all: Vec<Asked> = all
+        let mut all: Vec<AllocationSite> = all
             .map(|(caller, (sum, touchers))| {
                 let mine = || blocks.iter().filter(move |block| Some(block.caller) == caller);
                 let by = match caller {
                     None => SMALL.to_string(),
                     Some(0) => "mmap".to_string(),
-                    // The instruction before is the call.
+                    // The call is the instruction before the return address.
                     Some(caller) => functions.native.name(caller.saturating_sub(1)).0,
                 };
                 let bytes = mine().map(|block| block.range.end - block.range.start).sum();
-                Asked { by, blocks: mine().count(), bytes, touched_by: most(touchers), sum }
+                AllocationSite {
+                    by,
+                    blocks: mine().count(),
+                    bytes,
+                    touched_by: most(touchers),
+                    sum,
+                }
             })
             .collect();
         all.sort_by(|one, other| {
@@ -265,13 +274,13 @@ impl Profile {
         }
         more(&mut text, self.functions.len(), "functions");
         text += &head("memory that is touched");
-        for asked in self.memory.iter().take(SHOWN) {
-            let what = match asked.blocks {
-                0 => asked.by.clone(),
-                1 => format!("{} of {}", bytes(asked.bytes), asked.by),
-                blocks => format!("{} in {blocks} blocks of {}", bytes(asked.bytes), asked.by),
+        for site in self.memory.iter().take(SHOWN) {
+            let what = match site.blocks {
+                0 => site.by.clone(),
+                1 => format!("{} of {}", bytes(site.bytes), site.by),
+                blocks => format!("{} in {blocks} blocks of {}", bytes(site.bytes), site.by),
             };
-            text += &row(&asked.sum, &format!("{what}, touched by {}", asked.touched_by));
+            text += &row(&site.sum, &format!("{what}, touched by {}", site.touched_by));
         }
         more(&mut text, self.memory.len(), "call sites that allocate memory");
         if let Some(remedy) = self.interpreted {

@@ -1,4 +1,5 @@
-//! Functions of Python programs: the interpreter in a process, and its functions on native stacks.
+//! Functions of Python programs: finds CPython in a process, and inserts Python functions into
+//! native stacks.
 
 use super::code::{Code, Native, bias, read};
 use super::symbols::Elf;
@@ -10,7 +11,7 @@ use softswap_view::units::visible;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// The loop that runs Python's functions: a call of it stands for some of them.
+/// The interpreter's loop. Each native frame of it runs one or more Python functions.
 const LOOP: &str = "_PyEval_EvalFrameDefault";
 
 /// Returns true for files that hold CPython itself.
@@ -18,7 +19,7 @@ pub(super) fn is_interpreter(file: &str) -> bool {
     file.starts_with("python3") || file.starts_with("libpython3")
 }
 
-/// Finds the interpreter of a process, by its map.
+/// Finds the interpreter of a process, given its memory map.
 pub(super) fn find(pid: u32, map: &[MemoryMap]) -> Option<Python> {
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     map.iter().filter(|it| it.perms.contains(MMPermissions::EXECUTE)).find_map(|mapping| {
@@ -39,8 +40,8 @@ fn interpreter(file: &[u8], mapping: &MemoryMap) -> Option<Python> {
     Some(Python { version: (version >> 16) as u16, runtime: runtime as usize })
 }
 
-/// The functions of a process: native ones, and those of a Python program by the addresses of their
-/// code objects.
+/// The functions of a process: native ones, and Python functions by the addresses of their code
+/// objects.
 pub(super) struct Functions {
     pub(super) native: Code,
     python: HashMap<u64, Native>,
@@ -63,7 +64,7 @@ impl Functions {
         if sample.python.is_empty() { native.collect() } else { self.merge(native, sample) }
     }
 
-    /// Puts Python functions in place of the interpreter's own.
+    /// Replaces the interpreter's own functions by the Python functions that they run.
     fn merge(&self, native: impl Iterator<Item = Native>, sample: &FaultSample) -> Vec<Native> {
         let name = |code: u64| {
             let known = self.python.get(&code).cloned();
@@ -82,7 +83,7 @@ impl Functions {
                 }
             }
         }
-        // Callers beyond the part of the stack that was sampled.
+        // The remaining callers are beyond the sampled part of the native stack.
         merged.extend(python.map(|frame| name(frame.code)));
         merged
     }

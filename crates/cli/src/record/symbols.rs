@@ -18,7 +18,7 @@ impl Symbols {
     /// Reads the symbols of a file and of its separate debug file.
     pub(super) fn of(file: &Elf<'_>, root: &Path) -> Symbols {
         let mut all = functions(file);
-        if let Some(debug) = split_off(file, root) {
+        if let Some(debug) = read_debug_file(file, root) {
             all.extend(
                 Elf::parse(debug.as_slice()).map(|file| functions(&file)).unwrap_or_default(),
             );
@@ -38,7 +38,7 @@ impl Symbols {
             let (start, len) = (number()?, number()?);
             Some((start..start.checked_add(len)?, fields.next()?.to_string()))
         };
-        // The last entry for an address is the valid one.
+        // Run-time generated code is replaced: the last entry for an address is valid.
         let mut all: Vec<_> = text.lines().rev().filter_map(parse).collect();
         all.sort_by_key(|(range, _)| range.start);
         all.dedup_by_key(|(range, _)| range.start);
@@ -68,7 +68,7 @@ fn functions(file: &Elf<'_>) -> Vec<(Range<u64>, String)> {
 }
 
 /// Reads the separate debug file of a distribution, by build ID.
-fn split_off(file: &Elf<'_>, root: &Path) -> Option<Vec<u8>> {
+fn read_debug_file(file: &Elf<'_>, root: &Path) -> Option<Vec<u8>> {
     let id = file.build_id().ok()??;
     let (first, rest) = id.split_first()?;
     let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -82,7 +82,7 @@ fn demangled(name: &str) -> String {
         return format!("{rust:#}");
     }
     let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
-    // Without this prefix `f` would parse as a type.
+    // Without this check, `f` would be demangled as a type (`float`).
     let mangled = Some(name).filter(|name| name.starts_with("_Z"));
     let symbol = mangled.and_then(|name| cpp_demangle::Symbol::new(name).ok());
     let cpp = symbol.and_then(|symbol| symbol.demangle_with_options(&options).ok());

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 /// The largest priority, as with `swapon`.
 const MAX_PRIORITY: u16 = 32_767;
 
-const WITHOUT_DISK: &str = "copies=local stores the second copy in a directory on disk, and none \
-     is given: add one with --swap DIR, or use copies=2";
+const WITHOUT_DISK: &str = "copies=local stores the second copy in a directory on disk, but no \
+    directory is given: add one with --swap DIR, or use copies=2";
 
 /// Areas that a process tree shares.
 #[derive(Debug, Default)]
@@ -30,15 +30,15 @@ pub(super) struct Common {
 pub(super) struct Named {
     /// Its index among all areas.
     pub(super) order: usize,
-    /// Claimed for the tree while this value lives.
+    /// The claim for the tree, held while this value exists.
     pub(super) area: Activated,
-    /// Its proven blocks, if it is used by them. Dropped after the claim.
+    /// Its checked blocks, if it is used raw. Dropped after the claim.
     pub(super) raw: Option<Raw>,
     /// The user's text, for messages.
     pub(super) shown: String,
 }
 
-/// Resolves and checks the given areas, or the default ones. Claims named ones.
+/// Resolves and checks the given areas, or the default ones. Claims files and devices.
 pub(super) fn resolve(
     asked: Vec<Sourced>,
     default: &[AreaSpec],
@@ -60,12 +60,12 @@ pub(super) fn resolve(
     let is_directory = |asked: &Sourced| {
         !is_url(&asked.text) && parse(&asked.text).is_ok_and(|spec| spec.path.is_dir())
     };
-    let is_beside_disk = asked.iter().any(is_directory);
+    let has_local_disk = asked.iter().any(is_directory);
     let mut mirrors = Vec::new();
     for asked in &asked {
         let order = areas.len();
         if is_url(&asked.text) {
-            let remote = remote(&asked.text, is_beside_disk).map_err(|why| asked.refuse(why))?;
+            let remote = remote(&asked.text, has_local_disk).map_err(|why| asked.refuse(why))?;
             if remote.is_mirror() {
                 mirrors.push((asked, remote));
             } else {
@@ -75,7 +75,7 @@ pub(super) fn resolve(
             continue;
         }
         let spec = parse(&asked.text).map_err(|why| asked.refuse(why))?;
-        // Each area in a directory has its own file.
+        // A directory may be given several times: each area in it has its own file.
         let is_same = |other: &AreaSpec| is_same_file(&other.path, &spec.path);
         if !spec.path.is_dir() && areas.iter().any(is_same) {
             return Err(asked.refuse("this swap area is given twice; give each once"));
@@ -87,14 +87,14 @@ pub(super) fn resolve(
         } else if spec.raw {
             let shown = spec.path.display();
             return Err(asked.refuse(format!(
-                "`raw` is for a swap file that exists, and {shown} is none: create it with \
+                "`raw` needs an existing swap file, and {shown} is not one: create it with \
                  `fallocate -l SIZE FILE` and `softswap mkswap --raw FILE`, or leave out `raw`"
             )));
         } else {
             areas.push(directory(asked, spec, reserve_bytes, notes)?);
         }
     }
-    // Each mirrors a different directory, in the given order.
+    // Each mirror is assigned the next directory, in the given order.
     let mut directories = (0..areas.len()).filter(|order| areas[*order].path.is_dir());
     for (asked, remote) in mirrors {
         let directory = directories.next().ok_or_else(|| asked.refuse(WITHOUT_DISK))?;
@@ -107,12 +107,12 @@ pub(super) fn resolve(
 ///
 /// # Errors
 /// The reason if it is unusable.
-pub(crate) fn resolved_url(text: &str, is_beside_disk: bool) -> Result<String, String> {
-    remote(text, is_beside_disk).map(|remote| remote.text().into())
+pub(crate) fn resolved_url(text: &str, has_local_disk: bool) -> Result<String, String> {
+    remote(text, has_local_disk).map(|remote| remote.text().into())
 }
 
-fn remote(text: &str, is_beside_disk: bool) -> Result<Remote, String> {
-    if is_beside_disk { Remote::parse_with_local_disk(text) } else { Remote::parse(text) }
+fn remote(text: &str, has_local_disk: bool) -> Result<Remote, String> {
+    if has_local_disk { Remote::parse_with_local_disk(text) } else { Remote::parse(text) }
 }
 
 fn is_same_file(one: &Path, other: &Path) -> bool {
@@ -176,8 +176,8 @@ pub(crate) fn each(text: &str) -> impl Iterator<Item = &str> {
     text.split(';').filter(|text| !text.is_empty())
 }
 
-/// Parses `PATH[:SIZE][,pri=N][,discard=WHEN][,poll=MODE][,raw]`, or a cluster's URL. A text that is an
-/// existing path is taken as a path.
+/// Parses `PATH[:SIZE][,pri=N][,discard=WHEN][,poll=MODE][,raw]`, or a cluster's URL. The longest
+/// prefix that is an existing path is taken as the path.
 pub(crate) fn parse(text: &str) -> Result<AreaSpec, String> {
     if is_url(text) {
         return Remote::parse(text).map(|remote| remote.spec());
@@ -299,25 +299,25 @@ mod tests {
     fn cluster_with_directories_is_a_mirror() {
         let dirs = [(); 2].map(|()| tempfile::tempdir_in("/var/tmp").unwrap());
         let [one, other] = dirs.each_ref().map(|dir| dir.path().to_str().unwrap());
-        let settled = |swaps: &[&str]| {
+        let resolve_all = |swaps: &[&str]| {
             let asked =
                 |text: &&str| Sourced { text: (*text).into(), shown: format!("--swap {text}") };
             resolve(swaps.iter().map(asked).collect(), &[], 0, &mut Vec::new())
         };
         let cluster = "redis://a?size=1G";
-        let (areas, common) = settled(&[cluster, one, cluster, other]).unwrap();
+        let (areas, common) = resolve_all(&[cluster, one, cluster, other]).unwrap();
         assert_eq!(areas.iter().map(|area| &area.path).collect::<Vec<_>>(), [one, other]);
         let places = |common: Common| -> Vec<_> {
             common.remotes.into_iter().map(|(at, remote)| (at, remote.is_mirror())).collect()
         };
         assert_eq!(places(common), [(0, true), (1, true)]);
-        let (areas, common) = settled(&["redis://a?size=1G&copies=2", one, cluster]).unwrap();
+        let (areas, common) = resolve_all(&["redis://a?size=1G&copies=2", one, cluster]).unwrap();
         assert_eq!((areas.len(), places(common)), (2, vec![(0, false), (1, true)]));
         for alone in [&["redis://a?size=1G&copies=local"][..], &[one, cluster, cluster]] {
-            let refused = settled(alone).unwrap_err().to_string();
+            let refused = resolve_all(alone).unwrap_err().to_string();
             assert!(refused.contains("copies=local") && refused.contains("--swap"), "{refused}");
         }
-        let (areas, common) = settled(&[cluster]).unwrap();
+        let (areas, common) = resolve_all(&[cluster]).unwrap();
         assert_eq!((areas.len(), places(common)), (1, vec![(0, false)]));
     }
 

@@ -1,9 +1,10 @@
-//! `--memory auto`: a budget that follows what the machine and the control groups can spare.
+//! `--memory auto`: a budget that follows the memory available on the machine and in the control
+//! groups.
 //!
 //! The budget is the tree's resident memory plus available memory, minus a margin. It shrinks at
 //! once, before the kernel has to reclaim, and grows in steps. Available is MemAvailable, or less
-//! if a memory control group allows less. It also shrinks while other processes wait for memory
-//! (PSI).
+//! if a memory control group allows less. The budget also shrinks while pressure (PSI) shows that
+//! processes wait for memory.
 
 use crate::memory_limits::{self, GroupVersion};
 use softswap_engine::api::settings::MIN_MEMORY_BYTES;
@@ -15,19 +16,22 @@ use std::time::Duration;
 
 /// Time between two updates of the budget.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
-/// Smallest budget, unless half of the memory available at the start is less.
+/// Smallest budget of plain `auto`, unless half of the memory available at the start is less.
 const FLOOR_BYTES: u64 = 64 << 20;
-/// Fraction of usable memory that stays free for what other programs, and the tree outside its
-/// budget, allocate between two updates, and the bounds of that margin.
+/// Divisor of usable memory that gives the margin: memory left free for allocations between two
+/// updates, by other programs and by the tree outside its budget.
 const MARGIN_FRACTION: u64 = 8;
 const MIN_MARGIN_BYTES: u64 = 32 << 20;
 const MAX_MARGIN_BYTES: u64 = 1 << 30;
-/// Fraction of the budget by which it grows in one update, and the smallest such step.
+/// Divisor of the budget that gives the step by which it grows, or shrinks under pressure, in one
+/// update.
 const GROWTH_FRACTION: u64 = 16;
+/// Smallest step of growth.
 const MIN_GROWTH_BYTES: u64 = 4 << 20;
-/// Below this fraction of DRAM available, pressure on the machine counts.
+/// Divisor of DRAM: pressure on the machine counts only if less than this part of DRAM is
+/// available.
 const LOW_FRACTION: u64 = 4;
-/// Percentage of the last ten seconds in which some processes waited for memory.
+/// Share of the last 10 s, in percent, above which waits for memory count as pressure.
 const PRESSURE_PERCENT: f64 = 10.0;
 
 /// Bounds of the budget.
@@ -37,10 +41,10 @@ pub(super) struct Bounds {
     ceiling_bytes: u64,
 }
 
-/// Input of one update.
+/// Measurements for one update.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Inputs {
-    /// The budget so far.
+    /// The budget before the update.
     pub(super) limit_bytes: u64,
     /// Managed memory of the tree that is in DRAM. Memory that a sleeping process has committed
     /// but not touched does not count: the available memory includes it.
@@ -78,7 +82,7 @@ impl Bounds {
         let size = |text: &str| parse_size(text).map_err(|why| format!("{text}: {why}"));
         let (floor_bytes, ceiling_bytes) = (size(floor)?, size(ceiling)?);
         if floor_bytes < MIN_MEMORY_BYTES {
-            return Err(format!("the floor {floor} is too small: a process needs 8 MiB"));
+            return Err(format!("the floor {floor} is too small; give at least 8M"));
         }
         if ceiling_bytes < floor_bytes {
             return Err(format!("the ceiling {ceiling} is below the floor {floor}"));
@@ -113,7 +117,7 @@ impl Bounds {
         } else if has_memory_pressure {
             limit_bytes - limit_bytes / GROWTH_FRACTION
         } else if fits_bytes < limit_bytes + growth_bytes {
-            // Smaller changes are ignored.
+            // Too little memory for a whole step.
             limit_bytes
         } else {
             limit_bytes + growth_bytes
@@ -131,8 +135,8 @@ fn margin(usable_bytes: u64) -> u64 {
 }
 
 /// Returns true if processes wait for memory in the control group of this process, or on the
-/// machine while little is available there. With much available they wait for the limit of
-/// another group.
+/// machine while little is available there. If much is available, such waits are caused by the
+/// limit of another group.
 pub(super) fn has_memory_pressure() -> bool {
     let groups = memory_limits::hierarchies();
     let own = groups.iter().filter(|it| it.version == GroupVersion::Two);

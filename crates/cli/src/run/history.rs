@@ -71,7 +71,7 @@ impl Samples {
     }
 
     /// Returns all samples, with a final one. For a tree it includes the counters in `peaks`,
-    /// because processes exit after the last sample.
+    /// because processes may have exited since the last sample.
     pub(super) fn end(mut self, stats: &Stats, peaks: Option<&TreePeaks>) -> History {
         let (at, last) = (self.started.elapsed(), self.taken.last().copied().unwrap_or_default());
         let counts = peaks.map(TreePeaks::counts).unwrap_or_default();
@@ -81,7 +81,7 @@ impl Samples {
     }
 }
 
-/// A column for each figure, a row for each sample. Counters count from the start.
+/// A column for each figure, a row for each sample. Counters are cumulative since the start.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct History {
     at_s: Vec<f64>,

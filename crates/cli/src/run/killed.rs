@@ -1,16 +1,17 @@
-//! Why a signal ended the program, if that concerns softswap.
+//! Explains a signal that killed the program, if softswap or its budget may be the cause.
 
 use super::figures::{Figures, Outcome};
 use super::oom_kills::{OomKilled, OomKills};
 use softswap_view::units::visible;
 
-/// Returns the reason in a line, unless a message has given it already. `outside_bytes` is memory
-/// outside the budget that the kernel cannot drop, `before` has the kernel's counts at the start.
+/// Returns the reason in one line; `None` if an earlier message has given it. `outside_bytes` is
+/// memory outside the budget that the kernel cannot drop. `before` holds the kernel's counts at the
+/// start.
 pub(super) fn explain(figures: &Figures, outside_bytes: u64, before: &OomKills) -> Option<String> {
     out_of_memory(figures, outside_bytes, before).or_else(|| unexplained(figures))
 }
 
-/// Returns the message about processes that the kernel killed for memory, if the program failed.
+/// Returns a message if the program failed and the kernel killed processes for lack of memory.
 fn out_of_memory(figures: &Figures, outside_bytes: u64, before: &OomKills) -> Option<String> {
     let killed = match figures.outcome {
         Outcome::Killed { signal: libc::SIGKILL, .. } => before.since(),
@@ -23,8 +24,8 @@ fn out_of_memory(figures: &Figures, outside_bytes: u64, before: &OomKills) -> Op
 /// Returns the reason for a signal that no message explains.
 fn unexplained(figures: &Figures) -> Option<String> {
     let Outcome::Killed { signal, .. } = figures.outcome else { return None };
-    // If there is a stop reason, a message was printed; signals that were passed on were the
-    // program's own.
+    // With a stop reason, softswap has printed a message. A signal that `softswap run` received and
+    // forwarded was sent by the user.
     if !figures.engine_started || figures.stop_reason.is_some() || figures.signals_passed_on > 0 {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Processes that the kernel killed for memory during a run, and the budget that avoids it.
+//! Processes that the kernel killed for lack of memory during a run, and a budget that avoids this.
 
 use crate::memory_limits::{self, GroupVersion, Hierarchy};
 use softswap_engine::api::settings::MIN_MEMORY_BYTES;
@@ -6,7 +6,7 @@ use softswap_view::units::bytes;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The kernel's count of OOM kills, in this process's control group or on the machine.
+/// The kernel's cumulative count of OOM kills, in this process's control group or on the machine.
 #[derive(Debug, Clone)]
 struct Count {
     /// `None` for the machine.
@@ -89,7 +89,7 @@ impl OomKilled {
             1 => "a process".to_string(),
             n => format!("{n} processes"),
         };
-        // A tenth is left for other processes of the group.
+        // A tenth of the limit is reserved for other processes.
         let fits_bytes = (self.limit_bytes - self.limit_bytes / 10).saturating_sub(outside_bytes);
         let advice = match fits_bytes >= MIN_MEMORY_BYTES && fits_bytes < budget_bytes {
             true => format!("use --memory auto, or --memory {}M", fits_bytes >> 20),

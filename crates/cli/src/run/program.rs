@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 /// Maximum depth of nested interpreters; the kernel follows four.
 const DEPTH: usize = 5;
 const HEAD_BYTES: usize = 4096;
-/// Limit of the end of a program's header table; in practice it follows the file header.
+/// Largest supported file offset of the end of the program headers. They usually follow the file
+/// header.
 const FARTHEST_TABLE_BYTES: u64 = 64 << 20;
 const LOADER: &str = "ld-linux-x86-64.so.2";
 
@@ -96,7 +97,7 @@ fn executable(path: &Path) -> Result<(), Refusal> {
 
 /// Checks the file, and the interpreter of a script.
 fn check(path: &Path, depth: usize) -> Result<(), Refusal> {
-    // A program may be executable but unreadable: then let exec try.
+    // An executable file may be unreadable: then it is not checked.
     let Ok(file) = File::open(path) else {
         return Ok(());
     };

@@ -1,11 +1,11 @@
 //! Progress line on the terminal. Nothing is written if standard error is not a terminal, because a
-//! reader expects only the program's output.
+//! file or a pipe must contain only the program's output.
 //!
 //! The program may write to the same terminal at any time. So the line is drawn below the cursor's
 //! line, and the cursor is moved back. The program's output continues in place, and its unfinished
-//! lines are preserved. The line is removed before each update and at the end. It is right-aligned:
-//! if the program has written several lines meanwhile, remains of it are not mistaken for a part of
-//! them.
+//! lines are preserved. The line is removed before each update and at the end. If the program has
+//! written several lines meanwhile, remains of the line stay among them. It is right-aligned, so
+//! that they are recognizable.
 
 use super::tree_sums::{TreeRates, TreeWatch};
 use crate::tree_report::TreeReport;
@@ -26,11 +26,12 @@ const ONCE_AFTER: Duration = Duration::from_secs(10);
 const WIDTH: usize = 80;
 /// Erases from the cursor to the end of the screen.
 const REMOVE: &str = "\x1b[J";
-/// Ensures a line below the cursor: moves down, scrolling at the last line, and up again.
+/// Moves the cursor down, which scrolls at the last line, and up again, so that a line exists
+/// below.
 const MAKE_ROOM: &str = "\x1bD\x1b[A";
-/// Saves the cursor and moves to the start of the next line, with faint characters; and restores
-/// the cursor.
+/// Saves the cursor, moves to the start of the next line, and selects faint characters.
 const GO_BELOW: &str = "\x1b7\x1b[B\r\x1b[2m";
+/// Restores the cursor and its attributes.
 const GO_BACK: &str = "\x1b8";
 /// Maximum part of the terminal's width that the line takes.
 const SHARE: (usize, usize) = (3, 4);
@@ -74,8 +75,8 @@ impl Progress {
         Progress { pid, stats, wanted, started: Instant::now(), last, watch, is_shown }
     }
 
-    /// Draws the line if it is due: about the whole `tree` if it has other processes than the
-    /// program.
+    /// Draws the line if it is due. Shows the figures of `tree` if it has several processes and any
+    /// fault, otherwise those of the program.
     pub(super) fn poll(&mut self, tree: impl FnOnce() -> Option<TreeReport>) {
         let at = self.started.elapsed();
         let is_due = self.last.is_none_or(|(then, _)| at >= then + STEP);
@@ -178,7 +179,7 @@ fn parts(at: Duration, now: &Done, rates: &Rates, is_asleep: bool) -> Vec<String
     parts
 }
 
-/// Does the same as [`parts`] for a process tree.
+/// Returns the parts of the line for a process tree.
 fn parts_of_tree(at: Duration, rates: &TreeRates) -> Vec<String> {
     let TreeRates { now, stalled_threads, returns_per_s } = rates;
     vec![

@@ -1,7 +1,8 @@
-//! Watches the block map of a swap file that the tree uses by its blocks.
+//! Watches the block map of a raw swap file, whose blocks the tree writes through the device.
 //!
-//! Each process compares the map before it writes. This watch also stops the area if nothing is
-//! written, at once when the file system reports a change of the file (inotify), and prints a message.
+//! Each process compares the map before it writes. A thread of `run` also compares it every second,
+//! and immediately when inotify reports a change of the file. So a change is found even if no
+//! process writes. Then the area is stopped, and `run` prints a message.
 
 use crate::swapon_raw::Raw;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,16 +19,16 @@ use std::thread::JoinHandle;
 
 const PERIOD: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// A raw swap file of the tree. Fields are dropped in order: the mark comes last, when nothing here
-/// has the claim.
+/// A raw swap file of the tree. The mark is the last field: its drop removes the immutable flag
+/// only after `guard` has released the file's lock.
 pub(super) struct RawWatch {
     path: PathBuf,
     guard: Option<Arc<MapGuard>>,
-    /// Closing it ends the thread.
+    /// Write end of a pipe; closing it stops the thread.
     end: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     is_reported: bool,
-    /// The device, on which processes put their marks.
+    /// The device, on which processes set their marks (file locks).
     pub(super) device: SwapFile,
     _mark: RawMark,
 }
@@ -57,7 +58,7 @@ impl RawWatch {
     /// Starts the thread. It inherits the blocked signals.
     ///
     /// # Errors
-    /// The kernel's.
+    /// If the kernel refuses inotify, a pipe or a thread.
     pub(super) fn start(&mut self, file: &SwapFile) -> io::Result<()> {
         let events = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
@@ -65,7 +66,7 @@ impl RawWatch {
             | inotify::WatchFlags::ATTRIB
             | inotify::WatchFlags::MOVE_SELF
             | inotify::WatchFlags::DELETE_SELF;
-        // Without it, the timer finds changes.
+        // If this fails, the periodic check still finds changes.
         let _ = inotify::add_watch(&events, path, changes);
         let (ended, end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let Some(guard) = self.guard.clone() else { return Ok(()) };
@@ -80,8 +81,9 @@ impl RawWatch {
         let has_stopped = self.guard.as_ref().is_some_and(|guard| guard.has_stopped());
         (has_stopped && !std::mem::replace(&mut self.is_reported, true)).then(|| {
             format!(
-                "the file system has moved or freed blocks of {}: nothing more is written there, \
-                 and its pages move to other areas; look for what changed the file",
+                "the file system has moved or freed blocks of {}: softswap writes nothing more \
+                 there, and moves its pages to other areas; find the program that changed the \
+                 file",
                 self.path.display()
             )
         })
@@ -105,7 +107,7 @@ fn wait(events: &OwnedFd, ended: &OwnedFd) -> bool {
     if !fds[1].revents().is_empty() {
         return false;
     }
-    // The map shows the change, so the events are discarded.
+    // Discard the events: the block map shows the change.
     let mut buffer = [0; 4096];
     while rustix::io::read(events, &mut buffer[..]).is_ok_and(|count| count > 0) {}
     true

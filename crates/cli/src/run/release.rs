@@ -1,25 +1,27 @@
 //! Waits until swap space is free at the end of `run`.
 //!
-//! A swap file is unlinked and freed with its process. But the process's rings keep the file open
-//! until the kernel has freed them in the background, about a tenth of a second after the exit. A
-//! program started at once would find the disk full. So `run` waits until the file's space is free.
+//! A swap file is unlinked and freed with its process. But the process's io_uring rings keep the
+//! file open until the kernel frees them in the background, about 0.1 s after the exit. A program
+//! started before could find the disk full. So `run` waits until the file's space is free.
 
 use softswap_engine::api::settings::AreaSpec;
 use softswap_engine::base::stats::{Counter, Stats};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Longest wait, because other processes write to the file system, too.
+/// Longest wait. The expected free space may never be reached, because other processes write to the
+/// file system, too.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
-/// Tolerated missing part of the space, for the file system's own metadata.
+/// Divisor of the files' size: this part need not become free, because it may hold the file
+/// system's own metadata.
 const SLACK_PART: u64 = 16;
 
 /// Free space of the areas' file systems plus the size of the swap files.
 #[derive(Debug)]
 pub(super) struct Space {
     dirs: Vec<PathBuf>,
-    /// The sum: free space once the files are gone.
+    /// Expected free space, in bytes, once the swap files are freed.
     whole_bytes: u64,
 }
 
@@ -45,7 +47,7 @@ impl Space {
         self.dirs.iter().map(free).sum()
     }
 
-    /// Updates the sum: the program, and others, create files, too.
+    /// Updates the expected free space, because other files change it.
     pub(super) fn poll(&mut self, stats: &Stats) {
         self.whole_bytes = self.free_bytes() + stats.get(Counter::SwapFileBytes);
     }

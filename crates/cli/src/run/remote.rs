@@ -1,8 +1,9 @@
-//! Areas in the memory of other machines. `run` starts a helper for each, watches it, and restarts
-//! it when it exits. Requests of processes wait meanwhile, until their deadline.
+//! Areas in the memory of other machines. For each, `run` starts a helper (`softswap-remote
+//! serve`), watches it, and restarts it when it exits. Meanwhile requests of processes wait until
+//! their deadline.
 //!
-//! A socket connects them, which closes when the helper or `run` exits. The helper does not exit
-//! with `run`, but once no process of the tree exists.
+//! A socket connects `run` and the helper, and closes when either exits. The helper exits once no
+//! process of the tree exists, which may be after the exit of `run`.
 
 use crate::library;
 use crate::refusal::{Refusal, plain};
@@ -25,12 +26,13 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Smallest share of a cluster, as for a disk.
+/// Smallest size of an area on a cluster, the same as of a swap file.
 const MIN_BYTES: u64 = 16 << 20;
 /// Addition to the cluster's timeout for a request, because a helper may be starting meanwhile.
 const RESTART: Duration = Duration::from_secs(20);
-/// Pause between attempts to start a helper, initially and at most.
+/// First pause between attempts to start a helper; doubled after each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Longest pause between attempts to start a helper.
 const MAX_INTERVAL: Duration = Duration::from_secs(5);
 /// Longest wait at the end of the run for a helper that is being restarted.
 pub(super) const LAST_RESTART: Duration = Duration::from_secs(15);
@@ -61,8 +63,8 @@ impl Remote {
         }
         let Some(size_bytes) = url.size_bytes else {
             return Err(
-                "the URL does not say how much of the cluster softswap may use; add size=, such \
-                 as ?size=4G"
+                "size= is missing, which limits the memory of the cluster that softswap uses; \
+                 add it, such as ?size=4G"
                     .into(),
             );
         };
@@ -76,7 +78,7 @@ impl Remote {
         Ok(Remote { text: text.into(), shown: format!("--swap {url}"), url, size_bytes })
     }
 
-    /// Does the same as [`Remote::parse`] if there is an area on disk, too.
+    /// Parses a cluster's URL for a run that also has an area on disk, which changes defaults.
     pub(super) fn parse_with_local_disk(text: &str) -> Result<Remote, String> {
         Remote::parse(&Url::with_local_disk(text))
     }
@@ -91,7 +93,7 @@ impl Remote {
         self.url.copies == Copies::Local
     }
 
-    /// Returns the area without its request queue.
+    /// Returns the area, without the descriptor of its request queue.
     pub(super) fn spec(&self) -> AreaSpec {
         AreaSpec {
             limit_bytes: Some(self.size_bytes),
@@ -102,13 +104,13 @@ impl Remote {
     }
 }
 
-/// Process of the most recent helper.
+/// Pidfd of the most recent helper.
 type Last = Arc<Mutex<Arc<OwnedFd>>>;
 
 /// Helper of one area.
 pub(super) struct Helper {
     queue_fd: OwnedFd,
-    /// The running helper, until it is watched.
+    /// The running helper, until the watching thread takes it.
     first: Option<(Keeper, Running)>,
     /// The most recent helper.
     last: Last,
@@ -184,8 +186,8 @@ impl Helper {
         thread.map(drop).map_err(cannot)
     }
 
-    /// Waits until a helper that is being restarted runs, at most until `until`: it removes the
-    /// pages that the program has left on the cluster.
+    /// If the helper is being restarted, waits until it runs, at most until `until`. The new helper
+    /// removes the pages of exited processes from the cluster.
     pub(super) fn await_restart(&self, until: Instant) {
         let has_ended = || {
             let last = Arc::clone(&self.last.lock().unwrap_or_else(PoisonError::into_inner));
@@ -212,8 +214,8 @@ impl Keeper {
         };
         let (control, other) = UnixStream::pair().map_err(cannot)?;
         let mut command = Command::new(&self.program);
-        // Opens the queue again, as a separate open file description: the lock on the first one
-        // shows that the tree is alive.
+        // Give the helper a separate open file description of the queue. The lock on the first one
+        // shows that processes of the tree exist, so the helper must not hold it.
         let number = queue.as_raw_fd();
         let own = File::options().read(true).write(true).open(format!("/proc/self/fd/{number}"));
         let own = own.map_err(cannot)?;
@@ -223,7 +225,7 @@ impl Keeper {
         unmanaged(&mut command);
         child::detach_from_session(&mut command, &[own.as_fd()]);
         let started = command.spawn().map_err(cannot)?;
-        // From here only the helper has the other end of the socket.
+        // Close this process's copy of the other end, so that only the helper holds it.
         drop(command);
         let pid = i32::try_from(started.id()).ok().and_then(rustix::process::Pid::from_raw);
         let pid = pid.ok_or_else(|| Refusal::own("the kernel returned no PID"))?;
@@ -240,7 +242,7 @@ impl Keeper {
         }
     }
 
-    /// Watches helpers while this process exists.
+    /// Restarts the helper whenever it exits. Does not return.
     fn keep(&self, queue: BorrowedFd<'_>, mut running: Running, last: &Last, is_quiet: bool) {
         loop {
             running.listen(|text| self.say(is_quiet, text));
@@ -275,7 +277,8 @@ fn unmanaged(command: &mut Command) {
             command.env_remove(name);
         }
     }
-    // Set, because otherwise the runtime in this process would add the variable with a budget.
+    // An empty value disables the runtime. If the variable were unset, a runtime in this process
+    // would add it with its budget.
     command.env(format!("{ENV_PREFIX}MEMORY"), "");
     let Some(preloaded) = std::env::var_os("LD_PRELOAD") else { return };
     let preloaded = preloaded.to_string_lossy();
@@ -288,7 +291,8 @@ fn unmanaged(command: &mut Command) {
 }
 
 impl Running {
-    /// Sends a helper its order. Returns its messages for the user, or its error.
+    /// Sends a helper its order, and waits until it is ready. Returns its messages for the user, or
+    /// its error.
     fn begin(&mut self, order: &Order, at_most: Duration) -> Result<Vec<String>, String> {
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::WouldBlock => format!(

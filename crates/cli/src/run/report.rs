@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Report {
     file: File,
     path: PathBuf,
-    /// The file was created for the report, which is not written yet.
+    /// True if `open` created the file and nothing is written to it yet.
     is_empty: bool,
 }
 
@@ -36,21 +36,21 @@ impl Report {
         Ok(Report { file, path: path.to_path_buf(), is_empty })
     }
 
-    /// Returns true if `path` names this regular file, in any spelling.
+    /// Returns true if `path` refers to the report's file, and it is a regular file.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         let (Ok(own), Ok(other)) = (self.file.metadata(), path.metadata()) else { return false };
         own.is_file() && (own.dev(), own.ino()) == (other.dev(), other.ino())
     }
 
-    /// Replaces the file's content by the report, as a page if the file's name says so. Prints
-    /// errors.
+    /// Replaces the file's content by the report, as an HTML page if the name ends in `.html` or
+    /// `.htm`. Prints errors.
     pub(super) fn write(mut self, closing: &Closing<'_>) {
         self.is_empty = false;
         if let Err(error) = self.try_write(closing) {
             let (path, why) = (self.path.display(), plain(&error));
             eprintln!(
-                "softswap: the report could not be written to {path}: {why}; the program itself \
-                 is not affected"
+                "softswap: the report could not be written to {path}: {why}; the program was not \
+                 affected"
             );
         }
     }
@@ -78,7 +78,7 @@ impl Drop for Report {
     }
 }
 
-/// The report's keys: the figures, and data that are known when the program has exited.
+/// The report's JSON object: the figures, and data known only after the program's exit.
 #[derive(Serialize)]
 pub(super) struct Closing<'f> {
     #[serde(flatten)]
@@ -88,7 +88,7 @@ pub(super) struct Closing<'f> {
     pub(super) machine: Machine,
 }
 
-/// Returns the settings of the program, by the names of `softswap ctl`.
+/// Returns the settings at the start, by their keys in `softswap ctl`.
 pub(super) fn settings(config: &Config) -> BTreeMap<&'static str, String> {
     let areas: Vec<_> = config.areas.iter().map(|area| area.path.display().to_string()).collect();
     BTreeMap::from([

@@ -44,8 +44,8 @@ fn interpreter(script: &Path) -> Option<PathBuf> {
 pub(super) fn note(program: &OsStr, sanitizer: Sanitizer) -> String {
     format!(
         "{}: {sanitizer} is built in or preloaded, and replaces malloc and reserves most of the \
-         address space: the program and all that it starts run without softswap and without a \
-         budget",
+         address space: the program and its children run without softswap and without a budget; \
+         use a build without the sanitizer to limit its memory",
         program.display()
     )
 }

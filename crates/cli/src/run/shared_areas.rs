@@ -1,5 +1,5 @@
-//! Named areas that the tree of processes shares: `run` claims them, creates the cluster tables, and
-//! reaps clusters whose marks are gone.
+//! Named areas that the tree of processes shares. `run` claims them, creates the table of clusters,
+//! and frees the clusters of exited processes, whose marks (file locks) the kernel has released.
 
 use super::areas::Named;
 use super::raw_watch::RawWatch;
@@ -22,7 +22,8 @@ pub(super) struct SharedAreas {
     areas: Vec<SharedArea>,
 }
 
-/// A named area. Dropped in this order: the mark of a raw file is removed after the claim.
+/// A named area. Fields are dropped in order, so the claim is released before the mark of a raw
+/// file is removed.
 struct SharedArea {
     file: Arc<SwapFile>,
     table: ClusterTable,
@@ -30,8 +31,8 @@ struct SharedArea {
 }
 
 impl SharedAreas {
-    /// Creates the tables of the claimed areas, and adds their descriptors to the configuration. Returns
-    /// `None` without areas.
+    /// Creates the tables of the claimed areas, and adds their descriptors to the configuration.
+    /// Returns `None` without areas.
     pub(super) fn make(
         named: Vec<Named>,
         config: &mut Config,
@@ -44,8 +45,8 @@ impl SharedAreas {
         for Named { order, area, raw, shown } in &named {
             let claimed = claim_for_tree(area).map_err(|error| {
                 Refusal::usage(format!(
-                    "{shown}: no part of it can be locked ({}), so processes cannot share it: use \
-                     a file on another file system, or a device",
+                    "{shown}: no byte range of it can be locked ({}), so processes cannot share \
+                     it; use a file on another file system, or a device",
                     plain(&error)
                 ))
             })?;
@@ -92,7 +93,7 @@ impl SharedAreas {
         })
     }
 
-    /// Reaps clusters whose marks are gone. Returns news for the user.
+    /// Frees the clusters of exited processes. Returns messages for the user.
     pub(super) fn poll(&mut self) -> Vec<String> {
         let poll = |SharedArea { file, table, raw }: &mut SharedArea| {
             let marked = raw.as_ref().map_or(&**file, |raw| &raw.device);
@@ -103,8 +104,7 @@ impl SharedAreas {
     }
 }
 
-/// Discards an area before its first use, if requested. Returns when processes are to discard
-/// afterwards.
+/// Discards an area before its first use, if requested. Returns the discard mode for the processes.
 fn discard_at_start(area: &Activated, raw: Option<&Raw>, asked: Discard, stats: &Stats) -> Discard {
     let then = match asked {
         Discard::None | Discard::Once => Discard::None,

@@ -19,7 +19,7 @@ impl Sourced {
 }
 
 /// Returns a value for display. Passwords in cluster URLs, several of which may be separated by
-/// `;`, are removed. (They are refused, and must not be repeated in messages.)
+/// `;`, are removed. (softswap refuses URLs with passwords, and must not print them.)
 pub(crate) fn without_password(text: &str) -> String {
     let parts: Vec<String> = text.split(';').map(one_without_password).collect();
     parts.join(";")
@@ -30,7 +30,7 @@ fn one_without_password(text: &str) -> String {
         return text.into();
     }
     let hidden = || match text.rsplit_once('@') {
-        // Malformed: any text before it may contain a password.
+        // The URL is malformed: any text before the `@` may contain a password.
         Some((_, rest)) => format!("{}...@{rest}", &text[..=text.find(':').unwrap_or(0)]),
         None => text.into(),
     };

@@ -6,7 +6,7 @@ use object::Endianness;
 use object::elf::{self, FileHeader64, ProgramHeader64};
 use object::read::elf::{NoteIterator, ProgramHeader};
 
-/// Limit of the notes' size, above that of any linker.
+/// Maximum number of bytes read of a note segment. Linkers write less.
 const NOTES_BYTES: u64 = 64 << 10;
 const GO_BUILD_ID: u32 = 4;
 pub(super) const NO_PRELOAD: &str = "softswap works by preloading a library";
@@ -43,5 +43,5 @@ pub(super) fn explain(
             "use a dynamically linked glibc build (of Rust programs x86_64-unknown-linux-gnu)",
         )
     };
-    format!("{kind}, and {NO_PRELOAD}, which takes a dynamic loader; {instead}")
+    format!("{kind}, and {NO_PRELOAD}, which needs a dynamic loader; {instead}")
 }

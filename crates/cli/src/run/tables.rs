@@ -1,18 +1,18 @@
-//! Notes, printed once each, if the program wants more memory than its budget can hold. Page tables
-//! stay in DRAM, so they limit that memory.
+//! Notes, printed once each, if the program needs more memory than its budget can hold. softswap's
+//! page tables remain in DRAM, so the budget limits the size of the program's memory.
 
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_shared::ledger::Sizes;
 use softswap_view::units::bytes;
 
-/// Part of the budget that tables take when the note about them is printed.
+/// Divisor of the budget: the note about tables is printed once they take this part of it.
 const NOTABLE_PART: u64 = 4;
-/// Program memory that a budget holds if its pages compress well, in budgets. A page outside DRAM
-/// takes 16 bytes of the page table, and a part of its slot's 20 to 28 bytes.
+/// Ratio of program memory to budget up to which the tables fit, if pages compress well. A page
+/// outside DRAM takes 16 bytes of the page table, and a part of its slot's 20 to 28 bytes.
 const MAX_BUDGETS: u64 = 200;
 const MIB: u64 = 1 << 20;
 
-/// Watches the tables and the largest blocks of a program, and of those it starts.
+/// Watches the tables and the largest blocks of a program and of its tree's processes.
 #[derive(Debug)]
 pub(super) struct Tables {
     stats: Stats,
@@ -44,16 +44,16 @@ impl Tables {
         let most_bytes = MAX_BUDGETS * budget_bytes;
         if !self.has_noted_block && block_bytes > most_bytes {
             self.has_noted_block = true;
-            let stop_signals = |budgets| block_bytes.div_ceil(budgets * MIB);
+            let budget_mib = |budgets| block_bytes.div_ceil(budgets * MIB);
             return Some(format!(
-                "the program allocated {} at once, and a budget of {} can hold at most {}: softswap \
-                 will stop the program if it uses all of that; --memory {}M holds it, or --memory \
+                "the program allocated {} at once, but a budget of {} holds at most {}: softswap \
+                 stops the program when it touches more than that; use --memory {}M, or --memory \
                  {}M if its pages do not compress",
                 bytes(block_bytes),
                 bytes(budget_bytes),
                 bytes(most_bytes),
-                stop_signals(MAX_BUDGETS),
-                stop_signals(MAX_BUDGETS / 2),
+                budget_mib(MAX_BUDGETS),
+                budget_mib(MAX_BUDGETS / 2),
             ));
         }
         if !self.has_noted_tables && tables_bytes >= budget_bytes / NOTABLE_PART {

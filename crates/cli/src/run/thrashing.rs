@@ -1,5 +1,4 @@
-//! Reports once, while it runs, a program that thrashes: it does hardly anything except wait for
-//! pages.
+//! Reports once a running program that thrashes: most of its time is waits for pages.
 
 use procfs::process::Process;
 use softswap_engine::base::stats::{Counter, Stats, Tier};
@@ -15,7 +14,7 @@ const STEP: Duration = Duration::from_secs(1);
 /// Share of the time, in percent, above which a program thrashes. A program that only waits reaches
 /// 80 with a fast disk, because the kernel's time to deliver a fault is not counted as waiting.
 const THRASHES_PERCENT: f64 = 60.0;
-/// Share of the waits from which a tier is named.
+/// Share of the waits from which the message names the disk.
 const MOSTLY: f64 = 0.5;
 
 /// Cumulative figures of a process.
@@ -43,7 +42,7 @@ impl Sample {
         }
     }
 
-    /// Returns the share of its threads' time for which they waited, in percent.
+    /// Returns the share of the threads' time for which they waited, in percent.
     fn waited_percent(self) -> f64 {
         stall::share(self.disk + self.pool, self.cpu, self.at, self.threads) * 100.0
     }
@@ -60,9 +59,9 @@ pub(super) struct Thrashing {
 }
 
 impl Thrashing {
-    /// Watches a process that has just been started, if `is_told` is true.
-    pub(super) fn new(pid: u32, stats: Stats, is_told: bool) -> Thrashing {
-        Thrashing { pid, stats, started: Instant::now(), samples: is_told.then(VecDeque::new) }
+    /// Watches a process that has just been started. Reports nothing unless `is_enabled`.
+    pub(super) fn new(pid: u32, stats: Stats, is_enabled: bool) -> Thrashing {
+        Thrashing { pid, stats, started: Instant::now(), samples: is_enabled.then(VecDeque::new) }
     }
 
     /// Returns the message if it is due. `budget_bytes` is the tree's budget, if the program shares
@@ -85,7 +84,8 @@ impl Thrashing {
     }
 }
 
-/// Adds a sample. Returns the changes over the window that ends with it, once the window is full.
+/// Adds a sample. Returns the changes over the window that ends with it; `None` until the samples
+/// span a whole window.
 fn changes_over_window(samples: &mut VecDeque<Sample>, now: Sample) -> Option<Sample> {
     while samples.get(1).is_some_and(|second| second.at + WINDOW <= now.at) {
         samples.pop_front();
@@ -114,7 +114,7 @@ fn advice(seen: Sample, budget_bytes: u64, memory_bytes: u64) -> String {
     let percent = seen.waited_percent();
     let seconds = seen.at.as_secs();
     let disk_share = seen.disk.as_secs_f64() / (seen.disk + seen.pool).as_secs_f64();
-    let (what, beside) = if disk_share >= MOSTLY {
+    let (what, other_remedy) = if disk_share >= MOSTLY {
         ("from the disk", ", or a faster disk by --swap")
     } else {
         ("compressed in memory", "")
@@ -122,7 +122,7 @@ fn advice(seen: Sample, budget_bytes: u64, memory_bytes: u64) -> String {
     format!(
         "in the last {seconds} s the program waited for pages {percent:.0}% of the time, mostly \
          for pages {what}: its working set does not fit in {} (its memory is {} in all); a larger \
-         --memory would help{beside}",
+         --memory would help{other_remedy}",
         bytes(budget_bytes),
         bytes(memory_bytes),
     )

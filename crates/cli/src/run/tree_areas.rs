@@ -1,4 +1,5 @@
-//! Areas that the tree of processes shares: named ones, and those on clusters, by helpers.
+//! Areas that the tree of processes shares: files and devices, and clusters accessed through
+//! helpers.
 
 use super::areas::Named;
 use super::remote::{Helper, LAST_RESTART, Remote};
@@ -9,20 +10,20 @@ use softswap_engine::base::stats::Stats;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-/// Helpers, each with the index of its area, and the kind of descriptor that the area inherits.
-pub(super) struct Helpers(Vec<(usize, Use, Helper)>);
+/// Helpers, each with the index of its area and the constructor of its [`Inherited`] value.
+pub(super) struct Helpers(Vec<(usize, Constructor, Helper)>);
 
-/// Kind of an inherited descriptor.
-type Use = fn(i32) -> Inherited;
+/// Converts the number of an inherited descriptor to the area's [`Inherited`] value.
+type Constructor = fn(i32) -> Inherited;
 
 impl Helpers {
-    /// Starts a helper for each cluster. Adds `notes` for the user.
+    /// Starts a helper for each cluster. Adds messages for the user to `notes`.
     pub(super) fn start(
         remotes: &[(usize, Remote)],
         notes: &mut Vec<String>,
     ) -> Result<Helpers, Refusal> {
         let start = |(order, remote): &(usize, Remote)| {
-            let by: Use = match remote.is_mirror() {
+            let by: Constructor = match remote.is_mirror() {
                 true => Inherited::Mirror,
                 false => Inherited::RequestQueue,
             };
@@ -39,7 +40,8 @@ pub(super) struct TreeAreas {
 }
 
 impl TreeAreas {
-    /// Adds the descriptors that the tree inherits to the configuration.
+    /// Prepares the shared areas. Adds to `config` the numbers of the descriptors that the tree
+    /// inherits.
     pub(super) fn make(
         named: Vec<Named>,
         helpers: Helpers,
@@ -58,21 +60,21 @@ impl TreeAreas {
         shared.chain(self.helpers.0.iter().map(|(_, _, helper)| helper.fd()))
     }
 
-    /// Starts threads that restart helpers that exit, with a message unless `is_quiet`, and those
-    /// that watch raw areas.
+    /// Starts the threads that watch raw areas, and those that restart exited helpers. The latter
+    /// print a message unless `is_quiet`.
     pub(super) fn watch(&mut self, is_quiet: bool) -> Result<(), Refusal> {
         self.shared.iter_mut().try_for_each(SharedAreas::watch)?;
         self.helpers.0.iter_mut().try_for_each(|(_, _, helper)| helper.watch(is_quiet))
     }
 
-    /// Waits after the program's exit until each helper runs, since helpers remove pages of dead
-    /// processes.
+    /// Called after the program's exit. Waits for helpers that are being restarted, because they
+    /// remove the pages of exited processes.
     pub(super) fn await_helpers(&self) {
         let until = Instant::now() + LAST_RESTART;
         self.helpers.0.iter().for_each(|(_, _, helper)| helper.await_restart(until));
     }
 
-    /// Reaps clusters of dead processes. Returns news for the user.
+    /// Frees the clusters of exited processes. Returns messages for the user.
     pub(super) fn poll(&mut self) -> Vec<String> {
         self.shared.iter_mut().flat_map(SharedAreas::poll).collect()
     }

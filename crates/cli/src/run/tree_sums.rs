@@ -5,7 +5,7 @@ use softswap_shared::ledger::{Counts, Sizes};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Sums of a tree.
+/// Sums over the processes of a tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct OfTree {
     pub(super) budget_bytes: u64,
@@ -19,14 +19,14 @@ pub(super) struct OfTree {
 }
 
 impl OfTree {
-    /// Returns the sums with each counter at least that of `counts`.
+    /// Returns the sums, with each counter raised to at least that of `counts`.
     pub(super) fn with_minimum(self, counts: &Counts) -> OfTree {
         let counts = self.counts.max_of_each(counts);
         OfTree { counts, faults: counts.returns(), ..self }
     }
 }
 
-/// Counters of the processes of a tree; those that have exited still count.
+/// Cumulative counters of a tree, which include exited processes.
 #[derive(Debug, Default)]
 pub(super) struct Carried {
     now: HashMap<u32, Counts>,
@@ -34,7 +34,7 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    /// Adds the counts since the last call, and returns the sums.
+    /// Adds the increase of each counter since the last call. Returns the sums.
     pub(super) fn add(&mut self, tree: &TreeReport) -> OfTree {
         for process in &tree.processes {
             let before = self.now.insert(process.pid, process.counts).unwrap_or_default();
@@ -59,7 +59,7 @@ pub(super) struct TreeWatch {
     last: Option<(Duration, OfTree)>,
 }
 
-/// Rates of a tree since the last look.
+/// Rates of a tree since the previous sample.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct TreeRates {
     pub(super) now: OfTree,
@@ -69,8 +69,8 @@ pub(super) struct TreeRates {
 }
 
 impl TreeWatch {
-    /// Returns the rates since the last look, or `None` at the first one, and with one process. `at` is
-    /// the time since the start.
+    /// Returns the rates since the last call. Returns `None` on the first call, and for a tree of
+    /// one process. `at` is the time since the start.
     pub(super) fn poll(&mut self, at: Duration, tree: Option<TreeReport>) -> Option<TreeRates> {
         let now = self.sums.add(&tree?);
         let (then, before) = self.last.replace((at, now)).filter(|_| now.processes > 1)?;

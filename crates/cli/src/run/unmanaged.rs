@@ -1,5 +1,5 @@
 //! Processes of the tree that run without the runtime: static programs, programs for another
-//! loader, setuid programs, and programs started past the runtime.
+//! loader, setuid programs, and programs started without LD_PRELOAD.
 
 use super::program;
 use crate::control_client::{self, own_uid};
@@ -9,11 +9,13 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-/// Samples of a loaded program without the library after which it counts as unmanaged.
+/// Number of samples without the runtime, after loading has finished, from which a process counts
+/// as unmanaged.
 const SAMPLES_WITHOUT_RUNTIME: u32 = 2;
 /// Maximum number of processes in the report.
 const KEPT: usize = 100;
-/// Divisor: sampling takes at most this part of the time.
+/// Sampling takes at most 1/50 of the time: the pause after a sample is this multiple of its
+/// duration.
 const SHARE: u32 = 50;
 
 /// The unmanaged processes of a run, and their memory.
@@ -27,7 +29,7 @@ pub(crate) struct UnmanagedPeaks {
     pub(crate) largest: Vec<Unmanaged>,
 }
 
-/// A process while it runs one program.
+/// Identity of a process and its program: exec changes the stack or the file, and PIDs are reused.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     started: u64,
@@ -59,8 +61,8 @@ impl Search {
         Search { program, known, now, peaks, next_check: Instant::now() }
     }
 
-    /// Samples all processes of the tree; `members` have a share of its budget. Returns the
-    /// processes found to be unmanaged for the first time.
+    /// Samples all processes of the tree, if a sample is due. `members` are the PIDs that hold a
+    /// share of its budget. Returns the processes newly found to be unmanaged.
     pub(super) fn poll(&mut self, members: &[u32]) -> Vec<Unmanaged> {
         let start = Instant::now();
         if start < self.next_check {
@@ -91,12 +93,12 @@ impl Search {
             now.push(process);
         }
         (self.known, self.now) = (known, now);
-        self.raise(&new);
+        self.update_peaks(&new);
         self.next_check = Instant::now() + (start.elapsed() * SHARE).max(Duration::from_millis(20));
         new
     }
 
-    fn raise(&mut self, new: &[Unmanaged]) {
+    fn update_peaks(&mut self, new: &[Unmanaged]) {
         let peaks = &mut self.peaks;
         peaks.processes += new.len() as u64;
         peaks.largest.extend_from_slice(new);
@@ -136,23 +138,23 @@ fn classify(pid: u32, before: Option<(Identity, Verdict)>) -> Option<(Identity, 
     let file = std::fs::metadata(&exe).map_or((0, 0), |it| (it.dev(), it.ino()));
     let identity = Identity { started: stat.starttime, stack: stat.startstack, file };
     let before = before.filter(|(known, _)| *known == identity).map(|(_, verdict)| verdict);
-    let looks = match before {
+    let samples = match before {
         Some(verdict @ (Verdict::Managed | Verdict::Unmanaged)) => {
             return Some((identity, verdict));
         }
-        Some(Verdict::Without(looks)) => looks,
+        Some(Verdict::Without(samples)) => samples,
         None => 0,
     };
     let process = control_client::Process::read(pid)?;
     let verdict = match process.is_managed() {
-        // Another user's process: it has gained rights, or is not readable.
+        // Another user's process is a setuid program, for which the loader ignores LD_PRELOAD.
         None if process.uid != own_uid() && own_uid() != 0 => Verdict::Unmanaged,
         None => Verdict::Managed,
         Some(_) if program::never_loads_libraries(&exe) => Verdict::Unmanaged,
         Some(true) => Verdict::Managed,
         Some(false) if !is_loaded(pid) => Verdict::Without(0),
-        Some(false) if looks + 1 >= SAMPLES_WITHOUT_RUNTIME => Verdict::Unmanaged,
-        Some(false) => Verdict::Without(looks + 1),
+        Some(false) if samples + 1 >= SAMPLES_WITHOUT_RUNTIME => Verdict::Unmanaged,
+        Some(false) => Verdict::Without(samples + 1),
     };
     Some((identity, verdict))
 }

@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-/// A guard against hangs.
+/// Timeout of a case. It only detects hangs.
 const CASE_LIMIT: Duration = Duration::from_secs(300);
-/// Maximum number of plain runs of a case. On a busy machine the output of plain Linux varies, and each
-/// variant is accepted.
+/// Maximum number of plain runs of a case. On a busy machine the output of plain Linux varies, and
+/// each variant is accepted.
 const PLAIN_RUNS: usize = 5;
 /// Minimum number of cases, against an empty suite.
 const MIN_CASES: usize = 300;
 
-/// A way to run a case under softswap.
+/// A configuration in which cases run under softswap under softswap.
 struct RunMode {
     name: &'static str,
     memory: &'static str,
@@ -43,7 +43,8 @@ const RUN_MODES: [RunMode; 7] = [
         pressure_mib: "14",
         options: &[AWAKE, "--faults", "protection"],
     },
-    // The engine starts when the first large block is allocated. The next way never starts it by itself.
+    // The engine starts when the first large block is allocated. The next configuration never
+    // starts it.
     RunMode { name: "wakes", memory: "8M", pressure_mib: "14", options: &[] },
     RunMode { name: "sleeps", memory: "64M", pressure_mib: "0", options: &[] },
 ];
@@ -123,7 +124,7 @@ fn managed(mode: &RunMode, theme: &str, case: &str) -> Ended {
     run(&mut command)
 }
 
-/// Returns the known differences: the ways in which each case may differ.
+/// Returns the known differences: the configurations in which each case may differ.
 fn known() -> BTreeMap<String, BTreeSet<String>> {
     let text = std::fs::read_to_string(sources().join("differences.txt")).expect("the list");
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -141,8 +142,8 @@ fn known() -> BTreeMap<String, BTreeSet<String>> {
         .collect()
 }
 
-/// Runs the case plainly again until Linux prints `got`, at most [`PLAIN_RUNS`] times in all. Adds each
-/// output to `plain`.
+/// Runs the case plainly again until Linux prints `got`, at most [`PLAIN_RUNS`] times in all. Adds
+/// each output to `plain`.
 fn is_shown_plainly(theme: &str, case: &str, got: &String, plain: &mut Vec<String>) -> bool {
     while !plain.contains(got) && plain.len() < PLAIN_RUNS {
         plain.push(observed(&plainly(theme, case)));
@@ -150,7 +151,8 @@ fn is_shown_plainly(theme: &str, case: &str, got: &String, plain: &mut Vec<Strin
     plain.contains(got)
 }
 
-/// Returns the complaints about a case: unexpected differences, and known differences that no longer occur.
+/// Returns the errors of a case: unexpected differences, and known differences that no longer
+/// occur.
 fn complaints_about(
     theme: &str,
     case: &str,
@@ -169,7 +171,7 @@ fn complaints_about(
         if may_differ {
             if got == plain[0] {
                 complaints.push(format!(
-                    "{name} is as on Linux now ({}): take it out of differences.txt",
+                    "{name} no longer differs ({}): remove it from differences.txt",
                     mode.name
                 ));
             }
@@ -195,8 +197,8 @@ fn program_results_equal_linux() {
         .collect();
     assert!(all.len() >= MIN_CASES, "{} cases", all.len());
     for name in known.keys() {
-        let is_there = all.iter().any(|(theme, case)| *name == format!("{theme}.{case}"));
-        assert!(is_there, "differences.txt names {name}, which there is not");
+        let exists = all.iter().any(|(theme, case)| *name == format!("{theme}.{case}"));
+        assert!(exists, "differences.txt names {name}, which does not exist");
     }
     let wanted: Vec<_> = all
         .into_iter()
@@ -209,7 +211,8 @@ fn program_results_equal_linux() {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
                 while let Some((theme, case)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    // A case that times out panics. It counts as a difference, and the other cases still run.
+                    // A case that times out panics. It counts as a difference, and the other cases
+                    // still run.
                     let judged = std::panic::catch_unwind(|| complaints_about(theme, case, &known));
                     let found = judged.unwrap_or_else(|panic| {
                         let why = panic.downcast_ref::<String>().map_or("", String::as_str);

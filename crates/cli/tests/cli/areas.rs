@@ -40,7 +40,7 @@ fn equal_priority_areas_share_pages() {
         .option(swap(&one, ",pri=4,discard=pages"))
         .option(swap(&two, ",pri=4,poll=interrupt,discard=both"))
         .run_ok("hog", &["--pressure", "80", "--require-out"]);
-    assert_eq!(report.figure("swap_file_bytes"), 2 * 64 * MIB, "both have grown");
+    assert_eq!(report.figure("swap_file_bytes"), 2 * 64 * MIB, "both areas must have grown");
     assert_eq!(report.figures["areas"]["discard_errors"], 0);
 }
 
@@ -112,8 +112,8 @@ fn swap_file_and_directory_are_used_together() {
     let bytes = report.figure("swap_file_bytes");
     assert!((64 * MIB..=(16 + 64) * MIB).contains(&bytes), "{bytes}");
     let after = std::fs::read(&file).unwrap();
-    assert!(after[..4096] == head, "the header was touched");
-    assert!(after[4096..].iter().any(|byte| *byte != 0), "nothing was ever stored there");
+    assert!(after[..4096] == head, "the header was overwritten");
+    assert!(after[4096..].iter().any(|byte| *byte != 0), "no page was stored in the file");
     assert!(stdout_of(&["swapon-check", file.to_str().unwrap()]).contains("can be used"));
 }
 
@@ -127,7 +127,7 @@ fn named_area_without_run_is_exclusive_to_one_process() {
     command.env("SOFTSWAP_RT_MEMORY", (32 << 20).to_string());
     command.env("SOFTSWAP_RT_SWAP_0", format!(",,,none,{}", file.display()));
     let ended = Running::start(&mut command).finish(LIMIT);
-    ended.expect_success("a shell, which has it");
+    ended.expect_success("a shell with its own area");
     assert!(ended.stderr.contains("is locked by another softswap"), "{}", ended.stderr);
 }
 
@@ -180,7 +180,7 @@ fn device_is_discarded_before_use() {
     let image = dir.path().join("image");
     std::fs::write(&image, vec![0x5a; 64 << 20]).unwrap();
     let Some(device) = Loop::over(&image) else {
-        return eprintln!("skipped: no loop device is to be had");
+        return eprintln!("skipped: no loop device is available");
     };
     stdout_of(&["mkswap", &device.0]);
     let report = Swapped::within("32M")
@@ -192,6 +192,6 @@ fn device_is_discarded_before_use() {
     // If the file below supports holes, the device's previous content was discarded.
     let content = std::fs::read(&image).unwrap();
     let old = content[4096..].chunks(4096).filter(|page| page.iter().all(|b| *b == 0x5a)).count();
-    assert_eq!(old, 0, "pages of what the device held before");
+    assert_eq!(old, 0, "pages with the device's previous content");
     stdout_of(&["swapon-check", &device.0]);
 }

@@ -1,5 +1,5 @@
-//! Checks that the budget is kept: programs run in a memory cgroup slightly larger than the budget, without
-//! kernel swap. Skipped unless run as root.
+//! Checks that the budget is kept: programs run in a memory cgroup slightly larger than the budget,
+//! without kernel swap. Skipped unless run as root.
 
 use crate::support::cgroup::MemoryGroup;
 use crate::support::{LIMIT, Report, Running, Swapped, plain, python, script};

@@ -34,7 +34,7 @@ impl Export {
         stream
     }
 
-    /// Returns the whole response to a raw request.
+    /// Returns the complete response to a raw request.
     fn answer_to(&self, request: &str) -> String {
         answer(&self.address, request)
     }
@@ -56,8 +56,8 @@ impl Drop for Export {
     }
 }
 
-/// Returns the whole response to a raw request. Sends it again if the server closes the connection first: it
-/// waits only briefly for a request, and a busy machine may send too late.
+/// Returns the complete response to a raw request. Sends it again if the server closes the connection
+/// first: it waits only briefly for a request, and a busy machine may send too late.
 fn answer(address: &str, request: &str) -> String {
     wait_until("an answer", || {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -78,8 +78,8 @@ fn http(address: &str, method: &str, path: &str) -> (u32, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_string())
 }
 
-/// Returns the queue lengths of the server's end of a connection, in bytes: unacknowledged responses, and
-/// unread requests. Returns `None` if the connection does not exist.
+/// Returns the queue lengths of the server's end of a connection, in bytes: unacknowledged
+/// responses, and unread requests. Returns `None` if the connection does not exist.
 fn queues(client: &TcpStream) -> Option<(u64, u64)> {
     let port = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
     let (own, other) = (port(client.peer_addr().ok()?), port(client.local_addr().ok()?));
@@ -181,19 +181,19 @@ fn arbitrary_input_gets_one_answer() {
 #[test]
 fn slow_client_does_not_block_others() {
     let export = Export::start();
-    let mut deaf = export.connect();
-    deaf.set_nonblocking(true).unwrap();
+    let mut slow_client = export.connect();
+    slow_client.set_nonblocking(true).unwrap();
     let requests = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
-    // Send until the socket buffers are full. A server that answers every request blocks then. It may also
-    // close the connection.
+    // Send until the socket buffers are full. A server that answers every request blocks then. It
+    // may also close the connection.
     let (mut last, mut looks_alike) = (None, 0);
-    wait_until("a server with more answers than are taken", || {
-        let is_open = match deaf.write(requests.as_bytes()) {
+    wait_until("the server's send buffer is full", || {
+        let is_open = match slow_client.write(requests.as_bytes()) {
             Ok(0) => false,
-            Ok(_) => return Err("it takes requests".to_string()),
+            Ok(_) => return Err("the server still accepts requests".to_string()),
             Err(error) => error.kind() == ErrorKind::WouldBlock,
         };
-        let now = queues(&deaf);
+        let now = queues(&slow_client);
         looks_alike = if now == last { looks_alike + 1 } else { 0 };
         last = now;
         let stands_still = now.is_some_and(|(unsent, unread)| unsent > 0 && unread > 0);
@@ -205,7 +205,7 @@ fn slow_client_does_not_block_others() {
     for _ in 0..10 {
         assert_eq!(export.query("GET", "/metrics").0, 200);
     }
-    drop(deaf);
+    drop(slow_client);
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn idle_connections_are_closed() {
             Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
         }
     }
-    wait_for("descriptors given back", || (export.count("fd") <= descriptors).then_some(()));
+    wait_for("descriptors are closed", || (export.count("fd") <= descriptors).then_some(()));
     assert!(export.count("task") <= 2, "{}", export.count("task"));
 }
 

@@ -1,5 +1,5 @@
-//! Pools of the crate `softswap` in a program under softswap: each engine handles its own pages, also if a
-//! call touches pages of both.
+//! Pools of the crate `softswap` in a program under softswap: each engine handles its own pages,
+//! also if a call touches pages of both.
 
 use crate::support::{Swapped, mix64};
 use softswap::Pool;

@@ -1,5 +1,5 @@
-//! Whole programs under `softswap run`. Each verifies itself, or its output is compared with that of a plain
-//! run.
+//! Whole programs under `softswap run`. Each verifies itself, or its output is compared with that
+//! of a plain run.
 
 use crate::support::{LIMIT, Report, Running, Swapped, compiled, plain, python, script, sources};
 use rustix::process::{Pid, Signal, kill_process};
@@ -72,8 +72,8 @@ fn text_of_four_budgets_uses_no_disk() {
         .option("--codec=zstd:-1")
         .option("--pool=80%")
         .run_ok("text", &["--mib", "128", "--require-out"]);
-    // Exceptions: pages of the program that are not text, and batches written when the codecs of many threads
-    // use most of the small budget.
+    // Exceptions: pages of the program that are not text, and batches written when the codecs of
+    // many threads use most of the small budget.
     assert!(report.figure("bytes_written") <= 2 << 20, "{}", report.figure("bytes_written"));
 }
 
@@ -128,7 +128,7 @@ fn variant_keeps_data(variant: impl Fn() -> Swapped, unused: Option<&str>) -> [R
     for report in &reports {
         assert!(report.figure("pages_written") > 0, "{}", report.figures);
         if let Some(unused) = unused {
-            assert_eq!(report.figure(unused), 0, "{unused} in spite of all");
+            assert_eq!(report.figure(unused), 0, "{unused} must not be used");
         }
     }
     reports
@@ -209,7 +209,7 @@ fn realloc_keeps_block_contents() {
     Swapped::within(SMALL).run_ok("blocks", &pushed(&[]));
 }
 
-/// Freed pages must be released at once. Otherwise pages in use would be evicted.
+/// Freed pages must be released immediately. Otherwise pages in use would be evicted.
 #[test]
 fn freed_memory_reduces_usage_immediately() {
     let blocks = "x = b'x' * (40 << 20); del x; y = [b'y' * (10 << 20) for _ in range(4)]";
@@ -235,9 +235,9 @@ fn growing_block_is_not_copied_at_every_step() {
     let report = Swapped::within(SMALL).run_ok("blocks", &options);
     let pages = (48 << 20) / 4096;
     let fresh = report.figures["faults"]["zero"]["count"].as_u64().expect("a count");
-    assert!(fresh < 2 * pages, "{fresh} faults made fresh pages for a block of {pages}");
+    assert!(fresh < 2 * pages, "{fresh} faults created zero pages for a block of {pages}");
     let out = report.figure("pages_out");
-    assert!(out < 3 * pages, "{out} pages left of a block of {pages}");
+    assert!(out < 3 * pages, "{out} pages evicted of a block of {pages}");
 }
 
 #[test]
@@ -318,7 +318,8 @@ fn gnu_sort_writes_same_file() {
 fn children_of(parent: i32) -> Vec<i32> {
     let parent_of = |pid: i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in parentheses may contain any character. The fields follow the last parenthesis.
+        // The name in parentheses may contain any character. The fields follow the last
+        // parenthesis.
         stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<i32>().ok()
     };
     let processes = std::fs::read_dir("/proc").expect("/proc");
@@ -355,18 +356,19 @@ fn killed_run_leaves_no_files() {
     let children = children_of(running.id());
     assert_eq!(children.len(), 1, "softswap has one child, the program");
     let program = Pid::from_raw(children[0]).expect("a process number");
-    kill_process(program, Signal::KILL).expect("the program is ours to kill");
+    kill_process(program, Signal::KILL).expect("the program can be killed");
 
     let ended = running.finish(LIMIT);
     assert_eq!(ended.status.signal(), Some(libc::SIGKILL), "{}", ended.stderr);
-    assert!(ended.stderr.contains("SIGKILL"), "the summary says how: {}", ended.stderr);
+    assert!(ended.stderr.contains("SIGKILL"), "the summary must name the signal: {}", ended.stderr);
     assert!(kill_process(program, Signal::CONT).is_err(), "the program is still there");
-    assert_eq!(users_of(swap.path()), [] as [&str; 0], "somebody still holds swap");
+    assert_eq!(users_of(swap.path()), [] as [&str; 0], "a process still uses the swap directory");
     let left = std::fs::read_dir(swap.path()).expect("the swap directory").count();
     assert_eq!(left, 0, "files were left in the swap directory");
 }
 
-/// Returns the number of signals handled while the program waited for a page that could not be brought in.
+/// Returns the number of signals handled while the program waited for a page that could not be
+/// brought in.
 fn signals_handled_while_waiting(kind: &str) -> u64 {
     let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");
     let mut place = swap.path().as_os_str().to_os_string();
@@ -382,8 +384,8 @@ fn signals_handled_while_waiting(kind: &str) -> u64 {
 #[test]
 fn signals_are_delivered_while_waiting_for_memory() {
     for kind in ["touch", "call"] {
-        // If signals were blocked during the wait, one or two would be handled. The wait has at least 15
-        // parts, and pending signals are handled after each.
+        // If signals were blocked during the wait, one or two would be handled. The wait has at
+        // least 15 parts, and pending signals are handled after each.
         let signals = signals_handled_while_waiting(kind);
         assert!(signals >= 5, "{signals} signals ({kind})");
     }
@@ -401,7 +403,10 @@ fn full_swap_stops_program_with_message() {
     assert!(!stderr.contains("FAILED"), "the program saw wrong data: {stderr}");
     let refusal = stderr.lines().find(|line| line.starts_with("softswap:") && line.contains("64"));
     let refusal = refusal.unwrap_or_else(|| panic!("no message names the limit: {stderr}"));
-    assert!(stderr.contains("--swap") || stderr.contains("SOFTSWAP_SWAP"), "no way out: {refusal}");
+    assert!(
+        stderr.contains("--swap") || stderr.contains("SOFTSWAP_SWAP"),
+        "the message has no remedy: {refusal}"
+    );
     let left = std::fs::read_dir(swap.path()).expect("the swap directory").count();
     assert_eq!(left, 0, "files were left in the swap directory");
 }

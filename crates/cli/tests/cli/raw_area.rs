@@ -1,5 +1,5 @@
-//! Swap files that are used by their blocks: `--swap FILE,raw`. Each test has a file system of its own on a
-//! loop device, and compares everything else in it before and after. Needs root.
+//! Raw swap files: `--swap FILE,raw`. Each test has its own file system on a loop device, and
+//! compares everything else in it before and after. Needs root.
 
 use crate::common::area::{MIB, assert_contains_all, succeeds};
 use crate::common::{Loop, is_root, skip, tool};
@@ -67,7 +67,7 @@ impl Image {
     }
 
     fn unmount(&self) {
-        wait_until("the file system to be unused", || {
+        wait_until("the file system can be unmounted", || {
             match succeeds(tool("umount").unwrap().arg(self.root())) {
                 true => Ok(()),
                 false => Err("umount fails".into()),
@@ -75,8 +75,8 @@ impl Image {
         });
     }
 
-    /// Fills the file system with files, and removes every second one, so that a file made afterwards has
-    /// many extents.
+    /// Fills the file system with files, and removes every second one, so that a file made
+    /// afterwards has many extents.
     fn fragment(&self) {
         let content = |number: u64| {
             let word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
@@ -212,7 +212,7 @@ fn endless(swapped: &Swapped) -> Running {
     running
 }
 
-/// Kills softswap and its program at once.
+/// Kills softswap and its program at the same time.
 fn kill_all(running: &Running) {
     let own = running.id();
     let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap();
@@ -233,7 +233,7 @@ fn a_killed_program_leaves_other_files_and_the_next_check_removes_its_mark() {
             assert!(is_immutable(&area));
             kill_all(&running);
             let _ = running.finish(LIMIT);
-            wait_for("the last process to release the area", || {
+            wait_for("the area is released", || {
                 let mut check = Command::new(softswap());
                 succeeds(check.args(["swapon-check", "--raw"]).arg(&area)).then_some(())
             });
@@ -253,7 +253,7 @@ fn a_file_whose_blocks_move_is_used_no_more_and_no_other_file_changes() {
         let before = image.foreign();
         let swapped = raw(&area);
         let running = endless(&swapped);
-        // The mark keeps everything from the file that does not remove it.
+        // The immutable flag prevents changes of the file by programs that do not remove it.
         assert!(fs::rename(&area, image.root().join("other")).is_err());
         assert!(File::options().write(true).open(&area).is_err());
         let mut chattr = tool("chattr").expect("e2fsprogs");
@@ -261,7 +261,7 @@ fn a_file_whose_blocks_move_is_used_no_more_and_no_other_file_changes() {
         let file = File::options().write(true).open(&area).unwrap();
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&file, punch, 0, AREA_BYTES).unwrap();
-        // The freed blocks become another file's.
+        // Another file gets the freed blocks.
         let stolen = image.root().join("stolen");
         wait_until("the message", || {
             let errors = running.stderr_so_far();
@@ -303,7 +303,7 @@ fn files_whose_blocks_are_not_theirs_alone_are_refused() {
         fs::remove_file(image.root().join("copy")).unwrap();
     }
     assert!(!is_immutable(&area));
-    // A device is used by its blocks anyway.
+    // A device is always raw.
     let Some(second) = Loop::over(&area) else { return skip("no second loop device") };
     assert!(succeeds(Command::new(softswap()).args(["mkswap", "--force"]).arg(second.path())));
     refused(second.path(), &["leave out `raw`"]);

@@ -17,8 +17,8 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Records a program with the picture in `dir`. Repeats until `find` accepts the profile and the picture,
-/// because on a busy machine the program may hardly run during a recording.
+/// Records a program, with the picture in `dir`. Repeats until `find` accepts the profile and the
+/// picture, because on a busy machine the program may get little CPU time during a recording.
 fn record_until(
     dir: &Path,
     pid: &str,
@@ -27,7 +27,7 @@ fn record_until(
 ) -> (Value, String) {
     let flame_graph_file = dir.join("record.svg");
     let path = flame_graph_file.to_str().unwrap();
-    wait_until("what is recorded", || {
+    wait_until("a recording with the expected functions", || {
         let output = query(&["record", pid, "--seconds", seconds, "--output", path, "--json"]);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         if errors.contains("had no fault in") {
@@ -54,10 +54,10 @@ fn wait_for_samples(program: &Program, record: &Running, flame_graph_file: &Path
         false => Err(record.stderr_so_far()),
     });
     let faults = || program.stats().faults(Tier::Disk) + program.stats().faults(Tier::Pool);
-    let stop_signals = faults() + 500;
+    let wanted_faults = faults() + 500;
     wait_until("faults", || match faults() {
-        now if now >= stop_signals => Ok(()),
-        now => Err(format!("{now} of {stop_signals}")),
+        now if now >= wanted_faults => Ok(()),
+        now => Err(format!("{now} of {wanted_faults}")),
     });
     // Each round collects the samples so far.
     wait_for_rounds(record.id(), 4);
@@ -86,16 +86,22 @@ fn profile_lists_function_touching_cold_memory_first() {
     let find = |profile: &Value, svg: &str| {
         let functions = profile["functions"].as_array().unwrap();
         let first = &functions[0];
-        ensure(first["function"] == "touch_cold" && first["caller"] == "look_up", "it leads")?;
-        ensure(share(first, profile) > 0.5, "with half of all")?;
+        ensure(
+            first["function"] == "touch_cold" && first["caller"] == "look_up",
+            "touch_cold is not first",
+        )?;
+        ensure(share(first, profile) > 0.5, "touch_cold has less than half of the time")?;
         let hot = functions.iter().find(|it| it["function"] == "touch_hot");
-        ensure(hot.is_none_or(|hot| share(hot, profile) < 0.1), "little is hot")?;
+        ensure(hot.is_none_or(|hot| share(hot, profile) < 0.1), "touch_hot has too much")?;
         let memory = &profile["memory"][0];
         let is_cold = memory["by"] == "make_cold" && memory["touched_by"] == "touch_cold";
-        ensure(is_cold, "memory that is cold leads")?;
+        ensure(is_cold, "make_cold is not first")?;
         let by_tier = profile["by_tier"].as_object().unwrap();
-        ensure(by_tier.contains_key("disk") || by_tier.contains_key("standby"), "from the disk")?;
-        // The whole call stack from main, and a page faulted in for a system call.
+        ensure(
+            by_tier.contains_key("disk") || by_tier.contains_key("standby"),
+            "no fault is from the disk",
+        )?;
+        // The complete call stack from main, and a page that a system call faulted in.
         for name in ["main", "sites", "look_up", "touch_cold", "take_in", "[system call]"] {
             ensure(svg.contains(&format!("<title>{name} (")), name)?;
         }
@@ -112,13 +118,13 @@ fn profile_lists_function_touching_cold_memory_first() {
     // By the PID of `softswap run`, with output as text.
     let flame_graph_file = dir.path().join("again.svg");
     let path = flame_graph_file.to_str().unwrap();
-    let text = wait_until("what leads, in words", || {
+    let text = wait_until("the text lists touch_cold first", || {
         let output = query(&["record", &program.supervisor(), "--seconds", "1", "-o", path]);
         let text = String::from_utf8(output.stdout).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        let leads = lines.get(2).is_some_and(|it| it.contains("touch_cold, called by look_up"));
+        let is_first = lines.get(2).is_some_and(|it| it.contains("touch_cold, called by look_up"));
         let errors = String::from_utf8_lossy(&output.stderr);
-        ensure(leads && text.contains("of make_cold, touched by touch_cold"), &text)
+        ensure(is_first && text.contains("of make_cold, touched by touch_cold"), &text)
             .map_err(|text| format!("{text}{errors}"))?;
         Ok(text)
     });
@@ -139,9 +145,12 @@ fn jit_code_is_named_by_perf_map() {
     let map = tempfile::TempPath::try_from_path(format!("/tmp/perf-{pid}.map")).unwrap();
     record_until(dir.path(), &pid, "3", |profile, _| {
         let functions = profile["functions"].as_array().unwrap();
-        let made = functions.iter().find(|it| it["function"] == "jitted_touch");
-        let made = made.ok_or("it has a name")?;
-        ensure(made["caller"] == "sites" && share(made, profile) > 0.2, "it is called by sites")
+        let jit_function = functions.iter().find(|it| it["function"] == "jitted_touch");
+        let jit_function = jit_function.ok_or("the JIT function has no name")?;
+        ensure(
+            jit_function["caller"] == "sites" && share(jit_function, profile) > 0.2,
+            "another caller",
+        )
     });
     map.close().unwrap();
 }
@@ -185,15 +194,15 @@ fn python_functions_are_named() {
     let find = |profile: &Value, svg: &str| {
         let functions = profile["functions"].as_array().unwrap();
         let first = &functions[0];
-        ensure(first["function"] == "Table.touch_cold (cold.py:5)", "it leads")?;
-        ensure(first["caller"] == "work (cold.py:15)", "with its caller")?;
-        ensure(share(first, profile) > 0.5, "with half of all")?;
+        ensure(first["function"] == "Table.touch_cold (cold.py:5)", "touch_cold is not first")?;
+        ensure(first["caller"] == "work (cold.py:15)", "touch_cold has another caller")?;
+        ensure(share(first, profile) > 0.5, "touch_cold has less than half of the time")?;
         let hot = functions.iter().find(|it| it["function"] == "Table.touch_hot (cold.py:11)");
-        ensure(hot.is_none_or(|hot| share(hot, profile) < 0.1), "little is hot")?;
+        ensure(hot.is_none_or(|hot| share(hot, profile) < 0.1), "touch_hot has too much")?;
         for name in ["&lt;module&gt; (cold.py:1)", "work (cold.py:15)"] {
             ensure(svg.contains(&format!("<title>{name} (")), name)?;
         }
-        ensure(!svg.contains("_PyEval_EvalFrameDefault"), "the loop has names")
+        ensure(!svg.contains("_PyEval_EvalFrameDefault"), "the loop of the interpreter is listed")
     };
     let (profile, _) = record_until(dir.path(), &program.pid(), "2", find);
     assert_eq!(profile["functions"][0]["file"], source.to_str().unwrap(), "{profile}");
@@ -269,7 +278,7 @@ fn failed_recording_reports_reason_and_writes_no_file() {
     command.args(["run", "-q", "--memory", "64M", "--", "sleep", "1000"]);
     let asleep = Running::start(&mut command);
     let number = asleep.id().to_string();
-    let message = wait_until("a program that sleeps", || {
+    let message = wait_until("the program is asleep", || {
         let errors = String::from_utf8_lossy(&ask_for(&number).stderr).into_owned();
         if errors.contains("asleep") { Ok(errors) } else { Err(errors) }
     });
@@ -285,11 +294,11 @@ fn only_owner_and_root_may_record() {
     let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
     let binaries = tempfile::tempdir().unwrap();
     copy_binaries(binaries.path());
-    let nobody = || std_unprivileged(binaries.path());
-    let output = nobody().args(["record", &program.pid()]).output().unwrap();
+    let unprivileged = || std_unprivileged(binaries.path());
+    let output = unprivileged().args(["record", &program.pid()]).output().unwrap();
     assert_output(&output, 1, &["belongs to uid 0", "as that user, or as root"]);
 
-    // The user may write to directories of its own. Root may, too.
+    // The output file must be in a directory to which the user can write.
     let own = || -> TempDir {
         let dir = tempfile::tempdir().unwrap();
         chown(dir.path(), Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
@@ -298,7 +307,7 @@ fn only_owner_and_root_may_record() {
     let (swap, sockets, pictures) = (own(), own(), own());
     let copy = binaries.path().join("sites");
     std::fs::copy(compiled("sites"), &copy).unwrap();
-    let mut command = nobody();
+    let mut command = unprivileged();
     command.args(["run", "-q", "--awake", "--memory", "32M", "--reserve", "0", "--swap"]);
     command.arg(swap.path()).arg("--").arg(&copy).args(["--seconds", "0"]);
     let mut theirs = Running::start(command.env(DIR_VARIABLE, sockets.path()));
@@ -306,19 +315,19 @@ fn only_owner_and_root_may_record() {
     let number = theirs.id().to_string();
     let arguments = ["record", &number, "--seconds", "2", "--json", "--output"];
     let path = pictures.path().join("own.svg");
-    let leads = |profile: &Value| {
+    let is_first = |profile: &Value| {
         let first = &profile["functions"][0]["function"];
         if first == "touch_cold" { Ok(()) } else { Err(profile.to_string()) }
     };
-    wait_until("what leads", || {
-        let output = nobody().args(arguments).arg(&path).output().unwrap();
+    wait_until("touch_cold is first", || {
+        let output = unprivileged().args(arguments).arg(&path).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         if errors.contains("had no fault in") {
             return Err(errors);
         }
         assert!(output.status.success(), "{errors}");
-        leads(&json(&String::from_utf8(output.stdout).unwrap()))
+        is_first(&json(&String::from_utf8(output.stdout).unwrap()))
     });
     assert!(path.exists());
-    record_until(pictures.path(), &number, "1", |profile, _| leads(profile));
+    record_until(pictures.path(), &number, "1", |profile, _| is_first(profile));
 }

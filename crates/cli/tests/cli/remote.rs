@@ -1,5 +1,5 @@
-//! Swap areas on a cluster. Programs run in a quarter of their memory, without a local area, while the helper
-//! and the cluster's nodes are killed. Skipped without `redis-server`.
+//! Swap areas on a cluster. Programs run in a quarter of their memory, without a local area, while
+//! the helper and the cluster's nodes are killed. Skipped without `redis-server`.
 
 use crate::support::tree::{HELPER, child_called, kill};
 use crate::support::{LIMIT, Report, Running, Swapped, plain, python, softswap};
@@ -78,7 +78,7 @@ fn program_and_child_run_on_cluster_and_clean_up() {
     let areas = report.figures["settings"].to_string();
     assert!(areas.contains("rediss://127.0.0.1"), "{areas}");
     assert!(!report.figures.to_string().contains(crate::test_cluster::PASSWORD));
-    eventually("nothing is left there", || keys(&test_cluster) == 0);
+    eventually("all keys are removed", || keys(&test_cluster) == 0);
 }
 
 #[test]
@@ -89,17 +89,17 @@ fn killed_helper_and_primary_do_not_change_the_result() {
     for turn in 1..3 {
         await_output(&mut running, &format!("turn {turn}"));
         let helper = || child_called(running.id(), HELPER);
-        eventually("there is a helper", || helper().is_some());
+        eventually("the helper runs", || helper().is_some());
         helper().into_iter().for_each(kill);
     }
     await_output(&mut running, "turn 3");
     let primary = test_cluster.primaries()[0];
     test_cluster.nodes[primary].kill();
     let ended = running.finish(LIMIT);
-    let stdout_of = ended.stderr.matches("started again").count();
+    let restarts = ended.stderr.matches("started again").count();
     let report = swapped.report_of(ended);
     expect_same(&report, "while helpers and a primary are killed", &[]);
-    assert!(stdout_of >= 1, "{}", report.ended.stderr);
+    assert!(restarts >= 1, "{}", report.ended.stderr);
 }
 
 #[test]
@@ -117,16 +117,19 @@ fn nested_run_keeps_pages_and_ends_helpers() {
         let outer = Swapped::within("24M").option("--codec=none").option(outer);
         let mut running = Running::start(&mut outer.command(softswap(), &program));
         await_output(&mut running, "turn 1");
-        let run = child_called(running.id(), "softswap").expect("the run within");
+        let run = child_called(running.id(), "softswap").expect("the inner run");
         let helper = child_called(run, HELPER).expect("its helper");
         let maps = std::fs::read_to_string(format!("/proc/{helper}/maps")).unwrap_or_default();
-        assert!(!maps.contains("libsoftswap.so"), "it is none of the tree's: {maps}");
+        assert!(
+            !maps.contains("libsoftswap.so"),
+            "the helper must not belong to the outer tree: {maps}"
+        );
         let ended = running.finish(LIMIT);
         ended.expect_success("within another run");
         assert_eq!(ended.stdout_text(), expected.stdout_text());
-        eventually("nothing is left there", || keys(&test_cluster) == 0);
+        eventually("all keys are removed", || keys(&test_cluster) == 0);
         let has_ended = || !std::path::Path::new(&format!("/proc/{helper}")).exists();
-        eventually("the helper ends", has_ended);
+        eventually("the helper exits", has_ended);
     }
 }
 
@@ -140,12 +143,13 @@ fn pages_of_killed_program_and_helper_are_removed() {
     let name = python().file_name().expect("a name").to_string_lossy().into_owned();
     let program = child_called(running.id(), &name).expect("the program");
     let helper = child_called(running.id(), HELPER).expect("the helper");
-    // Kills the helper first. If it died after the last check of `run`, only `gc` would remove the keys.
+    // Kill the helper first. If it exited after the last check of `run`, only `gc` would remove
+    // the keys.
     kill(helper);
-    eventually("it has ended", || child_called(running.id(), HELPER) != Some(helper));
+    eventually("the helper has exited", || child_called(running.id(), HELPER) != Some(helper));
     kill(program);
     assert!(!running.finish(LIMIT).status.success());
-    eventually("nothing is left there", || keys(&test_cluster) == 0);
+    eventually("all keys are removed", || keys(&test_cluster) == 0);
 }
 
 #[test]
@@ -193,9 +197,13 @@ fn losing_all_servers_stops_program_with_message() {
     }
     let ended = running.finish(LIMIT);
     assert!(!ended.status.success(), "{}", ended.stderr);
-    assert!(ended.stderr.contains("is unavailable"), "it is told before: {}", ended.stderr);
+    assert!(ended.stderr.contains("is unavailable"), "no report of the outage: {}", ended.stderr);
     assert!(ended.stderr.contains("127.0.0.1:"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("softswap:{"), "the key is told: {}", ended.stderr);
+    assert!(
+        ended.stderr.contains("softswap:{"),
+        "the message must contain the key: {}",
+        ended.stderr
+    );
 }
 
 #[test]
@@ -205,8 +213,8 @@ fn single_server_serves_as_mirror() {
     let swapped = swapped(&server.url("&size=256M&single=1"))
         .option(format!("--swap={}", directory.path().display()));
     let report = swapped.run(python(), &arguments(&[]));
-    expect_same(&report, "beside a directory", &[]);
-    eventually("nothing is left there", || server.node.number(&["DBSIZE"]) == 0);
+    expect_same(&report, "with a directory", &[]);
+    eventually("all keys are removed", || server.node.number(&["DBSIZE"]) == 0);
 }
 
 #[test]
@@ -236,17 +244,11 @@ fn unusable_cluster_is_rejected_at_start() {
     let doctor = || doctor_at("&size=16M");
     assert!(doctor()[0].starts_with("\"ok\" \"primaries: 3;"), "{:?}", doctor());
     // Settings that `run` refuses before it connects to the cluster.
-    let stdout_of = doctor_at("");
-    assert!(
-        stdout_of[0].starts_with("\"fatal\"") && stdout_of[0].contains("size="),
-        "{stdout_of:?}"
-    );
+    let checks = doctor_at("");
+    assert!(checks[0].starts_with("\"fatal\"") && checks[0].contains("size="), "{checks:?}");
     let primary = test_cluster.primaries()[0];
     test_cluster.nodes[primary].set("maxmemory-policy", "allkeys-lru");
     refused(&test_cluster.plain_url("&size=16M"), "noeviction");
-    let stdout_of = doctor();
-    assert!(
-        stdout_of[0].starts_with("\"fatal\"") && stdout_of[0].contains("noeviction"),
-        "{stdout_of:?}"
-    );
+    let checks = doctor();
+    assert!(checks[0].starts_with("\"fatal\"") && checks[0].contains("noeviction"), "{checks:?}");
 }

@@ -1,5 +1,5 @@
-//! `run` passes on the program's input, output, signals, stops and exit status, and prints notes. Needs the
-//! runtime library, which `cargo build --workspace` builds.
+//! `run` passes on the program's input, output, signals, stops and exit status, and prints notes.
+//! Needs the runtime library, which `cargo build --workspace` builds.
 
 use crate::common::{run, std_run};
 use crate::support::control_client::{WAIT_TIMEOUT, wait_until};
@@ -29,26 +29,26 @@ fn send(pid: u32, signal: i32) {
     softswap_sys::child::send(pid as i32, signal).unwrap();
 }
 
-/// Returns the state letter from /proc, or `None` if the process does not exist.
+/// Returns the state letter of a process from /proc, or `None` if the process does not exist.
 fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
 fn await_state(pid: u32, what: &str, reached: impl Fn(Option<char>) -> bool) {
-    wait_until(&format!("process {pid} to be {what}"), || match state(pid) {
+    wait_until(&format!("process {pid} is {what}"), || match state(pid) {
         state if reached(state) => Ok(()),
         state => Err(format!("{state:?}")),
     });
 }
 
-/// Waits until a process has accepted its pending SIGCHLD and sleeps again.
+/// Waits until a process has handled its pending SIGCHLD and sleeps again.
 fn await_attention(pid: u32) {
     let pending = |status: &str, of: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(of)).unwrap_or("0");
         u64::from_str_radix(line.trim(), 16).unwrap() >> (libc::SIGCHLD - 1) & 1 == 1
     };
-    wait_until("softswap to look at its children", || {
+    wait_until("softswap has waited for its children", || {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let is_pending = pending(&status, "ShdPnd:") || pending(&status, "SigPnd:");
         match state(pid) {
@@ -74,7 +74,7 @@ fn termination_signal_is_propagated() {
     {
         let status = shell(dir.path(), &format!("kill -{name} $$")).status().unwrap();
         assert_eq!(status.signal(), Some(number));
-        assert!(!status.core_dumped(), "softswap leaves no core file of its own");
+        assert!(!status.core_dumped(), "softswap must not dump a core file");
     }
 }
 
@@ -199,8 +199,8 @@ fn stopping_program_by_pid_does_not_stop_softswap() {
     assert_eq!(child.wait().unwrap().code(), Some(9));
 }
 
-/// Python shell with job control on its own terminal. Runs a program in the foreground, types Ctrl-Z when
-/// asked to, and continues the process group after it has stopped.
+/// Python shell with job control on its own terminal. Runs a program in the foreground, types
+/// Ctrl-Z when asked to, and continues the process group after it has stopped.
 const JOB_CONTROL: &str = r#"
 import os, pty, signal, sys
 pid, master = pty.fork()
@@ -253,7 +253,7 @@ fn killing_softswap_leaves_no_process() {
     child.wait().unwrap();
     // Without an init process that reaps orphans the process remains a zombie.
     await_state(program, "gone", |state| matches!(state, None | Some('Z' | 'X')));
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no file is left");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the swap directory is empty");
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn pipe_closes_with_the_program() {
     let (mut child, mut out, _) = start(dir.path(), "echo ready; exec sleep 1000 >&-");
     let (end, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || end.send(out.read_to_end(&mut Vec::new()).unwrap()));
-    assert_eq!(ended.recv_timeout(WAIT_TIMEOUT), Ok(0), "softswap kept the pipe open");
+    assert_eq!(ended.recv_timeout(WAIT_TIMEOUT), Ok(0), "softswap must not keep the pipe open");
     send(child.id(), libc::SIGKILL);
     child.wait().unwrap();
 }
@@ -356,8 +356,9 @@ fn runtime_starts_in_program() {
     assert_eq!(report["engine_started"], true);
 }
 
-/// A budget holds at most 200 times its size, because tables of pages stay in DRAM. That is said when the
-/// program allocates more, also by a process that it starts, and before memory is exhausted.
+/// A program can manage at most 200 times its budget, because page tables stay in DRAM. A note
+/// appears when an allocation exceeds this limit, before memory is exhausted. This also applies to
+/// processes that the program starts.
 #[test]
 fn a_block_larger_than_the_budget_can_hold_is_noted_when_it_is_allocated() {
     let note = "note: the program allocated 5.0 GiB at once";
@@ -378,6 +379,6 @@ fn a_block_larger_than_the_budget_can_hold_is_noted_when_it_is_allocated() {
     let shell = "\"$0\" -c \"$1\"; exit $?";
     let started = ["-c", shell, python.to_str().unwrap(), &maps("")];
     assert_eq!(notes("/bin/sh".as_ref(), &started), 1, "in a started program");
-    // A reservation is not expected to be used as a whole.
+    // Reservations cause no note, because programs rarely use all of them.
     assert_eq!(notes(python.as_ref(), &["-c", &maps(" | 0x4000")]), 0);
 }

@@ -38,8 +38,8 @@ fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
     false
 }
 
-/// Runs a program that swaps to a file. Returns the file's content, and true if the report says that it was
-/// encrypted.
+/// Runs a program that swaps to a file. Returns the file's content, and true if the report states
+/// encryption.
 fn left_by_a_run(options: &[&str]) -> (Vec<u8>, bool) {
     let dir = dir();
     let file = swap_file(&dir);
@@ -120,7 +120,7 @@ fn a_child_with_the_source_opens_no_page_that_was_sealed_after_the_fork() {
         return eprintln!("skipped: the processor has no instructions for AES");
     }
     report.ended.expect_ok("adversary");
-    // In clear, the same search finds the pages in the swap file.
+    // Without encryption, the same search finds the pages in the swap file.
     let ended = swapped().option("--no-encrypt").run(compiled("adversary"), &arguments).ended;
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains(&format!("times in file {path}")), "{}", ended.stderr);
@@ -133,7 +133,7 @@ fn core_in(dir: &Path) -> Option<File> {
     Some(File::open(core.path()).unwrap())
 }
 
-/// Calls `look` with all data of a sparse file, in overlapping pieces.
+/// Calls `look` with each piece of a sparse file's data. The pieces overlap.
 fn each_piece(file: &File, mut look: impl FnMut(&[u8])) {
     const OVERLAP: u64 = 64;
     let mut buffer = vec![0; 4 << 20];
@@ -150,8 +150,8 @@ fn each_piece(file: &File, mut look: impl FnMut(&[u8])) {
     }
 }
 
-/// Returns the random-looking 16-byte sequences of the key's mapping: round keys of the cipher and tables of
-/// the tag, without the lengths and pointers between them.
+/// Returns the random-looking 16-byte sequences of the key's mapping: round keys of the cipher and
+/// tables of the tag, without the lengths and pointers between them.
 fn parts_of_key(mapping: &[u8]) -> HashSet<[u8; 16]> {
     let windows = (0..mapping.len() - 15).step_by(4).map(|at| &mapping[at..at + 16]);
     let looks_random = |bytes: &&[u8]| bytes.iter().collect::<HashSet<_>>().len() >= 11;
@@ -162,7 +162,7 @@ fn parts_of_key(mapping: &[u8]) -> HashSet<[u8; 16]> {
 fn core_dump_excludes_key() {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if !pattern.starts_with("core") {
-        eprintln!("skipped: core dumps go elsewhere: {}", pattern.trim());
+        eprintln!("skipped: core dumps are written to another place: {}", pattern.trim());
         return;
     }
     let dir = dir();
@@ -171,13 +171,13 @@ fn core_dump_excludes_key() {
     let mut command = swapped.command(compiled("secrets"), &[key.as_os_str()]);
     let ended = Running::start(command.current_dir(dir.path())).finish(LIMIT);
     match (ended.status.code(), ended.status.signal()) {
-        (Some(3), _) => return eprintln!("skipped: the key cannot be locked here"),
-        (Some(4), _) => return eprintln!("skipped: no core may be dumped here"),
+        (Some(3), _) => return eprintln!("skipped: the key cannot be locked on this machine"),
+        (Some(4), _) => return eprintln!("skipped: core dumps are disabled on this machine"),
         (_, Some(6)) => {}
         _ => panic!("{}: {}", ended.status, ended.stderr),
     }
     let parts = parts_of_key(&std::fs::read(&key).unwrap());
-    assert!(parts.len() >= 60, "{} parts: is that a key?", parts.len());
+    assert!(parts.len() >= 60, "{} parts are too few for a key", parts.len());
     let core = core_in(dir.path()).expect("a core dump");
     let dumped: [u8; 64] = std::array::from_fn(|at| (at * 37 + 11) as u8);
     let (mut bytes, mut is_dumped, mut found) = (0, false, 0);

@@ -48,8 +48,8 @@ fn wait_until(what: &str, running: &Running, holds: impl Fn() -> bool) {
     const WAIT_TIMEOUT: Duration = Duration::from_secs(300);
     let end = Instant::now() + WAIT_TIMEOUT;
     while !holds() {
-        let output_of_case = running.stderr_so_far();
-        assert!(Instant::now() < end, "not within {WAIT_TIMEOUT:?}: {what}\n{output_of_case}");
+        let stderr = running.stderr_so_far();
+        assert!(Instant::now() < end, "not within {WAIT_TIMEOUT:?}: {what}\n{stderr}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -60,9 +60,9 @@ fn has_printed(running: &Running, line: &str) -> bool {
 
 /// Opens the shared tables of a tree after its first process has printed its PID.
 fn tables(running: &Running) -> File {
-    wait_until("its number", running, || running.stdout_so_far().contains(&b'\n'));
-    let output_of_case = String::from_utf8(running.stdout_so_far()).unwrap();
-    let pid = output_of_case.lines().next().unwrap();
+    wait_until("a PID", running, || running.stdout_so_far().contains(&b'\n'));
+    let stdout = String::from_utf8(running.stdout_so_far()).unwrap();
+    let pid = stdout.lines().next().unwrap();
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
     let environment = String::from_utf8_lossy(&environment);
     let (_, number) = environment.split_once("SOFTSWAP_RT_TABLES_FD=").unwrap();
@@ -71,7 +71,7 @@ fn tables(running: &Running) -> File {
     File::options().read(true).write(true).open(path).unwrap()
 }
 
-/// Returns the number of owned clusters of one area.
+/// Returns the number of clusters of one area that processes own.
 fn taken(tables: &File) -> usize {
     const FIRST_CLUSTER_WORD: u64 = 8 + 32 * 5;
     let len = tables.metadata().unwrap().len();
@@ -158,7 +158,7 @@ time.sleep(1000)
     wait_until("its children", &running, || has_printed(&running, "freed"));
     assert!(has_printed(&running, "[0, 0, 0, 0]"), "{}", running.stderr_so_far());
     // The children's clusters are free, and only those of the parent remain.
-    wait_until("what they had to come back", &running, || taken(&tables) < 60);
+    wait_until("the children's clusters are free", &running, || taken(&tables) < 60);
 }
 
 #[test]
@@ -169,8 +169,8 @@ fn successive_programs_fill_area_without_leak() {
     let swapped = area.swapped("48M");
     let running = Running::start(&mut swapped.command("sh", &shell(script)));
     let tables = tables(&running);
-    wait_until("five programs", &running, || has_printed(&running, "done"));
-    wait_until("all to be free", &running, || taken(&tables) == 0);
+    wait_until("five programs are done", &running, || has_printed(&running, "done"));
+    wait_until("all clusters are free", &running, || taken(&tables) == 0);
 }
 
 #[test]
@@ -179,9 +179,9 @@ fn full_area_stops_one_program_only() {
     let script = "\"$0\" --mib 300; test $? -ne 0 && exec \"$0\" --mib 60";
     let swapped = area.swapped("32M");
     let ended = Running::start(&mut swapped.command("sh", &shell(script))).finish(LIMIT);
-    ended.expect_ok("the one that fits");
-    let stdout_of = "swap area is full: all of its 64.0 MiB are in use, ";
-    assert!(ended.stderr.contains(stdout_of), "{}", ended.stderr);
+    ended.expect_ok("a program that fits");
+    let message = "swap area is full: all of its 64.0 MiB are in use, ";
+    assert!(ended.stderr.contains(message), "{}", ended.stderr);
     assert!(ended.stderr.contains("the rest by other processes of its tree"), "{}", ended.stderr);
 }
 
@@ -218,10 +218,12 @@ os._exit(0)
     let swapped = area.swapped("32M");
     let running = Running::start(&mut swapped.command("sh", &arguments));
     let tables = tables(&running);
-    wait_until("the child", &running, || has_printed(&running, "ok all of it"));
-    wait_until("all to be free", &running, || taken(&tables) == 0);
-    let output_of_case = running.stderr_so_far();
-    assert!(output_of_case.contains("swap area is full"), "{output_of_case}");
+    wait_until("the child has compared its data", &running, || {
+        has_printed(&running, "ok all of it")
+    });
+    wait_until("all clusters are free", &running, || taken(&tables) == 0);
+    let stderr = running.stderr_so_far();
+    assert!(stderr.contains("swap area is full"), "{stderr}");
 }
 
 fn parent(pid: i32) -> Option<i32> {
@@ -249,9 +251,9 @@ fn slots_of_randomly_killed_members_are_reclaimed() {
         compiled("family").display()
     );
     let swapped = area.swapped("96M");
-    let stdout_of = tempfile::tempdir().unwrap();
+    let runtime_dir = tempfile::tempdir().unwrap();
     let mut command = swapped.command("sh", &shell(&script));
-    let running = Running::start(command.env("SOFTSWAP_RUNTIME_DIR", stdout_of.path()));
+    let running = Running::start(command.env("SOFTSWAP_RUNTIME_DIR", runtime_dir.path()));
     let tables = tables(&running);
     let shell: i32 = String::from_utf8(running.stdout_so_far())
         .unwrap()
@@ -275,17 +277,14 @@ fn slots_of_randomly_killed_members_are_reclaimed() {
             kills += 1;
         }
         if kills == KILLS {
-            std::fs::write(stdout_of.path().join("done"), "").unwrap();
+            std::fs::write(runtime_dir.path().join("done"), "").unwrap();
         }
         assert!(parent(shell).is_some(), "the family failed: {}", running.stderr_so_far());
     }
     assert!(kills >= KILLS && most > 0, "{kills} kills, {most} clusters");
-    wait_until("all to be free", &running, || taken(&tables) == 0);
-    let output_of_case = running.stderr_so_far();
-    assert!(
-        !output_of_case.contains("wrong data") && !output_of_case.contains("internal error"),
-        "{output_of_case}"
-    );
+    wait_until("all clusters are free", &running, || taken(&tables) == 0);
+    let stderr = running.stderr_so_far();
+    assert!(!stderr.contains("wrong data") && !stderr.contains("internal error"), "{stderr}");
 }
 
 #[test]
@@ -293,9 +292,9 @@ fn overwritten_tables_never_cause_wrong_data() {
     let area = Area::new(256);
     let script = "echo $$; \"$0\" --mib 70 --seconds 0 & \"$0\" --mib 70 --seconds 0; wait";
     let swapped = area.swapped("32M");
-    let stdout_of = tempfile::tempdir().unwrap();
+    let runtime_dir = tempfile::tempdir().unwrap();
     let mut command = swapped.command("sh", &shell(script));
-    let running = Running::start(command.env("SOFTSWAP_RUNTIME_DIR", stdout_of.path()));
+    let running = Running::start(command.env("SOFTSWAP_RUNTIME_DIR", runtime_dir.path()));
     let tables = tables(&running);
     wait_until("both", &running, || {
         String::from_utf8_lossy(&running.stdout_so_far()).matches("ready").count() == 2
@@ -305,9 +304,10 @@ fn overwritten_tables_never_cause_wrong_data() {
     tables.write_all_at(&garbage, 0).unwrap();
     // Both continue for a while and then compare all their data.
     std::thread::sleep(Duration::from_secs(1));
-    std::fs::write(stdout_of.path().join("done"), "").unwrap();
+    std::fs::write(runtime_dir.path().join("done"), "").unwrap();
     let ended = running.finish(LIMIT);
-    // Clusters in use may look free. A process that then reads a foreign page stops.
+    // Clusters in use may look free, and another process may then overwrite them. A process stops
+    // if it reads such a page.
     assert!(!ended.stderr.contains("internal error"), "{}", ended.stderr);
     let ok = ended.stdout_text().matches("ok hog").count();
     let stopped = ended.stderr.matches("wrong data for slot").count()
@@ -320,12 +320,12 @@ fn overwritten_tables_never_cause_wrong_data() {
 fn programs_share_device_with_discard() {
     let area = Area::new(128);
     let Some(device) = Loop::over(&area.path) else {
-        return eprintln!("skipped: no loop device is to be had");
+        return eprintln!("skipped: no loop device is available");
     };
     let swapped = Swapped::within("48M").option(format!("--swap={},discard=both,pri=3", device.0));
     let script = "\"$0\" --mib 60 & \"$0\" --mib 60; wait $! && exec \"$0\" --mib 90";
     let report = swapped.run("sh", &shell(script));
-    report.ended.expect_ok("the last one");
+    report.ended.expect_ok("hogs on a loop device");
     assert_eq!(report.ended.stdout_text().matches("ok hog").count(), 3);
     assert_eq!(report.figures["areas"]["discard_errors"], 0);
     let check = Command::new(softswap()).args(["swapon-check", &device.0]).output().unwrap();
@@ -337,7 +337,7 @@ fn program_without_root_keeps_inherited_area() {
     let is_root = rustix::process::geteuid().is_root();
     let name = OsStr::new("setpriv");
     if !is_root || Command::new(name).arg("--version").output().is_err() {
-        return eprintln!("skipped: it takes root, and setpriv");
+        return eprintln!("skipped: root and setpriv are required");
     }
     let area = Area::new(128);
     // A path that the user may read.
@@ -353,5 +353,5 @@ fn program_without_root_keeps_inherited_area() {
     if ended.stderr.contains("libsoftswap.so") {
         return eprintln!("skipped: that user cannot read the library: {}", ended.stderr);
     }
-    ended.expect_ok("hog, as nobody");
+    ended.expect_ok("hog as an unprivileged user");
 }

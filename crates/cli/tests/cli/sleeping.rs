@@ -1,5 +1,5 @@
-//! A process starts its engine only when its memory exceeds the budget. The programs compare all their data
-//! before and after.
+//! A process starts its engine only when its memory exceeds the budget. The programs compare all
+//! their data before and after.
 
 use crate::support::{Ended, LIMIT, Running, compiled, softswap};
 use std::process::Command;

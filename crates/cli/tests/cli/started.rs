@@ -1,5 +1,5 @@
-//! Programs started by managed programs. They are managed with any environment. A program that cannot be
-//! managed runs as without softswap.
+//! Programs started by managed programs. They are managed with any environment. A program that
+//! cannot be managed runs normally.
 
 use crate::support::cgroup::MemoryGroup;
 use crate::support::control_client::wait_for;
@@ -128,7 +128,7 @@ fn compile(dir: &std::path::Path, name: &str, source: &str, options: &[&str]) ->
         .args([&path, &sources().join(source)])
         .args(options)
         .output()
-        .expect("gcc, which the tests need");
+        .expect("gcc is installed");
     assert!(compiler.status.success(), "{}", String::from_utf8_lossy(&compiler.stderr));
     path.display().to_string()
 }
@@ -172,7 +172,7 @@ fn unmanaged_child_is_reported_with_memory() {
     std::fs::write(&source, text).unwrap();
     let compiler = Command::new("gcc").arg("-static").arg("-o").args([&program, &source]).output();
     if !compiler.is_ok_and(|it| it.status.success()) {
-        eprintln!("skipped: there is no static C library");
+        eprintln!("skipped: no static C library is installed");
         return;
     }
     let [log, report] = ["log", "report.json"].map(|name| dir.path().join(name));
@@ -207,7 +207,7 @@ fn unmanaged_child_is_reported_with_memory() {
 #[test]
 fn musl_program_runs_unmanaged() {
     if Command::new("musl-gcc").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no musl-gcc");
+        eprintln!("skipped: musl-gcc is not installed");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -252,7 +252,7 @@ fn program_under_emulator_runs_unmanaged() {
         }
     }
     if Command::new("valgrind").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no valgrind");
+        eprintln!("skipped: valgrind is not installed");
         return;
     }
     let ended = shell("valgrind -q echo hi", &[]);

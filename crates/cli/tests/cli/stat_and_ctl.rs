@@ -1,5 +1,5 @@
-//! `softswap stat` and `softswap ctl` query and change running programs through their sockets, without other
-//! effects.
+//! `softswap stat` and `softswap ctl` query and change running programs through their sockets,
+//! without other effects.
 
 use crate::common::{UNPRIVILEGED_UID, copy_binaries, is_root, std_unprivileged};
 use crate::support::control_client::{
@@ -56,7 +56,7 @@ fn stat_shows_text_and_json() {
     assert!(stat["pages_out"].as_u64() > Some(0), "{stat}");
     assert!(stat["program"][0].as_str().unwrap().ends_with("hog"));
     let out = |stat: &Value| stat["pages_out"].as_u64().unwrap();
-    wait_for("more pages out", || {
+    wait_for("more evicted pages", || {
         let later: Value = serde_json::from_str(&stdout_of(&["stat", &pid, "--json"])).unwrap();
         (out(&later) > out(&stat)).then_some(())
     });
@@ -75,7 +75,7 @@ fn repeated_stat_ends_with_program() {
         let answers = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         answers.map(|stat| stat["pages_out"].as_u64()).collect()
     };
-    wait_until("three answers, and more pages out", || {
+    wait_until("three answers and more evicted pages", || {
         let so_far = figures(&String::from_utf8(repeats.stdout_so_far()).unwrap());
         let is_enough = so_far.len() >= 3 && so_far.last() > so_far.first();
         if is_enough { Ok(()) } else { Err(format!("{so_far:?}")) }
@@ -106,8 +106,8 @@ time.sleep(1000)
         command.args(["stat", &program.supervisor()]).env(DIR_VARIABLE, sockets).output().unwrap()
     };
     wait_for("its figures", || {
-        let output_of_case = String::from_utf8_lossy(&stat().stdout).into_owned();
-        output_of_case.contains("has been running for").then_some(())
+        let text = String::from_utf8_lossy(&stat().stdout).into_owned();
+        text.contains("has been running for").then_some(())
     });
 }
 
@@ -225,14 +225,14 @@ fn setting_takes_effect_immediately() {
     );
     assert!(stdout_of(&["stat", &pid]).contains("io.poll_sleep        20us"));
     if program.stats().get(Counter::UsesIoUring) == 0 {
-        return eprintln!("skipped: there is no polling without io_uring");
+        return eprintln!("skipped: polling requires io_uring");
     }
     wait_for("a polled read", || (polled() > 0).then_some(()));
     stdout_of(&["ctl", &program.supervisor(), "set", "io.poll", "interrupt"]);
     // With one thread at most one read was in progress when the setting changed.
     let (before, read) = (polled(), || program.stats().faults(Tier::Disk));
-    let stop_signals = read() + 200;
-    wait_for("more reads", || (read() > stop_signals).then_some(()));
+    let wanted_reads = read() + 200;
+    wait_for("more reads", || (read() > wanted_reads).then_some(()));
     assert!(polled() <= before + 1);
 }
 
@@ -253,7 +253,7 @@ fn codec_can_be_changed_under_load() {
         assert_eq!(set, format!("codec = {shown}\n"));
         assert_eq!(stdout_of(&["ctl", &pid, "get", "codec"]), format!("{shown}\n"));
         let before = out();
-        wait_for("pages that leave", || (out() > before + 500).then_some(()));
+        wait_for("evicted pages", || (out() > before + 500).then_some(()));
     }
     assert_eq!(program.stats().get(Counter::UnpackErrors), 0);
     program.expect_alive();
@@ -363,7 +363,7 @@ fn only_owner_and_root_may_query() {
     command.arg(swap.path()).args(["--", "sleep", "1000"]).env(DIR_VARIABLE, sockets.path());
     let theirs = Running::start(&mut command);
     let pid = theirs.id().to_string();
-    // The supervisor answers before the program does.
+    // Until the program answers, the supervisor answers.
     wait_for("an answer to root", || {
         let output = query(&["stat", &pid]);
         String::from_utf8(output.stdout).unwrap().contains("sleep (pid").then_some(())
@@ -376,7 +376,7 @@ fn only_owner_and_root_may_query() {
 #[test]
 fn process_with_new_uid_rejects_old_uid() {
     if !is_root() {
-        return eprintln!("skipped: only root can become somebody else");
+        return eprintln!("skipped: only root can change the user");
     }
     let mut program = Program::script(&format!(
         "import os, time; print('ready', flush=True)\n\
@@ -387,7 +387,7 @@ fn process_with_new_uid_rejects_old_uid() {
     let pid = program.pid();
     std::fs::write(program.sockets.path().join("go"), "").unwrap();
     program.wait_for_line("changed");
-    assert!(stdout_of(&["stat", &pid]).contains("running"), "root may always ask");
+    assert!(stdout_of(&["stat", &pid]).contains("running"), "root may always query");
     // File modes alone do not admit a peer: the process also checks the UID of the peer.
     let open = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -474,7 +474,7 @@ fn stale_socket_is_removed() {
         command.args(["stat", &pid]).env(DIR_VARIABLE, sockets.path()).output().unwrap()
     };
     // The socket is closed shortly before the process has exited.
-    wait_for("its removal", || {
+    wait_for("the socket is removed", || {
         stat();
         let is_there = Path::new("/proc").join(&pid).exists();
         (!path.exists() && !is_there).then_some(())
@@ -549,12 +549,12 @@ time.sleep(1000)"
     ));
     let child = program.wait_for_line("child");
     let pid = program.pid();
-    assert!(program.socket().exists(), "a child that ended took it away");
+    assert!(program.socket().exists(), "the socket was removed when a child exited");
     refused(&["stat", &child], 1, &[&child, "forked", &format!("process {pid}")]);
     let (path, child_lives) = (program.socket(), Path::new("/proc").join(&child));
     kill(&pid, libc::SIGKILL);
     program.running.finish(WAIT_TIMEOUT);
-    assert!(child_lives.exists() && !path.exists(), "the child kept the socket open");
+    assert!(child_lives.exists() && !path.exists(), "the child must not keep the socket open");
     kill(&child, libc::SIGKILL);
 }
 
@@ -617,5 +617,5 @@ print('rounds', rounds)"
     for _ in 0..30 {
         stdout_of(&["stat", &pid]);
     }
-    program.finish().expect_success("a program that counts on its descriptors");
+    program.finish().expect_success("a program that checks its descriptor numbers");
 }

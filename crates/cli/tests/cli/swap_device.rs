@@ -1,5 +1,5 @@
-//! Block devices and active swap with `softswap mkswap` and `swapon-check`: devices in use are refused and
-//! not changed. Nearly all tests need root.
+//! Block devices and active swap with `softswap mkswap` and `swapon-check`: devices in use are
+//! refused and not changed. Nearly all tests need root.
 
 use crate::common::area::*;
 use crate::common::{Loop, is_root, skip, tool};
@@ -49,11 +49,11 @@ fn kernel_accepts_formatted_area_and_active_area_is_rejected() {
     assert!(succeeds(theirs.arg("-f").arg(&control.path)));
     // Swapping to a file may be forbidden, or unsupported by the file system.
     if Active::on(&control.path).is_none() {
-        return skip("the kernel does not swap to a file here");
+        return skip("the kernel cannot swap to a file on this machine");
     }
     let place = Place::area(2 * MIB);
     let Some(active) = Active::on(&place.path) else {
-        panic!("the kernel refuses our header");
+        panic!("the kernel refuses the header of softswap");
     };
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap();
     assert!(swaps.contains(place.text()), "{swaps}");
@@ -66,7 +66,7 @@ fn kernel_accepts_formatted_area_and_active_area_is_rejected() {
     check_refused(&other, &parts);
     // If /proc/swaps does not list the file, the kernel still refuses to open it for writing.
     match unlisted_check(&place.path) {
-        None => skip("a mount namespace of one's own is not to be had here"),
+        None => skip("a new mount namespace cannot be created"),
         Some(check) => message(&mut assert_cmd::Command::from_std(check), &parts),
     }
     drop(active);
@@ -78,10 +78,11 @@ fn hold(device: &Path) -> Option<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device).ok()
 }
 
-/// Closes the exclusive descriptor and waits: a child just forked by another test may still hold a copy.
+/// Closes the exclusive descriptor and waits: a child just forked by another test may still hold a
+/// copy.
 fn release(holder: File, device: &Path) {
     drop(holder);
-    wait_until("the device to be free", || match hold(device) {
+    wait_until("the device is free", || match hold(device) {
         Some(_) => Ok(()),
         None => Err(format!("{} is held", device.display())),
     });
@@ -91,7 +92,7 @@ fn release(holder: File, device: &Path) {
 fn busy_device_is_rejected() {
     let place = Place::of(4 * MIB);
     let Some(device) = Loop::over(&place.path) else {
-        return skip("no loop device to be had");
+        return skip("no loop device is available");
     };
     check_refused(device.path(), &["no swap header", "softswap mkswap"]);
     formatted(device.path(), &["--label", "disk", "--uuid", UUID]);
@@ -114,7 +115,7 @@ fn busy_device_is_rejected() {
     release(holder, device.path());
 
     match Active::on(device.path()) {
-        None => skip("the kernel does not swap to a loop device here"),
+        None => skip("the kernel cannot swap to a loop device on this machine"),
         Some(active) => {
             let parts = ["active kernel swap", "not changed", "swapoff"];
             check_refused(device.path(), &parts);
@@ -137,10 +138,10 @@ impl Drop for Mounted {
 fn device_with_file_system_is_rejected() {
     let place = Place::of(8 * MIB);
     let Some(device) = Loop::over(&place.path) else {
-        return skip("no loop device to be had");
+        return skip("no loop device is available");
     };
     let Some(mut mkfs) = tool("mkfs.ext4") else {
-        return skip("there is no mkfs.ext4 here");
+        return skip("mkfs.ext4 is not installed");
     };
     assert!(succeeds(mkfs.arg("-q").arg("-F").arg(device.path())));
     let holds = ["contains an ext2/3/4 file system", "not changed", "--force"];
@@ -150,7 +151,7 @@ fn device_with_file_system_is_rejected() {
     let point = place.dir.path().join("mount point");
     std::fs::create_dir(&point).unwrap();
     if !succeeds(tool("mount").unwrap().arg(device.path()).arg(&point)) {
-        return skip("nothing may be mounted here");
+        return skip("mounts are not permitted");
     }
     let mounted = Mounted(point.clone());
     let parts = ["is mounted at", point.to_str().unwrap(), "not changed", "umount"];
@@ -171,7 +172,7 @@ fn device_with_file_system_is_rejected() {
 fn write_protected_device_is_rejected() {
     let place = Place::area(2 * MIB);
     let Some(device) = Loop::read_only(&place.path) else {
-        return skip("no loop device to be had");
+        return skip("no loop device is available");
     };
     check_refused(device.path(), &["can only be read", "for writing"]);
     mkswap_refused(device.path(), &["--force"], &["can only be read", "for writing"]);

@@ -1,5 +1,5 @@
-//! `softswap mkswap` and `swapon-check`: headers are compatible with the system's tools in both directions.
-//! Unusable files are refused with reason and remedy, and are not changed.
+//! `softswap mkswap` and `swapon-check`: headers are compatible with the system's tools in both
+//! directions. Unusable files are refused with reason and remedy, and are not changed.
 
 use crate::common::area::*;
 use crate::common::{as_unprivileged, is_root, set_mode, skip, softswap, tool};
@@ -12,7 +12,7 @@ use std::process::Command as Std;
 fn mkswap_header_is_accepted() {
     let place = Place::of(3 * MIB);
     let Some(mut theirs) = tool("mkswap") else {
-        return skip("there is no mkswap here");
+        return skip("mkswap is not installed");
     };
     assert!(succeeds(theirs.args(["-f", "-L", "theirs", "-U", UUID]).arg(&place.path)));
     let facts = found(&place.path);
@@ -34,11 +34,11 @@ fn mkswap_header_is_accepted() {
 fn other_byte_order_is_accepted() {
     let place = Place::of(2 * MIB);
     let Some(mut theirs) = tool("mkswap") else {
-        return skip("there is no mkswap here");
+        return skip("mkswap is not installed");
     };
     let theirs = theirs.args(["-f", "-L", "other", "-U", UUID, "--endianness=big"]);
     if !succeeds(theirs.arg(&place.path)) {
-        skip("this mkswap has no --endianness; its header is turned around here");
+        skip("this mkswap has no --endianness; the test converts the header");
         assert!(succeeds(
             tool("mkswap").unwrap().args(["-f", "-L", "other", "-U", UUID]).arg(&place.path)
         ));
@@ -72,7 +72,7 @@ fn system_tools_recognise_our_header() {
         &[place.text(), "2.0 MiB (2097152 bytes)", "0123456789abcdef", UUID],
     );
     match tool("blkid") {
-        None => skip("there is no blkid here"),
+        None => skip("blkid is not installed"),
         Some(mut blkid) => {
             let text = output_of(blkid.args(["-p", "-o", "export"]).arg(&place.path));
             let label = "LABEL=0123456789abcdef\n";
@@ -83,7 +83,7 @@ fn system_tools_recognise_our_header() {
         }
     }
     match tool("file") {
-        None => skip("there is no `file` here"),
+        None => skip("`file` is not installed"),
         Some(mut file) => {
             let text = output_of(file.arg(&place.path));
             assert_contains_all(&text, &["swap file", "version 1", "size 512 pages", UUID]);
@@ -145,7 +145,7 @@ fn sparse_file_is_rejected() {
     let file = File::options().write(true).open(&place.path).unwrap();
     let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     if rustix::fs::fallocate(&file, flags, MIB, 64 << 10).is_err() {
-        return skip("this file system does not make holes");
+        return skip("this file system does not support holes");
     }
     let parts = [&format!("has a hole at byte {MIB}"), "fallocate", "dd"];
     check_refused(&place.path, &parts);
@@ -159,7 +159,7 @@ fn fallocated_file_is_accepted() {
     let claimed = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 4 * MIB);
     let tells = softswap_sys::fiemap::extents(std::os::fd::AsFd::as_fd(&file)).is_ok();
     if claimed.is_err() || !tells {
-        return skip("this file system does not claim storage, or does not tell");
+        return skip("this file system does not preallocate storage or does not report it");
     }
     formatted(&place.path, &[]);
     let facts = found(&place.path);

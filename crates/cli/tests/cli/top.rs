@@ -49,8 +49,8 @@ impl Terminal {
         assert!(self.tmux(&[&["send-keys"], keys].concat()).status.success());
     }
 
-    /// Runs a shell command once the prompt is shown. Input typed earlier would be echoed twice, between
-    /// other lines.
+    /// Runs a shell command once the prompt is shown. Input typed earlier would be echoed twice,
+    /// between other lines.
     fn command(&self, text: &str) {
         self.wait_until("a prompt", |screen| screen.trim_end().ends_with('$'));
         self.tmux(&["send-keys", "-l", text]);
@@ -88,7 +88,7 @@ impl Terminal {
     }
 
     fn pid_of_top(&self) -> i32 {
-        wait_for("the number of top", || {
+        wait_for("the PID of top", || {
             let pane = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
             below(String::from_utf8_lossy(&pane.stdout).trim(), "softswap")
         })
@@ -151,14 +151,14 @@ fn top_shows_resizes_and_sorts() {
     terminal.press(&["x"]);
     terminal.press(&[">", "r"]);
     // An invalid value changes nothing and shows the reason.
-    for (value, output_of_case) in [("quick", "codec: "), ("lz4", "codec = lz4")] {
+    for (value, shown) in [("quick", "codec: "), ("lz4", "codec = lz4")] {
         terminal.press(&["c"]);
         terminal.wait(&["Change a setting", "codec of hog"]);
         terminal.fill_in(value);
         terminal.press(&["Enter"]);
         terminal.wait(&[&format!("to {value}?")]);
         terminal.press(&["y"]);
-        terminal.wait(&[output_of_case]);
+        terminal.wait(&[shown]);
     }
     assert_eq!(stdout_of(&["ctl", &pid, "get", "codec"]), "lz4\n");
     terminal.press(&["m"]);
@@ -220,7 +220,7 @@ fn top_exits_without_terminal() {
     let top = terminal.pid_of_top();
     drop(terminal);
     let place = format!("/proc/{top}");
-    wait_for("its end", || (!Path::new(&place).exists()).then_some(()));
+    wait_for("the exit of top", || (!Path::new(&place).exists()).then_some(()));
 }
 
 #[test]
@@ -249,8 +249,8 @@ fn progress_line_is_removed_at_exit() {
     let Some(terminal) = Terminal::open(80, 24) else { return };
     let run = format!("{} run -q --progress --memory 64M -- sh -c", softswap().display());
     // Returns the seconds shown in the progress line, once at least `least` have passed.
-    let beside = |what: &str, least: u64| {
-        wait_until("the line below what was written", || {
+    let progress_seconds = |what: &str, least: u64| {
+        wait_until("the progress line below the program's output", || {
             let screen = terminal.screen();
             let (before, line) = screen.split_once("softswap: ").ok_or_else(|| screen.clone())?;
             // The line is at the right, below the program's own line.
@@ -262,11 +262,11 @@ fn progress_line_is_removed_at_exit() {
         })
     };
     terminal.command(&format!("clear; {run} 'printf 52730; read x; printf 43747072; read x'"));
-    let seconds: u64 = beside("52730", 0);
-    beside("52730", seconds + 3);
+    let seconds: u64 = progress_seconds("52730", 0);
+    progress_seconds("52730", seconds + 3);
     terminal.press(&["Enter"]);
     // The terminal ended the line, and the program began the next one.
-    beside("52730\n43747072", 0);
+    progress_seconds("52730\n43747072", 0);
     terminal.press(&["Enter"]);
     terminal.command("echo left $?");
     let screen = terminal.wait(&["\nleft 0\n"]);
@@ -280,15 +280,15 @@ fn full_screen_program_hides_progress_line() {
     let all = terminal.dir.path().join("all");
     let pipe = format!("cat > {}", all.display());
     terminal.tmux(&["pipe-pane", &pipe]);
-    // Progress is suspended while the terminal is not in line mode. The first second lets an update in
-    // progress finish.
+    // Progress is suspended while the terminal is not in line mode. The first second lets an update
+    // in progress finish.
     let script = "stty -icanon; sleep 1; echo be''gun; sleep 3; echo ov''er; stty icanon; \
                   sleep 1000";
     let run = format!("{} run -q --progress --memory 64M", softswap().display());
     terminal.command(&format!("clear; {run} -- sh -c \"{script}\""));
     // Progress resumes in line mode.
     terminal.wait(&["over", "softswap: "]);
-    let written = wait_for("what was written", || {
+    let written = wait_for("the program's output", || {
         let written = std::fs::read_to_string(&all).ok()?;
         written.rsplit_once("over\r\n").is_some_and(|it| it.1.contains(" s, ")).then_some(written)
     });
@@ -328,7 +328,7 @@ fn top_stops_and_continues_by_signal() {
     terminal.wait(&["this help"]);
     terminal.press(&["x", "q"]);
     // Input typed before the exit would go to `top`.
-    wait_for("its end", || (flag("alternate_on") == "0").then_some(()));
+    wait_for("the exit of top", || (flag("alternate_on") == "0").then_some(()));
     terminal.command("echo left; stty -a | grep -o ' -\\?echo '");
     terminal.wait(&["\nleft\n echo"]);
 }

@@ -1,5 +1,5 @@
-//! Long transfers under memory pressure. No plaintext of the program reaches the disk. A failing disk may
-//! fail a call or stop the program, but corrupts no byte.
+//! Long transfers under memory pressure. No plaintext of the program reaches the disk. After a disk
+//! error, a call may fail or the program may stop, but no byte is corrupted.
 
 use crate::support::cgroup::MemoryGroup;
 use crate::support::{Ended, LIMIT, Running, compiled, mix64, softswap};
@@ -13,8 +13,8 @@ use tempfile::TempDir;
 /// Content of each page of the program. It does not occur in the executable.
 const MARKER: &[u8] = b"MARKED-MARKED-MARKED-MARKED-MARK";
 
-/// Creates a directory with the program, if possible outside `/tmp` and `/var/tmp`, over which a test mounts
-/// its device.
+/// Creates a directory with the program, if possible outside `/tmp` and `/var/tmp`, over which a
+/// test mounts its device.
 fn scratch() -> TempDir {
     let own = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let parent = if own.is_dir() { own } else { Path::new("/var/tmp") };
@@ -34,8 +34,8 @@ fn skip_reason() -> Option<String> {
     }
 }
 
-/// Runs a script in `dir` in its own mount namespace. Also uses a memory cgroup if possible, so that the
-/// kernel writes back and drops page cache. The script's first argument is softswap.
+/// Runs a script in `dir` in its own mount namespace. Also uses a memory cgroup if possible, so
+/// that the kernel writes back and drops page cache. The script's first argument is softswap.
 fn run(dir: &Path, script: &str, arguments: &[&str]) -> Ended {
     let group = MemoryGroup::limited_to(160 << 20);
     let mut command = match &group {
@@ -96,10 +96,10 @@ fn long_transfers_write_no_plaintext() {
     let dir = scratch();
     let ended = run(dir.path(), ON_A_DEVICE, &[]);
     ended.expect_success("long transfers");
-    assert_eq!(markers_in(&dir.path().join("disk.img")), 0, "pages of the program in clear");
+    assert_eq!(markers_in(&dir.path().join("disk.img")), 0, "unencrypted pages of the program");
     // Checks the search itself: without encryption it finds the markers.
     run(dir.path(), ON_A_DEVICE, &["--no-encrypt"]).expect_success("long transfers");
-    assert!(markers_in(&dir.path().join("disk.img")) > 1000, "the swap area is in clear now");
+    assert!(markers_in(&dir.path().join("disk.img")) > 1000, "the swap area must be unencrypted");
 }
 
 /// Puts the swap area of highest priority on a device that accepts some writes and then fails.

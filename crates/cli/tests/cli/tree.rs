@@ -22,7 +22,7 @@ fn two_processes_stay_within_shared_budget() {
     };
     let tree = Tree::of_two_hogs(command);
     let (mut seen, mut looks) = (0, 0);
-    wait_for("twenty looks, and half of the budget", || {
+    wait_for("twenty samples and half of the budget", || {
         let stat = tree.stat()?;
         assert!(bytes(&stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
         assert!(bytes(&stat, "used_bytes") <= BUDGET_BYTES, "{stat}");
@@ -37,8 +37,8 @@ fn two_processes_stay_within_shared_budget() {
     assert!(ended.stderr.contains("  budget     96.0 MiB, at most "), "{}", ended.stderr);
 }
 
-/// The limit for many small processes: the budget, or 8 MiB each if that is more, and 4 MiB of unmanaged
-/// memory for each process, the shell and the command.
+/// The limit for many small processes: the budget, or 8 MiB each if that is more, and 4 MiB of
+/// unmanaged memory for each process, the shell and the command.
 #[test]
 fn small_processes_stay_within_eight_mib() {
     const CHILDREN: usize = 8;
@@ -112,7 +112,7 @@ fn chunks_of_killed_process_are_reclaimed() {
     let all = processes(&stat).len();
     let hog = processes(&stat).iter().find(|it| it["name"] == "hog").unwrap();
     kill(bytes(hog, "pid") as i32);
-    tree.wait_for_answer("the other to have what was its", |stat| {
+    tree.wait_for_answer("the other process has its share", |stat| {
         let left = processes(stat);
         let had_by_one = left.iter().map(|it| bytes(it, "granted_bytes")).max();
         left.len() == all - 1 && had_by_one > Some(BUDGET_BYTES * 3 / 4)
@@ -169,7 +169,7 @@ print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids], flush=
     let program = [python().as_os_str().to_owned(), "-c".into(), script.into()];
     let tree = Tree::start(Command::new(softswap()), &["-q", "--memory", BUDGET], &program);
     tree.wait_until_ready(3);
-    tree.wait_for_answer("the budget to be kept", |stat| {
+    tree.wait_for_answer("the tree is within the budget", |stat| {
         bytes(stat, "used_bytes") <= BUDGET_BYTES + BUDGET_BYTES / 10
     });
     let ended = tree.finish();
@@ -201,16 +201,19 @@ fn sleeping_process_is_woken_by_request() {
     assert!(sleeps(first), "{stat}");
     let had_by_first = bytes(first, "granted_bytes");
     std::fs::write(tree.sockets.path().join("seen"), "").unwrap();
-    tree.wait_for_answer("both to be awake, and the second to have some of the first's", |stat| {
-        assert!(bytes(stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
-        let hogs = processes(stat).iter().filter(|it| it["name"] == "hog");
-        let (one, others): (Vec<_>, Vec<_>) = hogs.partition(|it| it["pid"] == first["pid"]);
-        let ([one], [other]) = (&one[..], &others[..]) else { return false };
-        // The size of a share depends on how long each process waits on this machine.
-        let has_share = bytes(other, "granted_bytes") > BUDGET_BYTES - had_by_first
-            && bytes(one, "granted_bytes") >= MIN_SHARE_BYTES;
-        has_share && !sleeps(one) && !sleeps(other)
-    });
+    tree.wait_for_answer(
+        "both are awake, and the second has a part of the first one's share",
+        |stat| {
+            assert!(bytes(stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
+            let hogs = processes(stat).iter().filter(|it| it["name"] == "hog");
+            let (one, others): (Vec<_>, Vec<_>) = hogs.partition(|it| it["pid"] == first["pid"]);
+            let ([one], [other]) = (&one[..], &others[..]) else { return false };
+            // The size of a share depends on how long each process waits on this machine.
+            let has_share = bytes(other, "granted_bytes") > BUDGET_BYTES - had_by_first
+                && bytes(one, "granted_bytes") >= MIN_SHARE_BYTES;
+            has_share && !sleeps(one) && !sleeps(other)
+        },
+    );
     let ended = tree.finish();
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 2);
 }
@@ -225,7 +228,7 @@ fn sleeping_process_is_woken_by_lower_limit() {
     assert!(max_granted(&stat) >= 60 << 20, "{stat}");
     let set = stdout_of(&["ctl", &tree.pid(), "set", "memory", "24M"]);
     assert!(set.starts_with("memory = 24M"), "{set}");
-    tree.wait_for_answer("it to keep the limit", |stat| max_granted(stat) <= 24 << 20);
+    tree.wait_for_answer("the process is within the limit", |stat| max_granted(stat) <= 24 << 20);
     let ended = tree.finish();
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 1);
     assert!(
@@ -255,7 +258,7 @@ fn tree_limit_can_be_lowered_and_raised() {
     for (limit, bytes_then) in [("48M", 48 << 20), ("80M", 80 << 20)] {
         let set = stdout_of(&["ctl", &run, "set", "memory", limit]);
         assert!(set.starts_with(&format!("memory = {limit}")), "{set}");
-        tree.wait_for_answer(&format!("the tree to keep {limit}, and to use it"), |stat| {
+        tree.wait_for_answer(&format!("the tree uses the limit of {limit}"), |stat| {
             assert_eq!(bytes(stat, "budget_bytes"), bytes_then);
             let granted = bytes(stat, "granted_bytes");
             granted <= bytes_then && granted > bytes_then * 3 / 4
@@ -288,7 +291,9 @@ fn auto_budget_shrinks_for_another_program() {
     let mut tree = Tree::start(group.command(softswap()), &options, &program);
     tree.wait_until_ready(1);
     // The budget may have been lowered briefly for other load on this machine.
-    tree.wait_for_answer("the budget", |stat| bytes(stat, "budget_bytes") > LEFT_BYTES);
+    tree.wait_for_answer("the tree has its budget", |stat| {
+        bytes(stat, "budget_bytes") > LEFT_BYTES
+    });
     // The speed of the shrinking is not guaranteed, only that it happens.
     let script = r"
 import os, sys, time
@@ -318,15 +323,15 @@ while not os.path.exists(seen): time.sleep(0.02)
     other.wait_for_line("taken");
     tree.wait_for_answer("a lower budget", |stat| bytes(stat, "budget_bytes") < LEFT_BYTES);
     std::fs::write(&seen, "").unwrap();
-    other.finish(LIMIT).expect_success("who took memory");
+    other.finish(LIMIT).expect_success("the program that allocated memory");
     let set = stdout_of(&["ctl", &tree.pid(), "set", "memory", "100M"]);
     assert!(set.starts_with("memory = 100M"), "{set}");
     assert!(stdout_of(&["ctl", &tree.pid(), "set", "memory", "auto"]).contains("M (auto)"));
-    // The hog compares its data and exits at a difference.
+    // The hog compares its data and exits if it differs.
     assert!(!tree.running.has_ended() && group.oom_kills() == 0);
 }
 
-/// A shell starts programs one after another while a hog holds the whole budget.
+/// A shell starts programs one after another while a hog uses all of the budget.
 #[test]
 fn programs_start_with_fully_granted_budget() {
     let script = "\"$0\" --mib 90 --seconds 0 & i=0; while [ $i -lt 100 ]; do \
@@ -359,16 +364,16 @@ fn overwritten_ledger_is_reported_once_per_process() {
     let page = std::fs::OpenOptions::new().write(true).open(Path::new(&place)).unwrap();
     let garbage: Vec<u8> = (0..1_u32 << 18).map(|at| ((at * 37) >> 3) as u8).collect();
     page.write_all_at(&garbage, 0).unwrap();
-    wait_until("both to have said so", || {
-        let output_of_case = tree.running.stderr_so_far();
-        let is_reported = output_of_case.matches("has been overwritten: process ").count() >= 2;
-        is_reported.then_some(()).ok_or(output_of_case)
+    wait_until("both processes have reported it", || {
+        let stderr = tree.running.stderr_so_far();
+        let is_reported = stderr.matches("has been overwritten: process ").count() >= 2;
+        is_reported.then_some(()).ok_or(stderr)
     });
     let ended = tree.finish();
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 2, "{}", ended.stderr);
     // Both programs report it. The shell does not.
-    let output_of_case = ended.stderr.matches("has been overwritten: process ").count();
-    assert_eq!(output_of_case, 2, "{}", ended.stderr);
+    let messages = ended.stderr.matches("has been overwritten: process ").count();
+    assert_eq!(messages, 2, "{}", ended.stderr);
 }
 
 #[test]
@@ -387,7 +392,7 @@ fn per_process_budget_is_separate() {
 
 #[test]
 fn forked_child_runs_with_full_inherited_pool() {
-    // Joining the strings reads and writes across page boundaries, so it touches two pages at once.
+    // Joining the strings reads and writes across page boundaries, so one access touches two pages.
     let script = "
 import os, hashlib
 texts = [str(number) * 6 for number in range(800_000)]
@@ -421,7 +426,7 @@ fn process_in_another_pid_namespace_keeps_budget() {
         .status()
         .is_ok_and(|it| it.success())
     {
-        eprintln!("skipped: no name spaces of processes here");
+        eprintln!("skipped: PID namespaces are not available");
         return;
     }
     let script = "
@@ -439,7 +444,7 @@ print([int(line.split()[1]) for line in open('/proc/self/status') if 'RssAnon' i
         unshare.into_iter().chain([python.to_str().unwrap(), "-c", script]).collect();
     let options = ["-q", "--memory", "64M"];
     let ended = Tree::start(Command::new(softswap()), &options, &program).running.finish(LIMIT);
-    ended.expect_success("in another name space");
+    ended.expect_success("the program in another namespace");
     let kib: u64 = ended.stdout_text().trim().parse().unwrap();
     assert!(kib < 80 << 10, "{kib} KiB of 64 MiB");
 }

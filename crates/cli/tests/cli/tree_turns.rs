@@ -1,5 +1,5 @@
-//! Stress tests of process trees with random kills. `SOFTSWAP_TREE_TURNS` is the number of rounds; `make
-//! test-long` uses 1,000.
+//! Stress tests of process trees with random kills. `SOFTSWAP_TREE_TURNS` is the number of rounds;
+//! `make test-long` uses 1,000.
 
 use crate::support::cgroup::MemoryGroup;
 use crate::support::control_client::{stdout_of, wait_for, wait_until};
@@ -34,7 +34,7 @@ fn parent(pid: i32) -> Option<i32> {
 #[test]
 fn tree_with_random_kills_keeps_budget_and_data() {
     const MEMBERS: u64 = 4;
-    // A nursery, its members, two children of each, and the command.
+    // The nursery, its members, two children of each member, and the command.
     const MAX_PROCESSES: u64 = 2 + MEMBERS * 3;
     let group = match MemoryGroup::limited_to(BUDGET_BYTES + (4 << 20) * MAX_PROCESSES) {
         Ok(group) => group,
@@ -67,10 +67,10 @@ fn tree_with_random_kills_keeps_budget_and_data() {
         }
     }
     let ended = tree.finish();
-    ended.expect_ok("a family");
-    assert_eq!(group.oom_kills(), 0, "after {max_kills} kills of ours: {}", ended.stderr);
+    ended.expect_ok("a nursery");
+    assert_eq!(group.oom_kills(), 0, "after {max_kills} kills by the test: {}", ended.stderr);
     assert!(!ended.stderr.contains("overwritten"), "{}", ended.stderr);
-    wait_for("nobody to be left", || group.processes().is_empty().then_some(()));
+    wait_for("all processes have exited", || group.processes().is_empty().then_some(()));
 }
 
 /// Returns the IDs of System V shared memory segments without attachments.
@@ -104,18 +104,23 @@ fn killing_any_process_leaves_nothing() {
         drop(tree.running.finish(LIMIT));
         // If the command was killed, the other processes keep running without it.
         group.processes().into_iter().for_each(kill);
-        wait_for("nobody to be left", || group.processes().is_empty().then_some(()));
+        wait_for("all processes have exited", || group.processes().is_empty().then_some(()));
         let look = Command::new(softswap())
             .args(["stat", &command])
             .env("SOFTSWAP_RUNTIME_DIR", tree.sockets.path())
             .output();
         assert!(!look.unwrap().status.success(), "{command} has ended");
         let sockets = std::fs::read_dir(tree.sockets.path()).unwrap();
-        assert_eq!(sockets.count(), 0, "who looks next removes the sockets of the dead");
+        assert_eq!(
+            sockets.count(),
+            0,
+            "`softswap stat` must remove the sockets of killed processes"
+        );
     }
     assert_eq!(std::fs::read_dir(swap.path()).unwrap().count(), 0, "a swap file has no name");
-    let left: Vec<_> = forgotten_memory().into_iter().filter(|it| !before.contains(it)).collect();
-    assert!(left.is_empty(), "System V memory: {left:?}");
+    let remaining: Vec<_> =
+        forgotten_memory().into_iter().filter(|it| !before.contains(it)).collect();
+    assert!(remaining.is_empty(), "System V memory: {remaining:?}");
 }
 
 #[test]
@@ -128,21 +133,18 @@ fn moving_limit_is_kept_or_reported() {
     tree.wait_until_ready(2);
     let run = tree.pid();
     for turn in 0..turns(4) {
-        let output_of_case = stdout_of(&["ctl", &run, "set", "memory", high]);
-        assert_eq!(output_of_case, format!("memory = {high}\n"));
+        let answer = stdout_of(&["ctl", &run, "set", "memory", high]);
+        assert_eq!(answer, format!("memory = {high}\n"));
         std::thread::sleep(Duration::from_millis(mix64(turn) % 400));
-        let output_of_case = stdout_of(&["ctl", &run, "set", "memory", low]);
-        let is_kept = output_of_case == format!("memory = {low}\n");
-        assert!(
-            is_kept || output_of_case.contains("until processes have evicted more; hog, "),
-            "{output_of_case}"
-        );
-        let stat = wait_until("the limit to be kept", || {
+        let answer = stdout_of(&["ctl", &run, "set", "memory", low]);
+        let is_kept = answer == format!("memory = {low}\n");
+        assert!(is_kept || answer.contains("until processes have evicted more; hog, "), "{answer}");
+        let stat = wait_until("the tree is within the limit", || {
             let stat = tree.try_stat()?;
             let is_kept = bytes(&stat, "granted_bytes") <= bytes(&stat, "budget_bytes");
             if is_kept { Ok(stat) } else { Err(stat.to_string()) }
         });
-        // The hogs compare their data continuously and exit at a difference.
+        // The hogs compare their data continuously and exit if it differs.
         let hogs = processes(&stat).iter().filter(|it| it["name"] == "hog");
         assert_eq!(hogs.count(), 2, "{}", tree.running.stderr_so_far());
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 const MIB: u64 = 1 << 20;
 
-fn beside(report: &crate::support::Report, key: &str) -> u64 {
+fn unmanaged(report: &crate::support::Report, key: &str) -> u64 {
     report.figures["beside"][key].as_u64().unwrap_or_else(|| panic!("{}", report.figures))
 }
 
@@ -16,11 +16,11 @@ fn unmanaged_memory_is_reported() {
     let arguments = ["--only", "mapped", "--mib", "64"];
     let report = Swapped::within("32M").option("-v").run(compiled("beside"), &arguments);
     report.ended.expect_success("beside");
-    assert!(beside(&report, "anonymous_bytes") >= 60 * MIB, "{}", report.figures);
-    assert!(beside(&report, "total_bytes") >= 60 * MIB, "{}", report.figures);
+    assert!(unmanaged(&report, "anonymous_bytes") >= 60 * MIB, "{}", report.figures);
+    assert!(unmanaged(&report, "total_bytes") >= 60 * MIB, "{}", report.figures);
     let stderr = &report.ended.stderr;
     for part in ["  outside    at most ", "outside the budget", "UNMANAGED", "as Go does"] {
-        assert!(stderr.contains(part), "{part:?} is missing: {stderr}");
+        assert!(stderr.contains(part), "{part:?} is missing in: {stderr}");
     }
 }
 
@@ -28,8 +28,8 @@ fn unmanaged_memory_is_reported() {
 fn managed_memory_is_not_reported_as_unmanaged() {
     let report = Swapped::within("64M").run_ok("hog", &["--mib", "100", "--pressure", "80"]);
     // Only the runtime, the C library and the program's own data are unmanaged.
-    assert!(beside(&report, "anonymous_bytes") < 4 * MIB, "{}", report.figures);
-    assert!(beside(&report, "total_bytes") < 16 * MIB, "{}", report.figures);
+    assert!(unmanaged(&report, "anonymous_bytes") < 4 * MIB, "{}", report.figures);
+    assert!(unmanaged(&report, "total_bytes") < 16 * MIB, "{}", report.figures);
 }
 
 /// Bytes of anonymous memory outside the budget, as `stat --json` of a running program shows them.
@@ -47,7 +47,7 @@ fn unmanaged_bytes_while_running(case: &str) -> u64 {
 fn private_memory_is_managed_for_every_kind_of_commit() {
     for case in ["stacks", "zero_device", "by_number", "executable"] {
         let bytes = unmanaged_bytes_while_running(case);
-        assert!(bytes < 16 * MIB, "{case}: {bytes} bytes are not managed");
+        assert!(bytes < 16 * MIB, "{case}: {bytes} bytes are unmanaged");
     }
 }
 
@@ -76,7 +76,7 @@ fn exec_of_static_program_is_reported_unmanaged() {
     std::fs::write(&source, text).expect("a source");
     let built = Command::new("gcc").arg("-static").arg("-o").args([&program, &source]).status();
     if !built.is_ok_and(|status| status.success()) {
-        return eprintln!("skipped: there is no static C library here");
+        return eprintln!("skipped: no static C library is installed");
     }
     let seen = dir.path().join("seen");
     let script = format!("exec {} {}", program.display(), seen.display());
@@ -139,5 +139,5 @@ fn full_area_ends_program_and_counts_written_pages_only() {
     assert!(out <= written + unchanged, "{}", report.figures);
     // The program exits after about 1,500 failed attempts, however long each takes on this machine.
     let tries = report.figure("direct_reclaims");
-    assert!(tries < 10_000, "the end took {tries} tries");
+    assert!(tries < 10_000, "the program made {tries} attempts");
 }

@@ -1,5 +1,5 @@
-//! Invalid values are refused before anything starts, with exit status 2 and a message that states problem,
-//! reason and remedy.
+//! Invalid values are refused before a program starts, with exit status 2 and a message that states
+//! problem, reason and remedy.
 
 use crate::common::{as_unprivileged, bin_dir, run, set_mode, skip, softswap};
 use std::path::Path;
@@ -11,7 +11,7 @@ fn refused(options: &[&str]) -> String {
 
 fn message(command: &mut assert_cmd::Command, status: i32) -> String {
     let output = command.assert().code(status).get_output().clone();
-    assert!(output.stdout.is_empty(), "softswap speaks on stderr only");
+    assert!(output.stdout.is_empty(), "softswap must write to stderr only");
     String::from_utf8(output.stderr).unwrap()
 }
 
@@ -166,7 +166,7 @@ fn read_only_swap_directory_is_rejected() {
         fits.then(|| point.to_string())
     });
     let Some(dir) = read_only else {
-        return skip("nothing is mounted read-only");
+        return skip("no read-only mount is available");
     };
     assert_contains_all(&refused(&["--swap", &dir]), &[&dir, "read-only", "--swap DIR"]);
 }
@@ -203,7 +203,7 @@ fn mounted_device_is_recognised() {
         std::fs::metadata(name).is_ok_and(|meta| meta.file_type().is_block_device())
     });
     let Some(device) = device else {
-        return skip("no block device is mounted here");
+        return skip("no mounted block device is available");
     };
     let text = refused(&["--swap", device]);
     assert_contains_all(&text, &["mounted at", "not changed", "umount"]);

@@ -31,12 +31,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-/// Assumed overshoot of timers if it is not measured.
+/// Overshoot of timed sleeps in ns that is assumed if it is not measured.
 const ASSUMED_OVERSHOOT_NS: u64 = 50_000;
 /// Approximate kernel memory of a small ring.
 const RING_BYTES: usize = 16 << 10;
 /// Approximate size of the engine's stacks, threads and small tables.
-const SMALL_CHANGE_BYTES: usize = 256 << 10;
+const OTHER_FIXED_BYTES: usize = 256 << 10;
 
 /// Failure to start an engine.
 ///
@@ -79,13 +79,13 @@ pub enum StartError {
         /// Number of areas.
         areas: usize,
     },
-    /// No encryption key.
+    /// The encryption key could not be created.
     #[error(transparent)]
     Key(#[from] NoKey),
     /// The recording could not be created.
     #[error("SOFTSWAP_RECORD: cannot record touches ({0}); name a file that does not exist yet")]
     Recording(#[source] io::Error),
-    /// No address space for the engine's tables.
+    /// The address space for the engine's tables could not be reserved.
     #[error("cannot reserve address space for the engine's tables ({0}); raise `ulimit -v`")]
     Tables(#[from] io::Error),
 }
@@ -105,7 +105,7 @@ pub(crate) fn build(
         return Err(StartError::Budget { memory_mib: config.memory_bytes >> 20 });
     }
     let cpus = usable_processors();
-    // Several per CPU, because threads that wait for the disk hold theirs.
+    // Several per CPU: a thread holds its context while it waits for the disk.
     let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
     let pressure = Pressure::shared(cpus, Load::open());
     let shared: Vec<_> =
@@ -140,10 +140,10 @@ fn usable_processors() -> usize {
 /// Returns the sizes of the bounce pools. Each CPU's area holds a few batches of evictions or
 /// readahead. CPUs share areas if those would use too much of the budget.
 fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape {
-    /// All areas together use at most 1/SHARE of the budget, or are one area.
+    /// Divisor: all areas together use at most a 16th of the budget, unless there is only one.
     const SHARE: usize = 16;
     let max_slots = memory_bytes / SHARE / PAGE_SIZE;
-    // Whole segments if possible, which is the length of readahead requests.
+    // A multiple of the longest readahead request if the budget allows it.
     let slots_per_area = match max_slots / bounce::MAX_PAGES {
         16.. => 2 * bounce::MAX_PAGES,
         1.. => bounce::MAX_PAGES,
@@ -168,8 +168,8 @@ fn open_areas(
     let measured = OnceCell::new();
     let polling = |mode: Option<Mode>| {
         let mode = mode.unwrap_or(config.poll);
-        // Measured only if it is needed from the first read on. The assumed value is too large, but
-        // hybrid polling corrects it if it is chosen later.
+        // Measured only if hybrid polling is configured at start. If it is chosen later, it
+        // corrects the assumed value, which is too large.
         let overshoot_ns = match mode {
             Mode::Hybrid => *measured.get_or_init(timer_overshoot_ns),
             _ => ASSUMED_OVERSHOOT_NS,
@@ -181,20 +181,21 @@ fn open_areas(
     Ok(Areas::new(storage, cpus, polling, sealer)?)
 }
 
-/// Returns the place and priority of an area shared by the tree, for forked children.
+/// Returns the priority and the place of an area that the tree shares, for forked children. Returns
+/// `None` for other areas.
 fn shared_place(config: &Config, backing: &Backing) -> Option<(i32, Place)> {
     let Layout::Shared(pages) = &backing.layout else { return None };
     let poll = backing.poll.unwrap_or(config.poll);
     Some((backing.priority, Place::Shared { pages: pages.clone(), poll }))
 }
 
-/// Absolute, because the program may change its directory.
+/// Makes a path absolute, because the program may change its working directory.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// Returns how forked children open areas: at the places of this process's areas, in the same
-/// order.
+/// Returns the places at which forked children open areas: those of this process's areas, in order
+/// of priority.
 fn child_areas(
     config: &Config,
     shared: Vec<(i32, Place)>,
@@ -245,7 +246,7 @@ fn assemble(
         + bounce.fixed_bytes()
         + pool.metadata_bytes()
         + read_ahead_pages.bytes()
-        + SMALL_CHANGE_BYTES;
+        + OTHER_FIXED_BYTES;
     let is_auto = config.pool == PoolLimit::Auto && !config.without.has(Mechanism::Partition);
     let (least, most) = pool_bounds(memory, fixed);
     let partition = Partition::new(is_auto, least, most, memory, usable_processors());

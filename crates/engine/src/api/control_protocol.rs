@@ -6,11 +6,11 @@
 //!   softswap 1 set KEY VALUE            ok, then KEY VALUE as it is now
 //!   softswap 1 sample EVERY [VERSION RUNTIME]
 //!                                       ok, then faults (`fault_samples`)
-//!   softswap 1 touch ADDRESS LENGTH     ok, then touched BYTES: they are in DRAM now
+//!   softswap 1 touch ADDRESS LENGTH     ok, then touched BYTES: the part now in DRAM
 //! ```
 //!
-//! Otherwise the answer is one line: `error` and the problem with the request, or `denied` and the
-//! reason.
+//! If the request fails, the answer is one line: `error` and the problem with the request, or
+//! `denied` and the reason.
 
 use crate::api::engine::Engine;
 use crate::api::live_settings;
@@ -29,7 +29,7 @@ const CLIENT_TIMEOUT: Duration = Duration::from_millis(250);
 pub const MAX_REQUEST_BYTES: usize = 256;
 /// Maximum length of an answer.
 pub const MAX_ANSWER_BYTES: usize = 256 << 10;
-// All counters in decimal, each with a space.
+// Each counter has at most 20 digits and a space. Together they use less than half of an answer.
 const _: () = assert!(STATS_WORDS * 21 < MAX_ANSWER_BYTES / 2);
 
 /// Key of the answer to [`Request::Touch`].
@@ -61,17 +61,17 @@ pub fn parse_number(text: &str) -> Option<usize> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// Facts, settings and counters.
+    /// Properties, settings and counters.
     Stat,
     /// One setting, or all of them.
     Get(Option<&'a str>),
     /// Changes a setting.
     Set(&'a str, &'a str),
-    /// Samples one fault in this many for two seconds (0: none), and returns the samples since the
-    /// last request. With the frames of a Python interpreter, if one is named.
+    /// Samples one fault in this many for two seconds (0: none). Returns the samples since the last
+    /// request, with Python frames if an interpreter is given.
     Sample(u32, Option<Python>),
-    /// Brings in the pages from an address on, for a reader in another process. At most a quarter
-    /// of the budget: the answer has the length.
+    /// Brings in the pages at an address, for a reader in another process. The answer is the length
+    /// brought in, at most a quarter of the budget.
     Touch(usize, usize),
 }
 
@@ -97,10 +97,10 @@ impl Python {
 }
 
 impl<'a> Request<'a> {
-    /// Parses a line without its end.
+    /// Parses a line without its newline.
     ///
     /// # Errors
-    /// The problem with the line.
+    /// A message that describes the problem with the line.
     pub fn parse(line: &'a [u8]) -> Result<Request<'a>, String> {
         let text = std::str::from_utf8(line).unwrap_or("");
         let Some(request) = text.strip_prefix(OPENING) else {
@@ -135,8 +135,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Returns the line to send, with its end. `None` if it could not be parsed: too long, or with
-    /// control characters.
+    /// Returns the line to send, with its newline. Returns `None` if the program could not parse
+    /// it: it is too long or has control characters.
     #[must_use]
     pub fn line(&self) -> Option<String> {
         let request = match self {
@@ -155,7 +155,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Answers one client with the result of `carry_out`, if its user is the socket's owner or root.
+/// Answers one client with the result of `carry_out` if the client runs as `own_uid` or root.
+/// Denies other requests.
 ///
 /// # Errors
 /// If the client does not send its request or read the answer in time.
@@ -165,12 +166,12 @@ pub fn converse(
     carry_out: impl FnOnce(Request<'_>) -> Result<String, String>,
 ) -> io::Result<()> {
     let mut buffer = [0; MAX_REQUEST_BYTES];
-    let asker = client.credentials()?.uid;
+    let client_uid = client.credentials()?.uid;
     let line = client.read_line(&mut buffer, CLIENT_TIMEOUT)?;
-    let answer = if asker == 0 || asker == own_uid {
+    let answer = if client_uid == 0 || client_uid == own_uid {
         answer(line, carry_out)
     } else {
-        denied(&format!("it belongs to uid {own_uid}, and the request came from uid {asker}"))
+        denied(&format!("it belongs to uid {own_uid}, and the request came from uid {client_uid}"))
     };
     client.write_all(answer.as_bytes(), CLIENT_TIMEOUT)
 }
@@ -195,7 +196,7 @@ pub fn answer(
 /// Executes a request to an engine and returns the body of the answer.
 ///
 /// # Errors
-/// The problem with the request.
+/// A message that describes the problem with the request.
 pub fn carry_out(
     engine: &Engine,
     uptime: Duration,
@@ -282,7 +283,7 @@ pub fn pairs(body: &str) -> impl Iterator<Item = (&str, &str)> {
 ///
 /// ```
 /// use softswap_engine::api::control_protocol::Snapshot;
-/// // Without counters of this version there is nothing to show.
+/// // An answer without the counters of this version is rejected.
 /// assert!(Snapshot::parse("uptime_ns 5\nsetting codec lz4\n").is_err());
 /// ```
 #[derive(Debug)]
@@ -296,7 +297,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Parses the body of an answer. Call it once only: the memory of the counters is never freed.
+    /// Parses the body of an answer. Each call leaks the memory of the counters.
     ///
     /// # Errors
     /// If the answer comes from another version of softswap.
@@ -305,7 +306,7 @@ impl Snapshot {
         Snapshot::parse_into(body, words.leak())
     }
 
-    /// Parses the body of an answer, with the counters in `words`, which can be reused.
+    /// Parses the body of an answer and stores the counters in `words`, which can be reused.
     ///
     /// # Errors
     /// If the answer comes from another version of softswap.

@@ -7,8 +7,8 @@
 //!   code 7f3210001230 17 look_up (tab) /home/joe/analysis.py
 //! ```
 //!
-//! Of the stack, only words are sent that are addresses of code or of the stack: those needed for
-//! unwinding. The program's data are not sent.
+//! Only those stack words are sent that are addresses of code or of the stack, because unwinding
+//! needs them. The program's data are not sent.
 
 use crate::api::control_protocol::pairs;
 use crate::base::stats::{TIERS, Tier};
@@ -30,7 +30,7 @@ use std::ops::Range;
 pub struct FaultSample {
     /// Number of faults that it represents, including itself.
     pub faults: u64,
-    /// Previous place of the page.
+    /// Where the page was stored.
     pub tier: Tier,
     /// Kind of access.
     pub toucher: Toucher,
@@ -55,8 +55,8 @@ pub struct FaultSample {
 pub struct PythonFrame {
     /// The address of its code object.
     pub code: u64,
-    /// True if C code called it: a frame of the interpreter's loop belongs to it and to the frames
-    /// that are inside it.
+    /// True if C code called the function. Then one C frame of the interpreter's loop stands for it
+    /// and for the Python functions that it calls.
     pub is_entry: bool,
 }
 
@@ -110,7 +110,7 @@ pub struct FaultSamples {
 }
 
 impl FaultSample {
-    /// Returns the stack word at an address, if it is an address itself.
+    /// Returns the stack word at `address`, or `None` if the sample does not contain it.
     #[must_use]
     pub fn stack_word(&self, address: u64) -> Option<u64> {
         let distance = u16::try_from(address.checked_sub(self.stack)? / 8).ok()?;
@@ -118,7 +118,7 @@ impl FaultSample {
         address.is_multiple_of(8).then_some(self.words[at].1)
     }
 
-    /// Returns the sample's line of the answer, with its end.
+    /// Returns the sample's line of the answer, with its newline.
     #[must_use]
     pub fn line(&self) -> String {
         let FaultSample { faults, tier, toucher, waited_ns, .. } = self;
@@ -183,7 +183,7 @@ fn hexadecimal(text: &str) -> Option<u64> {
 }
 
 impl Block {
-    /// Returns the block's line of the answer, with its end.
+    /// Returns the block's line of the answer, with its newline.
     #[must_use]
     pub fn line(&self) -> String {
         let Range { start, end } = &self.range;
@@ -200,7 +200,7 @@ impl Block {
 }
 
 impl PythonCode {
-    /// A line of the answer, with its end.
+    /// Returns the function's line of the answer, with its newline.
     #[must_use]
     pub fn line(&self) -> String {
         let PythonCode { address, line, name, file } = self;

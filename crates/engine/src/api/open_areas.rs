@@ -37,7 +37,7 @@ pub enum OpenError {
     /// The cluster has no area for this process.
     #[error(transparent)]
     Cluster(#[from] NoArea),
-    /// The device below a raw swap file cannot be opened here.
+    /// This process cannot open the device below a raw swap file.
     #[error(
         "the swap area {} is written through its device, which this process cannot use: {cause}; \
          leave out `raw`, or give a directory with --swap, too", path.display()
@@ -50,14 +50,14 @@ pub enum OpenError {
     },
     /// The blocks of a raw swap file are not the proven ones.
     #[error(
-        "the file system has moved blocks of the swap area {}, so it is not used any more: find \
-         out what changed the file, and start anew", path.display()
+        "the file system has moved blocks of the swap area {}, so softswap does not use it \
+         any more; find out what changed the file, and start the program again", path.display()
     )]
     Moved {
         /// The swap file.
         path: PathBuf,
     },
-    /// The area shared by the tree cannot be reached.
+    /// This process cannot open the area that its tree shares.
     #[error(
         "this process cannot open the swap area {} of its tree: a parent process has closed \
          descriptors that it did not open, or the area was overwritten; start the program without \
@@ -116,8 +116,9 @@ pub fn open<'s>(
     })
 }
 
-/// Returns the discard mode of a named area: none for a file, which would get holes and could not
-/// be used again. The blocks of a raw file are discarded on its device and stay the file's.
+/// Returns the discard mode of a named area. A swap file is never discarded, because a file with
+/// holes cannot be used as one again. Blocks of a raw file are discarded on its device and stay
+/// allocated to the file.
 #[must_use]
 pub fn discard_of(area: &Activated, is_raw: bool, asked: Discard) -> Discard {
     if area.is_device || is_raw { asked } else { Discard::None }
@@ -129,12 +130,12 @@ fn pages_of(header: &Header) -> FixedPages {
     raw::pages_of(header, &[whole])
 }
 
-/// Returns the pages and table of a shared area, given by an inherited file; `None` if the
-/// descriptor was reused, or the area has changed.
+/// Returns the pages and the table of a shared area, given its inherited file. Returns `None` if
+/// the descriptor was reused or the area has changed.
 fn shared_pages(file: &SwapFile, number: i32, tables: &ClusterTables) -> Option<SharedPages> {
     let pages = Arc::new(pages_of(&read_header(file)?));
     let table = tables.table(shared_area(file, pages.pages))?;
-    // Programs after exec, and started processes, use it, too.
+    // Keep the descriptor open for programs after exec and for child processes.
     own_descriptors::keep(number);
     let (mark, file, raw) = (MARK_OF_TREE, None, None);
     Some(SharedPages { pages, table, mark, file, inherited: number, raw })
@@ -162,9 +163,9 @@ fn shared(
     Some(Backing { device, layout, priority: 0, discard: spec.discard, poll: None })
 }
 
-/// Opens a shared raw area: the device below an inherited file, with the blocks of the file, which
-/// must be the proven ones. The tree inherits the file only, so each process needs the right to
-/// open the device.
+/// Opens a shared raw area: the device below an inherited file. The blocks of the file must be the
+/// proven ones. The tree inherits only the file, so each process needs permission to open the
+/// device.
 fn raw(
     spec: &AreaSpec,
     file: Arc<SwapFile>,

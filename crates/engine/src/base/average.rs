@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Moves `average` by 1/`of` of the difference towards `seen`. Concurrent updates may be lost.
+/// Moves `average` towards `seen` by 1/`of` of their difference. Concurrent updates may be lost.
 pub(crate) fn follow(average: &AtomicU64, seen: u64, of: u64) {
     let before = average.load(Relaxed);
     average.store(before - before / of + seen / of, Relaxed);

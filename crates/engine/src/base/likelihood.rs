@@ -19,7 +19,7 @@ pub(crate) fn likelihood(estimate: &AtomicU32) -> u32 {
 
 /// Counts one decision. Returns true once in `every` calls, when the estimate should be tested.
 pub(crate) fn is_probe(estimate: &AtomicU32, every: u32) -> bool {
-    debug_assert!(every.is_power_of_two(), "the count goes round");
+    debug_assert!(every.is_power_of_two(), "the count wraps around");
     let skipped = estimate.fetch_add(1 << LIKELY_BITS, Relaxed) >> LIKELY_BITS;
     skipped % every == every - 1
 }

@@ -86,7 +86,7 @@ pub struct Selector(AtomicU8);
 
 const NONE: u8 = 0;
 const LZ4: u8 = 1;
-/// Plus one for each level above the first.
+/// Code of the lowest zstd level. Those of higher levels follow.
 const ZSTD: u8 = 2;
 const AUTO: u8 = u8::MAX;
 

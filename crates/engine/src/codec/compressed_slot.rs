@@ -1,5 +1,5 @@
-//! Packed slots: several compressed pages in one page of the swap area, in the pool's format. This
-//! saves writes and slots.
+//! Compressed slots: several compressed pages in one page of the swap area, in the pool's format.
+//! This saves writes and slots.
 //!
 //! ```text
 //!  byte 0-1          how many parts there are, little-endian
@@ -25,20 +25,20 @@ pub(crate) const MAX_PART_BYTES: usize = PAGE_BYTES - COUNT_BYTES - ENTRY_BYTES;
 
 const _: () = assert!(MAX_PART_BYTES <= LENGTH_MASK as usize);
 
-/// The page is not a packed slot, or it has no such part.
+/// The page is not a compressed slot, or has no such part.
 ///
 /// ```
 /// use softswap_engine::codec::compressed_slot::part;
 /// let error = part(&[0; 4096], 3).unwrap_err();
-/// assert_eq!(error.to_string(), "a packed page has no part 3");
+/// assert_eq!(error.to_string(), "the slot has no part 3");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a packed page has no part {part}")]
+#[error("the slot has no part {part}")]
 pub struct NoPart {
     pub(crate) part: usize,
 }
 
-/// Fill state of a page that is being packed.
+/// Fill level of a slot to which parts are added.
 ///
 /// ```
 /// use softswap_engine::codec::compressed_slot::{SlotPacker, part};

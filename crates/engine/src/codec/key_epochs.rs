@@ -46,7 +46,7 @@ pub(super) fn key(root: &Node, epoch: u32) -> Zeroizing<Node> {
     leaf(root, 0, epoch)
 }
 
-/// Nodes that give the keys of the epochs up to one.
+/// Nodes from which the keys of all epochs up to `epoch` derive.
 pub(super) struct Cover {
     epoch: u32,
     /// The left sibling at each level where the path to `epoch` turns right.

@@ -1,6 +1,6 @@
 //! Page compression. Page-out compresses a page that is not same-filled; page-in decompresses it
-//! into the frame to install. The compressed bytes are one bare LZ4 block or one zstd frame. Their
-//! owner stores the codec's tag, the length and the position.
+//! into the frame to install. The compressed bytes are one bare LZ4 block or one zstd frame. The
+//! pool or the compressed slot stores the codec's tag, the length and the position.
 //!
 //! All working memory is in the caller's [`Scratch`], because page-out and page-in may run in a
 //! signal handler.
@@ -175,7 +175,7 @@ impl Scratch {
     }
 }
 
-/// Why compressed bytes could not be decompressed to a page. No error is transient.
+/// Failure to decompress a page. No failure is transient.
 ///
 /// ```
 /// use softswap_engine::codec::{Codec, CodecError, Scratch, decompress};
@@ -185,28 +185,28 @@ impl Scratch {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CodecError {
-    /// Other codec, damaged data, or more than a page.
-    #[error("packed page of {packed_bytes} bytes is corrupt")]
+    /// The bytes are damaged, belong to another codec, or decompress to more than a page.
+    #[error("compressed page of {packed_bytes} bytes is corrupt")]
     Corrupt {
         /// Length of the compressed bytes.
         packed_bytes: usize,
     },
-    /// Well-formed, but shorter than a page.
-    #[error("packed page holds {bytes} bytes instead of {PAGE_BYTES}")]
+    /// The bytes are well-formed, but decompress to less than a page.
+    #[error("compressed page holds {bytes} bytes instead of {PAGE_BYTES}")]
     WrongLength {
         /// Number of bytes decompressed.
         bytes: usize,
     },
     /// Unknown codec tag.
-    #[error("packed page has the unknown tag {tag}")]
+    #[error("compressed page has the unknown tag {tag}")]
     UnknownTag {
         /// The tag.
         tag: u8,
     },
 }
 
-/// Compresses `page` to the start of `out` and returns the compressed length. If `out` is too
-/// short, returns `None` and leaves arbitrary content in `out`.
+/// Compresses `page` to the start of `out` and returns the compressed length. Returns `None` if
+/// `out` is too short; its content is arbitrary then.
 pub fn compress(
     packer: Packer,
     page: &[u8; PAGE_BYTES],

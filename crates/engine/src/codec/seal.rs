@@ -7,7 +7,7 @@
 //!
 //! An encrypting [`Sealer`] uses AES-256 in Galois/counter mode, with slot and generation as the
 //! nonce. No nonce is used twice: the generation rises each time the slot is allocated, a slot
-//! whose generation cannot rise is retired, and the owner of a slot seals one page for it.
+//! whose generation cannot rise is retired, and a slot is sealed once per allocation.
 //!
 //! The areas that a process opens together have a key for each *epoch* ([`key_epochs`]). A fork
 //! begins the next epoch. Only the process that opened the areas holds the root of all keys. A
@@ -35,12 +35,12 @@ const EXPANDED_KEYS: usize = 4;
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot make the key that encrypts the swap areas ({0}); --no-encrypt writes them \
-     unencrypted, readable for every user who can read them"
+    "cannot make the key that encrypts the swap areas ({0}); with --no-encrypt they \
+     are unencrypted, and every user who can read them can read the program's data"
 )]
 pub struct NoKey(#[from] io::Error);
 
-/// Data kept in DRAM for a page that left it.
+/// Data that DRAM holds for a page in the swap area.
 ///
 /// ```
 /// use softswap_engine::codec::seal::{Seal, Sealer};
@@ -74,7 +74,7 @@ pub enum Seal {
 /// assert_eq!(page, [7; 4096]);
 /// ```
 pub struct Sealer {
-    /// `None`: pages get a checksum only.
+    /// Keys of an encrypting sealer. `None` if pages get only a checksum.
     keys: Option<Keys>,
 }
 
@@ -243,7 +243,7 @@ impl Sealer {
                 wipe_registers();
                 opened == Some(true)
             }
-            // A sealer with keys accepts no checksum: it proves nothing.
+            // A sealer with keys rejects a checksum, because it can be computed without a key.
             _ => false,
         }
     }
@@ -300,7 +300,7 @@ mod tests {
                 let mut copy = stored.clone();
                 copy[bit / 8] ^= 1 << (bit % 8);
                 assert!(!sealer.open(7, 1, &mut copy, seal), "bit {bit}");
-                assert!(copy != page(), "bit {bit}: what was refused is there");
+                assert!(copy != page(), "bit {bit}: the rejected page was decrypted");
             }
             let mut copy = stored;
             assert!(sealer.open(7, 1, &mut copy, seal));

@@ -11,7 +11,7 @@ use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::{current_cpu, now_ns};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Wait for a buffer after which a message is printed.
+/// Duration of a wait for a buffer after which a message is printed, in ns.
 const LONG_WAIT_NS: u64 = 100_000_000;
 
 /// Margin for tables and transient buffers allocated between the check for a slab and its use.
@@ -32,7 +32,7 @@ impl Drop for BudgetReservation<'_> {
 }
 
 impl Core {
-    /// Returns the bytes charged to the budget outside pages and the fixed part.
+    /// Returns the number of bytes charged to the budget outside pages and the fixed part.
     #[must_use]
     pub(crate) fn other_bytes(&self) -> usize {
         self.stores.used_bytes() + self.metadata_bytes() + HEAP.taken_bytes()
@@ -69,7 +69,8 @@ impl Core {
         has_space
     }
 
-    /// Extends a shared budget. Returns true if the limit rose.
+    /// Requests more memory for this process's share of a shared budget. Returns true if the limit
+    /// rose.
     pub(crate) fn grow_budget(&self) -> bool {
         let raise = |bytes: usize| self.memory.budget.raise_to(bytes);
         self.background.more.get().is_some_and(|more| more(&raise))
@@ -102,12 +103,12 @@ impl Core {
     fn reserve(&self, bytes: usize, spare_bytes: usize) -> Option<BudgetReservation<'_>> {
         let claimed_bytes = &self.memory.claimed_bytes;
         claimed_bytes.fetch_add(bytes, Ordering::AcqRel);
-        let room = BudgetReservation { bytes, claimed_bytes };
-        // Load the reservations before the use: memory whose reservation is gone is counted as used
-        // already.
+        let reservation = BudgetReservation { bytes, claimed_bytes };
+        // Load the reservations before the use: memory whose reservation was released is already
+        // counted as used.
         let claimed = claimed_bytes.load(Ordering::Acquire);
         let used = claimed + self.used_bytes();
-        (used + spare_bytes <= self.memory.budget.limit_bytes()).then_some(room)
+        (used + spare_bytes <= self.memory.budget.limit_bytes()).then_some(reservation)
     }
 
     /// Keeps a page that was evicted to a slot on the standby list, if that pays. `fill` writes its
@@ -126,17 +127,17 @@ impl Core {
         {
             return;
         }
-        let mut room = None;
+        let mut reservation = None;
         let has_space = || {
-            // May use at most one slab's worth of the reserve, which belongs to reclaim.
-            room = self.reserve(PAGE_SIZE, self.memory.budget.reserve_bytes() - SLAB_BYTES);
-            room.is_some()
+            // May use at most one slab's worth of the reserve, which is for reclaim.
+            reservation = self.reserve(PAGE_SIZE, self.memory.budget.reserve_bytes() - SLAB_BYTES);
+            reservation.is_some()
         };
         standby.keep((slot, self.stores.areas.generation(slot)), has_space, fill);
     }
 
-    /// Returns a buffer of `pages` pages from the pools, or a transient one if they are empty and
-    /// the budget has space.
+    /// Returns a buffer of `pages` pages from the pools. If they are empty, returns a transient one
+    /// if the budget has space, else `None`.
     #[must_use]
     pub(crate) fn buffer(&self, pages: usize) -> Option<Buffer<'_>> {
         let bounce = &self.stores.bounce;
@@ -146,8 +147,8 @@ impl Core {
         })
     }
 
-    /// As [`Core::buffer`], but waits until another thread's write completes. The caller must not
-    /// hold a buffer.
+    /// Returns a buffer of `pages` pages. If there is none, waits until another thread's write
+    /// completes. The caller must not hold a buffer.
     #[must_use]
     pub(crate) fn wait_for_buffer(&self, pages: usize) -> Buffer<'_> {
         let mut since = None;

@@ -14,7 +14,7 @@ pub(crate) fn die(stats: Stats, why: &str) -> ! {
     stats.set(Counter::StopReason, StopReason::InternalError as u64);
     write_stderr(b"softswap: internal error: ");
     write_stderr(why.as_bytes());
-    write_stderr(b"; stopping the program rather than losing data\n");
+    write_stderr(b"; the program is stopped to protect its data; please report this\n");
     std::process::abort()
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn die(stats: Stats, why: &str) -> ! {
 /// ```
 #[derive(Debug, thiserror::Error)]
 pub enum FaultError {
-    /// The address does not belong to the program.
+    /// The program has mapped nothing at the address.
     #[error("the address is not mapped")]
     NotMapped,
     /// The address belongs to an unmanaged mapping of the program, which must handle the fault
@@ -40,8 +40,8 @@ pub enum FaultError {
     Read(#[from] IoError),
     /// The data read does not match its seal.
     #[error(
-        "the swap area returned wrong data for slot {slot} (it does not match its seal); the \
-         device or file system returned other data than softswap wrote: check it, and use another"
+        "the swap area returned wrong data for slot {slot} (it does not match its seal): the \
+         device or file system returned other data than softswap wrote; check or replace the device"
     )]
     Corrupt {
         /// The slot.
@@ -53,10 +53,10 @@ pub enum FaultError {
     /// No memory could be freed.
     #[error("{0}")]
     Exhausted(#[from] Exhausted),
-    /// The kernel refused to map it.
-    #[error("the kernel refused to map a page ({0}); is a memory limit below --memory in force?")]
+    /// The kernel refused to map the page.
+    #[error("the kernel refused to map a page ({0}); raise memory limits that are below --memory")]
     Install(io::Error),
-    /// A page in memory was dropped without the engine's involvement.
+    /// The kernel no longer has a resident page that the engine did not discard.
     #[error(
         "the program dropped a managed page in a way that softswap cannot detect (by a system \
          call of its own?); please report this"
@@ -93,7 +93,7 @@ impl FaultError {
 /// use softswap_engine::codec::CodecError;
 /// use softswap_engine::core::errors::UnpackError;
 /// let error = UnpackError::from(CodecError::UnknownTag { tag: 3 });
-/// assert!(error.to_string().starts_with("cannot be decompressed (packed page has the unknown"));
+/// assert!(error.to_string().starts_with("cannot be decompressed (compressed page has"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnpackError {
@@ -101,10 +101,10 @@ pub enum UnpackError {
     #[error("in memory does not match its checksum ({0}): memory was overwritten")]
     Damaged(#[from] Damaged),
     /// The slot's seal matches, but the part does not exist.
-    #[error("in the swap area was not found ({0}): a bug in softswap")]
+    #[error("in the swap area was not found ({0}): a bug in softswap; please report it")]
     NoPart(#[from] NoPart),
     /// The stored data is intact, but does not decompress to a page.
-    #[error("cannot be decompressed ({0}): a bug in softswap")]
+    #[error("cannot be decompressed ({0}): a bug in softswap; please report it")]
     Codec(#[from] CodecError),
 }
 
@@ -128,7 +128,7 @@ pub enum Exhausted {
         pages_mib: usize,
     },
     /// The wait was interrupted: the thread must take a signal first.
-    #[error("a signal is waiting")]
+    #[error("a signal is pending")]
     Signal,
 }
 

@@ -18,7 +18,7 @@ use std::io;
 
 /// A page evicted now is this many times as likely to be touched soon as the oldest pages in the
 /// pool. Smaller values slow down programs that have hot and cold pages.
-const NEWCOMERS: f64 = 8.0;
+const RECENT_TO_OLD_LIKELIHOOD: f64 = 8.0;
 
 /// Summary of an evicted batch.
 #[derive(Debug, Clone, Copy, Default)]
@@ -127,8 +127,8 @@ impl Policies {
         }
     }
 
-    /// Records that a page refaulted in a stream, with the pool's limit. Must be called before the
-    /// page's age is decided.
+    /// Records that a page refaulted in a stream. `limit_bytes` is the pool's limit. Must be called
+    /// before the page's age is decided.
     pub fn note_streamed(&self, page: PageNo, place: Place, limit_bytes: usize) {
         let was_held = match (place, self.clock.distance(page)) {
             (Place::Pool { .. }, _) => true,
@@ -146,10 +146,10 @@ impl Policies {
         }
     }
 
-    /// Returns true if a page should be evicted to the disk, if that is writable, without being
-    /// offered to the pool. Either its chunk refaults in streams, or the pool is nearly full and
-    /// the page would only displace another one that is as likely to be touched. The latter
-    /// requires plenty of slots, because an uncompressed page uses a whole one.
+    /// Returns true if a page should be evicted to the disk, if that is writable, without trying
+    /// the pool. Either its chunk refaults in streams, or the pool is nearly full and its pages are
+    /// touched too rarely to pay for compression. The second case requires plenty of free slots,
+    /// because an uncompressed page uses a whole one.
     pub fn bypasses_pool(
         &self,
         page: PageNo,
@@ -171,7 +171,7 @@ impl Policies {
         let (pool_ns, disk_ns) = self.partition.costs().faults_ns();
         let spared_ns = disk_ns.saturating_sub(pool_ns) as f64;
         let share_held = self.partition.write_back_rate().share_held();
-        NEWCOMERS * share_held * spared_ns
+        RECENT_TO_OLD_LIKELIHOOD * share_held * spared_ns
             >= self.admission.pack_ns() as f64
                 + (1.0 - share_held) * self.partition.costs().write_back_ns() as f64
     }
@@ -186,8 +186,8 @@ impl Policies {
         self.clock.age_of_refault(page, resident)
     }
 
-    /// Returns the age of a page that comes in with another one. A page of a stream will be
-    /// touched. Other pages may not be, so they are evicted first.
+    /// Returns the age of a page that is read ahead. A page of a stream will be touched. Other
+    /// pages may not be, so they are evicted first.
     #[must_use]
     pub fn age_of_read_ahead(&self, page: PageNo, is_stream: bool, resident: usize) -> u8 {
         if !is_stream {
@@ -196,16 +196,16 @@ impl Policies {
         self.clock.age_of_refault(page, resident)
     }
 
-    /// Returns the number of the clock's visits in which an incompressible page is considered for
-    /// eviction once ([`IncompressibleBias::times`]).
+    /// Returns N: the clock considers an incompressible page for eviction in one of N visits
+    /// ([`IncompressibleBias::times`]).
     #[must_use]
     pub fn visits_per_incompressible(&self) -> u64 {
         if self.has(Mechanism::IncompressibleBias) { self.incompressible_bias.times() } else { 1 }
     }
 
-    /// Returns how much of the stored copy to keep after a swap-in for reading. `has_space_left`
-    /// allows copies. If `is_touched`, the page's age was decided already, so it is known if it
-    /// refaults early; otherwise both kinds must be promising.
+    /// Decides if a page keeps its stored copy after a swap-in for reading. `has_space_left` allows
+    /// copies. If `is_touched`, the page's age was decided already, so it is known if the page
+    /// refaults early. Otherwise the page must be rarely written in both cases.
     #[must_use]
     pub fn keep_copy(
         &self,
@@ -262,7 +262,7 @@ impl Policies {
         self.codec.get() != Choice::Fixed(None)
     }
 
-    /// Returns the codec to use if `packer` has no working memory, if any.
+    /// Returns the codec to use if the working memory of `packer` does not fit into the budget.
     #[must_use]
     pub(crate) fn without_memory(&self, packer: Packer) -> Option<Packer> {
         (self.codec.get() == Choice::Auto && packer != Packer::Lz4).then_some(Packer::Lz4)
@@ -320,11 +320,11 @@ mod tests {
             policies.bypasses_pool(PAGE, || slots_are_plenty, || pool(used_percent))
         };
         assert!(passes(1, 95, true));
-        assert!(!passes(1, 50, true), "there is room");
-        assert!(!passes(1, 95, false), "each takes a whole slot");
-        assert!(!passes(80, 95, true), "most are touched there");
+        assert!(!passes(1, 50, true), "the pool has free space");
+        assert!(!passes(1, 95, false), "few slots are free");
+        assert!(!passes(80, 95, true), "most pages are touched in the pool");
         let policies = policies();
-        assert!(!policies.bypasses_pool(PAGE, || true, || pool(95)), "nothing is known yet");
+        assert!(!policies.bypasses_pool(PAGE, || true, || pool(95)), "nothing was measured yet");
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn bypassed_compressible_pages_enlarge_the_pool() {
-        let back = |is_incompressible| {
+        let share_after_refault = |is_incompressible| {
             let policies = policies();
             policies.clock.note_eviction(PAGE);
             (0..100).for_each(|page| policies.clock.note_eviction(1000 + page));
@@ -348,6 +348,6 @@ mod tests {
             policies.note_return(PAGE, place, || pool(95));
             policies.partition.write_back_rate().refault_share()
         };
-        assert!(back(false) > back(true));
+        assert!(share_after_refault(false) > share_after_refault(true));
     }
 }

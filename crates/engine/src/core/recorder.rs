@@ -45,7 +45,7 @@ pub enum Event {
         /// CPU time in ns.
         cpu_ns: u64,
     },
-    /// The page was evicted. Sizes are those of a page if it is incompressible.
+    /// The page was evicted. If it is incompressible, both sizes are that of a page.
     Left {
         /// The page.
         page: PageNo,
@@ -128,7 +128,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Creates a new file, replacing an earlier recording. Fails if the file holds something else.
+    /// Creates a new file, or replaces an earlier recording. Fails if the file has other content.
     pub(crate) fn create(path: &Path) -> io::Result<Recorder> {
         let words = shared::map_new_file(path, WORDS, MAGIC)?;
         words[0].store(MAGIC, Relaxed);
@@ -228,16 +228,19 @@ mod tests {
         Recorder::create(&path).unwrap().stop();
         earlier.filled(1);
         let words = std::fs::read(&path).unwrap();
-        assert!(words.starts_with(b"softrec2") && words[8..24] == [0; 16], "it begins again");
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+        assert!(
+            words.starts_with(b"softrec2") && words[8..24] == [0; 16],
+            "the new recording is empty"
+        );
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file remains");
         let pipe = dir.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        assert!(Recorder::create(&pipe).is_err(), "nor is it waited for the pipe's other end");
+        assert!(Recorder::create(&pipe).is_err(), "fails without waiting for a reader");
         for content in ["", "short", "root:x:0:0:root:/root:/bin/sh\n"] {
             std::fs::write(&path, content).unwrap();
             let refused = Recorder::create(&path).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
-            assert_eq!(std::fs::read_to_string(&path).unwrap(), content, "left as it was");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), content, "the file is unchanged");
         }
     }
 }

@@ -14,10 +14,10 @@ use std::sync::PoisonError;
 
 /// Minimum of the budget that must remain for pages.
 const MIN_PAGES_BYTES: usize = 2 << 20;
-/// Minimum that an adaptive pool leaves for pages and tables.
-const MIN_BESIDE_POOL_BYTES: usize = 4 << 20;
+/// Minimum that an adaptive pool leaves for pages and tables, in bytes.
+const MIN_OUTSIDE_POOL_BYTES: usize = 4 << 20;
 
-/// Minimum pool of a small budget, up to a tenth of it.
+/// Minimum limit of an adaptive pool, unless that exceeds a tenth of the budget.
 const MIN_POOL_BYTES: usize = 8 * SLAB_BYTES;
 
 /// Returns the bounds of an adaptive pool limit. `fixed_bytes` of the budget are used from the
@@ -26,8 +26,8 @@ pub(crate) fn pool_bounds(budget_bytes: usize, fixed_bytes: usize) -> (usize, us
     let least = PoolLimit::MIN.bytes_of(budget_bytes);
     let least = least.max(MIN_POOL_BYTES.min(budget_bytes / 10));
     let most = PoolLimit::LARGEST.bytes_of(budget_bytes);
-    // Pages in use must fit regardless of the gain.
-    let most = most.min(budget_bytes.saturating_sub(fixed_bytes + MIN_BESIDE_POOL_BYTES));
+    // The pages in use must fit, however much a larger pool would gain.
+    let most = most.min(budget_bytes.saturating_sub(fixed_bytes + MIN_OUTSIDE_POOL_BYTES));
     // A limit is a multiple of the slab size.
     let whole = |bytes: usize| bytes / SLAB_BYTES * SLAB_BYTES;
     (whole(least), whole(most.max(least)))
@@ -60,9 +60,9 @@ impl Core {
         Ok(())
     }
 
-    /// Raises the pool's limit to its maximum if nothing can be written, because pages have no
-    /// other place. In a forked child that can never write, the maximum is the whole budget without
-    /// pages and tables. Returns false if the limit is there already or does not adapt.
+    /// Raises the pool's limit to its maximum. Called if nothing can be written, because pages have
+    /// no other place then. In a forked child that can never write, the maximum is the whole budget
+    /// without pages and tables. Returns false if the limit is at its maximum or does not adapt.
     pub(crate) fn widen_pool(&self) -> bool {
         let (budget, pool) = (&self.memory.budget, &self.stores.pool);
         let left = || {
@@ -77,8 +77,8 @@ impl Core {
         pool.limit_bytes() > before_bytes
     }
 
-    /// Adapts all sizes to the target budget, if they are not yet. Must not be called in a fault:
-    /// it waits for moves of the pool's limit.
+    /// Adapts all sizes to the target budget. Must not be called in a fault: it waits for changes
+    /// of the pool's limit.
     pub(crate) fn follow_budget(&self) {
         let (budget, stores, policies) = (&self.memory.budget, &self.stores, &self.policies);
         // The later of two concurrent changes wins. The caller holds a context or locks moves of
@@ -112,6 +112,6 @@ mod tests {
         let (least, most) = pool_bounds(8 << 20, 3 << 20);
         assert!(least < most && most <= 1 << 20, "{least} {most}");
         let (least, most) = pool_bounds(8 << 20, 6 << 20);
-        assert_eq!(least, most, "what is asked for at least is had");
+        assert_eq!(least, most, "the minimum wins if it exceeds the maximum");
     }
 }

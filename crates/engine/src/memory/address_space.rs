@@ -31,10 +31,11 @@ const GROUP_CHUNKS: u64 = 512;
 const GROUP_PAGES: u64 = GROUP_CHUNKS * CHUNK_PAGES;
 /// Maximum number of pages by which a search start is randomised (256 GiB).
 const MAX_SCATTER: u64 = 1 << 26;
-/// Room after a mapping, as a multiple of its size.
+/// Pages of room after a mapping, as a multiple of its size.
 const GROWTH_FACTOR: u64 = 7;
-/// Bounds of the room, as fractions of the window (of 1 TiB: 1 GiB and 64 GiB).
+/// Divisor: the room is at least 1/1024 of the window (1 GiB of 1 TiB).
 const MIN_GROWTH_SHARE: u64 = 1024;
+/// Divisor: the room is at most 1/16 of the window (64 GiB of 1 TiB).
 const MAX_GROWTH_SHARE: u64 = 16;
 
 /// The program's address space within the window.
@@ -51,7 +52,7 @@ pub struct AddressSpace {
     pages: u64,
     mapped: &'static [AtomicU64],
     chunks: &'static [AtomicU32],
-    /// Per group: TOUCHED if any of its chunks was touched, and WHOLE.
+    /// Per group: TOUCHED if any of its chunks was touched. WHOLE if all of its pages are mapped.
     groups: &'static [AtomicU32],
     touched_chunks: AtomicUsize,
     /// Page after the highest page ever mapped.
@@ -72,8 +73,9 @@ pub struct Layout {
     /// Ranges sealed by `mseal`. They are not sealed in the kernel, which would prevent reclaim of
     /// their pages.
     sealed: RangeSet<PageNo>,
-    /// Ranges that forked children do not get, and ranges that they get zeroed.
+    /// Ranges that are not mapped in forked children.
     withheld: RangeSet<PageNo>,
+    /// Ranges that read as zeroes in forked children.
     wiped: RangeSet<PageNo>,
 }
 
@@ -152,8 +154,8 @@ impl AddressSpace {
         self.groups[(page / GROUP_PAGES) as usize].load(Ordering::SeqCst) & WHOLE != 0
     }
 
-    /// Iterates over the bitmap words of a range: index, the range's bits, mapped bits. A whole
-    /// group yields only its first word.
+    /// Iterates over the bitmap words of a range: index, the range's bits, mapped bits. A
+    /// group with WHOLE set yields only its first word.
     fn words(&self, range: &Range<PageNo>) -> impl Iterator<Item = (usize, u64, u64)> + use<'_> {
         let (mut page, end) = (range.start, range.end);
         std::iter::from_fn(move || {
@@ -281,7 +283,7 @@ impl AddressSpace {
         end
     }
 
-    /// Must be called with the layout locked.
+    /// Maps or unmaps a range. The caller holds the layout lock.
     fn set_mapped(&self, range: &Range<PageNo>, on: bool) {
         let mut changed = 0;
         let mut page = range.start;

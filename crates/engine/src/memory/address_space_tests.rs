@@ -46,8 +46,10 @@ fn place_of(
     match *step {
         Step::Map(align, count) => {
             let found = space.find(layout, count, align)?;
-            let beside = layout.find_outside_growth_gaps(&(0..PAGES), count, align).is_some();
-            assert!(found.start % align == 0 && !(beside && layout.growth_gaps.overlaps(&found)));
+            let outside_gaps = layout.find_outside_growth_gaps(&(0..PAGES), count, align).is_some();
+            assert!(
+                found.start % align == 0 && !(outside_gaps && layout.growth_gaps.overlaps(&found))
+            );
             Some((found, 0..0))
         }
         Step::MapGrowable(count) => {
@@ -85,7 +87,7 @@ proptest! {
                 space.add(&mut layout, range);
                 layout.set_growth_gap(room);
             } else if let Step::Map(1, count) = step {
-                prop_assert!(max_free(&model) < count as usize, "{step:?} has a place");
+                prop_assert!(max_free(&model) < count as usize, "{step:?}: a gap is large enough");
             }
             check_growth_gaps(&layout)?;
         }
@@ -167,7 +169,10 @@ fn growth_gaps_are_used_when_space_is_exhausted() {
     let mut growth_gaps: Vec<_> = (0..2000).map(|_| map_growable(&space, 512).1).collect();
     assert!(growth_gaps.split_off(512).iter().all(|room| room.end - room.start > GIB / 10));
     let layout = space.lock();
-    assert!(space.find(&layout, WINDOW / 2, 1).unwrap().start == 0, "nothing below is room");
+    assert!(
+        space.find(&layout, WINDOW / 2, 1).unwrap().start == 0,
+        "the lower half has no growth gaps"
+    );
     assert!(space.find(&layout, WINDOW / 2 + 1, 1).is_none());
 }
 

@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 /// Watermarks and the count of pages in DRAM.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// The current limit, and the limit to reach by reclaim.
+    /// The current limit.
     limit_bytes: AtomicUsize,
+    /// The limit to reach by reclaim.
     target_bytes: AtomicUsize,
     /// The limit before the current change.
     before_bytes: AtomicUsize,
@@ -23,18 +24,19 @@ pub(crate) struct Budget {
     pages: AtomicUsize,
     /// The part of `pages` that reclaim has unmapped and not yet stored.
     unstored: AtomicUsize,
-    /// Pages shared with the parent of a forked child and charged to the parent: the current number
-    /// and the number at fork.
+    /// Pages that a forked child shares with its parent, and that are charged to the parent.
     inherited: AtomicUsize,
+    /// The value of `inherited` at the fork.
     inherited_at_fork: AtomicUsize,
-    /// Time of the fork, and pages added since.
+    /// Time of the fork.
     forked_at_ns: AtomicU64,
+    /// Pages added since the fork.
     added: AtomicUsize,
 }
 
-/// A child that adds more than this many pages, or any page later than this after the fork, is not
-/// about to call exec.
+/// A forked child that adds more pages than this is not about to call exec.
 const EXEC_PAGES: usize = 64;
+/// Nor is one that adds a page later than this after the fork.
 const EXEC_DELAY_NS: u64 = 10_000_000;
 
 impl Budget {
@@ -69,7 +71,8 @@ impl Budget {
 
     /// Changes the limit: a higher one applies at once, a lower one as in [`Budget::follow`].
     pub(crate) fn move_to(&self, target_bytes: usize) {
-        // A limit that was not reached yet is not one to return to.
+        // During a lowering, keep the limit before it: only a limit that was reached can be
+        // restored.
         if !self.is_moving() {
             self.before_bytes.store(self.limit_bytes(), Relaxed);
         }
@@ -105,21 +108,21 @@ impl Budget {
             // A concurrent raise may have made the limit lower than needed.
             (limit != target).then(|| needed.min(limit).max(target))
         };
-        // Fails if there is nothing to do.
+        // `Err` means that the limit equals the target.
         let _ = self.limit_bytes.fetch_update(Relaxed, Relaxed, next);
     }
 
-    /// Abandons a lowering and restores the previous limit. Returns false if the limit is not being
-    /// lowered. Concurrent calls of this function or of [`Budget::move_to`] are not undone.
+    /// Cancels a lowering and restores the previous limit. Returns false if the limit is not being
+    /// lowered. A concurrent change of the target wins.
     #[must_use]
     pub(crate) fn cancel_lowering(&self) -> bool {
         let (target, before) = (self.target_bytes(), self.before_bytes.load(Relaxed));
-        let gives_way = self.limit_bytes() > target
+        let is_cancelled = self.limit_bytes() > target
             && self.target_bytes.compare_exchange(target, before, Relaxed, Relaxed).is_ok();
-        if gives_way {
+        if is_cancelled {
             self.limit_bytes.fetch_max(before, Relaxed);
         }
-        gives_way
+        is_cancelled
     }
 
     #[must_use]
@@ -132,19 +135,20 @@ impl Budget {
         self.fixed_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Returns the bytes that only reclaim may use.
+    /// Returns the number of bytes that only reclaim may use.
     #[must_use]
     pub(crate) fn reserve_bytes(&self) -> usize {
         reserve_of(self.limit_bytes())
     }
 
-    /// Returns the pages in DRAM: resident and staged.
+    /// Returns the number of pages in DRAM, resident or staged.
     #[must_use]
     pub(crate) fn pages(&self) -> usize {
         self.pages.load(Relaxed)
     }
 
-    /// Returns the bytes in use, with `other_bytes` used outside pages and the fixed part.
+    /// Returns the number of bytes in use. `other_bytes` is the use outside pages and the fixed
+    /// part.
     #[must_use]
     pub(crate) fn used_bytes(&self, other_bytes: usize) -> usize {
         self.used_with(self.pages(), other_bytes)
@@ -210,7 +214,7 @@ impl Budget {
     /// memory. The evicted ones must be released separately.
     pub(crate) fn end_eviction(&self, count: usize) {
         let before = self.unstored.fetch_sub(count, Relaxed);
-        debug_assert!(before >= count, "more pages placed than were taken out");
+        debug_assert!(before >= count, "more evictions ended than begun");
     }
 
     /// Returns the number of pages unmapped and not yet stored.
@@ -234,7 +238,7 @@ impl Budget {
     }
 }
 
-/// Returns the bytes that only reclaim may use of a limit.
+/// Returns the number of bytes of a limit that only reclaim may use.
 fn reserve_of(limit_bytes: usize) -> usize {
     (limit_bytes / 128).clamp(512 << 10, 4 << 20)
 }
@@ -260,11 +264,11 @@ mod tests {
         assert!(used + PAGE_SIZE > (16 << 20) - (512 << 10));
         assert!(budget.is_low(2 << 20) && !budget.is_above_high(2 << 20));
         budget.inherit();
-        assert!(!budget.is_low(2 << 20), "what a child inherits is its parent's");
+        assert!(!budget.is_low(2 << 20), "inherited pages are charged to the parent");
         budget.count_inherited(EXEC_PAGES + 1);
-        assert!(budget.is_low(2 << 20), "until it is its own");
+        assert!(budget.is_low(2 << 20), "a child that does not call exec is charged");
         budget.count_inherited_no_more();
-        assert!(!budget.is_low(2 << 20), "unless that can be nowhere");
+        assert!(!budget.is_low(2 << 20), "pages that cannot be reclaimed are not charged");
         budget.inherit();
         budget.release(taken);
         assert!(!budget.is_low(2 << 20) && budget.is_above_high(2 << 20));
@@ -281,7 +285,7 @@ mod tests {
         assert_eq!(budget.limit_bytes(), (41 << 20) + (512 << 10));
         assert!(!budget.try_charge(1, 0) && budget.is_low(0));
         budget.release(32);
-        assert!(budget.try_charge(1, 0), "a batch that leaves is room for a page");
+        assert!(budget.try_charge(1, 0), "an evicted batch frees space for a page");
         budget.follow(0);
         assert_eq!(budget.limit_bytes(), (41 << 20) + (512 << 10) - 31 * PAGE_SIZE);
         budget.release(pages - 31);
@@ -297,11 +301,11 @@ mod tests {
         assert!(!budget.cancel_lowering() && budget.try_charge((40 << 20) / PAGE_SIZE, 0));
         budget.move_to(16 << 20);
         budget.follow(0);
-        // A limit that was not reached yet is not one to return to.
+        // The second lowering starts before the first is complete.
         budget.move_to(20 << 20);
         assert!(budget.cancel_lowering());
         assert_eq!((budget.limit_bytes(), budget.target_bytes()), (64 << 20, 64 << 20));
-        assert!(!budget.cancel_lowering(), "not a second time");
+        assert!(!budget.cancel_lowering(), "nothing is left to cancel");
         budget.move_to(16 << 20);
         budget.follow(0);
         budget.move_to(48 << 20);

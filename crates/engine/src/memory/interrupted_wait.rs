@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// signals.
 #[derive(Debug, Default)]
 pub(crate) struct InterruptedWait {
-    /// Time waited without success, and the time of the last interruption; 0 if there is none.
+    /// Time waited without success.
     waited_ns: AtomicU64,
+    /// Time of the last interruption; 0 if there was none.
     at_ns: AtomicU64,
 }
 

@@ -21,9 +21,9 @@ pub(crate) struct Pinners {
 }
 
 impl Pinners {
-    /// Called when the engine has all its rings and the program has none. If pages leave without
-    /// UFFDIO_MOVE, the result does not matter, so the mappings are not read: page protection can
-    /// have tens of thousands.
+    /// Called when the engine has all its rings and the program has none. Without UFFDIO_MOVE the
+    /// result is not used. The mappings are not read then, because page protection can create tens
+    /// of thousands of them.
     #[must_use]
     pub(crate) fn start(uses_move: bool) -> Pinners {
         let mappings = if uses_move { Mappings::open() } else { None };

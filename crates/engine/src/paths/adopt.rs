@@ -14,8 +14,8 @@ use softswap_sys::proc_maps::{Mapping, Pages};
 use std::io;
 use std::ops::Range;
 
-/// Adds existing mappings to the layout and finds their present pages. `reserved` is kept from
-/// other mappings.
+/// Adds existing mappings to the layout and finds their present pages. No other mapping is placed
+/// in `reserved`.
 pub(crate) fn adopt(
     core: &Core,
     mappings: &[Mapping],
@@ -67,7 +67,7 @@ fn learn(core: &Core, run: Range<PageNo>) {
         memory.space.touch(part.start);
         memory.space.add_resident(part.start, (part.end - part.start) as u32);
     }
-    // Earlier touches are unknown, so they count as touched for the first time.
+    // Earlier touches are unknown, so the pages get the age of new ones.
     memory.pages.begin(run, Place::resident(FRESH));
 }
 

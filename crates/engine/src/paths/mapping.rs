@@ -14,7 +14,7 @@ use std::ops::Range;
 /// Alignment, in pages, of large mappings, as allocators want it for their arenas.
 const LARGE_ALIGN_PAGES: u64 = 8192;
 
-/// Maps `count` fresh pages. `None` if the window has no such gap.
+/// Maps `count` fresh pages. Returns `None` if the window has no such gap.
 pub(crate) fn map(
     memory: &Memory,
     count: u64,
@@ -31,7 +31,8 @@ pub(crate) fn map(
     Ok(Some(range.start))
 }
 
-/// Maps `count` fresh pages with room to grow in place. `None` if there is no space for them.
+/// Maps `count` fresh pages with room to grow in place. Returns `None` if there is no space for
+/// them.
 pub(crate) fn map_growable(
     memory: &Memory,
     count: u64,
@@ -105,8 +106,8 @@ pub(crate) fn seal(memory: &Memory, range: Range<PageNo>) {
 fn clear(core: &Core, layout: &mut Layout, range: &Range<PageNo>) -> io::Result<()> {
     core.memory.space.close(range);
     unlock_in(&core.memory, layout, range)?;
-    for foreign in layout.unmanaged_in(range) {
-        core.memory.window.restore(foreign.start, (foreign.end - foreign.start) as usize)?;
+    for unmanaged in layout.unmanaged_in(range) {
+        core.memory.window.restore(unmanaged.start, (unmanaged.end - unmanaged.start) as usize)?;
     }
     drop_content(core, range.clone())?;
     if layout.has_protection(range) {
@@ -162,7 +163,7 @@ pub(crate) fn unlock(memory: &Memory, range: &Range<PageNo>) -> io::Result<Vec<R
     unlock_in(memory, &mut memory.space.lock(), range)
 }
 
-/// Must precede a discard, because the kernel does not drop locked pages.
+/// Unlocks `range`. Must precede a discard, because the kernel does not drop locked pages.
 fn unlock_in(
     memory: &Memory,
     layout: &mut Layout,
@@ -208,12 +209,12 @@ pub(crate) fn map_unmanaged(
 pub(crate) fn discard(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     let layout = core.memory.space.lock();
     let mut start = range.start;
-    for foreign in layout.unmanaged_in(&range) {
-        drop_content(core, start..foreign.start)?;
+    for unmanaged in layout.unmanaged_in(&range) {
+        drop_content(core, start..unmanaged.start)?;
         core.memory
             .window
-            .discard_unmanaged(foreign.start, (foreign.end - foreign.start) as usize)?;
-        start = foreign.end;
+            .discard_unmanaged(unmanaged.start, (unmanaged.end - unmanaged.start) as usize)?;
+        start = unmanaged.end;
     }
     drop_content(core, start..range.end)
 }
@@ -256,8 +257,8 @@ pub(crate) fn segments(memory: &Memory, range: &Range<PageNo>) -> Vec<(Range<Pag
     memory.space.segments(&memory.space.lock(), range)
 }
 
-/// Removes memory that a forked child does not inherit, zeroes memory that it gets wiped, and
-/// clears all locks. No other thread runs.
+/// In a forked child, removes the memory that it does not inherit, zeroes the memory that it gets
+/// wiped, and clears all locks. No other thread runs.
 pub(crate) fn drop_not_inherited(core: &Core, layout: &mut Layout) -> io::Result<()> {
     for part in layout.locked() {
         layout.unlock_range(&part);
@@ -290,7 +291,8 @@ pub(crate) fn transfer(
     })
 }
 
-/// On failure returns the page; the pages before it have been moved.
+/// Moves content page by page. On failure returns the failed page and the error. The pages before
+/// it have been moved.
 fn transfer_until(
     core: &Core,
     from: Range<PageNo>,
@@ -308,9 +310,10 @@ fn transfer_until(
     Ok(())
 }
 
-/// Moves one page. Returns false if it must be brought in first: a pool object records its owner,
-/// and a staging frame belongs to a batch. Also returns false if the move must be retried: a moved
-/// page is not write-protected any more, so its copy must be freed first.
+/// Moves one page. Returns false if the caller must bring it in and retry. A pool object cannot be
+/// moved, because it records its owner. A staged page cannot be moved, because its frame belongs to
+/// a batch. A page with a stored copy is retried after the copy is freed, because a moved page
+/// loses its write protection.
 fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool> {
     let seen = core.memory.pages.load(source).place();
     if matches!(seen, Place::Pool { .. } | Place::Staged { .. }) {
@@ -323,17 +326,17 @@ fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool
     }
     // Claim the target first: a thread that holds it (fault-around) waits for no other claim.
     core.memory.space.touch(target);
-    let arriving = core.memory.pages.claim(target);
-    if arriving.before().is_protected() {
+    let target_claim = core.memory.pages.claim(target);
+    if target_claim.before().is_protected() {
         return Ok(false);
     }
-    if arriving.before().is_resident() {
+    if target_claim.before().is_resident() {
         core.memory.window.discard(target, 1)?;
         core.memory.space.sub_resident(target);
         core.memory.budget.release(1);
     }
-    let leaving = core.memory.pages.claim(source);
-    let place = leaving.before().place();
+    let source_claim = core.memory.pages.claim(source);
+    let place = source_claim.before().place();
     match place {
         Place::SameFilled { .. } | Place::Slot { .. } | Place::CompressedSlot { .. } => {}
         Place::Resident { copy: None, .. } => {
@@ -341,24 +344,24 @@ fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool
                 && let Err(error) = copy_over(core, source, target)
             {
                 // The previous content of the target is gone.
-                arriving.publish(Place::Vacant);
+                target_claim.publish(Place::Vacant);
                 return Err(error);
             }
             core.memory.space.sub_resident(source);
             core.memory.space.add_resident(target, 1);
         }
         Place::Pool { .. } | Place::Staged { .. } | Place::Resident { copy: Some(_), .. } => {
-            arriving.publish(Place::Vacant);
+            target_claim.publish(Place::Vacant);
             return Ok(false);
         }
         Place::Vacant | Place::Unmanaged => {
-            arriving.publish(Place::Vacant);
+            target_claim.publish(Place::Vacant);
             return Ok(true);
         }
     }
-    leaving.publish(Place::Vacant);
+    source_claim.publish(Place::Vacant);
     core.recorder.iter().for_each(|recorder| recorder.moved(source, target));
-    arriving.publish(place);
+    target_claim.publish(place);
     Ok(true)
 }
 
@@ -372,7 +375,7 @@ fn copy_over(core: &Core, source: PageNo, target: PageNo) -> io::Result<()> {
         {
             Err(error)
         }
-        Some(_) => core.die("a page that was to move cannot go back"),
+        Some(_) => core.die("a page could be neither moved nor restored"),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Page-in: fault -> entry -> fill | pool | slot -> extent -> bounce -> read -> install.
-//! [`page_in`] does it in ten steps.
+//! Its ten steps are in [`try_page_in`].
 //!
 //! It runs in the faulting thread's signal handler: no allocation, no logging, and no lock that is
 //! held during access to managed memory.
@@ -31,7 +31,7 @@ use softswap_sys::signals::Mask;
 use softswap_sys::window::{MappingPressure, Writes};
 
 /// Brings a page in. Returns its previous place, or `None` if it was resident. A wait for memory
-/// ends when one of the signals `open` is pending.
+/// ends if a signal in `open` is pending.
 ///
 /// # Errors
 /// If the page cannot be brought in. Its state is unchanged then.
@@ -71,7 +71,7 @@ fn try_page_in(
     //    reading it takes time.
     let touch = note_touch(core, page);
     // 2. Claim buffers, codec memory and I/O lanes. This precedes the entry, so that a fork, which
-    //    claims all contexts, knows that no page is half-way in.
+    //    claims all contexts, finds no page half brought in.
     let mut context = contexts.claim(current_cpu());
     // 3. Claim the entry. No other thread moves the page from here on.
     let Some(claim) = claim_missing(&core.memory, page, access)? else { return Ok(None) };
@@ -90,8 +90,8 @@ fn try_page_in(
             // 6. Charge the page to the budget, with reclaim if necessary.
             reclaim::charge_pages(core, &mut context, 1, open)?;
             reclaim::keep_mappings(core, &mut context);
-            // 7. Tell the policies. They decide what to read along, the page's age, and if its
-            //    copy is kept.
+            // 7. Report the refault to the policies. They decide what to read along, the page's
+            //    age, and if its copy is kept.
             let (wanted, age) = plan(core, page, place, access, touch);
             // 8. Bring the content into the program's memory.
             let tier = fetch(core, &mut context, place, wanted)?;
@@ -126,7 +126,7 @@ fn note_touch(core: &Core, page: PageNo) -> Touch {
     touch
 }
 
-/// Returns the limits of streams.
+/// Returns the end of the window and a test for resident pages, which bound streams.
 fn ahead(memory: &Memory) -> Ahead<impl Fn(PageNo) -> bool> {
     Ahead { end: memory.window.pages() as PageNo, is_there: |page| is_there(memory, page) }
 }
@@ -135,8 +135,8 @@ fn is_there(memory: &Memory, page: PageNo) -> bool {
     matches!(memory.pages.load(page).place(), Place::Resident { .. } | Place::Staged { .. })
 }
 
-/// Claims the page's entry. Returns `None` if the page is resident by now. For a write, a protected
-/// resident page is claimed.
+/// Claims the page's entry. Returns `None` if the page is already resident. For a write, a
+/// protected resident page is claimed.
 fn claim_missing(
     memory: &Memory,
     page: PageNo,
@@ -168,8 +168,8 @@ fn claim_missing(
     }
 }
 
-/// Checks, under a claim, a page that is resident by its entry and absent by the kernel. Without
-/// the claim it may have changed between the two checks.
+/// Checks, under a claim, a page that is resident according to its entry but absent in the kernel.
+/// Without the claim it may have changed between the two checks.
 fn check_lost(memory: &Memory, page: PageNo) -> Result<(), FaultError> {
     let claim = memory.pages.claim(page);
     let is_resident = claim.before().is_resident();
@@ -214,14 +214,14 @@ fn plan(core: &Core, page: PageNo, place: Place, access: Access, touch: Touch) -
     } else {
         core.policies.note_waited_for(page, place);
     }
-    // The age first: the decision about the copy depends on it.
+    // Decide the age first: the decision about the copy depends on it.
     let age = core.policies.age_of_faulted(page, place, core.memory.budget.pages());
     let keep_copy = swap_cache::keep_copy(core, page, place, access, true);
     (Wanted { page, access, keep_copy, window, may_read_offsets, is_stream }, age)
 }
 
-/// Brings in the page's content, and other pages with it. The others are published; the page itself
-/// is published by the caller. On failure its charge is released.
+/// Brings in the page's content, and other pages with it. Publishes the others; the caller
+/// publishes the page itself. On failure releases the page's charge.
 fn fetch(
     core: &Core,
     context: &mut Context,
@@ -286,7 +286,7 @@ fn publish(
 }
 
 /// Brings in the stored pages of a page's cluster, if pages are handled in clusters. Pages that
-/// fail stay where they are.
+/// fail keep their place.
 fn bring_cluster(core: &Core, context: &mut Context, page: PageNo, tier: Tier) {
     let memory = &core.memory;
     let cluster = mapping_pressure::cluster_pages(memory);
@@ -308,7 +308,7 @@ fn bring_cluster(core: &Core, context: &mut Context, page: PageNo, tier: Tier) {
         if reclaim::charge_pages(core, context, 1, 0).is_err() {
             return;
         }
-        // Reclaim may have changed others of the cluster; skip those.
+        // Reclaim may have changed other pages of the cluster; skip those.
         let Some(claim) = memory.pages.try_claim(near, seen) else {
             memory.budget.release(1);
             continue;

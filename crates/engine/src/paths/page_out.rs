@@ -1,5 +1,5 @@
-//! Page-out: victim -> unmap -> fill | pool | bounce -> slot -> extent -> write -> publish. It is
-//! done by [`page_out`] (steps 1 to 5), [`store`] (6 to 8) and [`write_staged`] (8 to 10).
+//! Page-out: victim -> unmap -> fill | pool | bounce -> slot -> extent -> write -> publish. Steps 1
+//! to 5 are in [`page_out`], 6 to 8 in [`store`], 8 to 10 in [`write_staged`].
 //!
 //! Clean victims are dropped in place ([`clean_reclaim`]). They are evicted to their copies, except
 //! those that the pool may accept. Other victims are unmapped in a batch if that takes fewer TLB
@@ -36,7 +36,7 @@ pub(crate) struct Outcome {
     incompressible: usize,
     /// Pages intended for the swap area.
     pub(crate) for_disk: usize,
-    /// Why pages intended for the swap area were not written.
+    /// Reason why pages intended for the swap area were not written.
     pub(crate) area_full: Option<NoSlot>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn page_out(core: &Core, context: &mut Context) -> Outcome {
     let found = claim_victims(core, &mut victims);
     // 2. Separate the clean ones.
     let (clean, dirty) = clean_first(&mut victims[..found]);
-    // 3. Drop clean pages in place. Those with a copy are evicted by that.
+    // 3. Drop clean pages in place. Most are evicted to their copies; the others are stored.
     let has_buffer = reclaim_clean(core, context, clean, dirty, &mut outcome);
     // 4. Unmap scattered dirty pages in a batch, if that takes fewer shootdowns. (Step 3 may have
     //    staged them already.)
@@ -75,7 +75,7 @@ pub(crate) fn page_out(core: &Core, context: &mut Context) -> Outcome {
         // Wait without claims; the next batch will find a buffer.
         drop(core.wait_for_buffer(1));
     }
-    debug_assert_eq!(outcome.in_frames, 0, "charged for ever");
+    debug_assert_eq!(outcome.in_frames, 0, "evicted pages are still charged");
     report_to_policies(core, found, &outcome, start_ns);
     if outcome.pages_out > 0 {
         // Partial success is progress. A full area will be noticed again.
@@ -242,7 +242,7 @@ fn store_unmapped(
                 // Release at once: the next page may need memory for the pool.
                 memory.budget.release(1);
                 claim.publish(place);
-                settle_copy(core, page, stored, place);
+                keep_or_free_copy(core, page, stored, place);
                 outcome.note(place);
             }
             Err(why) if staging::stage_copy(core, frame, page, claim, &copies[at]) => {
@@ -271,13 +271,13 @@ fn place_without_write(
     }
     Ok(match packed {
         Ok(place) => place,
-        Err(NotInDram::Incompressible) => copy.place().known_not_to_pack(),
+        Err(NotInDram::Incompressible) => copy.place().marked_incompressible(),
         Err(NotInDram::NotTaken) => copy.place(),
     })
 }
 
 /// Keeps the copy if the page's place is that copy; otherwise frees it.
-fn settle_copy(core: &Core, page: PageNo, copy: Option<SlotCopy>, place: Place) {
+fn keep_or_free_copy(core: &Core, page: PageNo, copy: Option<SlotCopy>, place: Place) {
     let Some(copy) = copy else { return };
     if place.in_slot().is_some_and(|now| now.is_same_place(copy)) {
         swap_cache::drop_to_copy(core, page, StoredCopy::Slot(copy));
@@ -290,12 +290,12 @@ fn settle_copy(core: &Core, page: PageNo, copy: Option<SlotCopy>, place: Place) 
 fn store_and_empty(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outcome) {
     core.memory.budget.begin_eviction(staged.count());
     store(core, context, staged, outcome);
-    // Before the release: a page must not count as free and as leaving.
+    // End the eviction before the release, or a page would count both as free and as being evicted.
     core.memory.budget.end_eviction(staged.count());
     empty_frames(core, context, outcome);
 }
 
-/// Empties the context's frames, whose pages are stored elsewhere.
+/// Empties and uncharges the context's frames, whose pages are stored elsewhere.
 fn empty_frames(core: &Core, context: &Context, outcome: &mut Outcome) {
     core.memory.window.empty_frames(context.first_frame, BATCH_PAGES);
     core.memory.budget.release(std::mem::take(&mut outcome.in_frames));
@@ -338,7 +338,7 @@ fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outc
 }
 
 fn publish_in_dram<F>(content: F, claim: Claim<'_>, place: Place, outcome: &mut Outcome) {
-    // The frame first, so that the next claimer finds it free.
+    // Release the frame first, so that the next claimer finds it free.
     drop(content);
     claim.publish(place);
     outcome.note_in_frame(place);
@@ -356,7 +356,7 @@ fn write_staged(
     outcome.for_disk += pages.len();
     let mut done = 0;
     while done < pages.len() {
-        // 8. Slots in few runs of one area.
+        // 8. Allocate slots of one area, in few runs.
         let slots = match allocate(stores, context, pages.len() - done) {
             Ok(slots) => slots,
             Err(full) => {
@@ -367,7 +367,7 @@ fn write_staged(
         };
         let slots = slots.as_slice();
         let copies = &mut buffer[done * PAGE_SIZE..][..slots.len() * PAGE_SIZE];
-        // 9. Seal each for its slot, and write all at once.
+        // 9. Seal each page for its slot, and write all at once.
         let written = write_sealed(stores, &policies.admission, context, slots, copies);
         // 10. Publish the written pages; put the others back.
         for (at, slot) in slots.iter().enumerate() {

@@ -22,7 +22,7 @@ use softswap_sys::signals::{self, Mask};
 use softswap_sys::window::MappingPressure;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Copies freed at once if the areas or the pool are full.
+/// Maximum number of copies freed in one round if the areas or the pool are full.
 const RECLAIM_COPIES: usize = 4 * BATCH_PAGES;
 /// Number of pages in DRAM below which program threads do not evict ahead of need.
 const MIN_PAGES: usize = 8 * BATCH_PAGES;
@@ -41,8 +41,9 @@ const LOWER_LIMIT_TIMEOUT_NS: u64 = RECLAIM_TIMEOUT_NS / 4;
 /// Number of pauses after which standby pages are released.
 const PAUSES_TO_RELEASE: u32 = 4;
 
-/// Sleep of the background thread when idle, and minimum interval between two steps of upkeep.
+/// Sleep of the background thread when it is idle.
 const IDLE_SLEEP_NS: u64 = 1_000_000_000;
+/// Minimum interval between two steps of upkeep.
 const MIN_STEP_INTERVAL_NS: u64 = 5_000_000;
 
 pub(crate) enum Round {
@@ -57,15 +58,15 @@ pub(crate) enum Round {
 pub(crate) fn round(core: &Core, context: &mut Context) -> Round {
     let mut area_full = None;
     let mut from_pool = 0;
-    // First, because compaction frees a slab without evicting a page.
+    // Compact first: it frees a slab without evicting a page.
     pool_upkeep::compact(core, context);
     if is_pool_high(core) || has_few_pages(core) {
         let before_bytes = core.stores.pool.used_bytes();
         from_pool = take_from_pool(core, context, &mut area_full);
         let used_bytes = core.stores.pool.used_bytes();
         // Resident pages need not be evicted if the pool released memory that it had to release.
-        let is_to_give = used_bytes > core.stores.pool.limit_bytes() || has_few_pages(core);
-        if used_bytes < before_bytes && is_to_give {
+        let must_shrink = used_bytes > core.stores.pool.limit_bytes() || has_few_pages(core);
+        if used_bytes < before_bytes && must_shrink {
             return Round::Progress;
         }
     }
@@ -83,8 +84,8 @@ pub(crate) fn round(core: &Core, context: &mut Context) -> Round {
     }
 }
 
-/// As [`round`], for a thread that needs memory. If no page is evictable, also shrinks a pool that
-/// is below its limit, or raises the pool's limit if the areas accept nothing.
+/// Runs a [`round`] for a thread that needs memory. If no page is evictable, also shrinks a pool
+/// that is below its limit, or raises the pool's limit if the areas accept nothing.
 pub(crate) fn direct_round(core: &Core, context: &mut Context) -> Round {
     let stuck = round(core, context);
     if let Round::Stuck(mut why) = stuck {
@@ -97,8 +98,8 @@ pub(crate) fn direct_round(core: &Core, context: &mut Context) -> Round {
     stuck
 }
 
-/// Shrinks the pool by freeing copies or by write-back: whichever removes pages of less value, or
-/// the other if that removes none. Returns the number of pages removed.
+/// Shrinks the pool by freeing copies or by write-back. First tries the one that removes pages of
+/// less value, and the other if that removes none. Returns the number of pages removed.
 fn take_from_pool(core: &Core, context: &mut Context, area_full: &mut Option<NoSlot>) -> usize {
     if core.stores.pool.used_bytes() == 0 {
         return 0;
@@ -119,11 +120,11 @@ fn take_from_pool(core: &Core, context: &mut Context, area_full: &mut Option<NoS
     }
 }
 
-/// Rounds of reclaim between checks for signals, while other threads take the freed memory.
+/// Rounds of reclaim between checks for signals, while other threads use the freed memory.
 const ROUNDS_BETWEEN_CHECKS: u32 = 8;
 
-/// Charges `count` pages to the budget, with reclaim if necessary. Returns early when one of the
-/// signals `open` is pending.
+/// Charges `count` pages to the budget, with reclaim if necessary. Returns early if a signal in
+/// `open` is pending.
 ///
 /// # Errors
 /// If no page could be evicted for a while, or a signal must be taken first.
@@ -142,9 +143,9 @@ pub(crate) fn charge_pages(
     loop {
         let other = core.other_bytes();
         if core.try_charge(&mut context.scratch, count, other) {
-            // Memory was freed, so the next wait starts anew.
+            // Memory was freed, so the next wait starts from zero.
             core.background.interrupted_wait.forget();
-            // Wake it now, so that it runs while the page is brought in.
+            // Wake background reclaim now, so that it runs while the page is brought in.
             if core.memory.budget.is_low(other) && !core.grow_budget() {
                 core.background.wake();
             }
@@ -246,25 +247,25 @@ impl Stuck {
 /// calling thread evicts a batch. `pinned` is the number of pages that are not evictable. Must be
 /// called without claims.
 pub(crate) fn reclaim_ahead(core: &Core, contexts: &Contexts, pinned: usize) {
-    // With very few pages it would evict the page that it just brought in, again and again.
+    // With very few pages the thread would evict the page that it just brought in.
     let are_many = || core.memory.budget.pages() >= pinned + MIN_PAGES;
-    let is_spared =
+    let rarely_needs_disk =
         || core.policies.write_load.avoids_disk() && !core.policies.partition.disk_dominates();
     let other = core.other_bytes();
     if core.memory.budget.is_above_high(other)
         || !core.policies.has(Mechanism::KeepRoom)
-        || !(are_many() && is_spared())
+        || !(are_many() && rarely_needs_disk())
         || is_pool_high(core)
         || core.grow_budget()
     {
         return;
     }
-    let is_for_others = || {
+    let background_keeps_up = || {
         core.background.is_running()
             && core.policies.partition.costs().leaves_processor_idle()
             && !core.memory.budget.is_low(other)
     };
-    if core.memory.pinners.is_due() || is_for_others() {
+    if core.memory.pinners.is_due() || background_keeps_up() {
         return core.background.wake();
     }
     let mut context = contexts.claim(current_cpu());
@@ -279,14 +280,14 @@ pub(crate) fn reclaim_ahead(core: &Core, contexts: &Contexts, pinned: usize) {
     core.stats.add(Counter::ReclaimedAhead, u64::from(pages > 0));
 }
 
-/// Abandons a lower limit that is not reached yet. Returns false if there is none.
+/// Cancels the lowering of the limit. Returns false if the limit is not being lowered.
 fn cancel_lowering(core: &Core) -> bool {
-    let has_given_way = core.memory.budget.cancel_lowering();
-    if has_given_way {
+    let is_cancelled = core.memory.budget.cancel_lowering();
+    if is_cancelled {
         core.background.limit_failed.store(true, Relaxed);
         core.background.wake_all();
     }
-    has_given_way
+    is_cancelled
 }
 
 /// Returns true if so few pages are in DRAM that one instruction's pages might not fit at once.
@@ -312,22 +313,22 @@ fn exhausted(core: &Core, why: Option<NoSlot>) -> Exhausted {
     }
 }
 
-/// Runs the background thread, until `take_wait` returns false.
-pub(crate) fn run(core: &Core, contexts: &Contexts, take_wait: impl Fn() -> bool) {
-    let mut at_ease = IdleUpkeep::default();
+/// Runs the background thread until `should_run` returns false.
+pub(crate) fn run(core: &Core, contexts: &Contexts, should_run: impl Fn() -> bool) {
+    let mut idle_upkeep = IdleUpkeep::default();
     let mut cpu_ns = thread_cpu_ns();
     let mut stuck_rounds = 0;
     core.background.set_running(true);
     core.stats.add(Counter::EngineThreads, 1);
-    while take_wait() {
+    while should_run() {
         let seen = core.background.seen();
         let before_ns = std::mem::replace(&mut cpu_ns, thread_cpu_ns());
-        core.policies.partition.costs().reclaimed_behind(cpu_ns.saturating_sub(before_ns));
+        core.policies.partition.costs().note_background_cpu(cpu_ns.saturating_sub(before_ns));
         maintain(core, contexts);
         core.memory.pinners.look();
         core.memory.budget.follow(core.other_bytes());
         if core.memory.budget.is_above_high(core.other_bytes()) {
-            let sleep_ns = at_ease.step(core, contexts);
+            let sleep_ns = idle_upkeep.step(core, contexts);
             sleep_until_low(core, seen, sleep_ns);
             continue;
         }
@@ -380,7 +381,7 @@ fn maintain(core: &Core, contexts: &Contexts) {
     core.follow_budget();
     core.resize_buffers();
     core.balance_pool();
-    // Without address space standby stays off.
+    // If no address space is left, the standby list stays off.
     let _ = core.stores.standby.maintain();
     drop(context);
     // The context is released first, because standard error may block.

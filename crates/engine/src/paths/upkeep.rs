@@ -115,8 +115,8 @@ fn claim_for_evacuation(core: &Core, page: PageNo) -> Option<Claim<'static>> {
     wanted.then(|| core.memory.pages.try_claim(page, seen)).flatten()
 }
 
-/// Reads a page from the swap areas. `None` if it does not match its seal, or there is no memory to
-/// decompress it.
+/// Reads a page from the swap areas. Returns `None` if it does not match its seal, or there is no
+/// memory to decompress it.
 fn read_copy(
     core: &Core,
     context: &mut Context,

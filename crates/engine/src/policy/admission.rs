@@ -25,18 +25,19 @@ const LIKELY: u32 = CERTAIN * 3 / 4;
 const PROBE_EVERY: u32 = 64;
 /// Number of pages offered to the pool again after the disk refused pages.
 const REFUSED_PAGES: u32 = 4096;
-/// Cost of a page in the pool, in fifths of its compression time. If the pool holds it: compression
-/// and decompression. Otherwise also write-back and a read.
+/// Cost of a page that the pool holds until its refault: compression and decompression, in fifths
+/// of the compression time.
 const HELD_FIFTHS: u64 = 8;
+/// Cost of a page that the pool writes back: also the write and a read.
 const WRITTEN_BACK_FIFTHS: u64 = 20;
 /// Pool space for a page relative to its compressed size, 4/3: overhead and a margin, so that
 /// admitted pages are not written back soon after.
 const POOL_SPACE: (u64, u64) = (4, 3);
-/// One measurement moves an average by 1/TIMES_OF of the difference.
+/// Divisor: a measurement moves an average by 1/128 of the difference.
 const TIMES_OF: u64 = 128;
 /// Cap of a measurement, as a multiple of the average. A preempted thread measures too much.
 const MAX_TIMES: u64 = 3;
-/// A shorter time replaces the best time at once. A longer one moves it by 1/RISES_BY of the
+/// Divisor. A shorter time replaces the best time at once. A longer one moves it by 1/32 of the
 /// difference, because threads also wait for a CPU before they notice a completion.
 const RISES_BY: u64 = 32;
 /// Assumed compressed size of a page before the first measurement, in bytes.
@@ -54,10 +55,12 @@ pub struct Admission {
     has_bypassed: AtomicBool,
     /// Threads that currently read for streams.
     readers: AtomicU64,
-    /// Time per page, in ns; 0 if unknown. Reading (with concurrent readers) and writing: recent
-    /// minimum. Compressing a compressible page: average.
+    /// Recent minimum of the time to read a page in a stream, in ns; 0 if unknown. Concurrent
+    /// readers share the time of a read.
     read_ns: AtomicU64,
+    /// Recent minimum of the time to write a page, in ns; 0 if unknown.
     write_ns: AtomicU64,
+    /// Average time to compress a compressible page, in ns; 0 if unknown.
     pack_ns: AtomicU64,
     /// Time spent on incompressible pages since the last compressible one.
     wasted_ns: AtomicU64,
@@ -69,6 +72,7 @@ pub struct Admission {
 #[derive(Debug)]
 pub struct Reading<'p> {
     admission: &'p Admission,
+    /// Number of concurrent readers when the read began.
     among: u64,
 }
 
@@ -104,8 +108,8 @@ impl Admission {
         likelihood::note(outgrown, !was_held);
     }
 
-    /// Estimates if a pool of at most `pool_bytes` would have held a page that bypassed it until
-    /// its refault, after `left_since` further evictions.
+    /// Returns true if a pool of `pool_bytes` would probably have held a page that bypassed it
+    /// until its refault, after `left_since` further evictions.
     pub(crate) fn would_hold(&self, left_since: u64, pool_bytes: usize) -> bool {
         let packed_bytes = self.packed_bytes.load(Relaxed) / 16;
         let needed =
@@ -178,8 +182,9 @@ impl Admission {
         best(&self.write_ns, pages, ns);
     }
 
-    /// Records that a page was compressed, and to how many bytes. The time of a failed attempt is
-    /// added to that of the next compressible page, because the page has to go to the disk anyway.
+    /// Records the compression of a page to `bytes`, or a failed attempt. The time of a failed
+    /// attempt is added to that of the next compressible page, because the page has to go to the
+    /// disk anyway.
     pub fn packed(&self, bytes: Option<usize>, ns: u64) {
         self.note_offered();
         follow(&self.packed_bytes, bytes.unwrap_or(0) as u64 * 16, TIMES_OF);
@@ -259,7 +264,7 @@ mod tests {
         admission.read().took(64, 64_000);
         admission.read().took(0, 10);
         admission.wrote(0, 10);
-        assert_eq!(passing_of(&admission, 640), 0, "nobody has written yet");
+        assert_eq!(passing_of(&admission, 640), 0, "the cost of a write is unknown");
         admission.wrote(32, 32_000);
         assert!(passing_of(&admission, 640) > 0);
     }
@@ -267,12 +272,12 @@ mod tests {
     #[test]
     fn stream_pages_bypass_pool_if_disk_is_faster() {
         let admission = world(2);
-        assert_eq!(passing_of(&admission, 640), 0, "nothing is known yet");
+        assert_eq!(passing_of(&admission, 640), 0, "no refault was recorded yet");
         (0..100).for_each(|_| admission.streamed(3, true));
         assert_eq!(passing_of(&admission, 640), 630, "one in 64 is offered to the pool");
-        assert!(!admission.passes(CHUNK_PAGES), "another chunk's pages are its own");
+        assert!(!admission.passes(CHUNK_PAGES), "chunks are independent");
         (0..10).for_each(|_| admission.waited_for(3));
-        assert_eq!(passing_of(&admission, 640), 0, "others wait for these");
+        assert_eq!(passing_of(&admission, 640), 0, "threads wait for these pages");
     }
 
     #[test]
@@ -304,7 +309,7 @@ mod tests {
         let admission = world(2);
         assert!(admission.would_hold(23_000, POOL) && !admission.would_hold(26_000, POOL));
         (0..1000).for_each(|at| admission.packed((at % 2 == 0).then_some(2048), 5_000));
-        assert!(admission.would_hold(46_000, POOL), "half of them do not pack");
+        assert!(admission.would_hold(46_000, POOL), "half of the pages are incompressible");
         assert!(!admission.would_hold(54_000, POOL));
     }
 
@@ -325,8 +330,8 @@ mod tests {
         let admission = world(2);
         (0..100).for_each(|_| admission.streamed(3, false));
         admission.note_bypassed();
-        assert!(admission.refuse(), "they may find a place there");
-        assert!(!admission.refuse(), "but not again and again");
+        assert!(admission.refuse(), "the pool may accept pages that bypassed it");
+        assert!(!admission.refuse(), "it is retried only once");
         assert_eq!(passing_of(&admission, 640), 0);
         (0..REFUSED_PAGES).for_each(|_| admission.packed(Some(2048), 5_000));
         assert!(admission.passes(3));

@@ -7,9 +7,9 @@
 //! neighbours are evicted and written together.
 //!
 //! The algorithm is CLOCK of F. J. Corbató (1968) with a small counter, the *age*, instead of one
-//! bit. A page with more age than a new one is *warm*. Other pages share the memory that warm
-//! pages leave, as in the small queue of 2Q and S3-FIFO. The more pages are warm, the fewer victims
-//! a round finds and the sooner it ends, so warm pages that are no longer used cool faster.
+//! bit. A page with more age than a new one is *warm*. Other pages share the memory that warm pages
+//! do not use, as in the small queue of 2Q and S3-FIFO. The more pages are warm, the fewer victims
+//! a round finds and the sooner it ends, so warm pages that are no longer used age faster.
 
 use crate::base::page::{Claim, PageNo, PageTable, Place};
 use crate::memory::address_space::{AddressSpace, CHUNK_PAGES};
@@ -20,15 +20,15 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
-/// Heat of a page that was brought in without a touch.
+/// Age of a page that was brought in without a touch.
 pub const PREFETCHED: u8 = 0;
-/// Heat of a page that was touched during eviction, or could not be evicted.
+/// Age of a page that was touched during eviction, or could not be evicted.
 pub(crate) const HOT: u8 = 3;
 
 /// Maximum number of pages skipped for one batch, to bound its time.
 const MAX_SKIPPED: usize = 4096;
 
-/// A claimed page to evict; `None` after the claim was taken out.
+/// A claimed page to evict; `None` after the claim was moved out.
 pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
 
 /// The clock hand and the history of evicted pages.
@@ -145,8 +145,8 @@ impl Clock {
         let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
         let high = space.high();
         let mut found = 0;
-        // A whole round without a cooled or claimed page: there is no victim. The round also ends
-        // in the chunk in which it began, possibly in its middle.
+        // A whole round without an aged or claimed page: there is no victim. The round also ends in
+        // the chunk in which it began, possibly in its middle.
         let round = high + CHUNK_PAGES;
         let mut idle = 0;
         let mut skips_left = if times > 1 { MAX_SKIPPED } else { 0 };
@@ -376,7 +376,7 @@ mod tests {
         for at in 0..100 {
             evict_and_refault(&clock, &pages, &space, 10 + at % 50);
         }
-        assert_eq!(clock.active(), 100, "each was counted twice");
+        assert_eq!(clock.active(), 100, "each page was counted twice");
         for page in 10..40 {
             pages.claim(page).publish(Place::Vacant);
             space.sub_resident(page);

@@ -1,9 +1,9 @@
 //! The codec in `auto` mode: LZ4 while the pool has plenty of free space, zstd afterwards.
 //!
-//! Pages first enter the pool by LZ4, which is fast. When the pool may soon be full, each new page
-//! causes a write-back; then zstd compresses new pages, which saves write-backs and later reads.
-//! Huffman coding may compress pages that LZ4 cannot, such as text of few distinct letters in
-//! random order. It is tried while it succeeds now and then, and used alone if LZ4 never succeeds.
+//! Pages first enter the pool by LZ4, which is fast. When the pool may soon be full, zstd
+//! compresses new pages, which saves write-backs and later reads. Huffman coding may compress pages
+//! that LZ4 cannot, such as text of few distinct letters in random order. It is tried while it
+//! succeeds now and then, and used alone if LZ4 never succeeds.
 //!
 //! zram's recompression in Linux also compresses fast first and more densely when memory is short.
 
@@ -19,7 +19,7 @@ pub(crate) const DENSE: Packer = Packer::Zstd { level: 1 };
 pub const SECOND: Packer = Packer::Zstd { level: LITERALS_ONLY };
 /// Memory that zstd needs at this level in each context that compresses and decompresses.
 const CONTEXT_BYTES: usize = 176 << 10;
-/// All contexts together may use 1/BUDGET_SHARE of the budget for that.
+/// Divisor: all contexts together may use an eighth of the budget for that.
 const BUDGET_SHARE: usize = 8;
 /// Likelihood below which a codec is tried only on one page in [`PROBE_EVERY`].
 const WORTH_TRYING: u32 = CERTAIN / 8;
@@ -31,11 +31,12 @@ pub struct CompressionTier {
     may_be_dense: AtomicBool,
     /// Number of contexts that may use the dense codec; `None` if it is disabled.
     contexts: Option<usize>,
-    /// Likelihood that LZ4 compresses a page, that the dense codec does, and that the second codec
-    /// compresses a page that LZ4 cannot.
+    /// Likelihood that LZ4 compresses a page.
     by_lz4: AtomicU32,
+    /// Likelihood that the dense codec compresses a page.
     by_dense: AtomicU32,
-    rescued: AtomicU32,
+    /// Likelihood that the second codec compresses a page that LZ4 cannot.
+    by_second: AtomicU32,
 }
 
 impl CompressionTier {
@@ -47,7 +48,7 @@ impl CompressionTier {
             contexts: on.then_some(contexts),
             by_lz4: AtomicU32::new(CERTAIN),
             by_dense: AtomicU32::new(CERTAIN),
-            rescued: AtomicU32::new(CERTAIN),
+            by_second: AtomicU32::new(CERTAIN),
         };
         tier.resize(budget_bytes);
         tier
@@ -68,7 +69,7 @@ impl CompressionTier {
         let is_likely = |codec| likelihood(codec) >= WORTH_TRYING;
         if !self.may_be_dense() {
             Packer::Lz4
-        } else if !is_likely(&self.by_lz4) && is_likely(&self.rescued) {
+        } else if !is_likely(&self.by_lz4) && is_likely(&self.by_second) {
             // The content may change, so LZ4 is tried now and then even if the pool is nearly full.
             if is_probe(&self.by_lz4, PROBE_EVERY) { Packer::Lz4 } else { SECOND }
         } else if is_filling()
@@ -84,8 +85,9 @@ impl CompressionTier {
     /// Returns the codec to try after LZ4 failed, if any.
     #[must_use]
     pub(crate) fn second_try(&self) -> Option<Packer> {
-        let is_worth =
-            || likelihood(&self.rescued) >= WORTH_TRYING || is_probe(&self.rescued, PROBE_EVERY);
+        let is_worth = || {
+            likelihood(&self.by_second) >= WORTH_TRYING || is_probe(&self.by_second, PROBE_EVERY)
+        };
         (self.may_be_dense() && is_worth()).then_some(SECOND)
     }
 
@@ -93,7 +95,7 @@ impl CompressionTier {
     pub fn note_tried(&self, packer: Packer, has_packed: bool) {
         match packer {
             Packer::Lz4 => likelihood::note(&self.by_lz4, has_packed),
-            SECOND => likelihood::note(&self.rescued, has_packed),
+            SECOND => likelihood::note(&self.by_second, has_packed),
             DENSE => likelihood::note(&self.by_dense, has_packed),
             Packer::Zstd { .. } => {}
         }

@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const HALF_LIFE_PAGES: u64 = 2048;
 /// Maximum of [`IncompressibleBias::times`].
 const MAX_TIMES: u64 = 16;
-/// If less than 1/MIN_COMPRESSIBLE of the evicted pages are compressible, skipping pages finds
-/// none.
+/// Divisor: if at most a quarter of the evicted pages are compressible, skipping pages finds hardly
+/// any.
 const MIN_COMPRESSIBLE: u64 = 4;
 /// Relative difference in cost below which nothing changes.
 const MARGIN: f64 = 0.25;
@@ -28,11 +28,13 @@ const MARGIN: f64 = 0.25;
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct IncompressibleBias {
-    /// Evicted pages, and the incompressible ones of them.
+    /// Number of evicted pages.
     evicted: AtomicU64,
+    /// Number of evicted pages that are incompressible.
     evicted_incompressible: AtomicU64,
-    /// Cost of refaults, and of those on incompressible pages.
+    /// Cost of all refaults.
     refault_cost_ns: AtomicU64,
+    /// Cost of refaults on incompressible pages.
     incompressible_cost_ns: AtomicU64,
     times: AtomicU64,
 }
@@ -60,8 +62,7 @@ impl IncompressibleBias {
         copy.unwrap_or(place).is_incompressible()
     }
 
-    /// Returns the number of visits in which an incompressible page is considered for eviction
-    /// once.
+    /// Returns N: an incompressible page is considered for eviction in one of N visits.
     #[must_use]
     pub(crate) fn times(&self) -> u64 {
         self.times.load(Relaxed)
@@ -137,12 +138,12 @@ mod tests {
     ) {
         for at in 0..pages {
             let place = Place::Slot { slot: 1, is_incompressible: true };
-            let back = |place: Place, tier: Tier| {
+            let refault = |place: Place, tier: Tier| {
                 incompressible_bias.note_refault_cost(place, tier, POOL_NS, DISK_NS)
             };
-            (0..u64::from(at % 100 < incompressible)).for_each(|_| back(place, Tier::Disk));
+            (0..u64::from(at % 100 < incompressible)).for_each(|_| refault(place, Tier::Disk));
             let place = Place::Pool { handle: 0 };
-            (0..u64::from(at % 100 < compressible)).for_each(|_| back(place, Tier::Pool));
+            (0..u64::from(at % 100 < compressible)).for_each(|_| refault(place, Tier::Pool));
             incompressible_bias.note_evictions(2, 1);
         }
     }
@@ -168,33 +169,33 @@ mod tests {
     #[test]
     fn shared_slots_cost_a_read() {
         let incompressible_bias = IncompressibleBias::default();
-        let back =
+        let refault =
             |place, tier| incompressible_bias.note_refault_cost(place, tier, POOL_NS, DISK_NS);
         let shared = Place::CompressedSlot { slot: 2, part: 1 };
         for at in 0..20_000 {
-            back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
-            (0..at % 2).for_each(|_| back(shared, Tier::Disk));
+            refault(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
+            (0..at % 2).for_each(|_| refault(shared, Tier::Disk));
             incompressible_bias.note_evictions(2, 1);
         }
-        assert_eq!(incompressible_bias.times(), MAX_TIMES, "half as often");
+        assert_eq!(incompressible_bias.times(), MAX_TIMES, "shared slots refault half as often");
         for _ in 0..20_000 {
-            back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
-            back(shared, Tier::Disk);
-            back(Place::Pool { handle: 0 }, Tier::Pool);
-            back(Place::Unmanaged, Tier::Zero);
+            refault(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
+            refault(shared, Tier::Disk);
+            refault(Place::Pool { handle: 0 }, Tier::Pool);
+            refault(Place::Unmanaged, Tier::Zero);
             incompressible_bias.note_evictions(2, 1);
         }
         assert_eq!(
             incompressible_bias.times(),
             MAX_TIMES,
-            "dearer by a quarter is within the margin"
+            "a difference of 25 % is within the margin"
         );
         for _ in 0..20_000 {
-            (0..2).for_each(|_| back(shared, Tier::Disk));
-            back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
+            (0..2).for_each(|_| refault(shared, Tier::Disk));
+            refault(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
             incompressible_bias.note_evictions(2, 1);
         }
-        assert_eq!(incompressible_bias.times(), 1, "twice as often");
+        assert_eq!(incompressible_bias.times(), 1, "shared slots refault twice as often");
     }
 
     #[test]

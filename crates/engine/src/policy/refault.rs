@@ -15,17 +15,17 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize};
 
-/// Heat of a page that comes in for the first time.
+/// Age of a page that comes in for the first time.
 pub const FRESH: u8 = 1;
-/// Heat by a page's level. The level rises by one with an early refault and falls by one with a
-/// late one.
+/// Ages that a refault grants, by the page's level. The level rises by one with an early refault
+/// and falls by one with a late one.
 const GRANTS: [u8; 4] = [0, 3, 7, MAX_AGE];
 /// A refault is early if its distance is below this multiple of the resident pages that are not
 /// warm.
 const REACH: usize = 4;
 
-/// Bits of a mark that hold the time of eviction, in units, modulo their number. The others hold
-/// the level.
+/// Number of low bits of a mark. They hold the time of eviction, in units, modulo 2^14. The other
+/// bits hold the level.
 const TIME_BITS: u32 = 14;
 const TIMES: u64 = 1 << TIME_BITS;
 /// Units in the maximum number of resident pages. Time wraps around after 64 times as many
@@ -43,8 +43,9 @@ const _: () = assert!(GRANTS.len() <= 1 << (u16::BITS - TIME_BITS));
 pub(crate) struct Refaults {
     /// Time in the lower bits, level above. Only the page's claimer writes its mark.
     marks: &'static [AtomicU16],
-    /// A bit for each page of marks that was written, and their number.
+    /// A bit for each page of marks that was written.
     touched: &'static [AtomicU64],
+    /// Number of pages of marks that were written.
     touched_pages: AtomicUsize,
     max_touched: AtomicUsize,
     /// Time in units of evicted pages, with a fraction in the lower bits, so that it continues when
@@ -117,8 +118,7 @@ impl Refaults {
         GRANTS[has]
     }
 
-    /// Returns true if the page's level is not zero: its last refault was early, or several before
-    /// that.
+    /// Returns true if early refaults have raised the page's level above 0.
     #[must_use]
     pub(crate) fn refaults_early(&self, page: PageNo) -> bool {
         self.has_mark(page) && self.marks[page as usize].load(Relaxed) >> TIME_BITS != 0
@@ -172,7 +172,7 @@ mod tests {
         Refaults::new(100_000, RESIDENT).unwrap()
     }
 
-    fn leave(refaults: &Refaults, count: u64) {
+    fn evict(refaults: &Refaults, count: u64) {
         (0..count).for_each(|at| refaults.note_eviction(50_000 + at % 40_000));
     }
 
@@ -189,7 +189,7 @@ mod tests {
             (11_000, 0),
         ] {
             refaults.note_eviction(7);
-            leave(&refaults, left);
+            evict(&refaults, left);
             assert_eq!(refaults.grant(7, RESIDENT, 0), expected);
         }
     }
@@ -200,7 +200,7 @@ mod tests {
         let back_after = |left: u64, active: usize| {
             refaults.forget(7);
             refaults.note_eviction(7);
-            leave(&refaults, left);
+            evict(&refaults, left);
             refaults.grant(7, RESIDENT, active)
         };
         assert_eq!((back_after(5000, 1280), back_after(5200, 1280)), (3, 0));
@@ -305,29 +305,29 @@ mod tests {
     #[test]
     fn resize_keeps_time() {
         let refaults = refaults();
-        leave(&refaults, 1000);
+        evict(&refaults, 1000);
         refaults.note_eviction(7);
         for most in [16 * RESIDENT, RESIDENT / 16, RESIDENT] {
             refaults.resize(most);
             assert_eq!(refaults.distance(7), Some(0));
         }
-        leave(&refaults, 1000);
+        evict(&refaults, 1000);
         assert_eq!(refaults.distance(7), Some(1000));
         refaults.resize(16 * RESIDENT);
         refaults.note_eviction(7);
-        leave(&refaults, 32_000);
+        evict(&refaults, 32_000);
         assert_eq!(refaults.distance(7), Some(32_000));
     }
 
     #[test]
     fn time_wraps_around() {
         let refaults = refaults();
-        leave(&refaults, TIMES * 10 - 50);
+        evict(&refaults, TIMES * 10 - 50);
         refaults.note_eviction(7);
-        leave(&refaults, 150);
+        evict(&refaults, 150);
         assert_eq!(refaults.grant(7, 100, 0), 3);
         refaults.note_eviction(7);
-        leave(&refaults, 600);
-        assert_eq!(refaults.grant(7, 100, 0), 0, "not before it went round");
+        evict(&refaults, 600);
+        assert_eq!(refaults.grant(7, 100, 0), 0, "the time wraps around");
     }
 }

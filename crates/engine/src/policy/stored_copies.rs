@@ -15,9 +15,9 @@ pub(crate) const TOO_LIKELY: u32 = CERTAIN * 4 / 5;
 const PROBE_EVERY: u32 = 16;
 /// Likelihood below which clean pages are not offered to the pool.
 const WORTH_PACKING: u32 = CERTAIN / 8;
-/// Copies in the pool use at most 1/BUDGET_SHARE of the budget, which resident pages lose.
+/// Divisor: copies in the pool use at most an eighth of the budget, which resident pages lose.
 const BUDGET_SHARE: usize = 8;
-/// Copies in the pool use at most 1/LIMIT_SHARE of its limit.
+/// Divisor: copies in the pool use at most half of its limit.
 const LIMIT_SHARE: usize = 2;
 /// Copies of resident pages, and the likelihood that a copy stays valid.
 pub struct StoredCopies {
@@ -104,17 +104,17 @@ impl StoredCopies {
     }
 }
 
-/// How much of the stored copy to keep after a swap-in.
+/// Decision to keep the stored copy of a page after a swap-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepCopy {
-    /// Nothing: the page is writable.
+    /// The copy is freed, and the page is writable.
     No,
-    /// The copy: the page is write-protected.
+    /// The copy is kept, and the page is write-protected.
     Yes,
 }
 
 impl KeepCopy {
-    /// Returns the copy of a page that comes in from `place`.
+    /// Returns the copy that a page keeps after it comes in from `place`.
     #[must_use]
     pub fn copy_of(self, place: Place) -> Option<StoredCopy> {
         match self {
@@ -143,13 +143,10 @@ mod tests {
         assert_eq!(kept_of(&copies, 100), 100);
         (0..100).for_each(|_| copies.note(3, false, true));
         assert_eq!(kept_of(&copies, 160), 10, "one in 16 is tried");
-        assert!(
-            copies.is_rarely_written(CHUNK_PAGES, false, TOO_LIKELY),
-            "another chunk's pages are its own"
-        );
+        assert!(copies.is_rarely_written(CHUNK_PAGES, false, TOO_LIKELY), "chunks are independent");
         assert!(
             copies.is_rarely_written(3, true, TOO_LIKELY),
-            "and so are those that come back soon"
+            "early refaults are counted separately"
         );
         (0..10).for_each(|_| copies.note(3, false, false));
         assert_eq!(kept_of(&copies, 100), 100);

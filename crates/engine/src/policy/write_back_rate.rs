@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Evictions after which the counts are halved.
 const HALF_LIFE_PAGES: u64 = 4096;
-/// A page that is written back moves the average age by 1/64 of the difference.
+/// Divisor: a page that is written back moves the average age by 1/64 of the difference.
 const AGE_OF: u64 = 64;
 /// Initial bias: this many pages count as written back and refaulted.
 const UNKNOWN_PAGES: u64 = 64;
@@ -21,11 +21,13 @@ const UNKNOWN_PAGES: u64 = 64;
 /// Flow of pages through the pool. Concurrent updates may be lost.
 #[derive(Debug, Default)]
 pub struct WriteBackRate {
-    /// Evictions between a page's eviction and its write-back.
+    /// Average number of evictions between a page's eviction and its write-back.
     age: AtomicU64,
-    /// Pages evicted, written back, and found on the disk.
+    /// Pages evicted.
     evicted: AtomicU64,
+    /// Pages written back from the pool.
     written_back: AtomicU64,
+    /// Pages outside the pool that refaulted.
     refaulted: AtomicU64,
     /// Pages that bypassed the pool because it was full.
     bypassed: AtomicU64,
@@ -96,12 +98,14 @@ impl WriteBackRate {
         self.distance_outside_pool(distance.saturating_sub(self.age.load(Relaxed)))
     }
 
-    /// As [`WriteBackRate::note_write_back_refault`], for a page that bypassed the pool.
+    /// Records a touched page that bypassed the pool, with its refault distance. Returns the number
+    /// of additional pages that the pool would have had to hold for it.
     pub(crate) fn note_bypassed_refault(&self, distance: u64) -> u64 {
         self.distance_outside_pool(distance)
     }
 
-    /// The page has been outside the pool for `since` evictions.
+    /// Records the refault of a page that was outside the pool for `since` evictions. Returns the
+    /// number of additional pages that the pool would have had to hold for it.
     fn distance_outside_pool(&self, since: u64) -> u64 {
         self.refaulted.fetch_add(1, Relaxed);
         let evicted = self.evicted.load(Relaxed).max(1);
@@ -138,7 +142,7 @@ mod tests {
     #[test]
     fn refaults_are_related_to_write_backs() {
         let write_back_rate = WriteBackRate::default();
-        assert_eq!(write_back_rate.refault_share(), 1.0, "not known");
+        assert_eq!(write_back_rate.refault_share(), 1.0, "no page was written back yet");
         write_back_rate.note_write_backs(6400);
         assert!(write_back_rate.refault_share() < 0.011);
         (0..1552).for_each(|_| assert_eq!(write_back_rate.note_write_back_refault(0), 0));
@@ -160,7 +164,7 @@ mod tests {
         assert_eq!(write_back_rate.note_bypassed_refault(400), 200);
         assert_eq!(write_back_rate.note_write_back_refault(400), 50);
         assert!(write_back_rate.refault_share() < 0.2);
-        assert_eq!(write_back_rate.share_held(), 1.0, "nothing is known of what was taken");
+        assert_eq!(write_back_rate.share_held(), 1.0, "no write-back was recorded");
     }
 
     #[test]
@@ -171,7 +175,7 @@ mod tests {
         (0..6400).for_each(|_| write_back_rate.note_held());
         assert!((0.49..0.51).contains(&write_back_rate.share_held()));
         write_back_rate.note_evictions(2 * HALF_LIFE_PAGES);
-        assert!((0.49..0.51).contains(&write_back_rate.share_held()), "both count half");
+        assert!((0.49..0.51).contains(&write_back_rate.share_held()), "both counts are halved");
     }
 
     #[test]
@@ -187,14 +191,14 @@ mod tests {
         assert_eq!(
             write_back_rate.note_write_back_refault(64 + 100),
             0,
-            "nothing is written back any more"
+            "no page is written back any more"
         );
         (0..1000).for_each(|_| write_back_rate.note_age(6400));
         write_back_rate.note_write_backs(100_000);
         assert_eq!(
             write_back_rate.note_write_back_refault(6000),
             0,
-            "younger than what is written back now"
+            "the page is younger than those written back now"
         );
     }
 

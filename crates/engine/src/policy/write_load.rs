@@ -3,8 +3,8 @@
 //! Unmapping a page requires a TLB shootdown on all CPUs that run the program. A thread on another
 //! CPU interrupts the program for it, at several microseconds each on virtual machines, and waits.
 //! If the program has a single running thread, that thread interrupts no other CPU. So if CPUs are
-//! short, the thread that needs memory should evict pages that stay in DRAM. Writes to the disk
-//! should be waited for by another thread.
+//! short, the thread that needs memory should evict pages that stay in DRAM. Another thread should
+//! wait for writes to the disk.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -56,9 +56,9 @@ mod tests {
     use super::*;
 
     fn after(batches: usize, for_disk: usize) -> WriteLoad {
-        let leaving = WriteLoad::default();
-        (0..batches).for_each(|_| leaving.note(32, for_disk));
-        leaving
+        let write_load = WriteLoad::default();
+        (0..batches).for_each(|_| write_load.note(32, for_disk));
+        write_load
     }
 
     #[test]
@@ -68,20 +68,20 @@ mod tests {
 
     #[test]
     fn one_disk_batch_delegates_next_batches() {
-        let leaving = after(100, 0);
-        assert!(leaving.avoids_disk());
-        leaving.note(0, 0);
-        leaving.note(32, 1);
-        assert!(leaving.avoids_disk(), "one page now and then does not matter");
-        leaving.note(32, 32);
-        assert!(!leaving.avoids_disk());
+        let write_load = after(100, 0);
+        assert!(write_load.avoids_disk());
+        write_load.note(0, 0);
+        write_load.note(32, 1);
+        assert!(write_load.avoids_disk(), "one page now and then does not matter");
+        write_load.note(32, 32);
+        assert!(!write_load.avoids_disk());
     }
 
     #[test]
     fn disk_page_in_every_batch_is_heavy() {
-        let leaving = after(1000, 1);
-        assert!(!leaving.avoids_disk());
-        (0..1000).for_each(|at| leaving.note(32, usize::from(at % 4 == 0)));
-        assert!(leaving.avoids_disk());
+        let write_load = after(1000, 1);
+        assert!(!write_load.avoids_disk());
+        (0..1000).for_each(|at| write_load.note(32, usize::from(at % 4 == 0)));
+        assert!(write_load.avoids_disk());
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! Moving or protecting a single page costs a TLB shootdown. One call protects a whole span for one
 //! shootdown, including the pages between the victims. Therefore all pages of a span are claimed
-//! until the protection is undone, and no other thread sees a page protected whose entry does not
-//! say so. If there are few victims among pages that stay, moving is cheaper. Clean victims are
+//! until the protection is undone, and no other thread finds a protected page whose entry does not
+//! record it. If there are few victims among pages that stay, moving is cheaper. Clean victims are
 //! handled by [`crate::steps::clean_reclaim`].
 //!
 //! With page protection each run of victims is made inaccessible and copied, and one call drops
@@ -23,19 +23,20 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::faults::Faults;
 use softswap_sys::window::Writes;
 
-/// Maximum pages of a span, and between two of its victims. A fault on one of them waits until all
-/// are unmapped. Claiming and protecting a page that stays takes about 50 ns; a TLB shootdown on
-/// virtual CPUs takes 20 us and more.
+/// Maximum number of pages of a span. A fault on one of them waits until all victims are unmapped.
+/// Claiming and protecting a page that stays takes about 50 ns; a TLB shootdown on virtual CPUs
+/// takes 20 us and more.
 const SPAN_PAGES: usize = 512;
+/// Victims with at least this many pages between them are in different spans.
 const GAP_PAGES: u64 = 128;
-/// To protect a span, to drop its victims, and to unprotect the pages between them.
+/// TLB shootdowns per span: protect it, drop the victims, unprotect the rest.
 const SHOOTDOWNS_PER_SPAN: usize = 3;
 
 /// Unmapped pages, still claimed, in the order of their copies.
 pub(crate) type Unmapped<'t> = [Victim<'t>; BATCH_PAGES];
 
-/// Returns true if batch unmapping is safe and needs fewer shootdowns than moving, or if runs of
-/// pages cannot be moved.
+/// Returns true if batch unmapping is safe and needs fewer shootdowns than moving, or if
+/// UFFDIO_MOVE is not used.
 pub(crate) fn is_better(core: &Core, victims: &[Victim<'_>]) -> bool {
     let memory = &core.memory;
     // Without UFFDIO_MOVE each page is copied and dropped in either case.
@@ -112,7 +113,7 @@ fn take_each<'t>(
     count
 }
 
-/// Copies protected victims and drops them, in order. Returns how many, from the first on.
+/// Copies protected victims and drops them, in order. Returns the number dropped.
 fn copy_and_drop(memory: &Memory, victims: &[Victim<'_>], copies: &mut [[u8; PAGE_SIZE]]) -> usize {
     let mut pages = [0; BATCH_PAGES];
     let mut copied = 0;
@@ -158,7 +159,7 @@ impl<'s> Span<'s> {
         span
     }
 
-    /// Unmaps the victims of the span. Returns the number unmapped, from the first on.
+    /// Unmaps the victims of the span, in order. Returns the number unmapped.
     fn unmap(
         &self,
         memory: &Memory,
@@ -175,7 +176,7 @@ impl<'s> Span<'s> {
         gone
     }
 
-    /// Removes the protection, except of pages that were protected before. Victims were not.
+    /// Removes the protection, except of pages that were protected before. No victim was.
     fn allow_writes(&self, memory: &Memory) {
         let is_kept = |at: usize| {
             self.between[at].as_ref().is_some_and(|claim| claim.before().is_protected())
@@ -219,7 +220,7 @@ fn allow_run(memory: &Memory, first: PageNo, count: usize) {
         return;
     }
     // Part of the range belongs to another mapping now, or the kernel no longer treats it as one
-    // range. Single pages are refused only if they are not the engine's.
+    // range. The kernel refuses single pages only if they are not managed.
     for page in first..first + count as u64 {
         let _ = memory.window.allow_writes(page);
     }

@@ -72,7 +72,7 @@ pub(crate) fn reclaim<'t>(
             continue;
         }
         if for_copy >> at & 1 == 1 {
-            let place = leave(core, page, claim);
+            let place = complete_eviction(core, page, claim);
             done.left += 1;
             done.incompressible +=
                 usize::from(place.is_some_and(IncompressibleBias::is_incompressible));
@@ -117,7 +117,7 @@ fn is_in_slot(stores: &Stores, claim: &Claim<'_>) -> bool {
 }
 
 /// Completes the eviction of a dropped page to its copy. Returns its place.
-fn leave(core: &Core, page: PageNo, claim: Claim<'_>) -> Option<Place> {
+fn complete_eviction(core: &Core, page: PageNo, claim: Claim<'_>) -> Option<Place> {
     let copy = claim.before().place().copy()?;
     core.policies.clock.note_eviction(page);
     core.memory.space.sub_resident(page);

@@ -19,7 +19,7 @@ pub(crate) fn pooled(
     counted(stores, unpacked)
 }
 
-/// Decompresses one part of a packed slot. A missing or damaged part is counted.
+/// Decompresses one part of a compressed slot. A missing or damaged part is counted.
 pub(crate) fn part(
     stores: &Stores,
     context: &mut Context,

@@ -7,7 +7,7 @@ use crate::policy::clock::Victim;
 use softswap_sys::window::MappingPressure;
 use std::ops::Range;
 
-/// Returns the pages of a cluster; 1 while there are few mappings.
+/// Returns the number of pages in a cluster. It is 1 while there are few mappings.
 pub(crate) fn cluster_pages(memory: &Memory) -> u64 {
     match memory.window.mapping_pressure() {
         MappingPressure::None => 1,
@@ -43,8 +43,9 @@ pub(crate) fn claim_clusters(
             if found == victims.len() {
                 return found;
             }
-            let is_it = |victim: &&mut Victim<'_>| victim.as_ref().is_some_and(|it| it.0 == page);
-            let seed = seeds[at..].iter_mut().find(is_it).and_then(Option::take);
+            let is_this_page =
+                |victim: &&mut Victim<'_>| victim.as_ref().is_some_and(|it| it.0 == page);
+            let seed = seeds[at..].iter_mut().find(is_this_page).and_then(Option::take);
             victims[found] = seed.or_else(|| claim(memory, page));
             found += usize::from(victims[found].is_some());
         }
@@ -54,8 +55,8 @@ pub(crate) fn claim_clusters(
 
 fn claim(memory: &Memory, page: PageNo) -> Victim<'static> {
     let seen = memory.pages.load(page);
-    let may_leave = matches!(seen.place(), Place::Resident { .. }) && seen.pins() == 0;
+    let is_evictable = matches!(seen.place(), Place::Resident { .. }) && seen.pins() == 0;
     let claim =
-        if may_leave && !seen.is_busy() { memory.pages.try_claim(page, seen) } else { None };
+        if is_evictable && !seen.is_busy() { memory.pages.try_claim(page, seen) } else { None };
     claim.map(|claim| (page, claim))
 }

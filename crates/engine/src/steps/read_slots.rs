@@ -25,8 +25,9 @@ pub(crate) fn read_slot(
     Err(FaultError::Corrupt { slot })
 }
 
-/// Reads one page from each of `slots`, which are in one area. A failure returns false and is not
-/// counted: a thread that needs one of the pages will retry and report it.
+/// Reads one page from each of `slots`, which are in one area. If the calling thread `waits` for
+/// the pages, a few are polled. A failure returns false and is not counted: a thread that needs one
+/// of the pages will retry and report it.
 pub(crate) fn read_each(
     stores: &Stores,
     context: &mut Context,
@@ -42,14 +43,17 @@ pub(crate) fn read_each(
 }
 
 /// Opens the seals of pages read from `slots`, up to the first mismatch, and returns their number.
-/// A mismatch is not counted either; the page's own fault reports it.
+/// A mismatch is not counted: the page's own fault reports it.
 pub(crate) fn open_run(
     stores: &Stores,
     slots: impl Iterator<Item = u64>,
     bytes: &mut [u8],
 ) -> usize {
     let pages = slots.zip(bytes.chunks_exact_mut(PAGE_SIZE));
-    pages.map(|(slot, page)| stores.open_sealed(slot, page)).take_while(|is_it| *is_it).count()
+    pages
+        .map(|(slot, page)| stores.open_sealed(slot, page))
+        .take_while(|matches_seal| *matches_seal)
+        .count()
 }
 
 fn count_read(stores: &Stores, bytes: usize) {

@@ -20,7 +20,7 @@ pub(crate) struct Relocating<'t> {
     pub(crate) claim: Claim<'t>,
     /// Index of the page in the buffer.
     pub(crate) at: usize,
-    /// Part number, if the page is packed.
+    /// Part number, if the page is stored in a compressed slot.
     pub(crate) part: Option<u8>,
 }
 

@@ -43,7 +43,7 @@ impl Staged {
     /// Publishes a victim that was moved to the next frame.
     fn publish(&mut self, core: &Core, victim: &mut Victim<'_>) {
         if let Some((page, claim)) = victim.take() {
-            debug_assert!(!claim.before().is_protected(), "a copy would be forgotten");
+            debug_assert!(!claim.before().is_protected(), "the stored copy would leak");
             core.policies.clock.note_eviction(page);
             claim.publish(Place::Staged { frame: self.next_frame() as u32 });
             core.memory.space.sub_resident(page);
@@ -100,17 +100,17 @@ fn stage_one(core: &Core, context: &mut Context, staged: &mut Staged, victim: &m
     } else {
         Some(io::ErrorKind::Unsupported.into())
     };
-    let out = match refused {
+    let is_moved = match refused {
         None => true,
-        // After a fork the page may be shared with the child; then unshare it and retry. A page
-        // pinned by a device refuses again and stays.
+        // After a fork the page may be shared with the child. Unshare it and retry. If a device has
+        // the page pinned, the kernel refuses again, and the page stays.
         Some(error) if error.kind() == io::ErrorKind::ResourceBusy => {
             window.unshare(page).is_ok() && window.take_out(page, 1, frame).pages == 1
         }
-        // The protection differs from the frames', or UFFDIO_MOVE is not available.
+        // The protection differs from that of the frames, or UFFDIO_MOVE is not available.
         Some(_) => window.take_out_by_copy(page, frame, context.page).is_ok(),
     };
-    if out {
+    if is_moved {
         staged.publish(core, victim);
     } else if let Some((_, claim)) = victim.take() {
         claim.publish(Place::resident(HOT));
@@ -140,7 +140,7 @@ pub(crate) fn stage_copy(
         }
         futex::relax(&mut turns);
     }
-    core.die("a page that was taken out could neither be kept nor put back");
+    core.die("an unmapped page could be neither staged nor restored");
 }
 
 /// Claims a page if it is still staged in that frame. The frame is dropped before the claim, so it
@@ -165,7 +165,7 @@ pub(crate) fn frame_of(core: &Core, frame: u32) -> StagedFrame<'_> {
     }
 }
 
-/// Returns pages that could not be stored to the program, unless they were rescued meanwhile.
+/// Restores staged pages that could not be stored, unless they were rescued meanwhile.
 pub(crate) fn return_all(core: &Core, pages: &[InFrame]) {
     for (page, frame) in pages {
         let claim = core.memory.pages.claim(*page);
@@ -189,5 +189,5 @@ fn return_page(core: &Core, page: PageNo, content: StagedFrame<'_>, claim: Claim
         futex::relax(&mut turns);
     }
     // The frame is the only copy and is about to be emptied.
-    core.die("a page that could not be stored could not be put back either");
+    core.die("a staged page could be neither stored nor restored");
 }

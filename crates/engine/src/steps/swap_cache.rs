@@ -28,8 +28,8 @@ const READ_COSTS_TIMES: u64 = 4;
 
 const _: () = assert!(OBJECT_BITS == Handle::OBJECT_BITS);
 
-/// Returns how much of the stored copy to keep for a page that comes in from `place`. If
-/// `is_touched`, the page's age was decided already, so it is known if it refaults early.
+/// Decides if a page that comes in from `place` keeps its stored copy. If `is_touched`, the page's
+/// age was decided already, so it is known if it refaults early.
 #[must_use]
 pub(crate) fn keep_copy(
     core: &Core,
@@ -70,9 +70,8 @@ fn may_keep_pooled(core: &Core, handle: Handle) -> bool {
         core.memory.budget.limit_bytes(),
         limit,
     );
-    // Beyond that, only copies worth more than the pages written back for them. Objects of another
-    // codec are dropped, so that the pages are compressed by the present one, which suits a full
-    // pool.
+    // If the pool is nearly full, keep only copies that are worth more than the pages written back
+    // for them. Drop objects of another codec: the present one suits a full pool.
     let has_space_left = used * 100 <= limit * NEARLY_FULL_PERCENT;
     has_share
         && (has_space_left
@@ -118,7 +117,7 @@ pub(crate) fn is_sound(stores: &Stores, copy: StoredCopy) -> bool {
     handle.is_some_and(|handle| stores.pool.peek(handle, |_| ()).is_ok())
 }
 
-/// Removes a copy from the counts and returns its place. `None` if its header in the pool was
+/// Removes a copy from the counts and returns its place, or `None` if its header in the pool was
 /// overwritten.
 fn detach_copy(core: &Core, copy: StoredCopy) -> Option<Place> {
     match copy {
@@ -164,7 +163,7 @@ pub(crate) fn drop_to_copy(core: &Core, page: PageNo, copy: StoredCopy) -> Place
     count(core.stats, copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged);
     match detach_copy(core, copy) {
         Some(place) => place,
-        None => core.die("the pool has lost the copy of a page that has left"),
+        None => core.die("the pool's copy of an evicted page is damaged"),
     }
 }
 
@@ -226,25 +225,25 @@ pub(crate) fn forget(core: &Core, page: PageNo, unwanted: impl Fn(StoredCopy) ->
 
 /// Frees up to `want` copies in slots, because the areas are full. Returns their number.
 pub(crate) fn reclaim_copies(core: &Core, want: usize) -> usize {
-    let is_it = |copy: StoredCopy| copy.in_slot().is_some();
-    let freed = reclaim_selected(core, want, &core.policies.stored_copies.count, is_it);
+    let is_wanted = |copy: StoredCopy| copy.in_slot().is_some();
+    let freed = reclaim_selected(core, want, &core.policies.stored_copies.count, is_wanted);
     core.stats.add(Counter::CopiesShed, freed as u64);
     freed
 }
 
-/// As [`reclaim_copies`], for copies in the pool, because it is nearly full.
+/// Frees up to `want` copies in the pool, because it is nearly full. Returns their number.
 pub(crate) fn reclaim_pooled_copies(core: &Core, want: usize) -> usize {
-    let is_it = |copy: StoredCopy| matches!(copy, StoredCopy::Pool { .. });
-    let freed = reclaim_selected(core, want, &core.policies.stored_copies.pooled, is_it);
+    let is_wanted = |copy: StoredCopy| matches!(copy, StoredCopy::Pool { .. });
+    let freed = reclaim_selected(core, want, &core.policies.stored_copies.pooled, is_wanted);
     core.stats.add(Counter::PoolCopiesShed, freed as u64);
     freed
 }
 
 /// Frees the copy of `page` if it is this pool object.
 pub(crate) fn reclaim_copy_of(core: &Core, page: PageNo, object: Handle) {
-    let is_it = |copy| copy == StoredCopy::pooled(object.to_bits());
+    let is_wanted = |copy| copy == StoredCopy::pooled(object.to_bits());
     // A damaged header may contain any page.
-    if page < core.memory.window.pages() as PageNo && forget(core, page, is_it) {
+    if page < core.memory.window.pages() as PageNo && forget(core, page, is_wanted) {
         core.stats.add(Counter::PoolCopiesShed, 1);
     }
 }
@@ -254,7 +253,7 @@ fn reclaim_selected(
     core: &Core,
     want: usize,
     count: &AtomicUsize,
-    is_it: impl Fn(StoredCopy) -> bool,
+    is_wanted: impl Fn(StoredCopy) -> bool,
 ) -> usize {
     let (copies, high) = (&core.policies.stored_copies, core.memory.space.high());
     let mut freed = 0;
@@ -264,7 +263,7 @@ fn reclaim_selected(
         let page = copies.next.fetch_add(1, Relaxed) % high;
         let next = core.memory.space.next_resident(page..high);
         if next == page {
-            freed += usize::from(forget(core, page, &is_it));
+            freed += usize::from(forget(core, page, &is_wanted));
         } else {
             copies.next.fetch_add(next - page - 1, Relaxed);
         }
@@ -272,8 +271,8 @@ fn reclaim_selected(
     freed
 }
 
-/// Frees all copies in a forked child, whose pages lost their protection, so that clean pages are
-/// no longer known. No other thread runs.
+/// Frees all copies in a forked child. Its pages lost their write protection, so it is unknown
+/// which of them are clean. No other thread runs.
 pub(crate) fn forget_all(core: &Core) {
     let high = core.memory.space.high();
     let mut page = core.memory.space.next_resident(0..high);

@@ -1,7 +1,7 @@
 //! Swap-in of several pages at once, as part of page-in.
 //!
-//! Pages may be in slots of their own or in packed slots, adjacent or not. All slots are read in
-//! parallel, which takes hardly longer than reading one. If the device serves one request at a
+//! Pages may be in slots of their own or in compressed slots, adjacent or not. All slots are read
+//! in parallel, which takes hardly longer than reading one. If the device serves one request at a
 //! time, only adjacent slots are read together.
 
 use crate::base::access::Access;
@@ -27,7 +27,7 @@ use std::ops::Range;
 pub(crate) struct Wanted {
     pub(crate) page: PageNo,
     pub(crate) access: Access,
-    /// How much of the stored copy to keep while the page is not modified.
+    /// Decision to keep the stored copy while the page is not modified.
     pub(crate) keep_copy: KeepCopy,
     /// Maximum number of pages to read from the swap area, including this one.
     pub(crate) window: usize,
@@ -85,7 +85,7 @@ const _: () = assert!(REQUEST_PAGES <= u64::BITS as usize);
 impl Slots {
     /// Adds a slot unless it is included already. Returns false if that would exceed the limit.
     fn add(&mut self, slot: u64, most: ReadLimit) -> bool {
-        debug_assert!(self.open == 0, "bits are by place");
+        debug_assert!(self.open == 0, "`open` has bits by index, and indices change");
         let at = self.at(slot);
         let all = &self.all[..self.count];
         if all.get(at) == Some(&slot) {
@@ -162,7 +162,7 @@ impl SwapInBatch {
             return true;
         };
         let first = self.slots.all[..self.slots.count].first();
-        if first.is_some_and(|first| !core.stores.areas.are_contiguous(*first, stored.slot())) {
+        if first.is_some_and(|first| !core.stores.areas.are_in_one_area(*first, stored.slot())) {
             return true;
         }
         if !self.slots.add(stored.slot(), most) {
@@ -174,7 +174,7 @@ impl SwapInBatch {
     }
 
     /// Reads all slots into the first pages of `buffer`. Returns false if any of them cannot be
-    /// read. `waits` is as in [`read_slots::read_each`].
+    /// read. `waits` is true if the calling thread waits for the pages.
     pub(crate) fn read(
         &self,
         core: &Core,
@@ -197,8 +197,8 @@ impl SwapInBatch {
         self.slots.page(stored.slot(), buffer)
     }
 
-    /// Installs and publishes the pages, up to the first that fails, which is left to its own
-    /// fault. Returns the number of pages.
+    /// Installs and publishes the pages, up to the first that fails. The fault of that page reports
+    /// the failure. Returns the number of pages.
     pub(crate) fn install(
         &mut self,
         core: &Core,
@@ -207,15 +207,17 @@ impl SwapInBatch {
         access: Access,
         is_stream: bool,
     ) -> usize {
-        let mut came = 0;
-        while came < self.count {
-            let run = came..came + self.neighbours(came);
+        let mut installed = 0;
+        while installed < self.count {
+            let run = installed..installed + self.neighbours(installed);
             let wanted = run.len();
             let (keep_copy, done) = match wanted {
-                1 => self.install_one(core, context, came, buffer, access),
+                1 => self.install_one(core, context, installed, buffer, access),
                 _ => self.install_run(core, run, buffer, access),
             };
-            for member in self.members[came..came + done].iter_mut().filter_map(Option::take) {
+            for member in
+                self.members[installed..installed + done].iter_mut().filter_map(Option::take)
+            {
                 let Member { page, claim, .. } = member;
                 let place = claim.before().place();
                 if is_stream {
@@ -226,15 +228,15 @@ impl SwapInBatch {
                 let age = core.policies.age_of_read_ahead(page, is_stream, resident);
                 install::finish(&core.memory, page, claim, age, copy);
             }
-            came += done;
+            installed += done;
             if done < wanted {
                 break;
             }
         }
         // Releases the claims of pages that were not installed.
         self.members.fill_with(|| None);
-        core.stats.add(Counter::PagesReadAhead, came as u64);
-        came
+        core.stats.add(Counter::PagesReadAhead, installed as u64);
+        installed
     }
 
     /// Returns the number of members from `first` on that one call can install: adjacent in memory
@@ -259,8 +261,8 @@ impl SwapInBatch {
         self.members[at].as_ref().map_or(KeepCopy::No, keep_copy)
     }
 
-    /// Installs adjacent pages, up to the first that fails. Returns how their copies are kept, and
-    /// the number of pages.
+    /// Installs adjacent pages, up to the first that fails. Returns if their copies are kept, and
+    /// the number of pages installed.
     fn install_run(
         &mut self,
         core: &Core,
@@ -279,13 +281,14 @@ impl SwapInBatch {
         if good == 0 {
             return (KeepCopy::No, 0);
         }
-        // Decided for the first page, because one call installs all alike.
+        // Decided for the first page, because one call installs all with the same protection.
         let keep_copy = self.keep_copy(core, run.start, access);
         let bytes = &bytes[..good * PAGE_SIZE];
         (keep_copy, install::install_run(&core.memory, page, bytes, keep_copy.writes()).pages)
     }
 
-    /// As [`SwapInBatch::install_run`], for a single or packed page.
+    /// Installs one page, which may be in a compressed slot. Returns if its copy is kept, and the
+    /// number of pages installed.
     fn install_one(
         &mut self,
         core: &Core,
@@ -322,8 +325,8 @@ pub(crate) fn bring(
     Ok(())
 }
 
-/// Returns the offsets of pages to read along with a touched page, if allowed. Watches the other
-/// candidates.
+/// Returns the offsets of pages to read along with a touched page, if allowed. Records the other
+/// candidates, to learn if they are touched soon.
 fn offsets_along(core: &Core, page: PageNo, may_be: bool) -> Offsets {
     if !may_be {
         core.policies.offset_prefetch.note(page, Offsets::default());
@@ -359,7 +362,8 @@ fn read_one(
     Ok(())
 }
 
-/// As [`bring`]. Returns false, with nothing done, if the page should be read alone.
+/// Brings in a touched page and others. Returns false, with nothing done, if the page must be read
+/// alone.
 fn bring_all(
     core: &Core,
     context: &mut Context,
@@ -388,12 +392,12 @@ fn bring_all(
     let touched = bring_touched(core, context, page, stored, keep_copy, &mut batch, &mut buffer);
     // Writes continue on the following pages, but not on pages at learnt offsets.
     let access = if along.is_empty() { access } else { Access::Read };
-    let came = match touched {
+    let installed = match touched {
         Ok(true) => batch.install(core, context, &mut buffer, access, is_stream),
         _ => 0,
     };
     drop(batch);
-    core.memory.budget.release(count - came);
+    core.memory.budget.release(count - installed);
     touched
 }
 

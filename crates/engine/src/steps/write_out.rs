@@ -94,7 +94,7 @@ pub(crate) fn write_sealed(
     let Some(first) = slots.first().copied() else { return written };
     match write(stores, admission, context, slots, copies) {
         Ok(()) => return Written::all(slots.len()),
-        // Perhaps only some of them have no storage.
+        // The device may have no space for some of the slots only.
         Err(error) if error.is_no_space() && slots.len() > 1 => {}
         Err(error) => written.refusal = stores.areas.refusal(first, &error),
     }

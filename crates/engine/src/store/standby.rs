@@ -27,28 +27,29 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 const BUDGET_SHARE: usize = 8;
 /// Pages in a set. The slot's number selects the set; the oldest page of a full set is replaced.
 const WAYS: usize = 8;
-/// A refault is soon if fewer than 1/16 of the pages now out, and fewer than the list can hold,
-/// were evicted after the page. With uniform use 1/16 of the refaults are soon.
+/// Divisor. A refault is early if fewer than 1/16 of the pages now out of memory, and fewer than
+/// the list can hold, were evicted after the page. With uniform use 1/16 of the refaults are early.
 const EARLY_SHARE: u64 = 16;
-/// Keeping pages starts if at least 1/8 of the refaults are soon, and stops below 1/12.
+/// Divisor: keeping pages starts if at least 1/8 of the refaults are early.
 const BEGIN_SHARE: u32 = 8;
+/// Divisor: keeping pages stops if fewer than 1/12 of the refaults are early.
 const END_SHARE: u32 = 12;
 const DECIDE_EVERY: u32 = 256;
 /// Maximum number of tables; each has at least twice as many pages as the one before.
 const TABLES: usize = 16;
-/// A page takes new DRAM for every second page that finds no place. At one for one, a batch of
-/// evictions would free no memory.
+/// Of this many pages that find no place, one takes new DRAM. If each did, a batch of evictions
+/// would free no memory.
 const GROWTH: usize = 2;
 /// Maximum number of pages whose DRAM one call releases, because a thread may wait for it.
 const RELEASE_PAGES: usize = 512;
 
-/// The content of a slot between two allocations: the slot's number and its generation.
+/// Identifies the content of a slot: the slot's number and its generation.
 pub(crate) type Tenant = (u64, u32);
 
 #[derive(Debug, Clone, Copy)]
 struct Way {
     tenant: Option<Tenant>,
-    /// The larger, the later the page was kept.
+    /// Order in which pages were kept: a larger number is later.
     age: u32,
     has_dram: bool,
 }
@@ -83,8 +84,9 @@ pub struct Standby {
     /// Pages that found no place since a page last took DRAM.
     unplaced: AtomicUsize,
     is_on: AtomicBool,
-    /// Refaults since the last decision, and those of them that were soon.
+    /// Refaults since the last decision.
     seen: AtomicU32,
+    /// Early refaults since the last decision.
     early: AtomicU32,
     next_set: AtomicUsize,
 }
@@ -121,7 +123,7 @@ impl Standby {
     }
 
     /// Records a refault: `left` pages were evicted after this one, and `out` pages are out of
-    /// memory now. Decides every `DECIDE_EVERY` refaults if keeping pages pays.
+    /// memory now. Every `DECIDE_EVERY` refaults, decides if keeping pages pays.
     pub fn note_return(&self, left: u64, out: u64) {
         if left < (out / EARLY_SHARE).min(self.max_pages.load(Relaxed) as u64) {
             self.early.fetch_add(1, Relaxed);
@@ -286,7 +288,7 @@ mod tests {
         standby
     }
 
-    /// Keeps a page that takes DRAM at once if it needs it.
+    /// Keeps a page, which takes DRAM immediately if it needs it.
     fn keep_at_once(standby: &Standby, slot: u64, generation: u32, fill: u8) {
         standby.unplaced.store(GROWTH, Relaxed);
         keep(standby, slot, generation, fill, true);
@@ -313,7 +315,7 @@ mod tests {
         let standby = standby();
         keep_at_once(&standby, 7, 1, 3);
         assert_eq!(take(&standby, 7, 2), None);
-        assert_eq!(take(&standby, 39, 1), None, "in the same set");
+        assert_eq!(take(&standby, 39, 1), None, "slot 39 uses the same set");
         assert_eq!(take(&standby, 7, 1), Some(3));
         assert_eq!(take(&standby, 7, 1), None);
     }
@@ -389,9 +391,9 @@ mod tests {
         }
     }
 
-    /// Records refaults: one in `soon_in` after 100 evictions, the others after `out`.
-    fn back(standby: &Standby, soon_in: u64, out: u64) -> bool {
-        let left = |at: u64| if at.is_multiple_of(soon_in) { 100 } else { out };
+    /// Records refaults: one in `early_in` after 100 evictions, the others after `out`.
+    fn is_on_after(standby: &Standby, early_in: u64, out: u64) -> bool {
+        let left = |at: u64| if at.is_multiple_of(early_in) { 100 } else { out };
         (0..256).for_each(|at| standby.note_return(left(at), out));
         standby.is_on()
     }
@@ -399,16 +401,16 @@ mod tests {
     #[test]
     fn keeping_follows_share_of_early_refaults() {
         let standby = Standby::new(256 * BUDGET_SHARE);
-        assert!(!back(&standby, 1 << 20, 5000) && !back(&standby, 10, 5000));
-        assert!(back(&standby, 6, 5000));
-        assert!(back(&standby, 10, 5000), "fewer will do to go on");
-        assert!(!back(&standby, 20, 5000) && !back(&standby, 10, 5000));
+        assert!(!is_on_after(&standby, 1 << 20, 5000) && !is_on_after(&standby, 10, 5000));
+        assert!(is_on_after(&standby, 6, 5000));
+        assert!(is_on_after(&standby, 10, 5000), "a lower share suffices to continue");
+        assert!(!is_on_after(&standby, 20, 5000) && !is_on_after(&standby, 10, 5000));
     }
 
     #[test]
     fn early_refault_threshold_depends_on_evicted_pages() {
         let standby = Standby::new(256 * BUDGET_SHARE);
-        assert!(!back(&standby, 2, 1000));
+        assert!(!is_on_after(&standby, 2, 1000));
         // A loop over slightly more than fits: each page refaults after all others were evicted.
         (0..2000).for_each(|_| standby.note_return(100, 100));
         assert!(!standby.is_on());

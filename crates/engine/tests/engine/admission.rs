@@ -25,15 +25,15 @@ fn verify_and_rewrite(memory: Memory, pass: u64) {
     }
 }
 
-/// Runs `body` on memory with stream detection, after the first pages have bypassed the pool. That
-/// needs measurements of the disk and of compression.
+/// Runs `body` with stream detection, once the first pages have bypassed the pool. Pages bypass it
+/// only after the engine has measured the disk and compression.
 fn once_pages_pass(setup: &Setup, body: impl FnOnce(&World, Memory, u64)) {
     let world = World::new(setup);
     let contents: Vec<_> = (0..PAGES).map(|page| content(page, 0)).collect();
     let memory = world.map_with(&contents);
     with_prefetch(&world, || {
         let mut passes = 0;
-        wait_until("a page that passes by the pool", || {
+        wait_until("a page bypasses the pool", || {
             if world.count(Counter::PoolPassed) > 0 {
                 return Ok(());
             }
@@ -61,9 +61,9 @@ fn full_disk_falls_back_to_pool() {
     let setup = Setup { memory_mib: 12, pool: PoolLimit::Bytes(1 << 20), ..Setup::default() };
     once_pages_pass(&setup, |world, memory, passes| {
         world.disk.fail(Operation::Write, world.disk.counts().writes, u64::MAX, Fault::Errno(EIO));
-        // All of it fits there in compressed form.
+        // All pages fit in the pool in compressed form.
         world.engine.set_pool_limit(PoolLimit::Percent(80));
         (passes..passes + 3).for_each(|pass| verify_and_rewrite(memory, pass));
-        assert!(world.count(Counter::WriteErrors) > 0, "it was asked");
+        assert!(world.count(Counter::WriteErrors) > 0, "the engine must have tried to write");
     });
 }

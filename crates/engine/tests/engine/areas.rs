@@ -41,7 +41,7 @@ fn pages_of_failed_area_are_moved() {
         world.evict(second);
         assert_eq!(world.count(Counter::AreasFailed), 1);
         until(&world, || world.count(Counter::PagesMoved) == 1000);
-        // No page is read from it any more.
+        // All pages were moved, so reads from the failed area are not needed.
         world.disk.fail(Operation::Read, 0, UNLIMITED_TIMES, Fault::Errno(EIO));
         assert_holds(first, old);
         assert_holds(second, new);
@@ -70,7 +70,7 @@ fn bad_block_costs_one_slot() {
     let world = World::new(&Setup::default());
     let contents = random(320);
     let memory = world.map_with(&contents);
-    // The first batch, then its sixth page alone.
+    // Fail the first batch, then its sixth page when each page is written alone.
     world.disk.fail(Operation::Write, 0, 1, Fault::Errno(EIO));
     world.disk.fail(Operation::Write, 6, 1, Fault::Errno(EIO));
     world.evict(memory);
@@ -87,7 +87,7 @@ fn free_clusters_are_discarded_in_background() {
     world.evict(memory);
     assert_eq!(world.count(Counter::DiscardedBytes), 0);
     assert_holds(memory, &contents);
-    // A rewrite frees the copies; a read would keep them.
+    // Rewrite the pages, which frees their copies. A read would keep them.
     write_all(memory, &contents);
     until(&world, || world.count(Counter::DiscardedBytes) > 0);
     for round in 0..3 {
@@ -143,7 +143,7 @@ fn unpublished_slots_are_freed_despite_child() {
     let more = world.map_with(&random(100));
     world.evict(more);
     assert_eq!(world.count(Counter::AreasFailed), 1);
-    // The pages to move cannot be read, so the slots allocated for them stay unused.
+    // The pages to move cannot be read, so the slots allocated for them remain unused.
     world.disk.fail(Operation::Read, 0, UNLIMITED_TIMES, Fault::Errno(EIO));
     let quiesced = world.engine.quiesce();
     assert!(world.engine.child_reads_slots(&quiesced));
@@ -160,7 +160,7 @@ fn unpublished_slots_are_freed_despite_child() {
 #[test]
 fn changing_data_with_child_uses_twice_the_slots_at_most() {
     const PAGES: u64 = 2000;
-    // Space for twice the data, in clusters of 512, and one that is half full.
+    // Space for twice the data in clusters of 512 slots, and for one half-full cluster.
     let world = World::new(&Setup { swap_mib: Some(18), ..Setup::default() });
     let memory = world.map_with(&random(PAGES));
     world.evict(memory);

@@ -1,4 +1,4 @@
-//! Shortage of bounce buffers: swap-ins still succeed, and page-out is delayed.
+//! Without free bounce buffers, swap-ins still succeed, and page-outs wait.
 
 use crate::common::{HANG_TIMEOUT, Setup, World, assert_holds, random, wait_until};
 use softswap_engine::base::access::Access;
@@ -18,10 +18,10 @@ fn hold_all(world: &World) -> Vec<Buffer<'_>> {
     held
 }
 
-/// Waits until a thread has waited long for a buffer, and returns the message. All buffers are in
-/// use.
+/// Waits until a thread has waited so long for a buffer that a message is due, and returns it. The
+/// caller holds all buffers.
 fn long_wait(world: &World) -> String {
-    wait_until("a thread that waits for a buffer", || {
+    wait_until("a thread waits for a buffer", || {
         let message = world.engine.buffers().full_message(1);
         message.ok_or_else(|| format!("{:?}", world.engine.buffers().usage()))
     })
@@ -51,11 +51,11 @@ fn pages_without_buffer_are_evicted_later() {
     let memory = world.map_with(&contents);
     let held = hold_all(&world);
     let message = thread::scope(|scope| {
-        let leaving = scope.spawn(|| world.evict(memory));
+        let evicting = scope.spawn(|| world.evict(memory));
         let message = long_wait(&world);
-        let (is_finished, written) = (leaving.is_finished(), world.count(Counter::PagesWritten));
+        let (is_finished, written) = (evicting.is_finished(), world.count(Counter::PagesWritten));
         drop(held);
-        assert_eq!((is_finished, written), (false, 0), "pages left without a buffer");
+        assert_eq!((is_finished, written), (false, 0), "pages were evicted without a buffer");
         message
     });
     assert_holds(memory, &contents);
@@ -90,20 +90,20 @@ fn page_waiting_for_buffer_is_rescued() {
     let held = hold_all(&world);
     thread::scope(|scope| {
         let reclaim = scope.spawn(|| world.engine.reclaim_now(20));
-        // All of the batch is staged by then, and the first page waits for a buffer.
+        // When the thread waits for the first page's buffer, the whole batch is staged.
         long_wait(&world);
-        assert!(world.resident(memory) < memory.pages(), "no page is staged");
+        assert!(world.resident(memory) < memory.pages(), "pages must be staged");
         let (done, touched) = channel();
         let engine = Arc::clone(&world.engine);
         scope.spawn(move || {
             let page = |index| engine.fault(memory.address() + index * PAGE_SIZE, Access::Read);
-            let brought = (0..memory.pages()).all(|index| page(index).is_ok());
-            let _ = done.send(brought);
+            let faulted_in = (0..memory.pages()).all(|index| page(index).is_ok());
+            let _ = done.send(faulted_in);
         });
         let all = touched.recv_timeout(HANG_TIMEOUT);
         drop(held);
         reclaim.join().unwrap();
-        assert_eq!(all, Ok(true), "a touch waited for a buffer that its page needs not");
+        assert_eq!(all, Ok(true), "a touch of a staged page must not wait for a buffer");
     });
     assert_holds(memory, &contents);
 }

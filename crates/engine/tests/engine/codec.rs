@@ -1,4 +1,4 @@
-//! Codecs under load: each page keeps its content with any codec, and during a change of the codec.
+//! Pages keep their content with any codec, and while the codec changes.
 
 use crate::common::{Content, Setup, World, assert_holds, every_kind, mix64, page_of, write_all};
 use softswap_engine::base::stats::Counter;
@@ -34,7 +34,7 @@ fn pages_of_previous_codec_stay_readable() {
         world.evict(memory);
         memory
     });
-    // Three of the four compressed their pages.
+    // Three of the four codecs compress pages.
     assert_eq!(world.count(Counter::PagesPooled), 600);
     memories.into_iter().for_each(|memory| assert_holds(memory, &contents));
 }
@@ -66,7 +66,7 @@ fn incompressible_pages_are_counted_and_written() {
 #[test]
 fn zstd_memory_is_charged() {
     let world = World::new(&Setup { codec: zstd(1), ..Setup::default() });
-    // Half as much again as the budget, so pages are evicted without a request.
+    // The memory is 1.5 times the budget, so faults evict pages.
     let contents: Vec<_> = (0..6000).map(Content::Text).collect();
     let memory = world.map_with(&contents);
     assert_holds(memory, &contents);
@@ -96,7 +96,7 @@ fn rewrite(world: &World, thread: u64, stop: &AtomicBool) {
         let page = mix64(thread << 32 | step) as usize % PAGES;
         let bytes = page_of(memory, page).unwrap();
         let expected = content(thread, page, turns[page]);
-        assert!(bytes == expected.bytes(), "page {page} of {thread} is not {expected:?}");
+        assert!(bytes == expected.bytes(), "page {page} of thread {thread} is not {expected:?}");
         turns[page] += 1;
         let next = content(thread, page, turns[page]).bytes();
         assert!(memory.write_bytes(page * PAGE_SIZE, &next));

@@ -1,4 +1,4 @@
-//! Pages of all contents survive eviction, and the engine stays within the budget.
+//! Pages of all contents survive eviction, and the engine remains within the budget.
 
 use crate::common::{
     Content, Setup, UNENCODABLE, World, assert_holds, every_kind, random, write_all,
@@ -22,7 +22,7 @@ fn pages_of_every_kind_round_trip() {
         for _ in 0..3 {
             world.assert_survives(memory, &contents);
         }
-        // One read from disk brings several.
+        // One read from the disk faults in several pages.
         for (tier, least) in [(Tier::Filled, 300), (Tier::Pool, 300), (Tier::Disk, 30)] {
             let faults = world.engine.stats().faults(tier);
             assert!(faults >= least, "{faults} from {}", tier.name());

@@ -1,4 +1,4 @@
-//! Disk failures of all kinds: pages that are not on the disk are kept, no wrong content is
+//! With disk failures of all kinds, pages that are not on the disk are kept, no wrong content is
 //! installed, and an access to a lost page fails.
 
 use crate::common::{
@@ -61,7 +61,7 @@ fn pages_without_disk_are_evicted_despite_write_errors() {
     let memory = world.map_with(&contents);
     fail_next(&world, Operation::Write, UNLIMITED_TIMES, Fault::Errno(EIO));
     world.engine.reclaim_now(50);
-    // One page in six is random.
+    // One page in six is random, and can only be evicted to the disk.
     assert_eq!(world.resident(memory), 10);
     assert_holds(memory, &contents);
 }
@@ -107,7 +107,7 @@ fn with_and_without_io_uring<const N: usize>(
     faults.into_iter().flat_map(|fault| [(fault, true), (fault, false)])
 }
 
-/// Checks that each page is right or refused. Returns how many were refused.
+/// Checks that each page has its content or is refused. Returns the number of refused pages.
 fn never_wrong(memory: Memory, contents: &[Content]) -> usize {
     let wrong = |page: usize| page_of(memory, page).is_some_and(|b| b != contents[page].bytes());
     assert!((0..memory.pages()).all(|page| !wrong(page)));
@@ -119,20 +119,20 @@ fn corrupt_page_is_rejected() {
     for (silent, encrypt) in with_and_without_io_uring([Fault::FlipBit, Fault::Lose]) {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
         let contents = random(64);
-        let healthy = world.map_with(&contents);
-        world.evict(healthy);
-        let rotten = world.map_with(&[Content::Random(99)]);
+        let intact = world.map_with(&contents);
+        world.evict(intact);
+        let corrupt = world.map_with(&[Content::Random(99)]);
         fail_next(&world, Operation::Write, 1, silent);
-        world.evict(rotten);
-        assert!(is_corrupt(&world, rotten, 0));
-        assert_eq!(rotten.read(0), None);
-        assert!(!rotten.write(0, 1));
+        world.evict(corrupt);
+        assert!(is_corrupt(&world, corrupt, 0));
+        assert_eq!(corrupt.read(0), None);
+        assert!(!corrupt.write(0, 1));
         assert_eq!(world.count(Counter::ChecksumErrors), 3);
-        assert_holds(healthy, &contents);
-        // A rewrite needs the old content discarded first.
-        world.engine.discard(rotten.address(), rotten.len()).unwrap();
-        write_all(rotten, &[Content::Random(100)]);
-        world.assert_survives(rotten, &[Content::Random(100)]);
+        assert_holds(intact, &contents);
+        // Discard the old content before the rewrite, which would fault it in.
+        world.engine.discard(corrupt.address(), corrupt.len()).unwrap();
+        write_all(corrupt, &[Content::Random(100)]);
+        world.assert_survives(corrupt, &[Content::Random(100)]);
     }
 }
 
@@ -143,15 +143,15 @@ fn misdirected_write_is_detected_at_both_places() {
     {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
         let contents = random(64);
-        let bystanders = world.map_with(&contents);
-        world.evict(bystanders);
-        // Written, so that they are evicted by another write.
-        write_all(bystanders.part(0, 8 * PAGE_SIZE), &contents[..8]);
+        let victims = world.map_with(&contents);
+        world.evict(victims);
+        // Rewrite some pages, so that their eviction writes them again.
+        write_all(victims.part(0, 8 * PAGE_SIZE), &contents[..8]);
         let before = world.count(Counter::PagesWritten);
         fail_next(&world, Operation::Write, 1, misdirected);
-        world.evict(bystanders);
+        world.evict(victims);
         let written = (world.count(Counter::PagesWritten) - before) as usize;
-        let refused = never_wrong(bystanders, &contents);
+        let refused = never_wrong(victims, &contents);
         assert!(refused >= 4, "{refused} of {written} misdirected pages refused");
         assert!(refused <= 2 * written, "{refused} pages refused, {written} were misdirected");
     }
@@ -168,8 +168,8 @@ fn wrong_reads_are_rejected_until_disk_recovers() {
         world.evict(memory);
         fail_next(&world, Operation::Read, UNLIMITED_TIMES, silent);
         let refused = never_wrong(memory, &contents);
-        // Of pages that are read together one has the flipped bit. If nothing is read, the buffer
-        // may still have the right content.
+        // The flipped bit affects one of the pages that are read together. After a lost read the
+        // buffer may still contain the right content from an earlier use.
         let all = !matches!(silent, Fault::Misdirect(_)) || refused == 40;
         assert!(all && refused > 0, "{refused} with {silent:?}");
         world.disk.clear_faults();
@@ -192,7 +192,8 @@ fn disk_that_cannot_grow_loses_no_data() {
     }
 }
 
-/// Writes random pages until the engine refuses. Returns how many it took.
+/// Writes random pages until the engine refuses one. Returns the number of pages written, and the
+/// error.
 fn write_until_refused(world: &World, memory: Memory) -> (usize, FaultError) {
     for page in 0..memory.pages() {
         let address = memory.address() + page * PAGE_SIZE;
@@ -204,7 +205,7 @@ fn write_until_refused(world: &World, memory: Memory) -> (usize, FaultError) {
             Err(error) => return (page, error),
         }
     }
-    panic!("everything fitted");
+    panic!("no page was refused");
 }
 
 #[test]
@@ -217,8 +218,8 @@ fn full_area_rejects_new_pages_and_keeps_old() {
         let limit = AreaFull::Limit { limit_bytes: 4 << 20 };
         let Exhausted::NoSlot(NoSlot::Area(full)) = exhausted(error) else { panic!("no slot") };
         assert_eq!(full, limit);
-        assert!(taken > 1024, "the area takes 1024 pages, and DRAM some more: {taken}");
-        // A discard frees the space that reads need.
+        assert!(taken > 1024, "the area stores 1024 pages, and DRAM some more: {taken}");
+        // Discard half of the pages, because reads need free memory.
         let kept = taken / 2;
         let dropped = memory.part(kept * PAGE_SIZE, (taken - kept) * PAGE_SIZE);
         world.engine.discard(dropped.address(), dropped.len()).unwrap();
@@ -268,7 +269,7 @@ fn randomly_failing_disk_never_corrupts_pages() {
 #[test]
 fn failed_mremap_keeps_mapping() {
     for avoid_move in [false, true] {
-        // Compressed pages must be brought in to be moved; those in slots need not.
+        // mremap must fault compressed pages in, but not pages in slots.
         let world = World::new(&Setup { avoid_move, ..Setup::default() });
         let contents = every_kind(600);
         let memory = world.map_with(&contents);

@@ -1,4 +1,4 @@
-//! The `mmap` family, pins, and `rest` before a fork, with pages in every place.
+//! The `mmap` family, pins, and `quiesce` before a fork, with pages in every place.
 
 use crate::common::{
     Content, Setup, World, assert_holds, assert_zero, every_kind, page_of, random, worlds,
@@ -15,7 +15,7 @@ use softswap_testkit::Memory;
 const PROT_NONE: i32 = 0;
 const PROT_READ: i32 = 1;
 
-/// Returns a mapping whose pages are evicted, except every third. Every seventh page is never
+/// Returns a mapping whose pages are evicted, except every third one. Every seventh page is never
 /// written.
 fn map_in_every_place(world: &World, contents: &[Content]) -> Memory {
     let memory = world.map(contents.len());
@@ -54,7 +54,7 @@ fn discarded_pages_read_as_zeroes() {
 
 #[test]
 fn discard_and_unmap_free_slots_and_budget() {
-    // Ten times what area and DRAM together could store.
+    // The rounds together map ten times the memory that area and DRAM can store.
     let world = World::new(&Setup { memory_mib: 8, swap_mib: Some(8), ..Setup::default() });
     let contents: Vec<_> = random(1500).into_iter().chain(every_kind(600)).collect();
     for round in 0..20 {
@@ -75,15 +75,15 @@ fn unmapped_memory_is_refused_and_remapped_fresh() {
     for world in worlds() {
         let contents = contents();
         let memory = map_in_every_place(&world, &contents);
-        let gone = memory.part(40 * PAGE_SIZE, 50 * PAGE_SIZE);
-        world.engine.unmap(gone.address(), gone.len()).unwrap();
-        assert!(!world.engine.any_mapped(gone.address(), gone.len()));
-        assert!((0..50).all(|page| gone.read(page * PAGE_SIZE).is_none()));
-        assert!(!gone.write(0, 1));
+        let unmapped = memory.part(40 * PAGE_SIZE, 50 * PAGE_SIZE);
+        world.engine.unmap(unmapped.address(), unmapped.len()).unwrap();
+        assert!(!world.engine.any_mapped(unmapped.address(), unmapped.len()));
+        assert!((0..50).all(|page| unmapped.read(page * PAGE_SIZE).is_none()));
+        assert!(!unmapped.write(0, 1));
         assert_holds(memory.part(0, 40 * PAGE_SIZE), &contents[..40]);
         assert_holds(memory.part(90 * PAGE_SIZE, 40 * PAGE_SIZE), &contents[90..]);
-        assert!(world.engine.map_at(gone.address(), gone.len(), READ_WRITE, true).unwrap());
-        assert_zero(gone);
+        assert!(world.engine.map_at(unmapped.address(), unmapped.len(), READ_WRITE, true).unwrap());
+        assert_zero(unmapped);
     }
 }
 
@@ -115,7 +115,7 @@ fn remap_moves_content() {
     for world in worlds() {
         let contents = contents();
         let memory = map_in_every_place(&world, &contents);
-        // A neighbour, so that it cannot grow in place.
+        // Map a neighbour, so that the range cannot grow in place.
         let after = memory.address() + memory.len();
         assert!(world.engine.map_at(after, PAGE_SIZE, READ_WRITE, true).unwrap());
         let len = 4 * memory.len();
@@ -179,13 +179,13 @@ fn pinned_pages_stay_resident() {
     for world in worlds() {
         let contents = contents();
         let memory = map_in_every_place(&world, &contents);
-        // From the middle of a page to the middle of another.
+        // Pin from the middle of a page to the middle of another one.
         let (start, len) = (memory.address() + 10 * PAGE_SIZE + 100, 30 * PAGE_SIZE);
         assert_eq!(world.engine.pin(start, len, usize::MAX).unwrap(), len);
         world.engine.reclaim_now(100);
         assert_eq!(world.resident(memory), 31);
         assert_eq!(world.resident(memory.part(10 * PAGE_SIZE, 31 * PAGE_SIZE)), 31);
-        // One more pin and unpin: still pinned.
+        // After one more pin and unpin the pages are still pinned.
         assert_eq!(world.engine.pin(start, PAGE_SIZE, usize::MAX).unwrap(), PAGE_SIZE);
         world.engine.unpin(start, PAGE_SIZE);
         world.engine.reclaim_now(100);
@@ -294,7 +294,8 @@ fn growable_memory_grows_in_place() {
     let world = World::new(&Setup::default());
     let contents = contents();
     let mut len = contents.len() * PAGE_SIZE;
-    let at = world.engine.map_growable(len, READ_WRITE).unwrap().expect("the window has room");
+    let at =
+        world.engine.map_growable(len, READ_WRITE).unwrap().expect("the window has free space");
     assert!(world.engine.growable().contains(&at) && at.is_multiple_of(GROWABLE_ALIGN_BYTES));
     write_all(Memory::new(at, len).unwrap(), &contents);
     while len < 64 << 20 {
@@ -319,8 +320,8 @@ fn mapping_moves_once_to_grow() {
     let after = memory.address() + memory.len();
     assert!(world.engine.map_at(after, PAGE_SIZE, READ_WRITE, true).unwrap());
     let mut len = memory.len() + PAGE_SIZE;
-    let to_room = world.engine.remap(memory.address(), memory.len(), len, Move::Anywhere);
-    let at = to_room.unwrap();
+    let moved_to = world.engine.remap(memory.address(), memory.len(), len, Move::Anywhere);
+    let at = moved_to.unwrap();
     for _ in 0..50 {
         assert_eq!(world.engine.remap(at, len, 2 * len, Move::Never).unwrap(), at);
         assert_eq!(world.engine.remap(at, 2 * len, len + PAGE_SIZE, Move::Never).unwrap(), at);
@@ -333,8 +334,8 @@ fn mapping_moves_once_to_grow() {
 fn fault_around_stops_at_protection_change() {
     let world = World::new(&Setup::default());
     let memory = world.map(128);
-    let (open, barred) = (96, 32 * PAGE_SIZE);
-    world.engine.protect(memory.address() + open * PAGE_SIZE, barred, PROT_NONE).unwrap();
+    let (open, protected_bytes) = (96, 32 * PAGE_SIZE);
+    world.engine.protect(memory.address() + open * PAGE_SIZE, protected_bytes, PROT_NONE).unwrap();
     let contents = every_kind(open as u64);
     write_all(memory, &contents);
     let faults = world.engine.stats().faults(Tier::Zero);

@@ -17,10 +17,10 @@ fn set(world: &World, limit: &str) -> Result<(), String> {
     live_settings::set(&world.engine, "memory", limit)
 }
 
-fn keeps(world: &World, asked: &str) -> bool {
+fn has_applied(world: &World, requested: &str) -> bool {
     world.engine.note_peaks();
     let [used, budget] = [Counter::UsedBytes, Counter::BudgetBytes].map(|it| world.count(it));
-    limit(world) == asked && used <= budget
+    limit(world) == requested && used <= budget
 }
 
 #[test]
@@ -29,21 +29,21 @@ fn moving_limit_loses_no_page() {
         let world = World::new(&Setup { memory_mib: 32, disk_mib: 512, pool, ..Setup::default() });
         let contents = every_kind(PAGES);
         let memory = world.map_with(&contents);
-        // Also above the limit at start.
+        // Some limits are above the one at the start.
         let mut limits = ["12M", "64M", "10M", "128M", "24M"].iter().cycle();
-        let mut asked = "32M";
+        let mut requested = "32M";
         in_threads(
             &world,
             |thread| read_and_write(&world, (memory, &contents), thread, 4),
             || {
-                if keeps(&world, asked) {
-                    asked = limits.next().unwrap();
-                    set(&world, asked).unwrap();
+                if has_applied(&world, requested) {
+                    requested = limits.next().unwrap();
+                    set(&world, requested).unwrap();
                 }
             },
         );
         set(&world, "12M").unwrap();
-        until(&world, || keeps(&world, "12M"));
+        until(&world, || has_applied(&world, "12M"));
     }
 }
 
@@ -53,38 +53,42 @@ fn derived_limits_follow_budget() {
     let contents: Vec<_> = (0..PAGES).map(Content::Sparse).collect();
     set(&world, "256M").unwrap();
     let memory = world.map_with(&contents);
-    assert_eq!(world.count(Counter::PagesOut), 0, "all of it fits now");
+    assert_eq!(world.count(Counter::PagesOut), 0, "the larger budget holds all pages");
     world.engine.note_peaks();
-    // In whole slabs.
+    // The limit is in whole slabs of 64 KiB.
     assert_eq!(world.count(Counter::PoolLimitBytes) >> 16, ((256 << 20) / 100 * 40) >> 16);
     world.assert_survives(memory, &contents);
     set(&world, "16M").unwrap();
-    until(&world, || keeps(&world, "16M"));
-    assert_eq!(world.count(Counter::PoolLimitBytes), 6_684_672, "as at start");
+    until(&world, || has_applied(&world, "16M"));
+    assert_eq!(
+        world.count(Counter::PoolLimitBytes),
+        6_684_672,
+        "the pool's limit must be that of the start again"
+    );
     assert_holds(memory, &contents);
 }
 
 #[test]
 fn too_small_limit_is_rejected_with_minimum() {
     let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
-    for (asked, part) in [
+    for (requested, part) in [
         ("1M", "give at least"),
         ("banana", "give one such as 64M or 2G"),
         ("50%", "give one such as 64M or 2G"),
         ("64", "give one such as 64M or 2G"),
     ] {
-        let refused = set(&world, asked).unwrap_err();
+        let refused = set(&world, requested).unwrap_err();
         assert!(refused.starts_with("memory: ") && refused.contains(part), "{refused}");
     }
     let memory = world.map_with(&random(2048));
-    // Users can typically lock 8 MiB, and the key takes some of it.
+    // Lock only 4 MiB: users can typically lock 8 MiB, and the encryption key takes a part of that.
     world.engine.lock_range(memory.address(), 4 << 20).unwrap();
     let refused = set(&world, "12M").unwrap_err();
     assert!(refused.contains("locked 4M") && refused.contains("at least 16M"), "{refused}");
     assert_eq!(limit(&world), "64M");
     world.engine.unlock_all().unwrap();
     set(&world, "16M").unwrap();
-    until(&world, || keeps(&world, "16M"));
+    until(&world, || has_applied(&world, "16M"));
 }
 
 #[test]

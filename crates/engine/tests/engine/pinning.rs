@@ -1,5 +1,5 @@
-//! Memory that system calls keep in DRAM stays within its share, even with concurrent calls. A
-//! signal ends a wait for free memory.
+//! Memory pinned for system calls remains within its share of the budget, even with concurrent
+//! calls. A signal ends a wait for free memory.
 
 use crate::common::{Setup, World, assert_holds, mix64, random, write_all};
 use softswap_engine::api::engine::pinning::Then;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 const THREADS: u64 = 12;
 const PAGES: usize = 512;
 
-/// Concurrent calls of many threads, each larger than the share of all. They charge pages before
-/// they pin them and take turns, and each makes progress.
+/// Concurrent calls of many threads, which together need more than the share. Calls charge pages
+/// before they pin them, and wait for each other. Each makes progress.
 #[test]
 fn pinned_memory_of_calls_is_bounded() {
     let world = World::new(&Setup { memory_mib: 8, ..Setup::default() });
@@ -49,7 +49,7 @@ fn pinned_memory_of_calls_is_bounded() {
                         assert_eq!((pinned.bytes, pinned.then), (part.len(), Then::Done));
                         highest.fetch_max(engine.held_pages(), Relaxed);
                         assert_holds(part, &contents[first..first + pages]);
-                        assert_eq!(world.resident(part), pages, "pinned pages have left");
+                        assert_eq!(world.resident(part), pages, "pinned pages must be resident");
                         engine.unpin(part.address(), part.len());
                         engine.release(pages);
                         pinned_whole.fetch_add(1, Relaxed);
@@ -64,7 +64,7 @@ fn pinned_memory_of_calls_is_bounded() {
     });
     assert_eq!(engine.held_pages(), 0);
     assert_eq!(pinned_whole.into_inner(), THREADS as usize * 60);
-    assert!(refused.into_inner() > 0, "nobody had to wait");
+    assert!(refused.into_inner() > 0, "some calls must have waited");
     let highest = highest.into_inner();
     assert!(highest > most / 2 && highest <= most, "{highest} of {most}");
 }
@@ -80,15 +80,18 @@ fn held_memory_is_charged() {
     assert!(engine.try_hold_memory(pages));
     assert!(!engine.try_hold_memory(1) && !engine.try_hold(1));
     write_all(memory, &random(2000));
-    let beside = world.resident(memory);
-    assert!(beside + pages / 2 < before, "{beside} pages beside {pages}, {before} without");
+    let resident_with_hold = world.resident(memory);
+    assert!(
+        resident_with_hold + pages / 2 < before,
+        "{resident_with_hold} pages resident with {pages} held, {before} without"
+    );
     engine.release_memory(pages);
     assert_eq!(engine.held_pages(), 0);
     write_all(memory, &random(2000));
-    assert!(world.resident(memory) > beside);
+    assert!(world.resident(memory) > resident_with_hold);
 }
 
-/// Uses up the budget: pins pages until no more fit.
+/// Pins pages until the budget is exhausted.
 fn exhaust(world: &World) {
     let memory = world.map(4000);
     let mut page = 0;
@@ -109,7 +112,7 @@ fn partial_mlock_is_undone() {
     write_all(memory.part(0, 4 * PAGE_SIZE), &random(4));
     let at = |page: usize| memory.address() + page * PAGE_SIZE;
     engine.lock_range(at(2), PAGE_SIZE).unwrap();
-    // Only one page is locked; the others are pinned here, to keep them for now.
+    // Only one page is locked. Pin the others, so that they remain resident.
     engine.pin(at(0), 4 * PAGE_SIZE, usize::MAX).unwrap();
     exhaust(&world);
     let error = engine.lock_range(at(0), memory.len()).unwrap_err();
@@ -119,7 +122,7 @@ fn partial_mlock_is_undone() {
     // The locked page keeps its own pin, in addition to this test's.
     engine.unpin(at(0), 4 * PAGE_SIZE);
     engine.reclaim_now(1000);
-    assert_eq!(world.resident(memory), 1, "pins were left, or taken that are another's");
+    assert_eq!(world.resident(memory), 1, "the failed mlock must undo its own pins only");
 }
 
 #[test]
@@ -129,12 +132,13 @@ fn signal_interrupts_wait_for_memory() {
     exhaust(&world);
     let fault = |open| world.engine.fault_until(memory.address(), Access::Write, open);
     let wait = || {
-        // Never unblocked: the pending signal disappears with the thread.
+        // The signals remain blocked until the thread exits, so the pending signal is never
+        // delivered.
         let _ = signals::block_all();
         threads::interrupt(current_thread());
         let start = Instant::now();
         let mut calls = 0;
-        // A thread that retries after signals waits as long as any other.
+        // A thread that retries after signals waits as long as one without signals.
         let error = loop {
             match fault(signals::bit(signals::SIGSYS)) {
                 Err(error) if error.is_for_a_signal() => calls += 1,
@@ -142,11 +146,11 @@ fn signal_interrupts_wait_for_memory() {
             }
         };
         assert!(matches!(error, FaultError::Exhausted(Exhausted::NoVictims { .. })), "{error}");
-        // The wait lasts 1.5 s, of which one call counts for at most 0.1 s, on any machine.
-        assert!(calls > 10, "called away {calls} times");
-        // A lower bound, which load cannot break.
+        // The wait lasts 1.5 s in all, and each call counts for at most 0.1 s of it.
+        assert!(calls > 10, "interrupted {calls} times");
+        // Load cannot shorten the wait, so a lower bound is safe.
         assert!(start.elapsed() > Duration::from_secs(1), "{:?}", start.elapsed());
-        // An unwanted signal ends no wait.
+        // A signal that is not in `open` does not end a wait.
         assert!(!fault(signals::bit(signals::SIGSEGV)).unwrap_err().is_for_a_signal());
     };
     thread::scope(|scope| scope.spawn(wait).join().unwrap());

@@ -1,4 +1,4 @@
-//! The compressed tier: admission, write-back of compressed pages, and intact content.
+//! The compressed pool: admission, write-back of compressed pages, and intact content.
 
 use crate::common::{
     Content, Setup, World, assert_holds, every_kind, mix64, page_of, read_in_threads,
@@ -18,7 +18,7 @@ use softswap_testkit::sim_device::Fault;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Touches a page in each step, as `page_of` selects, with background reclaim.
+/// Reads the page `page_of(step)` in each step, with background reclaim.
 fn touch(world: &World, memory: Memory, steps: u64, page_of: impl Fn(u64) -> u64) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -30,7 +30,7 @@ fn touch(world: &World, memory: Memory, steps: u64, page_of: impl Fn(u64) -> u64
     });
 }
 
-/// A disk that is much slower than decompression, on any machine.
+/// Returns a setup whose disk is much slower than decompression, on any machine.
 fn slow() -> Setup {
     Setup { latency: Duration::from_micros(60), ..Setup::default() }
 }
@@ -45,8 +45,8 @@ fn auto_pool_grows_and_fixed_pool_stays() {
     };
     let fixed = reads();
     world.engine.set_pool_limit(PoolLimit::Auto);
-    // Its growth depends on measurements on this machine.
-    wait_until("a pool that has grown", || match reads() {
+    // The pool's growth depends on measurements on this machine, so repeat until it has grown.
+    wait_until("the pool has grown", || match reads() {
         grown if grown < fixed / 4 => Ok(()),
         grown => Err(format!("{fixed} pages read, then {grown}")),
     });
@@ -65,8 +65,8 @@ fn auto_pool_shrinks_for_hot_pages() {
     let memory = world.map_with(&contents);
     world.evict(memory);
     let before = world.count(Counter::PoolLimitBytes);
-    // More than fits with the largest pool, less than with the smallest.
-    wait_until("a smaller pool", || {
+    // The touched pages do not fit with the largest pool, but with the smallest one.
+    wait_until("the pool has shrunk", || {
         touch(&world, memory, 50_000, |step| mix64(step) % 1500 * 7);
         match world.count(Counter::PoolLimitBytes) {
             after if after < before => Ok(()),
@@ -77,19 +77,19 @@ fn auto_pool_shrinks_for_hot_pages() {
     world.assert_within_budget();
 }
 
-/// More than the pool of a small budget holds.
+/// Number of pages, more than the pool of a small budget holds.
 const PAGES: u64 = 16_384;
 
 fn sparse(count: u64) -> Vec<Content> {
     (0..count).map(Content::Sparse).collect()
 }
 
-/// A world that has written back many compressed pages.
+/// Returns a world that has written back many compressed pages.
 fn world_with_packed(setup: &Setup) -> (World, Memory, Vec<Content>) {
     let world = World::new(&setup.clone().all_offered());
     let contents = sparse(PAGES);
     let memory = world.map_with(&contents);
-    world.send_on(memory);
+    world.evict_and_write_back(memory);
     assert!(world.count(Counter::PagesWrittenBack) > 1000);
     (world, memory, contents)
 }
@@ -119,10 +119,10 @@ fn faulting_threads_reclaim_while_disk_is_unused() {
     let (many, written) = batches_of(Content::Sparse);
     assert_eq!(written, 0);
     assert!(many > 8, "{many} batches");
-    // Clean pages need no disk either, but not for long.
+    // At first clean pages need no disk writes either.
     let (few, written) = batches_of(Content::Random);
     assert!(written > 0);
-    assert!(few * 4 < many, "{few} batches, and {many}: nobody waits for what others can write");
+    assert!(few * 4 < many, "{few} batches with disk writes, {many} without");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn shared_slot_is_freed_with_last_page() {
         world.assert_survives(memory, &contents);
         world.engine.unmap(memory.address(), memory.pages() * PAGE_SIZE).unwrap();
     }
-    // More than the disk holds at once.
+    // The rounds together write back more pages than the disk can store.
     assert!(world.count(Counter::PagesWrittenBack) > 20_000);
 }
 
@@ -169,7 +169,7 @@ fn shared_slot_is_freed_with_last_page() {
 fn page_in_shared_slot_can_be_remapped() {
     let (world, memory, contents) = world_with_packed(&Setup::default());
     let len = memory.pages() * PAGE_SIZE;
-    // No free address space after it, so it cannot grow in place.
+    // Map the address space after the range, so that it cannot grow in place.
     let next = memory.address() + len;
     assert!(world.engine.map_at(next, 16 * PAGE_SIZE, READ_WRITE, false).unwrap());
     let grown =
@@ -207,7 +207,7 @@ fn damaged_shared_slot_affects_its_pages_only() {
         }
     }
     assert_eq!((refused, world.count(Counter::ChecksumErrors)), (1, 1));
-    // The damage was in transfer, not on the disk.
+    // The bit was flipped in transfer, not on the disk, so a second read succeeds.
     assert_holds(memory, &contents);
 }
 
@@ -246,7 +246,7 @@ fn sparse_slabs_are_compacted() {
     let contents = sparse(PAGES);
     let memory = world.map_with(&contents);
     world.evict(memory);
-    // Every page except each eighth is rewritten and evicted again.
+    // Rewrite and evict all pages except every eighth one.
     for page in (0..PAGES as usize).filter(|page| page % 8 != 0) {
         assert!(memory.write_bytes(page * PAGE_SIZE, &Content::Zero.bytes()));
     }
@@ -327,7 +327,7 @@ fn pool_limit_can_change_under_load() {
 fn shared_slots_work_with_scattered_free_slots() {
     let setup = Setup { swap_mib: Some(64), ..Setup::default() };
     let world = World::new(&setup.all_offered());
-    // All of the disk is in use, except every second slot.
+    // Fill the disk, then free every second slot.
     let random: Vec<_> = (0..PAGES).map(Content::Random).collect();
     let other = world.map_with(&random[..15_000]);
     world.evict(other);
@@ -337,7 +337,7 @@ fn shared_slots_work_with_scattered_free_slots() {
     let (written, parts) = (world.count(Counter::SlotsPacked), world.count(Counter::PagesPacked));
     let contents = sparse(PAGES);
     let memory = world.map_with(&contents);
-    world.send_on(memory);
+    world.evict_and_write_back(memory);
     let slots = world.count(Counter::SlotsPacked) - written;
     let parts = world.count(Counter::PagesPacked) - parts;
     assert!(slots > 500 && slots * 3 <= parts, "{parts} pages in {slots} slots");

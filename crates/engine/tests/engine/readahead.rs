@@ -1,5 +1,5 @@
-//! Readahead in the background: pages of streams are resident before their touch, with the right
-//! content, and false streams do no harm.
+//! Background readahead: pages of streams are resident before their touch and have the right
+//! content. Pages wrongly read ahead do no harm.
 
 use crate::common::{
     Content, Setup, World, assert_holds, mix64, page_of, prefetch, random, wait_until,
@@ -18,8 +18,8 @@ use std::time::Duration;
 
 const PAGES: usize = 1500;
 
-/// Touches pages in the given order, and waits for readahead after each: the test checks what is
-/// read, not when.
+/// Touches pages in the given order, and waits for readahead after each, so that results do not
+/// depend on timing.
 fn touch_all(
     world: &World,
     memory: Memory,
@@ -29,19 +29,19 @@ fn touch_all(
     for page in order {
         let found = page_of(memory, page).unwrap_or_else(|| panic!("page {page} was refused"));
         assert!(found == contents[page].bytes(), "page {page}");
-        settle(world);
+        wait_for_readahead(world);
     }
 }
 
-fn settle(world: &World) {
-    // Mostly it is complete at once.
+fn wait_for_readahead(world: &World) {
+    // Readahead is usually complete immediately, so poll briefly first.
     for _ in 0..1000 {
         if world.engine.is_prefetch_idle() {
             return;
         }
         thread::sleep(Duration::from_micros(50));
     }
-    wait_until("what was asked for", || match world.engine.is_prefetch_idle() {
+    wait_until("the requested pages are read", || match world.engine.is_prefetch_idle() {
         true => Ok(()),
         false => Err(format!("{} pages read ahead", world.count(Counter::PagesReadAhead))),
     });
@@ -59,7 +59,7 @@ fn evicted(kind: fn(u64) -> Content) -> (World, Memory, Vec<Content>) {
     (world, memory, contents)
 }
 
-/// One kind for each tier: disk and pool.
+/// Returns one kind of content for each tier: disk and pool.
 fn kinds() -> [fn(u64) -> Content; 2] {
     [Content::Random, Content::Text]
 }
@@ -88,7 +88,7 @@ fn readahead_serves_strided_streams() {
     for kind in kinds() {
         for down in [false, true] {
             let (world, memory, contents) = evicted(kind);
-            // Column after column of a matrix.
+            // Touch a matrix column by column.
             let steps = (0..STRIDE).flat_map(|column| (column..PAGES).step_by(STRIDE));
             let order = steps.map(|step| if down { PAGES - 1 - step } else { step });
             with_prefetch(&world, || touch_all(&world, memory, &contents, order));
@@ -136,7 +136,7 @@ fn concurrent_streams_are_followed() {
     let memory = world.map_with(&contents);
     world.evict(memory);
     with_prefetch(&world, || {
-        // A merge of eight runs.
+        // Touch eight sequential runs in turns, like a merge.
         let order = (0..200).flat_map(|step| (0..8).map(move |run| run * 200 + step));
         touch_all(&world, memory, &contents, order);
     });
@@ -156,11 +156,11 @@ fn random_touches_cause_little_readahead() {
         touch_all(&world, memory, &contents, order);
     });
     let ahead = world.count(Counter::PagesReadAhead);
-    assert!(ahead < 60, "{ahead} pages came ahead of 200 touches");
+    assert!(ahead < 60, "{ahead} pages were read ahead for 200 touches");
     assert_holds(memory, &contents);
 }
 
-/// Rows of three pages in random order, the second page first.
+/// Returns the pages of rows in random order. A row has three pages; the second is touched first.
 fn rows() -> impl Iterator<Item = usize> {
     let row = |step| mix64(step) as usize % (PAGES / 3);
     (0..300).map(row).flat_map(|row| [3 * row + 1, 3 * row, 3 * row + 2])
@@ -168,14 +168,14 @@ fn rows() -> impl Iterator<Item = usize> {
 
 #[test]
 fn co_accessed_pages_are_read_together() {
-    // One page for each slot, uncompressed; then two or more in a slot.
+    // First each page has its own slot. Then two or more compressed pages share a slot.
     for pool in [PoolLimit::Percent(0), PoolLimit::Bytes(64 << 10)] {
         let world = World::new(&Setup { pool, ..Setup::default() });
         let contents: Vec<_> = (0..PAGES as u64).map(kinds()[1]).collect();
         let memory = world.map_with(&contents);
         let (mut touched, mut faulted) = (0, 0);
         for page in rows() {
-            // Evicted each time, as if there were much more memory.
+            // Evict all pages before each row, as if memory were much larger than the budget.
             if page % 3 == 1 {
                 world.evict(memory);
             }
@@ -204,7 +204,7 @@ fn unreadable_neighbour_is_ignored() {
         }
         world.evict(memory);
         let errors = || world.count(Counter::ReadErrors) + world.count(Counter::ChecksumErrors);
-        // The first read brings several pages and fails; the page is read again alone.
+        // The first read includes neighbours and fails. Then the page is read again, alone.
         world.disk.fail(Operation::Read, world.disk.counts().reads, 1, fault);
         assert!(page_of(memory, 601).is_some_and(|it| it == contents[601].bytes()));
         assert_eq!(errors(), 0);
@@ -221,7 +221,7 @@ fn read_error_ahead_affects_one_page() {
         let contents = random(400);
         let memory = world.map_with(&contents);
         world.evict(memory);
-        // All reads from the seventh on, for a while.
+        // Fail eight reads from the seventh on.
         world.disk.fail(Operation::Read, 6, 8, fault);
         with_prefetch(&world, || {
             for (page, content) in contents.iter().enumerate() {
@@ -243,15 +243,19 @@ fn every_page_is_read_ahead_or_faulted() {
     with_prefetch(&world, || touch_all(&world, memory, &contents, 0..PAGES));
     let ahead = world.count(Counter::PagesReadAhead);
     assert_eq!(ahead + faults(&world), PAGES as u64);
-    assert_eq!(world.count(Counter::PagesRead), PAGES as u64, "markers are read with the others");
+    assert_eq!(
+        world.count(Counter::PagesRead),
+        PAGES as u64,
+        "each page must be read once, including markers"
+    );
 }
 
 #[test]
 fn readahead_error_counts_on_touch() {
     for fault in [Fault::Errno(EIO), Fault::FlipBit] {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
-        // Enough pages to make the resident ones a small part: then one resident page behind is
-        // enough to read neighbours along.
+        // With so many pages, resident ones are a small part. Then one resident page behind the
+        // fault is enough to read neighbours with it.
         let contents = random(4000);
         let memory = world.map_with(&contents);
         world.evict(memory);
@@ -259,7 +263,7 @@ fn readahead_error_counts_on_touch() {
         with_prefetch(&world, || {
             let mut begun = (100..300).step_by(30);
             while world.count(Counter::WindowsReached) == 0 {
-                let first = begun.next().expect("nobody follows streams");
+                let first = begun.next().expect("a stream must be detected");
                 touch_all(&world, memory, &contents, first..first + 30);
             }
             // The touches of pages 0, 1 and 3 read one to four pages each; the readahead that the
@@ -267,12 +271,12 @@ fn readahead_error_counts_on_touch() {
             let reads = world.disk.counts().reads;
             world.disk.fail(Operation::Read, reads + 3, u64::MAX / 2, fault);
             touch_all(&world, memory, &contents, 0..7);
-            wait_until("a read ahead", || match world.disk.counts().reads - reads {
+            wait_until("pages are read ahead", || match world.disk.counts().reads - reads {
                 4.. => Ok(()),
                 few => Err(format!("{few} reads")),
             });
-            settle(&world);
-            assert_eq!(errors(), 0, "nobody has touched such a page");
+            wait_for_readahead(&world);
+            assert_eq!(errors(), 0, "no failed page was touched");
             assert_eq!(page_of(memory, 399), None);
             assert_eq!(errors(), 1);
             world.disk.clear_faults();
@@ -290,7 +294,8 @@ fn stale_read_ahead_page_is_not_used() {
         let memory = world.map_with(&before);
         world.evict(memory);
         with_prefetch(&world, || {
-            // Each leaves the marker of a first window in the cache.
+            // Each start of a stream leaves the marker page of its first window in the read-ahead
+            // cache.
             for first in (0..600).step_by(60) {
                 touch_all(&world, memory, &before, first..first + 7);
             }

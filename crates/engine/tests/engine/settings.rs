@@ -1,4 +1,4 @@
-//! Settings of a running engine, queried and changed as through the socket.
+//! Settings of a running engine, queried and changed by requests as on the control socket.
 
 use crate::common::{Setup, World};
 use softswap_engine::api::control_protocol::{
@@ -18,7 +18,7 @@ fn send_request(world: &World, request: &str) -> Answer {
     Answer::parse(text.as_bytes())
 }
 
-const AS_IT_IS: &str = "bounce.peak 0\ncodec lz4\nio.poll auto\nio.poll_sleep auto\nmemory 16M\n\
+const INITIAL: &str = "bounce.peak 0\ncodec lz4\nio.poll auto\nio.poll_sleep auto\nmemory 16M\n\
      pool.limit 6684672B\n";
 
 fn ok(body: &str) -> Answer {
@@ -28,15 +28,15 @@ fn ok(body: &str) -> Answer {
 #[test]
 fn settings_round_trip_and_take_effect() {
     let world = World::new(&Setup::default());
-    assert_eq!(send_request(&world, "get"), ok(AS_IT_IS));
+    assert_eq!(send_request(&world, "get"), ok(INITIAL));
     assert_eq!(send_request(&world, "set io.poll hybrid"), ok("io.poll hybrid\n"));
     assert_eq!(send_request(&world, "set io.poll_sleep 1500us"), ok("io.poll_sleep 1500us\n"));
     assert_eq!(send_request(&world, "get io.poll"), ok("io.poll hybrid\n"));
     let knobs = world.engine.knobs().next().unwrap();
     assert_eq!((knobs.mode(), knobs.sleep()), (Mode::Hybrid, Sleep::Fixed(1_500_000)));
-    for (asked, shown) in [("zstd", "zstd"), ("zstd:3", "zstd:3"), ("none", "none")] {
+    for (requested, shown) in [("zstd", "zstd"), ("zstd:3", "zstd:3"), ("none", "none")] {
         assert_eq!(
-            send_request(&world, &format!("set codec {asked}")),
+            send_request(&world, &format!("set codec {requested}")),
             ok(&format!("codec {shown}\n"))
         );
         assert_eq!(world.engine.codec().get().to_string(), shown);
@@ -67,7 +67,7 @@ fn invalid_settings_are_reported_and_ignored() {
             assert!(why.contains(part), "{part:?} is missing in: {why}");
         }
     }
-    assert_eq!(send_request(&world, "get"), ok(AS_IT_IS));
+    assert_eq!(send_request(&world, "get"), ok(INITIAL));
 }
 
 #[test]

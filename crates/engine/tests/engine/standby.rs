@@ -1,5 +1,5 @@
-//! Recently evicted pages are restored without the disk while keeping them pays, and their memory
-//! is released if something else needs it.
+//! Recently evicted pages on standby are restored without the disk, if early refaults make that
+//! worthwhile. Their memory is released if it is needed.
 
 use crate::common::{Content, Setup, World, assert_holds, mix64, page_of, random};
 use softswap_engine::base::stats::{Counter, Tier};
@@ -10,16 +10,17 @@ use softswap_testkit::Memory;
 use softswap_testkit::sim_device::Fault;
 
 const PAGES: usize = 300;
-/// Distance between pages, so that none brings others along.
+/// Distance between used pages, so that no fault reads another used page.
 const STEP_BYTES: usize = 5 * PAGE_SIZE;
 
-/// Pages that are never used again: with many evictions, a few early refaults stand out.
+/// Number of pages that are evicted once and never used again, so that early refaults are rare
+/// among evictions.
 const UNRELATED_PAGES: u64 = 6000;
 
-/// Returns pages that all refaulted soon, so that more are kept at eviction.
+/// Returns pages that all refaulted early, so that the engine keeps more pages on standby.
 fn early_refaulted_pages(world: &World) -> (Memory, Vec<Content>) {
     world.evict(world.map_with(&random(UNRELATED_PAGES)));
-    let (memory, contents) = some(world, 0);
+    let (memory, contents) = map_random(world, 0);
     for _ in 0..2 {
         evict_resident(world, memory);
         assert_each(memory, &contents);
@@ -27,7 +28,7 @@ fn early_refaulted_pages(world: &World) -> (Memory, Vec<Content>) {
     (memory, contents)
 }
 
-fn some(world: &World, seed: u64) -> (Memory, Vec<Content>) {
+fn map_random(world: &World, seed: u64) -> (Memory, Vec<Content>) {
     let contents: Vec<_> = (seed..).take(PAGES).map(Content::Random).collect();
     let memory = world.map(PAGES * STEP_BYTES / PAGE_SIZE);
     write(memory, &contents);
@@ -50,7 +51,7 @@ fn assert_each(memory: Memory, contents: &[Content]) {
     }
 }
 
-/// Evicts resident pages only, so that the standby list stays.
+/// Evicts resident pages one batch at a time, so that pages on standby are not released.
 fn evict_resident(world: &World, memory: Memory) {
     while world.resident(memory) > 0 {
         assert_eq!(world.engine.reclaim_now(1), 1);
@@ -93,7 +94,7 @@ fn stream_pages_are_not_kept() {
     assert_holds(stream, &contents);
     assert_eq!(from_standby(&world), before);
     assert_each(memory, &wanted);
-    assert!(from_standby(&world) > before, "others are");
+    assert!(from_standby(&world) > before, "other pages are kept");
 }
 
 #[test]
@@ -101,11 +102,12 @@ fn standby_returns_written_content() {
     let world = World::new(&Setup::default());
     let (memory, _) = early_refaulted_pages(&world);
     for round in 1..5 {
-        let anew: Vec<_> = (0..PAGES as u64).map(|at| Content::Random(at + 1000 * round)).collect();
-        write(memory, &anew);
+        let rewritten: Vec<_> =
+            (0..PAGES as u64).map(|at| Content::Random(at + 1000 * round)).collect();
+        write(memory, &rewritten);
         for _ in 0..2 {
             evict_resident(&world, memory);
-            assert_each(memory, &anew);
+            assert_each(memory, &rewritten);
         }
     }
     assert!(from_standby(&world) >= PAGES as u64);
@@ -118,14 +120,14 @@ fn standby_works_with_failing_disk() {
     evict_resident(&world, memory);
     let before = from_standby(&world);
     world.disk.fail(Operation::Read, 0, u64::MAX, Fault::Errno(EIO));
-    let is_had = |at: &usize| {
+    let is_readable = |at: &usize| {
         let found = page_of(part(memory, *at), 0);
         assert!(found.is_none_or(|found| found == contents[*at].bytes()));
         found.is_some()
     };
-    let had = (0..PAGES).filter(is_had).count() as u64;
-    assert_eq!(had, from_standby(&world) - before);
-    assert!(had >= PAGES as u64 / 3, "{had}");
+    let readable = (0..PAGES).filter(is_readable).count() as u64;
+    assert_eq!(readable, from_standby(&world) - before);
+    assert!(readable >= PAGES as u64 / 3, "{readable}");
     world.disk.clear_faults();
     assert_each(memory, &contents);
 }
@@ -135,7 +137,7 @@ fn clean_page_is_written_once() {
     let world = World::new(&Setup::default());
     early_refaulted_pages(&world);
     let before = world.count(Counter::PagesWritten);
-    let (memory, contents) = some(&world, 5000);
+    let (memory, contents) = map_random(&world, 5000);
     for _ in 0..6 {
         evict_resident(&world, memory);
         assert_each(memory, &contents);
@@ -152,13 +154,13 @@ fn write_error_is_reported_despite_standby() {
     let more = world.map(8192);
     let stopped = (0..8192)
         .find(|page| !more.write_bytes(page * PAGE_SIZE, &Content::Random(*page as u64).bytes()));
-    assert!(stopped.is_some(), "16 MiB hold 32");
+    assert!(stopped.is_some(), "a full disk must refuse a write");
     world.disk.clear_faults();
     assert_each(memory, &contents);
 }
 
-/// Random touches, mostly in a hot set that barely fits, so that many pages refault soon after
-/// their eviction. Compares the content on every touch.
+/// Touches random pages, mostly of a hot set that barely fits, so that many pages refault early.
+/// Compares the content on every touch.
 #[test]
 fn random_touches_find_last_write() {
     for avoid_move in [false, true] {
@@ -168,12 +170,12 @@ fn random_touches_find_last_write() {
         let memory = world.map_with(&contents);
         for step in 0..60_000 {
             if step % 64 == 0 {
-                // Stands in for background reclaim, which does not run here.
+                // Takes the place of background reclaim, which does not run in this test.
                 world.engine.reclaim_now(0);
             }
             let number = mix64(step);
             let within = if number % 10 < 9 { 3000 } else { pages };
-            // Scattered, so that none brings others along.
+            // Scatter the pages, so that no fault reads another page of the hot set.
             let page = (number >> 32) as usize % within * 7919 % pages;
             match number >> 8 & 7 {
                 0 | 1 => {

@@ -1,5 +1,5 @@
-//! Unchanged pages are evicted to their stored copy, in the swap area or in the pool. A write of the
-//! program or the kernel frees the copy, and no copy outlives its page.
+//! Unchanged pages are evicted to their stored copy, in the swap area or in the pool. A write of
+//! the program or the kernel frees the copy. A copy is freed with its page.
 
 use crate::common::{
     Content, LINE, Setup, World, assert_holds, assert_zero, fill_from, in_threads, mix64, page_of,
@@ -96,7 +96,7 @@ fn pinned_page_may_be_written_by_kernel() {
         let (start, len) = (memory.address() + 10 * PAGE_SIZE, 20 * PAGE_SIZE);
         assert_eq!(world.engine.pin(start, len, usize::MAX).unwrap(), len);
         assert_eq!(world.count(copies.copies_written), 20);
-        // Without a fault: the kernel's faults are not resolved.
+        // The kernel writes the pinned pages without a fault, which could not be resolved.
         let zeroes = std::fs::File::open("/dev/zero").unwrap();
         fill_from(memory.part(10 * PAGE_SIZE, len), &zeroes);
         contents[10..30].fill(Content::Zero);
@@ -105,7 +105,8 @@ fn pinned_page_may_be_written_by_kernel() {
     }
 }
 
-/// Worlds with an area of which half is never free, unless copies are freed with their pages.
+/// Returns worlds with small areas, which remain half full only if copies are freed with their
+/// pages.
 fn worlds_with_small_areas() -> impl Iterator<Item = World> {
     let both = [false, true].into_iter();
     both.map(|avoid_move| World::new(&Setup { swap_mib: Some(8), avoid_move, ..Setup::default() }))
@@ -149,22 +150,23 @@ fn remap_onto_clean_pages_drops_them() {
         let (source, contents) = IN_AREA.unchanged(&world);
         world.engine.move_to(source.address(), source.len(), target.address()).unwrap();
         assert_holds(target, &contents);
-        let anew: Vec<_> = (0..PAGES).map(|page| Content::Random(page as u64 + 7000)).collect();
-        write_all(target, &anew);
-        world.assert_survives(target, &anew);
+        let rewritten: Vec<_> =
+            (0..PAGES).map(|page| Content::Random(page as u64 + 7000)).collect();
+        write_all(target, &rewritten);
+        world.assert_survives(target, &rewritten);
         assert_zero(source);
     }
 }
 
 #[test]
 fn half_full_area_keeps_no_copies_and_full_area_frees_them() {
-    // 2048 slots: fewer than half are in use at the first swap-ins.
+    // Of 2048 slots fewer than half are in use at the first swap-ins, so copies are kept.
     let world = World::new(&Setup { swap_mib: Some(8), ..Setup::default() });
     let first = random(900);
     let memory = world.map_with(&first);
     world.assert_survives(memory, &first);
     assert_eq!(world.count(Counter::CopiesKept), 900);
-    // These need the slots of the copies.
+    // These pages need the slots of the copies.
     let more: Vec<_> = (0..1100).map(|page| Content::Random(page + 5000)).collect();
     let other = world.map_with(&more);
     world.assert_survives(other, &more);
@@ -173,7 +175,7 @@ fn half_full_area_keeps_no_copies_and_full_area_frees_them() {
     world.evict(other);
     let kept = world.count(Counter::CopiesKept);
     assert_holds(memory.part(0, 600 * PAGE_SIZE), &first[..600]);
-    assert_eq!(world.count(Counter::CopiesKept), kept, "half full");
+    assert_eq!(world.count(Counter::CopiesKept), kept, "a half-full area must keep no copies");
     assert_holds(memory, &first);
     assert_holds(other, &more);
 }
@@ -214,7 +216,7 @@ fn written_chunk_stops_keeping_copies() {
     world.assert_survives(memory, &contents);
 }
 
-/// Each thread uses its own lines, and writes them itself or through the kernel.
+/// Reads and writes the thread's own part of random pages, directly or through the kernel.
 fn share(world: &World, memory: Memory, thread: usize) {
     let zeroes = std::fs::File::open("/dev/zero").unwrap();
     let mut expected = vec![0; memory.pages()];
@@ -247,7 +249,7 @@ fn share(world: &World, memory: Memory, thread: usize) {
 
 #[test]
 fn shared_pages_lose_no_write() {
-    // With enough space for all copies, and with so little that copies are freed.
+    // The area has space for all copies, or so little that copies are freed.
     for (avoid_move, swap_mib) in [(false, None), (true, None), (false, Some(14))] {
         let setup = Setup { memory_mib: 12, avoid_move, swap_mib, ..Setup::default() };
         let world = World::new(&setup);

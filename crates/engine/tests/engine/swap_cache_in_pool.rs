@@ -1,4 +1,5 @@
-//! Copies of unchanged pages in the pool. [`crate::swap_cache`] has the tests for both kinds of copy.
+//! Copies of unchanged pages in the pool. Tests for both kinds of copy are in
+//! [`crate::swap_cache`].
 
 use crate::common::{Content, Setup, World, assert_holds, in_threads, read_and_write};
 use crate::swap_cache::IN_POOL;
@@ -19,7 +20,7 @@ fn compaction_moves_copies() {
     let kept = world.engine.pooled_copies();
     assert!(kept > 1000, "{kept}");
     world.evict(memory);
-    // One page in five stays, with its copy in the slab.
+    // One page in five keeps its copy in the slab.
     let keep_copy = |page: usize| page.is_multiple_of(5);
     for page in (0..contents.len()).filter(|page| !keep_copy(*page)) {
         world.engine.discard(memory.address() + page * PAGE_SIZE, PAGE_SIZE).unwrap();
@@ -53,8 +54,8 @@ fn nearly_full_pool_frees_copies() {
     world.assert_survives(memory, &contents);
     world.assert_survives(other, &more);
     let copies = world.engine.pooled_copies() as u64;
-    let gone = [Counter::PoolPagesUnchanged, Counter::PoolCopiesShed].map(|of| world.count(of));
-    assert_eq!(gone.iter().sum::<u64>() + copies, world.count(Counter::PoolCopiesKept));
+    let freed = [Counter::PoolPagesUnchanged, Counter::PoolCopiesShed].map(|of| world.count(of));
+    assert_eq!(freed.iter().sum::<u64>() + copies, world.count(Counter::PoolCopiesKept));
     world.assert_within_budget();
 }
 

@@ -1,5 +1,4 @@
-//! Many threads with concurrent reclaim: each page has the content that its owner wrote last,
-//! whichever thread evicts or discards others meanwhile.
+//! With many threads and concurrent reclaim, each page has the content that its owner wrote last.
 
 use crate::common::{Content, Setup, World, mix64, page_of};
 use softswap_engine::base::stats::{Counter, Tier};
@@ -154,8 +153,8 @@ fn threads_see_newest_value_of_shared_pages() {
         in_threads(|number| {
             for step in 1..2000 {
                 let page = mix64(number << 32 | step) as usize % 64;
-                // Each thread has its own word in every page, so all threads write a page while it
-                // is evicted and faulted in.
+                // Each thread has its own word in every page, so all threads write the same pages
+                // while they are evicted and faulted in.
                 let at = page * PAGE_SIZE + number as usize * 8;
                 match number {
                     0 => {

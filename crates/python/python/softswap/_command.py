@@ -16,5 +16,5 @@ def command():
             return path
     raise FileNotFoundError(
         "the command softswap is in none of " + ", ".join(places)
-        + f"; install it anew with {sys.executable} -m pip install --force-reinstall softswap"
+        + f"; reinstall it with {sys.executable} -m pip install --force-reinstall softswap"
     )

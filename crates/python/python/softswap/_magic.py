@@ -11,14 +11,14 @@ USAGE = """usage: %softswap stats             where this process's memory is
        %softswap set memory 700M   another budget; `softswap ctl --help` lists all settings"""
 
 
-def ask(*arguments):
+def run(*arguments):
     """Returns the output of a `softswap` command, or its error message, and true if it
     succeeded."""
-    asked = subprocess.run([command(), *arguments], capture_output=True, text=True)
-    if asked.returncode == 0:
-        return asked.stdout.strip(), True
-    failed = f"softswap {arguments[0]} failed with status {asked.returncode}"
-    return asked.stderr.strip() or failed, False
+    finished = subprocess.run([command(), *arguments], capture_output=True, text=True)
+    if finished.returncode == 0:
+        return finished.stdout.strip(), True
+    failed = f"softswap {arguments[0]} failed with status {finished.returncode}"
+    return finished.stderr.strip() or failed, False
 
 
 def supervisor():
@@ -42,14 +42,16 @@ class Bar:
 
     def __init__(self, figures):
         self.budget = figures["budget_bytes"]
-        self.most = figures["budget_peak_bytes"]
+        self.budget_peak = figures["budget_peak_bytes"]
         self.sizes = sizes(figures)
 
     def __repr__(self):
         parts = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in self.sizes.items())
         # Processes share the budget, and `softswap stat` itself uses some of it during the query.
-        once = f" ({self.most / 2**20:,.1f} MiB once)" if self.most > self.budget else ""
-        return f"budget {self.budget / 2**20:,.1f} MiB{once}: {parts}"
+        peak = ""
+        if self.budget_peak > self.budget:
+            peak = f" (peak {self.budget_peak / 2**20:,.1f} MiB)"
+        return f"budget {self.budget / 2**20:,.1f} MiB{peak}: {parts}"
 
     def _repr_html_(self):
         whole = sum(self.sizes.values()) or 1
@@ -84,12 +86,12 @@ def softswap(line):
     """`%softswap stats` shows the memory of this process, `%softswap set` changes a setting."""
     words = line.split()
     if words == ["stats"]:
-        answer, is_well = ask("stat", "--json", str(os.getpid()))
-        if is_well:
+        answer, succeeded = run("stat", "--json", str(os.getpid()))
+        if succeeded:
             return Bar(json.loads(answer))
         print(answer)
     elif words[:1] == ["set"] and len(words) == 3:
-        print(ask("ctl", str(supervisor()), *words)[0])
+        print(run("ctl", str(supervisor()), *words)[0])
     else:
         print(USAGE)
     return None

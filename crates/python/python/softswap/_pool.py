@@ -16,7 +16,7 @@ SWAP_ERRORS = (
 
 
 class SwapError(OSError, ValueError):
-    """A swap area cannot be used: a wrong argument, or an error with the system's `errno`."""
+    """A swap area cannot be used: an invalid argument, or a system error with its `errno`."""
 
 
 def _mib(size):
@@ -31,10 +31,10 @@ def _size(memory):
         number = operator.index(memory)
     except TypeError:
         raise TypeError(
-            f'memory={memory!r}: give a text with a unit ("2G") or a whole number of bytes'
+            f'memory={memory!r}: use a string with a unit ("2G") or a whole number of bytes'
         ) from None
     if number < 0:
-        raise ValueError(f"memory={number}: give a number of bytes that is not negative")
+        raise ValueError(f"memory={number}: must not be negative")
     return str(number)
 
 
@@ -42,10 +42,10 @@ def _areas(swap):
     one = isinstance(swap, (str, os.PathLike))
     areas = [os.fspath(area) for area in ([swap] if one else swap)]
     if not areas:
-        raise ValueError("swap=[]: give a directory for pages that do not fit in memory")
+        raise ValueError("swap=[]: name a directory for pages that do not fit in memory")
     for area in areas:
         if not isinstance(area, str):
-            raise TypeError(f"swap={area!r}: give a text or a path")
+            raise TypeError(f"swap={area!r}: use a string or a path")
     return areas
 
 
@@ -57,9 +57,9 @@ def _shape(shape):
 
 
 def _part(array):
-    """Returns the region of a contiguous array, and its range in that."""
+    """Returns the region that contains a contiguous array, and the array's range in the region."""
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
-        raise ValueError("this array is not contiguous; give a part that is")
+        raise ValueError("this array is not contiguous; use a contiguous part of it")
     region = array
     while region is not None and not isinstance(region, _softswap.Region):
         region = getattr(region, "base", None)
@@ -78,10 +78,10 @@ class Pool:
 
     System calls may use such arrays (`a.tofile(f)`, `f.readinto(a)`), except calls with several
     buffers at once (`os.readv`, `socket.sendmsg`): use `pinned` for these. For system calls the
-    first pool installs a seccomp filter for the whole process, which cannot be removed; therefore
-    `sudo` has no effect in programs that an unprivileged process starts. With `guard_calls=False`
-    no filter is installed, and calls with swapped-out arrays fail with EFAULT; with True it is an
-    error if no filter can be installed.
+    first pool installs a seccomp filter for the whole process, which cannot be removed. If the
+    process is unprivileged, `sudo` no longer works in the programs that it starts. With
+    `guard_calls=False` no filter is installed, and calls with swapped-out arrays fail with EFAULT.
+    With `guard_calls=True` the pool is refused if no filter can be installed.
 
     A forked child (`multiprocessing` by "fork") cannot use pools of its parent: a touch of such
     an array is a segmentation fault. It may create pools of its own. Install a SIGBUS handler of
@@ -125,7 +125,7 @@ class Pool:
 
         dtype = numpy.dtype(dtype)
         if dtype.hasobject:
-            raise ValueError(f"{dtype} holds objects, which a pool cannot store; give another dtype")
+            raise ValueError(f"{dtype} holds objects, which a pool cannot store; use another dtype")
         shape = _shape(shape)
         nbytes = math.prod(shape) * dtype.itemsize
         pool = self._open()
@@ -150,10 +150,10 @@ class Pool:
     def advise(self, array, advice):
         """Announces the use of an array made by `empty`, or of a contiguous part of one.
 
-        "willneed" brings it in, "cold" evicts it first, "dontneed" drops its content (it reads
-        as zero). With "sequential" readahead starts at the first touch, with "random" there is
-        no readahead, with "normal" the order is detected, as by default. Do not use
-        `mmap.madvise` for arrays of a pool: softswap stops the program when it touches a page
+        "willneed" faults it in. "cold" makes it the first to be evicted. "dontneed" drops its
+        content; it then reads as zero. With "sequential" readahead starts at the first touch, with
+        "random" there is no readahead, with "normal" (the default) the order is detected. Do not
+        use `mmap.madvise` for arrays of a pool: softswap stops the program when it touches a page
         dropped that way.
         """
         region, start, end = _part(array)
@@ -163,9 +163,9 @@ class Pool:
 
     @contextlib.contextmanager
     def pinned(self, array):
-        """In this block an array made by `empty`, or a contiguous part of one, stays in DRAM:
-        for calls and devices that cannot wait for it. All such blocks of a pool may pin a
-        quarter of its memory."""
+        """In this block an array made by `empty`, or a contiguous part of one, stays in DRAM, for
+        calls and devices that cannot wait for a page. All such blocks together may pin at most a
+        quarter of the pool's budget."""
         region, start, end = _part(array)
         pin = region.pin(start, end)
         try:

@@ -63,11 +63,11 @@ struct Model<'s> {
     events: BinaryHeap<Reverse<(u64, Event)>>,
     shards: Vec<Shard>,
     placement: Placement,
-    /// For each extent of each client: true for a copy that is not the last version.
+    /// For each extent of each client: true for each copy that lacks the last write.
     bad: Vec<[bool; 2]>,
     /// Recent writes of each shard: time, extent, copy.
     recent: Vec<VecDeque<(u64, usize, usize)>>,
-    /// For each client: true for a shard that it knows not to answer.
+    /// For each client: true for each shard that the client knows to be dead.
     is_known_dead: Vec<Vec<bool>>,
     reads_ns: Vec<u64>,
     writes_ns: Vec<u64>,
@@ -181,13 +181,13 @@ impl Model<'_> {
         }
     }
 
-    /// Marks the copies as bad whose last write had not reached the replica.
+    /// Marks those copies as bad whose last write had not reached the replica.
     fn corrupt_unreplicated(&mut self, now_ns: u64, shard: usize) {
         let lag_ns = u64::from(self.settings.replica_lag_ms) * 1_000_000;
         let since_ns = now_ns.saturating_sub(lag_ns);
-        let missing_services: Vec<_> =
+        let unreplicated: Vec<_> =
             self.recent[shard].drain(..).filter(|(at_ns, ..)| *at_ns > since_ns).collect();
-        missing_services.into_iter().for_each(|(_, extent, copy)| self.corrupt(extent, copy));
+        unreplicated.into_iter().for_each(|(_, extent, copy)| self.corrupt(extent, copy));
     }
 
     fn corrupt(&mut self, extent: usize, copy: usize) {
@@ -210,13 +210,13 @@ impl Model<'_> {
         (0..self.bad.len()).flat_map(of).collect()
     }
 
-    /// Makes the replica the primary, and compares all its copies.
+    /// Makes the replica the primary, and schedules the repair of its bad copies.
     fn fail_over(&mut self, now_ns: u64, shard: usize) {
         self.shards[shard].state = State::Serves;
         self.is_known_dead.iter_mut().for_each(|known| known[shard] = false);
         let dead_since_ns = now_ns - u64::from(self.settings.failover_ms) * 1_000_000;
         let all = self.all_of(shard);
-        self.make_again(now_ns, &all, dead_since_ns);
+        self.schedule_repairs(now_ns, &all, dead_since_ns);
         let back_ns = dead_since_ns + u64::from(self.settings.return_s) * SECOND_NS;
         self.at(back_ns.max(now_ns), Event::Returned { shard });
     }
@@ -229,11 +229,11 @@ impl Model<'_> {
             self.placement.groups[group].slots[copy] = slot;
         }
         self.is_known_dead.iter_mut().for_each(|known| known[shard] = false);
-        self.make_again(now_ns, &lost, now_ns - REASSIGN_AFTER_NS);
+        self.schedule_repairs(now_ns, &lost, now_ns - REASSIGN_AFTER_NS);
     }
 
-    /// Each client restores its own copies, one after the other.
-    fn make_again(&mut self, now_ns: u64, all: &[(usize, usize)], since_ns: u64) {
+    /// Schedules the repair of bad copies. Each client repairs its own, one after the other.
+    fn schedule_repairs(&mut self, now_ns: u64, all: &[(usize, usize)], since_ns: u64) {
         let extents = self.settings.extents as usize;
         let mut seen = vec![0; usize::from(self.settings.clients)];
         for (extent, copy) in all.iter().copied() {
@@ -289,7 +289,7 @@ impl Model<'_> {
         let next = Event::StartRead(PendingRead { tried, ..pending_read });
         if !self.shards[shard].serves() {
             let known = std::mem::replace(&mut self.is_known_dead[client][shard], true);
-            // The client has closed its connections to a server known as dead, or asks it last.
+            // A request to a server that is known to be dead fails at once.
             let read_timeout_ns = if known { 0 } else { HEDGE_DELAY.as_nanos() as u64 };
             return self.at(now_ns + read_timeout_ns, next);
         }
@@ -327,7 +327,7 @@ impl Model<'_> {
                 self.found.failed_writes += 1;
                 return;
             }
-            // A dead server is not kept busy: the writes that wait for it arrive spread over time.
+            // Writes that waited for a dead server do not queue: they arrive spread over time.
             let served_ns = match start_ns == now_ns {
                 true => self.shards[shard].serve(now_ns + ROUND_TRIP_NS / 2, WRITE_NS),
                 false => start_ns + ROUND_TRIP_NS / 2 + WRITE_NS,

@@ -3,8 +3,9 @@
 use crate::topology::{SLOTS, Topology};
 use crate::url::Address;
 
-/// Time a server needs to read a page, and to write an extent.
+/// Time in which a server reads a page.
 pub(super) const READ_NS: u64 = 8_000;
+/// Time in which a server writes an extent.
 pub(super) const WRITE_NS: u64 = 60_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +20,10 @@ pub(super) enum State {
 #[derive(Clone, Debug)]
 pub(super) struct Shard {
     pub(super) state: State,
-    /// Time from which it serves again.
+    /// Time at which the shard serves again.
     pub(super) back_ns: u64,
     pub(super) has_replica: bool,
-    /// Time until which it is busy with earlier requests.
+    /// Time until which the shard is busy with earlier requests.
     busy_ns: u64,
     pub(super) worked_ns: u64,
 }
@@ -58,8 +59,8 @@ pub(super) fn topology(shards: &[Shard]) -> Topology {
         format!("id{at} node{at}:6379@1 {flags} - 0 0 1 connected {first}-{last}\n")
     };
     let text: String = shards.iter().enumerate().map(line).collect();
-    let asked = Address { host: "node0".into(), port: 6379 };
-    Topology::parse(&text, &asked, false).unwrap_or_else(|| Topology::single(asked))
+    let address = Address { host: "node0".into(), port: 6379 };
+    Topology::parse(&text, &address, false).unwrap_or_else(|| Topology::single(address))
 }
 
 pub(super) fn owner(count: usize, slot: u16) -> usize {
@@ -77,8 +78,8 @@ mod tests {
         for count in [2, 3, 7, 50] {
             let topology = topology(&shards(count));
             for slot in 0..SLOTS as u16 {
-                let told = &topology.owner(slot).unwrap().address.host;
-                assert_eq!(*told, format!("node{}", owner(count.into(), slot)), "slot {slot}");
+                let host = &topology.owner(slot).unwrap().address.host;
+                assert_eq!(*host, format!("node{}", owner(count.into(), slot)), "slot {slot}");
             }
         }
     }

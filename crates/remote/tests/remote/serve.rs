@@ -37,7 +37,7 @@ impl Fixture {
         device
     }
 
-    /// Starts a server. Dropping the result ends it as if killed.
+    /// Starts a server. Dropping the result stops the server abruptly, as a kill does.
     fn serve(&self) -> tokio::runtime::Runtime {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let areas = Areas::open(self.queue, self.fd.as_raw_fd()).unwrap();
@@ -127,13 +127,13 @@ fn requests_to_removed_area_store_nothing() {
     assert!(area.claim(512));
     let number = area.number();
     drop(area);
-    eventually("the areas are gone", || !areas.has_any());
+    eventually("no areas remain", || !areas.has_any());
     let me = ProcessIdentity::current().unwrap();
     let pages = [Page { number: 3, generation: 1 }];
     let page = filled(3, 1);
-    let asked = fixture.queue.begin(me, Operation::Write, number, &pages, &[&page]).unwrap();
-    let corruption_count = fixture.queue.finish(asked, std::iter::empty()).unwrap_err().to_string();
-    assert!(corruption_count.contains("no process has the area"), "{corruption_count}");
+    let request = fixture.queue.begin(me, Operation::Write, number, &pages, &[&page]).unwrap();
+    let error = fixture.queue.finish(request, std::iter::empty()).unwrap_err().to_string();
+    assert!(error.contains("the area was removed"), "{error}");
     assert_eq!(fixture.store.stored_pages(), 0);
 }
 
@@ -158,12 +158,12 @@ fn helper_exits_without_run_and_processes() {
     device.write(&mut Lane::Plain, 0, &filled(1, 1)).unwrap();
     drop((run, tree));
     // Each check removes the areas of processes that have exited.
-    for look in 0..2 {
+    for attempt in 0..2 {
         let other = fixture.device();
         other.write(&mut Lane::Plain, 0, &filled(2, 2)).unwrap();
         drop(other);
         eventually("one page is stored", || fixture.store.stored_pages() == 1);
-        assert!(!helper.is_finished(), "a process has pages yet, look {look}");
+        assert!(!helper.is_finished(), "a process still has pages, round {attempt}");
     }
     let mut read = vec![0; PAGE];
     device.read(&mut Lane::Plain, 0, &mut read).unwrap();
@@ -187,7 +187,7 @@ fn mirrored_pages_survive_cluster_loss() {
     let mut server: Option<tokio::runtime::Runtime> = None;
     for step in 0..4000_u32 {
         if step % 500 == 0 {
-            // Killed, or started again.
+            // Kills the server, or starts it again.
             server = match server.take() {
                 Some(server) => {
                     server.shutdown_background();

@@ -3,7 +3,7 @@
 use softswap_sys::raw::set_errno;
 use std::io;
 
-/// Returns the kernel result for an error number.
+/// Converts an error number to the kernel's form of a result.
 pub(crate) const fn refused(error: i32) -> isize {
     -(error as isize)
 }

@@ -1,11 +1,11 @@
 //! Page faults sampled for `softswap record`: instruction, page, waiting time, and the words of the
 //! stack needed to unwind it.
 //!
-//! If sampling is off, it costs each fault one atomic load. If it is on, one fault in N is recorded
-//! by the faulting thread in its signal handler, without locks, allocation or waiting, in a slot
-//! that the thread claims. If no slot is free, the fault counts as missed. The kernel copies the
-//! stack, so a bad address is an error, not a fault. Each request takes the samples; without
-//! requests, sampling stops.
+//! If sampling is off, it costs each fault one atomic load. If it is on, the faulting thread
+//! records one fault in N in its signal handler, without locks, allocation or waiting, in a slot
+//! that it claims. If no slot is free, the fault counts as missed. The kernel copies the stack, so
+//! a bad address is an error, not a fault. Each request takes the samples; without requests,
+//! sampling stops.
 
 use super::python_frames;
 use super::uaccess::copy_by_kernel;
@@ -20,20 +20,24 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Samples kept between requests.
+/// Maximum number of samples between two requests.
 const SLOTS: usize = 128;
-/// Stack words kept with each sample: 8 KiB.
+/// Number of stack words stored with each sample: 8 KiB.
 const STACK_WORDS: usize = 1024;
-/// Time after the last request until sampling stops.
+/// Time after the last request until sampling stops, in nanoseconds.
 const LEASE_NS: u64 = 2_000_000_000;
-/// Approximate limit of an answer in bytes. Further samples wait for the next request.
+/// Approximate limit of an answer in bytes. The next request returns further samples.
 const MAX_ANSWER_BYTES: usize = 128 << 10;
 
 /// One in this many faults is sampled; 0: none.
 static EVERY: AtomicU32 = AtomicU32::new(0);
+/// Number of faults while sampling was on.
 static FAULTS: AtomicU32 = AtomicU32::new(0);
+/// Slot for the next sample, modulo [`SLOTS`].
 static NEXT: AtomicU32 = AtomicU32::new(0);
+/// Number of faults represented by samples that found no free slot.
 static MISSED: AtomicU64 = AtomicU64::new(0);
+/// Time at which sampling stops.
 static UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 static RING: OnceLock<Box<[Slot]>> = OnceLock::new();
 
@@ -105,7 +109,7 @@ fn due_of(every: u32) -> Option<Due> {
 /// # Safety
 /// `context` is the context of a signal handler of this thread that is still running.
 #[cold]
-pub(crate) unsafe fn note(
+pub(crate) unsafe fn record(
     due: Due,
     address: usize,
     toucher: Toucher,
@@ -121,14 +125,14 @@ pub(crate) unsafe fn note(
         MISSED.fetch_add(u64::from(due.every), Relaxed);
         return;
     };
-    // SAFETY: by this function's own contract.
+    // SAFETY: `context` is that of a running signal handler of this thread.
     let Registers { instruction, stack, frame } =
         unsafe { signals::interrupted_registers(context) };
     let bytes = match stack.is_multiple_of(8) {
         true => copy_by_kernel(stack, slot.stack.as_ptr() as *mut u8, size_of_val(&slot.stack)),
         false => 0,
     };
-    let python = python_frames::note(&slot.python);
+    let python = python_frames::record(&slot.python);
     for (word, value) in [
         (Word::Faults, u64::from(due.every)),
         (Word::Tier, tier as u64),
@@ -146,8 +150,9 @@ pub(crate) unsafe fn note(
     slot.state.store(FULL, Release);
 }
 
-/// Returns the samples so far, and samples one fault in `every` (0: none) until requests stop. New
-/// samples have the frames of this interpreter. Called by a thread of the engine.
+/// Takes the samples so far, and starts sampling one fault in `every` (0: none) until requests
+/// stop. New samples include the frames of the interpreter `python`. Called by a thread of the
+/// engine.
 pub(crate) fn take(every: u32, python: Option<Python>) -> FaultSamples {
     let ring = RING.get_or_init(|| {
         let word = || AtomicU64::new(0);
@@ -159,10 +164,10 @@ pub(crate) fn take(every: u32, python: Option<Python>) -> FaultSamples {
         };
         (0..SLOTS).map(|_| slot()).collect()
     });
-    let lies = |mapping: &proc_maps::Mapping| mapping.protection & libc::PROT_EXEC != 0;
+    let is_code = |mapping: &proc_maps::Mapping| mapping.protection & libc::PROT_EXEC != 0;
     let all = proc_maps::mappings(0..usize::MAX, false).unwrap_or_default();
-    let code: Vec<_> = all.into_iter().filter(lies).map(|mapping| mapping.range).collect();
-    let mut told = FaultSamples { missed: MISSED.swap(0, Relaxed), ..FaultSamples::default() };
+    let code: Vec<_> = all.into_iter().filter(is_code).map(|mapping| mapping.range).collect();
+    let mut result = FaultSamples { missed: MISSED.swap(0, Relaxed), ..FaultSamples::default() };
     let mut bytes = 0;
     for slot in ring.iter().filter(|slot| slot.state.load(Acquire) == FULL) {
         if bytes > MAX_ANSWER_BYTES {
@@ -171,12 +176,12 @@ pub(crate) fn take(every: u32, python: Option<Python>) -> FaultSamples {
         let sample = slot.sample(&code);
         slot.state.swap(EMPTY, AcqRel);
         bytes += sample.as_ref().map_or(0, |sample| sample.line().len());
-        told.samples.extend(sample);
+        result.samples.extend(sample);
     }
     python_frames::set_interpreter(python);
     UNTIL_NS.store(raw::now_ns() + LEASE_NS, Relaxed);
     EVERY.store(every, Relaxed);
-    told
+    result
 }
 
 impl Slot {

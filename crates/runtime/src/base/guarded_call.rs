@@ -1,9 +1,9 @@
 //! The trapped system call that this thread is handling, if any.
 //!
 //! All signals are blocked while the guard handles a call, except while the call waits in the
-//! kernel ([`issue_waiting`]). As in a kernel, no handler of the program runs on top of the guard.
-//! A signal that arrives meanwhile interrupts the call. Its handler starts after the guard returns,
-//! from the context of the trapped call.
+//! kernel ([`issue_waiting`]). A signal that arrives then interrupts the call. As with a real
+//! system call, the program's handler starts only after the guard returns, from the context of the
+//! trapped call.
 
 use super::issue_call::{Arguments, issue};
 use super::signal_stack;
@@ -41,7 +41,7 @@ thread_local! {
     static DEFERRED: Cell<Option<Deferred>> = const { Cell::new(None) };
     /// True until the innermost call has had an effect.
     static IS_UNTOUCHED: Cell<bool> = const { Cell::new(false) };
-    /// Releases the resources of the innermost call.
+    /// Function that releases the resources of the innermost call.
     static RELEASE: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
@@ -80,8 +80,8 @@ pub(crate) fn number() -> i64 {
 
 /// Notes that the program's own filter has trapped the innermost call, with this value.
 #[inline]
-pub(crate) fn note_trapped(said: i32) {
-    TRAPPED.set(Some(said));
+pub(crate) fn note_trapped(value: i32) {
+    TRAPPED.set(Some(value));
 }
 
 /// Returns the context of the innermost call, if a frame at `address` belongs to the guard.
@@ -96,13 +96,13 @@ pub(crate) fn answered_context() -> Option<*mut c_void> {
     context_above(&raw const local as usize)
 }
 
-/// Returns the program's signal mask at that call.
+/// Returns the program's signal mask at [`answered_context`].
 pub(crate) fn open_mask() -> Option<Mask> {
-    // SAFETY: the context of a call that is being handled, which outlives its guard.
+    // SAFETY: the context of a call outlives the guard's handling of it.
     answered_context().map(|context| unsafe { *signals::interrupted_mask(context) })
 }
 
-/// Notes an effect: the innermost call can no longer be restarted.
+/// Notes that the innermost call has had an effect, so that it can no longer be restarted.
 pub(crate) fn note_effect() {
     IS_UNTOUCHED.set(false);
 }
@@ -112,13 +112,14 @@ pub(crate) fn untouched_context() -> Option<*mut c_void> {
     answered_context().filter(|_| IS_UNTOUCHED.get())
 }
 
-/// Sets the function to call if the trapped call is left without a return; `None` removes it.
+/// Sets the function to call if the handling of the trapped call ends without returning; `None`
+/// removes it.
 pub(crate) fn release_by(release: Option<fn()>) {
     RELEASE.set(release);
 }
 
-/// Returns true if a fatal signal is pending. As in Linux, such a signal interrupts a long transfer
-/// from or to a file.
+/// Returns true if a signal is pending that kills the process. As in Linux, such a signal
+/// interrupts a long transfer from or to a file.
 pub(crate) fn is_killed() -> bool {
     const HARMLESS: Mask = bit(libc::SIGCHLD)
         | bit(libc::SIGCONT)
@@ -140,15 +141,15 @@ pub(crate) fn is_killed() -> bool {
 pub(crate) fn issue_waiting(number: i64, arguments: Arguments) -> isize {
     note_effect();
     match open_mask() {
-        // SAFETY: as `issue`. Handlers that run meanwhile are those of `handler_entry` and
-        // `deliver`.
+        // SAFETY: the program makes this call, as in `issue`. Handlers that run meanwhile are those
+        // of `handler_entry` and `deliver`.
         Some(open) => unsafe { waiting_call(number, arguments, open, closed(), true) },
         None => issue(number, arguments),
     }
 }
 
-/// Keeps a signal until the guard returns. There is at most one, because all signals are blocked
-/// after it.
+/// Stores a signal until the guard returns. There is at most one, because all signals are then
+/// blocked.
 pub(crate) fn defer(deferred: Deferred) {
     DEFERRED.set(Some(deferred));
 }

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering}
 const LOADING: u32 = 0;
 const MANAGED: u32 = 1;
 const PLAIN: u32 = 2;
-/// No engine yet: committed memory fits the budget.
+/// The process has no engine yet: its committed memory fits the budget.
 const ASLEEP: u32 = 3;
-/// One thread starts the engine; threads that need it wait.
+/// One thread starts the engine; threads that need the engine wait.
 const WAKING: u32 = 4;
 static STATE: AtomicU32 = AtomicU32::new(LOADING);
 static ENGINE: OnceLock<Engine> = OnceLock::new();
@@ -69,8 +69,8 @@ static ON_WAKING: OnceLock<OnWaking> = OnceLock::new();
 /// Base address and length in bytes of the future window.
 static WINDOW: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// Puts this process to sleep. `wake` is called to start the engine; `prepare` before the process
-/// has a second thread.
+/// Puts this process to sleep, with a future window at `base`. `wake` starts the engine; `prepare`
+/// is called before the process has a second thread.
 pub(crate) fn fall_asleep(base: usize, len: usize, wake: fn(), prepare: fn()) {
     WINDOW[0].store(base, Ordering::Relaxed);
     WINDOW[1].store(len, Ordering::Relaxed);
@@ -78,7 +78,7 @@ pub(crate) fn fall_asleep(base: usize, len: usize, wake: fn(), prepare: fn()) {
     STATE.store(ASLEEP, Ordering::Release);
 }
 
-/// Returns base address and length of the window of a process that sleeps or slept.
+/// Returns base address and length of the window of a process that sleeps or has slept.
 pub(crate) fn window() -> Option<(usize, usize)> {
     let [base, len] = [&WINDOW[0], &WINDOW[1]].map(|word| word.load(Ordering::Relaxed));
     (len != 0).then_some((base, len))
@@ -108,7 +108,8 @@ pub(crate) fn may_wake() -> bool {
     matches!(state(), ASLEEP | WAKING)
 }
 
-/// Returns the engine, starting it in a sleeping process.
+/// Returns the engine. Starts it in a sleeping process; `None` if that fails, or if the process is
+/// unmanaged.
 pub(crate) fn awake() -> Option<&'static Engine> {
     if may_wake()
         && let Some(on_waking) = ON_WAKING.get()
@@ -118,24 +119,24 @@ pub(crate) fn awake() -> Option<&'static Engine> {
     engine()
 }
 
-/// The program has opened a library by itself.
+/// True if the program has opened a library by `dlopen`.
 static HAS_PLUG_INS: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn note_plug_in() {
     HAS_PLUG_INS.store(true, Ordering::Relaxed);
 }
 
-/// Emulates the engine's signals before a thread blocks them, if a library may start threads past
-/// the runtime. Such a thread inherits the mask, and the engine cannot start while a thread blocks
-/// its signals.
+/// Starts signal emulation before a thread blocks the engine's signals, if an opened library may
+/// start threads without the runtime. Such a thread inherits the mask, and the engine cannot start
+/// while a thread blocks its signals in the kernel.
 pub(crate) fn prepare_for_full_mask() {
     if HAS_PLUG_INS.load(Ordering::Relaxed) {
         prepare_for_threads();
     }
 }
 
-/// Prepares a sleeping process for its second thread: signal stacks and masks cannot be set for
-/// other threads later.
+/// Prepares a sleeping process for its second thread, because only a thread itself can set its
+/// signal stack and mask.
 pub(crate) fn prepare_for_threads() {
     if is_asleep()
         && !emulates_signals()
@@ -158,8 +159,8 @@ pub(crate) fn begin_waking() -> bool {
     is_first
 }
 
-/// Returns true if this thread starts the engine. It must not wait for the waking, although its
-/// calls of the C library reach these functions.
+/// Returns true if this thread starts the engine. It must not wait until the process is awake,
+/// although its calls of the C library reach functions that do.
 pub(crate) fn is_waker() -> bool {
     is_waking() && WAKER.load(Ordering::Relaxed) == raw::current_thread()
 }
@@ -177,11 +178,12 @@ pub(crate) fn await_waking() {
     }
 }
 
-/// Stores the engine. It is not visible before [`settle`].
+/// Stores the engine. [`engine`] returns it only after [`settle`].
 pub(crate) fn keep(engine: Engine) {
     ENGINE.get_or_init(|| engine);
 }
 
+/// Returns the stored engine, also before [`settle`].
 pub(crate) fn kept() -> Option<&'static Engine> {
     ENGINE.get()
 }

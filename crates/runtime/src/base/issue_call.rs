@@ -6,7 +6,7 @@ use std::ffi::c_char;
 
 pub(crate) type Arguments = [usize; 6];
 
-/// Handles a call as the kernel would. Returns the result or a negative error number.
+/// Function that handles a call as the kernel would. Returns its result or a negative error number.
 pub(crate) type Answer = fn(Arguments) -> isize;
 
 /// Issues a call of the program whose buffers are resident.
@@ -20,8 +20,8 @@ pub(crate) fn issue(number: i64, arguments: Arguments) -> isize {
 /// Issues a call of the engine.
 #[inline]
 pub(crate) fn engine_syscall(number: i64, arguments: Arguments) -> isize {
-    // SAFETY: such calls concern descriptors, or memory that the runtime has mapped for itself;
-    // they write to locals or nowhere. The kernel rejects bad pointers.
+    // SAFETY: the engine's calls write only to locals, descriptors, or memory that the runtime has
+    // mapped for itself. The kernel rejects bad pointers.
     unsafe { raw::syscall(number, arguments) }
 }
 
@@ -31,9 +31,9 @@ pub(crate) static SYSCALL: Real = Real::new(c"syscall");
 /// result.
 pub(crate) fn pass_on(number: i64, [a, b, c, d, e, f]: Arguments) -> isize {
     type Call = unsafe extern "C" fn(i64, usize, usize, usize, usize, usize, usize) -> isize;
-    // SAFETY: the C library's `syscall`, which has this signature.
+    // SAFETY: the C library's `syscall` has this signature.
     let call: Call = unsafe { std::mem::transmute(SYSCALL.get()) };
-    // SAFETY: a call that the program makes with these arguments.
+    // SAFETY: the program makes this call with these arguments.
     match unsafe { call(number, a, b, c, d, e, f) } {
         -1 => -(std::io::Error::last_os_error().raw_os_error().unwrap_or(0) as isize),
         result => result,
@@ -46,8 +46,8 @@ unsafe extern "C" {
     static etext: c_char;
 }
 
-/// Returns true if an address is in this library. Calls from there (locks of the standard library,
-/// ring submission) are the engine's.
+/// Returns true if an address is in this library. Calls from it are the engine's, for example those
+/// of the standard library's locks or for submitting to a ring.
 pub(crate) fn is_our_own(caller: usize) -> bool {
     (&raw const __ehdr_start as usize..&raw const etext as usize).contains(&caller)
 }

@@ -1,8 +1,8 @@
 //! Large blocks that the program has allocated, so that `softswap record` can report the block and
 //! the allocating function of a page.
 //!
-//! A lock-free table. If it is full, new entries replace old ones. It is read only on a request for
-//! samples, and its content is a hint.
+//! The blocks are in a lock-free table. If it is full, new entries replace old ones. It is only
+//! read on a request for samples, and may be incomplete.
 
 use crate::base::instance;
 use softswap_engine::api::fault_samples::Block;
@@ -13,12 +13,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// Minimum size of a recorded block.
 pub(crate) const MIN_BYTES: usize = 1 << 20;
 const ENTRIES: usize = 1024;
-/// Caller of a mapping: unknown.
+/// Caller of a block whose caller is unknown: a mapping.
 pub(crate) const NO_CALLER: usize = 0;
 /// Number of table entries that can hold a given block.
 const PROBES: usize = 8;
 const NONE: usize = 0;
-/// An entry is being written.
+/// `start` of an entry that is being written.
 const BUSY: usize = 1;
 
 struct Entry {
@@ -39,13 +39,13 @@ fn places(start: usize) -> impl Iterator<Item = &'static Entry> {
 
 /// Records a block that the program has allocated by a call that returns to `caller`.
 #[inline]
-pub(crate) fn note(start: usize, len: usize, caller: usize) {
+pub(crate) fn record(start: usize, len: usize, caller: usize) {
     if len >= MIN_BYTES && start != 0 {
         insert(start, len, caller);
     }
 }
 
-/// Publishes the size of a block that the program can write at once.
+/// Updates the statistics of the largest block, for a block that the program can write to.
 pub(crate) fn publish(len: usize) {
     if let Some(engine) = instance::engine() {
         engine.stats().peak(Counter::LargestBlockBytes, len as u64);
@@ -68,7 +68,7 @@ fn insert(start: usize, len: usize, caller: usize) {
 
 #[inline]
 pub(crate) fn forget(start: usize) {
-    // Blocks of this size start at such addresses; few others do.
+    // Recorded blocks start at such addresses; few others do.
     if start.is_multiple_of(64 << 10) && start != 0 {
         remove(start);
     }
@@ -81,7 +81,8 @@ fn remove(start: usize) {
     }
 }
 
-/// Returns the blocks that contain any of these addresses: the smallest if they overlap.
+/// Returns the blocks that contain any of these addresses. If several blocks contain an address,
+/// returns the smallest of them.
 pub(crate) fn around(addresses: impl Iterator<Item = u64>) -> Vec<Block> {
     let read = |entry: &Entry| {
         let start = entry.start.load(Acquire);
@@ -109,20 +110,20 @@ mod tests {
     #[test]
     fn block_is_found_by_inner_address_until_freed() {
         const START: usize = 0x7f00_0000_0000;
-        note(START, 2 << 20, 0x5500);
-        note(START + (4 << 20), MIN_BYTES - 1, 0x5501);
+        record(START, 2 << 20, 0x5500);
+        record(START + (4 << 20), MIN_BYTES - 1, 0x5501);
         let of = |address: usize| around([address as u64].into_iter()).first().map(|it| it.caller);
         assert_eq!(of(START), Some(0x5500));
         assert_eq!(of(START + (2 << 20) - 1), Some(0x5500));
         assert_eq!(of(START + (2 << 20)), None);
-        assert_eq!(of(START + (4 << 20)), None, "a small one");
-        note(START, 3 << 20, 0x5502);
+        assert_eq!(of(START + (4 << 20)), None, "blocks below the minimum size are not recorded");
+        record(START, 3 << 20, 0x5502);
         assert_eq!(of(START + (2 << 20)), Some(0x5502));
         forget(START);
         assert_eq!(of(START), None);
         // There are more blocks than entries: the newest block must be in the table.
         for number in 0..3 * ENTRIES {
-            note(START + number * (2 << 20), 2 << 20, number);
+            record(START + number * (2 << 20), 2 << 20, number);
         }
         let last = 3 * ENTRIES - 1;
         assert_eq!(of(START + last * (2 << 20)), Some(last as u64));

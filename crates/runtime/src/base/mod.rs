@@ -1,5 +1,5 @@
 //! Foundations of the other modules: the engine of this process, the C library's own functions, raw
-//! system calls, and access to the program's memory under the kernel's rules.
+//! system calls, and access to the program's memory with the kernel's checks.
 //!
 //! | file | contents |
 //! |---|---|

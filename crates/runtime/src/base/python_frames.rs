@@ -1,7 +1,7 @@
 //! Functions of Python programs on the stack of a sampled fault, read from CPython's own state.
 //!
-//! The faulting thread follows its frames and notes the addresses of their code objects. The
-//! control thread reads the names from the code objects afterwards. The kernel copies all of it, so
+//! The faulting thread follows its frames and records the addresses of their code objects. Later
+//! the control thread reads the names from the code objects. Both let the kernel copy the data, so
 //! a wrong address ends the walk and never faults.
 
 use super::uaccess::copy_by_kernel;
@@ -12,31 +12,32 @@ use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Frames that are read of a stack, from the innermost one.
+/// Maximum number of frames that are read of a stack, from the innermost one.
 pub(super) const MAX_FRAMES: usize = 64;
-/// glibc keeps the values of these keys in the thread's descriptor, which is never managed.
+/// Number of keys whose values glibc stores in the thread's descriptor, which is never managed.
 const DESCRIPTOR_KEYS: u32 = 32;
-/// Longer names are not read.
+/// Maximum length of a name; longer names are not read.
 const MAX_CHARACTERS: u64 = 512;
-/// Bytes of functions in an answer, which has samples and blocks, too.
+/// Maximum size of the functions in an answer in bytes. The answer has samples and blocks, too.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
-/// A page that was brought in may be evicted before it is read.
+/// Attempts to read: a page that was faulted in may be evicted before it is read.
 const ATTEMPTS: usize = 4;
 
 /// Offsets in CPython's structures, in bytes.
 struct Layout {
     /// `Py_Version >> 16`.
     version: u16,
-    /// In `_PyRuntime`: the thread-specific key of a thread's state.
+    /// Offset in `_PyRuntime` of the thread-specific key of a thread's state.
     key: usize,
-    /// From a thread's state to its innermost frame: where each pointer is.
+    /// Offsets of the pointers that lead from a thread's state to its innermost frame.
     to_frame: &'static [usize],
     code: usize,
     previous: usize,
     boundary: Boundary,
     first_line: usize,
-    /// Headers of strings that are ASCII, and of others.
+    /// Size of the header of an ASCII string.
     ascii: usize,
+    /// Size of the header of another string.
     compact: usize,
 }
 
@@ -91,27 +92,28 @@ static LAYOUTS: [Layout; 3] = [
 /// Number of bytes read of a frame.
 const FRAME_BYTES: usize = 72;
 
-/// In a code object, the same in all versions.
+/// Offsets in a code object, the same in all versions.
 const FILE: usize = 112;
 const QUALIFIED_NAME: usize = 128;
 const CODE_BYTES: usize = QUALIFIED_NAME + 8;
 
-/// In the header of a string.
+/// Offsets in the header of a string.
 const TYPE: usize = 8;
 const CHARACTERS: usize = 16;
 const STATE: usize = 32;
 const HEADER_BYTES: usize = STATE + 4;
 
-/// The entry of `LAYOUTS` in the lower half, plus one; 0: none. The thread-specific key above.
+/// The interpreter whose frames are recorded: index in [`LAYOUTS`] plus one in the lower half,
+/// thread-specific key in the upper half; 0: none.
 static INTERPRETER: AtomicU64 = AtomicU64::new(0);
 
-/// Reads `N` bytes that are in memory.
+/// Reads `N` bytes; `None` if they are not resident or cannot be read.
 fn read<const N: usize>(address: usize) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     (copy_by_kernel(address, bytes.as_mut_ptr(), N) == N as isize).then_some(bytes)
 }
 
-/// Fills `to`, bringing in pages that are stored. Returns `None` if the memory cannot be read.
+/// Fills `to`, faulting in evicted pages. Returns `None` if the memory cannot be read.
 fn read_stored(engine: &Engine, address: usize, to: &mut [u8]) -> Option<()> {
     for _ in 0..ATTEMPTS {
         if copy_by_kernel(address, to.as_mut_ptr(), to.len()) == to.len() as isize {
@@ -134,7 +136,7 @@ fn half(bytes: &[u8], offset: usize) -> u32 {
     u32::from_ne_bytes(half)
 }
 
-/// Has the frames of this interpreter noted from now on, or none.
+/// Makes [`record`] record the frames of this interpreter, or none.
 pub(super) fn set_interpreter(python: Option<Python>) {
     let find = |python: Python| {
         let at = LAYOUTS.iter().position(|layout| layout.version == python.version)?;
@@ -144,20 +146,21 @@ pub(super) fn set_interpreter(python: Option<Python>) {
     INTERPRETER.store(python.and_then(find).unwrap_or(0), Relaxed);
 }
 
-/// The interpreter's layout, and its thread-specific key.
+/// Returns the layout of the interpreter whose frames are recorded, and its thread-specific key.
 fn interpreter() -> Option<(&'static Layout, u32)> {
     let interpreter = INTERPRETER.load(Relaxed);
     let at = (interpreter as u32).checked_sub(1)?;
     Some((&LAYOUTS[at as usize], (interpreter >> 32) as u32))
 }
 
-/// Notes the frames of the calling thread, from the innermost one: addresses of code objects, odd
-/// ones for entries. Returns their number. Called in signal handlers.
-pub(super) fn note(to: &[AtomicU64; MAX_FRAMES]) -> usize {
+/// Records the frames of the calling thread, from the innermost one, as addresses of code objects.
+/// The lowest bit marks the outermost frame of a call of the interpreter's loop. Returns the number
+/// of frames. Called in signal handlers.
+pub(super) fn record(to: &[AtomicU64; MAX_FRAMES]) -> usize {
     let mut count = 0_usize;
     let Some(mut frame) = innermost_frame() else { return 0 };
     let Some((layout, _)) = interpreter() else { return 0 };
-    // Each shim frame follows a function's.
+    // Each frame of a function may be followed by a shim frame.
     for _ in 0..2 * MAX_FRAMES {
         let Some(bytes) = read::<FRAME_BYTES>(frame) else { break };
         let code = word(&bytes, layout.code);
@@ -184,7 +187,7 @@ pub(super) fn note(to: &[AtomicU64; MAX_FRAMES]) -> usize {
 
 fn innermost_frame() -> Option<usize> {
     let (layout, key) = interpreter()?;
-    // SAFETY: reads the calling thread's descriptor: the key is one of those kept there.
+    // SAFETY: glibc reads the value from the calling thread's descriptor.
     let state = unsafe { libc::pthread_getspecific(key) };
     let pointer =
         |at: usize, offset: &usize| Some(word(&read::<8>(at.wrapping_add(*offset))?, 0) as usize);
@@ -192,7 +195,7 @@ fn innermost_frame() -> Option<usize> {
     layout.to_frame.iter().try_fold(first, pointer).filter(|frame| *frame != 0)
 }
 
-/// The frames in a slot.
+/// Returns the frames in a slot.
 pub(super) fn frames(slot: &[AtomicU64]) -> Vec<PythonFrame> {
     let frame = |word: &AtomicU64| {
         let word = word.load(Relaxed);
@@ -201,8 +204,8 @@ pub(super) fn frames(slot: &[AtomicU64]) -> Vec<PythonFrame> {
     slot.iter().map(frame).collect()
 }
 
-/// Reads the names of all functions in the samples, and brings in the pages that hold them. Called
-/// by the control thread.
+/// Returns the functions in the samples with their names, and faults in the pages that contain
+/// these. Called by the control thread.
 pub(crate) fn codes(engine: &Engine, samples: &[FaultSample]) -> Vec<PythonCode> {
     let Some((layout, _)) = interpreter() else { return Vec::new() };
     let frames = samples.iter().flat_map(|sample| &sample.python);
@@ -223,12 +226,12 @@ impl Layout {
         read_stored(engine, address as usize, &mut code)?;
         let (name, name_type) = self.text(engine, word(&code, QUALIFIED_NAME))?;
         let (file, file_type) = self.text(engine, word(&code, FILE))?;
-        // Freed memory that was a code object hardly has two strings at these places.
+        // If the code object has been freed, both are hardly objects of the same type.
         let is_code = name_type == file_type;
         is_code.then(|| PythonCode { address, line: half(&code, self.first_line), name, file })
     }
 
-    /// A string and the address of its type.
+    /// Returns a string and the address of its type.
     fn text(&self, engine: &Engine, address: u64) -> Option<(String, u64)> {
         const COMPACT: u32 = 1 << 5;
         const ASCII: u32 = 1 << 6;

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function further down the symbol search order, looked up on first use.
+/// The next definition of an interposed function in symbol search order, looked up on first use.
 pub(crate) struct Real {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -16,7 +16,7 @@ impl Real {
 
     /// Returns the function's address, if a library in the global scope defines it.
     pub(crate) fn find(&self) -> Option<*mut c_void> {
-        // SAFETY: a valid C string; RTLD_NEXT asks for the next definition.
+        // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         (!found.is_null()).then_some(found)
     }
@@ -25,8 +25,8 @@ impl Real {
     /// with RTLD_LOCAL are not found otherwise.
     pub(crate) fn find_in(&self, libraries: &[&CStr]) -> Option<*mut c_void> {
         libraries.iter().find_map(|library| {
-            // SAFETY: valid C strings; nothing is loaded. The handle is not closed, so the library
-            // stays loaded.
+            // SAFETY: both names are C strings; RTLD_NOLOAD loads nothing. The handle is not
+            // closed, so the library stays loaded.
             unsafe {
                 let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
                 let found = if handle.is_null() {

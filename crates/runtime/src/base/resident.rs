@@ -15,12 +15,12 @@ impl<'e> ResidentRanges<'e> {
         ResidentRanges { engine, ranges: Vec::new() }
     }
 
-    /// Faults in and pins `len` bytes, as far as they are managed and mapped.
+    /// Faults in and pins `len` bytes, up to the first one that is unmanaged or unmapped.
     ///
     /// Faults pages in by `madvise`, which the guard handles on the engine's stack: the current
     /// stack may itself be managed memory. Uses MADV_POPULATE_WRITE because a page that was only
-    /// read may stay write-protected, and such pages are not pinned. Does not write, because the
-    /// page may be read-only.
+    /// read may stay write-protected, and such pages are not pinned. Does not write to a page,
+    /// because the program may have made it read-only.
     pub(crate) fn add(&mut self, address: usize, len: usize) {
         if !self.engine.contains(address) || self.is_last(address, len) {
             return;

@@ -18,7 +18,7 @@ thread_local! {
 static PROGRAM_HALF_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Reserves the lower half of each stack for the program. Go queries a thread's alternate stack by
-/// a system-call instruction, gets the engine's, and runs its handlers there.
+/// its own system-call instruction, receives the engine's, and runs its handlers there.
 pub(crate) fn reserve_program_half() {
     PROGRAM_HALF_BYTES.store(signals::stack_at(0).len() / 2, Ordering::Relaxed);
 }
@@ -51,7 +51,7 @@ pub(crate) fn addresses() -> Option<Range<usize>> {
     exists().then(|| own_part(BASE.get()))
 }
 
-/// Returns this thread's signal stack, as the kernel knows it.
+/// Returns this thread's signal stack as it is set in the kernel.
 pub(crate) fn alternate() -> Option<stack_t> {
     exists().then(|| signals::alternate_stack_at(BASE.get()))
 }
@@ -62,7 +62,7 @@ pub(crate) fn contains(address: usize) -> bool {
     base != 0 && own_part(base).contains(&address)
 }
 
-/// Returns true if a jump to a frame at `target` leaves a frame at `frame`. Frames on the signal
+/// Returns true if a jump to a frame at `target` ends the frame at `frame`. Frames on the signal
 /// stack are newer than those on other stacks.
 pub(crate) fn is_left(frame: usize, target: usize) -> bool {
     match (contains(frame), contains(target)) {
@@ -72,7 +72,7 @@ pub(crate) fn is_left(frame: usize, target: usize) -> bool {
     }
 }
 
-/// Bytes of a managed stack above the stack pointer that code with blocked signals refers to.
+/// Bytes above the stack pointer that code with blocked signals may access on a managed stack.
 const FRAMES_BYTES: usize = 24 << 10;
 
 /// Makes code that blocks signals switch from managed stacks to the signal stack.

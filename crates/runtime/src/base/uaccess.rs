@@ -1,9 +1,9 @@
-//! Access to the program's memory under the kernel's rules: a bad pointer is an error, not a fault.
+//! Access to the program's memory with the kernel's checks: a bad pointer is an error, not a fault.
 //!
-//! For managed memory the engine knows the access rights, and a touch faults the page in. For other
-//! memory a system call without side effects tests the access; the calling thread's own stack needs
-//! no test. If the caller's own stack may be managed, the kernel copies, and the guard faults in
-//! absent pages ([`copy_from_user`]).
+//! For managed memory the engine knows the protection, and a touch faults the page in. For other
+//! memory a system call without other effects tests the access; the calling thread's own stack
+//! needs no test. [`copy_from_user`] also works if the caller's stack is managed: the kernel
+//! copies, and the guard faults in absent pages.
 
 use super::errno::refused;
 use super::issue_call::engine_syscall;
@@ -42,7 +42,7 @@ pub(crate) fn can_read(address: usize) -> bool {
 /// Reads `N` words from an address of the program; `None` if they cannot be read.
 pub(crate) fn words<const N: usize>(address: usize) -> Option<[usize; N]> {
     let mut words = [0; N];
-    // SAFETY: the array's own bytes, for which all values are valid.
+    // SAFETY: the slice covers the array; every bit pattern is valid for its words.
     let bytes = unsafe {
         std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), size_of_val(&words))
     };
@@ -57,8 +57,8 @@ fn copy_from_user_nofault(from: usize, to: &mut [u8]) -> bool {
     }
     let result = copy_by_kernel(from, to.as_mut_ptr(), to.len());
     if FORBIDDEN.contains(&result) {
-        // Forbidden, for example by a container. Then a bad pointer faults.
-        // SAFETY: the program guarantees its pointer to the call that it makes.
+        // The call is forbidden, for example in a container. Here a bad pointer faults.
+        // SAFETY: the program passes a valid pointer to its call.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
         return true;
     }
@@ -66,8 +66,8 @@ fn copy_from_user_nofault(from: usize, to: &mut [u8]) -> bool {
 }
 
 /// Lets the kernel copy resident pages, managed or not, to memory of the caller. Returns the number
-/// of bytes, or a negative error number. Under a filter of the program's own that is EPERM: such a
-/// call would not pass it.
+/// of bytes, or a negative error number: EPERM under the program's own filter, which may not allow
+/// the call.
 pub(crate) fn copy_by_kernel(from: usize, to: *mut u8, len: usize) -> isize {
     if exemption::is_in_force() {
         return refused(libc::EPERM);
@@ -79,15 +79,15 @@ pub(crate) fn copy_by_kernel(from: usize, to: *mut u8, len: usize) -> isize {
     engine_syscall(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0])
 }
 
-/// Does the same as [`copy_from_user_nofault`] under a filter installed by the program: tests each
-/// page by a system call, then copies.
+/// Implements [`copy_from_user_nofault`] under a filter installed by the program: tests each page
+/// by a system call, then copies.
 fn copy_readable(from: usize, to: &mut [u8]) -> bool {
     let Some(end) = from.checked_add(to.len()) else { return false };
     let mut pages = (from & !(PAGE_SIZE - 1)..end).step_by(PAGE_SIZE);
     if !pages.all(|page| kernel_reads(page.max(from))) {
         return false;
     }
-    // SAFETY: found readable above; by C's rules no other thread unmaps it meanwhile.
+    // SAFETY: the pages are readable; by C's rules no other thread unmaps them meanwhile.
     unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
     true
 }
@@ -107,8 +107,8 @@ unsafe extern "C" {
     static __libc_stack_end: usize;
 }
 
-/// Distance above the stack pointer within which memory counts as the thread's own stack. Less than
-/// the size of thread stacks, so that it rarely exceeds a coroutine's stack.
+/// Bytes above the stack pointer that are assumed to be the thread's own stack. Less than the size
+/// of thread stacks, so that it rarely exceeds a coroutine's stack.
 const STACK_BYTES: usize = 256 << 10;
 
 /// Returns true if memory is in the calling thread's stack, above this frame.
@@ -118,17 +118,17 @@ fn is_on_stack(address: usize, len: usize) -> bool {
     if address < here || len > STACK_BYTES || address - here > STACK_BYTES - len {
         return false;
     }
-    // SAFETY: set by the loader before any code of this library runs.
+    // SAFETY: the loader sets the variable before any code of this library runs.
     let main_end = unsafe { __libc_stack_end };
     // A thread's descriptor is at the upper end of its stack.
     // SAFETY: has no preconditions.
-    let thread_exit = unsafe { libc::pthread_self() } as usize;
+    let descriptor = unsafe { libc::pthread_self() } as usize;
     let end = address + len;
     if end <= main_end && main_end - here < (8 << 20) {
         return true;
     }
-    // Memory between the signal stack and a descriptor is not stack.
-    end <= thread_exit && thread_exit > here && !signal_stack::contains(here)
+    // While this code runs on the signal stack, memory up to the descriptor is not its stack.
+    end <= descriptor && descriptor > here && !signal_stack::contains(here)
 }
 
 /// Calls `body` with the part of the range in each page until it returns false.
@@ -162,7 +162,7 @@ pub(crate) fn is_readable(address: usize, len: usize) -> bool {
 }
 
 /// Returns true if the program's memory can be written. In unmanaged memory the test overwrites the
-/// first byte of each page, so call this only for memory that is overwritten anyway.
+/// first byte in each page, so call this only for memory that is overwritten next.
 pub(crate) fn is_writable(address: usize, len: usize) -> bool {
     is_on_stack(address, len)
         || all_pages(address, len, |at, len| {
@@ -170,8 +170,8 @@ pub(crate) fn is_writable(address: usize, len: usize) -> bool {
         })
 }
 
-/// Returns true if the kernel can write a byte. Tests by `mincore`, which writes one byte about the
-/// page of this frame.
+/// Returns true if the kernel can write a byte. Tests by `mincore` for the page of this frame,
+/// which writes its result to `address`.
 fn kernel_writes(address: usize) -> bool {
     let here = 0_u8;
     let page = &raw const here as usize & !(PAGE_SIZE - 1);
@@ -181,22 +181,22 @@ fn kernel_writes(address: usize) -> bool {
 /// Reads a structure of the program; `None` if it cannot be read.
 ///
 /// # Safety
-/// Any bytes are a valid `T`.
+/// Every bit pattern is a valid `T`.
 pub(crate) unsafe fn get_user<T: Copy>(address: usize) -> Option<T> {
-    // SAFETY: found readable above; any bytes are a valid `T`.
+    // SAFETY: the memory is readable; every bit pattern is a valid `T`.
     is_readable(address, size_of::<T>()).then(|| unsafe { (address as *const T).read_unaligned() })
 }
 
 /// Copies an array of the program. Returns false if it cannot be read.
 ///
 /// # Safety
-/// Any bytes are a valid `T`.
+/// Every bit pattern is a valid `T`.
 pub(crate) unsafe fn get_user_array<T: Copy>(address: usize, into: &mut [T]) -> bool {
     let len = size_of_val(into);
     if len == 0 || !is_readable(address, len) {
         return len == 0;
     }
-    // SAFETY: found readable above, and `into` is exclusively borrowed.
+    // SAFETY: the memory is readable, and `into` is exclusively borrowed.
     unsafe {
         std::ptr::copy_nonoverlapping(address as *const u8, into.as_mut_ptr().cast::<u8>(), len);
     }
@@ -208,7 +208,7 @@ pub(crate) fn copy_to_user(address: usize, bytes: &[u8]) -> bool {
     if !is_writable(address, bytes.len()) {
         return false;
     }
-    // SAFETY: the program's memory, found writable above.
+    // SAFETY: the program's memory is writable.
     unsafe { std::ptr::copy(bytes.as_ptr(), address as *mut u8, bytes.len()) };
     true
 }
@@ -217,7 +217,7 @@ pub(crate) fn put_user<T: Copy>(address: usize, value: T) -> bool {
     if !is_writable(address, size_of::<T>()) {
         return false;
     }
-    // SAFETY: the program's memory, found writable above.
+    // SAFETY: the program's memory is writable.
     unsafe { (address as *mut T).write_unaligned(value) };
     true
 }

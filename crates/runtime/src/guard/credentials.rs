@@ -22,7 +22,7 @@ const SYS_LSM_SET_SELF_ATTR: i64 = 460;
 /// Refused, as by a kernel without KSM: a merged page loses its protection (Linux 6.18).
 const PR_SET_MEMORY_MERGE: i32 = 67;
 
-/// Returns true if an option of `prctl` changes the rights of the calling thread.
+/// Returns true if an option of `prctl` changes the rights of the calling thread only.
 fn concerns_threads(option: usize) -> bool {
     matches!(
         option as i32,
@@ -89,15 +89,16 @@ fn answer_of(number: i64) -> Option<Answer> {
     })
 }
 
-/// Returns the handler of a trapped call. The C library makes some of these calls in all threads,
-/// including the engine's; only `setgroups` passes a pointer. A trapped `setgroups` is issued by
-/// each thread for itself, because no thread can wait for another one to exit then.
+/// Returns the handler of a trapped call; `None` for `setgroups`. Of the calls that the C library
+/// makes in all threads, including the engine's, only `setgroups` passes a pointer. Each thread
+/// issues it itself, because no thread can wait there for the engine's threads to exit.
 pub(crate) fn answer_for_trapped(number: i64) -> Option<Answer> {
     if number == libc::SYS_setgroups { None } else { answer_for(number) }
 }
 
-/// `setgroups(2)`. The C library makes the call in each thread, from a handler that can interrupt
-/// any code, where no page can be faulted in. So it receives a resident copy of the list.
+/// `setgroups(2)`. The C library makes the call in each thread from a signal handler. The handler
+/// may interrupt code in which no page can be faulted in, so the C library gets a resident copy of
+/// the list.
 ///
 /// # Safety
 /// As `setgroups(2)`.
@@ -130,10 +131,10 @@ pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usi
         return c_result(control([option as usize, a, b, c, d, 0])) as i32;
     }
     if option == libc::PR_SET_DUMPABLE && a == 0 {
-        // Afterwards waking could not read /proc.
+        // Wake now: a process that is not dumpable cannot read its /proc files.
         instance::awake();
     }
-    // The allocator in this library would name its memory, which is useless.
+    // mimalloc in this library would name its memory; skip the call.
     if option == libc::PR_SET_VMA && is_our_own(d) {
         return 0;
     }
@@ -141,7 +142,7 @@ pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usi
     unsafe { prctl()(option, a, b, c, d) }
 }
 
-/// Defines calls that the C library makes only for the calling thread.
+/// Defines functions whose calls the C library makes only for the calling thread.
 macro_rules! without_engine_threads {
     ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
         /// # Safety
@@ -164,8 +165,8 @@ without_engine_threads! {
     setfsgid(gid: libc::gid_t);
 }
 
-/// Defines calls after which a sleeping process could not start an engine: the swap directory would
-/// be out of reach, the guard not permitted, or a limit too low.
+/// Defines functions that first wake a sleeping process. After these calls it could not start an
+/// engine: the swap directory would be out of reach, the guard not permitted, or a limit too low.
 macro_rules! waking {
     ($($name:ident($($arg:ident: $ty:ty),*) $(if $condition:expr)?;)*) => {$(
         /// # Safety
@@ -184,7 +185,7 @@ macro_rules! waking {
     )*};
 }
 
-/// Returns true if a new limit is lower, for resources that an engine needs.
+/// Returns true if a new limit is lower, the engine needs the resource, and this process may wake.
 fn lowers(resource: u32, limit: Limit) -> bool {
     const NEEDED: [u32; 5] = [
         libc::RLIMIT_AS,

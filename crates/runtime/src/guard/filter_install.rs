@@ -5,14 +5,14 @@
 //! again. If it traps such a call, the program's SIGSYS handler receives the original call
 //! ([`super::sigsys`]).
 //!
-//! The engine's threads exit before a filter is installed and do not start again: the filter may
-//! kill for calls that thread start and exit need. The rings are closed while they are idle, and
-//! pages are then read and written by `pread` and `pwrite`. A program started under such a filter
-//! has neither engine threads nor rings from the start.
+//! The engine's threads exit before a filter is installed and do not start again, because the
+//! filter may kill the process for calls that starting or exiting a thread needs. The engine closes
+//! its idle rings, and from then on reads and writes pages by `pread` and `pwrite`. A program
+//! started under such a filter has neither engine threads nor rings from the start.
 //!
 //! Two limits: the filter does not see the allocator's calls about managed memory (`mmap`,
 //! `munmap`, `madvise`, `brk`), because they never reach the kernel. And a filter that the program
-//! installs by its own system-call instruction, from unmanaged memory, is not seen here.
+//! installs by its own system-call instruction, from unmanaged memory, gets no exemption.
 
 use super::pinned_call::issue_pinned;
 use crate::base::errno::refused;
@@ -57,7 +57,7 @@ pub(crate) fn set_by_prctl(arguments: Arguments) -> isize {
 /// Installs a filter by the call that the program made. Returns its result.
 fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isize {
     let Some(engine) = instance::engine() else { return issue(number, arguments) };
-    // SAFETY: a number and a pointer, for which any bytes are valid.
+    // SAFETY: every bit pattern is a valid `Program`: a number and a raw pointer.
     let Some(header) = (unsafe { uaccess::get_user::<Program>(arguments[2]) }) else {
         // The kernel reports the bad pointer.
         arguments[2] = 0;
@@ -71,12 +71,12 @@ fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isi
     };
     let own = match &code {
         Some(code) => Program { len: code.len() as u16, filter: code.as_ptr() },
-        // Too short, too long, or unreadable: the kernel reports the error.
+        // The filter is too short, too long, or unreadable: the kernel reports the error.
         None => Program { len: header.len, filter: header.filter },
     };
     arguments[2] = &raw const own as usize;
     engine_threads::without(|| {
-        let is_first = get_ready(engine);
+        let is_first = restrict_engine(engine);
         let result = issue(number, arguments);
         // With TSYNC, a positive result is the ID of a thread that could not be synchronized.
         if result == 0 || result > 0 && gives_descriptor {
@@ -90,7 +90,7 @@ fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isi
 
 /// Restricts the engine to system calls that filters allow. Returns true if it was not restricted
 /// before.
-fn get_ready(engine: &Engine) -> bool {
+fn restrict_engine(engine: &Engine) -> bool {
     signals::with_all_blocked(|| {
         if !exemption::is_in_force() {
             forked_children::lock().provide();
@@ -108,11 +108,11 @@ fn instructions(header: &Program) -> Option<Vec<Instruction>> {
         return None;
     }
     let mut all = vec![Instruction::default(); count];
-    // SAFETY: plain numbers, for which any bytes are valid.
+    // SAFETY: every bit pattern is a valid `Instruction`: it consists of integers.
     unsafe { uaccess::get_user_array(header.filter as usize, &mut all) }.then_some(all)
 }
 
-/// `prctl(PR_GET_SECCOMP)`. Reports filters other than the guard's.
+/// `prctl(PR_GET_SECCOMP)`. Returns 0 if there are no filters other than the guard's.
 pub(crate) fn mode(arguments: Arguments) -> isize {
     if exemption::is_in_force() || inline_calls::installed_filters() > 1 + inline_calls::filters() {
         issue(libc::SYS_prctl, arguments)

@@ -10,14 +10,14 @@ use crate::memory::{pins, sleep_gate};
 use crate::signals::pending;
 use crate::signals::sets::engine_signals;
 use crate::signals::virtual_mask;
-use crate::signals::virtual_mask::settle;
+use crate::signals::virtual_mask::set_and_deliver;
 use softswap_sys::signals::Mask;
 use std::ffi::c_void;
 
 const MARK: u64 = 0x50f7_5a9e << 32;
 const MARK_BITS: u64 = !0 << 32;
 
-/// The saved mask contained other signals.
+/// Bit of the runtime's word: the saved mask contained other signals than the engine's.
 const HAD_OTHER_SIGNALS: u64 = 1;
 
 /// Content of a C library `sigset_t`: the kernel's word, and the runtime's.
@@ -26,8 +26,8 @@ type Words = [u64; 2];
 // `jmp_buf`: eight registers, a flag for the mask, the mask; <setjmp.h> and glibc's
 // <jmpbuf-offsets.h>.
 const STACK_POINTER_WORD: usize = 6;
-const KEEPS_MASK_AT: usize = 64;
-const KEPT_MASK_AT: usize = 72;
+const MASK_IS_SAVED_AT: usize = 64;
+const MASK_AT: usize = 72;
 
 const CONTEXT_MASK_AT: usize = std::mem::offset_of!(libc::ucontext_t, uc_sigmask);
 
@@ -36,7 +36,8 @@ const CONTEXT_MASK_AT: usize = std::mem::offset_of!(libc::ucontext_t, uc_sigmask
 /// # Safety
 /// A `sigset_t` of the C library is at `at`.
 unsafe fn store_mask(at: *mut u8) {
-    // SAFETY: a `sigset_t` of the C library is there, whose second word the kernel does not use.
+    // SAFETY: `at` points to a `sigset_t` of the C library. The kernel does not use its second
+    // word.
     unsafe { at.cast::<u64>().add(1).write_unaligned(MARK | virtual_mask::get()) };
 }
 
@@ -45,7 +46,7 @@ unsafe fn store_mask(at: *mut u8) {
 /// # Safety
 /// As [`store_mask`].
 unsafe fn stored_mask(at: *const u8) -> Option<Mask> {
-    // SAFETY: two words of a `sigset_t` can be read there.
+    // SAFETY: `at` points to a `sigset_t`, of which two words can be read.
     let [_, second] = unsafe { at.cast::<Words>().read_unaligned() };
     (second & MARK_BITS == MARK).then_some(second & engine_signals())
 }
@@ -56,18 +57,17 @@ unsafe fn stored_mask(at: *const u8) -> Option<Mask> {
 /// # Safety
 /// `buffer` is a `jmp_buf` that was set.
 unsafe fn target_of(buffer: *const c_void) -> usize {
-    // SAFETY: within a `jmp_buf`, which has more than eight words.
+    // SAFETY: the word is within a `jmp_buf`, which has more than eight words.
     let hidden = unsafe { *buffer.cast::<u64>().add(STACK_POINTER_WORD) };
     let guard: u64;
-    // SAFETY: a read of the thread's own control block: <tcbhead_t>.
+    // SAFETY: the instruction only reads the thread's own control block (tcbhead_t).
     unsafe {
         core::arch::asm!("mov {}, fs:[0x30]", out(reg) guard, options(nostack, readonly, pure));
     }
     (hidden.rotate_right(17) ^ guard) as usize
 }
 
-/// Prepares a jump: leaves the guarded calls below the target, and restores the saved emulated
-/// mask.
+/// Prepares a jump: releases the guarded calls that it ends, and restores the saved emulated mask.
 ///
 /// # Safety
 /// `buffer` is a `jmp_buf` that was set.
@@ -75,20 +75,20 @@ unsafe fn jump(buffer: *const c_void) {
     if !instance::emulates_signals() {
         return;
     }
-    // SAFETY: a `jmp_buf` that was set; its words are within it.
+    // SAFETY: `buffer` is a `jmp_buf` that was set, and contains these words.
     unsafe {
         let target = target_of(buffer);
         pending::jump_to(target);
         sleep_gate::jump_to(target);
         pins::jump_to(target);
-        let keeps_mask = buffer.byte_add(KEEPS_MASK_AT).cast::<i32>().read() != 0;
-        if keeps_mask && let Some(mask) = stored_mask(buffer.byte_add(KEPT_MASK_AT).cast()) {
-            settle(mask);
+        let keeps_mask = buffer.byte_add(MASK_IS_SAVED_AT).cast::<i32>().read() != 0;
+        if keeps_mask && let Some(mask) = stored_mask(buffer.byte_add(MASK_AT).cast()) {
+            set_and_deliver(mask);
         }
     }
 }
 
-/// Defines a jump function that leaves guarded calls.
+/// Defines a jump function that first releases guarded calls.
 macro_rules! jumping {
     ($($name:ident)*) => {$(
         /// # Safety
@@ -115,7 +115,7 @@ static SWAPCONTEXT: Real = Real::new(c"swapcontext");
 unsafe extern "C" fn before_sigsetjmp(buffer: *mut u8, keeps_mask: i32) -> *const c_void {
     if keeps_mask != 0 && instance::emulates_signals() {
         // SAFETY: the caller's buffer.
-        unsafe { store_mask(buffer.add(KEPT_MASK_AT)) };
+        unsafe { store_mask(buffer.add(MASK_AT)) };
     }
     SIGSETJMP.get()
 }
@@ -149,7 +149,7 @@ unsafe fn adopt(context: *mut u8) {
                 word.add(1).write_unaligned(MARK | wanted | others);
             }
         }
-        settle(wanted);
+        set_and_deliver(wanted);
     }
 }
 
@@ -178,8 +178,8 @@ unsafe extern "C" fn before_swapcontext(from: *mut u8, to: *mut u8) -> *const c_
     SWAPCONTEXT.get()
 }
 
-/// Defines a function that continues in the C library's function, in the caller's own frame,
-/// because that frame is saved.
+/// Defines a function that calls `$before` and then jumps to the C library's function. It adds no
+/// stack frame, because the C library saves the caller's frame.
 macro_rules! checked_tail_call {
     ($($name:ident: $before:ident;)*) => {$(
         /// # Safety

@@ -1,9 +1,10 @@
-//! Calls after whose return the kernel accesses memory: io_uring, and Linux's asynchronous I/O.
+//! Calls that let the kernel access memory after they return: io_uring and Linux's asynchronous
+//! I/O.
 //!
 //! The guard faults in the arguments of a call and pins them until the call returns. These calls
-//! use memory later, named in a ring that is shared with the kernel and that the guard cannot see.
-//! An absent page would fail with EFAULT, and a page evicted meanwhile would lose the written data.
-//! So for a managed program these calls fail, as if they were switched off
+//! access memory later. The program names it in a ring shared with the kernel, which the guard does
+//! not see. A request for an absent page would fail with EFAULT, and data written to a page that is
+//! then evicted would be lost. So in a managed program these calls fail, as if they were disabled
 //! (kernel.io_uring_disabled) or not built in; programs that use them have a fallback. The engine's
 //! own rings are not affected.
 //!
@@ -11,8 +12,8 @@
 //! a reference to the page, whose content the program must not change until completion; a
 //! referenced page is not moved.
 //!
-//! Detected are calls through the C library's `syscall`, through liburing's and libaio's functions,
-//! and raw ones with pointers to managed memory.
+//! Calls are detected if they use the C library's `syscall`, functions of liburing or libaio, or
+//! pointers to managed memory.
 
 use crate::base::errno::refused;
 use crate::base::instance;
@@ -35,17 +36,18 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     instance::awake().map(|_| answer)
 }
 
-/// liburing and libaio return a negative error number. Functions of the same name in other
-/// libraries are not changed.
+/// Result of liburing's functions: a negative error number.
 extern "C" fn refused_ring() -> i32 {
     -libc::EPERM
 }
 
+/// Result of libaio's functions: a negative error number.
 extern "C" fn refused_context() -> i32 {
     -libc::ENOSYS
 }
 
-/// Returns the code to continue at: the refusal, or the definition in `real`.
+/// Returns the function to jump to: `refused` in a managed program, otherwise the definition in
+/// `real`. A definition that is not in `library` is never refused.
 fn target(real: &Real, library: &[u8], refused: *const c_void) -> *const c_void {
     const LIBRARIES: [&CStr; 3] = [c"liburing.so.2", c"liburing.so.1", c"libaio.so.1"];
     let Some(address) = real.find().or_else(|| real.find_in(&LIBRARIES)) else { return refused };
@@ -75,7 +77,7 @@ fn file_of(address: *const c_void) -> Option<&'static [u8]> {
 /// their arguments to the next definition of the name.
 macro_rules! making {
     ($($name:ident($library:literal, $refused:ident);)*) => {$(
-        #[allow(missing_docs, reason = "as the library has it")]
+        #[allow(missing_docs, reason = "documented by the library")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {

@@ -2,9 +2,9 @@
 //!
 //! The filter sees the outermost pointer only. For a known structure ([`structure_of`]) the memory
 //! behind its pointers is pinned before the call. For others the call is issued first. If it fails
-//! with EFAULT, every word of the structure that is an address of managed memory is taken for a
-//! pointer, the memory behind it is pinned, and the call is repeated: a call that fails with EFAULT
-//! usually has no effect. The second walk also follows the words behind those pointers.
+//! with EFAULT, every word of the structure that is an address of managed memory is treated as a
+//! pointer. The memory behind it is pinned and the call is repeated, because a call that fails with
+//! EFAULT usually has no effect. The second walk also follows the words behind those pointers.
 //!
 //! If the structure itself is not managed, the call does not trap. So the C library's functions for
 //! these calls are interposed.
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MAX_RANGES: usize = 256;
 const EFAULT: isize = refused(libc::EFAULT);
 const WORD: usize = size_of::<usize>();
-/// Bytes behind a pointer that a deep walk reads.
+/// Bytes behind a pointer that a deep walk searches for further pointers.
 const INNER_BYTES: usize = 512;
 
 type Inner<'e> = Pins<'e, MAX_RANGES>;
@@ -50,7 +50,7 @@ pub(super) fn with_nested(
         return refused(libc::ENOMEM);
     }
     let Some(walk) = walk_of(number, &arguments) else { return call() };
-    let mut walker = Walker { engine, pins, is_cut: false };
+    let mut walker = Walker { engine, pins, is_incomplete: false };
     if walk.is_before {
         walker.pin_words(&walk, &WALKS[0]);
     }
@@ -61,13 +61,14 @@ pub(super) fn with_nested(
         }
         result = call();
     }
-    if result == EFAULT && walker.is_cut {
+    if result == EFAULT && walker.is_incomplete {
         report(number, arguments);
     }
     result
 }
 
-/// Pins the memory behind known pointers. Returns false if other calls hold too much.
+/// Pins the memory behind known pointers. Returns false if the table of pins is full, or if other
+/// calls hold too much.
 fn pin_structure(pins: &mut Inner<'_>, structure: &Structure) -> bool {
     let mut bytes = [0_u8; MAX_BYTES];
     let bytes = &mut bytes[..structure.bytes];
@@ -100,7 +101,7 @@ fn word_at(bytes: &[u8], at: usize) -> usize {
 struct Reach {
     /// Bytes that are pinned behind a pointer.
     bytes: usize,
-    /// True if words behind pointers are taken for pointers, too.
+    /// True if the words behind pointers are treated as pointers, too.
     is_deep: bool,
 }
 
@@ -111,8 +112,9 @@ const WALKS: [Reach; 2] =
 struct Walker<'e> {
     engine: &'e Engine,
     pins: Inner<'e>,
-    /// True if mapped memory could not be faulted in.
-    is_cut: bool,
+    /// True if the walk may have pinned too little: memory behind a pointer is longer than the
+    /// reach, or other calls hold too much.
+    is_incomplete: bool,
 }
 
 impl Walker<'_> {
@@ -149,21 +151,21 @@ impl Walker<'_> {
         }
     }
 
-    /// Pins up to `most` bytes: as many as are mapped and the share of all calls allows.
+    /// Pins up to `most` bytes: as many as are mapped and other calls leave. Returns their number.
     fn pin_behind(&mut self, address: usize, most: usize) -> usize {
         let page = PAGE_SIZE - address % PAGE_SIZE;
         for len in [most, most / 16, page] {
             if let Some(pinned) = self.pins.add_held(address, len) {
-                self.is_cut |= pinned == len && len == most && most > page;
+                self.is_incomplete |= pinned == len && len == most && most > page;
                 return pinned;
             }
         }
-        self.is_cut = true;
+        self.is_incomplete = true;
         0
     }
 }
 
-/// Reports once that a call failed and memory behind its pointers may be absent.
+/// Reports once that a call failed, perhaps because memory behind its pointers is absent.
 fn report(number: i64, arguments: Arguments) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if IS_REPORTED.swap(true, Ordering::Relaxed) {
@@ -178,14 +180,15 @@ fn report(number: i64, arguments: Arguments) {
         other => format!("system call {other}"),
     };
     let line = format!(
-        "softswap: {name} failed with EFAULT: softswap could not bring in all memory that its \
-         argument may point to; use memory that is not managed for it (docs/limits.md)\n"
+        "softswap: {name} failed with EFAULT: softswap could not fault in all memory that its \
+         argument may point to; put these buffers in a shared mapping (MAP_SHARED), which is not \
+         managed (docs/limits.md)\n"
     );
     raw::write_stderr(line.as_bytes());
 }
 
-/// Issues a call by the C library's function. `outer` is the pointer that the filter checks: if it
-/// is managed, the guard handles the call.
+/// Issues a call by the C library's function `original`. `outer` is the pointer that the filter
+/// checks: if it is managed, the call traps and the guard pins the memory. Otherwise pins it here.
 fn interposed(
     number: i64,
     arguments: Arguments,
@@ -203,7 +206,7 @@ fn interposed(
 }
 
 /// # Safety
-/// As `ioctl(2)`. The argument is a word in a register.
+/// As `ioctl(2)`. If the program passes no argument, its register has an arbitrary value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: i32, request: libc::c_ulong, argument: usize) -> i32 {
     real!(ioctl: fn(i32, libc::c_ulong, usize) -> i32);
@@ -232,7 +235,7 @@ pub unsafe extern "C" fn setsockopt(
 }
 
 /// # Safety
-/// As `ptrace(2)`. Arguments that a request does not have are registers that nothing reads.
+/// As `ptrace(2)`. Arguments that a request does not have are registers with arbitrary values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ptrace(
     request: u32,

@@ -1,5 +1,5 @@
-//! Calls with structures, arrays and strings behind their pointers: everything that
-//! [`pointer_arguments`] lists for a call is pinned while it runs.
+//! Calls with structures, arrays and strings behind their pointers. The pointees that
+//! [`pointer_arguments`] lists for a call are pinned while it runs.
 
 use super::nested_pointers::with_nested;
 use super::stripped_mask::StrippedMask;
@@ -20,10 +20,11 @@ pub(crate) fn issue_pinned(number: i64, arguments: Arguments) -> isize {
     }
 }
 
-/// Returns the number of bytes for the value behind an argument of `getsockopt`.
+/// Returns the length of the value that `getsockopt` writes, from the length behind its argument
+/// `index`.
 fn size_behind(arguments: &Arguments, index: usize) -> Option<usize> {
     const INSTRUCTION_BYTES: usize = 8;
-    // SAFETY: any bytes are a number.
+    // SAFETY: every bit pattern is a valid u32.
     let size = unsafe { uaccess::get_user::<u32>(arguments[index]) }? as usize;
     // SO_GET_FILTER has the same number as SO_ATTACH_FILTER.
     let counts_instructions = [arguments[1], arguments[2]]
@@ -46,12 +47,12 @@ pub(super) fn answer_for(number: i64) -> Option<Answer> {
     })
 }
 
-/// Pins all pointees of a call, issues it, and unpins. Pins all or nothing: the kernel would report
-/// an absent page as a bad pointer. A pointee larger than the share of all calls is pinned up to
-/// that share; no call fills more.
+/// Pins all pointees of a call, issues it, and unpins. Fails with ENOMEM if not all can be pinned:
+/// the kernel would report an absent page as a bad pointer. A pointee longer than the limit of all
+/// calls is pinned up to that limit; no call accesses more.
 pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
     let mut stripped = StrippedMask::new();
-    stripped.take_place(number, &mut arguments);
+    stripped.substitute(number, &mut arguments);
     let mut pins = Pins::<12>::new(engine);
     let mut filled = None;
     for (index, pointee) in pointer_arguments::pointers(number) {
@@ -59,7 +60,7 @@ pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments
         if *pointee == Pointee::Text {
             pins.add_text(address);
         }
-        // Pointees without a byte count are texts, which were pinned above, and those of calls that
+        // Pointees without a byte count are strings, pinned above, and those of calls that
         // `transfers`, `spawn` and `mappings` handle.
         let Some(mut len) = pointee.byte_count(&arguments) else { continue };
         if let Pointee::SizeBehind(size) = pointee {

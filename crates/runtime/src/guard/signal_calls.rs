@@ -1,5 +1,5 @@
-//! Signal calls by number: through `syscall`, or trapped by the filter because their pointers are
-//! managed.
+//! Signal calls issued by number: through `syscall`, or trapped by the filter because they have
+//! pointers to managed memory.
 
 use super::stripped_mask::StrippedMask;
 use crate::base::errno::{c_result, refused};
@@ -18,12 +18,12 @@ const INVALID: isize = refused(libc::EINVAL);
 /// Reads a value at a pointer of the program; `None` for a null pointer.
 ///
 /// # Safety
-/// Any bytes are a valid `T`.
+/// Every bit pattern is a valid `T`.
 unsafe fn read<T: Copy>(address: usize) -> Result<Option<T>, isize> {
     if address == 0 {
         return Ok(None);
     }
-    // SAFETY: any bytes are a valid `T`.
+    // SAFETY: every bit pattern is a valid `T`.
     unsafe { uaccess::get_user(address) }.map(Some).ok_or(FAULT)
 }
 
@@ -31,7 +31,7 @@ fn write<T: Copy>(address: usize, value: T) -> isize {
     if address == 0 || uaccess::put_user(address, value) { 0 } else { FAULT }
 }
 
-fn of<T>(result: Result<T, isize>, then: impl FnOnce(T) -> isize) -> isize {
+fn or_error<T>(result: Result<T, isize>, then: impl FnOnce(T) -> isize) -> isize {
     result.map_or_else(|error| error, then)
 }
 
@@ -39,11 +39,11 @@ fn rt_sigaction([signal, new, old, len, ..]: Arguments) -> isize {
     if len != size_of::<Mask>() {
         return INVALID;
     }
-    // SAFETY: words, for which any bits are valid.
-    of(unsafe { read::<Action>(new) }, |new| {
-        // SAFETY: the program's own handler.
+    // SAFETY: every bit pattern is a valid `Action`: it consists of words.
+    or_error(unsafe { read::<Action>(new) }, |new| {
+        // SAFETY: the program is responsible for its own handler.
         let changed = unsafe { sigaction::change(signal as i32, new) };
-        of(changed.map_err(refused), |before| write(old, before))
+        or_error(changed.map_err(refused), |before| write(old, before))
     })
 }
 
@@ -52,13 +52,13 @@ fn rt_sigprocmask([how, set, old, len, ..]: Arguments, interrupted: Option<&mut 
     if len != size_of::<Mask>() {
         return INVALID;
     }
-    // SAFETY: any bits are a mask.
-    of(unsafe { read::<Mask>(set) }, |set| {
+    // SAFETY: every bit pattern is a valid mask.
+    or_error(unsafe { read::<Mask>(set) }, |set| {
         let changed = match interrupted {
             Some(mask) => change_interrupted(mask, how as i32, set),
             None => change_mask(how as i32, set),
         };
-        of(changed.map_err(refused), |before: Mask| write(old, before))
+        or_error(changed.map_err(refused), |before: Mask| write(old, before))
     })
 }
 
@@ -75,20 +75,19 @@ fn sigaltstack_by_number(arguments: Arguments) -> isize {
     sigaltstack_at(arguments, &raw const local as usize)
 }
 
-/// `sigaltstack`, called by a thread whose stack pointer is `pointer`.
+/// `sigaltstack(2)`, called by a thread whose stack pointer is `pointer`.
 fn sigaltstack_at(arguments: Arguments, pointer: usize) -> isize {
     if let Some(refused) = filter_verdict::refusal(libc::SYS_sigaltstack, arguments) {
         return refused;
     }
     let [new, old, ..] = arguments;
-    // SAFETY: a pointer and numbers, for which any bits are valid.
-    of(unsafe { read::<stack_t>(new) }, |new| {
-        of(alternate_stack::exchange(new, pointer), |before| write(old, before))
+    // SAFETY: every bit pattern is a valid `stack_t`: a raw pointer and integers.
+    or_error(unsafe { read::<stack_t>(new) }, |new| {
+        or_error(alternate_stack::exchange(new, pointer), |before| write(old, before))
     })
 }
 
-/// Returns the handler of `sigaltstack`, if the thread's signals are delivered on a stack of the
-/// engine.
+/// Returns the handler of `sigaltstack` if this thread has a signal stack of the engine.
 fn answer_for_stack() -> Option<Answer> {
     signal_stack::exists().then_some(sigaltstack_by_number)
 }
@@ -108,11 +107,11 @@ pub unsafe extern "C" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> 
 
 fn with_stripped(number: i64, mut arguments: Arguments) -> isize {
     let mut stripped = StrippedMask::new();
-    stripped.take_place(number, &mut arguments);
+    stripped.substitute(number, &mut arguments);
     pass_on(number, arguments)
 }
 
-/// Defines handlers of waiting calls.
+/// Defines handlers of calls that install a mask while they wait.
 macro_rules! waiting {
     ($($name:ident)*) => {$(
         #[allow(non_snake_case, reason = "the call's name")]
@@ -128,7 +127,7 @@ waiting! { SYS_rt_sigsuspend SYS_ppoll SYS_pselect6 SYS_epoll_pwait SYS_epoll_pw
 
 /// Returns the handler of a signal call through `syscall`.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
-    // Handlers return to the same code with and without an engine.
+    // Also while asleep: the handler must return to the runtime's code if the process wakes.
     if number == libc::SYS_rt_sigaction && instance::is_asleep() {
         return Some(rt_sigaction);
     }
@@ -149,7 +148,8 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     })
 }
 
-/// Handles a trapped signal call. The SIGSYS handler's return restores the mask from its context.
+/// Handles a trapped signal call; `None` for other calls. A new mask is stored in `context`, from
+/// which the return of the SIGSYS handler restores it.
 ///
 /// # Safety
 /// `context` is the running handler's.
@@ -162,12 +162,11 @@ pub(crate) unsafe fn answer_trapped(
         libc::SYS_rt_sigaction => rt_sigaction(arguments),
         libc::SYS_rt_sigpending => rt_sigpending(arguments),
         libc::SYS_rt_sigprocmask => {
-            // SAFETY: the context that the kernel passed to the running handler, which alone uses
-            // it.
+            // SAFETY: `context` is that of the running handler, and nothing else uses it.
             rt_sigprocmask(arguments, Some(unsafe { &mut *signals::interrupted_mask(context) }))
         }
         libc::SYS_sigaltstack if signal_stack::exists() => {
-            // SAFETY: the same context.
+            // SAFETY: `context` is that of the running handler.
             sigaltstack_at(arguments, unsafe { signals::interrupted_stack(context) })
         }
         _ => return None,

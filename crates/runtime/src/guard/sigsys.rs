@@ -1,14 +1,14 @@
 //! SIGSYS: a system call received a pointer to managed memory, or an object has mapped memory by
 //! its own system-call instruction ([`crate::memory::inline_calls`]).
 //!
-//! The kernel cannot take a fault in managed memory, so the guard does what a fault would: it
-//! faults the pages in, pins them, issues the call again from an instruction that the filter
-//! allows, and unpins them. [`crate::guard::transfers`] handles calls that move data. A signal of
-//! the program that arrives meanwhile interrupts the call; its handler starts after the guard
-//! returns, from the trapped call's context.
+//! The kernel cannot fault in managed memory during a call. So the guard faults the pages in, pins
+//! them, issues the call again from an instruction that the filter allows, and unpins them.
+//! [`crate::guard::transfers`] handles calls that move data. A signal of the program that arrives
+//! meanwhile interrupts the call; its handler starts after the guard returns, from the trapped
+//! call's context.
 //!
-//! The call issued again is the program's, so the program's own filter judges it. If that filter
-//! traps it, the program's handler receives the original call after the guard returns.
+//! The program's own filter judges the call that the guard issues again. If that filter traps it,
+//! the program's handler receives the original call after the guard returns.
 
 use super::pinned_call::pinned_call;
 use super::transfers::dispatch;
@@ -38,16 +38,16 @@ pub(crate) fn install() -> io::Result<Action> {
     signals::install(SIGSYS, on_sigsys, closed(), libc::SA_NODEFER)
 }
 
-/// Returns true if a filter inherited through exec already covers the window: another filter would
-/// only slow down every call.
+/// Returns true if a filter inherited through exec already covers the window. No other filter is
+/// then installed: it would only slow down every call.
 ///
 /// # Errors
 /// If an inherited filter also traps calls from the gate.
 pub(crate) fn is_inherited(engine: &Engine) -> Result<bool, String> {
     PROBED.store(false, Ordering::Relaxed);
-    // Bypasses the gate, so a filter sees it. Without a filter the kernel finds nothing readable
-    // there, or an empty path.
-    // SAFETY: access(2) only reads the string, as far as it can.
+    // This call does not use the gate, so a filter traps it. Without a filter it fails: the kernel
+    // finds unreadable memory there, or an empty path.
+    // SAFETY: access(2) only reads the string, if it is readable.
     unsafe { raw::syscall_through_guard(libc::SYS_access, [engine.window().0, 0, 0, 0]) };
     if !PROBED.swap(false, Ordering::Relaxed) {
         return Ok(false);
@@ -73,38 +73,38 @@ pub(crate) fn is_trapped(address: usize) -> bool {
     if mode == 0 {
         return false;
     }
-    // If the signal is blocked and may be pending, this cannot be tested.
+    // While the signal is blocked this cannot be tested: assume that the filter traps.
     if signals::current_mask() & signals::bit(SIGSYS) != 0 {
         return true;
     }
     PROBING.store(true, Ordering::Relaxed);
     PROBED.store(false, Ordering::Relaxed);
     let before = install();
-    // SAFETY: access(2) only reads the string, as far as it can.
+    // SAFETY: access(2) only reads the string, if it is readable.
     unsafe { raw::syscall_through_guard(libc::SYS_access, [address, 0, 0, 0]) };
     if let Ok(before) = before {
-        // SAFETY: the action that the process was started with.
+        // SAFETY: `before` was in force before this test.
         let _ = unsafe { signals::change_action(SIGSYS, Some(&before)) };
     }
     PROBING.store(false, Ordering::Relaxed);
     PROBED.swap(false, Ordering::Relaxed)
 }
 
-/// True while testing whether the filter allows the gate's calls.
+/// True while a test for a filter runs.
 static PROBING: AtomicBool = AtomicBool::new(false);
-/// Set when a call was trapped.
+/// True if a call has been trapped since the last test began.
 static PROBED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {
     raw::preserving_errno(|| {
-        // SAFETY: the arguments that the kernel passed to this handler.
+        // SAFETY: the kernel passed both arguments to this handler.
         let call = unsafe { TrappedCall::of(info, context) };
         let TrappedCall { by_filter, number, caller, arguments } = call;
-        // SAFETY: the details that the kernel passed to this handler.
+        // SAFETY: `info` is from the kernel, for this handler.
         if unsafe { threads::is_interruption(info) } {
             return;
         }
-        // SAFETY: the details that the kernel passed to this handler.
+        // SAFETY: `info` is from the kernel, for this handler.
         if unsafe { threads::is_request_to_wake(info) } {
             instance::awake();
             return;
@@ -116,11 +116,11 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             return;
         }
         if is_from_gate && guarded_call::is_answering(number) {
-            // The guard's own call, trapped by the program's filter: note it for the enclosing
+            // The program's filter has trapped the guard's own call. Note it for the enclosing
             // handler, which has the original call's context.
-            // SAFETY: the details that the kernel passed to this handler.
+            // SAFETY: `info` is from the kernel, for this handler.
             guarded_call::note_trapped(unsafe { (*info).si_errno });
-            // SAFETY: the context that the kernel passed to this handler.
+            // SAFETY: `context` is from the kernel, for this handler.
             unsafe { TrappedCall::answer(context, refused(libc::ENOSYS)) };
             return;
         }
@@ -136,11 +136,11 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             Some(engine) => engine.contains(*argument),
             None => instance::is_in_window(*argument),
         };
-        // SAFETY: the details that the kernel passed to this handler.
+        // SAFETY: `info` is from the kernel, for this handler.
         let is_by_caller = is_caught && unsafe { (*info).si_errno } == i32::from(BY_CALLER);
         if !is_by_caller && (!is_caught || !arguments.iter().any(concerns_guard)) {
-            // Trapped by the program's own filter, or a sent signal.
-            // SAFETY: the details and the context that the kernel passed to this handler.
+            // The program's own filter has trapped the call, or the signal was sent.
+            // SAFETY: `info` and `context` are from the kernel, for this handler.
             unsafe { deliver(SIGSYS, info, context) };
             return;
         }
@@ -150,12 +150,12 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             None => answer(number, arguments, context),
         };
         let trapped = guarded_call::end(&outer);
-        // SAFETY: the details and the context that the kernel passed to this handler, which alone
-        // uses them. The context of a call that was not issued is as the kernel wrote it.
+        // SAFETY: `info` and `context` are from the kernel, for this handler, and nothing else uses
+        // them. The context of a call that was not issued is unchanged.
         unsafe {
             match (trapped, result) {
-                (Some(said), _) => {
-                    (*info).si_errno = said;
+                (Some(filter_data), _) => {
+                    (*info).si_errno = filter_data;
                     deliver(SIGSYS, info, context);
                 }
                 (None, MADE_AGAIN) => TrappedCall::make_again(context, number),
@@ -166,10 +166,10 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
     });
 }
 
-/// Carries out a trapped call. Returns the kernel's result.
+/// Carries out a trapped call. Returns its result, as the kernel would.
 fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     let Some(engine) = instance::engine() else {
-        // SAFETY: the context is the running handler's.
+        // SAFETY: `context` is that of the running handler.
         let answer = unsafe { signal_calls::answer_trapped(number, arguments, context) };
         return answer.unwrap_or_else(|| guarded_call::issue_waiting(number, arguments));
     };
@@ -181,7 +181,7 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     {
         return result;
     }
-    // SAFETY: the context is the running handler's.
+    // SAFETY: `context` is that of the running handler.
     if let Some(result) = unsafe { signal_calls::answer_trapped(number, arguments, context) } {
         return result;
     }

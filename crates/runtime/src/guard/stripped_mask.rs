@@ -1,5 +1,5 @@
-//! Signal masks of waiting calls issued by number: the kernel gets the mask without the engine's
-//! signals.
+//! Signal masks of waiting calls that are issued by number. The kernel receives the mask without
+//! the engine's signals.
 
 use crate::base::issue_call::Arguments;
 use crate::base::uaccess;
@@ -7,9 +7,9 @@ use crate::signals::sets::engine_signals;
 use crate::signals::temporary_mask;
 use softswap_sys::signals::Mask;
 
-/// Returns the index of the argument that points to the mask, and true if it points to a pointer to
-/// the mask.
-fn place_of_mask(number: i64) -> Option<(usize, bool)> {
+/// Returns the index of the argument that points to the mask, and true if it instead points to a
+/// pair of the mask's address and size.
+fn position_of_mask(number: i64) -> Option<(usize, bool)> {
     const SYS_IO_PGETEVENTS: i64 = 333;
     match number {
         libc::SYS_rt_sigsuspend => Some((0, false)),
@@ -23,7 +23,7 @@ fn place_of_mask(number: i64) -> Option<(usize, bool)> {
 /// Copy of a call's mask, without the engine's signals.
 pub(crate) struct StrippedMask {
     mask: Mask,
-    /// Pointer to the mask, and its size.
+    /// Address of the mask, and its size in bytes.
     pair: [usize; 2],
 }
 
@@ -32,16 +32,16 @@ impl StrippedMask {
         StrippedMask { mask: 0, pair: [0; 2] }
     }
 
-    /// Replaces the call's mask by this copy without the engine's signals. If the program's
-    /// pointers cannot be read, the kernel reports the error.
-    pub(crate) fn take_place(&mut self, number: i64, arguments: &mut Arguments) {
-        let Some((at, is_pair)) = place_of_mask(number) else { return };
+    /// Makes a call use a copy of its mask without the engine's signals. If the program's pointers
+    /// cannot be read, the call is unchanged and the kernel reports the error.
+    pub(crate) fn substitute(&mut self, number: i64, arguments: &mut Arguments) {
+        let Some((at, is_pair)) = position_of_mask(number) else { return };
         let mut from = arguments[at];
         if is_pair {
             if from == 0 {
                 return;
             }
-            // SAFETY: any bytes are two words.
+            // SAFETY: every bit pattern is valid for two words.
             let Some(pair) = (unsafe { uaccess::get_user::<[usize; 2]>(from) }) else { return };
             self.pair = pair;
             from = pair[0];
@@ -49,10 +49,10 @@ impl StrippedMask {
         if from == 0 {
             return;
         }
-        // SAFETY: any bits are a mask.
+        // SAFETY: every bit pattern is a valid mask.
         let Some(mask) = (unsafe { uaccess::get_user::<Mask>(from) }) else { return };
         self.mask = mask & !engine_signals();
-        temporary_mask::note(self.mask);
+        temporary_mask::record(self.mask);
         let stripped = &raw const self.mask as usize;
         if is_pair {
             self.pair[0] = stripped;

@@ -1,14 +1,15 @@
 //! `dlopen` in a managed process.
 //!
-//! It drops `RTLD_DEEPBIND`. With that flag, a library finds the C library's functions before the
-//! runtime's: its mappings, threads, forks and signal handlers bypass the engine, and its SIGBUS
-//! handler would get the engine's page faults. Without the flag, symbols resolve as for all other
-//! libraries, so the library's own symbols no longer precede those of the executable. `dlmopen` is
-//! not changed.
+//! The runtime drops the flag `RTLD_DEEPBIND`. With it, a library would find the C library's
+//! functions before the runtime's: its mappings, threads, forks and signal handlers would bypass
+//! the engine, and its SIGBUS handler would receive the engine's page faults. Without the flag,
+//! symbols resolve as for all other libraries, so the library's own symbols no longer precede those
+//! of the executable. `dlmopen` is not changed.
 //!
 //! If the call names a path, the new libraries are searched for system calls before their functions
 //! run ([`inline_calls`]). If it names only a file, the C library uses the caller's search path,
-//! which it derives from the return address, so the runtime jumps to it.
+//! which it derives from the return address. So the runtime jumps to the C library's function
+//! instead of calling it.
 
 use super::inline_calls;
 use crate::base::instance;
@@ -23,7 +24,7 @@ static NEXT: Real = Real::new(c"dlopen");
 
 type Open = unsafe extern "C-unwind" fn(*const c_char, i32) -> *mut c_void;
 
-/// Starts to drop the flag and to search new libraries for system calls.
+/// Makes [`dlopen`] drop `RTLD_DEEPBIND` and search new libraries for system calls.
 pub(crate) fn manage() {
     FLAGS_MASK.store(!(libc::RTLD_DEEPBIND as u32), Ordering::Relaxed);
 }
@@ -34,7 +35,7 @@ pub(crate) fn manage() {
 /// `name` is null or a C string.
 unsafe extern "C" fn target_of(name: *const c_char) -> *const c_void {
     instance::note_plug_in();
-    // SAFETY: a C string, as asked for above.
+    // SAFETY: `name` is not null here, so the caller passes a C string.
     let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_bytes());
     let is_path = name.is_some_and(|name| name.contains(&b'/') && !name.contains(&b'$'));
     if is_path && FLAGS_MASK.load(Ordering::Relaxed) != u32::MAX {
@@ -48,7 +49,7 @@ unsafe extern "C" fn target_of(name: *const c_char) -> *const c_void {
 /// As `dlopen(3)`.
 unsafe extern "C-unwind" fn open_path(name: *const c_char, flags: i32) -> *mut c_void {
     inline_calls::skip_loaded();
-    // SAFETY: the C library's function, which has this type.
+    // SAFETY: `NEXT` is a definition of `dlopen`, which has this type.
     let open: Open = unsafe { std::mem::transmute(NEXT.get()) };
     // SAFETY: the caller's arguments.
     let library = unsafe { open(name, flags) };

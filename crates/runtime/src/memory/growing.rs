@@ -1,16 +1,16 @@
 //! Blocks that `realloc` grows in place.
 //!
-//! mimalloc grows a large block by a new block and a copy. If most of the block is evicted, this is
-//! the worst case: the whole old block is faulted in, and as much is evicted for the new one.
-//! Growing to 64 MiB in small steps copies the block dozens of times. Therefore a block that grows
-//! beyond a megabyte is copied once more, to a mapping of its own with free addresses after it, and
-//! then grows in place.
+//! mimalloc grows a large block by allocating a new one and copying. If most of the block is
+//! evicted, the copy faults in the whole old block and evicts as much for the new one. Growing to
+//! 64 MiB in small steps copies the block dozens of times. Therefore a block that grows beyond
+//! 1 MiB is copied once more, to a mapping of its own with free addresses after it, and then grows
+//! in place.
 //!
 //! Such a block starts at a multiple of [`GROWABLE_ALIGN_BYTES`], unlike nearly all other blocks,
-//! so one instruction recognizes the others. A table by address stores its length, without locks: a
-//! block belongs to the thread that frees or resizes it. An entry is written before the address is
-//! returned and cleared before the address is unmapped. A forked child therefore inherits a
-//! consistent table.
+//! so a test of the alignment excludes the others. A table by address stores its length. The table
+//! needs no locks, because only one thread at a time may free or resize a block. An entry is
+//! written before the address is returned and cleared before the address is unmapped. A forked
+//! child therefore inherits a consistent table.
 
 use crate::base::instance;
 use crate::base::issue_call::issue;
@@ -24,17 +24,18 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Initial size from which a block becomes a growing one. Each growing block takes 12 KiB of tables
-/// and fresh pages, although mimalloc may have freed pages to reuse. If growing blocks are freed,
-/// the threshold rises above their size, up to eight times this.
+/// Initial value of [`MIN`]. A growing block costs 12 KiB of tables, and new pages even if mimalloc
+/// has freed pages to reuse.
 const MIN_BYTES: usize = 1 << 20;
+/// Bytes from which a resized block becomes a growing one. Freeing a growing block raises this
+/// above the block's size, up to 8 × [`MIN_BYTES`].
 static MIN: AtomicUsize = AtomicUsize::new(MIN_BYTES);
-/// A block that shrinks below this becomes an ordinary block again, to save its page and tables.
+/// Bytes below which a shrunk block becomes an ordinary block again, to save its page and tables.
 pub(crate) const SMALL_BYTES: usize = MIN_BYTES / 8;
 
 struct Blocks {
     places: Range<usize>,
-    /// Bytes of the block at each possible address; 0: none.
+    /// Length in bytes of the block at each possible address; 0: none.
     lens: &'static [AtomicU64],
 }
 
@@ -63,13 +64,13 @@ impl Blocks {
     }
 }
 
-fn note(address: usize, len: usize) {
+fn store_len(address: usize, len: usize) {
     if let Some(entry) = BLOCKS.get().and_then(|blocks| blocks.len_at(address)) {
         entry.store(len as u64, Ordering::Release);
     }
 }
 
-/// Returns the bytes of a growing block; `None` for all other pointers.
+/// Returns the length of the growing block at `address`; `None` for all other pointers.
 #[inline]
 pub(crate) fn usable(address: usize) -> Option<usize> {
     if address.is_multiple_of(GROWABLE_ALIGN_BYTES) { find_block(address) } else { None }
@@ -81,13 +82,13 @@ fn find_block(address: usize) -> Option<usize> {
     (len > 0).then_some(len as usize)
 }
 
-/// Returns whole pages for `size` bytes, if the engine supports such a mapping.
-fn pages_for(engine: &Engine, size: usize) -> Option<usize> {
+/// Returns `size` rounded up to whole pages; `None` beyond a quarter of the window.
+fn mapping_len(engine: &Engine, size: usize) -> Option<usize> {
     let len = size.checked_next_multiple_of(PAGE_SIZE)?;
     (len <= engine.window().1 / 4).then_some(len)
 }
 
-/// Returns true if a block that grows to `size` bytes is to become a growing one.
+/// Returns true if a block resized to `size` bytes should become a growing one.
 #[inline]
 pub(crate) fn is_worthwhile(size: usize) -> bool {
     size >= MIN.load(Ordering::Relaxed)
@@ -99,13 +100,14 @@ pub(crate) fn allocate(size: usize) -> Option<usize> {
         return Some(address);
     }
     let engine = instance::engine()?;
-    let len = pages_for(engine, size)?;
+    let len = mapping_len(engine, size)?;
     let address = signals::with_all_blocked(|| engine.map_growable(len, READ_WRITE)).ok()??;
-    note(address, len);
+    store_len(address, len);
     Some(address)
 }
 
-/// Does the same as [`allocate`] while this process sleeps.
+/// Allocates a growing block in a sleeping process. Returns `None` if the process does not sleep,
+/// or on failure.
 fn allocate_asleep(size: usize) -> Option<usize> {
     if !instance::is_asleep() {
         return None;
@@ -114,7 +116,7 @@ fn allocate_asleep(size: usize) -> Option<usize> {
     make_table(base + len / 2..base + len).ok()?;
     let len = size.checked_next_multiple_of(PAGE_SIZE)?;
     let address = asleep::map_growable(len)?;
-    note(address, len);
+    store_len(address, len);
     Some(address)
 }
 
@@ -123,30 +125,30 @@ fn allocate_asleep(size: usize) -> Option<usize> {
 pub(crate) fn resize(address: usize, old_len: usize, size: usize) -> Option<usize> {
     if instance::is_asleep() {
         let len = size.checked_next_multiple_of(PAGE_SIZE)?;
-        note(address, 0);
+        store_len(address, 0);
         let there = asleep::resize_growable(address, old_len, len);
         // If the process has woken meanwhile, the engine resizes the block.
         let is_done = there.is_some() || instance::is_asleep();
-        note(there.unwrap_or(address), if there.is_some() { len } else { old_len });
+        store_len(there.unwrap_or(address), if there.is_some() { len } else { old_len });
         if is_done {
             return there;
         }
     }
     let engine = instance::engine()?;
-    let len = pages_for(engine, size)?;
+    let len = mapping_len(engine, size)?;
     if len == old_len {
         return Some(address);
     }
-    // The old address may be reused by another thread at once.
-    note(address, 0);
+    // Clear the entry first: another thread may reuse the old address at once.
+    store_len(address, 0);
     let moved = signals::with_all_blocked(|| engine.remap(address, old_len, len, Move::ToGrowable));
-    note(*moved.as_ref().unwrap_or(&address), if moved.is_ok() { len } else { old_len });
+    store_len(*moved.as_ref().unwrap_or(&address), if moved.is_ok() { len } else { old_len });
     moved.ok()
 }
 
 pub(crate) fn release(address: usize, len: usize) {
     MIN.fetch_max((len + 1).min(8 * MIN_BYTES), Ordering::Relaxed);
-    note(address, 0);
+    store_len(address, 0);
     if asleep::unmap(address, len) {
         return;
     }

@@ -2,9 +2,9 @@
 //! maps them by the interposed `mmap`. Large blocks that grow have mappings of their own
 //! ([`growing`]).
 //!
-//! Three kinds of memory come from the engine's own heap, which never swaps: allocations before the
-//! engine starts; memory that the C library and the loader keep for themselves ([`libc_memory`]);
-//! and the buffers of [`stdio_buffers`].
+//! Three kinds of memory are in the engine's own heap, which is never evicted: allocations before
+//! the engine starts; memory that the C library and the loader keep for themselves
+//! ([`libc_memory`]); and the buffers of [`stdio_buffers`].
 
 use crate::base::{instance, large_blocks};
 use crate::memory::{growing, libc_memory, stdio_buffers};
@@ -13,10 +13,11 @@ use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::set_errno;
 use std::ffi::c_void;
 
-/// Alignment of every block, as in the C library. mimalloc's blocks of fewer bytes have less.
+/// Alignment of every block, as in the C library. mimalloc aligns blocks of fewer bytes less.
 const NATURAL: usize = 16;
 
-/// Returns true if an allocation of `size` bytes must stay outside the window.
+/// Returns true if an allocation of `size` bytes by the code at `caller` must be outside the
+/// window.
 #[inline]
 fn belongs_outside_window(caller: usize, size: usize) -> bool {
     libc_memory::keeps(caller, size) || !instance::is_settled() || libc_memory::is_outside()
@@ -62,13 +63,13 @@ extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
         return checked(HEAP.allocate(size, NATURAL, false).cast());
     }
     // SAFETY: mi_malloc takes any size.
-    noted(checked(unsafe { mi::mi_malloc(size.max(NATURAL)) }), size, caller)
+    recorded(checked(unsafe { mi::mi_malloc(size.max(NATURAL)) }), size, caller)
 }
 
 /// Records a new block if it is large.
 #[inline]
-fn noted(block: *mut c_void, size: usize, caller: usize) -> *mut c_void {
-    large_blocks::note(block as usize, size, caller);
+fn recorded(block: *mut c_void, size: usize, caller: usize) -> *mut c_void {
+    large_blocks::record(block as usize, size, caller);
     if size >= large_blocks::MIN_BYTES {
         large_blocks::publish(size);
     }
@@ -81,7 +82,7 @@ extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *mut c_vo
         return checked(HEAP.allocate(total, NATURAL, true).cast());
     }
     // SAFETY: mi_zalloc takes any size.
-    noted(checked(unsafe { mi::mi_zalloc(total.max(NATURAL)) }), total, caller)
+    recorded(checked(unsafe { mi::mi_zalloc(total.max(NATURAL)) }), total, caller)
 }
 
 extern "C" fn memalign_from(align: usize, size: usize, caller: usize) -> *mut c_void {
@@ -98,7 +99,7 @@ fn aligned(align: usize, size: usize, caller: usize) -> *mut c_void {
         return HEAP.allocate(size, align.max(NATURAL), false).cast();
     }
     // SAFETY: the alignment is a power of two.
-    noted(unsafe { mi::mi_malloc_aligned(size, align) }, size, caller)
+    recorded(unsafe { mi::mi_malloc_aligned(size, align) }, size, caller)
 }
 
 extern "C" fn posix_memalign_from(
@@ -124,18 +125,18 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
         return malloc_from(size, caller);
     }
     if size == 0 {
-        // As in the C library; programs distinguish this result from a failure.
-        // SAFETY: the caller's live block.
+        // The C library frees the block, too; null with size 0 is not a failure.
+        // SAFETY: `old` is the caller's live block.
         unsafe { release(old) };
         return std::ptr::null_mut();
     }
     if HEAP.owns(old as usize) {
-        // SAFETY: the caller's live block.
+        // SAFETY: `old` is the caller's live block.
         return unsafe { move_to(malloc_from(size, caller), old, size) };
     }
     large_blocks::forget(old as usize);
-    // SAFETY: the caller's live block.
-    noted(unsafe { resize(old, size, caller) }, size, caller)
+    // SAFETY: `old` is the caller's live block.
+    recorded(unsafe { resize(old, size, caller) }, size, caller)
 }
 
 /// Resizes a block that is not in the engine's heap.
@@ -144,17 +145,17 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
 /// As [`move_to`].
 unsafe fn resize(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     if let Some(len) = growing::usable(old as usize) {
-        // SAFETY: the caller's live block.
+        // SAFETY: `old` is the caller's live block.
         return unsafe { resize_growing(old, len, size) };
     }
     if growing::is_worthwhile(size) && !belongs_outside_window(caller, size) {
-        // SAFETY: the caller's live block.
+        // SAFETY: `old` is the caller's live block.
         if let Some(new) = unsafe { make_growing(old, size) } {
             return new;
         }
     }
-    // Applies also if the loader resizes a block of the program: it stays in the same heap.
-    // SAFETY: a live mimalloc block.
+    // If the loader resizes a block of the program, the block stays in the program's heap.
+    // SAFETY: `old` is a live mimalloc block.
     checked(unsafe { mi::mi_realloc(old, size.max(NATURAL)) })
 }
 
@@ -165,7 +166,7 @@ unsafe fn resize(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
 /// `old` is a live block without other users; `new` is a different block.
 unsafe fn move_to(new: *mut c_void, old: *mut c_void, size: usize) -> *mut c_void {
     if !new.is_null() {
-        // SAFETY: both blocks are live and distinct, at least this long.
+        // SAFETY: both blocks are live, distinct, and at least `len` bytes long.
         unsafe {
             let len = usable(old).min(size);
             std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast::<u8>(), len);
@@ -175,18 +176,18 @@ unsafe fn move_to(new: *mut c_void, old: *mut c_void, size: usize) -> *mut c_voi
     new
 }
 
-/// Converts a mimalloc block that does not have `size` bytes into a growing block. Returns `None`
-/// if the block is large enough, or on failure.
+/// Converts a mimalloc block of fewer than `size` bytes into a growing block. Returns `None` if the
+/// block is large enough, or on failure.
 ///
 /// # Safety
 /// As [`move_to`].
 unsafe fn make_growing(old: *mut c_void, size: usize) -> Option<*mut c_void> {
-    // SAFETY: a live mimalloc block.
+    // SAFETY: `old` is a live mimalloc block.
     if size <= unsafe { mi::mi_usable_size(old) } {
         return None;
     }
     let new = growing::allocate(size)?;
-    // SAFETY: a live block that the program passes to `realloc`; the new one has no other user yet.
+    // SAFETY: `old` is a live block that the program passes to `realloc`; `new` has no other user.
     Some(unsafe { move_to(new as *mut c_void, old, size) })
 }
 
@@ -200,7 +201,7 @@ unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_vo
     {
         return new as *mut c_void;
     }
-    // SAFETY: mi_malloc takes any size; a live block that the program passes to `realloc`.
+    // SAFETY: mi_malloc takes any size; `old` is a live block that the program passes to `realloc`.
     unsafe { move_to(checked(mi::mi_malloc(size.max(NATURAL))), old, size) }
 }
 
@@ -208,18 +209,18 @@ unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_vo
 /// As `free(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(pointer: *mut c_void) {
-    // SAFETY: null, or a live block that the program frees.
+    // SAFETY: `pointer` is null, or a live block that the program frees.
     unsafe { release(pointer) };
 }
 
-/// Frees a block. The symbol `free` itself may be the program's own function.
+/// Frees a block. Unlike the symbol `free`, this is never the program's own function.
 ///
 /// # Safety
 /// As `free(3)`.
 #[inline(always)]
 unsafe fn release(pointer: *mut c_void) {
     if HEAP.owns(pointer as usize) {
-        // SAFETY: a block of this heap, which the caller frees.
+        // SAFETY: `pointer` is a block of this heap, which the caller frees.
         unsafe { release_outside(pointer) };
         return;
     }
@@ -227,7 +228,7 @@ unsafe fn release(pointer: *mut c_void) {
     if let Some(len) = growing::usable(pointer as usize) {
         growing::release(pointer as usize, len);
     } else {
-        // SAFETY: null or a live mimalloc block.
+        // SAFETY: `pointer` is null or a live mimalloc block.
         unsafe { mi::mi_free(pointer) };
     }
 }
@@ -241,7 +242,7 @@ unsafe fn release_outside(pointer: *mut c_void) {
     if stdio_buffers::owns(pointer as usize) {
         stdio_buffers::release(pointer as usize);
     } else {
-        // SAFETY: a block from `HEAP.allocate`, which the caller frees.
+        // SAFETY: `pointer` is from `HEAP.allocate`, and the caller frees it.
         unsafe { HEAP.release(pointer.cast()) };
     }
 }
@@ -278,7 +279,7 @@ pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// As `malloc_usable_size(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
-    // SAFETY: null, or a live block of the program.
+    // SAFETY: `pointer` is null, or a live block of the program.
     unsafe { usable(pointer) }
 }
 
@@ -291,17 +292,17 @@ unsafe fn usable(pointer: *mut c_void) -> usize {
         if stdio_buffers::owns(pointer as usize) {
             return softswap_sys::PAGE_SIZE;
         }
-        // SAFETY: a live block of the heap.
+        // SAFETY: `pointer` is a live block of the heap.
         unsafe { HEAP.usable(pointer.cast()) }
     } else if let Some(len) = growing::usable(pointer as usize) {
         len
     } else {
-        // SAFETY: a live mimalloc block.
+        // SAFETY: `pointer` is a live mimalloc block.
         unsafe { mi::mi_usable_size(pointer) }
     }
 }
 
-/// Returns free memory to the system, as `malloc_trim(3)`.
+/// `malloc_trim(3)`. Returns free memory to the system, and always 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_pad: usize) -> i32 {
     // SAFETY: no preconditions.

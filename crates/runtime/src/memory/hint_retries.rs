@@ -4,18 +4,18 @@
 //! can only be managed in the window, so a hint outside of it is treated as if the range were
 //! taken. The exceptions:
 //!
-//! - **Insistence**: ZGC places its heap by hints (V8 and Go only prefer). Such a program reserves
-//!   address space without access, unmaps an untouched reservation at another address, and tries
-//!   the next address. After [`IGNORED_HINTS`] such reservations in a row the kernel gets the next
-//!   ones, unmanaged.
+//! - **Repeated attempts**: ZGC requires the address in the hint; V8 and Go only prefer it. Such a
+//!   program reserves address space without access, unmaps an untouched reservation at another
+//!   address, and tries the next hint. After [`IGNORED_HINTS`] such reservations in a row the
+//!   kernel maps the next ones at their hints, unmanaged.
 //! - **Tag bits**: a reservation at a power of two from [`LOWEST_TAG`] up. The program keeps flags
 //!   of its pointers in that bit (ZGC's views), so no other address can serve.
 //! - **Code**: LuaJIT maps memory for its code near its library, by hints. A small mapping near
-//!   executable code is left to the kernel, up to [`NEAR_CODE_BYTES`] altogether.
+//!   executable code is mapped at its hint, unmanaged, up to [`NEAR_CODE_BYTES`] altogether.
 //!
-//! MAP_FIXED_NOREPLACE is the reverse: the kernel maps there. JDK 25 reserves its heap by it below
-//! 4 GiB, tries other addresses, and finally accepts any. So a large reservation gets EEXIST, up to
-//! [`REFUSALS`] times in a row.
+//! With MAP_FIXED_NOREPLACE the kernel would map at the address, unmanaged. JDK 25 tries to reserve
+//! its heap in this way below 4 GiB, then at other addresses, and finally accepts any. So a large
+//! reservation fails with EEXIST, up to [`REFUSALS`] times in a row.
 
 use crate::base::issue_call::{Arguments, issue};
 use softswap_sys::PAGE_SIZE;
@@ -25,28 +25,30 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// Consecutive hints that are ignored. Go's runtime stops after 128 of them, Java's other
 /// collectors after fewer.
 const IGNORED_HINTS: usize = 160;
-/// Consecutive reservations that were unmapped, and the address of the last one that is still
-/// mapped, or 0.
+/// Number of consecutive reservations that the program has unmapped.
 static UNMAPPED_IN_ROW: AtomicUsize = AtomicUsize::new(0);
+/// Address of the last reservation, if it is still mapped, or 0.
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
 /// Lower powers of two are ordinary addresses: GHC and SBCL place their heaps at round ones.
 const LOWEST_TAG: usize = 1 << 40;
 
-/// Larger mappings near code are not only for machine code.
+/// Maximum size of a mapping near code that is taken for machine code.
 const MAX_CODE_BYTES: usize = 4 << 20;
 /// The reach of a call or a jump on x86_64.
 const REACH_BYTES: usize = 2 << 30;
-/// Bytes that the kernel maps near code. An allocator that continues a mapping there by hints
-/// must not take all its memory in this way.
+/// Bytes that the kernel may map near code. An allocator that continues a mapping there by hints
+/// must not get all its memory unmanaged.
 const NEAR_CODE_BYTES: usize = 64 << 20;
+/// Bytes that the kernel has mapped near code.
 static NEAR_CODE: AtomicUsize = AtomicUsize::new(0);
 
-/// Smaller reservations with MAP_FIXED_NOREPLACE are not heaps.
+/// Minimum size of a reservation with MAP_FIXED_NOREPLACE that is taken for a heap.
 const MIN_HEAP_BYTES: usize = 16 << 20;
-/// JDK 25 tries 64 places for a heap. ZGC stops after 128.
+/// Consecutive refusals before a reservation is allowed. JDK 25 tries 64 addresses for a heap; ZGC
+/// stops after 128.
 const REFUSALS: usize = 100;
-/// Refusals in a row, and the length that was refused.
+/// Number of consecutive refusals of reservations of [`REFUSED_LEN`] bytes.
 static REFUSED: AtomicUsize = AtomicUsize::new(0);
 static REFUSED_LEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -58,7 +60,8 @@ pub(crate) fn not_kept(address: usize) {
     }
 }
 
-/// Notes that a mapping is unmapped. It may be such a reservation, still without access.
+/// Notes that the program unmaps a mapping. Counts it if it is the last reservation and
+/// `is_untouched` returns true.
 pub(crate) fn note_unmapped(address: usize, is_untouched: impl FnOnce() -> bool) {
     if LAST.load(Relaxed) != address || LAST.swap(0, Relaxed) != address {
         return;
@@ -68,14 +71,14 @@ pub(crate) fn note_unmapped(address: usize, is_untouched: impl FnOnce() -> bool)
     }
 }
 
-/// Returns true if the kernel is to map this reservation at its hint.
+/// Returns true if the kernel should map this reservation at its hint, and the range is free.
 pub(crate) fn is_kept(hint: usize, len: usize) -> bool {
     let is_tag = hint.is_power_of_two() && hint >= LOWEST_TAG;
     (is_tag || UNMAPPED_IN_ROW.load(Relaxed) >= IGNORED_HINTS) && is_free(hint, len)
 }
 
-/// Maps a small piece at a hint near executable code. Returns `None` for other mappings, or if the
-/// range is taken.
+/// Maps a small piece at a hint near executable code. Returns `None` for other mappings, if the
+/// range is taken, or beyond [`NEAR_CODE_BYTES`].
 pub(crate) fn map_near_code(arguments: Arguments) -> Option<isize> {
     let [hint, len, ..] = arguments;
     let near = |code: usize| code.abs_diff(hint) < REACH_BYTES;

@@ -1,11 +1,11 @@
-//! Memory that an object maps by system-call instructions of its own (rustix, in wasmtime).
+//! Memory that an object maps by its own system-call instructions, as wasmtime does through rustix.
 //!
 //! A seccomp filter traps these calls by the address of the instruction, and the runtime handles
 //! them like calls through the C library. The filter is installed once such an object is found, at
 //! the start or after `dlopen`, also in a sleeping process. Other processes have no such filter.
 //!
-//! Memory that an object maps in its constructors, or that an executable at a fixed address maps,
-//! is not managed.
+//! Memory is not managed if an object maps it in its constructors, or if an executable at a fixed
+//! address maps it.
 
 use crate::base::instance;
 use crate::base::issue_call::is_our_own;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 static OBJECTS: Mutex<Objects> = Mutex::new(Objects::new());
-/// The addresses that filters of this file trap.
+/// Addresses of the instructions that this module's filters trap.
 static TRAPPED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 /// Number of filters that this module has installed, without inherited ones.
 static FILTERS: AtomicUsize = AtomicUsize::new(0);
@@ -29,7 +29,7 @@ pub(crate) fn filters() -> usize {
     FILTERS.load(Ordering::Relaxed)
 }
 
-/// Marks the loaded objects as searched.
+/// Marks the loaded objects as searched, so that [`look`] skips them.
 pub(crate) fn skip_loaded() {
     while_blocked(|| OBJECTS.lock().unwrap_or_else(PoisonError::into_inner).skip());
 }
@@ -55,7 +55,7 @@ fn trap(callers: &[usize]) {
     if !instance::emulates_signals() {
         return;
     }
-    // A filter of the program would see the call that installs this one.
+    // Under a filter of the program no filter is added, because that filter would judge the call.
     let is_possible = !exemption::is_in_force()
         && callers.len() <= MAX_CALLERS
         && installed_filters() < MAX_FILTERS;
@@ -63,8 +63,9 @@ fn trap(callers: &[usize]) {
         static IS_REPORTED: AtomicBool = AtomicBool::new(false);
         if !IS_REPORTED.swap(true, Ordering::Relaxed) {
             raw::write_stderr(
-                b"softswap: a library maps memory by system-call instructions of its own, and no \
-                  seccomp filter can be installed to trap them: this memory is not managed\n",
+                b"softswap: a library maps memory by its own system-call instructions, and no \
+                  seccomp filter can be installed to trap them; this memory is not managed and \
+                  does not count in the budget (docs/limits.md)\n",
             );
         }
         return;
@@ -73,7 +74,7 @@ fn trap(callers: &[usize]) {
     FILTERS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Returns the number of filters in force for this process; 0 before Linux 5.9.
+/// Returns the number of filters in force for this thread; 0 before Linux 5.9.
 pub(crate) fn installed_filters() -> usize {
     const LINE: &str = "Seccomp_filters:";
     let status = while_blocked(|| std::fs::read_to_string("/proc/thread-self/status"));

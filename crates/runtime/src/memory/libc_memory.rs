@@ -1,4 +1,4 @@
-//! Memory that the C library and the dynamic loader keep for themselves. It never leaves DRAM.
+//! Memory that the C library and the dynamic loader keep for themselves. It is never evicted.
 //!
 //! They read it while no page can be faulted in: with all signals blocked (a new thread reads the
 //! locale's tables; its thread-local storage is freed at its exit), or in a forked child before the
@@ -27,7 +27,7 @@ struct Code {
 }
 
 impl Code {
-    const fn nowhere() -> Code {
+    const fn empty() -> Code {
         Code { start: AtomicUsize::new(0), len: AtomicUsize::new(0) }
     }
 
@@ -46,21 +46,22 @@ impl Code {
     }
 }
 
-static LOADER: Code = Code::nowhere();
-static LIBRARY: Code = Code::nowhere();
+static LOADER: Code = Code::empty();
+static LIBRARY: Code = Code::empty();
 /// The threads library of glibc before 2.34.
-static THREADS: Code = Code::nowhere();
+static THREADS: Code = Code::empty();
 
-/// Divisor: an eighth of the budget may be lent.
-const SHARE: usize = 8;
+/// Divisor: these allocations may take an eighth of the budget.
+const LIMIT_DIVISOR: usize = 8;
 /// Longer blocks are assumed to be buffers for callers of the C library.
 const MAX_BYTES: usize = 16 << 10;
 /// Maximum number of bytes that one call site may allocate.
 const SITE_BYTES: u64 = 64 << 10;
-/// Overhead counted for each block in addition to its length, so that many small blocks reach the
+/// Bytes counted for each block in addition to its length, so that many small blocks reach the
 /// limit.
 const BLOCK_BYTES: u64 = 1 << 10;
 
+/// Bytes of the engine's heap up to which allocations of the C library come from it.
 static LIMIT: AtomicUsize = AtomicUsize::new(0);
 
 static IN_LOADER: Real = Real::new(c"__tls_get_addr");
@@ -89,12 +90,12 @@ pub(crate) fn find(budget_bytes: usize) -> Result<(), &'static str> {
     if !LIBRARY.contains(in_threads) {
         THREADS.find(in_threads);
     }
-    LIMIT.store(budget_bytes / SHARE, Ordering::Relaxed);
+    LIMIT.store(budget_bytes / LIMIT_DIVISOR, Ordering::Relaxed);
     Ok(())
 }
 
-/// Bytes taken by each call site in the C library. The upper half of a word is the low half of the
-/// site's address, the lower half the bytes; 0: empty. There are about 300 sites.
+/// Bytes taken by each call site in the C library. The upper 32 bits of a word are the low 32 bits
+/// of the site's address, the lower 32 bits its bytes; 0: empty. There are about 300 sites.
 static SITES: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
 /// Returns true if `size` bytes allocated by the code at `caller` must never be evicted.
@@ -109,11 +110,12 @@ fn may_take(caller: usize, size: usize) -> bool {
     let Some(left) = LIMIT.load(Ordering::Relaxed).checked_sub(HEAP.outside_bytes_in_use()) else {
         return false;
     };
-    size <= MAX_BYTES.min(left) && note(caller as u32, size as u64 + BLOCK_BYTES)
+    size <= MAX_BYTES.min(left) && charge_site(caller as u32, size as u64 + BLOCK_BYTES)
 }
 
-/// Counts `bytes` for the site at `address`. Returns false if its limit is exceeded.
-fn note(address: u32, bytes: u64) -> bool {
+/// Counts `bytes` for the site at `address`. Returns false if they exceed its limit, or if the
+/// table is full.
+fn charge_site(address: u32, bytes: u64) -> bool {
     // Multiplicative hashing, so that neighboring sites are spread.
     let first = (address.wrapping_mul(0x9e37_79b9) >> 22) as usize;
     let mut index = first;
@@ -150,8 +152,8 @@ thread_local! {
 /// storage.
 static OUTSIDERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs `body` with all its allocations in the engine's heap. For memory that the C library reads
-/// later with all signals blocked, or in a child.
+/// Runs `body` with all its allocations in the engine's heap. Used for memory that the C library
+/// later reads with all signals blocked, or in a child.
 pub(crate) fn outside_the_window<R>(body: impl FnOnce() -> R) -> R {
     OUTSIDERS.fetch_add(1, Ordering::Relaxed);
     let before = OUTSIDE.replace(true);
@@ -224,9 +226,12 @@ mod tests {
     #[test]
     fn repeated_allocation_site_uses_program_heap() {
         let most = SITE_BYTES / (BLOCK_BYTES + 24);
-        let taken = (0..1000).filter(|_| note(0x1_2340, BLOCK_BYTES + 24)).count() as u64;
+        let taken = (0..1000).filter(|_| charge_site(0x1_2340, BLOCK_BYTES + 24)).count() as u64;
         assert_eq!(taken, most);
-        assert!(note(0x1_2345, BLOCK_BYTES + 24), "another place is not affected");
-        assert!(!note(0x1_2346, SITE_BYTES + 1));
+        assert!(
+            charge_site(0x1_2345, BLOCK_BYTES + 24),
+            "other call sites have limits of their own"
+        );
+        assert!(!charge_site(0x1_2346, SITE_BYTES + 1));
     }
 }

@@ -1,5 +1,5 @@
-//! Programs whose `malloc` is not the runtime's: the executable has its own, or a library preloaded
-//! before this one has.
+//! Programs whose `malloc` is not the runtime's: the executable, or a library preloaded before this
+//! one, defines its own.
 //!
 //! The mappings of such an allocator are managed like all of the program's memory, so its blocks
 //! may be evicted. But the C library and the loader use it for memory that they read with all
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const NAMES: [&CStr; 4] = [c"malloc", c"calloc", c"realloc", c"free"];
 
-/// Addresses of the program's functions of these names.
+/// Addresses of the program's functions with these [`NAMES`]; 0 if `malloc` is the runtime's.
 static PROGRAM_FUNCTIONS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
 /// Alignment of every block, as in the C library.
@@ -105,8 +105,8 @@ fn realloc_either(old: Block, size: usize) -> Block {
     }
     let new = own_block(size, false);
     if !new.is_null() {
-        // SAFETY: both are live blocks of the heap, at least `len` bytes long; the caller frees the
-        // old one.
+        // SAFETY: both are live blocks of the heap, at least `len` bytes long; the caller frees
+        // `old`.
         unsafe {
             let len = HEAP.usable(old.cast()).min(size);
             std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast::<u8>(), len);
@@ -118,25 +118,25 @@ fn realloc_either(old: Block, size: usize) -> Block {
 
 extern "C" fn free_either(block: Block) {
     if HEAP.owns(block as usize) {
-        // SAFETY: a block of this heap, which the caller frees.
+        // SAFETY: `block` is a block of this heap, which the caller frees.
         unsafe { HEAP.release(block.cast()) };
     } else {
         program_function!(3 as fn(Block), block);
     }
 }
 
-/// Runs code of an engine thread, in which the C library's allocations must not come from the
-/// program's allocator.
+/// Runs code of an engine thread. The C library's allocations in it never use the program's
+/// allocator.
 pub(crate) fn without_program_malloc<R>(body: impl FnOnce() -> R) -> R {
-    let is_theirs = PROGRAM_FUNCTIONS[0].load(Ordering::Relaxed) != 0;
-    if is_theirs { libc_memory::outside_the_window(body) } else { body() }
+    let is_replaced = PROGRAM_FUNCTIONS[0].load(Ordering::Relaxed) != 0;
+    if is_replaced { libc_memory::outside_the_window(body) } else { body() }
 }
 
 /// Makes the loader and the C library bypass the program's allocator, if it has one. Called before
 /// the program starts.
 ///
 /// # Errors
-/// The reason if they cannot be patched. Memory that they need could then be evicted.
+/// If they cannot be patched: memory that they read with signals blocked could be evicted.
 pub(crate) fn install() -> Result<(), String> {
     if libc_malloc_patch::is_runtime_malloc() {
         return Ok(());
@@ -144,7 +144,7 @@ pub(crate) fn install() -> Result<(), String> {
     for (name, program_function) in NAMES.iter().zip(&PROGRAM_FUNCTIONS) {
         program_function.store(linked::definition(name), Ordering::Relaxed);
     }
-    lead_loader().and_then(|()| lead_libraries()).map_err(|why| {
+    patch_loader().and_then(|()| patch_libraries()).map_err(|why| {
         format!(
             "the program has a malloc of its own, or preloads one before libsoftswap.so, and \
              {why}; let it use the C library's malloc (without that preload, or built without \
@@ -153,9 +153,9 @@ pub(crate) fn install() -> Result<(), String> {
     })
 }
 
-/// Patches the loader. It stores each function's address in a variable: the address of the code, or
-/// of the executable's stub.
-fn lead_loader() -> Result<(), String> {
+/// Points the malloc family of the loader at softswap. The loader stores the address of each
+/// function in a variable: the address of its code, or of the executable's stub.
+fn patch_loader() -> Result<(), String> {
     let own_functions = [
         malloc_of_loader as *const c_void,
         calloc_of_loader as *const c_void,
@@ -164,7 +164,7 @@ fn lead_loader() -> Result<(), String> {
     ];
     let loader = libc_memory::loader().ok_or("the dynamic loader cannot be found")?;
     let mut words = Vec::new();
-    for ((program_function, own_functions), name) in
+    for ((program_function, own_function), name) in
         PROGRAM_FUNCTIONS.iter().zip(own_functions).zip(NAMES)
     {
         let (code, stub) = (program_function.load(Ordering::Relaxed), linked::address(name));
@@ -174,19 +174,19 @@ fn lead_loader() -> Result<(), String> {
         }
         let [word] = found[..] else {
             let name = name.to_string_lossy();
-            return Err(format!("softswap cannot find where the dynamic loader keeps {name}"));
+            return Err(format!("softswap cannot find the dynamic loader's pointer to {name}"));
         };
-        words.push((word, own_functions as usize));
+        words.push((word, own_function as usize));
     }
-    // SAFETY: functions of the same names; `free_either` frees earlier allocations of the loader
-    // too.
+    // SAFETY: the new functions have the same types; `free_either` also frees blocks that the
+    // loader allocated before.
     unsafe { loader.replace(&words) }.map_err(|why| {
         format!("the dynamic loader cannot be redirected to softswap's malloc ({why})")
     })
 }
 
-/// Patches the C library and its companion libraries.
-fn lead_libraries() -> Result<(), String> {
+/// Points the malloc family of the C library and its companion libraries at softswap.
+fn patch_libraries() -> Result<(), String> {
     let own_functions = [
         malloc_of_library as *const c_void,
         calloc_of_library as *const c_void,
@@ -197,7 +197,7 @@ fn lead_libraries() -> Result<(), String> {
         let words = library.words_for(&NAMES);
         let words: Vec<_> =
             words.iter().map(|(word, which)| (*word, own_functions[*which] as usize)).collect();
-        // SAFETY: functions of the same names, which accept blocks of either allocator.
+        // SAFETY: the new functions have the same types and accept blocks of either allocator.
         unsafe { library.replace(&words) }.map_err(|why| {
             format!("the C library cannot be redirected to softswap's malloc ({why})")
         })?;

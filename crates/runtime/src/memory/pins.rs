@@ -1,13 +1,13 @@
 //! Memory that guarded calls keep resident or map for themselves, and its release.
 //!
-//! Pages are counted before they are pinned or copied ([`softswap_engine::api::engine::pinning`]):
-//! all calls together hold a share of the budget.
+//! Pages are counted before they are pinned or copied ([`softswap_engine::api::engine::pinning`]),
+//! because all calls together may hold only a share of the budget.
 //!
 //! A call pins its buffers while it runs. It may end without returning: a handler of the program
-//! jumps out of it, an exception unwinds it, its thread is cancelled, a child is forked meanwhile.
-//! Therefore the pins are not in the call's own frame but in a table of the thread, innermost call
-//! last, each with the stack position of its call. A jump, or the next pin, releases the pins of
-//! calls that were left. A forked child releases the pins of its parent's other threads.
+//! jumps out of it, an exception unwinds it, or its thread is cancelled. Therefore the pins are not
+//! in the call's own frame but in a table of the thread, innermost call last, each with the stack
+//! position of its call. A jump, or the next pin, releases the pins of calls that ended in this
+//! way. A forked child releases the pins of its parent's other threads.
 //!
 //! A signal that arrives while a call waits for a free page interrupts the call. The call is
 //! restarted after the handler, unless it has had an effect.
@@ -29,7 +29,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// Longest path that the kernel accepts, with its zero byte.
+/// Length of the longest path that the kernel accepts, with its zero byte.
 const TEXT_BYTES: usize = 4096;
 
 /// Maximum number of ranges that one thread's calls can pin at once: a message with the maximum
@@ -42,22 +42,22 @@ const GUARANTEED_PAGES: usize = 5;
 /// Longest wait of a call for other calls to release pages, in nanoseconds.
 const MAX_WAIT_NS: u64 = 4_000_000_000;
 
-/// Protects the check of the limit for undivided calls.
+/// Makes checking the limit for calls that cannot be split, and counting their pages, one step.
 static UNDIVIDED: Locked<()> = Locked::new(());
 
-/// Divisor: calls hold at most a quarter of the budget available for pages.
-const HOLD_SHARE: usize = 4;
-/// Divisor: an eighth of that budget, and at least `MIN_LEFT_BYTES`, is reserved for the rest of
-/// the program.
-const LEFT_PART: usize = 8;
-const MIN_LEFT_BYTES: usize = 1 << 20;
+/// Divisor: calls that can be split hold at most a quarter of the budget available for pages.
+const PINNED_DIVISOR: usize = 4;
+/// Divisor: other calls leave an eighth of that budget, and at least [`MIN_RESERVED_BYTES`], to the
+/// rest of the program.
+const RESERVED_DIVISOR: usize = 8;
+const MIN_RESERVED_BYTES: usize = 1 << 20;
 
-/// Returns the number of bytes that all calls may pin, including calls that cannot be split. With a
-/// higher limit other threads would find no page to evict.
+/// Returns how many bytes all calls together may pin, counting the buffers of calls that cannot be
+/// split. With a higher limit other threads would find no page to evict.
 pub(crate) fn undivided_limit_bytes(engine: &Engine) -> usize {
-    let all_bytes = engine.hold_limit_bytes() * HOLD_SHARE;
-    let left_bytes = (all_bytes / LEFT_PART).max(MIN_LEFT_BYTES);
-    all_bytes.saturating_sub(left_bytes).max(engine.hold_limit_bytes())
+    let all_bytes = engine.hold_limit_bytes() * PINNED_DIVISOR;
+    let reserved_bytes = (all_bytes / RESERVED_DIVISOR).max(MIN_RESERVED_BYTES);
+    all_bytes.saturating_sub(reserved_bytes).max(engine.hold_limit_bytes())
 }
 
 /// A pinned range, or a mapping, of a call.
@@ -65,7 +65,7 @@ pub(crate) fn undivided_limit_bytes(engine: &Engine) -> usize {
 struct Range {
     address: usize,
     len: usize,
-    /// Pages counted as held for it.
+    /// Number of pages counted for it in the budget.
     held: u32,
     /// Address just above the call's stack frames.
     call: usize,
@@ -79,13 +79,14 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Size that the frames of a call that was not trapped do not exceed.
-const CALL_BYTES: usize = 64 << 10;
+/// Assumed maximum size of the stack frames of a call that was not trapped.
+const FRAMES_BYTES: usize = 64 << 10;
 
-/// Assumed maximum of a stack: a frame farther above a call's frame is on another stack.
+/// Assumed maximum size of a stack: a frame farther above a call's frame is on another stack.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Returns true if a thread running at `here` has left the call whose frames end at `call`.
+/// Returns true if the call whose frames end at `call` has ended, because its thread runs at
+/// `here`.
 fn is_left(call: usize, here: usize) -> bool {
     signal_stack::is_left(call, here) && (signal_stack::contains(call) || here - call < STACK_BYTES)
 }
@@ -97,7 +98,7 @@ fn range(index: usize) -> Option<&'static Cell<Range>> {
         let room = memory::reserve_bytes(signals::THREAD_DATA_BYTES).ok()?;
         PINNED.set(room.as_ptr().cast());
     }
-    // SAFETY: the table has room for `MAX_RANGES` ranges, for which all-zero bytes are valid, and
+    // SAFETY: the table has space for `MAX_RANGES` ranges, for which all-zero bytes are valid, and
     // belongs to this thread while `PINNED` points to it.
     (index < MAX_RANGES).then(|| unsafe { &*PINNED.get().add(index) })
 }
@@ -132,12 +133,12 @@ pub(crate) fn become_child(engine: &Engine) {
         for table in std::mem::replace(tables, kept) {
             // Released entries are empty, so the first empty one ends the table.
             for index in (0..MAX_RANGES).take_while(|_| table != own) {
-                // SAFETY: a thread's table, of which only this child has this copy.
+                // SAFETY: the tables stay mapped, and the child's only thread runs this code.
                 let range = unsafe { &*table.0.add(index) }.take();
                 if range.held == 0 && range.len == 0 {
                     break;
                 }
-                // Its thread was adding or releasing it during the fork.
+                // The entry is incomplete: its thread was adding or releasing it during the fork.
                 if range.address == 0 {
                     continue;
                 }
@@ -160,8 +161,8 @@ pub(crate) fn forget_other_threads() {
     TABLES.with(|tables| tables.retain(|table| *table == own));
 }
 
-/// Notes the signal stack of this thread, at `base`, with the table of pins next to it.
-pub(crate) fn keep_pins(base: usize) {
+/// Registers this thread's signal stack at `base`, and the table of pins next to it.
+pub(crate) fn register_table(base: usize) {
     signal_stack::set(base);
     let table = signals::room(base) as *const Cell<Range>;
     PINNED.set(table);
@@ -178,15 +179,15 @@ pub(crate) fn forget_pins() {
     TABLES.with(|tables| tables.retain(|other| other.0 != table));
 }
 
-/// Releases the pins of calls that a jump to a frame at `target` leaves.
+/// Releases the pins of calls that end because of a jump to a frame at `target`.
 pub(crate) fn jump_to(target: usize) {
     guarded_call::drop_all();
     release_dead_if(|range| is_left(range.call, target));
 }
 
-/// Releases the pins of calls that were left without notice: code that runs at `here` reuses the
+/// Releases the pins of calls that ended without returning: code that runs at `here` reuses the
 /// addresses of their frames.
-fn notice_dead(here: usize) {
+fn release_dead(here: usize) {
     release_dead_if(|range| is_left(range.call, here));
 }
 
@@ -204,8 +205,8 @@ fn release_down_to(engine: &Engine, floor: usize) {
     while DEPTH.get() > floor
         && let Some(place) = DEPTH.get().checked_sub(1).and_then(range)
     {
-        // Removes the entry before releasing it: a handler that interrupts this and jumps out must
-        // not release it again. Reads it before that: a handler's call reuses the entry.
+        // Read the entry first: a handler's call may reuse it. Remove it before unpinning: a
+        // handler that interrupts this and jumps out must not release it again.
         let Range { address, len, held, .. } = place.get();
         compiler_fence(Ordering::SeqCst);
         DEPTH.set(DEPTH.get() - 1);
@@ -235,17 +236,17 @@ impl<'e, const N: usize> Pins<'e, N> {
         let local = 0_u8;
         let here = &raw const local as usize;
         if DEPTH.get() > 0 {
-            notice_dead(here);
+            release_dead(here);
         }
         let call = match guarded_call::context_above(here) {
             Some(context) => context as usize,
-            None => here + CALL_BYTES,
+            None => here + FRAMES_BYTES,
         };
         Pins { engine, floor: DEPTH.get(), call }
     }
 
-    /// Faults in and pins up to `most` bytes of a buffer, if it is managed; fewer if other calls
-    /// hold too much. Returns how many bytes the kernel may access.
+    /// Faults in and pins up to `most` bytes of a buffer, if it is managed. If other calls hold too
+    /// much, pins no more than [`GUARANTEED_PAGES`]. Returns how many bytes the kernel may access.
     pub(crate) fn add(&mut self, address: usize, len: usize, most: usize) -> usize {
         if len == 0 || !self.engine.contains(address) {
             return len;
@@ -264,7 +265,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         .unwrap_or(0)
     }
 
-    /// Pins as much of the first `most` bytes of a managed buffer as other calls leave, at least a
+    /// Pins as many of the first `most` bytes of a managed buffer as the limit allows, at least a
     /// page. Returns the length that was tried, and how much of it is pinned.
     pub(crate) fn add_some(&mut self, address: usize, most: usize) -> (usize, usize) {
         let page = (PAGE_SIZE - address % PAGE_SIZE).min(most);
@@ -284,9 +285,9 @@ impl<'e, const N: usize> Pins<'e, N> {
         self.pin(address, len, Engine::try_hold)
     }
 
-    /// Pins a buffer of a call that must not be cut, up to [`undivided_limit_bytes`] for all such
-    /// calls. Returns how many of its bytes the kernel may now touch, or `None` if the calls in
-    /// progress hold too much or not enough pages can be evicted.
+    /// Pins a buffer of a call that cannot be split, up to [`undivided_limit_bytes`] for all calls.
+    /// Returns how many of its bytes the kernel may access, or `None` if other calls hold too much
+    /// or a page cannot be faulted in.
     pub(crate) fn add_undivided(&mut self, address: usize, len: usize) -> Option<usize> {
         let mark = DEPTH.get();
         let pinned = self.try_pin(address, len, |engine, pages| {
@@ -321,7 +322,8 @@ impl<'e, const N: usize> Pins<'e, N> {
         self.add_held(address, len).is_some()
     }
 
-    /// Does the same as [`Pins::add_in_full`], but waits for other calls. Returns false on timeout.
+    /// Pins a buffer as [`Pins::add_in_full`] does, and waits up to [`MAX_WAIT_NS`] for other
+    /// calls. Returns false on timeout.
     pub(crate) fn add_in_turn(&mut self, address: usize, len: usize) -> bool {
         let since = now_ns();
         loop {
@@ -355,8 +357,8 @@ impl<'e, const N: usize> Pins<'e, N> {
         self.try_pin(address, len, hold).unwrap_or_else(|error| stop(address, &error))
     }
 
-    /// Does the same as [`Pins::pin`], but returns the error of a page that cannot be faulted in.
-    /// The caller then releases the pins before that page.
+    /// Pins a buffer as [`Pins::pin`] does, but returns the error of a page that cannot be faulted
+    /// in. The pages before it are then still pinned; the caller releases them.
     fn try_pin(
         &mut self,
         address: usize,
@@ -409,7 +411,7 @@ impl<'e, const N: usize> Pins<'e, N> {
             }
         }
         if let (Some(due), Some(tier)) = (due, from) {
-            note_sample(due, address, tier);
+            record_sample(due, address, tier);
         }
         let pinned = place.get();
         if pinned.held == 0 {
@@ -425,9 +427,9 @@ impl<'e, const N: usize> Pins<'e, N> {
         MAX_RANGES.saturating_sub(used).min((self.floor + N).saturating_sub(used))
     }
 
-    /// Maps memory outside the window by `map_it` and keeps it until the call ends in any
-    /// way; `held` bytes of it count as held. Returns `None` if other calls hold too much, or the
-    /// mapping fails.
+    /// Maps memory outside the window by `map_it`. The mapping lasts until the call ends, however
+    /// it ends, and `held` bytes of it count in the budget. Returns `None` if other calls hold too
+    /// much, or the mapping fails.
     pub(crate) fn keep_mapping(
         &mut self,
         len: usize,
@@ -490,21 +492,20 @@ impl<const N: usize> Drop for Pins<'_, N> {
     }
 }
 
-/// Samples the time that a call waited for a buffer, if the call is known.
+/// Records a fault sample for a buffer of the call that this thread handles, if it was trapped.
 #[cold]
-fn note_sample(due: fault_samples::Due, address: usize, tier: Tier) {
+fn record_sample(due: fault_samples::Due, address: usize, tier: Tier) {
     if let Some(context) = guarded_call::answered_context() {
-        // SAFETY: the context of the handler that handles this thread's innermost call; this code
-        // runs within it.
-        unsafe { fault_samples::note(due, address, Toucher::Call, tier, context) };
+        // SAFETY: the context is that of the running SIGSYS handler.
+        unsafe { fault_samples::record(due, address, Toucher::Call, tier, context) };
     }
 }
 
-/// Leaves the guard of a trapped call; the thread then issues the call again.
+/// Ends the handling of a trapped call after `before`; the thread then issues the call again.
 fn abandon_call(context: *mut c_void, before: impl FnOnce()) -> ! {
     release_dead_if(|range| range.call == context as usize);
     temporary_mask::forget();
-    // SAFETY: the context of the call that this thread handles; all that it held is released.
+    // SAFETY: the context is that of the call that this thread handles; its pins are released.
     unsafe {
         TrappedCall::make_again(context, guarded_call::number());
         guarded_call::drop_all();
@@ -513,11 +514,11 @@ fn abandon_call(context: *mut c_void, before: impl FnOnce()) -> ! {
     }
 }
 
-/// Handles a buffer page that cannot be faulted in like a failed touch of it, before the call is
-/// issued.
+/// Raises the signal that a touch of a buffer page would raise if the page cannot be faulted in.
+/// The call is not issued.
 fn stop(address: usize, error: &FaultError) -> ! {
     if let Some(context) = guarded_call::answered_context() {
-        abandon_call(context, || page_fault::refuse(address, error, context));
+        abandon_call(context, || page_fault::report_failure(address, error, context));
     }
     page_fault::raise(address, error);
     // The call cannot continue even if the program's SIGBUS handler returns.

@@ -2,8 +2,8 @@
 //! partly by the kernel and partly by the engine: memory calls, and calls in which the C library
 //! touches memory with all signals blocked (thread creation, fork, exec).
 //!
-//! The waking thread waits until no thread is inside. A thread that arrives later waits for the
-//! waking to finish. While the process has one thread, the gate is not needed.
+//! The waking thread waits until no thread is inside. A thread that arrives later waits until the
+//! process is awake. While the process has one thread, the gate is not needed.
 
 use crate::base::{instance, signal_stack};
 use softswap_sys::futex;
@@ -28,8 +28,8 @@ pub(crate) struct Inside {
     is_counted: bool,
 }
 
-/// Enters the gate. Returns `None` if the process does not sleep; the engine, if any, then handles
-/// the operation.
+/// Enters the gate. Returns `None` if the process does not sleep, or if this thread wakes it; the
+/// engine, if any, then handles the operation.
 pub(crate) fn enter() -> Option<Inside> {
     loop {
         if !instance::may_wake() || instance::is_waker() {
@@ -42,9 +42,9 @@ pub(crate) fn enter() -> Option<Inside> {
             instance::await_waking();
             INSIDE.fetch_add(1, SeqCst);
             // Sequentially consistent: either the waker sees this thread inside, or this thread
-            // sees the waking.
+            // sees that the process is waking.
             if !instance::is_asleep() {
-                end_wait();
+                uncount();
                 continue;
             }
             let local = 0_u8;
@@ -55,7 +55,7 @@ pub(crate) fn enter() -> Option<Inside> {
     }
 }
 
-fn end_wait() {
+fn uncount() {
     if INSIDE.fetch_sub(1, SeqCst) == 1 && instance::is_waking() {
         futex::wake_all(&INSIDE);
     }
@@ -64,38 +64,38 @@ fn end_wait() {
 impl Drop for Inside {
     fn drop(&mut self) {
         if self.is_counted {
-            exit_gate();
+            leave();
         }
     }
 }
 
-fn exit_gate() {
+fn leave() {
     if DEPTH.get() > 0 {
         DEPTH.set(DEPTH.get() - 1);
         if DEPTH.get() == 0 {
-            end_wait();
+            uncount();
         }
     }
 }
 
-/// Leaves the gate if a jump to a frame at `target` leaves the operation inside.
+/// Leaves the gate if a jump to a frame at `target` ends the operation that entered it.
 pub(crate) fn jump_to(target: usize) {
     if DEPTH.get() > 0 && signal_stack::is_left(FRAME.get(), target) {
         DEPTH.set(0);
-        end_wait();
+        uncount();
     }
 }
 
-/// Enters the gate until [`end_vfork`]: meanwhile the child uses this memory. Returns true if this
-/// thread is inside.
+/// Enters the gate until [`end_vfork`], because the child uses this memory until then. Returns true
+/// if this thread has entered.
 pub(crate) fn begin_vfork() -> bool {
     let inside = enter().filter(|inside| inside.is_counted);
     inside.map(std::mem::forget).is_some()
 }
 
-/// Leaves the gate of [`begin_vfork`].
+/// Leaves the gate that [`begin_vfork`] entered.
 pub(crate) fn end_vfork() {
-    exit_gate();
+    leave();
 }
 
 /// Returns true if this thread has entered the gate more than once.

@@ -1,9 +1,9 @@
 //! Buffers of the C library's streams (`FILE`).
 //!
-//! A stream's buffer is passed to the kernel a page at a time. For memory in the window the guard
-//! traps each such call, which costs more than the call itself. So the first [`BUFFERS`] buffers
+//! A stream passes its buffer, a page, to the kernel in each call. If the buffer is in the window,
+//! each call is trapped, which costs more than the call itself. So the first [`BUFFERS`] buffers
 //! are outside the window, in the engine's heap; all others are ordinary program memory. The fixed
-//! number limits unmanaged memory, and avoids the lock of the engine's heap.
+//! number limits unmanaged memory and avoids the lock of the engine's heap.
 
 use crate::base::real::Real;
 use softswap_sys::PAGE_SIZE;
@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Number of buffers, with one bit each in [`TAKEN`].
+/// Number of buffers outside the window, with one bit each in [`TAKEN`].
 const BUFFERS: usize = u64::BITS as usize;
 
 static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -41,23 +41,23 @@ pub(crate) fn set_up() {
 
 /// Returns the address range of a function, from the symbol table of its library.
 fn extent_of(function: *mut c_void) -> Option<Range<usize>> {
-    // RTLD_DL_SYMENT
-    const SYMBOL_TOO: i32 = 1;
+    const RTLD_DL_SYMENT: i32 = 1;
     let mut symbol: *mut libc::Elf64_Sym = std::ptr::null_mut();
     // SAFETY: all-zero is a valid Dl_info to write over.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: both are only written; the address is in a library that stays loaded.
+    // SAFETY: dladdr1 only writes `info` and `symbol`; the address is in a library that stays
+    // loaded.
     let found =
-        unsafe { libc::dladdr1(function, &raw mut info, (&raw mut symbol).cast(), SYMBOL_TOO) };
+        unsafe { libc::dladdr1(function, &raw mut info, (&raw mut symbol).cast(), RTLD_DL_SYMENT) };
     if found == 0 || symbol.is_null() || info.dli_saddr != function {
         return None;
     }
-    // SAFETY: the symbol table of a library that stays loaded.
+    // SAFETY: `symbol` points into the symbol table of a library that stays loaded.
     let len = unsafe { (*symbol).st_size };
     (len > 0).then(|| function as usize..function as usize + len as usize)
 }
 
-/// Returns a buffer if `caller` allocates `size` bytes for a stream.
+/// Returns a buffer if the code at `caller` allocates `size` bytes for a stream and one is free.
 #[inline]
 pub(crate) fn allocate(size: usize, caller: usize) -> Option<*mut c_void> {
     // The size alone excludes nearly every allocation.

@@ -24,15 +24,15 @@ const INTERVAL_NS: u64 = 1_000_000_000;
 /// Unused memory that is kept at least.
 const SLACK_BYTES: usize = 1 << 20;
 
-/// Runs the budget thread while `note_fault_end` returns true.
-pub(super) fn run_budget(note_fault_end: fn() -> bool) {
+/// Runs the budget thread while `keep_running` returns true.
+pub(super) fn run_budget(keep_running: fn() -> bool) {
     let Some(engine) = instance::engine() else { return };
     if member().is_none() || !descriptors::unshare_descriptors() {
         return;
     }
     let (mut work, mut turns) = (Work::default(), Turns::default());
     tree::set_has_thread(true);
-    while note_fault_end()
+    while keep_running()
         && let Some(member) = member()
     {
         let seen = member.notifications();

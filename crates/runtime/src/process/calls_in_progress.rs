@@ -1,6 +1,6 @@
-//! Calls that were in progress when the process woke. The filter has not seen them, and the kernel
-//! cannot fault in their buffers. So the buffers are made resident before the window is registered,
-//! and stay resident until the thread's next call through the guard.
+//! System calls that are in progress while the process wakes. The filter has not checked them, and
+//! the kernel cannot fault in their buffers. So their buffers are faulted in before the window is
+//! registered, and stay pinned until the thread's next call through the guard.
 
 use super::{own_threads, thread_exit};
 use crate::base::issue_call::{Arguments, engine_syscall};
@@ -15,15 +15,16 @@ use softswap_sys::threads::{self, Activity};
 use softswap_sys::{PAGE_SIZE, futex};
 use std::io;
 
-/// Longest wait for a thread that neither waits in a call nor answers, in nanoseconds.
+/// Longest wait for a thread that neither waits in a call nor answers a query, in nanoseconds.
 const MAX_WAIT_NS: u64 = 1_000_000_000;
-/// Time until a thread is first queried, and between two queries.
-const LOOK_NS: u64 = 500_000;
+/// Time until a thread is first queried, in nanoseconds.
+const FIRST_QUERY_NS: u64 = 500_000;
+/// Time between two queries, in nanoseconds.
 const RETRY_NS: u64 = 100_000_000;
-/// Longest part of one buffer that stays resident. If it is exceeded, a stream or a socket ends the
-/// call early, as it may.
+/// Maximum length pinned of one buffer. If a call accesses more, a stream or socket returns a short
+/// count, which programs must expect.
 const MAX_BYTES: usize = 1 << 20;
-/// Limit of the vectors and messages that are examined.
+/// Maximum number of vectors or messages that are examined.
 const MAX_VECTORS: usize = 1024;
 
 /// A buffer of a call in progress.
@@ -37,8 +38,8 @@ pub(crate) struct Buffer {
 pub(crate) fn all_have_entered() -> bool {
     let until_ns = now_ns() + MAX_WAIT_NS;
     loop {
-        // A thread that a library has created past the runtime is not known either, but lacks the
-        // mask of a thread that is being created.
+        // A thread that a library created without the runtime is unknown, too. But unlike a thread
+        // that is starting, it does not block the engine's signals.
         let has_entered = |thread: &i32| {
             lifecycle::knows(*thread)
                 || own_threads::is_own(*thread)
@@ -55,10 +56,10 @@ pub(crate) fn all_have_entered() -> bool {
     }
 }
 
-/// Finds these buffers, after the filter is installed, and makes them resident.
+/// Finds the buffers of calls in progress, after the filter is installed, and faults them in.
 ///
 /// # Errors
-/// If /proc does not describe the threads, if one stays in the kernel without waiting, or if the
+/// If /proc cannot be read, if a thread neither waits in a call nor leaves the kernel, or if the
 /// buffers exceed `most_bytes`.
 pub(crate) fn find(most_bytes: usize) -> io::Result<Vec<Buffer>> {
     let all = threads::all()?;
@@ -79,7 +80,7 @@ pub(crate) fn find(most_bytes: usize) -> io::Result<Vec<Buffer>> {
             add(thread, call);
         }
     }
-    // No buffer is cut: the rest of a message would be lost.
+    // Fail instead of dropping buffers: data of a message would be lost.
     if found.iter().map(|buffer| buffer.len).sum::<usize>() > most_bytes {
         return Err(io::ErrorKind::OutOfMemory.into());
     }
@@ -87,12 +88,12 @@ pub(crate) fn find(most_bytes: usize) -> io::Result<Vec<Buffer>> {
     Ok(found)
 }
 
-/// Waits until each of these threads waits in a call, which is passed to `add`, or has been outside
-/// the kernel.
+/// Waits until each of these threads has exited, has been outside the kernel, or waits in a call.
+/// Passes these calls to `add`.
 fn await_all(mut threads: Vec<i32>, add: &mut dyn FnMut(i32, (i64, Arguments))) -> io::Result<()> {
     user_mode::begin_round();
     let until_ns = now_ns() + MAX_WAIT_NS;
-    let mut ask_at_ns = now_ns() + LOOK_NS;
+    let mut query_at_ns = now_ns() + FIRST_QUERY_NS;
     loop {
         threads.retain(|thread| match threads::activity(*thread) {
             Ok(Activity::Call { number, arguments }) => {
@@ -109,16 +110,16 @@ fn await_all(mut threads: Vec<i32>, add: &mut dyn FnMut(i32, (i64, Arguments))) 
         if now > until_ns {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        if now > ask_at_ns {
+        if now > query_at_ns {
             threads.iter().for_each(|thread| user_mode::query_thread(*thread));
-            ask_at_ns = now + RETRY_NS;
+            query_at_ns = now + RETRY_NS;
         }
         futex::sleep_a_moment();
     }
 }
 
-/// Calls `add` with the memory that the kernel accesses after the call has started. It has already
-/// read paths and arrays of vectors.
+/// Calls `add` with the memory that the kernel still accesses in a call that has started. It has
+/// already read paths and arrays of vectors.
 fn add_buffers(number: i64, arguments: Arguments, add: &mut dyn FnMut(usize, usize)) {
     for (index, pointee) in pointers(number) {
         let address = arguments[*index as usize];
@@ -147,7 +148,7 @@ fn add_vectors(address: usize, count: usize, add: &mut dyn FnMut(usize, usize)) 
 }
 
 fn add_message(address: usize, add: &mut dyn FnMut(usize, usize)) {
-    // SAFETY: any bytes are a header.
+    // SAFETY: every bit pattern is a valid msghdr.
     let Some(header) = (unsafe { uaccess::get_user::<msghdr>(address) }) else { return };
     add(address, size_of::<msghdr>());
     add(header.msg_name as usize, header.msg_namelen as usize);
@@ -169,8 +170,8 @@ fn populate(address: usize, len: usize) {
 }
 
 /// Pins the buffers in a new engine that is not published yet.
-pub(crate) fn keep(engine: &Engine, buffers: &[Buffer]) {
+pub(crate) fn pin_buffers(engine: &Engine, buffers: &[Buffer]) {
     for buffer in buffers {
-        thread_exit::keep_for_call(engine, buffer.thread, buffer.address, buffer.len);
+        thread_exit::pin_for_call(engine, buffer.thread, buffer.address, buffer.len);
     }
 }

@@ -14,8 +14,7 @@ use softswap_sys::raw;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 
-/// Returns true if the child gets a copy of the memory. A shared table of descriptors is not
-/// supported: the engine's descriptors differ in the child.
+/// Returns true if the child gets a copy of the memory.
 fn is_fork(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0
 }
@@ -25,12 +24,14 @@ fn is_thread(flags: usize) -> bool {
     flags & (libc::CLONE_VM | libc::CLONE_VFORK) as usize == libc::CLONE_VM as usize
 }
 
+/// Returns true if parent and child share one table of descriptors. This is refused for a forked
+/// child, because the engine's descriptors differ there.
 fn shares_descriptors(flags: usize) -> bool {
     flags & libc::CLONE_FILES as usize != 0
 }
 
-/// Makes a child with a copy of the memory. `words` lists the memory to which the kernel writes
-/// IDs, in the parent and in the child.
+/// Forks a child by a raw call. `words` lists the addresses and lengths of the memory to which the
+/// kernel writes IDs, in the parent and in the child.
 fn answer(number: i64, arguments: Arguments, flags: usize, words: &[(usize, usize)]) -> isize {
     if !instance::emulates_signals() {
         return issue(number, arguments);
@@ -45,8 +46,8 @@ fn answer(number: i64, arguments: Arguments, flags: usize, words: &[(usize, usiz
     forked(|| issue(number, arguments))
 }
 
-/// `fork`, and `vfork`, whose child would return into a frame that its parent has left. It gets a
-/// copy instead.
+/// Raw `fork` and `vfork`. The child of `vfork` would return from this function and overwrite the
+/// parent's frame, so it gets a copy of the memory instead.
 fn answer_fork(_arguments: Arguments) -> isize {
     answer(libc::SYS_fork, [0; 6], 0, &[])
 }
@@ -74,41 +75,42 @@ struct CloneArguments {
     cgroup: u64,
 }
 
-/// Reads `clone3`'s arguments; `None` if the kernel is to report an error.
+/// Reads `clone3`'s arguments; `None` if the kernel handles the call: it has another size, an
+/// unreadable address, or signals are not emulated.
 fn clone_arguments(at: usize, len: usize) -> Option<CloneArguments> {
     if len != size_of::<CloneArguments>() || !instance::emulates_signals() {
         return None;
     }
     let mut bytes = [0; size_of::<CloneArguments>()];
-    // SAFETY: an array of the same size; the fields are integers.
+    // SAFETY: the array has the same size, and all fields are integers.
     uaccess::copy_from_user(at, &mut bytes).then(|| unsafe { std::mem::transmute(bytes) })
 }
 
 fn answer_clone3(arguments: Arguments) -> isize {
     const NUMBER: usize = size_of::<libc::pid_t>();
-    let Some(asked) = clone_arguments(arguments[0], arguments[1]) else {
+    let Some(request) = clone_arguments(arguments[0], arguments[1]) else {
         return issue(libc::SYS_clone3, arguments);
     };
     let words = [
-        (asked.pidfd, NUMBER),
-        (asked.child_tid, NUMBER),
-        (asked.parent_tid, NUMBER),
-        (asked.set_tid, asked.set_tid_size.min(32) * NUMBER),
+        (request.pidfd, NUMBER),
+        (request.child_tid, NUMBER),
+        (request.parent_tid, NUMBER),
+        (request.set_tid, request.set_tid_size.min(32) * NUMBER),
     ];
-    let arguments = [&raw const asked as usize, arguments[1], 0, 0, 0, 0];
-    answer(libc::SYS_clone3, arguments, asked.flags as usize, &words)
+    let arguments = [&raw const request as usize, arguments[1], 0, 0, 0, 0];
+    answer(libc::SYS_clone3, arguments, request.flags as usize, &words)
 }
 
-/// Returns the handler of raw calls that fork a child which continues at the same place. A child
-/// with its own stack would return on it from the C library's `syscall`, past this code; it does
-/// not get managed memory.
+/// Returns the handler of raw calls whose child continues at the same instruction on the same
+/// stack. A child with another stack returns directly from the C library's `syscall`, without this
+/// code, so it gets no managed memory.
 pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
     match number {
         libc::SYS_fork | libc::SYS_vfork => Some(answer_fork),
         libc::SYS_clone if is_fork(a) && b == 0 => Some(answer_clone),
         libc::SYS_clone3 => {
-            let asked = clone_arguments(a, b)?;
-            (is_fork(asked.flags as usize) && asked.stack == 0).then_some(answer_clone3)
+            let request = clone_arguments(a, b)?;
+            (is_fork(request.flags as usize) && request.stack == 0).then_some(answer_clone3)
         }
         _ => None,
     }
@@ -125,7 +127,7 @@ struct Beginning {
 const CHILD_STACK_BYTES: usize = 256 << 10;
 #[repr(align(16))]
 struct ChildStack(UnsafeCell<[u8; CHILD_STACK_BYTES]>);
-// SAFETY: used by the only thread of a forked child, in its own copy.
+// SAFETY: only the one thread of a forked child uses it, in the child's own copy.
 unsafe impl Sync for ChildStack {}
 static CHILD_STACK: ChildStack = ChildStack(UnsafeCell::new([0; CHILD_STACK_BYTES]));
 
@@ -133,8 +135,8 @@ extern "C" fn child_stack_end() -> usize {
     CHILD_STACK.0.get() as usize + CHILD_STACK_BYTES
 }
 
-/// First function of a child made by `clone`: initializes the child on another stack, then calls
-/// the program's function on the child's own.
+/// First function of a child made by `clone`: initializes the child on [`CHILD_STACK`], then calls
+/// the program's function on the child's own stack.
 #[unsafe(naked)]
 unsafe extern "C" fn begin(_beginning: *mut Beginning) -> i32 {
     core::arch::naked_asm!(
@@ -208,14 +210,14 @@ pub unsafe extern "C" fn clone(
     tls: usize,
     in_child: usize,
 ) -> i32 {
-    // SAFETY: the C library's function of that name.
+    // SAFETY: the C library's `clone` has this type.
     let real = unsafe { std::mem::transmute::<*mut c_void, Clone>(CLONE.get()) };
     let (Some(body), false) = (body, stack.is_null()) else {
         return c_result(refused(libc::EINVAL)) as i32;
     };
     tree_asleep::note_child_created();
-    // A sleeping process cannot be prepared for an unknown thread, nor for a child of several
-    // threads.
+    // Wake the process: while asleep, the runtime can handle neither threads that it does not
+    // create, nor this fork in a multi-threaded process.
     if is_thread(flags as usize) || instance::emulates_signals() {
         instance::awake();
     }
@@ -247,7 +249,8 @@ pub unsafe extern "C" fn clone(
 
 static VFORK: Real = Real::new(c"vfork");
 
-/// Prepares a `vfork`. Returns the function to continue at; null if the call is made here.
+/// Prepares a `vfork`. Returns the C library's function to jump to, or null if [`vfork`] makes the
+/// call.
 extern "C" fn before_vfork() -> *const c_void {
     tree_asleep::note_child_created();
     if instance::emulates_signals() && sleep_gate::begin_vfork() {
@@ -262,9 +265,10 @@ extern "C" fn after_vfork(pid: isize) -> isize {
     c_result(pid)
 }
 
-/// `vfork(2)`. The child of a sleeping process uses its memory, and has no filter by which calls
-/// would wait, so the process does not wake meanwhile. The child returns first and may overwrite
-/// this frame. So the return address is in a register, which the kernel preserves for the parent.
+/// `vfork(2)`. The child of a sleeping process uses its parent's memory, and has no filter that
+/// would make its calls wait. So the parent does not wake until the child has exited or called
+/// exec. The child returns first and may overwrite this frame. So the return address is in a
+/// register, which the kernel preserves for the parent.
 ///
 /// # Safety
 /// As `vfork(2)`.

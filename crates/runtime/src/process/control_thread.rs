@@ -19,14 +19,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Longest wait at exit for a socket that is being created.
-const LAST_WAIT_NS: u64 = 200_000_000;
+/// Longest wait at exit for the lock of [`NAME`], in nanoseconds. Another thread may be creating
+/// the socket.
+const EXIT_WAIT_NS: u64 = 200_000_000;
 /// Pause between attempts if the kernel has no memory for another client.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// State recorded before the program can change it.
+/// State recorded at start, before the program can change it.
 struct Plan {
-    /// Environment variables that name directories, as far as they are set.
+    /// Values of those [`control_socket::DIR_VARIABLES`] that are set.
     variables: Vec<(&'static str, OsString)>,
     started: Instant,
 }
@@ -37,17 +38,18 @@ static PLAN: OnceLock<Plan> = OnceLock::new();
 struct Name {
     /// In engine memory, so that a system call can read it at exit on any stack.
     path: Option<CString>,
-    /// True if the process exits: no name may be created.
-    ending: bool,
+    /// True if the process is exiting: no socket may be created.
+    is_exiting: bool,
 }
 
-static NAME: Mutex<Name> = Mutex::new(Name { path: None, ending: false });
-/// Process that owns the name. A forked child has copies of this state, but not the socket.
+static NAME: Mutex<Name> = Mutex::new(Name { path: None, is_exiting: false });
+/// PID of the process that owns the name. A forked child has a copy of the name, but no socket.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// Locks the name, with a timeout: exit must not wait for a file system that does not answer. Uses
-/// no system call with an address: the stack may be managed, with all signals blocked.
-fn name_within(ns: u64) -> Option<MutexGuard<'static, Name>> {
+/// Locks the name, with a timeout, because exit must not wait for a file system that does not
+/// respond. Makes no system call with a pointer: the stack may be managed, and all signals are
+/// blocked.
+fn lock_name_within(ns: u64) -> Option<MutexGuard<'static, Name>> {
     let (until, mut turns) = (raw::now_ns() + ns, 0);
     loop {
         match NAME.try_lock() {
@@ -71,8 +73,8 @@ pub(crate) fn prepare() {
     OWNER.store(raw::current_process(), Ordering::Relaxed);
 }
 
-/// Runs the thread while `note_fault_end` returns true.
-pub(crate) fn serve(note_fault_end: fn() -> bool) {
+/// Runs the thread while `keep_running` returns true.
+pub(crate) fn serve(keep_running: fn() -> bool) {
     let (Some(engine), Some(plan)) = (instance::engine(), PLAN.get()) else { return };
     if !descriptors::unshare_descriptors() {
         return;
@@ -81,9 +83,9 @@ pub(crate) fn serve(note_fault_end: fn() -> bool) {
         |wanted: &str| Some(plan.variables.iter().find(|(name, _)| *name == wanted)?.1.clone());
     // The process's current user may differ from the one at start.
     let Some(listener) = open(&control_socket::directories(lookup, own_uid())) else { return };
-    while note_fault_end() {
+    while keep_running() {
         match listener.accept() {
-            // Continue after an error of one client.
+            // An error of one client does not end the thread.
             Ok(client) => {
                 let answer = |request: Request<'_>| carry_out(engine, plan.started, request);
                 drop(protocol::converse(&client, own_uid(), answer));
@@ -93,11 +95,11 @@ pub(crate) fn serve(note_fault_end: fn() -> bool) {
         }
     }
     drop(listener);
-    take_name();
+    remove_socket_name();
 }
 
 /// Removes the socket's name.
-fn take_name() {
+fn remove_socket_name() {
     let mut name = NAME.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(path) = name.path.take() {
         let _ = rustix::fs::unlink(path.as_c_str());
@@ -107,7 +109,7 @@ fn take_name() {
 /// Opens the socket in the first directory where that succeeds.
 fn open(dirs: &[PathBuf]) -> Option<Listener> {
     let mut name = NAME.lock().unwrap_or_else(PoisonError::into_inner);
-    if name.ending {
+    if name.is_exiting {
         return None;
     }
     let (uid, pid) = (own_uid(), raw::current_process());
@@ -128,16 +130,16 @@ fn carry_out(engine: &Engine, started: Instant, request: Request<'_>) -> Result<
         );
     }
     if let Request::Sample(every, python) = request {
-        let mut told = fault_samples::take(every, python);
-        told.codes = python_frames::codes(engine, &told.samples);
-        told.blocks = large_blocks::around(told.samples.iter().map(|sample| sample.address));
-        return Ok(told.text());
+        let mut samples = fault_samples::take(every, python);
+        samples.codes = python_frames::codes(engine, &samples.samples);
+        samples.blocks = large_blocks::around(samples.samples.iter().map(|sample| sample.address));
+        return Ok(samples.text());
     }
     protocol::carry_out(engine, started.elapsed(), request)
 }
 
-/// Faults in memory for a debugger, which calls this in a thread of a stopped program, whose
-/// control thread is stopped, too. Faults in at most a quarter of the budget. Returns the number of
+/// Faults in memory for a debugger, at most a quarter of the budget. The debugger calls this in a
+/// thread of the stopped program, because the control thread is stopped, too. Returns the number of
 /// readable bytes from `address`.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_bring_in(address: usize, len: usize) -> usize {
@@ -156,8 +158,8 @@ pub extern "C" fn softswap_bring_in(address: usize, len: usize) -> usize {
 #[unsafe(link_section = ".fini_array")]
 static ON_EXIT: extern "C" fn() = remove_name;
 
-/// Removes the socket's name and the ledger membership when the process exits by itself. A name
-/// left by a killed process is removed by the next process that finds it.
+/// Removes the socket's name and the ledger membership when the process exits. If the process is
+/// killed instead, the next process that finds the name removes it.
 extern "C" fn remove_name() {
     tree::release_at_exit();
     if OWNER.load(Ordering::Relaxed) != raw::current_process() {
@@ -165,15 +167,16 @@ extern "C" fn remove_name() {
     }
     // Signals are blocked, because a handler may call `_exit`, too.
     signals::with_all_blocked(|| {
-        let Some(mut name) = name_within(LAST_WAIT_NS) else { return };
-        name.ending = true;
+        let Some(mut name) = lock_name_within(EXIT_WAIT_NS) else { return };
+        name.is_exiting = true;
         if let Some(path) = name.path.take() {
             let _ = rustix::fs::unlink(path.as_c_str());
         }
     });
 }
 
-/// Exits without destructors, as shells do.
+/// `_exit(2)`. Removes the socket's name first: programs such as shells exit by this call, without
+/// destructors.
 #[unsafe(no_mangle)]
 pub extern "C" fn _exit(status: i32) -> ! {
     remove_name();
@@ -183,7 +186,7 @@ pub extern "C" fn _exit(status: i32) -> ! {
     }
 }
 
-/// Does the same as [`_exit`].
+/// Alias of [`_exit`].
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the C library's name")]
 pub extern "C" fn _Exit(status: i32) -> ! {

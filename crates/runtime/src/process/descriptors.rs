@@ -1,10 +1,10 @@
 //! Hides the engine's descriptors from the program.
 //!
-//! Calls on their numbers fail with EBADF, and calls that close or copy a range skip them. That
-//! applies to the C library's functions and to raw calls through it, but not to the program's own
-//! system-call instructions. If such an instruction closes them, memory stays registered and each
-//! write verifies its file, but evicted pages cannot be read any more, and the program is stopped
-//! when it touches one.
+//! Calls on their numbers fail with EBADF, and calls that close a range skip them. That applies to
+//! the C library's functions and to raw calls through it, but not to the program's own system-call
+//! instructions. If such an instruction closes them, memory stays registered, and each write checks
+//! that the descriptor still refers to its file. But evicted pages cannot be read any more, and the
+//! program is stopped when it touches one.
 
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
@@ -19,7 +19,7 @@ fn is_engine_descriptor(fd: i32) -> bool {
     own_descriptors::is_kept(fd) && !instance::is_plain()
 }
 
-/// Closes the descriptors between the engine's.
+/// Calls `close_range` for `first..=last` except the engine's descriptors.
 fn close_around(first: u32, last: u32, flags: u32) -> isize {
     let mut from = first;
     while from <= last {
@@ -38,9 +38,9 @@ fn close_around(first: u32, last: u32, flags: u32) -> isize {
     0
 }
 
-/// Gives the calling thread its own table of descriptors, with only the engine's open. The
-/// program's files then close when the program closes them, and the engine can still fault in pages
-/// in this thread. Returns false if the kernel refuses.
+/// Gives the calling thread its own table of descriptors, with only the engine's open. So the
+/// thread keeps no file of the program open, and can still fault in pages. Returns false if the
+/// kernel refuses.
 pub(crate) fn unshare_descriptors() -> bool {
     close_around(0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) >= 0
 }
@@ -62,7 +62,7 @@ fn not_open(_arguments: Arguments) -> isize {
 
 /// Returns the handler of a raw call that closes, copies or queries the engine's descriptors.
 pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<fn(Arguments) -> isize> {
-    let names_ours = match number {
+    let is_hidden = match number {
         libc::SYS_close_range => return Some(answer_close_range),
         libc::SYS_close | libc::SYS_dup | libc::SYS_fcntl | libc::SYS_fstat => {
             is_engine_descriptor(a as i32)
@@ -72,7 +72,7 @@ pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<fn(Arguments
         }
         _ => false,
     };
-    names_ours.then_some(not_open)
+    is_hidden.then_some(not_open)
 }
 
 /// # Safety
@@ -138,8 +138,8 @@ pub unsafe extern "C" fn dup3(old: i32, new: i32, flags: i32) -> i32 {
 macro_rules! query {
     ($name:ident($($argument:ident),*)) => {
         /// # Safety
-        /// As the C library's function of the same name. The third argument of
-        /// `fcntl`, where a command has one, is a word in a register.
+        /// As the C library's function of the same name. If a command of `fcntl` has no third
+        /// argument, its register has an arbitrary value.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(fd: i32, $($argument: usize),*) -> i32 {
             real!($name: fn(i32, $(query!(@word $argument)),*) -> i32);

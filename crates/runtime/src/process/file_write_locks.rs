@@ -1,10 +1,10 @@
 //! Locks for long writes to one file.
 //!
 //! Linux writes to a regular file under a lock of the file, so concurrent writes are not mixed. A
-//! write that is cut into pieces holds a lock here for all of its pieces. So do long writes that
-//! are not cut, and, in this process, short ones to a file while any lock is held. Processes of one
-//! tree exclude each other by a record lock on the tree's ledger, which the kernel releases when a
-//! process exits.
+//! write that is split into pieces holds one of these locks for all of its pieces. So do long
+//! writes that are not split, and short writes to a file while this process uses any lock.
+//! Processes of one tree exclude each other by a record lock on the tree's ledger, which the kernel
+//! releases when a process exits.
 //!
 //! No handler of the program runs while a lock is held, as none runs during Linux's write.
 
@@ -18,31 +18,32 @@ use softswap_sys::{exemption, futex};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Number of locks. Files with the same number modulo this share a lock.
-const TURNS: usize = 16;
-/// Longest wait for another process, in nanoseconds. A stopped process keeps its lock.
+/// Number of locks. Files whose inode numbers are equal modulo this share a lock.
+const LOCK_COUNT: usize = 16;
+/// Longest wait for a lock of another process, in nanoseconds: a stopped process keeps its lock.
 const MAX_WAIT_NS: u64 = 10_000_000_000;
 /// Offset of the record locks in the ledger's file, beyond its end.
 const FIRST_BYTE: i64 = 1 << 40;
 
-static LOCKS: [Lock; TURNS] = [const { Lock::new() }; TURNS];
-/// Locks held or waited for in this process.
-static TAKEN: AtomicU32 = AtomicU32::new(0);
+static LOCKS: [Lock; LOCK_COUNT] = [const { Lock::new() }; LOCK_COUNT];
+/// Number of threads in this process that hold a lock or wait for one.
+static IN_USE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     /// Lock held by this thread.
-    static OWN: Cell<Option<Taken>> = const { Cell::new(None) };
+    static OWN: Cell<Option<Held>> = const { Cell::new(None) };
 }
 
 #[derive(Clone, Copy)]
-struct Taken {
+struct Held {
     index: usize,
     /// Descriptor of the ledger, if its record lock is held, too.
     ledger: Option<i32>,
 }
 
-/// Signals that a fault or a filter raises: they kill if they are blocked.
-const OPEN: Mask = bit(libc::SIGBUS)
+/// Signals that remain unblocked while a lock is held. A fault or a filter raises them, and kills
+/// the process if they are blocked.
+const UNBLOCKED: Mask = bit(libc::SIGBUS)
     | bit(libc::SIGSYS)
     | bit(libc::SIGSEGV)
     | bit(libc::SIGILL)
@@ -50,42 +51,42 @@ const OPEN: Mask = bit(libc::SIGBUS)
     | bit(libc::SIGTRAP);
 
 /// A held lock, released on drop.
-pub(crate) struct Turn {
+pub(crate) struct FileWriteLock {
     mask: Mask,
 }
 
-/// Returns true if a write in progress in this process holds a lock.
-pub(crate) fn are_taken() -> bool {
-    TAKEN.load(Ordering::Relaxed) > 0
+/// Returns true if a thread in this process holds a lock or waits for one.
+pub(crate) fn are_in_use() -> bool {
+    IN_USE.load(Ordering::Relaxed) > 0
 }
 
-impl Turn {
-    pub(crate) fn take(file: u64) -> Turn {
+impl FileWriteLock {
+    pub(crate) fn take(file: u64) -> FileWriteLock {
         let mask = signals::current_mask();
-        signals::set_mask(!OPEN | mask);
-        TAKEN.fetch_add(1, Ordering::SeqCst);
-        let index = (file % TURNS as u64) as usize;
+        signals::set_mask(!UNBLOCKED | mask);
+        IN_USE.fetch_add(1, Ordering::SeqCst);
+        let index = (file % LOCK_COUNT as u64) as usize;
         LOCKS[index].lock();
         // The program's filter may forbid this call.
         let ledger = if exemption::is_in_force() { None } else { tree::ledger_descriptor() };
         let ledger = ledger.filter(|ledger| lock_in_tree(*ledger, index));
-        OWN.set(Some(Taken { index, ledger }));
+        OWN.set(Some(Held { index, ledger }));
         guarded_call::note_effect();
         guarded_call::release_by(Some(release));
-        Turn { mask }
+        FileWriteLock { mask }
     }
 }
 
 fn release() {
-    let Some(Taken { index, ledger }) = OWN.take() else { return };
+    let Some(Held { index, ledger }) = OWN.take() else { return };
     if let Some(ledger) = ledger {
         record_lock(ledger, index, libc::F_UNLCK);
     }
     LOCKS[index].unlock();
-    TAKEN.fetch_sub(1, Ordering::SeqCst);
+    IN_USE.fetch_sub(1, Ordering::SeqCst);
 }
 
-impl Drop for Turn {
+impl Drop for FileWriteLock {
     fn drop(&mut self) {
         guarded_call::release_by(None);
         release();
@@ -105,7 +106,7 @@ fn record_lock(ledger: i32, index: usize, kind: i32) -> isize {
     engine_syscall(libc::SYS_fcntl, [ledger as usize, libc::F_SETLK as usize, at, 0, 0, 0])
 }
 
-/// Locks a byte of the ledger's file. Returns false on failure or timeout.
+/// Locks the byte of the ledger's file that stands for a lock. Returns false on failure or timeout.
 fn lock_in_tree(ledger: i32, index: usize) -> bool {
     const TAKEN_BY_ANOTHER: [isize; 2] = [-(libc::EAGAIN as isize), -(libc::EACCES as isize)];
     let since = now_ns();
@@ -125,5 +126,5 @@ fn lock_in_tree(ledger: i32, index: usize) -> bool {
 /// Releases, in a forked child, the locks of its parent's threads.
 pub(crate) fn become_child() {
     LOCKS.iter().for_each(Lock::unlock);
-    TAKEN.store(0, Ordering::SeqCst);
+    IN_USE.store(0, Ordering::SeqCst);
 }

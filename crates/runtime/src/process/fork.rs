@@ -4,11 +4,11 @@
 //! would silently read as zeroes. Therefore the engine is quiesced before the fork, and the child
 //! registers its memory again before any of the program's code runs. The child reads its parent's
 //! swap area. The parent keeps those slots until the child has exited or called exec
-//! ([`forked_children`]). The child writes changed pages to areas that it opens itself when needed;
-//! so do its own children.
+//! ([`forked_children`]). The child writes changed pages to areas that it opens itself when needed.
+//! Its own children do the same.
 //!
-//! Fork opens no descriptor in the parent and changes no limit: other threads of the program
-//! continue to run and may start programs meanwhile.
+//! The runtime opens no descriptor in the parent for a fork, and changes no limit, because other
+//! threads of the program continue to run and may start programs meanwhile.
 //!
 //! Children are forked by `fork`, by `_Fork`, or by the calls in [`super::clone`].
 
@@ -45,7 +45,7 @@ struct Forking {
     mark: Option<ChildMark>,
     heap_break: MutexGuard<'static, Break>,
     mask: Mask,
-    /// Pages that the C library touches between fork and the handler.
+    /// Pages that the C library touches in the child before the runtime's handler runs.
     pinned: ResidentRanges<'static>,
 }
 
@@ -74,8 +74,7 @@ static FORKING: Slot = Slot(UnsafeCell::new(None));
 type Handler = Option<extern "C" fn()>;
 
 unsafe extern "C" {
-    // The C library's list of open streams and its lock, exported for its own tools. The lock is
-    // recursive.
+    // The C library's list of open streams, and the list's recursive lock.
     fn _IO_iter_begin() -> *mut c_void;
     fn _IO_iter_end() -> *mut c_void;
     fn _IO_iter_next(at: *mut c_void) -> *mut c_void;
@@ -89,7 +88,8 @@ unsafe extern "C" {
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 /// Called by `pthread_atfork`. The runtime registers its handlers first, so that its `prepare` runs
-/// last and its `child` and `parent` run first: other handlers always see their memory.
+/// last and its `child` and `parent` run first. So the program's handlers run only while pages can
+/// be faulted in.
 ///
 /// # Safety
 /// As `pthread_atfork(3)`.
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn __register_atfork(
 ) -> i32 {
     real!(__register_atfork: fn(Handler, Handler, Handler, *mut c_void) -> i32);
     if !REGISTERED.swap(true, Ordering::AcqRel) {
-        // SAFETY: the handlers have the right signatures; null: never unloaded.
+        // SAFETY: the handlers have the right signatures. A null library is never unloaded.
         let result = outside_the_window(|| unsafe {
             __register_atfork()(Some(prepare), Some(parent), Some(child), std::ptr::null_mut())
         });
@@ -125,7 +125,7 @@ pub(crate) fn install() -> Result<(), String> {
     if result == 0 { Ok(()) } else { Err("no memory for the fork handlers".into()) }
 }
 
-/// Takes these locks, so that no other thread holds them during a fork.
+/// Takes the runtime's locks, so that no other thread holds them during a fork.
 fn lock_for_fork() {
     program_actions::lock_for_fork();
     thread_exit::lock_for_fork();
@@ -142,8 +142,8 @@ fn prepare_asleep(inside: Option<Inside>) {
     hold(Held::Asleep(ForkingAsleep { heap_break, mask, inside }));
 }
 
-/// Stores the held resources. The last step: from here nothing is allocated or freed until after
-/// the fork.
+/// Stores the held resources and locks the engine's heap. This is the last step before the fork,
+/// because nothing can be allocated or freed after it.
 fn hold(held: Held) {
     // SAFETY: accessed only by the forking thread, between `prepare` and `parent` or `child`.
     unsafe { *FORKING.0.get() = Some(held) };
@@ -173,7 +173,7 @@ pub(super) extern "C" fn prepare() {
     let heap_break = program_break::lock_break();
     lock_for_fork();
     let quiesced = engine.quiesce();
-    // On failure the child has no window: it faults instead of reading zeroes.
+    // On failure the window is not mapped in the child: it faults instead of reading zeroes.
     let _ = engine.before_fork(&quiesced);
     let mark = engine.child_reads_slots(&quiesced).then(|| children.make());
     hold(Held::Awake(Forking { quiesced, children, mark, heap_break, mask, pinned }));
@@ -210,7 +210,7 @@ fn parent_awake(mut forking: Forking) {
     engine.child_made(&forking.quiesced, forking.mark.is_some());
     // Also runs after a failed fork, when no process is attached.
     if let Some(mark) = forking.mark {
-        forking.children.made(mark);
+        forking.children.record(mark);
     }
     drop(forking.heap_break);
     drop(forking.children);
@@ -234,8 +234,8 @@ pub(super) extern "C" fn child() {
     }
 }
 
-/// Puts the child of a sleeping process to sleep, with its own memory. Returns false if it must
-/// wake.
+/// Makes the child of a sleeping process sleep, too, with its own share of the budget. Returns
+/// false if the child must wake.
 fn sleep_on() -> bool {
     statistics::detach();
     asleep::become_child();
@@ -245,8 +245,8 @@ fn sleep_on() -> bool {
 fn child_asleep(forking: ForkingAsleep) {
     let may_sleep = match forking.inside {
         Some(_) => {
-            // Another thread may have started to wake the parent. It waits for this thread, and
-            // does not exist in the child.
+            // Another thread of the parent may have started to wake it, and waits for this thread.
+            // It does not exist in the child.
             instance::sleep_on();
             sleep_gate::become_child();
             sleep_on()
@@ -256,7 +256,7 @@ fn child_asleep(forking: ForkingAsleep) {
             true
         }
     };
-    virtual_mask::become_child();
+    virtual_mask::become_owner();
     aio::queue::become_child();
     pins::forget_other_threads();
     drop((forking.heap_break, forking.inside));
@@ -273,7 +273,7 @@ fn child_awake(mut forking: Forking) {
     }
     statistics::detach();
     tree::become_child(engine);
-    virtual_mask::become_child();
+    virtual_mask::become_owner();
     aio::queue::become_child();
     pins::become_child(engine);
     file_write_locks::become_child();
@@ -294,14 +294,14 @@ fn child_awake(mut forking: Forking) {
     end(forking.mask);
 }
 
-/// Restores the state before the fork, and takes signals that have arrived meanwhile.
+/// Restores the signal mask from before the fork, and delivers the signals held meanwhile.
 fn end(mask: Mask) {
     lifecycle::end_fork();
     signals::set_mask(mask);
-    lifecycle::look();
+    lifecycle::deliver_held();
 }
 
-/// Forks by `make`, a call that runs none of the C library's handlers.
+/// Forks by `make`, a call that does not run the registered fork handlers.
 pub(super) fn forked(make: impl FnOnce() -> isize) -> isize {
     with_engine_stack(|| {
         prepare();
@@ -320,7 +320,7 @@ pub extern "C" fn fork() -> libc::pid_t {
     with_engine_stack(|| unsafe { fork()() })
 }
 
-/// glibc's `_Fork` runs no handlers, so its child would lack managed memory.
+/// `_Fork(3)`. glibc's function runs no fork handlers, so the runtime's are called here.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "glibc's name")]
 pub extern "C" fn _Fork() -> libc::pid_t {
@@ -333,25 +333,24 @@ fn stop_child(error: &std::io::Error) -> ! {
     use softswap_sys::raw::write_stderr;
     write_stderr(
         format!(
-            "softswap: stopping a forked child: its swapped-out memory cannot be reached \
-             ({error}); raise the limit on open files, or start the child with exec\n"
+            "softswap: stopping a forked child: it cannot access its swapped-out memory ({error}); \
+             raise the limit of open files (`ulimit -n`), or start the child by exec\n"
         )
         .as_bytes(),
     );
-    // SAFETY: exits the child before any of its code sees a page of zeroes.
+    // SAFETY: no preconditions. The child exits before it reads zeroes instead of its data.
     unsafe { libc::_exit(125) }
 }
 
-/// Pins the locks of all open streams: after a fork of several threads the C library resets them in
-/// the child before the runtime's handler runs.
+/// Pins the locks of all open streams. In the child of a multi-threaded process the C library
+/// resets them before the runtime's handler runs.
 fn pin_streams(engine: &'static Engine) -> ResidentRanges<'static> {
     // Size of a stream, and offset of the pointer to its lock: <bits/types/struct_FILE.h>.
     const STREAM_BYTES: usize = 216;
     const LOCK_AT: usize = 136;
     const LOCK_BYTES: usize = 16;
     let mut pinned = ResidentRanges::new(engine);
-    // SAFETY: the iteration follows the C library's own protocol; each stream is pinned before it
-    // is read.
+    // SAFETY: this thread holds the lock of the list; each stream is pinned before it is read.
     unsafe {
         let mut at = _IO_iter_begin();
         while at != _IO_iter_end() {

@@ -1,18 +1,19 @@
 //! Forked children that read this process's slots, until they exit or call exec.
 //!
 //! Each inherits an [`AttachCount`]. If none can be created (under the program's own filter, or
-//! beyond the system's limits), a child inherits the last one, and both children count as alive
-//! until the last of them has exited. Without any, slots are never freed.
+//! beyond the system's limits), a child inherits the last one, and all children with that count are
+//! considered alive until the last of them has exited. If there is none at all, the slots are never
+//! freed.
 //!
-//! A child counts those of its children that read its own slots. Children that read its parent's
-//! slots have inherited the parent's attach count, too.
+//! A child in turn counts its own children that read its slots. Grandchildren that read this
+//! process's slots have inherited its attach count, too.
 
 use softswap_engine::api::engine::Engine;
 use softswap_sys::attach_count::AttachCount;
 use softswap_sys::exemption;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Children with one attach count.
+/// Children that share one attach count.
 struct Group {
     attached: AttachCount,
     children: usize,
@@ -27,12 +28,12 @@ pub(crate) enum ChildMark {
     Own(AttachCount),
     /// The child shares the attach count of earlier children.
     Shared,
-    /// None: the child counts as alive permanently.
+    /// The child has no attach count and is considered alive permanently.
     Unseen,
 }
 
 impl ChildMark {
-    /// Keeps the attach count in the child.
+    /// Keeps the attach count attached in the child.
     pub(crate) fn keep(self) {
         if let ChildMark::Own(attached) = self {
             attached.keep();
@@ -60,14 +61,14 @@ impl ForkedChildren {
         ChildMark::Shared
     }
 
-    /// Called in the parent after a successful fork.
-    pub(crate) fn made(&mut self, mark: ChildMark) {
+    /// Records a child in the parent. Called after a failed fork, too: then no process is attached.
+    pub(crate) fn record(&mut self, mark: ChildMark) {
         match mark {
             ChildMark::Own(attached) => self.0.push(Group { attached, children: 1 }),
             ChildMark::Shared => self.0.last_mut().into_iter().for_each(|last| last.children += 1),
             ChildMark::Unseen => return,
         }
-        // The next child inherits a different one.
+        // The next child must not inherit the same count.
         self.0.last().into_iter().for_each(|last| last.attached.hand_on(false));
     }
 
@@ -83,24 +84,25 @@ impl ForkedChildren {
 
     /// Frees the slots that were kept for children that have exited.
     pub(crate) fn reap(&mut self, engine: &Engine) {
-        let stays = exemption::is_in_force();
+        let must_keep = exemption::is_in_force();
         self.0.retain_mut(|group| {
-            let are_there = !group.attached.has_single_process();
-            if !are_there {
+            let have_children = !group.attached.has_single_process();
+            if !have_children {
                 (0..group.children).for_each(|_| engine.child_exited());
                 group.children = 0;
             }
-            are_there || stays
+            have_children || must_keep
         });
     }
 
-    /// Called in a child: keeps the inherited mapping, and forgets the parent's children.
+    /// Forgets the parent's children in a forked child. The child stays attached to their counts.
     pub(crate) fn forget(&mut self) {
         self.0.drain(..).for_each(|group| group.attached.keep());
     }
 }
 
-/// Does the same as [`ForkedChildren::reap`]. Called regularly.
+/// Frees the slots kept for children that have exited, unless another thread holds the lock. Called
+/// periodically.
 pub(crate) fn reap(engine: &Engine) {
     if let Ok(mut children) = CHILDREN.try_lock() {
         children.reap(engine);

@@ -1,8 +1,8 @@
-//! Memory registered by an `ioctl`, which the kernel uses later without a call.
+//! Memory that an `ioctl` registers, and that the kernel accesses later without a call.
 //!
 //! | request | handling |
 //! |---|---|
-//! | memory of a virtual machine (KVM) | pinned until the slot has other memory |
+//! | memory of a virtual machine (KVM) | pinned until the slot gets other memory |
 //! | a USB transfer in progress | pinned until it is reaped |
 //! | vhost, userptr of GPUs and V4L2 | fails as in a kernel without it; programs have a fallback |
 //!
@@ -30,7 +30,7 @@ const I915_GEM_USERPTR: u32 = 0xc018_6473;
 const AMDGPU_GEM_USERPTR: u32 = 0xc020_6451;
 const VIDIOC_REQBUFS: u32 = 0xc014_5608;
 
-/// Pinned memory, and its key in the kernel.
+/// Pinned memory of one registration.
 struct Named {
     /// Descriptor and slot of a virtual machine, or 0 and the address of a USB request.
     key: (usize, usize),
@@ -61,7 +61,7 @@ pub(super) fn become_child(engine: &Engine) {
 
 /// Wakes a sleeping process before its memory is registered.
 pub(crate) fn prepare(request: usize) {
-    let names = matches!(
+    let registers_memory = matches!(
         request as u32,
         KVM_SET_USER_MEMORY_REGION
             | KVM_SET_USER_MEMORY_REGION2
@@ -71,7 +71,7 @@ pub(crate) fn prepare(request: usize) {
             | AMDGPU_GEM_USERPTR
             | VIDIOC_REQBUFS
     );
-    if names {
+    if registers_memory {
         instance::awake();
     }
 }
@@ -89,7 +89,7 @@ pub(crate) fn answer(
             // struct kvm_userspace_memory_region: slot and flags, guest address, size, address.
             let [slot, _, len, address] = uaccess::words(argument)?;
             let key = (fd, slot & 0xffff_ffff);
-            Some(name(engine, key, [(address, len), (0, 0)], true, call))
+            Some(pin_and_register(engine, key, [(address, len), (0, 0)], true, call))
         }
         USBDEVFS_SUBMITURB => {
             // struct usbdevfs_urb: the buffer is at 16, its length at 24, packets at 36.
@@ -99,14 +99,14 @@ pub(crate) fn answer(
             let packets = (frames >> 32).min(128);
             let urb = (argument, URB_BYTES + packets * PACKET_BYTES);
             let ranges = [(buffer, lengths & 0x7fff_ffff), urb];
-            Some(name(engine, (0, argument), ranges, false, call))
+            Some(pin_and_register(engine, (0, argument), ranges, false, call))
         }
         USBDEVFS_REAPURB | USBDEVFS_REAPURBNDELAY => {
             let result = call();
             if result == 0
                 && let Some([urb]) = uaccess::words(argument)
             {
-                forget(engine, (0, urb));
+                unpin_key(engine, (0, urb));
             }
             Some(result)
         }
@@ -121,7 +121,7 @@ pub(crate) fn answer(
     }
 }
 
-/// Returns the name prefix of the device that has a request.
+/// Returns the name prefix of the device that has this request.
 fn device_of(request: u32) -> Option<&'static [u8]> {
     Some(match request {
         KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2 => b"anon_inode:kvm-vm",
@@ -133,13 +133,14 @@ fn device_of(request: u32) -> Option<&'static [u8]> {
     })
 }
 
-/// Returns true if a descriptor's device has this name prefix, or /proc is missing.
-fn is_of_device(fd: usize, name: &[u8]) -> bool {
+/// Returns true if a descriptor's device has this name prefix, or if /proc is missing and the
+/// descriptor is open.
+fn is_of_device(fd: usize, prefix: &[u8]) -> bool {
     let link = format!("/proc/self/fd/{}\0", fd as i32);
     let mut target = [0_u8; 64];
     let places = [link.as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0, 0];
     match engine_syscall(libc::SYS_readlink, places) {
-        len if len >= 0 => target.starts_with(name),
+        len if len >= 0 => target.starts_with(prefix),
         error => {
             error != refused(libc::ENOENT)
                 || engine_syscall(libc::SYS_fcntl, [fd, 1, 0, 0, 0, 0]) >= 0
@@ -149,7 +150,7 @@ fn is_of_device(fd: usize, name: &[u8]) -> bool {
 
 /// Pins ranges and issues the call that registers them. With `replaces`, unpins the previous ranges
 /// of the key afterwards.
-fn name(
+fn pin_and_register(
     engine: &Engine,
     key: (usize, usize),
     ranges: [(usize, usize); 2],
@@ -161,7 +162,10 @@ fn name(
     let named = Named { key, ranges: managed };
     let others: usize = NAMED.with(|all| all.iter().map(Named::bytes).sum());
     if others.saturating_add(named.bytes()) > engine.lock_limit_bytes() {
-        return refuse("memory of a device or virtual machine", libc::ENOMEM);
+        return refuse(
+            "memory of a device or virtual machine above a quarter of the budget",
+            libc::ENOMEM,
+        );
     }
     for (at, (address, len)) in managed.into_iter().enumerate() {
         let pinned = signals::with_all_blocked(|| engine.pin(address, len, len));
@@ -176,7 +180,7 @@ fn name(
         return result;
     }
     if replaces {
-        forget(engine, key);
+        unpin_key(engine, key);
     }
     if named.bytes() > 0 {
         NAMED.with(|all| all.push(named));
@@ -188,7 +192,7 @@ fn unpin(engine: &Engine, ranges: &[(usize, usize)]) {
     ranges.iter().for_each(|(address, len)| engine.unpin(*address, *len));
 }
 
-fn forget(engine: &Engine, key: (usize, usize)) {
+fn unpin_key(engine: &Engine, key: (usize, usize)) {
     NAMED.with(|all| {
         if let Some(at) = all.iter().position(|named| named.key == key) {
             unpin(engine, &all.swap_remove(at).ranges);
@@ -200,8 +204,8 @@ fn refuse(what: &str, error: i32) -> isize {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if !IS_REPORTED.swap(true, Ordering::Relaxed) {
         let line = format!(
-            "softswap: {what} is refused: the kernel would access that memory at any time, also \
-             while softswap has swapped it out (docs/limits.md)\n"
+            "softswap: {what} is refused: the kernel accesses such memory at any time, so softswap \
+             could not swap it out (docs/limits.md)\n"
         );
         raw::write_stderr(line.as_bytes());
     }

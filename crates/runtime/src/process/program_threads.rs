@@ -24,7 +24,7 @@ pub(crate) type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 struct Job {
     start: Start,
     argument: *mut c_void,
-    /// Engine signals that it blocks, as the program knows it.
+    /// Engine signals that the program blocks in the new thread.
     blocked: signals::Mask,
     /// True for an engine thread.
     is_own: bool,
@@ -34,16 +34,16 @@ struct Job {
 static KEY: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// Number of calls of [`take_stack`].
+    /// Number of calls of [`remove_signal_stack`].
     static ROUND: Cell<u8> = const { Cell::new(0) };
 }
 
-/// Creates the key while loading, so that it is one of the first, whose values glibc stores in the
-/// thread itself.
+/// Creates the key while the library loads: glibc stores the values of the first keys in the thread
+/// itself.
 pub(crate) fn set_up() {
     let mut key = 0;
-    // SAFETY: valid out-pointer; the destructor has the right signature.
-    if unsafe { libc::pthread_key_create(&raw mut key, Some(take_stack)) } == 0 {
+    // SAFETY: `key` is valid to write to; the destructor has the right signature.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(remove_signal_stack)) } == 0 {
         KEY.store(key + 1, Ordering::Relaxed);
     }
 }
@@ -51,8 +51,8 @@ pub(crate) fn set_up() {
 /// Gives the only existing thread its signal stack.
 pub(crate) fn adopt_main() -> io::Result<()> {
     let base = signals::install_stack()?;
-    pins::keep_pins(base);
-    if keep_stack(base) {
+    pins::register_table(base);
+    if arrange_removal(base) {
         lifecycle::enter(base);
     }
     Ok(())
@@ -62,12 +62,12 @@ pub(crate) fn adopt_main() -> io::Result<()> {
 /// <limits.h>.
 const ROUNDS: u8 = 4;
 
-/// Destructor of [`KEY`]. Waits for the last round, because until then destructors of the program
-/// touch managed memory.
-extern "C" fn take_stack(base: *mut c_void) {
+/// Destructor of [`KEY`]. Removes the stack in the last round, because destructors of the program
+/// touch managed memory until then.
+extern "C" fn remove_signal_stack(base: *mut c_void) {
     let round = ROUND.get() + 1;
     ROUND.set(round);
-    if round < ROUNDS && keep_stack(base as usize) {
+    if round < ROUNDS && arrange_removal(base as usize) {
         return;
     }
     lifecycle::unregister_thread();
@@ -80,12 +80,11 @@ extern "C" fn take_stack(base: *mut c_void) {
     unsafe { signals::remove_stack(base as usize) };
 }
 
-/// Gives this thread its signal stack. Returns its base, or `None` if it could not be removed at
-/// exit.
+/// Gives this thread a signal stack. Returns its base, or `None` on failure.
 fn install_signal_stack() -> Option<usize> {
     let base = signals::install_stack().ok()?;
-    pins::keep_pins(base);
-    if keep_stack(base) {
+    pins::register_table(base);
+    if arrange_removal(base) {
         return Some(base);
     }
     pins::forget_pins();
@@ -95,36 +94,36 @@ fn install_signal_stack() -> Option<usize> {
     None
 }
 
-/// Arranges the removal of this thread's signal stack at exit.
-fn keep_stack(base: usize) -> bool {
+/// Arranges the removal of this thread's signal stack at its exit. Returns false on failure.
+fn arrange_removal(base: usize) -> bool {
     KEY.load(Ordering::Relaxed).checked_sub(1).is_some_and(|key| {
-        // SAFETY: a valid key of this library.
+        // SAFETY: `key` is a valid key of this library.
         unsafe { libc::pthread_setspecific(key, base as *const c_void) == 0 }
     })
 }
 
 extern "C" fn begin(job: *mut c_void) -> *mut c_void {
-    // By the C library's signals a `setuid` reaches all threads, and waits for them.
+    // The C library's signals stay unblocked: `setuid` sends one to each thread and waits for it.
     let unblocked = signals::never_blocked() | INTERNAL;
-    // First: otherwise a handler of the program could run. No managed memory is touched while
-    // signals are blocked: neither this stack (`without_managed_stack`), nor by the C library,
-    // which stores values of the first keys in the thread itself.
-    let given = signals::block_all();
+    // Block signals first, because a handler of the program could run otherwise. Until they are
+    // unblocked, no managed memory is touched: this stack is unmanaged (`without_managed_stack`),
+    // and the C library stores the values of the first keys in the thread itself.
+    let initial_mask = signals::block_all();
     // SAFETY: `pthread_create` below wrote a Job there for this thread alone.
     let Job { start, argument, blocked, is_own } = unsafe { job.cast::<Job>().read() };
-    // Before unblocking signals: a process-directed signal is delivered to any thread that does not
-    // block it, and an engine thread must not run the program's handler. The blocked signals are
-    // those of the creator, or of the attributes.
-    virtual_mask::inherit(blocked | given);
+    // Set the emulated mask before unblocking signals: a signal sent to the process is delivered to
+    // any thread that does not block it, and an engine thread must not run the program's handler.
+    // The mask is that of the creator, or of the attributes.
+    virtual_mask::inherit(blocked | initial_mask);
     if is_own {
         lifecycle::mark_engine_thread();
     }
     let stack = install_signal_stack();
-    signals::set_mask(given & !unblocked);
+    signals::set_mask(initial_mask & !unblocked);
     if let Some(stack) = stack.filter(|_| !is_own) {
         lifecycle::enter(stack);
     }
-    // SAFETY: it came from the engine's heap and is not used again.
+    // SAFETY: `job` came from the engine's heap and is not used again.
     unsafe { HEAP.release(job.cast()) };
     let result = start(argument);
     if is_own && let Some(count) = count() {
@@ -133,13 +132,14 @@ extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     result
 }
 
-/// The C library's count of threads; the last thread to exit ends the process.
+/// Address of the C library's count of threads, or null. The process exits with the last of them.
 static COUNT: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Returns that count, if known. If unknown (before glibc 2.34), a program whose main thread exits
-/// by `pthread_exit` must be ended by another of its threads.
+/// Returns the C library's count of threads, if known. If it is unknown (before glibc 2.34), engine
+/// threads keep the process alive after the program's last thread has exited by `pthread_exit`.
 fn count() -> Option<&'static AtomicU32> {
-    // SAFETY: null, or an unsigned int of the C library, which changes it by atomic operations.
+    // SAFETY: the pointer is null, or points to an unsigned int of the C library, which changes it
+    // by atomic operations.
     unsafe { COUNT.load(Ordering::Relaxed).as_ref() }
 }
 
@@ -181,15 +181,15 @@ struct C11Job {
 }
 
 extern "C" fn begin_c11(job: *mut c_void) -> *mut c_void {
-    // SAFETY: `thrd_create` below wrote it there for this thread alone.
+    // SAFETY: `thrd_create` below wrote a C11Job there for this thread alone.
     let C11Job { start, argument } = unsafe { job.cast::<C11Job>().read() };
-    // SAFETY: it came from the engine's heap and is not used again.
+    // SAFETY: `job` came from the engine's heap and is not used again.
     unsafe { HEAP.release(job.cast()) };
     std::ptr::without_provenance_mut(start(argument) as isize as usize)
 }
 
-/// `thrd_create(3)`. The C library creates such a thread by its own `pthread_create`; its result is
-/// that of any other thread.
+/// `thrd_create(3)`. The C library would call its own `pthread_create`, so the runtime's is called
+/// here. The result of the thread is stored as for any other thread.
 ///
 /// # Safety
 /// As `thrd_create(3)`.
@@ -219,22 +219,22 @@ pub unsafe extern "C" fn thrd_create(
     }
 }
 
-/// Creates a thread that runs `what`.
+/// Creates a thread that runs a job.
 ///
 /// # Safety
 /// As `pthread_create(3)`, for the function of the job.
 unsafe fn create(
     thread: *mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,
-    mut what: Job,
+    mut job_values: Job,
 ) -> i32 {
-    what.blocked = inherited_mask(what.blocked, attributes);
+    job_values.blocked = inherited_mask(job_values.blocked, attributes);
     let job = HEAP.allocate(size_of::<Job>(), align_of::<Job>(), false).cast::<Job>();
     if job.is_null() {
         return libc::EAGAIN;
     }
     // SAFETY: fresh memory of the right size and alignment.
-    unsafe { job.write(what) };
+    unsafe { job.write(job_values) };
     // The C library reads the attributes and writes the result with all signals blocked, when no
     // page can be faulted in.
     let mut made: libc::pthread_t = 0;
@@ -255,13 +255,13 @@ unsafe fn create(
         // SAFETY: the caller's pointer is valid.
         unsafe { thread.write(made) };
     } else {
-        // SAFETY: no thread was created that would use it.
+        // SAFETY: no thread was created that would use the job.
         unsafe { HEAP.release(job.cast()) };
     }
     result
 }
 
-/// Returns the engine signals that a new thread blocks because its creator does: none if the
+/// Returns the engine signals that a new thread inherits as blocked from its creator: none if the
 /// attributes contain a mask.
 fn inherited_mask(
     blocked: signals::Mask,
@@ -271,30 +271,31 @@ fn inherited_mask(
     if blocked == 0 || attributes.is_null() {
         return blocked;
     }
-    // SAFETY: a C string; the function exists since glibc 2.32.
+    // The function exists since glibc 2.32.
+    // SAFETY: the name is a C string.
     let get = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pthread_attr_getsigmask_np".as_ptr()) };
     if get.is_null() {
         return blocked;
     }
-    // SAFETY: the function of that name.
+    // SAFETY: the function of that name has this type.
     let get = unsafe { std::mem::transmute::<*mut c_void, GetMask>(get) };
     // SAFETY: all-zero is a valid set to write over.
     let mut mask = unsafe { std::mem::zeroed() };
-    // SAFETY: a valid attribute object, and a local.
+    // SAFETY: `attributes` is a valid object, and `mask` is a local.
     if unsafe { get(attributes, &raw mut mask) } == 0 { 0 } else { blocked }
 }
 
-/// Starts an engine thread by the functions above, because the C library may allocate managed
-/// memory in it. `std::thread` would allocate from the program's heap before it blocks signals.
+/// Starts an engine thread by [`create`], because the C library may allocate managed memory in it.
+/// `std::thread` would allocate from the program's heap before it blocks signals.
 pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc::pthread_t> {
     let mut thread = 0;
     let job = Job { start, argument, blocked: 0, is_own: true };
-    // SAFETY: a valid C string.
+    // SAFETY: the name is a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()) };
     COUNT.store(found.cast(), Ordering::Relaxed);
-    // Signals are blocked because they are the program's. The C library's own stay unblocked: a
-    // `setuid` in progress holds a lock that is needed here.
-    // SAFETY: a valid out-pointer and a function of the right type.
+    // Block the program's signals, which its own threads must handle. Leave the C library's
+    // unblocked: a `setuid` in progress holds a lock that thread creation needs.
+    // SAFETY: `thread` is a local, and `job` has a function of the right type.
     let result = signals::with_blocked(!INTERNAL, || unsafe {
         create(&raw mut thread, std::ptr::null(), job)
     });
@@ -308,10 +309,10 @@ pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc:
     Ok(thread)
 }
 
-/// Bytes of an attribute object's extension that are read, rounded up.
-const REFERRED_BYTES: usize = 256;
+/// Upper bound of the bytes that the C library reads from an attribute object's extension.
+const EXTENSION_BYTES: usize = 256;
 
-/// Pins the attributes and the memory that they refer to.
+/// Pins thread attributes and the memory that they refer to.
 fn pin_attributes(
     engine: &'static Engine,
     attributes: *const libc::pthread_attr_t,
@@ -321,33 +322,32 @@ fn pin_attributes(
     // glibc stores a pointer to further attributes (mask, affinity) in the eighth word. Other
     // values are ignored unless they are addresses of managed memory.
     for word in 0..size_of::<libc::pthread_attr_t>() / size_of::<usize>() {
-        // SAFETY: within the attribute object, which is valid by the caller's contract.
+        // SAFETY: the word is within the attribute object, which the program passes as valid.
         let value = unsafe { attributes.cast::<usize>().add(word).read_volatile() };
-        pinned.add(value, REFERRED_BYTES);
+        pinned.add(value, EXTENSION_BYTES);
     }
     pinned
 }
 
-/// Returns attributes without a managed stack, if they contain one. A thread cannot run on a
-/// managed stack: the kernel itself writes to the data that glibc stores at its top, and the thread
-/// exits with signals blocked. It gets a stack of the C library with the same size; the other
-/// attributes are unchanged.
+/// Returns a copy of the attributes without their stack, if that is managed. A thread cannot run on
+/// a managed stack: the kernel writes to the data that glibc stores at its top, and the thread
+/// exits with signals blocked. So it gets a stack of the same size from the C library.
 fn without_managed_stack(attributes: *const libc::pthread_attr_t) -> Option<libc::pthread_attr_t> {
     if attributes.is_null() {
         return None;
     }
     let (mut base, mut len) = (std::ptr::null_mut(), 0);
-    // SAFETY: a valid attribute object and out-pointers.
+    // SAFETY: `attributes` is a valid object; `base` and `len` are locals.
     let found = unsafe { libc::pthread_attr_getstack(attributes, &raw mut base, &raw mut len) };
     if found != 0 || len == 0 || !instance::is_in_window(base as usize) {
         return None;
     }
-    // In glibc the object is plain data; the flag indicates that a stack was set.
+    // In glibc the object is plain data; this flag indicates that a stack is set.
     const STACK_ADDRESS_SET: i32 = 8;
     const FLAGS_AT: usize = 8;
     const STACK_ADDRESS_AT: usize = 24;
-    // SAFETY: a valid object, copied bit by bit: its pointers are shared with the original, which
-    // outlives the call.
+    // SAFETY: `attributes` is a valid object. The bitwise copy shares its pointers with the
+    // original, which outlives the call.
     let mut copy = unsafe { attributes.read() };
     let bytes = (&raw mut copy).cast::<u8>();
     // SAFETY: both fields are within the object.

@@ -1,7 +1,8 @@
-//! Swap areas that this process shares with its tree, named or on a cluster of servers.
+//! Swap areas that this process shares with its tree: swap files and devices, and areas on a
+//! cluster of servers.
 //!
 //! `softswap run` has claimed them, and all started programs inherit the descriptors. They stay
-//! open for programs started by this process or by exec, also while it sleeps.
+//! open, also while this process sleeps, for the programs that it starts or becomes by exec.
 
 use softswap_engine::api::settings::{Config, Inherited};
 use softswap_shared::cluster_table::ClusterTables;
@@ -18,7 +19,7 @@ pub(crate) fn tables(config: &Config) -> Option<&'static ClusterTables> {
 }
 
 fn open(number: i32) -> Option<ClusterTables> {
-    // SAFETY: borrowed for this call only; the call rejects a wrong number.
+    // SAFETY: the descriptor is borrowed for this call only, which rejects a wrong number.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     let tables = ClusterTables::open(shared::open_all(fd).ok()?)?;
     own_descriptors::keep(number);
@@ -27,7 +28,7 @@ fn open(number: i32) -> Option<ClusterTables> {
 
 /// Keeps the descriptor of an area that this process may need when it wakes. Returns false if the
 /// area is missing.
-pub(crate) fn keep(config: &Config, inherited: Inherited) -> bool {
+pub(crate) fn keep_descriptor(config: &Config, inherited: Inherited) -> bool {
     let (number, is_there) = match inherited {
         Inherited::File(number) | Inherited::Raw(number, _) => {
             let found = tables(config).zip(file::identity_of(number));
@@ -42,7 +43,7 @@ pub(crate) fn keep(config: &Config, inherited: Inherited) -> bool {
 }
 
 fn is_queue(number: i32) -> bool {
-    // SAFETY: borrowed for this call only; the call rejects a wrong number.
+    // SAFETY: the descriptor is borrowed for this call only, which rejects a wrong number.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     shared::is_shared(fd, SHAPE.words())
 }

@@ -1,5 +1,5 @@
-//! The page of statistics. It belongs to the process that `softswap run` has started, including the
-//! programs that the process becomes by exec.
+//! The page of statistics that `softswap run` reads. It belongs to the process that `softswap run`
+//! has started, also after an exec.
 
 use crate::memory::asleep;
 use softswap_engine::api::settings::Config;
@@ -7,12 +7,12 @@ use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use softswap_sys::{memory, own_descriptors, raw, shared};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Descriptor of the statistics, inherited only through this process's execs.
+/// Descriptor of the page, or -1. Only programs that this process becomes by exec may use it.
 static STATISTICS: AtomicI32 = AtomicI32::new(-1);
 
 /// Returns true if `softswap run` started this process.
 pub(crate) fn is_supervised(config: &Config) -> bool {
-    // A filter of an earlier program may forbid the call.
+    // A filter installed before exec may forbid the call.
     let parent = raw::parent_process();
     parent > 0 && Some(parent) == config.supervisor_pid
 }
@@ -20,7 +20,7 @@ pub(crate) fn is_supervised(config: &Config) -> bool {
 /// Returns the statistics of this process: the page that `softswap run` reads, or private memory.
 pub(crate) fn map(config: &Config) -> std::io::Result<Stats> {
     let stats = find_statistics(config)?;
-    // On failure the private memory is created in the child when needed.
+    // On failure a forked child creates its private memory itself.
     let _ = shared::prepare_private(stats.words());
     Ok(stats)
 }
@@ -42,22 +42,22 @@ fn find_statistics(config: &Config) -> std::io::Result<Stats> {
     }
 }
 
-/// Returns the shared page if this is the process that `softswap run` started. Other processes have
-/// their own counters.
+/// Returns the shared page if `softswap run` started this process. Other processes have their own
+/// counters.
 fn shared_statistics(config: &Config) -> Option<Stats> {
     let number = config.stats_fd?;
-    // SAFETY: borrowed for these calls only; they reject a wrong number.
+    // SAFETY: the descriptor is borrowed for these calls only, which reject a wrong number.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
     if is_supervised(config) {
         let words = shared::open(fd, STATS_WORDS).ok()?;
-        // A program that this process becomes by exec continues to use it.
+        // A program that this process becomes by exec continues to use the page.
         own_descriptors::keep(number);
         STATISTICS.store(number, Ordering::Relaxed);
         return Some(Stats::new(words));
     }
     if shared::is_shared(fd, STATS_WORDS) {
-        // Inherited through posix_spawn from the owning process.
-        // SAFETY: takes no pointers; nothing in this process uses the descriptor yet.
+        // The owner of the page has started this process by posix_spawn.
+        // SAFETY: the call takes no pointers; nothing in this process uses the descriptor yet.
         unsafe { raw::syscall(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };
     }
     None
@@ -68,7 +68,7 @@ pub(crate) fn detach() {
     let number = STATISTICS.swap(-1, Ordering::Relaxed);
     if number >= 0 {
         own_descriptors::forget(number);
-        // SAFETY: takes no pointers; nothing uses the descriptor any more.
+        // SAFETY: the call takes no pointers; nothing uses the descriptor any more.
         unsafe { raw::syscall(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };
     }
 }

@@ -1,9 +1,9 @@
 //! Memory that the kernel accesses for a thread by itself, when it cannot fault in a page.
 //!
-//! At a thread's exit these are the robust mutexes that it holds, linked in a list, and a word that
-//! is cleared to wake a waiter. While it runs, it is the thread's area for restartable sequences
-//! (`rseq`), which the kernel writes after each preemption. So this memory is faulted in before the
-//! thread exits, or when it is registered, and stays pinned until the thread is gone.
+//! At a thread's exit the kernel accesses the robust mutexes that the thread holds, linked in a
+//! list, and a word that it clears to wake a waiter. While the thread runs, the kernel writes its
+//! area for restartable sequences (`rseq`) after each preemption. So this memory is faulted in when
+//! it is registered, or before the thread exits, and stays pinned until the thread has exited.
 
 use crate::base::errno::refused;
 use crate::base::issue_call::{Answer, Arguments, engine_syscall, pass_on};
@@ -14,38 +14,39 @@ use softswap_sys::locked::Locked;
 use softswap_sys::{raw, signals};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-/// Memory that stays pinned until a thread is gone, or its call has ended.
-struct KeptRange {
+/// Memory that stays pinned until a thread has exited, or until its call has ended.
+struct PinnedRange {
     thread: i32,
     is_for_call: bool,
     address: usize,
     len: usize,
 }
 
-static LIST: Locked<Vec<KeptRange>> = Locked::new(Vec::new());
+static LIST: Locked<Vec<PinnedRange>> = Locked::new(Vec::new());
 
-static FORKING: AtomicI32 = AtomicI32::new(0);
+/// ID of the thread that forks.
+static FORKING_THREAD: AtomicI32 = AtomicI32::new(0);
 
 /// Takes the lock, so that no other thread holds it during a fork.
 pub(crate) fn lock_for_fork() {
     LIST.lock_for_fork();
-    FORKING.store(raw::current_thread(), Ordering::Relaxed);
+    FORKING_THREAD.store(raw::current_thread(), Ordering::Relaxed);
 }
 
 /// Assigns the forking thread's memory to its new ID, in the child.
 pub(crate) fn become_child() {
-    let (before, now) = (FORKING.load(Ordering::Relaxed), raw::current_thread());
-    let of_forking = |range: &&mut KeptRange| range.thread == before;
-    LIST.with(|kept| kept.iter_mut().filter(of_forking).for_each(|range| range.thread = now));
+    let (before, now) = (FORKING_THREAD.load(Ordering::Relaxed), raw::current_thread());
+    let of_forking = |range: &&mut PinnedRange| range.thread == before;
+    LIST.with(|ranges| ranges.iter_mut().filter(of_forking).for_each(|range| range.thread = now));
 }
 
 pub(crate) fn unlock_after_fork() {
     LIST.unlock_after_fork();
 }
 
-/// Faults in `len` bytes and pins them while this thread exists. Returns false if they cannot be
-/// read.
-fn keep(engine: &Engine, address: usize, len: usize) -> bool {
+/// Faults in `len` bytes and pins them until this thread has exited. Returns false if they cannot
+/// be faulted in.
+fn pin(engine: &Engine, address: usize, len: usize) -> bool {
     if !engine.contains(address) {
         return true;
     }
@@ -53,24 +54,29 @@ fn keep(engine: &Engine, address: usize, len: usize) -> bool {
     let Ok(pinned) = pinned else { return false };
     if pinned > 0 {
         let thread = raw::current_thread();
-        LIST.with(|kept| kept.push(KeptRange { thread, is_for_call: false, address, len: pinned }));
+        LIST.with(|ranges| {
+            ranges.push(PinnedRange { thread, is_for_call: false, address, len: pinned })
+        });
     }
     pinned == len
 }
 
-/// True if anything is pinned for calls.
+/// True if a range is pinned for a call.
 static ANY_FOR_CALLS: AtomicBool = AtomicBool::new(false);
 
 /// Pins up to `len` bytes until the current call of another thread has ended.
-pub(super) fn keep_for_call(engine: &Engine, thread: i32, address: usize, len: usize) {
+pub(super) fn pin_for_call(engine: &Engine, thread: i32, address: usize, len: usize) {
     let pinned = signals::with_all_blocked(|| engine.pin(address, len, len)).unwrap_or(0);
     if pinned > 0 {
-        LIST.with(|kept| kept.push(KeptRange { thread, is_for_call: true, address, len: pinned }));
+        LIST.with(|ranges| {
+            ranges.push(PinnedRange { thread, is_for_call: true, address, len: pinned })
+        });
         ANY_FOR_CALLS.store(true, Ordering::Release);
     }
 }
 
-/// Releases memory pinned for this thread's previous call, because it makes another one.
+/// Releases the memory pinned for this thread's previous call. Called when the thread makes another
+/// call.
 #[inline]
 pub(crate) fn note_call(engine: &Engine) {
     if ANY_FOR_CALLS.load(Ordering::Acquire) {
@@ -81,30 +87,30 @@ pub(crate) fn note_call(engine: &Engine) {
 #[cold]
 fn end_call(engine: &Engine) {
     let own = raw::current_thread();
-    LIST.with(|kept| {
-        kept.retain(|range| {
-            let ends = range.is_for_call && range.thread == own;
-            if ends {
+    LIST.with(|ranges| {
+        ranges.retain(|range| {
+            let is_done = range.is_for_call && range.thread == own;
+            if is_done {
                 engine.unpin(range.address, range.len);
             }
-            !ends
+            !is_done
         });
-        if !kept.iter().any(|range| range.is_for_call) {
+        if !ranges.iter().any(|range| range.is_for_call) {
             ANY_FOR_CALLS.store(false, Ordering::Release);
         }
     });
 }
 
-/// Releases memory pinned for threads that are gone.
+/// Releases the memory pinned for threads that have exited.
 pub(crate) fn release_exited(engine: &Engine) {
     let process = raw::current_process() as usize;
-    let is_gone = |thread: i32| {
+    let has_exited = |thread: i32| {
         engine_syscall(libc::SYS_tgkill, [process, thread as usize, 0, 0, 0, 0])
             == refused(libc::ESRCH)
     };
-    LIST.with(|kept| {
-        kept.retain(|range| {
-            let stays = !is_gone(range.thread);
+    LIST.with(|ranges| {
+        ranges.retain(|range| {
+            let stays = !has_exited(range.thread);
             if !stays {
                 engine.unpin(range.address, range.len);
             }
@@ -113,10 +119,10 @@ pub(crate) fn release_exited(engine: &Engine) {
     });
 }
 
-/// Maximum number of list entries that the kernel processes.
+/// Maximum number of entries of the list of robust mutexes that the kernel processes.
 const MAX_ENTRIES: usize = 2048;
-/// Flag of entries of priority-inheritance mutexes.
-const MARK: usize = 1;
+/// Flag in an entry's address: the mutex has priority inheritance.
+const PI_FLAG: usize = 1;
 
 /// Pins the memory that the kernel accesses when this thread exits.
 pub(crate) fn prepare(engine: &Engine) {
@@ -128,24 +134,24 @@ pub(crate) fn prepare(engine: &Engine) {
     // <linux/futex.h>: the first entry, the offset of a futex word from its entry, and the entry
     // that is being inserted or removed.
     const HEAD_BYTES: usize = 3 * size_of::<usize>();
-    if !keep(engine, at, HEAD_BYTES) {
+    if !pin(engine, at, HEAD_BYTES) {
         return;
     }
     let Some([mut entry, word_at, pending]) = uaccess::words(at) else { return };
-    let keep_word = |entry: usize| {
-        keep(engine, (entry & !MARK).wrapping_add(word_at), size_of::<u32>());
+    let pin_word = |entry: usize| {
+        pin(engine, (entry & !PI_FLAG).wrapping_add(word_at), size_of::<u32>());
     };
-    if pending & !MARK != 0 {
-        keep_word(pending);
+    if pending & !PI_FLAG != 0 {
+        pin_word(pending);
     }
     for _ in 0..MAX_ENTRIES {
-        let place = entry & !MARK;
-        if place == at || place == 0 || !keep(engine, place, size_of::<usize>()) {
+        let place = entry & !PI_FLAG;
+        if place == at || place == 0 || !pin(engine, place, size_of::<usize>()) {
             break;
         }
         // The kernel stops at an unmapped entry, too.
         let Some([next]) = uaccess::words(place) else { break };
-        keep_word(entry);
+        pin_word(entry);
         entry = next;
     }
     release_exited(engine);
@@ -164,18 +170,18 @@ fn set_tid_address(arguments: Arguments) -> isize {
         instance::awake();
     }
     if let Some(engine) = instance::engine() {
-        keep(engine, arguments[0], size_of::<u32>());
+        pin(engine, arguments[0], size_of::<u32>());
     }
     pass_on(libc::SYS_set_tid_address, arguments)
 }
 
-/// Releases the area of this thread at `address` that [`keep`] has pinned.
+/// Releases the range of this thread at `address` that [`pin`] has pinned.
 fn release(engine: &Engine, address: usize) {
     let thread = raw::current_thread();
-    LIST.with(|kept| {
-        let is_it = |range: &KeptRange| range.thread == thread && range.address == address;
-        if let Some(at) = kept.iter().position(|range| is_it(range) && !range.is_for_call) {
-            let range = kept.swap_remove(at);
+    LIST.with(|ranges| {
+        let matches = |range: &PinnedRange| range.thread == thread && range.address == address;
+        if let Some(at) = ranges.iter().position(|range| matches(range) && !range.is_for_call) {
+            let range = ranges.swap_remove(at);
             engine.unpin(range.address, range.len);
         }
     });
@@ -192,7 +198,7 @@ fn rseq(arguments: Arguments) -> isize {
     };
     let registers = flags & UNREGISTER == 0;
     if registers {
-        keep(engine, address, len as u32 as usize);
+        pin(engine, address, len as u32 as usize);
     }
     let result = pass_on(libc::SYS_rseq, arguments);
     if registers != (result == 0) {

@@ -1,16 +1,16 @@
 //! Counters that this process publishes in the tree's ledger for reports.
 //!
-//! The budget thread publishes them at least twice a second. A forked child has no such thread; it
-//! publishes them when it finds no free memory, and at exit.
+//! The budget thread publishes them at least twice a second. A forked child has no budget thread.
+//! It publishes them when it runs out of memory, and at exit.
 
 use softswap_engine::api::engine::Engine;
 use softswap_engine::base::stats::{Counter, TIERS, Tier};
 use softswap_shared::ledger::{Counts, Member, Sizes};
 
-// [`Counts::returns`] leaves the first tier out.
+// [`Counts::returns`] excludes the first tier.
 const _: () = assert!(Tier::Zero as usize == 0);
 
-/// Publishes all figures of a process with an engine.
+/// Publishes all counters and sizes of a process with an engine.
 pub(super) fn publish(engine: &Engine, member: &Member) {
     engine.note_peaks();
     publish_counts(engine, member);
@@ -24,7 +24,7 @@ pub(super) fn publish(engine: &Engine, member: &Member) {
     });
 }
 
-/// Publishes the events so far.
+/// Publishes the counters of events.
 pub(super) fn publish_counts(engine: &Engine, member: &Member) {
     let stats = engine.stats();
     member.publish_counts(&Counts {
@@ -35,7 +35,7 @@ pub(super) fn publish_counts(engine: &Engine, member: &Member) {
     });
 }
 
-/// Publishes the resident memory of a process that sleeps, or shares inherited memory.
+/// Publishes the resident memory of a process that sleeps or has only inherited memory.
 pub(super) fn publish_resident(member: &Member, resident_bytes: u64) {
     member.publish_sizes(&Sizes { resident_bytes, ..Sizes::default() });
 }

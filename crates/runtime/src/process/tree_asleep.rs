@@ -1,13 +1,14 @@
 //! Share of a sleeping process in its tree's budget.
 //!
-//! A sleeping process holds chunks for the memory that it commits, touched or not, except for the
-//! first megabyte: most processes never join the ledger. It releases chunks when it unmaps memory.
+//! A sleeping process holds chunks for the memory that it commits, touched or not. The first
+//! megabyte needs none, so most processes never join the ledger. The process releases chunks when
+//! it unmaps memory.
 //!
-//! A small process takes the chunks that it needs, also by requests to others, and gets no requests
-//! itself. A large one takes only free chunks, and wakes if there are too few. Its budget thread
-//! wakes it on a request, unless it is alone and the budget is fixed. A forked child has no such
-//! thread: if it is large it leaves a part of the budget free, and wakes when it commits while that
-//! is in use.
+//! A small process takes the chunks that it needs, also by requests to other members, and receives
+//! no requests itself. A large one takes only free chunks, and wakes if there are too few. Its
+//! budget thread wakes it on a request; a process that is alone with a fixed budget has no such
+//! thread. A forked child has none, either: if it is large, it takes chunks only while an eighth of
+//! the budget is free, and otherwise wakes at its next commit.
 
 use super::statistics;
 use super::tree::{self, CHILD_BYTES, GrantLock};
@@ -24,37 +25,41 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Committed memory that needs no chunks.
 const UNCOUNTED_BYTES: usize = 1 << 20;
-/// A process is small up to a part of the budget, and at least up to a number of bytes: an
-/// engine would take as much.
-const SMALL_PART: usize = 16;
+/// Divisor: a process is small up to a sixteenth of the budget, and at least up to [`SMALL_BYTES`],
+/// because its engine would take as much.
+const SMALL_DIVISOR: usize = 16;
 const SMALL_BYTES: usize = 8 << 20;
-/// Part of the budget that large processes without a budget thread leave free.
-const LEFT_PART: usize = 8;
-/// Chunks taken in advance: a fraction of the needed chunks, and the maximum in bytes.
-const HEADROOM_PART: usize = 8;
+/// Divisor: large processes without a budget thread leave an eighth of the budget free.
+const RESERVED_DIVISOR: usize = 8;
+/// Divisor: a process takes chunks for an eighth more than it needs, at most [`HEADROOM_BYTES`].
+const HEADROOM_DIVISOR: usize = 8;
 const HEADROOM_BYTES: usize = 32 << 20;
-/// Time that a small process waits for chunks of other members.
+/// Time that a small process waits for chunks of other members, in nanoseconds.
 const REQUEST_TIMEOUT_NS: u64 = 200_000_000;
-/// Interval at which a large process checks for a shortage.
+/// Minimum time between two checks for a shortage in a large process, in nanoseconds.
 const SHORT_INTERVAL_NS: u64 = 10_000_000;
 
-/// Interval of the thread without a request, and after it could not wake the process.
+/// Longest wait of the thread for a notification, in nanoseconds.
 const INTERVAL_NS: u64 = 10_000_000_000;
+/// Longest wait of the thread after it could not wake the process, in nanoseconds.
 const RETRY_NS: u64 = 100_000_000;
 
+/// Time of the last check for a shortage.
 static LAST_CHECK_NS: AtomicU64 = AtomicU64::new(0);
-/// Bytes that are left free for this process's engine.
+/// Bytes of the budget that are kept free for this process's engine.
 static LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Starts the thread.
+/// Function that starts the thread. Returns false on failure.
 static SERVE_REQUESTS: OnceLock<fn() -> bool> = OnceLock::new();
-/// True if the thread must be started, and if it cannot be.
+/// True if the thread must be started.
 static NEEDS_THREAD: AtomicBool = AtomicBool::new(false);
+/// True if the thread could not be started.
 static HAS_NO_THREAD: AtomicBool = AtomicBool::new(false);
 /// True if this is the only process of its tree, and the budget is fixed.
 static IS_ONLY_PROCESS: AtomicBool = AtomicBool::new(false);
 
-/// Returns the bytes that this process may commit at first, or `None` without a usable ledger.
-/// Releases the chunks of the program before exec. `serve_requests` starts the thread, if possible.
+/// Returns how many bytes this process may commit at first, or `None` without a usable ledger.
+/// After an exec, releases the chunks of the previous program. `serve_requests` starts the thread
+/// and returns false on failure.
 pub(crate) fn begin(
     config: &Config,
     left_for_engine: usize,
@@ -68,7 +73,7 @@ pub(crate) fn begin(
     if ledger.has_member(raw::current_process()) {
         let member = ledger.join(ProcessIdentity::current()?)?;
         member.release(member.held() + member.excess());
-        // Requests to that program are void, too.
+        // Requests to the previous program are void, too.
         member.release_target().into_iter().for_each(|target| member.end_release(target));
         member.demand(0);
         tree::set_member(&member, 0);
@@ -79,39 +84,40 @@ pub(crate) fn begin(
 }
 
 fn is_small(ledger: &Ledger, bytes: usize) -> bool {
-    bytes <= (ledger.limit() * tree::chunk_bytes() / SMALL_PART).max(SMALL_BYTES)
+    bytes <= (ledger.limit() * tree::chunk_bytes() / SMALL_DIVISOR).max(SMALL_BYTES)
 }
 
-/// Called before there are threads, so that the process can later join without opening a file.
+/// Reads this process's identity while it has one thread, so that it can later join the ledger
+/// without opening a file.
 pub(crate) fn prepare_for_threads() {
     if asleep::is_shared() {
         let _ = ProcessIdentity::current();
     }
 }
 
-/// Returns the chunks that large processes may take.
+/// Returns the number of chunks that a large process may take.
 fn spare_chunks(ledger: &Ledger) -> usize {
     let left = match tree::has_thread() || IS_ONLY_PROCESS.load(Relaxed) {
         true => tree::chunks_for(LEFT_BYTES.load(Relaxed)),
-        false => ledger.limit() / LEFT_PART,
+        false => ledger.limit() / RESERVED_DIVISOR,
     };
     ledger.free_chunks().saturating_sub(left)
 }
 
-/// Returns the bytes of the chunks that this process may take.
+/// Returns the size of the chunks that this process may take, in bytes.
 fn spare_bytes() -> usize {
     tree::member().map_or(0, |member| spare_chunks(member.ledger()) * tree::chunk_bytes())
 }
 
-/// Runs `body` with signals blocked and without cancellation, since it holds the [`GrantLock`].
-/// Does nothing in the child of a `vfork` or of a raw `clone`: the membership is its parent's.
+/// Runs `body`, which takes the [`GrantLock`], with signals blocked and without cancellation. Does
+/// nothing in the child of a `vfork` or of a raw `clone`: the membership is its parent's.
 fn uninterrupted(body: impl FnOnce()) {
     if asleep::is_owner() {
         raw::preserving_errno(|| uncancelled(|| signals::with_all_blocked(body)));
     }
 }
 
-/// Takes chunks, so that `bytes` may be committed.
+/// Takes the chunks that `bytes` of committed memory need.
 fn grow(bytes: usize) {
     uninterrupted(|| take(bytes, REQUEST_TIMEOUT_NS));
 }
@@ -119,7 +125,7 @@ fn grow(bytes: usize) {
 fn take(bytes: usize, timeout_ns: u64) {
     let _lock = GrantLock::lock();
     let Some(member) = tree::member().or_else(tree::join_asleep) else { return };
-    let headroom = (bytes / HEADROOM_PART).min(HEADROOM_BYTES);
+    let headroom = (bytes / HEADROOM_DIVISOR).min(HEADROOM_BYTES);
     let granted = tree::granted();
     let [missing, wanted] = [bytes, bytes.saturating_add(headroom)]
         .map(|bytes| tree::chunks_for(bytes).saturating_sub(granted));
@@ -140,18 +146,18 @@ fn shrink() {
         let _lock = GrantLock::lock();
         let Some(member) = tree::member() else { return };
         let bytes = asleep::committed_bytes();
-        let headroom = (bytes / HEADROOM_PART).min(HEADROOM_BYTES);
+        let headroom = (bytes / HEADROOM_DIVISOR).min(HEADROOM_BYTES);
         let granted = tree::granted();
-        let given = member.release(granted.saturating_sub(tree::chunks_for(bytes + headroom)));
-        set_granted(&member, granted - given, bytes);
+        let released = member.release(granted.saturating_sub(tree::chunks_for(bytes + headroom)));
+        set_granted(&member, granted - released, bytes);
     });
 }
 
-/// Sets the chunks that this process holds, and publishes its memory.
+/// Sets the number of chunks that this process holds, and publishes its memory.
 fn set_granted(member: &Member, granted: usize, used_bytes: usize) {
     tree::grant(granted);
     let limit_bytes = (granted * tree::chunk_bytes()).max(UNCOUNTED_BYTES);
-    // Memory beyond the limit will not be committed.
+    // A commit beyond the limit fails, so do not publish it.
     let used_bytes = used_bytes.min(limit_bytes);
     tree::publish_asleep(member, used_bytes);
     NEEDS_THREAD.store(needs_thread(member, used_bytes), Relaxed);
@@ -163,7 +169,7 @@ fn needs_thread(member: &Member, used_bytes: usize) -> bool {
     may_be_wanted && !IS_ONLY_PROCESS.load(Relaxed) && !is_small(member.ledger(), used_bytes)
 }
 
-/// Called before and after this process starts a child: it is no longer alone.
+/// Notes that this process is no longer alone. Called before and after it starts a child.
 pub(crate) fn note_child_created() {
     if !IS_ONLY_PROCESS.load(Relaxed) || !asleep::is_owner() {
         return;
@@ -177,7 +183,8 @@ pub(crate) fn note_child_created() {
     }
 }
 
-/// Starts the thread that waits for requests. The next commit retries a failure that may pass.
+/// Starts the thread that waits for requests. If the process cannot have threads yet, the next
+/// commit retries.
 fn start_thread() {
     // The child of a `vfork` shares this memory.
     if !asleep::is_owner() {
@@ -193,12 +200,12 @@ fn start_thread() {
     });
 }
 
-/// Runs the thread: waits for a request, then wakes the process.
-pub(super) fn await_request(note_fault_end: fn() -> bool) {
-    while note_fault_end()
+/// Runs the thread while `keep_running` returns true: waits for a request, then wakes the process.
+pub(super) fn await_request(keep_running: fn() -> bool) {
+    while keep_running()
         && let Some(member) = tree::member()
     {
-        // Read before `may_wake`: a thread that wakes the process notifies afterwards.
+        // Read this before `may_wake`: a thread that wakes the process notifies afterwards.
         let seen = member.notifications();
         if !instance::may_wake() {
             break;
@@ -221,16 +228,16 @@ pub(super) fn await_request(note_fault_end: fn() -> bool) {
     }
 }
 
-/// Returns true if a large process without a thread must wake: other members need its chunks, or
-/// the limit was lowered.
+/// Returns true if a large process without a thread must wake: other members need the reserved part
+/// of the budget, or the limit was lowered.
 fn is_short(bytes: usize) -> bool {
     if tree::has_thread() || !asleep::is_owner() {
         return false;
     }
     let Some(member) = tree::member() else { return false };
     let now_ns = raw::now_ns();
-    let looked_at_ns = LAST_CHECK_NS.load(Relaxed);
-    if is_small(member.ledger(), bytes) || now_ns < looked_at_ns + SHORT_INTERVAL_NS {
+    let last_check_ns = LAST_CHECK_NS.load(Relaxed);
+    if is_small(member.ledger(), bytes) || now_ns < last_check_ns + SHORT_INTERVAL_NS {
         return false;
     }
     LAST_CHECK_NS.store(now_ns, Relaxed);
@@ -238,8 +245,8 @@ fn is_short(bytes: usize) -> bool {
 }
 
 /// Joins the ledger in a forked child for the memory that it inherits, since it may write to all of
-/// that. A small one joins at its next commit: it may be about to exec. Returns false without
-/// enough chunks: then the child must wake.
+/// it. A child with at most [`CHILD_BYTES`] joins at its next commit, because it may be about to
+/// exec. Returns false if there are too few chunks: then the child must wake.
 pub(super) fn become_child() -> bool {
     if !asleep::is_shared() {
         return true;
@@ -258,7 +265,7 @@ pub(super) fn become_child() -> bool {
         return true;
     }
     asleep::set_limit(0);
-    // Does not wait, because the child may be about to exec.
+    // Do not wait for other members, because the child may be about to exec.
     uninterrupted(|| take(inherited, 0));
     let may_sleep = asleep::limit_bytes() >= inherited;
     if !may_sleep {

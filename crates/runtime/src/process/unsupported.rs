@@ -1,10 +1,10 @@
 //! Calls that the C library carries out in its own threads. They are refused.
 //!
-//! glibc starts these helper threads internally, past the runtime's `pthread_create`, with every
-//! signal blocked, including SIGBUS and SIGSYS. A helper that touches an absent page, or passes it
-//! to the kernel, would be killed together with the program, without a message. Most programs that
-//! use these calls have a fallback for systems without them, so the calls fail as on such systems.
-//! Without an engine the C library handles them.
+//! glibc starts these helper threads internally, without the runtime's `pthread_create`, with all
+//! signals blocked, including SIGBUS and SIGSYS. If a helper touches an absent page, or passes it
+//! to the kernel, the kernel kills the process without a message. Most programs that use these
+//! calls have a fallback for systems without them, so the calls fail as on such systems. Without an
+//! engine the C library handles them.
 
 use crate::base::errno::fail;
 use crate::base::instance;
@@ -12,12 +12,13 @@ use crate::base::real::real;
 use softswap_sys::raw::set_errno;
 use std::ffi::c_void;
 
-/// Returns true if a helper thread would deliver a notification.
+/// Returns true if a helper thread would deliver a notification, and the process has an engine.
+/// Wakes a sleeping process for that.
 ///
 /// # Safety
 /// `event` is a valid sigevent or null.
 unsafe fn needs_thread(event: *const libc::sigevent) -> bool {
-    // SAFETY: an event of the program, valid or null.
+    // SAFETY: `event` is an event of the program, valid or null.
     unsafe { event.as_ref() }.is_some_and(|event| event.sigev_notify == libc::SIGEV_THREAD)
         && instance::awake().is_some()
 }

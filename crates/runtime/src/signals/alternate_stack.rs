@@ -1,6 +1,7 @@
-//! The alternate signal stack that the program has set by `sigaltstack`. The kernel has the
-//! engine's stack instead, on which every signal is delivered. The frames of the program's handlers
-//! are written to the stack that Linux would use.
+//! The alternate signal stack that the program has set by `sigaltstack`.
+//!
+//! In the kernel the engine's stack is set instead, and every signal is delivered on it. The frames
+//! of the program's handlers are written to the stack that Linux would use.
 
 use crate::base::errno::refused;
 use crate::base::signal_stack;
@@ -12,19 +13,19 @@ use std::ops::Range;
 const DISABLED: stack_t =
     stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
 
-/// Smallest stack that the kernel accepts.
+/// Size in bytes of the smallest stack that the kernel accepts.
 const SMALLEST: usize = 2048;
 /// Flag that is allowed with any mode: <linux/signal.h>.
 const AUTODISARM: i32 = 1 << 31;
-/// Bytes below the stack pointer that a function may use.
+/// Bytes below the stack pointer that a function may use without moving it.
 const RED_ZONE: usize = 128;
 
 thread_local! {
-    /// This thread's alternate stack, as the program knows it.
-    static PROGRAMS: Cell<stack_t> = const { Cell::new(DISABLED) };
+    /// Alternate stack that the program has set for this thread.
+    static PROGRAM_STACK: Cell<stack_t> = const { Cell::new(DISABLED) };
 }
 
-/// Returns the alternate stack that the kernel has.
+/// Returns the alternate stack that is set in the kernel.
 pub(crate) fn in_force() -> stack_t {
     let mut stack = DISABLED;
     // SAFETY: the kernel writes to a local and changes nothing.
@@ -35,7 +36,7 @@ pub(crate) fn in_force() -> stack_t {
 /// Stores a stack that the program had set before signals were emulated.
 pub(crate) fn remember(stack: stack_t) {
     if stack.ss_flags & libc::SS_DISABLE == 0 {
-        PROGRAMS.set(stack);
+        PROGRAM_STACK.set(stack);
     }
 }
 
@@ -44,7 +45,7 @@ fn addresses(stack: &stack_t) -> Range<usize> {
     start..start.saturating_add(stack.ss_size)
 }
 
-/// Returns true if a stack pointer is on the stack, by the kernel's rules.
+/// Returns true if the kernel would consider a stack pointer to be on the stack.
 fn is_on(stack: &stack_t, pointer: usize) -> bool {
     let Range { start, end } = addresses(stack);
     stack.ss_flags & AUTODISARM == 0 && pointer > start && pointer <= end
@@ -54,41 +55,43 @@ fn is_on(stack: &stack_t, pointer: usize) -> bool {
 pub(super) struct Place {
     /// Address below which the stack is free.
     pub(super) top: usize,
-    /// Addresses that the frame must not exceed.
+    /// Addresses that must contain the frame, if it is on an alternate stack.
     pub(super) within: Option<Range<usize>>,
 }
 
-/// Returns the space for the frame of a handler that interrupts a thread at `pointer`: on the
-/// alternate stack if `wants` is true and the program has set one.
-pub(super) fn place(pointer: usize, wants: bool) -> Place {
-    let own = PROGRAMS.get();
+/// Returns the stack space for the frame of a handler: below the interrupted thread's stack pointer
+/// `pointer`, or at the top of the alternate stack if `wants_alternate` is true, a stack is set,
+/// and the thread is not on it. If none is set, [`signal_stack::program_half`] counts as set.
+pub(super) fn place(pointer: usize, wants_alternate: bool) -> Place {
+    let own = PROGRAM_STACK.get();
     let stack = signal_stack::program_half().filter(|_| own.ss_size == 0).unwrap_or(own);
     let is_nested = is_on(&stack, pointer);
-    let is_entered = wants && stack.ss_size != 0 && !is_nested;
+    let is_entered = wants_alternate && stack.ss_size != 0 && !is_nested;
     let addresses = addresses(&stack);
     let top = if is_entered { addresses.end } else { pointer.wrapping_sub(RED_ZONE) };
     Place { top, within: (is_nested || is_entered).then_some(addresses) }
 }
 
-/// Returns the stack for a handler's context, and disables it if the program has set SS_AUTODISARM.
+/// Returns the stack that a handler's context must contain, and disables it if the program has set
+/// SS_AUTODISARM.
 pub(super) fn save() -> stack_t {
-    let stack = PROGRAMS.get();
+    let stack = PROGRAM_STACK.get();
     if stack.ss_flags & AUTODISARM != 0 {
-        PROGRAMS.set(DISABLED);
+        PROGRAM_STACK.set(DISABLED);
     }
     stack
 }
 
-/// Restores the stack of a context whose stack pointer is `pointer`.
+/// Sets the stack that a handler's context contains. `pointer` is the stack pointer of the context.
 pub(super) fn restore(stack: stack_t, pointer: usize) {
     // The kernel ignores errors here, too.
     let _ = exchange(Some(stack), pointer);
 }
 
-/// Sets the stack, if `new` is given, for a thread at `pointer`, as `sigaltstack(2)`. Returns the
-/// previous stack, or the kernel's error.
+/// Emulates `sigaltstack(2)` for a thread whose stack pointer is `pointer`: sets the stack if `new`
+/// is given. Returns the previous stack, or the kernel's error.
 pub(crate) fn exchange(new: Option<stack_t>, pointer: usize) -> Result<stack_t, isize> {
-    let mut before = PROGRAMS.get();
+    let mut before = PROGRAM_STACK.get();
     let is_on = is_on(&before, pointer);
     if let Some(mut new) = new {
         let mode = new.ss_flags & !AUTODISARM;
@@ -103,7 +106,7 @@ pub(crate) fn exchange(new: Option<stack_t>, pointer: usize) -> Result<stack_t, 
         } else if new.ss_size < SMALLEST {
             return Err(refused(libc::ENOMEM));
         }
-        PROGRAMS.set(new);
+        PROGRAM_STACK.set(new);
     }
     before.ss_flags &= AUTODISARM;
     before.ss_flags |= match before.ss_size {

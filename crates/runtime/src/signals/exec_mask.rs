@@ -1,5 +1,5 @@
-//! Signal mask and actions that a started program inherits: as the program has set them, without
-//! the engine.
+//! Signal mask and actions that a started program inherits: those that this program has set, not
+//! the engine's.
 
 use super::program_actions::of_engines;
 use super::sets::{engine_signals, kinds, set_of};
@@ -8,12 +8,12 @@ use crate::base::{guarded_call, instance};
 use libc::sigset_t;
 use softswap_sys::signals::{self, Action, Mask};
 
-/// Calls exec while the kernel blocks and ignores the signals that the program has blocked and
-/// ignored, so that the new program inherits them. Returns only if exec fails.
+/// Makes the kernel block and ignore the signals that the program has blocked and ignored, so that
+/// the new program inherits them, and calls `exec`. Returns only if exec fails.
 ///
 /// Meanwhile no page can be faulted in; `exec` touches none, and the stack is resident. All threads
-/// share the ignored signals, so they are only changed in a forked process. In the guard, `exec`
-/// receives the mask to install for the call.
+/// share the ignored signals, so they are only changed in a forked process, which usually has one
+/// thread. In the guard, `exec` receives the mask to install for the call.
 pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
     let local = 0_u8;
     let open = guarded_call::open_mask();
@@ -29,7 +29,8 @@ pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
     }
     let mask = signals::current_mask();
     signals::set_mask(mask | blocked);
-    // Now the kernel holds the pending signals. The child of a `vfork` has none of its parent's.
+    // Return the held signals to the kernel, which passes them on to the new program. The child of
+    // a `vfork` does not inherit its parent's pending signals.
     if !virtual_mask::is_borrowing() {
         virtual_mask::resend_held(blocked);
     }
@@ -42,15 +43,15 @@ pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
     }
     let result = exec(open.map(|open| open | blocked));
     for (signal, action) in before.into_iter().flatten() {
-        // SAFETY: the action that was in force before: the engine's.
+        // SAFETY: `action` is the engine's, which was in force before.
         let _ = unsafe { signals::change_action(signal, Some(&action)) };
     }
     signals::set_mask(mask);
     result
 }
 
-/// Returns the mask as the program knows it, if it differs from the kernel's.
-pub(crate) fn to_pass_on() -> Option<sigset_t> {
+/// Returns the mask that the program has set, if it differs from the kernel's.
+pub(crate) fn mask_to_inherit() -> Option<sigset_t> {
     let blocked = virtual_mask::get();
     (blocked != 0).then(|| set_of(signals::current_mask() | blocked))
 }

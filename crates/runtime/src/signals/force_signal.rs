@@ -8,18 +8,18 @@ fn is_ignored(signal: i32) -> bool {
 }
 
 /// Makes a signal arrive when the handler returns, as if the kernel had raised it for the
-/// interrupted instruction. A blocked or ignored signal kills.
+/// interrupted instruction. If the signal is blocked or ignored, it kills the process.
 ///
 /// # Safety
 /// `info` is valid; `context` is the running handler's.
 pub(crate) unsafe fn force_signal(signal: i32, info: *const siginfo_t, context: *mut c_void) {
-    // SAFETY: the handler's own context.
+    // SAFETY: `context` is that of the running handler.
     let mask = unsafe { &mut *signals::interrupted_mask(context) };
     if *mask & signals::bit(signal) != 0 || is_ignored(signal) {
         *mask &= !signals::bit(signal);
         signals::set_default(signal);
     }
-    // SAFETY: valid details of a signal; they are copied.
+    // SAFETY: `info` is valid; the kernel copies it.
     if unsafe { signals::raise_with(signal, info) }.is_err() {
         std::process::abort();
     }

@@ -1,8 +1,8 @@
 //! The kernel-level handler for every signal that the program handles.
 //!
 //! It runs on the engine's stack with all signals blocked. Its return starts the program's handler
-//! ([`handler_frame`]). So the engine's stack is free while that handler runs, even if it never
-//! returns.
+//! ([`handler_frame`]). So the engine's stack is free while the program's handler runs, even if
+//! that never returns.
 
 use super::program_actions::PROGRAM_ACTIONS;
 use super::{handler_frame, temporary_mask};
@@ -12,9 +12,9 @@ use softswap_sys::signals::{self, siginfo_t};
 use softswap_sys::{raw, waiting_call};
 use std::ffi::c_void;
 
-/// Handles the arrival of such a signal. Returns 0 if sigreturn with the kernel's frame starts the
-/// handler. Otherwise this thread has no stack of the engine, the frame is already on the right
-/// stack, and the result is the handler's address.
+/// Handles the arrival of a signal. Returns 0 if sigreturn with the kernel's frame starts the
+/// program's handler. If this thread has no stack of the engine, returns the handler's address: the
+/// kernel's frame is already on the right stack.
 unsafe extern "C" fn enter(signal: i32, info: *mut siginfo_t, context: *mut c_void) -> usize {
     // SAFETY: the kernel passed these arguments to the entry.
     raw::preserving_errno(|| unsafe { enter_with_errno(signal, info, context) })
@@ -30,8 +30,8 @@ unsafe fn enter_with_errno(signal: i32, info: *mut siginfo_t, context: *mut c_vo
             return action.handler;
         }
         if signal_stack::contains(signals::interrupted_stack(context)) {
-            // The interrupted code is the guard. There, signals are only unblocked while a call
-            // waits in the kernel.
+            // The signal has interrupted the guard, which unblocks signals only while a call waits
+            // in the kernel.
             guarded_call::defer(Deferred { signal, action, info: *info, temporary });
             waiting_call::interrupt(context);
             *signals::interrupted_mask(context) = closed();
@@ -43,7 +43,7 @@ unsafe fn enter_with_errno(signal: i32, info: *mut siginfo_t, context: *mut c_vo
 }
 
 // At entry the stack pointer is at the kernel's frame: the return address, the context of 304
-// bytes, the details, which start with the signal's number.
+// bytes, and the siginfo_t, which starts with the signal's number.
 core::arch::global_asm!(
     ".hidden softswap_signal_entry",
     ".globl softswap_signal_entry",

@@ -19,8 +19,8 @@ pub(super) fn return_address() -> usize {
     softswap_handler_return as *const () as usize
 }
 
-/// Prepares the call of a handler: writes the program's emulated mask into the context, and returns
-/// the handler's mask in the kernel's form.
+/// Prepares the call of a handler. Adds the emulated mask to the context's, and sets the emulated
+/// mask for the handler. Returns the handler's mask for the kernel, without the engine's signals.
 ///
 /// # Safety
 /// `context` is the running handler's.
@@ -30,26 +30,26 @@ pub(super) unsafe fn begin(
     action: &Action,
     temporary: Option<Mask>,
 ) -> Mask {
-    let mut named = action.mask;
+    let mut added = action.mask;
     if action.flags & libc::SA_NODEFER as u64 == 0 {
-        named |= signals::bit(signal);
+        added |= signals::bit(signal);
     }
     let blocked = virtual_mask::get();
-    // SAFETY: the context that the kernel passed to the running handler, which alone uses it.
+    // SAFETY: `context` is that of the running handler, and nothing else uses it.
     let mask = unsafe { &mut *signals::interrupted_mask(context) };
     let in_force = temporary.unwrap_or(*mask);
     *mask |= blocked;
-    virtual_mask::set(blocked | named & engine_signals());
-    (in_force | named) & !engine_signals()
+    virtual_mask::set(blocked | added & engine_signals());
+    (in_force | added) & !engine_signals()
 }
 
-/// Makes the return of the running handler start one of the program, as if the kernel had
+/// Makes the return of the running handler start a handler of the program, as if the kernel had
 /// interrupted the thread for it. `temporary` is the mask in force if it is not the context's.
 /// SIGBUS must not be blocked: the stack may be swapped out.
 ///
 /// # Safety
-/// `context` is the context of the running handler, on the engine's stack, for a thread that is on
-/// a stack of the program. The details are valid.
+/// `context` is the context of the running handler, on the engine's stack, and belongs to code that
+/// runs on a stack of the program. `info` is valid.
 pub(super) unsafe fn push(
     signal: i32,
     action: &Action,
@@ -57,20 +57,19 @@ pub(super) unsafe fn push(
     context: *mut c_void,
     temporary: Option<Mask>,
 ) {
-    // SAFETY: the kernel wrote the context.
+    // SAFETY: `context` is that of the running handler.
     let pointer = unsafe { signals::interrupted_stack(context) };
     let place = alternate_stack::place(pointer, action.flags & libc::SA_ONSTACK as u64 != 0);
-    // SAFETY: the same context.
+    // SAFETY: `context` is that of the running handler.
     let frame = unsafe { Frame::below(place.top, context) };
     let range = frame.range();
     let is_within = place.within.is_none_or(|within| within.start < range.start);
     if !is_within || !can_write(range.start, range.len()) {
-        // SAFETY: the same context.
-        unsafe { refuse(signal, context) };
+        // SAFETY: `context` is that of the running handler.
+        unsafe { raise_stack_fault(signal, context) };
         return;
     }
-    // SAFETY: the frame is writable and the stack is free there; details and context are the
-    // kernel's.
+    // SAFETY: the frame is writable and the stack is free there; `info` and `context` are valid.
     unsafe {
         let mask = begin(context, signal, action, temporary);
         let saved = *signals::interrupted_mask(context);
@@ -79,7 +78,7 @@ pub(super) unsafe fn push(
     }
 }
 
-/// Returns true if a part of a stack can be written, and faults it in.
+/// Faults in a part of a stack. Returns true if it can be written.
 fn can_write(address: usize, len: usize) -> bool {
     if address.checked_add(len).is_none_or(|end| end > uaccess::TASK_SIZE) {
         return false;
@@ -105,11 +104,11 @@ fn can_write(address: usize, len: usize) -> bool {
 ///
 /// # Safety
 /// `context` is the context of the running handler.
-unsafe fn refuse(signal: i32, context: *mut c_void) {
+unsafe fn raise_stack_fault(signal: i32, context: *mut c_void) {
     if signal == SIGSEGV {
         signals::set_default(SIGSEGV);
     }
     let info = signals::kernel_info(SIGSEGV);
-    // SAFETY: valid details, and the handler's context.
+    // SAFETY: `info` is valid, and `context` is that of the running handler.
     unsafe { force_signal(SIGSEGV, &raw const info, context) };
 }

@@ -1,8 +1,8 @@
 //! The code that the program's handlers return to.
 //!
-//! The frame may be swapped out, its mask may contain the engine's signals, and its alternate stack
-//! is the program's. So the context is copied to the engine's stack, with all signals blocked, and
-//! restored from there.
+//! The kernel cannot restore the frame of a program's handler itself: the frame may be swapped out,
+//! its mask may contain the engine's signals, and its alternate stack is the program's. So the
+//! context is copied to the engine's stack, with all signals blocked, and restored from there.
 
 use super::deliver::deliver_held;
 use super::sets::engine_signals;
@@ -13,29 +13,29 @@ use softswap_sys::signal_frame::{copy_context, copy_place};
 use softswap_sys::{raw, signals};
 use std::ffi::c_void;
 
-/// Starts the return of a handler to `context`, on the handler's stack. Blocks all signals and
-/// returns the address on the engine's stack for a copy of the context; 0 if the kernel can read
+/// Starts the return of a handler to `context`. Runs on the handler's stack. Blocks all signals and
+/// returns an address on the engine's stack for a copy of the context, or 0 if the kernel can read
 /// the context itself.
 unsafe extern "C" fn place_of(context: *mut c_void) -> usize {
     if !instance::emulates_signals() {
         return 0;
     }
     let Some(stack) = signal_stack::addresses() else {
-        // SAFETY: the context of the returning handler.
-        unsafe { settle_mask(context) };
+        // SAFETY: `context` is that of the returning handler.
+        unsafe { restore_mask(context) };
         return 0;
     };
     // A handler that started before signals were emulated may have blocked SIGBUS.
     signals::set_mask(closed());
-    // SAFETY: the context of the returning handler; the kernel would read the same memory.
+    // SAFETY: `context` is that of the returning handler; the kernel would read the same memory.
     unsafe { copy_place(context, stack.end) }
 }
 
-/// Applies the program's part of a context's mask, and removes it from the kernel's part.
+/// Moves the engine's signals from a context's mask to the emulated mask.
 ///
 /// # Safety
 /// `context` is that of a returning handler.
-unsafe fn settle_mask(context: *mut c_void) {
+unsafe fn restore_mask(context: *mut c_void) {
     // SAFETY: only this thread uses the context.
     let mask = unsafe { &mut *signals::interrupted_mask(context) };
     virtual_mask::set(*mask & engine_signals());
@@ -43,7 +43,7 @@ unsafe fn settle_mask(context: *mut c_void) {
 }
 
 /// Copies the context of a returning handler to `place` on the engine's stack; this function runs
-/// below that address. Returns the copy in the kernel's form.
+/// below that address. Returns the copy, without the engine's signals in its mask.
 unsafe extern "C" fn copy_context_back(context: *const c_void, place: usize) -> *mut c_void {
     // SAFETY: `place_of` has chosen the place.
     let copy = unsafe { copy_context(context, place) };
@@ -55,7 +55,7 @@ unsafe extern "C" fn copy_context_back(context: *const c_void, place: usize) -> 
         if let Some(engines) = signal_stack::alternate() {
             *stack = engines;
         }
-        settle_mask(copy);
+        restore_mask(copy);
         deliver_held(copy);
     });
     copy

@@ -4,15 +4,17 @@ use super::sets::engine_signals;
 use super::{pending, program_actions, sigaction, virtual_mask};
 use softswap_sys::signals::{self, Action};
 
-/// Stores the actions that the engine's signals had before its handlers were installed.
+/// Makes this process the owner of the signal state. Stores the program's actions for the engine's
+/// signals, which were in force before the engine's handlers were installed.
 pub(crate) fn remember(before: impl IntoIterator<Item = (i32, Action)>) {
-    virtual_mask::become_child();
+    virtual_mask::become_owner();
     for (signal, action) in before {
         program_actions::remember(signal, action);
     }
 }
 
-/// Takes over the inherited mask, and handlers that constructors have installed.
+/// Emulates the mask that this process has inherited, and handlers that constructors have
+/// installed.
 pub(crate) fn adopt() {
     virtual_mask::adopt_mask();
     sigaction::adopt();
@@ -22,7 +24,7 @@ pub(crate) fn adopt() {
 /// `stack` is the base of its signal stack.
 pub(crate) fn enter(stack: usize) {
     pending::enter(signals::note(stack));
-    look();
+    deliver_held();
 }
 
 /// Marks this thread as forking: it takes no sent signals.
@@ -30,14 +32,14 @@ pub(crate) fn begin_fork() {
     pending::begin_fork();
 }
 
-/// Ends the forking state, in the parent or the child, after the locks are released. Signals sent
-/// meanwhile are taken by [`look`] once signals are unblocked.
+/// Ends the forking state, in the parent or the child, after the locks are released. The caller
+/// then unblocks signals and calls [`deliver_held`] for signals sent meanwhile.
 pub(crate) fn end_fork() {
     pending::end_fork();
 }
 
-/// Takes the signals that were held meanwhile.
-pub(crate) fn look() {
+/// Delivers held signals that this thread does not block.
+pub(crate) fn deliver_held() {
     virtual_mask::release(engine_signals() & !virtual_mask::get());
 }
 
@@ -46,15 +48,15 @@ pub(crate) fn knows(thread: i32) -> bool {
     pending::knows(thread)
 }
 
-/// Unregisters this thread at its exit. Does nothing in the child of a `vfork`, whose memory is its
-/// parent's.
+/// Unregisters this thread at its exit. Does nothing in the child of a `vfork`, which uses its
+/// parent's memory.
 pub(crate) fn unregister_thread() {
     if !virtual_mask::is_borrowing() {
         pending::unlist_thread();
     }
 }
 
-/// Marks this thread as the engine's.
+/// Marks this thread as the engine's: it takes no sent signals.
 pub(crate) fn mark_engine_thread() {
     pending::mark_engine_thread();
 }

@@ -1,8 +1,8 @@
-//! Signals. Two of them belong to the engine (three with page protection); every function that
-//! changes handlers or masks ends here.
+//! Signals. SIGBUS and SIGSYS belong to the engine, and SIGSEGV with page protection. All functions
+//! that change handlers or masks are handled here.
 //!
-//! SIGBUS and SIGSYS must always reach the engine, because a blocked synchronous signal kills the
-//! process. Two invariants hold: their action in the kernel is the engine's, and no mask in the
+//! The engine's signals must always reach the engine, because a blocked synchronous signal kills
+//! the process. Two invariants hold: their action in the kernel is the engine's, and no mask in the
 //! kernel contains them. The program's actions and masks for them are *emulated*: stored, reported
 //! to the program, and applied as the kernel would.
 //!
@@ -27,10 +27,10 @@
 //! | `user_mode` | detects threads that have left the kernel |
 //! | `page_fault` | SIGBUS: faults the page in, or reports the failure |
 //!
-//! Every change of a handler ends in [`sigaction::change`], every change of a mask in
-//! [`virtual_mask::change_mask`]. The exception is a system-call instruction of the program whose
-//! pointers the filter does not check. The same calls issued by number are in
-//! [`crate::guard::signal_calls`].
+//! Every change of a handler calls [`sigaction::change`], every change of a mask calls
+//! [`virtual_mask::change_mask`]. The exceptions are the program's own system-call instructions if
+//! the filter does not trap them. [`crate::guard::signal_calls`] handles the same calls issued by
+//! number.
 
 pub(crate) mod sets;
 pub(crate) mod force_signal;

@@ -15,17 +15,16 @@ use softswap_sys::{raw, threads};
 use std::ffi::c_void;
 use std::io;
 
-/// All signals are blocked while a page is faulted in: a handler of the program that touched the
-/// same page would deadlock. If the fault has to wait for a free page and a signal is pending, the
-/// handler returns and the touch is repeated.
+/// Signals blocked while a page is faulted in: all, because a handler of the program that touched
+/// the same page would deadlock. If the fault must wait for a free page and a signal is pending,
+/// the engine's handler returns, and the touch is repeated after the program's.
 const DURING_FAULT: Mask = !0;
 
 pub(crate) fn install() -> io::Result<Action> {
     install_with(0)
 }
 
-/// Sets whether the kernel restarts the calls that this signal interrupts, as far as it restarts
-/// them at all.
+/// Sets whether the kernel restarts calls that SIGBUS interrupts. It never restarts some calls.
 ///
 /// # Errors
 /// If the kernel refuses the change.
@@ -53,18 +52,18 @@ extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void
         // SAFETY: `info` is from the kernel, for this handler.
         if is_lost || unsafe { threads::is_question(info) } {
             // SAFETY: `context` is from the kernel, for this handler.
-            unsafe { user_mode::answer(context) };
+            unsafe { user_mode::answer_query(context) };
             return;
         }
         if from_kernel && instance::is_waking() && instance::is_in_window(address) {
-            // No page can be faulted in yet. Repeat the touch after waking.
+            // No page can be faulted in yet. Return after waking, so that the touch is repeated.
             instance::await_waking();
             return;
         }
         if from_kernel && instance::is_managed(address) && handle(address, context) {
             return;
         }
-        // SAFETY: both are from the kernel and are passed to the program's handler unchanged.
+        // SAFETY: `info` and `context` are from the kernel, for this handler.
         unsafe { deliver(SIGBUS, info, context) };
     });
 }
@@ -75,55 +74,55 @@ extern "C" fn on_sigsegv(_signal: i32, info: *mut siginfo_t, context: *mut c_voi
         let (address, code) = unsafe { (signals::fault_address(info), (*info).si_code) };
         let is_touch = signals::is_touch(code);
         if is_touch && instance::is_waking() && instance::is_in_window(address) {
-            // No page can be faulted in yet. Repeat the touch after waking.
+            // No page can be faulted in yet. Return after waking, so that the touch is repeated.
             instance::await_waking();
             return;
         }
-        if is_touch && is_engines(address, context) && handle(address, context) {
+        if is_touch && is_absent_page(address, context) && handle(address, context) {
             return;
         }
-        // SAFETY: both are from the kernel and are passed to the program's handler unchanged.
+        // SAFETY: `info` and `context` are from the kernel, for this handler.
         unsafe { deliver(SIGSEGV, info, context) };
     });
 }
 
-/// Returns true if the page is absent and the program itself allows the access.
-fn is_engines(address: usize, context: *mut c_void) -> bool {
+/// Returns true if the page is absent, and the program's protection allows the access.
+fn is_absent_page(address: usize, context: *mut c_void) -> bool {
     // SAFETY: `context` is from the kernel, for the running handler.
     let access = unsafe { signals::fault_access(context) };
     let engine = instance::engine().filter(|engine| engine.contains(address));
     engine.is_some_and(|engine| engine.is_absent(address, access))
 }
 
-/// Faults in the page at a managed address that the interrupted code touched. Returns false if the
-/// fault belongs to an unmanaged mapping.
+/// Faults in the page at an address in the window that the interrupted code touched, or reports the
+/// failure. Returns false if the address is in an unmanaged mapping.
 fn handle(address: usize, context: *mut c_void) -> bool {
     // SAFETY: `context` is from the kernel, for this handler.
     let writes = unsafe { signals::fault_is_write(context) };
     let access = if writes { Access::Write } else { Access::Read };
-    // SAFETY: the context that the kernel passed to the running handler, which alone uses it.
+    // SAFETY: `context` is from the kernel, for this handler, and nothing else uses it.
     let blocked = unsafe { *signals::interrupted_mask(context) };
     let due = fault_samples::due();
-    match bring_in(address, access, !blocked) {
+    match fault_in(address, access, !blocked) {
         Ok(from) => {
             if let (Some(due), Some(tier)) = (due, from) {
                 let toucher = if writes { Toucher::Write } else { Toucher::Read };
                 // SAFETY: `context` is from the kernel, for this handler.
-                unsafe { fault_samples::note(due, address, toucher, tier, context) };
+                unsafe { fault_samples::record(due, address, toucher, tier, context) };
             }
         }
-        // The program's handler runs, then the touch is repeated.
+        // A signal is pending: the program's handler runs, then the touch is repeated.
         Err(error) if error.is_for_a_signal() => {}
-        // A fault of a file mapping, for example beyond the end of the file.
+        // For example a touch of a file mapping beyond the end of the file.
         Err(FaultError::Unmanaged) => return false,
-        Err(error) => refuse(address, &error, context),
+        Err(error) => report_failure(address, &error, context),
     }
     true
 }
 
 /// Faults in the page at a managed address. Called with signals blocked; a signal in `open`
 /// interrupts a wait for a free page.
-fn bring_in(address: usize, access: Access, open: Mask) -> Result<Option<Tier>, FaultError> {
+fn fault_in(address: usize, access: Access, open: Mask) -> Result<Option<Tier>, FaultError> {
     match instance::engine() {
         Some(engine) => engine.fault_until(address, access, open),
         None => Err(FaultError::NotMapped),
@@ -132,10 +131,10 @@ fn bring_in(address: usize, access: Access, open: Mask) -> Result<Option<Tier>, 
 
 /// Reports a failed fault to the interrupted code: SIGSEGV for an unmapped address, as without
 /// softswap; otherwise SIGBUS, after a message.
-pub(crate) fn refuse(address: usize, error: &FaultError, context: *mut c_void) {
+pub(crate) fn report_failure(address: usize, error: &FaultError, context: *mut c_void) {
     if matches!(error, FaultError::NotMapped) {
         let mut info = signals::segv_info(address);
-        // SAFETY: valid details; `context` is the handler's.
+        // SAFETY: `info` is valid; `context` is that of the running handler.
         unsafe {
             match engine_signals() & signals::bit(SIGSEGV) {
                 0 => force_signal(SIGSEGV, &raw const info, context),
@@ -144,27 +143,27 @@ pub(crate) fn refuse(address: usize, error: &FaultError, context: *mut c_void) {
         }
         return;
     }
-    explain(error);
-    let mut info = failure();
-    // SAFETY: valid details, which the program's handler may read.
+    report_stop(error);
+    let mut info = bus_error_info();
+    // SAFETY: `info` is valid; `context` is that of the running handler.
     unsafe { deliver(SIGBUS, &raw mut info, context) };
 }
 
-/// Does the same as [`refuse`] for code of the runtime that no handler has interrupted.
+/// Reports a failed fault as [`report_failure`] does, for code of the runtime outside a handler.
 pub(crate) fn raise(address: usize, error: &FaultError) {
     let info = match error {
         FaultError::NotMapped => signals::segv_info(address),
         _ => {
-            explain(error);
-            failure()
+            report_stop(error);
+            bus_error_info()
         }
     };
-    // SAFETY: valid details.
+    // SAFETY: `info` is valid.
     let _ = unsafe { signals::raise_with(info.si_signo, &raw const info) };
 }
 
-/// Returns the details of a SIGBUS for lost memory.
-fn failure() -> siginfo_t {
+/// Returns the siginfo_t of a SIGBUS for memory that cannot be faulted in.
+fn bus_error_info() -> siginfo_t {
     // SAFETY: all-zero is a valid siginfo_t.
     let mut info: siginfo_t = unsafe { std::mem::zeroed() };
     info.si_signo = SIGBUS;
@@ -172,7 +171,8 @@ fn failure() -> siginfo_t {
     info
 }
 
-fn explain(error: &FaultError) {
+/// Prints the reason of a failed fault, and stores it in the statistics.
+fn report_stop(error: &FaultError) {
     if let (Some(engine), Some(reason)) = (instance::engine(), error.stop_reason()) {
         engine.stats().set(Counter::StopReason, reason as u64);
     }

@@ -1,19 +1,20 @@
 //! Pending signals. A signal sent while the program blocks it is held here, as in the kernel: one
 //! of each kind for the process, and one for each thread.
 //!
-//! The kernel delivers a process-directed signal to any thread, because no thread blocks it in the
-//! kernel. If the receiving thread does not take it (the program has blocked it there, or the
-//! thread is the engine's), the signal is held for the process. A thread that waits for it or does
-//! not block it is then signalled to check this table (a *poke*). A thread that unblocks a signal
-//! checks by itself; a thread that exits passes its signals on.
+//! The kernel may deliver a signal sent to the process to any thread, because no thread blocks it
+//! in the kernel. If the receiving thread does not take it (the program has blocked it there, or
+//! the thread is the engine's), the signal is held for the process. Then a thread that waits for
+//! the signal, or does not block it, receives a signal that makes it check this table (a *poke*). A
+//! thread that unblocks a signal checks by itself. A thread that exits pokes others for the
+//! process's signals.
 //!
 //! A forked child has nothing pending except signals sent to itself. A program started by `exec`
-//! keeps all pending signals, so they are returned to the kernel first. While a thread forks, it
-//! takes nothing: a handler of the program could need a lock that is held for the fork, or see a
+//! keeps all pending signals, so they are returned to the kernel before. While a thread forks, it
+//! takes no signals: a handler of the program could need a lock that is held for the fork, or see a
 //! partly initialized child.
 //!
 //! Other threads read a thread's entry while it is listed. A thread that exits by its own
-//! system-call instruction stays listed. Therefore the entry is stored next to the signal stack,
+//! system-call instruction remains listed. Therefore the entry is stored next to the signal stack,
 //! which is then not freed, and not in thread-local storage.
 
 use super::sets::{engine_signals, kinds};
@@ -26,7 +27,7 @@ use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// The kernel's part of a signal's details; the rest is zero.
+/// The part of a siginfo_t that the kernel fills in; the rest is zero.
 type Details = [u64; 6];
 
 /// Held signals, at most one of each kind.
@@ -36,9 +37,9 @@ const fn nothing() -> Held {
     [const { Cell::new(None) }; 3]
 }
 
-/// True once any signal has been held; before that, no check is needed. Set before other threads'
-/// masks are read, and read after this thread's mask is set, so at least one side sees the other's
-/// change.
+/// True once a signal has been held; before that, no check is needed. It is set before other
+/// threads' masks are read, and read after this thread's mask is set. So at least one side sees the
+/// other's change.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 fn place_of(signal: i32) -> usize {
@@ -49,7 +50,7 @@ fn place_of(signal: i32) -> usize {
     }
 }
 
-fn keep(held: &Held, signal: i32, info: &siginfo_t) {
+fn store(held: &Held, signal: i32, info: &siginfo_t) {
     let held = &held[place_of(signal)];
     if held.get().is_none() {
         // SAFETY: the words are within siginfo_t, of which every byte is initialised.
@@ -60,15 +61,15 @@ fn keep(held: &Held, signal: i32, info: &siginfo_t) {
 fn siginfo_of(details: Details) -> siginfo_t {
     // SAFETY: all-zero is a valid siginfo_t.
     let mut info: siginfo_t = unsafe { std::mem::zeroed() };
-    // SAFETY: within siginfo_t.
+    // SAFETY: the words are within siginfo_t.
     unsafe { (&raw mut info).cast::<Details>().write(details) };
     info
 }
 
-/// Value that distinguishes the runtime's signals from the program's.
+/// Value of a queued signal that distinguishes a poke from the program's signals.
 const POKE: usize = 0x50f7_5a9e_0b05;
 
-/// Returns the details of a signal that makes a waiting thread check for held signals.
+/// Returns the siginfo_t of a signal that makes a thread check for held signals.
 pub(super) fn poke(signal: i32) -> siginfo_t {
     signals::queued_info(signal, POKE)
 }
@@ -79,9 +80,10 @@ pub(super) fn is_poke(info: &siginfo_t) -> bool {
 
 /// State of one thread. Other threads read it while it is listed.
 struct Thread {
-    number: AtomicI32,
-    /// Engine signals that it blocks, as the program knows it, and that it waits for.
+    thread_id: AtomicI32,
+    /// Its emulated mask.
     blocked: AtomicU64,
+    /// Engine signals that it waits for.
     waits_for: AtomicU64,
     is_engines: Cell<bool>,
     /// Its thread ID while it forks; otherwise 0.
@@ -93,9 +95,9 @@ struct Thread {
     // The remaining fields are accessed under the lock.
     is_listed: Cell<bool>,
     next: Cell<*const Thread>,
-    before: Cell<*const Thread>,
+    previous: Cell<*const Thread>,
     held: Held,
-    /// Last round in which it has reported that it is outside the kernel.
+    /// Last round of queries in which it has reported that it is outside the kernel.
     answered: AtomicU32,
     /// Its call that may hide pointers: number plus one (0: none), then the arguments.
     hidden: [AtomicUsize; 7],
@@ -108,7 +110,7 @@ const _: () = assert!(size_of::<Thread>() <= signals::NOTE_BYTES);
 impl Thread {
     const fn new() -> Thread {
         Thread {
-            number: AtomicI32::new(0),
+            thread_id: AtomicI32::new(0),
             blocked: AtomicU64::new(0),
             waits_for: AtomicU64::new(0),
             is_engines: Cell::new(false),
@@ -117,7 +119,7 @@ impl Thread {
             was_reset: Cell::new(false),
             is_listed: Cell::new(false),
             next: Cell::new(ptr::null()),
-            before: Cell::new(ptr::null()),
+            previous: Cell::new(ptr::null()),
             held: nothing(),
             answered: AtomicU32::new(0),
             hidden: [const { AtomicUsize::new(0) }; 7],
@@ -131,9 +133,9 @@ impl Thread {
         Some((number as i64, std::array::from_fn(argument)))
     }
 
-    /// Copies the state of the same thread from its previous place.
+    /// Moves the state of this thread from another entry.
     fn copy_state_of(&self, other: &Thread) {
-        self.number.store(other.number.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.thread_id.store(other.thread_id.load(Ordering::Relaxed), Ordering::Relaxed);
         self.blocked.store(other.blocked.load(Ordering::Relaxed), Ordering::SeqCst);
         self.waits_for.store(other.waits_for.load(Ordering::Relaxed), Ordering::SeqCst);
         self.is_engines.set(other.is_engines.get());
@@ -152,7 +154,8 @@ thread_local! {
 
 /// Runs `body` with this thread's state.
 fn with_me<R>(body: impl FnOnce(&Thread) -> R) -> R {
-    // SAFETY: null, or the place set by `enter`, which is valid until `leave` resets it.
+    // SAFETY: `LISTED` is null or points to the entry that `enter` has written, which is valid
+    // until `unlist_thread` resets it.
     match unsafe { LISTED.get().as_ref() } {
         Some(listed) => body(listed),
         None => OWN.with(body),
@@ -183,7 +186,7 @@ fn with<R>(body: impl FnOnce(&Process, &Thread) -> R) -> R {
     signals::with_all_blocked(|| {
         with_me(|me| {
             // A forking thread already holds the lock. It gets here only for a signal that has
-            // arrived, so no update is half done.
+            // arrived, so no update is incomplete.
             let has_lock = me.has_lock.get();
             if !has_lock {
                 SHARED.lock.lock();
@@ -202,7 +205,7 @@ pub(super) fn begin_fork() {
     with_me(|me| me.forks_as.set(raw::current_thread()));
 }
 
-/// Ends the state of [`begin_fork`]. Signals that have arrived meanwhile stay held.
+/// Ends the state that [`begin_fork`] began. Signals that have arrived meanwhile remain held.
 pub(super) fn end_fork() {
     with_me(|me| me.forks_as.set(0));
 }
@@ -225,8 +228,8 @@ pub(super) fn has_lock_for_fork() -> bool {
 
 /// Returns a listed thread, if the pointer is not null.
 fn listed(_of: &Process, thread: *const Thread) -> Option<&Thread> {
-    // SAFETY: null, or listed: a thread removes itself under the lock, which is held, before its
-    // entry is freed.
+    // SAFETY: `thread` is null or listed. A thread removes itself under the lock, which is held,
+    // before its entry is freed.
     unsafe { thread.as_ref() }
 }
 
@@ -234,10 +237,10 @@ impl Process {
     /// Adds a thread at the head of the list.
     fn list(&self, thread: &Thread) {
         thread.is_listed.set(true);
-        thread.before.set(ptr::null());
+        thread.previous.set(ptr::null());
         thread.next.set(self.first.replace(thread));
         if let Some(next) = listed(self, thread.next.get()) {
-            next.before.set(thread);
+            next.previous.set(thread);
         }
     }
 
@@ -245,20 +248,20 @@ impl Process {
         if !thread.is_listed.replace(false) {
             return;
         }
-        match listed(self, thread.before.get()) {
-            Some(before) => before.next.set(thread.next.get()),
+        match listed(self, thread.previous.get()) {
+            Some(previous) => previous.next.set(thread.next.get()),
             None => self.first.set(thread.next.get()),
         }
         if let Some(next) = listed(self, thread.next.get()) {
-            next.before.set(thread.before.get());
+            next.previous.set(thread.previous.get());
         }
     }
 
-    /// Returns true if a thread listed later has the same ID: then this one has exited.
+    /// Returns true if a thread listed later has the same ID, so that this one must have exited.
     fn is_replaced(&self, thread: &Thread) -> bool {
-        let number = thread.number.load(Ordering::Relaxed);
+        let thread_id = thread.thread_id.load(Ordering::Relaxed);
         let later = self.threads().take_while(|other| !ptr::eq(*other, thread));
-        later.into_iter().any(|other| other.number.load(Ordering::Relaxed) == number)
+        later.into_iter().any(|other| other.thread_id.load(Ordering::Relaxed) == thread_id)
     }
 
     fn threads(&self) -> impl Iterator<Item = &Thread> {
@@ -266,8 +269,8 @@ impl Process {
         std::iter::successors(first, |thread| listed(self, thread.next.get()))
     }
 
-    /// Pokes a thread that takes the signal, if one is held: preferably the first thread of the
-    /// process, as in the kernel.
+    /// Pokes a thread that takes a held signal of the process, if there is one: preferably the
+    /// process's first thread, as in the kernel.
     fn poke_taker(&self, signal: i32) {
         if self.held[place_of(signal)].get().is_none() {
             return;
@@ -279,20 +282,20 @@ impl Process {
             thread.waits_for.load(Ordering::SeqCst) & bit != 0
                 || thread.blocked.load(Ordering::SeqCst) & bit == 0
         };
-        let is_first = |thread: &&Thread| thread.number.load(Ordering::Relaxed) == first;
+        let is_first = |thread: &&Thread| thread.thread_id.load(Ordering::Relaxed) == first;
         let others = self.threads().filter(|thread| !is_first(thread));
         for thread in self.threads().filter(is_first).chain(others).filter(takes) {
-            let number = thread.number.load(Ordering::Relaxed);
+            let thread_id = thread.thread_id.load(Ordering::Relaxed);
             if self.is_replaced(thread) {
                 self.unlist(thread);
                 continue;
             }
-            // This thread checks by itself: before it waits, or after it has forked.
-            if number == me {
+            // This thread checks by itself, before it waits or after it has forked.
+            if thread_id == me {
                 return;
             }
-            // SAFETY: details made by this function.
-            match unsafe { signals::send_with(number, signal, &raw const poke) } {
+            // SAFETY: `poke` is a valid siginfo_t.
+            match unsafe { signals::send_with(thread_id, signal, &raw const poke) } {
                 Ok(()) => return,
                 // The thread has exited without unlisting itself.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => self.unlist(thread),
@@ -307,7 +310,7 @@ impl Process {
         self.first.set(ptr::null());
         self.held.iter().chain(&me.held).for_each(|held| held.set(None));
         me.waits_for.store(0, Ordering::Relaxed);
-        me.number.store(raw::current_thread(), Ordering::Relaxed);
+        me.thread_id.store(raw::current_thread(), Ordering::Relaxed);
         if me.is_listed.get() {
             self.list(me);
         }
@@ -320,40 +323,40 @@ pub(super) fn enter(note: usize) {
         if me.is_listed.get() {
             return;
         }
-        // SAFETY: space of this thread alone, which is valid as long as its stack.
+        // SAFETY: `note` is space for this thread only, and lasts as long as its signal stack.
         let listed = unsafe {
             let place = note as *mut Thread;
             place.write(Thread::new());
             &*place
         };
         listed.copy_state_of(me);
-        listed.number.store(raw::current_thread(), Ordering::Relaxed);
+        listed.thread_id.store(raw::current_thread(), Ordering::Relaxed);
         process.list(listed);
         LISTED.set(listed);
     });
 }
 
-/// Returns true if a thread is listed.
+/// Returns true if a thread with this ID is listed.
 pub(super) fn knows(thread: i32) -> bool {
     of_thread(thread, |_| ()).is_some()
 }
 
-fn of_thread<R>(number: i32, body: impl FnOnce(&Thread) -> R) -> Option<R> {
-    let is_it = |other: &&Thread| other.number.load(Ordering::Relaxed) == number;
-    with(|process, _| process.threads().find(is_it).map(body))
+fn of_thread<R>(thread_id: i32, body: impl FnOnce(&Thread) -> R) -> Option<R> {
+    let matches = |other: &&Thread| other.thread_id.load(Ordering::Relaxed) == thread_id;
+    with(|process, _| process.threads().find(matches).map(body))
 }
 
-/// Records that this thread is outside the kernel.
-pub(super) fn answer(round: u32) {
+/// Records that this thread is outside the kernel in a round of queries.
+pub(super) fn record_answer(round: u32) {
     with_me(|me| me.answered.store(round, Ordering::SeqCst));
 }
 
-/// Returns the last round in which a thread has reported; 0 for none.
+/// Returns the last round of queries that a thread has answered; 0 for none.
 pub(super) fn last_answer(thread: i32) -> u32 {
     of_thread(thread, |it| it.answered.load(Ordering::SeqCst)).unwrap_or(0)
 }
 
-fn note_hidden(me: &Thread, call: Option<(i64, Arguments)>, at: usize) {
+fn set_hidden_call(me: &Thread, call: Option<(i64, Arguments)>, at: usize) {
     // Clear first: the number of one call must never be seen with the arguments of another.
     me.hidden[0].store(0, Ordering::SeqCst);
     if let Some((number, arguments)) = call {
@@ -366,15 +369,15 @@ fn note_hidden(me: &Thread, call: Option<(i64, Arguments)>, at: usize) {
 }
 
 /// Records a call that may hide pointers, before it is issued.
-pub(super) fn hide(number: i64, arguments: Arguments, at: usize) {
-    with_me(|me| note_hidden(me, Some((number, arguments)), at));
+pub(super) fn record_hidden_call(number: i64, arguments: Arguments, at: usize) {
+    with_me(|me| set_hidden_call(me, Some((number, arguments)), at));
 }
 
-/// Removes that record if a jump to a frame at `target` leaves the call.
+/// Removes that record if a jump to a frame at `target` ends the call.
 pub(crate) fn jump_to(target: usize) {
     with_me(|me| {
         if me.hidden_call().is_some() && signal_stack::is_left(me.hidden_at.get(), target) {
-            note_hidden(me, None, 0);
+            set_hidden_call(me, None, 0);
         }
     });
 }
@@ -418,7 +421,7 @@ pub(super) fn takes_no_signals() -> bool {
     with_me(|me| me.is_engines.get() || me.forks_as.get() != 0)
 }
 
-/// Returns the engine signals that this thread blocks, as the program knows it.
+/// Returns the emulated mask of this thread.
 pub(super) fn blocked() -> Mask {
     with_me(|me| me.blocked.load(Ordering::Relaxed))
 }
@@ -427,11 +430,11 @@ pub(super) fn block(mask: Mask) {
     with_me(|me| me.blocked.store(mask, Ordering::SeqCst));
 }
 
-/// Sets the signals that this thread waits for.
+/// Sets the engine signals that this thread waits for.
 pub(super) fn wait_for(mask: Mask) {
     with(|process, me| {
-        let before = me.waits_for.swap(mask, Ordering::SeqCst);
-        kinds(before & !mask).for_each(|signal| process.poke_taker(signal));
+        let previous = me.waits_for.swap(mask, Ordering::SeqCst);
+        kinds(previous & !mask).for_each(|signal| process.poke_taker(signal));
     });
 }
 
@@ -439,21 +442,21 @@ pub(super) fn is_waiting_for(signal: i32) -> bool {
     with_me(|me| me.waits_for.load(Ordering::Relaxed) & signals::bit(signal) != 0)
 }
 
-/// Holds a sent signal that this thread does not take. A thread-directed signal is held for this
-/// thread.
+/// Holds a sent signal that this thread does not take: for this thread if it was sent to the
+/// thread, otherwise for the process.
 pub(super) fn hold(signal: i32, info: &siginfo_t) {
     with(|process, me| {
         ANY.store(true, Ordering::SeqCst);
-        // Sent to a child before the child has reset its state.
+        // The signal was sent to a child that has not reset its state yet.
         let is_child = || me.forks_as.get() != raw::current_thread();
         if me.forks_as.get() != 0 && !me.was_reset.get() && is_child() {
             process.reset(me);
             me.was_reset.set(true);
         }
         if info.si_code == libc::SI_TKILL && !me.is_engines.get() {
-            keep(&me.held, signal, info);
+            store(&me.held, signal, info);
         } else {
-            keep(&process.held, signal, info);
+            store(&process.held, signal, info);
             process.poke_taker(signal);
         }
     });
@@ -464,7 +467,7 @@ pub(super) fn pass_on(signal: i32) {
     with(|process, _| process.poke_taker(signal));
 }
 
-/// Takes a held signal for this thread.
+/// Takes a held signal of this thread or of the process.
 pub(super) fn take(signal: i32) -> Option<siginfo_t> {
     if !ANY.load(Ordering::SeqCst) {
         return None;
@@ -473,7 +476,7 @@ pub(super) fn take(signal: i32) -> Option<siginfo_t> {
     with(|process, me| me.held[place].take().or_else(|| process.held[place].take())).map(siginfo_of)
 }
 
-/// Returns the set of held signals that this thread may take.
+/// Returns the set of signals held for this thread or for the process.
 pub(super) fn held() -> Mask {
     with(|process, me| {
         let is_held = |signal: &i32| {
@@ -485,7 +488,7 @@ pub(super) fn held() -> Mask {
     })
 }
 
-/// Drops a pending signal that the program now ignores.
+/// Drops a held signal that the program now ignores.
 pub(super) fn forget(signal: i32) {
     let place = place_of(signal);
     with(|process, me| {
@@ -497,7 +500,7 @@ pub(super) fn forget(signal: i32) {
 
 /// Resets the state at the start, or in a forked child: only signals sent to this process are
 /// pending.
-pub(super) fn become_child() {
+pub(super) fn become_owner() {
     with(|process, me| {
         if !me.was_reset.replace(false) {
             process.reset(me);

@@ -1,5 +1,5 @@
-//! The program's actions: for the engine's signals, whose action in the kernel is the engine's, and
-//! for the signals whose action in the kernel is the runtime's entry.
+//! The program's actions for signals whose action in the kernel is another: the engine's signals,
+//! and signals for which the runtime's entry is installed.
 
 use super::pending;
 use super::sets::{engine_signals, kinds};
@@ -9,7 +9,7 @@ use softswap_sys::signals::{self, Action, Mask, SA_RESTORER, SIGSEGV, SIGSYS};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Flags that the kernel keeps; it drops others.
+/// Flags that the kernel stores; it drops others.
 const KNOWN_FLAGS: u64 = 0xdc00_0807 | SA_RESTORER;
 /// Signals that the kernel removes from every mask.
 const NEVER_MASKED: Mask = signals::bit(libc::SIGKILL) | signals::bit(libc::SIGSTOP);
@@ -76,10 +76,10 @@ static ON_SIGBUS: Remembered = Remembered::new();
 static ON_SIGSYS: Remembered = Remembered::new();
 static ON_SIGSEGV: Remembered = Remembered::new();
 
-/// Takes these locks, so that no other thread holds them during a fork.
+/// Takes the locks of the actions, so that no other thread holds them during a fork.
 pub(crate) fn lock_for_fork() {
-    // A handler of a signal that arrives in between would wait for a lock that its own thread
-    // holds.
+    // With signals blocked: a handler that runs in between would wait for a lock that its own
+    // thread holds.
     signals::with_all_blocked(|| {
         ON_SIGBUS.lock.lock();
         ON_SIGSYS.lock.lock();
@@ -128,14 +128,13 @@ impl ProgramAction {
 
 pub(super) static PROGRAM_ACTIONS: [ProgramAction; 65] = [const { ProgramAction::new() }; 65];
 
+/// Returns the program's action for a signal if it is one of the engine's and signals are emulated.
 pub(super) fn remembered(signal: i32) -> Option<&'static Remembered> {
-    // Before and without signal emulation, the kernel has the program's actions.
+    // Without signal emulation, the kernel has the program's actions.
     if !instance::emulates_signals() {
         return None;
     }
-    kinds(engine_signals())
-        .any(|engine_signals| engine_signals == signal)
-        .then(|| of_engines(signal))
+    kinds(engine_signals()).any(|other| other == signal).then(|| of_engines(signal))
 }
 
 /// Returns the program's action for one of the engine's signals.

@@ -12,7 +12,7 @@ pub(crate) fn engine_signals() -> Mask {
 /// Signals that the C library uses internally (cancellation, setxid).
 pub(crate) const INTERNAL: Mask = signals::bit(32) | signals::bit(33);
 
-/// Returns true if programs may name this signal.
+/// Returns true if programs may pass this signal to the C library.
 pub(super) fn is_for_programs(signal: i32) -> bool {
     signals::SIGNALS.contains(&signal) && INTERNAL & signals::bit(signal) == 0
 }

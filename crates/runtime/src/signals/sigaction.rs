@@ -17,7 +17,7 @@ fn is_function(handler: usize) -> bool {
 }
 
 /// Changes the action of a signal, if `new` is given. Returns the previous action, or an error
-/// number. Every change of an action ends here.
+/// number. All functions that change an action call this.
 ///
 /// # Safety
 /// As `sigaction(2)`: the handler is a function.
@@ -28,7 +28,7 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
         return Err(-refused as i32);
     }
     if let Some(remembered) = remembered(signal) {
-        // The child of a vfork has its own handlers, but this memory is its parent's.
+        // The child of a `vfork` has its own handlers, but uses its parent's memory.
         let new = new.filter(|_| !is_borrowing());
         let new = new.map(|new| Action { flags: new.flags | SA_RESTORER, ..new });
         let before = remembered.change(new);
@@ -38,40 +38,42 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
         return Ok(before);
     }
     let error_number = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
-    let asked = PROGRAM_ACTIONS.get(signal as usize).filter(|_| instance::emulates_signals());
-    let Some(asked) = asked else {
-        // A handler that is running when the process wakes must also return to the runtime.
+    let program_action =
+        PROGRAM_ACTIONS.get(signal as usize).filter(|_| instance::emulates_signals());
+    let Some(program_action) = program_action else {
+        // A handler that is running when the process wakes must return to the runtime's code.
         let new = new.map(|new| Action { restorer: handler_frame::return_address(), ..new });
-        // SAFETY: `new` names the program's handler for this signal, or none.
+        // SAFETY: `new` has the program's handler for this signal, or none.
         return unsafe { signals::change_action(signal, new.as_ref()) }.map_err(error_number);
     };
-    let before = asked.get();
+    let before = program_action.get();
     let installed = new.map(|new| {
         if !is_function(new.handler) {
             return new;
         }
-        asked.set(&new);
+        program_action.set(&new);
         // The kernel cannot write a handler's frame to a stack that is swapped out (a coroutine's,
         // for example), so every signal is delivered on the engine's stack.
         let flags = new.flags | (libc::SA_ONSTACK | libc::SA_SIGINFO) as u64;
         let restorer = handler_frame::return_address();
         Action { restorer, ..Action::new(entry::address(), flags, closed()) }
     });
-    // SAFETY: the runtime's handler, which calls the program's.
+    // SAFETY: the handler is the runtime's entry, which starts the program's handler.
     match unsafe { signals::change_action(signal, installed.as_ref()) } {
         Ok(old) if old.handler == entry::address() => Ok(before),
-        // Reset by the kernel when the handler was called.
+        // The kernel has reset the action when it called the handler.
         Ok(old) if old.flags & before.flags & libc::SA_RESETHAND as u32 as u64 != 0 => {
             Ok(Action { handler: old.handler, ..before })
         }
         Ok(old) => Ok(old),
         Err(error) => {
-            asked.set(&before);
+            program_action.set(&before);
             Err(error_number(error))
         }
     }
 }
 
+/// Installs the runtime's entry for handlers that the program has installed before.
 pub(super) fn adopt() {
     for signal in signals::SIGNALS {
         if INTERNAL & signals::bit(signal) == 0
@@ -79,7 +81,7 @@ pub(super) fn adopt() {
             && let Ok(action) = signals::action_of(signal)
             && is_function(action.handler)
         {
-            // SAFETY: the program's own handler.
+            // SAFETY: `action` has the program's own handler.
             let _ = unsafe { change(signal, Some(action)) };
         }
     }
@@ -92,14 +94,14 @@ pub unsafe extern "C" fn sigaction(signal: i32, new: *const CAction, old: *mut C
     if !is_for_programs(signal) {
         return c_result(refused(libc::EINVAL)) as i32;
     }
-    // Accessed here and not by the kernel, because the pointers may be managed.
+    // The kernel must not access these pointers, because they may be managed.
     // SAFETY: the caller's pointers are valid or null.
     let wanted = unsafe { new.as_ref() }.map(|new| {
         let flags = u64::from(new.sa_flags as u32);
-        // SAFETY: a valid set.
+        // SAFETY: `sa_mask` is a valid set.
         Action::new(new.sa_sigaction, flags, unsafe { bits(&raw const new.sa_mask) })
     });
-    // SAFETY: a handler of the program, for a signal that programs may name.
+    // SAFETY: the program is responsible for its own handler.
     match unsafe { change(signal, wanted) } {
         Ok(before) => {
             // SAFETY: `old` is null or points to a writable object of the program.
@@ -133,14 +135,14 @@ unsafe fn install(signal: i32, handler: usize, flags: i32, mask: Mask) -> usize 
         return c_result(refused(libc::EINVAL)) as usize;
     }
     let action = Action::new(handler, u64::from(flags as u32), mask);
-    // SAFETY: a handler of the program, for a signal that programs may name.
+    // SAFETY: the program is responsible for its own handler.
     match unsafe { change(signal, Some(action)) } {
         Ok(before) => before.handler,
         Err(error) => c_result(refused(error)) as usize,
     }
 }
 
-/// Signals whose handlers interrupt system calls, set by `siginterrupt`.
+/// Signals whose handlers interrupt system calls, as set by `siginterrupt`.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
 /// # Safety
@@ -149,7 +151,7 @@ static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
     let own = if is_for_programs(number) { signals::bit(number) } else { 0 };
     let interrupts = INTERRUPTING.load(Ordering::Relaxed) & own != 0;
-    // SAFETY: a handler of the program, for a signal that programs may name.
+    // SAFETY: the program is responsible for its own handler.
     unsafe { install(number, handler, if interrupts { 0 } else { libc::SA_RESTART }, own) }
 }
 
@@ -174,7 +176,7 @@ also_named!(sysv_signal: __sysv_signal);
 /// As `sysv_signal(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sysv_signal(number: i32, handler: usize) -> usize {
-    // SAFETY: a handler of the program, for a signal that programs may name.
+    // SAFETY: the program is responsible for its own handler.
     unsafe { install(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER, 0) }
 }
 
@@ -191,7 +193,7 @@ pub unsafe extern "C" fn sigset(number: i32, disposition: usize) -> usize {
     let own = signals::bit(number);
     let holds = disposition == HOLD;
     let action = (!holds).then(|| Action::new(disposition, 0, 0));
-    // SAFETY: a handler of the program, for a signal that programs may name.
+    // SAFETY: the program is responsible for its own handler.
     let before = match unsafe { change(number, action) } {
         Ok(before) => before,
         Err(error) => return c_result(refused(error)) as usize,
@@ -229,7 +231,7 @@ pub unsafe extern "C" fn siginterrupt(number: i32, interrupts: i32) -> i32 {
             INTERRUPTING.fetch_or(signals::bit(number), Ordering::Relaxed);
             action.flags &= !restart;
         }
-        // SAFETY: the program's own handler.
+        // SAFETY: `action` has the program's own handler.
         unsafe { change(number, Some(action)) }
     });
     result.map_or_else(|error| c_result(refused(error)) as i32, |_| 0)

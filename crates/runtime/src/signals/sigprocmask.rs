@@ -8,12 +8,12 @@ use libc::sigset_t;
 use softswap_sys::signals::{self, Mask};
 
 /// # Safety
-/// As `pthread_sigmask(3)`, whose errors it returns.
+/// As `pthread_sigmask(3)`. Returns its errors.
 unsafe fn change(how: i32, set: *const sigset_t, old: *mut sigset_t) -> Result<(), i32> {
     // SAFETY: the caller's pointer is valid or null.
     let set = unsafe { set.as_ref() }.map(|set| unsafe { bits(set) } & !INTERNAL);
     let before = change_mask(how, set)?;
-    // SAFETY: space for a set that the program has passed, or null.
+    // SAFETY: `old` is null, or space for a set of the program.
     if let Some(old) = unsafe { old.as_mut() } {
         set_bits(old, before);
     }
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn pthread_sigmask(
     set: *const sigset_t,
     old: *mut sigset_t,
 ) -> i32 {
-    // SAFETY: sets of the program, valid or null.
+    // SAFETY: `set` and `old` are sets of the program, valid or null.
     unsafe { change(how, set, old) }.err().unwrap_or(0)
 }
 
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn pthread_sigmask(
 /// As `sigprocmask(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigprocmask(how: i32, set: *const sigset_t, old: *mut sigset_t) -> i32 {
-    // SAFETY: sets of the program, valid or null.
+    // SAFETY: `set` and `old` are sets of the program, valid or null.
     c_outcome(unsafe { change(how, set, old) })
 }
 

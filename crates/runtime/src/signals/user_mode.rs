@@ -1,10 +1,9 @@
-//! Detects whether a running thread has left the kernel since it was queried.
+//! Detects if a running thread has been outside the kernel since it was queried.
 //!
 //! The thread that wakes a process must know every call that started before the filter was
 //! installed. A thread that waits in a call is visible in /proc. A running thread is queried by a
-//! signal, whose handler runs as soon as the thread is outside the kernel. A call that may hide
-//! pointers from the filter, and that first checks the state of the runtime, is recorded by its
-//! thread.
+//! signal, whose handler runs as soon as the thread leaves the kernel. A thread records a call that
+//! may hide pointers from the filter before it checks if the process is waking.
 
 use super::pending;
 use crate::base::issue_call::Arguments;
@@ -33,14 +32,14 @@ pub(crate) fn has_answered(thread: i32) -> bool {
 ///
 /// # Safety
 /// `context` is the running handler's.
-pub(super) unsafe fn answer(context: *mut c_void) {
-    pending::answer(ROUND.load(SeqCst));
-    // SAFETY: the context that the kernel passed to this handler, which alone uses it.
+pub(super) unsafe fn answer_query(context: *mut c_void) {
+    pending::record_answer(ROUND.load(SeqCst));
+    // SAFETY: `context` is that of the running handler, and nothing else uses it.
     restart(unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext });
 }
 
-/// Calls that can fail with EINTR after a handler even if its flags have SA_RESTART.
-const ENDED: [i64; 26] = [
+/// Calls that can fail with EINTR even if the handler's flags have SA_RESTART.
+const NOT_RESTARTED: [i64; 26] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_poll,
@@ -92,7 +91,7 @@ fn restart(registers: &mut libc::mcontext_t) {
         _ => code[..CODE_BYTES_BEFORE].windows(MOVE_BYTES).rev().find_map(|bytes| {
             let &[MOVE, a, b, c, d] = bytes else { return None };
             let number = i64::from(i32::from_le_bytes([a, b, c, d]));
-            ENDED.contains(&number).then_some(number)
+            NOT_RESTARTED.contains(&number).then_some(number)
         }),
     };
     if let Some(number) = number {
@@ -101,14 +100,15 @@ fn restart(registers: &mut libc::mcontext_t) {
     }
 }
 
-/// Records a call that may hide pointers, before this thread checks the state of the runtime and
-/// issues it. The record remains until the next such call; at worst too much stays resident.
+/// Records a call that may hide pointers, before this thread checks if the process is waking and
+/// issues the call. The record remains until the next such call; at worst it makes the waking
+/// thread pin buffers that no call uses.
 pub(crate) fn note_hidden(number: i64, arguments: Arguments) {
     let local = 0_u8;
-    pending::hide(number, arguments, &raw const local as usize);
+    pending::record_hidden_call(number, arguments, &raw const local as usize);
 }
 
-/// Returns the call that may hide pointers and that a thread is in or about to issue.
+/// Returns the last call that a thread has recorded because it may hide pointers.
 pub(crate) fn hidden_call_of(thread: i32) -> Option<(i64, Arguments)> {
     pending::hidden_call_of(thread)
 }

@@ -1,5 +1,5 @@
-//! A thread's signal mask as the program has set it: the engine signals that it blocks from the
-//! program's view. The kernel's mask never contains them.
+//! The emulated mask of a thread: the engine signals that the program blocks in it. The kernel's
+//! mask never contains them.
 
 use super::pending;
 use super::sets::{engine_signals, kinds};
@@ -11,58 +11,60 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 thread_local! {
-    /// Mask of the child of a `vfork`, which uses this thread's memory until it calls exec, with
-    /// its process ID; 0 for none.
-    static CHILDS: Cell<(i32, Mask)> = const { Cell::new((0, 0)) };
+    /// PID (0: none) and emulated mask of the child of a `vfork`, which uses this thread's memory
+    /// until it calls exec.
+    static VFORK_CHILD: Cell<(i32, Mask)> = const { Cell::new((0, 0)) };
 }
 
-/// The process that owns this memory, and the one that loaded the library; 0 before.
+/// PID of the process that owns this memory; 0 before signal emulation starts.
 static OWN_PID: AtomicI32 = AtomicI32::new(0);
+/// PID of the process in which signal emulation first started; 0 before. Forked children inherit
+/// it.
 static LOADED_PID: AtomicI32 = AtomicI32::new(0);
 
 fn current_pid() -> i32 {
     raw::current_process() as i32
 }
 
-/// Makes this process the owner of its memory.
-pub(crate) fn become_child() {
+/// Makes this process the owner of the signal state, at the start or in a forked child.
+pub(crate) fn become_owner() {
     let me = current_pid();
     OWN_PID.store(me, Ordering::Relaxed);
     let _ = LOADED_PID.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed);
-    pending::become_child();
+    pending::become_owner();
 }
 
-/// Returns true in a forked process, which most probably has one thread.
+/// Returns true in a forked child, and in the child of a `vfork`.
 pub(super) fn is_forked() -> bool {
     LOADED_PID.load(Ordering::Relaxed) != current_pid()
 }
 
-/// Returns true in the child of a `vfork`: its signals are its own but its memory is its parent's.
+/// Returns true in the child of a `vfork`: it has its own signals but uses its parent's memory.
 pub(crate) fn is_borrowing() -> bool {
     let own = OWN_PID.load(Ordering::Relaxed);
     own != 0 && own != current_pid()
 }
 
-/// Returns the engine signals that this thread blocks, as the program knows it.
+/// Returns the emulated mask of this thread.
 pub(crate) fn get() -> Mask {
-    let (child, mask) = CHILDS.get();
+    let (child, mask) = VFORK_CHILD.get();
     if child != 0 && child == current_pid() { mask } else { pending::blocked() }
 }
 
-/// Sets the engine signals that this thread blocks, as the program knows it.
+/// Sets the emulated mask of this thread.
 pub(crate) fn set(mask: Mask) {
     if mask == get() {
         return;
     }
     if is_borrowing() {
-        CHILDS.set((current_pid(), mask));
+        VFORK_CHILD.set((current_pid(), mask));
     } else {
         pending::block(mask);
-        CHILDS.set((0, 0));
+        VFORK_CHILD.set((0, 0));
     }
 }
 
-/// Sets the mask of a new thread, from its creator or its attributes.
+/// Sets the emulated mask of a new thread, from its creator or its attributes.
 pub(crate) fn inherit(mask: Mask) {
     pending::block(mask & engine_signals());
 }
@@ -76,15 +78,15 @@ pub(super) fn adopt_mask() {
     }
 }
 
-/// Does the same as [`set`], and delivers held signals that are no longer blocked.
-pub(crate) fn settle(mask: Mask) {
+/// Sets the emulated mask of this thread, and delivers held signals that it no longer blocks.
+pub(crate) fn set_and_deliver(mask: Mask) {
     let before = get();
     set(mask);
     release(before & !mask);
 }
 
-/// Delivers held signals to this thread. Returns true if there were any. In the guard they are
-/// delivered when it returns.
+/// Delivers held signals to this thread. Returns true if it has delivered any. In the guard it
+/// returns false: the guard delivers them when it returns.
 pub(super) fn release(of: Mask) -> bool {
     guarded_call::open_mask().is_none() && resend_held(of)
 }
@@ -95,7 +97,7 @@ pub(super) fn resend_held(of: Mask) -> bool {
     for signal in kinds(of) {
         while let Some(info) = pending::take(signal) {
             any = true;
-            // SAFETY: details that a handler received for this signal.
+            // SAFETY: a handler received this `info` for this signal.
             let _ = unsafe { signals::raise_with(signal, &raw const info) };
         }
     }
@@ -107,12 +109,12 @@ pub(crate) fn held() -> Mask {
     if instance::emulates_signals() { pending::held() } else { 0 }
 }
 
-/// Takes a held signal that a thread waits for.
+/// Takes a held signal of a set that this thread waits for.
 pub(super) fn take_held(of: Mask) -> Option<(i32, siginfo_t)> {
     kinds(of).find_map(|signal| Some((signal, pending::take(signal)?)))
 }
 
-/// Returns a mask changed by a set.
+/// Returns a mask changed by a set, as `sigprocmask` does.
 fn changed(before: Mask, how: i32, set: Mask) -> Mask {
     match how {
         libc::SIG_BLOCK => before | set,
@@ -122,7 +124,7 @@ fn changed(before: Mask, how: i32, set: Mask) -> Mask {
 }
 
 /// Changes the mask of this thread, if `set` is given. Returns the previous mask, or an error
-/// number. Every change of a mask in force ends here.
+/// number. All functions that change the mask in force call this.
 pub(crate) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
     if how != libc::SIG_UNBLOCK && set.is_some_and(|set| set & engine_signals() == engine_signals())
     {
@@ -134,7 +136,7 @@ pub(crate) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
     let at = local.as_ref().map_or(0, |set| std::ptr::from_ref(set) as usize);
     let args = [how as usize, at, &raw mut before as usize, size_of::<Mask>(), 0, 0];
     let blocked = get();
-    // A call of the program, which its own filters judge.
+    // The program's own filters judge this call, so it is issued even if the mask does not change.
     let result = issue(libc::SYS_rt_sigprocmask, args);
     if result < 0 {
         return Err(-result as i32);
@@ -142,14 +144,14 @@ pub(crate) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
     if let Some(set) = set {
         let wanted = changed(blocked, how, set) & engine_signals;
         if wanted != blocked {
-            settle(wanted);
+            set_and_deliver(wanted);
         }
     }
     Ok(before | blocked)
 }
 
-/// Does the same as [`change_mask`] for a caller whose mask `mask` is restored by a handler's
-/// return.
+/// Changes the mask of the code that a handler has interrupted, as [`change_mask`] does. `mask` is
+/// the mask that the handler's return restores in the kernel.
 pub(crate) fn change_interrupted(
     mask: &mut Mask,
     how: i32,
@@ -162,7 +164,7 @@ pub(crate) fn change_interrupted(
         }
         let wanted = changed(before, how, set);
         *mask = wanted & !engine_signals();
-        settle(wanted & engine_signals());
+        set_and_deliver(wanted & engine_signals());
     }
     Ok(before)
 }

@@ -1,13 +1,13 @@
 //! Calls that install a signal mask while they wait, and calls that wait for a signal.
 //!
-//! Masks are passed to the kernel without the engine's signals: a handler that runs meanwhile may
-//! touch an absent page. A thread that waits for one of the engine's signals takes held ones.
-//! Signals sent while it waits are delivered to it by the kernel, or by a poke from another
-//! thread's handler.
+//! Masks are passed to the kernel without the engine's signals, because a handler that runs
+//! meanwhile may touch an absent page. A thread that waits for one of the engine's signals first
+//! takes a held one. A signal sent while it waits reaches it through the kernel, or by a poke from
+//! another thread's handler.
 
 use super::pending::is_poke;
 use super::sets::{bits, engine_signals, set_of};
-use super::virtual_mask::settle;
+use super::virtual_mask::set_and_deliver;
 use super::{pending, temporary_mask, virtual_mask};
 use crate::base::instance;
 use crate::base::real::real;
@@ -16,12 +16,12 @@ use softswap_sys::raw;
 use softswap_sys::signals::{self, Mask, siginfo_t};
 use std::cell::Cell;
 
-/// Mask for the kernel while a call waits. Until the call ends, the thread's emulated mask is the
-/// one it has passed.
+/// Mask for the kernel while a call waits. Until the call ends, the thread's emulated mask is that
+/// of the call.
 struct WaitMask {
     set: Option<sigset_t>,
     before: Mask,
-    /// True if a held signal was delivered: the call is interrupted.
+    /// True if a held signal was delivered, so that the call fails with EINTR.
     delivered: bool,
 }
 
@@ -30,15 +30,15 @@ impl WaitMask {
     /// `set` is valid or null.
     unsafe fn new(set: *const sigset_t) -> WaitMask {
         let before = virtual_mask::get();
-        // SAFETY: a set of the program, valid or null.
+        // SAFETY: `set` is a set of the program, valid or null.
         let waited_for = unsafe { set.as_ref() }.map(|set| unsafe { bits(set) });
         let Some(waited_for) = waited_for.filter(|_| instance::emulates_signals()) else {
-            // SAFETY: a set of the program, valid or null.
+            // SAFETY: `set` is a set of the program, valid or null.
             return WaitMask { set: unsafe { set.as_ref() }.copied(), before, delivered: false };
         };
         virtual_mask::set(waited_for & engine_signals());
-        let freed = before & !waited_for;
-        let delivered = freed != 0 && virtual_mask::release(freed);
+        let unblocked = before & !waited_for;
+        let delivered = unblocked != 0 && virtual_mask::release(unblocked);
         WaitMask { set: Some(set_of(waited_for & !engine_signals())), before, delivered }
     }
 
@@ -46,22 +46,22 @@ impl WaitMask {
         self.set.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
     }
 
-    /// Issues the call, unless it is already interrupted.
+    /// Issues the call, unless a held signal was delivered.
     fn call(self, call: impl FnOnce(*const sigset_t) -> i32) -> i32 {
         let result = if self.delivered {
             raw::set_errno(libc::EINTR);
             -1
         } else {
             if let Some(set) = &self.set {
-                // SAFETY: a set owned by this value.
-                temporary_mask::note(unsafe { bits(set) });
+                // SAFETY: `set` is a valid set.
+                temporary_mask::record(unsafe { bits(set) });
             }
             let result = call(self.pointer());
             temporary_mask::forget();
             result
         };
         if self.before != virtual_mask::get() {
-            raw::preserving_errno(|| settle(self.before));
+            raw::preserving_errno(|| set_and_deliver(self.before));
         }
         result
     }
@@ -96,7 +96,7 @@ pub extern "C" fn __sigpause(mask_or_signal: i32, is_signal: i32) -> i32 {
         raw::set_errno(libc::EINVAL);
         return -1;
     };
-    // SAFETY: a local set.
+    // SAFETY: the set is a local.
     unsafe { sigsuspend(&set_of(mask)) }
 }
 
@@ -112,7 +112,7 @@ pub extern "C" fn __xpg_sigpause(signal: i32) -> i32 {
     __sigpause(signal, 1)
 }
 
-/// Defines calls whose last argument is a mask.
+/// Defines functions whose last argument is a mask.
 macro_rules! masked {
     ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
         /// # Safety
@@ -152,22 +152,22 @@ pub unsafe extern "C" fn __ppoll_chk(
 }
 
 const NO_TIMEOUT: timespec = timespec { tv_sec: i64::MAX, tv_nsec: 0 };
-const NOT_AT_ALL: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
+const ZERO_TIMEOUT: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 
 thread_local! {
-    /// Timeout of this thread's wait for one of the engine's signals. A static, because a handler
-    /// that holds such a signal sets it to zero: the handler may run between the check for held
-    /// signals and the wait.
-    static TIME: Cell<timespec> = const { Cell::new(NOT_AT_ALL) };
+    /// Timeout of this thread's wait for one of the engine's signals. A handler that holds such a
+    /// signal sets it to zero, because the handler may run after the thread has checked for held
+    /// signals and before it waits.
+    static TIMEOUT: Cell<timespec> = const { Cell::new(ZERO_TIMEOUT) };
 }
 
-/// Makes this thread check for held signals before it waits.
+/// Makes this thread check for held signals again instead of waiting.
 pub(super) fn recheck_held_signals() {
-    TIME.set(NOT_AT_ALL);
+    TIMEOUT.set(ZERO_TIMEOUT);
 }
 
-/// Handles a poke for `signal`. Returns true if this thread takes the signal now.
-pub(super) fn takes(signal: i32) -> bool {
+/// Handles a poke for `signal`. Returns true if this thread can take the signal now.
+pub(super) fn handle_poke(signal: i32) -> bool {
     recheck_held_signals();
     let takes = virtual_mask::get() & signals::bit(signal) == 0 && !pending::takes_no_signals();
     if !takes && !pending::is_waiting_for(signal) {
@@ -176,7 +176,7 @@ pub(super) fn takes(signal: i32) -> bool {
     takes
 }
 
-/// Waits for signals that include the engine's.
+/// Waits for the signals in `set`, of which `waited_for` are the engine's.
 ///
 /// # Safety
 /// As `sigtimedwait(2)`.
@@ -188,9 +188,9 @@ unsafe fn wait_with_engine_signals(
     wait: impl Fn(*const sigset_t, *mut siginfo_t, *const timespec) -> i32,
 ) -> i32 {
     // SAFETY: the caller's pointer is valid or null.
-    let asked = unsafe { time.as_ref() }.copied();
+    let timeout = unsafe { time.as_ref() }.copied();
     loop {
-        TIME.set(asked.unwrap_or(NO_TIMEOUT));
+        TIMEOUT.set(timeout.unwrap_or(NO_TIMEOUT));
         pending::wait_for(waited_for);
         // SAFETY: all-zero is a valid value to write over.
         let mut got: siginfo_t = unsafe { std::mem::zeroed() };
@@ -199,13 +199,13 @@ unsafe fn wait_with_engine_signals(
                 got = held;
                 signal
             }
-            None => wait(set, &raw mut got, TIME.with(Cell::as_ptr)),
+            None => wait(set, &raw mut got, TIMEOUT.with(Cell::as_ptr)),
         };
         let timed_out =
             result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
         raw::preserving_errno(|| pending::wait_for(0));
         let is_poke = result > 0 && is_poke(&got);
-        // The wait was ended by a poke or by the zero timeout, so check again.
+        // A poke or the zero timeout has ended the wait: check for held signals again.
         if is_poke || timed_out && virtual_mask::held() & waited_for != 0 {
             continue;
         }

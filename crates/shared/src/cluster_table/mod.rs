@@ -1,20 +1,20 @@
 //! Owners of the clusters of named areas, which a tree of processes shares.
 //!
-//! `softswap run` claims each named area for the tree, and creates this table in shared memory: a
-//! word per cluster, 0 or the mark of its owner. A process takes a cluster by one compare-and-swap,
-//! and frees clusters without used slots. A slot has the same number for all processes: its
-//! position in the area. Seals, keys and generations belong to one process, so a page of one
-//! process is never taken for another's.
+//! `softswap run` claims each named area (a swap file or device) for the tree, and creates this
+//! table in shared memory: a word per cluster, 0 or the mark of its owner. A process takes a
+//! cluster by one compare-and-swap, and frees clusters without used slots. A slot has the same
+//! number for all processes: its position in the area. Seals, keys and generations belong to one
+//! process, so no process accepts a page of another one.
 //!
 //! Each process opens the area itself and marks its open file ([`softswap_sys::open_mark`]). A
 //! forked child reads its parent's slots through the inherited open file, and thereby keeps the
-//! parent's mark. It stores its own pages in clusters under a mark of its own. So a mark is gone
+//! parent's mark. It stores its own pages in clusters with a mark of its own. So a mark is released
 //! once no process can read its clusters and no write to them is in flight. A process that finds no
-//! free cluster reaps those of marks that are gone. A process that cannot open the area (it has
-//! dropped root) uses the inherited open file and its mark.
+//! free cluster reaps those of released marks. A process that cannot open the area, because it has
+//! dropped root, uses the inherited open file and its mark.
 //!
-//! An overwritten word can only make a cluster look free or taken. A process that then reads a page
-//! of another process detects it by the broken seal.
+//! If a word is overwritten, a cluster only seems free or taken. A process that then reads a page
+//! of another process detects that by the broken seal.
 
 #[cfg(all(test, feature = "loom"))]
 mod model;
@@ -27,10 +27,11 @@ use softswap_sys::open_mark::MAX_MARKS;
 use softswap_sys::primitive::AtomicU64;
 use softswap_sys::primitive::Ordering::Relaxed;
 
-/// Changes with every change of the layout.
+/// Identifies the layout; changes with it.
 const MAGIC: u64 = u64::from_le_bytes(*b"sswclus2");
 const HEADER_WORDS: usize = 8;
-/// Device, inode, number of clusters, the next mark to try, and whether writes have stopped.
+/// Number of words of an area: device, inode, number of clusters, next mark to try, and a word that
+/// is nonzero once writes have stopped.
 const AREA_WORDS: usize = 5;
 const FIRST_CLUSTER_WORD: usize = HEADER_WORDS + MOST_AREAS * AREA_WORDS;
 
@@ -111,7 +112,7 @@ impl ClusterTables {
         ClusterTables { segment }
     }
 
-    /// Opens tables that another process created; returns `None` if there are none.
+    /// Opens tables that another process has created. Returns `None` if the words contain none.
     #[must_use]
     pub fn open(words: &'static [AtomicU64]) -> Option<ClusterTables> {
         let len = words.len().max(FIRST_CLUSTER_WORD);
@@ -151,8 +152,8 @@ impl ClusterTables {
 }
 
 impl ClusterTable {
-    /// Puts a mark by `put`, one that no other open file has, and returns it. Returns `None` if
-    /// `put` fails, or after many attempts.
+    /// Puts a mark that no other open file has, and returns it. `put` returns false if another open
+    /// file has the mark, and `None` on failure. Returns `None` on failure, or after many attempts.
     pub fn mark(&self, put: impl Fn(u64) -> Option<bool>) -> Option<u64> {
         /// Exceeds the number of processes that start at the same time.
         const TRIES: usize = 4096;
@@ -189,8 +190,8 @@ impl ClusterTable {
         (cluster as usize) < self.count() && self.clusters.free(mark, cluster as usize)
     }
 
-    /// Frees the clusters of marks that are gone, and returns their number. Processes may reap
-    /// concurrently. Does not allocate.
+    /// Frees the clusters of marks for which `is_released` returns true. Returns the number of
+    /// clusters. Processes may reap concurrently. Does not allocate.
     pub fn reap(&self, mut is_released: impl FnMut(u64) -> bool) -> usize {
         self.clusters.reap(|mark| mark >= MAX_MARKS || is_released(mark))
     }

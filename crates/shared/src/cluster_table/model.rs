@@ -24,9 +24,9 @@ fn no_cluster_is_taken_twice() {
         let table = table();
         let other = thread::spawn(move || [table.take(7, 0), table.take(7, 0)]);
         let own = table.take(8, 0);
-        let mut had: Vec<_> = other.join().unwrap().into_iter().chain([own]).flatten().collect();
-        had.sort_unstable();
-        assert_eq!(had, [0, 1]);
+        let mut taken: Vec<_> = other.join().unwrap().into_iter().chain([own]).flatten().collect();
+        taken.sort_unstable();
+        assert_eq!(taken, [0, 1]);
         assert_eq!(table.held(7) + table.held(8), 2);
     });
 }
@@ -36,11 +36,11 @@ fn a_freed_cluster_is_taken_once() {
     check(|| {
         let table = table();
         assert_eq!((table.take(7, 0), table.take(7, 1)), (Some(0), Some(1)));
-        let giver = thread::spawn(move || table.free(7, 1));
+        let releaser = thread::spawn(move || table.free(7, 1));
         let taker = thread::spawn(move || table.take(8, 0));
         let own = table.take(9, 0);
         let other = taker.join().unwrap();
-        assert!(giver.join().unwrap());
+        assert!(releaser.join().unwrap());
         assert!(own.is_none() || other.is_none());
         assert_eq!(table.held(8) + table.held(9) + table.free_count(), 1);
     });

@@ -49,8 +49,8 @@ fn marks_are_unique() {
     let table = tables(&[area(1, 1)]).table(area(1, 1)).unwrap();
     let taken: BTreeSet<u64> = (2..40).collect();
     assert_eq!(table.mark(|mark| Some(!taken.contains(&mark))), Some(40));
-    assert_eq!(table.mark(|_| None), None, "the file system has no locks");
-    assert_eq!(table.mark(|_| Some(false)), None, "it gives up");
+    assert_eq!(table.mark(|_| None), None, "the mark cannot be put");
+    assert_eq!(table.mark(|_| Some(false)), None, "no mark is free");
     // Works with any value of the counter.
     table.next_mark.store(u64::MAX, Relaxed);
     let mark = table.mark(|mark| Some(mark > MARK_OF_TREE));
@@ -67,11 +67,11 @@ enum Act {
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let who = || 2..8_u64;
+    let mark = || 2..8_u64;
     let act = prop_oneof![
-        6 => (who(), any::<u32>()).prop_map(|(who, from)| Act::Take(who, from)),
-        3 => (who(), 0..24_u32).prop_map(|(who, at)| Act::Free(who, at)),
-        1 => who().prop_map(Act::Die),
+        6 => (mark(), any::<u32>()).prop_map(|(mark, from)| Act::Take(mark, from)),
+        3 => (mark(), 0..24_u32).prop_map(|(mark, at)| Act::Free(mark, at)),
+        1 => mark().prop_map(Act::Die),
         1 => Just(Act::Reap),
     ];
     prop::collection::vec(act, 1..200)
@@ -94,26 +94,26 @@ proptest! {
         let mut dead = BTreeSet::new();
         for act in acts {
             match act {
-                Act::Take(who, _) if dead.contains(&who) => {}
-                Act::Take(who, from) => {
-                    let taken = table.take(who, from);
+                Act::Take(mark, _) if dead.contains(&mark) => {}
+                Act::Take(mark, from) => {
+                    let taken = table.take(mark, from);
                     prop_assert_eq!(taken.is_none(), owners.len() == 20);
                     if let Some(cluster) = taken {
-                        prop_assert!(owners.insert(cluster, who).is_none());
+                        prop_assert!(owners.insert(cluster, mark).is_none());
                     }
                 }
-                Act::Free(who, at) => {
-                    let is_its = owners.get(&at) == Some(&who);
-                    prop_assert_eq!(table.free(who, at), is_its);
-                    if is_its {
+                Act::Free(mark, at) => {
+                    let is_owner = owners.get(&at) == Some(&mark);
+                    prop_assert_eq!(table.free(mark, at), is_owner);
+                    if is_owner {
                         owners.remove(&at);
                     }
                 }
-                Act::Die(who) => drop(dead.insert(who)),
+                Act::Die(mark) => drop(dead.insert(mark)),
                 Act::Reap => {
                     let before = owners.len();
-                    owners.retain(|_, who| !dead.contains(who));
-                    prop_assert_eq!(table.reap(|who| dead.contains(&who)), before - owners.len());
+                    owners.retain(|_, mark| !dead.contains(mark));
+                    prop_assert_eq!(table.reap(|mark| dead.contains(&mark)), before - owners.len());
                 }
                 Act::Overwrite(..) => {}
             }
@@ -128,8 +128,8 @@ proptest! {
         for act in acts {
             let Some(table) = made.table(areas[0]) else { continue };
             match act {
-                Act::Take(who, from) => prop_assert!(table.take(who, from).is_none_or(|at| at < 20)),
-                Act::Free(who, at) => drop(table.free(who, at)),
+                Act::Take(mark, from) => prop_assert!(table.take(mark, from).is_none_or(|at| at < 20)),
+                Act::Free(mark, at) => drop(table.free(mark, at)),
                 Act::Die(_) => prop_assert!(table.mark(|_| Some(true)).is_some()),
                 Act::Reap => prop_assert!(table.reap(|mark| mark % 2 == 0) <= 20),
                 Act::Overwrite(at, word) => {

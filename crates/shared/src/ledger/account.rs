@@ -5,7 +5,7 @@ use super::layout::{COUNTS, SIZES, TIERS, Word};
 use super::member::Member;
 use softswap_sys::primitive::Ordering::Relaxed;
 
-/// Events of a process since its start.
+/// Counters of events of a process since its start.
 ///
 /// ```
 /// use softswap_shared::ledger::Counts;
@@ -29,9 +29,9 @@ pub struct Counts {
 pub struct Sizes {
     /// Resident pages.
     pub resident_bytes: u64,
-    /// Slabs of the compressed pool.
+    /// Compressed pool.
     pub pool_bytes: u64,
-    /// Swap slots.
+    /// Used swap slots.
     pub disk_bytes: u64,
     /// Tables of pages, at their peak.
     pub tables_bytes: u64,
@@ -47,8 +47,8 @@ impl Counts {
         self.faults[1..].iter().fold(0, |sum, faults| sum.saturating_add(*faults))
     }
 
-    /// Returns the difference to `before`, or all counts if any is larger in `before`, which then
-    /// belongs to another program.
+    /// Returns the difference to `before`. If any count is larger in `before`, that belongs to
+    /// another program, and all counts are returned.
     ///
     /// ```
     /// use softswap_shared::ledger::Counts;
@@ -113,7 +113,7 @@ impl Sizes {
 }
 
 impl Member {
-    /// Publishes the events so far.
+    /// Publishes the counters of events.
     pub fn publish_counts(&self, counts: &Counts) {
         self.store(Word::Counts, counts.words());
     }

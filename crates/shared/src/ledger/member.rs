@@ -10,7 +10,7 @@ use softswap_sys::process_identity::ProcessIdentity;
 /// State of a member's slot.
 const JOINED: u8 = 1;
 
-/// A process that has joined the ledger, until it leaves or is reaped.
+/// Membership of a process that has joined the ledger, until it leaves or is reaped.
 ///
 /// ```
 /// use softswap_shared::ledger::{Ledger, SHAPE};
@@ -52,7 +52,8 @@ impl ReleaseTarget {
 }
 
 impl Ledger {
-    /// Joins a process, or returns its existing membership. Returns `None` if the ledger is full.
+    /// Makes a process a member, or returns its existing membership. Returns `None` if the ledger
+    /// is full.
     #[must_use]
     pub fn join(&self, me: ProcessIdentity) -> Option<Member> {
         let clear = |slot| {
@@ -71,7 +72,7 @@ impl Ledger {
         Member { ledger: *self, slot, generation: owner.generation, pid: owner.pid }
     }
 
-    /// Returns the slot of a process. Frees slots of other processes with its PID, which are dead.
+    /// Returns the slot of a process. Frees slots of dead processes that had the same PID.
     fn find(&self, me: ProcessIdentity) -> Option<(usize, Owner)> {
         let same_pid =
             |(_, owner): &(usize, Owner)| (owner.pid, owner.namespace) == (me.pid, me.namespace);
@@ -84,14 +85,14 @@ impl Ledger {
         })
     }
 
-    /// Returns the member that has joined with this tag and PID.
+    /// Returns the member with this tag and PID; `None` if the tag is invalid.
     #[must_use]
     pub fn member(&self, tag: u64, pid: u32) -> Option<Member> {
         let (slot, generation) = holder(tag).filter(|(slot, _)| *slot < self.shape.members)?;
         Some(Member { ledger: *self, slot, generation, pid })
     }
 
-    /// Returns true if a process with this PID is a member, or was and has not been reaped.
+    /// Returns true if a process with this PID is a member, or was one and has not been reaped.
     #[must_use]
     pub fn has_member(&self, pid: u32) -> bool {
         self.members.owned().any(|(_, owner)| owner.pid == pid)
@@ -99,13 +100,13 @@ impl Ledger {
 }
 
 impl Member {
-    /// Returns the value of its chunks' words, for [`Ledger::member`]; never 0.
+    /// Returns the value in the words of this member's chunks, for [`Ledger::member`]; never 0.
     #[must_use]
     pub fn tag(&self) -> u64 {
         tag_of(self.slot, self.generation)
     }
 
-    /// Returns its ledger.
+    /// Returns the ledger of this member.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
@@ -122,13 +123,13 @@ impl Member {
         owner.state != FREE && (owner.generation, owner.pid) == (self.generation, self.pid)
     }
 
-    /// Returns the number of chunks that it holds within the limit.
+    /// Returns the number of chunks within the limit that this member holds.
     #[must_use]
     pub fn held(&self) -> usize {
         self.ledger.within().count(self.tag())
     }
 
-    /// Returns the number of chunks that it holds beyond the limit.
+    /// Returns the number of chunks beyond the limit that this member holds.
     #[must_use]
     pub fn excess(&self) -> usize {
         self.ledger.beyond().count(self.tag())
@@ -177,8 +178,8 @@ impl Member {
         self.ledger.word(self.slot, Word::Demand).store(chunks as u64, Relaxed);
     }
 
-    /// As [`Member::demand`], also beyond its floor: for a process that cannot release memory
-    /// itself.
+    /// Demands chunks as [`Member::demand`] does, also beyond this process's floor. For a process
+    /// that cannot release memory itself.
     pub fn demand_urgently(&self, chunks: usize) {
         self.demand(chunks | URGENT as usize);
     }
@@ -236,7 +237,7 @@ impl Ledger {
     /// Releases a member's chunks, then its slot. Returns the number of chunks.
     pub(super) fn vacate(&self, member: &Member) -> usize {
         let released = self.chunks().free_from_end(member.tag()).count();
-        // Last: chunks of the next owner have another generation.
+        // Free the slot last: its next owner's chunks then have another generation.
         let owner = self.members.owner(member.slot);
         if member.is_owner(owner) {
             self.members.change(member.slot, owner, owner.freed());

@@ -1,10 +1,10 @@
-//! Obtains chunks within a time: free ones, or those that other members release.
+//! Obtains chunks within a time limit: free ones, or those that other members release.
 
 use super::Member;
 use softswap_sys::raw::now_ns;
 
-/// Time for a member to release chunks before another one is asked, in ns. A stopped process never
-/// does, nor one that cannot write pages back.
+/// Time for a member to release chunks before another one is asked, in ns. A process that is
+/// stopped, or that cannot write pages back, never releases any.
 const RELEASE_TIMEOUT_NS: u64 = 50_000_000;
 
 impl Member {
@@ -13,35 +13,36 @@ impl Member {
     #[must_use]
     pub fn obtain(&self, need: usize, timeout_ns: u64) -> usize {
         let until_ns = now_ns().saturating_add(timeout_ns);
-        let mut got = self.take(need);
-        let (mut pending, mut silent) = (0, Vec::new());
-        // In each turn chunks arrive, or one more member is skipped.
-        while got < need && now_ns() < until_ns {
+        let mut obtained = self.take(need);
+        let (mut pending, mut asked) = (0, Vec::new());
+        // In each iteration chunks arrive, or one more member is skipped.
+        while obtained < need && now_ns() < until_ns {
             if pending == 0 {
-                let request = self.request_release(need - got, |slot| silent.contains(&slot));
+                let request = self.request_release(need - obtained, |slot| asked.contains(&slot));
                 let Some(request) = request else { break };
                 pending = request.chunks;
-                silent.push(request.slot);
+                asked.push(request.slot);
             }
-            let came = self.await_chunks(need - got, until_ns.min(now_ns() + RELEASE_TIMEOUT_NS));
-            if came > 0 {
-                // A member that releases may be asked again.
-                silent.pop();
+            let arrived =
+                self.await_chunks(need - obtained, until_ns.min(now_ns() + RELEASE_TIMEOUT_NS));
+            if arrived > 0 {
+                // The member that was asked last has released chunks, so it may be asked again.
+                asked.pop();
             }
-            got += came;
-            pending = if came > 0 { pending.saturating_sub(came) } else { 0 };
+            obtained += arrived;
+            pending = if arrived > 0 { pending.saturating_sub(arrived) } else { 0 };
         }
-        got
+        obtained
     }
 
-    /// Waits for free chunks, and takes up to `need` of the first ones.
+    /// Waits until chunks are free, and takes up to `need` of them. Returns their number.
     fn await_chunks(&self, need: usize, until_ns: u64) -> usize {
         loop {
             let seen = self.ledger.releases();
-            let came = self.take(need);
+            let arrived = self.take(need);
             let left_ns = until_ns.saturating_sub(now_ns());
-            if came > 0 || left_ns == 0 {
-                return came;
+            if arrived > 0 || left_ns == 0 {
+                return arrived;
             }
             self.ledger.await_release(seen, left_ns);
         }

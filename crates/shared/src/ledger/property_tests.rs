@@ -6,13 +6,13 @@ use proptest::prelude::*;
 use softswap_sys::process_identity::{Liveness, ProcessIdentity};
 use std::collections::BTreeMap;
 
-/// A sequential ledger, with the holder of each chunk.
+/// Sequential model of a ledger, with the holder of each chunk.
 struct Model {
     chunks: Vec<Option<u32>>,
     limit: usize,
     joined: Vec<u32>,
     dead: Vec<u32>,
-    asked: BTreeMap<u32, usize>,
+    requested: BTreeMap<u32, usize>,
     benefit: BTreeMap<u32, u64>,
 }
 
@@ -25,7 +25,7 @@ impl Model {
             limit: LIMIT,
             joined,
             dead,
-            asked: BTreeMap::new(),
+            requested: BTreeMap::new(),
             benefit: BTreeMap::new(),
         }
     }
@@ -51,13 +51,13 @@ impl Model {
     fn end(&mut self, pid: u32) {
         self.release(pid, usize::MAX);
         self.joined.retain(|joined| *joined != pid);
-        self.asked.remove(&pid);
+        self.requested.remove(&pid);
         self.benefit.remove(&pid);
     }
 
     /// Returns the chunks that remain once the request is met.
     fn left(&self, pid: u32) -> usize {
-        self.asked.get(&pid).map_or(self.held(pid), |keep| self.held(pid).min(*keep))
+        self.requested.get(&pid).map_or(self.held(pid), |keep| self.held(pid).min(*keep))
     }
 
     /// Returns the members that a process may ask, and the chunks that it may request.
@@ -65,8 +65,8 @@ impl Model {
         let floor = (self.limit / (2 * self.joined.len())).max(1);
         let benefit = |pid: &u32| self.benefit.get(pid).copied().unwrap_or(0);
         let (held, own) = (self.held(pid), benefit(&pid));
-        let may_give = |other: &&u32| **other != pid && self.left(**other) > floor;
-        let others: Vec<u32> = self.joined.iter().filter(may_give).copied().collect();
+        let can_release = |other: &&u32| **other != pid && self.left(**other) > floor;
+        let others: Vec<u32> = self.joined.iter().filter(can_release).copied().collect();
         let is_cheap = |other: &&u32| held < floor || 2 * benefit(other) < own;
         let cheap: Vec<u32> = others.iter().filter(is_cheap).copied().collect();
         let key = |other: &u32| (benefit(other), usize::MAX - self.left(*other));
@@ -163,9 +163,12 @@ impl Both {
             }
             Act::Reap => {
                 let dead = std::mem::take(&mut model.dead);
-                let is_dead = |who: ProcessIdentity| dead.iter().any(|pid| process(*pid) == who);
+                let is_dead =
+                    |identity: ProcessIdentity| dead.iter().any(|pid| process(*pid) == identity);
                 let free = ledger.free_chunks();
-                ledger.reap(|who| if is_dead(who) { Liveness::Dead } else { Liveness::Alive });
+                ledger.reap(
+                    |identity| if is_dead(identity) { Liveness::Dead } else { Liveness::Alive },
+                );
                 dead.iter().for_each(|pid| model.end(*pid));
                 left.clear();
                 prop_assert!(ledger.free_chunks() >= free);
@@ -185,7 +188,10 @@ impl Both {
             }
             Act::End(pid) => {
                 let Some(member) = members.get(pid).copied() else { return Ok(()) };
-                prop_assert_eq!(member.release_target().map(|it| it.keep), model.asked.remove(pid));
+                prop_assert_eq!(
+                    member.release_target().map(|it| it.keep),
+                    model.requested.remove(pid)
+                );
                 member.release_target().into_iter().for_each(|target| member.end_release(target));
                 prop_assert_eq!(member.release_target(), None);
             }
@@ -201,7 +207,7 @@ impl Both {
             prop_assert!(expected.iter().all(|(_, chunks)| *chunks == 0), "{:?}", expected);
             return Ok(());
         };
-        // Until it is reaped, a killed process may be asked, too.
+        // A killed process may receive requests until it is reaped.
         let mut all = self.members.iter().chain(&self.left);
         let (other, others) = all.find(|(_, member)| member.slot == request.slot).unwrap();
         prop_assert!(
@@ -213,7 +219,7 @@ impl Both {
         let keep = self.model.left(*other) - request.chunks;
         prop_assert!(keep >= self.ledger.floor());
         prop_assert_eq!(others.release_target().map(|it| it.keep), Some(keep));
-        self.model.asked.insert(*other, keep);
+        self.model.requested.insert(*other, keep);
         Ok(())
     }
 
@@ -251,8 +257,9 @@ fn do_without_model(ledger: Ledger, members: &mut BTreeMap<u32, Member>, act: &A
             let _ = member_of(pid).map(|member| member.request_release(*need, |_| false));
         }
         Act::End(pid) => {
-            let asked = member_of(pid).and_then(|member| Some((member, member.release_target()?)));
-            asked.into_iter().for_each(|(member, target)| member.end_release(target));
+            let requested =
+                member_of(pid).and_then(|member| Some((member, member.release_target()?)));
+            requested.into_iter().for_each(|(member, target)| member.end_release(target));
         }
     }
 }

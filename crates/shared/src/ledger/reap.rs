@@ -9,15 +9,15 @@ use softswap_sys::process_identity::{Liveness, ProcessIdentity};
 /// Published data of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemberInfo {
-    /// Its process.
+    /// Process.
     pub identity: ProcessIdentity,
-    /// Chunks that it holds, including those beyond a lowered limit.
+    /// Number of chunks that it holds, including those beyond a lowered limit.
     pub chunks: usize,
     /// Bytes in use.
     pub used_bytes: u64,
     /// Maximum of the bytes in use.
     pub peak_bytes: u64,
-    /// Events since its start.
+    /// Counters of events since its start.
     pub counts: Counts,
     /// Memory in use.
     pub sizes: Sizes,
@@ -26,14 +26,15 @@ pub struct MemberInfo {
 }
 
 impl Ledger {
-    /// Releases the chunks and slots of dead processes, and chunks whose word identifies no member.
+    /// Releases the chunks and slots of dead processes, and chunks whose holder is not a member.
     /// Returns the number of released chunks. Processes may reap concurrently.
     pub fn reap(&self, liveness: impl Fn(ProcessIdentity) -> Liveness) -> usize {
         let mut released = 0;
         self.members.reap(liveness, |slot, owner| {
             released += self.vacate(&self.member_at(slot, owner));
         });
-        // The chunk is read before the member, and a holder has joined before it takes a chunk.
+        // This reads the chunk before the member, and a process joins before it takes a chunk. So
+        // no chunk of a new member is released.
         let stray = self.chunks().reap(|tag| !holder(tag).is_some_and(|it| self.is_member(it)));
         if stray > 0 {
             self.note_release();
@@ -41,7 +42,7 @@ impl Ledger {
         released + stray
     }
 
-    /// Returns true if the slot's owner has this generation.
+    /// Returns true if the slot has an owner with this generation.
     fn is_member(&self, (slot, generation): (usize, u32)) -> bool {
         slot < self.shape.members && {
             let owner = self.members.owner(slot);
@@ -49,7 +50,7 @@ impl Ledger {
         }
     }
 
-    /// Returns the number of these chunks that each slot's owner holds.
+    /// Returns, for each slot, how many of these chunks its owner holds.
     pub(super) fn held_in(&self, chunks: crate::claims::Claims) -> Vec<usize> {
         let mut held = vec![0; self.shape.members];
         for chunk in chunks.0 {
@@ -65,7 +66,7 @@ impl Ledger {
     pub fn members(&self) -> Vec<MemberInfo> {
         let held = self.held_in(self.chunks());
         let info = |(slot, owner)| {
-            // Until this owner has joined, the words are the previous one's.
+            // Until this owner has joined, the words are those of the slot's previous owner.
             let has_joined = self.members.start(slot, owner).is_some();
             let (counts, sizes) = match has_joined {
                 true => (self.counts(slot), self.sizes(slot)),

@@ -44,9 +44,9 @@ fn a_demand_is_served_up_to_the_floor_and_beyond_it_if_urgent() {
     assert_eq!((ledger.serve_demands(), keep(&parent)), (0, None));
     child.demand_urgently(3);
     assert_eq!((ledger.serve_demands(), keep(&parent)), (3, Some(9)));
-    // It was requested once.
+    // The demand has been served already.
     assert_eq!(ledger.serve_demands(), 0);
-    // No member must release chunks below its floor.
+    // No request makes a member release chunks below its floor.
     child.demand_urgently(16);
     assert_eq!((ledger.serve_demands(), keep(&parent)), (5, Some(4)));
 }
@@ -74,11 +74,7 @@ fn a_member_below_its_floor_gets_it_from_the_lowest_benefit() {
     rich.release(2);
     assert_eq!(poor.take(2), 2);
     rich.end_release(rich.release_target().unwrap());
-    assert_eq!(
-        poor.request_release(8, |_| false),
-        None,
-        "its benefit is lower than that of all others"
-    );
+    assert_eq!(poor.request_release(8, |_| false), None, "all other members have a higher benefit");
     poor.publish(11, 0);
     assert_eq!(
         poor.request_release(8, |_| false),
@@ -97,7 +93,7 @@ fn two_equal_requests_are_both_met() {
         Some(ReleaseRequest { slot: rich.slot, chunks: 2 })
     );
     let first = rich.release_target().unwrap();
-    // Each request counts.
+    // The second request adds to the first one.
     assert_eq!(
         other.request_release(2, |_| false),
         Some(ReleaseRequest { slot: rich.slot, chunks: 2 })
@@ -106,7 +102,7 @@ fn two_equal_requests_are_both_met() {
     rich.release(2);
     rich.end_release(first);
     let second = rich.release_target().unwrap();
-    assert_eq!(second.keep, LIMIT - 4, "it is another request");
+    assert_eq!(second.keep, LIMIT - 4, "ending the first request does not end the second");
     rich.release(2);
     rich.end_release(second);
     assert_eq!(rich.release_target(), None);
@@ -129,7 +125,7 @@ fn two_equal_members_share_and_stop_asking() {
     assert_eq!((one.take(12), other.take(4)), (12, 4));
     one.publish(90, 0);
     other.publish(60, 0);
-    // It has clearly more chunks, but not clearly more benefit.
+    // `one` has clearly more chunks than `other`, but not clearly more benefit.
     assert_eq!(
         other.request_release(9, |_| false),
         Some(ReleaseRequest { slot: one.slot, chunks: 4 })
@@ -144,7 +140,7 @@ fn two_equal_members_share_and_stop_asking() {
         (one.request_release(9, |_| false), other.request_release(9, |_| false)),
         (None, None)
     );
-    // Now the benefit is clearly higher.
+    // Now `other` has a clearly higher benefit.
     other.publish(121, 0);
     assert_eq!(
         other.request_release(9, |_| false),
@@ -158,13 +154,13 @@ fn a_member_beyond_a_lowered_limit_is_notified_again() {
     let member = ledger.join(process(1)).unwrap();
     assert_eq!(member.take(LIMIT), LIMIT);
     ledger.set_limit(8);
-    let bell = member.notifications();
+    let seen = member.notifications();
     ledger.notify_excess();
-    assert_ne!(member.notifications(), bell);
+    assert_ne!(member.notifications(), seen);
     assert_eq!(member.release(8), 8);
-    let bell = member.notifications();
+    let seen = member.notifications();
     ledger.notify_excess();
-    assert_eq!((member.notifications(), member.excess()), (bell, 0));
+    assert_eq!((member.notifications(), member.excess()), (seen, 0));
 }
 
 #[test]
@@ -172,15 +168,16 @@ fn a_process_killed_while_joining_is_judged_by_its_pid() {
     let ledger = ledger_of(SMALL, LIMIT);
     let half = Owner { state: 1, generation: 5, namespace: 1, pid: 9 };
     ledger.members.word(0, 0).store(half.word(), Relaxed);
-    let seen = |who: ProcessIdentity| (who.pid, who.start, who.namespace) == (9, 0, 1);
-    ledger.reap(|who| if seen(who) { Liveness::Alive } else { Liveness::Dead });
+    let seen =
+        |identity: ProcessIdentity| (identity.pid, identity.start, identity.namespace) == (9, 0, 1);
+    ledger.reap(|identity| if seen(identity) { Liveness::Alive } else { Liveness::Dead });
     assert_eq!(ledger.member_count(), 1);
     // A process with the same PID proves that the previous one is dead.
     let member = ledger.join(process(9)).unwrap();
     assert_eq!((member.slot, member.generation, ledger.member_count()), (0, 6, 1));
     ledger.reap(|_| Liveness::Dead);
     ledger.members.word(1, 0).store(half.word(), Relaxed);
-    ledger.reap(|who| if seen(who) { Liveness::Dead } else { Liveness::Alive });
+    ledger.reap(|identity| if seen(identity) { Liveness::Dead } else { Liveness::Alive });
     assert_eq!(ledger.member_count(), 0);
 }
 
@@ -216,29 +213,29 @@ fn the_next_member_of_a_slot_has_no_figures_of_the_last_one() {
 #[test]
 fn a_stopped_member_is_skipped_for_one_that_releases() {
     let ledger = ledger_of(SMALL, LIMIT);
-    let [stopped, polite, asker] = [1, 2, 3].map(|pid| ledger.join(process(pid)).unwrap());
-    assert_eq!((stopped.take(8), polite.take(8)), (8, 8));
+    let [stopped, willing, requester] = [1, 2, 3].map(|pid| ledger.join(process(pid)).unwrap());
+    assert_eq!((stopped.take(8), willing.take(8)), (8, 8));
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Relaxed) {
-                polite.await_notification(polite.notifications(), 1_000_000);
-                if let Some(target) = polite.release_target() {
-                    polite.release(polite.held() - target.keep);
-                    polite.end_release(target);
+                willing.await_notification(willing.notifications(), 1_000_000);
+                if let Some(target) = willing.release_target() {
+                    willing.release(willing.held() - target.keep);
+                    willing.end_release(target);
                 }
             }
         });
-        polite.publish(1, 0);
-        asker.publish(9, 0);
-        // All chunks of the polite member but its floor; none of the stopped member's. A request
-        // fails if the polite member's thread does not run for a while.
-        while asker.held() < 6 {
-            let _ = asker.obtain(12 - asker.held(), 1_000_000_000);
+        willing.publish(1, 0);
+        requester.publish(9, 0);
+        // Wait for all chunks of the willing member except its floor; the stopped member releases
+        // none. A request fails if the willing member's thread does not run for a while.
+        while requester.held() < 6 {
+            let _ = requester.obtain(12 - requester.held(), 1_000_000_000);
         }
         done.store(true, Relaxed);
     });
-    assert_eq!((stopped.held(), polite.held(), asker.held()), (8, 2, 6));
+    assert_eq!((stopped.held(), willing.held(), requester.held()), (8, 2, 6));
     assert!(stopped.release_target().is_some() && ledger.free_chunks() == 0);
 }
 
@@ -246,8 +243,8 @@ fn a_stopped_member_is_skipped_for_one_that_releases() {
 fn processes_that_join_leave_and_are_killed_free_every_chunk() {
     let ledger = ledger_of(Shape { members: 16, chunks: 64 }, 48);
     let killed: [AtomicBool; 200] = [const { AtomicBool::new(false) }; 200];
-    let fate = |who: ProcessIdentity| {
-        if killed[who.pid as usize].load(Relaxed) { Liveness::Dead } else { Liveness::Alive }
+    let fate = |identity: ProcessIdentity| {
+        if killed[identity.pid as usize].load(Relaxed) { Liveness::Dead } else { Liveness::Alive }
     };
     std::thread::scope(|scope| {
         for thread in 0..4_u32 {
@@ -299,9 +296,9 @@ fn random_writes_to_the_shared_words_block_no_member() {
                     let members = ledger.members();
                     assert!(members.len() <= SMALL.members && ledger.limit() <= SMALL.chunks);
                     ledger.notify_excess();
-                    ledger.reap(
-                        |who| if who.pid % 2 == 0 { Liveness::Dead } else { Liveness::Unknown },
-                    );
+                    ledger.reap(|identity| {
+                        if identity.pid % 2 == 0 { Liveness::Dead } else { Liveness::Unknown }
+                    });
                     member.leave();
                 }
             });
@@ -313,7 +310,7 @@ fn random_writes_to_the_shared_words_block_no_member() {
             random ^= random >> 7;
             random ^= random << 17;
             let word = random as usize % ledger.segment.words().len();
-            // Often a meaningful value.
+            // Half of the values are small, because those are often meaningful.
             let value = if random >> 63 == 0 { random } else { random >> 20 & 0xFF };
             ledger.segment.words()[word].store(value, Relaxed);
         }

@@ -1,9 +1,9 @@
-//! Areas: each process that writes has one, with a number that is never reused, so that pages of
-//! two processes never mix.
+//! Areas of the processes on the servers. Each process that writes pages has one, with a number
+//! that is never reused, so that pages of two processes never mix.
 //!
 //! The number is a mark of an open file ([`softswap_sys::open_mark`]). The area is in use until the
-//! process and the forked children that read from it have exited. Then the server removes its
-//! pages.
+//! process and the forked children that read from it have exited. Then `softswap-remote` removes
+//! its pages.
 
 use super::layout::{HEADER_WORDS, Header};
 use super::{RequestQueue, SHAPE};
@@ -27,7 +27,9 @@ pub const MAX_AREA_PAGES: u64 = 1 << 36;
 #[derive(Debug, thiserror::Error)]
 pub enum NoArea {
     /// Every entry is taken.
-    #[error("this run supports {areas} areas of the cluster, and other processes use all of them")]
+    #[error(
+        "all {areas} areas of this run on the cluster are in use; run fewer processes at a time"
+    )]
     Every {
         /// Number of entries.
         areas: usize,
@@ -40,7 +42,7 @@ pub enum NoArea {
     Unsound,
 }
 
-/// An area of this process.
+/// The area of this process.
 ///
 /// ```
 /// use softswap_shared::request_queue::{Area, RequestQueue, SHAPE};
@@ -92,7 +94,7 @@ impl Area {
     #[must_use]
     pub fn claim(&self, pages: u64) -> bool {
         let own = self.queue.pages(self.at);
-        // First: of two concurrent claims of the last pages, at most one succeeds.
+        // Add before the check: of two concurrent claims of the last pages, at most one succeeds.
         own.fetch_add(pages, AcqRel);
         let has_space = self.queue.claimed_pages() <= self.queue.limit_pages();
         if !has_space {
@@ -126,13 +128,14 @@ impl RequestQueue {
         Claims(&self.segment.words()[HEADER_WORDS..][..self.shape.areas])
     }
 
-    /// Returns the word that counts the claimed pages of an area, 0 for an unused one.
+    /// Returns the word with the number of pages that an area has claimed; 0 if it is unused.
     fn pages(&self, at: usize) -> &'static AtomicU64 {
         &self.segment.words()[HEADER_WORDS + self.shape.areas + at]
     }
 }
 
-/// Opens the queue behind an inherited descriptor. Programs that this one starts inherit it, too.
+/// Opens the queue behind an inherited descriptor, and keeps the descriptor for programs that this
+/// process starts.
 ///
 /// # Errors
 /// If there is no queue.
@@ -156,9 +159,9 @@ pub fn hold_tree(fd: BorrowedFd<'_>) -> io::Result<bool> {
 pub struct DeadArea {
     /// Index of its entry.
     pub at: usize,
-    /// Number.
+    /// Number of the area.
     pub number: u64,
-    /// Number of pages, from 0 on, that may have been written.
+    /// Pages with numbers below this may have been written.
     pub pages: u64,
 }
 
@@ -193,13 +196,13 @@ impl Areas {
         Ok(Areas { queue, file: SwapFile::reopened(fd)? })
     }
 
-    /// Returns true if the tree has a living process, or that is unknown.
+    /// Returns true if the tree has a living process, or if that is unknown.
     #[must_use]
     pub fn has_tree(&self) -> bool {
         !self.is_released(TREE_MARK)
     }
 
-    /// Returns true if an area exists, in use or not removed yet.
+    /// Returns true if an area is in use, or has not been removed yet.
     #[must_use]
     pub fn has_any(&self) -> bool {
         self.all().next().is_some()
@@ -225,7 +228,7 @@ impl Areas {
 
     /// Frees the entry of an area whose pages have been removed.
     pub fn forget(&self, area: &DeadArea) {
-        // First: the next area of the entry must start with no claimed pages.
+        // Reset the pages first: the next area of this entry must start without claimed pages.
         self.queue.pages(area.at).store(0, Release);
         self.queue.numbers().free(area.number, area.at);
     }

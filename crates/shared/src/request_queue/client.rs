@@ -1,6 +1,6 @@
 //! The client's side: takes a request, fills it in, submits it and waits for the answer.
 //!
-//! It runs in faults: it takes no lock, and allocates only if it fails.
+//! This runs while a page is faulted in, so it takes no lock, and allocates only on failure.
 
 use super::layout::{Header, State, Word, pair, unpair};
 use super::server::OutcomeCode;
@@ -10,17 +10,17 @@ use softswap_sys::primitive::Ordering::{Acquire, Relaxed};
 use softswap_sys::primitive::wait_shared;
 use softswap_sys::process_identity::ProcessIdentity;
 
-/// 1/PART_FOR_READS of the requests are reserved for reads: writes that wait for a lost server do
-/// not delay reads from other areas.
-const PART_FOR_READS: usize = 4;
+/// Divisor: a quarter of the requests is reserved for reads, so that writes that wait for a lost
+/// server do not delay reads from other areas.
+const READS_DIVISOR: usize = 4;
 
 /// Reasons why a request was not executed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// There is no free space; the text names the place.
+    /// The servers have no free space; the text describes where.
     #[error("{0}")]
     Full(Box<str>),
-    /// No answer arrived in time. The operation may have been executed, or may be later.
+    /// No answer arrived in time. The operation may have been executed, or may be executed later.
     #[error("no answer in time")]
     Timeout,
     /// A page is lost; the text names it and where it was stored.
@@ -62,10 +62,11 @@ pub struct PendingRequest {
 }
 
 impl RequestQueue {
-    /// Submits an operation on pages of an area, with their `content` if they are written.
+    /// Submits an operation on pages of an area, with their `content` if they are written. Waits
+    /// for a free request.
     ///
     /// # Errors
-    /// If no request became free in time.
+    /// If no request became free within the queue's timeout.
     pub fn begin(
         &self,
         me: ProcessIdentity,
@@ -81,7 +82,8 @@ impl RequestQueue {
         Ok(PendingRequest { ticket, deadline })
     }
 
-    /// As [`RequestQueue::begin`], with a timeout of its own and without content.
+    /// Submits an operation as [`RequestQueue::begin`] does, with a timeout of its own and without
+    /// content. Does not wait for a free request.
     ///
     /// # Errors
     /// If no request is free.
@@ -100,7 +102,7 @@ impl RequestQueue {
         Ok(PendingRequest { ticket, deadline })
     }
 
-    /// As [`RequestQueue::begin`], without waiting for an answer: the operation may fail.
+    /// Submits an operation whose answer is ignored; it may fail. Does not wait for a free request.
     ///
     /// # Errors
     /// If no request is free.
@@ -134,12 +136,12 @@ impl RequestQueue {
                 load_bytes(self.buffer(ticket.at, at), bytes);
             }
         }
-        // Last: if it fails, the request was reaped during the copy.
+        // Free the request after the copy. If that fails, it was reaped meanwhile.
         self.free(&ticket)?;
         outcome
     }
 
-    /// Takes a free request, or waits for one.
+    /// Takes a free request. Waits for one while `left_ns` returns more than 0.
     pub(super) fn take(
         &self,
         operation: Operation,
@@ -148,7 +150,7 @@ impl RequestQueue {
     ) -> Result<Ticket, Failure> {
         let count = match operation {
             Operation::Read => self.shape.requests,
-            _ => self.shape.requests - self.shape.requests / PART_FOR_READS,
+            _ => self.shape.requests - self.shape.requests / READS_DIVISOR,
         };
         loop {
             if !self.segment.is_sound() {
@@ -218,12 +220,12 @@ impl RequestQueue {
         }
     }
 
-    /// Withdraws a request; fails if its state has changed.
+    /// Withdraws a request. Returns false if its state has changed.
     fn withdraw(&self, ticket: &Ticket, seen: Owner) -> bool {
         if seen.state == State::Submitted as u8 {
             return self.free_from(ticket.at, seen);
         }
-        // The server may still write to it.
+        // The server may still write to the request, and frees it afterwards.
         self.requests.change(ticket.at, seen, seen.to(State::Abandoned as u8))
     }
 

@@ -3,11 +3,12 @@
 use crate::membership::{FREE, OWNER_WORDS};
 use softswap_sys::PAGE_SIZE;
 
-/// Changes with every change of the layout.
+/// Identifies the layout; changes with it.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"sswrequ3");
 pub(super) const HEADER_WORDS: usize = 8;
-/// Words before a request's page numbers, and words of its text.
+/// Number of words of a request before its page numbers.
 const FIELD_WORDS: usize = 8;
+/// Number of words of an answer's text.
 const TEXT_WORDS: usize = 64;
 /// Maximum length of an answer's text in bytes.
 pub const TEXT_BYTES: usize = TEXT_WORDS * 8;
@@ -17,13 +18,13 @@ pub const MAX_PAGES: usize = 32;
 /// Dimensions of a request queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Largest number of pending requests.
+    /// Number of requests that can be pending at the same time.
     pub requests: usize,
     /// Maximum number of pages of a request, at most [`MAX_PAGES`].
     pub pages: usize,
-    /// Words of a page.
+    /// Number of words of a page.
     pub page_words: usize,
-    /// Largest number of areas.
+    /// Maximum number of areas.
     pub areas: usize,
 }
 
@@ -38,7 +39,7 @@ impl Shape {
         self.first_request() + self.requests * self.request_words()
     }
 
-    /// Buffers start at a page boundary.
+    /// Returns the index of the first request's first word, at a page boundary as its buffers need.
     pub(super) const fn first_request(self) -> usize {
         (HEADER_WORDS + 2 * self.areas).next_multiple_of(self.page_words)
     }
@@ -79,7 +80,7 @@ pub(super) enum Header {
     LastArea,
     /// Maximum number of pages of all areas together.
     LimitPages,
-    /// Time-out of a request in ns.
+    /// Timeout of a request in ns.
     TimeoutNs,
 }
 
@@ -101,7 +102,7 @@ pub(super) enum State {
     Taken,
     /// The request waits for the server.
     Submitted,
-    /// Like a submitted request, but no client waits for the answer.
+    /// The request waits for the server, and no client waits for the answer.
     Posted,
     InService,
     /// The answer waits for the client.
@@ -111,7 +112,7 @@ pub(super) enum State {
 }
 
 impl State {
-    /// Returns `None` for an invalid state: the word was overwritten.
+    /// Returns `None` for an invalid state, because the word was overwritten.
     pub(super) fn of(state: u8) -> Option<State> {
         use State::*;
         let all = [Free, Taken, Submitted, Posted, InService, Answered, Abandoned];

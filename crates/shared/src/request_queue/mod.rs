@@ -1,8 +1,8 @@
 //! Request queue between the processes of a tree and `softswap-remote`.
 //!
-//! `softswap run` creates the queue in shared memory: a table of requests, each with buffers for its
-//! pages. A client takes a free request, fills it in, submits it and sleeps until the server has
-//! answered it.
+//! `softswap run` creates the queue in shared memory: a table of requests, each with buffers for
+//! its pages. A client takes a free request, fills it in, submits it and sleeps until the server
+//! has answered it.
 //!
 //! ```text
 //! Free -> Taken -> Submitted -> InService -> Answered -> Free
@@ -14,9 +14,11 @@
 //!
 //! Each transition is one compare-and-swap of a word with the state, the owner and a generation. So
 //! requests of killed clients are reaped, and a late answer is dropped. Every wait has a timeout. A
-//! new server repeats what its predecessor left unanswered: each operation may be done twice.
+//! new server repeats the requests that its predecessor did not answer, so an operation may be
+//! executed twice.
 //!
-//! Any process of the tree may write anything here, so both sides check a copy of each request.
+//! Any process of the tree may write anything to this memory, so both sides copy a request and
+//! check the copy.
 
 mod layout;
 mod server;
@@ -58,7 +60,7 @@ pub enum Operation {
 pub struct Page {
     /// Number in the area.
     pub number: u64,
-    /// Number of the write whose content is read or stored.
+    /// Number of the write that stored the content to read, or that stores this content.
     pub generation: u64,
 }
 
@@ -104,7 +106,7 @@ impl RequestQueue {
         queue
     }
 
-    /// Opens a queue that another process created; returns `None` if there is none.
+    /// Opens a queue that another process has created. Returns `None` if the words contain none.
     #[must_use]
     pub fn open(words: &'static [AtomicU64], shape: Shape) -> Option<RequestQueue> {
         Some(RequestQueue::of(Segment::open(words, shape.words(), MAGIC)?, shape))
@@ -116,7 +118,7 @@ impl RequestQueue {
         self.header(Header::LimitPages).load(Relaxed)
     }
 
-    /// Returns the time-out of a request in ns, at most an hour.
+    /// Returns the timeout of a request in ns, at most an hour.
     #[must_use]
     pub fn timeout_ns(&self) -> u64 {
         const MAX_NS: u64 = 3_600_000_000_000;
@@ -147,28 +149,28 @@ impl RequestQueue {
         &self.segment.words()[self.shape.buffer_at(request, at)..][..self.shape.page_words]
     }
 
-    /// Returns the text of an answer.
+    /// Returns the words of an answer's text.
     fn text(&self, request: usize) -> &'static [AtomicU64] {
         &self.segment.words()[self.shape.text_at(request)..][..TEXT_BYTES / 8]
     }
 
     fn note_freed(&self) {
-        rise(self.header(Header::Freed));
+        increment_and_wake(self.header(Header::Freed));
     }
 
     /// Wakes the server.
     pub fn notify_server(&self) {
-        rise(self.header(Header::Notifications));
+        increment_and_wake(self.header(Header::Notifications));
     }
 }
 
 /// Increments a count, and wakes its waiters.
-fn rise(count: &AtomicU64) {
+fn increment_and_wake(count: &AtomicU64) {
     count.fetch_add(1, AcqRel);
     wake_shared(count);
 }
 
-/// Copies bytes to shared words. A concurrent reader may see a part of them.
+/// Copies bytes to shared words. A concurrent reader may see only a part of the new bytes.
 fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
     for (word, bytes) in words.iter().zip(bytes.chunks(8)) {
         let mut value = [0; 8];

@@ -110,10 +110,10 @@ fn a_request_withdrawn_and_taken_again_is_never_read_as_half_of_each() {
             });
         let served = server.join().unwrap();
         if let Some((3, is_awaited)) = served {
-            // Either withdrawn or answered.
+            // The request was either withdrawn or answered.
             assert!(!(is_awaited && is_free));
         }
-        // In the end it is owned or free.
+        // No request remains abandoned.
         assert_ne!(state(&queue), State::Abandoned);
     });
 }
@@ -176,10 +176,11 @@ fn the_next_server_repeats_requests_left_in_service() {
 fn only_requests_of_dead_clients_are_freed() {
     check(|| {
         let queue = queue();
-        // Killed before it submitted.
+        // This client is killed before it submits its request.
         let _ = queue.take(Operation::Read, process(7), || u64::MAX).unwrap();
-        let liveness =
-            |who: ProcessIdentity| if who.pid == 7 { Liveness::Dead } else { Liveness::Alive };
+        let liveness = |identity: ProcessIdentity| {
+            if identity.pid == 7 { Liveness::Dead } else { Liveness::Alive }
+        };
         let other = thread::spawn(move || submit(&queue, 8, 4));
         assert_eq!(queue.reap(liveness, |_| true), 1);
         let ticket = other.join().unwrap();

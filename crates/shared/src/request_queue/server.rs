@@ -1,4 +1,4 @@
-//! The server's side: takes up requests and answers them. There is one server at a time.
+//! The server's side: claims requests and answers them. There is one server at a time.
 
 use super::layout::{Header, State, Word, pair, unpair};
 use super::{MAX_PAGES, Operation, Page, RequestQueue, TEXT_BYTES, load_bytes, store_bytes};
@@ -12,7 +12,7 @@ use softswap_sys::process_identity::{Liveness, ProcessIdentity};
 pub enum Outcome {
     /// The request was executed.
     Done,
-    /// There is no free space; the text names the place.
+    /// The servers have no free space; the text describes where.
     Full(String),
     /// A page is lost; the text names it and where it was stored.
     Lost(String),
@@ -54,13 +54,13 @@ impl Outcome {
     }
 }
 
-/// A copy of a request that is in service.
+/// A request in service, copied from shared memory.
 #[derive(Debug)]
 pub struct Job {
     at: usize,
-    /// Owner and state while the request is in service.
+    /// Value of the request's owner word while it is in service.
     owner: Owner,
-    /// Operation.
+    /// Operation to execute.
     pub operation: Operation,
     /// Number of the area.
     pub area: u64,
@@ -79,28 +79,32 @@ impl Job {
 }
 
 impl RequestQueue {
-    /// Resubmits the requests that the previous server left in service. Called first by a server.
+    /// Resubmits the requests that the previous server left in service, and frees abandoned ones. A
+    /// server calls this first.
     pub fn begin_service(&self) {
         for (at, owner) in self.requests.owned() {
-            let again = owner.to(State::Submitted as u8);
-            // Its client may abandon it concurrently.
-            if owner.state != State::InService as u8 || !self.requests.change(at, owner, again) {
+            let resubmitted = owner.to(State::Submitted as u8);
+            // The client may abandon the request concurrently.
+            if owner.state != State::InService as u8
+                || !self.requests.change(at, owner, resubmitted)
+            {
                 self.free_from(at, owner.to(State::Abandoned as u8));
             }
         }
     }
 
-    /// Takes up the next submitted request from index `from` on. Refuses invalid ones.
+    /// Claims the next submitted request at or after index `from`, wrapping around. Answers an
+    /// invalid one with an error.
     pub fn next_job(&self, from: usize) -> Option<Job> {
         let count = self.shape.requests;
-        (0..count).map(|step| (from + step) % count).find_map(|at| self.take_up(at))
+        (0..count).map(|step| (from + step) % count).find_map(|at| self.claim(at))
     }
 
-    fn take_up(&self, at: usize) -> Option<Job> {
+    fn claim(&self, at: usize) -> Option<Job> {
         let seen = self.requests.owner(at);
         let in_service = match State::of(seen.state)? {
             State::Submitted => State::InService,
-            // Treated as abandoned: no client waits for the answer.
+            // No client waits for the answer, as for an abandoned request.
             State::Posted => State::Abandoned,
             _ => return None,
         };
@@ -128,7 +132,7 @@ impl RequestQueue {
             }
         }
         let area = self.word(at, Word::Area).load(Relaxed);
-        // Last: if it fails, the request was withdrawn while it was copied.
+        // Change the state after the copy. If that fails, the request was withdrawn meanwhile.
         let owner = seen.to(in_service as u8);
         if !self.requests.change(at, seen, owner) {
             return None;
@@ -136,7 +140,11 @@ impl RequestQueue {
         let operation = valid.unwrap_or(Operation::Discard);
         let job = Job { at, owner, operation, area, pages, content };
         if valid.is_none() {
-            self.answer(&job, &Outcome::Failed("the request makes no sense".into()), &[]);
+            self.answer(
+                &job,
+                &Outcome::Failed("the request has an invalid operation or number of pages".into()),
+                &[],
+            );
             return None;
         }
         Some(job)
@@ -163,7 +171,7 @@ impl RequestQueue {
         is_awaited
     }
 
-    /// Frees a request; fails if its owner or state has changed.
+    /// Frees a request. Returns false if its owner or state has changed.
     pub(super) fn free_from(&self, at: usize, from: Owner) -> bool {
         let is_freed = self.requests.change(at, from, from.freed());
         if is_freed {
@@ -172,9 +180,10 @@ impl RequestQueue {
         is_freed
     }
 
-    /// Frees the requests of dead clients, and returns their number. If the liveness of a client is
-    /// unknown (it is in another PID namespace), its requests are freed once no process uses the
-    /// area. The server calls this regularly; requests in service are freed when it answers them.
+    /// Frees the requests of dead clients, and returns their number. If it is unknown whether a
+    /// client is alive, because it is in another PID namespace, its requests are freed once no
+    /// process uses the area. The server calls this periodically. Requests in service are freed
+    /// when the server answers them.
     pub fn reap(
         &self,
         liveness: impl Fn(ProcessIdentity) -> Liveness,

@@ -29,8 +29,8 @@ fn write(
     bytes: &[u8],
 ) -> Result<(), Failure> {
     let content: Vec<&[u8]> = bytes.chunks(PAGE).collect();
-    let asked = queue.begin(me, Operation::Write, 1, pages, &content)?;
-    queue.finish(asked, std::iter::empty())
+    let request = queue.begin(me, Operation::Write, 1, pages, &content)?;
+    queue.finish(request, std::iter::empty())
 }
 
 fn read(
@@ -39,14 +39,14 @@ fn read(
     pages: &[Page],
     into: &mut [u8],
 ) -> Result<(), Failure> {
-    let asked = queue.begin(me, Operation::Read, 1, pages, &[])?;
-    queue.finish(asked, into.chunks_mut(PAGE))
+    let request = queue.begin(me, Operation::Read, 1, pages, &[])?;
+    queue.finish(request, into.chunks_mut(PAGE))
 }
 
-/// Serves requests from a map until `ends`.
-fn serve(queue: &RequestQueue, ends: &AtomicBool) {
-    let mut kept = std::collections::HashMap::new();
-    while !ends.load(SeqCst) {
+/// Serves requests from a map until `is_done` is true.
+fn serve(queue: &RequestQueue, is_done: &AtomicBool) {
+    let mut stored = std::collections::HashMap::new();
+    while !is_done.load(SeqCst) {
         let seen = queue.notifications();
         let Some(job) = queue.next_job(1) else {
             queue.await_notification(seen, 10_000_000);
@@ -57,18 +57,18 @@ fn serve(queue: &RequestQueue, ends: &AtomicBool) {
         match job.operation {
             Operation::Write => {
                 for (page, bytes) in job.pages.iter().zip(job.content.chunks(PAGE)) {
-                    kept.insert(key(page), bytes.to_vec());
+                    stored.insert(key(page), bytes.to_vec());
                 }
             }
             Operation::Read => {
                 for page in &job.pages {
-                    match kept.get(&key(page)) {
+                    match stored.get(&key(page)) {
                         Some(bytes) => content.extend_from_slice(bytes),
                         None => outcome = Outcome::Lost(format!("no page {}", page.number)),
                     }
                 }
             }
-            Operation::Discard => job.pages.iter().for_each(|page| drop(kept.remove(&key(page)))),
+            Operation::Discard => job.pages.iter().for_each(|page| drop(stored.remove(&key(page)))),
         }
         queue.answer(&job, &outcome, &content);
     }
@@ -77,9 +77,9 @@ fn serve(queue: &RequestQueue, ends: &AtomicBool) {
 #[test]
 fn many_threads_get_back_what_they_wrote() {
     let queue = queue(LONG_NS);
-    let ends = AtomicBool::new(false);
+    let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let server = scope.spawn(|| serve(&queue, &ends));
+        let server = scope.spawn(|| serve(&queue, &is_done));
         let clients = (0..8_u32).map(|client| {
             scope.spawn(move || {
                 let me = process(client + 1);
@@ -97,7 +97,7 @@ fn many_threads_get_back_what_they_wrote() {
             })
         });
         clients.collect::<Vec<_>>().into_iter().for_each(|it| it.join().unwrap());
-        ends.store(true, SeqCst);
+        is_done.store(true, SeqCst);
         server.join().unwrap();
     });
 }
@@ -105,27 +105,27 @@ fn many_threads_get_back_what_they_wrote() {
 #[test]
 fn a_lost_page_is_reported_with_its_text() {
     let queue = queue(LONG_NS);
-    let ends = AtomicBool::new(false);
+    let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| serve(&queue, &ends));
+        scope.spawn(|| serve(&queue, &is_done));
         let mut bytes = [0; PAGE];
         let lost = read(&queue, process(1), &[page(9)], &mut bytes);
         assert_eq!(lost, Err(Failure::Lost("no page 9".into())));
-        ends.store(true, SeqCst);
+        is_done.store(true, SeqCst);
     });
 }
 
 #[test]
 fn a_request_without_an_answer_times_out() {
     let queue = queue(1_000_000);
-    let asked = || read(&queue, process(1), &[page(1)], &mut [0; PAGE]);
-    assert_eq!(asked(), Err(Failure::Timeout));
-    // The time-outs have freed all three requests.
-    (0..4).for_each(|_| assert_eq!(asked(), Err(Failure::Timeout)));
+    let request = || read(&queue, process(1), &[page(1)], &mut [0; PAGE]);
+    assert_eq!(request(), Err(Failure::Timeout));
+    // The timeouts have freed all three requests.
+    (0..4).for_each(|_| assert_eq!(request(), Err(Failure::Timeout)));
     assert_eq!(queue.reap(|_| Liveness::Dead, |_| true), 0);
-    // If no request is free, it times out, too.
+    // Without a free request, a read times out, too.
     assert!((0..3).all(|_| queue.take(Operation::Read, process(2), || 1).is_ok()));
-    assert_eq!(asked(), Err(Failure::Timeout));
+    assert_eq!(request(), Err(Failure::Timeout));
 }
 
 #[test]
@@ -155,23 +155,23 @@ fn a_request_abandoned_in_service_is_freed_by_the_server() {
 #[test]
 fn a_posted_write_is_done_and_read_with_a_timeout_of_its_own() {
     let queue = queue(LONG_NS);
-    let ends = AtomicBool::new(false);
+    let is_done = AtomicBool::new(false);
     let posted = || queue.post(process(1), Operation::Write, 1, &[page(2)], &[&[9; PAGE]]);
     let soon = |ns| {
-        let asked = queue.begin_within(process(1), Operation::Read, 1, &[page(2)], ns)?;
+        let request = queue.begin_within(process(1), Operation::Read, 1, &[page(2)], ns)?;
         let mut bytes = [0; PAGE];
-        queue.finish(asked, [&mut bytes[..]].into_iter()).map(|()| bytes)
+        queue.finish(request, [&mut bytes[..]].into_iter()).map(|()| bytes)
     };
-    // Without a server, a posted request stays in use.
+    // Without a server, a posted request remains in use.
     assert_eq!(soon(1_000_000), Err(Failure::Timeout));
     assert!((0..3).all(|_| posted().is_ok()));
     assert_eq!(posted(), Err(Failure::Timeout));
     assert_eq!(queue.reap(|_| Liveness::Dead, |_| true), 0);
     std::thread::scope(|scope| {
-        scope.spawn(|| serve(&queue, &ends));
+        scope.spawn(|| serve(&queue, &is_done));
         while soon(LONG_NS).is_err() {}
         assert_eq!(soon(LONG_NS), Ok([9; PAGE]));
-        ends.store(true, SeqCst);
+        is_done.store(true, SeqCst);
     });
 }
 
@@ -179,7 +179,7 @@ fn a_posted_write_is_done_and_read_with_a_timeout_of_its_own() {
 fn requests_of_the_dead_are_freed_and_those_of_the_unknown_kept() {
     let queue = queue(LONG_NS);
     let tickets = [7, 8, 9].map(|pid| queue.take(Operation::Read, process(pid), || 1).unwrap());
-    let liveness = |who: ProcessIdentity| match who {
+    let liveness = |identity: ProcessIdentity| match identity {
         ProcessIdentity { pid: 7, start: 5, namespace: 1 } => Liveness::Dead,
         ProcessIdentity { pid: 8, .. } => Liveness::Unknown,
         _ => Liveness::Alive,
@@ -214,7 +214,7 @@ fn an_overwritten_queue_is_noticed() {
 }
 
 proptest! {
-    /// Both sides survive any content of the shared memory, and answer in time.
+    /// Neither side panics or misses its timeout with any content of the shared memory.
     #[test]
     fn garbage_is_tolerated(
         garbage in proptest::collection::vec((0_usize..3, 0_usize..140, any::<u64>()), 1..40),

@@ -59,7 +59,7 @@ fn is_member(line: &str) -> bool {
 fn api_matches_recorded_api() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
     let Ok(lib) = std::fs::read_to_string(source.join("src/lib.rs")) else {
-        println!("skipped: the sources are not there");
+        println!("skipped: the sources are missing");
         return;
     };
     let mut found = Vec::new();
@@ -70,14 +70,14 @@ fn api_matches_recorded_api() {
         found.extend(items(&text).into_iter().map(|item| format!("{file}: {item}")));
     }
     let found = found.join("\n") + "\n";
-    let agreed = source.join("tests/api.txt");
+    let recorded = source.join("tests/api.txt");
     if std::env::var_os("SOFTSWAP_WRITE_API").is_some() {
-        std::fs::write(&agreed, &found).unwrap();
+        std::fs::write(&recorded, &found).unwrap();
     }
-    let expected = std::fs::read_to_string(agreed).unwrap_or_default();
+    let expected = std::fs::read_to_string(recorded).unwrap_or_default();
     assert!(
         found == expected,
-        "the API has changed: if that is meant, SOFTSWAP_WRITE_API=1 cargo test -p softswap \
-         --test api writes it down\n{found}"
+        "the API has changed; if this is intended, record it: SOFTSWAP_WRITE_API=1 cargo test \
+         -p softswap --test softswap api\n{found}"
     );
 }

@@ -71,12 +71,12 @@ fn pipes_and_sockets() {
     one.send(&region[..100_000]).unwrap();
     assert_eq!(other.recv(&mut copy).unwrap(), 100_000);
     assert!(copy[..100_000] == region[..100_000]);
-    let whole = one.send(&region).unwrap_err();
-    assert!(matches!(whole.raw_os_error(), Some(libc::ENOBUFS | libc::EMSGSIZE)), "{whole}");
+    let error = one.send(&region).unwrap_err();
+    assert!(matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EMSGSIZE)), "{error}");
 }
 
-/// The buffers of `readv`, `writev`, `sendmsg` and `recvmsg` are named by a structure only. The
-/// kernel reports absent pages as bad pointers, and transfers no other bytes instead.
+/// A structure names the buffers of `readv`, `writev`, `sendmsg` and `recvmsg`. The kernel reports
+/// absent pages in them as bad pointers, and transfers no other bytes instead.
 #[test]
 fn buffers_inside_structures_need_pinning() {
     if !runs_in_child("calls::buffers_inside_structures_need_pinning") {
@@ -153,7 +153,7 @@ fn receive_message(socket: &UnixDatagram, parts: &mut [IoSliceMut<'_>]) -> std::
 
 /// Returns an address in an absent page of a region.
 fn out<T>(region: &mut Region, page: usize) -> *mut T {
-    // SAFETY: whole pages within the region.
+    // SAFETY: the callers pass pages within the region.
     unsafe { region.as_mut_ptr().add(page * PAGE + 64).cast() }
 }
 
@@ -182,17 +182,17 @@ fn structures_strings_and_arrays() {
 
     let (reader, mut writer) = std::io::pipe().unwrap();
     writer.write_all(b"x").unwrap();
-    let asked = out::<libc::pollfd>(&mut region, 200);
-    // SAFETY: in the region, as above.
+    let poll_entry = out::<libc::pollfd>(&mut region, 200);
+    // SAFETY: `poll_entry` is in the region, which outlives it.
     let events = unsafe {
-        *asked = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        assert_eq!(libc::poll(asked, 1, 1000), 1);
-        (*asked).revents
+        *poll_entry = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        assert_eq!(libc::poll(poll_entry, 1, 1000), 1);
+        (*poll_entry).revents
     };
     assert_eq!(events, libc::POLLIN);
 
     let mut random = pool.map(8 << 20).unwrap();
-    // SAFETY: the region's bytes, which the kernel fills.
+    // SAFETY: the kernel writes only the region's bytes.
     let filled = unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
     assert_eq!(filled, random.len() as isize);
     let zeroes = random.chunks(64).filter(|bytes| bytes.iter().all(|byte| *byte == 0)).count();
@@ -221,7 +221,7 @@ fn invalid_calls_get_kernel_errors() {
 
 static SENT: AtomicI32 = AtomicI32::new(0);
 
-extern "C" fn programs(signal: i32) {
+extern "C" fn program_handler(signal: i32) {
     SENT.fetch_add(signal, Ordering::SeqCst);
 }
 
@@ -231,11 +231,11 @@ fn threads_children_and_program_handler() {
         return;
     }
     // SAFETY: the handler only adds to an atomic.
-    unsafe { libc::signal(libc::SIGSYS, programs as *const () as usize) };
+    unsafe { libc::signal(libc::SIGSYS, program_handler as *const () as usize) };
     let (begin, begun) = std::sync::mpsc::channel::<usize>();
     let before = std::thread::spawn(move || {
         let at = begun.recv().unwrap();
-        // SAFETY: a page of the region, which the test keeps alive.
+        // SAFETY: `at` is a page of the region, which the test keeps alive.
         let page = unsafe { std::slice::from_raw_parts(at as *const u8, PAGE) };
         tempfile::tempfile().unwrap().write(page).unwrap()
     });
@@ -247,8 +247,8 @@ fn threads_children_and_program_handler() {
     unsafe { libc::raise(libc::SIGSYS) };
     assert_eq!(SENT.load(Ordering::SeqCst), libc::SIGSYS);
 
-    let said = Command::new("sh").args(["-c", "echo $((6 * 7))"]).output().unwrap();
-    assert_eq!(said.stdout, b"42\n");
+    let output = Command::new("sh").args(["-c", "echo $((6 * 7))"]).output().unwrap();
+    assert_eq!(output.stdout, b"42\n");
     let status = in_child(|| {
         assert!(tempfile::tempfile().unwrap().write(&region[..PAGE]).is_err());
         let own = self::pool();

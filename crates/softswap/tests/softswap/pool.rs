@@ -39,7 +39,7 @@ fn content(number: usize) -> [u8; PAGE] {
 
 #[test]
 fn region_holds_four_budgets_for_many_threads() {
-    let _alone = exclusive();
+    let _guard = exclusive();
     let pool = pool("16M");
     let mut region = pool.map(64 << 20).unwrap();
     let pages = region.len() / PAGE;
@@ -72,7 +72,7 @@ fn region_holds_four_budgets_for_many_threads() {
 
 #[test]
 fn advised_order_needs_no_detection() {
-    let _alone = exclusive();
+    let _guard = exclusive();
     let pool = pool("16M");
     let mut region = pool.map(96 << 20).unwrap();
     // Incompressible, so that evicted pages are read from the disk.
@@ -95,19 +95,19 @@ fn advised_order_needs_no_detection() {
         (after.faults - before.faults, after.pages_read_ahead - before.pages_read_ahead)
     };
     region.advise(.., Advice::Random).unwrap();
-    let (exclusive, ahead) = read(&region, 100);
-    assert_eq!(ahead, 0, "of {exclusive} faults");
+    let (random, ahead) = read(&region, 100);
+    assert_eq!(ahead, 0, "of {random} faults");
     region.advise(.., Advice::Normal).unwrap();
-    let (found_out, ahead) = read(&region, 200);
-    assert!(found_out < exclusive && ahead > 0, "{exclusive} {found_out} {ahead}");
+    let (detected, ahead) = read(&region, 200);
+    assert!(detected < random && ahead > 0, "{random} {detected} {ahead}");
     region.advise(.., Advice::Sequential).unwrap();
-    let (known, ahead) = read(&region, 300);
-    assert!(known < found_out && ahead > 0, "{found_out} {known} {ahead}");
+    let (sequential, ahead) = read(&region, 300);
+    assert!(sequential < detected && ahead > 0, "{detected} {sequential} {ahead}");
 }
 
 #[test]
 fn pools_are_independent() {
-    let _alone = exclusive();
+    let _guard = exclusive();
     let pools: Vec<_> = (0..8).map(|_| pool("8M")).collect();
     let mut regions: Vec<_> = pools.iter().map(|pool| pool.map(12 << 20).unwrap()).collect();
     for (number, region) in regions.iter_mut().enumerate() {
@@ -118,14 +118,14 @@ fn pools_are_independent() {
     for (number, region) in regions.iter().enumerate() {
         assert!(region.iter().all(|byte| *byte == number as u8 + 1));
     }
-    let (last, gone) = (regions.pop().unwrap(), regions);
-    drop((gone, pools));
+    let (last, others) = (regions.pop().unwrap(), regions);
+    drop((others, pools));
     assert!(last.iter().all(|byte| *byte == 8), "a region keeps its pool");
 }
 
 #[test]
 fn advice_takes_effect() {
-    let _alone = exclusive();
+    let _guard = exclusive();
     let pool = pool("16M");
     let mut region = pool.map(32 << 20).unwrap();
     region.chunks_mut(PAGE).enumerate().for_each(|(number, page)| page.fill(number as u8 | 1));
@@ -149,7 +149,7 @@ fn advice_takes_effect() {
 
 #[test]
 fn pinned_memory_is_usable_by_kernel() {
-    let _alone = exclusive();
+    let _guard = exclusive();
     let pool = pool("16M");
     let mut region = pool.map(64 << 20).unwrap();
     region.chunks_mut(PAGE).enumerate().for_each(|(at, page)| page.copy_from_slice(&content(at)));
@@ -178,7 +178,7 @@ fn pinned_memory_is_usable_by_kernel() {
 
 #[test]
 fn impossible_requests_are_rejected_with_reason() {
-    let _alone = exclusive();
+    let _guard = exclusive();
     for size in ["", "M", "-1", "1.5G", "64X", "99999999999999999999G"] {
         assert!(matches!(Pool::builder().memory(size), Err(Error::Size { .. })), "{size}");
     }
@@ -191,17 +191,17 @@ fn impossible_requests_are_rejected_with_reason() {
             if reason.contains("/nowhere")),
         "{nowhere:?}"
     );
-    for (directory, says) in [("/dev/shm", "is a tmpfs: its files"), ("/proc", "stores no files")] {
+    for (directory, part) in [("/dev/shm", "is a tmpfs: its files"), ("/proc", "stores no files")] {
         let refused = Pool::builder().swap(directory).unwrap().build();
         assert!(
-            matches!(refused, Err(Error::Area { ref reason, .. }) if reason.contains(says)),
+            matches!(refused, Err(Error::Area { ref reason, .. }) if reason.contains(part)),
             "{refused:?}"
         );
     }
     let small = Pool::builder().memory_bytes(1 << 20).build();
     assert!(matches!(small, Err(Error::TooLittleMemory { asked_bytes: 1_048_576, .. })));
-    let said = small.unwrap_err().to_string();
-    assert!(said.contains("at least 8M") && !said.contains("--memory"), "{said}");
+    let message = small.unwrap_err().to_string();
+    assert!(message.contains("at least 8M") && !message.contains("--memory"), "{message}");
 
     let pool = pool("16M");
     assert!(matches!(pool.map(0), Err(Error::Length { .. })));
@@ -221,7 +221,7 @@ fn impossible_requests_are_rejected_with_reason() {
 
 #[test]
 fn budget_can_be_changed() {
-    let _alone = exclusive();
+    let _guard = exclusive();
     let pool = pool("32M");
     let mut region = pool.map(96 << 20).unwrap();
     region.chunks_mut(PAGE).enumerate().for_each(|(at, page)| page.copy_from_slice(&content(at)));
@@ -235,47 +235,47 @@ fn budget_can_be_changed() {
 
 #[test]
 fn more_pools_than_large_windows_can_exist() {
-    let _alone = exclusive();
+    let _guard = exclusive();
     // There is address space for 56 windows of one TiB.
     let mut pools: Vec<_> = (0..80).map(|_| pool("8M")).collect();
     let mut regions: Vec<_> = pools.iter().map(|pool| pool.map(1 << 20).unwrap()).collect();
     regions.iter_mut().enumerate().for_each(|(number, region)| region[4097] = number as u8);
     pools.truncate(1);
     let found = regions.iter().enumerate().all(|(number, region)| region[4097] == number as u8);
-    assert!(found, "each has its own");
+    assert!(found, "each region has its own content");
 }
 
 /// Returns the bytes of mappings, and the numbers of descriptors and threads.
 fn process_resources() -> [usize; 3] {
     let count = |path: &str| std::fs::read_dir(path).unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    // The standard library's allocator keeps its memory.
-    let kept = |line: &&str| line.contains("[heap]") || line.contains("[stack]");
+    // The standard library's allocator does not return all of its memory.
+    let is_heap_or_stack = |line: &&str| line.contains("[heap]") || line.contains("[stack]");
     let bytes_of = |line: &str| {
         let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
         let number = |text| usize::from_str_radix(text, 16).unwrap();
         number(end) - number(start)
     };
-    let bytes = maps.lines().filter(|line| !kept(line)).map(bytes_of).sum::<usize>();
+    let bytes = maps.lines().filter(|line| !is_heap_or_stack(line)).map(bytes_of).sum::<usize>();
     [bytes, count("/proc/self/fd"), count("/proc/self/task")]
 }
 
 #[test]
 fn dropped_pools_leak_nothing() {
-    let _alone = exclusive();
+    let _guard = exclusive();
     let directory = tempfile::tempdir().unwrap();
     let swap = directory.path().to_str().unwrap();
-    let made = |bytes: usize| {
+    let create_and_drop = |bytes: usize| {
         let pool = Pool::builder().memory("8M").unwrap().swap(swap).unwrap().build().unwrap();
         let mut region = pool.map(bytes).unwrap();
         region.chunks_mut(PAGE).enumerate().for_each(|(at, page)| page.fill(at as u8));
         assert_eq!(region[PAGE * 17], 17);
     };
-    made(16 << 20);
-    made(16 << 20);
+    create_and_drop(16 << 20);
+    create_and_drop(16 << 20);
     let before = process_resources();
     for number in 0..1000 {
-        made(if number % 100 == 0 { 16 << 20 } else { 256 << 10 });
+        create_and_drop(if number % 100 == 0 { 16 << 20 } else { 256 << 10 });
     }
     let after = process_resources();
     let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten().take(40);

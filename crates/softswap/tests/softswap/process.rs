@@ -14,11 +14,15 @@ fn pool() -> Pool {
 
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-extern "C" fn programs(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+extern "C" fn program_handler(
+    _signal: i32,
+    info: *mut libc::siginfo_t,
+    _context: *mut libc::c_void,
+) {
     CALLS.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: the details of the running handler; SIGBUS has an address.
+    // SAFETY: `info` is the argument of the running handler, and SIGBUS has an address.
     let address = unsafe { (*info).si_addr() }.addr() / PAGE * PAGE;
-    // SAFETY: replaces the test's page of the truncated file by memory.
+    // SAFETY: the mapping replaces only the test's page, which is beyond the end of its file.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -54,10 +58,10 @@ fn program_handler_gets_other_faults() {
     if !runs_in_child("process::program_handler_gets_other_faults") {
         return;
     }
-    install(programs as *const () as usize, libc::SA_SIGINFO);
+    install(program_handler as *const () as usize, libc::SA_SIGINFO);
     let pool = pool();
     let region = full(&pool);
-    // SAFETY: a mapped page, for which the handler maps memory.
+    // SAFETY: the page is mapped; for the fault the handler maps memory there.
     assert_eq!(unsafe { page_beyond_a_file().read_volatile() }, 0);
     assert_eq!(CALLS.load(Ordering::SeqCst), 1);
     assert_full(&region);
@@ -74,7 +78,7 @@ fn bad_touch_without_handler_kills() {
     for before in [libc::SIG_DFL, libc::SIG_IGN] {
         let status = in_child(|| {
             install(before, 0);
-            // SAFETY: a mapped page without memory: the touch kills the process.
+            // SAFETY: the page is mapped beyond the end of its file, so the read kills the child.
             unsafe { page_beyond_a_file().read_volatile() };
         });
         assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGBUS);
@@ -91,7 +95,7 @@ fn forked_child_inherits_no_pool_and_may_create_one() {
     let first = region.as_ptr();
     for at in [0, PAGE * 5000, region.len() - 1] {
         let status = in_child(|| {
-            // SAFETY: not mapped in the child: the touch kills it.
+            // SAFETY: the address is not mapped in the child, so the read kills the child.
             unsafe { first.add(at).read_volatile() };
         });
         assert!(libc::WIFSIGNALED(status), "{status}");
@@ -103,8 +107,8 @@ fn forked_child_inherits_no_pool_and_may_create_one() {
         assert!(matches!(spare.set_memory("64M"), Err(Error::OtherProcess)));
         assert_eq!(spare.stats().budget_bytes, 0);
         drop(spare);
-        let theirs = pool();
-        assert_full(&full(&theirs));
+        let own_pool = pool();
+        assert_full(&full(&own_pool));
     });
     assert_eq!(status, 0);
     assert_full(&region);
@@ -152,8 +156,7 @@ fn child_creates_pool_despite_parent_threads() {
         return;
     }
     let is_done = AtomicUsize::new(0);
-    // Set by a destructor, so that it also happens if a child fails: the scope waits for its
-    // threads.
+    // Sets `is_done` also if an assertion fails, because the scope waits for its threads.
     struct Done<'a>(&'a AtomicUsize);
     impl Drop for Done<'_> {
         fn drop(&mut self) {
@@ -184,7 +187,7 @@ fn child_creates_pool_despite_parent_threads() {
 
 static IS_FORKING: AtomicUsize = AtomicUsize::new(0);
 
-/// Fork handler of another library: meanwhile another thread creates a first pool.
+/// Fork handler, as of another library, during which another thread creates the first pool.
 extern "C" fn await_first_pool() {
     IS_FORKING.store(1, Ordering::SeqCst);
     while IS_FORKING.load(Ordering::SeqCst) == 1 {
@@ -200,7 +203,7 @@ fn child_creates_pool_while_parent_creates_its_first() {
     }
     // SAFETY: the handler only waits.
     assert_eq!(unsafe { libc::pthread_atfork(Some(await_first_pool), None, None) }, 0);
-    let maker = std::thread::spawn(|| {
+    let creator = std::thread::spawn(|| {
         while IS_FORKING.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
@@ -213,7 +216,7 @@ fn child_creates_pool_while_parent_creates_its_first() {
         assert_full(&full(&pool()));
     });
     assert_eq!(status, 0);
-    assert_full(&full(&maker.join().unwrap()));
+    assert_full(&full(&creator.join().unwrap()));
 }
 
 static REGION: AtomicUsize = AtomicUsize::new(0);

@@ -1,5 +1,5 @@
-//! A library's signal handler in front of the previous action, which still handles signals that are
-//! not the library's.
+//! A library's signal handler in front of the previous action, which handles the signals that do
+//! not belong to the library.
 
 use crate::signals::{self, Handler, Mask, siginfo_t};
 use std::io;
@@ -26,9 +26,9 @@ impl Before {
         }
     }
 
-    /// Records the action of a signal and installs `handler`, on the stack of the interrupted
-    /// thread, with the signals of `mask` blocked. Uses the C library's functions: if the preloaded
-    /// runtime handles the signal, it serves both handlers.
+    /// Records the action of a signal and installs `handler`, which runs on the stack of the
+    /// interrupted thread, with the signals of `mask` blocked. Calls the C library's `sigaction`:
+    /// if the preloaded runtime handles the signal, it interposes the call and calls both handlers.
     pub(crate) fn install(
         &self,
         signal: i32,
@@ -48,13 +48,12 @@ impl Before {
         let before_mask = unsafe { (&raw const before.sa_mask).cast::<Mask>().read() };
         self.mask.store(before_mask as usize, Ordering::Relaxed);
         self.handler.store(before.sa_sigaction, Ordering::Release);
-        // SAFETY: integers, a set of bits and no pointers: zero is valid.
+        // SAFETY: zero is valid for all fields: integers, a set of bits, and no restorer.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = handler as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | flags;
-        // SAFETY: writes to a local, whose set of signals begins with the kernel's 64 bits. The
-        // handler has the type that SA_SIGINFO needs. As a safe function, it is itself responsible
-        // for being sound in a signal handler.
+        // SAFETY: the mask of `action`, a local, begins with the kernel's 64 bits. `handler` has
+        // the type that SA_SIGINFO needs. As a safe function it must be sound in a signal handler.
         let refused = unsafe {
             (&raw mut action.sa_mask).cast::<Mask>().write(mask);
             libc::sigaction(signal, &raw const action, null_mut())
@@ -62,8 +61,8 @@ impl Before {
         if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Performs the previous action. `is_repeated`: the interrupted instruction runs again and
-    /// raises the signal again, unless the signal was sent by a process.
+    /// Performs the previous action. `is_repeated` is true if the interrupted instruction runs
+    /// again after the handler, and raises the signal again unless a process had sent it.
     ///
     /// # Safety
     /// Called in a handler of the signal, with its `info` and `context`.
@@ -78,9 +77,9 @@ impl Before {
         let was_sent = unsafe { (*info).si_code } <= 0;
         let flags = self.flags.load(Ordering::Relaxed) as i32;
         let handler = self.handler.load(Ordering::Acquire);
-        let once = flags & libc::SA_RESETHAND != 0;
+        let is_one_shot = flags & libc::SA_RESETHAND != 0;
         let is_default =
-            handler == libc::SIG_DFL || once && self.is_spent.swap(true, Ordering::AcqRel);
+            handler == libc::SIG_DFL || is_one_shot && self.is_spent.swap(true, Ordering::AcqRel);
         if !is_default && handler == libc::SIG_IGN && was_sent {
             return;
         }

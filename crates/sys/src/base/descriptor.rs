@@ -1,10 +1,10 @@
-//! The engine's own descriptors, placed beyond the program's reach.
+//! Places the engine's own descriptors at numbers that the program does not use.
 //!
-//! An open descriptor stays usable when the soft limit (RLIMIT_NOFILE) is at or below its number.
-//! The program then can neither be given that number nor open a file under it. So the engine places
-//! its descriptors just above the soft limit if the hard limit allows it: it raises the soft limit
-//! for a moment. It uses the lowest such numbers, because fork copies the table up to the highest
-//! one in use. If the hard limit leaves no space, they are at high numbers below the limit.
+//! An open descriptor stays usable if the soft limit (RLIMIT_NOFILE) falls to its number or below,
+//! and the kernel then assigns that number to no other file. So the engine raises the soft limit
+//! temporarily, if the hard limit allows it, and places its descriptors just above the program's
+//! limit. It uses the lowest numbers there, because fork copies the table up to the highest number
+//! in use. If the hard limit does not allow it, the engine uses high numbers below the limit.
 
 use crate::own_descriptors;
 use crate::program_filter;
@@ -14,11 +14,11 @@ use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// From this number on, descriptors would slow down each fork noticeably.
+/// Limit on the engine's numbers, because higher ones slow down each fork noticeably.
 const FARTHEST: u64 = 4096;
-/// Amount by which the limit is raised: more than the engine ever opens.
+/// Amount by which the soft limit is raised; the engine never has more descriptors.
 const ABOVE: u64 = own_descriptors::MAX as u64;
-/// Below this limit the engine opens no rings: the program needs the numbers.
+/// Soft limit below which the engine opens no rings, because the program needs the numbers.
 const FEW: u64 = 256;
 /// The engine may use 1/SHARE of the numbers below the limit.
 const SHARE: u64 = 4;
@@ -53,9 +53,9 @@ fn set_soft(soft: u64) -> bool {
 fn duplicate(fd: &OwnedFd, floor: i32) -> Option<OwnedFd> {
     let args = [fd.as_raw_fd() as usize, libc::F_DUPFD_CLOEXEC as usize, floor as usize, 0, 0, 0];
     // SAFETY: the call takes no pointers and opens a new descriptor.
-    let made = raw::check(unsafe { raw::syscall(libc::SYS_fcntl, args) }).ok()?;
+    let duplicated = raw::check(unsafe { raw::syscall(libc::SYS_fcntl, args) }).ok()?;
     // SAFETY: the descriptor was opened just now and has no other owner.
-    Some(unsafe { OwnedFd::from_raw_fd(made as i32) })
+    Some(unsafe { OwnedFd::from_raw_fd(duplicated as i32) })
 }
 
 /// Restores the soft limit when dropped.
@@ -66,7 +66,7 @@ struct Raised {
 
 impl Drop for Raised {
     fn drop(&mut self) {
-        // Unless the program has changed it meanwhile.
+        // Keeps a limit that the program has set meanwhile.
         if self.raised > self.before && limits().0 == self.raised {
             set_soft(self.before);
         }
@@ -76,9 +76,9 @@ impl Drop for Raised {
 /// Runs `body` with the soft limit raised if the hard limit allows it. So `body` can open
 /// descriptors even if the program has reached its limit. Calls may nest.
 ///
-/// The limit belongs to the process, and [`move_high`] uses low numbers for a moment. So the engine
-/// opens descriptors only while no program thread runs: at start, and in a child just forked. If
-/// the program has its own filter, the limit is not changed.
+/// The limit belongs to the process, and [`move_high`] uses low numbers temporarily. So the engine
+/// opens descriptors only while no program thread runs: at start, and in a child just after fork.
+/// If the program has its own seccomp filter, the limit is not changed.
 pub fn with_raised_limit<R>(body: impl FnOnce() -> R) -> R {
     if RAISED.fetch_add(1, Ordering::AcqRel) > 0 {
         let result = body();
@@ -117,8 +117,8 @@ pub fn move_high(fd: OwnedFd) -> OwnedFd {
     fd
 }
 
-/// Closes a descriptor through the engine's gate. The program's own filters would judge a call of
-/// the C library.
+/// Closes a descriptor through the engine's gate, because the program's own seccomp filters could
+/// refuse a call by the C library.
 fn close(fd: OwnedFd) {
     // SAFETY: the call takes no pointers, and the descriptor has no other owner.
     unsafe { raw::syscall(libc::SYS_close, [fd.into_raw_fd() as usize, 0, 0, 0, 0, 0]) };
@@ -142,12 +142,12 @@ fn floors_below(limit: u64) -> [i32; 3] {
 #[must_use]
 pub fn free_numbers() -> usize {
     let (soft, hard) = limits();
-    let room = match hard.saturating_sub(soft) {
+    let count = match hard.saturating_sub(soft) {
         above if soft <= FARTHEST && above >= FEW => above.min(ABOVE / 2),
         _ if soft < FEW => 0,
         _ => soft.min(UNLIMITED) / SHARE,
     };
-    room as usize
+    count as usize
 }
 
 /// Aborts because the program closed a descriptor of the engine by a raw system call. Swapped-out
@@ -158,11 +158,11 @@ pub(crate) fn lost(what: &str) -> ! {
         b"softswap: stopping the program: it closed descriptors that it did not open, including ",
     );
     raw::write_stderr(what.as_bytes());
-    raw::write_stderr(b", by a system call of its own making; close them through the C library\n");
+    raw::write_stderr(b", by a raw system call; close descriptors through the C library instead\n");
     std::process::abort()
 }
 
-/// Opens a file for reading and moves its descriptor as [`move_high`] does.
+/// Opens a file for reading and moves its descriptor by [`move_high`].
 pub(crate) fn open_high(path: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(move_high(rustix::fs::open(path, flags, Mode::empty())?))
@@ -205,7 +205,7 @@ impl Drop for KeptFile {
     }
 }
 
-/// Closes a descriptor that was kept.
+/// Closes a descriptor that [`move_high`] returned.
 pub fn release(fd: OwnedFd) {
     own_descriptors::forget(fd.as_raw_fd());
     close(fd);

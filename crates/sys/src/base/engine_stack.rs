@@ -1,8 +1,8 @@
 //! Runs engine code on the thread's signal stack.
 //!
 //! A program's stack may be managed memory (a coroutine's, for example). With signals blocked its
-//! pages cannot be faulted in. So code that blocks signals switches to the thread's signal stack
-//! first, as a kernel does. That stack is free, because all signals are blocked.
+//! pages cannot be faulted in. So code that blocks signals first switches to the thread's signal
+//! stack, which is free, because all signals are blocked.
 
 use std::sync::OnceLock;
 
@@ -19,7 +19,7 @@ pub struct Stacks {
 
 static STACKS: OnceLock<Stacks> = OnceLock::new();
 
-/// Sets the functions: from now on stacks may be managed.
+/// Sets the functions. Afterwards stacks may be managed.
 pub fn manage(stacks: Stacks) {
     STACKS.get_or_init(|| stacks);
 }
@@ -73,10 +73,10 @@ struct Call<F, R> {
 /// # Safety
 /// `end` is a multiple of 16, and nothing uses the stack below it.
 pub(crate) unsafe fn call_on<F: FnOnce(usize) -> R, R>(end: usize, body: F) -> R {
-    unsafe extern "C" fn run<F: FnOnce(usize) -> R, R>(call: *mut u8, left_at: usize) {
-        // SAFETY: points to `call` below, which outlives the call.
+    unsafe extern "C" fn run<F: FnOnce(usize) -> R, R>(call: *mut u8, lowest_used: usize) {
+        // SAFETY: `call` points to the `Call` of `call_on`, which outlives this function.
         let call = unsafe { &mut *call.cast::<Call<F, R>>() };
-        call.result = call.body.take().map(|body| body(left_at));
+        call.result = call.body.take().map(|body| body(lowest_used));
     }
     let mut call = Call { body: Some(body), result: None };
     // SAFETY: the caller promises that the stack is free; `run` has the types of `call`.

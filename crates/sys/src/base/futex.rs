@@ -38,8 +38,8 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
     wait_at(word.as_ptr() as usize, expected, timeout_ns);
 }
 
-/// Sleeps for the program while `word` holds `expected`. The error is one that the program's call
-/// may return: EINTR or ETIMEDOUT, or EAGAIN if `word` held another value.
+/// Sleeps in a call of the program while `word` holds `expected`. The error is an `errno` for the
+/// program: EINTR, ETIMEDOUT, or EAGAIN if `word` held another value.
 pub fn wait_for_program(
     word: &AtomicU32,
     expected: u32,
@@ -72,7 +72,7 @@ pub fn wake_low(word: &AtomicU64) {
     wake_at(word.as_ptr() as usize, i32::MAX);
 }
 
-/// As [`wait_low`], for up to `ns`, on a word that processes share.
+/// Sleeps like [`wait_low`], for up to `ns` ns, on a word that processes share.
 pub fn wait_shared(word: &AtomicU64, expected: u64, ns: u64) {
     wait_by(libc::FUTEX_WAIT as usize, word.as_ptr() as usize, expected as u32, Some(ns));
 }
@@ -100,16 +100,16 @@ pub fn sleep_a_moment() {
     wait(&AtomicU32::new(0), 0, Some(MOMENT_NS));
 }
 
-/// A lock whose waiters sleep, so a waiter of higher priority leaves its processor to the owner.
-/// Must be taken with signals blocked if a handler may take it, too. A forked child may release a
-/// lock that its parent's thread took.
+/// A lock whose waiters sleep, so that the owner can run even if a waiter has a higher priority. If
+/// a signal handler may take the lock, other code must block signals to take it. A forked child may
+/// release a lock that its parent's thread took.
 ///
 /// ```
 /// use softswap_sys::futex::Lock;
 ///
 /// static LOCK: Lock = Lock::new();
 /// LOCK.lock();
-/// // Nobody else is here.
+/// // Only one thread at a time runs this code.
 /// LOCK.unlock();
 /// ```
 #[derive(Debug, Default)]

@@ -36,14 +36,14 @@ impl<T> Locked<T> {
         signals::with_all_blocked(|| self.with_mask_as_is(body))
     }
 
-    /// As [`Locked::with`], without changing the signal mask. Signals whose handlers lock the value
-    /// must be blocked already.
+    /// Runs `body` with the value, without changing the signal mask. Signals whose handlers lock
+    /// the value must be blocked already.
     pub fn with_mask_as_is<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         self.lock.lock();
         self.run_and_unlock(body)
     }
 
-    /// As [`Locked::with_mask_as_is`], but returns `None` if the value is locked.
+    /// Does the same unless the value is locked; then returns `None`.
     pub fn try_with_mask_as_is<R>(&self, body: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.lock.try_lock().then(|| self.run_and_unlock(body))
     }
@@ -56,8 +56,8 @@ impl<T> Locked<T> {
         result
     }
 
-    /// Replaces and unlocks the value in a forked child, in any state that other threads of the
-    /// parent left it in. The old value is not dropped.
+    /// Replaces and unlocks the value in a forked child, even if a thread of the parent was
+    /// changing it. The old value is not dropped.
     ///
     /// # Safety
     ///

@@ -35,7 +35,7 @@ thread_local! {
 /// let reservations = Reservations::default();
 /// let word = reservations.collect(|| reserve_u64(1).map(|words| words[0].as_ptr().addr()))?;
 /// assert_ne!(word, 0);
-/// // SAFETY: of the table only an address is left.
+/// // SAFETY: no reference to the table exists any more.
 /// unsafe { reservations.release() };
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -43,7 +43,7 @@ thread_local! {
 pub struct Reservations(Mutex<Vec<(usize, usize)>>);
 
 impl Reservations {
-    /// Runs `body` and records the memory that this thread reserves in it.
+    /// Runs `body` and records the memory that this thread reserves meanwhile.
     pub fn collect<R>(&self, body: impl FnOnce() -> R) -> R {
         struct Restored(*const Reservations);
         impl Drop for Restored {
@@ -55,14 +55,14 @@ impl Reservations {
         body()
     }
 
-    fn note(&self, base: usize, len: usize) {
+    fn record(&self, base: usize, len: usize) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((base, len));
     }
 
     /// Unmaps all recorded memory.
     ///
     /// # Safety
-    /// None of it is in use any more.
+    /// The memory is not in use any more.
     pub unsafe fn release(self) {
         for (base, len) in self.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
             // SAFETY: `map_anonymous` mapped the range, and the caller promises that it is not in
@@ -74,7 +74,7 @@ impl Reservations {
 
 /// Reserves `len` bytes (rounded up to pages) of zeroed private memory.
 pub fn reserve_bytes(len: usize) -> io::Result<&'static mut [u8]> {
-    // SAFETY: zero is a valid u8, aligned anywhere.
+    // SAFETY: zero is a valid u8, of alignment 1.
     unsafe { reserve(len.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE)) }
 }
 
@@ -122,7 +122,7 @@ pub fn address_space_limit() -> usize {
 }
 
 /// Populates `bytes` with DRAM in one call, which is cheaper than a fault for each page. If the
-/// kernel cannot (before 5.14) or has no memory, later faults do it.
+/// kernel lacks the call (before 5.14) or memory, the first touch of each page populates it.
 ///
 /// # Panics
 /// If `bytes` does not start at a page boundary.
@@ -137,7 +137,7 @@ pub fn populate(bytes: &mut [u8]) {
 /// The content of `bytes` after the advice is valid for their owner.
 unsafe fn advise(bytes: &mut [u8], advice: i32) -> io::Result<usize> {
     let args = [bytes.as_mut_ptr() as usize, bytes.len(), advice as usize, 0, 0, 0];
-    // Through the engine's gate: the program's own filters may forbid the call elsewhere.
+    // Through the engine's gate, because the program's own seccomp filters may refuse other calls.
     // SAFETY: `bytes` are borrowed exclusively, and the caller promises that their content
     // afterwards is valid for their owner.
     raw::check(unsafe { raw::syscall(libc::SYS_madvise, args) })
@@ -164,7 +164,7 @@ pub fn release_dram(bytes: &mut [u8]) {
     }
 }
 
-/// Reservations of this size and more are excluded from core files, which would become as large.
+/// Reservations of at least this size are excluded from core files, to keep those small.
 const LARGE_BYTES: usize = 4 << 20;
 
 /// Excludes whole pages of the engine from core files.
@@ -174,11 +174,11 @@ pub(crate) fn exclude_from_dumps(start: usize, len: usize) {
     unsafe { raw::syscall(libc::SYS_madvise, [start, len, libc::MADV_DONTDUMP as usize, 0, 0, 0]) };
 }
 
-/// Reservations of this size and more are placed away from libraries.
+/// Reservations of at least this size are placed far from libraries.
 const APART_BYTES: usize = 16 << 20;
 /// Address space to keep free below the libraries, in bytes: run-time compilers place code there.
 const FREE_BELOW_CODE: usize = 64 << 30;
-/// Address space for the engine's reservations, below that, in bytes.
+/// Address space for such reservations, below [`FREE_BELOW_CODE`], in bytes.
 const APART_SPAN: usize = 2 << 40;
 
 /// Returns an address hint for a reservation, or 0.
@@ -214,9 +214,9 @@ fn map_anonymous(len: usize) -> io::Result<*mut u8> {
     if len >= LARGE_BYTES {
         exclude_from_dumps(base, len);
     }
-    // SAFETY: null, or a reference that a `collect` further up this thread's stack borrows.
+    // SAFETY: the pointer is null, or refers to a value that a caller's `collect` borrows.
     if let Some(reservations) = unsafe { COLLECTING.get().as_ref() } {
-        reservations.note(base, len);
+        reservations.record(base, len);
     }
     Ok(base as *mut u8)
 }

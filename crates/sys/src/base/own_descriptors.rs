@@ -1,8 +1,8 @@
 //! Numbers of the engine's own descriptors, which the program must not close.
 //!
-//! A daemon closes all descriptors at start, and a child about to call exec closes nearly all.
-//! Without userfaultfd, swapped-out pages would be inaccessible. So the runtime checks here before
-//! it lets the program operate on a number.
+//! A daemon closes all descriptors at start, and a child about to call exec closes nearly all. If
+//! the userfaultfd were closed, swapped-out pages would be inaccessible. So the runtime checks this
+//! table before a call of the program closes or replaces a descriptor.
 
 use crate::raw;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -13,9 +13,9 @@ const WITHHELD: i32 = 1 << 30;
 /// Table size: rings for every context and area, files, userfaultfd, pipes to children.
 pub(crate) const MAX: usize = 8192;
 static KEPT: [AtomicI32; MAX] = [const { AtomicI32::new(NONE) }; MAX];
-/// Number of entries that were ever used.
+/// Number of entries to search: all others were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// The lowest number that was ever kept: nearly all numbers that are checked are below it.
+/// The lowest number that was ever kept. Most checked numbers are below it, which is fast.
 static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
 
 /// Returns the descriptor of an entry, or [`NONE`].
@@ -27,7 +27,7 @@ fn number_of(entry: i32) -> i32 {
 pub fn keep(fd: i32) {
     LOWEST.fetch_min(fd, Ordering::AcqRel);
     for (index, slot) in KEPT.iter().enumerate() {
-        // First, so that every later reader sees the entry.
+        // Raised before the entry is set, so that every reader searches the entry.
         USED.fetch_max(index + 1, Ordering::AcqRel);
         if number_of(slot.load(Ordering::Relaxed)) == fd
             || slot.compare_exchange(NONE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -44,8 +44,8 @@ pub(crate) fn withhold(fd: i32) {
     }
 }
 
-/// Closes the descriptors that act on the parent. Called in a forked child before the program runs
-/// there.
+/// Closes the withheld descriptors, which act on the parent's memory. Called in a forked child
+/// before the program continues there.
 pub fn close_withheld() {
     for slot in used() {
         let entry = slot.load(Ordering::Relaxed);
@@ -66,7 +66,7 @@ fn used() -> &'static [AtomicI32] {
     &KEPT[..USED.load(Ordering::Acquire)]
 }
 
-/// Removes a descriptor: the program may close it again.
+/// Removes a descriptor from the table. The program may then close its number.
 pub fn forget(fd: i32) {
     for slot in used() {
         for entry in [fd, fd | WITHHELD] {

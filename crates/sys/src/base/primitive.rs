@@ -22,12 +22,12 @@ mod model {
     pub use loom::thread::yield_now as relax;
     use std::io;
 
-    /// Returns a table for the life of the process, as the real one.
+    /// Returns a table for the life of the process, like the real function.
     pub fn reserve_u64(len: usize) -> io::Result<&'static [AtomicU64]> {
         Ok(Vec::leak((0..len).map(|_| AtomicU64::new(0)).collect()))
     }
 
-    /// Returns a table for the life of the process, as the real one.
+    /// Returns a table for the life of the process, like the real function.
     pub fn reserve_u32(len: usize) -> io::Result<&'static [AtomicU32]> {
         Ok(Vec::leak((0..len).map(|_| AtomicU32::new(0)).collect()))
     }
@@ -51,7 +51,7 @@ mod model {
         }
     }
 
-    /// As [`wait`]: a model has no time-outs.
+    /// Sleeps like [`wait`]; a model has no timeouts.
     pub fn wait_shared(word: &AtomicU64, seen: u64, _ns: u64) {
         wait(word, seen);
     }

@@ -1,7 +1,6 @@
 //! Records that the program has a seccomp filter of its own.
 //!
-//! If it has one, the engine makes only the calls that [`crate::exemption`] lists. All modules
-//! above ask for this, so it is below them.
+//! If it has one, the engine makes only the calls that [`crate::exemption`] lists.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -30,7 +29,8 @@ pub(crate) fn set_known_process(process: u32) {
     KNOWN_PROCESS.store(process, Ordering::Relaxed);
 }
 
-/// Returns true if filters allow the engine to signal this process by its ID.
+/// Returns true if the engine may send a signal to this process by its ID `process`: the program
+/// has no filter, or the exemptions list the ID.
 #[must_use]
 pub(crate) fn may_signal(process: u32) -> bool {
     !is_in_force() || known_process() == process

@@ -1,6 +1,6 @@
 //! A file kept open without a descriptor: registered with an io_uring.
 //!
-//! A program can close any descriptor by a system call of its own, which the engine cannot prevent.
+//! A program can close any descriptor by a raw system call, which the engine cannot prevent.
 //! A ring refers to the files that are registered with it, and a mapping of the ring's queue refers
 //! to the ring. So the file stays open as long as the mapping exists.
 
@@ -38,7 +38,7 @@ impl Drop for RegisteredFile {
 }
 
 fn map(file: &OwnedFd) -> io::Result<usize> {
-    // The program's own filter may kill the process for creating a ring.
+    // The program's own seccomp filter may kill the process for creating a ring.
     if program_filter::is_in_force() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }

@@ -2,9 +2,9 @@
 //! the handler returns.
 //!
 //! The kernel delivers each signal on a stack of the engine. [`Frame`] copies the kernel's frame,
-//! in the same layout, to the stack on which Linux would have put it. So unwinders, debuggers and
-//! garbage collectors find it. [`start_handler`] then changes the kernel's own frame: its return
-//! starts the handler with the handler's mask, in one step.
+//! in the same layout, to the stack on which Linux would have put it, so that unwinders, debuggers
+//! and garbage collectors find it. [`start_handler`] then changes the kernel's own frame, so that
+//! `rt_sigreturn` starts the handler and sets its mask.
 
 use crate::signals::{Mask, interrupted_mask};
 use libc::{c_void, siginfo_t, stack_t, ucontext_t};
@@ -57,9 +57,9 @@ unsafe fn extended_state(context: *const c_void) -> (usize, usize) {
 ///
 /// ```
 /// use softswap_sys::signal_frame::Frame;
-/// // SAFETY: integers and pointers, for which zero is valid: a context without extended state.
+/// // SAFETY: zero is valid for integers and pointers, and means no extended state.
 /// let context: libc::ucontext_t = unsafe { std::mem::zeroed() };
-/// // SAFETY: a context as a handler has it.
+/// // SAFETY: `context` is like a handler's argument.
 /// let frame = unsafe { Frame::below(0x10000, (&raw const context).cast()) };
 /// // At its entry a function finds the stack 8 bytes off a multiple of 16.
 /// assert_eq!(frame.range().start % 16, 8);
@@ -115,18 +115,18 @@ impl Frame {
     ) {
         // SAFETY: the kernel wrote the context, and its pointer to the extended state.
         let (state, len) = unsafe { extended_state(context) };
-        let ours = self.context() as *mut ucontext_t;
+        let copy = self.context() as *mut ucontext_t;
         // SAFETY: the caller promises that the whole frame is writable. The sources are on the
         // engine's stack and do not overlap it.
         unsafe {
-            std::ptr::copy_nonoverlapping(context.cast::<u8>(), ours.cast(), CONTEXT_BYTES);
+            std::ptr::copy_nonoverlapping(context.cast::<u8>(), copy.cast(), CONTEXT_BYTES);
             std::ptr::copy_nonoverlapping(info.cast::<u8>(), self.info() as *mut u8, INFO_BYTES);
             if len > 0 {
                 std::ptr::copy_nonoverlapping(state as *const u8, self.state.0 as *mut u8, len);
-                (&raw mut (*ours).uc_mcontext.fpregs).write_unaligned(self.state.0 as *mut _);
+                (&raw mut (*copy).uc_mcontext.fpregs).write_unaligned(self.state.0 as *mut _);
             }
-            (&raw mut (*ours).uc_stack).write_unaligned(stack);
-            interrupted_mask(ours.cast()).write_unaligned(mask);
+            (&raw mut (*copy).uc_stack).write_unaligned(stack);
+            interrupted_mask(copy.cast()).write_unaligned(mask);
             (self.start as *mut usize).write_unaligned(restorer);
         }
     }
@@ -182,7 +182,7 @@ pub unsafe fn copy_place(context: *const c_void, top: usize) -> usize {
 /// Copies the context of a handler that will return, with its extended state, to `place`.
 ///
 /// # Safety
-/// `place` came from [`copy_place`] for this context; nothing else uses the stack from there up.
+/// [`copy_place`] returned `place` for this context. Nothing else uses the stack above `place`.
 pub unsafe fn copy_context(context: *const c_void, place: usize) -> *mut c_void {
     let copy = place as *mut ucontext_t;
     // SAFETY: the context's pointer to the extended state is valid, because the kernel reads it at

@@ -30,7 +30,7 @@ pub const STACK_BYTES: usize = 1 << 20;
 pub const THREAD_DATA_BYTES: usize = 48 << 10;
 /// Bytes for the data that other threads read about the thread.
 pub const NOTE_BYTES: usize = 320;
-/// Bytes of a thread's mapping: guard page, stack, note, room.
+/// Bytes of a thread's mapping: guard page, stack, note, thread data.
 const THREAD_BYTES: usize =
     (PAGE_SIZE + STACK_BYTES + NOTE_BYTES + THREAD_DATA_BYTES).next_multiple_of(PAGE_SIZE);
 
@@ -132,7 +132,7 @@ unsafe extern "C" {
 /// # Safety
 /// The handler is a signal handler, and running it is sound at any moment.
 pub unsafe fn change_action(signal: i32, new: Option<&Action>) -> io::Result<Action> {
-    let ours = new.map(|action| Action {
+    let kernel_action = new.map(|action| Action {
         flags: action.flags | SA_RESTORER,
         restorer: match action.restorer {
             0 => softswap_signal_return as *const () as usize,
@@ -140,11 +140,11 @@ pub unsafe fn change_action(signal: i32, new: Option<&Action>) -> io::Result<Act
         },
         ..*action
     });
-    let new = ours.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
+    let new = kernel_action.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
     let mut old = Action::DEFAULT;
     let args = [signal as usize, new, &raw mut old as usize, size_of::<Mask>(), 0, 0];
-    // SAFETY: the kernel reads `ours` and writes `old`. The caller promises that the handler is a
-    // signal handler and sound at any moment.
+    // SAFETY: the kernel reads `kernel_action` and writes `old`. The caller promises that the
+    // handler is a signal handler and sound at any moment.
     raw::check(unsafe { raw::syscall(libc::SYS_rt_sigaction, args) })?;
     Ok(old)
 }
@@ -160,8 +160,8 @@ pub fn action_of(signal: i32) -> io::Result<Action> {
 pub fn install(signal: i32, handler: Handler, mask: Mask, flags: i32) -> io::Result<Action> {
     let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK | flags) as u64;
     let action = Action::new(handler as *const () as usize, flags, mask);
-    // SAFETY: a function of the type that SA_SIGINFO needs. As a safe function, it is itself
-    // responsible for being sound in a signal handler.
+    // SAFETY: `handler` has the type that SA_SIGINFO needs. As a safe function it must be sound in
+    // a signal handler.
     unsafe { change_action(signal, Some(&action)) }
 }
 
@@ -173,12 +173,12 @@ pub fn set_default(signal: i32) {
 }
 
 /// Signals that [`block_all`] and [`with_blocked`] do not block.
-static LEFT_OPEN: AtomicU64 = AtomicU64::new(0);
+static KEPT_UNBLOCKED: AtomicU64 = AtomicU64::new(0);
 
-/// Makes [`block_all`] and [`with_blocked`] leave these signals unblocked from now on. Another
-/// library's handlers need them to fault in pages of this process, such as those of its heap.
+/// Excludes signals from [`block_all`] and [`with_blocked`]. Another library's handlers need them
+/// to fault in pages of this process, such as those of its heap.
 pub fn keep_unblocked(mask: Mask) {
-    LEFT_OPEN.fetch_or(mask, Ordering::Relaxed);
+    KEPT_UNBLOCKED.fetch_or(mask, Ordering::Relaxed);
 }
 
 fn procmask(how: i32, mask: Mask) -> Mask {
@@ -190,11 +190,11 @@ fn procmask(how: i32, mask: Mask) -> Mask {
     old
 }
 
-/// Blocks every signal and returns the previous mask. While program threads hold engine locks, no
-/// handler may run that could fault on a managed page.
+/// Blocks every signal except those of [`keep_unblocked`]. Returns the previous mask. While a
+/// program thread holds an engine lock, no handler may run that could fault on a managed page.
 #[must_use]
 pub fn block_all() -> Mask {
-    procmask(libc::SIG_SETMASK, !LEFT_OPEN.load(Ordering::Relaxed))
+    procmask(libc::SIG_SETMASK, !KEPT_UNBLOCKED.load(Ordering::Relaxed))
 }
 
 /// Sets the thread's mask.
@@ -209,7 +209,7 @@ pub fn with_all_blocked<R>(body: impl FnOnce() -> R) -> R {
 
 /// Runs `body` with the signals of `mask` blocked, and no others.
 pub fn with_blocked<R>(mask: Mask, body: impl FnOnce() -> R) -> R {
-    let mask = mask & !LEFT_OPEN.load(Ordering::Relaxed);
+    let mask = mask & !KEPT_UNBLOCKED.load(Ordering::Relaxed);
     if let Some((stacks, end)) = engine_stack::needed() {
         return with_blocked_on(stacks, end, mask, body);
     }
@@ -232,7 +232,7 @@ pub fn with_engine_stack<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// As [`with_blocked`], for a caller on a managed stack. Pins the frames that `body` refers to.
+/// Runs `body` like [`with_blocked`], from a managed stack. Pins the frames that `body` refers to.
 fn with_blocked_on<R>(
     stacks: &engine_stack::Stacks,
     end: usize,
@@ -243,12 +243,12 @@ fn with_blocked_on<R>(
     // SAFETY: the signal stack is free at the switch, as in `with_engine_stack`: the engine never
     // calls code on a managed stack from the signal stack, and all signals are blocked.
     let result = unsafe {
-        engine_stack::call_on(end, |left_at| {
-            let pinned = (stacks.pin)(left_at);
+        engine_stack::call_on(end, |lowest_used| {
+            let pinned = (stacks.pin)(lowest_used);
             set_mask(mask);
             let result = body();
             set_mask(!never_blocked());
-            (stacks.unpin)(left_at, pinned);
+            (stacks.unpin)(lowest_used, pinned);
             result
         })
     };
@@ -289,7 +289,7 @@ pub fn stack_at(base: usize) -> std::ops::Range<usize> {
 }
 
 /// Returns the address of the [`NOTE_BYTES`] of the thread whose stack is at `base`. They are freed
-/// with the stack, and so never if the thread exits by a raw system call.
+/// with the stack; if the thread exits by a raw system call, they are never freed.
 #[must_use]
 pub fn note(base: usize) -> usize {
     base + PAGE_SIZE + STACK_BYTES
@@ -451,7 +451,7 @@ pub fn kernel_info(signal: i32) -> siginfo_t {
 
 /// Returns details of a signal in which all other bytes are zero.
 fn info_of(signal: i32, code: i32) -> siginfo_t {
-    // SAFETY: integers and padding, for which zero is valid.
+    // SAFETY: zero is valid for `siginfo_t`, which consists of integers and padding.
     let mut info: siginfo_t = unsafe { std::mem::zeroed() };
     info.si_signo = signal;
     info.si_code = code;
@@ -483,9 +483,9 @@ pub fn asynchronous_info(signal: i32, value: usize) -> siginfo_t {
     info
 }
 
-/// Marks a signal that a thread sends to itself as the engine's; no other code has this value. Only
-/// a process itself may send positive codes. With one, a signal keeps its details even if the user
-/// has reached the limit of pending signals.
+/// `si_code` of the engine's signals to threads of its own process, unused by the kernel. Only a
+/// process itself may send positive codes. With a positive code, a signal keeps its details even if
+/// the user has reached the limit of pending signals.
 const OWN_CODE: i32 = 0x5373;
 
 /// Returns the details of a signal of the engine, with a value for its purpose.
@@ -496,7 +496,7 @@ pub fn own_info(signal: i32, value: usize) -> siginfo_t {
     info
 }
 
-/// Returns true if these are the details of a signal of the engine with that value.
+/// Returns true if `info` belongs to a signal that [`own_info`] created with `value`.
 #[must_use]
 pub fn is_own(info: &siginfo_t, value: usize) -> bool {
     info.si_code == OWN_CODE && queued_value(info) == value
@@ -518,8 +518,8 @@ pub fn has_lost_details(info: &siginfo_t) -> bool {
 /// Returns the value of a queued signal.
 #[must_use]
 pub fn queued_value(info: &siginfo_t) -> usize {
-    // SAFETY: the word at byte 24 of the 128 of siginfo_t, all of which the kernel or this module
-    // has initialized.
+    // SAFETY: the word at byte 24 is within the 128 bytes of siginfo_t, all of which the kernel or
+    // this module has initialized.
     unsafe { std::ptr::from_ref(info).cast::<usize>().add(3).read() }
 }
 
@@ -561,7 +561,7 @@ pub unsafe fn interrupted_registers(context: *const libc::c_void) -> Registers {
 /// A system call that a filter has trapped.
 #[derive(Debug, Clone, Copy)]
 pub struct TrappedCall {
-    /// True if a filter raised the signal: other processes may send it, too.
+    /// True if a filter raised the signal; false if a process sent it.
     pub by_filter: bool,
     /// The call's number.
     pub number: i64,
@@ -616,8 +616,8 @@ impl TrappedCall {
         }
     }
 
-    /// Makes the thread repeat the call when the handler returns, by going back over its
-    /// instruction of two bytes.
+    /// Makes the thread repeat the call when the handler returns: moves it back before the
+    /// instruction, which has two bytes.
     ///
     /// # Safety
     /// `context` is the argument of the running SIGSYS handler, and nothing else uses it. `number`

@@ -1,13 +1,14 @@
 //! A system call that a handler with blocked signals makes with the program's signals unblocked.
 //!
 //! A signal interrupts the call even if it arrives just before the call: [`interrupt`] moves the
-//! interrupted thread past it. So no call waits although a signal has arrived.
+//! interrupted thread past the call instruction, so that it does not wait.
 
 use crate::raw;
 use crate::signals::Mask;
 use libc::{c_void, ucontext_t};
 
-/// Result if the call must be made again: the kernel's ERESTARTNOINTR, which no call returns.
+/// Result if a signal arrived before the call, or if the kernel would restart the call after the
+/// signal: ERESTARTNOINTR, which no call returns.
 pub const MADE_AGAIN: isize = -513;
 
 // Five pushed registers align the stack. Its lowest word holds the call's sixth argument, the word
@@ -113,11 +114,11 @@ unsafe extern "C" {
     fn softswap_waiting_call_interrupted();
 }
 
-/// Issues a call, for the program or for the engine, with the mask `open`; then sets the mask
-/// `closed`. Returns the kernel's result, or [`MADE_AGAIN`] if a signal arrived before the call.
+/// Makes a call, for the program or for the engine, with the mask `open`; then sets the mask
+/// `closed`. Returns the kernel's result, or [`MADE_AGAIN`] if the call must be repeated.
 ///
 /// # Safety
-/// As for [`raw::syscall_for_program`]. Handlers that run meanwhile call [`interrupt`].
+/// Those of [`raw::syscall_for_program`]. Handlers that run meanwhile call [`interrupt`].
 pub unsafe fn waiting_call(
     number: i64,
     arguments: [usize; 6],
@@ -151,9 +152,9 @@ pub unsafe fn interrupt(context: *mut c_void) {
     let registers = unsafe { &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs };
     let at = registers[libc::REG_RIP as usize] as usize;
     registers[libc::REG_RBX as usize] = 1;
-    let check = softswap_waiting_call_check as *const () as usize;
-    let made = softswap_waiting_call_made as *const () as usize;
-    if (check..made).contains(&at) {
+    let call_start = softswap_waiting_call_check as *const () as usize;
+    let call_end = softswap_waiting_call_made as *const () as usize;
+    if (call_start..call_end).contains(&at) {
         let after = softswap_waiting_call_interrupted as *const () as usize;
         registers[libc::REG_RIP as usize] = after as i64;
     } else if let Some(after) = raw::after_gate(at) {

@@ -41,10 +41,13 @@ impl State {
     #[must_use]
     #[expect(
         clippy::large_stack_arrays,
-        reason = "on its way to its owner, once and not in a fault"
+        reason = "moved to its owner once, outside the fault path"
     )]
     pub fn new() -> State {
-        assert!(LZ4_sizeofState() as usize <= size_of::<State>(), "the LZ4 library needs more");
+        assert!(
+            LZ4_sizeofState() as usize <= size_of::<State>(),
+            "the linked LZ4 library needs a larger state"
+        );
         State([0; STATE_WORDS])
     }
 }

@@ -1,8 +1,8 @@
 //! Scans of whole pages with the widest vector registers of this CPU.
 //!
 //! The standard library caches the CPU's features in atomics: the first check executes a few CPUID
-//! instructions, later ones are a load. There is no lock, allocation or thread-local, so all of
-//! this may run in a signal handler.
+//! instructions, later ones are a load. There is no lock, allocation or thread-local variable, so
+//! these functions may run in a signal handler.
 
 use crate::PAGE_SIZE;
 
@@ -13,8 +13,8 @@ const STEP_BYTES: usize = 256;
 
 const _: () = assert!(PAGE_SIZE.is_multiple_of(STEP_BYTES));
 
-/// A way to compare that this CPU supports. Only [`Width::widest`] and [`Width::all`] create
-/// values, so every value may be used.
+/// A register width that this CPU supports. Only [`Width::widest`] and [`Width::all`] create
+/// values, so the CPU supports every value.
 ///
 /// ```
 /// use softswap_sys::simd::Width;
@@ -36,7 +36,7 @@ enum Registers {
 }
 
 impl Width {
-    /// Returns the fastest way.
+    /// Returns the widest supported width.
     #[must_use]
     #[inline]
     pub fn widest() -> Width {
@@ -52,10 +52,13 @@ impl Width {
         Width(Registers::Words)
     }
 
-    /// Returns all ways of this CPU, for tests against each other.
+    /// Returns all supported widths, for tests that compare them.
     #[must_use]
     pub fn all() -> Vec<Width> {
-        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "there is but one"))]
+        #[cfg_attr(
+            not(target_arch = "x86_64"),
+            expect(unused_mut, reason = "other CPUs have only one width")
+        )]
         let mut all = vec![Width(Registers::Words)];
         #[cfg(target_arch = "x86_64")]
         {

@@ -1,7 +1,7 @@
 //! zstd in C for single pages, on slices.
 //!
-//! A context is in memory of fixed size, which zstd calls a static context: it fails rather than
-//! allocate. The memory is touched only when the context is used, so an unused one costs address
+//! Contexts are in memory of fixed size (zstd's static contexts), so zstd fails rather than
+//! allocates. The memory is touched only when the context is used, so an unused one costs address
 //! space only. Frames have no magic number, because they never leave the process.
 
 use crate::PAGE_SIZE;
@@ -29,12 +29,12 @@ pub const COMPRESSOR_BYTES: usize = 27 * PAGE_SIZE;
 pub const DECOMPRESSOR_BYTES: usize = 24 * PAGE_SIZE;
 
 struct Workspace {
-    /// Owned exclusively and for ever. The C library keeps pointers into it, so no reference to it
-    /// is ever created.
+    /// Memory that this value owns exclusively and never frees. The C library keeps pointers into
+    /// it, so no reference to it is ever created.
     start: *mut c_void,
     len: usize,
-    /// The context there, or null. Not always at the start: with an address sanitizer, zstd leaves
-    /// a gap before it.
+    /// Address of the context in the memory, or null. With an address sanitizer, zstd leaves a gap
+    /// before it.
     context: *mut c_void,
 }
 
@@ -105,13 +105,13 @@ impl Compressor {
         checked(len)
     }
 
-    /// Returns how many bytes of the memory may have been touched.
+    /// Returns the number of bytes of the memory that may have been touched.
     #[must_use]
     pub fn touched_bytes(&self) -> usize {
         self.touched_bytes
     }
 
-    /// Returns how many more bytes of it compression at this level touches.
+    /// Returns the number of further bytes of the memory that compression at `level` touches.
     #[must_use]
     pub fn untouched_bytes(&self, level: i8) -> usize {
         if self.level == Some(level) || !is_level(level) {
@@ -134,7 +134,7 @@ impl Compressor {
         // as `Workspace::new` has checked. An earlier context there is not used any more.
         let context = unsafe { zstd_sys::ZSTD_initStaticCCtx(self.workspace.start, bytes) };
         self.workspace.context = context.cast();
-        let literals = if level == LITERALS_ONLY { PACK_LITERALS } else { AS_THE_LEVEL_HAS_IT };
+        let literals = if level == LITERALS_ONLY { COMPRESS_LITERALS } else { LITERALS_BY_LEVEL };
         let parameters = [
             (ZSTD_cParameter::ZSTD_c_compressionLevel, i32::from(level)),
             (ZSTD_cParameter::ZSTD_c_experimentalParam2, MAGICLESS),
@@ -196,7 +196,7 @@ impl Decompressor {
         checked(len)
     }
 
-    /// Returns how many bytes of the memory may have been touched.
+    /// Returns the number of bytes of the memory that may have been touched.
     #[must_use]
     pub fn touched_bytes(&self) -> usize {
         if self.is_ready { self.workspace.len } else { 0 }
@@ -229,9 +229,10 @@ impl Decompressor {
 /// parameters.
 const MAGICLESS: i32 = zstd_sys::ZSTD_format_e::ZSTD_f_zstd1_magicless as i32;
 
-/// Value of `ZSTD_c_literalCompressionMode`: levels below 0 do not compress literals by default.
-const PACK_LITERALS: i32 = zstd_sys::ZSTD_ParamSwitch_e::ZSTD_ps_enable as i32;
-const AS_THE_LEVEL_HAS_IT: i32 = zstd_sys::ZSTD_ParamSwitch_e::ZSTD_ps_auto as i32;
+/// Value of `ZSTD_c_literalCompressionMode`: literals are compressed at every level.
+const COMPRESS_LITERALS: i32 = zstd_sys::ZSTD_ParamSwitch_e::ZSTD_ps_enable as i32;
+/// Value with the level's default: levels below 0 do not compress literals.
+const LITERALS_BY_LEVEL: i32 = zstd_sys::ZSTD_ParamSwitch_e::ZSTD_ps_auto as i32;
 
 fn context_bytes(level: i8) -> usize {
     // SAFETY: both functions only compute with their arguments.
@@ -326,13 +327,13 @@ mod tests {
         assert_eq!((compressor.touched_bytes(), decompressor.touched_bytes()), (0, 0));
         let mut packed = [0; PAGE_SIZE];
         let len = compressor.compress(1, &page(), &mut packed).unwrap();
-        let low = compressor.touched_bytes();
-        assert!(low > 0 && decompressor.touched_bytes() == 0);
+        let before = compressor.touched_bytes();
+        assert!(before > 0 && decompressor.touched_bytes() == 0);
         assert_eq!(compressor.untouched_bytes(1), 0);
-        let more = compressor.untouched_bytes(9);
+        let added = compressor.untouched_bytes(9);
         compressor.compress(9, &page(), &mut packed[len..]).unwrap();
-        assert_eq!(compressor.touched_bytes(), low + more);
-        assert!(more > 0 && compressor.touched_bytes() <= COMPRESSOR_BYTES);
+        assert_eq!(compressor.touched_bytes(), before + added);
+        assert!(added > 0 && compressor.touched_bytes() <= COMPRESSOR_BYTES);
         assert_eq!(LEVELS.map(|level| compressor.untouched_bytes(level)).max(), Some(0));
         decompressor.open();
         assert_eq!(decompressor.touched_bytes(), DECOMPRESSOR_BYTES);

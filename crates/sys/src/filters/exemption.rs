@@ -1,7 +1,7 @@
 //! An exemption for the engine's calls, placed before a seccomp filter of the program's own.
 //!
 //! A program that sandboxes itself lists its own calls. The engine makes others, in the program's
-//! threads, whenever a page is faulted in or evicted. A filter that kills for them would end the
+//! threads, whenever a page is faulted in or evicted. A filter that kills for them would kill the
 //! program at a touch of its own memory. So an exemption comes first: it allows listed calls from
 //! the engine's gate. The program's filter judges all other calls as before, including those that
 //! the guard reissues for the program ([`raw::syscall_for_program`]).
@@ -51,7 +51,7 @@ enum Is {
     /// At least one of these bits.
     With(u32),
     Null,
-    /// ID of the process that installs the filter, if rules need it.
+    /// ID of the process that installs the filter, if rules require it.
     OwnPid,
     /// A descriptor number as high as the engine's.
     High,
@@ -182,20 +182,21 @@ const RULES: &[Rule] = &[
     (libc::SYS_exit_group, &[]),
 ];
 
-/// Argument of `getppid` that asks for an exemption, and the error that confirms it.
+/// Argument of `getppid` that queries the exemption.
 const QUESTION: u32 = 0x7377_6170;
+/// Error of `getppid` that confirms the exemption.
 const YES: i32 = libc::ESTALE;
 
-/// Records that an exemption exists or is about to. Returns true if there was none.
+/// Records that an exemption exists or is being installed. Returns true if there was none.
 pub fn begin() -> bool {
     if program_filter::set_in_force(true) {
         return false;
     }
     // SAFETY: signal 0 is never delivered; the call only reports whether it could be.
-    let named = unsafe {
+    let has_self_pidfd = unsafe {
         raw::syscall(libc::SYS_pidfd_send_signal, [raw::PIDFD_SELF as usize, 0, 0, 0, 0, 0])
     };
-    let known = if named == 0 { 0 } else { raw::current_process() };
+    let known = if has_self_pidfd == 0 { 0 } else { raw::current_process() };
     program_filter::set_known_process(known);
     true
 }
@@ -205,8 +206,8 @@ pub fn undo() {
     program_filter::set_in_force(false);
 }
 
-/// Detects an exempted filter of an earlier program that this one was started under. Before calls
-/// come from the gate, no filter can know it.
+/// Detects an exempted filter that an earlier program installed before exec. Works only after the
+/// gate was placed, because the filter recognizes the engine by the gate's address.
 pub fn look() {
     // SAFETY: the call reads no arguments, and only returns a number.
     let answer = unsafe { raw::syscall(libc::SYS_getppid, [QUESTION as usize, 0, 0, 0, 0, 0]) };
@@ -236,63 +237,63 @@ struct Code {
 }
 
 impl Code {
-    fn put(&mut self, instructions: &[Instruction]) {
+    fn emit(&mut self, instructions: &[Instruction]) {
         self.code.extend_from_slice(instructions);
     }
 
-    /// Continues with the program's filter.
+    /// Emits a jump to the program's filter.
     fn jump_to_end(&mut self) {
         self.to_end.push(self.code.len());
-        self.put(&[plain(JUMP, 0)]);
+        self.emit(&[plain(JUMP, 0)]);
     }
 
-    /// Continues only if half of an argument is one of `values`.
-    fn need_one_of(&mut self, offset: u32, values: &[u32]) {
-        self.put(&[plain(LOAD, offset)]);
+    /// Emits a jump to the end unless the word at `offset` is one of `values`.
+    fn require_one_of(&mut self, offset: u32, values: &[u32]) {
+        self.emit(&[plain(LOAD, offset)]);
         for (index, value) in values.iter().enumerate() {
-            self.put(&[if_equal(*value, values.len() - index, 0)]);
+            self.emit(&[if_equal(*value, values.len() - index, 0)]);
         }
         self.jump_to_end();
     }
 
-    /// Continues only if a comparison with an argument yields `holds`.
-    fn need(&mut self, offset: u32, comparison: u16, value: u32, holds: bool) {
+    /// Emits a jump to the end unless the comparison of the word at `offset` yields `holds`.
+    fn require(&mut self, offset: u32, comparison: u16, value: u32, holds: bool) {
         let (if_true, if_false) = if holds { (1, 0) } else { (0, 1) };
-        self.put(&[
+        self.emit(&[
             plain(LOAD, offset),
             Instruction { code: comparison, if_true, if_false, value },
         ]);
         self.jump_to_end();
     }
 
-    fn need_argument(&mut self, argument: u32, what: Is, names: Names) {
+    fn require_argument(&mut self, argument: u32, what: Is, names: Names) {
         let low = OFFSET_ARGUMENTS + argument * 8;
         match what {
-            In(values) => self.need_one_of(low, values),
-            Without(bits) => self.need(low, IF_ANY_SET, bits, false),
-            With(bits) => self.need(low, IF_ANY_SET, bits, true),
+            In(values) => self.require_one_of(low, values),
+            Without(bits) => self.require(low, IF_ANY_SET, bits, false),
+            With(bits) => self.require(low, IF_ANY_SET, bits, true),
             Null => {
-                self.need_one_of(low, &[0]);
-                self.need_one_of(low + 4, &[0]);
+                self.require_one_of(low, &[0]);
+                self.require_one_of(low + 4, &[0]);
             }
-            OwnPid => self.need_one_of(low, &[names.process]),
-            High => self.need(low, IF_AT_LEAST, names.high, true),
+            OwnPid => self.require_one_of(low, &[names.process]),
+            High => self.require(low, IF_AT_LEAST, names.high, true),
         }
     }
 
-    /// Judges a listed call from the engine's gate: allows it if its arguments meet the conditions.
+    /// Emits the check of a listed call from the gate: allows it if its arguments are as listed.
     fn check_gate_call(&mut self, names: Names) {
-        self.put(&[plain(LOAD, OFFSET_NUMBER)]);
+        self.emit(&[plain(LOAD, OFFSET_NUMBER)]);
         for (number, arguments) in RULES.iter().filter(|(_, arguments)| !arguments.is_empty()) {
             let start = self.code.len();
-            self.put(&[if_equal(*number as u32, 0, 0)]);
+            self.emit(&[if_equal(*number as u32, 0, 0)]);
             for (argument, what) in *arguments {
-                self.need_argument(*argument, *what, names);
+                self.require_argument(*argument, *what, names);
             }
-            self.put(&[plain(RETURN, ALLOW)]);
+            self.emit(&[plain(RETURN, ALLOW)]);
             self.code[start].if_false = (self.code.len() - start - 1) as u8;
         }
-        self.put(&[
+        self.emit(&[
             if_equal(libc::SYS_getppid as u32, 0, 3),
             plain(LOAD, OFFSET_ARGUMENTS),
             if_equal(QUESTION, 0, 1),
@@ -301,35 +302,35 @@ impl Code {
         ]);
     }
 
-    /// Judges a listed call from elsewhere: allows it if it is `request_pages`.
+    /// Emits the check of a listed call from elsewhere: allows it if it is `request_pages`.
     fn check_other_call(&mut self) {
         const ADVICE: [u32; 2] =
             [libc::MADV_POPULATE_READ as u32, libc::MADV_POPULATE_WRITE as u32];
         let word = raw::REQUEST_PAGES_MARK as u64;
-        self.need_one_of(OFFSET_NUMBER, &[libc::SYS_madvise as u32]);
-        self.need_one_of(OFFSET_ARGUMENTS + 3 * 8, &[word as u32]);
-        self.need_one_of(OFFSET_ARGUMENTS + 3 * 8 + 4, &[(word >> 32) as u32]);
-        self.need_one_of(OFFSET_ARGUMENTS + 2 * 8, &ADVICE);
-        self.put(&[plain(RETURN, ALLOW)]);
+        self.require_one_of(OFFSET_NUMBER, &[libc::SYS_madvise as u32]);
+        self.require_one_of(OFFSET_ARGUMENTS + 3 * 8, &[word as u32]);
+        self.require_one_of(OFFSET_ARGUMENTS + 3 * 8 + 4, &[(word >> 32) as u32]);
+        self.require_one_of(OFFSET_ARGUMENTS + 2 * 8, &ADVICE);
+        self.emit(&[plain(RETURN, ALLOW)]);
     }
 }
 
 /// Returns the exemption; the program's filter follows it.
 fn exemption(names: Names) -> Vec<Instruction> {
     let mut code = Code { code: Vec::new(), to_end: Vec::new() };
-    code.need_one_of(OFFSET_ARCH, &[ARCH_X86_64]);
-    code.put(&[
+    code.require_one_of(OFFSET_ARCH, &[ARCH_X86_64]);
+    code.emit(&[
         plain(LOAD, OFFSET_NUMBER),
         if_equal(libc::SYS_rt_sigreturn as u32, 0, 1),
         plain(RETURN, ALLOW),
     ]);
     for (index, (number, _)) in RULES.iter().enumerate() {
         // Jumps over the remaining comparisons and the jump after them.
-        code.put(&[if_equal(*number as u32, RULES.len() - index, 0)]);
+        code.emit(&[if_equal(*number as u32, RULES.len() - index, 0)]);
     }
     code.jump_to_end();
     let caller = code.code.len();
-    code.put(&[
+    code.emit(&[
         plain(LOAD, OFFSET_POINTER),
         if_equal(names.gate as u32, 0, 2),
         plain(LOAD, OFFSET_POINTER + 4),
@@ -341,7 +342,7 @@ fn exemption(names: Names) -> Vec<Instruction> {
     code.check_other_call();
     // Resets the accumulator to its value at the start of a filter.
     let end = code.code.len();
-    code.put(&[plain(SET, 0)]);
+    code.emit(&[plain(SET, 0)]);
     for at in code.to_end {
         code.code[at].value = (end - at - 1) as u32;
     }

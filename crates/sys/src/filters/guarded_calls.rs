@@ -1,5 +1,5 @@
-//! Faults in the buffers of system calls in managed memory, in a program that uses pools: the
-//! kernel cannot wait for an absent page.
+//! Faults in the buffers of system calls that are in the memory of pools, because the kernel cannot
+//! wait for an absent page.
 //!
 //! A filter ([`crate::seccomp`]) traps calls with a pointer into the *area*, which contains all
 //! windows of such memory. The handler pins the pages ([`Resolver::hold`]), reissues the call from
@@ -7,11 +7,11 @@
 //! pieces, if the kernel could split the transfer as well.
 //!
 //! The preloaded runtime handles more. Here, buffers that only a structure in other memory points
-//! to (`readv`, `sendmsg`) are not seen, and a signal handler that jumps out of a call leaves its
-//! pages pinned.
+//! to (`readv`, `sendmsg`) are not detected, and a signal handler that jumps out of a call leaves
+//! its pages pinned.
 //!
-//! The filter outlives exec. The kernel does not use the area by itself, so the filter matches in
-//! another program only if that program requests these addresses.
+//! The filter survives exec. The kernel never chooses addresses in the area by itself, so the
+//! filter matches in another program only if that program requests them.
 //!
 //! [`Resolver::hold`]: crate::touches::Resolver::hold
 
@@ -25,15 +25,16 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The area, once calls are guarded. Locked while that is set up.
+/// The area, once calls are guarded. Locked during the installation of the filter.
 static GUARDED: Mutex<Option<Range<usize>>> = Mutex::new(None);
 /// First address of the area, for the handler; 0 if there is none.
 static AREA: AtomicUsize = AtomicUsize::new(0);
 static AREA_LEN: AtomicUsize = AtomicUsize::new(0);
 static BEFORE: Before = Before::new();
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
-/// The thread that tests whether a call is trapped, and the result.
+/// ID of the thread that tests if a call is trapped; 0 if none.
 static PROBING: AtomicI32 = AtomicI32::new(0);
+/// Result of the test: true if the call was trapped.
 static PROBED: AtomicBool = AtomicBool::new(false);
 
 /// Maximum length of a path, with its zero byte.
@@ -64,7 +65,7 @@ pub fn area() -> io::Result<Range<usize>> {
     if signals::current_mask() & signals::bit(SIGSYS) != 0 {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    // The filter contains the gate's address.
+    // Placed before the filter is built, which contains the gate's address.
     window::place_gate();
     if !IS_INSTALLED.swap(true, Ordering::AcqRel) {
         // No signals are blocked: the call may sleep for long, and the program's handlers must run
@@ -125,8 +126,8 @@ extern "C" fn on_sigsys(signal: i32, info: *mut siginfo_t, context: *mut libc::c
             unsafe { TrappedCall::answer(context, -(libc::EFAULT as isize)) };
             return;
         }
-        let is_ours = call.by_filter && !raw::is_in_gate(call.caller);
-        if !is_ours || !call.arguments.iter().any(|argument| is_in_area(*argument)) {
+        let is_programs = call.by_filter && !raw::is_in_gate(call.caller);
+        if !is_programs || !call.arguments.iter().any(|argument| is_in_area(*argument)) {
             // SAFETY: these are the handler's arguments.
             unsafe { BEFORE.pass_on(signal, info, context, false) };
             return;
@@ -139,7 +140,7 @@ extern "C" fn on_sigsys(signal: i32, info: *mut siginfo_t, context: *mut libc::c
     });
 }
 
-/// Bytes that are pinned while this exists.
+/// Bytes that are pinned until this value is dropped.
 struct Held {
     address: usize,
     len: usize,
@@ -210,7 +211,7 @@ impl Call {
             match with_resolver(address, |resolver| resolver.hold(address, len, self.open)) {
                 None => return Ok(Held { address, len: 0 }),
                 Some(Hold::Bytes(len)) => return Ok(Held { address, len }),
-                // The signal was taken when the mask was restored.
+                // The program's handler ran when the mask was restored.
                 Some(Hold::Signal) => {}
                 Some(Hold::Refused(errno)) => return Err(-(errno as isize)),
             }
@@ -234,9 +235,8 @@ impl Call {
             };
             // The kernel reports unmapped memory itself.
             let piece = if held.len == 0 { len - done } else { held.len };
-            let pieces = *pieces.get_or_insert_with(|| {
-                if piece < len { self.pieces() } else { Pieces::AsManyAsItTakes }
-            });
+            let pieces = *pieces
+                .get_or_insert_with(|| if piece < len { self.pieces() } else { Pieces::AsNeeded });
             if piece < len && pieces == Pieces::None {
                 return -(libc::ENOBUFS as isize);
             }
@@ -271,10 +271,10 @@ impl Call {
         let waits_for_all = self.number == libc::SYS_recvfrom
             && self.arguments[3] & libc::MSG_WAITALL as usize != 0;
         match kind {
-            _ if self.number == libc::SYS_getrandom => Pieces::AsManyAsItTakes,
-            libc::S_IFREG | libc::S_IFBLK => Pieces::AsManyAsItTakes,
+            _ if self.number == libc::SYS_getrandom => Pieces::AsNeeded,
+            libc::S_IFREG | libc::S_IFBLK => Pieces::AsNeeded,
             libc::S_IFSOCK if writes && socket_type(fd) != libc::SOCK_STREAM => Pieces::None,
-            _ if writes || waits_for_all => Pieces::AsManyAsItTakes,
+            _ if writes || waits_for_all => Pieces::AsNeeded,
             // There may be no more data, and a second piece would wait for it.
             _ => Pieces::One,
         }
@@ -286,7 +286,7 @@ impl Call {
 enum Pieces {
     /// One shorter call: the kernel may transfer less than requested.
     One,
-    AsManyAsItTakes,
+    AsNeeded,
     /// Not splittable: a message is sent whole.
     None,
 }

@@ -66,7 +66,7 @@ pub struct Structure {
     pub count: usize,
     /// Offset of each pointer, and the number of bytes behind it.
     pub pointers: &'static [(usize, Extent)],
-    /// Size of a structure that ends with an array.
+    /// Full size of the structure if it ends with an array.
     pub own: Option<Extent>,
 }
 
@@ -81,7 +81,7 @@ type Layout = (usize, &'static [(usize, Extent)], Option<Extent>);
 
 const SG_IO: usize = 0x2285;
 
-/// Requests of `ioctl`: the size of the structure, its pointers, and its own size.
+/// Requests of `ioctl`: the structure's fixed size, its pointers, and its full size with an array.
 const REQUESTS: &[(usize, Layout)] = &[
     // SIOCGIFCONF: struct ifconf.
     (0x8912, (16, &[(8, counted(0, 4, 1))], None)),

@@ -26,7 +26,7 @@ pub enum Pointee {
     LengthInNext(u8),
     /// A set with the number of bits that another argument gives.
     Bits(u8),
-    /// The number of bytes in the 32-bit number behind another argument.
+    /// The number of bytes that the 32-bit number behind another argument gives.
     SizeBehind(u8),
     /// A string that ends with a zero byte.
     Text,

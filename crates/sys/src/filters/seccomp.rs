@@ -1,11 +1,11 @@
 //! The guard's filter: traps a system call only if one of its pointer arguments is in the managed
 //! window.
 //!
-//! The filter survives exec. The kernel does not use the window's addresses by itself, so the
-//! filter does not match in a program without a window, and so without a handler. Such a program
-//! may invent an address in two cases. A hint to `mmap` is allowed, because it never displaces the
-//! window. With `MAP_FIXED_NOREPLACE` the call fails as if the address were taken. [`crate::aslr`]
-//! describes the remaining risk. Calls from the gates ([`crate::raw`]) are allowed.
+//! The filter survives exec. The next program may have no window, and so no handler. There the
+//! filter matches only addresses that the program itself chooses, because the kernel never chooses
+//! addresses in the window by itself. A hint to `mmap` is allowed, because it never displaces the
+//! window. `MAP_FIXED_NOREPLACE` fails as if the address were taken. [`crate::aslr`] describes the
+//! remaining risk. Calls from the gates ([`crate::raw`]) are allowed.
 
 use crate::pointer_arguments::{MAX_NUMBER, pointer_masks};
 use crate::raw;
@@ -34,9 +34,10 @@ pub const BY_CALLER: u16 = 0x5357;
 const TRAP_BY_CALLER: u32 = TRAP | BY_CALLER as u32;
 pub(crate) const ERRNO: u32 = 0x0005_0000;
 
-/// Index of `mmap`'s flags, and the flags that make its address binding.
+/// Index of `mmap`'s flags.
 const MMAP_FLAGS: u32 = 3;
 const NOREPLACE: u32 = libc::MAP_FIXED_NOREPLACE as u32;
+/// Flags that make the address of `mmap` binding.
 const FIXED: u32 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u32;
 
 const SET_MODE_FILTER: usize = 1;
@@ -88,7 +89,7 @@ struct Run {
     first: u32,
     /// Bit i: argument i is a pointer.
     pointers: u8,
-    /// Calls whose check depends on other arguments.
+    /// How the check depends on other arguments.
     kind: Kind,
 }
 
@@ -98,7 +99,7 @@ impl Run {
     }
 }
 
-/// Calls whose pointers depend on another argument.
+/// Dependency of a call's pointers on another argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Pointers,
@@ -108,8 +109,8 @@ enum Kind {
     /// those could kill the process, because the C library and the engine wake waiters with all
     /// signals blocked.
     Futex,
-    /// The argument is a pointer for operations from [`ARCH_GET_FS`] on. Lower operations set a
-    /// segment base, which in the handler would affect the handler itself.
+    /// The argument is a pointer if the operation is at least [`ARCH_GET_FS`]. Lower operations set
+    /// a segment base, which in the handler would affect the handler itself.
     ArchPrctl,
 }
 
@@ -140,8 +141,8 @@ fn runs() -> Vec<Run> {
 
 /// Builds the filter for a window at `base` of `len` bytes, both multiples of 4 GiB.
 ///
-/// A binary search over the call number ends in jumps to the checks. Equal checks are shared: the
-/// kernel compiles the filter at the start of every program.
+/// A binary search over the call number ends in jumps to the checks. Equal checks are shared, which
+/// shortens the start of every program: the kernel compiles the filter then.
 #[must_use]
 pub fn build(base: usize, len: usize, exempt: u64) -> Vec<Instruction> {
     assert!(len > 0 && (base | len).trailing_zeros() >= 32);
@@ -279,10 +280,10 @@ fn check_futex(code: &mut Vec<Instruction>, run: Run, this: Match) {
             let if_true = (operations.len() - index) as u8;
             code.push(Instruction { code: IF_EQUAL, if_true, if_false: 0, value: *value as u32 });
         }
-        let others = code.len();
+        let jump = code.len();
         code.push(plain(JUMP, 0));
         check(code, with(pointers), this);
-        code[others].value = (code.len() - others - 1) as u32;
+        code[jump].value = (code.len() - jump - 1) as u32;
     }
     check(code, with(WORD), this);
 }
@@ -372,10 +373,10 @@ pub fn is_available() -> bool {
 }
 
 /// Installs a filter for all threads, because a library loaded earlier may have started some. If
-/// one of them has a filter of its own, installs it for the calling thread and its future children
-/// only.
+/// one of them has its own filter, installs the filter only for the calling thread and those that
+/// it starts later.
 ///
-/// Without the privilege, first sets no_new_privs, as the kernel requires.
+/// Without CAP_SYS_ADMIN, first sets no_new_privs, as the kernel requires.
 pub fn install(program: &[Instruction]) -> io::Result<()> {
     #[repr(C)]
     struct Program {
@@ -416,7 +417,7 @@ pub(crate) mod tests {
         verdict_within(program, number, ip, args, 64)
     }
 
-    /// As [`verdict`], with at most `most` steps.
+    /// Interprets a filter in at most `most` steps.
     pub(crate) fn verdict_within(
         program: &[Instruction],
         number: i64,
@@ -449,7 +450,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn exactly_the_pointer_arguments_in_the_window_trap() {
+    fn only_pointer_arguments_in_window_trap() {
         let program = build(BASE, LEN, EXEMPT);
         assert!(program.len() <= INSTRUCTION_CAPACITY, "{}", program.len());
         let masks = pointer_masks();
@@ -484,7 +485,7 @@ pub(crate) mod tests {
 
     /// See futex(2): arguments that an operation does not use may have any value.
     #[test]
-    fn a_futex_operation_traps_for_its_own_pointers_only() {
+    fn futex_operation_traps_for_its_own_pointers_only() {
         let program = build(BASE, LEN, EXEMPT);
         for operation in 0..=libc::FUTEX_LOCK_PI2 as u64 + 3 {
             let expected: &[usize] = match operation {
@@ -558,7 +559,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// In a child, because a filter cannot be removed.
+    /// Runs in a child, because a filter cannot be removed.
     #[test]
     fn existing_threads_get_the_filter() {
         use crate::probe::{Ended, in_child};

@@ -1,12 +1,12 @@
 //! Addresses of the managed window and the gates: address space layout randomization, once for a
 //! tree of processes.
 //!
-//! The guard's filter outlives exec and contains both addresses. So all programs of the tree use
+//! The guard's filter survives exec and contains both addresses. So all programs of the tree use
 //! the same ones, and the filter is installed once. Each program places its heap at a new random
 //! page of the window. So no heap address is known from another run, or from another program of the
 //! tree.
 //!
-//! The candidates are addresses that the kernel does not use by itself. They are outside the legacy
+//! The candidates are addresses that the kernel never chooses itself. They are outside the legacy
 //! layout, which grows upwards from a third of the address space, and outside the range of
 //! position-independent programs. The largest window is in a range that no sanitizer uses. There
 //! are 4 choices for the window, 2^33 for the gates, and 2^26 for the heap.
@@ -30,8 +30,8 @@ const PLACES: [Range<usize>; 2] = [17 * TIB..42 * TIB, 49 * TIB..80 * TIB];
 pub(crate) const MAX_WINDOW_BYTES: usize = 12 * TIB;
 /// Range of a tree's first window. Programs with sanitizers may inherit the filter. None of them
 /// makes a call with an address in this range: it is a gap in the layouts of ThreadSanitizer (52 to
-/// 85 TiB) and MemorySanitizer (64 to 80 TiB), and below AddressSanitizer's heap (80 TiB). Calls
-/// that map the gaps name their first addresses.
+/// 85 TiB) and MemorySanitizer (64 to 80 TiB), and below AddressSanitizer's heap (80 TiB). The
+/// calls that reserve the gaps pass their first addresses, which are outside this range.
 const FIRST_WINDOW: Range<usize> = 65 * TIB..80 * TIB;
 /// Ranges of the other windows of a tree, or of one process.
 const OTHER_WINDOWS: [Range<usize>; 3] =
@@ -100,19 +100,19 @@ impl Bases {
     pub fn choose() -> Bases {
         let places: Vec<_> = places_of_window().collect();
         let window = places[below(places.len())];
-        let beside = PLACES.iter().flat_map(|range| range.clone().step_by(TIB));
-        let beside: Vec<_> = beside.filter(|at| !is_in_window(window, *at)).collect();
+        let outside = PLACES.iter().flat_map(|range| range.clone().step_by(TIB));
+        let outside: Vec<_> = outside.filter(|at| !is_in_window(window, *at)).collect();
         let page = below(TIB / crate::PAGE_SIZE) * crate::PAGE_SIZE;
-        Bases { window, gate: beside[below(beside.len())] + page }
+        Bases { window, gate: outside[below(outside.len())] + page }
     }
 
-    /// Returns the first address of the window, which is used unless it is taken.
+    /// Returns the preferred first address of the window.
     #[must_use]
     pub fn window(&self) -> usize {
         self.window
     }
 
-    /// Returns the range of that window and those of the others.
+    /// Returns the ranges of the first and of the other windows.
     pub fn windows(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         windows(self.window)
     }
@@ -156,7 +156,7 @@ pub(crate) fn chosen_bases() -> Bases {
     INHERITED.get().copied().unwrap_or_else(Bases::choose)
 }
 
-/// Makes calls from that gate from now on, unless its address is taken.
+/// Moves the engine's gate to the address in `bases`, unless that address is taken.
 pub fn settle(bases: Bases) {
     raw::place_gate(bases.gate);
 }
@@ -234,7 +234,7 @@ pub fn hold(bases: Bases) {
 pub fn release_hold() {
     let held = HELD.swap(0, Ordering::Relaxed);
     if held != 0 {
-        // SAFETY: `hold` mapped the range without access, so it holds nothing.
+        // SAFETY: `hold` mapped the range without access, so nothing refers to it.
         unsafe { raw::syscall(libc::SYS_munmap, [held, MAX_WINDOW_BYTES, 0, 0, 0, 0]) };
     }
 }
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn many_windows_fit() {
         let (kept, many) = (areas().next().unwrap(), areas_for_many());
-        assert_eq!(areas().next().unwrap(), kept, "it stays the same one");
+        assert_eq!(areas().next().unwrap(), kept, "the kept area does not change");
         let starts: BTreeSet<_> = areas().map(|area| area.start).collect();
         assert_eq!(starts.len(), whole_areas().len());
         let mut last = 0;

@@ -1,9 +1,9 @@
 //! Attach count of a System V segment: shows whether forked children that read slots are alive.
 //!
-//! This is the one exception to [`crate::open_mark`]. A child reads its parent's unnamed swap file.
-//! It may close any descriptor, even that of a mark: then its slots would be reused while it reads
-//! them. It cannot close a mapping. The kernel counts the mappings of a System V segment, and drops
-//! a child's when it exits or calls exec.
+//! Replaces [`crate::open_mark`] for forked children that read their parent's unnamed swap file. A
+//! child may close any descriptor, even that of a mark; the parent would then reuse slots that the
+//! child still reads. A mapping is not closed that way. The kernel counts the mappings of a System
+//! V segment, and drops a child's mapping when the child exits or calls exec.
 //!
 //! A process that leaves its IPC namespace cannot read the count: then children count as alive for
 //! ever. Each segment has a random size, so that another one with the same ID is not mistaken for
@@ -54,12 +54,12 @@ impl AttachCount {
         let id = unsafe { call(libc::SYS_shmget, libc::IPC_PRIVATE as usize, bytes, flags)? };
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let address = unsafe { call(libc::SYS_shmat, id, 0, libc::SHM_RDONLY as usize) };
-        // SAFETY: marks the segment for removal with its last mapping; no mapping changes.
+        // SAFETY: the call marks the segment for removal with its last mapping; no mapping changes.
         unsafe { call(libc::SYS_shmctl, id, libc::IPC_RMID as usize, 0) };
         Some(AttachCount { id, address: address?, bytes })
     }
 
-    /// Sets whether children forked from now on inherit the mapping.
+    /// Sets if children that are forked later inherit the mapping.
     pub fn hand_on(&self, on: bool) {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
         // If the call fails, children inherit the mapping.
@@ -67,15 +67,16 @@ impl AttachCount {
         unsafe { call(libc::SYS_madvise, self.address, self.bytes, advice as usize) };
     }
 
-    /// Returns true if only this process has mapped the segment.
+    /// Returns true if the segment is mapped only once, by this process. Returns false if the count
+    /// cannot be read.
     #[must_use]
     pub fn has_single_process(&self) -> bool {
         // SAFETY: all fields are integers, for which zero is valid.
         let mut state: libc::shmid_ds = unsafe { std::mem::zeroed() };
-        let (ask, place) = (libc::IPC_STAT as usize, &raw mut state as usize);
+        let (command, target) = (libc::IPC_STAT as usize, &raw mut state as usize);
         // SAFETY: the kernel writes one `struct shmid_ds` to `state`.
-        let told = unsafe { call(libc::SYS_shmctl, self.id, ask, place) };
-        told.is_some() && state.shm_segsz == self.bytes && state.shm_nattch == 1
+        let result = unsafe { call(libc::SYS_shmctl, self.id, command, target) };
+        result.is_some() && state.shm_segsz == self.bytes && state.shm_nattch == 1
     }
 
     /// Keeps the inherited mapping in a child until it exits.
@@ -86,7 +87,7 @@ impl AttachCount {
 
 impl Drop for AttachCount {
     fn drop(&mut self) {
-        // munmap instead of shmdt: filters allow it.
+        // munmap instead of shmdt, because the exemption from the program's filters lists it.
         // SAFETY: the mapping belongs to this value, and nothing refers to it.
         unsafe { call(libc::SYS_munmap, self.address, self.bytes, 0) };
     }
@@ -99,12 +100,14 @@ mod tests {
 
     #[test]
     fn child_is_counted_until_exit() {
-        let Some(attached) = AttachCount::make() else { return eprintln!("skipped: not here") };
+        let Some(attached) = AttachCount::make() else {
+            return eprintln!("skipped: no System V shared memory");
+        };
         assert!(attached.has_single_process());
         // A child that inherited the mapping sees that it is not alone.
         let seen = in_child(|| i32::from(attached.has_single_process()));
         assert_eq!(seen.unwrap(), Ended::Exit(0));
-        assert!(attached.has_single_process(), "the child is gone");
+        assert!(attached.has_single_process(), "the child has exited");
         attached.hand_on(false);
         let seen = in_child(|| i32::from(attached.has_single_process()));
         assert_eq!(seen.unwrap(), Ended::Exit(1));

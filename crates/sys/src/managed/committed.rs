@@ -66,7 +66,7 @@ impl Committed {
     /// Marks a range of addresses as not committed.
     pub fn remove(&self, range: &Range<usize>) {
         for (index, bits) in words_of(&self.pages_of(range)) {
-            // Most of a large reservation was never committed: its words stay untouched.
+            // Words without committed pages are not written, so that their memory is not populated.
             if self.words[index].load(Relaxed) & bits != 0 {
                 let before = self.words[index].fetch_and(!bits, Relaxed);
                 self.pages.fetch_sub((bits & before).count_ones() as usize, Relaxed);

@@ -53,7 +53,7 @@ impl Faults {
         ("protection", Faults::Protection),
     ];
 
-    /// Decides [`Faults::Auto`] for this process.
+    /// Returns the mechanism, with [`Faults::Auto`] decided for this process.
     #[must_use]
     pub fn settled(self) -> Faults {
         match self {
@@ -73,10 +73,10 @@ impl Faults {
 }
 
 thread_local! {
-    static TAKEN: Cell<Faults> = const { Cell::new(Faults::Auto) };
+    static CURRENT: Cell<Faults> = const { Cell::new(Faults::Auto) };
 }
 
-/// Runs `body`, whose windows use this mechanism.
+/// Runs `body`. The windows that it reserves use this mechanism.
 ///
 /// ```no_run
 /// use softswap_sys::faults::{self, Faults};
@@ -90,14 +90,14 @@ pub fn taken<R>(faults: Faults, body: impl FnOnce() -> R) -> R {
     struct Restored(Faults);
     impl Drop for Restored {
         fn drop(&mut self) {
-            TAKEN.set(self.0);
+            CURRENT.set(self.0);
         }
     }
-    let _restored = Restored(TAKEN.replace(faults));
+    let _restored = Restored(CURRENT.replace(faults));
     body()
 }
 
 /// Returns the mechanism of windows that this thread reserves now.
 pub(crate) fn in_force() -> Faults {
-    TAKEN.get().settled()
+    CURRENT.get().settled()
 }

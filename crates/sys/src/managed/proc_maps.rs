@@ -1,5 +1,5 @@
-//! Reads the mappings of an address range, and its present pages, from /proc. Uses the files of
-//! this thread: once the main thread has exited, only root may read the process's.
+//! Reads the mappings of an address range, and its present pages, from /proc. Uses this thread's
+//! files: once the main thread has exited, only root may read those of the process.
 
 use crate::memory::PAGE_SIZE;
 use crate::{raw, uffd};
@@ -25,13 +25,13 @@ pub struct Mapping {
     pub range: Range<usize>,
     /// Protection, as bits of `mprotect`.
     pub protection: i32,
-    /// Private and anonymous, so it can be managed.
+    /// True if the mapping is private and anonymous, so that it can be managed.
     pub is_private_anonymous: bool,
-    /// Locked into memory. This field and the next ones are set only if details were requested.
+    /// True if locked into memory. This field and the next ones are set only with details.
     pub is_locked: bool,
-    /// A forked child does not inherit it (MADV_DONTFORK).
+    /// True if a forked child does not inherit the mapping (MADV_DONTFORK).
     pub is_withheld: bool,
-    /// A forked child inherits it empty (MADV_WIPEONFORK).
+    /// True if a forked child inherits the mapping without content (MADV_WIPEONFORK).
     pub is_wiped: bool,
 }
 
@@ -94,8 +94,8 @@ fn parse_line(line: &str) -> Option<Mapping> {
     })
 }
 
-/// Returns true if this process has locked memory, or if that is unknown: then details are worth
-/// their cost.
+/// Returns true if this process has locked memory, or if that is unknown. Callers then request
+/// details of mappings.
 #[must_use]
 pub fn has_locked_memory() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
@@ -109,7 +109,7 @@ const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
 const RUNS: usize = 512;
 /// Pages per call of `mincore`, which costs a tenth of PAGEMAP_SCAN but reports less.
-const LOOKED_AT: usize = 32_768;
+const PAGES_PER_CALL: usize = 32_768;
 
 /// `struct pm_scan_arg`.
 #[repr(C)]
@@ -178,10 +178,12 @@ impl Pages {
     ) -> io::Result<()> {
         match &self.pagemap {
             Some(pagemap) => match scan(pagemap, range.clone(), body) {
-                Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => look(range, body),
+                Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+                    find_by_mincore(range, body)
+                }
                 result => result,
             },
-            None => look(range, body),
+            None => find_by_mincore(range, body),
         }
     }
 }
@@ -223,12 +225,12 @@ fn scan(
     Ok(())
 }
 
-/// As [`scan`], by `mincore`. Finds pages that the kernel has swapped out only if they are in its
-/// swap cache; the kernel faults in the others on touch.
-fn look(range: Range<usize>, body: &mut dyn FnMut(Range<usize>)) -> io::Result<()> {
-    let mut present = vec![0; LOOKED_AT];
-    for start in range.clone().step_by(LOOKED_AT * PAGE_SIZE) {
-        let len = (range.end - start).min(LOOKED_AT * PAGE_SIZE);
+/// Finds runs of resident pages by `mincore`. Misses pages that the kernel has swapped out, unless
+/// they are in its swap cache; the kernel faults those in when they are touched.
+fn find_by_mincore(range: Range<usize>, body: &mut dyn FnMut(Range<usize>)) -> io::Result<()> {
+    let mut present = vec![0; PAGES_PER_CALL];
+    for start in range.clone().step_by(PAGES_PER_CALL * PAGE_SIZE) {
+        let len = (range.end - start).min(PAGES_PER_CALL * PAGE_SIZE);
         uffd::present(start, len, &mut present)?;
         let mut at = start;
         for run in present[..len / PAGE_SIZE].chunk_by(|one, other| (one ^ other) & 1 == 0) {

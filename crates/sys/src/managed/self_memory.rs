@@ -31,7 +31,7 @@ impl SelfFile {
     }
 
     fn open_fresh(&self) -> io::Result<OwnedFd> {
-        // The program's own filter would judge the call, and could kill the process.
+        // The program's own seccomp filter could kill the process for the call.
         if program_filter::is_in_force() {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
@@ -42,7 +42,7 @@ impl SelfFile {
     /// not open it, the file stays closed.
     fn reopen(&self) {
         let fresh = descriptor::with_raised_limit(|| self.open_fresh()).or_else(|error| {
-            // If all numbers are in use, this value's number is reused.
+            // If all descriptor numbers are in use, frees this value's number and uses it.
             self.close();
             if error.raw_os_error() == Some(libc::EMFILE) { self.open_fresh() } else { Err(error) }
         });
@@ -74,7 +74,7 @@ impl SelfFile {
             match raw::check(unsafe { raw::syscall(call, args) }) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::EBADF) => {
-                    descriptor::lost("a file of its memory")
+                    descriptor::lost(self.path)
                 }
                 result => return result,
             }

@@ -16,7 +16,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Stack that a thread must have left when it touches managed memory, in bytes.
+/// Free stack that a thread needs when it touches managed memory, in bytes.
 pub const STACK_NEEDED_BYTES: usize = 64 << 10;
 
 /// Maximum number of windows of a process at a time.
@@ -30,12 +30,12 @@ pub trait Resolver: Send + Sync {
     fn resolve(&self, address: usize, is_write: bool, open: Mask) -> bool;
 
     /// Faults in and pins pages of the `len` bytes from `address`, for a system call. The rules of
-    /// [`Resolver::resolve`] apply, but the program's signals are not blocked.
+    /// [`Resolver::resolve`] apply, except that the program's signals are not blocked.
     fn hold(&self, _address: usize, _len: usize, _open: Mask) -> Hold {
         Hold::Bytes(0)
     }
 
-    /// Undoes [`Resolver::hold`].
+    /// Unpins bytes that [`Resolver::hold`] pinned.
     fn release(&self, _address: usize, _len: usize) {}
 }
 
@@ -43,25 +43,25 @@ pub trait Resolver: Send + Sync {
 ///
 /// ```
 /// use softswap_sys::touches::Hold;
-/// let says = |hold| match hold {
-///     Hold::Bytes(_) => "give the kernel so many; the rest is another piece, or not mapped",
-///     Hold::Signal => "take the signal, then ask again",
+/// let meaning = |hold| match hold {
+///     Hold::Bytes(_) => "pass this many to the kernel; the rest is another piece, or not mapped",
+///     Hold::Signal => "handle the signal, then try again",
 ///     Hold::Refused(_) => "the call fails with this errno",
 /// };
-/// assert_eq!(says(Hold::Signal), "take the signal, then ask again");
+/// assert_eq!(meaning(Hold::Signal), "handle the signal, then try again");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// This many bytes, from the first one on, are pinned.
+    /// This many bytes from the start of the range are pinned.
     Bytes(usize),
-    /// Nothing is pinned: the thread must take a signal first.
+    /// Nothing is pinned: the thread must handle a signal first.
     Signal,
     /// Nothing is pinned, for this errno.
     Refused(i32),
 }
 
 struct Window {
-    /// 0 in an unused entry.
+    /// First address; 0 in an unused entry.
     base: AtomicUsize,
     len: AtomicUsize,
     /// Number of handlers that use the resolver, or are about to.
@@ -77,15 +77,15 @@ static WINDOWS: [Window; MAX_WINDOWS] = [const {
         resolver: AtomicPtr::new(null_mut()),
     }
 }; MAX_WINDOWS];
-/// Number of entries that were ever used.
+/// Number of entries to search: all others were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Signals whose handlers are installed. Held while windows are added or removed.
+/// Signals whose handlers are installed. Locked while windows are added or removed.
 static INSTALLED: Mutex<Mask> = Mutex::new(0);
 static BEFORE_SIGBUS: Before = Before::new();
 static BEFORE_SIGSEGV: Before = Before::new();
 
-/// A window whose faults are handled until this is dropped.
+/// A window whose faults are handled until this value is dropped.
 ///
 /// ```no_run
 /// use softswap_sys::signals::Mask;
@@ -143,7 +143,7 @@ impl Drop for Served {
         if self.process != raw::current_process() {
             return;
         }
-        let _adding = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
         let window = &WINDOWS[self.index];
         let resolver = window.resolver.swap(null_mut(), Ordering::SeqCst);
         let mut turns = 0;
@@ -197,10 +197,10 @@ pub(crate) fn with_resolver<R>(address: usize, body: impl FnOnce(&dyn Resolver) 
     };
     let window = WINDOWS[..USED.load(Ordering::Acquire)].iter().find(is_in)?;
     window.users.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: null, or a value that `serve` has stored. The thread that removes it waits for
+    // SAFETY: the pointer is null or from `serve`. The thread that removes it waits for
     // `users`, which was incremented before this load, before it frees the value.
     let resolver = unsafe { window.resolver.load(Ordering::SeqCst).as_ref() };
-    // The entry may have been reused for another window before. It cannot change now.
+    // The entry may have been reused before `users` was incremented. It cannot change now.
     let resolver = resolver.filter(|_| is_in(&window));
     let result = resolver.map(|resolver| body(resolver.as_ref()));
     window.users.fetch_sub(1, Ordering::SeqCst);
@@ -226,7 +226,7 @@ mod tests {
 
     static FORWARDED_CODE: AtomicU64 = AtomicU64::new(0);
 
-    extern "C" fn programs(_signal: i32, info: *mut siginfo_t, _context: *mut libc::c_void) {
+    extern "C" fn program_handler(_signal: i32, info: *mut siginfo_t, _context: *mut libc::c_void) {
         // SAFETY: `info` is the argument of this handler.
         FORWARDED_CODE.store(1 + unsafe { (*info).si_code } as u64, Ordering::Relaxed);
     }
@@ -241,17 +241,17 @@ mod tests {
     #[test]
     fn windows_have_own_resolvers() {
         for signal in [SIGBUS, SIGSEGV] {
-            signals::install(signal, programs, 0, 0).unwrap();
+            signals::install(signal, program_handler, 0, 0).unwrap();
         }
         let (one, ones) = served(1, Faults::Userfaultfd);
         let (two, twos) = served(2, Faults::Protection);
-        // SAFETY: pages of the windows, which the resolvers fault in.
+        // SAFETY: the pages are in the windows, and the resolvers fault them in.
         let seen = unsafe { [ones.read_volatile(), twos.add(PAGE_SIZE).read_volatile()] };
         assert_eq!(seen, [1, 2]);
         drop(one);
         let address = twos as usize;
         let other = std::thread::spawn(move || {
-            // SAFETY: a page of the second window, which its resolver faults in.
+            // SAFETY: the page is in the second window, and its resolver faults it in.
             unsafe { (address as *const u8).read_volatile() }
         });
         assert_eq!(other.join().unwrap(), 2);

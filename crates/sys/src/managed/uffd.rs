@@ -1,7 +1,7 @@
 //! userfaultfd by its ioctls.
 //!
-//! Uses its own ioctls instead of a crate's: the engine needs MOVE, write-protection and exact
-//! partial results, and must retry each operation on EAGAIN.
+//! No crate is used, because the engine needs MOVE, write-protection and exact partial results, and
+//! must retry each operation on EAGAIN.
 
 use crate::descriptor;
 use crate::memory::PAGE_SIZE;
@@ -83,7 +83,7 @@ pub enum Writes {
 ///
 /// match Uffd::open_sigbus() {
 ///     Ok(uffd) => println!("UFFDIO_MOVE: {}", uffd.has_move()),
-///     Err(error) => println!("no userfaultfd here: {error}"),
+///     Err(error) => println!("userfaultfd is unavailable: {error}"),
 /// }
 /// ```
 #[derive(Debug)]
@@ -132,7 +132,7 @@ fn ioctl<T>(fd: i32, request: usize, arg: &mut T) -> io::Result<()> {
     // which hold no Rust objects, and returns ENOENT for others. It only reads the source of a
     // copy, or returns EFAULT.
     match raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) }) {
-        // Closed, or replaced by another file.
+        // The program closed the descriptor, or replaced it by another file.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTTY)) => {
             descriptor::lost("the userfaultfd of its memory")
         }
@@ -159,7 +159,7 @@ pub fn is_allowed() -> bool {
     try_out().is_ok()
 }
 
-/// As [`is_allowed`], with the reason for a refusal.
+/// Checks that this process may create a window now. The error is the reason for a refusal.
 pub(crate) fn try_out() -> io::Result<()> {
     match offered_features(Privilege::UserModeOnly)? & NEEDED {
         NEEDED => Ok(()),
@@ -195,7 +195,7 @@ pub fn is_unknown() -> bool {
 pub struct Partial {
     /// Completed pages, from the start of the range.
     pub pages: usize,
-    /// The error that stopped it, if any.
+    /// The error that stopped the operation, if any.
     pub error: Option<io::Error>,
 }
 
@@ -221,7 +221,7 @@ impl Uffd {
                 if error.raw_os_error() != Some(libc::EMFILE) {
                     return Err(error);
                 }
-                // All numbers are in use: reuse this value's number.
+                // All descriptor numbers are in use, so reuse this value's number.
                 self.close();
                 open(Privilege::UserModeOnly)
             })?;
@@ -268,7 +268,7 @@ impl Uffd {
         self.ioctl(IOCTL_REGISTER, &mut arg)
     }
 
-    /// Fills missing pages from `to` on with `bytes` (whole pages).
+    /// Fills missing pages, starting at `to`, with `bytes` (whole pages).
     pub(crate) fn copy(&self, to: usize, bytes: &[u8], writes: Writes) -> Partial {
         #[repr(C)]
         struct Copy {
@@ -314,7 +314,7 @@ impl Uffd {
     /// The kernel's result of an unfinished move is unreliable (Linux 6.18). If it had to wait for
     /// a page (compaction migrates pages at any time), it may still move that page and later ones,
     /// but return EAGAIN with the smaller count, or EEXIST for the page that it has moved. So this
-    /// checks which pages are present.
+    /// function checks which pages are present.
     pub(crate) fn move_pages(&self, to: usize, from: usize, len: usize) -> Partial {
         #[repr(C)]
         struct Move {
@@ -335,9 +335,9 @@ impl Uffd {
             let result = self.ioctl(IOCTL_MOVE, &mut arg);
             let Err(error) = result else { return (result, arg.moved) };
             let moved = leading_moved(to + done, from + done, len - done).unwrap_or(arg.moved);
-            let finished_it = moved > 0 && error.raw_os_error() == Some(libc::EEXIST);
-            let again = || io::Error::from_raw_os_error(libc::EAGAIN);
-            (Err(if finished_it { again() } else { error }), moved)
+            let has_moved = moved > 0 && error.raw_os_error() == Some(libc::EEXIST);
+            let eagain = || io::Error::from_raw_os_error(libc::EAGAIN);
+            (Err(if has_moved { eagain() } else { error }), moved)
         })
     }
 
@@ -368,19 +368,20 @@ impl Drop for Uffd {
     }
 }
 
-/// Returns how many bytes at the start of a move are now mapped at its target and not at its
+/// Returns the number of bytes at the start of a move that are mapped at its target and not at its
 /// source.
 fn leading_moved(to: usize, from: usize, len: usize) -> Option<i64> {
     const AT_ONCE: usize = 64;
     let mut done = 0;
     while done < len {
         let part = (len - done).min(AT_ONCE * PAGE_SIZE);
-        let (mut there, mut here) = ([0u8; AT_ONCE], [0u8; AT_ONCE]);
-        present(to + done, part, &mut there).ok()?;
-        present(from + done, part, &mut here).ok()?;
+        let (mut at_target, mut at_source) = ([0u8; AT_ONCE], [0u8; AT_ONCE]);
+        present(to + done, part, &mut at_target).ok()?;
+        present(from + done, part, &mut at_source).ok()?;
         let pages = part / PAGE_SIZE;
-        let moved = |(there, here): &(&u8, &u8)| **there & 1 == 1 && **here & 1 == 0;
-        let found = there[..pages].iter().zip(&here).take_while(moved).count();
+        let moved =
+            |(at_target, at_source): &(&u8, &u8)| **at_target & 1 == 1 && **at_source & 1 == 0;
+        let found = at_target[..pages].iter().zip(&at_source).take_while(moved).count();
         done += found * PAGE_SIZE;
         if found < pages {
             break;
@@ -393,8 +394,8 @@ fn leading_moved(to: usize, from: usize, len: usize) -> Option<i64> {
 pub(crate) fn present(start: usize, len: usize, out: &mut [u8]) -> io::Result<()> {
     assert!(len.div_ceil(PAGE_SIZE) <= out.len());
     let args = [start, len, out.as_mut_ptr() as usize, 0, 0, 0];
-    // SAFETY: the kernel writes one byte to `out` for each page, for which there is space. If
-    // nothing is mapped, it returns ENOMEM.
+    // SAFETY: the kernel writes one byte to `out` for each page, and `out` is long enough. If nothing
+    // is mapped, it returns ENOMEM.
     raw::check(unsafe { raw::syscall(libc::SYS_mincore, args) }).map(drop)
 }
 

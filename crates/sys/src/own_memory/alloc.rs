@@ -1,9 +1,9 @@
 //! The engine's own heap, separate from the program's.
 //!
 //! Inside the preloaded runtime `malloc` is the program's and uses the managed window, but the
-//! engine's allocations must never be swapped out. This heap also serves the program's earliest
-//! allocations, before the engine starts, and internal ones of the C library and the dynamic
-//! loader. Those are counted.
+//! engine's allocations must never be swapped out. This heap also serves external allocations: the
+//! program's earliest ones, before the engine starts, and internal ones of the C library and the
+//! dynamic loader. It counts their bytes.
 
 use crate::futex::Lock;
 use crate::{memory, raw, signals};
@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Address space of the heap in bytes; populated on use.
 const RESERVED_BYTES: usize = 4 << 30;
-/// Minimum size of the heap in bytes. If address space is limited, the heap takes at most
-/// 1/LIMIT_SHARE of it: the window needs space, too.
+/// Minimum size of the heap in bytes.
 const MIN_RESERVED_BYTES: usize = RESERVED_BYTES / 64;
+/// Divisor of the limit on address space, of which the window needs most.
 const LIMIT_SHARE: usize = 64;
 /// dlmalloc requests at least this many bytes at a time.
 const GRANULE: usize = 64 << 10;
@@ -50,7 +50,7 @@ static END: AtomicUsize = AtomicUsize::new(0);
 static BLOCKED: AtomicUsize = AtomicUsize::new(0);
 
 fn own_thread() -> usize {
-    // SAFETY: has no preconditions.
+    // SAFETY: `pthread_self` has no preconditions.
     unsafe { libc::pthread_self() as usize }
 }
 
@@ -65,8 +65,8 @@ pub fn while_blocked<R>(body: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Core files contain the used part of the heap, because debuggers look for the loader's list of
-/// libraries there. They are extended in steps of this many bytes.
+/// Step in bytes by which the dumped part of the heap grows. Core files contain the used part,
+/// because debuggers look for the loader's list of libraries there.
 const DUMPED_BYTES: usize = 4 << 20;
 static DUMPED: AtomicUsize = AtomicUsize::new(0);
 
@@ -126,9 +126,10 @@ unsafe impl dlmalloc::Allocator for Arena {
 /// ```
 pub struct Heap {
     locked: Lock,
-    /// Bytes in use outside the engine, and their maximum.
-    lent: AtomicUsize,
-    max_outside_bytes: AtomicUsize,
+    /// Bytes in use by the C library, the dynamic loader and the program.
+    external_bytes: AtomicUsize,
+    /// Maximum of `external_bytes`.
+    peak_external_bytes: AtomicUsize,
     inner: UnsafeCell<dlmalloc::Dlmalloc<Arena>>,
 }
 
@@ -136,11 +137,11 @@ pub struct Heap {
 // atomic.
 unsafe impl Sync for Heap {}
 
-/// The one heap.
+/// The heap of this process.
 pub static HEAP: Heap = Heap {
     locked: Lock::new(),
-    lent: AtomicUsize::new(0),
-    max_outside_bytes: AtomicUsize::new(0),
+    external_bytes: AtomicUsize::new(0),
+    peak_external_bytes: AtomicUsize::new(0),
     inner: UnsafeCell::new(dlmalloc::Dlmalloc::new_with_allocator(Arena)),
 };
 
@@ -161,8 +162,8 @@ impl Heap {
         if are_blocked { locked() } else { signals::with_all_blocked(locked) }
     }
 
-    /// Takes the lock for fork: otherwise the child could inherit it from a thread that it does not
-    /// have.
+    /// Locks the heap for a fork. Otherwise a thread that the child does not have could hold the
+    /// lock in the child.
     pub fn lock(&self) {
         self.locked.lock();
     }
@@ -219,31 +220,31 @@ impl Heap {
         }
     }
 
-    /// Counts `bytes` as used outside the engine.
+    /// Counts `bytes` as external: in use by the C library, the dynamic loader or the program.
     pub fn count_outside(&self, bytes: usize) {
-        let lent = self.lent.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.max_outside_bytes.fetch_max(lent, Ordering::Relaxed);
+        let external_bytes = self.external_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.peak_external_bytes.fetch_max(external_bytes, Ordering::Relaxed);
     }
 
-    /// Undoes [`Heap::count_outside`].
+    /// Subtracts bytes that [`Heap::count_outside`] counted.
     pub fn take_back(&self, bytes: usize) {
-        self.lent.fetch_sub(bytes, Ordering::Relaxed);
+        self.external_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the bytes in use outside the engine.
+    /// Returns the number of bytes in use by the C library, the dynamic loader and the program.
     #[must_use]
     pub fn outside_bytes_in_use(&self) -> usize {
-        self.lent.load(Ordering::Relaxed)
+        self.external_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the maximum number of bytes ever used outside the engine: the heap keeps the DRAM of
-    /// freed blocks.
+    /// Returns the peak of [`Heap::outside_bytes_in_use`], which the heap still occupies: it keeps
+    /// the DRAM of freed blocks.
     #[must_use]
     pub fn taken_bytes(&self) -> usize {
-        self.max_outside_bytes.load(Ordering::Relaxed)
+        self.peak_external_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the usable bytes at `pointer`.
+    /// Returns the number of usable bytes at `pointer`.
     ///
     /// # Safety
     /// `pointer` came from [`Heap::allocate`] and was not released.
@@ -255,7 +256,7 @@ impl Heap {
     }
 }
 
-/// Header before the memory that C code gets.
+/// Header before a block of [`Heap::allocate`].
 #[repr(C)]
 struct Header {
     offset: usize,
@@ -283,7 +284,7 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// [`HEAP`] as a `#[global_allocator]`, which needs a value of its own.
+/// [`HEAP`] as a `#[global_allocator]`, which must be a separate static.
 ///
 /// ```standalone_crate
 /// use softswap_sys::alloc::{HEAP, HeapHandle};
@@ -298,11 +299,11 @@ pub struct HeapHandle;
 // SAFETY: all memory comes from the heap, which fulfils the trait's contract.
 unsafe impl GlobalAlloc for HeapHandle {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the trait's caller promises that `layout` has a size.
+        // SAFETY: the trait's caller promises that the size of `layout` is not zero.
         unsafe { HEAP.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the trait's caller promises that `layout` has a size.
+        // SAFETY: the trait's caller promises that the size of `layout` is not zero.
         unsafe { HEAP.alloc_zeroed(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {

@@ -1,8 +1,8 @@
 //! Secret values: the keys of the swap areas.
 //!
 //! A secret has its own mapping, so that it can be locked into DRAM, excluded from core dumps, and
-//! wiped when dropped. The stack used to create it is wiped, too, and [`wipe_registers`] is for
-//! code that has used it. A forked child inherits a [`Secret`], but not an [`Unshared`].
+//! wiped when dropped. The stack used to create it is wiped, too. Code that has used a secret calls
+//! [`wipe_registers`]. A forked child inherits a [`Secret`], but not an [`Unshared`].
 
 use crate::PAGE_SIZE;
 use crate::raw;
@@ -63,8 +63,8 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: `len` writable bytes without other references; as `MaybeUninit` they may have any
-        // content.
+        // SAFETY: the pages are `len` writable bytes without other references. `MaybeUninit` allows
+        // any content.
         let bytes: &mut [MaybeUninit<u8>] =
             unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len) };
         bytes.zeroize();
@@ -100,14 +100,15 @@ unsafe impl<T: Sync> Sync for Secret<T> {}
 impl<T> Secret<T> {
     /// Stores the result of `make`. Wipes the stack that `make` used.
     ///
-    /// # Errors The errors of `make`, and if there is no memory.
+    /// # Errors
+    /// If `make` fails, or there is no memory.
     pub fn new(make: impl FnOnce() -> io::Result<T>) -> io::Result<Secret<T>> {
         const { assert!(align_of::<T>() <= PAGE_SIZE) };
         let pages = Pages::map(size_of::<T>())?;
-        // Locked before it holds anything that could be swapped out.
+        // Locks the pages before they contain the secret, which could be swapped out.
         let is_locked = AtomicBool::new(pages.lock());
-        let made = wiping(|| make_at(pages.start.cast(), make));
-        made.map(|()| Secret { pages, is_locked, value: PhantomData })
+        let result = wiping(|| make_at(pages.start.cast(), make));
+        result.map(|()| Secret { pages, is_locked, value: PhantomData })
     }
 
     /// Locks the pages again in a forked child, which does not inherit the lock.
@@ -115,7 +116,7 @@ impl<T> Secret<T> {
         self.is_locked.store(self.pages.lock(), Ordering::Relaxed);
     }
 
-    /// Returns true if it is locked into DRAM. `RLIMIT_MEMLOCK` may forbid that.
+    /// Returns true if the value is locked into DRAM, which `RLIMIT_MEMLOCK` may forbid.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.is_locked.load(Ordering::Relaxed)
@@ -164,8 +165,8 @@ struct Held<T> {
 }
 
 const EMPTY: u32 = 0;
-const BEING_MADE: u32 = 1;
-const THERE: u32 = 2;
+const CREATING: u32 = 1;
+const PRESENT: u32 = 2;
 
 // SAFETY: the pages hold the `T`, whose type allows the move to another thread; nothing else refers
 // to them.
@@ -176,7 +177,8 @@ unsafe impl<T: Sync> Sync for Unshared<T> {}
 impl<T> Unshared<T> {
     /// Stores the result of `make`. Wipes the stack that `make` used.
     ///
-    /// # Errors The errors of `make`, and if the kernel has no such memory.
+    /// # Errors
+    /// If `make` fails, or the kernel lacks MADV_WIPEONFORK or memory.
     pub fn new(make: impl FnOnce() -> io::Result<T>) -> io::Result<Unshared<T>> {
         const { assert!(align_of::<Held<T>>() <= PAGE_SIZE && !std::mem::needs_drop::<T>()) };
         let pages = Pages::map(size_of::<Held<T>>())?;
@@ -189,46 +191,47 @@ impl<T> Unshared<T> {
 
     /// Stores a value if there is none, as in a forked child.
     ///
-    /// # Errors The errors of `make`.
+    /// # Errors
+    /// If `make` fails.
     pub fn renew(&self, make: impl FnOnce() -> io::Result<T>) -> io::Result<()> {
         let held = self.pages.start.cast::<Held<T>>();
         let change =
-            self.state().compare_exchange(EMPTY, BEING_MADE, Ordering::Acquire, Ordering::Relaxed);
+            self.state().compare_exchange(EMPTY, CREATING, Ordering::Acquire, Ordering::Relaxed);
         if change.is_err() {
             return Ok(());
         }
-        // SAFETY: the address of the value in the pages, which the state reserves for this call.
-        let made = wiping(|| make_at(unsafe { &raw mut (*held).value }.cast::<T>(), make));
-        self.state().store(if made.is_ok() { THERE } else { EMPTY }, Ordering::Release);
-        made
+        // SAFETY: `held` is in the pages, and the state reserves its value for this call.
+        let result = wiping(|| make_at(unsafe { &raw mut (*held).value }.cast::<T>(), make));
+        self.state().store(if result.is_ok() { PRESENT } else { EMPTY }, Ordering::Release);
+        result
     }
 
     /// Returns the result of `body` for the value; `None` in a forked child without a value. No
     /// thread may fork while another is in `body`.
     pub fn with<R>(&self, body: impl FnOnce(&T) -> R) -> Option<R> {
-        if self.state().load(Ordering::Acquire) != THERE {
+        if self.state().load(Ordering::Acquire) != PRESENT {
             return None;
         }
         let held = self.pages.start.cast::<Held<T>>();
-        // SAFETY: the state shows that a value exists. It stays until `self` is dropped or, in a
-        // child, until the fork, during which no thread is here.
+        // SAFETY: the state shows that a value exists. It exists until `self` is dropped or a fork
+        // wipes it in the child. The callers promise that no thread is here during a fork.
         Some(body(unsafe { (*held).value.assume_init_ref() }))
     }
 
-    /// As [`Secret::lock_again`].
+    /// Locks the pages again in a forked child, which does not inherit the lock.
     pub fn lock_again(&self) {
         self.is_locked.store(self.pages.lock(), Ordering::Relaxed);
     }
 
-    /// As [`Secret::is_locked`].
+    /// Returns true if the value is locked into DRAM, which `RLIMIT_MEMLOCK` may forbid.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.is_locked.load(Ordering::Relaxed)
     }
 
     fn state(&self) -> &AtomicU32 {
-        // SAFETY: the first word of the pages, which are mapped while `self` exists; it is only
-        // used as an atomic.
+        // SAFETY: the state is the first word of the pages, which are mapped while `self` exists.
+        // All accesses to it are atomic.
         unsafe { &*self.pages.start.cast::<AtomicU32>() }
     }
 }
@@ -326,11 +329,11 @@ fn wipe_upper_registers() {
     }
 }
 
-/// Calls `use_them` with random bytes, which are wiped afterwards.
+/// Calls `body` with random bytes, which are wiped afterwards.
 ///
 /// # Errors
 /// If the kernel provides none.
-pub fn with_random<const N: usize, R>(use_them: impl FnOnce(&[u8; N]) -> R) -> io::Result<R> {
+pub fn with_random<const N: usize, R>(body: impl FnOnce(&[u8; N]) -> R) -> io::Result<R> {
     let mut bytes = Zeroizing::new([0; N]);
     let mut done = 0;
     while done < N {
@@ -340,7 +343,7 @@ pub fn with_random<const N: usize, R>(use_them: impl FnOnce(&[u8; N]) -> R) -> i
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(use_them(&bytes))
+    Ok(body(&bytes))
 }
 
 #[cfg(test)]
@@ -366,13 +369,13 @@ mod tests {
                 .unwrap()
             }
         };
-        let (start, left) = (map(), map().cast::<[u8; PAGE_SIZE]>());
+        let (start, remaining) = (map(), map().cast::<[u8; PAGE_SIZE]>());
         // SAFETY: both are mapped, a page long, and used by this test alone.
         unsafe {
             start.cast::<[u8; PAGE_SIZE]>().write_volatile([0xA5; PAGE_SIZE]);
-            assert!(left.read_volatile() == [0xA5; PAGE_SIZE]);
+            assert!(remaining.read_volatile() == [0xA5; PAGE_SIZE]);
             drop(Pages { start: start.cast(), len: PAGE_SIZE });
-            assert!(left.read_volatile() == [0; PAGE_SIZE]);
+            assert!(remaining.read_volatile() == [0; PAGE_SIZE]);
         }
     }
 
@@ -411,16 +414,16 @@ mod tests {
 
     #[test]
     fn registers_are_wiped() {
-        let left: u64;
+        let remaining: u64;
         // SAFETY: only the declared register changes.
         unsafe {
             std::arch::asm!("movq xmm9, {}", in(reg) u64::MAX, out("xmm9") _);
         }
         wipe_registers();
-        // SAFETY: copies a register into another one, which is declared.
+        // SAFETY: the code copies a register into another one, which is declared.
         unsafe {
-            std::arch::asm!("movq {}, xmm9", out(reg) left);
+            std::arch::asm!("movq {}, xmm9", out(reg) remaining);
         }
-        assert_eq!(left, 0);
+        assert_eq!(remaining, 0);
     }
 }

@@ -61,7 +61,7 @@ impl StaticRange {
         self.len
     }
 
-    /// Returns true if it contains all of `bytes`.
+    /// Returns true if the range contains all of `bytes`.
     #[must_use]
     pub fn contains(self, bytes: &[u8]) -> bool {
         let offset = bytes.as_ptr().addr().wrapping_sub(self.base);
@@ -85,7 +85,7 @@ impl Arena {
         populate(self.rest);
     }
 
-    /// Returns all of its addresses.
+    /// Returns the addresses of the arena.
     #[must_use]
     pub fn range(&self) -> StaticRange {
         self.range
@@ -148,8 +148,8 @@ unsafe impl Sync for Segment {}
 
 impl Segment {
     /// Allocates the first free run of `slots` slots. A single slot comes from the end, so that it
-    /// does not split space for longer runs. The slots have the content that their last user left.
-    /// Adds to `contended` each time that another thread changed the segment meanwhile.
+    /// does not split space for longer runs. The slots still have the content of their last use.
+    /// Adds 1 to `contended` each time that another thread changed the segment meanwhile.
     #[must_use]
     #[inline]
     pub fn take(&self, slots: usize, contended: &mut u64) -> Option<Run<'_>> {
@@ -209,7 +209,7 @@ impl Segment {
         }
     }
 
-    /// As [`Segment::open`], with memory for all slots.
+    /// Opens the segment, and populates all slots.
     pub fn open_populated(&self) {
         if self.is_closed.swap(false, Ordering::Acquire) {
             for slot in 0..self.slots() {
@@ -328,9 +328,12 @@ impl Drop for Run<'_> {
             run_mask(self.slots) << self.first
         };
         let before = self.segment.taken.fetch_and(!mask, Ordering::Release);
-        // Impossible unless memory was overwritten: panic rather than give the same bytes to two
-        // owners.
-        assert_eq!(before & mask, mask, "buffer slots were given back twice");
+        // Impossible unless memory was overwritten. A panic prevents two owners of the same bytes.
+        assert_eq!(
+            before & mask,
+            mask,
+            "buffer slots were freed twice: a bug in softswap; please report it"
+        );
     }
 }
 
@@ -388,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_segment_has_only_its_slots() {
+    fn small_segment_has_only_its_slots() {
         let segment = segment(5);
         let held = segment.take(5, &mut 0).unwrap();
         assert!(segment.take(1, &mut 0).is_none());

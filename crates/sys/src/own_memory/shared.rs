@@ -1,8 +1,8 @@
 //! Words of memory shared between `softswap run` and the engine that it started.
 //!
 //! They are in a sealed memfd, which can neither shrink nor grow. So the words stay valid
-//! regardless of what the other process does with the descriptor. It has no name in a file system
-//! and disappears with the last process that uses it.
+//! regardless of what the other process does with the descriptor. The memfd has no name in a file
+//! system, and the kernel frees it with the last process that uses it.
 
 use crate::PAGE_SIZE;
 use crate::raw;
@@ -32,15 +32,17 @@ pub fn create(words: usize) -> io::Result<(OwnedFd, &'static [AtomicU64])> {
 fn check_file_size(bytes: u64) -> io::Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(most) if most < bytes => {
-            let (most, least) = (most / 1024, bytes.div_ceil(1024));
-            let why = format!("`ulimit -f` allows {most} KiB for a file; raise it to {least}");
-            Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
+            let (allowed, needed) = (most / 1024, bytes.div_ceil(1024));
+            let reason =
+                format!("`ulimit -f` allows {allowed} KiB for a file; raise it to {needed}");
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, reason))
         }
         _ => Ok(()),
     }
 }
 
-/// Returns true for a descriptor of [`create`] with at least `words` words.
+/// Returns true if a seal of [`create`] prevents the file from shrinking, and it has at least
+/// `words` words. Returns false for 0 words.
 pub fn is_shared(fd: impl AsFd, words: usize) -> bool {
     let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
     words > 0
@@ -72,13 +74,13 @@ pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
 }
 
-/// As [`open`], by the number of an inherited descriptor.
+/// Maps words by the number of an inherited descriptor: see [`open`].
 pub fn open_inherited(number: i32, words: usize) -> io::Result<&'static [AtomicU64]> {
     if number < 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
-    // SAFETY: borrowed for this call only, which only queries and maps it. If the number is not
-    // open the kernel returns EBADF, and any other file is refused.
+    // SAFETY: the descriptor is borrowed only for this call, which queries and maps it. If the
+    // number is not open, the kernel returns EBADF; `open` refuses any other file.
     open(unsafe { rustix::fd::BorrowedFd::borrow_raw(number) }, words)
 }
 
@@ -100,10 +102,10 @@ pub fn map_new_file(path: &Path, words: usize, magic: u64) -> io::Result<&'stati
     mapped.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
 }
 
-/// Announces the order in which the words of [`map_new_file`] are accessed from now on.
+/// Announces the order of later accesses to the words of [`map_new_file`].
 ///
 /// # Errors
-/// The kernel's; the mapping then stays as it was.
+/// The kernel's error. The mapping is then unchanged.
 pub fn advise_order(words: &'static [AtomicU64], is_random: bool) -> io::Result<()> {
     let advice = if is_random { Advice::Random } else { Advice::Sequential };
     let (start, len) = (words.as_ptr().cast_mut(), size_of_val(words));
@@ -135,8 +137,8 @@ fn map_words(file: &File, words: usize) -> io::Result<&'static [AtomicU64]> {
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
 }
 
-/// Address of spare memory for [`make_private`]; 0 for none. If more is mapped by then than the
-/// limit on address space (RLIMIT_AS) allows, the kernel maps no more, but still moves mappings.
+/// Address of spare memory for [`make_private`]; 0 for none. At the limit on address space
+/// (RLIMIT_AS) the kernel refuses new mappings, but still moves existing ones.
 static SPARE: AtomicUsize = AtomicUsize::new(0);
 /// Address of words that are private already: they are also private in children of this process.
 static PRIVATE: AtomicUsize = AtomicUsize::new(0);
@@ -162,7 +164,7 @@ pub fn prepare_private(words: &[AtomicU64]) -> io::Result<()> {
 }
 
 /// Replaces words of [`create`] by a private copy at the same address, for a forked child, which
-/// counts for itself.
+/// has its own counters.
 pub fn make_private(words: &'static [AtomicU64]) -> io::Result<()> {
     let (start, len) = pages_of(words);
     if PRIVATE.load(Relaxed) == start {
@@ -197,22 +199,22 @@ mod tests {
 
     #[test]
     fn mappings_share_words() {
-        let (fd, ours) = create(700).unwrap();
-        let theirs = open(&fd, 700).unwrap();
-        ours[699].store(42, Relaxed);
-        assert_eq!(theirs[699].load(Relaxed), 42);
+        let (fd, first) = create(700).unwrap();
+        let second = open(&fd, 700).unwrap();
+        first[699].store(42, Relaxed);
+        assert_eq!(second[699].load(Relaxed), 42);
     }
 
     #[test]
     fn private_copy_is_detached() {
-        let (fd, ours) = create(700).unwrap();
-        let theirs = open(&fd, 700).unwrap();
-        ours[3].store(7, Relaxed);
-        prepare_private(ours).unwrap();
-        make_private(ours).unwrap();
-        assert_eq!(ours[3].load(Relaxed), 7);
-        ours[3].store(8, Relaxed);
-        assert_eq!(theirs[3].load(Relaxed), 7);
+        let (fd, first) = create(700).unwrap();
+        let second = open(&fd, 700).unwrap();
+        first[3].store(7, Relaxed);
+        prepare_private(first).unwrap();
+        make_private(first).unwrap();
+        assert_eq!(first[3].load(Relaxed), 7);
+        first[3].store(8, Relaxed);
+        assert_eq!(second[3].load(Relaxed), 7);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Support for a process that stands in for its child: signals as a queue, a child that dies with
-//! its parent, and termination by the child's signal.
+//! Support for a supervisor process: a queue of signals, a child that the kernel kills when its
+//! parent exits, and termination by the child's signal.
 
 use crate::raw;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// use softswap_sys::child::{self, ReceivedSignal};
 ///
 /// # fn example(child: i32, received: ReceivedSignal) -> std::io::Result<()> {
-/// // A signal of the terminal's reaches the child by itself.
+/// // The terminal sends its signals to the child, too.
 /// if received.from_process {
 ///     child::send(child, received.signal)?;
 /// }
@@ -27,7 +27,7 @@ pub struct ReceivedSignal {
     /// The signal's number.
     pub signal: i32,
     /// True if a process sent it (`kill`, `tgkill`, `sigqueue`). False if the kernel or the
-    /// terminal did, which signal a whole process group themselves.
+    /// terminal sent it, which send to the whole process group.
     pub from_process: bool,
     /// The sending process's ID; 0 if it is not visible from here.
     pub sender: i32,
@@ -103,7 +103,7 @@ impl SignalQueue {
                 _ => Err(error),
             };
         }
-        // SAFETY: integers, which were zero before the kernel wrote them.
+        // SAFETY: `info` consists of integers, which were zero before the kernel wrote them.
         let info = unsafe { info.assume_init() };
         let from_process = matches!(info.ssi_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE);
         let sender = if from_process { info.ssi_pid as i32 } else { 0 };
@@ -171,10 +171,10 @@ pub fn detach_from_session(command: &mut Command, kept: &[BorrowedFd<'_>]) {
         rustix::process::setsid()?;
         // Also closes descriptors that a managed program passes on to all programs of its tree. If
         // a kernel or filter refuses the call, the new program inherits them.
-        let others = [3, u32::MAX as usize, libc::CLOSE_RANGE_CLOEXEC as usize, 0, 0, 0];
+        let args = [3, u32::MAX as usize, libc::CLOSE_RANGE_CLOEXEC as usize, 0, 0, 0];
         // SAFETY: the call takes numbers, and changes only flags of descriptors of this child,
         // which is about to call exec.
-        let _ = raw::check(unsafe { raw::syscall(libc::SYS_close_range, others) });
+        let _ = raw::check(unsafe { raw::syscall(libc::SYS_close_range, args) });
         for &number in &kept {
             // SAFETY: this runs in the child, which has its own copy of the descriptor and does not
             // close it before exec. If the caller closed the descriptor before the fork, the child

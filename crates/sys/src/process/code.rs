@@ -10,7 +10,7 @@ const NEAR_BYTES: usize = 5;
 /// Bytes of `jmp [rip]` and the address.
 const FAR_BYTES: usize = 14;
 
-/// Overwrites the start of functions with a jump: `(from, to)` each.
+/// Overwrites the start of each function `from` with a jump to `to`, for pairs `(from, to)`.
 ///
 /// # Errors
 /// If the system does not allow code to be changed; then nothing was changed.
@@ -102,13 +102,13 @@ mod tests {
         let address = |index: usize| (&raw const FUNCTIONS.0[index]) as usize;
         let other = (&raw const OTHER) as usize;
         assert_eq!(call(address(3)), 1);
-        // SAFETY: functions of this test, which no other thread executes.
+        // SAFETY: the functions belong to this test, and no other thread executes them.
         unsafe { redirect(&[(address(3), other), (address(255), other)]) }.unwrap();
         assert_eq!((call(address(3)), call(address(255))), (2, 2));
         assert_eq!((call(address(2)), call(address(4))), (1, 1));
         // Too far for a short jump.
         let far = memory_far_away();
-        // SAFETY: a function of this test, which no other thread executes.
+        // SAFETY: the function belongs to this test, and no other thread executes it.
         unsafe { redirect(&[(address(7), far)]) }.unwrap();
         assert_eq!((call(address(7)), call(address(8))), (2, 1));
     }

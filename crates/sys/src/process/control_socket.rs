@@ -15,9 +15,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Sets the directory itself.
+/// Environment variable that sets the directory.
 pub const DIR_VARIABLE: &str = "SOFTSWAP_RUNTIME_DIR";
-/// A user's own directory, created at log-in.
+/// Environment variable with a user's own directory, created at log-in.
 const SESSION_VARIABLE: &str = "XDG_RUNTIME_DIR";
 /// The variables that [`directories`] reads.
 pub const DIR_VARIABLES: [&str; 2] = [DIR_VARIABLE, SESSION_VARIABLE];
@@ -75,8 +75,9 @@ pub fn directories(lookup: impl Fn(&str) -> Option<OsString>, uid: u32) -> Vec<P
         return vec![dir];
     }
     // After `su` or `sudo` the variable may name another user's directory.
-    let is_ones_own = |dir: &PathBuf| rustix::fs::stat(dir).is_ok_and(|found| found.st_uid == uid);
-    let session = named(SESSION_VARIABLE).filter(|dir| dir.is_absolute()).filter(is_ones_own);
+    let is_own_directory =
+        |dir: &PathBuf| rustix::fs::stat(dir).is_ok_and(|found| found.st_uid == uid);
+    let session = named(SESSION_VARIABLE).filter(|dir| dir.is_absolute()).filter(is_own_directory);
     let session = session.map(|dir| dir.join("softswap"));
     session.into_iter().chain([fallback(uid)]).collect()
 }
@@ -88,8 +89,8 @@ pub fn fallback(uid: u32) -> PathBuf {
 }
 
 /// Returns true if a UID belongs to this process's user. In a user namespace that does not map the
-/// user, the kernel reports the overflow UID, which belongs to another user, and a directory of
-/// that name would block that user's.
+/// user, the kernel reports the overflow UID, which belongs to another user. A directory with that
+/// UID in its name would block the other user's directory.
 #[must_use]
 pub fn is_own_number(uid: u32) -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map");
@@ -143,7 +144,7 @@ fn check_name(dir: &Path) -> Result<(), Unusable> {
 /// Creates the directory if it is missing, and checks it.
 ///
 /// # Errors
-/// As for [`check`].
+/// The reason if the directory cannot be created, or is unsuitable: see [`check`].
 pub fn make(dir: &Path, uid: u32) -> Result<(), Unusable> {
     check_name(dir)?;
     match rustix::fs::mkdir(dir, Mode::RWXU) {
@@ -201,8 +202,8 @@ impl Listener {
         let address = SocketAddrUnix::new(&path)?;
         let fd = socket()?;
         // The name appears with this mode, or less according to the program's umask.
-        let only_ours = Mode::RUSR | Mode::WUSR;
-        rustix::fs::fchmod(&fd, only_ours)?;
+        let owner_only = Mode::RUSR | Mode::WUSR;
+        rustix::fs::fchmod(&fd, owner_only)?;
         match net::bind(&fd, &address) {
             Err(Errno::ADDRINUSE) => {
                 take_over(&path, pid)?;
@@ -210,7 +211,7 @@ impl Listener {
             }
             done => done?,
         }
-        rustix::fs::chmod(&path, only_ours)?;
+        rustix::fs::chmod(&path, owner_only)?;
         net::listen(&fd, BACKLOG)?;
         Ok(Listener { fd, path })
     }
@@ -233,8 +234,8 @@ impl Listener {
     }
 }
 
-/// Removes a socket with this process's name if it is not served, or if this process serves it: as
-/// the program before exec, if a child of that program still holds it open.
+/// Removes a socket with this process's name if no process serves it, or if this process opened it
+/// before exec and a child still holds it open.
 fn take_over(path: &Path, pid: u32) -> Result<(), Unusable> {
     if let Ok(peer) = connect(path, Duration::ZERO)
         && peer.credentials()?.pid == pid as i32
@@ -393,10 +394,12 @@ impl Peer {
 /// Waits until `fd` is ready or has failed; `TimedOut` at `until`.
 fn wait_for(fd: BorrowedFd<'_>, flags: PollFlags, until: Instant) -> io::Result<()> {
     loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let left =
-            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-        match poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&left)) {
+        let remaining = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: remaining.as_secs() as i64,
+            tv_nsec: i64::from(remaining.subsec_nanos()),
+        };
+        match poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&timeout)) {
             Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}

@@ -79,9 +79,9 @@ fn environment_selects_directory() {
     for session in [None, Some("relative".into())] {
         assert_eq!(look_up(None, session, uid()), std::slice::from_ref(&fallback));
     }
-    let somebody = uid() + 1;
-    let theirs = PathBuf::from(format!("/tmp/softswap-{somebody}"));
-    assert_eq!(look_up(None, Some(session), somebody), [theirs], "not in another one's session");
+    let other_user = uid() + 1;
+    let theirs = PathBuf::from(format!("/tmp/softswap-{other_user}"));
+    assert_eq!(look_up(None, Some(session), other_user), [theirs], "not in another user's session");
 }
 
 #[test]
@@ -89,9 +89,9 @@ fn stale_socket_is_replaced() {
     let scratch = Scratch::new("stale");
     let pid = std::process::id();
     drop(Listener::open(&scratch.0, uid(), 7).unwrap());
-    assert!(socket_path(&scratch.0, 7).exists(), "closing leaves the name");
+    assert!(socket_path(&scratch.0, 7).exists(), "the name remains");
     let second = Listener::open(&scratch.0, uid(), 7).unwrap();
-    assert!(!remove_stale(second.path()), "it is answered");
+    assert!(!remove_stale(second.path()), "a process serves it");
     // This process serves it, but its PID is not 7.
     assert!(matches!(Listener::open(&scratch.0, uid(), 7), Err(Unusable::Taken)));
     let own = Listener::open(&scratch.0, uid(), pid).unwrap();
@@ -100,7 +100,7 @@ fn stale_socket_is_replaced() {
     assert!(remove_stale(&socket_path(&scratch.0, 7)));
     let file = scratch.with("8.sock");
     std::fs::write(&file, "").unwrap();
-    assert!(!remove_stale(&file) && file.exists(), "no socket, not ours to remove");
+    assert!(!remove_stale(&file) && file.exists(), "not a socket");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn split_requests_and_long_answers_work() {
     let listener = Listener::open(&scratch.0, uid(), 7).unwrap();
     let path = listener.path().to_path_buf();
     let answer = vec![b'x'; 3 << 20];
-    let asked = std::thread::spawn(move || {
+    let client_thread = std::thread::spawn(move || {
         let client = connect(&path, LONG).unwrap();
         client.write_all(b"one ", LONG).unwrap();
         std::thread::sleep(SHORT);
@@ -132,7 +132,7 @@ fn split_requests_and_long_answers_work() {
     assert_eq!(server.read_line(&mut buffer, LONG).unwrap(), b"one line");
     server.write_all(&answer, LONG).unwrap();
     drop(server);
-    assert_eq!(asked.join().unwrap(), answer);
+    assert_eq!(client_thread.join().unwrap(), answer);
 }
 
 #[test]
@@ -160,10 +160,10 @@ fn queued_client_times_out() {
     let listener = Listener::open(&scratch.0, uid(), 7).unwrap();
     let queue: Vec<_> =
         (0..100).map_while(|_| connect(listener.path(), Duration::ZERO).ok()).collect();
-    assert!(queue.len() < 100, "the queue has an end");
+    assert!(queue.len() < 100, "the queue is limited");
     let refused = connect(listener.path(), SHORT).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
-    assert!(!remove_stale(listener.path()), "busy is not gone");
+    assert!(!remove_stale(listener.path()), "a busy socket is not stale");
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Finds objects that map memory by system-call instructions of their own instead of through the C
 //! library: Rust code that uses rustix, such as wasmtime.
 //!
-//! Searching all code would slow down the start of each program. So this searches only objects that
-//! look like Rust: they need the unwinder's library but not that of C++, and have at most
-//! [`MAX_CODE_BYTES`] of code. It skips executables at a fixed address: the filter that the caller
-//! installs survives `exec`, and the next program may have the same address. For the same reason
-//! the result is the address of each instruction, not the range of the code.
+//! Searching all code would slow down the start of each program. So only objects that look like
+//! Rust are searched: they need the unwinder's library but not that of C++, and have at most
+//! [`MAX_CODE_BYTES`] of code. Executables at a fixed address are skipped: the filter that the
+//! caller installs survives `exec`, and the next program may have the same address. For the same
+//! reason the result is the address of each instruction, not the range of the code.
 
 use super::linked::Linked;
 use std::ffi::{CStr, c_void};
@@ -91,7 +91,8 @@ impl Objects {
     }
 }
 
-/// Returns true if code calls `mmap` by an instruction.
+/// Returns true if code loads the number of `mmap` and has a `syscall` instruction within the next
+/// [`NEAR_BYTES`].
 fn maps_memory(code: &[u8]) -> bool {
     memchr::memmem::find_iter(code, &LOAD_MMAP).any(|at| {
         let rest = &code[at + LOAD_MMAP.len()..];
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_call_near_the_number_of_mmap_counts() {
+    fn only_call_near_number_of_mmap_counts() {
         let code = |number: u8, distance: usize| {
             let mut code = vec![0x90; 300];
             code[40..45].copy_from_slice(&[0xb8, number, 0, 0, 0]);

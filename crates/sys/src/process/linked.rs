@@ -16,7 +16,7 @@ const STRING_TABLE: i64 = 5;
 const SYMBOL_TABLE: i64 = 6;
 const GNU_HASH_TABLE: i64 = 0x6fff_fef5;
 
-/// A library or the executable. It must stay loaded while this is used.
+/// A library or the executable, which must stay loaded while this value is used.
 ///
 /// ```
 /// use softswap_sys::linked::Linked;
@@ -62,10 +62,10 @@ fn is_stub(address: usize) -> bool {
     const SYMBOL: i32 = 1;
     let mut symbol: *mut c_void = std::ptr::null_mut();
     // SAFETY: all fields are pointers, for which null is valid.
-    let mut about = unsafe { std::mem::zeroed() };
-    // SAFETY: the function accepts any address, and writes to `about` and `symbol`.
-    let found = unsafe { dladdr1(address as *const _, &raw mut about, &raw mut symbol, SYMBOL) };
-    // SAFETY: null, or an entry of a library's symbol table, which stays loaded.
+    let mut object = unsafe { std::mem::zeroed() };
+    // SAFETY: the function accepts any address, and writes to `object` and `symbol`.
+    let found = unsafe { dladdr1(address as *const _, &raw mut object, &raw mut symbol, SYMBOL) };
+    // SAFETY: `symbol` is null, or points into the symbol table of a library that stays loaded.
     let symbol = unsafe { symbol.cast::<libc::Elf64_Sym>().as_ref() };
     found != 0 && symbol.is_some_and(|symbol| symbol.st_shndx == 0 && symbol.st_value != 0)
 }
@@ -121,14 +121,14 @@ fn gnu_hash(name: &CStr) -> u32 {
 /// Returns true if the C library knows of one thread only (glibc 2.32).
 #[must_use]
 pub fn is_single_threaded() -> bool {
-    // SAFETY: a valid C string.
+    // SAFETY: the function reads a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-    // SAFETY: null, or a `char` of the C library, which stays loaded.
+    // SAFETY: `found` is null, or points to a `char` of the C library, which stays loaded.
     unsafe { found.cast::<u8>().as_ref() }.is_some_and(|only| *only != 0)
 }
 
-/// Returns true for a Go program: Go's linker made it, so it makes system calls by instructions of
-/// its own.
+/// Returns true if Go's linker created the program, which then makes system calls by its own
+/// instructions.
 #[must_use]
 pub fn is_go_program() -> bool {
     const NAME_BYTES: u8 = 4;
@@ -136,7 +136,7 @@ pub fn is_go_program() -> bool {
     let is_go = |note: &[u8]| {
         matches!(note, [NAME_BYTES, 0, 0, 0, _, _, _, _, BUILD_ID, 0, 0, 0, b'G', b'o', 0, 0, ..])
     };
-    // A C linker places other notes before it.
+    // A C linker places other notes before Go's.
     let has_go = |notes: &[u8]| (0..notes.len()).step_by(4).any(|at| is_go(&notes[at..]));
     Linked::executable().has_segment(libc::PT_NOTE, has_go)
 }
@@ -179,7 +179,7 @@ impl Linked {
     /// # Safety
     /// `info` comes from the loader, and the object stays loaded while the result is used.
     pub(crate) unsafe fn described(info: &libc::dl_phdr_info) -> Linked {
-        // SAFETY: `dlpi_phnum` program headers, which stay valid while the object is loaded.
+        // SAFETY: `dlpi_phdr` points to `dlpi_phnum` headers, valid while the object is loaded.
         let headers =
             unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
         Linked { base: info.dlpi_addr as usize, headers }
@@ -266,7 +266,7 @@ impl Linked {
         self.segments(libc::PT_LOAD, libc::PF_X).find(|code| code.contains(&inside))
     }
 
-    /// Returns the addresses of the words in its data that hold `value`.
+    /// Returns the addresses of the words with the value `value` in the object's data.
     #[must_use]
     pub fn words_with(&self, value: usize) -> Vec<usize> {
         let words = self.segments(libc::PT_LOAD, libc::PF_W).flat_map(|data| {
@@ -278,8 +278,8 @@ impl Linked {
         words.filter(|word| unsafe { (*word as *const usize).read_volatile() } == value).collect()
     }
 
-    /// Returns the words through which it accesses the symbols of these names: the address of each
-    /// word, and the name's index in the list.
+    /// Returns the words through which the object accesses the symbols of these names: the address
+    /// of each word, and the name's index in the list.
     #[must_use]
     pub fn words_for(&self, names: &[&CStr]) -> Vec<(usize, usize)> {
         const TABLES: [(i64, i64); 2] = [(7, 8), (23, 2)];
@@ -310,7 +310,7 @@ impl Linked {
         words
     }
 
-    /// Returns the address of the function of this name that the library itself defines.
+    /// Returns the address of the function `name` if the library itself defines it.
     fn function(&self, name: &CStr) -> Option<usize> {
         const FUNCTION: u8 = 2;
         let (symbols, strings) = (self.table(SYMBOL_TABLE)?, self.table(STRING_TABLE)?);
@@ -339,7 +339,7 @@ impl Linked {
         Some(self.base + value as usize)
     }
 
-    /// Returns the entries of its dynamic section.
+    /// Returns the entries of the object's dynamic section.
     fn entries(&self) -> &'static [Tagged] {
         let Some(section) = self.segments(libc::PT_DYNAMIC, 0).next() else { return &[] };
         let count = (section.end - section.start) / size_of::<Tagged>();
@@ -350,7 +350,7 @@ impl Linked {
         &entries[..end.unwrap_or(entries.len())]
     }
 
-    /// Returns the value of an entry in its dynamic section.
+    /// Returns the value of an entry of the dynamic section.
     fn tagged(&self, tag: i64) -> Option<usize> {
         self.entries().iter().find(|entry| entry.tag == tag).map(|entry| entry.value)
     }
@@ -388,8 +388,8 @@ impl Linked {
 
 fn protect(range: &Range<usize>, prot: i32) -> io::Result<()> {
     let arguments = [range.start, range.end - range.start, prot as usize, 0, 0, 0];
-    // SAFETY: data of a library, which stays readable, and which only the loader wrote before it
-    // was protected.
+    // SAFETY: the range is data of a library. It stays readable, and only the loader wrote it
+    // before.
     raw::check(unsafe { raw::syscall(libc::SYS_mprotect, arguments) }).map(drop)
 }
 
@@ -407,7 +407,7 @@ struct FoundObject {
 }
 
 /// Replaces the C library's `_dl_find_object`, the only symbol for which the runtime would need
-/// glibc 2.35: the unwinder that is linked into the runtime finds the object of an address by it.
+/// glibc 2.35. The unwinder in the runtime calls it to find the object that contains an address.
 /// Returns 0, or -1 if there is no object.
 ///
 /// # Safety
@@ -433,23 +433,23 @@ mod tests {
     fn object_lookup_matches_libc() {
         type Find = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> i32;
         // SAFETY: the function reads a C string.
-        let theirs = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
-        if theirs.is_null() {
+        let libc_find = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
+        if libc_find.is_null() {
             println!("skipped: the C library has no _dl_find_object");
             return;
         }
         // SAFETY: the function of that name has this type.
-        let theirs: Find = unsafe { std::mem::transmute(theirs) };
-        let here = object_lookup_matches_libc as *const c_void;
-        for inside in [here, libc::getpid as *const c_void] {
-            let ask = |find: Find| {
+        let libc_find: Find = unsafe { std::mem::transmute(libc_find) };
+        let own_code = object_lookup_matches_libc as *const c_void;
+        for inside in [own_code, libc::getpid as *const c_void] {
+            let frames_by = |find: Find| {
                 // SAFETY: all fields are integers, for which zero is valid.
                 let mut found: FoundObject = unsafe { std::mem::zeroed() };
                 // SAFETY: the function writes to the local.
                 assert_eq!(unsafe { find(inside, &raw mut found) }, 0);
                 found.frames
             };
-            assert_eq!(ask(softswap_find_object), ask(theirs));
+            assert_eq!(frames_by(softswap_find_object), frames_by(libc_find));
         }
         // SAFETY: the function writes nothing if it finds no object.
         let none = unsafe { softswap_find_object(16 as *const _, std::ptr::null_mut()) };
@@ -465,10 +465,10 @@ mod tests {
     #[test]
     fn functions_are_found_in_symbol_tables() {
         for name in [c"getppid", c"setlocale", c"qsort", c"open", c"malloc_usable_size"] {
-            let theirs = address(name);
-            let library = Linked::around(theirs).expect("the C library");
-            assert_eq!(library.function(name), Some(theirs), "{name:?}");
-            assert_eq!(definition(name), theirs, "{name:?}");
+            let expected = address(name);
+            let library = Linked::around(expected).expect("the C library");
+            assert_eq!(library.function(name), Some(expected), "{name:?}");
+            assert_eq!(definition(name), expected, "{name:?}");
         }
         let library = Linked::around(libc::setlocale as *const () as usize).expect("the C library");
         assert_eq!(library.function(c"no such name"), None);
@@ -481,10 +481,10 @@ mod tests {
 
     #[test]
     fn library_is_found_by_code_address() {
-        let here = own as *const () as usize;
-        assert!(own().code_around(here).unwrap().contains(&here));
+        let own_code = own as *const () as usize;
+        assert!(own().code_around(own_code).unwrap().contains(&own_code));
         let other = Linked::around(libc::setlocale as *const () as usize).expect("the C library");
-        assert!(other.code_around(here).is_none());
+        assert!(other.code_around(own_code).is_none());
         assert!(Linked::around(0).is_none());
     }
 

@@ -8,7 +8,7 @@ use crate::descriptor::KeptFile;
 /// use softswap_sys::load::Load;
 ///
 /// if let Some(load) = Load::open() {
-///     println!("{:?} threads want {} processors", load.runnable(), load.processors());
+///     println!("{:?} runnable threads, {} processors", load.runnable(), load.processors());
 /// }
 /// ```
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Returns `None` if /proc does not provide it.
+    /// Opens /proc/loadavg; returns `None` if it cannot be read.
     #[must_use]
     pub fn open() -> Option<Load> {
         // SAFETY: the function takes and returns a number.

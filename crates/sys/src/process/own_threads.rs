@@ -10,12 +10,12 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
-/// The standard library's default, in bytes.
+/// Stack size in bytes: the standard library's default.
 const STACK_BYTES: usize = 2 << 20;
 
 type Body = Box<dyn FnOnce() + Send>;
 
-/// A joinable thread. Dropping this does not stop it.
+/// A joinable thread. Dropping the value does not stop the thread.
 ///
 /// ```
 /// use softswap_sys::own_threads::Thread;
@@ -35,7 +35,7 @@ impl Thread {
     /// and is reported on standard error.
     ///
     /// # Errors
-    /// The C library's refusal, usually `EAGAIN`.
+    /// The C library's error, usually `EAGAIN`.
     pub fn begin(name: &'static CStr, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
         let named = move || {
             // SAFETY: the kernel reads the name, a C string, and truncates it.
@@ -43,12 +43,15 @@ impl Thread {
             if catch_unwind(AssertUnwindSafe(body)).is_err() {
                 // The panic hook has reported the message, but does not know the name.
                 let name = name.to_string_lossy();
-                let _ = writeln!(io::stderr(), "softswap: that was the thread {name}");
+                let _ = writeln!(
+                    io::stderr(),
+                    "softswap: the thread {name} has panicked; please report it"
+                );
             }
         };
         let argument: *mut Body = Box::into_raw(Box::new(Box::new(named)));
         create(argument).map(Thread).inspect_err(|_| {
-            // SAFETY: created above, and no thread exists that uses it.
+            // SAFETY: `argument` was created above, and no thread exists that uses it.
             drop(unsafe { Box::from_raw(argument) });
         })
     }
@@ -68,7 +71,7 @@ fn create(argument: *mut Body) -> io::Result<libc::pthread_t> {
     };
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let attributes = attributes.as_mut_ptr();
-    // SAFETY: the attributes are a local, which this initializes.
+    // SAFETY: the call initializes the attributes, a local.
     check(unsafe { libc::pthread_attr_init(attributes) })?;
     let mut thread = 0;
     // SAFETY: the attributes are initialized, and destroyed here. `run` gets an argument of its
@@ -85,7 +88,7 @@ fn create(argument: *mut Body) -> io::Result<libc::pthread_t> {
 }
 
 extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: `begin` created it by `into_raw` for this thread alone.
+    // SAFETY: `begin` created `argument` by `into_raw` for this thread alone.
     let body = unsafe { Box::from_raw(argument.cast::<Body>()) };
     body();
     null_mut()

@@ -1,5 +1,5 @@
-//! Detects other users of the program's memory than its own instructions: mappings reveal
-//! asynchronous I/O and devices.
+//! Detects asynchronous I/O and devices that may access the program's memory, by the mappings of
+//! the process.
 
 use crate::descriptor::KeptFile;
 use crate::own_descriptors;
@@ -22,7 +22,7 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// Returns `None` if /proc cannot be read.
+    /// Opens /proc/self/maps; returns `None` if it cannot be read.
     #[must_use]
     pub fn open() -> Option<Mappings> {
         let file = KeptFile::open("/proc/self/maps").ok()?;
@@ -50,7 +50,7 @@ impl Mappings {
                 count += usize::from(is_pinner(&text[start..start + line]));
                 start += line + 1;
             }
-            // A longer line is a path that is none of these.
+            // A line longer than the buffer has a path that matches none of the patterns.
             let start = if start == 0 && end == text.len() { end } else { start };
             text.copy_within(start..end, 0);
             held = end - start;

@@ -63,7 +63,7 @@ pub fn forget() -> Option<ProcessIdentity> {
 impl ProcessIdentity {
     /// Returns this process, or `None` if its namespace is unknown. If only its start time is
     /// unknown, other processes identify it by its PID. The first call in a process opens files, so
-    /// it must not be in a fault.
+    /// it must not happen while a fault is handled.
     #[must_use]
     pub fn current() -> Option<ProcessIdentity> {
         if let Some(me) = ProcessIdentity::known() {
@@ -107,7 +107,7 @@ impl ProcessIdentity {
             Some(("Z" | "X", _)) => Liveness::Dead,
             Some((_, start)) if start == self.start || self.start == 0 => Liveness::Alive,
             Some(_) => Liveness::Dead,
-            // It may have exited meanwhile.
+            // The process may have exited meanwhile.
             None if is_unused(self.pid) => Liveness::Dead,
             None => Liveness::Unknown,
         }
@@ -125,11 +125,11 @@ fn namespace() -> Option<u32> {
 /// Returns true if certainly no process has this PID.
 fn is_unused(pid: u32) -> bool {
     let Ok(pid @ 1..) = i32::try_from(pid) else { return true };
-    // The program's own filter may forbid the call.
+    // The program's own seccomp filter could kill the process for the call.
     if program_filter::is_in_force() {
         return false;
     }
-    // SAFETY: takes two numbers, and sends no signal.
+    // SAFETY: the call takes two numbers, and sends no signal.
     let sent = unsafe { raw::syscall(libc::SYS_kill, [pid as usize, 0, 0, 0, 0, 0]) };
     sent == -(libc::ESRCH as isize)
 }
@@ -154,7 +154,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_process_is_alive_until_it_exits() {
+    fn process_is_alive_until_exit() {
         let me = ProcessIdentity::current().unwrap();
         assert!(me.start > 0 && ProcessIdentity::known() == Some(me));
         assert_eq!(me.liveness(), Liveness::Alive);

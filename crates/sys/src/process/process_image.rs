@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-/// Returns an address in the program's code, and one in the code of the library that contains this
-/// function.
+/// Returns an address in the executable's code, and one in the code of this library, for finding
+/// gaps near code.
 ///
 /// ```
 /// use softswap_sys::process_image;

@@ -9,7 +9,7 @@ use std::io;
 const INTERRUPTS: usize = 0x736f_6674_7377_6170;
 /// Value of a SIGSYS that asks a sleeping process to wake.
 const WAKES: usize = 0x736f_6674_7761_6b65;
-/// Value of a SIGBUS that asks a thread to show that it is not in the kernel.
+/// Value of a SIGBUS by which a thread shows that it is not in the kernel.
 const STATE_QUERY: usize = 0x736f_6674_6173_6b73;
 
 fn queue(thread: i32, info: &siginfo_t) {
@@ -28,8 +28,8 @@ unsafe fn has_value(info: *const siginfo_t, value: usize) -> bool {
     info.si_code == libc::SI_QUEUE && signals::queued_value(info) == value
 }
 
-/// Sends this thread a SIGSYS for which [`is_request_to_wake`] holds; its handler runs on the
-/// signal stack.
+/// Sends this thread a SIGSYS for which [`is_request_to_wake`] returns true. Its handler runs on
+/// the signal stack.
 pub fn request_to_wake() {
     queue(raw::current_thread(), &signals::own_info(SIGSYS, WAKES));
 }
@@ -60,9 +60,10 @@ pub unsafe fn is_interruption(info: *const siginfo_t) -> bool {
     unsafe { has_value(info, INTERRUPTS) }
 }
 
-/// Sends another thread a SIGBUS for which [`is_question`] holds. Not a SIGSYS: only one signal of
-/// a kind can be pending, so the trap of a system call could be lost. A lost fault does not matter,
-/// because its access is repeated. The details may be lost ([`signals::has_lost_details`]).
+/// Sends another thread a SIGBUS for which [`is_question`] returns true. SIGSYS is not used: only
+/// one signal of a kind can be pending, so the trap of a system call could be lost. A lost fault
+/// does no harm, because the access is repeated. The details may be lost
+/// ([`signals::has_lost_details`]).
 pub fn question(thread: i32) {
     queue(thread, &signals::queued_info(SIGBUS, STATE_QUERY));
 }
@@ -82,7 +83,7 @@ pub unsafe fn is_question(info: *const siginfo_t) -> bool {
 /// ```
 /// use softswap_sys::{raw, threads};
 ///
-/// // It asks, by reading a file.
+/// // This thread is reading the file in /proc.
 /// let activity = threads::activity(raw::current_thread()).unwrap();
 /// assert!(matches!(activity, threads::Activity::Call { number: libc::SYS_read, .. }));
 /// ```
@@ -132,7 +133,7 @@ fn is_of_own_namespace() -> bool {
     name.is_none_or(|name| name == raw::current_thread())
 }
 
-/// Returns the ID in this process's namespace of a thread, from its ID in /proc.
+/// Converts a thread's ID in /proc to its ID in this process's PID namespace.
 fn number_of(name: i32) -> io::Result<i32> {
     // One ID for each namespace, the innermost last.
     let numbers = field(name, "NSpid:")?;
@@ -146,8 +147,8 @@ fn name_of(thread: i32) -> io::Result<i32> {
         return Ok(thread);
     }
     let is_it = |name: &i32| number_of(*name).is_ok_and(|number| number == thread);
-    let gone = || io::Error::from_raw_os_error(libc::ENOENT);
-    names()?.into_iter().find(is_it).ok_or_else(gone)
+    let not_found = || io::Error::from_raw_os_error(libc::ENOENT);
+    names()?.into_iter().find(is_it).ok_or_else(not_found)
 }
 
 /// Returns the signals that a thread of this process blocks.
@@ -190,7 +191,7 @@ fn status(thread: i32, title: &str) -> io::Result<String> {
     field(name_of(thread)?, title)
 }
 
-/// As [`status`], for a thread's ID in /proc.
+/// Returns a field of a thread's status, by the thread's ID in /proc.
 fn field(name: i32, title: &str) -> io::Result<String> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{name}/status"))?;
     let field = text.lines().find_map(|line| line.strip_prefix(title));
@@ -220,12 +221,12 @@ fn parse_activity(text: &str) -> Activity {
 /// Waits until an exiting thread no longer exists in the kernel.
 pub fn wait_until_exited(thread: i32) {
     let pid = raw::current_process() as usize;
-    let still_there = || {
+    let exists = || {
         // SAFETY: signal 0 is never delivered; the call only reports whether it could be.
         unsafe { raw::syscall(libc::SYS_tgkill, [pid, thread as usize, 0, 0, 0, 0]) == 0 }
     };
     let mut turns = 0;
-    while thread != 0 && still_there() {
+    while thread != 0 && exists() {
         futex::relax(&mut turns);
     }
 }
@@ -254,10 +255,10 @@ mod tests {
         let mut byte = [0_u8; 3];
         let at = byte.as_mut_ptr() as usize;
         std::thread::scope(|scope| {
-            let (told, number) = std::sync::mpsc::channel();
+            let (sender, number) = std::sync::mpsc::channel();
             scope.spawn(move || {
-                told.send(raw::current_thread()).unwrap();
-                // SAFETY: three bytes that outlive the thread.
+                sender.send(raw::current_thread()).unwrap();
+                // SAFETY: the kernel writes to three bytes that outlive the thread.
                 unsafe { libc::read(ends[0], at as *mut _, 3) }
             });
             let thread = number.recv().unwrap();

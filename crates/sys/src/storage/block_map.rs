@@ -1,8 +1,8 @@
 //! Map of a swap file's pages to blocks of its device, for I/O that bypasses the file system.
 //!
-//! As the kernel's `swap_extent`: runs of pages that are contiguous on the device. The file system
-//! is asked once (FIEMAP with SYNC). Only extents that are written, in whole pages, and used by
-//! this file alone are accepted.
+//! Like the kernel's `swap_extent`, it consists of runs of pages that are contiguous on the device.
+//! The file system is queried once (FIEMAP with SYNC). Only extents that are written, in whole
+//! pages, and used by this file alone are accepted.
 
 use crate::fiemap::{FileExtent, Reader, flags};
 use crate::memory::PAGE_SIZE;
@@ -42,7 +42,7 @@ impl BlockExtent {
 pub enum Unfit {
     /// No storage.
     Hole(u64),
-    /// Allocated storage that reads as zeroes: the file system would not see what the device has.
+    /// Allocated storage that the file system reads as zeroes, regardless of the device's content.
     Unwritten(u64),
     /// Storage shared with other files: reflinks, snapshots.
     Shared(u64),
@@ -73,15 +73,15 @@ impl Builder {
             return;
         }
         let at = extent.logical;
-        let odd = extent.odd_flags();
+        let unsupported = extent.unsupported_flags();
         self.unfit = if at > self.covered {
             Some(Unfit::Hole(self.covered))
         } else if extent.is_shared() {
             Some(Unfit::Shared(at))
-        } else if odd == flags::UNWRITTEN {
+        } else if unsupported == flags::UNWRITTEN {
             Some(Unfit::Unwritten(at))
-        } else if odd != 0 {
-            Some(Unfit::Flags(at, odd))
+        } else if unsupported != 0 {
+            Some(Unfit::Flags(at, unsupported))
         } else {
             // The file may be longer than the area.
             let length = extent.length.min(end - at);
@@ -130,7 +130,7 @@ pub fn check_layout(extents: &[FileExtent], pages: u64) -> Result<Vec<BlockExten
 /// Reads the map of the first `pages` pages of a file.
 ///
 /// # Errors
-/// The kernel's; EOPNOTSUPP if the file system does not report extents.
+/// The kernel's error; EOPNOTSUPP if the file system does not report extents.
 pub fn read(file: BorrowedFd<'_>, pages: u64) -> io::Result<Result<Vec<BlockExtent>, Unfit>> {
     let mut extents = Vec::new();
     Reader::default().read(file, |extent| extents.push(extent))?;
@@ -169,11 +169,11 @@ impl Fingerprint {
         }))
     }
 
-    /// Reads the present map of a file and returns its digest; `None` if the file has become unfit.
+    /// Reads the current map of a file and returns its digest; `None` if the file has become unfit.
     /// Does not allocate.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn read(
         reader: &mut Reader,
         file: BorrowedFd<'_>,

@@ -23,8 +23,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// udev locks a device for a moment after each close, and a ring keeps its file open for a moment
-/// after its process has exited.
+/// Number of attempts. udev locks a device briefly after each close, and a ring keeps its file open
+/// briefly after its process has exited.
 const ATTEMPTS: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -161,10 +161,10 @@ pub fn claim(path: &Path) -> Result<Claimed, ClaimError> {
     claim_at_once(path)
 }
 
-/// As [`claim`], without retries.
+/// Claims the file or block device at `path`, without retries.
 ///
 /// # Errors
-/// As for [`claim`], also if another program uses it only for a moment.
+/// Those of [`claim`], even if another program uses the file only briefly.
 pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
     let explain = |errno| ClaimError::new(path, errno);
     // Checked before opening: opening other kinds of file can have side effects or block.
@@ -184,7 +184,7 @@ pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
         Err(Errno::TXTBSY) => {
             return Err(ClaimError::InUse { path: path.to_owned(), used: Use::ActiveSwap });
         }
-        // Opening succeeds, but the kernel refuses an empty write.
+        // A read-only device: opening succeeds, but the kernel refuses an empty write.
         Err(errno @ (Errno::PERM | Errno::ACCESS)) if is_device => {
             return Err(ClaimError::ReadOnly { path: path.to_owned(), cause: errno.into() });
         }
@@ -222,8 +222,8 @@ fn is_device(path: &Path, stat: &Stat) -> Result<bool, ClaimError> {
     Err(ClaimError::Kind { path: path.to_owned(), kind })
 }
 
-/// As [`open`], also if a process that used the file's blocks directly was killed: it left the file
-/// immutable.
+/// Opens a file or device. If a process that used the file's blocks directly was killed, removes
+/// the immutable flag that the process left.
 fn open_unmarked(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimError> {
     let refused = match open(path, is_device) {
         Err(refused @ ClaimError::Denied { .. }) if !is_device => refused,
@@ -261,7 +261,8 @@ fn open(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimError> {
     })
 }
 
-/// Returns true if permissions allow writing, so that the device itself is write-protected.
+/// Returns true if the permissions allow writing. The kernel refuses it then because the device is
+/// write-protected.
 fn is_write_protected(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
 }

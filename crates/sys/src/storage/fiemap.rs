@@ -49,8 +49,8 @@ impl FileExtent {
     /// the largest offset of a file or device.
     #[must_use]
     pub fn new(logical: u64, physical: u64, length: u64, flags: u32) -> Option<Self> {
-        let most = i64::MAX as u64;
-        let ends = |start: u64| start.checked_add(length).is_some_and(|end| end <= most);
+        let max_offset = i64::MAX as u64;
+        let ends = |start: u64| start.checked_add(length).is_some_and(|end| end <= max_offset);
         let extent = Self { logical, physical, length, flags };
         match extent.is_placed() {
             _ if length == 0 || !ends(logical) => None,
@@ -78,17 +78,17 @@ impl FileExtent {
         self.flags & SHARED != 0
     }
 
-    /// Returns the flags that a written extent of whole blocks of its own does not have, as
-    /// `FIEMAP_EXTENT_` constants.
-    pub(crate) fn odd_flags(&self) -> u32 {
+    /// Returns the flags (`FIEMAP_EXTENT_`) that a written, unshared extent of whole blocks does
+    /// not have.
+    pub(crate) fn unsupported_flags(&self) -> u32 {
         self.flags & !(LAST | MERGED)
     }
 
     /// Returns true if the extent is stored uncompressed in whole blocks at a known location.
     #[must_use]
     pub fn is_placed(&self) -> bool {
-        const ELSEWHERE: u32 = UNKNOWN | DELALLOC | ENCODED | DATA_ENCRYPTED;
-        self.flags & (ELSEWHERE | NOT_ALIGNED | DATA_INLINE | DATA_TAIL) == 0
+        const NO_LOCATION: u32 = UNKNOWN | DELALLOC | ENCODED | DATA_ENCRYPTED;
+        self.flags & (NO_LOCATION | NOT_ALIGNED | DATA_INLINE | DATA_TAIL) == 0
     }
 }
 
@@ -206,9 +206,9 @@ pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
 /// may have changed meanwhile.
 pub fn following(end: u64, next: Option<FileExtent>) -> io::Result<FileExtent> {
     next.filter(|next| next.logical >= end).ok_or_else(|| {
-        let why =
+        let reason =
             "the file system reports inconsistent extents; the file may have changed meanwhile";
-        io::Error::new(io::ErrorKind::InvalidData, why)
+        io::Error::new(io::ErrorKind::InvalidData, reason)
     })
 }
 

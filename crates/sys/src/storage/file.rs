@@ -131,7 +131,7 @@ impl SwapFile {
         }
     }
 
-    /// Opens the file of an inherited descriptor again, as an open file of this process's own.
+    /// Opens the file of an inherited descriptor again, as a separate open file.
     ///
     /// # Errors
     /// If this process may not open it, or `/proc` is not mounted.
@@ -150,9 +150,9 @@ impl SwapFile {
     pub fn inherited(number: i32) -> io::Result<Self> {
         let args = [number as usize, libc::F_DUPFD_CLOEXEC as usize, 0, 0, 0, 0];
         // SAFETY: the call takes no pointers, and opens a new descriptor.
-        let made = raw::check(unsafe { raw::syscall(libc::SYS_fcntl, args) })?;
+        let duplicate = raw::check(unsafe { raw::syscall(libc::SYS_fcntl, args) })?;
         // SAFETY: the descriptor was opened just now and has no other owner.
-        let fd = unsafe { OwnedFd::from_raw_fd(made as i32) };
+        let fd = unsafe { OwnedFd::from_raw_fd(duplicate as i32) };
         let direct = rustix::fs::fcntl_getfl(&fd)?.contains(OFlags::DIRECT);
         Ok(Self::of(move_high(fd), direct))
     }
@@ -214,8 +214,8 @@ impl SwapFile {
             return Err(Errno::BADF.into());
         }
         let stat = raw::file_status(self.descriptor().as_raw_fd() as usize)?;
-        let is_ours = (stat.st_dev, stat.st_ino) == self.identity;
-        if is_ours { Ok(self.descriptor()) } else { Err(Errno::STALE.into()) }
+        let is_same_file = (stat.st_dev, stat.st_ino) == self.identity;
+        if is_same_file { Ok(self.descriptor()) } else { Err(Errno::STALE.into()) }
     }
 
     /// Returns true if the file system reports that pages can be transferred by direct I/O (Linux
@@ -422,7 +422,7 @@ impl SwapFile {
         raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) }).map(drop)
     }
 
-    /// Returns the bytes that this user may still allocate on the file system.
+    /// Returns the number of bytes that this user may still allocate on the file system.
     pub fn free_bytes(&self) -> io::Result<u64> {
         // SAFETY: all fields are integers, for which zero is valid.
         let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
@@ -440,8 +440,8 @@ impl SwapFile {
     }
 }
 
-// The calls below go through the engine's gate: the program's own filters may forbid them at
-// rustix's instructions.
+// The calls below go through the engine's gate, because the program's own seccomp filters may
+// refuse them from rustix's code.
 
 /// Issues a call, and retries it while signals interrupt it.
 fn uninterrupted(call: impl Fn() -> isize) -> io::Result<usize> {
@@ -471,7 +471,7 @@ impl Drop for SwapFile {
         self.reader.iter().for_each(|reader| own_descriptors::forget(reader.as_raw_fd()));
         if !*self.is_reader.get_mut() {
             own_descriptors::forget(self.fd.as_raw_fd());
-            // SAFETY: dropped once, here.
+            // SAFETY: `drop` runs once, and does not use `fd` afterwards.
             unsafe { ManuallyDrop::drop(&mut self.fd) };
         }
     }
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn the_descriptor_is_high_and_closes_on_exec() {
+    fn descriptor_is_high_and_closes_on_exec() {
         let scratch = Scratch::new("high");
         let file = SwapFile::open(&scratch.0).unwrap();
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn a_punched_range_reads_as_zeroes() {
+    fn punched_range_reads_as_zeroes() {
         let scratch = Scratch::new("punch");
         let file = SwapFile::open(&scratch.0).unwrap();
         file.write_at(&page_of(9).0, 0).unwrap();

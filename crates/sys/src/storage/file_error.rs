@@ -54,8 +54,8 @@ pub enum FileError {
     )]
     NoFiles { path: PathBuf },
     #[error(
-        "the swap directory {} is a {file_system}: its files are kept in DRAM, so that pages \
-         written there free none; choose a directory on a disk", path.display()
+        "the swap directory {} is a {file_system}: its files are stored in DRAM, so writing \
+         pages there frees none; choose a directory on a disk", path.display()
     )]
     InMemory { path: PathBuf, file_system: &'static str },
     #[error(
@@ -68,7 +68,11 @@ pub enum FileError {
         path.display()
     )]
     Quota { path: PathBuf },
-    #[error("no file descriptor left for a swap file in {} ({cause}): raise the open-files limit (ulimit -n)", path.display())]
+    #[error(
+        "no file descriptor is free for a swap file in {} ({cause}): raise the open-files limit \
+         (ulimit -n)",
+        path.display()
+    )]
     NoDescriptor { path: PathBuf, cause: io::Error },
     #[error("cannot create a swap file in {}: {cause}; choose another directory", path.display())]
     Unusable { path: PathBuf, cause: io::Error },

@@ -64,7 +64,7 @@ fn first_hole(file: &SwapFile) -> io::Result<Option<u64>> {
 /// extents.
 ///
 /// # Errors
-/// The first flaw that keeps the file from being a swap area.
+/// The first flaw of the file.
 pub fn check_layout(extents: &[FileExtent], bytes: u64) -> Result<u64, Flaw> {
     let (mut covered, mut pieces, mut physical) = (0, 0, None);
     for extent in extents {
@@ -101,7 +101,7 @@ mod tests {
     fn pieces_are_counted_by_position() {
         let extents = [at(0, 100, 10, 0), at(10, 110, 10, UNWRITTEN), at(20, 500, 10, 0)];
         assert_eq!(check_layout(&extents, 30), Ok(2));
-        assert_eq!(check_layout(&extents, 20), Ok(1), "what lies behind is of no interest");
+        assert_eq!(check_layout(&extents, 20), Ok(1), "extents beyond the area are ignored");
         assert_eq!(check_layout(&[], 0), Ok(0));
     }
 

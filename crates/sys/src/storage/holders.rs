@@ -1,7 +1,7 @@
 //! Finds the current use of a file or block device, as the kernel reports it.
 //!
-//! This explains errors; it does not protect. The use may change at any time, and other mount
-//! namespaces are not visible. [`crate::exclusive_file`] protects.
+//! The result explains errors. It does not protect, because the use may change at any time, and
+//! other mount namespaces are not visible: [`crate::exclusive_file`] protects.
 
 use rustix::fs::{FileType, Stat};
 use std::fmt;
@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 /// ```
 /// use softswap_sys::holders::Use;
 ///
-/// let used = Use::Mounted("/mnt".into()); assert_eq!(format!("{used}: {}", used.remedy()),
-/// "mounted at /mnt: unmount it with `umount /mnt`");
+/// let used = Use::Mounted("/mnt".into());
+/// assert_eq!(used.to_string(), "mounted at /mnt");
+/// assert_eq!(used.remedy(), "unmount it with `umount /mnt`");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Use {
@@ -115,9 +116,9 @@ pub fn mount_point_of(device: u64, mounts: &[u8]) -> Option<PathBuf> {
         // Some file systems (btrfs) have device numbers of their own; only the source names the
         // device.
         let source = || unescaped(fields.get(dash + 2)?);
-        let is_there = *fields.get(2)? == number.as_bytes()
+        let is_mounted_here = *fields.get(2)? == number.as_bytes()
             || source().is_some_and(|path| path.starts_with("/dev") && is_device(&path, device));
-        is_there.then(|| unescaped(fields.get(4)?))?
+        is_mounted_here.then(|| unescaped(fields.get(4)?))?
     })
 }
 

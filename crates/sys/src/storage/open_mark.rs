@@ -1,11 +1,11 @@
 //! Marks of open files: the second rule of liveness, for files that forked children inherit.
 //!
 //! A forked child reads its parent's swap slots through the inherited open file. So these slots
-//! must outlive the parent, and its identity ([`crate::process_identity`]) must not decide. A mark
-//! is a lock (`F_OFD_SETLK`) on one byte beyond the end of a file. The kernel releases it with the
-//! open file: when all processes that inherited its descriptor have closed it, and all requests of
-//! a ring have completed, including those in flight when its process was killed. That needs neither
-//! PIDs nor namespaces.
+//! must outlive the parent, and the parent's identity ([`crate::process_identity`]) does not decide
+//! about them. A mark is a lock (`F_OFD_SETLK`) on one byte beyond the end of a file. The kernel
+//! releases it with the open file: when all processes that inherited its descriptor have closed it,
+//! and all requests of a ring have completed, including those in flight when its process was
+//! killed. That needs neither PIDs nor namespaces.
 //!
 //! `exec` closes the file, so the new program holds no mark.
 
@@ -75,7 +75,10 @@ mod tests {
         let path = std::env::temp_dir().join(format!("softswap-mark-{}", std::process::id()));
         let (one, other) = (open(&path), open(&path));
         std::fs::remove_file(&path).unwrap();
-        assert!(put(&one, 7).unwrap() && put(&one, 7).unwrap(), "its own is no obstacle");
+        assert!(
+            put(&one, 7).unwrap() && put(&one, 7).unwrap(),
+            "an open file may set its own mark again"
+        );
         assert!(!put(&other, 7).unwrap() && put(&other, 8).unwrap());
         assert!(!is_released(&other, 7) && is_released(&other, 9));
         let copy = one.try_clone().unwrap();

@@ -104,7 +104,7 @@ pub fn check_file_system(file: impl AsFd) -> Result<&'static str, RawError> {
         return Err(RawError::SmallBlocks { bytes: block_bytes });
     }
     if name == "ext4" {
-        // The mount table leaves out options that are defaults of the superblock.
+        // The mount table omits options that are defaults of the superblock.
         let all = sysfs_name(stat.st_dev)
             .and_then(|name| std::fs::read_to_string(format!("/proc/fs/ext4/{name}/options")).ok())
             .unwrap_or_default();
@@ -131,7 +131,7 @@ fn refused_file_system(magic: i64, mounted: Option<String>) -> (String, &'static
         0x6573_5546 => ("fuse", "whose blocks only its server knows"),
         0x6969 => ("nfs", NO_DEVICE),
         0x0102_1997 => ("9p", NO_DEVICE),
-        _ => ("", "which softswap does not know to leave blocks in place"),
+        _ => ("", "which softswap does not know to keep blocks in place"),
     };
     match mounted {
         Some(mounted) if name.is_empty() || magic == EXT4 => (mounted, why),
@@ -153,8 +153,8 @@ fn sysfs_name(device: u64) -> Option<String> {
 /// Returns the path of the node of a block device.
 fn node_of(device: u64) -> Result<PathBuf, RawError> {
     let number = (rustix::fs::major(device), rustix::fs::minor(device));
-    let lost = |_| RawError::NoDevice { number };
-    let text = std::fs::read_to_string(directory(device).join("uevent")).map_err(lost)?;
+    let no_device = |_| RawError::NoDevice { number };
+    let text = std::fs::read_to_string(directory(device).join("uevent")).map_err(no_device)?;
     let name = text.lines().find_map(|line| line.strip_prefix("DEVNAME="));
     let path = Path::new("/dev").join(name.ok_or(RawError::NoDevice { number })?);
     let is_it = rustix::fs::stat(&path).is_ok_and(|stat| {
@@ -214,7 +214,7 @@ fn may_write(path: &Path) -> bool {
 /// Opens the block device below a file.
 ///
 /// # Errors
-/// As for [`open`].
+/// Those of [`open`].
 pub fn open_below(file: &SwapFile) -> Result<SwapFile, RawError> {
     open(file.identity().0)
 }

@@ -4,8 +4,9 @@
 //! and neither `e4defrag` nor `xfs_fsr` moves its blocks. An extended attribute records that
 //! softswap set the flag, so a file that its owner made immutable is not touched.
 //!
-//! The mark must end with the use. It is stale if no process has the file's lock
-//! ([`crate::exclusive_file`]): all that inherited the claim have exited, and so have their rings.
+//! The mark must be removed when the use ends. It is stale if no process has the file's lock
+//! ([`crate::exclusive_file`]): all processes that inherited the claim have exited, and their rings
+//! are closed.
 
 use crate::file::errno;
 use rustix::fs::{FlockOperation, IFlags, Mode, OFlags, XattrFlags};
@@ -24,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// the claim.
 #[derive(Debug)]
 pub struct RawMark {
-    /// An open file of its own: it can be locked once the claim is released.
+    /// A separate open file, which can be locked once the claim is released.
     file: OwnedFd,
     is_immutable: bool,
 }
@@ -40,7 +41,7 @@ impl RawMark {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         let file = rustix::fs::open(path, flags, Mode::empty())?;
         let mut mark = RawMark { file, is_immutable: false };
-        // First the attribute: an immutable file without it would stay immutable.
+        // Sets the attribute first: an immutable file without it would stay immutable after a kill.
         let named = rustix::fs::fsetxattr(&mark.file, ATTRIBUTE, b"1", XattrFlags::empty());
         mark.is_immutable = named.is_ok() && set_immutable(mark.file.as_fd(), true).is_ok();
         if named.is_ok() && !mark.is_immutable {
@@ -139,7 +140,7 @@ fn clear_unlocked(file: BorrowedFd<'_>) -> io::Result<Mark> {
 
 fn clear(file: BorrowedFd<'_>) -> io::Result<()> {
     set_immutable(file, false)?;
-    // Last: without the flag, a remaining attribute means nothing.
+    // Removes the attribute last: without the flag, it has no effect.
     let _ = rustix::fs::fremovexattr(file, ATTRIBUTE);
     Ok(())
 }
@@ -161,7 +162,7 @@ mod tests {
     use crate::exclusive_file::{ClaimError, claim_at_once};
 
     #[test]
-    fn a_mark_ends_with_the_claim_and_a_stale_one_with_the_next() {
+    fn mark_is_removed_with_claim_or_by_next_claim() {
         let directory = Path::new("/var/tmp");
         let path = directory.join(format!("softswap-raw-mark-{}", std::process::id()));
         std::fs::write(&path, vec![7; 8192]).unwrap();
@@ -169,7 +170,7 @@ mod tests {
         let mark = RawMark::set(claimed.file.as_fd()).unwrap();
         if !mark.is_immutable() {
             std::fs::remove_file(&path).unwrap();
-            return eprintln!("skipped: no file can be made immutable here");
+            return eprintln!("skipped: this user or file system cannot make files immutable");
         }
         assert!(std::fs::remove_file(&path).is_err());
         assert!(
@@ -184,10 +185,10 @@ mod tests {
         let claimed = claim_at_once(&path).unwrap();
         std::mem::forget(RawMark::set(claimed.file.as_fd()).unwrap());
         drop(claimed);
-        // The next claim recognises it.
+        // The next claim removes the stale mark.
         drop(claim_at_once(&path).unwrap());
         assert_eq!(clear_stale(&path).unwrap(), Mark::None);
-        // The owner's own flag stays.
+        // A flag that the owner set stays.
         let file = std::fs::File::open(&path).unwrap();
         set_immutable(file.as_fd(), true).unwrap();
         let refused = claim_at_once(&path).unwrap_err();

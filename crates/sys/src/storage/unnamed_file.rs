@@ -19,7 +19,7 @@ pub fn is_in_memory(file_system: i64) -> bool {
     matches!(file_system, TMPFS | RAMFS)
 }
 
-/// Succeeds if files in a directory would be stored on a disk, so that pages written to them free
+/// Checks that files in a directory are stored on a disk, so that pages written to them free
 /// memory.
 ///
 /// ```
@@ -29,7 +29,7 @@ pub fn is_in_memory(file_system: i64) -> bool {
 /// ```
 ///
 /// # Errors
-/// If the directory is in DRAM or its file system takes no files, or if that cannot be determined.
+/// If the directory is in DRAM, its file system stores no files, or that cannot be determined.
 pub fn on_disk(directory: &Path) -> Result<(), FileError> {
     let stat = rustix::fs::statfs(directory).map_err(|errno| FileError::new(directory, errno))?;
     let path = || directory.to_owned();
@@ -42,10 +42,10 @@ pub fn on_disk(directory: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Succeeds if this process may create files in a directory, as far as permissions show.
+/// Checks that the permissions of a directory allow this process to create files.
 ///
 /// # Errors
-/// The kernel's reason.
+/// The kernel's error.
 pub fn may_make_files(directory: &Path) -> io::Result<()> {
     Ok(rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK)?)
 }
@@ -56,10 +56,10 @@ pub(super) fn open_unnamed(parent: &OwnedFd, direct: bool) -> Result<OwnedFd, Er
     if direct {
         flags |= OFlags::DIRECT;
     }
-    // EXCL: the file cannot be given a name later either.
+    // With EXCL, `linkat` cannot give the file a name later.
     let unnamed = flags | OFlags::TMPFILE | OFlags::EXCL;
     match rustix::fs::openat(parent, c".", unnamed, owner_only) {
-        // Answers of file systems (and overlays of them) without O_TMPFILE.
+        // Errors of file systems (and overlays of them) without O_TMPFILE.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
             open_and_unlink(parent, flags, owner_only)
         }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_named_file_is_unlinked_at_once() {
+    fn named_file_is_unlinked_at_once() {
         let name = format!("softswap-named-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&directory).unwrap();

@@ -1,10 +1,10 @@
-//! The policies without a program: for given touches and compressed sizes they decide as in an
-//! engine. The pool stores sizes without content, and the swap area is unlimited. Costs of faults
-//! are parameters and no clock is read, so the same touches give the same results on any machine.
+//! Simulates the engine's policies for given touches and compressed sizes, without a program. The
+//! pool stores sizes without content, and the swap area is unlimited. Costs of faults are
+//! parameters and no clock is read, so the same touches give the same results on any machine.
 //!
 //! Pages are evicted in batches, the oldest pages of the pool are written back in shared slots, and
-//! streams are read ahead. Simpler than an engine: one thread; readahead completes at once; no
-//! standby list, offset prefetch, staging or fault-around.
+//! streams are read ahead. The simulation is simpler than an engine. It has one thread, readahead
+//! completes immediately, and there is no standby list, offset prefetch, staging or fault-around.
 
 mod out;
 
@@ -37,9 +37,9 @@ pub struct Costs {
     pub pool_ns: u64,
     /// Fault on a page in the swap area.
     pub disk_ns: u64,
-    /// Processor time of such a fault.
+    /// Processor time of a fault on a page in the swap area.
     pub disk_cpu_ns: u64,
-    /// Each further page that is read along.
+    /// Each further page that is read with another one, or ahead.
     pub along_ns: u64,
     /// The first write to a clean page.
     pub write_fault_ns: u64,
@@ -81,7 +81,7 @@ pub struct Setup {
     pub memory_bytes: usize,
     /// Costs of faults and evictions.
     pub costs: Costs,
-    /// Mechanisms that are off.
+    /// Disabled mechanisms.
     pub without: Without,
     /// Share of the memory that the pool may use, in percent; `None` lets the partition decide.
     pub pool_percent: Option<u8>,
@@ -147,7 +147,7 @@ pub struct Simulation {
     setup: Setup,
     contents: Vec<Content>,
     resident: usize,
-    /// Used slots, with the number of used parts of each.
+    /// Slots in use, each with its number of used parts.
     slots: HashMap<u64, u32>,
     next_slot: u64,
     faults: u64,
@@ -156,7 +156,7 @@ pub struct Simulation {
     figures: Figures,
 }
 
-/// Faults between changes of the pool's limit.
+/// Number of faults between changes of the pool's limit.
 const BALANCE_FAULTS: u64 = 32;
 
 impl Simulation {
@@ -173,7 +173,7 @@ impl Simulation {
         let pool_bytes = pool_percent.map_or(most, |percent| limit(PoolLimit::Percent(percent)));
         let is_on = pool_percent.is_none() && !without.has(Mechanism::Partition);
         let partition = Partition::new(is_on, least, most, memory_bytes, 1);
-        // Here the budget does not include memory for zstd.
+        // The simulated budget does not include memory for zstd contexts.
         let contexts = 0;
         let size = window_pages as usize;
         let codec = Choice::Auto;
@@ -216,7 +216,7 @@ impl Simulation {
     /// Touches a page, and sets its compressed sizes to `content` if given.
     ///
     /// # Panics
-    /// If its number is too large.
+    /// If the page's number is not below `window_pages`.
     pub fn touch(&mut self, page: PageNo, is_write: bool, content: Option<Content>) {
         let access = if is_write || content.is_some() { Access::Write } else { Access::Read };
         let seen = self.pages.load(page);
@@ -252,7 +252,7 @@ impl Simulation {
         self.cpu_ns += cpu_ns;
     }
 
-    /// Adds processor time of an eviction.
+    /// Adds `cpu_ns` to the processor time of evictions.
     fn reclaim(&mut self, cpu_ns: u64) {
         self.figures.reclaim_ns += cpu_ns;
         self.cpu_ns += cpu_ns;
@@ -274,7 +274,7 @@ impl Simulation {
         Ahead { end: self.setup.window_pages, is_there: |page| pages.load(page).is_resident() }
     }
 
-    /// Faults a page in, as the engine's `page_in`.
+    /// Faults a page in, like the engine's `page_in`.
     fn page_in(&mut self, page: PageNo, access: Access) {
         let touch = self.policies.readahead.reach(page);
         self.policies.readahead.next_window(touch, &self.ahead());
@@ -301,7 +301,7 @@ impl Simulation {
         let claim = self.pages.claim(page);
         self.on_swap_in(page, claim, age, keep_copy);
         if tier == Tier::Disk {
-            (page + 1..page + window as u64).for_each(|next| self.bring_along(next, is_stream));
+            (page + 1..page + window as u64).for_each(|next| self.read_along(next, is_stream));
         }
         if matches!(tier, Tier::Pool | Tier::Disk) {
             self.policies.readahead.expect(page, touch, &self.ahead());
@@ -322,7 +322,7 @@ impl Simulation {
                 (Tier::Filled, &mut figures.filled_faults, costs.filled_ns, costs.filled_ns)
             }
             Place::Pool { handle } => {
-                // Loads it, which marks its slab as used.
+                // The load marks the page's slab as recently used.
                 let _ = self.pool.load(Handle::from_bits(handle), |_| ());
                 (Tier::Pool, &mut figures.pool_faults, costs.pool_ns, costs.pool_ns)
             }
@@ -337,8 +337,8 @@ impl Simulation {
         tier
     }
 
-    /// Reads a page of the swap area along with another one.
-    fn bring_along(&mut self, page: PageNo, is_stream: bool) {
+    /// Reads a page with another one, if it is in the swap area and not resident.
+    fn read_along(&mut self, page: PageNo, is_stream: bool) {
         let place = if page < self.setup.window_pages {
             self.pages.load(page).place()
         } else {
@@ -367,7 +367,7 @@ impl Simulation {
             let ahead = self.figures.pages_ahead;
             for page in request.pages(0..self.setup.window_pages) {
                 if Some(page) != marker {
-                    self.bring_along(page, true);
+                    self.read_along(page, true);
                 }
             }
             let read = self.figures.pages_ahead - ahead;
@@ -396,7 +396,7 @@ impl Simulation {
         self.resident += 1;
     }
 
-    /// Returns how much of the stored copy to keep, as `swap_cache::keep_copy`.
+    /// Returns how much of the stored copy to keep, like `swap_cache::keep_copy`.
     fn keep_copy(&self, page: PageNo, place: Place, access: Access, is_touched: bool) -> KeepCopy {
         if access == Access::Write {
             return KeepCopy::No;

@@ -12,7 +12,7 @@ use softswap_engine::policy::partition::WRITE_BACK_PERCENT;
 use softswap_engine::store::pool::{Handle, SLAB_BYTES};
 use softswap_sys::PAGE_SIZE;
 
-/// Content of every page in the pool: only its size matters.
+/// Content of every object in the pool. Only sizes matter.
 static ANYTHING: [u8; MAX_PACKED_BYTES] = [0; MAX_PACKED_BYTES];
 
 #[derive(PartialEq)]
@@ -31,7 +31,7 @@ impl Simulation {
         }
     }
 
-    /// Reclaims a batch, as `reclaim::round`. Returns true if that freed memory.
+    /// Reclaims a batch, like `reclaim::round`. Returns true if that freed memory.
     fn round(&mut self) -> bool {
         let (used, limit) = (self.pool.used_bytes(), self.pool.limit_bytes());
         let from_pool = match used * 100 > limit * WRITE_BACK_PERCENT {
@@ -57,7 +57,7 @@ impl Simulation {
             self.policies.clock.note_eviction(page);
             self.space.sub_resident(page);
             self.resident -= 1;
-            let place = self.leave(page, claim.before().place().copy(), &mut batch);
+            let place = self.evict_page(page, claim.before().place().copy(), &mut batch);
             batch.incompressible += u64::from(IncompressibleBias::is_incompressible(place));
             claim.publish(place);
         }
@@ -69,7 +69,7 @@ impl Simulation {
     }
 
     /// Returns the place of an evicted page: that of its copy, or a new one.
-    fn leave(&mut self, page: PageNo, copy: Option<StoredCopy>, batch: &mut Batch) -> Place {
+    fn evict_page(&mut self, page: PageNo, copy: Option<StoredCopy>, batch: &mut Batch) -> Place {
         if let Some(copy) = copy {
             self.policies.stored_copies.note(page, self.policies.clock.refaults_early(page), false);
             if let Some(place) = self.detach_copy(copy) {
@@ -92,7 +92,8 @@ impl Simulation {
         Place::Slot { slot: self.slot(1), is_incompressible }
     }
 
-    /// Evicts a page to its copy, or to the pool if that accepts it now.
+    /// Evicts a page to its copy, or instead to the pool, if the copy is in the swap area and the
+    /// pool accepts the page now.
     fn evict_to_copy(&mut self, page: PageNo, place: Place) -> Place {
         let is_on_disk = place.in_slot().is_some();
         let is_offered = is_on_disk
@@ -151,7 +152,7 @@ impl Simulation {
         let costs = self.setup.costs;
         let (bytes, ns) = match packer {
             Packer::Lz4 => (content.lz4_bytes, costs.lz4_ns),
-            // A trace has no size for Huffman coding alone, if LZ4 finds repetitions.
+            // If LZ4 compresses the page, a trace has no size for Huffman coding alone.
             SECOND if usize::from(content.lz4_bytes) <= MAX_PACKED_BYTES => {
                 (u16::MAX, costs.lz4_ns)
             }
@@ -165,13 +166,13 @@ impl Simulation {
         bytes.map(|bytes| (packer.codec(), bytes))
     }
 
-    /// Writes the oldest pages of the pool back, or frees copies there. Returns the number of pages
-    /// written.
+    /// Writes the oldest pages of the pool back, and frees the oldest copies of resident pages.
+    /// Returns the number of pages written.
     fn write_back(&mut self) -> usize {
-        let (mut gone, mut slots) = (0, 0);
+        let (mut written_back, mut slots) = (0, 0);
         let (mut slot, mut packer, mut content) = (0, SlotPacker::FULL, [0; PAGE_SIZE]);
         let cpu_ns = self.cpu_ns;
-        while gone < WRITE_BACK_PAGES && slots < BATCH_PAGES {
+        while written_back < WRITE_BACK_PAGES && slots < BATCH_PAGES {
             let mut oldest = [(0, Handle::default())];
             if self.pool.oldest(&mut oldest) == 0 {
                 break;
@@ -193,18 +194,18 @@ impl Simulation {
                 age.into_iter().for_each(|age| rate.note_age(age));
                 self.pages.claim(page).publish(Place::CompressedSlot { slot, part });
                 self.pool.free(Handle::from_bits(handle));
-                gone += 1;
+                written_back += 1;
             }
         }
         self.figures.pages_written += slots as u64;
         self.reclaim(slots as u64 * self.setup.costs.write_ns);
         let partition = &self.policies.partition;
-        partition.write_back_rate().note_write_backs(gone as u64);
-        partition.costs().note_write_backs(gone as u64, self.cpu_ns - cpu_ns);
-        gone
+        partition.write_back_rate().note_write_backs(written_back as u64);
+        partition.costs().note_write_backs(written_back as u64, self.cpu_ns - cpu_ns);
+        written_back
     }
 
-    /// Frees the copy of a resident page, if it is this object.
+    /// Frees the pool copy of a resident page, if it is the object `handle`.
     fn reclaim_copies(&mut self, page: PageNo, handle: Handle) {
         let copy = StoredCopy::pooled(handle.to_bits());
         let claim = self.pages.claim(page);

@@ -34,7 +34,7 @@ pub(super) fn bar(
         .collect()
 }
 
-/// Lists the parts with their amounts, as many as fit the width.
+/// Returns a line with as many parts and their amounts as fit the width.
 pub(super) fn legend(theme: Theme, parts: &[(Part, &str, String)], width: usize) -> Line<'static> {
     let (mut spans, mut used) = (Vec::new(), 0);
     for (part, name, amount) in parts {

@@ -17,12 +17,13 @@ use softswap_engine::base::stats::{TIERS, Tier};
 
 /// Height from which each tier has its own line.
 const TALL: u16 = 36;
-/// Widths before a sparkline: label and current value.
+/// Width of the label before a sparkline.
 const LABEL: usize = 9;
+/// Width of the current value before a sparkline.
 const VALUE: usize = 9;
 /// Height of the table's title and two processes.
 const MIN_TABLE: u16 = 3;
-/// Columns of the list of trees: PID, state, and memory.
+/// Widths of the columns in the list of trees: PID, state, and memory.
 const LIST: [u16; 3] = [7, 13, 18];
 /// Smallest width at which a command is shown.
 const MIN_COMMAND: u16 = 8;
@@ -61,7 +62,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen, theme: Theme) {
 fn draw_empty(frame: &mut Frame<'_>, area: Rect, screen: &Screen, theme: Theme) {
     let mut lines = vec![Line::styled("softswap top", theme.title()), Line::raw("")];
     let none = format!("No program of {} runs under softswap.", screen.user);
-    lines.extend(match (screen.has_looked, screen.only) {
+    lines.extend(match (screen.has_sampled, screen.only) {
         (false, _) => vec![
             Line::raw("Looking for programs that run under softswap."),
             Line::raw("If many are busy, it takes some seconds until all have answered."),
@@ -104,10 +105,10 @@ fn draw_tree(frame: &mut Frame<'_>, area: Rect, screen: &Screen, tree: &Tree, th
 }
 
 fn draw_title(frame: &mut Frame<'_>, area: Rect, screen: &Screen, theme: Theme) {
-    let there = || screen.trees.iter().filter(|tree| !screen.has_ended(tree.root));
-    let processes: usize = there().map(|tree| tree.processes.len()).sum();
-    let asleep: usize = there().map(|tree| tree.awake_and_asleep().1).sum();
-    let trees = counted(there().count(), "tree", "trees");
+    let running = || screen.trees.iter().filter(|tree| !screen.has_ended(tree.root));
+    let processes: usize = running().map(|tree| tree.processes.len()).sum();
+    let asleep: usize = running().map(|tree| tree.awake_and_asleep().1).sum();
+    let trees = counted(running().count(), "tree", "trees");
     let long = format!(
         "softswap top: {trees}, {} ({asleep} asleep)",
         counted(processes, "process", "processes"),
@@ -165,11 +166,11 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, screen: &Screen, tree: &Tree, th
     }
     name.push_span(Span::styled(tree.command.clone(), theme.title()));
     // An exited tree has no memory.
-    let there: &[Process] = if has_ended { &[] } else { &tree.processes };
-    let now = Tree { processes: there.to_vec(), ..Tree::default() };
+    let running: &[Process] = if has_ended { &[] } else { &tree.processes };
+    let now = Tree { processes: running.to_vec(), ..Tree::default() };
     let sum = now.sum();
     let budget = tree.budget_bytes();
-    let asleep_bytes: u64 = there
+    let asleep_bytes: u64 = running
         .iter()
         .filter(|process| matches!(process.state, State::Asleep))
         .map(|process| process.anonymous_bytes)
@@ -355,7 +356,7 @@ fn draw_foot(frame: &mut Frame<'_>, area: Rect, screen: &Screen, theme: Theme) {
     }
     let rows = screen.rows();
     let line = match rows.get(screen.at(&rows)) {
-        Some(row) if row.has_ended => "this tree has exited: no process is left  q quit".into(),
+        Some(row) if row.has_ended => "this tree has exited  q quit".into(),
         Some(row) => line_of_process(row.process, usize::from(area.width)),
         None => String::new(),
     };
@@ -374,7 +375,7 @@ fn line_of_process(process: &Process, width: usize) -> String {
         }
         State::Awake(_) => {
             let keys = "m memory  c codec  p io.poll  < > sort  r reverse  Tab next tree";
-            fitting(width, [keys, "h help  < > sort  q quit", "q leave"].map(String::from))
+            fitting(width, [keys, "h help  < > sort  q quit", "q quit"].map(String::from))
         }
     }
 }
@@ -383,8 +384,8 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect, theme: Theme) {
     let mut lines: Vec<String> =
         HELP.iter().map(|(keys, meaning)| format!("{keys:<18} {meaning}")).collect();
     lines.push(String::new());
-    lines.push("stalled: share of the time that its busy threads wait for".into());
-    lines.push("pages. resident: as the program has them. pool: compressed in DRAM.".into());
+    lines.push("stalled: share of the busy threads' time in which they wait for".into());
+    lines.push("pages. resident: uncompressed in DRAM. pool: compressed in DRAM.".into());
     lines.push("MAPS: mappings created by page protection; - with userfaultfd.".into());
     lines.push("asleep: the process fits its budget and runs at full speed.".into());
     draw_box(frame, area, theme, "Help", &lines);

@@ -157,7 +157,7 @@ fn exited_tree_is_marked_and_removed_later() {
     assert!(shown.contains("has ended") && shown.contains("1 tree, 1 process"), "{shown}");
     let shown = rendered(&after(20, trees), (80, 24), Theme::of(true, false));
     assert!(!shown.contains("has ended") && shown.contains("1 tree,"), "{shown}");
-    // A tree requested by PID stays on the screen.
+    // A tree requested by PID remains on the screen.
     let mut screen = Screen::new("somebody".into(), Some(5));
     (1..=30).for_each(|sample| screen.update(Duration::from_secs(sample), trees(sample)));
     let shown = rendered(&screen, (80, 24), Theme::of(true, false));

@@ -3,7 +3,7 @@
 use super::screen::{Mode, SETTINGS, Screen};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// Action for a key, in addition to changes of the screen.
+/// What the caller must do after a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Continue,
@@ -12,7 +12,7 @@ pub(super) enum Answer {
     Set { pid: u32, key: String, value: String },
 }
 
-/// Longest value of a setting.
+/// Longest value of a setting, in characters.
 const MAX_VALUE: usize = 40;
 const PAGE: isize = 10;
 

@@ -21,10 +21,10 @@ use theme::Theme;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Interval before the second sample, so that rates appear soon.
 const FIRST_PAUSE: Duration = Duration::from_millis(300);
-/// Longest delay of a key.
+/// Longest delay before a new sample is shown.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Source of the trees.
+/// Collects the trees, and changes settings.
 pub trait Source: Send + 'static {
     /// Returns all trees.
     fn collect(&mut self) -> Vec<Tree>;
@@ -55,7 +55,7 @@ enum Update {
     ChangeResult(Result<String, String>),
 }
 
-/// Change that the sampling thread is asked to make.
+/// Request to the sampling thread to change a setting.
 struct Change {
     pid: u32,
     key: String,
@@ -68,13 +68,13 @@ struct Change {
 /// If the terminal fails.
 pub fn show(source: impl Source, options: Options) -> io::Result<()> {
     let (updates, incoming) = channel();
-    let (change_requests, asked) = channel();
-    let looks = std::thread::Builder::new().name("look".into());
-    looks.spawn(move || run_sampler(source, &updates, &asked))?;
+    let (change_requests, requests) = channel();
+    let builder = std::thread::Builder::new().name("sampler".into());
+    builder.spawn(move || run_sampler(source, &updates, &requests))?;
     let theme = Theme::of(options.no_color, options.ascii);
     let mut screen = Screen::new(options.user, options.only);
-    // Include results that are available at once in the first picture, without waiting for slow
-    // ones.
+    // Show the first sample immediately if it is available soon, but do not wait for slow
+    // processes.
     if let Ok(first) = incoming.recv_timeout(TICK) {
         take(&mut screen, first);
     }
@@ -130,8 +130,8 @@ fn handle_input(
     }
 }
 
-/// Runs the sampling thread, so that a process that answers slowly does not block the screen.
-fn run_sampler(mut source: impl Source, updates: &Sender<Update>, asked: &Receiver<Change>) {
+/// Runs on the sampling thread, so that a process that answers slowly does not block the screen.
+fn run_sampler(mut source: impl Source, updates: &Sender<Update>, requests: &Receiver<Change>) {
     let (started, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
         let trees = source.collect();
@@ -140,7 +140,7 @@ fn run_sampler(mut source: impl Source, updates: &Sender<Update>, asked: &Receiv
         }
         let next = Instant::now() + std::mem::replace(&mut pause, PAUSE);
         loop {
-            match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            match requests.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(Change { pid, key, value }) => {
                     if updates.send(Update::ChangeResult(source.set(pid, &key, &value))).is_err() {
                         return;

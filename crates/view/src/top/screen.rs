@@ -7,8 +7,8 @@ use crate::tree::{Process, Tree};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Time for which an exited tree is still shown among others.
-const SHOWN_AFTER_END: Duration = Duration::from_secs(10);
+/// Time for which an exited tree is still shown, unless it was requested by PID.
+const EXITED_SHOWN_FOR: Duration = Duration::from_secs(10);
 
 /// A setting that can be changed on this screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,9 +56,9 @@ pub(super) struct Screen {
     pub(super) user: String,
     pub(super) only: Option<u32>,
     /// True after the first sample.
-    pub(super) has_looked: bool,
+    pub(super) has_sampled: bool,
     pub(super) trees: Vec<Tree>,
-    /// Time at which exited trees were last seen.
+    /// Time of the first sample without each exited tree.
     ended: HashMap<u32, Duration>,
     comparison: Comparison,
     pub(super) compared: Compared,
@@ -76,7 +76,7 @@ impl Screen {
         Screen {
             user,
             only,
-            has_looked: false,
+            has_sampled: false,
             trees: Vec::new(),
             ended: HashMap::new(),
             comparison: Comparison::default(),
@@ -93,13 +93,14 @@ impl Screen {
     /// Takes a new sample.
     pub(super) fn update(&mut self, at: Duration, mut trees: Vec<Tree>) {
         trees.retain(|tree| self.only.is_none_or(|only| only == tree.root));
-        self.has_looked = true;
+        self.has_sampled = true;
         self.compared = self.comparison.update(at, &trees);
         let compared = &mut self.compared;
         for tree in &trees {
             self.ended.remove(&tree.root);
             let mut awake = tree.processes.iter().filter(|it| it.reading().is_some()).peekable();
-            // The first sample has no rates. Sleeping processes have none either.
+            // Rates are known from the second sample of an awake process on. A tree of sleeping
+            // processes has none to wait for.
             let is_known = awake.peek().is_none()
                 || awake.any(|process| compared.processes.contains_key(&process.pid));
             match compared.trees.get(&tree.root).filter(|_| is_known) {
@@ -108,11 +109,11 @@ impl Screen {
             }
         }
         let is_there = |root: u32| trees.iter().any(|tree| tree.root == root);
-        let mut gone: Vec<Tree> = std::mem::take(&mut self.trees);
-        gone.retain(|tree| !is_there(tree.root));
-        for tree in gone {
+        let mut exited: Vec<Tree> = std::mem::take(&mut self.trees);
+        exited.retain(|tree| !is_there(tree.root));
+        for tree in exited {
             let since = *self.ended.entry(tree.root).or_insert(at);
-            if self.only.is_some() || at.saturating_sub(since) < SHOWN_AFTER_END {
+            if self.only.is_some() || at.saturating_sub(since) < EXITED_SHOWN_FOR {
                 trees.push(tree);
             } else {
                 self.ended.remove(&tree.root);
@@ -184,8 +185,8 @@ impl Screen {
         }
     }
 
-    /// Starts to change a setting of the selected process, or of the tree if that has the budget.
-    /// Returns the reason if that is impossible.
+    /// Starts the input of a new value for a setting of the selected process, or of the tree if it
+    /// has the budget. Returns the reason if that is impossible.
     pub(super) fn begin(&mut self, setting: Setting) -> Result<(), String> {
         let tree = self.selected().ok_or("there is nothing to change")?;
         if self.has_ended(tree.root) {

@@ -36,7 +36,7 @@ pub(super) const COLUMNS: [Column; 12] = [
     Column::Written,
     Column::Mappings,
 ];
-/// All columns by usefulness: if space is short, the last ones are omitted.
+/// All columns, the most useful first. If space is short, the last ones are omitted.
 const BY_USE: [Column; 12] = [
     Column::Pid,
     Column::Used,
@@ -52,8 +52,7 @@ const BY_USE: [Column; 12] = [
     Column::Mappings,
 ];
 
-/// Returns the columns that fit, each with its width and a space in between; at least the first
-/// one.
+/// Returns the columns that fit into `width`, with a space between them; at least one column.
 pub(super) fn columns(width: u16) -> Vec<Column> {
     let mut used = 0;
     let fits = |column: &&Column| {
@@ -69,7 +68,7 @@ pub(super) fn columns(width: u16) -> Vec<Column> {
 pub(super) struct Row<'t> {
     pub(super) process: &'t Process,
     pub(super) rates: Option<Rates>,
-    /// True if it has exited with its tree; then its figures are not shown.
+    /// True if the tree has exited; then its figures are not shown.
     pub(super) has_ended: bool,
 }
 
@@ -139,7 +138,7 @@ impl Column {
         }
     }
 
-    /// Returns the column's sort value, if it is numeric.
+    /// Returns the sort value of a numeric column; 0 for a text.
     fn value(self, row: &Row<'_>) -> f64 {
         let reading = row.process.reading();
         let of = |field: fn(&crate::reading::Reading) -> u64| reading.map_or(0, field) as f64;

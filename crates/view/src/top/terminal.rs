@@ -41,7 +41,7 @@ impl Terminal {
     pub(super) fn enter() -> io::Result<Terminal> {
         let ended = Arc::new(AtomicBool::new(false));
         for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT] {
-            // A second signal exits at once.
+            // A second signal exits immediately.
             let number = signal.as_raw();
             signal_hook::flag::register_conditional_shutdown(number, FAILED, ended.clone())?;
             signal_hook::flag::register(number, ended.clone())?;
@@ -81,14 +81,14 @@ impl Terminal {
         if self.ended.load(Relaxed) {
             return Ok(Event::Ended);
         }
-        if !is_there(limit) {
+        if !wait_for_input(limit) {
             return Ok(Event::Ended);
         }
         if self.stopped.swap(false, Relaxed) {
             return Ok(Event::Stopped);
         }
         if self.continued.load(Relaxed) {
-            self.take_again()?;
+            self.retake()?;
             return Ok(Event::Resized);
         }
         let read = match event::poll(Duration::ZERO) {
@@ -113,20 +113,21 @@ impl Terminal {
         }
         restore();
         signal_hook::low_level::raise(Signal::STOP.as_raw())?;
-        self.take_again()
+        self.retake()
     }
 
-    /// Takes the terminal back after other programs have used it.
-    fn take_again(&mut self) -> io::Result<()> {
+    /// Sets up the terminal again after other programs have used it.
+    fn retake(&mut self) -> io::Result<()> {
         self.continued.store(false, Relaxed);
-        // Another program may have reset raw mode, which is not known here.
+        // Another program may have reset raw mode without crossterm's knowledge, so disable it
+        // first.
         let _ = disable_raw_mode();
         take()?;
         self.inner.clear()
     }
 }
 
-/// Returns true if this process group is orphaned: no shell could continue it. The kernel does not
+/// Returns true if this process group is orphaned: no shell would continue it. The kernel does not
 /// stop such a group by SIGTSTP either.
 fn is_orphaned() -> bool {
     use rustix::process::{getpgrp, getppid, getsid};
@@ -137,7 +138,7 @@ fn is_orphaned() -> bool {
 
 /// Waits for input or a signal. Returns false if the terminal was closed. Uses `poll` directly,
 /// because crossterm reads from a closed terminal forever.
-fn is_there(limit: Duration) -> bool {
+fn wait_for_input(limit: Duration) -> bool {
     let stdin = rustix::stdio::stdin();
     let mut waits = [PollFd::new(&stdin, PollFlags::IN)];
     let limit = Timespec::try_from(limit).ok();

@@ -1,8 +1,8 @@
-//! Effect of the order in which bounce buffers are searched, and the cost of a buffer.
+//! Throughput by the order in which bounce buffers are searched, and the CPU time of one buffer.
 //!
-//! The published comparison is of Linux's swiotlb: one task with requests of 4 KiB (small), one with 64 KiB
-//! (big), four with 4 KiB (fourway). The primary pool is too small for them, so the other pools are searched,
-//! too.
+//! The workloads are those of a published comparison for Linux's swiotlb: one task with requests of
+//! 4 KiB (small), one with 64 KiB (big), four with 4 KiB (fourway). The primary pool is too small
+//! for them, so the other pools are searched, too.
 
 mod tasks;
 
@@ -25,8 +25,8 @@ use tasks::{MAX_TASKS, PART_BYTES, Ran, Task, WORKLOADS, Workload, bind_to_cpu};
 /// Measure bounce buffers: the order in which pools are searched, and the cost of one.
 ///
 /// Tasks send requests through bounce buffers to RAM and to a file, 32 at a time each, with eight
-/// pools of which the first is too small. One thing differs: whether a CPU's own area is searched in
-/// every pool first, or every area in the first pool.
+/// pools of which the first is too small. One thing differs: whether a CPU's own area is searched
+/// in every pool first, or every area in the first pool.
 #[derive(Args)]
 #[command(after_long_help = "\
 W_area_first_vs_pool_first is the bandwidth of workload W with one order over that with the other,
@@ -42,11 +42,12 @@ pub(crate) struct BounceArgs {
     common: InRounds<15>,
 }
 
-/// Search orders; true if pools are searched one by one. The first order runs twice to measure noise.
+/// Search orders; true if pools are searched one by one. The first order runs twice to measure
+/// noise.
 const ORDERS: [(&str, bool); 3] =
     [("area_first", false), ("pool_first", true), ("area_first_again", false)];
 const THREADS: [usize; 4] = [1, 2, 4, 8];
-/// Buffers of the allocator when it is measured alone.
+/// Slots of the allocator that is measured alone, without tasks.
 const SLOTS: usize = 256;
 
 #[derive(Clone, Copy)]

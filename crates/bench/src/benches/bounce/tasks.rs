@@ -19,7 +19,8 @@ const DEPTH: usize = 32;
 const AT_ONCE: usize = 8;
 /// Number of pools. Together they are large enough; the primary one is too small.
 const POOLS: usize = 8;
-/// Slots per slot in use. With more than two, a CPU's own areas satisfy all requests of its tasks.
+/// Number of slots per concurrently used slot. With more than two, a CPU's own areas satisfy all
+/// requests of its tasks.
 const ROOM: usize = 3;
 pub(super) const PART_BYTES: usize = 16 << 20;
 const MEMORY_BYTES: usize = 8 << 20;
@@ -40,11 +41,12 @@ pub(super) const WORKLOADS: [Workload; 3] = [
 pub(super) const MAX_TASKS: usize = 4;
 
 impl Workload {
-    /// Returns pools of which the first is far too small: either combined, so that they are searched area by
-    /// area, or `apart`, so that they are searched pool by pool.
+    /// Returns pools of which the first is far too small. With `apart` they are separate, and
+    /// searched one after the other. Otherwise they are combined, and the same CPU's areas of all
+    /// pools are searched first.
     pub(super) fn pools(self, apart: bool, areas: usize) -> io::Result<Vec<Pools>> {
-        let under_way = self.tasks * DEPTH * self.pages;
-        let slots = (under_way * ROOM).div_ceil(areas * POOLS);
+        let in_flight = self.tasks * DEPTH * self.pages;
+        let slots = (in_flight * ROOM).div_ceil(areas * POOLS);
         let slots_per_area = slots.next_multiple_of(self.pages);
         let (count, more) = if apart { (POOLS, 0) } else { (1, POOLS - 1) };
         let extra_bytes = more * areas * slots_per_area * PAGE_SIZE;
@@ -65,7 +67,7 @@ pub(super) struct Task {
 impl Task {
     pub(super) fn new(seed: u64) -> io::Result<Task> {
         let (memory, ram) = (reserve_bytes(MEMORY_BYTES)?, reserve_bytes(PART_BYTES)?);
-        // Populate the memory before anything is measured.
+        // Populate the memory before the measurement.
         memory.fill(1);
         ram.fill(1);
         Ok(Task { memory, ram, lane: Lane::Plain, seed })
@@ -91,7 +93,7 @@ impl Task {
     ) -> Result<u64, IoError> {
         let end_ns = now_ns() + time.as_nanos() as u64;
         let bytes = workload.pages * PAGE_SIZE;
-        let mut under_way: VecDeque<Buffer<'_>> = VecDeque::with_capacity(DEPTH);
+        let mut in_flight: VecDeque<Buffer<'_>> = VecDeque::with_capacity(DEPTH);
         let mut numbers = noise(self.seed);
         let mut place = |room: usize| {
             below(numbers.next().unwrap_or(0), (room / bytes) as u64) as usize * bytes
@@ -99,8 +101,8 @@ impl Task {
         let mut done = 0;
         while now_ns() < end_ns {
             for _ in 0..AT_ONCE {
-                if under_way.len() == DEPTH {
-                    under_way.pop_front();
+                if in_flight.len() == DEPTH {
+                    in_flight.pop_front();
                 }
                 let taken = pools.iter().find_map(|pools| pools.take(number, workload.pages));
                 let Some(mut buffer) = taken else { continue };
@@ -113,7 +115,7 @@ impl Task {
                         device.write(&mut self.lane, offset, &buffer)?;
                     }
                 }
-                under_way.push_back(buffer);
+                in_flight.push_back(buffer);
                 done += 1;
             }
         }

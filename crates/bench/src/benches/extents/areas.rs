@@ -1,4 +1,4 @@
-//! A program over its budget whose swap file is used through the file system and by its blocks.
+//! Measures a program over its budget whose swap file is accessed through the file system, or raw.
 
 use crate::benches::library::task::{Place, STEPS, StepTimes, Task};
 use crate::measure::failure::OrRefuse;
@@ -18,7 +18,7 @@ const BUDGET_BYTES: u64 = 64 << 20;
 const OVER_BUDGET: u64 = 4;
 /// Touches of each random step, over all threads.
 const TOUCHES: u32 = 20_000;
-/// The way through the file system, and the way by blocks.
+/// Access through the file system, and raw access through the device.
 const WAYS: [&str; 2] = ["file", "raw"];
 
 struct Side<'a> {

@@ -24,8 +24,8 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Returns `count` extents of equal length with `pages` pages in all. Their order on the device is
-    /// random, so none continues another.
+    /// Returns `count` extents of equal length with `pages` pages in all. Their order on the device
+    /// is random, so none continues another.
     pub(crate) fn made(count: usize, pages: u64) -> Layout {
         let end = |index: usize| pages * index as u64 / count as u64;
         let sizes: Vec<u64> = (0..count).map(|index| end(index + 1) - end(index)).collect();
@@ -48,8 +48,8 @@ impl Layout {
         }))
     }
 
-    /// Returns extents from pairs of length and device block, both in pages. Merges an extent that continues
-    /// the previous one.
+    /// Returns extents from pairs of length and device block, both in pages. Merges an extent that
+    /// continues the previous one.
     fn of(pieces: impl Iterator<Item = (u64, u64)>) -> Layout {
         let mut layout = Layout { extents: Vec::new(), pages: 0 };
         for (nr_pages, start_block) in pieces {

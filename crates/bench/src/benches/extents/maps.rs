@@ -1,4 +1,4 @@
-//! The compared maps, over the same extents.
+//! The compared maps, built from the same extents.
 
 use super::layout::Layout;
 use super::rivals::{List, ListNode, Tree, TreeNode};
@@ -10,7 +10,8 @@ pub(super) trait Lookup: Send + Sync {
     /// Returns the block of `page`.
     fn block(&self, page: u64) -> Option<u64>;
 
-    /// Looks up all of `pages`. The look-ups are inlined into this loop.
+    /// Looks up all of `pages` and returns the sum of their blocks. The look-ups are inlined into
+    /// this loop.
     fn sum(&self, pages: &[u64]) -> u64 {
         pages.iter().fold(0, |sum, page| sum.wrapping_add(self.block(*page).unwrap_or(0)))
     }
@@ -33,7 +34,8 @@ impl Lookup for Tree {
 impl Lookup for ExtentMap {
     #[inline]
     fn block(&self, page: u64) -> Option<u64> {
-        // Compute the rest of the extent, too, as the engine needs it.
+        // `black_box` forces the whole result to be computed, because the engine also uses the rest
+        // of the extent.
         std::hint::black_box(self.lookup(page)).ok().map(|mapping| mapping.block)
     }
 }

@@ -24,10 +24,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 use timing::{Task, lookup_ns, queries, throughput};
 
-/// The published table: 20 GB in extents of 1 MiB.
+/// The published table: 20 GiB in extents of 1 MiB.
 const TABLE_PAGES: u64 = (20 << 30) / 4096;
 const TABLE_EXTENTS: usize = 20_480;
-/// The sweep: 80 GB, in up to the largest number of extents observed in such a file.
+/// The sweep: 80 GiB, in up to 84,656 extents, the largest number observed in a file of that size.
 const SWEEP_PAGES: u64 = (80 << 30) / 4096;
 const SWEEP_EXTENTS: [usize; 4] = [2, 2000, 20_480, 84_656];
 const SWEEP_TASKS: usize = 4;
@@ -35,8 +35,8 @@ const SWEEP_TASKS: usize = 4;
 /// Measure the cost of looking up extents, compared with a list and a red-black tree.
 ///
 /// Tasks swap pages out of and back into their memory, over an area in many extents, with a look-up
-/// for each page. The device is RAM, so that the look-ups are a visible share. Nothing is written to a disk; only
-/// the blocks of one file are allocated.
+/// for each page. The device is RAM, so that the look-ups are a visible share. Nothing is written
+/// to a disk; only the blocks of one file are allocated.
 #[derive(Args)]
 #[command(after_long_help = "\
 Variants: list is a linked list with one shared cursor that walks forward from the last extent
@@ -120,7 +120,7 @@ struct LookupRow {
     bytes_per_extent: f64,
 }
 
-/// Swap throughput over a map, out or in, in KB/s by round.
+/// Swap throughput over a map in KiB/s, by round. The flag of the key is true for swap-out.
 type SwapCell<'m> = Cell<(&'m Map, bool), f64>;
 
 const DIRECTIONS: [(&str, bool); 2] = [("swapout", true), ("swapin", false)];

@@ -1,4 +1,5 @@
-//! Linux's data structures: a linked list with one shared cursor (before 5.4), and a red-black tree.
+//! Linux's data structures: a linked list with one shared cursor (before 5.4), and a red-black
+//! tree.
 
 use super::layout::Extent;
 use intrusive_collections::{KeyAdapter, RBTree, RBTreeAtomicLink, intrusive_adapter};
@@ -16,9 +17,9 @@ pub(super) struct ListNode {
 
 /// The extents of one area in a linked list.
 ///
-/// A look-up starts at the extent where the previous look-up of any thread ended, and follows the list, which
-/// wraps around, to the extent that contains the page. Each step moves the cursor without a lock, as in the
-/// kernel.
+/// A look-up starts at the extent where the previous look-up of any thread ended, and follows the
+/// list, which wraps around, to the extent that contains the page. Each step moves the cursor
+/// without a lock, as in the kernel.
 pub(super) struct List {
     /// Nodes by number, to find the cursor's node. The walk follows the links.
     nodes: Vec<&'static ListNode>,
@@ -26,8 +27,8 @@ pub(super) struct List {
 }
 
 impl List {
-    /// Builds a list whose nodes are adjacent in memory, which is faster than separate allocations. The nodes
-    /// are never freed, because the program exits soon.
+    /// Builds a list whose nodes are adjacent in memory, which is faster than separate allocations.
+    /// The nodes are never freed, because the program exits soon.
     pub(super) fn new(extents: &[Extent]) -> List {
         let arena: &'static Arena<ListNode> =
             Box::leak(Box::new(Arena::with_capacity(extents.len())));
@@ -68,8 +69,8 @@ pub(super) struct TreeNode {
 
 intrusive_adapter!(ByPage = &'static TreeNode: TreeNode { link: RBTreeAtomicLink });
 
-/// Pages from `start` to before `end`. Overlapping spans compare as equal. Extents do not overlap, so a
-/// single page equals at most one of them.
+/// Pages from `start` to before `end`. Overlapping spans compare as equal. Extents do not overlap,
+/// so a single page equals at most one of them.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     start: u64,
@@ -115,8 +116,8 @@ impl<'a> KeyAdapter<'a> for ByPage {
     }
 }
 
-/// The extents of one area in a red-black tree. The tree does not change while the area is in use, so
-/// look-ups take no lock. They stop at the first node that contains the page, as in the kernel.
+/// The extents of one area in a red-black tree. The tree does not change while the area is in use,
+/// so look-ups take no lock. They stop at the first node that contains the page, as in the kernel.
 pub(super) struct Tree(RBTree<ByPage>);
 
 impl Tree {

@@ -1,5 +1,5 @@
-//! Measurements of maps: look-ups alone, and tasks that swap pages to RAM and back with a look-up for each
-//! page.
+//! Measurements of maps: look-ups alone, and tasks that swap pages to RAM and back with a look-up
+//! for each page.
 
 use super::maps::{Lookup, Map};
 use crate::measure::noise::{below, noise, shuffled};
@@ -10,7 +10,8 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Pages that are looked up repeatedly: enough that the map does not stay in the L1 cache.
+/// Number of distinct look-ups before they repeat: enough that the map does not remain in the L1
+/// cache.
 const QUERIES: usize = 1 << 16;
 /// Look-ups between two clock reads.
 const LOOKUPS_AT_ONCE: usize = 64;
@@ -39,10 +40,10 @@ pub(super) fn lookup_ns(map: &dyn Lookup, queries: &[u64], time: Duration) -> f6
     start.elapsed().as_nanos() as f64 / done as f64
 }
 
-/// Size of a task's part of the device. Blocks are taken modulo this size: data may be overwritten, only the
-/// cost of copying matters.
+/// Size of a task's part of the device. Blocks are taken modulo this size. Tasks may therefore
+/// overwrite data, but only the cost of copying is measured.
 const DEVICE_PAGES: usize = (32 << 20) / size_of::<Page>();
-/// A task's own memory.
+/// Size of a task's own memory.
 const MEMORY_PAGES: usize = (8 << 20) / size_of::<Page>();
 /// Pages between two clock reads.
 const PAGES_AT_ONCE: usize = 16;
@@ -58,7 +59,7 @@ impl Task {
     pub(super) fn new() -> io::Result<Task> {
         let task =
             Task { device: reserve_pages(DEVICE_PAGES)?, memory: reserve_pages(MEMORY_PAGES)? };
-        // Populate the memory before anything is measured.
+        // Populate the memory before the measurement.
         for page in task.device.iter_mut().chain(task.memory.iter_mut()) {
             page.0.fill(1);
         }
@@ -68,7 +69,7 @@ impl Task {
 
 struct Worker<'t> {
     task: &'t mut Task,
-    /// Its own clusters of the area.
+    /// Clusters of the area that belong to this task.
     clusters: Vec<u64>,
     numbers: Box<dyn Iterator<Item = u64> + Send>,
     slot: u64,
@@ -109,8 +110,9 @@ impl<'t> Worker<'t> {
     }
 }
 
-/// Returns the throughput of all tasks in KB/s. Runs one thread per processor. With more tasks than threads,
-/// each thread swaps one page of each of its tasks in turn, as if each task waited for its page.
+/// Returns the throughput of all tasks in KiB/s. Runs one thread per processor. With more tasks
+/// than threads, each thread swaps one page of each of its tasks in turn, as if each task waited
+/// for its page.
 pub(super) fn throughput(
     map: &Map,
     is_out: bool,

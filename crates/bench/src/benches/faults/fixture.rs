@@ -38,7 +38,7 @@ pub(super) struct Fixture {
     _served: [Served; 2],
 }
 
-/// Resolves each fault of the plain region by one copy.
+/// Starts the handler that resolves each fault of the plain region by one copy.
 fn serve_bare(bare: &Arc<Window>) -> io::Result<Served> {
     let ((base, len), bare) = ((bare.base(), bare.len_bytes()), Arc::clone(bare));
     serve(base, len, move |address, _is_write| {
@@ -67,8 +67,8 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Returns sizes for `ranges` ranges of `pages` pages. All fit in DRAM, so nothing is reclaimed before
-    /// the benchmark requests it.
+    /// Returns sizes for `ranges` ranges of `pages` pages. All fit in DRAM, so nothing is reclaimed
+    /// before the benchmark requests it.
     pub(super) fn of(pages: usize, ranges: usize) -> Sizes {
         let range_bytes = (pages * PAGE_SIZE) as u64;
         Sizes {
@@ -107,7 +107,7 @@ impl Fixture {
         let address = self.engine.map(len, READ_WRITE).ok().flatten();
         address
             .and_then(|address| Memory::new(address, len))
-            .ok_or_else(|| Refusal::own("the managed window has no room"))
+            .ok_or_else(|| Refusal::own("the managed window has no free space; use fewer --pages"))
     }
 
     pub(super) fn bare_memory(&self, pages: usize) -> Option<Memory> {

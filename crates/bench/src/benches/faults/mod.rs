@@ -1,7 +1,7 @@
 //! Cost of a fault for the faulting thread, by the tier of the page, and cost of its steps.
 //!
-//! All variants touch pages in the same random order. The pages are so far apart that no touch brings in
-//! another measured page.
+//! All variants touch pages in the same random order. The pages are so far apart that no touch
+//! faults in another measured page.
 
 mod fixture;
 mod steps;
@@ -32,7 +32,7 @@ use steps::{Step, Steps};
 
 /// Measured rounds, after one for warming up.
 const ROUNDS: usize = 11;
-/// Distance of touched pages, in pages.
+/// Distance between touched pages, in pages.
 const STRIDE: usize = 5;
 /// Pages in one write to the device during preparation.
 const CLUSTER_PAGES: usize = 32;
@@ -40,8 +40,8 @@ const SAME: u64 = 0x00ab_cdef;
 
 /// Measure the duration of page faults by tier.
 ///
-/// An engine in this process serves one thread; nothing else runs. The steps of a fault are measured
-/// in the same rounds.
+/// An engine in this process serves one thread; nothing else runs. The steps of a fault are
+/// measured in the same rounds.
 #[derive(Args)]
 #[command(after_long_help = "\
 Variants: fault_* is a touch of memory managed by softswap: never touched before (zero), a page whose
@@ -141,8 +141,8 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Findings<Figures>, Refusal> {
     let mut bench = Bench::new(fixture, pages, &texts)?;
     let mut cells = VARIANTS.map(Cell::new);
     for round in 0..=ROUNDS {
-        // The order is random, because a variant's effect on the caches must not always meet the same
-        // successor.
+        // The order is random, so that a variant's effect on the caches does not always affect the
+        // same next variant.
         for index in shuffled(VARIANTS.len(), round as u64) {
             let (name, what) = VARIANTS[index];
             let mut latencies_ns = bench.time(name, what)?;
@@ -152,7 +152,8 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Findings<Figures>, Refusal> {
         }
     }
     log.note(format!(
-        "pool: pages of softswap's own executable that LZ4 packs, to {:.0} % on average",
+        "pool: pages of softswap's own executable that LZ4 compresses, to {:.0} % of their size \
+         on average",
         packed_share * 100.0
     ));
     let mut differences = Map::new();
@@ -202,7 +203,9 @@ impl Bench {
         const NO_MEMORY: &str = "no memory";
         let ranges: Result<_, _> = (0..FAULTS).map(|_| fixture.map(pages * STRIDE)).collect();
         let bare = fixture.bare_memory(pages * STRIDE);
-        let bare = bare.ok_or_else(|| Refusal::own("the second window has no room"))?;
+        let bare = bare.ok_or_else(|| {
+            Refusal::own("the window for plain faults has no free space; use fewer --pages")
+        })?;
         let mut bench = Bench {
             fixture,
             pages,
@@ -228,7 +231,7 @@ impl Bench {
                 && self.ranges[Fault::Pool as usize].write_bytes(offset, text)
                 && self.ranges[Fault::Disk as usize].write_bytes(offset, &noise);
             if !written {
-                return Err(Refusal::own("a page of the benchmark was refused"));
+                return Err(Refusal::own("a page of the benchmark could not be written"));
             }
         }
         Ok(())
@@ -254,12 +257,12 @@ impl Bench {
     }
 
     /// Evicts every managed page, and discards the ranges for first touches.
-    fn take_out(&self) -> Result<(), Refusal> {
+    fn evict_all(&self) -> Result<(), Refusal> {
         for fault in [Fault::ZeroRead, Fault::ZeroWrite] {
             let range = self.ranges[fault as usize];
             self.fixture.engine.discard(range.address(), range.len()).map_err(own)?;
         }
-        // Each pass of the clock ages pages, and a round evicts a batch.
+        // Request more batches than needed, because the clock's first passes only age pages.
         let batches = self.pages * FAULTS / CLUSTER_PAGES + 64;
         self.fixture.engine.reclaim_now(batches);
         self.fixture.engine.release_standby();
@@ -267,7 +270,7 @@ impl Bench {
     }
 
     fn time_faults(&mut self, name: &str, fault: Fault) -> Result<Vec<u64>, Refusal> {
-        self.take_out()?;
+        self.evict_all()?;
         let stats = self.fixture.engine.stats();
         let before = stats.faults(fault.tier());
         let timed = touch(self.ranges[fault as usize], &self.order, fault == Fault::ZeroWrite);
@@ -275,11 +278,11 @@ impl Bench {
         match timed {
             // Fail rather than report the latency of another tier.
             Some(_) if served != self.pages as u64 => Err(Refusal::own(format!(
-                "{name}: only {served} of {} touches were served from there",
+                "{name}: only {served} of {} touches faulted on a page of the expected tier",
                 self.pages
             ))),
             Some(latencies_ns) => Ok(latencies_ns),
-            None => Err(Refusal::own(format!("{name}: a touch was refused"))),
+            None => Err(Refusal::own(format!("{name}: a touch failed"))),
         }
     }
 
@@ -298,7 +301,8 @@ impl Bench {
         for (index, page) in self.buffer.iter_mut().enumerate() {
             fill_with_noise(&mut page.0, index as u64);
         }
-        // Written as recently as the pages that the engine reads.
+        // Write the pages just before reading them, as the engine does, so that the device's cache
+        // has the same effect on both.
         for page in 0..self.pages {
             let content = &self.buffer[page % CLUSTER_PAGES].0;
             self.fixture.write_spare(page, content).then_some(())?;
@@ -328,7 +332,8 @@ fn time_each(order: &[usize], mut body: impl FnMut(usize) -> bool) -> Option<Vec
     Some(latencies_ns)
 }
 
-/// Returns compressible pages of this executable, and their mean compressed size.
+/// Returns up to `most` compressible pages of this executable, and their mean compressed size as a
+/// share of a page.
 fn compressible_pages(most: usize) -> Result<(Vec<[u8; PAGE_SIZE]>, f64), Refusal> {
     let executable = std::fs::read("/proc/self/exe").or_own("/proc/self/exe cannot be read")?;
     let (pages, _) = executable.as_chunks::<PAGE_SIZE>();

@@ -12,7 +12,7 @@ use softswap_sys::window::Writes;
 use softswap_testkit::Memory;
 use std::io;
 
-/// Repetitions of a short step per figure.
+/// Repetitions of a short step per measurement.
 const REPEATS: u64 = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,8 @@ impl Steps {
                 } else {
                     end.checked_sub(left)
                 };
-                // If the touch did not fault, the handler's times are old.
+                // Discard the result if the touch did not fault: the handler's times are then those
+                // of an earlier fault.
                 ns.filter(|_| entered > start && left < end)
             }
             Step::Install => {

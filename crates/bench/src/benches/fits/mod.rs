@@ -1,5 +1,5 @@
-//! Overhead of softswap for a program that fits its budget: the program runs alternately with and without
-//! softswap.
+//! Overhead of softswap for a program that fits its budget: the program runs alternately with and
+//! without softswap.
 
 use super::swap::programs::{Program, Ready, compiled};
 use crate::measure::machine::Machine;
@@ -64,7 +64,8 @@ pub(super) fn measure(args: &FitsArgs) -> Result<Findings<Figures>, Refusal> {
     let (library, dir, signals) = (library::find()?, temporary_directory()?, signals()?);
     let mut log = Log::start();
     let config = Config {
-        // Includes memory that allocators retain, and the engine's.
+        // Twice the program's size and 256 MiB, so that retained free memory and the engine fit,
+        // too.
         memory_bytes: (2 * u64::from(args.program_size) + 256) << 20,
         areas: vec![AreaSpec::new(dir.path())],
         ..Config::default()
@@ -83,7 +84,7 @@ pub(super) fn measure(args: &FitsArgs) -> Result<Findings<Figures>, Refusal> {
             slept &= !counters.has_engine();
             match *first_digest.get_or_insert(ran.digest) == ran.digest {
                 true => Ok(ran.seconds),
-                false => Err(failed("its output changed".into())),
+                false => Err(failed("its output differs between runs".into())),
             }
         };
         for is_managed in [false, true] {

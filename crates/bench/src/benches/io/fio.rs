@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Concurrent reads of the variants with several.
+/// Number of concurrent reads of the variants with several.
 pub(super) const DEPTH: usize = 32;
 /// Maximum number of characters shown of fio's error messages.
 const MAX_SHOWN: usize = 160;
@@ -76,7 +76,7 @@ impl Job {
         command
             .args(["--name=softswap", "--output-format=json", "--bs=4k", "--numjobs=1"])
             .args(["--time_based", "--invalidate=0", "--allow_file_create=0"])
-            // Like softswap's reads: other offsets in every round, with possible repetitions.
+            // Like softswap's reads: different random offsets in every round, which may repeat.
             .args(["--norandommap", "--randrepeat=1"])
             .args(["--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:99"])
             .arg(format!("--filename={}", target.path_for_other_processes.display()))
@@ -98,7 +98,7 @@ impl Job {
             return Err(words(&output.stderr));
         }
         let slice = slice_of(&output.stdout);
-        slice.ok_or_else(|| format!("its output was not understood: {}", words(&output.stdout)))
+        slice.ok_or_else(|| format!("fio's output could not be parsed: {}", words(&output.stdout)))
     }
 }
 
@@ -113,7 +113,7 @@ struct Done {
     /// CPU time in percent of the job's run time.
     usr_cpu: f64,
     sys_cpu: f64,
-    /// In ms.
+    /// Run time of the job, in ms.
     job_runtime: f64,
     read: Reads,
 }
@@ -122,7 +122,7 @@ struct Done {
 struct Reads {
     total_ios: f64,
     io_bytes: f64,
-    /// In ms.
+    /// Run time of the reads, in ms.
     runtime: f64,
     lat_ns: Latency,
 }

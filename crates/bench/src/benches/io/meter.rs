@@ -1,7 +1,8 @@
-//! softswap's own reads.
+//! Measures softswap's own reads.
 //!
-//! A single page is read with the same work as in a swap-in (`Area::read_page`): the wait is announced, its
-//! CPU time sampled and its duration recorded. The latency includes that.
+//! A single page is read with the same bookkeeping as in a swap-in (`Area::read_page`): the wait is
+//! announced, its CPU time is sampled, and its duration is recorded. The latency includes this
+//! work.
 
 use super::target::Target;
 use crate::measure::failure::{OrRefuse, own};
@@ -40,7 +41,7 @@ pub(super) struct WaitMode {
 pub(super) struct Meter<'t> {
     target: &'t Target,
     lane: Lane,
-    pub(super) ways: Vec<WaitMode>,
+    pub(super) wait_modes: Vec<WaitMode>,
     pages: &'static mut [Page],
 }
 
@@ -57,14 +58,14 @@ impl<'t> Meter<'t> {
         Ok(Meter {
             target,
             lane: target.device.open_lane(),
-            ways: Mode::ALL.into_iter().map(way).collect::<Result<_, _>>()?,
+            wait_modes: Mode::ALL.into_iter().map(way).collect::<Result<_, _>>()?,
             pages: reserve_pages(MAX_PIECES).or_own("no memory")?,
         })
     }
 
     pub(super) fn read(&mut self, mode: Mode, time: Duration, seed: u64) -> Result<Slice, Refusal> {
-        let Meter { target, lane, ways, pages } = self;
-        let polling = &ways[mode as usize].polling;
+        let Meter { target, lane, wait_modes, pages } = self;
+        let polling = &wait_modes[mode as usize].polling;
         let mut offsets = offsets(target.bytes, seed);
         let page = &mut pages[0].0;
         timed(time, 1, || {
@@ -75,8 +76,8 @@ impl<'t> Meter<'t> {
         })
     }
 
-    /// Reads single pages with one system call each and no other work: the best result with interrupts in
-    /// this process.
+    /// Reads single pages with one system call each and no bookkeeping: the lower bound of
+    /// interrupt-driven reads in this process.
     pub(super) fn pread(&mut self, time: Duration, seed: u64) -> Result<Slice, Refusal> {
         let Meter { target, pages, .. } = self;
         let mut offsets = offsets(target.bytes, seed);
@@ -89,8 +90,8 @@ impl<'t> Meter<'t> {
         })
     }
 
-    /// Reads `depth` pages at once, like swap-in of scattered slots. Each call waits for all of its reads by
-    /// interrupt.
+    /// Reads `depth` pages at the same time, like swap-in of scattered slots. Each call waits for
+    /// all of its reads by interrupt.
     pub(super) fn read_many(
         &mut self,
         depth: usize,

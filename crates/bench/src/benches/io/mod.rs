@@ -29,9 +29,9 @@ const WARM_UP: Duration = Duration::from_millis(250);
 
 /// Measure reads of a file or device by the way of waiting for them.
 ///
-/// 4 KiB at random places, past the page cache: one at a time, waited for by interrupt, poll, hybrid
-/// and auto, then 32 at once. Without FILE, a file of its own is filled and read; it has no name and
-/// is removed when the command exits. An existing file is opened for reading only.
+/// 4 KiB at random places, past the page cache: one at a time, waited for by interrupt, poll,
+/// hybrid and auto, then 32 at once. Without FILE, a file of its own is filled and read; it has no
+/// name and is removed when the command exits. An existing file is opened for reading only.
 #[derive(Args)]
 #[command(after_long_help = "\
 fio is run in the same rounds on the same file if it is installed (Debian: apt-get install fio; tried
@@ -120,7 +120,7 @@ pub(crate) struct Figures {
     /// True if polled reads poll the device itself (IOPOLL).
     device_polling: bool,
     timer_overshoot_us: f64,
-    /// Hybrid mode's final estimate.
+    /// Hybrid mode's final estimate of the timer's overshoot.
     hybrid_overshoot_us: f64,
     rows: Vec<Row>,
     modes: BTreeMap<&'static str, PollCounts>,
@@ -185,15 +185,16 @@ pub(super) fn measure(args: &IoArgs) -> Result<Findings<Figures>, Refusal> {
                 cells[index].rounds.push(slice);
             }
         }
-        // A variant that failed once has no figure for this round, so it is removed.
+        // Remove failed variants: they have no figure for this round, so ratios within a round are
+        // impossible.
         failed.sort();
         for (index, why) in failed.into_iter().rev() {
             log.note(format!("{} was left out: {why}", cells.remove(index).key.name));
         }
     }
     add_ratios(&cells, &mut log);
-    let of_way = |WaitMode { mode, stats, .. }: &WaitMode| (mode.name(), PollCounts::of(stats));
-    let overshoot_ns = meter.ways[Mode::Hybrid as usize].polling.overshoot_ns() as f64;
+    let of_mode = |WaitMode { mode, stats, .. }: &WaitMode| (mode.name(), PollCounts::of(stats));
+    let overshoot_ns = meter.wait_modes[Mode::Hybrid as usize].polling.overshoot_ns() as f64;
     let figures = Figures {
         target: target.name.clone(),
         bytes: target.bytes,
@@ -206,7 +207,7 @@ pub(super) fn measure(args: &IoArgs) -> Result<Findings<Figures>, Refusal> {
         timer_overshoot_us: median(overshoots_ns) / 1000.0,
         hybrid_overshoot_us: overshoot_ns / 1000.0,
         rows: cells.iter().map(row_of).collect(),
-        modes: meter.ways.iter().map(of_way).collect(),
+        modes: meter.wait_modes.iter().map(of_mode).collect(),
     };
     Ok(log.findings("io", target.machine.clone(), figures))
 }
@@ -239,7 +240,7 @@ fn add_ratios(cells: &[Cell<Variant, Slice>], log: &mut Log) {
     }
     let cpu_us = |of: Measured<'_>| of.map_or(f64::NAN, |cell| cell.median(|slice| slice.cpu_us));
     let extra = |of| cpu_us(of) - cpu_us(interrupt);
-    // Without extra CPU time of polling there is no ratio.
+    // If polling uses no extra CPU time, there is no ratio.
     let share = Some(extra(hybrid) / extra(poll)).filter(|_| extra(poll) > 0.0);
     log.ratio("extra_cpu_hybrid_vs_poll", share);
 }

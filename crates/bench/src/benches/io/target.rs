@@ -17,7 +17,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 const OWN_FILE_BYTES: u64 = 1 << 30;
-/// Minimum size: with less, reads would repeat the same few offsets.
+/// Minimum size. With less, reads would repeat few offsets.
 const MIN_BYTES: u64 = 1 << 20;
 /// Size of a write when the file is filled.
 const FILL_BYTES: usize = 1 << 20;
@@ -55,7 +55,7 @@ fn own_file(size: Option<u64>, swap: &Path) -> Result<Target, Refusal> {
     let file = SwapFile::open(&dir.path).map_err(|error| Refusal::usage(error.to_string()))?;
     let name = format!("an unnamed file of {} in {}", units::bytes(bytes), dir.path.display());
     let target = Target::new(file, bytes, name, Machine::with_dir(&dir));
-    // Write all of it: unwritten preallocated storage reads as zeroes without the device.
+    // Write the whole file: reads of unwritten preallocated storage do not access the device.
     let buffer = reserve_bytes(FILL_BYTES).or_own("no memory")?;
     for offset in (0..bytes).step_by(FILL_BYTES) {
         let (pages, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
@@ -80,7 +80,7 @@ fn existing(path: &Path, size: Option<u64>) -> Result<Target, Refusal> {
     })?;
     let is_device = meta.file_type().is_block_device();
     if meta.is_dir() {
-        let remedy = format!("for a temporary file in it give --swap {shown}");
+        let remedy = format!("use `--swap {shown}` to measure a temporary file in it");
         return Err(refuse(format!("is a directory; {remedy}")));
     }
     if !is_device && !meta.is_file() {
@@ -99,7 +99,7 @@ fn existing(path: &Path, size: Option<u64>) -> Result<Target, Refusal> {
     let stored = meta.blocks() * SECTOR_BYTES;
     if !is_device && stored < len / 10 * 9 {
         target.notes.push(format!(
-            "only {} of the file are stored; its holes are read without the device",
+            "only {} of the file are stored; reads of its holes do not access the device",
             units::bytes(stored)
         ));
     }

@@ -1,6 +1,6 @@
-//! Compares a pool of the crate `softswap` with other ways to use more memory than DRAM. The same loops run
-//! over a region of four times the limit: in a pool, on the heap under `softswap run`, in a file mapping, and
-//! on the heap with a kernel swap file. A memory cgroup limits each.
+//! Compares a pool of the crate `softswap` with other ways to use more memory than DRAM. The same
+//! loops run over a region of four times the limit: in a pool, on the heap under `softswap run`, in
+//! a file mapping, and on the heap with a kernel swap file. A memory cgroup limits each.
 
 pub(crate) mod task;
 
@@ -61,7 +61,7 @@ pub(crate) struct Figures {
 pub(super) fn measure(args: &LibraryArgs) -> Result<Findings<Figures>, Refusal> {
     if Limits::first(args.memory).memory_bytes < MIN_MEMORY_BYTES {
         return Err(Refusal::usage(format!(
-            "--memory {}: too little for the engine in it; give 16M or more",
+            "--memory {}: too little for the engine; give 16M or more",
             units::bytes(args.memory)
         )));
     }
@@ -133,7 +133,7 @@ fn one_run(
     let bounds = testbed.remove_cgroup(held)?;
     if bounds.oom_kills > 0 {
         return Err(Refusal::own(format!(
-            "{}: the kernel killed it at {}; give more --memory",
+            "{}: the kernel killed the program at its limit of {}; give more --memory",
             place.name(),
             units::bytes(limits.limit_bytes)
         )));

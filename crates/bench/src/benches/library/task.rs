@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Names of the steps, in order. The first writes all words, the last reads all words. The others touch one
-/// word per page.
+/// Names of the steps, in order. The first writes all words, the last reads all words. The others
+/// touch one word per page.
 pub(crate) const STEPS: [&str; 6] =
     ["fill", "sequential_read", "sequential_write", "random_read", "random_write", "scan"];
 
@@ -48,12 +48,13 @@ pub(crate) struct Task {
     seed: u64,
     memory_bytes: u64,
     dir: PathBuf,
-    /// Each touches an equal part of the pages.
+    /// Number of threads. Each touches an equal part of the pages.
     threads: usize,
 }
 
 impl Task {
-    /// Within a round the touches are the same for all places.
+    /// Creates a task whose touches depend only on the round, so that they are the same for all
+    /// places.
     pub(crate) fn new(
         place: Place,
         region_bytes: u64,
@@ -73,7 +74,7 @@ impl Task {
     }
 }
 
-/// Time of each step in ns per page of all threads together.
+/// Time of each step in ns, divided by the number of pages that all threads touch.
 pub(crate) type StepTimes = [f64; STEPS.len()];
 
 /// Indexed access to words.
@@ -81,7 +82,7 @@ trait Words {
     fn get(&self, at: usize) -> u64;
     fn set(&mut self, at: usize, word: u64);
 
-    /// Gives a hint about the order of later touches. May fail.
+    /// Advises the order of later touches. Errors are ignored.
     fn advise(&mut self, is_random: bool);
 }
 
@@ -123,7 +124,7 @@ impl Words for Mapped {
 }
 
 const WORDS: usize = PAGE_SIZE / 8;
-/// Spacing of words that differ from all others. A page then compresses to about a quarter.
+/// Every n-th word of a page is random, so the page compresses to about a quarter.
 const ONE_IN: usize = 4;
 
 /// Returns the expected word of a page after `writes` rounds of writing.
@@ -163,7 +164,8 @@ pub(crate) fn run(args: &LibraryTaskArgs) -> Result<ExitCode, Refusal> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Touches an equal part of `bytes` in each thread. Returns the means of the threads' times.
+/// Touches an equal part of `bytes` in each thread. Returns the mean of the threads' times per
+/// page, divided by the number of threads.
 fn in_threads(task: Task, bytes: &mut [u8]) -> Result<StepTimes, Refusal> {
     let threads = task.threads;
     let (pages, touches) = (task.pages / threads, task.touches / threads);
@@ -231,7 +233,7 @@ fn work(task: &Task, mut words: impl Words) -> Result<StepTimes, Refusal> {
         return Ok(times);
     }
     Err(Refusal::own(format!(
-        "{wrong} words are not what was written, {writes} writes are lost, the sum is {sum} and \
-         should be {expected}"
+        "data corruption: {wrong} words differ from what was written, {writes} writes were lost, \
+         the sum is {sum} instead of {expected}; please report this"
     )))
 }

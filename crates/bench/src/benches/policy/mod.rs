@@ -21,20 +21,22 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Pages of each pattern, by default and with --quick.
+/// Pages of each pattern by default.
 const PAGES: u32 = 4096;
+/// Pages of each pattern with --quick.
 const QUICK_PAGES: u32 = 512;
 /// Memory sizes in percent of a trace's pages.
 const PERCENTS: [usize; 3] = [75, 50, 25];
 /// Fixed pool shares that --random compares with the default, in percent.
 const FIXED_PERCENTS: [u8; 6] = [0, 10, 20, 40, 60, 80];
-/// Minimum memory, in pages.
+/// Minimum simulated memory, in pages.
 const MIN_PAGES: usize = 64;
 
 /// Simulate softswap's policies over recorded traces and patterns.
 ///
-/// All policies together, in memory for 75, 50 and 25 % of the pages: with the pool, copies, streams,
-/// and faults at fixed costs. No clock is read: the same input gives the same figures on any machine.
+/// All policies together, in memory for 75, 50 and 25 % of the pages: with the pool, copies,
+/// streams, and faults at fixed costs. No clock is read: the same input gives the same figures on
+/// any machine.
 #[derive(Args)]
 #[command(after_long_help = "\
 Patterns: random; zipf (exponent 0.99); hot_set (90 % of the touches in 10 % of the pages);
@@ -165,7 +167,9 @@ fn read_costs(path: &Path) -> Result<Costs, Refusal> {
         let rows = found["rows"].as_array();
         let row = rows.into_iter().flatten().find(|row| row["variant"] == variant);
         let us = row.and_then(|row| row["p50_us"].as_f64());
-        us.map(|us| (us * 1000.0) as u64).ok_or(refuse(format!("it has no row {variant}")))
+        us.map(|us| (us * 1000.0) as u64).ok_or(refuse(format!(
+            "it has no row {variant}; give a file of `softswap bench faults --json`"
+        )))
     };
     Ok(Costs {
         zero_ns: ns("fault_zero_write")?,
@@ -235,7 +239,7 @@ fn simulate(
         pool_percent,
     })?;
     let counted = recorded.events.len().saturating_sub(recorded.before as usize).max(1);
-    // The trace has only the total CPU time, so distribute it evenly.
+    // Distribute the CPU time evenly over the events, because the trace has only the total.
     let work_ns = u64::from(recorded.cpu_us) * 1000 / counted as u64;
     for (at, event) in recorded.events.iter().enumerate() {
         if at == recorded.before as usize {

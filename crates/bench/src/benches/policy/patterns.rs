@@ -21,7 +21,7 @@ const PATTERNS: [(&str, Pattern); 6] = [
     ("loop", |pages, _| (0..pages).cycle().take(pages * TOUCHES_PER_PAGE / 4).collect()),
 ];
 
-/// Generates each pattern over `pages` pages, by name.
+/// Generates all patterns over `pages` pages, with their names.
 pub(super) fn all(pages: usize, seed: u64) -> impl Iterator<Item = (String, Recorded)> {
     PATTERNS.into_iter().map(move |(name, pattern)| {
         let touches = pattern(pages, seed);
@@ -82,7 +82,8 @@ pub(super) fn mostly(
     })
 }
 
-/// All pages in order, with eight touches of a 10 % hot set before each next one.
+/// A scan of 90 % of the pages in order, with eight touches of a hot set, the other 10 %, after
+/// each page.
 fn scan_and_hot_set(pages: usize, seed: u64) -> Vec<usize> {
     let hot_pages = (pages / 10).max(1);
     let mut numbers = noise(seed + 6);

@@ -1,5 +1,5 @@
-//! Random programs for simulations: threads with phases of loops, scans, hot sets and random touches, over
-//! pages with all kinds of content.
+//! Random programs for simulations: threads with phases of loops, scans, hot sets and random
+//! touches, over pages with all kinds of content.
 
 use super::patterns::{mostly, zipf};
 use super::recorded::{Content, Event, Recorded, WHOLE};
@@ -49,19 +49,19 @@ pub(super) fn program(seed: u64) -> Program {
         (0..3).map(|_| CONTENTS[random_source.below(CONTENTS.len() as u64) as usize]).collect();
     let mut events: Vec<Event> = Vec::with_capacity(PAGES + TOUCHES);
     let mut kind = kinds[0];
-    let mut alike = 0;
+    let mut same_kind_left = 0;
     for page in 0..PAGES as u32 {
-        if alike == 0 {
-            (kind, alike) =
+        if same_kind_left == 0 {
+            (kind, same_kind_left) =
                 (kinds[random_source.below(3) as usize], 1 + random_source.below(SAME_KIND_PAGES));
         }
-        alike -= 1;
+        same_kind_left -= 1;
         events.push(Event::Touch { page, is_write: true, content: Some(kind) });
     }
     while !touches.is_empty() {
         let at = random_source.below(touches.len() as u64) as usize;
-        let in_a_row = 1 + random_source.below(MAX_CONSECUTIVE) as usize;
-        events.extend(touches[at].by_ref().take(in_a_row));
+        let consecutive = 1 + random_source.below(MAX_CONSECUTIVE) as usize;
+        events.extend(touches[at].by_ref().take(consecutive));
         if touches[at].peek().is_none() {
             drop(touches.swap_remove(at));
         }
@@ -90,7 +90,7 @@ fn thread(
         let seed = random_source.below(u64::MAX);
         let touches: Vec<usize> = match random_source.below(5) {
             0 => (0..pages).cycle().take(each).collect(),
-            // Each page several times before the next.
+            // Each page six times before the next.
             1 => (0..pages).cycle().flat_map(|page| [page; 6]).take(each).collect(),
             2 => {
                 let order = shuffled(pages, seed);

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus};
 use std::time::Duration;
 
-/// Mechanisms that would hide touches, switched off for recordings.
+/// Mechanisms that would hide touches; disabled for recordings.
 const OFF: [Mechanism; 7] = [
     Mechanism::RefaultDistance,
     Mechanism::IncompressibleBias,
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode, Refusal> {
         std::fs::write(&args.out, &bytes)?;
         Ok(bytes.len())
     });
-    let bytes = written.or_usage(format!("{}: it cannot be written", args.out.display()))?;
+    let bytes = written.or_usage(format!("{}: cannot be written", args.out.display()))?;
     let touches = trace.events.iter().filter(|event| matches!(event, Event::Touch { .. })).count();
     println!(
         "{}: {} touches of {} pages, {} bytes",
@@ -104,33 +104,38 @@ fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
     let signals = signals()?;
     signals.prepare(&mut command, &[counters.fd()]);
     let name = args.program[0].to_string_lossy();
-    let mut child = command.spawn().or_usage(format!("{name}: it cannot be run"))?;
+    let mut child = command.spawn().or_usage(format!("{name}: cannot be run"))?;
     let status = wait_for(&mut child, recording, args.skip.saturating_add(args.most));
     let status = status.or_own("cannot wait for the program")?;
     counters.expect_engine()?;
     // Touches of pages read ahead cause no fault, so the trace would lack them.
     if counters.stats.get(Counter::PagesReadAhead) != 0 {
         return Err(Refusal::own(
-            "pages were read ahead, so touches are missing: the trace is not stored",
+            "pages were read ahead, so the trace would lack touches: it is not stored; please \
+             report this",
         ));
     }
     if status.is_some_and(|status| !status.success()) {
-        return Err(Refusal::own("the program failed: the trace is not stored"));
+        return Err(Refusal::own("the program failed, so the trace is not stored"));
     }
     let words = File::open(recording).map(words);
     let trace =
         words.ok().and_then(|words| convert(words, Part { skip: args.skip, most: args.most }));
-    trace.ok_or_else(|| Refusal::own("the engine has recorded nothing"))
+    trace.ok_or_else(|| {
+        Refusal::own(
+            "the engine has recorded no touches; choose a program that uses more than 8 MiB",
+        )
+    })
 }
 
-/// Waits until the program exits. After `touches` touches kills it and returns `None`.
+/// Waits until the program exits. Kills it after `touches` touches, and returns `None`.
 fn wait_for(child: &mut Child, recording: &Path, touches: usize) -> io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
         let count = File::open(recording).ok().and_then(|file| words(file).nth(1)).unwrap_or(0);
-        // A touch may have a second event with the content of its page.
+        // A touch may be followed by a second event, with the content of its page.
         if count / 2 > touches as u64 {
             child.kill()?;
             child.wait()?;

@@ -1,5 +1,5 @@
-//! Memory of other machines as a swap area: operations of the store, programs with pages there and on disk,
-//! and the server memory per page.
+//! Memory of other machines as a swap area: operations of the store, programs with pages there and
+//! on disk, and the server memory per page.
 
 mod step;
 mod servers;

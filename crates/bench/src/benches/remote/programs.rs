@@ -17,9 +17,9 @@ pub(super) const OVER_BUDGET: u64 = 4;
 #[value(rename_all = "snake_case")]
 pub(super) enum Area {
     Disk,
-    /// Two copies, nothing on the disk.
+    /// Two copies on the cluster, nothing on the disk.
     Cluster,
-    /// `copies=local`.
+    /// One copy on the disk, one on the cluster (`copies=local`).
     DiskAndCluster,
 }
 

@@ -47,24 +47,19 @@ impl Servers {
     fn join(&self, ports: &[u16]) -> Result<(), Refusal> {
         let count = self.servers.len();
         for (at, server) in self.servers.iter().enumerate() {
-            eventually("a redis-server answers", || server.request_from(&["PING"]).is_ok())?;
+            eventually("a redis-server answers", || server.request(&["PING"]).is_ok())?;
             let (first, last) = (at * SLOTS / count, (at + 1) * SLOTS / count - 1);
-            server.request_from(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()])?;
-            server.request_from(&[
-                "CLUSTER",
-                "ADDSLOTSRANGE",
-                &first.to_string(),
-                &last.to_string(),
-            ])?;
+            server.request(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()])?;
+            server.request(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()])?;
             if at > 0 {
                 let (port, bus_port) = (ports[0].to_string(), ports[1].to_string());
-                server.request_from(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port])?;
+                server.request(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port])?;
             }
         }
         let knows_all = |server: &Server| {
-            let told = server.text(&["CLUSTER", "INFO"]).unwrap_or_default();
+            let reply = server.text(&["CLUSTER", "INFO"]).unwrap_or_default();
             let all = format!("cluster_known_nodes:{count}\r");
-            told.contains("cluster_state:ok") && told.contains(&all)
+            reply.contains("cluster_state:ok") && reply.contains(&all)
         };
         eventually("the servers know each other", || self.servers.iter().all(knows_all))
     }
@@ -78,8 +73,8 @@ impl Servers {
     /// Returns the memory allocated by all servers (`used_memory`).
     pub(super) fn used_bytes(&self) -> Result<u64, Refusal> {
         let used = |server: &Server| {
-            let told = server.text(&["INFO", "memory"])?;
-            let line = told.lines().find_map(|line| line.strip_prefix("used_memory:"));
+            let reply = server.text(&["INFO", "memory"])?;
+            let line = reply.lines().find_map(|line| line.strip_prefix("used_memory:"));
             line.and_then(|text| text.trim().parse::<u64>().ok())
                 .ok_or_else(|| Refusal::own("a server does not report its memory"))
         };
@@ -87,32 +82,32 @@ impl Servers {
     }
 
     pub(super) fn empty(&self) -> Result<(), Refusal> {
-        self.servers.iter().try_for_each(|server| server.request_from(&["FLUSHALL"]).map(|_| ()))
+        self.servers.iter().try_for_each(|server| server.request(&["FLUSHALL"]).map(|_| ()))
     }
 
     pub(super) fn version(&self) -> String {
-        let told = self.servers.first().map(|server| server.text(&["INFO", "server"]));
-        let told = told.and_then(Result::ok).unwrap_or_default();
-        let line = told.lines().find_map(|line| line.strip_prefix("redis_version:"));
+        let reply = self.servers.first().map(|server| server.text(&["INFO", "server"]));
+        let reply = reply.and_then(Result::ok).unwrap_or_default();
+        let line = reply.lines().find_map(|line| line.strip_prefix("redis_version:"));
         line.unwrap_or("?").to_string()
     }
 }
 
 impl Server {
-    fn request_from(&self, command: &[&str]) -> Result<redis::Value, Refusal> {
+    fn request(&self, command: &[&str]) -> Result<redis::Value, Refusal> {
         let failed = |error: redis::RedisError| {
             Refusal::own(format!("{} to 127.0.0.1:{}: {error}", command.join(" "), self.port))
         };
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port));
         let client = client.map_err(failed)?;
         let mut connection = client.get_connection_with_timeout(TIMEOUT).map_err(failed)?;
-        let mut question = redis::cmd(command[0]);
-        question.arg(&command[1..]);
-        question.query(&mut connection).map_err(failed)
+        let mut query = redis::cmd(command[0]);
+        query.arg(&command[1..]);
+        query.query(&mut connection).map_err(failed)
     }
 
     fn text(&self, command: &[&str]) -> Result<String, Refusal> {
-        redis::from_redis_value(self.request_from(command)?).map_err(own)
+        redis::from_redis_value(self.request(command)?).map_err(own)
     }
 }
 
@@ -128,8 +123,8 @@ fn server(directory: &Path, port: u16, bus_port: u16, limit: u64) -> Result<Serv
     command.arg("redis.conf").current_dir(directory).stdin(Stdio::null()).stdout(log);
     let process = command.spawn().map_err(|error| {
         Refusal::own(format!(
-            "redis-server does not start: {}; install it (Debian: redis-server), or measure a \
-             cluster that is there with --url",
+            "redis-server cannot be started: {}; install it (Debian: redis-server), or measure \
+             an existing cluster with --url",
             plain(&error)
         ))
     })?;

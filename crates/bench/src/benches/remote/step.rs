@@ -25,7 +25,8 @@ impl Step {
         matches!(self, Step::WriteExtents | Step::WritePage)
     }
 
-    /// Returns true if the figure is the latency of one operation in us. Otherwise it is pages per second.
+    /// Returns true if the figure is the latency of one operation in us. Otherwise it is pages per
+    /// second.
     pub(super) fn is_latency(self) -> bool {
         matches!(self, Step::WritePage | Step::ReadPage)
     }
@@ -37,8 +38,9 @@ impl Step {
         }
     }
 
-    /// Runs operations until `time` is over, `depth` of them concurrently, or one if the latency is measured.
-    /// `begin` returns the ns of an operation, which moves `pages`. Returns pages per second, or us.
+    /// Runs operations until `time` is over: `depth` concurrently, or one at a time if the latency
+    /// is measured. `begin` performs an operation and returns its duration in ns. Returns the pages
+    /// per second, counting `pages` per operation, or the median latency in us.
     pub(super) async fn measure<F: Future<Output = Result<u64, Refusal>>>(
         self,
         mut places: impl Iterator<Item = u64>,
@@ -48,13 +50,13 @@ impl Step {
         pages: u64,
     ) -> Result<f64, Refusal> {
         let depth = if self.is_latency() { 1 } else { depth };
-        let (mut latencies_ns, mut under_way) = (Vec::new(), FuturesUnordered::new());
-        under_way.extend(places.by_ref().take(depth).map(&begin));
+        let (mut latencies_ns, mut in_flight) = (Vec::new(), FuturesUnordered::new());
+        in_flight.extend(places.by_ref().take(depth).map(&begin));
         let start = Instant::now();
-        while let Some(ns) = under_way.next().await {
+        while let Some(ns) = in_flight.next().await {
             latencies_ns.push(ns?);
             if start.elapsed() < time {
-                under_way.extend(places.next().map(&begin));
+                in_flight.extend(places.next().map(&begin));
             }
         }
         let seconds = start.elapsed().as_secs_f64();

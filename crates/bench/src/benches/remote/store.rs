@@ -1,4 +1,5 @@
-//! The store as `softswap-remote` uses it: sealed pages, all copies, the same number of threads.
+//! Accesses the store as `softswap-remote` does: sealed pages, all copies, the same number of
+//! threads.
 
 use super::step::Step;
 use crate::measure::failure::{OrRefuse, own};
@@ -56,8 +57,8 @@ impl Store {
         self.cluster.read(first_page, generations, &mut into).await.map_err(own)
     }
 
-    /// Repeats a step for a while. Concurrent operations may write the same page, but always with the same
-    /// content.
+    /// Repeats a step for `time`. Concurrent operations may write the same page, because they write
+    /// the same content.
     pub(super) async fn measure(
         &self,
         step: Step,

@@ -1,5 +1,5 @@
-//! Cost of detecting same-filled pages in the memory of real programs: three orders of comparison, and
-//! softswap's own check.
+//! Cost of detecting same-filled pages in the memory of real programs: three orders of comparison,
+//! and softswap's own check.
 
 mod programs;
 mod mix;
@@ -18,7 +18,7 @@ use softswap_cli::refusal::Refusal;
 use softswap_cli::{memory_limits, units};
 use softswap_sys::PAGE_SIZE;
 
-/// Maximum number of pages of a program (256 MiB).
+/// Maximum number of pages collected from a program (256 MiB).
 const MAX_COLLECTED: usize = 65_536;
 /// Number of pages that fit in any L2 cache.
 const IN_CACHE_PAGES: usize = 128;
@@ -63,7 +63,7 @@ struct Dump {
     collected: u64,
     pages: Vec<Page>,
     verdicts: Verdicts,
-    /// With cold pages, and with pages in the cache.
+    /// Times with cold pages, and with pages in the cache.
     times: [Times; 2],
 }
 

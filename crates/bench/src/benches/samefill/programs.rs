@@ -29,14 +29,15 @@ impl Drop for Running {
     }
 }
 
-/// Returns up to `pages` pages of a program of about that size, or the reason why that is impossible.
+/// Returns up to `pages` pages of a program that grows larger than that, or the reason why this
+/// machine cannot run it.
 pub(super) fn pages_of(
     program: Program,
     pages: usize,
     signals: &SignalQueue,
 ) -> Result<Result<Vec<Page>, String>, Refusal> {
     let dir = temporary_directory()?;
-    // Read at three quarters of its final size, before the program begins to free memory.
+    // Read at three quarters of the final size, before the program begins to free memory.
     let goal_bytes = (pages * PAGE_SIZE) as u64;
     let ready = match program.make_ready(dir.path(), goal_bytes / 3 * 4) {
         Ok(ready) => ready,

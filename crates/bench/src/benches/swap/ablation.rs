@@ -1,4 +1,4 @@
-//! `bench ablation`: the benefit of each mechanism, from pairs of runs with and without it.
+//! `bench ablation`: measures the benefit of each mechanism by pairs of runs with and without it.
 
 use super::options::WorkOptions;
 use super::plan::{Data, RunKind, Side, suffix};
@@ -22,8 +22,8 @@ const DISK_TIMES: u64 = 4;
 
 /// Measure the benefit of each of softswap's mechanisms.
 ///
-/// softswap with all mechanisms and softswap without one take turns over the patterns and programs of
-/// `bench swap`, within the same limit.
+/// softswap with all mechanisms and softswap without one take turns over the patterns and programs
+/// of `bench swap`, within the same limit.
 #[derive(Args)]
 #[command(after_long_help = "\
 A cell is a pattern (on data of which half compresses) or a program, with a share of its memory and a number
@@ -112,7 +112,7 @@ fn without(
     let config = Config { without: Without::default().and(mechanism), ..Config::default() };
     let mut cells = Vec::new();
     for &share_percent in &args.shares {
-        let run_kind = RunKind::Limited { side: Side::Softswap, share_percent, beside: None };
+        let run_kind = RunKind::Limited { side: Side::Softswap, share_percent, same_dram_as: None };
         let variants =
             || vec![Variant::new(run_kind, &Config::default()), Variant::new(run_kind, &config)];
         cells.extend(works.iter().map(|work| Cell { work: work.clone(), variants: variants() }));
@@ -154,8 +154,8 @@ fn works(
         works.extend(args.work.patterns().iter().map(pattern));
         for ready in &ready {
             // A program without an option for threads runs only with one thread.
-            let asked = ready.on_threads(threads);
-            if let Some(ready) = asked.or_else(|| (threads == 1).then(|| ready.clone())) {
+            let parallel = ready.on_threads(threads);
+            if let Some(ready) = parallel.or_else(|| (threads == 1).then(|| ready.clone())) {
                 works.push(bench.program(ready, threads)?);
             }
         }

@@ -1,10 +1,11 @@
 //! Limits of a run: of its cgroup, and softswap's budget within it.
 
-/// Estimate for a first run of unmanaged memory and of kernel memory charged to the program: code, stacks,
-/// page tables, the task's own tables.
+/// Fixed part of the estimate of other charged memory, used for a first run: code, stacks, page
+/// tables, the task's own tables.
 const OWN_BYTES: u64 = 3 << 20;
+/// Divisor of the limit that gives the variable part of that estimate.
 const OWN_SHARE: u64 = 64;
-/// Reserve above the maximum of earlier runs, because runs differ.
+/// Addition to the largest such memory of earlier runs, because runs differ.
 const SPARE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,9 +21,9 @@ impl Limits {
         Limits { limit_bytes, memory_bytes: limit_bytes.saturating_sub(own_bytes) }
     }
 
-    /// Returns the limits after earlier runs, from the peaks of their cgroups. softswap should use all of the
-    /// limit, as the kernel does. The budget is never below that of a first run, because a peak may include
-    /// page cache that the kernel can reclaim.
+    /// Returns the limits after earlier runs, from the peaks of their cgroups, so that softswap
+    /// uses the whole limit, as the kernel does. The budget is never below that of a first run,
+    /// because a peak may include page cache that the kernel can reclaim.
     pub(crate) fn after(
         limit_bytes: u64,
         runs: impl Iterator<Item = (Limits, Option<u64>)>,
@@ -55,8 +56,8 @@ mod tests {
         assert_eq!(after(&[]), 60);
         assert_eq!(after(&[(60, Some(61))]), 62);
         assert_eq!(after(&[(60, Some(61)), (62, Some(64))]), 61);
-        // Peak at the limit, perhaps with page cache; peak below the budget; unknown peak: the first limits
-        // apply.
+        // The first limits apply if the peak is at the limit (perhaps with page cache), below the
+        // budget, or unknown.
         assert_eq!(after(&[(60, Some(64))]), 60);
         assert_eq!(after(&[(60, Some(50)), (60, None)]), 60);
     }

@@ -1,7 +1,8 @@
-//! softswap compared with the kernel's swap: same program, limit and file system.
+//! `bench swap`: compares softswap with the kernel's swap, with the same program, limit and file
+//! system.
 //!
-//! A memory cgroup limits each run. softswap's cgroup may not use kernel swap, so the kernel verifies that
-//! the budget is kept. The cgroups of the other sides may use the only active swap area.
+//! A memory cgroup limits each run. softswap's cgroup may not use kernel swap, so the kernel
+//! enforces the limit. The cgroups of the other sides may use the only active swap area.
 
 pub(super) mod plan;
 pub(super) mod limits;
@@ -39,18 +40,18 @@ use std::time::Duration;
 
 /// Settings of softswap that `--softswap` accepts.
 const SETTINGS: [&str; 6] = ["codec", "pool", "poll", "encrypt", "avoid_move", "without"];
-/// Size of the kernel's areas as a multiple of the largest memory. If an area is more than half full, the
-/// kernel frees the slot of each page that it reads.
+/// Size of the kernel's areas as a multiple of the largest memory. If an area is more than half
+/// full, the kernel frees the slot of each page that it reads.
 const AREA_TIMES: u64 = 4;
 
 /// Compare softswap with the kernel's swap under the same memory limit.
 ///
-/// The sides are softswap, and the kernel's swap on a file, on zram (lz4), and on a file with zswap in
-/// front; `protection` is softswap with page protection. For each pattern a program fills its working
-/// set, touches it, and compares every page at the end; then whole programs run. A memory control group
-/// of the same limit holds each run. Without root softswap runs alone, without a group unless the user
-/// may create one. Changes to the machine (swap
-/// areas, a zram device, zswap's settings, control groups) are undone however the bench exits.
+/// The sides are softswap, and the kernel's swap on a file, on zram (lz4), and on a file with zswap
+/// in front; `protection` is softswap with page protection. For each pattern a program fills its
+/// working set, touches it, and compares every page at the end; then whole programs run. A memory
+/// control group of the same limit holds each run. Without root softswap runs alone, without a
+/// group unless the user may create one. Changes to the machine (swap areas, a zram device, zswap's
+/// settings, control groups) are undone however the bench exits.
 #[derive(Args)]
 #[command(after_long_help = "\
 The limit is 25 % or 50 % of the working set. softswap's budget (--memory) is lower, because unmanaged
@@ -134,7 +135,10 @@ impl SwapArgs {
                 .split_once('=')
                 .ok_or_else(|| refuse("give a name and a value, such as codec=lz4".into()))?;
             if !SETTINGS.contains(&name) {
-                return Err(refuse(format!("there are {}", SETTINGS.join(", "))));
+                return Err(refuse(format!(
+                    "unknown setting; choose from {}",
+                    SETTINGS.join(", ")
+                )));
             }
             config.set(name, value).map_err(refuse)?;
         }
@@ -154,7 +158,7 @@ impl SwapArgs {
     }
 
     fn program_size(&self) -> u64 {
-        // With less, the start and exit of programs would dominate.
+        // With smaller programs, their start and exit would dominate.
         self.pick(self.work.program_size, 512 << 20, 96 << 20)
     }
 
@@ -167,8 +171,8 @@ impl SwapArgs {
         most_bytes.saturating_mul(AREA_TIMES).next_multiple_of(2 << 20)
     }
 
-    /// Returns the maximum disk space: the kernel's area if it is a file, softswap's swap file, and the files
-    /// of programs.
+    /// Returns the maximum disk space: the kernel's area if it is a file, softswap's swap file, and
+    /// the files of programs.
     fn disk_bytes(&self) -> u64 {
         let has_file = |side| matches!(side, &Side::KernelFile | &Side::KernelZswap);
         let areas = 1 + u64::from(self.sides.iter().any(has_file));
@@ -255,8 +259,11 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Figures {
                 },
             ),
             Work::Program { ready, .. } => {
-                let beside = variant.run_kind.beside().map(|side| side.name());
-                (&mut programs, row! { side, program: ready.name, beside, seconds, cpu_seconds })
+                let same_dram_as = variant.run_kind.same_dram_as().map(|side| side.name());
+                (
+                    &mut programs,
+                    row! { side, program: ready.name, beside: same_dram_as, seconds, cpu_seconds },
+                )
             }
         };
         row.0.extend(memory_columns(variant, args.rounds() as usize).0);
@@ -284,7 +291,7 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Figures {
     }
 }
 
-/// Pairs softswap with each kernel side, on the content that suits the side.
+/// Pairs softswap with each other side, on the content that suits that side.
 fn pattern_cells(
     args: &SwapArgs,
     bench: &Bench<'_>,
@@ -300,21 +307,25 @@ fn pattern_cells(
     let mut cells = Vec::new();
     for share_percent in PATTERN_SHARES {
         for &(rival, data) in &rivals {
-            let hows = compared(has_ours, rival, share_percent, bench.testbed.counts_zswap());
+            let run_kinds = compared(has_ours, rival, share_percent, bench.testbed.counts_zswap());
             for &pattern in args.work.patterns() {
-                cells.extend(args.threads.iter().map(|&threads| Cell {
-                    work: Work::Pattern { pattern, data, threads },
-                    variants:
-                        hows.iter().map(|run_kind| Variant::new(*run_kind, softswap)).collect(),
-                }));
+                cells.extend(
+                    args.threads.iter().map(|&threads| Cell {
+                        work: Work::Pattern { pattern, data, threads },
+                        variants: run_kinds
+                            .iter()
+                            .map(|run_kind| Variant::new(*run_kind, softswap))
+                            .collect(),
+                    }),
+                );
             }
         }
     }
     cells
 }
 
-/// Returns each program without a limit, under softswap with a budget that everything fits in, and on all
-/// sides with each share of its memory.
+/// Returns each program without a limit, under softswap with a budget that everything fits in, and
+/// on all sides with each share of its memory.
 fn program_cells(
     args: &SwapArgs,
     bench: &Bench<'_>,
@@ -323,17 +334,17 @@ fn program_cells(
     notes: &mut Vec<String>,
 ) -> Result<Vec<Cell>, Refusal> {
     let (has_ours, counts_zswap) = (sides.contains(&Side::Softswap), bench.testbed.counts_zswap());
-    let mut hows = vec![RunKind::Plain];
-    hows.extend(has_ours.then_some(RunKind::Unlimited));
+    let mut run_kinds = vec![RunKind::Plain];
+    run_kinds.extend(has_ours.then_some(RunKind::Unlimited));
     for &share_percent in args.program_shares() {
-        hows.extend(compared(has_ours, None, share_percent, counts_zswap));
+        run_kinds.extend(compared(has_ours, None, share_percent, counts_zswap));
         for rival in sides.iter().filter(|side| **side != Side::Softswap) {
             let all = compared(has_ours, Some(*rival), share_percent, counts_zswap);
-            hows.extend(all.into_iter().skip(usize::from(has_ours)));
+            run_kinds.extend(all.into_iter().skip(usize::from(has_ours)));
         }
     }
     let cell = |ready| {
-        let variants = hows.iter().map(|run_kind| Variant::new(*run_kind, softswap)).collect();
+        let variants = run_kinds.iter().map(|run_kind| Variant::new(*run_kind, softswap)).collect();
         Ok(Cell { work: bench.program(ready, 1)?, variants })
     };
     let ready = bench.ready(args.work.programs(), args.program_size(), notes);

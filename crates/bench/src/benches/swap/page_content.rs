@@ -14,7 +14,8 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Number of real pages from which content is derived. Few, because the task keeps them in unmeasured memory.
+/// Number of real pages from which content is derived. It is small, because the task stores them in
+/// unmanaged memory.
 const SAMPLE_PAGES: usize = 256;
 
 /// Generates the content of each page from its number.
@@ -51,7 +52,7 @@ impl Content for Contents {
         }
         let (from, _) = self.sample[page % self.sample.len()].0.as_chunks::<8>();
         words.iter_mut().zip(from).for_each(|(word, bytes)| *word = u64::from_ne_bytes(*bytes));
-        // Makes each page differ from all others and from the sample.
+        // Make each page differ from all others and from the sample.
         words[page % WORDS] = number_of(page);
     }
 }
@@ -75,11 +76,13 @@ const RECORDS_PER_PAGE: usize = 8;
 /// Number of pages from which the sample is drawn, distributed over the whole process.
 const SAMPLE_OF_PAGES: usize = 4096;
 
-/// Returns pages of a Python process that LZ4 compresses. Without Python uses this executable instead, and
-/// adds a note.
+/// Returns pages of a Python process that LZ4 compresses. Without Python uses this executable
+/// instead, and adds a note.
 pub(super) fn sample(notes: &mut Vec<String>) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
     of_python().or_else(|why| {
-        notes.push(format!("compressible data is of this program, not of a Python process: {why}"));
+        notes.push(format!(
+            "compressible data comes from this program, not from a Python process: {why}"
+        ));
         let program = File::open("/proc/self/exe").map_err(|error| plain(&error))?;
         pages_that_pack(program, SAMPLE_PAGES)
     })
@@ -97,7 +100,7 @@ fn of_python() -> Result<Vec<[u8; PAGE_SIZE]>, String> {
         .or_text("python3")?;
     let memory = child.stdout.take().ok_or("python3 has no output")?;
     let found = pages_that_pack(memory, SAMPLE_OF_PAGES);
-    // It may still be writing.
+    // The process may still be writing.
     let _ = child.kill();
     let _ = child.wait();
     found
@@ -110,7 +113,7 @@ fn pages_that_pack(mut memory: impl Read, count: usize) -> Result<Vec<[u8; PAGE_
     let (mut packed, mut sample) = (0, Vec::new());
     while packed < count {
         if memory.read_exact(&mut page).is_err() {
-            return Err(format!("it has {packed} pages that pack, not {count}"));
+            return Err(format!("it has only {packed} compressible pages, but {count} are needed"));
         }
         let is_same = same_filled_word(&page).is_some();
         if is_same || compress(Packer::Lz4, &page, &mut room, &mut scratch).is_none() {

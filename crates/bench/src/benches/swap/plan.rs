@@ -30,6 +30,7 @@ impl Side {
     }
 
     /// Returns true if the side stores compressed pages in DRAM that is not charged to the cgroup.
+    /// With `counts_zswap`, zswap's are charged.
     pub(super) fn keeps_outside(self, counts_zswap: bool) -> bool {
         match self {
             Side::Softswap | Side::Protection | Side::KernelFile => false,
@@ -63,10 +64,10 @@ pub(crate) enum Pattern {
 /// Content of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub(crate) enum Data {
-    /// Pages of a running program, each made unlike the others.
+    /// Pages of a running program, each changed so that all differ.
     Compressible,
     Incompressible,
-    /// Half of one, half of the other.
+    /// Half compressible, half incompressible pages.
     Mixed,
 }
 
@@ -86,9 +87,9 @@ pub(super) enum RunKind {
     Limited {
         side: Side,
         share_percent: u32,
-        /// Gives softswap the total DRAM that this kernel side used in the same round: its limit and the
-        /// pages outside it.
-        beside: Option<Side>,
+        /// softswap gets the total DRAM that this kernel side used in the same round: the side's
+        /// limit and its pages outside the limit.
+        same_dram_as: Option<Side>,
     },
 }
 
@@ -98,7 +99,7 @@ impl RunKind {
         match self {
             RunKind::Plain => "in_memory".into(),
             RunKind::Unlimited => Side::Softswap.name(),
-            RunKind::Limited { beside: Some(_), .. } => "softswap_same_dram".into(),
+            RunKind::Limited { same_dram_as: Some(_), .. } => "softswap_same_dram".into(),
             RunKind::Limited { side, .. } => side.name(),
         }
     }
@@ -111,9 +112,9 @@ impl RunKind {
         }
     }
 
-    pub(super) fn beside(self) -> Option<Side> {
+    pub(super) fn same_dram_as(self) -> Option<Side> {
         match self {
-            RunKind::Limited { beside, .. } => beside,
+            RunKind::Limited { same_dram_as, .. } => same_dram_as,
             RunKind::Plain | RunKind::Unlimited => None,
         }
     }
@@ -126,8 +127,9 @@ impl RunKind {
     }
 
     pub(super) fn described(self) -> String {
-        let beside = self.beside().map_or(String::new(), |side| format!(" as {}", side.name()));
-        format!("{}{beside}, {} %", self.name(), self.share_percent())
+        let same_dram_as =
+            self.same_dram_as().map_or(String::new(), |side| format!(" as {}", side.name()));
+        format!("{}{same_dram_as}, {} %", self.name(), self.share_percent())
     }
 }
 
@@ -138,15 +140,15 @@ pub(super) fn suffix(share_percent: u32, threads: u32) -> String {
     share.unwrap_or_default() + &threads.unwrap_or_default()
 }
 
-/// Returns softswap and one other side at a share of memory. Adds softswap with the same total DRAM if the
-/// kernel stores compressed pages outside the limit.
+/// Returns softswap and one other side at a share of memory. Adds softswap with the same total DRAM
+/// if the kernel stores compressed pages outside the limit.
 pub(super) fn compared(
     has_ours: bool,
     rival: Option<Side>,
     share_percent: u32,
     counts_zswap: bool,
 ) -> Vec<RunKind> {
-    let limited = |side, beside| RunKind::Limited { side, share_percent, beside };
+    let limited = |side, same_dram_as| RunKind::Limited { side, share_percent, same_dram_as };
     let ours = has_ours.then(|| limited(Side::Softswap, None));
     let outside = rival.filter(|side| has_ours && side.keeps_outside(counts_zswap));
     let theirs = rival.map(|side| limited(side, None));

@@ -18,12 +18,14 @@ pub(super) fn add(cells: &[Cell], rounds: usize, log: &mut Log) {
         let find = |run_kind: RunKind| complete().find(|variant| variant.run_kind == run_kind);
         let shares = cell.variants.iter().map(|variant| variant.run_kind.share_percent());
         for share_percent in shares.collect::<BTreeSet<_>>() {
-            let on = |side, beside| find(RunKind::Limited { side, share_percent, beside });
+            let on =
+                |side, same_dram_as| find(RunKind::Limited { side, share_percent, same_dram_as });
             between_sides(cell, share_percent, on, log);
         }
         let Some(plain) = find(RunKind::Plain) else { continue };
         for variant in complete().filter(|variant| variant.run_kind != RunKind::Plain) {
-            let as_side = variant.run_kind.beside().map(|side| format!("_as_{}", side.name()));
+            let as_side =
+                variant.run_kind.same_dram_as().map(|side| format!("_as_{}", side.name()));
             let side = variant.run_kind.name() + &as_side.unwrap_or_default();
             let end = format!("{side}_vs_in_memory{}", suffix(variant.run_kind.share_percent(), 1));
             let name = cell.work.name();
@@ -44,8 +46,8 @@ fn between_sides<'c>(
     let (name, suffix) = (cell.work.name(), suffix(share_percent, cell.work.threads()));
     let is_pattern = matches!(cell.work, Work::Pattern { .. });
     for rival in Side::RIVALS {
-        for beside in [None, Some(rival)] {
-            let (ours, theirs) = (on(Side::Softswap, beside), on(rival, None));
+        for same_dram_as in [None, Some(rival)] {
+            let (ours, theirs) = (on(Side::Softswap, same_dram_as), on(rival, None));
             let (Some(ours), Some(theirs)) = (ours, theirs) else { continue };
             // Patterns are compared by rate, programs by time.
             let (one, other) = if is_pattern { (theirs, ours) } else { (ours, theirs) };

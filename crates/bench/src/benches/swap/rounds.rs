@@ -12,12 +12,13 @@ use softswap_cli::{memory_limits, units};
 use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_sys::PAGE_SIZE;
 
-/// Maximum attempts of a run. The kernel may OOM-kill its own sides although it could reclaim memory, so
-/// these are retried. softswap must not be killed, because the limit covers all that it needs. Only if its
-/// budget was above that of a first run, it is retried with the first one.
+/// Maximum attempts of a run. The kernel may OOM-kill its own sides although it could reclaim
+/// memory, so these are retried. softswap must not be killed, because its limit covers all memory
+/// that it needs. It is retried once, with the first budget, only if its budget was above that.
 const ATTEMPTS: usize = 5;
 
-/// Work under one set of conditions, with its runs by round. Has fewer runs after a failure.
+/// Work under one set of conditions, with its runs by round. After a failure it has fewer runs than
+/// rounds.
 pub(super) struct Variant {
     pub(super) run_kind: RunKind,
     pub(super) config: Config,
@@ -49,7 +50,8 @@ pub(super) struct Cell {
     pub(super) variants: Vec<Variant>,
 }
 
-/// Refuses a size that exceeds available memory, or whose smallest share is too small for the engine.
+/// Refuses a size that exceeds available memory, or whose smallest share is too small for the
+/// engine.
 pub(super) fn check_size(name: &str, bytes: u64, shares: &[u32]) -> Result<(), Refusal> {
     let refuse = |why: String| Refusal::usage(format!("{name} {}: {why}", units::bytes(bytes)));
     let smallest = shares.iter().copied().min().unwrap_or(100);
@@ -90,7 +92,7 @@ impl Bench<'_> {
         all
     }
 
-    /// Runs a program once without a limit and returns it as work.
+    /// Runs a program once without a limit, to measure its memory, and returns it as work.
     pub(super) fn program(&self, ready: Ready, threads: u32) -> Result<Work, Refusal> {
         let first = self
             .plain_run(&ready)
@@ -121,14 +123,16 @@ impl Bench<'_> {
                     );
                     bar.set_message(format!("round {}: {what}", round + 1));
                     bar.inc(1);
-                    // A variant that failed once would fail again.
+                    // Skip a variant that has failed: it would fail again.
                     if cell.variants[at].runs.len() < round {
                         continue;
                     }
                     match self.run_one(cell, at, round)? {
                         None => {}
                         Some(Ok(ran)) => cell.variants[at].runs.push(ran),
-                        Some(Err(why)) => notes.push(format!("{what}: {why}; it has no figures")),
+                        Some(Err(why)) => {
+                            notes.push(format!("{what}: {why}; no figures are shown for it"))
+                        }
                     }
                 }
             }
@@ -158,7 +162,9 @@ impl Bench<'_> {
         match (&cell.work, &ran) {
             (Work::Program { first, .. }, Ok(ran)) if ran.digest != first.digest => {
                 let what = format!("{}, {}", cell.work.described(), run_kind.described());
-                Err(Refusal::own(format!("{what}: its output differs from that without a limit")))
+                Err(Refusal::own(format!(
+                    "{what}: its output differs from that without a limit; please report this"
+                )))
             }
             _ => Ok(Some(ran)),
         }
@@ -166,12 +172,12 @@ impl Bench<'_> {
 
     fn limit_of(&self, cell: &Cell, run_kind: RunKind, round: usize) -> Option<u64> {
         let share_percent = run_kind.share_percent();
-        let Some(side) = run_kind.beside() else {
+        let Some(side) = run_kind.same_dram_as() else {
             return Some(whole_pages(
                 self.whole_bytes(&cell.work) * u64::from(share_percent) / 100,
             ));
         };
-        let theirs = RunKind::Limited { side, share_percent, beside: None };
+        let theirs = RunKind::Limited { side, share_percent, same_dram_as: None };
         let rival = cell.variants.iter().find(|variant| variant.run_kind == theirs)?;
         let ran = rival.runs.get(round)?;
         Some(whole_pages(ran.limits?.limit_bytes + ran.bounds.outside_bytes))
@@ -195,7 +201,7 @@ impl Bench<'_> {
                 Err(Failure::Killed(kills)) => {
                     variant.kills += kills;
                     failed = format!(
-                        "the kernel killed it for outgrowing its control group, {} times",
+                        "the kernel killed it at the limit of its control group, {} times",
                         variant.kills
                     );
                 }
@@ -207,22 +213,25 @@ impl Bench<'_> {
     }
 }
 
-/// Returns the order of variants in a round. softswap with a kernel side's DRAM runs right after that side.
+/// Returns the order of variants in a round. softswap with a kernel side's DRAM runs right after
+/// that side.
 fn in_turn(variants: &[Variant], round: usize) -> Vec<usize> {
-    let hows: Vec<RunKind> = variants.iter().map(|variant| variant.run_kind).collect();
-    let first = rotated(hows.len(), round).filter(|at| hows[*at].beside().is_none());
+    let run_kinds: Vec<RunKind> = variants.iter().map(|variant| variant.run_kind).collect();
+    let first =
+        rotated(run_kinds.len(), round).filter(|at| run_kinds[*at].same_dram_as().is_none());
     let mut order = Vec::new();
     for at in first {
         order.push(at);
-        let RunKind::Limited { side, share_percent, .. } = hows[at] else { continue };
-        let same = RunKind::Limited { side: Side::Softswap, share_percent, beside: Some(side) };
-        order.extend((0..hows.len()).filter(|at| hows[*at] == same));
+        let RunKind::Limited { side, share_percent, .. } = run_kinds[at] else { continue };
+        let same =
+            RunKind::Limited { side: Side::Softswap, share_percent, same_dram_as: Some(side) };
+        order.extend((0..run_kinds.len()).filter(|at| run_kinds[*at] == same));
     }
     order
 }
 
-/// Returns the limits of a run and of its retries. Budgets depend on the peaks of earlier rounds, and are
-/// equal for all variants under the same conditions.
+/// Returns the limits of a run and of its retries. The budget depends on the peaks of earlier
+/// rounds. It is the same for all variants of the cell with the same kind of run.
 fn attempts(cell: &Cell, at: usize, limit_bytes: u64, round: usize) -> Vec<Limits> {
     let first = Limits::first(limit_bytes);
     let run_kind = cell.variants[at].run_kind;

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 /// Maximum time for warming up, as a multiple of the measured time.
 const MAX_WARM: f64 = 4.0;
-/// Share of hot pages. Larger if it were below [`MIN_HOT_OF_LIMIT`] of the pages that fit.
+/// Share of hot pages, raised to [`MIN_HOT_OF_LIMIT`] of the pages that fit.
 const HOT_SHARE: f64 = 0.1;
 const MIN_HOT_OF_LIMIT: f64 = 0.3;
 
@@ -32,7 +32,7 @@ pub(super) enum Work {
     },
     Program {
         ready: Ready,
-        /// Its run without a limit.
+        /// The program's run without a limit.
         first: ProgramRun,
         threads: u32,
     },
@@ -114,7 +114,8 @@ impl<'b> Bench<'b> {
         let sample = testbed.dir.join("sample");
         let pages = page_content::sample(notes).map_err(Refusal::own)?;
         fs::write(&sample, pages.as_flattened()).or_own(sample.display())?;
-        // Reads the library into the page cache, so that the first side's cgroup is not charged for it.
+        // Read the library into the page cache, so that it is not charged to the first side's
+        // cgroup.
         fs::read(&library).or_own(library.display())?;
         let (working_set_bytes, seconds, damage) = (0, 0.0, false);
         Ok(Bench { testbed, signals, library, sample, working_set_bytes, seconds, damage })
@@ -146,7 +147,7 @@ impl<'b> Bench<'b> {
         asked: &Config,
         peak_bytes: u64,
     ) -> Result<ProgramRun, String> {
-        /// Reserve for the engine itself.
+        /// Additional memory for the engine itself.
         const MORE_BYTES: u64 = 64 << 20;
         let counters = Counters::new().map_err(|error| error.to_string())?;
         let config = self.config(asked, peak_bytes + peak_bytes / 4 + MORE_BYTES);
@@ -235,7 +236,7 @@ impl<'b> Bench<'b> {
             damage: self.damage,
             pattern,
             threads: threads as usize,
-            // As many touches as pages fit, so that resident pages result from this pattern.
+            // As many touches as pages fit, so that the resident set results from this pattern.
             warm_touches: limits.limit_bytes / PAGE_SIZE as u64,
             warm_seconds: self.seconds * MAX_WARM,
             seconds: self.seconds,

@@ -1,5 +1,5 @@
-//! The measured program, the same on every side. It fills its memory, touches it in the order of a pattern,
-//! and compares every page at the end.
+//! The measured program, the same on every side. It fills its memory, touches it in the order of a
+//! pattern, and compares every page at the end.
 
 use super::latency::Latencies;
 use super::page_content::Contents;
@@ -40,7 +40,8 @@ pub(crate) struct Task {
     pub(crate) damage: bool,
     pub(crate) pattern: Pattern,
     pub(crate) threads: usize,
-    /// Unmeasured touches of all threads, which make the state independent of earlier work.
+    /// Touches of all threads before the measurement, so that its state does not depend on earlier
+    /// work.
     pub(crate) warm_touches: u64,
     pub(crate) warm_seconds: f64,
     pub(crate) seconds: f64,
@@ -59,8 +60,8 @@ pub(crate) struct TaskTimes {
 }
 
 impl Task {
-    /// Runs the task with `command`. Returns the figures of the touches, and the engine's counters during
-    /// them.
+    /// Runs the task with `command`. Returns the figures of the touches, and the engine's counters
+    /// during them.
     pub(crate) fn run(
         &self,
         command: Command,
@@ -84,8 +85,8 @@ impl Task {
     }
 
     fn perform(&self, region: &Region) -> TaskTimes {
-        // Sequential threads start at different pages. After warming up they continue at their positions,
-        // because the last pages are still resident.
+        // Sequential threads start at different pages. After warming up they continue at their
+        // positions, because pages touched before may still be resident.
         let touches = |thread: usize, touched: u64| Touches {
             pattern: self.pattern,
             hot_share: self.hot_share,
@@ -122,6 +123,8 @@ pub(crate) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
     }
     match region.first_wrong(&contents) {
         None => send(SAME).map(|()| ExitCode::SUCCESS),
-        Some(page) => Err(Refusal::own(format!("page {page} does not hold what was written"))),
+        Some(page) => Err(Refusal::own(format!(
+            "page {page} differs from what was written: data corruption; please report this"
+        ))),
     }
 }

@@ -1,5 +1,5 @@
-//! Environment of the sides: a directory, the kernel's swap areas, and a memory cgroup for each run. The
-//! restorer creates all of it, so that it is removed however this process exits.
+//! Environment of the sides: a directory, the kernel's swap areas, and a memory cgroup for each
+//! run. The restorer creates them, so that they are removed however this process exits.
 
 use super::plan::Side;
 use super::watch::{GroupWatch, Outside};
@@ -21,12 +21,13 @@ use std::process::Command;
 
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
-/// Disables swap readahead for zswap. Decompressed pages are dirty, and some kernels (for example 6.18)
-/// cannot reclaim dirty pages that were read ahead and never touched. They fill the cgroup until the program
-/// is OOM-killed.
+/// Disables swap readahead for zswap. Decompressed pages are dirty, and some kernels (for example
+/// 6.18) cannot reclaim dirty pages that were read ahead and never touched. They fill the cgroup
+/// until the program is OOM-killed.
 const ZSWAP_PAGE_CLUSTER: &str = "0";
 const ZSWAP_COUNTED: &str = "here the limit includes zswap's compressed pages (control groups of \
-     version 2), so softswap already has the same DRAM as kernel_zswap, and runs once with it";
+    version 2), so softswap and kernel_zswap use the same DRAM, and softswap_same_dram is not run \
+    for it";
 
 pub(crate) struct Testbed {
     restorer: Restorer,
@@ -34,7 +35,7 @@ pub(crate) struct Testbed {
     pub(crate) dir: PathBuf,
     file: PathBuf,
     zram: Option<String>,
-    /// Original value of the machine, used by all sides except zswap.
+    /// The machine's original value of page-cluster, used by all sides except zswap.
     page_cluster: String,
     /// `None` if no cgroup can be created. softswap then runs alone, without a cgroup.
     groups: Option<Groups>,
@@ -53,7 +54,7 @@ pub(crate) struct Held {
     group: Option<MemoryGroup>,
     swap: Option<PathBuf>,
     watch: GroupWatch,
-    /// The limit, for kernels that exceed it: they charge zswap's compressed pages during reclaim.
+    /// The limit, if the kernel exceeds it by charging zswap's compressed pages during reclaim.
     exceeded_limit_bytes: Option<u64>,
 }
 
@@ -90,7 +91,8 @@ impl Bounds {
 }
 
 impl Testbed {
-    /// Prepares `sides` below `under`, with areas of `bytes`. Removes unsupported sides, with a note.
+    /// Prepares `sides` below `under`, with areas of `bytes`. Removes unsupported sides, with a
+    /// note.
     pub(crate) fn prepare(
         under: &Path,
         bytes: u64,
@@ -98,7 +100,7 @@ impl Testbed {
         notes: &mut Vec<String>,
     ) -> Result<Testbed, Refusal> {
         let mut restorer = Restorer::start().map_err(Refusal::own)?;
-        let dir = restorer.request_from(&Action::MakeDirectory { under: under.into() });
+        let dir = restorer.request(&Action::MakeDirectory { under: under.into() });
         let dir = PathBuf::from(dir.map_err(Refusal::own)?);
         let file = dir.join("swapfile");
         let page_cluster = read_setting(PAGE_CLUSTER);
@@ -117,7 +119,7 @@ impl Testbed {
             match testbed.try_area(side, bytes) {
                 Ok(area) => {
                     sides.push(side);
-                    // An area that stays active would also be used by the other sides.
+                    // Deactivate the area, because the other sides would use it, too.
                     testbed.swap_off(area)?;
                 }
                 Err(why) => notes.push(format!("{} was left out: {why}", side.name())),
@@ -129,24 +131,23 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// Creates a cgroup and joins it, because joining may be forbidden even if creating is allowed.
+    /// Tests if a cgroup can be created and joined, because joining may be forbidden even if
+    /// creating is allowed.
     fn try_a_group(&mut self) -> Result<Groups, String> {
         let group = self.make_group(1 << 30, true)?;
         let groups = Groups { version: group.version, count_zswap: group.counts_zswap() };
         let joined = command_in(Some(&group), Vec::new(), Path::new("true")).output();
-        self.restorer.request_from(&Action::RemoveGroup { path: group.dir })?;
+        self.restorer.request(&Action::RemoveGroup { path: group.dir })?;
         let joined = joined.or_text("/bin/sh")?;
         let errors = String::from_utf8_lossy(&joined.stderr);
-        joined
-            .status
-            .success()
-            .then_some(groups)
-            .ok_or_else(|| format!("a control group can be made but not joined: {}", errors.trim()))
+        joined.status.success().then_some(groups).ok_or_else(|| {
+            format!("a control group can be created but not joined: {}", errors.trim())
+        })
     }
 
     fn make_group(&mut self, limit_bytes: u64, may_swap: bool) -> Result<MemoryGroup, String> {
         let act = Action::MakeGroup { limit_bytes, may_swap };
-        self.restorer.request_from(&act).map(|path| MemoryGroup::at(path.into()))
+        self.restorer.request(&act).map(|path| MemoryGroup::at(path.into()))
     }
 
     /// Returns true if zswap's compressed pages count within the limit.
@@ -154,33 +155,33 @@ impl Testbed {
         self.groups.is_some_and(|groups| groups.count_zswap)
     }
 
-    /// Creates a side's area and activates it: a container may permit devices and settings, but forbid
-    /// swapon.
+    /// Tests if a side's area can be created and activated: a container may permit devices and
+    /// settings, but forbid swapon.
     fn try_area(&mut self, side: Side, bytes: u64) -> Result<Option<PathBuf>, String> {
         if side.is_softswap() {
             return Ok(None);
         }
-        self.restorer.request_from(&Action::HoldSwap)?;
+        self.restorer.request(&Action::HoldSwap)?;
         if side == Side::KernelZram {
-            let name = self.restorer.request_from(&Action::AddZram { bytes })?;
+            let name = self.restorer.request(&Action::AddZram { bytes })?;
             let path = Path::new("/dev").join(&name);
-            self.restorer.request_from(&Action::Format { path })?;
+            self.restorer.request(&Action::Format { path })?;
             self.zram = Some(name);
         } else if !self.file.exists() {
-            self.restorer.request_from(&Action::MakeSwapFile { path: self.file.clone(), bytes })?;
+            self.restorer.request(&Action::MakeSwapFile { path: self.file.clone(), bytes })?;
         }
         if side == Side::KernelZswap {
             self.set_zswap("enabled", "N")?;
             // Without lz4, zswap uses its current compressor.
             let _ = self.set_zswap("compressor", zram::ALGORITHM);
         }
-        let path = self.area_of(side).ok_or("it has no area")?;
-        self.restorer.request_from(&Action::SwapOn { path: path.clone() })?;
+        let path = self.area_of(side).ok_or("the side has no swap area")?;
+        self.restorer.request(&Action::SwapOn { path: path.clone() })?;
         Ok(Some(path))
     }
 
     fn swap_off(&mut self, area: Option<PathBuf>) -> Result<(), Refusal> {
-        let off = area.map(|path| self.restorer.request_from(&Action::SwapOff { path }));
+        let off = area.map(|path| self.restorer.request(&Action::SwapOff { path }));
         off.transpose().map(drop).map_err(Refusal::own)
     }
 
@@ -197,7 +198,7 @@ impl Testbed {
         if !path.exists() {
             return Err("this kernel has no zswap".into());
         }
-        self.restorer.request_from(&Action::Set { path, value: value.into() }).map(drop)
+        self.restorer.request(&Action::Set { path, value: value.into() }).map(drop)
     }
 
     /// Activates `side` for swapping and creates a cgroup of `limit_bytes`.
@@ -215,8 +216,8 @@ impl Testbed {
             }
             let value =
                 if is_zswap { ZSWAP_PAGE_CLUSTER.into() } else { self.page_cluster.clone() };
-            self.restorer.request_from(&Action::Set { path: PAGE_CLUSTER.into(), value })?;
-            self.restorer.request_from(&Action::SwapOn { path })?;
+            self.restorer.request(&Action::Set { path: PAGE_CLUSTER.into(), value })?;
+            self.restorer.request(&Action::SwapOn { path })?;
         }
         let outside = match (side, &self.zram) {
             (Side::KernelZram, Some(name)) => Outside::Zram(name.clone()),
@@ -246,7 +247,7 @@ impl Testbed {
             bounds.peak_bytes = group.peak_bytes().map_err(Refusal::own)?;
             bounds.oom_kills = group.oom_kills().map_err(Refusal::own)?;
             self.restorer
-                .request_from(&Action::RemoveGroup { path: group.dir })
+                .request(&Action::RemoveGroup { path: group.dir })
                 .map_err(Refusal::own)?;
         }
         self.swap_off(swap)?;
@@ -297,8 +298,8 @@ fn command_in(
         None => managed_program::command("env"),
         Some(group) => {
             let mut shell = managed_program::command("/bin/sh");
-            // The shell joins and then executes the program. LD_PRELOAD is an argument of `env`, so the shell
-            // runs without it.
+            // The shell joins the cgroup and executes `env`, which executes the program. LD_PRELOAD
+            // is an argument of `env`, so the shell itself runs without it.
             shell.args(["-c", r#"echo $$ > "$0" && exec env "$@""#]);
             shell.arg(group.dir.join("cgroup.procs"));
             shell

@@ -30,7 +30,8 @@ pub(super) struct Touches {
 }
 
 impl Touches {
-    /// Touches one word of each next page, until `time` is over or `most_touches` is reached.
+    /// Touches one word of the pattern's next page until `time` is over, at most `most_touches`
+    /// times.
     pub(super) fn run(&self, region: &Region, time: Duration, most_touches: u64) -> Touched {
         let pages = region.pages() as u64;
         let hot_pages = ((pages as f64 * self.hot_share) as u64).clamp(1, pages);

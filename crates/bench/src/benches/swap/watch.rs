@@ -1,9 +1,10 @@
 //! Periodically reads the statistics of a cgroup, and of compressed pages outside it.
 //!
-//! The kernel's sides need the reads. Reclaim in a cgroup decides by its statistics whether to deactivate
-//! pages, and the kernel updates them only every few seconds or when they are read. If a program fills its
-//! cgroup sooner, all its pages are on the active list while the statistics say the opposite. Then nothing is
-//! scanned, and the program is OOM-killed although swap is available.
+//! The kernel's sides need the reads. Reclaim in a cgroup decides by its statistics whether to
+//! deactivate pages, and the kernel updates them only every few seconds or when they are read. If a
+//! program fills its cgroup sooner, all its pages are on the active list while the statistics say
+//! the opposite. Then reclaim scans no page, and the program is OOM-killed although swap is
+//! available.
 
 use crate::measure::restore::zram;
 use std::fs;
@@ -13,7 +14,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_millis(5);
-/// Reads of the cgroup for each read of memory outside, which changes slowly.
+/// Number of reads of the cgroup's statistics for each read of memory outside it, which changes
+/// slowly.
 const OUTSIDE_EVERY: usize = 4;
 
 /// Where the kernel stores compressed pages that are not charged to the cgroup.
@@ -44,9 +46,9 @@ fn kib_of(path: &str, first: &str, word: usize) -> u64 {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Peaks {
-    /// Increase since the start.
+    /// Largest increase since the start of memory outside the cgroup.
     pub(super) outside_bytes: u64,
-    /// Used part of the swap area.
+    /// Largest used part of the swap area.
     pub(super) swapped_bytes: u64,
 }
 
@@ -74,7 +76,7 @@ impl GroupWatch {
                 if last || at % OUTSIDE_EVERY == 0 {
                     let more = outside.bytes().saturating_sub(before_bytes);
                     peaks.outside_bytes = peaks.outside_bytes.max(more);
-                    // Name, kind, size, used.
+                    // Columns of /proc/swaps: name, kind, size, used.
                     let used = |path: &Path| Some(kib_of("/proc/swaps", path.to_str()?, 3) << 10);
                     let used = swap.as_deref().and_then(used).unwrap_or(0);
                     peaks.swapped_bytes = peaks.swapped_bytes.max(used);

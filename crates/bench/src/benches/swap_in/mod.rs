@@ -1,7 +1,7 @@
 //! Run time by wait mode of a program that touches random pages of four times its budget.
 //!
-//! Measures the whole path: a separate program with the runtime preloaded, faults by SIGBUS, background
-//! reclaim, writes to disk. The modes take turns, with a new program each time.
+//! Measures the complete path: a separate program with the runtime preloaded, faults by SIGBUS,
+//! background reclaim, writes to disk. The modes take turns, with a new program each time.
 
 use super::swap::plan::{Data, Pattern};
 use super::swap::task::{Task, TaskTimes};
@@ -23,7 +23,7 @@ use softswap_engine::base::stats::{Counter, Stats, Tier};
 use softswap_engine::store::io::poll::mode::Mode;
 use softswap_sys::PAGE_SIZE;
 
-/// No time limit: a run ends after its touches.
+/// Practically no time limit: a run ends after its touches.
 const MAX_SECONDS: f64 = 1e6;
 /// Default size of the region divided by the budget.
 const REGION_OVER_BUDGET: u64 = 4;
@@ -31,8 +31,8 @@ const REGION_OVER_BUDGET: u64 = 4;
 /// Measure a program that swaps, by the way of waiting for reads.
 ///
 /// The program writes one word at a time to random pages of a region that cannot be compressed, and
-/// compares every page at the end. Only the touching is timed. Faults are those of pages that were on
-/// disk, by the engine's own account; they include what else a fault does.
+/// compares every page at the end. Only the touching is timed. Faults are those of pages that were
+/// on disk, by the engine's own account; they include what else a fault does.
 #[derive(Args)]
 #[command(after_long_help = "\
 Times are medians over the rounds, the other counts are of all rounds together.
@@ -105,12 +105,12 @@ pub(super) fn measure(args: &SwapInArgs) -> Result<Findings<Figures>, Refusal> {
     // Twice the region, because evicted pages are written to other slots.
     let dir = args.common.dir(region_bytes.saturating_mul(2))?;
     let (library, signals, mut log) = (library::find()?, signals()?, Log::start());
-    let run = |way: &WaitMode, round: usize| {
+    let run = |wait_mode: &WaitMode, round: usize| {
         let config = Config {
             memory_bytes: args.memory,
             areas: vec![AreaSpec::new(&dir.path)],
             reserve_bytes: 0,
-            poll: way.mode,
+            poll: wait_mode.mode,
             ..Config::default()
         };
         let task = Task {
@@ -119,11 +119,11 @@ pub(super) fn measure(args: &SwapInArgs) -> Result<Findings<Figures>, Refusal> {
             sample: None,
             damage: args.damage,
             pattern: Pattern::RandomWrite,
-            threads: way.threads as usize,
+            threads: wait_mode.threads as usize,
             warm_touches: 0,
             warm_seconds: 0.0,
             seconds: MAX_SECONDS,
-            most_touches: u64::from(args.touches / way.threads),
+            most_touches: u64::from(args.touches / wait_mode.threads),
             hot_share: 0.0,
             // The same touches for every mode in a round.
             seed: 1000 * (round as u64 + 1),
@@ -139,9 +139,9 @@ pub(super) fn measure(args: &SwapInArgs) -> Result<Findings<Figures>, Refusal> {
         };
         Ok(TaskRun { took, stats, facts })
     };
-    let ways =
+    let wait_modes =
         args.threads.iter().flat_map(|&threads| Mode::ALL.map(|mode| WaitMode { mode, threads }));
-    let mut cells: Vec<_> = ways.map(Cell::new).collect();
+    let mut cells: Vec<_> = wait_modes.map(Cell::new).collect();
     take_turns(&mut cells, args.common.rounds, run)?;
     add_ratios(&cells, &mut log);
     let all = |fact: fn(&Facts) -> bool| {
@@ -164,11 +164,11 @@ fn check(memory: u64, region: u64) -> Result<(), Refusal> {
     let [needed, budget, shown, is] =
         [MIN_MEMORY_BYTES, memory, region, available].map(units::bytes);
     let why = if memory < MIN_MEMORY_BYTES {
-        format!("--memory {budget}: too little: the engine needs at least {needed} of DRAM")
+        format!("--memory {budget}: too little; the engine needs at least {needed} of DRAM")
     } else if region <= memory {
         format!(
             "--region {shown}: fits in the budget of {budget}, so nothing would be swapped; give \
-             more"
+             a larger --region"
         )
     } else if available < memory {
         format!("--memory {budget}: only {is} are available; give less")

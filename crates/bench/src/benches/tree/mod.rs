@@ -1,5 +1,5 @@
-//! Two programs that compete for DRAM, one with a hot set and one that streams: with one shared budget, and
-//! with half of it for each.
+//! Two programs that compete for DRAM, one with a hot set and one that streams: with one shared
+//! budget, and with half of it for each.
 
 use super::swap::programs::compiled;
 use crate::measure::failure::OrRefuse;

@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// File locked by the one restorer that may change swap. Every process may open it.
+/// File whose lock a restorer needs to change the kernel's swap. Every process may open it.
 const LOCK: &str = "/proc/swaps";
-/// Retries for the lock, for a cgroup whose last process has not exited, and for an area whose pages are not
-/// freed yet.
+/// Number of attempts to take the lock, to remove a cgroup whose last process has not exited, and
+/// to deactivate an area whose pages are not freed yet.
 const ATTEMPTS: u32 = 1500;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -69,7 +69,7 @@ pub(crate) enum Action {
     },
 }
 
-/// A text, or the reason of a failure.
+/// Result of an action: a text, or the reason of the failure.
 pub(crate) type Answer = Result<String, String>;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ enum Change {
         was: String,
     },
     /// Memory controller enabled by a v2 cgroup for its children.
-    MemoryHandedDown(PathBuf),
+    MemoryEnabled(PathBuf),
     Group(PathBuf),
 }
 
@@ -131,7 +131,10 @@ impl Changes {
         let file = File::open(LOCK).or_text(LOCK)?;
         retried(|| Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?)).map_err(|_| {
             let seconds = (PAUSE * ATTEMPTS).as_secs();
-            format!("another benchmark changes the kernel's swap for more than {seconds} s")
+            format!(
+                "another benchmark has used the kernel's swap for more than {seconds} s; wait \
+                 until it exits"
+            )
         })?;
         self.held = Some(file);
         Ok(())
@@ -139,15 +142,15 @@ impl Changes {
 
     fn make_directory(&mut self, under: &Path) -> Answer {
         let path = under.join(format!("softswap-bench-{}", Uuid::new_v4()));
-        // Not accessible by others, because files in it may hold swapped pages.
+        // Other users get no access, because files in the directory may contain swapped pages.
         let made = fs::DirBuilder::new().mode(0o700).create(&path);
-        made.or_text(format!("no directory can be made in {}", under.display()))?;
+        made.or_text(format!("no directory can be created in {}", under.display()))?;
         self.all.push(Change::Directory(path.clone()));
         text_of(&path)
     }
 
     fn set(&mut self, path: PathBuf, value: &str) -> Result<(), String> {
-        let failed = format!("{} cannot be {value}", path.display());
+        let failed = format!("{} cannot be set to {value}", path.display());
         let now = fs::read_to_string(&path).or_text(&failed)?.trim().to_string();
         let is_it = |change: &Change| matches!(change, Change::Setting { path: noted, .. } if *noted == path);
         let is_noted = self.all.iter().any(is_it);
@@ -175,22 +178,22 @@ impl Changes {
             let path = parent.join(&name);
             let made = match hierarchy.version {
                 GroupVersion::One => Ok(false),
-                GroupVersion::Two => group::hand_down_memory(&parent),
+                GroupVersion::Two => group::enable_memory(&parent),
             };
             let made = made.and_then(|is_new| {
-                self.all.extend(is_new.then(|| Change::MemoryHandedDown(parent.clone())));
+                self.all.extend(is_new.then(|| Change::MemoryEnabled(parent.clone())));
                 fs::create_dir(&path).map_err(|error| plain(&error))
             });
             match made {
                 Ok(()) => {
                     self.all.push(Change::Group(path.clone()));
-                    group::hold_to(hierarchy.version, &path, limit_bytes, may_swap)?;
+                    group::set_limits(hierarchy.version, &path, limit_bytes, may_swap)?;
                     return text_of(&path);
                 }
                 Err(why) => refused.push(format!("in {}: {why}", parent.display())),
             }
         }
-        Err(format!("no control group can be made {}", refused.join("; ")))
+        Err(format!("no control group can be created {}", refused.join("; ")))
     }
 
     fn undo_one(&mut self, change: &Change) -> Result<(), String> {
@@ -220,9 +223,10 @@ fn undo(change: &Change) -> Result<(), String> {
         Change::Swapping(path) => {
             retried(|| swap_off(path)).or_text(format!("`swapoff {}` failed", path.display()))
         }
-        Change::Setting { path, was } => fs::write(path, was)
-            .or_text(format!("{} could not be set to {was} again", path.display())),
-        Change::MemoryHandedDown(parent) => group::keep_memory_back(parent),
+        Change::Setting { path, was } => {
+            fs::write(path, was).or_text(format!("{} could not be reset to {was}", path.display()))
+        }
+        Change::MemoryEnabled(parent) => group::disable_memory(parent),
         Change::Group(path) => retried(|| {
             let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
             for pid in text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
@@ -265,7 +269,7 @@ fn format(path: &Path) -> Result<(), String> {
 }
 
 fn text_of(path: &Path) -> Answer {
-    let text = path.to_str().ok_or_else(|| format!("{} is not text", path.display()))?;
+    let text = path.to_str().ok_or_else(|| format!("{} is not UTF-8", path.display()))?;
     Ok(text.to_string())
 }
 

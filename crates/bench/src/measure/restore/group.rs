@@ -1,7 +1,7 @@
 //! Memory cgroups of version 1 and 2: possible parents, limits, and the kernel's counters.
 //!
-//! In version 2 a cgroup has memory limits only if its parent enables the controller for its children. Except
-//! for the root, a parent with processes cannot do that.
+//! In version 2 a cgroup has memory limits only if its parent enables the controller for its
+//! children. Except for the root, a parent with processes cannot do that.
 
 use crate::measure::failure::OrRefuse;
 use softswap_cli::memory_limits::{GroupVersion, Hierarchy};
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 /// Common prefix of all benchmarks' cgroups.
 pub(crate) const PREFIX: &str = "softswap-bench-";
-const HANDED_DOWN: &str = "cgroup.subtree_control";
+const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
 /// File that exists only in version 2.
-const TO_HAND_DOWN: &str = "cgroup.controllers";
+const CONTROLLERS: &str = "cgroup.controllers";
 const LIMIT: &str = "memory.max";
 const SWAP_LIMIT: &str = "memory.swap.max";
 
@@ -22,13 +22,13 @@ const SWAP_LIMIT: &str = "memory.swap.max";
 pub(crate) fn with_memory(hierarchies: Vec<Hierarchy>) -> Option<Hierarchy> {
     let has_memory = |hierarchy: &Hierarchy| match hierarchy.version {
         GroupVersion::One => true,
-        GroupVersion::Two => names_memory(&hierarchy.top.join(TO_HAND_DOWN)),
+        GroupVersion::Two => names_memory(&hierarchy.top.join(CONTROLLERS)),
     };
     hierarchies.into_iter().find(has_memory)
 }
 
-/// Returns the directories in which a cgroup may be created, the best first. In a container or for an
-/// unprivileged user only an attempt shows whether it is permitted.
+/// Returns the directories in which a cgroup may be created, the best first. In a container or for
+/// an unprivileged user only an attempt shows whether it is permitted.
 pub(crate) fn parents(hierarchy: &Hierarchy) -> Vec<PathBuf> {
     let top = hierarchy.top.as_path();
     let around = match hierarchy.version {
@@ -39,37 +39,35 @@ pub(crate) fn parents(hierarchy: &Hierarchy) -> Vec<PathBuf> {
 }
 
 /// Enables the memory controller for children of `parent`. Returns true if it was disabled before.
-pub(crate) fn hand_down_memory(parent: &Path) -> Result<bool, String> {
-    if names_memory(&parent.join(HANDED_DOWN)) {
+pub(crate) fn enable_memory(parent: &Path) -> Result<bool, String> {
+    if names_memory(&parent.join(SUBTREE_CONTROL)) {
         return Ok(false);
     }
-    if !names_memory(&parent.join(TO_HAND_DOWN)) {
-        return Err(format!("its {TO_HAND_DOWN} does not name memory"));
+    if !names_memory(&parent.join(CONTROLLERS)) {
+        return Err(format!("its {CONTROLLERS} does not contain `memory`"));
     }
-    fs::write(parent.join(HANDED_DOWN), "+memory").map_err(|error| match error.kind() {
+    fs::write(parent.join(SUBTREE_CONTROL), "+memory").map_err(|error| match error.kind() {
         io::ErrorKind::ResourceBusy => {
-            format!("its {HANDED_DOWN} cannot be +memory, because there are processes in it")
+            format!("its {SUBTREE_CONTROL} cannot be +memory, because there are processes in it")
         }
-        _ => format!("its {HANDED_DOWN} cannot be +memory: {}", plain(&error)),
+        _ => format!("its {SUBTREE_CONTROL} cannot be +memory: {}", plain(&error)),
     })?;
     Ok(true)
 }
 
-/// Undoes [`hand_down_memory`], unless another benchmark or a cgroup with a limit depends on it.
-pub(crate) fn keep_memory_back(parent: &Path) -> Result<(), String> {
-    let file = parent.join(HANDED_DOWN);
-    let left = |why: String| {
-        format!("`echo -memory > {}` remains to be done by hand: {why}", file.display())
-    };
+/// Undoes [`enable_memory`], unless another benchmark or a cgroup with a limit depends on it.
+pub(crate) fn disable_memory(parent: &Path) -> Result<(), String> {
+    let file = parent.join(SUBTREE_CONTROL);
+    let left = |why: String| format!("{why}; later run `echo -memory > {}`", file.display());
     let entries = fs::read_dir(parent).map_err(|error| left(plain(&error)))?;
     for entry in entries.flatten() {
         let name = entry.file_name();
         if name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
-            return Err(left(format!("{} is another benchmark's", name.display())));
+            return Err(left(format!("{} belongs to another benchmark", name.display())));
         }
         let limit = fs::read_to_string(entry.path().join(LIMIT)).unwrap_or_default();
         if !matches!(limit.trim(), "" | "max") {
-            return Err(left(format!("{} is held to {}", name.display(), limit.trim())));
+            return Err(left(format!("{} has a limit of {}", name.display(), limit.trim())));
         }
     }
     fs::write(&file, "-memory").map_err(|error| left(plain(&error)))
@@ -81,7 +79,7 @@ fn names_memory(list: &Path) -> bool {
 }
 
 /// Sets the limits of a new cgroup.
-pub(crate) fn hold_to(
+pub(crate) fn set_limits(
     version: GroupVersion,
     dir: &Path,
     limit_bytes: u64,
@@ -89,7 +87,7 @@ pub(crate) fn hold_to(
 ) -> Result<(), String> {
     let set = |file: &str, value: &str| {
         let written = fs::write(dir.join(file), value);
-        written.or_text(format!("{file} of a control group cannot be {value}"))
+        written.or_text(format!("{file} of a control group cannot be set to {value}"))
     };
     let limit = limit_bytes.to_string();
     match version {
@@ -124,7 +122,7 @@ pub(crate) struct MemoryGroup {
 
 impl MemoryGroup {
     pub(crate) fn at(dir: PathBuf) -> MemoryGroup {
-        let is_second = dir.join(TO_HAND_DOWN).exists();
+        let is_second = dir.join(CONTROLLERS).exists();
         let version = if is_second { GroupVersion::Two } else { GroupVersion::One };
         MemoryGroup { version, dir }
     }
@@ -148,7 +146,8 @@ impl MemoryGroup {
         Ok(kills.and_then(|count| count.trim().parse().ok()).unwrap_or(0))
     }
 
-    /// Returns true if zswap's compressed pages are charged to the cgroup: in version 2 since Linux 5.19.
+    /// Returns true if zswap's compressed pages are charged to the cgroup: in version 2 since Linux
+    /// 5.19.
     pub(crate) fn counts_zswap(&self) -> bool {
         self.dir.join("memory.zswap.current").exists()
     }
@@ -174,44 +173,44 @@ mod tests {
     #[test]
     fn memory_controller_is_enabled_once_and_disabled_when_unused() {
         let top = tempfile::tempdir().unwrap();
-        write(top.path(), &[(TO_HAND_DOWN, "cpu memory\n"), (HANDED_DOWN, "cpu\n")]);
-        assert_eq!(hand_down_memory(top.path()), Ok(true));
+        write(top.path(), &[(CONTROLLERS, "cpu memory\n"), (SUBTREE_CONTROL, "cpu\n")]);
+        assert_eq!(enable_memory(top.path()), Ok(true));
         // A plain file keeps the written text; the kernel's file would contain "cpu memory".
-        assert_eq!(read(top.path(), HANDED_DOWN), "+memory");
-        write(top.path(), &[(HANDED_DOWN, "cpu memory\n")]);
-        assert_eq!(hand_down_memory(top.path()), Ok(false));
+        assert_eq!(read(top.path(), SUBTREE_CONTROL), "+memory");
+        write(top.path(), &[(SUBTREE_CONTROL, "cpu memory\n")]);
+        assert_eq!(enable_memory(top.path()), Ok(false));
 
         let other = top.path().join(format!("{PREFIX}1-0"));
         fs::create_dir(&other).unwrap();
-        let why = keep_memory_back(top.path()).unwrap_err();
-        assert!(why.contains("-1-0 is another") && why.contains("echo -memory"), "{why}");
+        let why = disable_memory(top.path()).unwrap_err();
+        assert!(why.contains("-1-0 belongs to another") && why.contains("echo -memory"), "{why}");
         fs::remove_dir(other).unwrap();
 
         let service = top.path().join("service");
         write(&service, &[(LIMIT, "4096\n")]);
-        let why = keep_memory_back(top.path()).unwrap_err();
-        assert!(why.contains("service is held to 4096"), "{why}");
+        let why = disable_memory(top.path()).unwrap_err();
+        assert!(why.contains("service has a limit of 4096"), "{why}");
         write(&service, &[(LIMIT, "max\n")]);
-        keep_memory_back(top.path()).unwrap();
-        assert_eq!(read(top.path(), HANDED_DOWN), "-memory");
+        disable_memory(top.path()).unwrap();
+        assert_eq!(read(top.path(), SUBTREE_CONTROL), "-memory");
     }
 
     #[test]
     fn group_without_swap_is_limited_to_dram() {
         let top = tempfile::tempdir().unwrap();
         let dir = top.path();
-        hold_to(GroupVersion::One, dir, 4096, false).unwrap();
+        set_limits(GroupVersion::One, dir, 4096, false).unwrap();
         for file in ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"] {
             assert_eq!(read(dir, file), "4096");
         }
         assert_eq!(read(dir, "memory.swappiness"), "0");
 
-        let why = hold_to(GroupVersion::Two, dir, 4096, true).unwrap_err();
+        let why = set_limits(GroupVersion::Two, dir, 4096, true).unwrap_err();
         assert!(why.contains("no memory.swap.max") && why.contains("swapaccount"), "{why}");
         write(dir, &[(SWAP_LIMIT, "max")]);
-        hold_to(GroupVersion::Two, dir, 8192, true).unwrap();
+        set_limits(GroupVersion::Two, dir, 8192, true).unwrap();
         assert_eq!((read(dir, "memory.max"), read(dir, SWAP_LIMIT)), ("8192".into(), "max".into()));
-        hold_to(GroupVersion::Two, dir, 8192, false).unwrap();
+        set_limits(GroupVersion::Two, dir, 8192, false).unwrap();
         assert_eq!(read(dir, SWAP_LIMIT), "0");
     }
 
@@ -221,7 +220,7 @@ mod tests {
         let (first, second) = (top.path().join("1"), top.path().join("2"));
         write(&first, &[("memory.max_usage_in_bytes", "12288\n")]);
         write(&first, &[("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")]);
-        write(&second, &[(TO_HAND_DOWN, "memory\n"), ("memory.zswap.current", "0\n")]);
+        write(&second, &[(CONTROLLERS, "memory\n"), ("memory.zswap.current", "0\n")]);
         write(&second, &[("memory.events", "low 0\nmax 9\noom 4\noom_kill 3\noom_group_kill 1\n")]);
         let [first, second] = [first, second].map(MemoryGroup::at);
         assert_eq!((first.version, second.version), (GroupVersion::One, GroupVersion::Two));
@@ -230,7 +229,7 @@ mod tests {
         assert_eq!((first.counts_zswap(), second.counts_zswap()), (false, true));
         write(&second.dir, &[("memory.peak", "4096\n")]);
         assert_eq!(second.peak_bytes(), Ok(Some(4096)));
-        let gone = MemoryGroup::at(top.path().join("gone"));
-        assert!(gone.oom_kills().unwrap_err().contains("memory.oom_control"));
+        let missing = MemoryGroup::at(top.path().join("gone"));
+        assert!(missing.oom_kills().unwrap_err().contains("memory.oom_control"));
     }
 }

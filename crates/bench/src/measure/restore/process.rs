@@ -22,7 +22,7 @@ pub(crate) fn restore() -> Result<ExitCode, Refusal> {
             .map_err(|error| format!("the restorer received an unknown request {line:?}: {error}"))
             .and_then(|act| changes.perform(act));
         let text = serde_json::to_string(&answer).unwrap_or_default();
-        // If the benchmark has exited, the input is closed, too.
+        // If the benchmark has exited, the input is also closed, so the loop ends.
         let _ = writeln!(io::stdout(), "{text}");
     }
     match changes.undo_all() {
@@ -50,8 +50,10 @@ impl Restorer {
     }
 
     /// Requests a change and waits for its completion.
-    pub(crate) fn request_from(&mut self, act: &Action) -> Answer {
-        let exited = || "the restorer of changes to the machine has exited".to_string();
+    pub(crate) fn request(&mut self, act: &Action) -> Answer {
+        let exited = || {
+            "the process that changes the machine's settings (the restorer) has exited".to_string()
+        };
         let text = serde_json::to_string(act).map_err(|error| error.to_string())?;
         let to = self.to.as_mut().ok_or_else(exited)?;
         writeln!(to, "{text}").map_err(|_| exited())?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const CONTROL: &str = "/sys/class/zram-control";
 pub(crate) const ALGORITHM: &str = "lz4";
-/// Retries while device managers briefly open new devices.
+/// Number of attempts to remove a device, because device managers briefly open new devices.
 const ATTEMPTS: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -18,16 +18,18 @@ pub(crate) fn add() -> Result<u32, String> {
             io::ErrorKind::NotFound => {
                 "this kernel has no zram, or the module is not loaded (modprobe zram)".into()
             }
-            io::ErrorKind::PermissionDenied => "only root may add a device".into(),
-            _ => format!("no device could be added: {}", plain(&error)),
+            io::ErrorKind::PermissionDenied => "only root may add a zram device".into(),
+            _ => format!("no zram device could be added: {}", plain(&error)),
         })?;
-    text.trim().parse().map_err(|_| format!("the kernel added a device called {text:?}"))
+    text.trim()
+        .parse()
+        .map_err(|_| format!("the kernel returned {text:?} as the number of a new zram device"))
 }
 
 pub(crate) fn set_up(number: u32, bytes: u64) -> Result<(), String> {
     let set = |name: &str, value: &str| {
         fs::write(format!("/sys/block/zram{number}/{name}"), value)
-            .or_text(format!("its {name} cannot be {value}"))
+            .or_text(format!("the zram device's {name} cannot be set to {value}"))
     };
     set("comp_algorithm", ALGORITHM)?;
     set("disksize", &bytes.to_string())
@@ -46,7 +48,9 @@ pub(crate) fn remove(number: u32) -> Result<(), String> {
         std::thread::sleep(PAUSE);
         tried = remove();
     }
-    tried.or_text(format!("`echo {number} > {CONTROL}/hot_remove` remains to be done by hand"))
+    tried.or_text(format!(
+        "zram{number} could not be removed; run `echo {number} > {CONTROL}/hot_remove`"
+    ))
 }
 
 /// Returns the DRAM that a device uses for compressed pages.

@@ -38,7 +38,7 @@ fn recorded_trace_is_simulated_with_options() {
     let options = ["--only-traces", "--trace", RECORDED, "--without", "swap_cache,pool_copies"];
     let found = json_of(&mut policy(&options));
     let (with, without) = (stalls(&found, ""), stalls(&found, "swap_cache,pool_copies"));
-    assert!(with.len() == 3 && with.is_sorted(), "less memory costs more: {with:?}");
+    assert!(with.len() == 3 && with.is_sorted(), "less memory must cost more: {with:?}");
     let ratio = found["ratios"]["stalled_without_vs_with_sqlite_25"].as_f64().unwrap();
     assert!((ratio - without[2] / with[2]).abs() < 1e-9);
 
@@ -65,7 +65,7 @@ fn recorded_program_is_simulated() {
     let found = json_of(&mut policy(&["--only-traces", "--trace", trace.to_str().unwrap()]));
     assert!(found["rows"][0]["pages"].as_u64() > Some(1000), "{}", found["rows"]);
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
-    assert_eq!(left.len(), 2, "the recording is gone");
+    assert_eq!(left.len(), 2, "the recording must be removed");
 
     std::fs::write(&trace, b"touches2 and so on").unwrap();
     let options = ["--only-traces", "--trace", trace.to_str().unwrap()];

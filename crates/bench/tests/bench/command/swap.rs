@@ -18,10 +18,10 @@ struct Machine {
     swaps: String,
     zswap: Vec<String>,
     page_cluster: String,
-    /// Cgroups whose restorer has exited; another benchmark may be running.
-    left_groups: Vec<String>,
+    /// Cgroups whose restorer has exited. Those of a running benchmark do not count.
+    orphaned_groups: Vec<String>,
     /// Controllers that the v2 root enables for its children.
-    handed_down: String,
+    subtree_control: String,
 }
 
 /// Mount points of version 1 and version 2.
@@ -55,8 +55,11 @@ impl Machine {
             swaps: swaps.lines().filter(|line| line.contains("softswap-bench")).collect(),
             zswap: settings.iter().map(|name| read(&Path::new(zswap).join(name))).collect(),
             page_cluster: read(Path::new("/proc/sys/vm/page-cluster")),
-            left_groups: groups().into_iter().filter(|group| restorer_has_exited(group)).collect(),
-            handed_down: read(Path::new("/sys/fs/cgroup/cgroup.subtree_control")),
+            orphaned_groups: groups()
+                .into_iter()
+                .filter(|group| restorer_has_exited(group))
+                .collect(),
+            subtree_control: read(Path::new("/sys/fs/cgroup/cgroup.subtree_control")),
         }
     }
 }
@@ -93,8 +96,8 @@ fn comparison_with_kernel_swap_restores_the_system() {
     let (dir, before) = (tempfile::tempdir().unwrap(), Machine::now());
     let options = ["--no-programs", "--patterns", "random_read,hot_set"];
     let found = json_of(&mut swap(dir.path(), &options));
-    // Another benchmark may be running.
-    wait_until("something stays", || Machine::now() == before);
+    // Wait, because another benchmark may be running.
+    wait_until("the changes were not undone", || Machine::now() == before);
     assert_empty(dir.path());
     assert_swap_figures_are_plausible(&found, &SIDES);
     let notes = found["notes"].to_string();
@@ -185,7 +188,8 @@ fn unprivileged_bench_measures_softswap_only() {
     let found = json_of(&mut command);
     assert_swap_figures_are_plausible(&found, &["softswap"]);
     let notes = found["notes"].to_string();
-    // Either all sides together without a cgroup, or one by one: some users may create cgroups.
+    // Without a cgroup all kernel sides are left out together. For users that may create cgroups,
+    // each side is left out by itself.
     assert!(
         ["the kernel's swap is", "kernel_file was"]
             .iter()
@@ -205,7 +209,7 @@ fn damaged_page_in_cgroup_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let options = ["--damage", "--no-programs", "--sides", "softswap", "--patterns", "hot_set"];
     let output = swap(dir.path(), &options).assert().code(125);
-    assert_contains(&output.get_output().stderr, &["does not hold what was written"]);
+    assert_contains(&output.get_output().stderr, &["differs from what was written"]);
     assert_empty(dir.path());
 }
 
@@ -235,7 +239,7 @@ fn invalid_swap_benchmark_is_rejected() {
 #[test]
 fn killed_swap_bench_restores_the_system() {
     if !has_zram() {
-        return common::skip("no zram device to be had");
+        return common::skip("zram is not available");
     }
     let _alone = exclusive_machine();
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
@@ -246,16 +250,16 @@ fn killed_swap_bench_restores_the_system() {
         command.arg("--swap").arg(dir.path());
         let mut bench = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let mut ended = None;
-        wait_until("nothing was changed", || {
+        wait_until("the benchmark created no control group", || {
             ended = bench.try_wait().unwrap();
             ended.is_some() || groups().iter().any(|group| !groups_before.contains(group))
         });
         if ended.is_some() {
-            return common::skip("no memory control group to be had");
+            return common::skip("no memory control group can be created");
         }
         softswap_sys::child::send(bench.id() as i32, signal).unwrap();
         assert!(bench.wait().unwrap().code().is_none(), "signal {signal}");
-        wait_until("something stays", || {
+        wait_until("the changes were not undone", || {
             Machine::now() == before && std::fs::read_dir(dir.path()).unwrap().count() == 0
         });
     }

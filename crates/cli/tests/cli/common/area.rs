@@ -89,7 +89,8 @@ pub(crate) fn check(path: &Path) -> assert_cmd::Command {
     command
 }
 
-/// Returns the output of `swapon-check --json` for a usable area. Asserts that the check changes nothing.
+/// Returns the output of `swapon-check --json` for a usable area. Asserts that the check changes
+/// nothing.
 pub(crate) fn found(path: &Path) -> Value {
     let before = State::of(path);
     let output = check(path).arg("--json").assert().success().get_output().clone();

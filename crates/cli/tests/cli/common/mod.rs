@@ -11,8 +11,8 @@ use std::process::Command as Std;
 /// UID without privileges, as in containers.
 pub(crate) const UNPRIVILEGED_UID: u32 = 65_534;
 
-/// Directory of `softswap` and `libsoftswap.so`: `SOFTSWAP_BIN_DIR`, or the parent of cargo's directory of
-/// test executables.
+/// Directory of `softswap` and `libsoftswap.so`: `SOFTSWAP_BIN_DIR`, or the parent of cargo's
+/// directory of test executables.
 pub(crate) fn bin_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("SOFTSWAP_BIN_DIR") {
         return dir.into();
@@ -64,8 +64,8 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Returns a `softswap` command for an unprivileged user. If the test runs as root, copies the binaries to
-/// `dir` first.
+/// Returns a `softswap` command for an unprivileged user. If the test runs as root, copies the
+/// binaries to `dir` first.
 pub(crate) fn as_unprivileged(dir: &Path) -> assert_cmd::Command {
     if !is_root() {
         return softswap();
@@ -78,8 +78,8 @@ pub(crate) fn as_unprivileged(dir: &Path) -> assert_cmd::Command {
 pub(crate) fn copy_binaries(dir: &Path) {
     set_mode(dir, 0o755);
     let names = ["softswap", "softswap-bench", "libsoftswap.so"];
-    // Copied by `cp`: a file open for writing cannot be executed, and a child forked by another test would
-    // inherit the descriptor.
+    // Copy by `cp`: a file open for writing cannot be executed, and a child forked by another test
+    // would inherit the descriptor.
     let copied = Std::new("cp").args(names.map(|name| bin_dir().join(name))).arg(dir).status();
     assert!(copied.unwrap().success());
 }
@@ -150,7 +150,8 @@ impl Drop for Loop {
     }
 }
 
-/// Returns a command for a system tool. Also searches the `sbin` directories, which are not in every PATH.
+/// Returns a command for a system tool. Also searches the `sbin` directories, which are not in
+/// every PATH.
 pub(crate) fn tool(name: &str) -> Option<Std> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);

@@ -1,5 +1,5 @@
-//! The injected faults. Each kind starts a program, injects one or more faults, and returns how the program
-//! exited.
+//! The injected faults. Each kind starts a program, injects one or more faults, and returns how the
+//! program exited.
 
 use super::Random;
 use super::places::{Disk, Freezer, directory, is_root, tool};
@@ -14,7 +14,7 @@ pub(crate) enum Injected {
         end: End,
         max_interval: Duration,
     },
-    /// Not possible on this machine, for this reason.
+    /// The fault cannot be injected on this machine, for this reason.
     Skipped(String),
 }
 
@@ -94,7 +94,7 @@ fn expect_free(disk: &Disk, before_bytes: u64) {
         after_bytes + TABLES_BYTES >= before_bytes,
         "{after_bytes} bytes are free after the run, {before_bytes} were before"
     );
-    assert!(disk.is_empty(), "files are left");
+    assert!(disk.is_empty(), "the run left files");
 }
 
 // ---- signals and control groups ------------------------------------------------------
@@ -129,7 +129,8 @@ fn freeze_group(random: &mut Random) -> Outcome {
     finish(victim, times, May::Continue)
 }
 
-/// Kills a program. On a small file system, if one can be made, also checks that the space is freed.
+/// Kills a program. On a small file system, if one can be made, also checks that the space is
+/// freed.
 fn killed(random: &mut Random, kill: impl FnOnce(&mut Victim)) -> Outcome {
     let disk = Disk::of(256).ok();
     let dir = directory();
@@ -139,10 +140,10 @@ fn killed(random: &mut Random, kill: impl FnOnce(&mut Victim)) -> Outcome {
     victim.watch(random.milliseconds(1, 700));
     kill(&mut victim);
     let outcome = finish(victim, 1, May::Killed(libc::SIGKILL));
-    assert_eq!(std::fs::read_dir(dir.path()).map_or(0, Iterator::count), 0, "files are left");
+    assert_eq!(std::fs::read_dir(dir.path()).map_or(0, Iterator::count), 0, "the run left files");
     if let Some(disk) = disk {
         // If softswap itself was killed, no process waits for the kernel to free the file.
-        wait_until("space to be free", || match disk.free_bytes() {
+        wait_until("the space is free", || match disk.free_bytes() {
             bytes if bytes + TABLES_BYTES >= before_bytes => Ok(()),
             bytes => Err(format!("{bytes} bytes are free, {before_bytes} were before")),
         });
@@ -186,7 +187,8 @@ fn memory_group_shrinks(random: &mut Random) -> Outcome {
     let shell = Some(format!("echo $$ > {} && exec \"$@\"", group.members_file().display()));
     let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
     victim.watch(random.milliseconds(20, 500));
-    // The kernel refuses the limit if it cannot reclaim enough at once. Then nothing happens.
+    // The kernel refuses the limit if it cannot reclaim enough memory immediately. The limit then
+    // remains unchanged.
     let mib = 4 + random.below(20);
     let _ = group.limit_to(mib << 20);
     victim.watch(random.milliseconds(20, 300));
@@ -234,7 +236,7 @@ fn read_only_remount(random: &mut Random) -> Outcome {
     outcome
 }
 
-/// Aborts the file system, as after a metadata error: all writes fail at once.
+/// Aborts the file system, as after a metadata error: all writes then fail.
 fn file_system_aborts(random: &mut Random) -> Outcome {
     let disk = Disk::of(160)?;
     let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
@@ -278,7 +280,8 @@ fn device_write_protected(random: &mut Random) -> Outcome {
     finish(victim, times, May::StopWithMessage)
 }
 
-/// Injects write errors: the device's storage is smaller than its size. Later it becomes large enough.
+/// Injects write errors: the device's storage is smaller than its size. Later it becomes large
+/// enough.
 fn device_loses_writes(random: &mut Random) -> Outcome {
     let disk = Disk::thin_provisioned(160, 24 + random.below(30))?;
     let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
@@ -343,7 +346,7 @@ struct Mapper {
 
 impl Mapper {
     fn over(disk: &Disk) -> Result<Mapper, String> {
-        // The file system is created anew, on its own loop device.
+        // Create a new file system on its own loop device.
         let image = disk.keeps().join("mapped");
         let file = std::fs::File::create(&image).map_err(|error| error.to_string())?;
         file.set_len(160 << 20).map_err(|error| error.to_string())?;
@@ -404,7 +407,8 @@ fn a_limit(random: &mut Random) -> (String, i32) {
     (format!("{name}={value}:"), signal)
 }
 
-/// A program without enough resources to start prints a message and fails as it would without softswap.
+/// A program without enough resources to start prints a message and fails as it would without
+/// softswap.
 fn limits_from_the_start(random: &mut Random) -> Outcome {
     tool("prlimit", &["--version"])?;
     let dir = directory();
@@ -441,7 +445,7 @@ fn limits_from_outside(random: &mut Random) -> Outcome {
 
 // ---- one after the other -------------------------------------------------------------------
 
-/// Resources of a run are available to the next run at once.
+/// The next run can use the resources of this run immediately.
 fn next_run_at_once(random: &mut Random) -> Outcome {
     let disk = Disk::of(112)?;
     let before_bytes = disk.free_bytes();

@@ -1,11 +1,11 @@
-//! Faults of devices, file systems, control groups and limits, and signals at any moment, injected while a
-//! program verifies its data continuously.
+//! Faults of devices, file systems, control groups and limits, and signals at any moment, injected
+//! while a program verifies its data continuously.
 //!
-//! Required in all cases: no wrong byte, no stall of more than 5 s without a message, and no resources left
-//! after exit. Faults that the machine does not support are printed as skipped.
+//! Required in all cases: no wrong byte, no stall of more than 5 s without a message, and no
+//! resources left after exit. Faults that the machine does not support are printed as skipped.
 //!
-//! `SOFTSWAP_FAULTS` is the number of faults, `SOFTSWAP_FAULTS_SEED` the seed, `SOFTSWAP_FAULTS_ONLY` the
-//! kind. `make test-long` injects 500.
+//! `SOFTSWAP_FAULTS` is the number of faults, `SOFTSWAP_FAULTS_SEED` the seed,
+//! `SOFTSWAP_FAULTS_ONLY` the kind. `make test-long` injects 500.
 
 mod injections;
 mod places;
@@ -55,13 +55,13 @@ fn injected_faults_lose_no_data_and_are_reported() {
     let only = std::env::var("SOFTSWAP_FAULTS_ONLY").unwrap_or_default();
     let kinds: Vec<&Kind> =
         KINDS.iter().filter(|kind| only.is_empty() || kind.name == only).collect();
-    assert!(!kinds.is_empty(), "there is no kind {only:?}");
+    assert!(!kinds.is_empty(), "unknown kind {only:?}");
     let started = Instant::now();
     let mut tallies: BTreeMap<&str, Tally> = BTreeMap::new();
     let (mut done, mut turn) = (0, 0);
     while done < wanted {
         let kind = kinds[turn as usize % kinds.len()];
-        assert!(turn < 20 * wanted + 100, "hardly anything can be injected here");
+        assert!(turn < 20 * wanted + 100, "almost no fault can be injected on this machine");
         turn += 1;
         let tally = tallies.entry(kind.name).or_default();
         if tally.skipped > 0 && tally.injected == 0 && tally.skipped > 1 {
@@ -89,17 +89,17 @@ fn injected_faults_lose_no_data_and_are_reported() {
         }
     }
     println!(
-        "{done} injections with seed {seed} in {:.0} s: no wrong byte, nothing left behind",
+        "{done} injections with seed {seed} in {:.0} s: no wrong byte, no resources left",
         started.elapsed().as_secs_f64()
     );
-    println!("  {:<22} injected  verified  told  killed  longest pause", "kind");
+    println!("  {:<22} injected  verified  reported  killed  longest pause", "kind");
     for (name, tally) in &tallies {
         if tally.injected == 0 {
             println!("  {name:<22} skipped: {}", tally.skip_reason);
             continue;
         }
         println!(
-            "  {name:<22} {:>8}  {:>8}  {:>4}  {:>6}  {:>10} ms",
+            "  {name:<22} {:>8}  {:>8}  {:>8}  {:>6}  {:>10} ms",
             tally.injected,
             tally.completed,
             tally.reported,

@@ -1,5 +1,5 @@
-//! Swap locations for the fault tests: directories, small file systems, and devices whose storage runs out.
-//! Removed on drop.
+//! Swap locations for the fault tests: directories, small file systems, and devices whose storage
+//! runs out. Removed on drop.
 
 use crate::support::cgroup;
 use std::fs::File;
@@ -82,8 +82,8 @@ impl Disk {
         Disk::made(mib, None)
     }
 
-    /// Creates a file system of `mib` MiB on a sparse image with only `storage_mib` MiB of storage. Writes to
-    /// the device fail when the storage is used up.
+    /// Creates a file system of `mib` MiB on a sparse image with only `storage_mib` MiB of storage.
+    /// Writes to the device fail when the storage is used up.
     pub(crate) fn thin_provisioned(mib: u64, storage_mib: u64) -> Result<Disk, String> {
         Disk::made(mib, Some(storage_mib))
     }
@@ -93,21 +93,22 @@ impl Disk {
             return Err("mounting needs root".into());
         }
         let dir = directory();
-        let [point, shelf_point] = ["mounted", "shelf"].map(|name| dir.path().join(name));
+        let [point, tmpfs_point] = ["mounted", "shelf"].map(|name| dir.path().join(name));
         std::fs::create_dir(&point).expect("a directory");
-        std::fs::create_dir(&shelf_point).expect("a directory");
+        std::fs::create_dir(&tmpfs_point).expect("a directory");
         let text = |path: &Path| path.display().to_string();
         let tmpfs = storage_mib.map(|mib| {
             let size = format!("size={mib}m");
-            tool("mount", &["-t", "tmpfs", "-o", &size, "none", &text(&shelf_point)])
-                .map(|_| Mounted(shelf_point.clone()))
+            tool("mount", &["-t", "tmpfs", "-o", &size, "none", &text(&tmpfs_point)])
+                .map(|_| Mounted(tmpfs_point.clone()))
         });
         let tmpfs = tmpfs.transpose()?;
         let image = tmpfs.as_ref().map_or(dir.path(), |tmpfs| &tmpfs.0).join("image");
         let made = File::create_new(&image).and_then(|file| file.set_len(mib * MIB));
         made.map_err(|error| error.to_string())?;
         let device = Loop::over(&image)?;
-        // Metadata of all groups is written now. Otherwise the kernel writes it later, in the background.
+        // Metadata of all groups is written now. Otherwise the kernel writes it later, in the
+        // background.
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         tool("mkfs.ext4", &["-q", "-F", "-m", "0", "-E", options, &device.0])?;
         tool("mount", &["-o", "errors=remount-ro", &device.0, &text(&point)])?;
@@ -146,7 +147,7 @@ impl Disk {
 
     /// Resizes the tmpfs that contains the image.
     pub(crate) fn set_storage(&self, mib: u64) -> Result<(), String> {
-        let tmpfs = self.tmpfs.as_ref().expect("a hollow one");
+        let tmpfs = self.tmpfs.as_ref().expect("the disk has its own tmpfs");
         let size = format!("remount,size={mib}m");
         tool("mount", &["-o", &size, &tmpfs.0.display().to_string()]).map(drop)
     }
@@ -207,7 +208,7 @@ impl Freezer {
                 return Ok(freezer);
             }
         }
-        Err("there is no control group that can be frozen".into())
+        Err("no freezer control group is available".into())
     }
 
     fn file(&self) -> &'static str {

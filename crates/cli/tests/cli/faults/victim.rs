@@ -1,5 +1,5 @@
-//! The program under fault injection. The test watches its progress while it runs and checks for leftovers
-//! after its exit.
+//! The program under fault injection. The test watches its progress while it runs and checks for
+//! leftovers after its exit.
 
 use crate::support::control_client::{WAIT_TIMEOUT, wait_until};
 use crate::support::{Ended, Running, compiled, softswap};
@@ -152,7 +152,7 @@ impl Victim {
     pub(crate) fn wait_ready(&mut self) {
         let end = Instant::now() + END_LIMIT;
         while !self.is_ready() && !self.has_ended() {
-            assert!(Instant::now() < end, "it is not ready: {}", self.running.stderr_so_far());
+            assert!(Instant::now() < end, "program not ready: {}", self.running.stderr_so_far());
             self.watch(Duration::from_millis(5));
         }
     }
@@ -161,7 +161,7 @@ impl Victim {
     pub(crate) fn wait_started(&mut self) {
         let end = Instant::now() + END_LIMIT;
         while self.last_step(0) == 0 && !self.has_ended() {
-            assert!(Instant::now() < end, "it does not run: {}", self.running.stderr_so_far());
+            assert!(Instant::now() < end, "program not started: {}", self.running.stderr_so_far());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -172,12 +172,12 @@ impl Victim {
         if read.is_ok() { u64::from_le_bytes(word) } else { 0 }
     }
 
-    /// Lets the program run for `time` and checks its progress.
+    /// Waits for `time`, and checks the program's progress meanwhile.
     pub(crate) fn watch(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while Instant::now() < until && !self.has_ended() {
             std::thread::sleep(Duration::from_millis(5).min(time));
-            self.look();
+            self.check_progress();
         }
     }
 
@@ -186,7 +186,7 @@ impl Victim {
         self.excused_until = Instant::now();
     }
 
-    fn look(&mut self) {
+    fn check_progress(&mut self) {
         let now = now_ns();
         for thread in 0..THREADS {
             let last = self.last_step(thread);
@@ -199,7 +199,7 @@ impl Victim {
             let stderr = || self.running.stderr_so_far();
             assert!(
                 pause < SILENCE_TIMEOUT || stderr().contains("softswap: "),
-                "a thread has made no step for {pause:?}, and nobody says why"
+                "a thread has made no step for {pause:?}, without a message"
             );
         }
     }
@@ -212,7 +212,7 @@ impl Victim {
         let end = Instant::now() + END_LIMIT;
         while !self.has_ended() {
             std::thread::sleep(Duration::from_millis(5));
-            assert!(Instant::now() < end, "no end: {}", self.running.stderr_so_far());
+            assert!(Instant::now() < end, "program not exited: {}", self.running.stderr_so_far());
         }
         let (group, runtime_dir) = (self.id(), self.runtime_dir);
         let pause = self.max_interval;
@@ -221,8 +221,8 @@ impl Victim {
         (evaluate(&ended, may), pause)
     }
 
-    /// Like [`Victim::finish`], under a resource limit. The program or its loader may report the limit and
-    /// fail; that is not a wrong byte.
+    /// Like [`Victim::finish`], under a resource limit. The program or its loader may report the
+    /// limit and fail; that is not a wrong byte.
     pub(crate) fn finish_under_limit(self, signal: i32, limit: &str) -> (End, Duration) {
         self.send(libc::SIGTERM);
         let (group, pause) = (self.id(), self.max_interval);
@@ -231,14 +231,14 @@ impl Victim {
         let is_wrong =
             ended.stderr.contains("expected ") || ended.stderr.contains("internal error");
         assert!(!is_wrong, "{limit}: {}", ended.stderr);
-        let is_told = !ended.stderr.is_empty();
+        let has_message = !ended.stderr.is_empty();
         match ended.status.signal() {
             None if ended.status.success() => (End::Completed, pause),
             Some(got) if got == signal || got == libc::SIGKILL => (End::Killed, pause),
-            // Killed before it installed its handler.
+            // The program was killed before it installed its handler.
             Some(libc::SIGTERM) => (End::Killed, pause),
-            _ if is_told => (End::Reported, pause),
-            _ => panic!("{limit}: it ended by {} and nobody says why", ended.status),
+            _ if has_message => (End::Reported, pause),
+            _ => panic!("{limit}: exited with {} without a message", ended.status),
         }
     }
 
@@ -264,7 +264,7 @@ fn evaluate(ended: &Ended, may: May) -> End {
     }
     assert!(
         may != May::Continue && stderr.contains("softswap: "),
-        "it ended by {} and may {may:?}: {stderr}",
+        "exited with {}, but only {may:?} is permitted: {stderr}",
         ended.status
     );
     End::Reported
@@ -285,22 +285,23 @@ pub(crate) fn members(group: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Asserts that no process and no socket is left. Killed processes take a moment to exit.
+/// Asserts that all processes have exited and all sockets are removed. Killed processes take a
+/// moment to exit.
 fn assert_nothing_left(group: i32, runtime_dir: &Path) {
-    wait_until("no process to be left", || match members(group) {
+    wait_until("all processes have exited", || match members(group) {
         none if none.is_empty() => Ok(()),
         some => Err(format!("{some:?}")),
     });
-    wait_until("no socket to be left", || {
+    wait_until("all sockets are removed", || {
         if std::fs::read_dir(runtime_dir).map_or(0, Iterator::count) == 0 {
             return Ok(());
         }
-        // A killed process cannot remove its socket. The next `softswap` command removes it once the process
-        // has exited.
-        let look = Command::new(softswap())
+        // A killed process cannot remove its socket. The next `softswap` command removes it once
+        // the process has exited.
+        let check_progress = Command::new(softswap())
             .args(["stat", &std::process::id().to_string()])
             .env("SOFTSWAP_RUNTIME_DIR", runtime_dir)
             .output();
-        Err(format!("{look:?}"))
+        Err(format!("{check_progress:?}"))
     });
 }

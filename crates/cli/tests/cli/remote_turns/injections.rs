@@ -22,8 +22,8 @@ impl Kind {
     }
 }
 
-/// A fault that makes both copies of a page unavailable. Without a local area the program must stop with a
-/// message. With one it must continue.
+/// A fault that makes both copies of a page unavailable. Without a local area the program must stop
+/// with a message. With one it must continue.
 pub(crate) struct Loss {
     pub(crate) name: &'static str,
     pub(crate) inject: fn(&mut Setup),
@@ -31,7 +31,7 @@ pub(crate) struct Loss {
     pub(crate) undo: fn(&mut Setup),
     pub(crate) deadline: &'static str,
     /// The message contains one of these.
-    pub(crate) assert_output: &'static [&'static str],
+    pub(crate) message_parts: &'static [&'static str],
     /// The fault is so short that the program may continue.
     pub(crate) may_continue: bool,
 }
@@ -50,12 +50,12 @@ const fn in_transit(name: &'static str, inject: fn(&mut Setup, &Program)) -> Kin
 
 pub(crate) const KINDS: &[Kind] = &[
     kind("primary killed", |setup, _| {
-        let primary = a_primary(setup);
+        let primary = random_primary(setup);
         setup.test_cluster.nodes[primary].kill();
         pause(setup, 50, 4000);
     }),
     kind("primary and replica killed", |setup, _| {
-        let primary = a_primary(setup);
+        let primary = random_primary(setup);
         let replica = setup.test_cluster.replica_of(primary);
         for node in [primary, replica] {
             setup.test_cluster.nodes[node].kill();
@@ -66,7 +66,7 @@ pub(crate) const KINDS: &[Kind] = &[
         program.helper().into_iter().for_each(kill);
     }),
     kind("helper and primary killed", |setup, program| {
-        let primary = a_primary(setup);
+        let primary = random_primary(setup);
         program.helper().into_iter().for_each(kill);
         setup.test_cluster.nodes[primary].kill();
         pause(setup, 50, 4000);
@@ -74,7 +74,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("failover", |setup, _| fail_over(setup, &["CLUSTER", "FAILOVER"])),
     kind("takeover", |setup, _| fail_over(setup, &["CLUSTER", "FAILOVER", "TAKEOVER"])),
     kind("slots moved", |setup, _| {
-        let from = a_primary(setup);
+        let from = random_primary(setup);
         let others: Vec<usize> =
             setup.test_cluster.primaries().into_iter().filter(|other| *other != from).collect();
         let to = setup.random.pick(&others);
@@ -82,17 +82,17 @@ pub(crate) const KINDS: &[Kind] = &[
         setup.test_cluster.migrate(from, to, &from.used_slots());
     }),
     kind("a server forgets all", |setup, _| {
-        let primary = a_primary(setup);
+        let primary = random_primary(setup);
         setup.test_cluster.nodes[primary].send(&["FLUSHALL"]);
     }),
     kind("primary stands still", |setup, _| {
-        let primary = a_primary(setup);
+        let primary = random_primary(setup);
         setup.test_cluster.nodes[primary].signal(Signal::STOP);
         pause(setup, 50, 3000);
         setup.test_cluster.nodes[primary].signal(Signal::CONT);
     }),
     kind("both stand still", |setup, _| {
-        let primary = a_primary(setup);
+        let primary = random_primary(setup);
         let replica = setup.test_cluster.replica_of(primary);
         for (node, what) in [(primary, Signal::STOP), (replica, Signal::STOP)] {
             setup.test_cluster.nodes[node].signal(what);
@@ -111,7 +111,7 @@ pub(crate) const KINDS: &[Kind] = &[
         }
     }),
     in_transit("20 ms more each way", |setup, _| {
-        let primary = a_primary(setup);
+        let primary = random_primary(setup);
         let is_everywhere = setup.random.below(2) == 0;
         for (at, proxy) in setup.proxies.iter().enumerate() {
             if is_everywhere || at == primary {
@@ -127,7 +127,7 @@ pub(crate) const KINDS: &[Kind] = &[
         pause(setup, 500, 3000);
     }),
     in_transit("wrong bytes", |setup, _| {
-        let primary = a_primary(setup);
+        let primary = random_primary(setup);
         setup.proxies[primary].set_behaviour(Behaviour::Lying);
         wait_for_fault(setup);
         pause(setup, 200, 2000);
@@ -136,10 +136,10 @@ pub(crate) const KINDS: &[Kind] = &[
 
 const fn loss(
     name: &'static str,
-    assert_output: &'static [&'static str],
+    message_parts: &'static [&'static str],
     inject: fn(&mut Setup),
 ) -> Loss {
-    Loss { name, inject, undo: |_| (), deadline: LONG_DEADLINE, assert_output, may_continue: false }
+    Loss { name, inject, undo: |_| (), deadline: LONG_DEADLINE, message_parts, may_continue: false }
 }
 
 const LATE: &[&str] = &["did not complete the request within", "did not answer in time"];
@@ -189,7 +189,7 @@ pub(crate) const LOSSES: &[Loss] = &[
     },
 ];
 
-fn a_primary(setup: &mut Setup) -> usize {
+fn random_primary(setup: &mut Setup) -> usize {
     let primaries = setup.test_cluster.primaries();
     setup.random.pick(&primaries)
 }
@@ -213,7 +213,7 @@ fn wait_for_fault(setup: &Setup) {
 }
 
 fn fail_over(setup: &mut Setup, command: &[&str]) {
-    let primary = a_primary(setup);
+    let primary = random_primary(setup);
     let replica = setup.test_cluster.replica_of(primary);
     setup.test_cluster.nodes[replica].send(command);
     pause(setup, 0, 1000);

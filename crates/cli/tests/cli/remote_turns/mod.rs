@@ -1,11 +1,11 @@
-//! Stress tests of clusters: programs run in a quarter of their memory, with random faults of servers,
-//! network and helper.
+//! Stress tests of clusters: programs run in a quarter of their memory, with random faults of
+//! servers, network and helper.
 //!
-//! Required in all cases: no wrong byte. If each page has a good copy, the program continues. Otherwise it
-//! stops with a message. Skipped without `redis-server`.
+//! Required in all cases: no wrong byte. If each page has a good copy, the program continues.
+//! Otherwise it stops with a message. Skipped without `redis-server`.
 //!
-//! `SOFTSWAP_TURNS` is the number of faults, `SOFTSWAP_TURNS_SEED` the seed, `SOFTSWAP_TURNS_ONLY` the kind.
-//! `make test-long` injects 500.
+//! `SOFTSWAP_TURNS` is the number of faults, `SOFTSWAP_TURNS_SEED` the seed, `SOFTSWAP_TURNS_ONLY`
+//! the kind. `make test-long` injects 500.
 
 mod program;
 mod proxies;
@@ -31,7 +31,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 #[derive(Default)]
 struct Tally {
     completed: u64,
-    stop_message: u64,
+    stopped: u64,
     /// Longest time from the fault until the program worked as before or had stopped.
     longest: Duration,
 }
@@ -62,7 +62,7 @@ struct Seed(u64);
 impl Drop for Seed {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            println!("again by SOFTSWAP_TURNS_SEED={}", self.0);
+            println!("repeat with SOFTSWAP_TURNS_SEED={}", self.0);
         }
     }
 }
@@ -77,19 +77,19 @@ struct Turns {
 impl Turns {
     fn note(&mut self, name: &'static str, since: Instant, has_reported: bool) {
         let tally = self.tallies.entry((name, self.setup.mode)).or_default();
-        *(if has_reported { &mut tally.stop_message } else { &mut tally.completed }) += 1;
+        *(if has_reported { &mut tally.stopped } else { &mut tally.completed }) += 1;
         tally.longest = tally.longest.max(since.elapsed());
         self.done += 1;
     }
 
-    fn say(&self, what: &str) {
+    fn log(&self, what: &str) {
         let (at, mode) = (self.started.elapsed().as_secs_f64(), self.setup.mode);
         println!("{at:7.1} s  {:4}  {mode:?}: {what}", self.done + 1);
     }
 
     /// Injects a fault that the program must survive, then repairs the cluster.
     fn inject_and_recover(&mut self, kind: &Kind, program: &mut Program) {
-        self.say(kind.name);
+        self.log(kind.name);
         let since = Instant::now();
         (kind.inject)(&mut self.setup, program);
         program.wait_for_steps(kind.name);
@@ -102,8 +102,8 @@ impl Turns {
     }
 
     /// Injects a loss while a local area keeps a copy. The program must continue.
-    fn get_by(&mut self, loss: &Loss, program: &mut Program) {
-        self.say(loss.name);
+    fn lose_with_local_area(&mut self, loss: &Loss, program: &mut Program) {
+        self.log(loss.name);
         let since = Instant::now();
         (loss.inject)(&mut self.setup);
         std::thread::sleep(self.setup.random.milliseconds(200, 3000));
@@ -116,13 +116,13 @@ impl Turns {
 
     /// Injects a loss. The program must stop, or may continue if the loss permits it.
     fn lose(&mut self, loss: &Loss, mut program: Program) {
-        self.say(loss.name);
+        self.log(loss.name);
         let helper = program.helper();
         let since = Instant::now();
         (loss.inject)(&mut self.setup);
-        let has_reported = program.has_reported(loss.assert_output, loss.may_continue);
+        let has_reported = program.has_reported(loss.message_parts, loss.may_continue);
         if has_reported {
-            println!("  it says: {}", program.stop_message().unwrap_or_default());
+            println!("  message: {}", program.stop_message().unwrap_or_default());
         }
         self.note(loss.name, since, has_reported);
         (loss.undo)(&mut self.setup);
@@ -135,7 +135,7 @@ impl Turns {
         let name = |helper: i32| std::fs::read_to_string(format!("/proc/{helper}/comm"));
         let is_there = |helper: i32| name(helper).is_ok_and(|name| name.contains("softswap"));
         while helper.is_some_and(is_there) {
-            assert!(since.elapsed() < Duration::from_secs(300), "the helper stays");
+            assert!(since.elapsed() < Duration::from_secs(300), "the helper has not exited");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -154,12 +154,14 @@ impl Turns {
         }
         std::thread::sleep(self.setup.random.milliseconds(50, 800));
         match loss {
-            Some(loss) if self.setup.mode == Mode::OutsideBudget => self.get_by(loss, &mut program),
+            Some(loss) if self.setup.mode == Mode::OutsideBudget => {
+                self.lose_with_local_area(loss, &mut program)
+            }
             Some(loss) => return self.lose(loss, program),
             None => {}
         }
         program.finish();
-        eventually("nothing is left on the cluster", || self.setup.is_empty());
+        eventually("all keys are removed", || self.setup.is_empty());
     }
 }
 
@@ -172,8 +174,8 @@ fn cluster_faults_lose_no_data_and_are_reported() {
     let only = std::env::var("SOFTSWAP_TURNS_ONLY").unwrap_or_default();
     let _told = Seed(seed);
     println!(
-        "skipped: losses and delays by the kernel (netem): ways through proxies are slow, stand \
-         still and break instead"
+        "skipped: losses and delays by the kernel (netem): connections through proxies are \
+         delayed, stalled and broken instead"
     );
     let is_wanted = |name: &str| only.is_empty() || only == name;
     let kinds = |mode: Mode| -> Vec<&'static Kind> {
@@ -210,11 +212,14 @@ fn cluster_faults_lose_no_data_and_are_reported() {
 
 fn report(turns: &Turns, seed: u64) {
     let seconds = turns.started.elapsed().as_secs();
-    println!("{} with seed {seed} in {seconds} s: no wrong byte, nothing unsaid", turns.done);
-    println!("  {:<28} {:<8} went on  stopped and said why  longest", "kind", "mode");
+    println!(
+        "{} with seed {seed} in {seconds} s: no wrong byte, every stop was reported",
+        turns.done
+    );
+    println!("  {:<28} {:<8} continued  stopped with message  longest", "kind", "mode");
     for ((name, mode), tally) in &turns.tallies {
-        let Tally { completed, stop_message, longest } = tally;
+        let Tally { completed, stopped, longest } = tally;
         let (mode, longest) = (format!("{mode:?}"), longest.as_millis());
-        println!("  {name:<28} {mode:<8} {completed:>7}  {stop_message:>20}  {longest:>6} ms");
+        println!("  {name:<28} {mode:<8} {completed:>9}  {stopped:>20}  {longest:>6} ms");
     }
 }

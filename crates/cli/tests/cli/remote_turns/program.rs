@@ -1,5 +1,5 @@
-//! The program under fault injection. It runs in a quarter of its memory, verifies and rewrites its pages
-//! continuously, and reports wrong bytes.
+//! The program under fault injection. It runs in a quarter of its memory, verifies and rewrites its
+//! pages continuously, and reports wrong bytes.
 
 use crate::support::tree::{HELPER, child_called};
 use crate::support::{Ended, LIMIT, Report, Running, Swapped, compiled};
@@ -29,9 +29,9 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    pub(crate) fn start(url: &str, is_beside_directory: bool) -> Program {
-        let directory = is_beside_directory
-            .then(|| tempfile::tempdir_in("/var/tmp").expect("a directory on a disk"));
+    pub(crate) fn start(url: &str, has_directory: bool) -> Program {
+        let directory =
+            has_directory.then(|| tempfile::tempdir_in("/var/tmp").expect("a directory on a disk"));
         let mut swapped =
             Swapped::within(A_QUARTER).option("--codec=none").option(format!("--swap={url}"));
         if let Some(directory) = &directory {
@@ -55,7 +55,7 @@ impl Program {
             if has_ended && program.running.stderr_so_far().contains(TOO_SLOW) {
                 program.running = Running::start(&mut command);
             } else if has_ended || Instant::now() > end {
-                panic!("it does not start: {}", program.running.stderr_so_far());
+                panic!("the program does not start: {}", program.running.stderr_so_far());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -65,8 +65,8 @@ impl Program {
     /// Waits until the program has written all of its memory.
     pub(crate) fn wait_ready(&mut self) {
         self.wait("ready", |program| {
-            let stop_message = program.running.stdout_so_far();
-            String::from_utf8_lossy(&stop_message).lines().any(|line| line == "ready")
+            let stdout = program.running.stdout_so_far();
+            String::from_utf8_lossy(&stdout).lines().any(|line| line == "ready")
         });
     }
 
@@ -81,8 +81,8 @@ impl Program {
         while !is_so(self) {
             let is_late = Instant::now() > end;
             if self.running.has_ended() || is_late {
-                let how = if is_late { "not in time" } else { "it has ended" };
-                panic!("{what}: {how}: {}", self.running.stderr_so_far());
+                let reason = if is_late { "timed out" } else { "the program has exited" };
+                panic!("{what}: {reason}: {}", self.running.stderr_so_far());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -115,8 +115,8 @@ impl Program {
     }
 
     /// Waits until the program has stopped without a wrong byte and with a message that contains
-    /// one of `parts`. If it `may_continue`, also accepts that it still works. Returns true if it
-    /// has stopped.
+    /// one of `parts`. If `may_continue` is set, also accepts a program that continues. Returns
+    /// true if the program has stopped.
     pub(crate) fn has_reported(&mut self, parts: &[&str], may_continue: bool) -> bool {
         if may_continue {
             let now = softswap_sys::raw::now_ns();
@@ -131,7 +131,7 @@ impl Program {
         let end = Instant::now() + WAIT_TIMEOUT;
         while !self.running.has_ended() {
             let stderr = self.running.stderr_so_far();
-            assert!(Instant::now() < end, "it neither stops nor goes on: {stderr}");
+            assert!(Instant::now() < end, "the program neither continues nor exits: {stderr}");
             std::thread::sleep(Duration::from_millis(5));
         }
         let stderr = self.running.stderr_so_far();
@@ -139,10 +139,10 @@ impl Program {
         assert!(!stderr.contains("internal error"), "{stderr}");
         let stop_message = self
             .stop_message()
-            .unwrap_or_else(|| panic!("it stopped, and nobody says why: {stderr}"));
+            .unwrap_or_else(|| panic!("the program stopped without a message: {stderr}"));
         assert!(
             parts.iter().any(|part| stop_message.contains(part)),
-            "it is to say {parts:?}: {stop_message}"
+            "the message must contain one of {parts:?}: {stop_message}"
         );
         true
     }
@@ -162,12 +162,12 @@ impl Program {
         for errors in ["read_errors", "checksum_errors"] {
             assert_eq!(figures[errors], 0, "{errors}: {}", ended.stderr);
         }
-        assert!(figures["pages_out"].as_u64() > Some(1000), "hardly anything went out");
+        assert!(figures["pages_out"].as_u64() > Some(1000), "only few pages were evicted");
         ended
     }
 }
 
 fn send(process: i32, what: Signal) {
-    let process = rustix::process::Pid::from_raw(process).expect("its number");
-    rustix::process::kill_process(process, what).expect("a signal to it");
+    let process = rustix::process::Pid::from_raw(process).expect("a PID");
+    rustix::process::kill_process(process, what).expect("the signal is sent");
 }

@@ -1,5 +1,5 @@
-//! Proxies in front of the servers. They forward everything, or on request add latency, stall, or alter
-//! answers.
+//! Proxies in front of the servers. They forward everything, or add latency, stall, or alter
+//! answers when a test requests it.
 
 use crate::corruptions::corrupt_answer;
 use crate::support::mix64;
@@ -81,7 +81,7 @@ impl ByteDice {
     }
 }
 
-/// Forwards bytes with two threads, so that delayed bytes hold up only those after them.
+/// Forwards bytes with two threads, so that a delayed chunk delays only later chunks.
 fn pass_on(
     from: &TcpStream,
     to: &TcpStream,

@@ -86,10 +86,10 @@ impl Setup {
             node.announce(port(proxy));
         }
         let knows_all = |node: &Node| {
-            let stop_message = node.text(&["CLUSTER", "NODES"]);
-            announced.iter().all(|port| stop_message.contains(&format!(":{port}@")))
+            let known_nodes = node.text(&["CLUSTER", "NODES"]);
+            announced.iter().all(|port| known_nodes.contains(&format!(":{port}@")))
         };
-        eventually("all know how each is reached", || {
+        eventually("all nodes know the addresses of all nodes", || {
             self.test_cluster.nodes.iter().all(knows_all)
         });
     }
@@ -106,8 +106,8 @@ impl Setup {
         format!("redis://{}?password-file={}{options}", seeds.join(","), password.display())
     }
 
-    /// Lists the extents. Returns `None` if a primary does not answer: on a busy machine a node may briefly
-    /// consider another one failed.
+    /// Lists the extents. Returns `None` if a primary does not answer: on a busy machine a node may
+    /// briefly consider another one failed.
     fn extents(&self) -> Option<Extents> {
         let script = "local all = {} \
              for _, key in ipairs(redis.call('KEYS', 'softswap:*')) do \
@@ -119,10 +119,10 @@ impl Setup {
              return all";
         let mut extents = Extents::new();
         for primary in self.test_cluster.primaries() {
-            let stop_message = self.test_cluster.nodes[primary].try_send(&["EVAL", script, "0"])?;
-            let stop_message: Vec<String> =
-                redis::from_redis_value(stop_message).expect("keys and digests");
-            for [key, digest] in stop_message.as_chunks().0 {
+            let reply = self.test_cluster.nodes[primary].try_send(&["EVAL", script, "0"])?;
+            let keys_and_digests: Vec<String> =
+                redis::from_redis_value(reply).expect("keys and digests");
+            for [key, digest] in keys_and_digests.as_chunks().0 {
                 let name = key.split_once('}').map_or(key.as_str(), |(_, name)| name);
                 extents.entry(name.into()).or_default().push((
                     primary,
@@ -136,7 +136,7 @@ impl Setup {
 
     /// Returns the reason why not every extent has two equal copies on two primaries, or `None`.
     fn missing_redundancy(&self) -> Option<String> {
-        let Some(extents) = self.extents() else { return Some("a primary does not tell".into()) };
+        let Some(extents) = self.extents() else { return Some("a primary does not answer".into()) };
         let is_intact = |copies: &&Vec<(usize, String, String)>| {
             let [(first, _, digest), rest @ ..] = &copies[..] else { return false };
             rest.iter().any(|it| it.0 != *first) && rest.iter().all(|it| it.2 == *digest)
@@ -144,7 +144,7 @@ impl Setup {
         let wrong = extents.iter().find(|(_, copies)| !is_intact(copies));
         match wrong {
             Some((name, copies)) => Some(format!("{name}: {copies:?}")),
-            None => extents.is_empty().then(|| "nothing is stored".into()),
+            None => extents.is_empty().then(|| "no extent is stored".into()),
         }
     }
 
@@ -153,7 +153,7 @@ impl Setup {
         program.hold();
         let mut why = None;
         let settled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            eventually("two copies of everything", || {
+            eventually("two copies of each extent", || {
                 why = self.missing_redundancy();
                 why.is_none()
             });

@@ -40,7 +40,7 @@ impl MemoryGroup {
                 Err(error) => reasons.push(format!("{mount}: {error}")),
             }
         }
-        Err(format!("no memory control group can be made: {}", reasons.join("; ")))
+        Err(format!("no memory control group can be created: {}", reasons.join("; ")))
     }
 
     fn create_in(parent: &Path) -> io::Result<MemoryGroup> {
@@ -56,8 +56,8 @@ impl MemoryGroup {
         if !is_first {
             return self.set("memory.max", &bytes.to_string());
         }
-        // In v1, `memory.limit_in_bytes` may not exceed `memory.memsw.limit_in_bytes`, so that is raised
-        // first.
+        // In v1, `memory.limit_in_bytes` may not exceed `memory.memsw.limit_in_bytes`, so that is
+        // raised first.
         let _ = self.set("memory.memsw.limit_in_bytes", &(1u64 << 40).to_string());
         self.set("memory.limit_in_bytes", &bytes.to_string())
     }

@@ -56,7 +56,7 @@ impl Program {
         Program::start(options, &compiled("hog"), &["--mib", "64", "--seconds", "0"])
     }
 
-    /// The same, with a budget per process.
+    /// As [`Program::under_pressure`], with a budget per process.
     pub(crate) fn under_pressure_by_itself() -> Program {
         let swapped = Swapped::within("32M").per_process();
         Program::start_in(swapped, &[], &compiled("hog"), &["--mib", "64", "--seconds", "0"])
@@ -76,7 +76,7 @@ impl Program {
     }
 
     pub(crate) fn pid(&self) -> String {
-        wait_until("an answer of the program", || {
+        wait_until("the program's answer", || {
             let output = query(&["stat", &self.supervisor(), "--json"]);
             let stat: Value = serde_json::from_slice(&output.stdout)
                 .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())?;
@@ -120,10 +120,10 @@ impl Program {
     }
 
     pub(crate) fn expect_alive(&mut self) {
-        assert!(!self.running.has_ended(), "the program has ended");
+        assert!(!self.running.has_ended(), "the program has exited");
     }
 
-    /// Tells a script to exit, and waits for it.
+    /// Requests a script's exit and waits for it.
     pub(crate) fn finish(self) -> Ended {
         std::fs::write(self.sockets.path().join("done"), "").unwrap();
         self.running.finish(WAIT_TIMEOUT)
@@ -159,7 +159,7 @@ pub(crate) fn refused(arguments: &[&str], status: i32, parts: &[&str]) {
 pub(crate) fn assert_output(output: &Output, status: i32, parts: &[&str]) {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(status), "{errors}");
-    assert!(output.stdout.is_empty(), "refusals go to standard error");
+    assert!(output.stdout.is_empty(), "refusals must go to standard error");
     for part in parts {
         assert!(errors.contains(part), "{part:?} is missing in: {errors}");
     }

@@ -1,6 +1,6 @@
-//! Shared helpers of the tests that run whole programs: paths, compilation, time limits, and runs under
-//! softswap.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+//! Shared helpers of the tests that run whole programs: paths, compilation, time limits, and runs
+//! under softswap.
+#![allow(dead_code, reason = "each test file uses only a part")]
 
 pub(crate) mod cgroup;
 pub(crate) mod control_client;
@@ -21,7 +21,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Limit against hangs, not an expectation of speed.
+/// Timeout of a program. It only detects hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1500);
 
 pub(crate) fn softswap() -> PathBuf {
@@ -78,7 +78,7 @@ pub(crate) fn compiled_from(source_dir: &Path, name: &str, executable: &str) -> 
         .args([&fresh, &source])
         .args(["-ldl", "-lrt"])
         .output()
-        .expect("gcc, which the tests need");
+        .expect("gcc is installed");
     let errors = String::from_utf8_lossy(&compiler.stderr);
     assert!(compiler.status.success(), "{} does not compile:\n{errors}", source.display());
     std::fs::rename(&fresh, &path).expect("the compiled program");
@@ -190,12 +190,13 @@ impl Running {
     /// Waits for an output line that begins with `word`. Returns the rest of the line.
     pub(crate) fn wait_for_line(&mut self, word: &str) -> String {
         wait_until(&format!("a line that begins with {word:?}"), || {
-            // Checked before the output is read, so that output written just before the exit is seen.
+            // Checked before the output is read, so that output written just before the exit is
+            // seen.
             let has_ended = self.has_ended();
-            let output_of_case = String::from_utf8_lossy(&self.stdout_so_far()).into_owned();
-            let (lines, _) = output_of_case.rsplit_once('\n').unwrap_or_default();
+            let stdout = String::from_utf8_lossy(&self.stdout_so_far()).into_owned();
+            let (lines, _) = stdout.rsplit_once('\n').unwrap_or_default();
             let rest = lines.lines().find_map(|line| line.strip_prefix(word));
-            let instead = || format!("{}: {output_of_case}\n{}", self.name, self.stderr_so_far());
+            let instead = || format!("{}: {stdout}\n{}", self.name, self.stderr_so_far());
             assert!(rest.is_some() || !has_ended, "ended without {word:?}: {}", instead());
             rest.map(|rest| rest.trim().to_string()).ok_or_else(instead)
         })
@@ -212,7 +213,7 @@ impl Running {
                 self.kill_group();
                 let (stdout, stderr) = (read_all(&self.stdout), read_all(&self.stderr));
                 panic!(
-                    "{} did not end within {limit:?}\n--- end of stdout\n{}\n--- stderr\n{}",
+                    "{} did not exit within {limit:?}\n--- end of stdout\n{}\n--- stderr\n{}",
                     self.name,
                     tail(&String::from_utf8_lossy(&stdout)),
                     tail(&String::from_utf8_lossy(&stderr)),
@@ -250,14 +251,14 @@ fn waits_of(pid: i32) -> Option<u64> {
     count.trim().parse().ok()
 }
 
-/// Waits until a process that polls in a loop has completed `rounds` rounds. It blocks at most three times a
-/// round.
+/// Waits until a process that polls in a loop has completed `rounds` rounds. It blocks at most
+/// three times a round.
 pub(crate) fn wait_for_rounds(pid: i32, rounds: u64) {
     let before = waits_of(pid).expect("a process");
-    wait_until("a process to go round", || match waits_of(pid) {
+    wait_until("the process completes its rounds", || match waits_of(pid) {
         Some(now) if now >= before + rounds * 3 => Ok(()),
-        Some(now) => Err(format!("it has waited {} times", now - before)),
-        None => panic!("process {pid} has ended"),
+        Some(now) => Err(format!("the process has waited {} times", now - before)),
+        None => panic!("process {pid} has exited"),
     });
 }
 
@@ -285,7 +286,7 @@ pub(crate) struct Swapped {
     is_per_process: bool,
     options: Vec<OsString>,
     cgroup: Option<cgroup::MemoryGroup>,
-    /// The program's TMPDIR, also contains the report.
+    /// The program's TMPDIR. It also contains the report.
     dir: TempDir,
 }
 
@@ -384,7 +385,7 @@ impl Report {
     /// Asserts the invariants of every successful run.
     pub(crate) fn expect_healthy(&self, what: &str) {
         assert_eq!(self.figure("engine_started"), 1, "{what}: ran without the engine");
-        assert!(self.figure("pages_out") > 0, "{what}: nothing was swapped: {}", self.figures);
+        assert!(self.figure("pages_out") > 0, "{what}: no page was evicted: {}", self.figures);
         let (used, budget) = (self.figure("used_peak_bytes"), self.figure("budget_bytes"));
         assert!(used > 0 && used <= budget, "{what}: {used} bytes used of a budget of {budget}");
         for errors in ["read_errors", "write_errors", "checksum_errors"] {
@@ -446,7 +447,7 @@ fn assert_same_file(expected: &Path, got: &Path) {
     for block in 0_u64.. {
         let n = fill(&mut expected, &mut a);
         let m = fill(&mut got, &mut b);
-        assert!(a[..n] == b[..m], "the outputs differ within 1 MiB behind byte {}", block << 20);
+        assert!(a[..n] == b[..m], "the outputs differ within 1 MiB after byte {}", block << 20);
         if n == 0 {
             return;
         }

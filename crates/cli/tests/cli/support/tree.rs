@@ -35,13 +35,14 @@ impl Tree {
         Tree::start(command, options, &program)
     }
 
-    /// Starts two programs that each want nearly the whole budget, until [`Tree::finish`].
+    /// Starts two programs, each of which uses nearly all of the budget. They run until
+    /// [`Tree::finish`].
     pub(crate) fn of_two_hogs(command: Command) -> Tree {
         let script = "\"$0\" --mib 90 --seconds 0 & \"$0\" --mib 90 --seconds 0; wait";
         Tree::of_hogs(command, &["--memory", BUDGET], script)
     }
 
-    /// Tells the hogs to exit, and waits for the tree.
+    /// Requests the exit of the hogs and waits for the tree.
     pub(crate) fn finish(self) -> Ended {
         std::fs::write(self.sockets.path().join("done"), "").unwrap();
         self.running.finish(LIMIT)
@@ -53,11 +54,10 @@ impl Tree {
 
     pub(crate) fn wait_until_ready(&self, count: usize) {
         wait_until("ready", || {
-            let output_of_case =
-                String::from_utf8_lossy(&self.running.stdout_so_far()).into_owned();
-            // Python without buffers writes the end of a line by a call of its own.
-            let is_ready = output_of_case.matches("ready").count() == count;
-            is_ready.then_some(()).ok_or_else(|| output_of_case + &self.running.stderr_so_far())
+            let stdout = String::from_utf8_lossy(&self.running.stdout_so_far()).into_owned();
+            // Unbuffered Python writes the end of a line with a separate call.
+            let is_ready = stdout.matches("ready").count() == count;
+            is_ready.then_some(()).ok_or_else(|| stdout + &self.running.stderr_so_far())
         });
     }
 
@@ -74,7 +74,7 @@ impl Tree {
     }
 
     pub(crate) fn answer(&self) -> Value {
-        wait_until("an answer of the tree", || self.try_stat())
+        wait_until("the tree's answer", || self.try_stat())
     }
 
     pub(crate) fn wait_for_answer(&self, what: &str, mut is_so: impl FnMut(&Value) -> bool) {

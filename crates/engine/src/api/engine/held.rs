@@ -9,7 +9,7 @@ pub(super) struct Held {
     /// Threads waiting for held pages.
     pub(super) waiting: AtomicU32,
     /// Incremented when pages are released while threads wait.
-    pub(super) rings: AtomicU32,
+    pub(super) releases: AtomicU32,
 }
 
 impl Held {

@@ -1,5 +1,5 @@
-//! Memory locked by the program (`mlock`): pinned by the engine, and locked by the kernel, which
-//! checks limits and privileges and counts it.
+//! Memory that the program locks (`mlock`). The engine pins it. The kernel locks it as well,
+//! because it checks limits and privileges and counts locked memory.
 
 use super::Engine;
 use crate::base::page::PageNo;
@@ -10,7 +10,7 @@ use softswap_sys::signals;
 use std::io;
 use std::ops::Range;
 
-/// At most 1/SHARE of the budget may be locked.
+/// Divisor: at most a quarter of the budget may be locked.
 pub(super) const SHARE: usize = 4;
 
 impl Engine {
@@ -47,7 +47,7 @@ impl Engine {
         Err(io::Error::from_raw_os_error(EAGAIN))
     }
 
-    /// Discards the content of a range, and locks again the locked parts of it.
+    /// Discards the content of a range. Parts that were locked are locked again.
     pub fn discard_locked(&self, address: usize, len: usize) -> io::Result<()> {
         let locked = self.unlock_pages(&self.pages_of(address, len)?)?;
         let done = self.discard(address, len);

@@ -53,7 +53,10 @@ pub enum LimitRefused {
         min_bytes: u64,
     },
     /// A forked child cannot evict pages for a lower limit.
-    #[error("a forked child has no background reclaim: its limit can only be raised")]
+    #[error(
+        "a forked child has no background reclaim, so its limit can only be raised; to free \
+         memory, lower the limit of its parent"
+    )]
     ForkedChild,
     /// No address space for larger tables.
     #[error("cannot reserve address space for larger tables ({0}); raise `ulimit -v`")]
@@ -66,7 +69,7 @@ fn whole_mib(bytes: usize) -> u64 {
 
 impl Engine {
     /// Changes the limit of the budget. A higher one applies at once, up to the machine's DRAM. For
-    /// a lower one, waits a short time for evictions.
+    /// a lower one, waits up to 100 ms for evictions.
     pub fn set_memory_limit(&self, asked_bytes: u64) -> Result<(), LimitRefused> {
         let core = &self.core;
         let bytes = asked_bytes.min(dram_bytes()).next_multiple_of(PAGE_SIZE as u64);
@@ -117,12 +120,14 @@ impl Engine {
         }
     }
 
-    /// Makes the budget part of one shared by processes. `more` is called when it is short.
+    /// Makes this budget a share of one that several processes use. The engine calls `more` to
+    /// raise its limit when memory is short.
     pub fn share_budget(&self, more: More) {
         self.core.background.more.get_or_init(|| more);
     }
 
-    /// Sets the limit of a forked child that shares a budget, replacing the parent's.
+    /// Sets the limit of a forked child that shares a budget. Until then the child has its parent's
+    /// limit.
     pub fn begin_share(&self, bytes: usize) {
         self.core.memory.budget.reset(bytes);
         // A forked child has no background thread that follows the budget, and its pool still has
@@ -142,7 +147,7 @@ impl Engine {
         self.core.count_inherited(0);
     }
 
-    /// Returns true if this limit was reached.
+    /// Returns true if the limit is at most `bytes` and is not being lowered.
     #[must_use]
     pub fn keeps_limit(&self, bytes: usize) -> bool {
         let budget = &self.core.memory.budget;
@@ -176,7 +181,8 @@ impl Engine {
         self.core.policies.partition.saved_by_mib_ns()
     }
 
-    /// Returns the limit as text: the target, and the present limit until it is reached.
+    /// Returns the limit as text: the target and, while the limit is being lowered, the current
+    /// limit.
     #[must_use]
     pub fn memory_limit(&self) -> String {
         let budget = &self.core.memory.budget;
@@ -184,7 +190,7 @@ impl Engine {
         let target = text_of_size(target as u64);
         if self.core.background.limit_failed.load(Relaxed) {
             return format!(
-                "{target} (a lower limit failed, because no swap area took the pages; see \
+                "{target} (a lower limit failed, because no swap area accepted the pages; see \
                  `softswap stat`)"
             );
         }

@@ -1,9 +1,9 @@
 //! Memory held by system calls: pinned pages, and copies of pages.
 //!
-//! Pinned memory is not evictable. Therefore all calls together hold at most a share of the budget,
-//! and each call reserves what it takes. A call that is refused copies to other places, uses
-//! smaller pieces, or waits until other calls release memory. A few pages without which no call
-//! could proceed are held regardless.
+//! Pinned pages are not evictable. Therefore all calls together hold at most a quarter of the
+//! budget, and each call reserves pages before it pins them. A call without a reservation copies
+//! its data, transfers smaller pieces, or waits until other calls release memory. A few pages
+//! without which no call could proceed are held regardless.
 
 use super::Engine;
 use crate::base::access::Access;
@@ -15,9 +15,9 @@ use softswap_sys::signals::{self, Mask};
 use softswap_sys::{PAGE_SIZE, futex};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// All calls together may hold 1/SHARE of the budget for pages.
+/// Divisor: all calls together may hold a quarter of the budget for pages.
 const SHARE: usize = 4;
-/// Maximum sleep in a wait for other calls, because not all of them wake waiters.
+/// Maximum sleep in a wait for other calls, in ns. Not every release wakes waiters.
 const IDLE_SLEEP_NS: u64 = 5_000_000;
 /// Number of pages brought in for a call after which pending signals are checked.
 const PAGES_BETWEEN_CHECKS: usize = 16;
@@ -27,13 +27,13 @@ const PAGES_BETWEEN_CHECKS: usize = 16;
 pub struct Pinned {
     /// Number of bytes pinned, from the start.
     pub bytes: usize,
-    /// Why it ended there.
+    /// Reason why pinning ended there.
     pub then: Then,
-    /// Previous place of the last page brought in for it, if any.
+    /// Tier of the last page that was brought in; `None` if all pages were resident.
     pub from: Option<Tier>,
 }
 
-/// Why pinning ended.
+/// Reason why pinning ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
     /// The whole buffer is pinned.
@@ -44,14 +44,14 @@ pub enum Then {
     Signal,
 }
 
-/// How a page was pinned.
-struct PinKind {
-    was_there: bool,
+/// State of a page before it was pinned.
+struct BeforePin {
+    was_resident: bool,
     from: Option<Tier>,
 }
 
 impl Engine {
-    /// Returns the maximum size that all calls together may hold.
+    /// Returns the maximum number of bytes that all calls together may hold.
     #[must_use]
     pub fn hold_limit_bytes(&self) -> usize {
         let budget = &self.core.memory.budget;
@@ -65,7 +65,8 @@ impl Engine {
         self.core.memory.budget.target_bytes() / 2
     }
 
-    /// Returns the maximum size that one call pins: an eighth of the budget, within bounds.
+    /// Returns the maximum number of bytes that one call pins: an eighth of the budget, from 64 KiB
+    /// to 4 MiB, and at most [`Engine::hold_limit_bytes`].
     #[must_use]
     pub fn call_limit_bytes(&self) -> usize {
         let part_bytes = (self.core.memory.budget.target_bytes() / 8).clamp(64 << 10, 4 << 20);
@@ -88,10 +89,10 @@ impl Engine {
     /// Releases pages of [`Engine::try_hold`] or [`Engine::hold`].
     pub fn release(&self, pages: usize) {
         let before = self.held.pages.fetch_sub(pages, Relaxed);
-        debug_assert!(before >= pages, "more pages let go than were held");
+        debug_assert!(before >= pages, "more pages released than were held");
         if self.held.waiting.load(Relaxed) > 0 {
-            self.held.rings.fetch_add(1, Relaxed);
-            futex::wake_all(&self.held.rings);
+            self.held.releases.fetch_add(1, Relaxed);
+            futex::wake_all(&self.held.releases);
         }
     }
 
@@ -121,11 +122,11 @@ impl Engine {
         self.held.pages()
     }
 
-    /// Sleeps until another call releases pages, or for a short time.
+    /// Sleeps until another call releases pages, or for 5 ms.
     pub fn wait_for_release(&self) {
-        let seen = self.held.rings.load(Relaxed);
+        let seen = self.held.releases.load(Relaxed);
         self.held.waiting.fetch_add(1, Relaxed);
-        futex::wait(&self.held.rings, seen, Some(IDLE_SLEEP_NS));
+        futex::wait(&self.held.releases, seen, Some(IDLE_SLEEP_NS));
         self.held.waiting.fetch_sub(1, Relaxed);
     }
 
@@ -162,17 +163,16 @@ impl Engine {
         self.pin_until(address, len.min(most), 0).map(|pinned| pinned.bytes)
     }
 
-    /// Brings in and pins the pages of a buffer. Ends early if one of the signals `open` is
-    /// pending.
+    /// Brings in and pins the pages of a buffer. Ends early if a signal in `open` is pending.
     pub fn pin_until(&self, address: usize, len: usize, open: Mask) -> Result<Pinned, FaultError> {
         let (mut done, mut brought, mut from) = (0, 0, None);
         let end = |bytes: usize, then: Then, from| Ok(Pinned { bytes: bytes.min(len), then, from });
         while done < len && self.contains(address + done) {
             match self.pin_page(self.page_of(address + done), open) {
-                Ok(Some(kind_of_pin)) => {
+                Ok(Some(before)) => {
                     done += PAGE_SIZE - (address + done) % PAGE_SIZE;
-                    brought += usize::from(!kind_of_pin.was_there);
-                    from = kind_of_pin.from.or(from);
+                    brought += usize::from(!before.was_resident);
+                    from = before.from.or(from);
                 }
                 Ok(None) => return end(done, Then::Missing, from),
                 Err(error) if error.is_for_a_signal() => return end(done, Then::Signal, from),
@@ -191,19 +191,19 @@ impl Engine {
         end(done, if done < len { Then::Missing } else { Then::Done }, from)
     }
 
-    /// Brings in and pins a page. `None` if it is not managed.
-    fn pin_page(&self, page: PageNo, open: Mask) -> Result<Option<PinKind>, FaultError> {
-        let mut kind_of_pin = PinKind { was_there: true, from: None };
+    /// Brings in and pins a page. Returns `None` if it is unmapped or unmanaged.
+    fn pin_page(&self, page: PageNo, open: Mask) -> Result<Option<BeforePin>, FaultError> {
+        let mut before = BeforePin { was_resident: true, from: None };
         while !self.core.memory.pages.try_pin(page) {
-            kind_of_pin.was_there = false;
+            before.was_resident = false;
             match page_in::page_in(&self.core, &self.contexts, page, Access::Write, open) {
-                Ok(from) => kind_of_pin.from = from.or(kind_of_pin.from),
+                Ok(from) => before.from = from.or(before.from),
                 // The kernel will report the error or handle the page by itself.
                 Err(FaultError::NotMapped | FaultError::Unmanaged) => return Ok(None),
                 Err(error) => return Err(error),
             }
         }
-        Ok(Some(kind_of_pin))
+        Ok(Some(before))
     }
 
     /// Pins the page at a managed address if it is resident. Returns true if it was.

@@ -18,7 +18,7 @@ use std::sync::PoisonError;
 ///
 /// ```
 /// use softswap_engine::api::engine::{Engine, remap::Source};
-/// /// As `mremap` with `MREMAP_DONTUNMAP`.
+/// /// Moves content like `mremap` with `MREMAP_DONTUNMAP`.
 /// fn move_content(engine: &Engine, address: usize, len: usize) -> std::io::Result<usize> {
 ///     engine.remap_to(address, len, len, None, Source::Emptied)
 /// }
@@ -83,12 +83,13 @@ impl Engine {
         let target = self
             .map_target(count, self.protection(address), may_move)?
             .ok_or_else(|| error(ENOMEM))?;
-        self.carry(old, target..target + count, Source::Unmapped)?;
+        self.move_pages(old, target..target + count, Source::Unmapped)?;
         Ok(self.address_of(target))
     }
 
-    /// Moves a mapping to `target`, replacing what is mapped there, or anywhere, and changes its
-    /// length to `new_len`. The ranges must not overlap. Returns its address.
+    /// Moves a mapping to `target`, or anywhere if that is `None`, and changes its length to
+    /// `new_len`. Replaces the mappings at `target`. The ranges must not overlap. Returns its
+    /// address.
     pub fn remap_to(
         &self,
         address: usize,
@@ -116,13 +117,13 @@ impl Engine {
             }
         };
         let start = target.start;
-        self.carry(old, target, source)?;
+        self.move_pages(old, target, source)?;
         Ok(self.address_of(start))
     }
 
-    /// Moves content and attributes from `old` to `new`, which is mapped and empty. Undone on
-    /// failure.
-    fn carry(&self, old: Range<PageNo>, new: Range<PageNo>, source: Source) -> io::Result<()> {
+    /// Moves content and attributes from `old` to `new`, which is mapped and empty. On failure
+    /// `new` is unmapped and `old` is unchanged.
+    fn move_pages(&self, old: Range<PageNo>, new: Range<PageNo>, source: Source) -> io::Result<()> {
         let moves = old.start..old.end.min(old.start + (new.end - new.start));
         let locked = self.unlock_pages(&old)?;
         if let Err(refused) = self.transfer(moves, new.start) {
@@ -140,7 +141,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A failure to lock does not affect the content.
+    /// Locks ranges again. Failures are ignored, because they do not affect the content.
     fn lock_again(&self, ranges: &[Range<PageNo>]) {
         for range in ranges {
             let (start, len) = self.bytes_of(range);
@@ -148,8 +149,8 @@ impl Engine {
         }
     }
 
-    /// Maps the target of a growing mapping, which will probably grow again. Small ones get no
-    /// room, because it needs tables of its own.
+    /// Maps the target of a mapping that grows and will probably grow again. Large mappings get
+    /// free pages after them; small ones do not, because these need page tables of their own.
     fn map_target(
         &self,
         count: u64,

@@ -11,26 +11,26 @@ use softswap_sys::window::{Occupied, Part};
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// State of the process before it wakes.
+/// State of a process without an engine before one is started.
 #[derive(Debug, Clone)]
 pub struct Before {
     /// First address of the future window.
     pub base: usize,
     /// Length of the window in bytes.
     pub len: usize,
-    /// Address range kept from other mappings.
+    /// Address range in which no other mapping may be placed.
     pub reserved: Option<Range<usize>>,
     /// True if the program has set the treatment of memory in forked children.
     pub is_odd: bool,
 }
 
 impl Engine {
-    /// As [`Engine::start`], for a process that has mappings in the window. The caller has signals
-    /// blocked, and calls [`Engine::fit`] as soon as it can take faults. Meanwhile other threads
-    /// must not change mappings; they wait if they touch absent pages.
+    /// Starts an engine in a process that already has mappings in the window. The caller has
+    /// blocked signals, and calls [`Engine::fit`] as soon as it can handle faults. Meanwhile other
+    /// threads must not change mappings; they wait if they touch absent pages.
     ///
     /// # Errors
-    /// As [`Engine::start`]. The program's memory is unchanged then.
+    /// Those of [`Engine::start`]. The program's memory is unchanged then.
     pub fn start_around(
         config: &Config,
         storage: Vec<Backing>,
@@ -56,7 +56,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Evicts pages until the budget is met.
+    /// Evicts pages until free memory is above the low watermark, or no page is evictable.
     pub fn fit(&self) {
         adopt::fit(&self.core, &self.contexts);
     }

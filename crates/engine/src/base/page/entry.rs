@@ -24,10 +24,10 @@ const _: () = assert!(OBJECT_BITS <= COPY_BITS);
 /// Exclusive upper bound of slot numbers.
 pub(crate) const SLOT_LIMIT: u64 = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 40;
-/// Exclusive upper bound of part numbers in a packed slot.
+/// Exclusive upper bound of part numbers in a compressed slot.
 pub(crate) const PART_LIMIT: u8 = 15;
-/// Used instead of a part number: the slot holds one page. It is incompressible, or compression was
-/// not tried.
+/// Values in place of a part number if the slot holds one page. The page is incompressible, or
+/// compression was not tried.
 const INCOMPRESSIBLE: u8 = PART_LIMIT;
 const NOT_TRIED: u8 = PART_LIMIT + 1;
 
@@ -122,7 +122,7 @@ impl SlotCopy {
         (self.slot, self.part()) == (other.slot, other.part())
     }
 
-    /// Returns the part number if the slot is packed.
+    /// Returns the part number if the slot is a compressed one.
     #[must_use]
     pub(crate) fn part(self) -> Option<u8> {
         (self.part < PART_LIMIT).then_some(self.part)
@@ -201,7 +201,7 @@ impl Place {
 
     /// Returns the place, with a page in a slot marked as incompressible.
     #[must_use]
-    pub(crate) fn known_not_to_pack(self) -> Place {
+    pub(crate) fn marked_incompressible(self) -> Place {
         match self {
             Place::Slot { slot, .. } => Place::Slot { slot, is_incompressible: true },
             other => other,
@@ -226,7 +226,7 @@ impl Place {
         }
     }
 
-    /// Returns the copy that a page at this place keeps after swap-in.
+    /// Returns the copy that remains at this place if the page is swapped in.
     #[must_use]
     pub(crate) fn to_copy(self) -> Option<StoredCopy> {
         match self {

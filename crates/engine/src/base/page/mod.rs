@@ -1,17 +1,18 @@
 //! One 64-bit atomic entry per page: its place, and the right to change it.
 //!
 //! ```text
-//!  bit 0-2  state        Vacant Resident Staged SameFilled Pool Slot Unmanaged CompressedSlot
-//!  bit 3    busy         one thread is changing the page's place
-//!  bit 4    waiters      somebody sleeps until busy is cleared
-//!  bit 6-63 payload      Resident: age (4 bits), whether it is protected, then
-//!                                  pins (16 bits) or whether a copy is in the
-//!                                  pool and, from bit 19 on, where
-//!                        Staged: frame
-//!                        SameFilled: word code
-//!                        Pool: handle     Slot: slot number, whether it is
-//!                                                         known not to pack
-//!                        CompressedSlot: slot number, part
+//!  bit 0-2  state    Vacant Resident Staged SameFilled Pool Slot Unmanaged CompressedSlot
+//!  bit 3    busy     one thread is changing the page's place
+//!  bit 4    waiters  a thread sleeps until busy is cleared
+//!  bit 6-63 payload
+//!    Resident        bit 6-9 age, bit 10 protected
+//!      unprotected   bit 11-26 pins
+//!      protected     bit 11: the copy is in the pool; bit 19-63: position of the copy
+//!    Staged          frame
+//!    SameFilled      code of the word
+//!    Pool            handle
+//!    Slot            slot number, and whether the page is incompressible
+//!    CompressedSlot  slot number, part number
 //! ```
 //!
 //! A resident page with a stored copy is write-protected: unless it is written first, it is evicted

@@ -31,7 +31,7 @@ pub struct PageTable<'t> {
 /// let words = [AtomicU64::new(0)];
 /// let table = PageTable::new(&words);
 /// let claim = table.claim(0);
-/// // Nobody else changes the entry until this.
+/// // No other thread changes the entry until `publish`.
 /// claim.publish(Place::Pool { handle: 1 });
 /// drop(table.claim(0));
 /// assert_eq!(table.load(0).place(), Place::Pool { handle: 1 });
@@ -124,8 +124,8 @@ impl<'t> PageTable<'t> {
         }
     }
 
-    /// Removes one pin, if there is one: the program may have unmapped the page during its own
-    /// system call.
+    /// Removes one pin. Does nothing if the page has none, because the program may have unmapped
+    /// the page during its own system call.
     pub(crate) fn unpin(&self, page: PageNo) {
         let word = &self.words[page as usize];
         let mut seen = word.load(Ordering::Relaxed);
@@ -138,17 +138,17 @@ impl<'t> PageTable<'t> {
         }
     }
 
-    /// Decrements the rounds that a resident page survives, unless the page is busy. Returns true
-    /// if they were 0.
+    /// Lowers the age of a resident page by one, unless the page is busy or changed. Returns true
+    /// if the age was 0.
     pub(crate) fn age_down(&self, page: PageNo, seen: Entry) -> bool {
         if seen.0 & AGE_MASK == 0 {
             return true;
         }
-        let cooler = seen.0 - (1 << AGE_SHIFT);
+        let aged = seen.0 - (1 << AGE_SHIFT);
         // A lost race means that the page is in use.
         let _ = self.words[page as usize].compare_exchange(
             seen.0,
-            cooler,
+            aged,
             Ordering::Relaxed,
             Ordering::Relaxed,
         );
@@ -189,14 +189,14 @@ impl Claim<'_> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        // Clears the marks only: an unpin may have changed the entry meanwhile.
+        // Clear these two flags only: an unpin may have changed the entry meanwhile.
         let old = self.word.fetch_and(!(BUSY | WAITERS), Ordering::AcqRel);
         end(self.word, old);
     }
 }
 
 fn end(word: &AtomicU64, old: u64) {
-    debug_assert!(old & BUSY != 0, "an entry was released that nobody held");
+    debug_assert!(old & BUSY != 0, "an entry was released that was not claimed");
     if old & WAITERS != 0 {
         primitive::wake(word);
     }

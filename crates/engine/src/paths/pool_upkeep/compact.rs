@@ -26,7 +26,7 @@ pub(crate) fn compact(core: &Core, context: &mut Context) -> usize {
 }
 
 /// Moves a page's object. Returns false if the page is busy, there is no gap, or the object is
-/// damaged, which is reported by a touch.
+/// damaged. Damage is reported when the page is touched.
 fn move_object(core: &Core, context: &mut Context, page: PageNo, handle: Handle) -> bool {
     let Some(claim) = claim_stored(core, page, handle) else { return false };
     let packed = copy_packed(core, context, handle);

@@ -15,7 +15,7 @@ use crate::store::pool::Handle;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::thread_cpu_ns;
 
-const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each has a place in an empty page");
+const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each object fits into an empty slot");
 
 /// Writes the oldest pages of the pool to the swap area, compressed, several to a slot if they fit.
 /// Returns the number of pages.
@@ -32,11 +32,11 @@ pub(crate) fn write_back(core: &Core, context: &mut Context) -> Result<usize, No
     let batch = Batch::new(&mut cluster, slots.as_slice().len());
     let count = fill_batch(core, context, batch, &mut moved);
     let moves = Relocation { slots, moved: &mut moved[..count] };
-    let gone = moves.carry_out(&core.stores, &core.policies.admission, context, &mut cluster);
-    core.stats.add(Counter::PagesWrittenBack, gone as u64);
-    core.policies.partition.write_back_rate().note_write_backs(gone as u64);
-    core.policies.partition.costs().note_write_backs(gone as u64, thread_cpu_ns() - before_ns);
-    Ok(gone)
+    let written = moves.carry_out(&core.stores, &core.policies.admission, context, &mut cluster);
+    core.stats.add(Counter::PagesWrittenBack, written as u64);
+    core.policies.partition.write_back_rate().note_write_backs(written as u64);
+    core.policies.partition.costs().note_write_backs(written as u64, thread_cpu_ns() - before_ns);
+    Ok(written)
 }
 
 /// Fills a batch with the oldest pages and their neighbours. Returns the number of pages.
@@ -72,7 +72,7 @@ fn fill_batch(
                 }
             }
             if count == moved.len() || batch.is_full {
-                // It may not have fitted in this batch.
+                // The object itself may not have fitted.
                 core.stores.pool.return_oldest(handle);
                 return count;
             }
@@ -84,8 +84,9 @@ fn fill_batch(
 /// A bounce buffer being filled with objects of the pool.
 struct Batch<'b> {
     pages: &'b mut [[u8; PAGE_SIZE]],
-    /// Number of started pages, and the fill state of the last one.
+    /// Number of started pages.
     count: usize,
+    /// Fill level of the last started page.
     last: SlotPacker,
     /// The last page is started, and an object did not fit there.
     is_full: bool,
@@ -101,8 +102,8 @@ impl<'b> Batch<'b> {
         self.last.fits(packed_bytes) || self.count < self.pages.len()
     }
 
-    /// Claims a page of the pool and copies it to the batch. `None` if it is elsewhere or busy,
-    /// does not fit, or is damaged, which is reported by a touch.
+    /// Claims a page of the pool and copies it to the batch. Returns `None` if it is elsewhere or
+    /// busy, does not fit, or is damaged. Damage is reported when the page is touched.
     fn add(
         &mut self,
         core: &Core,

@@ -3,9 +3,9 @@
 
 use super::ghost_hits::STEPS;
 
-/// Bounds of the binary exponent of the cost factor for moves to resident pages. The factor is
-/// between 1/4 and 256.
+/// Largest binary exponent of the cost factor for moves to resident pages: a factor of 256.
 const MAX_COST_EXPONENT: i32 = 8;
+/// Smallest binary exponent of that factor: a factor of 1/4.
 const MIN_COST_EXPONENT: i32 = -2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,15 +17,16 @@ pub(super) enum Towards {
 /// Estimate for one possible move.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
-    /// Time that it would have gained since the last sample (negative: lost), and its cost.
+    /// Time that the move would have gained since the last sample; negative if it would have lost.
     pub(super) gain_ns: f64,
+    /// Cost of the move.
     pub(super) cost_ns: f64,
-    /// Cost of reading back the pages it writes out if the trend does not last. It is not scaled by
-    /// past results.
+    /// Cost of reading back the pages that the move writes out if the trend does not last. It is
+    /// not scaled by past results.
     pub(super) reading_ns: f64,
 }
 
-/// Gain of one move had it been made at the time from which it began to pay.
+/// Gain that one move would have had since it began to pay.
 #[derive(Debug, Default, Clone, Copy)]
 struct Gain {
     ns: f64,
@@ -55,8 +56,8 @@ pub(super) struct Cusum {
 }
 
 impl Default for Cusum {
-    /// Begins with the lowest doubt, because nothing supports the initial limit: the first move to
-    /// resident pages needs a gain of a quarter of its cost.
+    /// Begins with the lowest cost factor, because nothing supports the initial limit: the first
+    /// move to resident pages needs a gain of a quarter of its cost.
     fn default() -> Cusum {
         Cusum::with_cost_exponent(MIN_COST_EXPONENT)
     }
@@ -68,8 +69,9 @@ impl Cusum {
         Cusum { to_pool: none, to_resident: none, on_trial: None, cost_exponent }
     }
 
-    /// Adds one sample. `plan` returns the estimate for a direction and a number of steps, if that
-    /// move is possible. Returns the move with the largest gain beyond its cost.
+    /// Adds one sample. `plan` returns the estimate for a direction and a number of steps, or
+    /// `None` if that move is not possible. Returns and records the move with the largest gain
+    /// beyond its cost. Returns `None` if no move has gained its cost.
     pub(super) fn follow(
         &mut self,
         plan: impl Fn(Towards, usize) -> Option<Plan>,
@@ -168,7 +170,7 @@ mod tests {
                 assert!(cusum.follow(only(Towards::Pool, 11.0)).is_some());
                 assert_eq!(
                     cusum.cost_exponent, cost_exponent,
-                    "{gain_ns} a look, undone after {wait}"
+                    "{gain_ns} a sample, undone after {wait}"
                 );
             }
         }
@@ -176,30 +178,30 @@ mod tests {
 
     #[test]
     fn wrong_moves_raise_cost_factor() {
-        let back = |cusum: &mut Cusum| {
-            let back = |towards, steps| {
+        let samples_to_resident = |cusum: &mut Cusum| {
+            let samples_to_resident = |towards, steps| {
                 (towards == Towards::Resident && steps == 1).then(|| plan(1.0, 9.5)).flatten()
             };
-            (1..10_000).find(|_| cusum.follow(back).is_some()).unwrap()
+            (1..10_000).find(|_| cusum.follow(samples_to_resident).is_some()).unwrap()
         };
-        let forth = |cusum: &mut Cusum| {
-            let forth = |towards, steps| {
+        let move_to_pool = |cusum: &mut Cusum| {
+            let move_to_pool = |towards, steps| {
                 (towards == Towards::Pool && steps == 1).then(|| plan(1.0, 0.5)).flatten()
             };
-            assert!(cusum.follow(forth).is_some());
+            assert!(cusum.follow(move_to_pool).is_some());
         };
         // The first move needs a quarter of its cost.
         let mut cusum = Cusum::default();
         for samples in [3, 5, 10, 20, 39] {
-            assert_eq!(back(&mut cusum), samples);
-            forth(&mut cusum);
+            assert_eq!(samples_to_resident(&mut cusum), samples);
+            move_to_pool(&mut cusum);
         }
         // Moves that stay for long enough count as right.
         for samples in [77, 39, 20, 10, 5, 3, 3] {
-            assert_eq!(back(&mut cusum), samples);
+            assert_eq!(samples_to_resident(&mut cusum), samples);
             let neither = |_, steps| if steps == 1 { plan(0.0, 1.0) } else { None };
             (0..100).for_each(|_| assert_eq!(cusum.follow(neither), None));
-            forth(&mut cusum);
+            move_to_pool(&mut cusum);
         }
     }
 

@@ -12,14 +12,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A share of 1.
 pub(super) const WHOLE: u32 = 1 << 20;
-/// Initial estimates of fault costs.
+/// Initial estimate of the CPU time of a fault from the pool.
 const POOL_FAULT_NS: u64 = 5_000;
+/// Initial estimate of the total time of a fault from the disk.
 const DISK_FAULT_NS: u64 = 60_000;
+/// Initial estimate of the CPU time of a fault from the disk.
 const DISK_CPU_NS: u64 = 20_000;
-/// Initial estimates of the CPU time to evict a page, and to write one back.
+/// Initial estimate of the CPU time to evict a page.
 const EVICT_NS: u64 = 5_000;
+/// Initial estimate of the CPU time to write a page back.
 const WRITE_BACK_NS: u64 = 2_000;
-/// Cap of a measurement: this multiple of the average, or of `MIN_NS` if that is more.
+/// Cap of a measurement, as a multiple of the average or of `MIN_NS`, whichever is larger.
 const MAX_TIMES: u64 = 4;
 const MIN_NS: u64 = 5_000;
 /// Time to enter and leave the signal handler, which cannot be measured there.
@@ -28,7 +31,7 @@ const SIGNAL_NS: u64 = 2_500;
 const SAMPLED: u64 = 16;
 /// Interval over which the idle time of the CPUs is measured.
 const WINDOW_NS: u64 = 10_000_000;
-/// If threads wait less than 1/MIN_WAITED of the interval, they count as not waiting.
+/// Divisor: threads that wait less than 1/16 of the interval count as not waiting.
 const MIN_WAITED: u64 = 16;
 
 #[derive(Debug)]
@@ -50,13 +53,15 @@ impl Stopwatch {
 #[derive(Debug)]
 pub struct FaultCosts {
     processors: u64,
-    /// CPU time of a fault from the pool, and of one from the disk.
+    /// CPU time of a fault from the pool.
     pool_cpu_ns: AtomicU64,
+    /// CPU time of a fault from the disk.
     disk_cpu_ns: AtomicU64,
     /// Total time of a fault from the disk.
     disk_fault_ns: AtomicU64,
-    /// CPU time to evict a page, and to write one back.
+    /// CPU time to evict a page.
     evict_ns: AtomicU64,
+    /// CPU time to write a page back.
     write_back_ns: AtomicU64,
     /// Share of faults from the disk among those from pool and disk, out of [`WHOLE`].
     disk_share: AtomicU32,
@@ -67,7 +72,7 @@ pub struct FaultCosts {
     /// Share of the wait time during which a CPU is idle, out of [`WHOLE`].
     idle_share: AtomicU64,
     /// CPU time of background reclaim in this window.
-    behind_ns: AtomicU64,
+    background_ns: AtomicU64,
     /// Number of CPUs that the process leaves to background reclaim, times [`WHOLE`].
     spare: AtomicU64,
 }
@@ -88,7 +93,7 @@ impl FaultCosts {
             window_ns: AtomicU64::new(0),
             window_cpu_ns: AtomicU64::new(0),
             idle_share: AtomicU64::new(u64::from(WHOLE)),
-            behind_ns: AtomicU64::new(0),
+            background_ns: AtomicU64::new(0),
             spare: AtomicU64::new((processors as u64).saturating_sub(1) * u64::from(WHOLE)),
         }
     }
@@ -100,7 +105,7 @@ impl FaultCosts {
         ns
     }
 
-    /// As [`FaultCosts::note_fault`], with given times.
+    /// Records a fault that took `ns`. `cpu_ns` is its CPU time, if that was measured.
     pub fn note(&self, tier: Tier, ns: u64, cpu_ns: Option<u64>) {
         let (average, is_disk) = match tier {
             Tier::Pool => (&self.pool_cpu_ns, 0),
@@ -128,8 +133,8 @@ impl FaultCosts {
         each_ns.into_iter().for_each(|ns| follow_capped(&self.write_back_ns, ns, 16));
     }
 
-    pub(crate) fn reclaimed_behind(&self, cpu_ns: u64) {
-        self.behind_ns.fetch_add(cpu_ns, Relaxed);
+    pub(crate) fn note_background_cpu(&self, cpu_ns: u64) {
+        self.background_ns.fetch_add(cpu_ns, Relaxed);
     }
 
     /// Returns true if the process leaves a CPU to background reclaim, regardless of what reclaim
@@ -154,12 +159,12 @@ impl FaultCosts {
         let cpu_ns = cpu_ns();
         let busy_ns = cpu_ns.saturating_sub(self.window_cpu_ns.swap(cpu_ns, Relaxed));
         let waited_ns = self.waited_ns.swap(0, Relaxed);
-        let behind_ns = self.behind_ns.swap(0, Relaxed);
+        let background_ns = self.background_ns.swap(0, Relaxed);
         if since_ns == 0 {
             return;
         }
         let all_ns = self.processors * wall_ns;
-        let spare_ns = (all_ns + behind_ns).saturating_sub(busy_ns).min(all_ns);
+        let spare_ns = (all_ns + background_ns).saturating_sub(busy_ns).min(all_ns);
         follow(&self.spare, (spare_ns as f64 / wall_ns as f64 * f64::from(WHOLE)) as u64, 4);
         let idle_ns = all_ns.saturating_sub(busy_ns);
         let share = if waited_ns < wall_ns / MIN_WAITED {
@@ -192,11 +197,11 @@ impl FaultCosts {
     /// eviction of another page.
     #[must_use]
     pub fn faults_ns(&self) -> (u64, u64) {
-        let beside_ns = SIGNAL_NS + self.evict_ns();
+        let common_ns = SIGNAL_NS + self.evict_ns();
         let disk_cpu_ns = self.disk_cpu_ns.load(Relaxed);
         let waits_ns = self.disk_fault_ns.load(Relaxed).saturating_sub(disk_cpu_ns);
         let waits_ns = waits_ns.saturating_mul(self.idle_share.load(Relaxed)) / u64::from(WHOLE);
-        (self.pool_cpu_ns.load(Relaxed) + beside_ns, disk_cpu_ns + waits_ns + beside_ns)
+        (self.pool_cpu_ns.load(Relaxed) + common_ns, disk_cpu_ns + waits_ns + common_ns)
     }
 }
 
@@ -243,8 +248,8 @@ mod tests {
         // It waits for 16 of 20 ms and runs for the rest.
         let alone = disk_ns(&after(&[(10, 100)]));
         assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&alone), "{alone}");
-        let nobody_waits = disk_ns(&after(&[(100, 0)]));
-        assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&nobody_waits), "{nobody_waits}");
+        let without_waits = disk_ns(&after(&[(100, 0)]));
+        assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&without_waits), "{without_waits}");
     }
 
     #[test]
@@ -312,7 +317,7 @@ mod tests {
             for _ in 0..100 {
                 now_ns += WINDOW_NS;
                 cpu_ns += WINDOW_NS * (used_percent + behind_percent) / 100;
-                costs.reclaimed_behind(WINDOW_NS * behind_percent / 100);
+                costs.note_background_cpu(WINDOW_NS * behind_percent / 100);
                 costs.sample(now_ns, || cpu_ns);
             }
             costs.leaves_processor_idle()

@@ -20,17 +20,17 @@ pub(super) struct GhostHits {
     resident: Counts,
     /// The same for faults from the disk on incompressible pages, which no pool could hold.
     incompressible: Counts,
-    /// Faults from the pool that would be faults from the disk with a smaller pool, by two numbers
-    /// of steps: the reduction of the pool that is enough for that, and the one with which the page
-    /// would be resident instead.
+    /// Faults from the pool that would be faults from the disk with a smaller pool, by the number
+    /// of steps that is enough for that.
     lost_from: Counts,
+    /// The same faults, by the number of steps with which the page would be resident instead.
     lost_until: Counts,
     /// Faults from the disk on pages that would have been in the pool with index + 1 steps more for
     /// it.
     pooled: Counts,
 }
 
-/// Changes if the limit had been 0, 1, 2 ... steps away.
+/// Numbers of faults that limits at distances of 0, 1, 2 ... steps would have saved or caused.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct StepGains {
     /// Saved faults from the pool, with more memory for resident pages.
@@ -83,8 +83,8 @@ impl GhostHits {
     }
 
     /// Ignores the next `pages` faults, after resident pages gained space for as many. The pages
-    /// that will fill it fault once more, with distances from before. Faults from pool and disk are
-    /// ignored alike, so that neither kind is overrepresented.
+    /// that fill this space fault once more, with refault distances from before the move. Faults
+    /// from pool and disk are ignored alike, so that neither kind is overrepresented.
     pub(super) fn settle(&self, pages: usize) {
         self.unsettled.store(u32::try_from(pages).unwrap_or(u32::MAX), Relaxed);
     }

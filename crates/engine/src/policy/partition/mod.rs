@@ -46,12 +46,12 @@ const MIN_REFAULT_SHARE: f64 = 1.0 / 8.0;
 const FULL_PERCENT: usize = 70;
 /// Use at which pages are written back from the pool, in percent of its limit.
 pub const WRITE_BACK_PERCENT: usize = 90;
-/// Use from which the pool has no spare space, in percent of its limit. Below it the pool keeps
-/// copies of resident pages.
+/// Use from which the pool is nearly full, in percent of its limit. Below it the pool keeps copies
+/// of resident pages.
 pub const NEARLY_FULL_PERCENT: usize = 85;
 
-/// Use from which the pool may soon be full, in percent of its limit; zstd compresses from there
-/// on. (At this level the pool fits a hash join with zstd and not with LZ4.)
+/// Use from which the pool may soon be full, in percent of its limit. From this use on, `auto`
+/// compresses by zstd. (At this level the pool fits a hash join with zstd and not with LZ4.)
 const FILLING_PERCENT: usize = 60;
 
 /// State of the pool.
@@ -65,7 +65,7 @@ pub struct PoolView {
     pub objects: usize,
 }
 
-/// Returns the use in bytes above which a pool of that limit is written back.
+/// Returns the use, in bytes, above which a pool with this limit writes pages back.
 fn mark_bytes(limit_bytes: usize) -> usize {
     limit_bytes / 100 * WRITE_BACK_PERCENT
 }
@@ -282,8 +282,9 @@ impl Partition {
         }
     }
 
-    /// Moves the pool's limit if enough events justify it. `at_random` maps a random number to an
-    /// object of the pool, if there is one, and returns the number of pages evicted since.
+    /// Moves the pool's limit if enough events justify it. `at_random` selects an object of the
+    /// pool by a random number and returns the number of pages evicted since that object's page, or
+    /// `None` if it selects no object.
     pub fn step(
         &self,
         view: impl FnOnce() -> PoolView,
@@ -425,9 +426,9 @@ impl Interval<'_> {
         bytes as f64 / self.partition.step_bytes() as f64
     }
 
-    /// Returns the faults from the disk that a pool smaller by `bytes` would have had: the recorded
-    /// ones, or those that a pool larger by as much would have saved, if more. Beyond the upper
-    /// bound the latter are extrapolated.
+    /// Returns the number of faults from the disk that a pool smaller by `bytes` would have had:
+    /// the recorded ones, or those that a pool larger by as much would have saved, if more. Beyond
+    /// the upper bound the latter are extrapolated.
     fn lost_by_pool(&self, bytes: usize) -> f64 {
         let most = self.partition.room(self.view, Towards::Pool);
         let more = most.min(bytes);
@@ -445,18 +446,18 @@ impl Interval<'_> {
 }
 
 impl PoolView {
-    /// Returns true if the pool has no free space, so that pages on the disk were written back
-    /// under its present size.
+    /// Returns true if the pool is so full that pages on the disk were probably written back under
+    /// its present limit.
     pub(crate) fn is_full(self) -> bool {
         self.used_bytes >= self.limit_bytes / 100 * FULL_PERCENT
     }
 
-    /// Returns true if the pool may soon have no spare space.
+    /// Returns true if the pool may soon be full.
     pub(crate) fn is_filling(self) -> bool {
         self.used_bytes >= self.limit_bytes / 100 * FILLING_PERCENT
     }
 
-    /// Returns true if the pool has no spare space: each new page causes a write-back.
+    /// Returns true if the pool is nearly full, so that new pages soon cause write-backs.
     pub fn is_nearly_full(self) -> bool {
         self.used_bytes >= self.limit_bytes / 100 * NEARLY_FULL_PERCENT
     }

@@ -4,8 +4,9 @@
 use super::ghost_hits::STEPS;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Objects per sample, and the number kept. The first sample fills the table.
+/// Number of objects per sample. The first sample fills the table.
 const EACH_TIME: usize = 16;
+/// Number of objects kept.
 const SAMPLES: usize = 128;
 /// Tries per wanted object, because not every place holds one.
 const TRIES: usize = 4;
@@ -29,8 +30,8 @@ impl Samples {
         self.count = 0;
     }
 
-    /// Takes more samples. `at_random` maps a random number to an object, if there is one, and
-    /// returns the number of pages evicted since.
+    /// Takes more samples. `at_random` selects an object by a random number and returns the number
+    /// of pages evicted since that object's page, or `None` if it selects no object.
     pub(super) fn sample(&mut self, at_random: impl Fn(u64) -> Option<u64>) {
         let wanted = EACH_TIME.max(SAMPLES.saturating_sub(self.count));
         let until = self.count + wanted;
@@ -82,7 +83,7 @@ impl ObjectAges {
         self.0.iter().for_each(|age| age.store(u64::MAX, Relaxed));
     }
 
-    /// Returns how much of `bytes` of objects is younger than a refault distance.
+    /// Returns the part of `bytes`, the size of all objects, that is younger than `distance`.
     pub(super) fn younger(&self, distance: u64, bytes: usize) -> usize {
         let parts = self.0.iter().take_while(|age| age.load(Relaxed) < distance).count();
         bytes / STEPS * parts

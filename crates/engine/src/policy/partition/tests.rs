@@ -66,7 +66,7 @@ fn ghost_hits_grow_pool_to_maximum() {
     let mut limit = MIN;
     while limit < MAX {
         let (samples, next) = until_moved(&balance, full(limit), &[], &[AGE + 1000]).unwrap();
-        assert!(samples <= 4 && next == (limit + STEP).min(MAX), "{samples} looks");
+        assert!(samples <= 4 && next == (limit + STEP).min(MAX), "{samples} samples");
         limit = next;
     }
 }
@@ -82,8 +82,8 @@ fn benefit_of_a_mib_is_the_saved_time() {
     let saved_ns = balance.saved_by_mib_ns();
     let (pool_ns, _) = balance.costs().faults_ns();
     // Each sample has the same number of faults, and a step is four MiB.
-    let a_look_ns = u64::from(EVENTS) * pool_ns / 4;
-    assert!(saved_ns >= a_look_ns && saved_ns.is_multiple_of(a_look_ns), "{saved_ns}");
+    let sample_ns = u64::from(EVENTS) * pool_ns / 4;
+    assert!(saved_ns >= sample_ns && saved_ns.is_multiple_of(sample_ns), "{saved_ns}");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn loop_that_would_fit_grows_pool() {
     let balance = balance();
     let whole = AGE + ((MAX - MIN) / 1024) as u64 - 100;
     let (samples, next) = until_moved(&balance, full(MIN), &[], &[whole]).unwrap();
-    assert!(samples > 4 && next == MAX, "{samples} looks");
+    assert!(samples > 4 && next == MAX, "{samples} samples");
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn resident_ghost_hits_shrink_pool_at_cost() {
         samples
     };
     let (cheap, dear) = (samples(1_000), samples(8_000));
-    assert!(dear > cheap, "{dear} and {cheap} looks");
+    assert!(dear > cheap, "{dear} and {cheap} samples");
 }
 
 #[test]
@@ -165,14 +165,14 @@ fn write_backs_of_partly_free_pool_count_as_reads() {
         balance.write_back_rate.note_evictions(1);
         balance.write_back_rate.note_write_backs(gone);
         (0..found).for_each(|_| _ = balance.write_back_rate.note_write_back_refault(0));
-        until_moved(&balance, pool, &[100], &[]).expect("it moves in the end").0
+        until_moved(&balance, pool, &[100], &[]).expect("the limit moves").0
     };
     // A nearly full pool would write the pages back anyway.
     let (quickly, not_known) = (samples(nearly_full, 0, 0), samples(growable, 0, 0));
-    assert!(not_known > 10 * quickly, "{not_known} and {quickly} looks");
+    assert!(not_known > 10 * quickly, "{not_known} and {quickly} samples");
     // The fewer pages refault, the less has to be read.
     let (few, all) = (samples(growable, 10_000, 0), samples(growable, 10_000, 10_000));
-    assert!(2 * quickly < few && 4 * few < all, "{quickly}, {few} and {all} looks");
+    assert!(2 * quickly < few && 4 * few < all, "{quickly}, {few} and {all} samples");
     assert_eq!(all, not_known);
 }
 
@@ -231,24 +231,24 @@ fn write_backs_of_smaller_pool_oppose_shrinking() {
 #[test]
 fn wrong_shrink_delays_next() {
     let balance = balance();
-    let back = || until_moved(&balance, full(MAX), &[100], &[]).unwrap().0;
-    let forth = || {
+    let samples_until_shrunk = || until_moved(&balance, full(MAX), &[100], &[]).unwrap().0;
+    let grow_again = || {
         pass_on(&balance, 8000);
         let undone = until_moved(&balance, full(MAX - STEP), &[], &[AGE + 10]);
         assert_eq!(undone.unwrap().1, MAX);
     };
     // The first sample only learns the ages of objects.
     assert_eq!(sample(&balance, full(MAX), &[100], &[]), MAX);
-    let first = back();
-    forth();
-    let second = back();
-    forth();
-    let third = back();
+    let first = samples_until_shrunk();
+    grow_again();
+    let second = samples_until_shrunk();
+    grow_again();
+    let third = samples_until_shrunk();
     assert!(second * 2 >= first * 3 && third * 2 >= second * 3, "{first}, {second}, {third}");
     // A move that is followed by another in the same direction was right.
     until_moved(&balance, full(MAX - STEP), &[100], &[]).unwrap();
-    forth();
-    assert!(back() < 2 * third);
+    grow_again();
+    assert!(samples_until_shrunk() < 2 * third);
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn auto_limit_reports_maximum() {
     assert_eq!(balance.widest(MAX, 0), None);
     assert_eq!(balance.widest(MAX, MAX + 1), Some(MAX + 1));
     balance.set(PoolLimit::Auto, false, |_| {});
-    assert_eq!(balance.widest(MIN, MAX + 1), None, "the user's own");
+    assert_eq!(balance.widest(MIN, MAX + 1), None, "a configured limit does not adapt");
 }
 
 proptest! {

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Pages of finished windows per evaluation.
 const EVALUATION_PAGES: u64 = 1024;
-/// If more than 1/TOO_MANY of the pages was not touched, the maximum window is halved.
+/// Divisor: if more than a quarter of the pages was not touched, the maximum window is halved.
 const TOO_MANY: u64 = 4;
-/// If at most 1/FEW of the pages was not touched, the maximum window is doubled.
+/// Divisor: if at most a tenth of the pages was not touched, the maximum window is doubled.
 const FEW: u64 = 10;
 
 /// Results of past windows, and the maximum size of new ones.
@@ -18,9 +18,11 @@ const FEW: u64 = 10;
 pub(crate) struct Accuracy {
     reached_pages: AtomicU64,
     lost_pages: AtomicU64,
-    /// Maximum size of a window in pages, and its bounds.
+    /// Maximum size of a window in pages.
     longest: AtomicUsize,
+    /// Lower bound of the maximum, in pages.
     least: usize,
+    /// Upper bound of the maximum, in pages.
     most: AtomicUsize,
 }
 
@@ -53,15 +55,15 @@ impl Accuracy {
 
     pub(crate) fn reached(&self, pages: usize) {
         self.reached_pages.fetch_add(pages as u64, Relaxed);
-        self.look();
+        self.evaluate();
     }
 
     pub(crate) fn lost(&self, pages: usize) {
         self.lost_pages.fetch_add(pages as u64, Relaxed);
-        self.look();
+        self.evaluate();
     }
 
-    fn look(&self) {
+    fn evaluate(&self) {
         if self.reached_pages.load(Relaxed) + self.lost_pages.load(Relaxed) < EVALUATION_PAGES {
             return;
         }
@@ -111,11 +113,11 @@ mod tests {
     #[test]
     fn window_size_follows_run_length() {
         let accuracy = Accuracy::new(8, 128);
-        assert_eq!(accuracy.longest(), 128, "nothing speaks against it");
+        assert_eq!(accuracy.longest(), 128, "the first windows have the maximum size");
         assert!(waste(&accuracy, 20) < 0.8);
         assert_eq!(accuracy.longest(), 8);
         assert!(waste(&accuracy, 10_000) < 0.05);
-        assert_eq!(accuracy.longest(), 128, "they get longer again");
+        assert_eq!(accuracy.longest(), 128, "windows grow again");
         assert!(waste(&accuracy, 200) < 0.7);
         assert!((16..=64).contains(&accuracy.longest()), "{}", accuracy.longest());
     }

@@ -4,8 +4,8 @@
 //! same order each time, but not as a stream. Therefore each chunk learns, for each small offset,
 //! the likelihood that the page at that offset is read from the disk within a few faults of another
 //! (offset prefetching in processors, P. Michaud, 2016). Pages that are likely enough are read
-//! along with the faulting one, in hardly more time. Such pages no longer fault, so every now and
-//! then none is read along, to keep learning.
+//! along with the faulting one, in hardly more time. Such pages no longer fault, so one time in 16
+//! none is read along, to keep learning.
 
 use crate::base::page::PageNo;
 use crate::memory::address_space::CHUNK_PAGES;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 const OFFSETS: [i64; 8] = [-4, -3, -2, -1, 1, 2, 3, 4];
 /// Number of faults within which a page counts as touched together with another.
 const RECENT: usize = 8;
-/// Bits per likelihood; all of a chunk fit in a word.
+/// Bits per likelihood. The likelihoods of a chunk fit into one word.
 const LIKELY_BITS: u32 = u64::BITS / OFFSETS.len() as u32;
 const CERTAIN: u64 = (1 << LIKELY_BITS) - 1;
 /// Threshold for prefetching. An additional page costs about a tenth of a separate read, and memory
@@ -25,7 +25,7 @@ const CERTAIN: u64 = (1 << LIKELY_BITS) - 1;
 const LIKELY: u64 = CERTAIN / 4;
 /// One fault moves a likelihood by 1/8 of the remaining difference.
 const WEIGHT_SHIFT: u32 = 3;
-/// One in this many times nothing is read along, for learning.
+/// One in this many times nothing is read along, to keep learning.
 const PROBE_EVERY: u32 = 16;
 
 /// Set of offsets from a page.
@@ -33,12 +33,12 @@ const PROBE_EVERY: u32 = 16;
 pub(crate) struct Offsets(u8);
 
 impl Offsets {
-    /// Returns the offsets for whose pages `is_it` holds. Pages outside the number range are
+    /// Returns the offsets for whose pages `is_wanted` holds. Pages outside the number range are
     /// skipped.
-    pub(crate) fn of(page: PageNo, is_it: impl Fn(PageNo) -> bool) -> Offsets {
+    pub(crate) fn of(page: PageNo, is_wanted: impl Fn(PageNo) -> bool) -> Offsets {
         let bit = |at: usize| {
             let there = page.checked_add_signed(OFFSETS[at]);
-            u8::from(there.is_some_and(&is_it)) << at
+            u8::from(there.is_some_and(&is_wanted)) << at
         };
         Offsets((0..OFFSETS.len()).fold(0, |bits, at| bits | bit(at)))
     }
@@ -195,7 +195,7 @@ mod tests {
         }
         // From each page of a group, the other two are at these offsets.
         assert_eq!(likely(&prefetch, 1030), offsets(&[-1, 2, 3]));
-        assert!(likely(&prefetch, 100).is_empty(), "another chunk is its own");
+        assert!(likely(&prefetch, 100).is_empty(), "chunks are independent");
     }
 
     #[test]
@@ -221,7 +221,7 @@ mod tests {
         let probes = (0..160).filter(|_| prefetch.likely(1024, all()).is_empty()).count();
         assert!((8..=12).contains(&probes), "{probes} of 160");
         let even = (0..160).filter(|turn| prefetch.likely(1024, all()).is_empty() && turn % 2 == 0);
-        assert!((3..=7).contains(&even.count()), "whatever a program does in turn");
+        assert!((3..=7).contains(&even.count()), "probes do not follow the program's period");
         assert!(prefetch.likely(1024, Offsets::default()).is_empty());
     }
 

@@ -34,13 +34,13 @@ pub(crate) const MAX_NEIGHBOURS: usize = 32;
 /// Maximum pages of a background window: two requests, so that four are in progress together with
 /// the next window.
 const MAX_WINDOW: usize = 2 * REQUEST_PAGES;
-/// A window covers at most 1/BUDGET_SHARE of the budget.
+/// Divisor: a window covers at most 1/32 of the budget.
 const BUDGET_SHARE: usize = 32;
-/// The next windows of all streams together cover at most 1/ALL_SHARE of the budget.
+/// Divisor: the next windows of all streams together cover at most 1/16 of the budget.
 const ALL_SHARE: usize = 16;
 /// Number of consecutive faults that make a stream.
 const STREAM_FAULTS: usize = 3;
-/// A run counts as a stream if its probability by chance is below 1/SELDOM.
+/// Divisor: a run counts as a stream if its probability by chance is below 1/16.
 const SELDOM: usize = 16;
 /// Window size from which the stream is reliable.
 const RELIABLE_PAGES: usize = 8;
@@ -50,14 +50,14 @@ const MARKERS: usize = 256;
 const MAX_SKIPPED: u64 = REQUEST_PAGES as u64;
 /// Age of an old marker, in faults.
 const LIFE_FAULTS: u64 = 1024;
-/// Queued requests cover at most 1/QUEUE_SHARE of the budget.
+/// Divisor: queued requests cover at most 1/8 of the budget.
 const QUEUE_SHARE: usize = 8;
 /// Maximum number of queued requests.
 const MAX_REQUESTS: usize = 64;
 
 /// Number of windows remembered as in progress: two for each of many streams.
 const IN_FLIGHT: usize = 32;
-/// Number of faults after which a window is complete or will not be.
+/// Number of faults after which a requested window no longer counts as being read.
 const ARRIVAL_FAULTS: u64 = LIFE_FAULTS / 4;
 
 /// Relation of a touched page to streams.
@@ -89,8 +89,8 @@ pub struct Ahead<F> {
 }
 
 impl<F: Fn(PageNo) -> bool> Ahead<F> {
-    /// Returns the window starting at its first absent page. `None` if there is none nearby before
-    /// the end.
+    /// Returns the window from its first absent page. Returns `None` if all of the next pages are
+    /// resident or beyond the end.
     fn first_missing(&self, window: Window) -> Option<Window> {
         let steps = (0..MAX_SKIPPED).map_while(|step| window.page_after(step));
         let mut pages = steps.take_while(|page| *page < self.end);
@@ -172,9 +172,9 @@ impl Readahead {
         let place = &self.markers[place_of(page)];
         let bits = place.load(Ordering::Relaxed);
         let window = Window::from_bits(bits).filter(|window| window.marker == page);
-        let is_it =
+        let was_removed =
             |_: &_| place.compare_exchange(bits, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        let Some(window) = window.filter(is_it) else { return self.unmarked(page, now) };
+        let Some(window) = window.filter(was_removed) else { return self.unmarked(page, now) };
         // Reached late: the window was useful, but the touch may be a coincidence.
         let is_young = Window::age(bits, now) < LIFE_FAULTS;
         if is_young { Touch::Marker(window) } else { Touch::Isolated }
@@ -273,7 +273,7 @@ impl Readahead {
                 self.lead_on(page, stride, pages + 1, ahead)
             }
             Touch::Isolated => {
-                // Its recent touches nearly prove a stream.
+                // Equally spaced recent touches nearly prove a stream.
                 let strided = match self.without.has(Mechanism::Strides) {
                     true => None,
                     false => self.strides.note(page),
@@ -284,7 +284,7 @@ impl Readahead {
         }
     }
 
-    /// As [`Readahead::expect`], for a page after which a sequential access is advised: its first
+    /// Does what [`Readahead::expect`] does, for memory with advice for sequential access: a single
     /// touch makes a stream.
     pub(crate) fn follow(
         &self,
@@ -354,7 +354,7 @@ impl Readahead {
             return false;
         }
         place.store(window.to_bits(now), Ordering::Relaxed);
-        // The same window, requested again.
+        // A window that is requested again is not lost.
         if let Some(before) = before.filter(|before| before.marker != window.marker) {
             self.accuracy.lost(before.pages);
         }
@@ -417,7 +417,7 @@ pub fn neighbours(
     let behind = (1..MAX_NEIGHBOURS as u64)
         .take_while(|back| page >= *back && pages.load(page - back).is_resident())
         .count();
-    let tells = match behind {
+    let is_run = match behind {
         0 => false,
         _ if behind == MAX_NEIGHBOURS - 1 => true,
         _ => {
@@ -425,7 +425,7 @@ pub fn neighbours(
             !is_chance(behind, resident, all)
         }
     };
-    if tells { behind + 1 } else { 1 }
+    if is_run { behind + 1 } else { 1 }
 }
 
 /// Returns true if a run of resident pages is likely to occur by chance.

@@ -72,7 +72,7 @@ fn only_unclaimed_slot_pages_are_claimed() {
     assert_eq!([3, 4].map(stored), [Some((13, Some(2))), None]);
     assert!(claim_stored(&pages, 1).is_none() && pages.load(1).is_busy());
     drop(found);
-    assert!(!pages.load(1).is_busy(), "a dropped claim leaves the page where it was");
+    assert!(!pages.load(1).is_busy(), "a dropped claim leaves the entry unchanged");
 }
 
 /// A fault on an absent page that is brought in alone.
@@ -180,7 +180,7 @@ fn touch_of_pending_page_starts_no_stream() {
     assert_eq!(all(&streams), []);
     assert_eq!(streams.reach(511), Touch::Marker(window(511, 16, UP)), "{request_count:?}");
     (0..ARRIVAL_FAULTS).for_each(|_| assert_eq!(streams.reach(700), Touch::Isolated));
-    assert_eq!(streams.reach(505), Touch::Isolated, "by now it is on its own");
+    assert_eq!(streams.reach(505), Touch::Isolated, "its window is no longer being read");
 }
 
 #[test]
@@ -207,11 +207,11 @@ fn stream_ends_at_address_bounds() {
     for page in [2, 1, 0] {
         fault(&streams, page, END);
     }
-    assert_eq!(streams.take(), None, "nothing lies before the first page");
+    assert_eq!(streams.take(), None, "no page precedes the first one");
     for page in [END - 3, END - 2, END - 1] {
         fault(&streams, page, END);
     }
-    assert_eq!(streams.take(), None, "nothing lies beyond the end");
+    assert_eq!(streams.take(), None, "no page follows the last one");
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn concurrent_streams_have_smaller_windows() {
     let lengths: Vec<_> = (0..12).map(&mut longest).collect();
     assert_eq!(lengths, [32, 32, 21, 16, 12, 10, 9, 8, 8, 8, 8, 8]);
     (0..LIFE_FAULTS).for_each(|_| assert_eq!(streams.reach(7), Touch::Isolated));
-    assert_eq!(longest(12), 32, "those that have ended do not count");
+    assert_eq!(longest(12), 32, "expired streams do not count");
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn pending_markers_are_not_prefetched() {
     }
     assert_eq!(streams.up_to_marker(490, 32), 13);
     assert_eq!(streams.up_to_marker(490, 10), 10);
-    assert_eq!(streams.up_to_marker(503, 32), 32, "it is the touched page itself");
+    assert_eq!(streams.up_to_marker(503, 32), 32, "the touched page itself is no limit");
     streams.reach(503);
     assert_eq!(streams.up_to_marker(490, 32), 32);
 }
@@ -299,5 +299,5 @@ fn full_queue_rejects_and_serves_in_order() {
     let expected = (1..5).map(|index| nearest(window(index * 8, 16, UP)).unwrap());
     assert_eq!(request_count, expected.collect::<Vec<_>>());
     assert_ne!(streams.reach(4 * 8), Touch::Isolated);
-    assert_eq!(streams.reach(5 * 8), Touch::Early, "what was not asked for has no marker");
+    assert_eq!(streams.reach(5 * 8), Touch::Early, "a dropped request sets no marker");
 }

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn told(touches: impl IntoIterator<Item = PageNo>) -> Vec<Option<Stride>> {
+    fn found(touches: impl IntoIterator<Item = PageNo>) -> Vec<Option<Stride>> {
         let strides = Strides::new();
         touches.into_iter().map(|page| strides.note(page)).collect()
     }
@@ -72,14 +72,14 @@ mod tests {
     fn fourth_equal_stride_is_detected() {
         for stride in [2, -2, 20, -20, MAX_STRIDE as Stride, -(MAX_STRIDE as Stride)] {
             let expected = [None, None, None, Some(stride), Some(stride)];
-            assert_eq!(told(along(100_000, stride).take(5)), expected);
+            assert_eq!(found(along(100_000, stride).take(5)), expected);
         }
     }
 
     #[test]
     fn adjacent_and_distant_pages_are_no_stride() {
         for stride in [0, 1, -1, MAX_STRIDE as Stride + 1] {
-            assert_eq!(told(along(100_000, stride).take(6)), [None; 6], "{stride}");
+            assert_eq!(found(along(100_000, stride).take(6)), [None; 6], "{stride}");
         }
     }
 
@@ -98,8 +98,8 @@ mod tests {
 
     #[test]
     fn stride_stops_at_page_zero() {
-        assert_eq!(told([1, 3, 5, 7]), [None, None, None, Some(2)]);
-        assert_eq!(told([3, 1, 5, 0]), [None; 4]);
+        assert_eq!(found([1, 3, 5, 7]), [None, None, None, Some(2)]);
+        assert_eq!(found([3, 1, 5, 0]), [None; 4]);
     }
 
     proptest! {
@@ -113,10 +113,10 @@ mod tests {
                     back(*page, stride, steps).is_some_and(|page| last.contains(&page))
                 });
                 let all = (2..60).flat_map(|apart| [apart, -apart]).filter(|s| leads_here(*s));
-                let told = strides.note(*page);
+                let found = strides.note(*page);
                 let expected = all.map(Stride::unsigned_abs).min();
-                prop_assert_eq!(told.map(Stride::unsigned_abs), expected);
-                prop_assert!(told.is_none_or(leads_here));
+                prop_assert_eq!(found.map(Stride::unsigned_abs), expected);
+                prop_assert!(found.is_none_or(leads_here));
             }
         }
     }

@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(requests(100, 8, UP), [(100, 8)]);
         assert_eq!(requests(100, 128, 10), [(100, 64), (740, 64)]);
         assert_eq!(requests(200, 100, DOWN), [(137, 64), (101, 36)]);
-        assert_eq!(requests(100, 128, DOWN), [(37, 64), (0, 37)], "not below page 0");
+        assert_eq!(requests(100, 128, DOWN), [(37, 64), (0, 37)], "no request begins below page 0");
         assert_eq!(requests(63, 128, DOWN), [(0, 64)]);
         assert_eq!(requests(1000, 100, -10), [(370, 64), (10, 36)]);
         assert_eq!(requests(45, 8, -10), [(5, 5)]);
@@ -257,7 +257,7 @@ mod tests {
 
     fn strides() -> impl Strategy<Value = Stride> {
         let most = MAX_STRIDE as Stride;
-        (-most..=most).prop_filter("no stream stays", |stride| *stride != 0)
+        (-most..=most).prop_filter("strides are not zero", |stride| *stride != 0)
     }
 
     proptest! {
@@ -283,8 +283,8 @@ mod tests {
             found.sort_unstable();
             let mut expected: Vec<_> = (0..pages as u64).map_while(|step| it.page_after(step)).collect();
             prop_assert!(expected.iter().all(|page| it.has(*page)));
-            let beside = marker.saturating_sub(300)..marker + 300;
-            prop_assert!(beside.into_iter().all(|page| it.has(page) == expected.contains(&page)));
+            let nearby = marker.saturating_sub(300)..marker + 300;
+            prop_assert!(nearby.into_iter().all(|page| it.has(page) == expected.contains(&page)));
             expected.sort_unstable();
             prop_assert_eq!(found, expected);
         }

@@ -11,7 +11,7 @@ use softswap_sys::segment::{Arena, Run, SEGMENT_SLOTS, Segment};
 pub(super) struct Area {
     segments: Box<[CachePadded<Segment>]>,
     slots: u32,
-    /// The segment in which the last search succeeded, and the next one starts.
+    /// The segment in which the last search succeeded, and in which the next one starts.
     cursor: AtomicU32,
     high_water: AtomicU32,
     /// Buffers taken. Threads of one CPU that preempt each other may lose a count: exact counting
@@ -39,14 +39,14 @@ impl Area {
     #[inline]
     pub(super) fn take(&self, slots: usize, contended: &mut u64) -> Option<Run<'_>> {
         let run = if slots == 1 {
-            // From the end, where single slots break fewer long runs.
+            // Search from the end, where single slots break fewer long runs.
             self.segments.iter().rev().find_map(|segment| segment.take(1, contended))
         } else {
             self.take_next_fit(slots, contended)
         }?;
         self.takes.store(self.takes.load(Relaxed) + 1, Relaxed);
         let used = self.used() as u32;
-        // Reads first: the peak rarely moves.
+        // Load first: the peak rarely changes.
         if used > self.high_water.load(Relaxed) {
             self.high_water.fetch_max(used, Relaxed);
         }
@@ -121,7 +121,7 @@ impl Area {
 
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// A power of two, at most that of the primary pool.
+    /// Areas: a power of two, and not more than in the primary pool.
     pub(super) areas: Box<[CachePadded<Area>]>,
 }
 

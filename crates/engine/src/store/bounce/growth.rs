@@ -28,7 +28,7 @@ pub(super) struct Growth {
     pub(super) grown: AtomicU64,
     pub(super) released: AtomicU64,
     /// For each pool, the number of buffers taken when it was last seen busy, and that time in ns.
-    /// Held while pools are added and released.
+    /// Locked while pools are added and released.
     pub(super) last_busy: Mutex<[(u64, u64); MAX_POOLS]>,
 }
 
@@ -43,7 +43,7 @@ impl Growth {
     ) -> io::Result<Growth> {
         let area_bytes = slots_per_area * PAGE_SIZE;
         let mut areas = limit_bytes.checked_div(area_bytes).unwrap_or(0);
-        // Also reserves pools for a later, higher limit.
+        // Reserve address space for a later, higher limit, too.
         let mut later = (MAX_EXTRA_BYTES / area_bytes.max(1)).saturating_sub(areas);
         let mut shapes = Vec::new();
         for areas in [&mut areas, &mut later] {
@@ -72,7 +72,7 @@ impl Growth {
         })
     }
 
-    /// Sets the limit. Memory above it stays until it is idle.
+    /// Sets the limit. Memory above it is released when it is idle.
     pub(super) fn resize(&self, limit_bytes: usize) {
         self.limit_bytes.store(limit_bytes, Relaxed);
     }

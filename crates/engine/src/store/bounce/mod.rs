@@ -2,12 +2,11 @@
 //! and seals a batch in one. Page-in reads into one, because a page must be verified before the
 //! program can see it.
 //!
-//! Buffers come from pools, and each pool is divided into areas, one for each CPU. A search looks
-//! into the area of its own CPU in every pool first, then into the next area of every pool, and so
-//! on ([`order`]). While its own areas have free buffers, a CPU shares no cache line with others.
-//! An [`area`] is a few segments of 64 slots, each with a word of bits, taken and freed without a
-//! lock. A buffer is 1 to 64 adjacent pages.
-//!
+//! Buffers come from pools, and each pool is divided into areas, one for each CPU. A search visits
+//! the area of its own CPU in every pool first, then the next area of every pool ([`order`]). While
+//! its own areas have free buffers, a CPU shares no cache line with others. An [`area`] is a few
+//! segments of 64 slots, each with a word of bits, taken and freed without a lock. A buffer is 1 to
+//! 64 adjacent pages.
 //! The primary pool always exists. If it is too small, [`resize`] adds pools in the background, and
 //! meanwhile provides single transient buffers; a limit applies to both together. A thread that
 //! finds no buffer waits. Swap-in has a reserve of one page for each thread that may need it, so
@@ -77,8 +76,9 @@ pub struct Pools {
     growth: Growth,
     misses: AtomicU64,
     max_run: usize,
-    /// Number of threads that wait for a buffer, and the futex word they wait on.
+    /// Number of threads that wait for a buffer.
     waiters: AtomicU32,
+    /// Futex word on which they wait. Incremented when a buffer is returned.
     returns: std::sync::atomic::AtomicU32,
     long_wait: LongWait,
 }
@@ -127,15 +127,15 @@ impl Pools {
     #[inline]
     pub fn take(&self, cpu: usize, pages: usize) -> Option<Buffer<'_>> {
         debug_assert!((1..=MAX_PAGES).contains(&pages));
-        match self.look(cpu, pages) {
+        match self.search(cpu, pages) {
             Some(run) => Some(self.buffer(run)),
             None => self.miss(),
         }
     }
 
-    /// As [`Pools::take`], but does not request another pool.
+    /// Takes a buffer as [`Pools::take`] does, but does not request another pool.
     #[inline]
-    fn look(&self, cpu: usize, pages: usize) -> Option<Run<'_>> {
+    fn search(&self, cpu: usize, pages: usize) -> Option<Run<'_>> {
         let areas = &self.pools[0].areas;
         // Nearly every search ends here.
         let mut contended = 0;
@@ -155,16 +155,16 @@ impl Pools {
         None
     }
 
-    /// As [`Pools::take`], but takes fewer pages if there is no run of that length: half, a
-    /// quarter, and so on. Requests another pool only if there is no buffer at all, because
-    /// another pool would not have longer runs.
+    /// Takes a buffer of `pages` pages. If there is no run of that length, tries half of it, a
+    /// quarter, and so on. Requests another pool only if there is no buffer at all, because another
+    /// pool would not have longer runs.
     #[must_use]
     pub(crate) fn take_up_to(&self, cpu: usize, pages: usize) -> Option<Buffer<'_>> {
         let longest = pages.min(self.max_run);
         let lengths = std::iter::successors(Some(longest), |pages| Some(pages / 2));
         let mut runs = lengths
             .take_while(|pages| *pages > 0)
-            .map(|pages| self.look(cpu, pages))
+            .map(|pages| self.search(cpu, pages))
             .filter_map(|run| run.map(|run| self.buffer(run)));
         runs.next().or_else(|| self.miss())
     }
@@ -227,8 +227,8 @@ impl Pools {
         self.fixed
     }
 
-    /// Waits until a buffer is returned, at most `WAIT_NS`. Holders of buffers wait for the disk at
-    /// most, never for a buffer, so one is returned.
+    /// Waits until a buffer is returned, at most `WAIT_NS`. A thread that holds a buffer waits at
+    /// most for the disk, never for another buffer, so one is returned.
     pub(crate) fn wait(&self) {
         self.waiters.fetch_add(1, AcqRel);
         futex::wait(&self.returns, self.returns.load(Acquire), Some(WAIT_NS));

@@ -16,7 +16,7 @@ fn use_one(pools: &Pools, pages: usize, mark: u8) -> bool {
     let Some(mut buffer) = pools.take(0, pages) else { return false };
     buffer[0] = mark;
     thread::yield_now();
-    assert_eq!(buffer[0], mark, "somebody else has the same bytes");
+    assert_eq!(buffer[0], mark, "another buffer has the same bytes");
     true
 }
 

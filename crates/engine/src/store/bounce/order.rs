@@ -8,8 +8,8 @@
 //!   pool 2     G
 //! ```
 //!
-//! That is for CPU 0; for CPU 1 each row begins with its own area, `B`. If all areas of a pool
-//! were searched first, each CPU would look into areas that other CPUs use while its own areas in
+//! This is the order for CPU 0. For CPU 1 each row begins with its own area, `B`. If all areas of a
+//! pool were searched first, each CPU would visit areas that other CPUs use while its own areas in
 //! later pools are free. Source: the change "swiotlb: reduce area lock contention for non-primary
 //! IO TLB pools" to Linux.
 
@@ -23,9 +23,9 @@ fn pools_in(open: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns each area of the open pools once, as (pool, area), from that of `start` on. `areas_of`
-/// returns the number of areas of a pool: a power of two, and in no pool more than in pool 0,
-/// which is open.
+/// Returns each area of the open pools once, as (pool, area), beginning with the one of `start`.
+/// `areas_of` returns the number of areas of a pool. It is a power of two, and the largest in pool
+/// 0, which is open.
 #[inline]
 pub(super) fn area_first(
     start: usize,

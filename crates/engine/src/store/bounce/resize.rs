@@ -32,7 +32,7 @@ impl Pools {
     }
 
     /// Adds a pool of up to `room_bytes`, within the limit. Returns true if it did. Must not run in
-    /// a fault, because it waits for concurrent growth and for the kernel's pages.
+    /// a fault, because it waits for concurrent growth and for memory from the kernel.
     pub fn grow(&self, room_bytes: usize, now_ns: u64) -> bool {
         let mut seen = self.growth.last_busy.lock().unwrap_or_else(PoisonError::into_inner);
         let open = self.open.load(Relaxed);
@@ -74,7 +74,7 @@ impl Pools {
     /// Closes a pool, unless one of its buffers was taken meanwhile. Returns true if it did.
     pub(super) fn release(&self, index: usize) -> bool {
         let pool = &self.pools[index];
-        // First, so that searches skip it.
+        // Close it first, so that searches skip it.
         self.open.fetch_and(!(1 << index), AcqRel);
         let closed = pool.areas.iter().take_while(|area| area.close()).count();
         if closed < pool.areas.len() {

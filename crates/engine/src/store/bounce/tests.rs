@@ -72,7 +72,7 @@ fn swap_in_has_reserved_pages() {
     let apart: HashSet<_> = reads.iter().chain(&all).map(|buffer| buffer.as_ptr()).collect();
     assert_eq!(apart.len(), 4 * 96 + 3);
     drop(reads);
-    assert!(pools.take(0, 1).is_none(), "the reserve is not for others");
+    assert!(pools.take(0, 1).is_none(), "only reads may use the reserve");
     assert!(pools.take_for_read(0).is_some());
     assert_eq!(pools.usage().misses, 7);
 }
@@ -89,7 +89,7 @@ fn partial_request_gets_longest_run() {
     assert_eq!(pools.take_up_to(0, 32).unwrap().len(), 16 * PAGE_SIZE);
     assert!(!pools.wants_pool() && pools.usage().misses == 0);
     assert_eq!(lengths(20), [20, 2, 2]);
-    assert!(pools.wants_pool() && pools.usage().misses == 1, "nothing at all was left");
+    assert!(pools.wants_pool() && pools.usage().misses == 1, "no buffer was left");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn pool_is_added_on_request_and_released_when_idle() {
     let first = take_all(&pools, 0);
     assert_eq!(first.len(), 16);
     assert!(pools.wants_pool() && !pools.wants_pool());
-    assert!(!pools.grow(8 * PAGE_SIZE - 1, 0), "there is no room for it");
+    assert!(!pools.grow(8 * PAGE_SIZE - 1, 0), "the pool is larger than the free memory");
     assert!(pools.grow(usize::MAX, 0));
     let second = take_all(&pools, 0);
     // The limit leaves only one area, so the next pool has fewer areas.
@@ -109,13 +109,13 @@ fn pool_is_added_on_request_and_released_when_idle() {
     assert!(pools.grow(usize::MAX, 0));
     let third = take_all(&pools, 1);
     assert_eq!((third.len(), pools.extra_bytes()), (8, extra_bytes));
-    assert!(!pools.grow(usize::MAX, 0), "the bound is reached");
+    assert!(!pools.grow(usize::MAX, 0), "the limit is reached");
 
     pools.release_idle(60_000_000_000);
-    assert_eq!(pools.usage().released, 0, "they are in use");
+    assert_eq!(pools.usage().released, 0, "the pools are in use");
     drop((second, third));
     pools.release_idle(61_000_000_000);
-    assert_eq!(pools.usage().released, 0, "they were in use just now");
+    assert_eq!(pools.usage().released, 0, "the pools were in use recently");
     pools.release_idle(200_000_000_000);
     let usage = pools.usage();
     assert_eq!((usage.grown, usage.released, usage.slots), (2, 2, 16));
@@ -198,11 +198,11 @@ fn threads_never_share_buffers_while_pools_change() {
     let shape =
         Shape { areas: 2, slots_per_area: 20, reserve_slots: THREADS, extra_bytes: 1 << 20 };
     let pools = pools(shape);
-    let (is_over, came_and_went) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (is_finished, has_changed) = (AtomicBool::new(false), AtomicBool::new(false));
     let work = |thread: usize| {
-        // On a busy machine the tending thread may start late.
-        let go_on = |round: &usize| *round < 10_000 || !came_and_went.load(Relaxed);
-        for round in (0..10_000_000_usize).take_while(go_on) {
+        // On a busy machine the resizing thread may start late.
+        let has_rounds_left = |round: &usize| *round < 10_000 || !has_changed.load(Relaxed);
+        for round in (0..10_000_000_usize).take_while(has_rounds_left) {
             let pages = [1, 3, 17, 8][round % 4];
             let taken = match pages {
                 1 => Some(pools.take_for_read(thread).unwrap()),
@@ -224,20 +224,20 @@ fn threads_never_share_buffers_while_pools_change() {
         let work = &work;
         let workers: Vec<_> =
             (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
-        let tending = scope.spawn(|| {
+        let resizing = scope.spawn(|| {
             let mut now = 0;
-            while !is_over.load(Relaxed) {
+            while !is_finished.load(Relaxed) {
                 pools.grow(usize::MAX, now);
                 now += 20_000_000_000;
                 pools.release_idle(now);
                 let usage = pools.usage();
-                came_and_went.store(usage.grown > 0 && usage.released > 0, Relaxed);
+                has_changed.store(usage.grown > 0 && usage.released > 0, Relaxed);
                 std::thread::yield_now();
             }
         });
         workers.into_iter().for_each(|worker| worker.join().unwrap());
-        is_over.store(true, Relaxed);
-        tending.join().unwrap();
+        is_finished.store(true, Relaxed);
+        resizing.join().unwrap();
     });
     let usage = pools.usage();
     assert_eq!((usage.used, usage.transient), (0, 0));

@@ -21,7 +21,7 @@ const QUIET_NS: u64 = 10_000_000_000;
 pub struct Usage {
     pub(crate) slots: usize,
     pub(crate) used: usize,
-    /// Sum of the areas' own peaks: at least the real peak.
+    /// Sum of the areas' own peaks. It is not less than the real peak.
     pub(crate) high_water: usize,
     /// Slots of transient buffers in use.
     pub(crate) transient: usize,

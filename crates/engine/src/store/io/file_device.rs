@@ -25,7 +25,7 @@ const LANE_ENTRIES: u32 = MAX_PIECES as u32;
 /// use softswap_sys::file::SwapFile;
 /// let file = SwapFile::open(&std::env::temp_dir()).unwrap();
 /// let device = FileDevice::new(file, true);
-/// assert!(!device.describe().io_uring); // It was to be avoided.
+/// assert!(!device.describe().io_uring); // `avoid_io_uring` is set.
 /// ```
 #[derive(Debug)]
 pub struct FileDevice {
@@ -67,7 +67,7 @@ impl FileDevice {
         Self::holding(file.into(), None, avoid_io_uring)
     }
 
-    /// As [`FileDevice::new`]. Rings keep the file `held` open, too.
+    /// Creates the device as [`FileDevice::new`] does. Its rings keep the file `held` open, too.
     pub(crate) fn holding(
         file: Arc<SwapFile>,
         held: Option<Arc<SwapFile>>,
@@ -98,8 +98,8 @@ impl FileDevice {
         Ok(ring)
     }
 
-    /// Reads one page with a sleep and polling in the kernel; `None` if that is not supported or
-    /// not selected.
+    /// Reads one page with a sleep and polling in the kernel. Returns `None` if that is not
+    /// supported or not selected.
     fn read_hybrid(
         &self,
         rings: &mut Rings,
@@ -123,8 +123,8 @@ impl FileDevice {
         }
     }
 
-    /// Reads one page with polling of the device; `None` if the device does not support it, which
-    /// may be detected only now.
+    /// Reads one page with polling of the device. Returns `None` if the device does not support it,
+    /// which may be detected only now.
     fn read_iopoll(
         &self,
         rings: &mut Rings,
@@ -166,8 +166,8 @@ impl FileDevice {
                 result => return result,
             }
         }
-        // One blocking call is cheaper than a submission and a wait. The ring still has the file if
-        // its descriptor was closed.
+        // One blocking call is cheaper than a submission and a wait. If the program has closed the
+        // file's descriptor, the ring can still read.
         match self.file.read_at(buf, offset) {
             Err(error) if error.raw_os_error() == Some(errno::EBADF) => {
                 self.step_read(lane, offset, buf)
@@ -176,7 +176,8 @@ impl FileDevice {
         }
     }
 
-    /// Reads what a batch has not transferred; `done` is the number of bytes of each piece.
+    /// Reads the part of a batch that was not transferred. `done` has the number of bytes of each
+    /// piece.
     fn read_remaining(
         &self,
         lane: &mut Lane,
@@ -185,7 +186,7 @@ impl FileDevice {
     ) -> Result<(), IoError> {
         for (piece, done) in pieces.iter_mut().zip(done) {
             if done != piece.buf.len() {
-                // Repeated alone, a piece is continued, or fails with its own error.
+                // Repeated alone, a piece is completed, or fails with its own error.
                 self.read(lane, piece.offset, piece.buf)?;
             }
         }
@@ -208,7 +209,7 @@ impl FileDevice {
         &self,
         lane: &mut Lane,
         through_ring: impl FnOnce(&mut Ring) -> io::Result<usize>,
-        plainly: impl FnOnce(&SwapFile) -> io::Result<usize>,
+        without_ring: impl FnOnce(&SwapFile) -> io::Result<usize>,
     ) -> io::Result<usize> {
         if let Lane::Rings(rings) = lane {
             match through_ring(&mut rings.irq) {
@@ -216,13 +217,13 @@ impl FileDevice {
                 result => return result,
             }
         }
-        plainly(&self.file)
+        without_ring(&self.file)
     }
 }
 
 fn drop_rings(lane: &mut Lane) {
-    // Not dropped: a drop would call the C library in a fault handler, and close a descriptor
-    // number that the program may have reused.
+    // Forget it. A drop would call the C library in a fault handler, and close a descriptor number
+    // that the program may have reused.
     std::mem::forget(std::mem::replace(lane, Lane::Plain));
 }
 
@@ -380,8 +381,8 @@ impl Device for FileDevice {
     }
 }
 
-/// Runs a batch of `count` transfers on the lane's ring. Returns the bytes of each: 0 if it or the
-/// ring failed, or if there is no ring.
+/// Runs a batch of `count` transfers on the lane's ring. Returns the number of bytes of each: 0 if
+/// it or the ring failed, or if there is no ring.
 fn batch(
     lane: &mut Lane,
     count: usize,
@@ -407,9 +408,9 @@ fn attached(ring: io::Result<Ring>, file: &SwapFile) -> io::Result<Ring> {
 }
 
 /// Returns true if the device supports polling for completions. A queue without support reports
-/// that only in the completion, so this tries a read. Older kernels (6.1) do not report it, but
-/// wait for the interrupt. An empty file gets a page for the trial.
-fn supports_iopoll(file: &SwapFile, made: &mut Vec<Ring>) -> bool {
+/// that only in the completion, so this reads a page. Older kernels (6.1) do not report it, but
+/// wait for the interrupt. An empty file gets a page for this read.
+fn supports_iopoll(file: &SwapFile, tried: &mut Vec<Ring>) -> bool {
     if file.queue_polls() == Some(false) {
         return false;
     }
@@ -417,15 +418,15 @@ fn supports_iopoll(file: &SwapFile, made: &mut Vec<Ring>) -> bool {
         let page = &mut reserve_pages(1)?[0].0;
         let mut ring = attached(Ring::new_polling(1), file)?;
         let read = ring.read(Target::Attached, page, 0);
-        made.push(ring);
+        tried.push(ring);
         read
     };
-    let tried = match file.len_bytes() {
+    let read = match file.len_bytes() {
         Ok(0) => file.with_a_page(try_it).and_then(|tried| tried),
         Ok(_) => try_it(),
         Err(error) => Err(error),
     };
-    matches!(tried, Ok(PAGE_SIZE))
+    matches!(read, Ok(PAGE_SIZE))
 }
 
 #[cfg(test)]
@@ -541,7 +542,7 @@ mod tests {
     fn unsupported_iopoll_is_not_retried() {
         let directory = tempfile::tempdir().unwrap();
         let device = FileDevice::new(SwapFile::open(directory.path()).unwrap(), false);
-        let can_be_asked = device.describe().device_polling;
+        let supports_polling = device.describe().device_polling;
         // Simulates that the test of polling at the start has succeeded.
         device.device_polling.store(true, Relaxed);
         let mut lane = device.open_lane();
@@ -554,8 +555,8 @@ mod tests {
             device.read_page(&mut lane, 0, read, &polling(mode)).unwrap();
             assert!(written == read, "{mode}");
         }
-        let asked = matches!(lane, Lane::Rings(Rings { iopoll: Some(_), .. }));
-        assert!(!asked || device.describe().device_polling == can_be_asked);
+        let has_polled = matches!(lane, Lane::Rings(Rings { iopoll: Some(_), .. }));
+        assert!(!has_polled || device.describe().device_polling == supports_polling);
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! Guard of a swap file whose blocks are written through the device: before a write, the file's
 //! block map must be the proven one.
 //!
-//! The file system is asked again at most twice a second, by the thread that writes next. So no
-//! write starts more than a second after the last map that was found unchanged, even if the process
-//! or the machine was stopped meanwhile. After a change nothing more is written: the blocks may
-//! belong to another file. Reads continue, because a page that is not the stored one has a broken
-//! seal.
+//! At most twice a second, the thread that writes next reads the map again. So no write starts more
+//! than a second after the last map that was found unchanged, even if the process or the machine
+//! was stopped meanwhile. After a change nothing more is written: the blocks may belong to another
+//! file. Reads continue, because a page that is not the stored one does not match its seal.
 
 use softswap_shared::cluster_table::ClusterTable;
 use softswap_sys::block_map::Fingerprint;
@@ -17,9 +16,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Age from which one of the writing threads reads the map again.
+/// Age of the last reading from which a writing thread reads the map again.
 const REFRESH_NS: u64 = 500_000_000;
-/// Age from which all writing threads wait for that.
+/// Age of the last reading from which all writing threads wait for a new one.
 const MAX_NS: u64 = 1_000_000_000;
 
 const _: () = assert!(REFRESH_NS < MAX_NS);
@@ -30,7 +29,7 @@ pub struct MapGuard {
     file: Arc<SwapFile>,
     pages: u64,
     proven: Fingerprint,
-    /// Tells the other processes of the tree.
+    /// Table in which a change is published to the other processes of the tree.
     table: Option<ClusterTable>,
     reader: Mutex<Reader>,
     /// Start of the last reading that found the map unchanged, in ns.
@@ -107,7 +106,7 @@ impl MapGuard {
                 self.table.iter().for_each(ClusterTable::stop);
                 false
             }
-            // Unknown: only this write fails.
+            // The state is unknown: only this write fails.
             Err(_) => false,
         }
     }

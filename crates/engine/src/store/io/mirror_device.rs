@@ -1,8 +1,8 @@
 //! A file with a second copy in the memory of other machines.
 //!
 //! A page is written to the file, then sent to the cluster without waiting. It is read from the
-//! side that was faster so far; occasional reads probe the other one. If the cluster is late or has
-//! lost a page, that costs only time, because the file has everything.
+//! side that was faster so far. Occasional reads probe the other side. If the cluster is late or
+//! has lost a page, that costs only time, because the file has all pages.
 
 use super::poll::Polling;
 use super::{Device, DeviceProperties, FileDevice, IoError, Lane, Piece, RemoteDevice};
@@ -11,10 +11,11 @@ use softswap_sys::segment::StaticRange;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// One of 64 reads uses the side that was slower so far.
+/// One in this many reads uses the side that was slower so far.
 const PROBE: u32 = 64;
-/// Timeout of a cluster read: twice the file's time, and at least 1 ms.
+/// Timeout of a cluster read, as a multiple of the file's mean time.
 const TIMEOUT_FACTOR: u64 = 2;
+/// Minimum timeout of a cluster read.
 const MIN_TIMEOUT_NS: u64 = 1_000_000;
 
 /// A device with a file and a cluster.
@@ -72,7 +73,7 @@ impl MirrorDevice {
     }
 
     /// Creates the device from a file and the request queue behind a descriptor. Without a queue,
-    /// returns the file alone, which loses nothing.
+    /// returns the file alone, which has all pages.
     #[must_use]
     pub(crate) fn over(file: FileDevice, queue_fd: Option<i32>) -> Box<dyn Device> {
         match queue_fd.and_then(|fd| RemoteDevice::inherited(fd).ok()) {
@@ -82,22 +83,22 @@ impl MirrorDevice {
     }
 
     fn prefers_cluster(&self) -> bool {
-        let is_sooner = match (self.file_time.ns(), self.cluster_time.ns()) {
+        let is_faster = match (self.file_time.ns(), self.cluster_time.ns()) {
             (None, _) => false,
             (Some(_), None) => true,
             (Some(file), Some(cluster)) => cluster < file,
         };
         let is_probe = self.reads.fetch_add(1, Relaxed) % PROBE == PROBE - 1;
-        is_sooner != is_probe
+        is_faster != is_probe
     }
 
     fn read_timeout_ns(&self) -> u64 {
         (TIMEOUT_FACTOR * self.file_time.ns().unwrap_or(0)).max(MIN_TIMEOUT_NS)
     }
 
-    /// Reads from the cluster, if it is preferred and may have the pages. Returns false if it did
-    /// not.
-    fn read_there(&self, offset: u64, buf: &mut [u8]) -> bool {
+    /// Reads from the cluster, if it is preferred and may have the pages. Returns false if the
+    /// buffer was not filled.
+    fn read_cluster(&self, offset: u64, buf: &mut [u8]) -> bool {
         if !self.cluster.may_have(offset, buf.len()) || !self.prefers_cluster() {
             return false;
         }
@@ -120,7 +121,7 @@ impl Device for MirrorDevice {
     }
 
     fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
-        match self.read_there(offset, buf) {
+        match self.read_cluster(offset, buf) {
             true => Ok(()),
             false => self.file.read(lane, offset, buf),
         }
@@ -135,7 +136,7 @@ impl Device for MirrorDevice {
         polling: &Polling,
     ) -> Result<(), IoError> {
         let start = now_ns();
-        if self.read_there(offset, buf) {
+        if self.read_cluster(offset, buf) {
             self.cluster_time.note(now_ns() - start);
             return Ok(());
         }
@@ -146,7 +147,7 @@ impl Device for MirrorDevice {
     }
 
     fn read_many(&self, lane: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
-        match pieces.iter_mut().all(|piece| self.read_there(piece.offset, piece.buf)) {
+        match pieces.iter_mut().all(|piece| self.read_cluster(piece.offset, piece.buf)) {
             true => Ok(()),
             false => self.file.read_many(lane, pieces),
         }
@@ -158,7 +159,7 @@ impl Device for MirrorDevice {
         pieces: &mut [Piece<&mut [u8]>],
         polling: &Polling,
     ) -> Result<(), IoError> {
-        match pieces.iter_mut().all(|piece| self.read_there(piece.offset, piece.buf)) {
+        match pieces.iter_mut().all(|piece| self.read_cluster(piece.offset, piece.buf)) {
             true => Ok(()),
             false => self.file.read_polling(lane, pieces, polling),
         }
@@ -176,7 +177,7 @@ impl Device for MirrorDevice {
         Ok(())
     }
 
-    /// The cluster stores a second copy of as much as it has space for.
+    /// Grows the file. The cluster stores a second copy of as much as it has space for.
     fn grow(&self, from: u64, bytes: u64) -> Result<(), IoError> {
         self.file.grow(from, bytes)?;
         let _ = self.cluster.grow(from, bytes);

@@ -13,7 +13,7 @@ pub mod map_guard;
 pub(crate) mod raw_device;
 pub mod remote_device;
 pub mod mirror_device;
-// Includes the file, because the crate's devices belong to another build of this crate.
+// Includes the file, because the testkit's devices implement the trait of another build.
 #[cfg(test)]
 #[path = "../../../../testkit/src/sim_device.rs"]
 pub mod sim_device;
@@ -57,7 +57,7 @@ pub enum Lane {
 }
 
 impl Lane {
-    /// Returns how many requests can be in flight at once.
+    /// Returns the number of requests that can be in flight at once.
     #[must_use]
     pub(crate) fn reads_at_once(&self) -> usize {
         match self {
@@ -73,14 +73,14 @@ pub struct Rings {
     pub(crate) irq: Ring,
     /// Ring that polls the device for completions (IOPOLL), if supported.
     pub(crate) iopoll: Option<Ring>,
-    /// As `iopoll`, but the kernel sleeps before it polls (hybrid), if supported.
+    /// Ring with which the kernel sleeps before it polls the device (hybrid), if supported.
     pub(crate) hybrid: Option<Ring>,
 }
 
 /// Maximum number of pieces of one batch.
 pub const MAX_PIECES: usize = 32;
 
-/// Properties of the access to a device.
+/// How lanes transfer pages: io_uring, direct I/O, polling.
 ///
 /// ```
 /// use softswap_engine::store::io::Device;
@@ -104,8 +104,8 @@ pub struct DeviceProperties {
 }
 
 impl DeviceProperties {
-    /// Merges the facts of several devices. Properties must hold for all local devices, but device
-    /// polling for only one. Remote devices count only if all are remote.
+    /// Combines the properties of several devices: `device_polling` if any local device has it, the
+    /// others if all local devices have them. Remote devices are ignored unless all are remote.
     pub(crate) fn of_all(all: impl Iterator<Item = DeviceProperties>) -> DeviceProperties {
         let merge =
             |one: DeviceProperties, other: DeviceProperties| match (one.remote, other.remote) {
@@ -145,16 +145,16 @@ pub trait Device: Send + Sync {
         let _ = range;
     }
 
-    /// Fills `buf` from `offset` on.
+    /// Fills `buf` with the content at `offset`.
     ///
     /// # Errors
     /// If less than all could be read; the content of `buf` is undefined then.
     fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError>;
 
-    /// As [`Device::read`] of one page that the caller waits for, as `polling` decides.
+    /// Reads one page that the caller waits for. `polling` decides how it waits.
     ///
     /// # Errors
-    /// As for [`Device::read`].
+    /// Those of [`Device::read`].
     fn read_page(
         &self,
         lane: &mut Lane,
@@ -166,8 +166,7 @@ pub trait Device: Send + Sync {
         self.read(lane, offset, buf)
     }
 
-    /// As [`Device::read`] of each of up to [`MAX_PIECES`] pieces, concurrently if the device
-    /// supports it.
+    /// Reads each of up to [`MAX_PIECES`] pieces, concurrently if the device supports it.
     ///
     /// # Errors
     /// The first error; the content of all buffers is undefined then.
@@ -175,10 +174,10 @@ pub trait Device: Send + Sync {
         pieces.iter_mut().try_for_each(|piece| self.read(lane, piece.offset, piece.buf))
     }
 
-    /// As [`Device::read_many`], but the caller waits as `polling` decides.
+    /// Reads pieces as [`Device::read_many`] does. `polling` decides how the caller waits.
     ///
     /// # Errors
-    /// As for [`Device::read_many`].
+    /// Those of [`Device::read_many`].
     fn read_polling(
         &self,
         lane: &mut Lane,
@@ -189,8 +188,7 @@ pub trait Device: Send + Sync {
         self.read_many(lane, pieces)
     }
 
-    /// As [`Device::write`] of each of up to [`MAX_PIECES`] pieces, concurrently if the device
-    /// supports it.
+    /// Writes each of up to [`MAX_PIECES`] pieces, concurrently if the device supports it.
     ///
     /// # Errors
     /// The first error; the stored content is unknown then.
@@ -198,7 +196,7 @@ pub trait Device: Send + Sync {
         pieces.iter().try_for_each(|piece| self.write(lane, piece.offset, piece.buf))
     }
 
-    /// Writes `buf` from `offset` on.
+    /// Writes `buf` at `offset`.
     ///
     /// # Errors
     /// If less than all could be written; the stored content is unknown then.
@@ -225,19 +223,19 @@ pub trait Device: Send + Sync {
     /// If the device cannot discard ([`IoError::is_unsupported`]), or failed.
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError>;
 
-    /// Returns the bytes by which the storage could still grow.
+    /// Returns the number of bytes by which the storage could still grow.
     ///
     /// # Errors
     /// If the device cannot report it.
     fn free_bytes(&self) -> Result<u64, IoError>;
 
-    /// Makes the content read-only in a forked child, because it is the parent's. Returns false if
-    /// the child cannot read it.
+    /// Makes the content read-only in a forked child, because it belongs to the parent. Returns
+    /// false if the child cannot read it.
     fn inherit(&self) -> bool {
         true
     }
 
-    /// Returns how this device is accessed.
+    /// Returns the properties of the access to this device.
     fn describe(&self) -> DeviceProperties;
 }
 
@@ -279,11 +277,11 @@ pub enum IoErrorKind {
     /// The device made no progress and reported no error, for example at the end of a file that is
     /// too short.
     Stopped,
-    /// No extent of the area contains the slot; a bug of the engine.
+    /// No extent of the area contains the slot. This is a bug in the engine.
     Unmapped,
-    /// No space is left; message of the device.
+    /// No space is left. Contains the device's message.
     NoSpace(&'static str),
-    /// Any other failure; message of the device.
+    /// Any other failure. Contains the device's message.
     Message(&'static str),
 }
 
@@ -292,7 +290,9 @@ impl fmt::Display for IoErrorKind {
         match self {
             Self::Errno(number) => io::Error::from_raw_os_error(*number).fmt(f),
             Self::Stopped => f.write_str("the device transferred no more"),
-            Self::Unmapped => f.write_str("no extent holds it, a bug in softswap"),
+            Self::Unmapped => {
+                f.write_str("no extent contains it: a bug in softswap; please report it")
+            }
             Self::NoSpace(text) | Self::Message(text) => f.write_str(text),
         }
     }
@@ -378,8 +378,8 @@ pub fn transfer_whole(
             }
             Err(error) => {
                 let number = error.raw_os_error().unwrap_or(errno::EIO);
-                let passing = matches!(number, errno::EINTR | errno::EAGAIN);
-                stalls = if passing { stalls + 1 } else { MAX_STALLS };
+                let is_transient = matches!(number, errno::EINTR | errno::EAGAIN);
+                stalls = if is_transient { stalls + 1 } else { MAX_STALLS };
                 IoErrorKind::Errno(number)
             }
         };

@@ -1,5 +1,5 @@
-//! The block device below a swap file: its own I/O, but no write that the file's block map does not
-//! allow.
+//! The block device below a swap file. It transfers like any device, but writes only if the file's
+//! block map allows it.
 
 use super::poll::Polling;
 use super::{
@@ -10,9 +10,10 @@ use softswap_sys::segment::StaticRange;
 use std::io;
 use std::sync::Arc;
 
-/// Message after a change of the block map.
-const MOVED: &str = "the file system has moved or freed blocks of the swap file, or cannot tell \
-                     where they are, so nothing more is written there";
+/// Message if the block map has changed.
+const MOVED: &str = "the file system has moved or freed blocks of the swap file, or does not \
+                     report where they are, so softswap writes nothing more there; restart \
+                     the program with another swap area";
 
 /// A block device, for the blocks of one of its files.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub struct RawDevice {
 
 impl RawDevice {
     /// Creates the device for the blocks of `file`, whose map `guard` compares. Rings keep `file`
-    /// open until the last write has ended, and so its claim.
+    /// open, and so its claim, until their last write has completed.
     #[must_use]
     pub fn new(
         device: Arc<SwapFile>,

@@ -1,7 +1,7 @@
 //! Device for areas in the memory of other machines: whole pages, through the [`request_queue`] to
 //! `softswap-remote`.
 //!
-//! Each page is stored under a generation that rises with each write. The device keeps the last
+//! Each page is stored under a generation that rises with each write. The device records the last
 //! generation, so a lost or late write is detected.
 //!
 //! [`request_queue`]: softswap_shared::request_queue
@@ -21,16 +21,16 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
-/// Set in the generation of a mirrored page that may be missing.
+/// Flag of the generation of a mirrored page that may be missing.
 const MISSING: u32 = 1 << 31;
-/// Maximum number of different messages of either kind that are kept permanently; a program stops
+/// Maximum number of different messages of either kind that are stored permanently. A program stops
 /// at the first lost page.
 const MAX_TEXTS: usize = 16;
 type Texts = [OnceLock<&'static str>; MAX_TEXTS];
-/// Timeout of a discard: a fork may wait for the thread that discards.
+/// Timeout of a discard. It is short, because a fork may wait for the thread that discards.
 const DISCARD_TIMEOUT_NS: u64 = 1_000_000_000;
 
-/// An area of a request queue as a device.
+/// A device that stores pages in an area of a request queue.
 ///
 /// ```
 /// use softswap_shared::request_queue::{RequestQueue, SHAPE};
@@ -46,19 +46,21 @@ pub struct RemoteDevice {
     area: Area,
     /// Generation of the last write of each page; 0 if it was never written.
     generations: &'static [AtomicU32],
-    /// Number of claimed pages, from 0 on.
+    /// Number of claimed pages. They are the first pages of the area.
     claimed: AtomicU64,
     texts: Texts,
     texts_of_lost: Texts,
 }
 
-/// Returns this process for a request. Without a namespace it is never considered dead.
+/// Returns this process as the sender of a request. If its PID namespace is unknown, the queue
+/// never considers it dead.
 fn me() -> ProcessIdentity {
     let unknown = ProcessIdentity { pid: raw::current_process(), start: 0, namespace: 0 };
     ProcessIdentity::known().unwrap_or(unknown)
 }
 
-/// Finds this process's identity, which opens files. The program's own filter may forbid that.
+/// Determines this process's identity, which opens files. Skipped if the program's own filter may
+/// forbid that.
 fn find_identity() {
     if !exemption::is_in_force() {
         let _ = ProcessIdentity::current();
@@ -69,7 +71,7 @@ impl RemoteDevice {
     /// Takes an area of a queue. `fd` is the descriptor of the queue's words.
     ///
     /// # Errors
-    /// If there is none, or no address space for the table of generations.
+    /// If the queue has no free area, or no address space is left for the table of generations.
     pub fn open(queue: RequestQueue, fd: i32) -> Result<RemoteDevice, NoArea> {
         let area = Area::take(queue, fd)?;
         let max_pages = queue.limit_pages().min(MAX_AREA_PAGES);
@@ -79,10 +81,10 @@ impl RemoteDevice {
         Ok(RemoteDevice { area, generations, claimed, texts, texts_of_lost })
     }
 
-    /// As [`RemoteDevice::open`], of the queue behind an inherited descriptor.
+    /// Takes an area of the queue behind an inherited descriptor.
     ///
     /// # Errors
-    /// As there, or if there is no queue.
+    /// Those of [`RemoteDevice::open`], or if there is no queue.
     pub fn inherited(fd: i32) -> Result<RemoteDevice, NoArea> {
         RemoteDevice::open(open_inherited(fd)?, fd)
     }
@@ -91,7 +93,7 @@ impl RemoteDevice {
         self.area.queue()
     }
 
-    /// Releases the claimed pages from `offset` on, after `discard`.
+    /// Releases the claimed pages from `offset` to the end, after `discard`.
     fn release_from(&self, offset: u64, discard: impl FnOnce(Range<u64>)) {
         let (first, claimed) = (offset.div_ceil(PAGE_BYTES), self.claimed.load(Acquire));
         if first < claimed {
@@ -101,7 +103,7 @@ impl RemoteDevice {
         }
     }
 
-    /// Refuses transfers that are not whole pages within the area.
+    /// Rejects transfers that are not whole pages within the area.
     fn check(&self, operation: Operation, offset: u64, bytes: usize) -> Result<(), IoError> {
         let end = offset.checked_add(bytes as u64);
         let is_within = end.is_some_and(|end| end / PAGE_BYTES <= self.claimed.load(Acquire));
@@ -112,7 +114,7 @@ impl RemoteDevice {
         }
     }
 
-    fn carry<'b>(
+    fn transfer<'b>(
         &self,
         operation: Request,
         pages: &[Page],
@@ -130,8 +132,8 @@ impl RemoteDevice {
         match failure {
             Failure::Full(text) => IoErrorKind::NoSpace(permanent_text(&self.texts, text)),
             Failure::Timeout => IoErrorKind::Message(
-                "softswap-remote did not answer in time: it exited and cannot be started again, \
-                 or it reaches no server",
+                "softswap-remote did not answer in time: it exited and cannot be restarted, or \
+                 it reaches no server; run `softswap remote check URL`",
             ),
             Failure::Lost(text) => IoErrorKind::Message(permanent_text(&self.texts_of_lost, text)),
             Failure::Failed(text) => IoErrorKind::Message(permanent_text(&self.texts, text)),
@@ -153,7 +155,8 @@ impl RemoteDevice {
         Some(u64::from(next))
     }
 
-    /// Hands over pages to write in batches of one request, each with its next generation.
+    /// Passes pages to write to `hand_over`, in batches of one request, each with its next
+    /// generation.
     fn each_batch<'p>(
         &self,
         pieces: &'p [Piece<&'p [u8]>],
@@ -168,11 +171,11 @@ impl RemoteDevice {
             let mut content: [&[u8]; MAX_PAGES] = [&[]; MAX_PAGES];
             let mut count = 0;
             for (number, bytes) in parts.by_ref().take(MAX_PAGES) {
-                let worn =
+                let exhausted =
                     IoErrorKind::Message("a page was written more often than its counter allows");
                 let generation = self.next_generation(number);
                 let generation = generation.ok_or_else(|| {
-                    failed(Operation::Write, number * PAGE_BYTES, PAGE_SIZE, worn)
+                    failed(Operation::Write, number * PAGE_BYTES, PAGE_SIZE, exhausted)
                 })?;
                 pages[count] = Page { number, generation };
                 content[count] = bytes;
@@ -191,7 +194,7 @@ impl RemoteDevice {
             self.check(Operation::Write, piece.offset, piece.buf.len())?;
         }
         self.each_batch(pieces, |pages, content| {
-            self.carry(Request::Write, pages, content, [].into_iter())
+            self.transfer(Request::Write, pages, content, [].into_iter())
         })
     }
 
@@ -220,28 +223,28 @@ impl RemoteDevice {
             if count == 0 {
                 return Ok(());
             }
-            let read = self.carry(Request::Read, &pages[..count], &[], buffers.into_iter());
+            let read = self.transfer(Request::Read, &pages[..count], &[], buffers.into_iter());
             read.map_err(|kind| failed_pages(Operation::Read, &pages[..count], kind))?;
         }
     }
 }
 
-/// Returns a permanent copy of a message, since an error is a plain value; a general one if there
-/// are too many.
+/// Returns a permanent copy of a message, because errors contain plain values. Returns a general
+/// message if too many are stored.
 fn permanent_text(texts: &Texts, text: Box<str>) -> &'static str {
-    for kept in texts {
-        match kept.get() {
-            Some(kept) if **kept == *text => return kept,
+    for stored in texts {
+        match stored.get() {
+            Some(stored) if **stored == *text => return stored,
             Some(_) => {}
             None => {
                 let text: &'static str = Box::leak(text);
-                // If another thread was first, this one is not found again.
-                let _ = kept.set(text);
+                // If another thread was first, this copy is not found again.
+                let _ = stored.set(text);
                 return text;
             }
         }
     }
-    "the cluster has failed before, and is not tried again yet"
+    "the cluster has failed before, and is retried later"
 }
 
 fn ends_of(offset: u64, bytes: u64) -> Option<[Page; 2]> {
@@ -290,7 +293,7 @@ impl RemoteDevice {
         }
     }
 
-    /// As [`Device::discard`], without waiting.
+    /// Sends a [`Device::discard`] without waiting.
     pub(super) fn send_discard(&self, offset: u64, bytes: u64) {
         if let Some(ends) = ends_of(offset, bytes) {
             let (me, area) = (me(), self.area.number());
@@ -298,7 +301,7 @@ impl RemoteDevice {
         }
     }
 
-    /// As [`Device::truncate`], without waiting.
+    /// Sends a [`Device::truncate`] without waiting.
     pub(super) fn send_truncate(&self, offset: u64) {
         self.release_from(offset, |pages| {
             self.send_discard(pages.start * PAGE_BYTES, (pages.end - pages.start) * PAGE_BYTES);
@@ -335,7 +338,7 @@ impl RemoteDevice {
 
     fn note_all_missing(&self, pages: Range<u64>) {
         let within = pages.start..pages.end.min(self.generations.len() as u64);
-        // The table of pages never written takes no DRAM.
+        // Skips pages never written, whose part of the table takes no DRAM.
         let is_known = |page: &u64| self.generations[*page as usize].load(Acquire) != 0;
         within.filter(is_known).for_each(|page| self.note_missing(page));
     }
@@ -381,7 +384,7 @@ impl Device for RemoteDevice {
         if end > self.generations.len() as u64 || !self.area.claim(end - claimed) {
             return Err(no_space());
         }
-        // The later one of two threads releases its claim.
+        // The later of two threads releases its claim and retries.
         if self.claimed.compare_exchange(claimed, end, AcqRel, Acquire).is_err() {
             self.area.release(end - claimed);
             return self.grow(from, bytes);
@@ -397,7 +400,8 @@ impl Device for RemoteDevice {
         Ok(())
     }
 
-    /// If it fails, the pages are stored until the area is dead, or they are written again.
+    /// Discards pages. After a failure they are stored until the area is dead or they are written
+    /// again.
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
         if let Some(ends) = ends_of(offset, bytes) {
             let (queue, me, area) = (self.queue(), me(), self.area.number());
@@ -412,7 +416,7 @@ impl Device for RemoteDevice {
     }
 
     fn inherit(&self) -> bool {
-        // It may have its parent's PID in a namespace of its own.
+        // In a PID namespace of its own, the child may have its parent's PID.
         if !exemption::is_in_force() {
             process_identity::forget();
         }

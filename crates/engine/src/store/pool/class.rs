@@ -77,7 +77,7 @@ const fn class_of() -> [u8; UNITS] {
 /// Returns the class for an object, if the pool can store it.
 pub(super) fn class_to_take(packed: &[u8]) -> Result<usize, PoolFull> {
     if packed.is_empty() || packed.len() > MAX_OBJECT_BYTES {
-        debug_assert!(false, "{} bytes are not the pool's to store", packed.len());
+        debug_assert!(false, "no slot holds an object of {} bytes", packed.len());
         return Err(PoolFull);
     }
     Ok(class_for(packed.len()))

@@ -38,7 +38,7 @@ impl Pool {
         let mut directory = self.directory();
         let slab = directory.sparsest(class)?;
         let mut guard = self.slabs[slab as usize].lock();
-        // Compares with the gaps of the other slabs.
+        // Compare with the gaps of the other slabs.
         let own_gaps = CLASS[class].slots - guard.live();
         if guard.class() != Some(class) || gaps < own_gaps + guard.live() {
             return None;
@@ -80,13 +80,13 @@ impl Pool {
     /// If there is no gap.
     ///
     /// # Panics
-    /// As [`Pool::store`].
+    /// Under the conditions of [`Pool::store`].
     pub fn store_in_gap(&self, packed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
         let class = class_to_take(packed)?;
         let lane = self.lane(class, current_cpu());
         let found = self.current_slab(class, lane).or_else(|| {
             let mut directory = self.directory();
-            // An object in a slot too large for it may find only such slots.
+            // An object that is stored in a larger slot may find a gap only in such slabs.
             self.lanes_slab(&mut directory, class, lane)
                 .or_else(|| self.any_slab(&mut directory, class))
         });

@@ -112,7 +112,7 @@ mod tests {
             current.is_current_elsewhere(4, first, 77)
                 && !current.is_current_elsewhere(4, second, 77)
         );
-        assert!(!current.is_current_elsewhere(5, first, 77), "that is of another class");
+        assert!(!current.is_current_elsewhere(5, first, 77), "the slab belongs to another class");
         // With fewer slabs that lane is unused.
         assert!(!current.is_current_elsewhere(4, current.lane(0, 9, 9), 77));
     }
@@ -121,7 +121,7 @@ mod tests {
     fn processors_use_separate_slabs_if_enough() {
         let pool = pool(64, 8);
         let store = |cpu: usize| pool.store_from(cpu, &[1; 2000], 0, 0).unwrap().slab();
-        assert_eq!(store(0), store(1), "there is but one");
+        assert_eq!(store(0), store(1), "there is only one slab");
         while pool.used_bytes() < 16 * SLAB_BYTES {
             store(0);
         }

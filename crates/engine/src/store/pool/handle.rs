@@ -5,7 +5,8 @@ pub(super) const SLAB_BITS: u32 = 24;
 pub(super) const SLOT_BITS: u32 = 10;
 pub(super) const STAMP_BITS: u32 = 10;
 pub(super) const LENGTH_BITS: u32 = 12;
-/// Tags are below this: two bits in which the caller records how an object was compressed.
+/// Exclusive upper bound of tags. The caller records in their two bits how an object was
+/// compressed.
 pub const TAGS: u8 = 1 << TAG_BITS;
 pub(super) const TAG_BITS: u32 = 2;
 
@@ -39,7 +40,7 @@ impl Handle {
         Handle(bits << TAG_BITS | u64::from(object.tag))
     }
 
-    /// Returns the handle in the form of a page-table entry.
+    /// Returns the handle's bits for a page entry.
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0

@@ -28,7 +28,7 @@ pub struct PoolFull;
 /// let pool = Pool::new(1 << 20).unwrap();
 /// let handle = pool.store(b"packed", 42, 1).unwrap();
 /// pool.free(handle);
-/// assert!(pool.load(handle, |_| ()).is_err()); // It is not there any more.
+/// assert!(pool.load(handle, |_| ()).is_err()); // The object was freed.
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("checksum mismatch")]

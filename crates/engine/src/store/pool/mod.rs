@@ -8,8 +8,10 @@
 //! Slabs that the program's own faults empty stay half full for long. [`compaction`] moves the
 //! objects of a class's sparsest slab into gaps of others.
 //!
-//! # Locks Each slab has a lock for reading and writing its objects. The directory's lock protects
-//! the lists of free slabs, of slabs with a free slot, and of slabs by age. The directory is locked
+//! # Locks
+//!
+//! Each slab has a lock for reading and writing its objects. The directory's lock protects the
+//! lists of free slabs, of slabs with a free slot, and of slabs by age. The directory is locked
 //! before a slab, never after it. The common store and free lock one slab only. A store first tries
 //! the slab that this processor used last for the class ([`current`]). A free needs the directory
 //! only if the slab falls into a lower group, becomes empty, or was full.
@@ -71,7 +73,8 @@ pub struct Pool {
     stored_bytes: AtomicUsize,
     objects: [AtomicUsize; CLASSES],
     slabs_of: [AtomicUsize; CLASSES],
-    /// True after a store found no free slot, until enough are free again.
+    /// True after a store found no free slot, until use falls below [`ACCEPT_PERCENT`] of the
+    /// limit.
     was_full: AtomicBool,
 }
 
@@ -106,7 +109,8 @@ impl Pool {
 
     /// Stores page `owner` in compressed form. `tag` belongs to the caller; the handle returns it.
     ///
-    /// # Errors If no slot is free.
+    /// # Errors
+    /// If no slot is free.
     ///
     /// # Panics
     /// If `owner` has more than [`OWNER_BITS`] bits, or `tag` is not below [`TAGS`].
@@ -114,7 +118,7 @@ impl Pool {
         self.store_from(current_cpu(), packed, owner, tag)
     }
 
-    /// [`Pool::store`] as if called on processor `cpu`.
+    /// Stores an object as [`Pool::store`] does on processor `cpu`.
     fn store_from(
         &self,
         cpu: usize,
@@ -147,7 +151,8 @@ impl Pool {
         handle
     }
 
-    /// Returns true if the pool accepts pages: once full, not before a tenth of it is free again.
+    /// Returns true if the pool accepts pages. Once it was full, it does not accept any until its
+    /// used bytes fall below 90 % of the limit.
     #[must_use]
     pub fn accepts(&self) -> bool {
         if !self.was_full.load(Relaxed) {
@@ -172,17 +177,17 @@ impl Pool {
         guard.get(handle).map(read).ok_or(Damaged)
     }
 
-    /// As [`Pool::load`], but does not mark the slab as used. For upkeep.
+    /// Passes the object to `read` as [`Pool::load`] does, but does not mark the slab as used. For
+    /// upkeep.
     ///
     /// # Errors
-    /// As [`Pool::load`].
+    /// Those of [`Pool::load`].
     pub fn peek<R>(&self, handle: Handle, read: impl FnOnce(&[u8]) -> R) -> Result<R, Damaged> {
         let slab = self.slabs.get(handle.slab() as usize).ok_or(Damaged)?;
         slab.lock().get(handle).map(read).ok_or(Damaged)
     }
 
-    /// Returns the handle of a live object from its upper bits. Marks the slab as used, because its
-    /// page becomes a copy in the pool again.
+    /// Returns the handle of a live object from its upper bits. Marks the slab as used.
     #[must_use]
     pub fn handle_of(&self, object: u64) -> Option<Handle> {
         let (slab, slot) = (object >> handle::SLOT_BITS, object & ((1 << handle::SLOT_BITS) - 1));
@@ -213,11 +218,11 @@ impl Pool {
         // Under the lock, so that the counts never fall below zero.
         self.stored_bytes.fetch_sub(handle.packed_bytes(), Relaxed);
         self.count(&guard).fetch_sub(1, Relaxed);
-        let moves = guard.is_empty()
+        let changes_list = guard.is_empty()
             || (guard.has_free_slot() && guard.listed.is_none_or(|group| guard.group() < group));
         drop(guard);
-        if moves {
-            self.settle(handle.slab());
+        if changes_list {
+            self.relist(handle.slab());
         }
     }
 
@@ -383,9 +388,10 @@ impl Pool {
             .or_else(|| self.larger_slot(directory, class, 2 * CLASS[class].slot_bytes))
     }
 
-    /// Returns a slab of a larger class with a free slot for the first object of `class`, while the
-    /// pool is so small that newly opened slabs would be most of it. In a larger pool each class
-    /// gets its own slabs, because an object in a slot too large wastes space until it is freed.
+    /// Returns a slab of a larger class with a free slot, at most 1.5 times as large, for the first
+    /// object of `class`. Only if the pool has fewer than two slabs per class, because newly opened
+    /// slabs would then be most of it. In a larger pool each class gets its own slabs, because an
+    /// object in a slot too large wastes space until it is freed.
     fn nearby_slab(
         &self,
         directory: &mut Directory,
@@ -447,7 +453,7 @@ impl Pool {
 
     /// Moves a slab to the right list after a free. Checks the slab's present state, because other
     /// threads may have stored and freed meanwhile.
-    fn settle(&self, slab: u32) {
+    fn relist(&self, slab: u32) {
         let mut directory = self.directory();
         let mut guard = self.slabs[slab as usize].lock();
         let Some(class) = guard.class() else {

@@ -24,7 +24,7 @@ pub(super) struct Slab {
     bytes: &'static mut [u8; SLAB_BYTES],
     class: Option<u8>,
     live: u16,
-    /// Slots from here on have not been used since the slab was opened.
+    /// First of the slots that have not been used since the slab was opened.
     untouched_from: u16,
     first_free: u16,
     stamp: u16,

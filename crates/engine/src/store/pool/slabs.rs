@@ -125,7 +125,7 @@ mod tests {
             assert_eq!(after[..first], before);
             after.sort_unstable();
             after.dedup();
-            assert_eq!(after.len(), slabs.len(), "each is a slab of its own");
+            assert_eq!(after.len(), slabs.len(), "all slabs are distinct");
         }
     }
 }

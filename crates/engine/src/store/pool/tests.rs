@@ -314,7 +314,7 @@ fn objects_are_intact_during_write_back() {
             while !done.load(Relaxed) {
                 let count = pool.oldest(&mut out);
                 for (owner, _) in &out[..count] {
-                    assert!(owner >> 32 < 4, "owner {owner:#x} is no thread's");
+                    assert!(owner >> 32 < 4, "owner {owner:#x} belongs to no thread");
                 }
                 std::thread::yield_now();
             }

@@ -82,7 +82,7 @@ pub struct SharedPages {
 /// use softswap_testkit::SimDevice;
 /// let device = Box::new(SimDevice::new(1 << 30, 1));
 /// let preferred = Backing { priority: 10, ..Backing::growing(device, Some(1 << 29), 0) };
-/// assert_eq!(preferred.poll, None); // It is waited for as is usual.
+/// assert_eq!(preferred.poll, None); // The general setting applies.
 /// ```
 pub struct Backing {
     /// The device that stores the pages.
@@ -168,17 +168,17 @@ pub(crate) struct Areas {
     /// [`MAX_AREAS`] entries; the first `count` are set.
     list: Box<[OnceLock<Entry>]>,
     count: AtomicUsize,
-    /// Areas with a lower index are a parent's.
+    /// Areas with a lower index belong to a parent.
     first_own: AtomicUsize,
     freezes: Mutex<u32>,
     order: Box<[EqualPriority]>,
-    /// Areas reached through rings, counted from the first.
+    /// Number of areas that use rings. They are the first ones.
     with_rings: usize,
 }
 
 impl Areas {
-    /// Creates between one and [`MAX_AREAS`] areas, each with statistics from `polling`. `sealer`
-    /// seals the pages of all.
+    /// Creates between one and [`MAX_AREAS`] areas, each with a wait policy from `polling`.
+    /// `sealer` seals the pages of all.
     pub(crate) fn new(
         storage: Vec<Backing>,
         cpus: usize,
@@ -189,7 +189,7 @@ impl Areas {
             return Err(AreaError::Count { areas: storage.len(), most: MAX_AREAS });
         }
         let priorities: Vec<_> = storage.iter().map(|storage| storage.priority).collect();
-        let made: Result<Vec<Area>, _> =
+        let created: Result<Vec<Area>, _> =
             storage.into_iter().map(|storage| storage.into_area(cpus, &polling)).collect();
         let same_priority = |priority| EqualPriority {
             members: (0..priorities.len()).filter(|at| priorities[*at] == priority).collect(),
@@ -199,13 +199,13 @@ impl Areas {
         distinct.sort_unstable_by_key(|priority| Reverse(*priority));
         distinct.dedup();
         let order = distinct.into_iter().map(same_priority).collect();
-        let made = made?;
-        let count = made.len();
+        let created = created?;
+        let count = created.len();
         let sealer = Arc::new(sealer);
-        let made = made.into_iter().map(|area| Entry { area, sealer: Arc::clone(&sealer) });
+        let created = created.into_iter().map(|area| Entry { area, sealer: Arc::clone(&sealer) });
         let later = std::iter::repeat_with(OnceLock::new).take(MAX_AREAS - count);
         Ok(Areas {
-            list: made.map(OnceLock::from).chain(later).collect(),
+            list: created.map(OnceLock::from).chain(later).collect(),
             count: AtomicUsize::new(count),
             first_own: AtomicUsize::new(0),
             freezes: Mutex::new(0),
@@ -284,7 +284,8 @@ impl Areas {
         self.complete(cpu, want, |want| self.alloc_run(cpu, want))
     }
 
-    /// As [`Areas::alloc_batch`], but skips areas that failed or refused a write recently.
+    /// Takes slots as [`Areas::alloc_batch`] does, but skips areas that failed or refused a write
+    /// recently.
     ///
     /// # Errors
     /// If none of the other areas has a free slot.
@@ -310,7 +311,7 @@ impl Areas {
         Ok(batch)
     }
 
-    /// Tries only the areas whose [`Area::is_last`] equals `last`.
+    /// Takes up to `want` adjacent slots from an area whose [`Area::is_last`] equals `last`.
     fn alloc_among(&self, cpu: usize, want: usize, last: bool) -> Result<Run, AreaFull> {
         if self.has_inherited() {
             return self.alloc_added(cpu, want, last);
@@ -339,7 +340,7 @@ impl Areas {
         })
     }
 
-    /// As [`Areas::alloc_among`], in the added areas one after the other.
+    /// Does what [`Areas::alloc_among`] does in a forked child, whose areas are tried in order.
     fn alloc_added(&self, cpu: usize, want: usize, last: bool) -> Result<Run, AreaFull> {
         let mut refused = AreaFull::Failed;
         for index in self.first_own()..self.count() {
@@ -372,7 +373,7 @@ impl Areas {
     }
 
     /// Frees slots that were allocated but never used. No page refers to them, so a freeze does not
-    /// delay it.
+    /// delay this.
     pub(crate) fn free_unused(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
         area.free_unused(first, len);
@@ -408,7 +409,7 @@ impl Areas {
         buf: &[u8],
     ) -> Result<(), IoError> {
         let Some(first) = slots.first() else { return Ok(()) };
-        debug_assert!(slots.iter().all(|slot| self.are_contiguous(*first, *slot)));
+        debug_assert!(slots.iter().all(|slot| self.are_in_one_area(*first, *slot)));
         let (area, _) = self.of(*first);
         area.write_each(lane_of(lanes, *first), |at| self.of(slots[at]).1, buf)
     }
@@ -433,19 +434,19 @@ impl Areas {
         waits: bool,
     ) -> Result<(), IoError> {
         let Some(first) = slots.first() else { return Ok(()) };
-        debug_assert!(slots.iter().all(|slot| self.are_contiguous(*first, *slot)));
+        debug_assert!(slots.iter().all(|slot| self.are_in_one_area(*first, *slot)));
         let (area, _) = self.of(*first);
         area.read_each(lane_of(lanes, *first), |at| self.of(slots[at]).1, buf, waits)
     }
 
-    /// Returns how many runs of slots one call reads from the area of `slot`.
+    /// Returns the number of runs of slots that one call reads from the area of `slot`.
     #[must_use]
     pub(crate) fn reads_at_once(&self, lanes: &Lanes, slot: u64) -> usize {
         lanes.list.get(index_of(slot)).unwrap_or(&lanes.plain).reads_at_once()
     }
 
     #[must_use]
-    pub(crate) fn are_contiguous(&self, one: u64, other: u64) -> bool {
+    pub(crate) fn are_in_one_area(&self, one: u64, other: u64) -> bool {
         index_of(one) == index_of(other)
     }
 
@@ -460,8 +461,8 @@ impl Areas {
         area.read_page(lane_of(lanes, slot), local, page)
     }
 
-    /// Returns why the area of `slot` refuses all writes; `None` if `error` concerns single slots
-    /// only.
+    /// Returns the reason why the area of `slot` refuses all writes; `None` if `error` concerns
+    /// single slots only.
     #[must_use]
     pub(crate) fn refusal(&self, slot: u64, error: &IoError) -> Option<AreaFull> {
         self.of(slot).0.refusal(error)
@@ -534,7 +535,7 @@ impl Areas {
     }
 }
 
-/// Rings of a lane: two more if the device supports polling for completions.
+/// Returns the number of rings of a lane: two more if the device supports polling for completions.
 fn rings_of(area: &Area) -> usize {
     let properties = area.properties();
     match (properties.io_uring, properties.device_polling) {

@@ -118,14 +118,14 @@ fn failed_area_is_read_only() {
         }
         areas.retire(run.first, 1);
         failures += 1;
-        assert!(failures < 20, "it is still asked");
+        assert!(failures < 20, "a failed area is still preferred");
     }
     assert!(areas.has_failed(kept.first) && areas.is_evacuating(kept.first));
     let mut read = [0; PAGE_SIZE];
     areas.read_page(&mut lanes, kept.first, &mut read).unwrap();
     assert!(read.iter().all(|byte| *byte == 7));
     areas.free(kept.first, 1);
-    assert!(!areas.is_evacuating(kept.first), "nothing is left in it");
+    assert!(!areas.is_evacuating(kept.first), "the area has no used slot");
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn fragmented_batch_uses_one_area() {
     let (mut batches, mut found) = (Vec::new(), Vec::new());
     while let Ok(batch) = areas.alloc_batch(0, 32) {
         let slots = batch.as_slice();
-        assert!(slots.iter().all(|slot| areas.are_contiguous(slots[0], *slot)));
+        assert!(slots.iter().all(|slot| areas.are_in_one_area(slots[0], *slot)));
         let pages: Vec<u8> = slots.iter().flat_map(|slot| stamp(*slot)).collect();
         areas.write_each(&mut lanes, slots, &pages).unwrap();
         found.extend_from_slice(slots);
@@ -311,12 +311,12 @@ fn child_allocates_only_from_own_areas_with_own_key() {
     assert!(areas.is_inherited(before.first) && !areas.has_own());
     assert!(areas.alloc_run(0, 1).is_err());
     areas.free(before.first, before.len);
-    assert!(areas.alloc_run(0, 1).is_err(), "never handed out again");
+    assert!(areas.alloc_run(0, 1).is_err(), "inherited slots are never reallocated");
     for round in 1..3 {
         add(&areas, 4).unwrap();
         let own = areas.alloc_run(0, 4).unwrap();
         assert!(!areas.is_inherited(own.first) && areas.has_own());
-        assert!(!areas.are_contiguous(own.first, before.first));
+        assert!(!areas.are_in_one_area(own.first, before.first));
         assert!(areas.sealer(own.first).encrypts() && !areas.sealer(before.first).encrypts());
         assert_eq!(areas.own_used_slots(), 4);
         // A child of this process inherits all of them.
@@ -342,7 +342,7 @@ fn area_added_during_freeze_thaws_with_others() {
     let used = areas.used_slots();
     areas.free(late.first, late.len);
     areas.thaw();
-    assert_eq!(areas.used_slots(), used, "a later child reads them");
+    assert_eq!(areas.used_slots(), used, "a second child still reads them");
     areas.thaw();
     assert_eq!(areas.used_slots(), used - 4);
 }

@@ -3,8 +3,8 @@
 //! available.
 //!
 //! The child opens them when it evicts a page, perhaps in a fault. So all allocations use the
-//! engine's heap, and no lock is held that a fork waits for, except a context. The system calls
-//! pass the guard as any others, so areas are never opened on a managed stack.
+//! engine's heap, and no lock is held that a fork waits for, except a context. The guard handles
+//! these system calls like any others, so areas are never opened on a managed stack.
 
 use super::areas::{Areas, Backing, Layout, SharedPages};
 use crate::base::stats::Stats;
@@ -43,7 +43,7 @@ pub(crate) enum Medium {
 }
 
 pub(crate) struct ChildAreas {
-    /// The best one first.
+    /// Places in order of preference.
     pub(crate) places: Box<[Place]>,
     pub(crate) reserve_bytes: u64,
     pub(crate) cpus: usize,
@@ -80,12 +80,12 @@ impl ChildAreas {
         self.may_open.store(false, Relaxed);
     }
 
-    /// Returns why no area, or no further one, was opened.
+    /// Returns the reason for the last failure to open an area, if any.
     pub(crate) fn refusal(&self) -> Option<String> {
         self.lock().refusal.clone()
     }
 
-    /// Adds an area, unless there are already more than `seen`.
+    /// Adds an area, unless another thread has done so: there are more than `seen` areas then.
     pub(crate) fn open(&self, areas: &Areas, seen: usize, stats: Stats) -> Opened {
         let here = 0_u8;
         if self.managed.contains(&(&raw const here).addr()) {

@@ -11,14 +11,14 @@ use std::str::FromStr;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Discard {
-    /// Never.
+    /// No storage is discarded.
     #[default]
     None,
-    /// All of it, before its first use.
+    /// The whole area is discarded before its first use.
     Once,
-    /// Clusters that have become free.
+    /// Clusters that have become free are discarded.
     Pages,
-    /// Both.
+    /// The whole area is discarded before its first use, and clusters when they become free.
     Both,
 }
 

@@ -21,8 +21,9 @@ use std::hint::select_unpredictable;
 use std::io;
 use std::sync::PoisonError;
 
-/// Limits that keep sums of pages in 64 bits, and entry numbers in 32.
+/// Maximum number of pages, so that sums fit into 64 bits.
 const MAX_PAGES: u64 = 1 << 40;
+/// Maximum number of extents, so that entry numbers fit into 32 bits.
 const MAX_EXTENTS: usize = 1 << 23;
 /// Words of an entry: its first page and its first block.
 const ENTRY_WORDS: usize = 2;
@@ -60,7 +61,7 @@ pub(crate) struct Piece {
 /// assert!(error.to_string().starts_with("page 7 is outside the area of 0 pages"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("page {page} is outside the area of {pages} pages, a bug in softswap")]
+#[error("page {page} is outside the area of {pages} pages: a bug in softswap; please report it")]
 pub struct Unmapped {
     pub(crate) page: u64,
     pub(crate) pages: u64,
@@ -204,7 +205,7 @@ impl ExtentMap {
         count > 0 && self.extent(count - 1, pages, count).block_of(pages) == start_block
     }
 
-    /// Unmaps everything from `page` on.
+    /// Unmaps all pages from `page` to the end.
     ///
     /// The caller ensures that no thread looks up a removed page meanwhile; look-ups of other pages
     /// continue.
@@ -232,7 +233,7 @@ impl ExtentMap {
         Ok(Mapping { block: extent.block_of(page), pages_left: extent.end - page })
     }
 
-    /// Iterates over the contiguous pieces of `nr_pages` from `first_page` on, in order.
+    /// Iterates over the contiguous pieces of `nr_pages` pages from `first_page`, in order.
     ///
     /// Only the first needs a search. A page outside all extents ends the iteration with an error.
     pub(crate) fn pieces(&self, first_page: u64, nr_pages: u64) -> Pieces<'_> {

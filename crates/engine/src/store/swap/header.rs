@@ -4,14 +4,14 @@
 //! It is in the area's first page, so slot 0 is never allocated.
 //!
 //! ```text
-//!      0  1024 bytes   a boot loader's or a disk label's, not ours
+//!      0  1024 bytes   boot loader or disk label; not part of the header
 //!   1024  u32          version, 1
 //!   1028  u32          the last page
-//!   1032  u32          how many pages are bad
+//!   1032  u32          number of bad pages
 //!   1036  16 bytes     UUID
-//!   1052  16 bytes     label, filled up with zeroes
+//!   1052  16 bytes     label, padded with zeroes
 //!   1068  468 bytes    zeroes
-//!   1536  637 x u32    pages that are bad
+//!   1536  637 x u32    bad pages
 //!   4086  10 bytes     "SWAPSPACE2"
 //! ```
 //!
@@ -41,11 +41,14 @@ const _: () = assert!(MAX_BAD_PAGES == 637 && LABEL_AT + LABEL_BYTES + 468 == BA
 
 /// Content of a header.
 ///
-/// ``` use softswap_engine::store::swap::header::Header; // Refuses a page that `mkswap` did not
-/// write. assert!(Header::parse(&[0; 4096], 1024).is_err()); ```
+/// ```
+/// use softswap_engine::store::swap::header::Header;
+/// // Refuses a page that `mkswap` did not write.
+/// assert!(Header::parse(&[0; 4096], 1024).is_err());
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// The last page of the area; the header's own is page 0.
+    /// Last page of the area. Page 0 contains the header.
     pub last_page: u32,
     /// Pages that must not be used, ascending and distinct.
     pub bad_pages: Vec<u32>,
@@ -73,7 +76,8 @@ pub enum HeaderError {
     #[error("its swap header is of version {version}, and only version {VERSION} is supported")]
     UnknownVersion { version: u32 },
     #[error(
-        "its swap header is for pages of {page_bytes} bytes, and pages have {PAGE_SIZE} bytes here"
+        "its swap header is for pages of {} KiB, but this kernel uses pages of {} KiB",
+        *page_bytes >> 10, PAGE_SIZE >> 10
     )]
     OtherPageSize { page_bytes: usize },
     #[error("its swap header describes an empty area (its last page is 0)")]
@@ -169,7 +173,7 @@ impl Header {
         u64::from(self.last_page) - self.bad_pages.len() as u64
     }
 
-    /// Returns the label as text, if there is one.
+    /// Returns the label as text. Returns `None` if it is empty.
     #[must_use]
     pub fn label_text(&self) -> Option<String> {
         let end = self.label.iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES);
@@ -238,7 +242,7 @@ mod tests {
     fn header_fields_have_kernel_offsets() {
         let mut page = [0xaa; PAGE_SIZE];
         header(0x0102_0304, &[5, 6]).write_to(&mut page);
-        assert!(page[..1024].iter().all(|&byte| byte == 0xaa), "not ours");
+        assert!(page[..1024].iter().all(|&byte| byte == 0xaa), "the boot sector is unchanged");
         assert_eq!(&page[1024..1036], [1, 0, 0, 0, 4, 3, 2, 1, 2, 0, 0, 0]);
         assert_eq!(&page[1036..1052], b"0123456789abcdef");
         assert_eq!(&page[1052..1068], b"swap\0\0\0\0\0\0\0\0\0\0\0\0");
@@ -269,7 +273,7 @@ mod tests {
             }
         };
         assert_eq!(parse(&|_| {}, 100), Ok(header(99, &[7])));
-        assert_eq!(parse(&|_| {}, 5000), Ok(header(99, &[7])), "the rest is not used");
+        assert_eq!(parse(&|_| {}, 5000), Ok(header(99, &[7])), "pages beyond the area are ignored");
         let short = HeaderError::TooShort { storage_pages: 99, header_pages: 100 };
         assert_eq!(parse(&|_| {}, 99), Err(short));
         assert_eq!(parse(&|page| page[4090] = 0, 100), Err(HeaderError::NoSignature));

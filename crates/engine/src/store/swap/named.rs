@@ -84,9 +84,9 @@ pub enum ActivateError {
     #[error(
         "{} contains {found}{}, and was not changed: choose another, or overwrite it with \
          `softswap mkswap --force {}`",
-        path.display(), if *beside_header { " and a swap header" } else { "" }, path.display()
+        path.display(), if *has_header { " and a swap header" } else { "" }, path.display()
     )]
-    Holds { path: PathBuf, found: &'static str, beside_header: bool },
+    Holds { path: PathBuf, found: &'static str, has_header: bool },
     #[error("{} cannot be used: {cause}; {}", path.display(), header_remedy(path, cause))]
     Header { path: PathBuf, cause: HeaderError },
     #[error(
@@ -393,9 +393,9 @@ pub fn activate(path: &Path) -> Result<Activated, ActivateError> {
     let storage = Storage::open(path)?;
     let header = Header::parse(&storage.head, storage.pages());
     if let Some(magic) = storage.contents().find(|magic| magic.kind == Kind::Data) {
-        let beside_header = !matches!(header, Err(HeaderError::NoSignature));
+        let has_header = !matches!(header, Err(HeaderError::NoSignature));
         let path = path.to_owned();
-        return Err(ActivateError::Holds { path, found: magic.name, beside_header });
+        return Err(ActivateError::Holds { path, found: magic.name, has_header });
     }
     let header = header.map_err(|cause| ActivateError::Header { path: path.to_owned(), cause })?;
     if header.pages() < MIN_PAGES {
@@ -538,7 +538,7 @@ mod tests {
         drop(activated);
         file.write_all_at(b"XFSB", 0).unwrap();
         let error = refused(&place.path);
-        assert!(matches!(error, ActivateError::Holds { beside_header: true, .. }), "{error}");
+        assert!(matches!(error, ActivateError::Holds { has_header: true, .. }), "{error}");
         assert!(error.to_string().contains("an XFS file system and a swap header"), "{error}");
     }
 
@@ -550,7 +550,7 @@ mod tests {
         file.write_all_at(b"_BHRfS_M", 0x1_0040).unwrap();
         Storage::open(&place.path).unwrap().format(&header(512)).unwrap();
         let now = fs::read(&place.path).unwrap();
-        assert!(now[..1024].iter().all(|&byte| byte == 0x11), "the boot loader's");
+        assert!(now[..1024].iter().all(|&byte| byte == 0x11), "the boot sector is unchanged");
         assert!(now[4096..0x1_0040].iter().all(|&byte| byte == 0x11));
         assert_eq!(now[0x1_0040..0x1_0049], [0, 0, 0, 0, 0, 0, 0, 0, 0x11]);
         assert!(now[0x1_0048..].iter().all(|&byte| byte == 0x11));

@@ -1,11 +1,14 @@
-//! Swap files as `swapon` uses them: pages are written to the blocks of the device, at the places
-//! that the file system reports, and not through the file system.
+//! Swap files as `swapon` uses them: pages are written to the file's blocks on the device, and not
+//! through the file system.
 //!
-//! A wrong place destroys another file, so the first write has a proof before it, in this order:
-//! the claim ([`super::named::activate`]); [`examine`], which reads the map and checks extents, file
-//! system and device; the mark that keeps defragmenters away ([`RawMark`]); and [`RawFile::prove`],
-//! which compares the first and last block of each extent in both directions. Until the last step
-//! everything is written through the file. [`MapGuard`] compares the map later.
+//! A wrong block would overwrite another file. Therefore four steps precede the first use:
+//!
+//! 1. [`super::named::activate`] claims the file.
+//! 2. [`examine`] reads the block map and checks extents, file system and device.
+//! 3. The mark of [`RawMark`] keeps defragmenters away.
+//! 4. [`RawFile::prove`] compares the first and last page of each extent in both directions.
+//!
+//! Before step 4 all writes pass through the file. Afterwards [`MapGuard`] compares the map.
 
 use super::FixedPages;
 use super::header::Header;
@@ -27,8 +30,8 @@ const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Threads that compare blocks: most of the time they wait for the device.
 const THREADS: usize = 8;
 
-/// Reason why a swap file cannot be used by its blocks. No block was written through the device,
-/// except after [`RawRefusal::Differs`] with `through_device`, and then only blocks of the file.
+/// Reason why a swap file cannot be used by its blocks. If [`RawFile::prove`] failed, it may have
+/// written through the device, but only to blocks of the file that it had proven before.
 ///
 /// ```
 /// use softswap_engine::store::swap::raw::RawRefusal;
@@ -53,8 +56,8 @@ pub enum RawRefusal {
     )]
     Beyond { path: PathBuf },
     #[error(
-        "{} cannot be used raw: what was written {} at page {page} is not what was read {}, so its \
-         blocks are not where the file system says; leave out `raw`",
+        "{} cannot be used raw: page {page}, written {}, differs from the page read {}, so its \
+         blocks are not where the file system reports them; leave out `raw`",
         path.display(), way(*through_device), way(!*through_device)
     )]
     Differs { path: PathBuf, page: u64, through_device: bool },
@@ -75,7 +78,7 @@ fn way(through_device: bool) -> &'static str {
 fn why_unfit(path: &Path, unfit: &Unfit) -> String {
     let shown = path.display();
     match unfit {
-        Unfit::Hole(at) => format!("it has a hole at byte {at}; make it anew with `fallocate`"),
+        Unfit::Hole(at) => format!("it has a hole at byte {at}; create it again with `fallocate`"),
         Unfit::Unwritten(at) => format!(
             "it was never written at byte {at}, so the file system would read zeroes there; format \
              it with `softswap mkswap --raw {shown}`"
@@ -155,9 +158,9 @@ impl RawFile {
         Fingerprint::of(&self.map)
     }
 
-    /// Proves the place of each extent: writes a random page through the file at its first and last
-    /// block, and reads it through the device; then the other way round. Both ends with the header
-    /// as it was. `mark` is lifted while the file is written.
+    /// Proves the place of each extent. Writes random content through the file to its first and
+    /// last page, and reads it through the device. Then does the same in the other direction. The
+    /// header's page is only read. `mark` is lifted while the file is written.
     ///
     /// # Errors
     /// If one page differs, or the map changes meanwhile.
@@ -216,7 +219,7 @@ impl RawFile {
     }
 }
 
-/// Returns the pages of an area with this map, for [`super::Area`].
+/// Converts a block map to the page layout of an area.
 #[must_use]
 pub(crate) fn pages_of(header: &Header, map: &[BlockExtent]) -> FixedPages {
     FixedPages {
@@ -236,10 +239,10 @@ impl SharedDevice {
     /// Opens the device below `file` and marks it as this process's in `table`.
     ///
     /// # Errors
-    /// If this process may not open it, or no mark is to be had.
+    /// If this process may not open it, or no mark is free.
     pub(crate) fn open(file: &SwapFile, table: &ClusterTable) -> Result<SharedDevice, RawError> {
         let device = raw_device::open_below(file)?;
-        // The mark lasts as long as a request to the device, so it is the device that has it.
+        // Put the mark on the device, because requests to the device must keep it alive.
         let mark = table.mark(|mark| open_mark::put(&device, mark).ok());
         let mark = mark.ok_or(io::Error::from_raw_os_error(errno::EAGAIN))?;
         Ok(SharedDevice { device: Arc::new(device), mark })

@@ -48,10 +48,14 @@ const SHORT_SLOTS: usize = 8;
 /// use softswap_engine::store::swap::slot::SlotAllocator;
 /// let slots = SlotAllocator::new(1, 1).unwrap();
 /// slots.grow(1);
-/// assert!(slots.free(7, 1).unwrap_err().to_string().starts_with("slots 7+1"));
+/// assert!(slots.free(7, 1).unwrap_err().to_string().starts_with("slots 7..8"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("slots {first}+{len} were to be freed, but not all of them are in use: a bug in softswap")]
+#[error(
+    "slots {first}..{} were freed, but not all of them were in use: a bug in softswap; please \
+     report it",
+    first.saturating_add(*len as u64)
+)]
 pub struct NotInUse {
     pub(crate) first: u64,
     pub(crate) len: usize,
@@ -64,13 +68,14 @@ pub struct NotInUse {
 /// let slots = SlotAllocator::new(4, 1).unwrap();
 /// slots.grow(4);
 /// let (first, count) = slots.alloc_run(0, 32).unwrap();
-/// assert!(first > 0 && count == 32); // Slot 0 is the header's.
+/// assert!(first > 0 && count == 32); // Slot 0 contains the header.
 /// assert_eq!(slots.free(first, count), Ok(()));
 /// ```
 #[derive(Debug)]
 pub struct SlotAllocator {
-    /// Clusters added so far, and the most that the tables can hold.
+    /// Number of clusters added so far.
     clusters: AtomicU32,
+    /// Maximum number of clusters.
     capacity: u32,
     resizing: Mutex<()>,
     bits: &'static [AtomicU64],
@@ -81,25 +86,27 @@ pub struct SlotAllocator {
     discards: AtomicBool,
     /// A bit for each cluster whose storage is empty since its discard.
     clean: &'static [AtomicU64],
-    /// A bit for each cluster that was ever allocated from, their number, and the number of nonzero
-    /// words.
+    /// A bit for each cluster that was ever allocated from.
     touched: &'static [AtomicU64],
+    /// Number of clusters that were ever allocated from.
     touched_clusters: AtomicU32,
+    /// Number of nonzero words of `touched`.
     touched_words: AtomicU32,
     is_sparse: bool,
-    /// Maximum number of free clusters on a processor's free-list set, and a hint that a free-list
-    /// set may have more.
+    /// Maximum number of free clusters on a processor's free-list set.
     keep: AtomicU32,
+    /// Hint that a free-list set has more free clusters than `keep`.
     has_surplus: AtomicBool,
     in_use: Box<[CachePadded<AtomicU64>]>,
     retired_slots: AtomicU64,
     retired: &'static [AtomicU64],
     frozen: AtomicU32,
     freezing: Mutex<()>,
-    /// Slots that were in use at the start of an active freeze.
+    /// A bit for each slot that was in use at the start of an active freeze.
     kept: &'static [AtomicU64],
-    /// Frozen slots that were freed since, and a bit for each cluster that may have some.
+    /// A bit for each frozen slot that was freed since.
     limbo: &'static [AtomicU64],
+    /// A bit for each cluster that may have slots in limbo.
     limbo_clusters: &'static [AtomicU64],
 }
 
@@ -139,7 +146,7 @@ impl SlotAllocator {
         })
     }
 
-    /// Adds clusters at the end of the area; returns how many fitted in the tables.
+    /// Adds clusters at the end of the area. Returns the number that fitted into the tables.
     ///
     /// Slot 0 is never allocated: zero means "no slot".
     pub fn grow(&self, clusters: u32) -> u32 {
@@ -149,10 +156,10 @@ impl SlotAllocator {
         if old == 0 && new > 0 {
             self.withhold(0, 1);
         }
-        // Before the links below: allocated slots must be inside the area.
+        // Publish the size before the links: allocated slots must be inside the area.
         self.clusters.store(new, SeqCst);
         for cluster in old..new {
-            // New storage holds nothing.
+            // New storage has no content to discard.
             self.set_clean(cluster, true);
             let (home, common) = self.lock_with_common(self.home(cluster));
             self.link_common(home, common, cluster, self.state_for(cluster));
@@ -225,7 +232,7 @@ impl SlotAllocator {
     /// # Errors
     /// If some slots are not in use; the others are freed.
     pub fn free(&self, first: u64, len: usize) -> Result<(), NotInUse> {
-        self.owned(first, len, |word, mask| self.release_or_remember(word, mask))
+        self.owned(first, len, |word, mask| self.release_or_keep(word, mask))
     }
 
     /// Frees slots that were allocated but never used, even during a freeze: no page refers to
@@ -265,15 +272,15 @@ impl SlotAllocator {
         // A thread that moves a cluster reads its bits afterwards; a thread that clears bits reads
         // the state afterwards. So at least one of them sees the other's change.
         in_one_order();
-        let moves = match self.state(cluster) {
+        let changes_list = match self.state(cluster) {
             CURRENT | ABSENT => false,
             FULL => true,
             // Counts the bits only if the count matters.
             MOSTLY_USED => self.state_for(cluster) != MOSTLY_USED,
             _ => self.is_empty(cluster),
         };
-        if moves {
-            self.settle(&mut self.lock_home(cluster), cluster);
+        if changes_list {
+            self.update_list(&mut self.lock_home(cluster), cluster);
         }
         freed
     }

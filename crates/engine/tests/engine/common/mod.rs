@@ -1,6 +1,6 @@
-//! An engine over a simulated device, with real faults: one world for each test. Tests use the
-//! public interface and no unsafe code.
-#![allow(dead_code, reason = "no test uses all of it")]
+//! An engine over a simulated device, with real page faults. Each test creates its own world, and
+//! uses the public interface and no unsafe code.
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use softswap_engine::api::engine::Engine;
 use softswap_engine::api::settings::{Config, PoolLimit};
@@ -49,7 +49,7 @@ impl Default for Setup {
             avoid_move: false,
             spare_disk_mib: None,
             discard: Discard::None,
-            // A limit that moves would make counts depend on time.
+            // The automatic limit would make counts depend on time.
             pool: PoolLimit::Percent(40),
             latency: Duration::ZERO,
             without: Without::default(),
@@ -58,7 +58,8 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Offers all pages to the pool; a full pool writes them back.
+    /// Disables admission control, so that all pages are offered to the pool, and a full pool
+    /// writes its oldest pages back.
     pub(crate) fn all_offered(self) -> Setup {
         Setup { without: self.without.and(Mechanism::Admission), ..self }
     }
@@ -110,7 +111,7 @@ impl World {
 
     pub(crate) fn map(&self, pages: usize) -> Memory {
         let len = pages * PAGE_SIZE;
-        let address = self.engine.map(len, READ_WRITE).unwrap().expect("the window has room");
+        let address = self.engine.map(len, READ_WRITE).unwrap().expect("the window has free space");
         Memory::new(address, len).unwrap()
     }
 
@@ -141,11 +142,11 @@ impl World {
             }
             self.engine.reclaim_now(100);
         }
-        panic!("{} of {} pages did not leave", self.resident(memory), memory.pages());
+        panic!("{} of {} pages were not evicted", self.resident(memory), memory.pages());
     }
 
-    /// Evicts `memory`, and writes back what exceeds the pool.
-    pub(crate) fn send_on(&self, memory: Memory) {
+    /// Evicts `memory`, and lets the pool write back the pages above its limit.
+    pub(crate) fn evict_and_write_back(&self, memory: Memory) {
         self.evict(memory);
         for _ in 0..100 {
             self.engine.reclaim_now(100);
@@ -163,21 +164,22 @@ impl World {
     }
 }
 
-/// Content of a page, by the way it is evicted.
+/// Content of a page. The kinds are stored differently at eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     Zero,
-    /// Same-filled with a word that fits into an entry.
+    /// Same-filled with a word.
     Repeated(u64),
     Text(u64),
     /// Compressible to less than a quarter.
     Sparse(u64),
-    /// Sixteen letters in random order: LZ4 finds nothing, an entropy coder halves it.
+    /// Sixteen letters in random order. LZ4 cannot compress them; entropy coding halves them.
     Digits(u64),
     Random(u64),
 }
 
-/// A word that does not fit into an entry: such a page is stored like any other.
+/// A word that does not fit into a page table entry. A page filled with it is stored like other
+/// pages.
 pub(crate) const UNENCODABLE: u64 = 0x0123_4567_89ab_cdef;
 
 impl Content {
@@ -248,8 +250,9 @@ pub(crate) fn assert_holds(memory: Memory, contents: &[Content]) {
     }
 }
 
-/// Makes the kernel fill `memory`. Retries short reads: the rings of an earlier world are closed
-/// later and interrupt a call of the thread that created them.
+/// Makes the kernel fill `memory`. Continues after short reads: the kernel closes the io_uring
+/// rings of an earlier world in the background, which interrupts calls of the thread that created
+/// them.
 pub(crate) fn fill_from(memory: Memory, file: &std::fs::File) {
     let mut done = 0;
     while done < memory.len() {
@@ -268,8 +271,8 @@ pub(crate) fn until(world: &World, mut holds: impl FnMut() -> bool) {
     until_in_rounds(world, |_| holds());
 }
 
-/// Runs background reclaim until it has moved all pages of failed areas, and `holds` returns true.
-/// Each round moves some while there are any.
+/// Runs background reclaim until `holds` returns true and four rounds have moved no page of a
+/// failed area. Each round moves some pages while there are any.
 #[track_caller]
 pub(crate) fn until_all_have_moved(world: &World, mut holds: impl FnMut() -> bool) {
     let (mut last, mut since) = (0, 0);
@@ -282,7 +285,7 @@ pub(crate) fn until_all_have_moved(world: &World, mut holds: impl FnMut() -> boo
     });
 }
 
-/// As [`until`], but passes the number of rounds begun to `holds`.
+/// Runs background reclaim until `holds`, which gets the number of rounds begun, returns true.
 #[track_caller]
 fn until_in_rounds(world: &World, mut holds: impl FnMut(u64) -> bool) {
     let caller = std::panic::Location::caller().to_string();
@@ -294,7 +297,7 @@ fn until_in_rounds(world: &World, mut holds: impl FnMut(u64) -> bool) {
                 !done.load(Ordering::Acquire)
             });
         });
-        // Also if `holds` panics: otherwise the scope would wait for its thread forever.
+        // End the thread also if `holds` panics. Otherwise the scope would wait for it forever.
         let _end = Finally(|| {
             done.store(true, Ordering::Release);
             world.engine.wake_background();
@@ -325,11 +328,11 @@ impl<F: FnMut()> Drop for Finally<F> {
     }
 }
 
-/// Bytes of a page that one thread alone writes.
+/// Size in bytes of the part of each page that one thread writes.
 pub(crate) const LINE: usize = 64;
 
-/// Runs eight threads, by number, with background reclaim. Calls `meanwhile` every millisecond
-/// until the last one ends.
+/// Runs `work` in eight threads, with their numbers, and background reclaim. Calls `meanwhile`
+/// every millisecond until all have finished.
 pub(crate) fn in_threads(world: &World, work: impl Fn(usize) + Sync, mut meanwhile: impl FnMut()) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -346,8 +349,8 @@ pub(crate) fn in_threads(world: &World, work: impl Fn(usize) + Sync, mut meanwhi
     });
 }
 
-/// Runs four threads that read random pages, `steps` each, and reclaim now and then. Calls `also`
-/// in each step with thread and step.
+/// Runs four threads that each read `steps` random pages, and reclaim every 100 steps. Calls `also`
+/// with the thread's number and the step.
 pub(crate) fn read_in_threads(
     world: &World,
     (memory, contents): (Memory, &[Content]),
@@ -372,8 +375,9 @@ pub(crate) fn read_in_threads(
     });
 }
 
-/// Reads one thread's lines, writes one in `one_in` instead, and reclaims as often on the first
-/// thread. All lines must have the thread's last value or the original content.
+/// Reads the thread's part of random pages. Writes it in one of `one_in` steps. The first thread
+/// also reclaims in one of `one_in` steps. Each part must have the thread's last value, or else the
+/// original content.
 pub(crate) fn read_and_write(
     world: &World,
     (memory, contents): (Memory, &[Content]),
@@ -418,7 +422,7 @@ pub(crate) fn with_prefetch(world: &World, body: impl FnOnce()) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         prefetch(scope, world, &done);
-        // Also after a panic: otherwise its threads would never end.
+        // End the threads also after a panic. Otherwise the scope would wait for them forever.
         let result = catch_unwind(AssertUnwindSafe(body));
         done.store(true, Ordering::Relaxed);
         if let Err(panic) = result {

@@ -13,8 +13,8 @@ fn softswap_remote(arguments: &[&str]) -> Command {
     command
 }
 
-/// Returns the program in the parent of the directory of cargo's test executables, or in
-/// `SOFTSWAP_BIN_DIR`.
+/// Returns the path of `softswap-remote`, in `SOFTSWAP_BIN_DIR` or next to cargo's directory of
+/// test executables.
 fn program() -> std::path::PathBuf {
     let directory = std::env::var_os("SOFTSWAP_BIN_DIR").map_or_else(
         || std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_path_buf(),
@@ -51,7 +51,7 @@ fn evicting_cluster_is_rejected() {
 
     let output = softswap_remote(&["check", &test_cluster.secure_url("")]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && text.contains("it can be used"), "{text}");
+    assert!(output.status.success() && text.contains("the cluster can be used"), "{text}");
     assert!(text.contains("all primaries are on 127.0.0.1"), "{text}");
 }
 
@@ -99,9 +99,9 @@ fn stale_runs_are_listed_and_removed() {
     block_on(async {
         let mut job = Job::new(&url, living).await.unwrap();
         job.write(0, 100).await.unwrap();
-        let mut gone = Job::new(&url, dead).await.unwrap();
-        gone.write(0, 100).await.unwrap();
-        drop(gone);
+        let mut abandoned = Job::new(&url, dead).await.unwrap();
+        abandoned.write(0, 100).await.unwrap();
+        drop(abandoned);
         // Deletes its lease.
         for primary in test_cluster.primaries() {
             let node = &test_cluster.nodes[primary];
@@ -119,8 +119,8 @@ fn stale_runs_are_listed_and_removed() {
         assert_eq!(by_name(&names[0])["extents"], 8);
         assert!(by_name(&names[1])["lease"].is_null());
 
-        let looked = json(&["gc", "--dry-run", &url]);
-        assert_eq!(looked["result"][0]["run"], names[1].as_str());
+        let would_remove = json(&["gc", "--dry-run", &url]);
+        assert_eq!(would_remove["result"][0]["run"], names[1].as_str());
         softswap_remote(&["gc", &url]).assert().success();
         let listed = json(&["ls", &url]);
         assert_eq!(listed["result"].as_array().unwrap().len(), 1, "{listed}");

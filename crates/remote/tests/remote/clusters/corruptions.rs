@@ -4,9 +4,9 @@
 pub(crate) fn corrupt_answer(answer: &mut Vec<u8>, below: &mut dyn FnMut(u64) -> u64) {
     let at = below(answer.len() as u64) as usize;
     match below(8) {
-        // An answer with a huge length.
+        // An answer that claims a length of 512 MiB.
         0 => *answer = b"$536870912\r\n".to_vec(),
-        // Answers without a command.
+        // Additional answers, which no command expects.
         1 => answer.extend_from_slice(b":1\r\n$3\r\nabc\r\n"),
         2 => answer.truncate(at),
         3 => answer.rotate_left(at),

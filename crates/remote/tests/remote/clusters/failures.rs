@@ -41,7 +41,11 @@ fn written_pages_round_trip() {
         job.cluster.close().await.unwrap();
     });
     for primary in test_cluster.primaries() {
-        assert_eq!(test_cluster.nodes[primary].number(&["DBSIZE"]), 0, "all of the run is removed");
+        assert_eq!(
+            test_cluster.nodes[primary].number(&["DBSIZE"]),
+            0,
+            "close removes all keys of the run"
+        );
     }
 }
 
@@ -61,16 +65,16 @@ fn new_helper_closes_old_connections() {
         let mut job = Job::new(&test_cluster.plain_url(""), run).await.unwrap();
         job.write(0, PAGES).await.unwrap();
         let nodes = || test_cluster.primaries().into_iter().map(|at| &test_cluster.nodes[at]);
-        let left: Vec<_> = nodes().map(|node| connections(node, number)).collect();
-        assert!(left.iter().all(|numbers| !numbers.is_empty()), "{left:?}");
-        // The first helper is still connected, as the writes of a killed one may still be in
-        // flight.
-        let mut again = Job::new(&test_cluster.plain_url(""), next).await.unwrap();
-        again.written.clone_from(&job.written);
-        again.read_all().await.unwrap();
-        for (node, left) in nodes().zip(&left) {
+        let old_connections: Vec<_> = nodes().map(|node| connections(node, number)).collect();
+        assert!(old_connections.iter().all(|ids| !ids.is_empty()), "{old_connections:?}");
+        // The first helper stays connected, like a killed one whose writes are still in the
+        // server's buffers.
+        let mut second = Job::new(&test_cluster.plain_url(""), next).await.unwrap();
+        second.written.clone_from(&job.written);
+        second.read_all().await.unwrap();
+        for (node, old_ids) in nodes().zip(&old_connections) {
             let now = connections(node, number);
-            assert!(!now.is_empty() && left.iter().all(|old| !now.contains(old)), "{now:?}");
+            assert!(!now.is_empty() && old_ids.iter().all(|old| !now.contains(old)), "{now:?}");
         }
     });
 }
@@ -135,7 +139,7 @@ fn stale_copy_after_failover_is_repaired_without_reads() {
         let replica = &test_cluster.nodes[test_cluster.replica_of(primary)];
         replica.send(&["CLUSTER", "FAILOVER"]);
         // An extent begins with the generation of its first page.
-        wait_for("the copy is of the second write", || {
+        wait_for("the copy has the second write", || {
             replica.is_primary() && replica.text(&["GETRANGE", &key, "0", "0"]) == "\u{2}"
         })
         .await;
@@ -174,7 +178,7 @@ fn lost_copies_are_restored_before_next_loss() {
             node.send(&["FLUSHALL"]);
             // The upkeep restores the copies that a read finds missing, and the rest.
             job.read(0, 31).await.unwrap();
-            wait_for("all copies are back", || extents(node) >= before).await;
+            wait_for("all copies are restored", || extents(node) >= before).await;
         }
         job.read_all().await.unwrap();
         for primary in primaries {
@@ -204,7 +208,7 @@ fn lost_pages_are_restored_after_extent_write() {
             for first in (0..PAGES).step_by(31) {
                 job.write(first, 1).await.unwrap();
             }
-            wait_for("all copies are alike", || copies_are_equal(&test_cluster)).await;
+            wait_for("all copies are equal", || copies_are_equal(&test_cluster)).await;
         }
         job.read_all().await.unwrap();
     });
@@ -218,12 +222,12 @@ fn server_with_old_data_is_repaired_without_reads() {
         job.write(0, PAGES).await.unwrap();
         let primary = test_cluster.primaries()[0];
         let replica = test_cluster.replica_of(primary);
-        // Otherwise the replica might or might not take over.
+        // Otherwise the replica could take over.
         test_cluster.nodes[replica].kill();
         test_cluster.nodes[primary].send(&["SAVE"]);
         job.write(0, PAGES / 2).await.unwrap();
         test_cluster.nodes[primary].restart();
-        wait_for("all copies are alike", || copies_are_equal(&test_cluster)).await;
+        wait_for("all copies are equal", || copies_are_equal(&test_cluster)).await;
         job.read_all().await.unwrap();
     });
 }
@@ -239,14 +243,15 @@ fn obsolete_copies_of_returning_server_are_removed() {
         test_cluster.nodes[primary].send(&["SAVE"]);
         test_cluster.nodes[replica].kill();
         test_cluster.nodes[primary].kill();
-        wait_for("the others have everything twice", || copies_are_equal(&test_cluster)).await;
+        wait_for("the other servers have two copies", || copies_are_equal(&test_cluster)).await;
         job.write(0, PAGES / 2).await.unwrap();
-        // Usually long enough for the placement to change; copies of an earlier restart are
-        // removed, too.
+        // Usually long enough for the placement to change. The test also holds for an earlier
+        // restart.
         sleep(Duration::from_secs(3)).await;
         test_cluster.nodes[primary].restart();
         assert!(test_cluster.nodes[primary].is_primary());
-        wait_for("what it brought is gone", || extents(&test_cluster.nodes[primary]) == 0).await;
+        wait_for("its obsolete copies are removed", || extents(&test_cluster.nodes[primary]) == 0)
+            .await;
         assert!(copies_are_equal(&test_cluster));
         job.read_all().await.unwrap();
     });
@@ -316,8 +321,7 @@ fn undeliverable_write_times_out_and_can_be_retried() {
         for node in &test_cluster.nodes {
             node.signal(Signal::CONT);
         }
-        // Servers that were stopped may consider each other dead, and then lose the writes of this
-        // moment.
+        // Servers that were stopped may consider each other dead, and lose writes of that time.
         wait_for("the cluster is whole", || test_cluster.is_whole()).await;
         for tries in 0.. {
             match job.write(0, 64).await {
@@ -346,7 +350,7 @@ fn copies_leave_unwritable_server() {
         job.read_all().await.unwrap();
         node.set("min-replicas-to-write", "0");
         // The obsolete copies are removed.
-        wait_for("each extent is there twice", || {
+        wait_for("each extent has two copies", || {
             let primaries = test_cluster.primaries().into_iter();
             let keys: Vec<String> =
                 primaries.flat_map(|at| extent_keys(&test_cluster.nodes[at])).collect();
@@ -376,7 +380,7 @@ fn wait_option_requires_replica() {
         }
         other.write(0, 64).await.unwrap();
         let late = waiting.write(0, 64).await.unwrap_err();
-        assert!(late.to_string().contains("no replica has it"), "{late}");
+        assert!(late.to_string().contains("no replica confirmed the write"), "{late}");
         // A primary without replicas still serves reads.
         other.read_all().await.unwrap();
         for replica in &replicas {
@@ -401,7 +405,7 @@ fn slot_migration_never_colocates_copies() {
         job.write(0, PAGES).await.unwrap();
         let primaries = test_cluster.primaries();
         let (from, to) = (&test_cluster.nodes[primaries[0]], &test_cluster.nodes[primaries[1]]);
-        // Half of the slots with pages, while the program continues.
+        // Migrates half of the slots with pages while the program continues.
         let half: Vec<u16> = from.used_slots().into_iter().step_by(2).collect();
         std::thread::scope(|scope| {
             let moving = scope.spawn(|| test_cluster.migrate(from, to, &half));
@@ -413,7 +417,7 @@ fn slot_migration_never_colocates_copies() {
                 }
             });
         });
-        // Copies that came together are separated again: then either server may lose everything.
+        // Once copies on the same server are separated, either server may lose its data.
         wait_for("copies are apart", || test_cluster.colocated_extents() == 0).await;
         to.send(&["FLUSHALL"]);
         job.read_all().await.unwrap();
@@ -481,7 +485,7 @@ fn corrupting_proxy_never_causes_wrong_data() {
         let node = &test_cluster.nodes[test_cluster.primaries()[0]];
         let corruptions = super::corrupting_proxy::CorruptingProxy::start(node.port).await;
         node.announce(Some(corruptions.port));
-        wait_for("all know the proxy", || {
+        wait_for("all servers use the proxy", || {
             let knows = |node: &super::test_cluster::Node| {
                 node.text(&["CLUSTER", "NODES"]).contains(&format!(":{}@", corruptions.port))
             };
@@ -497,13 +501,13 @@ fn corrupting_proxy_never_causes_wrong_data() {
             if round >= 10 && corruptions.corruption_count() > 10 {
                 break;
             }
-            assert!(round < 2000, "only {} lies", corruptions.corruption_count());
+            assert!(round < 2000, "only {} corrupted answers", corruptions.corruption_count());
         }
         corruptions.end();
         job.work(&mut Random(6), PAGES, 100).await;
         job.read_all().await.unwrap();
         node.announce(None);
-        wait_for("all know the server again", || {
+        wait_for("all servers connect directly again", || {
             let knows = |node: &super::test_cluster::Node| {
                 node.text(&["CLUSTER", "NODES"]).contains(&format!(":{}@", corruptions.port))
             };

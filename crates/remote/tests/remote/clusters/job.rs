@@ -51,8 +51,7 @@ impl Job {
         Ok(Self { cluster, written: BTreeMap::new(), tried: BTreeMap::new() })
     }
 
-    /// Writes pages. After an error they count as kept by the program, and are not read from the
-    /// store.
+    /// Writes pages. After an error the pages count as not stored, and are not read.
     pub(crate) async fn write(&mut self, first: u64, count: u64) -> Result<(), StoreError> {
         let numbers: Vec<u64> = (first..first + count).collect();
         let generation = |page: &u64| self.tried.get(page).copied().unwrap_or(0) + 1;
@@ -79,7 +78,7 @@ impl Job {
         for ((number, generation), page) in (first..).zip(&known).zip(&pages) {
             assert!(
                 *page == contents(number, *generation),
-                "page {number} is not what was written"
+                "page {number} has other content than was written"
             );
         }
         Ok(())

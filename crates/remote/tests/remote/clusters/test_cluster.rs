@@ -1,5 +1,5 @@
 //! A cluster on this machine: three primaries, each with a replica, with TLS, client certificates
-//! and passwords. All tests share it, one at a time; it ends with the test program.
+//! and passwords. All tests share it, one at a time; it exits with the test program.
 //!
 //! `SOFTSWAP_REDIS_SERVER` names another server than `redis-server`, such as `valkey-server`.
 
@@ -20,7 +20,7 @@ fn server_program() -> String {
     std::env::var("SOFTSWAP_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())
 }
 
-/// Returns a required program that is not installed, if any.
+/// Returns the name of a required program that is not installed.
 fn missing() -> Option<String> {
     let runs = |program: &str, argument: &str| {
         let found = Command::new(program).arg(argument).output();
@@ -30,7 +30,7 @@ fn missing() -> Option<String> {
     needed.into_iter().find(|(program, argument)| !runs(program, argument)).map(|(name, _)| name)
 }
 
-/// One server. A parent shell kills it when this program has exited.
+/// A server process. The shell `guard` kills it when the test program has exited.
 struct Server {
     guard: Child,
     pid: i32,
@@ -62,11 +62,11 @@ impl Node {
 
     /// Kills the server and starts it with the content of its file, from a full synchronization or
     /// `SAVE`.
-    #[allow(dead_code, reason = "programs' tests have the whole cluster repaired")]
+    #[allow(dead_code, reason = "other test programs repair the whole cluster")]
     pub(crate) fn restart(&mut self) {
         self.kill();
         self.start();
-        eventually("the cluster has it again", || {
+        eventually("the cluster state is ok", || {
             self.text(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
         });
     }
@@ -158,11 +158,11 @@ pub(crate) struct TestCluster {
     directory: PathBuf,
     /// A shell that removes the directory when this program has exited, because statics are not
     /// dropped.
-    _sweeper: Child,
+    _directory_remover: Child,
 }
 
-/// Returns free ports below those of outgoing connections. The kernel gives such a port to any
-/// process, even while a server that used it restarts.
+/// Returns free ports outside the range of outgoing connections. The kernel could assign a port of
+/// that range to any process while the server restarts.
 fn free_ports(count: usize) -> Vec<u16> {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     let own = std::process::id() * 20;
@@ -193,7 +193,7 @@ fn make_certificates(directory: &Path) {
 impl TestCluster {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap().keep();
-        let sweeper = Command::new("sh")
+        let directory_remover = Command::new("sh")
             .args(["-c", "read -r _; sleep 1; rm -rf \"$0\""])
             .arg(&directory)
             .stdin(Stdio::piped())
@@ -206,7 +206,7 @@ impl TestCluster {
             .chunks(3)
             .map(|ports| make_node(&directory, ports[0], ports[1], ports[2]))
             .collect();
-        let mut test_cluster = Self { nodes, directory, _sweeper: sweeper };
+        let mut test_cluster = Self { nodes, directory, _directory_remover: directory_remover };
         test_cluster.nodes.iter_mut().for_each(Node::start);
         test_cluster.join();
         test_cluster
@@ -222,24 +222,24 @@ impl TestCluster {
             let (first, last) = (range.0.to_string(), range.1.to_string());
             self.nodes[number].send(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
         }
-        eventually("all know all", || {
+        eventually("every server knows all servers", || {
             let knows_all = |node: &Node| {
-                let corruption_count = node.text(&["CLUSTER", "NODES"]);
-                corruption_count.lines().filter(|line| !line.contains("handshake")).count() == NODES
+                let answer = node.text(&["CLUSTER", "NODES"]);
+                answer.lines().filter(|line| !line.contains("handshake")).count() == NODES
             };
-            let are_strangers: Vec<&Node> =
+            let unknown_to: Vec<&Node> =
                 self.nodes.iter().filter(|node| !knows_all(node)).collect();
             // Retries, because a handshake times out after a second.
-            for node in are_strangers.iter().filter(|node| node.port != self.nodes[0].port) {
+            for node in unknown_to.iter().filter(|node| node.port != self.nodes[0].port) {
                 let (port, bus) = (self.nodes[0].tls_port.to_string(), bus_port(&self.nodes[0]));
                 node.send(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
             }
             std::thread::sleep(Duration::from_millis(500));
-            are_strangers.is_empty()
+            unknown_to.is_empty()
         });
         for number in PRIMARIES..NODES {
             let id = self.nodes[number - PRIMARIES].id.clone();
-            eventually("a replica follows", || {
+            eventually("the server becomes a replica", || {
                 self.nodes[number].try_send(&["CLUSTER", "REPLICATE", &id]).is_some()
             });
         }
@@ -254,8 +254,8 @@ impl TestCluster {
         self.forget();
     }
 
-    /// Empties all servers, also after a restart. Later a replica has a file from the start of its
-    /// replication, and a restart loads that file, however old.
+    /// Empties all servers, and removes their files. A replica writes its file when its replication
+    /// starts; a restart loads that file, however old.
     pub(crate) fn forget(&self) {
         for node in &self.nodes {
             let _ = std::fs::remove_file(node.directory.join("dump.rdb"));
@@ -286,18 +286,17 @@ impl TestCluster {
     }
 
     pub(crate) fn is_whole(&self) -> bool {
-        let sees_all_well = |node: &Node| {
-            let Some(corruption_count) = node.try_send(&["CLUSTER", "NODES"]) else { return false };
-            let corruption_count: String = redis::from_redis_value(corruption_count).unwrap();
-            let is_well = |line: &str| !line.contains("fail") && line.contains(" connected");
-            corruption_count.lines().count() == NODES && corruption_count.lines().all(is_well)
+        let sees_no_failure = |node: &Node| {
+            let Some(answer) = node.try_send(&["CLUSTER", "NODES"]) else { return false };
+            let answer: String = redis::from_redis_value(answer).unwrap();
+            let is_connected = |line: &str| !line.contains("fail") && line.contains(" connected");
+            answer.lines().count() == NODES && answer.lines().all(is_connected)
         };
         let is_followed = |node: &Node| {
-            let corruption_count = node.text(&["INFO", "replication"]);
-            corruption_count.contains("master_link_status:up")
-                || corruption_count.contains("connected_slaves:1")
+            let answer = node.text(&["INFO", "replication"]);
+            answer.contains("master_link_status:up") || answer.contains("connected_slaves:1")
         };
-        self.nodes.iter().all(|node| sees_all_well(node) && is_followed(node))
+        self.nodes.iter().all(|node| sees_no_failure(node) && is_followed(node))
             && self.nodes.iter().all(|node| node.text(&["CLUSTER", "INFO"]).contains("state:ok"))
     }
 
@@ -307,9 +306,8 @@ impl TestCluster {
 
     pub(crate) fn replica_of(&self, primary: usize) -> usize {
         let id = &self.nodes[primary].id;
-        let corruption_count = self.nodes[primary].text(&["CLUSTER", "NODES"]);
-        let line =
-            corruption_count.lines().find(|line| line.contains(&format!("slave {id}"))).unwrap();
+        let answer = self.nodes[primary].text(&["CLUSTER", "NODES"]);
+        let line = answer.lines().find(|line| line.contains(&format!("slave {id}"))).unwrap();
         self.nodes.iter().position(|node| line.starts_with(&node.id)).unwrap()
     }
 

@@ -1,14 +1,14 @@
 //! The program's buffers, prepared for one kernel call.
 //!
 //! Buffers are pinned, or the kernel gets copies in anonymous memory outside the window. No copy is
-//! ever in a file: it would leave DRAM unsealed. A receive copy is untouched memory, so it takes
-//! DRAM only for the bytes that arrive, however long the buffer is and the call waits. A send copy
+//! in a file, because the data would reach a disk unsealed. A receive copy is untouched memory. So
+//! it takes DRAM only for the bytes that arrive, regardless of the buffer's length. A send copy
 //! takes as much as the buffer; it is used if the call has more ranges than can be pinned.
 //!
-//! Pins and copies are counted before they are taken ([`crate::memory::pins`]), except for received
-//! bytes that the kernel's own buffers already hold. A refused call waits for other calls. It fails
-//! with ENOMEM on timeout, or if its buffers exceed the limit for calls. One line on standard error
-//! then names the length and the limit.
+//! Pins and copies are counted before they are made ([`crate::memory::pins`]), except for received
+//! bytes that the kernel's own buffers already hold. A call that exceeds the limit waits for other
+//! calls. It fails with ENOMEM on timeout, or if its own buffers exceed the limit. One line on
+//! standard error then reports the length and the limit.
 //!
 //! A copy starts at the same offset in its page as the original, and inaccessible parts of the
 //! original are also inaccessible in the copy. So the kernel reports a bad pointer at the same
@@ -26,39 +26,42 @@ use softswap_sys::raw::{now_ns, write_stderr_fmt};
 use softswap_sys::signals;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Maximum number of vectors that the kernel accepts.
+/// Maximum number of vectors that the kernel accepts in one call.
 pub(super) const MAX_VECTORS: usize = 1024;
-/// Length to which the kernel truncates transfers.
+/// Length to which the kernel truncates a transfer.
 const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 
-/// Ranges of one call: its vectors, and addresses and control data.
+/// Maximum number of ranges that one call pins: its vectors, addresses and control data.
 pub(super) const MAX_RANGES: usize = 1536;
 
 pub(super) const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-/// Vectors stored without a mapping.
+/// Number of vectors that are stored on the stack; more need a mapping.
 pub(super) const INLINE_COUNT: usize = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Strategy {
-    /// To the program. The value limits the bytes that no kernel buffer holds yet.
+    /// The kernel writes to the buffers. The value is the maximum number of bytes that its own
+    /// buffers do not hold yet.
     In(usize),
+    /// The kernel reads the buffers.
     Out,
 }
 
-/// Data that arrives in the kernel's own buffers.
+/// The kernel writes data that its own buffers already hold.
 pub(super) const RECEIVED: Strategy = Strategy::In(0);
 
 fn is_managed(vector: &iovec) -> bool {
     vector.iov_len > 0 && instance::is_managed(vector.iov_base as usize)
 }
 
-/// Returns the bytes of managed memory in the vectors.
+/// Returns the total length of the vectors in managed memory.
 pub(super) fn managed_bytes(vectors: &[iovec]) -> usize {
     let managed = vectors.iter().filter(|vector| is_managed(vector));
     managed.fold(0, |sum, vector| sum.saturating_add(vector.iov_len))
 }
 
-/// Truncates vectors as the kernel does. Returns false if the kernel must reject them.
+/// Truncates vectors as the kernel does. Returns false if one exceeds the address space, so that
+/// the kernel must reject them.
 pub(super) fn cut(vectors: &mut [iovec]) -> bool {
     let is_good = |vector: &iovec| {
         let end = (vector.iov_base as usize).checked_add(vector.iov_len);
@@ -81,7 +84,7 @@ pub(super) fn shorten(vectors: &mut [iovec], bytes: usize) {
 }
 
 /// Returns space for `count` values: `inline` if they fit, otherwise a mapping that lasts as long
-/// as the pins.
+/// as the pins. Returns `None` if there is no memory.
 pub(super) fn room<'p, T: Copy>(
     pins: &mut Pins<'_, MAX_RANGES>,
     inline: &'p mut [T],
@@ -94,7 +97,7 @@ pub(super) fn room<'p, T: Copy>(
     let address = pins.keep_mapping(len, 0, || map_memory(len))? as *mut T;
     let first = *inline.first()?;
     for index in 0..count {
-        // SAFETY: within the mapping just made, which is page-aligned.
+        // SAFETY: the value is within the mapping just made, which is page-aligned.
         unsafe { address.add(index).write(first) };
     }
     // SAFETY: `count` values were written; nothing else refers to the mapping, which lasts as long
@@ -117,7 +120,7 @@ pub(super) fn map_memory(len: usize) -> Option<usize> {
     Some(address as usize)
 }
 
-/// Reports once which call of the program fails for lack of memory, and returns its error.
+/// Returns the error of a call whose buffers exceed the limit, and reports the first such call.
 pub(super) fn too_long(engine: &Engine, originals: &[iovec]) -> isize {
     static IS_REPORTED_ONCE: AtomicBool = AtomicBool::new(false);
     if !IS_REPORTED_ONCE.swap(true, Ordering::Relaxed) {
@@ -131,7 +134,7 @@ pub(super) fn too_long(engine: &Engine, originals: &[iovec]) -> isize {
     refused(libc::ENOMEM)
 }
 
-/// Returns the bytes that a copy of a vector takes.
+/// Returns the size of a vector's copy, in whole pages.
 fn span(vector: &iovec) -> usize {
     (vector.iov_base as usize % PAGE_SIZE + vector.iov_len).next_multiple_of(PAGE_SIZE)
 }
@@ -139,12 +142,13 @@ fn span(vector: &iovec) -> usize {
 pub(super) struct Buffers<'e, 'v> {
     pins: Pins<'e, MAX_RANGES>,
     originals: &'v [iovec],
-    /// Vectors that name the copies; the originals if nothing is copied.
+    /// Vectors of the copies; the originals if nothing is copied.
     copies: &'v [iovec],
 }
 
 impl<'e, 'v> Buffers<'e, 'v> {
-    /// Pins up to `most` bytes. Returns `None` if other calls hold too much.
+    /// Pins all buffers. Returns `None` if they exceed `most` bytes, or if other calls hold too
+    /// much.
     pub(super) fn pinned(
         engine: &'e Engine,
         originals: &'v [iovec],
@@ -154,14 +158,15 @@ impl<'e, 'v> Buffers<'e, 'v> {
         (managed_bytes(originals) <= most && buffers.pin()).then_some(buffers)
     }
 
-    /// Pins all of an undivided call, within the larger limit of such calls.
+    /// Pins all buffers of a call that cannot be split, within the larger limit of such calls.
     pub(super) fn undivided(engine: &'e Engine, originals: &'v [iovec]) -> Option<Buffers<'e, 'v>> {
         let mut buffers = Buffers { pins: Pins::new(engine), originals, copies: originals };
         let fits = managed_bytes(originals) <= undivided_limit_bytes(engine);
         (fits && buffers.pin_by(Pins::add_undivided)).then_some(buffers)
     }
 
-    /// Pins or copies the buffers, or waits for other calls. Returns ENOMEM if there is no space.
+    /// Pins or copies the buffers, after waiting for other calls if necessary. Fails with ENOMEM on
+    /// timeout, or if the buffers exceed the limit of all calls.
     pub(super) fn new(
         engine: &'e Engine,
         originals: &'v [iovec],
@@ -175,14 +180,14 @@ impl<'e, 'v> Buffers<'e, 'v> {
         let since = now_ns();
         let bytes = managed_bytes(originals);
         loop {
-            let pins = bytes <= undivided_limit_bytes(engine);
-            if strategy == Strategy::Out && pins && buffers.pin_by(Pins::add_undivided)
+            let fits = bytes <= undivided_limit_bytes(engine);
+            if strategy == Strategy::Out && fits && buffers.pin_by(Pins::add_undivided)
                 || buffers.copy(engine, strategy)
-                || pins && buffers.pin()
+                || fits && buffers.pin()
             {
                 return Ok(buffers);
             }
-            if !pins || !buffers.pins.may_wait(since) {
+            if !fits || !buffers.pins.may_wait(since) {
                 return Err(too_long(engine, originals));
             }
         }
@@ -192,7 +197,7 @@ impl<'e, 'v> Buffers<'e, 'v> {
         self.copies
     }
 
-    /// Pins all managed buffers or none. Unmapped memory is left for the kernel to report.
+    /// Pins all managed buffers or none. The kernel reports unmapped memory.
     fn pin(&mut self) -> bool {
         self.pin_by(Pins::add_held)
     }
@@ -239,7 +244,7 @@ impl<'e, 'v> Buffers<'e, 'v> {
                 copied.iov_base = copy_of(engine, vector, at, strategy) as *mut _;
                 at += span(vector);
             }
-            // SAFETY: the space of the array at the start of the new mapping.
+            // SAFETY: the entry is within the array at the start of the new mapping.
             unsafe { (base as *mut iovec).add(index).write(copied) };
         }
         // SAFETY: all entries were written; the mapping lasts as long as the pins.
@@ -270,7 +275,9 @@ impl<'e, 'v> Buffers<'e, 'v> {
     }
 }
 
-/// Copies a vector into the space at `at`. Returns the address of the copy.
+/// Prepares the copy of a vector in the space at `at`. For [`Strategy::Out`] the copy receives the
+/// content. Bytes that the program may not access become inaccessible (PROT_NONE). Returns the
+/// address of the copy.
 fn copy_of(engine: &Engine, vector: &iovec, at: usize, strategy: Strategy) -> usize {
     let wanted = if strategy == Strategy::Out { libc::PROT_READ } else { libc::PROT_WRITE };
     let (base, len) = (vector.iov_base as usize, vector.iov_len);
@@ -291,19 +298,19 @@ fn copy_of(engine: &Engine, vector: &iovec, at: usize, strategy: Strategy) -> us
     address
 }
 
-/// Issues one call over whole buffers.
+/// Issues one call over all buffers.
 pub(super) fn whole(
     engine: &Engine,
     originals: &[iovec],
     strategy: Strategy,
     most: usize,
-    go: impl FnOnce(&[iovec]) -> isize,
+    issue: impl FnOnce(&[iovec]) -> isize,
 ) -> isize {
     let buffers = match Buffers::new(engine, originals, strategy, most) {
         Ok(buffers) => buffers,
         Err(error) => return error,
     };
-    let result = go(buffers.vectors());
+    let result = issue(buffers.vectors());
     if strategy != Strategy::Out && result > 0 {
         buffers.hand_back(0, originals.len(), result as usize);
     }

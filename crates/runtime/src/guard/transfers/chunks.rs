@@ -15,24 +15,25 @@ pub(super) struct Step {
     pub(super) is_last: bool,
 }
 
+/// Result of moving one piece.
 pub(super) struct Moved {
     pub(super) result: isize,
     /// True if the next piece may follow.
-    pub(super) note_fault_end: bool,
+    pub(super) may_continue: bool,
 }
 
 impl From<isize> for Moved {
     fn from(result: isize) -> Moved {
-        Moved { result, note_fault_end: true }
+        Moved { result, may_continue: true }
     }
 }
 
-/// Moves buffers piece by piece, until a piece is moved only partly. Returns the bytes moved, or
-/// the error of the first piece.
+/// Moves buffers piece by piece, until a piece is moved only in part or [`Moved::may_continue`] is
+/// false. Returns the number of bytes moved, or the error of the first piece.
 pub(super) fn in_chunks(
     engine: &Engine,
     originals: &[iovec],
-    mut go: impl FnMut(&[iovec], Step) -> Moved,
+    mut issue: impl FnMut(&[iovec], Step) -> Moved,
 ) -> isize {
     let mut kept = Pins::new(engine);
     let mut inline = [EMPTY; INLINE_COUNT];
@@ -45,13 +46,13 @@ pub(super) fn in_chunks(
         let mut pins = Pins::new(engine);
         let (count, bytes) = progress.take(&mut pins, vectors, engine.call_limit_bytes());
         let step = Step { done: total, is_last: progress.is_at_end() };
-        let moved = go(&vectors[..count], step);
+        let moved = issue(&vectors[..count], step);
         drop(pins);
         if moved.result < 0 {
             return if total > 0 { total as isize } else { moved.result };
         }
         total += moved.result as usize;
-        let is_done = (moved.result as usize) < bytes || step.is_last || !moved.note_fault_end;
+        let is_done = (moved.result as usize) < bytes || step.is_last || !moved.may_continue;
         if is_done || guarded_call::is_killed() {
             return total as isize;
         }
@@ -87,11 +88,11 @@ impl Progress<'_> {
                 if left == 0 || pins.free_entries() == 0 {
                     break;
                 }
-                let (asked, pinned) = pins.add_some(base, wanted.min(left));
-                // If only a part could be pinned, the kernel reports a bad pointer.
-                len = if pinned == asked { asked } else { wanted };
-                // If other calls have pinned the rest of the limit, the piece ends here.
-                left = if asked < wanted { 0 } else { left - asked };
+                let (tried, pinned) = pins.add_some(base, wanted.min(left));
+                // If a part is inaccessible, pass all of it: the kernel reports the bad pointer.
+                len = if pinned == tried { tried } else { wanted };
+                // If other calls hold the rest of the limit, the piece ends here.
+                left = if tried < wanted { 0 } else { left - tried };
             }
             vectors[count] = iovec { iov_base: base as *mut _, iov_len: len };
             count += 1;

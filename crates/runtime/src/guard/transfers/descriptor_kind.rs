@@ -1,12 +1,12 @@
-//! Kind of file behind a descriptor, as far as it affects transfers.
+//! Kind of file behind a descriptor, which determines how a transfer may be split.
 
 use crate::base::guarded_call;
 use crate::base::issue_call::engine_syscall;
 
-/// Kind of file, which determines how a transfer may be cut.
+/// Kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Regular file: read and written at a position. Other writes must not get between the pieces
+    /// Regular file: read and written at a position. Other writes must not come between the pieces
     /// of an append.
     File {
         len: u64,
@@ -77,8 +77,8 @@ fn device(number: libc::dev_t, writes: bool) -> Kind {
     }
 }
 
-/// Returns true if a file bypasses the page cache (O_DIRECT), in whole blocks. For a pipe: if each
-/// write is a packet.
+/// Returns true if O_DIRECT is set: transfers of whole blocks bypass the page cache, or, for a
+/// pipe, each write is a packet.
 pub(super) fn is_direct(fd: usize) -> bool {
     has_flag(fd, libc::O_DIRECT)
 }
@@ -106,7 +106,7 @@ pub(super) fn file_len(fd: usize) -> Option<usize> {
     (found == 0).then_some(stat.st_size as usize)
 }
 
-/// Moves the position of an open file by `by`, and returns it.
+/// Moves the position of an open file by `by` bytes. Returns the new position or an error.
 pub(super) fn seek(fd: usize, by: isize) -> isize {
     if by != 0 {
         guarded_call::note_effect();

@@ -1,16 +1,16 @@
 //! Long writes to regular files.
 //!
-//! Up to the limit for calls, a write is one call over pinned buffers. A longer one is cut into
+//! Up to the limit for calls, a write is one call over pinned buffers. A longer one is split into
 //! pinned pieces, under a lock for its file ([`crate::process::file_write_locks`]):
 //!
-//! - With an explicit position, piece after piece.
+//! - With an explicit position, each piece has its own explicit position.
 //! - At the file's own position, the call first claims its part by one `lseek` over it. So two
 //!   writers that share the position get separate parts. For unwritten bytes the position is moved
 //!   back.
 //! - At the end of a file, and under the program's own filter, which may forbid `lseek`, each piece
 //!   follows the previous one. If another write came in between, the call ends with a short count,
 //!   so that the record is not torn further. An append that fits
-//!   [`crate::memory::pins::undivided_limit_bytes`] is therefore not cut.
+//!   [`crate::memory::pins::undivided_limit_bytes`] is therefore not split.
 //!
 //! Errors are those of Linux: the error of the first piece, or the bytes written before a later
 //! one. If RLIMIT_FSIZE is reached between two pieces, the call ends with a short count, without a
@@ -22,18 +22,19 @@ use super::descriptor_kind::{Kind, appends, file_len, is_direct, kind_of, seek};
 use super::reading::are_blocks;
 use super::transfer_call::Call;
 use crate::base::issue_call::engine_syscall;
-use crate::process::file_write_locks::{self, Turn};
+use crate::process::file_write_locks::{self, FileWriteLock};
 use libc::iovec;
 use softswap_engine::api::engine::Engine;
 use softswap_sys::exemption;
 
-/// Returns true if a short write could get between the pieces of another thread's write.
-pub(super) fn waits_for_turn(call: &Call) -> bool {
-    file_write_locks::are_taken() && matches!(kind_of(call.fd(), true), Kind::File { .. })
+/// Returns true if even a short write to this file must take the file's lock, because another
+/// thread may be writing pieces to the file.
+pub(super) fn needs_lock(call: &Call) -> bool {
+    file_write_locks::are_in_use() && matches!(kind_of(call.fd(), true), Kind::File { .. })
 }
 
 pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec], inode: u64) -> isize {
-    let _turn = Turn::take(inode);
+    let _lock = FileWriteLock::take(inode);
     let is_append = is_append(call);
     let is_whole = is_append || call.is_atomic() || is_direct(call.fd()) && !are_blocks(originals);
     let whole = if is_whole {
@@ -51,10 +52,10 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec], inode: u6
     let mut part = Part::of(call, is_append, bytes);
     let result = in_chunks(engine, originals, |vectors, step| {
         if step.done > 0 && !part.may_follow(step.done) {
-            return Moved { result: 0, note_fault_end: false };
+            return Moved { result: 0, may_continue: false };
         }
         let result = part.call(call, step).issue_piece(vectors, step);
-        Moved { result, note_fault_end: part.is_followed(result) }
+        Moved { result, may_continue: part.is_followed(result) }
     });
     if let Part::Claimed { .. } = part {
         let unwritten = bytes as isize - result.max(0);
@@ -74,12 +75,13 @@ fn is_append(call: &Call) -> bool {
     }
 }
 
+/// Part of the file that a write covers.
 enum Part {
-    /// At an explicit position.
-    Named { start: usize },
-    /// The file's own position was moved over it.
+    /// The call passes its position.
+    Explicit { start: usize },
+    /// The file's own position has been moved over the part.
     Claimed { start: usize },
-    /// At the end of the previous piece.
+    /// Each piece starts at the end of the previous one. `end_of` returns the current end.
     Next { fd: usize, end: Option<usize>, end_of: fn(usize) -> Option<usize> },
 }
 
@@ -91,7 +93,7 @@ impl Part {
             return next(file_len);
         }
         if let Some(start) = call.position() {
-            return Part::Named { start };
+            return Part::Explicit { start };
         }
         let position = |fd| usize::try_from(seek(fd, 0)).ok();
         if exemption::is_in_force() {
@@ -107,7 +109,7 @@ impl Part {
     /// the file size limit.
     fn may_follow(&self, done: usize) -> bool {
         let at = match self {
-            Part::Named { start } | Part::Claimed { start } => Some(start + done),
+            Part::Explicit { start } | Part::Claimed { start } => Some(start + done),
             Part::Next { fd, end, end_of } => end_of(*fd).filter(|now| Some(*now) == *end),
         };
         at.is_some_and(|at| at < file_limit_bytes())
@@ -115,7 +117,7 @@ impl Part {
 
     fn call(&self, call: &Call, step: Step) -> Call {
         match self {
-            Part::Named { start } | Part::Claimed { start } => call.at(start + step.done),
+            Part::Explicit { start } | Part::Claimed { start } => call.at(start + step.done),
             Part::Next { .. } => *call,
         }
     }

@@ -1,7 +1,7 @@
 //! `sendmsg`, `recvmsg` and related calls.
 //!
-//! A message consists of data, an address and control data, all of which are buffers and treated
-//! alike. They are listed message by message, the data first.
+//! A message consists of data, an address and control data. All are buffers, listed message by
+//! message, the data first.
 
 use super::buffers::{Buffers, EMPTY, INLINE_COUNT, MAX_RANGES, MAX_VECTORS, RECEIVED, cut, room};
 use super::chunks::{Moved, in_chunks};
@@ -21,7 +21,7 @@ const OTHERS: usize = 2;
 const MAX_ADDRESS_BYTES: usize = 128;
 /// Maximum number of messages that the kernel accepts in one call.
 const MAX_MESSAGES: usize = 1024;
-/// Messages stored without a mapping.
+/// Number of messages that are stored on the stack; more need a mapping.
 const INLINE_MESSAGES: usize = 4;
 
 /// Lists the buffers of a message in `list`, whose length is that of [`buffers_of`]. Returns false
@@ -31,7 +31,7 @@ fn list_buffers(message: &msghdr, list: &mut [iovec]) -> bool {
     let address_len = (message.msg_namelen as usize).min(MAX_ADDRESS_BYTES);
     others[0] = iovec { iov_base: message.msg_name, iov_len: address_len };
     others[1] = iovec { iov_base: message.msg_control, iov_len: message.msg_controllen };
-    // SAFETY: any bytes are a vector.
+    // SAFETY: every bit pattern is a valid iovec.
     let are_read = unsafe { uaccess::get_user_array(message.msg_iov as usize, data) };
     are_read && cut(data) && cut(others)
 }
@@ -42,7 +42,7 @@ fn buffers_of(message: &msghdr) -> Option<usize> {
 }
 
 /// Makes a message refer to other buffers.
-fn name(message: &mut msghdr, buffers: &[iovec]) {
+fn refer_to(message: &mut msghdr, buffers: &[iovec]) {
     let (data, others) = buffers.split_at(buffers.len() - OTHERS);
     message.msg_iov = data.as_ptr().cast_mut();
     message.msg_iovlen = data.len();
@@ -50,8 +50,8 @@ fn name(message: &mut msghdr, buffers: &[iovec]) {
     message.msg_control = others[1].iov_base;
 }
 
-/// Copies received data, address, control data and header fields to the program. Returns the
-/// kernel's error if they cannot be written.
+/// Copies received data, address, control data and header fields to the program. Returns EFAULT if
+/// the header cannot be written.
 fn hand_back(
     buffers: &Buffers<'_, '_>,
     first: usize,
@@ -66,11 +66,12 @@ fn hand_back(
     return_header(original, received)
 }
 
-/// Copies the fields that the kernel has written from a copied header to the program's.
+/// Copies the fields that the kernel has written from a copied header to the program's. Returns
+/// EFAULT if that cannot be written.
 fn return_header(original: usize, received: &msghdr) -> Option<isize> {
     let header = original as *mut msghdr;
-    // Field by field: the test for writability overwrites a byte, and the fields between them
-    // belong to the program.
+    // Field by field: the test for writability writes a byte, and the program may use the fields
+    // between these.
     let fields = [
         (std::mem::offset_of!(msghdr, msg_namelen), size_of_val(&received.msg_namelen)),
         (std::mem::offset_of!(msghdr, msg_controllen), size_of_val(&received.msg_controllen)),
@@ -79,7 +80,7 @@ fn return_header(original: usize, received: &msghdr) -> Option<isize> {
     if !fields.iter().all(|(offset, len)| uaccess::is_writable(original + offset, *len)) {
         return Some(refused(libc::EFAULT));
     }
-    // SAFETY: the program's own structure, found writable above.
+    // SAFETY: `is_writable` found these fields of the program's structure writable.
     unsafe {
         (&raw mut (*header).msg_namelen).write_unaligned(received.msg_namelen);
         (&raw mut (*header).msg_controllen).write_unaligned(received.msg_controllen);
@@ -94,11 +95,10 @@ pub(super) fn send(engine: &Engine, arguments: Arguments) -> isize {
     })
 }
 
-/// Sends the first of several messages by `sendmmsg`, because the program's own filter may forbid
-/// other calls.
+/// Sends one message by `sendmmsg`, because the program's own filter may forbid `sendmsg`.
 fn send_first(engine: &Engine, arguments: Arguments) -> isize {
     send_by(engine, arguments, |fd, message, flags| {
-        // SAFETY: any bytes are a header.
+        // SAFETY: every bit pattern is a valid msghdr.
         let Some(message) = (unsafe { uaccess::get_user::<msghdr>(message as usize) }) else {
             return issue_waiting(libc::SYS_sendmmsg, [fd, message as usize, 1, flags, 0, 0]);
         };
@@ -116,21 +116,21 @@ fn send_by(
     issue_one: impl Fn(usize, *const msghdr, usize) -> isize,
 ) -> isize {
     let [fd, original, flags, ..] = arguments;
-    // SAFETY: any bytes are a header.
+    // SAFETY: every bit pattern is a valid msghdr.
     let Some(mut message) = (unsafe { uaccess::get_user::<msghdr>(original) }) else {
         // The kernel reports the bad pointer.
         return issue_one(fd, original as *const msghdr, flags);
     };
-    let go = |message: &msghdr, flags| issue_one(fd, message, flags);
-    let Some(count) = buffers_of(&message) else { return go(&message, flags) };
+    let issue = |message: &msghdr, flags| issue_one(fd, message, flags);
+    let Some(count) = buffers_of(&message) else { return issue(&message, flags) };
     let (mut pins, mut inline) = (Pins::<MAX_RANGES>::new(engine), [EMPTY; INLINE_COUNT]);
     let Some(list) = room(&mut pins, &mut inline, count) else { return refused(libc::ENOMEM) };
     if !list_buffers(&message, list) {
-        return go(&message, flags);
+        return issue(&message, flags);
     }
     if let Some(buffers) = Buffers::pinned(engine, list, engine.call_limit_bytes()) {
-        name(&mut message, buffers.vectors());
-        return go(&message, flags);
+        refer_to(&mut message, buffers.vectors());
+        return issue(&message, flags);
     }
     let kind = kind_of(fd, true);
     if kind == Kind::Stream {
@@ -144,44 +144,44 @@ fn send_by(
             if step.done > 0 {
                 message.msg_controllen = 0;
             }
-            go(&message, piece_flags(flags, step)).into()
+            issue(&message, piece_flags(flags, step)).into()
         });
     }
     undivided(engine, list, kind, |vectors| {
         let mut message = message;
-        name(&mut message, vectors);
-        go(&message, flags)
+        refer_to(&mut message, vectors);
+        issue(&message, flags)
     })
 }
 
 pub(super) fn receive(engine: &Engine, arguments: Arguments) -> isize {
     let [fd, original, flags, ..] = arguments;
-    let asked_as_is = || issue_waiting(libc::SYS_recvmsg, arguments);
-    // SAFETY: any bytes are a header.
+    let issue_unchanged = || issue_waiting(libc::SYS_recvmsg, arguments);
+    // SAFETY: every bit pattern is a valid msghdr.
     let Some(mut message) = (unsafe { uaccess::get_user::<msghdr>(original) }) else {
-        return asked_as_is();
+        return issue_unchanged();
     };
-    let go = |message: &mut msghdr| {
+    let issue = |message: &mut msghdr| {
         issue_waiting(libc::SYS_recvmsg, [fd, std::ptr::from_mut(message) as usize, flags, 0, 0, 0])
     };
-    let Some(count) = buffers_of(&message) else { return go(&mut message) };
+    let Some(count) = buffers_of(&message) else { return issue(&mut message) };
     let (mut pins, mut inline) = (Pins::<MAX_RANGES>::new(engine), [EMPTY; INLINE_COUNT]);
     let Some(list) = room(&mut pins, &mut inline, count) else { return refused(libc::ENOMEM) };
     if !list_buffers(&message, list) {
-        return asked_as_is();
+        return issue_unchanged();
     }
     let most = max_waiting(engine);
     let pinned = Buffers::pinned(engine, list, most);
     if pinned.is_none() && waits_for_all(flags) && kind_of(fd, false) == Kind::Stream {
         let (data, others) = list.split_at(count - OTHERS);
-        return receive_all_of(engine, message, data, others, original, go);
+        return receive_all_of(engine, message, data, others, original, issue);
     }
     let buffers = match pinned.map_or_else(|| Buffers::new(engine, list, RECEIVED, most), Ok) {
         Ok(buffers) => buffers,
         Err(error) => return error,
     };
-    name(&mut message, buffers.vectors());
-    let result = go(&mut message);
+    refer_to(&mut message, buffers.vectors());
+    let result = issue(&mut message);
     if result < 0 {
         return result;
     }
@@ -190,14 +190,14 @@ pub(super) fn receive(engine: &Engine, arguments: Arguments) -> isize {
     hand_back(&buffers, 0, count, bytes, original, &message).unwrap_or(result)
 }
 
-/// Receives from a stream until all bytes or control data have arrived.
+/// Receives from a stream until all bytes, or any control data, have arrived.
 fn receive_all_of(
     engine: &Engine,
     mut message: msghdr,
     data: &[iovec],
     others: &[iovec],
     original: usize,
-    go: impl Fn(&mut msghdr) -> isize,
+    issue: impl Fn(&mut msghdr) -> isize,
 ) -> isize {
     let mut pins = Pins::<OTHERS>::new(engine);
     for other in others {
@@ -208,11 +208,11 @@ fn receive_all_of(
         message.msg_iov = vectors.as_ptr().cast_mut();
         message.msg_iovlen = vectors.len();
         let mut piece = message;
-        let result = go(&mut piece);
+        let result = issue(&mut piece);
         if result >= 0 {
             received = piece;
         }
-        Moved { result, note_fault_end: piece.msg_controllen == 0 }
+        Moved { result, may_continue: piece.msg_controllen == 0 }
     });
     if result < 0 {
         return result;
@@ -226,7 +226,8 @@ struct Messages<'p> {
     buffers: &'p mut [iovec],
 }
 
-/// Reads the headers at `original`; `None` if the kernel is to report an error.
+/// Reads the headers at `original` and lists their buffers; `None` if the kernel must report an
+/// error, or if there is no memory.
 fn read_headers<'p>(
     pins: &mut Pins<'_, MAX_RANGES>,
     inline: &'p mut [mmsghdr],
@@ -235,7 +236,7 @@ fn read_headers<'p>(
     count: usize,
 ) -> Option<Messages<'p>> {
     let headers = room(pins, inline, count)?;
-    // SAFETY: any bytes are headers.
+    // SAFETY: every bit pattern is a valid mmsghdr.
     if !unsafe { uaccess::get_user_array(original, headers) } {
         return None;
     }
@@ -253,9 +254,9 @@ fn read_headers<'p>(
     Some(Messages { headers, buffers })
 }
 
-/// Returns true if the header and the vectors of a message can be read.
-fn is_good(original: usize, index: usize) -> bool {
-    // SAFETY: any bytes are a header.
+/// Returns true if the header and the vectors of the message at `index` can be read.
+fn is_readable(original: usize, index: usize) -> bool {
+    // SAFETY: every bit pattern is a valid mmsghdr.
     let header = unsafe { uaccess::get_user::<mmsghdr>(original + index * size_of::<mmsghdr>()) };
     header.is_some_and(|header| {
         let message = &header.msg_hdr;
@@ -282,7 +283,8 @@ fn no_messages() -> [mmsghdr; INLINE_MESSAGES] {
     [unsafe { std::mem::zeroed() }; INLINE_MESSAGES]
 }
 
-/// Sends short messages by one call, others one by one, as the kernel does internally.
+/// Sends messages by one call if all can be pinned, otherwise one by one, as the kernel does
+/// internally.
 pub(super) fn send_all(engine: &Engine, mut arguments: Arguments) -> isize {
     let (original, count) = (arguments[1], (arguments[2] as u32 as usize).min(MAX_MESSAGES));
     let mut pins = Pins::<MAX_RANGES>::new(engine);
@@ -295,7 +297,7 @@ pub(super) fn send_all(engine: &Engine, mut arguments: Arguments) -> isize {
         let count = messages.headers.len();
         for index in 0..count {
             let Some((first, end)) = places(messages.headers).nth(index) else { break };
-            name(&mut messages.headers[index].msg_hdr, &buffers.vectors()[first..end]);
+            refer_to(&mut messages.headers[index].msg_hdr, &buffers.vectors()[first..end]);
         }
         arguments[1] = messages.headers.as_ptr() as usize;
         arguments[2] = count;
@@ -327,7 +329,7 @@ fn send_each(engine: &Engine, arguments: Arguments, count: usize) -> isize {
     sent
 }
 
-/// Reports the length of a message to the program.
+/// Writes the length of a message to the program's header. Returns false if that cannot be written.
 fn return_len(original: usize, index: usize, len: u32) -> bool {
     let at = original + index * size_of::<mmsghdr>() + std::mem::offset_of!(mmsghdr, msg_len);
     uaccess::copy_to_user(at, &len.to_ne_bytes())
@@ -338,7 +340,7 @@ pub(super) fn receive_all(engine: &Engine, mut arguments: Arguments) -> isize {
     let mut pins = Pins::<MAX_RANGES>::new(engine);
     let (mut inline, mut inline_buffers) = (no_messages(), [EMPTY; INLINE_COUNT]);
     // The kernel receives messages up to the first bad pointer.
-    let count = (0..count).take_while(|index| is_good(original, *index)).count();
+    let count = (0..count).take_while(|index| is_readable(original, *index)).count();
     let messages = if count > 0 {
         read_headers(&mut pins, &mut inline, &mut inline_buffers, original, count)
     } else {
@@ -354,7 +356,7 @@ pub(super) fn receive_all(engine: &Engine, mut arguments: Arguments) -> isize {
     };
     for index in 0..headers.len() {
         let Some((first, end)) = places(headers).nth(index) else { break };
-        name(&mut headers[index].msg_hdr, &buffers.vectors()[first..end]);
+        refer_to(&mut headers[index].msg_hdr, &buffers.vectors()[first..end]);
     }
     arguments[1] = headers.as_ptr() as usize;
     arguments[2] = headers.len();

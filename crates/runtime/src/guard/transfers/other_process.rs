@@ -1,8 +1,8 @@
 //! Reads of another process's memory (`process_vm_readv`), parts of which may be swapped out.
 //!
-//! The kernel cannot fault in that process's pages: the call fails with EFAULT, or is short. If the
-//! other process is managed, it faults them in on request over its control socket, and the call is
-//! repeated once.
+//! The kernel cannot fault in the other process's pages, so the call fails with EFAULT or returns a
+//! short count. If the other process is managed, it faults them in on request over its control
+//! socket, and the call is repeated once.
 
 use super::buffers::EMPTY;
 use crate::base::{instance, uaccess};
@@ -15,40 +15,41 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Timeout for the other process's answer, as for `softswap ctl`.
+/// Timeout for the other process's answer; the same as that of `softswap ctl`.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Attempts if the process closes the connection: it waits for a request only a quarter of a
-/// second.
+/// Maximum number of attempts for each range. The other process closes a connection on which no
+/// request arrives within 250 ms.
 const ATTEMPTS: usize = 4;
-/// Time for which a process that did not answer is not asked again: a tracer may have stopped it.
+/// Time without requests after a timeout, in nanoseconds: a tracer may have stopped the process.
 const SILENCE_NS: u64 = 2_000_000_000;
 const MAX_ANSWER_BYTES: usize = 256;
-/// Maximum number of ranges of a call for which the other process is asked.
+/// Maximum number of ranges of a call that is repeated.
 const RANGES: usize = 16;
 
-/// Time from which a process that did not answer may be asked again.
+/// Time of [`raw::now_ns`] before which no process is asked, because one did not answer.
 static RETRY_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Makes a call that reads `count` ranges of another process, and repeats it if pages were absent.
 pub(super) fn read(pid: i32, theirs: usize, count: usize, call: impl Fn() -> isize) -> isize {
     let first = call();
-    let may_be_out = first >= 0 || errno() == libc::EFAULT;
+    let may_be_absent = first >= 0 || errno() == libc::EFAULT;
     let is_managed = instance::engine().is_some() || instance::is_asleep();
-    if !may_be_out || !is_managed || exemption::is_in_force() || count > RANGES {
+    if !may_be_absent || !is_managed || exemption::is_in_force() || count > RANGES {
         return first;
     }
     let mut ranges = [EMPTY; RANGES];
     let ranges = &mut ranges[..count];
-    // SAFETY: any bytes are a vector.
+    // SAFETY: every bit pattern is a valid iovec.
     let is_known = unsafe { uaccess::get_user_array(theirs, ranges) };
     let wanted = ranges.iter().fold(0, |sum: usize, range| sum.saturating_add(range.iov_len));
     let done = usize::try_from(first).unwrap_or(0);
     if !is_known || done >= wanted || raw::now_ns() < RETRY_NS.load(Ordering::Relaxed) {
         return first;
     }
-    let brought = raw::preserving_errno(|| outside_the_window(|| bring_in(pid, ranges, done)));
-    if !matches!(brought, Ok(true)) {
-        if brought.is_err_and(|why| why.kind() == io::ErrorKind::TimedOut) {
+    let answered =
+        raw::preserving_errno(|| outside_the_window(|| request_pages(pid, ranges, done)));
+    if !matches!(answered, Ok(true)) {
+        if answered.is_err_and(|why| why.kind() == io::ErrorKind::TimedOut) {
             RETRY_NS.store(raw::now_ns() + SILENCE_NS, Ordering::Relaxed);
         }
         return first;
@@ -71,9 +72,9 @@ fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// Makes a process fault in its ranges, except for the first `done` bytes. Returns false if it is
-/// not managed.
-fn bring_in(pid: i32, ranges: &[iovec], mut done: usize) -> io::Result<bool> {
+/// Asks a process to fault in ranges of its memory, except for the first `done` bytes. Returns
+/// false if it has no control socket, or refuses.
+fn request_pages(pid: i32, ranges: &[iovec], mut done: usize) -> io::Result<bool> {
     let Some(path) = u32::try_from(pid).ok().and_then(socket_of) else { return Ok(false) };
     for range in ranges {
         let before = done.min(range.iov_len);

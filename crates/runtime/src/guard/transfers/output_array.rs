@@ -1,8 +1,8 @@
-//! Arrays that the kernel fills partly, reporting how far.
+//! Arrays that the kernel fills in part: the result of the call is the number of elements.
 //!
-//! They may be long, and the call may wait indefinitely. If other calls hold too much for the array
-//! to be pinned, the kernel fills untouched memory outside the window, which takes DRAM only for
-//! the elements that arrive.
+//! They may be long, and the call may wait indefinitely. If an array cannot be pinned because other
+//! calls hold too much, the kernel fills untouched memory outside the window, which takes DRAM only
+//! for the elements that arrive.
 
 use super::buffers;
 use crate::base::errno::refused;
@@ -66,10 +66,11 @@ impl OutputArray {
         self.copy
     }
 
-    /// Copies the filled elements to the program. Returns the call's result.
+    /// Copies the filled elements to the program. Returns the call's result, or EFAULT if they
+    /// cannot be written.
     pub(crate) fn hand_back(&self, result: isize) -> isize {
         let len = usize::try_from(result).unwrap_or(0) * self.element_bytes;
-        // SAFETY: the kernel has written this many bytes there, and nothing else refers to them.
+        // SAFETY: the kernel has written `len` bytes at `copy`, and nothing else refers to them.
         let filled = unsafe { std::slice::from_raw_parts(self.copy as *const u8, len) };
         if uaccess::copy_to_user(self.original, filled) { result } else { refused(libc::EFAULT) }
     }

@@ -1,8 +1,8 @@
-//! Reading. Calls that wait or have message boundaries are one kernel call; files, disks and
-//! endless devices are read in pieces.
+//! Reads. Those that wait or have message boundaries are one kernel call; files, disks and endless
+//! devices are read in pieces.
 //!
 //! A read at the file's own position first claims its part of the file by one `lseek` over it. So
-//! two concurrent readers get separate contiguous parts, as by one call each.
+//! two concurrent readers get separate contiguous parts, as with one kernel call each.
 
 use super::buffers::{Buffers, RECEIVED, Strategy, managed_bytes, shorten, whole};
 use super::chunks::in_chunks;
@@ -13,7 +13,7 @@ use softswap_engine::api::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::exemption;
 
-/// Returns the maximum of bytes pinned for a call that may wait.
+/// Returns the maximum number of bytes that a call that may wait can pin.
 pub(super) fn max_waiting(engine: &Engine) -> usize {
     (engine.call_limit_bytes() / 4).max(64 << 10)
 }
@@ -67,7 +67,7 @@ fn in_one(engine: &Engine, call: &Call, originals: &[iovec], strategy: Strategy)
     result + dropped
 }
 
-/// Reads from the file's own position, after claiming the part.
+/// Reads a part of a file of `len` bytes from the file's own position, after claiming the part.
 fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> isize {
     let wanted: usize = originals.iter().map(|vector| vector.iov_len).sum();
     let position = seek(call.fd(), 0);

@@ -89,8 +89,8 @@ impl Call {
         self.issue_by(vectors, issue_waiting)
     }
 
-    /// Does the same as [`Call::issue`] for a piece of a file or disk: after the first piece,
-    /// signals do not interrupt it.
+    /// Issues the call for a piece of a file or disk. After the first piece, signals do not
+    /// interrupt it.
     pub(super) fn issue_piece(&self, vectors: &[iovec], step: Step) -> isize {
         self.issue_by(vectors, if step.done > 0 { issue } else { issue_waiting })
     }

@@ -20,7 +20,7 @@ fn move_data(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
     }
 }
 
-/// Pins other pointees of the call: socket addresses and their lengths.
+/// Pins the pointees of the call other than its buffer: socket addresses and their lengths.
 fn pin_others(pins: &mut Pins<'_, 4>, call: &Call, buffer_at: usize) {
     for (index, pointee) in pointer_arguments::pointers(call.number) {
         let (index, arguments) = (*index as usize, &call.arguments);
@@ -74,7 +74,7 @@ pub(super) fn answer_vectors(engine: &Engine, number: i64, arguments: Arguments)
     let Some(originals) = room(&mut pins, &mut inline, count) else {
         return refused(libc::ENOMEM);
     };
-    // SAFETY: any bytes are a vector.
+    // SAFETY: every bit pattern is a valid iovec.
     if !unsafe { uaccess::get_user_array(address, originals) } || !cut(originals) {
         // The kernel reports the error.
         return issue(number, arguments);
@@ -94,6 +94,6 @@ pub(super) fn answer_vectors(engine: &Engine, number: i64, arguments: Arguments)
 fn one_piece(engine: &Engine, call: &Call, originals: &[iovec]) -> isize {
     in_chunks(engine, originals, |vectors, _| Moved {
         result: call.issue(vectors),
-        note_fault_end: false,
+        may_continue: false,
     })
 }

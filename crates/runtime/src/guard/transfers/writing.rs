@@ -1,9 +1,10 @@
 //! Writes to streams, disks and everything else except regular files ([`file_writing`]).
 //!
-//! Writes to a stream or a disk may be cut. A message, a packet of a pipe or a write to an unknown
-//! device must not: it is pinned whole, or fails with ENOMEM.
+//! Writes to a stream or a disk may be split. A message, a packet of a pipe or a write to an
+//! unknown device must not: it is pinned whole, or fails with ENOMEM.
 //!
-//! A piece is moved by the call that the program made, so that its own filter judges it.
+//! Under the program's own filter, pieces are moved by the call that the program made, so that the
+//! filter judges it.
 
 use super::buffers::{Buffers, Strategy};
 use super::chunks::{Step, in_chunks};
@@ -18,7 +19,7 @@ use softswap_sys::exemption;
 
 pub(super) fn write(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
     let most = engine.call_limit_bytes();
-    if !file_writing::waits_for_turn(call)
+    if !file_writing::needs_lock(call)
         && let Some(buffers) = Buffers::pinned(engine, originals, most)
     {
         return call.issue(buffers.vectors());
@@ -46,18 +47,18 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &mut [iovec]) -> is
     }
 }
 
-/// Sends buffers by one call.
+/// Writes buffers by one call.
 pub(super) fn undivided(
     engine: &Engine,
     originals: &[iovec],
     kind: Kind,
-    go: impl Fn(&[iovec]) -> isize,
+    issue: impl Fn(&[iovec]) -> isize,
 ) -> isize {
     match Buffers::new(engine, originals, Strategy::Out, engine.call_limit_bytes()) {
-        Ok(buffers) => go(buffers.vectors()),
-        // A socket rejects a message that is too long before it reads it, and sends nothing of one
-        // that it cannot read.
-        Err(error) if kind == Kind::Messages => match go(originals) {
+        Ok(buffers) => issue(buffers.vectors()),
+        // Let the kernel report a message that is too long for the socket. A message that it cannot
+        // read is not sent.
+        Err(error) if kind == Kind::Messages => match issue(originals) {
             result if result == refused(libc::EFAULT) => error,
             result => result,
         },
@@ -80,8 +81,8 @@ fn send_piece(call: &Call, vectors: &[iovec], step: Step) -> isize {
     issue_waiting(libc::SYS_sendmsg, [call.fd(), &raw const message as usize, flags, 0, 0, 0])
 }
 
-/// Returns the flags for one piece: the last byte is the urgent data, and the first piece opens a
-/// connection.
+/// Returns the flags for one piece. Only the last piece sends urgent data or ends a record, and
+/// only the first opens a connection.
 pub(super) fn piece_flags(flags: usize, step: Step) -> usize {
     let mut flags = flags;
     if !step.is_last {

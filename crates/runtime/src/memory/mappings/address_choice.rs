@@ -2,7 +2,7 @@
 //!
 //! Linux takes an address without MAP_FIXED as a hint and maps there if the range is free. A hint
 //! in the window is treated the same way, one outside of it only in the cases of [`hint_retries`].
-//! Memory that is accessible from the start stays managed, except for small pieces near code.
+//! Memory that is accessible from the start is always managed, except for small pieces near code.
 
 use super::populate::populate;
 use super::zero_device;
@@ -19,7 +19,7 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::io;
 
-/// Access rights of managed memory.
+/// Bits of a protection that the engine applies to managed memory.
 const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
 const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
@@ -45,7 +45,7 @@ pub(super) fn map(arguments: Arguments) -> isize {
             false => issue(libc::SYS_mmap, arguments),
         };
     }
-    // Otherwise the kernel reports the error.
+    // The kernel reports the error of a bad offset.
     let is_sound = offset.is_multiple_of(PAGE_SIZE);
     if is_sound && is_managed_mapping(engine, len, prot, flags) {
         let hint = address & !(PAGE_SIZE - 1);
@@ -71,8 +71,8 @@ pub(super) fn map(arguments: Arguments) -> isize {
     issue(libc::SYS_mmap, arguments)
 }
 
-/// Returns the result for a mapping at a requested address outside the window, if it depends on the
-/// address.
+/// Handles a requested address outside the window: refuses a reservation with EEXIST, or maps a
+/// small piece near code. Returns `None` for all other mappings.
 fn map_outside(arguments: Arguments) -> Option<isize> {
     let [address, len, prot, flags, ..] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
@@ -99,8 +99,8 @@ fn reaches_window(engine: &Engine, address: usize, len: usize) -> bool {
     address < base + window_len && address.saturating_add(len) > base
 }
 
-/// Maps managed memory, at the hint if possible. Returns `None` if the window is full, or the
-/// program requires an address outside.
+/// Maps managed memory, at the hint if possible. Returns `None` if the window is full, or if the
+/// kernel should map at a hint outside of it.
 fn map_managed(engine: &Engine, hint: usize, len: usize, prot: i32) -> Option<usize> {
     let is_inside = engine.contains(hint);
     if is_inside {
@@ -130,39 +130,46 @@ fn map_within(engine: &Engine, arguments: Arguments) -> isize {
             Err(error) => error,
         };
     }
-    // Map elsewhere first, so that a failure displaces nothing.
+    // Map elsewhere first, so that a failure does not remove existing mappings.
     let mut elsewhere = arguments;
     elsewhere[0] = 0;
     elsewhere[3] = (flags & !FIXED) as usize;
-    let made = issue(libc::SYS_mmap, elsewhere);
-    if made < 0 {
-        return made;
+    let mapped = issue(libc::SYS_mmap, elsewhere);
+    if mapped < 0 {
+        return mapped;
     }
-    let made = made as usize;
+    let mapped = mapped as usize;
     let unit = page_bytes(flags);
     let len = len.next_multiple_of(unit);
-    let give_up = |error| {
-        issue(libc::SYS_munmap, [made, len, 0, 0, 0, 0]);
+    let unmap_and_return = |error| {
+        issue(libc::SYS_munmap, [mapped, len, 0, 0, 0, 0]);
         error
     };
     if !address.is_multiple_of(unit) {
-        return give_up(refused(libc::EINVAL));
+        return unmap_and_return(refused(libc::EINVAL));
     }
     let replace = flags & libc::MAP_FIXED_NOREPLACE == 0;
     let placed = signals::with_all_blocked(|| {
-        engine.map_unmanaged(address, len, replace, || put(made, len, address, arguments))
+        engine.map_unmanaged(address, len, replace, || {
+            move_to_address(mapped, len, address, arguments)
+        })
     });
     match placed {
         Ok(true) => address as isize,
-        Ok(false) => give_up(refused(libc::EEXIST)),
-        Err(error) => give_up(kernel_error(&error)),
+        Ok(false) => unmap_and_return(refused(libc::EEXIST)),
+        Err(error) => unmap_and_return(kernel_error(&error)),
     }
 }
 
 /// Moves a new mapping to its address, or maps it there again if it cannot be moved.
-fn put(made: usize, len: usize, address: usize, arguments: Arguments) -> io::Result<()> {
+fn move_to_address(
+    mapped: usize,
+    len: usize,
+    address: usize,
+    arguments: Arguments,
+) -> io::Result<()> {
     let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
-    if issue(libc::SYS_mremap, [made, len, len, flags, address, 0]) == address as isize {
+    if issue(libc::SYS_mremap, [mapped, len, len, flags, address, 0]) == address as isize {
         return Ok(());
     }
     let mut fixed = arguments;
@@ -171,7 +178,7 @@ fn put(made: usize, len: usize, address: usize, arguments: Arguments) -> io::Res
     match issue(libc::SYS_mmap, fixed) {
         error if error < 0 => Err(io::Error::from_raw_os_error(-error as i32)),
         _ => {
-            issue(libc::SYS_munmap, [made, len, 0, 0, 0, 0]);
+            issue(libc::SYS_munmap, [mapped, len, 0, 0, 0, 0]);
             Ok(())
         }
     }
@@ -188,7 +195,7 @@ fn page_bytes(flags: i32) -> usize {
     }
 }
 
-/// Returns the length in whole pages, if Linux accepts such a fixed range.
+/// Returns the length rounded up to whole pages, or Linux's error for such a fixed range.
 fn whole_pages(address: usize, len: usize, offset: usize) -> Result<usize, isize> {
     if !offset.is_multiple_of(PAGE_SIZE) || len == 0 {
         return Err(refused(libc::EINVAL));

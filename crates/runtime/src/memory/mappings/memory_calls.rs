@@ -35,7 +35,7 @@ fn unmap(engine: &Engine, address: usize, len: usize) -> isize {
     result
 }
 
-/// Handles a memory call about the window; `None` for other calls.
+/// Handles a trapped memory call about the window; `None` for other calls.
 pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
     let [address, len, third, fourth, ..] = arguments;
     if engine.contains(address)
@@ -47,7 +47,7 @@ pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Opti
         libc::SYS_mmap => address_choice::map(arguments),
         libc::SYS_mremap => mremap::remap(engine, arguments),
         libc::SYS_mincore => ranges::residency(engine, address, len, third),
-        // To the kernel, the range is already mapped.
+        // Linux, too, refuses a range that is already mapped.
         libc::SYS_shmat => refused(libc::EINVAL),
         _ if !engine.contains(address) => return None,
         libc::SYS_munmap => unmap(engine, address, len),
@@ -66,7 +66,7 @@ pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Opti
     })
 }
 
-/// Returns the handler of a raw memory call without an address in the window.
+/// Returns the handler of a memory call that is issued by number, at any address.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     Some(match number {
         libc::SYS_pkey_alloc => ranges::allocate_key,
@@ -83,7 +83,7 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     })
 }
 
-/// Handles a memory call of the program by the engine or the kernel.
+/// Passes a memory call of the program to the engine or the kernel.
 fn dispatch(number: i64, arguments: Arguments) -> isize {
     let asleep = match number {
         libc::SYS_mremap => asleep::remap(arguments),
@@ -109,9 +109,9 @@ fn map(arguments: Arguments) -> isize {
     let [_, len, prot, flags, ..] = arguments;
     let flags = flags as i32;
     let mapped = address_choice::map(arguments);
-    // Reservations, such as an allocator's arena, are not in use yet.
+    // Skip reservations, such as an allocator's arenas: they are not in use yet.
     if mapped > 0 && flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_NORESERVE == 0 {
-        large_blocks::note(mapped as usize, len, NO_CALLER);
+        large_blocks::record(mapped as usize, len, NO_CALLER);
         if prot as i32 & libc::PROT_WRITE != 0 {
             large_blocks::publish(len);
         }
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn mmap64(
     fd: i32,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: the same function on 64-bit Linux.
+    // SAFETY: on 64-bit Linux, `mmap` is the same function.
     unsafe { mmap(address, len, prot, flags, fd, offset) }
 }
 
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn mremap(
     c_result(dispatch(libc::SYS_mremap, arguments)) as *mut c_void
 }
 
-/// Refused for a managed process: it would lock the whole window.
+/// `mlockall(2)`. Refused in a managed process, because it would lock the whole window.
 #[unsafe(no_mangle)]
 pub extern "C" fn mlockall(flags: i32) -> i32 {
     c_result(ranges::lock_all([flags as usize, 0, 0, 0, 0, 0])) as i32

@@ -6,18 +6,18 @@
 //! (through the guard). The rules:
 //!
 //! - **Check first, then change.** A call that Linux refuses fails with the same error before
-//!   anything is displaced. A call that Linux carries out up to the first hole is carried out up to
-//!   there. The kernel cannot check this, because to it the whole window is mapped.
+//!   anything is changed. If Linux carries a call out up to the first hole, so does the runtime.
+//!   The kernel cannot check this, because it has the whole window mapped.
 //! - **A range may contain three kinds**: managed memory, unmanaged mappings that the program
-//!   placed in the window ("foreign"), and holes. Each call processes the range part by part
-//!   ([`ranges`]); the kernel handles unmanaged parts.
+//!   placed in the window, and holes. Each call processes the range part by part ([`ranges`]); the
+//!   kernel handles unmanaged parts.
 //! - **Fixed addresses are used as requested.** In the window, private anonymous memory is managed
 //!   and everything else unmanaged; outside, the kernel maps.
 //! - **A hint in the window is used** ([`address_choice`]). A hint outside of it is treated as if
 //!   the range were taken, so that the memory can be managed. `memory::hint_retries` lists the
 //!   exceptions.
-//! - **Protection keys and `mlockall` are refused**, as on a processor without keys and with a low
-//!   limit.
+//! - **Protection keys and `mlockall` are refused**, as on a processor without keys and as with a
+//!   low RLIMIT_MEMLOCK.
 
 mod populate;
 mod zero_device;

@@ -29,12 +29,12 @@ impl Request {
         self.flags & flag != 0
     }
 
-    /// Returns the address that the mapping must have.
+    /// Returns the address that MREMAP_FIXED requires.
     fn fixed(&self) -> Option<usize> {
         self.target.filter(|_| self.has(libc::MREMAP_FIXED))
     }
 
-    /// Checks the arguments, in Linux's order, independent of existing mappings.
+    /// Checks the arguments, in Linux's order, without regard to existing mappings.
     fn check(arguments: Arguments) -> Result<Request, isize> {
         const KNOWN: i32 = libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
         let [old, old_len, len, flags, target, _] = arguments;
@@ -73,22 +73,24 @@ pub(super) fn remap(engine: &Engine, arguments: Arguments) -> isize {
     };
     let is_unmanaged = engine.contains(request.old) && engine.is_unmanaged(request.old);
     let is_managed = engine.contains(request.old) && !is_unmanaged;
-    let goes_inside = request.fixed().is_some_and(|target| engine.contains(target));
+    let moves_into_window = request.fixed().is_some_and(|target| engine.contains(target));
     match request.fixed() {
-        Some(target) if ends_elsewhere(engine, target, request.len) => refused(libc::ENOMEM),
-        _ if is_managed => remap_managed(engine, &request, goes_inside),
-        Some(target) if goes_inside => move_inside(engine, &request, target, is_unmanaged),
+        Some(target) if crosses_edge(engine, target, request.len) => refused(libc::ENOMEM),
+        _ if is_managed => remap_managed(engine, &request, moves_into_window),
+        Some(target) if moves_into_window => {
+            move_into_window(engine, &request, target, is_unmanaged)
+        }
         _ if is_unmanaged => move_unmanaged(engine, &request),
         _ => issue(libc::SYS_mremap, arguments),
     }
 }
 
 /// Returns true if only one end of a range is in the window.
-fn ends_elsewhere(engine: &Engine, start: usize, len: usize) -> bool {
+fn crosses_edge(engine: &Engine, start: usize, len: usize) -> bool {
     engine.contains(start) != engine.contains(start + len - 1)
 }
 
-fn remap_managed(engine: &Engine, request: &Request, goes_inside: bool) -> isize {
+fn remap_managed(engine: &Engine, request: &Request, moves_into_window: bool) -> isize {
     let Request { old, old_len, len, .. } = *request;
     if !engine.is_mapped(old, PAGE_SIZE) {
         return refused(libc::EFAULT);
@@ -104,8 +106,8 @@ fn remap_managed(engine: &Engine, request: &Request, goes_inside: bool) -> isize
         let done = signals::with_all_blocked(|| engine.remap(old, old_len, len, may_move));
         return address_or_error(done);
     }
-    if request.fixed().is_some() && !goes_inside {
-        return move_outside(engine, request);
+    if request.fixed().is_some() && !moves_into_window {
+        return move_out_of_window(engine, request);
     }
     let source =
         if request.has(libc::MREMAP_DONTUNMAP) { Source::Emptied } else { Source::Unmapped };
@@ -114,17 +116,22 @@ fn remap_managed(engine: &Engine, request: &Request, goes_inside: bool) -> isize
     }))
 }
 
-/// Moves a mapping to an address that the kernel chooses, so that a failure displaces nothing.
-/// Returns the address or an error.
-fn lift(request: &Request) -> isize {
+/// Moves a mapping to an address that the kernel chooses, so that a later failure removes no
+/// mapping at the target. Returns the address or an error.
+fn move_anywhere(request: &Request) -> isize {
     let Request { old, old_len, len, .. } = *request;
     let flags = request.flags & !libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE;
     issue(libc::SYS_mremap, [old, old_len, len, flags as usize, 0, 0])
 }
 
 /// Moves an unmanaged mapping into the window.
-fn move_inside(engine: &Engine, request: &Request, target: usize, is_unmanaged: bool) -> isize {
-    let lifted = if is_unmanaged {
+fn move_into_window(
+    engine: &Engine,
+    request: &Request,
+    target: usize,
+    is_unmanaged: bool,
+) -> isize {
+    let moved = if is_unmanaged {
         move_unmanaged(
             engine,
             &Request {
@@ -134,15 +141,15 @@ fn move_inside(engine: &Engine, request: &Request, target: usize, is_unmanaged: 
             },
         )
     } else {
-        lift(request)
+        move_anywhere(request)
     };
-    if lifted < 0 {
-        return lifted;
+    if moved < 0 {
+        return moved;
     }
     let len = request.len;
     let put = || {
         let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
-        match issue(libc::SYS_mremap, [lifted as usize, len, len, flags, target, 0]) {
+        match issue(libc::SYS_mremap, [moved as usize, len, len, flags, target, 0]) {
             error if error < 0 => Err(io::Error::from_raw_os_error(-error as i32)),
             _ => Ok(()),
         }
@@ -156,31 +163,32 @@ fn move_inside(engine: &Engine, request: &Request, target: usize, is_unmanaged: 
 /// Resizes or moves an unmanaged mapping in the window. If it moves, it leaves the window.
 fn move_unmanaged(engine: &Engine, request: &Request) -> isize {
     let Request { old, old_len, len, .. } = *request;
-    let stays = request.target.is_none() && len <= old_len && !request.has(libc::MREMAP_FIXED);
-    if stays && len < old_len {
+    let is_in_place =
+        request.target.is_none() && len <= old_len && !request.has(libc::MREMAP_FIXED);
+    if is_in_place && len < old_len {
         let cut = || engine.unmap(old + len, old_len - len);
         return signals::with_all_blocked(cut)
             .map_or_else(|error| kernel_error(&error), |()| old as isize);
     }
-    if stays {
+    if is_in_place {
         return old as isize;
     }
     if !request.has(libc::MREMAP_MAYMOVE) {
-        // The addresses after it belong to the window.
+        // It cannot grow in place: the window continues after it.
         return refused(libc::ENOMEM);
     }
     let target = request.fixed().unwrap_or(0);
     let arguments = [old, old_len, len, request.flags as usize, target, 0];
     let moved = issue(libc::SYS_mremap, arguments);
     if moved >= 0 && !request.has(libc::MREMAP_DONTUNMAP) && old_len > 0 {
-        // On failure the hole stays unused.
+        // On failure the addresses are never reused.
         let _ = signals::with_all_blocked(|| engine.unmap(old, old_len));
     }
     moved
 }
 
 /// Moves managed memory out of the window by a copy.
-fn move_outside(engine: &Engine, request: &Request) -> isize {
+fn move_out_of_window(engine: &Engine, request: &Request) -> isize {
     let Request { old, old_len, len, .. } = *request;
     if !engine.is_one_mapping(old, old_len) {
         return refused(libc::EFAULT);
@@ -222,7 +230,7 @@ fn move_outside(engine: &Engine, request: &Request) -> isize {
     done.map_or_else(|error| kernel_error(&error), |()| target as isize)
 }
 
-/// Copies the pages with content; the rest is zero in the new mapping.
+/// Copies the pages with content. The others are zero in the new mapping already.
 fn copy_out(engine: &Engine, from: usize, len: usize, to: usize) -> io::Result<()> {
     let protection = engine.protection(from);
     let is_closed = protection & libc::PROT_READ == 0;
@@ -231,8 +239,8 @@ fn copy_out(engine: &Engine, from: usize, len: usize, to: usize) -> io::Result<(
     }
     for offset in (0..len).step_by(PAGE_SIZE) {
         if engine.holds_something(from + offset) {
-            // SAFETY: mapped readable memory of the program, whose pages are faulted in as they are
-            // touched; `to` is a mapping made for this copy.
+            // SAFETY: `from` is readable memory of the program, whose pages are faulted in as they
+            // are touched; `to` is a mapping made for this copy.
             unsafe {
                 let (from, to) = ((from + offset) as *const u8, (to + offset) as *mut u8);
                 std::ptr::copy_nonoverlapping(from, to, PAGE_SIZE);

@@ -1,8 +1,8 @@
 //! The program break, in the window: `brk` and `sbrk`.
 //!
 //! Without address randomisation the kernel's break starts directly after the program's data. A
-//! dumped image (GCL's) continues its data segment there, so such a break is left to the kernel,
-//! unmanaged.
+//! dumped image (GCL's) continues its data segment there, so the kernel keeps such a break, and its
+//! memory is not managed.
 
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
@@ -32,30 +32,31 @@ pub(crate) fn lock_break() -> MutexGuard<'static, Break> {
     BREAK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Provider of the break's memory.
+/// Source of the break's memory.
 enum Memory {
     Awake(&'static Engine),
-    /// The kernel, in a sleeping process with a window of this many bytes. `_inside` delays waking.
+    /// The kernel, in a sleeping process.
     Asleep {
         window_bytes: usize,
+        /// Delays waking.
         _inside: Inside,
     },
 }
 
-/// Returns true if the break is left to the kernel.
-fn is_kernels() -> bool {
-    static IS_KERNELS: OnceLock<bool> = OnceLock::new();
-    *IS_KERNELS.get_or_init(|| {
+/// Returns true if the kernel keeps the break.
+fn belongs_to_kernel() -> bool {
+    static BELONGS_TO_KERNEL: OnceLock<bool> = OnceLock::new();
+    *BELONGS_TO_KERNEL.get_or_init(|| {
         let place = issue(libc::SYS_brk, [0; 6]) as usize;
         process_image::data_end().is_some_and(|end| end.next_multiple_of(PAGE_SIZE) == place)
     })
 }
 
-/// Returns the provider for growth by `more` bytes; `None` if the break is the kernel's. If the
-/// growth exceeds the budget of a sleeping process, wakes it first: that is impossible under the
-/// lock.
+/// Returns the source of `more` bytes for the break; `None` if the kernel keeps the break. If the
+/// bytes exceed the budget of a sleeping process, wakes it. Called without the lock of [`BREAK`],
+/// because the process cannot wake while this thread holds it.
 fn memory_for(more: usize) -> Option<Memory> {
-    if is_kernels() {
+    if belongs_to_kernel() {
         return None;
     }
     match asleep::enter_for_commit(more) {
@@ -97,14 +98,14 @@ impl Memory {
     }
 }
 
-/// Returns the range reserved for the break while the process slept.
+/// Returns the range that is reserved for the break, if there is one.
 pub(crate) fn reserved() -> Option<std::ops::Range<usize>> {
     let start = lock_break().start;
     let len = HEAP_BYTES.min(instance::window()?.1 / 8);
     (start != 0).then_some(start..start + len)
 }
 
-/// Moves the program break to the address that `target` computes. Returns its previous address, or
+/// Moves the program break to the address that `target` returns. Returns its previous address, or
 /// `None` on failure.
 fn move_break(memory: &Memory, target: impl FnOnce(&Break) -> Option<usize>) -> Option<usize> {
     signals::with_all_blocked(|| {
@@ -116,7 +117,7 @@ fn move_break(memory: &Memory, target: impl FnOnce(&Break) -> Option<usize>) -> 
         }
         let (before, after) = (at.end, target(&at)?);
         if after < at.start {
-            // As in Linux, the break stays, and the C library treats that as success.
+            // As in Linux, the break does not change, and the C library reports success.
             return Some(before);
         }
         if after > at.start + most_bytes {

@@ -27,22 +27,23 @@ fn whole_pages(address: usize, len: usize) -> Option<usize> {
     address.checked_add(len).map(|_| len)
 }
 
-/// Processes the parts of a range in order, until one fails. `on_managed` and `on_foreign` return
-/// the kernel's result. Returns true if there were holes.
+/// Processes the parts of a range in order, until one fails, or up to the first hole if
+/// `stop_at_hole`. The callbacks return 0 or a negative error number. Returns true if the range has
+/// holes.
 fn each_part(
     engine: &Engine,
     address: usize,
     len: usize,
     stop_at_hole: bool,
     mut on_managed: impl FnMut(usize, usize) -> isize,
-    mut on_foreign: impl FnMut(usize, usize) -> isize,
+    mut on_unmanaged: impl FnMut(usize, usize) -> isize,
 ) -> Result<bool, isize> {
     let (mut has_holes, mut covered) = (false, 0);
     let segments = signals::with_all_blocked(|| engine.segments(address, len));
     for (start, len, kind) in segments {
         let result = match kind {
             Kind::Managed => on_managed(start, len),
-            Kind::Unmanaged => on_foreign(start, len),
+            Kind::Unmanaged => on_unmanaged(start, len),
             Kind::Hole if stop_at_hole => return Ok(true),
             Kind::Hole => {
                 has_holes = true;
@@ -57,9 +58,9 @@ fn each_part(
     Ok(has_holes || covered < len)
 }
 
-/// Converts holes to ENOMEM.
-fn no_holes(went: Result<bool, isize>) -> isize {
-    match went {
+/// Returns ENOMEM if the range has holes.
+fn no_holes(walked: Result<bool, isize>) -> isize {
+    match walked {
         Ok(false) => 0,
         Ok(true) => refused(libc::ENOMEM),
         Err(error) => error,
@@ -94,18 +95,18 @@ pub(super) fn protect(engine: &Engine, address: usize, len: usize, prot: i32, ke
     if engine.is_mapped(address, len) {
         return managed(address, len);
     }
-    let foreign = |start, len| issue(libc::SYS_mprotect, [start, len, prot as usize, 0, 0, 0]);
-    no_holes(each_part(engine, address, len, true, managed, foreign))
+    let unmanaged = |start, len| issue(libc::SYS_mprotect, [start, len, prot as usize, 0, 0, 0]);
+    no_holes(each_part(engine, address, len, true, managed, unmanaged))
 }
 
-/// Returns the error for a protection key. Keys cannot be used for managed memory: the engine reads
-/// it for the program, and keys apply to threads.
+/// Returns the error for a protection key. Managed memory cannot have keys: the engine's threads
+/// access it, too, and the rights of a key are per thread.
 fn key_error(key: i32) -> Option<isize> {
     if key == -1 {
         return None;
     }
-    // The program has no key of its own. Whether the default key exists is tested on a temporary
-    // page.
+    // The program has allocated no key, so only the default key 0 is valid. A temporary page shows
+    // if the processor has keys.
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
     let page = issue(libc::SYS_mmap, [0, PAGE_SIZE, 0, flags, usize::MAX, 0]);
     if key != 0 || page < 0 {
@@ -138,7 +139,7 @@ pub(super) fn advise(engine: &Engine, address: usize, len: usize, advice: i32) -
     if drops && engine.is_mapped(address, len) && !engine.has_locked(address, len) {
         return result_of(signals::with_all_blocked(|| engine.discard(address, len)));
     }
-    // The kernel knows whether the advice exists.
+    // An empty range shows if the kernel knows the advice.
     let known = issue(libc::SYS_madvise, [0, 0, advice as usize, 0, 0, 0]);
     if known < 0 || !address.is_multiple_of(PAGE_SIZE) {
         return refused(libc::EINVAL);
@@ -155,8 +156,8 @@ pub(super) fn advise(engine: &Engine, address: usize, len: usize, advice: i32) -
     }
     let stops = matches!(advice, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE);
     let managed = |start, len| advise_managed(engine, start, len, advice);
-    let foreign = |start, len| issue(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]);
-    no_holes(each_part(engine, address, len, stops, managed, foreign))
+    let unmanaged = |start, len| issue(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]);
+    no_holes(each_part(engine, address, len, stops, managed, unmanaged))
 }
 
 fn advise_managed(engine: &Engine, address: usize, len: usize, advice: i32) -> isize {
@@ -168,7 +169,7 @@ fn advise_managed(engine: &Engine, address: usize, len: usize, advice: i32) -> i
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_COLD | libc::MADV_PAGEOUT if locked => {
             refused(libc::EINVAL)
         }
-        // The content is dropped, whether lazily or at once.
+        // MADV_FREE may drop the content at once, too.
         libc::MADV_DONTNEED | libc::MADV_FREE => {
             result_of(signals::with_all_blocked(|| engine.discard(address, len)))
         }
@@ -187,8 +188,8 @@ fn advise_managed(engine: &Engine, address: usize, len: usize, advice: i32) -> i
         libc::MADV_DOFORK => at_fork(AtFork::Withheld, false),
         libc::MADV_WIPEONFORK => at_fork(AtFork::Wiped, true),
         libc::MADV_KEEPONFORK => at_fork(AtFork::Wiped, false),
-        // Managed memory has no file for hole punching and no huge pages. Guards are missing in
-        // older kernels, too.
+        // Managed memory has no file to punch holes in and no huge pages. Older kernels have no
+        // guard regions, either.
         libc::MADV_REMOVE | libc::MADV_COLLAPSE | MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => {
             refused(libc::EINVAL)
         }
@@ -216,7 +217,7 @@ pub(super) fn advise_process(arguments: Arguments) -> isize {
         return issue(libc::SYS_process_madvise, arguments);
     }
     let is_managed = (0..count).any(|index| {
-        // SAFETY: the program's array, found readable above, and pinned if managed.
+        // SAFETY: the program's array is readable, as checked above, and pinned if managed.
         let vector = unsafe { (vectors as *const libc::iovec).add(index).read_unaligned() };
         engine.contains(vector.iov_base as usize)
     });
@@ -256,7 +257,7 @@ pub(super) fn residency(engine: &Engine, address: usize, len: usize, out: usize)
         }
         for (part, len, _) in parts.into_iter().filter(|(.., kind)| *kind == Kind::Managed) {
             let at = out + (part - start) / PAGE_SIZE;
-            // SAFETY: the kernel has just written these bytes; pinned if managed.
+            // SAFETY: the kernel has just written these bytes, and they are pinned if managed.
             let out = unsafe { std::slice::from_raw_parts_mut(at as *mut u8, len / PAGE_SIZE) };
             let result = result_of(engine.residency(part, out));
             if result < 0 {
@@ -267,7 +268,8 @@ pub(super) fn residency(engine: &Engine, address: usize, len: usize, out: usize)
     0
 }
 
-/// Returns the pages around an unaligned range, with Linux's arithmetic, which wraps around.
+/// Returns start and length of the pages that contain an unaligned range. The length may wrap
+/// around, as in Linux.
 fn around(address: usize, len: usize) -> Result<(usize, usize), isize> {
     let offset = address % PAGE_SIZE;
     let (start, len) = (address - offset, len.wrapping_add(offset));
@@ -275,19 +277,19 @@ fn around(address: usize, len: usize) -> Result<(usize, usize), isize> {
     start.checked_add(len).map(|_| (start, len)).ok_or(refused(libc::EINVAL))
 }
 
-/// Locks a range: pages that are resident now and later.
+/// `mlock`, and `mlock2` with or without MLOCK_ONFAULT: all pages are faulted in at once.
 pub(super) fn lock(engine: &Engine, address: usize, len: usize) -> isize {
     let (start, len) = match around(address, len) {
         Ok((start, len)) if len > 0 => (start, len),
         // Nothing is locked, but the kernel first checks privileges and limits.
         _ => return issue(libc::SYS_mlock, [address, len, 0, 0, 0, 0]),
     };
-    let mut is_out_of_reach = false;
+    let mut is_inaccessible = false;
     let managed = |start, len| {
         // Memory that is only writable is locked, too.
         let allows = |access| engine.allows(start, len, access);
         if !allows(libc::PROT_READ) && !allows(libc::PROT_WRITE) {
-            is_out_of_reach = true;
+            is_inaccessible = true;
             return 0;
         }
         if len <= engine.lock_limit_bytes() {
@@ -296,9 +298,9 @@ pub(super) fn lock(engine: &Engine, address: usize, len: usize) -> isize {
         }
         result_of(signals::with_all_blocked(|| engine.lock_range(start, len)))
     };
-    let foreign = |start, len| issue(libc::SYS_mlock, [start, len, 0, 0, 0, 0]);
-    match no_holes(each_part(engine, start, len, true, managed, foreign)) {
-        0 if is_out_of_reach => refused(libc::ENOMEM),
+    let unmanaged = |start, len| issue(libc::SYS_mlock, [start, len, 0, 0, 0, 0]);
+    match no_holes(each_part(engine, start, len, true, managed, unmanaged)) {
+        0 if is_inaccessible => refused(libc::ENOMEM),
         result => result,
     }
 }
@@ -310,12 +312,12 @@ pub(super) fn unlock(engine: &Engine, address: usize, len: usize) -> isize {
     };
     let managed =
         |start, len| result_of(signals::with_all_blocked(|| engine.unlock_range(start, len)));
-    let foreign = |start, len| issue(libc::SYS_munlock, [start, len, 0, 0, 0, 0]);
-    no_holes(each_part(engine, start, len, true, managed, foreign))
+    let unmanaged = |start, len| issue(libc::SYS_munlock, [start, len, 0, 0, 0, 0]);
+    no_holes(each_part(engine, start, len, true, managed, unmanaged))
 }
 
-/// Fails as if the memory limit were exceeded, because only a part of the budget can be locked.
-/// Linux's earlier checks come first.
+/// `mlockall`. Fails as if RLIMIT_MEMLOCK were exceeded, because only a part of the budget can be
+/// locked. Makes Linux's other checks first.
 pub(super) fn lock_all(arguments: Arguments) -> isize {
     if instance::awake().is_none() {
         softswap_sys::aslr::release_hold();
@@ -355,6 +357,6 @@ pub(super) fn sync(engine: &Engine, address: usize, len: usize, flags: i32) -> i
         let is_kept = flags & libc::MS_INVALIDATE != 0 && engine.has_locked(start, len);
         if is_kept { refused(libc::EBUSY) } else { 0 }
     };
-    let foreign = |start, len| issue(libc::SYS_msync, [start, len, flags as usize, 0, 0, 0]);
-    no_holes(each_part(engine, address, len, false, managed, foreign))
+    let unmanaged = |start, len| issue(libc::SYS_msync, [start, len, flags as usize, 0, 0, 0]);
+    no_holes(each_part(engine, address, len, false, managed, unmanaged))
 }

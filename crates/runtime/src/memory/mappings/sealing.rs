@@ -1,7 +1,7 @@
 //! `mseal`: calls that unmap, move, protect or empty a sealed range fail with EPERM.
 //!
-//! The kernel never seals managed memory, because then it would also refuse the engine's own
-//! eviction of written-out pages. So the engine stores the seals ([`Engine::seal`]).
+//! The runtime never lets the kernel seal managed memory, because the kernel would then refuse the
+//! engine's evictions, too. Instead the engine stores the seals ([`Engine::seal`]).
 
 use crate::base::errno::{c_result, refused, result_of};
 use crate::base::instance;
@@ -31,13 +31,14 @@ pub(super) fn discards(advice: i32) -> bool {
     )
 }
 
-/// Returns the address of the first page of a range that such advice may not change.
+/// Returns the address of the first page of a range that advice for which [`discards`] returns true
+/// may not change.
 pub(super) fn first_kept(engine: &Engine, address: usize, len: usize) -> Option<usize> {
     let is_sound = ANY_SEALED.load(Ordering::Relaxed) && address.is_multiple_of(PAGE_SIZE);
     if is_sound && len > 0 { engine.first_kept(address, len) } else { None }
 }
 
-/// Seals a range of the window, in Linux's order of checks.
+/// Seals a range of the window, after Linux's checks in Linux's order.
 pub(super) fn seal(engine: &Engine, address: usize, len: usize, flags: usize) -> isize {
     // The kernel may lack the call.
     let known = issue(SYS_MSEAL, [0, 0, flags, 0, 0, 0]);
@@ -67,7 +68,7 @@ pub(super) fn seal(engine: &Engine, address: usize, len: usize, flags: usize) ->
     0
 }
 
-/// Handles a call that is not trapped.
+/// Seals a range inside or outside the window, for calls through the C library.
 pub(super) fn seal_any(arguments: Arguments) -> isize {
     let [address, len, flags, ..] = arguments;
     if instance::is_in_window(address) {
@@ -75,7 +76,7 @@ pub(super) fn seal_any(arguments: Arguments) -> isize {
     }
     match instance::engine() {
         Some(engine) if engine.contains(address) => seal(engine, address, len, flags),
-        // The engine could later not reclaim memory that the kernel has sealed.
+        // An engine that starts later could not evict memory that the kernel has sealed.
         None if instance::is_in_window(address) && instance::may_wake() => refused(libc::ENOSYS),
         _ => issue(SYS_MSEAL, arguments),
     }

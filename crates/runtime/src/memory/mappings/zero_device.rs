@@ -4,24 +4,29 @@ use crate::base::issue_call::{Arguments, engine_syscall};
 use crate::memory::asleep::MIN_MANAGED_BYTES;
 use softswap_sys::PAGE_SIZE;
 
-/// Returns the arguments of the anonymous `mmap` that is equal to a private one of `/dev/zero`.
-/// Returns any other call unchanged, and one that the kernel would refuse.
+/// Converts a private `mmap` of `/dev/zero` to the equivalent anonymous one. Returns other calls,
+/// and calls that the kernel would refuse, unchanged.
 pub(super) fn as_anonymous(arguments: Arguments) -> Arguments {
-    const LEFT: i32 = libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_GROWSDOWN;
+    const OTHER_KINDS: i32 = libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_GROWSDOWN;
     const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
     let [address, len, prot, flags, fd, offset] = arguments;
     let bits = flags as i32;
-    let is_private = bits & (libc::MAP_TYPE | LEFT) == libc::MAP_PRIVATE;
+    let is_private = bits & (libc::MAP_TYPE | OTHER_KINDS) == libc::MAP_PRIVATE;
     let is_large = len >= MIN_MANAGED_BYTES || bits & FIXED != 0;
     let is_code = prot as i32 & libc::PROT_EXEC != 0;
-    if !is_private || !is_large || is_code || !offset.is_multiple_of(PAGE_SIZE) || !is_zero(fd) {
+    if !is_private
+        || !is_large
+        || is_code
+        || !offset.is_multiple_of(PAGE_SIZE)
+        || !is_zero_device(fd)
+    {
         return arguments;
     }
     [address, len, prot, flags | libc::MAP_ANONYMOUS as usize, usize::MAX, 0]
 }
 
 /// Returns true if a descriptor is open on `/dev/zero` and can be read.
-fn is_zero(fd: usize) -> bool {
+fn is_zero_device(fd: usize) -> bool {
     const ZERO: libc::dev_t = libc::makedev(1, 5);
     // SAFETY: all-zero is a valid stat to write over.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };

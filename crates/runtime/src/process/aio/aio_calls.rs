@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// # Safety
-/// As for [`submit`].
+/// See [`submit`].
 unsafe fn submit_one(block: *mut ControlBlock, operation: Operation) -> i32 {
     // SAFETY: the program's control block, which it does not use until the request is done.
     match unsafe { submit(block, operation, None) } {
@@ -42,9 +42,9 @@ unsafe fn sync(operation: i32, block: *mut ControlBlock) -> i32 {
 /// Returns true if the request of a control block is in progress.
 ///
 /// # Safety
-/// A valid control block, or null.
+/// `block` is valid or null.
 unsafe fn is_in_progress(block: *const ControlBlock) -> bool {
-    // SAFETY: a control block of the program, valid or null.
+    // SAFETY: `block` is a control block of the program, valid or null.
     unsafe { block.as_ref() }
         .is_some_and(|block| block.error.load(Ordering::Acquire) == libc::EINPROGRESS)
 }
@@ -53,7 +53,7 @@ unsafe fn is_in_progress(block: *const ControlBlock) -> bool {
 /// As `aio_suspend(3)`.
 unsafe fn suspend(list: *const *const ControlBlock, count: i32, time: *const timespec) -> i32 {
     let Ok(count) = usize::try_from(count) else { return fail(libc::EINVAL) };
-    // SAFETY: a time of the program, valid or null.
+    // SAFETY: `time` is a time of the program, valid or null.
     let time = unsafe { time.as_ref() };
     let end = time.map(|time| {
         // A negative time has already elapsed.
@@ -63,7 +63,7 @@ unsafe fn suspend(list: *const *const ControlBlock, count: i32, time: *const tim
     });
     loop {
         let seen = DONE.load(Ordering::Acquire);
-        // SAFETY: within the program's list of `count` blocks.
+        // SAFETY: `at` is within the program's list of `count` blocks.
         let blocks = (0..count).map(|at| unsafe { *list.add(at) }).filter(|block| !block.is_null());
         // SAFETY: control blocks of the program; null ones are filtered out.
         let (busy, done) = blocks.fold((0, 0), |(busy, done), block| unsafe {
@@ -98,11 +98,11 @@ unsafe fn cancel(fd: i32, block: *const ControlBlock) -> i32 {
             }
         }
     }
-    let is_meant = |request: &Request| {
+    let matches = |request: &Request| {
         request.fd == fd && (block.is_null() || std::ptr::eq(request.block, block))
     };
     let (cancelled, is_busy) = QUEUE.with(|state| {
-        let cancelled: Vec<_> = state.waiting.extract_if(.., |request| is_meant(request)).collect();
+        let cancelled: Vec<_> = state.waiting.extract_if(.., |request| matches(request)).collect();
         (cancelled, state.busy.contains(&fd))
     });
     let some = !cancelled.is_empty();
@@ -111,7 +111,7 @@ unsafe fn cancel(fd: i32, block: *const ControlBlock) -> i32 {
     }
     match (some, is_busy) {
         (true, false) => libc::AIO_CANCELED,
-        // A single request was named and cancelled; another one is in progress.
+        // The request of `block` was cancelled; the one in progress is another.
         (true, true) if !block.is_null() => libc::AIO_CANCELED,
         (_, true) => libc::AIO_NOTCANCELED,
         (false, false) => libc::AIO_ALLDONE,
@@ -143,16 +143,16 @@ unsafe fn submit_all(
     if !waits && mode != libc::LIO_NOWAIT {
         return fail(libc::EINVAL);
     }
-    // SAFETY: an event of the program, valid or null.
+    // SAFETY: `event` is an event of the program, valid or null.
     let event = unsafe { event.as_ref() }.copied().filter(|_| !waits);
-    // The number of requests plus one until all are submitted.
+    // `left` counts the unfinished requests, plus one until all are submitted.
     let (left, has_failed) = (AtomicUsize::new(1), AtomicBool::new(false));
     let list = Arc::new(List { left, has_failed, event });
     let mut refused = None;
     for at in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: within the program's list of `count` blocks.
+        // SAFETY: `at` is within the program's list of `count` blocks.
         let block = unsafe { *blocks.add(at) };
-        // SAFETY: a control block of the program, valid or null.
+        // SAFETY: `block` is a control block of the program, valid or null.
         let Some(opcode) = (unsafe { block.as_ref() }).map(|block| block.opcode) else { continue };
         if opcode == libc::LIO_NOP {
             continue;
@@ -179,7 +179,7 @@ unsafe fn submit_all(
     }
 }
 
-/// Defines the calls under both their names. Without an engine the C library handles them.
+/// Defines each function under both its names. Without an engine the C library's function runs.
 macro_rules! calls {
     ($($name:ident, $other:ident = $body:path, ($($arg:ident: $ty:ty),*);)*) => {$(
         calls! { @one $name, $body, ($($arg: $ty),*) }

@@ -29,8 +29,9 @@ pub struct Event {
     pub(super) value: usize,
     pub(super) signal: i32,
     pub(super) notify: i32,
-    /// Function for a notification thread, and the thread's attributes.
+    /// Function that a notification thread calls.
     pub(super) function: usize,
+    /// Attributes of that thread.
     pub(super) attributes: usize,
     pub(super) padding: [usize; 4],
 }
@@ -65,11 +66,11 @@ impl Operation {
 pub(super) struct List {
     pub(super) left: AtomicUsize,
     pub(super) has_failed: AtomicBool,
-    /// Notification when all are done.
+    /// Notification after all requests are done.
     pub(super) event: Option<Event>,
 }
 
-/// Copy of a control block's request.
+/// Request, copied from a control block.
 pub(super) struct Request {
     pub(super) block: *const ControlBlock,
     pub(super) operation: Operation,

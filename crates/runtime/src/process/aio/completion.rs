@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Number of completed requests, as a futex for waiting threads.
 pub(super) static DONE: AtomicU32 = AtomicU32::new(0);
 
+/// Increments a futex word and wakes its waiters.
 pub(super) fn announce(word: &AtomicU32) {
     word.fetch_add(1, Ordering::AcqRel);
     futex::wake_all(word);
@@ -33,20 +34,20 @@ fn carry_out(request: &Request) -> Result<isize, i32> {
             -1
         }
     };
-    let in_order = || match request.operation {
+    let unpositioned = || match request.operation {
         // SAFETY: the buffer is the program's; the kernel rejects a bad one.
         Operation::Read => unsafe { libc::read(fd, buffer, bytes) },
         // SAFETY: the buffer is the program's; the kernel rejects a bad one.
         _ => unsafe { libc::write(fd, buffer, bytes) },
     };
-    let ended = |result: isize| {
+    let result_or_error = |result: isize| {
         let error = std::io::Error::last_os_error().raw_os_error();
         if result >= 0 { Ok(result) } else { Err(error.unwrap_or(libc::EIO)) }
     };
-    match ended(positioned()) {
+    match result_or_error(positioned()) {
         // Pipes and sockets have no positions.
         Err(libc::ESPIPE) if matches!(request.operation, Operation::Read | Operation::Write) => {
-            ended(in_order())
+            result_or_error(unpositioned())
         }
         result => result,
     }
@@ -59,8 +60,8 @@ pub(super) fn perform(request: Request) {
 
 /// Stores a request's result in its control block, and sends the notifications.
 pub(super) fn finish(request: Request, result: Result<isize, i32>) {
-    // SAFETY: the block belongs to this thread until its error field is set, which happens last.
-    unsafe { settle(request.block, result) };
+    // SAFETY: the block belongs to this thread until `store_result` sets its error field.
+    unsafe { store_result(request.block, result) };
     let all_done = request.list.filter(|list| {
         if result.is_err() {
             list.has_failed.store(true, Ordering::Relaxed);
@@ -76,8 +77,8 @@ pub(super) fn finish(request: Request, result: Result<isize, i32>) {
 
 /// # Safety
 /// The block is valid, and no other thread uses it.
-pub(super) unsafe fn settle(block: *const ControlBlock, result: Result<isize, i32>) {
-    // SAFETY: a valid control block that no other thread uses: its request is this thread's.
+pub(super) unsafe fn store_result(block: *const ControlBlock, result: Result<isize, i32>) {
+    // SAFETY: the block is valid, and no other thread uses it.
     unsafe {
         (&raw const (*block).result).cast_mut().write(result.unwrap_or(-1));
         (*block).error.store(result.err().unwrap_or(0), Ordering::Release);
@@ -93,9 +94,10 @@ struct Call {
 }
 
 extern "C" fn call(argument: *mut c_void) -> *mut c_void {
-    // SAFETY: made by `notify` for this thread.
+    // SAFETY: `notify` made this box for this thread.
     let Call { function, value } = *unsafe { Box::from_raw(argument.cast::<Call>()) };
-    // SAFETY: all-zero is the empty set, a local. Calls the runtime's interposed function.
+    // Calls the runtime's interposed function.
+    // SAFETY: all-zero is the empty set.
     unsafe {
         let none: libc::sigset_t = std::mem::zeroed();
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
@@ -110,15 +112,15 @@ pub(super) fn notify(event: &Event) {
             let info = signals::asynchronous_info(event.signal, event.value);
             let (pid, signal) = (raw::current_process() as usize, event.signal as usize);
             let info = &raw const info as usize;
-            // SAFETY: reads the local; a process may send itself any details.
+            // SAFETY: the kernel reads the local `info`; a process may send itself any siginfo_t.
             unsafe { raw::syscall(libc::SYS_rt_sigqueueinfo, [pid, signal, info, 0, 0, 0]) };
         }
         libc::SIGEV_THREAD if event.function != 0 => {
-            // SAFETY: for this kind of event the program guarantees that it is a function.
+            // SAFETY: for SIGEV_THREAD the program stores a function in this field.
             let function = unsafe { std::mem::transmute::<usize, Function>(event.function) };
             let argument = Box::into_raw(Box::new(Call { function, value: event.value }));
             if !start_thread(call, argument.cast(), event.attributes as *const _) {
-                // SAFETY: no thread was created that would use it.
+                // SAFETY: no thread was created that would use the box.
                 drop(unsafe { Box::from_raw(argument) });
             }
         }

@@ -1,7 +1,7 @@
 //! Queue of requests and the worker threads that carry them out.
 
 use super::aio_request::{ControlBlock, List, MAX_PRIORITY, Operation, Request};
-use super::completion::{announce, perform, settle};
+use super::completion::{announce, perform, store_result};
 use super::worker_thread::start_thread;
 use crate::signals::sets::INTERNAL;
 use libc::c_void;
@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Maximum number of workers: glibc's default.
 const MAX_WORKERS: usize = 20;
-/// Time that an idle worker waits for a request.
+/// Time that an idle worker waits for a request before it exits, in nanoseconds.
 const IDLE_NS: u64 = 1_000_000_000;
 
 #[derive(Default)]
 pub(super) struct State {
-    /// Waiting requests. Those of one descriptor are in the order of execution.
+    /// Requests not started yet. Those of one descriptor are in the order of execution.
     pub(super) waiting: Vec<Request>,
     /// Descriptors with a request in progress.
     pub(super) busy: Vec<i32>,
@@ -28,9 +28,9 @@ pub(super) struct State {
 
 impl State {
     fn add(&mut self, request: Request) {
-        let goes_before =
+        let runs_after =
             |other: &Request| other.fd == request.fd && other.priority > request.priority;
-        let at = self.waiting.iter().position(goes_before).unwrap_or(self.waiting.len());
+        let at = self.waiting.iter().position(runs_after).unwrap_or(self.waiting.len());
         self.waiting.insert(at, request);
     }
 
@@ -41,7 +41,7 @@ impl State {
         Some(request)
     }
 
-    fn done_with(&mut self, fd: i32) {
+    fn finish(&mut self, fd: i32) {
         if let Some(at) = self.busy.iter().position(|busy| *busy == fd) {
             self.busy.swap_remove(at);
         }
@@ -61,8 +61,8 @@ impl State {
 /// Queue whose state is created on first use.
 pub(super) struct Queue(Locked<Option<State>>);
 
-// SAFETY: the control blocks are the program's, which does not use them until the requests are
-// done; only the thread with the request accesses them.
+// SAFETY: only the thread that holds a request accesses its control block. The program does not use
+// the block until the request is done.
 unsafe impl Send for State {}
 
 pub(super) static QUEUE: Queue = Queue(Locked::new(None));
@@ -71,7 +71,7 @@ pub(super) static QUEUE: Queue = Queue(Locked::new(None));
 static SUBMITTED: AtomicU32 = AtomicU32::new(0);
 
 impl Queue {
-    /// Runs `body` under the lock; it must not touch the program's memory.
+    /// Runs `body` under the lock. `body` must not touch the program's memory.
     pub(super) fn with<R>(&self, body: impl FnOnce(&mut State) -> R) -> R {
         self.0.with(|state| body(state.get_or_insert_default()))
     }
@@ -94,7 +94,7 @@ pub(crate) fn become_child() {
 
 extern "C" fn work(_: *mut c_void) -> *mut c_void {
     loop {
-        let given = SUBMITTED.load(Ordering::Acquire);
+        let seen = SUBMITTED.load(Ordering::Acquire);
         let next = QUEUE.with(|state| {
             let request = state.take();
             state.idle += usize::from(request.is_none());
@@ -103,18 +103,18 @@ extern "C" fn work(_: *mut c_void) -> *mut c_void {
         if let Some(request) = next {
             let fd = request.fd;
             perform(request);
-            QUEUE.with(|state| state.done_with(fd));
+            QUEUE.with(|state| state.finish(fd));
             continue;
         }
-        futex::wait(&SUBMITTED, given, Some(IDLE_NS));
-        let ends = QUEUE.with(|state| {
+        futex::wait(&SUBMITTED, seen, Some(IDLE_NS));
+        let exits = QUEUE.with(|state| {
             state.idle -= 1;
-            let ends = state.waiting.iter().all(|request| state.busy.contains(&request.fd))
-                && SUBMITTED.load(Ordering::Acquire) == given;
-            state.workers -= usize::from(ends);
-            ends
+            let exits = state.waiting.iter().all(|request| state.busy.contains(&request.fd))
+                && SUBMITTED.load(Ordering::Acquire) == seen;
+            state.workers -= usize::from(exits);
+            exits
         });
-        if ends {
+        if exits {
             return std::ptr::null_mut();
         }
     }
@@ -130,25 +130,25 @@ pub(super) unsafe fn submit(
     list: Option<Arc<List>>,
 ) -> Result<(), i32> {
     // SAFETY: the program's control block, which it does not use until the request is done.
-    let asked = unsafe { &mut *block };
+    let fields = unsafe { &mut *block };
     let is_sync = matches!(operation, Operation::Sync | Operation::DataSync);
-    if !is_sync && !(0..=MAX_PRIORITY).contains(&asked.priority) {
+    if !is_sync && !(0..=MAX_PRIORITY).contains(&fields.priority) {
         // SAFETY: the program's control block, for which no request exists yet.
-        unsafe { settle(block, Err(libc::EINVAL)) };
+        unsafe { store_result(block, Err(libc::EINVAL)) };
         return Err(libc::EINVAL);
     }
-    asked.result = 0;
-    asked.error.store(libc::EINPROGRESS, Ordering::Release);
+    fields.result = 0;
+    fields.error.store(libc::EINPROGRESS, Ordering::Release);
     let request = Request {
         block,
         operation,
-        fd: asked.fd,
-        buffer: asked.buffer as usize,
-        bytes: asked.bytes,
-        offset: asked.offset,
+        fd: fields.fd,
+        buffer: fields.buffer as usize,
+        bytes: fields.bytes,
+        offset: fields.offset,
         // A sync follows all existing requests.
-        priority: if is_sync { MAX_PRIORITY } else { asked.priority },
-        event: asked.event,
+        priority: if is_sync { MAX_PRIORITY } else { fields.priority },
+        event: fields.event,
         list,
     };
     let starts = QUEUE.with(|state| {
@@ -158,26 +158,25 @@ pub(super) unsafe fn submit(
         starts
     });
     announce(&SUBMITTED);
-    if !starts || start_worker() || !take_back(block) {
+    if !starts || start_worker() || !withdraw(block) {
         return Ok(());
     }
-    // SAFETY: the program's control block, whose request was taken back, so no other thread uses
-    // it.
-    unsafe { settle(block, Err(libc::EAGAIN)) };
+    // SAFETY: the request was withdrawn, so no other thread uses the program's control block.
+    unsafe { store_result(block, Err(libc::EAGAIN)) };
     Err(libc::EAGAIN)
 }
 
 /// Starts a worker that is already counted. Returns false on failure.
 fn start_worker() -> bool {
-    // The program's signals are blocked because they are for the program's threads. The C library's
-    // own are not: a `setuid` in progress holds a lock that is needed here.
+    // Block the program's signals, which its own threads must handle. Leave the C library's
+    // unblocked: a `setuid` in progress holds a lock that thread creation needs.
     let blocked = !(INTERNAL | never_blocked());
     signals::with_blocked(blocked, || start_thread(work, std::ptr::null_mut(), std::ptr::null()))
 }
 
-/// Uncounts a worker that did not start. Returns true if the request was taken back because no
-/// other worker exists.
-fn take_back(block: *const ControlBlock) -> bool {
+/// Uncounts a worker that did not start. If no other worker exists, withdraws the request of
+/// `block` and returns true.
+fn withdraw(block: *const ControlBlock) -> bool {
     QUEUE
         .with(|state| {
             state.workers -= 1;

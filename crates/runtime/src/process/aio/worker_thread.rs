@@ -12,7 +12,7 @@ pub(super) fn start_thread(
     attributes: *const libc::pthread_attr_t,
 ) -> bool {
     let mut thread = 0;
-    // SAFETY: a local object, initialized before use, and the caller's.
+    // SAFETY: `own` is initialized before use; `attributes` is null or the caller's valid object.
     unsafe {
         if !attributes.is_null() {
             return program_threads::pthread_create(&raw mut thread, attributes, body, argument)

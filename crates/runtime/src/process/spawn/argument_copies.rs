@@ -1,6 +1,6 @@
 //! Copies of exec arguments outside managed memory.
 //!
-//! Unreadable arguments are passed as they are: the kernel reports the error in its usual order.
+//! Unreadable arguments are passed unchanged: the kernel reports the error in its usual order.
 
 use crate::base::issue_call::issue;
 use crate::base::uaccess::can_read;
@@ -14,22 +14,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(super) type Strings = *const *const c_char;
 
 thread_local! {
-    /// Address and length of this thread's buffer for copies. Kept and not freed: after vfork the
-    /// child fills it and the parent continues.
+    /// Address and length of this thread's buffer for copies. It is reused until the thread exits:
+    /// the child of a `vfork` fills it, and cannot free it after a successful exec.
     static BUFFER: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
-    /// Bytes of it in use. The child of a `popen`, or a signal handler, may start a program while
-    /// the copies of another call are in use.
+    /// Bytes of the buffer in use. The child of a `popen`, or a signal handler, may start a program
+    /// while the copies of another call are in use.
     static USED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Key, plus one, whose destructor frees a thread's buffer; 0: none yet.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// Creates the key while loading, so that it is one of the first, whose values glibc stores without
+/// Creates the key while the library loads: glibc stores the values of the first keys without
 /// allocating.
 pub(crate) fn set_up() {
     let mut key = 0;
-    // SAFETY: valid out-pointer; the destructor has the right signature.
+    // SAFETY: `key` is valid to write to; the destructor has the right signature.
     if unsafe { libc::pthread_key_create(&raw mut key, Some(take_buffer)) } == 0 {
         KEY.store(key + 1, Ordering::Relaxed);
     }
@@ -44,14 +44,14 @@ extern "C" fn take_buffer(_base: *mut c_void) {
 
 fn unmap_copies(base: usize, len: usize) {
     if HEAP.owns(base) {
-        // SAFETY: allocated there as a whole; not used afterwards.
+        // SAFETY: `base` was allocated from this heap and is not used afterwards.
         unsafe { HEAP.release(base as *mut u8) };
     } else {
         issue(libc::SYS_munmap, [base, len, 0, 0, 0, 0]);
     }
 }
 
-/// The page last found readable: strings are usually adjacent.
+/// Cache of the page last found readable: strings are usually adjacent.
 pub(super) struct Readable(usize);
 
 impl Readable {
@@ -59,8 +59,8 @@ impl Readable {
         Readable(0)
     }
 
-    /// Returns true if memory can be read from an address to the page's end.
-    fn is(&mut self, address: usize) -> bool {
+    /// Returns true if memory can be read from an address to the end of its page.
+    fn can_read_page(&mut self, address: usize) -> bool {
         let page = address & !(PAGE_SIZE - 1);
         if page != self.0 && can_read(address) {
             self.0 = page;
@@ -68,19 +68,19 @@ impl Readable {
         page == self.0 && page != 0
     }
 
-    fn is_all(&mut self, start: usize, len: usize) -> bool {
+    fn can_read_all(&mut self, start: usize, len: usize) -> bool {
         let Some(end) = start.checked_add(len) else { return false };
         let pages = (start & !(PAGE_SIZE - 1)..end).step_by(PAGE_SIZE);
-        pages.into_iter().all(|page| self.is(page.max(start)))
+        pages.into_iter().all(|page| self.can_read_page(page.max(start)))
     }
 
     /// Returns a string's length with its zero; `None` if it cannot be read.
     fn text_len(&mut self, text: *const c_char) -> Option<usize> {
         let mut at = text as usize;
-        while self.is(at) {
+        while self.can_read_page(at) {
             let left = PAGE_SIZE - at % PAGE_SIZE;
-            // SAFETY: found readable up to the page's end; by C's rules no other thread unmaps it
-            // meanwhile.
+            // SAFETY: the memory is readable up to the page's end, and by C's rules no other thread
+            // unmaps it meanwhile.
             let within = unsafe { libc::strnlen(at as *const c_char, left) };
             at += within;
             if within < left {
@@ -93,8 +93,8 @@ impl Readable {
     /// Returns an array's length in words with its null; `None` if it cannot be read.
     fn array_len(&mut self, strings: Strings) -> Option<usize> {
         let mut at = strings;
-        while self.is_all(at as usize, size_of::<usize>()) {
-            // SAFETY: found readable.
+        while self.can_read_all(at as usize, size_of::<usize>()) {
+            // SAFETY: `can_read_all` found the word readable.
             if unsafe { (*at).is_null() } {
                 return Some((at as usize - strings as usize) / size_of::<usize>() + 1);
             }
@@ -106,7 +106,7 @@ impl Readable {
     /// Returns a string without its zero; `None` if it cannot be read.
     pub(super) fn text<'t>(&mut self, text: *const c_char) -> Option<&'t [u8]> {
         let len = self.text_len(text)?;
-        // SAFETY: found readable; by C's rules it stays mapped.
+        // SAFETY: `text_len` found the string readable; by C's rules it stays mapped.
         Some(unsafe { std::slice::from_raw_parts(text.cast(), len - 1) })
     }
 
@@ -116,7 +116,7 @@ impl Readable {
 
     pub(super) fn strings_bytes(&mut self, strings: Strings) -> usize {
         let Some(words) = self.array_len(strings) else { return 0 };
-        // SAFETY: within the array, which was found readable.
+        // SAFETY: `array_len` found the array readable.
         let texts = (0..words - 1).map(|index| self.text_bytes(unsafe { *strings.add(index) }));
         texts.sum::<usize>() + words * size_of::<usize>()
     }
@@ -124,10 +124,12 @@ impl Readable {
 
 /// Copies of strings and arrays outside managed memory.
 pub(super) struct Copies {
-    /// Address and length of the buffer, and its bytes in use before these copies.
+    /// Address and length of the buffer.
     base: usize,
     len: usize,
+    /// Bytes of the buffer that were in use before these copies.
     start: usize,
+    /// Bytes of the buffer in use.
     used: usize,
     readable: Readable,
 }
@@ -136,7 +138,7 @@ impl Drop for Copies {
     fn drop(&mut self) {
         self.set_unused();
         if self.base != BUFFER.get().0 && self.start == 0 {
-            // A larger buffer has replaced this one meanwhile.
+            // A larger buffer has replaced this one.
             unmap_copies(self.base, self.len);
         }
     }
@@ -160,8 +162,8 @@ impl Copies {
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
         let mut base = issue(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]);
         if base < 0 {
-            // If the limit on address space was lowered below the window's size, only the engine's
-            // reserved heap is left.
+            // If RLIMIT_AS was lowered below the window's size, only the engine's reserved heap has
+            // free memory.
             base = HEAP.allocate(len, size_of::<usize>(), false) as isize;
         }
         if base == 0 {
@@ -173,14 +175,14 @@ impl Copies {
         BUFFER.set((base as usize, len));
         USED.set(used);
         if let Some(key) = KEY.load(Ordering::Relaxed).checked_sub(1) {
-            // SAFETY: a valid key of this library.
+            // SAFETY: `key` is a valid key of this library.
             unsafe { libc::pthread_setspecific(key, base as *const c_void) };
         }
         Some(Copies { base: base as usize, len, start: 0, used: 0, readable: Readable::new() })
     }
 
-    /// Called before an exec. If it succeeds after `vfork`, this value is never dropped, and the
-    /// parent continues to use the buffer.
+    /// Marks the copies as unused in the child of a `vfork`, before an exec. If exec succeeds, this
+    /// value is never dropped, and the parent continues to use the buffer.
     pub(super) fn keep_for_exec(&self) {
         if virtual_mask::is_borrowing() {
             self.set_unused();
@@ -191,38 +193,40 @@ impl Copies {
         USED.set(if self.base == BUFFER.get().0 { self.start } else { 0 });
     }
 
-    /// Returns space for `len` bytes, word-aligned, that nothing else refers to.
+    /// Returns word-aligned space for `len` bytes, which nothing else refers to.
     pub(super) fn take(&mut self, len: usize) -> *mut u8 {
         let at = self.used;
         self.used += len.next_multiple_of(size_of::<usize>());
-        assert!(self.used <= self.len, "copies are measured before they are made");
+        assert!(
+            self.used <= self.len,
+            "the capacity of the copies is too small: a bug in softswap; please report it"
+        );
         (self.base + at) as *mut u8
     }
 
-    pub(super) fn put(&mut self, bytes: &[u8]) -> *const c_char {
+    pub(super) fn copy_bytes(&mut self, bytes: &[u8]) -> *const c_char {
         let at = self.take(bytes.len());
-        // SAFETY: space just taken, in this thread's buffer.
+        // SAFETY: `at` has space for these bytes, in this thread's buffer.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
         at as *const c_char
     }
 
     /// Returns a copy of a string, or the pointer itself if it cannot be read.
-    pub(super) fn put_text(&mut self, text: *const c_char) -> *const c_char {
+    pub(super) fn copy_text(&mut self, text: *const c_char) -> *const c_char {
         match self.readable.text_len(text) {
-            // SAFETY: found readable.
-            Some(len) => self.put(unsafe { std::slice::from_raw_parts(text.cast(), len) }),
+            // SAFETY: `text_len` found the string readable.
+            Some(len) => self.copy_bytes(unsafe { std::slice::from_raw_parts(text.cast(), len) }),
             None => text,
         }
     }
 
-    /// Returns a copy of an array and its strings, or the pointer itself.
-    pub(super) fn put_strings(&mut self, strings: Strings) -> Strings {
+    /// Returns a copy of an array and its strings, or the pointer itself if it cannot be read.
+    pub(super) fn copy_strings(&mut self, strings: Strings) -> Strings {
         let Some(words) = self.readable.array_len(strings) else { return strings };
         let array = self.take(words * size_of::<usize>()).cast::<*const c_char>();
         for index in 0..words {
-            // SAFETY: within the array, which was found readable and ends with a null pointer, and
-            // within the buffer.
-            unsafe { array.add(index).write(self.put_text(*strings.add(index))) };
+            // SAFETY: `index` is within the array, which is readable, and within its copy.
+            unsafe { array.add(index).write(self.copy_text(*strings.add(index))) };
         }
         array
     }
@@ -231,6 +235,6 @@ impl Copies {
 /// # Safety
 /// `strings` is a null-terminated array.
 pub(super) unsafe fn count(strings: Strings) -> usize {
-    // SAFETY: up to and including the terminator.
+    // SAFETY: reads the array up to and including its null pointer.
     (0..).take_while(|index| unsafe { !(*strings.add(*index)).is_null() }).count()
 }

@@ -6,7 +6,7 @@
 //! user or the program has set.
 
 use super::argument_copies::{Copies, Readable, Strings, count};
-use super::environment::{environment, settle_environment};
+use super::environment::{environment, move_environment};
 use super::fork_safe_mutex::ForkSafeMutex;
 use crate::base::instance;
 use softswap_engine::api::settings::ENV_PREFIX;
@@ -17,24 +17,24 @@ use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
-/// The variable that gives a program its budget. Without a value the program is unmanaged.
+/// Variable with a program's budget. If its value is empty, the program is unmanaged.
 const BUDGET: &[u8; 19] = b"SOFTSWAP_RT_MEMORY=";
-/// Added for started programs: the parent had an engine, or could have had one.
+/// Variable added for started programs: their parent had an engine, or could have had one.
 const STARTED: &CStr = c"SOFTSWAP_RT_STARTED=1";
 const LIBRARY: &[u8] = b"libsoftswap.so";
 
 struct Carried {
     /// The entry of LD_PRELOAD by which this library was loaded.
     library: Vec<u8>,
-    /// Entries after that one: the user's.
-    behind: Vec<u8>,
+    /// The entries after that one, which the user has set.
+    user_entries: Vec<u8>,
     /// The runtime's variables, as `NAME=value`.
     settings: Vec<CString>,
 }
 
 static CARRIED: OnceLock<Carried> = OnceLock::new();
 
-/// Returns true if started programs get variables that the program does not have itself.
+/// Returns true if started programs get variables that this program does not have itself.
 pub(super) fn is_set() -> bool {
     CARRIED.get().is_some()
 }
@@ -54,7 +54,8 @@ fn joined<'a>(entries: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
 /// Removes the runtime's variables from the environment. Called while the library is loaded, before
 /// the program's own code runs.
 ///
-/// A Go program keeps them: its run-time starts programs by system calls that are not intercepted.
+/// A Go program keeps them, because its run-time starts programs by system calls that are not
+/// intercepted.
 pub(crate) fn hide() {
     // SAFETY: nothing else reads or changes the environment yet; `environ` is an array of strings
     // that ends with a null pointer, or null.
@@ -77,7 +78,8 @@ pub(crate) fn hide() {
             settings.push(STARTED.to_owned());
         }
         if instance::is_plain() {
-            // For readers of /proc/PID/environ. A Go program passes a copy to its children.
+            // Rename the variable of the budget, for readers of /proc/PID/environ. A Go program
+            // keeps a copy with the original name, for its children.
             if let Some(index) = all.iter().position(|at| text(at).starts_with(BUDGET)) {
                 if is_go_program() {
                     array.add(index).write(CStr::from_ptr(all[index]).to_owned().into_raw());
@@ -85,9 +87,10 @@ pub(crate) fn hide() {
                 mark_unused(all[index].cast_mut());
             }
         }
-        let behind = entries(preload).skip_while(|entry| !is_library(entry)).skip(1);
+        let user_entries = entries(preload).skip_while(|entry| !is_library(entry)).skip(1);
         let others = joined(entries(preload).filter(|entry| !is_library(entry)));
-        let carried = Carried { library: library.to_vec(), behind: joined(behind), settings };
+        let carried =
+            Carried { library: library.to_vec(), user_entries: joined(user_entries), settings };
         CARRIED.get_or_init(|| carried);
         if is_go_program() {
             return;
@@ -124,11 +127,11 @@ unsafe fn mark_unused(text: *mut c_char) {
     unsafe { std::ptr::copy_nonoverlapping(UNUSED.as_ptr(), text.cast(), UNUSED.len()) };
 }
 
-/// Variables that an environment lacks for starting a program.
+/// Variables that must be added to the environment of a started program.
 pub(super) struct Additions {
-    /// Index of the replaced string, and its replacement; null removes the string.
+    /// Index of the string to replace, and its replacement; null removes the string.
     pub(super) replaced: Option<(usize, *const c_char)>,
-    /// LD_PRELOAD if the environment has none; null if it is not needed.
+    /// LD_PRELOAD, if the environment has none and needs it; otherwise null.
     preload: *const c_char,
     settings: &'static [CString],
 }
@@ -150,7 +153,8 @@ pub(super) fn max_appended() -> usize {
     CARRIED.get().map_or(0, |carried| carried.settings.len() + 1)
 }
 
-/// Bytes that [`put_environment`] needs beyond a copy of the strings, which takes `strings_bytes`.
+/// Returns how many bytes [`copy_environment`] needs in addition to a copy of the strings, which
+/// takes `strings_bytes`.
 pub(super) fn environment_bytes(strings_bytes: usize) -> usize {
     CARRIED.get().map_or(0, |carried| {
         let words = max_appended() + 3;
@@ -159,9 +163,9 @@ pub(super) fn environment_bytes(strings_bytes: usize) -> usize {
     })
 }
 
-/// Returns the variables that an environment lacks. `takes_library` is false if the program's
-/// loader cannot load this library: then the library is removed, as it is from an environment whose
-/// budget has no value.
+/// Returns the variables to add to an environment. `takes_library` is false if the program's loader
+/// cannot load this library. In that case, and if the budget has an empty value, the library is
+/// removed from LD_PRELOAD.
 ///
 /// Allocates nothing: a signal handler may start a program.
 pub(super) fn additions(
@@ -190,8 +194,10 @@ pub(super) fn additions(
     let takes_library = takes_library && budget.is_none() && preloaded_sanitizer(value).is_none();
     if entries(value).any(is_library) != takes_library {
         let text = match takes_library {
-            true => put_preload(copies, value.len(), around(value, carried).into_iter()),
-            false => put_preload(copies, value.len(), entries(value).filter(|it| !is_library(it))),
+            true => write_preload(copies, value.len(), around(value, carried).into_iter()),
+            false => {
+                write_preload(copies, value.len(), entries(value).filter(|it| !is_library(it)))
+            }
         };
         match preload {
             Some((at, _)) => additions.replaced = Some((at, text)),
@@ -204,19 +210,19 @@ pub(super) fn additions(
     additions
 }
 
-/// Returns the entries before the library, the library, and the entries after it. An entry that the
-/// program puts at the front of LD_PRELOAD stays first; the user's entries stay last.
+/// Returns the entries before the library, the library, and the entries after it. Entries that the
+/// program has added to LD_PRELOAD stay first; the user's entries stay last.
 fn around<'v>(value: &'v [u8], carried: &'v Carried) -> [&'v [u8]; 3] {
-    let first = value.strip_suffix(&carried.behind[..]);
+    let first = value.strip_suffix(&carried.user_entries[..]);
     match first.filter(|first| first.last().is_none_or(|byte| matches!(byte, b':' | b' '))) {
-        Some([first @ .., _]) => [first, &carried.library, &carried.behind],
-        Some(first) => [first, &carried.library, &carried.behind],
+        Some([first @ .., _]) => [first, &carried.library, &carried.user_entries],
+        Some(first) => [first, &carried.library, &carried.user_entries],
         None => [value, &carried.library, b""],
     }
 }
 
-/// Writes LD_PRELOAD with these entries; null if there are none.
-fn put_preload<'e>(
+/// Returns LD_PRELOAD with these entries; null if there are none.
+fn write_preload<'e>(
     copies: &mut Copies,
     value_len: usize,
     entries: impl Iterator<Item = &'e [u8]>,
@@ -225,7 +231,8 @@ fn put_preload<'e>(
     let text = copies.take(PRELOAD.len() + value_len + library + 3);
     let mut at = text;
     let mut push = |bytes: &[u8]| {
-        // SAFETY: space for the name, the former value, the library, two separators and a zero.
+        // SAFETY: `text` has space for the name, the former value, the library, two separators and
+        // a zero.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
             at = at.add(bytes.len());
@@ -243,17 +250,18 @@ fn put_preload<'e>(
     if has_any { text.cast() } else { std::ptr::null() }
 }
 
-/// Serializes the threads that show the variables.
+/// Serializes the threads that add the variables to `environ`.
 static SHOWING: ForkSafeMutex<()> = ForkSafeMutex::new(());
 
 thread_local! {
-    /// True while this thread shows them. If set, the caller is a handler that has interrupted it.
+    /// True while this thread has added them. If already true, the caller is a signal handler that
+    /// has interrupted this thread.
     static IS_SHOWING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a call of the C library that starts a shell with `environ`, which contains the runtime's
-/// variables meanwhile. Returns `None` if there is no memory. The copies have [`environment_bytes`]
-/// for the environment.
+/// Runs `call`, which starts a shell with `environ`. Until it returns, `environ` contains the
+/// runtime's variables. Returns `None` if there is no memory. `copies` must have space for
+/// [`environment_bytes`].
 ///
 /// Other threads may see these variables meanwhile, and may change others.
 pub(super) fn with_shown<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Option<R> {
@@ -266,21 +274,21 @@ pub(super) fn with_shown<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Op
 }
 
 fn show<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Option<R> {
-    if !settle_environment(max_appended()) {
+    if !move_environment(max_appended()) {
         return None;
     }
     if !is_set() {
         return Some(call());
     }
     let array = environment().cast_mut();
-    // SAFETY: the array that was just settled: it ends with a null pointer.
+    // SAFETY: `environ` is now the runtime's array, which ends with a null pointer.
     let len = unsafe { count(array) };
-    // SAFETY: the same array.
+    // SAFETY: `len` is the length of that array.
     let strings = unsafe { std::slice::from_raw_parts(array, len) };
     let additions = additions(copies, strings, true);
     let before = additions.replaced.map(|(at, text)| (strings[at], text));
-    // SAFETY: settled with space for the appended strings. The first is written last: until then
-    // the array ends where it did.
+    // SAFETY: the array has space for the appended strings. The first one is written last: until
+    // then the array ends at its previous end.
     unsafe {
         for (at, text) in additions.appended().enumerate().skip(1) {
             array.add(len + at).write(text);
@@ -298,7 +306,7 @@ fn show<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Option<R> {
     Some(result)
 }
 
-/// Removes the variables from the environment again, which another thread may have moved.
+/// Removes the variables from `environ` again, whose array another thread may have replaced.
 fn conceal(additions: &Additions, replaced: Option<(*const c_char, *const c_char)>) {
     let array = environment().cast_mut();
     let mut kept = 0;
@@ -317,17 +325,17 @@ fn conceal(additions: &Additions, replaced: Option<(*const c_char, *const c_char
     }
 }
 
-/// Returns a copy of an environment with the variables that it lacks. An unreadable array is
-/// returned unchanged: the kernel rejects it.
-pub(super) fn put_environment(copies: &mut Copies, envp: Strings, takes_library: bool) -> Strings {
-    let copy = copies.put_strings(envp);
+/// Returns a copy of an environment with the runtime's variables. An unreadable array is returned
+/// unchanged: the kernel rejects it.
+pub(super) fn copy_environment(copies: &mut Copies, envp: Strings, takes_library: bool) -> Strings {
+    let copy = copies.copy_strings(envp);
     if !is_set() || (copy == envp && !envp.is_null()) {
         return copy;
     }
     let strings = if copy.is_null() {
         &[][..]
     } else {
-        // SAFETY: the copy, which ends with a null pointer.
+        // SAFETY: the copy ends with a null pointer.
         unsafe { std::slice::from_raw_parts(copy, count(copy)) }
     };
     let additions = additions(copies, strings, takes_library);
@@ -341,7 +349,7 @@ pub(super) fn put_environment(copies: &mut Copies, envp: Strings, takes_library:
         _ => *text,
     };
     let kept = strings.iter().enumerate().map(replace).filter(|text| !text.is_null());
-    // SAFETY: space for all of them and the null pointer.
+    // SAFETY: the array has space for all strings and the null pointer.
     unsafe {
         let end = kept.chain(additions.appended()).fold(array, |at, text| {
             at.write(text);

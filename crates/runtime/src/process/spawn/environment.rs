@@ -1,6 +1,6 @@
-//! The environment, which the C library passes to children by itself. Its array is moved out of
-//! managed memory once, because the filter would trap it in the child. The strings are pinned while
-//! a child starts.
+//! The environment, which the C library itself passes to some children. Its array is moved out of
+//! managed memory once, because the filter would trap the child's exec otherwise. The strings are
+//! pinned while a child starts.
 
 use super::argument_copies::{Strings, count};
 use super::fork_safe_mutex::ForkSafeMutex;
@@ -24,24 +24,23 @@ pub(super) fn environment() -> Strings {
 /// The runtime's array for `environ`, and its capacity in words.
 struct Array {
     at: *mut *const c_char,
-    room: usize,
+    capacity: usize,
 }
 
-// SAFETY: memory of the engine's heap, which is not bound to a thread.
+// SAFETY: the array is in the engine's heap, which is not bound to a thread.
 unsafe impl Send for Array {}
 
 static ARRAY: ForkSafeMutex<Array> =
-    ForkSafeMutex::new(Array { at: std::ptr::null_mut(), room: 0 });
-/// `Array::at` if the C library has replaced it by a longer array. An array that the program itself
-/// replaced may be used again, so it is not touched.
+    ForkSafeMutex::new(Array { at: std::ptr::null_mut(), capacity: 0 });
+/// `Array::at` if the C library has replaced it by a longer array, so that it can be reused. If the
+/// program itself replaced it, the program may use it again.
 static SUPERSEDED: AtomicPtr<*const c_char> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Moves the array of `environ` permanently out of managed memory, with space for `additional`
-/// strings: the C library's child passes it to the kernel, and the filter would trap that. The
-/// strings are not moved. Returns false if there is no memory.
+/// strings. The strings are not moved. Returns false if there is no memory.
 ///
-/// As C requires in general, no other thread may change the environment meanwhile.
-pub(super) fn settle_environment(additional: usize) -> bool {
+/// No other thread may change the environment meanwhile, as C requires in general.
+pub(super) fn move_environment(additional: usize) -> bool {
     if additional == 0 && !instance::is_managed(environment() as usize) {
         return true;
     }
@@ -50,25 +49,26 @@ pub(super) fn settle_environment(additional: usize) -> bool {
         // SAFETY: `environ` is a null-terminated array, or null.
         let count = if original.is_null() { 0 } else { unsafe { count(original) } };
         let words = count + 1 + additional;
-        let has_space = additional == 0 || (original == array.at && array.room >= words);
+        let has_space = additional == 0 || (original == array.at && array.capacity >= words);
         if has_space && !instance::is_managed(original as usize) {
             return true;
         }
         let reusable = SUPERSEDED.swap(std::ptr::null_mut(), Ordering::Relaxed) == array.at;
-        if !reusable || array.room < words {
-            let room = words.next_power_of_two();
+        if !reusable || array.capacity < words {
+            let capacity = words.next_power_of_two();
             let align = align_of::<usize>();
-            let at = HEAP.allocate(room * size_of::<usize>(), align, false).cast::<*const c_char>();
+            let at =
+                HEAP.allocate(capacity * size_of::<usize>(), align, false).cast::<*const c_char>();
             if at.is_null() {
                 return false;
             }
             if reusable && !array.at.is_null() {
-                // SAFETY: from the engine's heap, and no longer `environ`.
+                // SAFETY: the previous array is from the engine's heap and no longer `environ`.
                 unsafe { HEAP.release(array.at.cast()) };
             }
-            *array = Array { at, room };
+            *array = Array { at, capacity };
         }
-        // SAFETY: space for this many words; C code reads the pointer as after a setenv.
+        // SAFETY: the array has space for these words; C code reads `environ` as after a setenv.
         unsafe {
             std::ptr::copy_nonoverlapping(original, array.at, count);
             array.at.add(count).write(std::ptr::null());
@@ -115,7 +115,7 @@ pub(super) fn with_environment<R>(engine: Option<&Engine>, call: impl FnOnce() -
     let mut pinned = ResidentRanges::new(engine);
     let strings = environment();
     if !strings.is_null() {
-        // SAFETY: a null-terminated array of C strings.
+        // SAFETY: `environ` is a null-terminated array of C strings.
         unsafe {
             let count = count(strings);
             pinned.add(strings as usize, (count + 1) * size_of::<usize>());

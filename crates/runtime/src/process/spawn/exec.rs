@@ -19,7 +19,7 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: String
     if !instance::emulates_signals() && !carried::is_set() {
         return c_result(issue(libc::SYS_execve, arguments)) as i32;
     }
-    // SAFETY: the program's path and arrays; the kernel rejects what cannot be read.
+    // SAFETY: the program's path and arrays; the kernel rejects unreadable ones.
     c_result(unsafe { exec(libc::SYS_execve, arguments, 0) }) as i32
 }
 
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn fexecve(fd: i32, argv: Strings, envp: Strings) -> i32 {
     let empty = c"".as_ptr() as usize;
     let flags = libc::AT_EMPTY_PATH as usize;
     let arguments = [fd as usize, empty, argv as usize, envp as usize, flags, 0];
-    // SAFETY: the program's path and arrays; the kernel rejects what cannot be read.
+    // SAFETY: the program's path and arrays; the kernel rejects unreadable ones.
     c_result(unsafe { exec(libc::SYS_execveat, arguments, 1) }) as i32
 }
 
@@ -64,11 +64,11 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> i32 {
     unsafe { execvpe(file, argv, environment()) }
 }
 
-/// Number of arguments of a variadic exec in registers; the rest are on the stack.
+/// Number of variadic arguments in registers; the rest are on the stack.
 const IN_REGISTERS: usize = 5;
 const MAX_LISTED: usize = 2000;
 
-/// The exec function behind a variadic one.
+/// Function that a variadic exec calls.
 #[derive(PartialEq)]
 enum Listed {
     Path,
@@ -86,8 +86,8 @@ unsafe fn exec_listed(
     kind: &Listed,
 ) -> i32 {
     let word = |index: usize| {
-        // SAFETY: the variadic words up to the null pointer that ends them; `registers` contains
-        // the first five, `stack` the others.
+        // SAFETY: reads the variadic words up to the null pointer that ends them; `registers`
+        // contains the first five, `stack` the others.
         unsafe {
             if index < IN_REGISTERS {
                 *registers.add(index)
@@ -115,8 +115,8 @@ unsafe fn exec_listed(
     }
 }
 
-/// Defines a variadic exec: saves the register arguments below the return address and passes both
-/// addresses on.
+/// Defines a variadic exec. It saves the register arguments below the return address, and passes
+/// the addresses of these and of the stack arguments.
 macro_rules! listed {
     ($name:ident, $inner:ident, $kind:expr) => {
         unsafe extern "C" fn $inner(
@@ -124,7 +124,7 @@ macro_rules! listed {
             registers: *const usize,
             stack: *const usize,
         ) -> i32 {
-            // SAFETY: both places were set up by the function below.
+            // SAFETY: the function below passes the addresses of the variadic arguments.
             unsafe { exec_listed(path, registers, stack, &$kind) }
         }
 

@@ -1,5 +1,5 @@
-//! The system calls `execve` and `execveat`, with all arguments outside managed memory: the kernel
-//! reads path, argv and envp, and no page can be faulted in meanwhile.
+//! The system calls `execve` and `execveat`. All arguments are copied out of managed memory,
+//! because no page can be faulted in while the kernel reads path, argv and envp.
 
 use super::argument_copies::{Copies, Readable, Strings};
 use super::carried;
@@ -16,7 +16,7 @@ use std::ffi::c_char;
 /// Issues the call, whose arguments are outside managed memory.
 ///
 /// # Safety
-/// As the call.
+/// As `execve(2)` or `execveat(2)`.
 pub(super) unsafe fn issue_exec(number: i64, arguments: Arguments) -> isize {
     exec_mask::with_program_mask(|open| match open {
         // SAFETY: the arguments are copies, or pointers that the kernel rejects (EFAULT). Handlers
@@ -27,11 +27,11 @@ pub(super) unsafe fn issue_exec(number: i64, arguments: Arguments) -> isize {
     })
 }
 
-/// Issues execve or execveat with all arguments copied out of managed memory. Returns the kernel's
-/// result; only on failure.
+/// Issues execve or execveat with all arguments copied out of managed memory. `path_at` is the
+/// index of the path argument. Returns only on failure, with the kernel's error.
 ///
 /// # Safety
-/// As the call: a path, and arrays of strings.
+/// As `execve(2)` or `execveat(2)`.
 pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize) -> isize {
     let path = arguments[path_at] as *const c_char;
     let directory = if path_at == 0 { libc::AT_FDCWD } else { arguments[0] as i32 };
@@ -50,21 +50,21 @@ pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize)
         let Some(mut copies) = Copies::with_capacity(room) else {
             return refused(libc::E2BIG);
         };
-        let copied = copies.put_text(path);
+        let copied = copies.copy_text(path);
         let takes_library = !carried::is_set() || {
-            // An empty path refers to the descriptor itself.
+            // An empty path means the descriptor itself.
             let is_descriptor = readable.text(path) == Some(b"");
             let scratch = Scratch::take(&mut copies);
             let link = copies.take(LINK_BYTES);
             match is_descriptor {
-                true => takes_library(scratch, libc::AT_FDCWD, put_link(link, directory)),
+                true => takes_library(scratch, libc::AT_FDCWD, write_link(link, directory)),
                 false => takes_library(scratch, directory, copied),
             }
         };
         arguments[path_at] = copied as usize;
-        arguments[path_at + 1] = copies.put_strings(argv) as usize;
+        arguments[path_at + 1] = copies.copy_strings(argv) as usize;
         arguments[path_at + 2] =
-            carried::put_environment(&mut copies, envp, takes_library) as usize;
+            carried::copy_environment(&mut copies, envp, takes_library) as usize;
         copies.keep_for_exec();
         issue_exec(number, arguments)
     }
@@ -77,15 +77,15 @@ const LINK_BYTES: usize = 32;
 ///
 /// # Safety
 /// `link` has space for [`LINK_BYTES`].
-unsafe fn put_link(link: *mut u8, fd: i32) -> *const c_char {
+unsafe fn write_link(link: *mut u8, fd: i32) -> *const c_char {
     use std::io::Write;
-    // SAFETY: by the caller's contract.
+    // SAFETY: `link` has space for these bytes.
     let mut room = unsafe { std::slice::from_raw_parts_mut(link, LINK_BYTES) };
     let _ = write!(room, "/proc/self/fd/{fd}\0");
     link.cast()
 }
 
-/// Handles an exec that trapped: by a raw system call or inside the C library.
+/// Handles an exec that trapped, or a raw one through the C library's `syscall`.
 pub(crate) fn answer_exec(number: i64, arguments: Arguments) -> isize {
     let path_at = usize::from(number == libc::SYS_execveat);
     // SAFETY: the program's own arguments.

@@ -5,10 +5,10 @@ use softswap_sys::signals::{self, never_blocked};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// Longest wait until the lock is tried again, in nanoseconds.
+/// Longest wait before another attempt to lock, in nanoseconds.
 const WAIT_NS: u64 = 50_000;
 
-/// A mutex held with the program's signals blocked, because a handler may start programs too. The
+/// A mutex held with the program's signals blocked, because a handler may start programs, too. The
 /// lock contains the PID of its holder, so that a forked child does not wait for a thread of its
 /// parent.
 pub(super) struct ForkSafeMutex<T> {
@@ -30,6 +30,7 @@ impl<T> ForkSafeMutex<T> {
         }
     }
 
+    /// Runs `body` under the lock, with the program's signals blocked.
     pub(super) fn with<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         let mask = signals::block_all();
         // `body` may touch absent pages.
@@ -39,15 +40,15 @@ impl<T> ForkSafeMutex<T> {
         result
     }
 
-    /// Does the same as [`ForkSafeMutex::with`] without changing the signal mask. Signal handlers
-    /// must not use this lock.
+    /// Runs `body` under the lock, without changing the signal mask. Signal handlers must not use
+    /// this lock.
     pub(super) fn with_mask_as_is<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         let me = std::process::id() as i32;
         let mut seen = 0;
         while let Err(owner) =
             self.owner.compare_exchange_weak(seen, me, Ordering::Acquire, Ordering::Relaxed)
         {
-            // Held in the parent when this process was forked: take it over.
+            // Another PID: a thread of the parent held the lock during the fork. Take it over.
             seen = if owner == me { 0 } else { owner };
             if owner == me {
                 // Sleep instead of yielding: yielding does not let a holder of lower priority run.

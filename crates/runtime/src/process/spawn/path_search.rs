@@ -1,9 +1,9 @@
-//! `execvp` and related functions: search for the file in the directories of PATH.
+//! `execvp` and related functions, which search for the file in the directories of PATH.
 //!
-//! The C library's own search cannot be used. While the kernel reads the arguments, a mask may be
-//! in force under which no page can be faulted in (a new program inherits the blocked signals), and
-//! the search reads PATH and writes to its stack between two such calls. So the search is done
-//! here, from copies, and the mask changes only for each call.
+//! The C library's own search cannot be used. A new program inherits the blocked signals, so each
+//! exec call may need a mask under which no page can be faulted in. The C library's search reads
+//! PATH and writes to its stack between two such calls. So the runtime searches, using copies, and
+//! sets the mask only for each call.
 
 use super::argument_copies::{Copies, Readable, Strings, count};
 use super::carried;
@@ -21,7 +21,7 @@ const MAX_NAME: usize = 255;
 /// The C library skips PATH entries longer than this if PATH itself is longer.
 const MAX_PATH: usize = MAX_NAME_BYTES - 1;
 
-/// Words for rounding up, and for the shell's additional arguments.
+/// Upper bound of the words for rounding up, and for the shell's additional arguments.
 const ROUNDING_WORDS: usize = 8;
 
 /// Arguments for exec, outside managed memory.
@@ -52,26 +52,26 @@ pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> 
     let argv_bytes = readable.strings_bytes(argv);
     let envp_bytes = readable.strings_bytes(envp);
     let envp_bytes = 2 * (envp_bytes + carried::environment_bytes(envp_bytes));
-    // The shell's arguments are one word more, which the space for the strings covers.
+    // The shell's argument list is longer by one word, which the space for the strings covers.
     let room = 2 * (path_room + file_room + argv_bytes)
         + envp_bytes
         + started_program::SCRATCH_BYTES
         + SHELL.count_bytes()
         + ROUNDING_WORDS * size_of::<usize>();
     let Some(mut copies) = Copies::with_capacity(room) else { return refused(libc::E2BIG) };
-    // SAFETY: found readable above, and copied.
+    // SAFETY: both strings were found readable, and are copied.
     let (file, path) = unsafe {
-        let file: &'static CStr = CStr::from_ptr(copies.put_text(file));
-        let path: &'static CStr = CStr::from_ptr(copies.put_text(path));
+        let file: &'static CStr = CStr::from_ptr(copies.copy_text(file));
+        let path: &'static CStr = CStr::from_ptr(copies.copy_text(path));
         (file.to_bytes_with_nul(), path.to_bytes())
     };
-    let argv = copies.put_strings(argv);
+    let argv = copies.copy_strings(argv);
     let [envp, envp_without] =
-        [true, false].map(|takes| carried::put_environment(&mut copies, envp, takes));
+        [true, false].map(|takes| carried::copy_environment(&mut copies, envp, takes));
     let count = if argv_bytes == 0 || argv.is_null() {
         0
     } else {
-        // SAFETY: a copy of an array that ends with a null pointer.
+        // SAFETY: the copy ends with a null pointer, like the original.
         unsafe { count(argv) }
     };
     let scratch = Scratch::take(&mut copies);
@@ -108,9 +108,10 @@ fn search(program: &Program, path: &[u8]) -> isize {
     if denied { refused(libc::EACCES) } else { result }
 }
 
-/// Tries the file in one directory; by a shell if the kernel cannot execute it.
+/// Executes the file in one directory, by a shell if the kernel does not recognize its format.
+/// Returns only on failure, with the kernel's error.
 fn attempt(program: &Program, directory: &[u8]) -> isize {
-    put_name(program.name, [directory, program.file, b""]);
+    write_name(program.name, [directory, program.file, b""]);
     let name = program.name as usize;
     let is_full =
         !carried::is_set() || takes_library(program.scratch, libc::AT_FDCWD, name as *const c_char);
@@ -119,7 +120,7 @@ fn attempt(program: &Program, directory: &[u8]) -> isize {
     if result != refused(libc::ENOEXEC) {
         return result;
     }
-    // SAFETY: space for three words more than there are arguments; `argv` has `count` arguments.
+    // SAFETY: `for_shell` has space for `count + 3` words; `argv` has `count` arguments.
     unsafe {
         let words = program.for_shell;
         words.write(SHELL.as_ptr());
@@ -134,18 +135,18 @@ fn attempt(program: &Program, directory: &[u8]) -> isize {
 }
 
 fn call(name: usize, argv: Strings, envp: Strings) -> isize {
-    // SAFETY: copies, or pointers that the kernel rejects.
+    // SAFETY: the arguments are copies, or pointers that the kernel rejects.
     unsafe { issue_exec(libc::SYS_execve, [name, argv as usize, envp as usize, 0, 0, 0]) }
 }
 
 /// Returns the value of PATH, or its default.
 fn search_path() -> *const c_char {
-    // SAFETY: the environment is the program's, and no other thread changes it meanwhile.
+    // SAFETY: by C's rules no other thread changes the environment meanwhile.
     let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
     if path.is_null() { DEFAULT_PATH.as_ptr() } else { path }
 }
 
-/// Returns the bytes of the copies that [`takes_library_of`] needs.
+/// Returns how many bytes of copies [`takes_library_of`] needs.
 pub(super) fn path_bytes(file: *const c_char) -> usize {
     let mut readable = Readable::new();
     2 * readable.text_bytes(search_path()) + 2 * readable.text_bytes(file) + size_of::<usize>()
@@ -154,8 +155,8 @@ pub(super) fn path_bytes(file: *const c_char) -> usize {
 /// Applies [`takes_library`] to the program that the C library's search will find. `file` is a
 /// copy.
 pub(super) fn takes_library_of(copies: &mut Copies, scratch: Scratch, file: *const c_char) -> bool {
-    let path = copies.put_text(search_path());
-    // A pointer that could not be copied is rejected later.
+    let path = copies.copy_text(search_path());
+    // The kernel later rejects a pointer that cannot be read.
     let Some(file) = Readable::new().text(file) else { return true };
     // SAFETY: the copy ends with a zero.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
@@ -163,7 +164,7 @@ pub(super) fn takes_library_of(copies: &mut Copies, scratch: Scratch, file: *con
     let directories = path.split(|byte| *byte == b':');
     let is_path = file.contains(&b'/');
     for directory in directories.map(|it| if is_path { b"" } else { it }) {
-        put_name(name, [directory, file, b"\0"]);
+        write_name(name, [directory, file, b"\0"]);
         let executable = [libc::AT_FDCWD as usize, name as usize, libc::X_OK as usize, 0, 0, 0];
         if engine_syscall(libc::SYS_faccessat, executable) == 0 {
             return takes_library(scratch, libc::AT_FDCWD, name.cast());
@@ -173,11 +174,11 @@ pub(super) fn takes_library_of(copies: &mut Copies, scratch: Scratch, file: *con
 }
 
 /// Writes a directory, a slash if needed, and a file's name with its end.
-fn put_name(name: *mut u8, [directory, file, end]: [&[u8]; 3]) {
+fn write_name(name: *mut u8, [directory, file, end]: [&[u8]; 3]) {
     let slash: &[u8] = if directory.is_empty() { b"" } else { b"/" };
     let mut at = name;
     for part in [directory, slash, file, end] {
-        // SAFETY: space for the longest directory, a slash and the file's name.
+        // SAFETY: `name` has space for the longest directory, a slash and the file's name.
         unsafe {
             std::ptr::copy_nonoverlapping(part.as_ptr(), at, part.len());
             at = at.add(part.len());

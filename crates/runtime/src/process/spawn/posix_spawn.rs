@@ -22,7 +22,7 @@ type Spawn = unsafe extern "C" fn(
     Strings,
 ) -> i32;
 
-/// Bytes of one action in glibc: a tag, then numbers and at most one path.
+/// Size of one file action in glibc: a tag, then numbers and at most one path.
 const ACTION_BYTES: usize = 32;
 
 /// Public part of glibc's `posix_spawn_file_actions_t`.
@@ -44,14 +44,14 @@ fn path_word(action: &[usize; ACTION_BYTES / size_of::<usize>()]) -> Option<usiz
     }
 }
 
-/// Returns the space for a copy of file actions with their paths.
+/// Returns how many bytes a copy of file actions with their paths takes.
 ///
 /// # Safety
 /// `actions` is a valid file-actions object.
 unsafe fn actions_bytes(actions: &Actions) -> usize {
     let mut room = size_of::<Actions>() + actions.used as usize * ACTION_BYTES;
     for index in 0..actions.used as usize {
-        // SAFETY: within the array; the word is a path.
+        // SAFETY: `index` is within the array; the word is a path.
         unsafe {
             let action = &*actions.actions.add(index);
             room += path_word(action)
@@ -62,39 +62,39 @@ unsafe fn actions_bytes(actions: &Actions) -> usize {
 }
 
 /// # Safety
-/// As `actions_bytes`, with that space reserved.
-unsafe fn put_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
+/// As [`actions_bytes`]; `copies` has space for that many bytes.
+unsafe fn copy_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
     let count = actions.used as usize;
     let array =
         copies.take(count * ACTION_BYTES).cast::<[usize; ACTION_BYTES / size_of::<usize>()]>();
     for index in 0..count {
-        // SAFETY: within both arrays; the word is a path.
+        // SAFETY: `index` is within both arrays; the word is a path.
         unsafe {
             let mut action = *actions.actions.add(index);
             if let Some(word) = path_word(&action) {
-                action[word] = copies.put_text(action[word] as *const c_char) as usize;
+                action[word] = copies.copy_text(action[word] as *const c_char) as usize;
             }
             array.add(index).write(action);
         }
     }
     let copy = Actions { actions: array, ..*actions };
-    // SAFETY: plain data, read as bytes.
+    // SAFETY: `Actions` is plain data without padding.
     let bytes =
         unsafe { std::slice::from_raw_parts((&raw const copy).cast::<u8>(), size_of::<Actions>()) };
-    copies.put(bytes).cast()
+    copies.copy_bytes(bytes).cast()
 }
 
-/// Copies the attributes. If the child is to inherit its parent's mask, and the program blocks
-/// signals that the kernel does not, the mask is added to the attributes.
+/// Copies the attributes. If they contain no mask, and the program blocks signals that the kernel
+/// does not, adds the program's mask to them.
 ///
 /// # Safety
 /// `attributes` is a valid object or null, and there is space for a copy.
-unsafe fn put_attributes(copies: &mut Copies, attributes: SpawnAttributes) -> SpawnAttributes {
-    let passed_on = exec_mask::to_pass_on();
-    if attributes.is_null() && passed_on.is_none() {
+unsafe fn copy_attributes(copies: &mut Copies, attributes: SpawnAttributes) -> SpawnAttributes {
+    let inherited = exec_mask::mask_to_inherit();
+    if attributes.is_null() && inherited.is_none() {
         return attributes;
     }
-    // SAFETY: plain data in glibc; all-zero is a new object.
+    // SAFETY: the object is plain data in glibc; all-zero is a new one.
     unsafe {
         let mut copy = match attributes.as_ref() {
             Some(attributes) => *attributes,
@@ -103,12 +103,12 @@ unsafe fn put_attributes(copies: &mut Copies, attributes: SpawnAttributes) -> Sp
         let mut flags = 0;
         libc::posix_spawnattr_getflags(&raw const copy, &raw mut flags);
         let sets_mask = libc::POSIX_SPAWN_SETSIGMASK as i16;
-        if let Some(mask) = passed_on.filter(|_| flags & sets_mask == 0) {
+        if let Some(mask) = inherited.filter(|_| flags & sets_mask == 0) {
             libc::posix_spawnattr_setsigmask(&raw mut copy, &raw const mask);
             libc::posix_spawnattr_setflags(&raw mut copy, flags | sets_mask);
         }
         let first = (&raw const copy).cast::<u8>();
-        copies.put(std::slice::from_raw_parts(first, size_of_val(&copy))).cast()
+        copies.copy_bytes(std::slice::from_raw_parts(first, size_of_val(&copy))).cast()
     }
 }
 
@@ -130,7 +130,8 @@ unsafe fn spawn(
         if !instance::emulates_signals() && !carried::is_set() {
             return real(pid, path, actions, attributes, argv, envp);
         }
-        // The child uses this memory, and has no filter yet by which it would wait.
+        // Do not wake until the child has called exec: it uses this memory, and has no filter that
+        // would make its calls wait.
         let _inside = sleep_gate::enter();
         let engine = instance::engine();
         let parsed = actions.cast::<Actions>().as_ref();
@@ -145,8 +146,8 @@ unsafe fn spawn(
             + parsed.map_or(0, |actions| actions_bytes(actions))
             + size_of::<libc::posix_spawnattr_t>();
         let Some(mut copies) = Copies::with_capacity(room) else { return libc::ENOMEM };
-        let path = copies.put_text(path);
-        let argv = copies.put_strings(argv);
+        let path = copies.copy_text(path);
+        let argv = copies.copy_strings(argv);
         let is_full = !carried::is_set() || {
             let scratch = Scratch::take(&mut copies);
             match is_searched_for {
@@ -154,12 +155,12 @@ unsafe fn spawn(
                 false => started_program::takes_library(scratch, libc::AT_FDCWD, path),
             }
         };
-        let envp = carried::put_environment(&mut copies, envp, is_full);
+        let envp = carried::copy_environment(&mut copies, envp, is_full);
         let actions = match parsed {
-            Some(parsed) => put_actions(&mut copies, parsed),
+            Some(parsed) => copy_actions(&mut copies, parsed),
             None => actions,
         };
-        let attributes = put_attributes(&mut copies, attributes);
+        let attributes = copy_attributes(&mut copies, attributes);
         let mut made = 0;
         let result =
             with_environment(engine, || real(&raw mut made, path, actions, attributes, argv, envp));

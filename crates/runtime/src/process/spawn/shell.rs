@@ -1,4 +1,4 @@
-//! `popen` and `system`: start a shell by the C library or by `posix_spawn`.
+//! `popen` and `system`, which start a shell: `popen` by the C library, `system` by `posix_spawn`.
 
 use super::argument_copies::{Copies, Readable};
 use super::carried;
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
             raw::set_errno(libc::ENOMEM);
             return std::ptr::null_mut();
         };
-        let command = copies.put_text(command);
+        let command = copies.copy_text(command);
         // Outside the window: the child accesses the stream and its actions with all signals
         // blocked.
         let start = || with_environment(engine, || outside_the_window(|| popen()(command, mode)));
@@ -46,8 +46,8 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
     }
 }
 
-/// `system(3)`. Implemented here, because the C library's function also waits for the command, and
-/// the environment would stay pinned for that time.
+/// `system(3)`. The C library's function also waits for the command, and the environment would stay
+/// pinned for that time. So this starts the shell by `posix_spawn`.
 ///
 /// # Safety
 /// As `system(3)`.
@@ -65,12 +65,12 @@ pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     }
 }
 
-/// Waits for `pid`, ignoring interruptions. Returns its status. Not a cancellation point: the
-/// changed signal actions would not be restored.
+/// Waits for `pid` and returns its status, or -1. Signals do not interrupt it. It is not a
+/// cancellation point, because the changed signal actions would then not be restored.
 fn wait_for(pid: libc::pid_t) -> i32 {
     let mut status = -1;
     loop {
-        // Through the guard, because this stack may be managed and absent.
+        // Issued through the guard, because this stack may be managed and absent.
         // SAFETY: `status` is valid; there is no rusage.
         let waited = unsafe {
             let args = [pid as usize, &raw mut status as usize, 0, 0];
@@ -85,30 +85,31 @@ fn wait_for(pid: libc::pid_t) -> i32 {
     }
 }
 
-/// Number of threads in `system`, and the previous actions of SIGINT and SIGQUIT, which the last of
-/// them restores.
+/// State of the signals that `system` ignores.
 struct Ignoring {
+    /// Number of threads in `system`.
     count: usize,
-    found: [Action; 2],
+    /// Actions of SIGINT and SIGQUIT before the first of them; the last one restores them.
+    previous: [Action; 2],
 }
 
 const IGNORED: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
 static IGNORING: ForkSafeMutex<Ignoring> =
-    ForkSafeMutex::new(Ignoring { count: 0, found: [Action::DEFAULT; 2] });
+    ForkSafeMutex::new(Ignoring { count: 0, previous: [Action::DEFAULT; 2] });
 
 /// Ignores both signals. Returns the program's actions for them.
 fn begin_ignoring() -> [Action; 2] {
     IGNORING.with(|ignoring| {
         if ignoring.count == 0 {
             let ignore = Action { handler: libc::SIG_IGN, ..Action::DEFAULT };
-            for (signal, found) in IGNORED.iter().zip(&mut ignoring.found) {
+            for (signal, previous) in IGNORED.iter().zip(&mut ignoring.previous) {
                 // SAFETY: no handler is installed.
                 let before = unsafe { signals::change_action(*signal, Some(&ignore)) };
-                *found = before.unwrap_or(Action::DEFAULT);
+                *previous = before.unwrap_or(Action::DEFAULT);
             }
         }
         ignoring.count += 1;
-        ignoring.found
+        ignoring.previous
     })
 }
 
@@ -116,9 +117,9 @@ fn end_ignoring() {
     IGNORING.with(|ignoring| {
         ignoring.count -= 1;
         if ignoring.count == 0 {
-            for (signal, found) in IGNORED.iter().zip(&ignoring.found) {
-                // SAFETY: an action that the kernel returned for this signal.
-                let _ = unsafe { signals::change_action(*signal, Some(found)) };
+            for (signal, previous) in IGNORED.iter().zip(&ignoring.previous) {
+                // SAFETY: the kernel returned this action for this signal.
+                let _ = unsafe { signals::change_action(*signal, Some(previous)) };
             }
         }
     });
@@ -127,10 +128,11 @@ fn end_ignoring() {
 /// # Safety
 /// `command` is a C string.
 unsafe fn system_by_spawn(command: *const c_char) -> i32 {
-    // SAFETY: all objects are locals, initialised before use. As POSIX requires, INT and QUIT are
-    // ignored and CHLD is blocked until the command has exited.
+    // As POSIX requires, SIGINT and SIGQUIT are ignored and SIGCHLD is blocked until the command
+    // has exited.
+    // SAFETY: all objects are locals, initialised before use.
     unsafe {
-        let found = begin_ignoring();
+        let previous = begin_ignoring();
         let mut block: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut block);
@@ -139,7 +141,7 @@ unsafe fn system_by_spawn(command: *const c_char) -> i32 {
 
         let mut defaults: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut defaults);
-        for (signal, action) in IGNORED.iter().zip(&found) {
+        for (signal, action) in IGNORED.iter().zip(&previous) {
             if action.handler != libc::SIG_IGN {
                 libc::sigaddset(&raw mut defaults, *signal);
             }

@@ -1,13 +1,13 @@
-//! Classifies a program that is started: can its loader load this library?
+//! Decides if a program that is started can load this library.
 
 use super::argument_copies::Copies;
 use crate::base::issue_call::engine_syscall;
 use softswap_sys::program_file::sanitizer;
 use std::ffi::c_char;
 
-/// Bytes of a program that are read: in practice they contain its program headers.
+/// Bytes of a program's file that are read. In practice they contain its program headers.
 const HEAD_BYTES: usize = 4096;
-/// Bytes that a [`Scratch`] takes of the copies.
+/// Size of a [`Scratch`] in bytes.
 pub(super) const SCRATCH_BYTES: usize = HEAD_BYTES + size_of::<libc::stat>();
 /// Maximum depth of nested interpreters, as in the kernel.
 const DEPTH: usize = 5;
@@ -34,11 +34,11 @@ impl Scratch {
 }
 
 /// Returns false for programs of another C library, another processor, or 32 bits, for programs
-/// built with a sanitizer, and for those that gain rights over their caller. Scripts count as their
-/// interpreters.
+/// built with a sanitizer, and for programs that run as another user or group than their caller
+/// (setuid, setgid). For a script, its interpreter decides.
 ///
-/// A static program ignores the library and passes it on to the programs that it starts. A file
-/// that cannot be read is started like any other.
+/// Returns true for a static program: it ignores the library and passes the variables on to the
+/// programs that it starts. Returns true for a file that cannot be read.
 pub(super) fn takes_library(
     Scratch { head, status }: Scratch,
     directory: i32,
@@ -56,7 +56,7 @@ pub(super) fn takes_library(
             libc::SYS_pread64,
             [fd as usize, head as usize, HEAD_BYTES - 1, 0, 0, 0],
         );
-        // SAFETY: space of `HEAD_BYTES`, which nothing else refers to.
+        // SAFETY: `head` has space for `HEAD_BYTES`, which nothing else refers to.
         let bytes = unsafe { std::slice::from_raw_parts_mut(head, HEAD_BYTES) };
         let bytes = &mut bytes[..=usize::try_from(got).unwrap_or(0)];
         let verdict = match bytes {
@@ -82,7 +82,7 @@ fn interpreter(bytes: &mut [u8]) -> Option<usize> {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let start = 2 + bytes[2..].iter().position(|byte| !is_blank(byte))?;
     let is_end = |byte: &u8| is_blank(byte) || matches!(byte, b'\n' | 0);
-    // The last byte is not part of the file.
+    // The last byte of the buffer is not part of the file.
     let len = bytes[start..].iter().position(is_end).unwrap_or(bytes.len() - 1 - start);
     *bytes.get_mut(start + len)? = 0;
     (len > 0).then(|| bytes[start..].as_ptr() as usize)
@@ -122,7 +122,7 @@ fn has_our_loader(fd: usize, bytes: &mut [u8]) -> bool {
 }
 
 fn is_sanitized(fd: usize, head: *mut u8) -> bool {
-    // SAFETY: space of `HEAD_BYTES`, which nothing else refers to any more.
+    // SAFETY: `head` has space for `HEAD_BYTES`, which nothing else refers to any more.
     let buffer = unsafe { std::slice::from_raw_parts_mut(head, HEAD_BYTES) };
     let read_at = |bytes: &mut [u8], at: u64| {
         let at = usize::try_from(at).ok()?;
@@ -135,13 +135,13 @@ fn is_sanitized(fd: usize, head: *mut u8) -> bool {
     sanitizer(buffer, read_at).is_some()
 }
 
-/// Returns true if the kernel gives the program another user or group: then the loader ignores
+/// Returns true if the kernel runs the program as another user or group: the loader then ignores
 /// LD_PRELOAD.
 fn gains_rights(fd: usize, status: *mut libc::stat) -> bool {
     if engine_syscall(libc::SYS_fstat, [fd, status as usize, 0, 0, 0, 0]) < 0 {
         return false;
     }
-    // SAFETY: filled just now.
+    // SAFETY: `fstat` has filled it.
     let libc::stat { st_mode, st_uid, st_gid, .. } = unsafe { *status };
     let sets_user = st_mode & libc::S_ISUID != 0;
     let sets_group = st_mode & libc::S_ISGID != 0 && st_mode & GROUP_EXECUTE != 0;

@@ -1,7 +1,7 @@
 //! Creates a window around existing mappings: they keep their addresses and content, and the gaps
 //! between them become part of the window.
 
-use super::reservation::{Part, READ_WRITE, RESERVE, frame_states, mmap, settle};
+use super::reservation::{Part, READ_WRITE, RESERVE, frame_states, mmap, place_gate_for_window};
 use super::{Mechanism, Window, WindowError};
 use crate::memory::PAGE_SIZE;
 use crate::proc_maps::Pages;
@@ -40,9 +40,9 @@ impl Occupied {
         self.all_but(|part| part.managed_as.is_none())
     }
 
-    /// Returns all ranges except the parts that are `left_out`.
-    fn all_but(&self, left_out: fn(&Part) -> bool) -> impl Iterator<Item = Range<usize>> {
-        let parts = self.parts.iter().filter(move |part| left_out(part));
+    /// Returns all ranges except the parts for which `is_excluded` returns true.
+    fn all_but(&self, is_excluded: fn(&Part) -> bool) -> impl Iterator<Item = Range<usize>> {
+        let parts = self.parts.iter().filter(move |part| is_excluded(part));
         let starts = std::iter::once(self.base).chain(parts.clone().map(|part| part.range.end));
         let ends = parts.map(|part| part.range.start);
         let ends = ends.chain(std::iter::once(self.base + self.len));
@@ -51,9 +51,9 @@ impl Occupied {
 }
 
 impl Window {
-    /// As [`Window::reserve`], around the mappings in a range. Afterwards a touch of an absent page
-    /// is a fault; present pages stay as they are. No other thread may map or unmap memory there
-    /// meanwhile.
+    /// Creates a window around the mappings in a range, like [`Window::reserve`]. Afterwards a
+    /// touch of an absent page is a fault; present pages do not change. No other thread may map or
+    /// unmap memory there meanwhile.
     pub fn adopt(
         staging_frames: usize,
         avoid_move: bool,
@@ -61,7 +61,7 @@ impl Window {
     ) -> Result<Window, WindowError> {
         let mechanism = Mechanism::open(occupied.base, occupied.len)?;
         let protection = mechanism.protection_of_absent();
-        settle();
+        place_gate_for_window();
         let staging_len = staging_frames * PAGE_SIZE;
         let fail = |error| WindowError::Reserve { bytes: staging_len, error };
         for gap in occupied.gaps() {
@@ -127,7 +127,7 @@ impl Window {
         for part in parts {
             let Some(wanted) = part.managed_as else { continue };
             let args = [part.range.start, part.range.len(), wanted as usize, 0, 0, 0];
-            // SAFETY: the range was the program's, with this protection.
+            // SAFETY: the range is the program's memory, to which the program gave this protection.
             unsafe { raw::syscall(libc::SYS_mprotect, args) };
         }
     }

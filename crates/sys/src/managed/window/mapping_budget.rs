@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Linux's default, for when the limit cannot be read.
 const USUAL_LIMIT: usize = 65_530;
-/// 1/10 of the limit is reserved for the program.
-const PROGRAMS_SHARE: usize = 10;
+/// Divisor of the limit: 1/10 is reserved for the program.
+const PROGRAM_DIVISOR: usize = 10;
 /// The program's mappings are counted again when the window has this many more mappings.
 const BETWEEN_COUNTS: usize = 2048;
 /// Interval of counting near the limit, in ns.
@@ -41,27 +41,28 @@ pub(super) struct MappingBudget {
     limit: usize,
     /// Mappings outside the window when last counted.
     others_count: AtomicUsize,
-    /// Number of the window's mappings, and time in ns, at which to count again.
+    /// Number of the window's mappings at which to count again.
     count_at: AtomicUsize,
+    /// Time in ns at which to count again.
     count_at_ns: AtomicU64,
 }
 
 impl MappingBudget {
     pub(super) fn new() -> io::Result<MappingBudget> {
         let read = || std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
-        // The program's own filter would judge the call.
+        // The program's own seccomp filter could kill the process for the read.
         let limit = if program_filter::is_in_force() { None } else { read() };
         let limit = limit.and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL_LIMIT);
         Ok(MappingBudget {
             maps: SelfMaps::open()?,
-            limit: limit - limit / PROGRAMS_SHARE,
+            limit: limit - limit / PROGRAM_DIVISOR,
             others_count: AtomicUsize::new(0),
             count_at: AtomicUsize::new(BETWEEN_COUNTS),
             count_at_ns: AtomicU64::new(u64::MAX),
         })
     }
 
-    /// Records that the kernel has refused a mapping.
+    /// Records that the kernel has refused a mapping: the next query counts the mappings again.
     pub(super) fn note_refusal(&self) {
         self.count_at.store(0, Ordering::Relaxed);
     }
@@ -73,27 +74,27 @@ impl MappingBudget {
         {
             self.count(own);
         }
-        let room = self.room();
+        let limit = self.window_limit();
         match own {
-            _ if own >= room => MappingPressure::Full,
-            _ if own >= room / 4 * 3 => MappingPressure::High,
-            _ if own >= room / 2 => MappingPressure::Half,
+            _ if own >= limit => MappingPressure::Full,
+            _ if own >= limit / 4 * 3 => MappingPressure::High,
+            _ if own >= limit / 2 => MappingPressure::Half,
             _ => MappingPressure::None,
         }
     }
 
     /// Returns the number of mappings that the window may have.
-    pub(super) fn room(&self) -> usize {
+    pub(super) fn window_limit(&self) -> usize {
         self.limit.saturating_sub(self.others_count.load(Ordering::Relaxed)).max(MIN)
     }
 
     fn count(&self, own: usize) {
-        // First, so that other threads do not count as well.
+        // Stored first, so that other threads do not count as well.
         self.count_at.store(own + BETWEEN_COUNTS, Ordering::Relaxed);
         if let Ok(all) = self.maps.count() {
             self.others_count.store(all.saturating_sub(own), Ordering::Relaxed);
         }
-        let is_near = own >= self.room() / 2;
+        let is_near = own >= self.window_limit() / 2;
         let at_ns = if is_near { raw::now_ns() + BETWEEN_COUNTS_NS } else { u64::MAX };
         self.count_at_ns.store(at_ns, Ordering::Relaxed);
     }

@@ -2,7 +2,7 @@
 //! through which pages are evicted.
 //!
 //! A page has a number in the window. So a subtraction and a comparison show if an address is
-//! managed, and a shift finds its entry. The window is at an address that the kernel does not use by itself
+//! managed, and a shift finds its entry. The kernel never chooses the window's addresses by itself
 //! ([`crate::aslr`]), so the guard's filter does not match in a program without a window.
 //!
 //! The window is memory of the *program*: no Rust reference points into it, so evicting a page or
@@ -21,7 +21,7 @@ use crate::memory::{PAGE_SIZE, Page};
 use crate::uffd::{self, Partial, Uffd};
 use crate::{futex, program_filter, raw};
 use page_access::PageAccess;
-use reservation::{RESERVE, frame_states, mmap, reserve_range, settle};
+use reservation::{RESERVE, frame_states, mmap, place_gate_for_window, reserve_range};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -60,7 +60,7 @@ pub struct Window {
     use_move: bool,
     staging: usize,
     frames: &'static [AtomicU8],
-    /// Mappings that the program had there before; `None` for a window of its own.
+    /// Mappings that the program had there before; `None` for a newly reserved window.
     adopted: Option<Vec<Part>>,
 }
 
@@ -114,10 +114,10 @@ pub enum Touch {
 }
 
 impl Window {
-    /// Reserves the window and `staging_frames` frames, and registers both for faults.
-    /// `avoid_move`: do not use UFFDIO_MOVE.
+    /// Reserves the window and `staging_frames` frames, and registers both for faults. With
+    /// `avoid_move`, UFFDIO_MOVE is not used.
     pub fn reserve(staging_frames: usize, avoid_move: bool) -> Result<Window, WindowError> {
-        let (base, len) = reserve_range(settle())?;
+        let (base, len) = reserve_range(place_gate_for_window())?;
         let mechanism = match Mechanism::open(base, len) {
             Ok(mechanism) => mechanism,
             Err(error) => {
@@ -145,10 +145,10 @@ impl Window {
 
     /// Opens a new userfaultfd for the window and staging in a forked child, because the kernel
     /// drops the registration on fork. `managed` lists the (first page, count) ranges of the window
-    /// without foreign mappings.
+    /// without unmanaged mappings.
     ///
     /// # Errors
-    /// The kernel's refusal; the child must then not access the window.
+    /// The kernel's error. The child must then not access the window.
     pub fn reopen_after_fork(&self, managed: &[(u64, usize)]) -> io::Result<()> {
         match &self.mechanism {
             Mechanism::Userfaultfd(uffd) => uffd.reopen()?,
@@ -163,7 +163,7 @@ impl Window {
         self.register(self.staging, self.frames.len() * PAGE_SIZE)
     }
 
-    /// Sets whether a forked child inherits the staging frames and ranges of the window, given as
+    /// Sets if a forked child inherits the staging frames, and ranges of the window, given as
     /// (first page, count). Off by default: a child that cannot fault in its pages would read
     /// zeroes.
     pub fn inherit(&self, managed: &[(u64, usize)], on: bool) -> io::Result<()> {
@@ -189,7 +189,7 @@ impl Window {
         self.register(start, len)
     }
 
-    /// Converts an error into that of a window whose faults cannot be taken.
+    /// Converts an error of the preparation into that of the window's mechanism.
     fn refused(&self, error: io::Error) -> WindowError {
         match &self.mechanism {
             Mechanism::Userfaultfd(_) => WindowError::Userfaultfd(error),
@@ -197,8 +197,7 @@ impl Window {
         }
     }
 
-    /// Registers a range, of the window or of staging, with userfaultfd if that delivers its
-    /// faults.
+    /// Registers a range of the window or of staging with userfaultfd, if the window uses it.
     fn register(&self, start: usize, len: usize) -> io::Result<()> {
         let Mechanism::Userfaultfd(uffd) = &self.mechanism else { return Ok(()) };
         // SAFETY: callers in this module pass ranges of the window and of staging only. No Rust
@@ -209,7 +208,7 @@ impl Window {
 
     /// Applies the advice for all newly mapped managed memory.
     fn advise_whole(&self, start: usize, len: usize) -> io::Result<()> {
-        // A huge page would populate pages that were never restored.
+        // A huge page would populate pages that were never faulted in.
         self.advise(start, len, libc::MADV_NOHUGEPAGE)?;
         // A core dump would contain the whole reservation, but not the swapped-out pages.
         self.advise(start, len, libc::MADV_DONTDUMP)?;
@@ -315,7 +314,7 @@ impl Window {
         self.base + page as usize * PAGE_SIZE
     }
 
-    /// Fills absent pages from `page` on with the whole pages in `bytes`.
+    /// Fills absent pages, starting at `page`, with the whole pages in `bytes`.
     pub fn install(&self, page: u64, bytes: &[u8], writes: Writes) -> Partial {
         let address = self.address(page, bytes.len() / PAGE_SIZE);
         match &self.mechanism {
@@ -358,16 +357,16 @@ impl Window {
         self.discard_unmanaged(page, count)
     }
 
-    /// As [`Window::discard`], for a mapping that is not managed.
+    /// Drops the content of `count` pages of a mapping that is not managed.
     pub fn discard_unmanaged(&self, page: u64, count: usize) -> io::Result<()> {
         self.advise(self.address(page, count), count * PAGE_SIZE, libc::MADV_DONTNEED)
     }
 
     /// Drops the content of pages, which are in ascending order. Uses one call with one TLB
-    /// shootdown for many pages (Linux 6.16), or a call per run if the process may not give itself
-    /// such advice. Returns how many pages were dropped, from the first one on.
+    /// shootdown for many pages (Linux 6.16), or a call per run if the kernel refuses that call.
+    /// Returns the number of pages dropped, counted from the first.
     pub fn discard_each(&self, pages: &[u64]) -> usize {
-        let mut gone = 0;
+        let mut dropped_count = 0;
         for pages in pages.chunks(DISCARD_RUNS) {
             let (runs, count) = self.runs(pages);
             if let Mechanism::Protection(access) = &self.mechanism
@@ -376,17 +375,17 @@ impl Window {
                 break;
             }
             let dropped = self.drop_runs(&runs[..count]);
-            gone += dropped;
+            dropped_count += dropped;
             if dropped < pages.len() {
                 break;
             }
         }
-        gone
+        dropped_count
     }
 
-    /// Copies writable pages to `copies` and drops them by one call, with page protection. The
-    /// caller has claimed them, at most [`DISCARD_RUNS`] in ascending order. Returns how many were
-    /// taken, from the first on.
+    /// Copies writable pages to `copies` and drops them by one call. Only for page protection:
+    /// otherwise returns 0. The caller has claimed the pages, at most [`DISCARD_RUNS`] in ascending
+    /// order. Returns the number of pages taken, counted from the first.
     pub fn take_each(&self, pages: &[u64], copies: &mut [[u8; PAGE_SIZE]]) -> usize {
         let Mechanism::Protection(access) = &self.mechanism else { return 0 };
         let (runs, count) = self.runs(pages);
@@ -407,7 +406,7 @@ impl Window {
         taken
     }
 
-    /// Drops the content of runs, and returns how many pages that are, from the first on.
+    /// Drops the content of runs. Returns the number of pages dropped, counted from the first.
     fn drop_runs(&self, runs: &[libc::iovec]) -> usize {
         match self.advise_runs(runs) {
             Ok(bytes) => bytes / PAGE_SIZE,
@@ -445,7 +444,7 @@ impl Window {
         raw::check(unsafe { raw::syscall(libc::SYS_process_madvise, args) })
     }
 
-    /// Drops each run by a call of its own. Returns how many pages were dropped.
+    /// Drops each run by a separate call. Returns the number of pages dropped.
     pub(crate) fn discard_runs(&self, runs: &[libc::iovec]) -> usize {
         let drop_run = |run: &&libc::iovec| {
             self.advise(run.iov_base as usize, run.iov_len, libc::MADV_DONTNEED).is_ok()
@@ -464,8 +463,8 @@ impl Window {
         raw::check(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
     }
 
-    /// Locks `count` pages, present or future, in memory; they count as the process's locked
-    /// memory. Fails according to its limits and privileges.
+    /// Locks `count` pages, present or absent, in memory. They count as the process's locked
+    /// memory, so the call fails beyond RLIMIT_MEMLOCK.
     pub fn lock(&self, page: u64, count: usize) -> io::Result<()> {
         // ONFAULT: the kernel cannot fault in absent pages of the window by itself.
         let flags = libc::MLOCK_ONFAULT as usize;
@@ -474,14 +473,14 @@ impl Window {
         raw::check(unsafe { raw::syscall(libc::SYS_mlock2, args) }).map(drop)
     }
 
-    /// Undoes [`Window::lock`].
+    /// Unlocks pages that [`Window::lock`] locked.
     pub fn unlock(&self, page: u64, count: usize) -> io::Result<()> {
         let args = [self.address(page, count), count * PAGE_SIZE, 0, 0, 0, 0];
         // SAFETY: the kernel follows no pointers here, and changes no content.
         raw::check(unsafe { raw::syscall(libc::SYS_munlock, args) }).map(drop)
     }
 
-    /// Returns `count` pages to the window after a foreign mapping was there.
+    /// Makes `count` pages part of the window again after an unmanaged mapping was there.
     pub fn restore(&self, page: u64, count: usize) -> io::Result<()> {
         let (start, len) = (self.address(page, count), count * PAGE_SIZE);
         let protection = self.mechanism.protection_of_absent();
@@ -504,8 +503,8 @@ impl Window {
         Ok(present[0] & 1 == 1)
     }
 
-    /// Gives the program its own copy of a page that fork left shared, with equal content. Fails if
-    /// the page is not writable.
+    /// Copies a page that this process shares with a forked relative, so that it has its own. Fails
+    /// if the page is not writable.
     pub fn unshare(&self, page: u64) -> io::Result<()> {
         // Populating for writing breaks the sharing. For an absent or protected page it returns an
         // error instead of raising a signal.
@@ -544,12 +543,12 @@ impl Window {
     /// Reinstalls a page that was taken out; `bytes` is the only copy.
     fn put_back(&self, page: u64, bytes: &[u8; PAGE_SIZE], writes: Writes) {
         if self.install(page, bytes, writes).pages == 0 {
-            page_moves::stop("a page cannot go back");
+            page_moves::stop("a page cannot be restored");
         }
     }
 
-    /// Moves `count` pages out of the program's reach into the frames from `frame` on, which must
-    /// be empty. On return the first `pages` frames are full.
+    /// Moves `count` pages out of the window into empty frames, starting at `frame`. On return the
+    /// first [`Partial::pages`] of these frames are full.
     pub fn take_out(&self, page: u64, count: usize, frame: usize) -> Partial {
         let frames = &self.frames[frame..frame + count];
         assert!(frames.iter().all(|f| f.load(Ordering::Acquire) == EMPTY), "frame in use");
@@ -576,7 +575,7 @@ impl Window {
     pub fn take_out_by_copy(&self, page: u64, frame: usize, scratch: &mut Page) -> io::Result<()> {
         let state = &self.frames[frame];
         assert!(state.load(Ordering::Acquire) == EMPTY, "frame in use");
-        // Protected first: a store between copy and drop would be lost.
+        // Protects the page first, because a store between copy and drop would be lost.
         self.set_writes(page, 1, Writes::Caught)?;
         if let Err(error) = self.take_page(page, &mut scratch.0) {
             let _ = self.allow_writes(page);
@@ -652,15 +651,18 @@ impl Window {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
         let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as usize;
-        // SAFETY: moves a page of the window, into which no Rust reference points, to a free
-        // address of the kernel's choice.
+        // SAFETY: the call moves a page of the window, into which no Rust reference points, to a
+        // free address of the kernel's choice.
         let moved = raw::check(unsafe {
             raw::syscall(libc::SYS_mremap, [from, PAGE_SIZE, PAGE_SIZE, flags, 0, 0])
         })?;
         let readable = [moved, PAGE_SIZE, libc::PROT_READ as usize, 0, 0, 0];
         // SAFETY: the page was moved there just now, and nothing else refers to it.
         if unsafe { raw::syscall(libc::SYS_mprotect, readable) } != 0 {
-            raw::write_stderr(b"softswap: internal error: a page cannot be read; stopping the program rather than losing data\n");
+            raw::write_stderr(
+                b"softswap: internal error: a page cannot be read; \
+                  the program is stopped to protect its data; please report this\n",
+            );
             std::process::abort();
         }
         // SAFETY: `moved` is a readable page to which nothing else refers, and does not overlap
@@ -682,8 +684,8 @@ impl Window {
             .map(|_| StagedFrame { window: self, frame })
     }
 
-    /// Empties `count` frames from `frame` on and drops their content, in one call. Waits for
-    /// claimed frames. Returns how many were full.
+    /// Empties `count` frames, starting at `frame`, and drops their content in one call. Waits for
+    /// claimed frames. Returns the number of frames that were full.
     pub fn empty_frames(&self, frame: usize, count: usize) -> usize {
         let mut full = 0;
         let frames = &self.frames[frame..frame + count];
@@ -728,8 +730,8 @@ impl Drop for Window {
         if let (Mechanism::Protection(_), Some(parts)) = (&self.mechanism, &self.adopted) {
             self.hand_back(parts);
         }
-        let ours = [window, staging].into_iter().skip(usize::from(self.adopted.is_some()));
-        for (start, len) in ours {
+        let mapped = [window, staging].into_iter().skip(usize::from(self.adopted.is_some()));
+        for (start, len) in mapped {
             // SAFETY: the range was mapped for this value. No Rust reference points into the
             // window. `StagedFrame`s borrow this value, so none of their references into staging
             // exists any more.
@@ -738,16 +740,16 @@ impl Drop for Window {
     }
 }
 
-/// A full staging frame, owned: it is neither moved nor emptied while this exists.
+/// A claimed full staging frame, which is neither moved nor emptied while this value exists.
 ///
 /// ```
 /// use softswap_sys::window::Window;
 ///
 /// # fn example(window: &Window) {
-/// // Page 3 leaves for frame 0, and comes back.
+/// // Page 3 is moved to frame 0, and back.
 /// if window.take_out(3, 1, 0).pages == 1 {
 ///     let frame = window.claim_frame(0).unwrap();
-///     println!("it begins with {}", frame.bytes()[0]);
+///     println!("its first byte is {}", frame.bytes()[0]);
 ///     frame.restore_to(3).unwrap();
 /// }
 /// # }

@@ -23,7 +23,7 @@ pub(super) struct PageAccess {
     base: usize,
     memory: SelfMemory,
     states: PageStates,
-    /// Held, with signals blocked, while states and the kernel's protections change together.
+    /// Locked, with signals blocked, while states and the kernel's protections change together.
     lock: Lock,
     /// Number of pages whose protection differs from that of the next page.
     boundaries: AtomicUsize,
@@ -79,8 +79,8 @@ impl PageAccess {
         raw::check(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
     }
 
-    /// Changes the state of pages to that of `new`, in one call for each run of equal protection.
-    /// Returns how many have changed, from the first one on.
+    /// Changes the states of pages by `new`, with one call for each run of equal protection.
+    /// Returns the number of pages changed, counted from the first.
     fn change(&self, pages: Range<usize>, new: impl Fn(PageState) -> PageState) -> Partial {
         self.locked(|| {
             let wanted = |page| new(self.states.get(page)).in_force();
@@ -94,7 +94,7 @@ impl PageAccess {
                     self.budget.note_refusal();
                     return Partial { pages: run.start - pages.start, error: Some(error) };
                 }
-                self.note(&run, &new);
+                self.record(&run, &new);
             }
             Partial { pages: pages.len(), error: None }
         })
@@ -110,7 +110,7 @@ impl PageAccess {
     }
 
     /// Records the new state of pages.
-    fn note(&self, run: &Range<usize>, new: impl Fn(PageState) -> PageState) {
+    fn record(&self, run: &Range<usize>, new: impl Fn(PageState) -> PageState) {
         let before = self.boundaries_around(run);
         for page in run.clone() {
             self.states.set(page, new(self.states.get(page)));
@@ -135,7 +135,7 @@ impl PageAccess {
     }
 
     pub(super) fn mappings_limit(&self) -> usize {
-        self.budget.room()
+        self.budget.window_limit()
     }
 
     pub(super) fn mapping_pressure(&self) -> MappingPressure {
@@ -163,7 +163,8 @@ impl PageAccess {
                 some => Partial { error, ..self.install(page, &bytes[..some * PAGE_SIZE], writes) },
             };
         }
-        // Untouched memory is zero already; the kernel allocates it on first touch.
+        // Zeroes are not written: untouched memory is zero, and the kernel populates it on first
+        // touch.
         let (words, _) = bytes.as_chunks::<16>();
         let is_zero = words.iter().all(|word| u128::from_ne_bytes(*word) == 0);
         if !is_zero && let Err(error) = self.write(page, bytes) {
@@ -199,8 +200,8 @@ impl PageAccess {
         self.locked(|| {
             self.mprotect(&(page..page + 1), libc::PROT_NONE)?;
             let read = page_moves::lift(self.at(page), to);
-            if read.is_ok() && page_moves::put(self.at(page), to).is_err() {
-                page_moves::stop("a page cannot go back");
+            if read.is_ok() && page_moves::replace(self.at(page), to).is_err() {
+                page_moves::stop("a page cannot be restored");
             }
             self.undo(&(page..page + 1));
             read
@@ -210,7 +211,7 @@ impl PageAccess {
     fn write(&self, page: usize, bytes: &[u8]) -> io::Result<()> {
         match self.memory.is_open() {
             true => self.memory.write(self.at(page), bytes),
-            false => page_moves::put(self.at(page), bytes),
+            false => page_moves::replace(self.at(page), bytes),
         }
     }
 
@@ -289,8 +290,8 @@ impl PageAccess {
 
     /// Applies the recorded state of a page to the kernel again, after an access failed.
     pub(super) fn renew(&self, page: usize) {
-        // Errors can be ignored: the call fails only if it needs one more mapping, as for an absent
-        // page.
+        // Errors are ignored: the call fails only if it needs another mapping. The caller treats
+        // the page as absent then.
         let _ = self.locked(|| self.mprotect(&(page..page + 1), self.states.get(page).in_force()));
     }
 
@@ -301,7 +302,7 @@ impl PageAccess {
 
     /// Records that pages are present and accessible as the program wants.
     pub(super) fn note_present(&self, pages: &Range<usize>) {
-        self.locked(|| self.note(pages, |state| PageState { is_present: true, ..state }));
+        self.locked(|| self.record(pages, |state| PageState { is_present: true, ..state }));
     }
 
     /// Makes absent pages inaccessible while threads may touch them. `found` calls its argument
@@ -312,17 +313,17 @@ impl PageAccess {
         found: impl FnOnce(&Range<usize>, &mut dyn FnMut(Range<usize>)) -> io::Result<()>,
     ) -> io::Result<()> {
         self.mprotect(pages, libc::PROT_NONE)?;
-        // No page is touched from now on. Pages that were touched meanwhile stay present.
+        // No page can be touched any more. Pages that were touched before are opened again.
         let mut touched = Vec::new();
         found(pages, &mut |run| touched.push(run))?;
         touched.into_iter().try_for_each(|run| self.open_up(run, false).error.map_or(Ok(()), Err))
     }
 
-    /// Records that pages were mapped anew, inaccessible.
+    /// Records that pages were mapped again, inaccessible and with the default protection.
     pub(super) fn forget(&self, pages: &Range<usize>) {
         self.locked(|| {
             for part in self.states.used(pages) {
-                self.note(&part, PageState::absent);
+                self.record(&part, PageState::absent);
             }
             self.states.set_wanted(pages.clone(), super::READ_WRITE);
         });

@@ -10,7 +10,8 @@ use std::io;
 /// Aborts the process, which would lose data otherwise.
 pub(super) fn stop(what: &str) -> ! {
     raw::write_stderr_fmt(format_args!(
-        "softswap: internal error: {what}; stopping the program rather than losing data\n"
+        "softswap: internal error: {what}; the program is stopped to protect its data; \
+         please report this\n"
     ));
     std::process::abort()
 }
@@ -25,25 +26,26 @@ unsafe fn mremap(from: usize, len: usize, flags: i32, to: usize) -> io::Result<u
 }
 
 /// Replaces the pages at `at`, in the window, by inaccessible pages with this content.
-pub(super) fn put(at: usize, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn replace(at: usize, bytes: &[u8]) -> io::Result<()> {
     // SAFETY: without MAP_FIXED the mapping overlaps nothing.
-    let made = unsafe { mmap(0, bytes.len(), READ_WRITE, RESERVE)? };
+    let new_pages = unsafe { mmap(0, bytes.len(), READ_WRITE, RESERVE)? };
     // SAFETY: the memory was mapped just now, of this length, and nothing else refers to it.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), made as *mut u8, bytes.len()) };
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), new_pages as *mut u8, bytes.len()) };
     for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_DONTDUMP, libc::MADV_DONTFORK] {
         // SAFETY: the advice changes no content.
         unsafe {
-            raw::syscall(libc::SYS_madvise, [made, bytes.len(), advice as usize, 0, 0, 0]);
+            raw::syscall(libc::SYS_madvise, [new_pages, bytes.len(), advice as usize, 0, 0, 0]);
         }
     }
     // SAFETY: nothing refers to the new memory, nor to the pages in the window.
     let moved = unsafe {
-        raw::check(raw::syscall(libc::SYS_mprotect, [made, bytes.len(), 0, 0, 0, 0]))
-            .and_then(|_| mremap(made, bytes.len(), libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, at))
+        raw::check(raw::syscall(libc::SYS_mprotect, [new_pages, bytes.len(), 0, 0, 0, 0])).and_then(
+            |_| mremap(new_pages, bytes.len(), libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, at),
+        )
     };
     if moved.is_err() {
         // SAFETY: the memory was mapped for this call, and nothing else refers to it.
-        unsafe { raw::syscall(libc::SYS_munmap, [made, bytes.len(), 0, 0, 0, 0]) };
+        unsafe { raw::syscall(libc::SYS_munmap, [new_pages, bytes.len(), 0, 0, 0, 0]) };
     }
     moved.map(drop)
 }
@@ -53,8 +55,8 @@ pub(super) fn put(at: usize, bytes: &[u8]) -> io::Result<()> {
 pub(super) fn lift(at: usize, to: &mut [u8]) -> io::Result<()> {
     for done in (0..to.len()).step_by(PAGE_SIZE) {
         if let Err(error) = lift_page(at + done, &mut to[done..done + PAGE_SIZE]) {
-            if done > 0 && put(at, &to[..done]).is_err() {
-                stop("pages cannot go back");
+            if done > 0 && replace(at, &to[..done]).is_err() {
+                stop("pages cannot be restored");
             }
             return Err(error);
         }
@@ -64,8 +66,8 @@ pub(super) fn lift(at: usize, to: &mut [u8]) -> io::Result<()> {
 
 fn lift_page(at: usize, to: &mut [u8]) -> io::Result<()> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
-    // SAFETY: moves a page of the window, into which no Rust reference points, to an address of the
-    // kernel's choice.
+    // SAFETY: the call moves a page of the window, into which no Rust reference points, to an
+    // address of the kernel's choice.
     let moved = unsafe { mremap(at, PAGE_SIZE, flags, 0)? };
     let readable = [moved, PAGE_SIZE, libc::PROT_READ as usize, 0, 0, 0];
     // SAFETY: the page was moved there just now, and nothing else refers to it.

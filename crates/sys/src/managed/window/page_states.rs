@@ -1,5 +1,6 @@
-//! The protection that the program asked for, and the presence, of each page of a window.
-//! [`super::page_access`] needs them because the kernel's protection is the engine's.
+//! Presence of each page of a window, and the protection that the program requested.
+//! [`super::page_access`] needs them because the kernel's protection is the one that the engine
+//! set.
 //!
 //! There is a byte for each page, and one for each chunk of pages that holds their common
 //! protection. So protecting a large range before its use costs one byte for 2 MiB.
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 const CHUNK_PAGES: usize = 512;
 
-/// Page bits: the protection that the program asked for, XOR [`READ_WRITE`].
+/// Page bits: the protection that the program requested, XOR [`READ_WRITE`].
 const WANTED: u8 = 7;
 /// Page bit: present, that is, accessible as far as the program's protection allows.
 const PRESENT: u8 = 8;
@@ -84,7 +85,7 @@ impl PageStates {
         self.pages[page].store(own & WANTED | present | caught, Ordering::Release);
     }
 
-    /// Records the protection that the program asked for.
+    /// Records the protection that the program requested.
     pub(super) fn set_wanted(&self, pages: Range<usize>, wanted: Protection) {
         let bits = (wanted ^ READ_WRITE) as u8 & WANTED;
         for (chunk, part) in by_chunk(&pages) {

@@ -25,7 +25,7 @@ const TRIES_IN_RANGE: usize = 4;
 ///
 /// match Window::reserve(1, false) {
 ///     Ok(window) => println!("{} GiB", window.len_bytes() >> 30),
-///     Err(WindowError::Reserve { bytes, .. }) => println!("no room for {bytes} bytes"),
+///     Err(WindowError::Reserve { bytes, .. }) => println!("no address space for {bytes} bytes"),
 ///     Err(error) => println!("{error}"),
 /// }
 /// ```
@@ -33,8 +33,8 @@ const TRIES_IN_RANGE: usize = 4;
 pub enum WindowError {
     /// userfaultfd is refused.
     #[error(
-        "userfaultfd is refused ({0}): {why}; leave `--faults userfaultfd` out, or run `softswap \
-         doctor`",
+        "userfaultfd is refused ({0}): {why}; remove `--faults userfaultfd`, or run `softswap \
+         doctor` for details",
         why = cause(.0, "the kernel needs CONFIG_USERFAULTFD (Linux 5.11 or newer)")
     )]
     Userfaultfd(io::Error),
@@ -130,14 +130,15 @@ pub(super) unsafe fn mmap(address: usize, len: usize, prot: i32, flags: i32) -> 
 
 pub(super) const RESERVE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-/// Places the gates, unless that was done: before a filter is built that allows their calls. If the
-/// inherited address is taken, uses another one. Without a gate page, calls come from the library's
-/// own code, and each program that this one starts installs a filter of its own.
+/// Places the gates unless they are placed. Called before a filter is built that allows calls from
+/// them. If the inherited address is taken, uses another one. Without a gate page, calls come from
+/// the library's own code, and each program that this one executes installs its own filter.
 pub fn place_gate() {
-    settle();
+    place_gate_for_window();
 }
 
-pub(super) fn settle() -> usize {
+/// Places the gates. Returns the preferred first address of the window.
+pub(super) fn place_gate_for_window() -> usize {
     let mut bases = aslr::chosen_bases();
     for _ in 0..GATES {
         if raw::place_gate(bases.gate()) {
@@ -208,7 +209,7 @@ fn with_constraint<R>(constraint: AddressConstraint, body: impl FnOnce() -> R) -
 /// Returns the addresses for a window of a length, in the order of trial.
 fn places(constraint: AddressConstraint, first: usize, len: usize) -> Vec<usize> {
     match constraint {
-        // If the first address is taken, another one serves.
+        // If the first address is taken, the next one is tried.
         AddressConstraint::Anywhere => {
             let ranges = aslr::windows(first).filter(|range| range.len() >= len);
             let bases = |Range { start, end }| (start..=end - len).step_by(len);
@@ -241,9 +242,9 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
     let constraint = ADDRESS_CONSTRAINT.get();
     // At most half of the process's limit: the rest is for the engine's tables, the program's code
     // and stacks, and unmanaged memory.
-    let most = memory::address_space_limit() / 2;
+    let max_bytes = memory::address_space_limit() / 2;
     let mut refused = None;
-    for len in WINDOW_SIZES.into_iter().filter(|len| *len <= most || *len == SMALLEST) {
+    for len in WINDOW_SIZES.into_iter().filter(|len| *len <= max_bytes || *len == SMALLEST) {
         refused = None;
         for base in places(constraint, first, len) {
             // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.

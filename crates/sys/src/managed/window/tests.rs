@@ -1,5 +1,4 @@
-//! Tests page moves while the kernel migrates pages for compaction, and protection that stays until
-//! it is removed.
+//! Tests page moves while the kernel migrates pages for compaction, and write protection.
 
 use crate::PAGE_SIZE;
 use crate::faults::{self, Faults};
@@ -12,8 +11,7 @@ use std::time::{Duration, Instant};
 const PAGES: usize = 4096;
 const BATCH: usize = 32;
 
-/// Makes the kernel compact memory until `end`. Returns false if that is not allowed, as for all
-/// users but root.
+/// Makes the kernel compact memory until `end`. Returns false if the user is not root.
 fn compact_until(end: Instant) -> bool {
     while Instant::now() < end {
         if std::fs::write("/proc/sys/vm/compact_memory", "1").is_err() {
@@ -43,9 +41,9 @@ fn move_all(window: &Window, from: u64, to: u64) {
         let moved = window.relocate(to + at, from + at, count);
         assert_eq!(moved.error.is_some(), moved.pages < count, "{moved:?} of {count}");
         for page in at..at + count as u64 {
-            let there = page < at + moved.pages as u64;
-            assert_eq!(window.is_present(to + page).unwrap(), there, "{moved:?} of {count}");
-            assert_eq!(window.is_present(from + page).unwrap(), !there, "{moved:?} of {count}");
+            let is_moved = page < at + moved.pages as u64;
+            assert_eq!(window.is_present(to + page).unwrap(), is_moved, "{moved:?} of {count}");
+            assert_eq!(window.is_present(from + page).unwrap(), !is_moved, "{moved:?} of {count}");
         }
         done += moved.pages;
     }
@@ -152,7 +150,7 @@ fn flags_of_mapping(address: usize) -> Vec<String> {
 fn window_is_excluded_from_ksm() {
     const IN_CHILD: &str = "SOFTSWAP_TEST_KSM";
     const PR_SET_MEMORY_MERGE: i32 = 67;
-    // In a process of its own: the call affects the windows of all other tests, too.
+    // Runs in its own process, because the call affects the windows of all other tests.
     if std::env::var_os(IN_CHILD).is_none() {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args(["--nocapture", "window_is_excluded_from_ksm"]).env(IN_CHILD, "1");
@@ -162,7 +160,7 @@ fn window_is_excluded_from_ksm() {
     // SAFETY: the call takes no pointers. The kernel merges equal pages of this process from now
     // on, which changes no content.
     if unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0) } != 0 {
-        eprintln!("skipped: only root may have memory merged, where the kernel can");
+        eprintln!("skipped: the kernel has no KSM, or only root may enable it");
         return;
     }
     let window = Window::reserve(1, false).unwrap();
@@ -194,10 +192,10 @@ fn discard_named_pages() {
             assert_eq!(window.discard_runs(&runs[..count]), few.len());
             few.iter().for_each(|page| window.discard(*page, 1).unwrap());
         }
-        let gone = if by_call { &named[..] } else { &named[..40] };
+        let discarded = if by_call { &named[..] } else { &named[..40] };
         for page in 0..600 {
-            let is_there = window.is_present(100 + page).unwrap();
-            assert_eq!(is_there, !gone.contains(&page), "page {page}");
+            let is_present = window.is_present(100 + page).unwrap();
+            assert_eq!(is_present, !discarded.contains(&page), "page {page}");
         }
         window.discard(100, 600).unwrap();
     }
@@ -206,7 +204,7 @@ fn discard_named_pages() {
 fn content_of(window: &Window, page: u64) -> u8 {
     let content = &mut reserve_pages(1).unwrap()[0];
     window.read_page(page, &mut content.0).unwrap();
-    assert!(content.0.iter().all(|byte| *byte == content.0[0]), "one page");
+    assert!(content.0.iter().all(|byte| *byte == content.0[0]), "mixed content");
     content.0[0]
 }
 
@@ -225,7 +223,7 @@ fn page_runs_round_trip() {
         for page in 0..8 {
             assert_eq!(window.is_present(page).unwrap(), !(2..6).contains(&page));
         }
-        assert!(!takes_writes(&window, 3), "it is out");
+        assert!(!takes_writes(&window, 3), "the page was taken out");
         for page in 2..6 {
             let frame = window.claim_frame(page as usize - 2).unwrap();
             assert_eq!(frame.bytes()[0], 10 + page as u8);
@@ -249,8 +247,12 @@ fn protected_writes_fault_until_allowed() {
         assert!(takes_writes(&window, 6) && !takes_writes(&window, 5));
         window.set_writes(0, 9, Writes::Allowed).unwrap();
         assert!(takes_writes(&window, 5) && !window.is_present(8).unwrap());
-        assert_eq!(window.install(6, &[2; PAGE_SIZE], Writes::Allowed).pages, 0, "it is there");
-        assert_eq!(content_of(&window, 6), 0, "zeroes were read into it");
+        assert_eq!(
+            window.install(6, &[2; PAGE_SIZE], Writes::Allowed).pages,
+            0,
+            "the page is present"
+        );
+        assert_eq!(content_of(&window, 6), 0, "/dev/zero was read into it");
     });
 }
 
@@ -298,7 +300,7 @@ fn mappings_in(window: &Window) -> usize {
 }
 
 #[test]
-fn mappings_are_counted_and_merge_when_neighbours_are_alike() {
+fn mappings_are_counted_and_merge_if_neighbours_are_equal() {
     let window = faults::taken(Faults::Protection, || Window::reserve(64, false)).unwrap();
     let fill = |page| assert_eq!(window.install(page, &[1; PAGE_SIZE], Writes::Allowed).pages, 1);
     assert_eq!((window.mappings(), mappings_in(&window)), (1, 1));

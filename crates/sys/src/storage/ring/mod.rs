@@ -28,7 +28,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 pub use request::{Piece, Target};
 pub use sleep::timer_overshoot_ns;
 
-/// Attempts on a ring that accepts nothing before it counts as broken, with back-off between them.
+/// Failed attempts to enter a ring, with back-off, after which the ring counts as broken.
 const MAX_REFUSALS: u32 = 10_000;
 
 /// An io_uring for one owner at a time.
@@ -80,24 +80,24 @@ impl Ring {
     /// file or queue without support fails only at a request's completion, with EOPNOTSUPP.
     ///
     /// # Errors
-    /// As for [`Ring::new`].
+    /// Those of [`Ring::new`].
     pub fn new_polling(entries: u32) -> io::Result<Self> {
         Self::with(set_up(entries, IOPOLL | CLAMP)?, true)
     }
 
-    /// As [`Ring::new_polling`], but the kernel sleeps for half of the shortest request time before
-    /// it polls (HYBRID_IOPOLL, Linux 6.13).
+    /// Creates a polling ring ([`Ring::new_polling`]) for which the kernel sleeps for half of the
+    /// shortest request time before it polls (HYBRID_IOPOLL, Linux 6.13).
     ///
     /// # Errors
-    /// As for [`Ring::new`]; EINVAL before 6.13.
+    /// Those of [`Ring::new`]; EINVAL before 6.13.
     pub fn new_hybrid_polling(entries: u32) -> io::Result<Self> {
         Self::with(set_up(entries, IOPOLL | CLAMP | HYBRID_IOPOLL)?, true)
     }
 
-    fn with(made: Queues, polls_device: bool) -> io::Result<Self> {
-        let entries = made.capacity();
+    fn with(queues: Queues, polls_device: bool) -> io::Result<Self> {
+        let entries = queues.capacity();
         Ok(Self {
-            queues: ManuallyDrop::new(made),
+            queues: ManuallyDrop::new(queues),
             entries,
             next_request: 0,
             broken: false,
@@ -120,7 +120,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Undoes [`Ring::register`].
+    /// Unregisters the buffer of [`Ring::register`].
     ///
     /// # Errors
     /// If nothing is registered.
@@ -129,7 +129,7 @@ impl Ring {
         self.queues.unregister_buffers()
     }
 
-    /// Uses the buffer that `other` has registered; it counts once against RLIMIT_MEMLOCK.
+    /// Registers the same buffer as `other`. It counts only once against RLIMIT_MEMLOCK.
     ///
     /// # Errors
     /// Before Linux 6.12, and if a buffer is registered already.
@@ -139,8 +139,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Registers `file` with the ring, for [`Target::Attached`]. A ring accepts one file in its
-    /// life.
+    /// Registers `file` with the ring, for [`Target::Attached`]. A ring accepts only one file.
     ///
     /// The kernel then skips the descriptor look-up, and a program that closes unknown descriptors
     /// cannot redirect the requests.
@@ -151,11 +150,11 @@ impl Ring {
         self.queues.register_files(&[file.as_raw_fd()])
     }
 
-    /// As [`Ring::attach`], and keeps `held` open until the last request has completed, also if the
-    /// process is killed meanwhile.
+    /// Attaches `file` like [`Ring::attach`]. Keeps `held` open until the last request has
+    /// completed, even if the process is killed meanwhile.
     ///
     /// # Errors
-    /// As for [`Ring::attach`].
+    /// Those of [`Ring::attach`].
     pub fn attach_holding(&mut self, file: BorrowedFd<'_>, held: BorrowedFd<'_>) -> io::Result<()> {
         self.queues.register_files(&[file.as_raw_fd(), held.as_raw_fd()])
     }
@@ -164,15 +163,15 @@ impl Ring {
     /// forked child, and under the program's own filter.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        !self.broken && !program_filter::is_in_force() && self.queues.is_here()
+        !self.broken && !program_filter::is_in_force() && self.queues.is_of_this_process()
     }
 
-    /// Takes the ring out of use, as its own failure would.
+    /// Marks the ring as failed: it serves no more requests.
     pub fn retire(&mut self) {
         self.broken = true;
     }
 
-    /// Reads once; returns the bytes read, which may be fewer than the buffer's.
+    /// Reads once. Returns the number of bytes read, which may be less than the buffer's length.
     ///
     /// # Errors
     /// The request's error, or the ring's: see [`Ring::is_usable`].
@@ -190,11 +189,11 @@ impl Ring {
         result
     }
 
-    /// Reads once, as [`Ring::read`]. Runs `meanwhile` after submission; it may poll for the
-    /// completion. Waits for the completion when `meanwhile` returns.
+    /// Reads once like [`Ring::read`]. Runs `meanwhile` after submission; it may poll for the
+    /// completion. Waits for the completion when `meanwhile` has returned.
     ///
     /// # Errors
-    /// As for [`Ring::read`].
+    /// Those of [`Ring::read`].
     pub fn read_while(
         &mut self,
         target: Target<'_>,
@@ -209,11 +208,11 @@ impl Ring {
         result
     }
 
-    /// Reads all `requests`, at most as many as the ring keeps in flight, as [`Ring::read_batch`].
-    /// `meanwhile` is as for [`Ring::read_while`].
+    /// Reads all `requests` like [`Ring::read_batch`], at most as many as the ring keeps in flight.
+    /// Runs `meanwhile` like [`Ring::read_while`].
     ///
     /// # Errors
-    /// As for [`Ring::write_batch`].
+    /// Those of [`Ring::write_batch`].
     ///
     /// # Panics
     /// If `results` is not as long as `requests`, or there are too many.
@@ -239,12 +238,12 @@ impl Ring {
             // `Pending` waits for all requests, even in a panic. The queue was empty and holds
             // `entries` requests.
             let is_pushed = unsafe { self.queues.push(&entry) };
-            debug_assert!(is_pushed, "the queue was left empty by the last call");
+            debug_assert!(is_pushed, "the last call left the queue empty");
         }
         let mut failure = None;
         {
             let mut pending =
-                Pending { ring: self, base, left: count, results, failure: &mut failure };
+                Pending { ring: self, base, remaining: count, results, failure: &mut failure };
             // An error is ignored here: it recurs when the drop of `Pending` waits, which handles
             // it.
             let _ = pending.ring.queues.enter(0, None);
@@ -253,10 +252,11 @@ impl Ring {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Writes once; returns the bytes written, which may be fewer than the buffer's.
+    /// Writes once. Returns the number of bytes written, which may be less than the buffer's
+    /// length.
     ///
     /// # Errors
-    /// As for [`Ring::read`].
+    /// Those of [`Ring::read`].
     pub fn write(
         &mut self,
         target: Target<'_>,
@@ -297,10 +297,11 @@ impl Ring {
         unsafe { self.run(requests.len(), entry, |index, outcome| results[index] = outcome) }
     }
 
-    /// Reads all `requests`, as [`Ring::write_batch`] writes.
+    /// Reads all `requests`, several in flight at once, and stores each result at its index in
+    /// `results`.
     ///
     /// # Errors
-    /// As for [`Ring::write_batch`].
+    /// Those of [`Ring::write_batch`].
     ///
     /// # Panics
     /// If `results` is not as long as `requests`.
@@ -347,10 +348,10 @@ impl Ring {
                 // function returns, which is after `finish` has seen its completion. The queue was
                 // empty and holds `entries` requests.
                 let is_pushed = unsafe { self.queues.push(&entry) };
-                debug_assert!(is_pushed, "the queue was left empty by the last call");
+                debug_assert!(is_pushed, "the last call left the queue empty");
             }
-            let mut settle = |index: usize, outcome| deliver(done + index, outcome);
-            self.finish(base, load, load, &mut settle)?;
+            let mut deliver_done = |index: usize, outcome| deliver(done + index, outcome);
+            self.finish(base, load, load, &mut deliver_done)?;
             done += load;
         }
         Ok(())
@@ -431,13 +432,13 @@ impl Ring {
     }
 }
 
-/// Submitted requests. Dropping this waits for their completion.
+/// Submitted requests. Dropping the value waits for their completion.
 ///
 /// ```
 /// use softswap_sys::ring::{Ring, Target};
 ///
 /// # fn example(ring: &mut Ring, page: &mut [u8]) -> std::io::Result<usize> {
-/// // Looks for the completion for a while, and then sleeps until it is there.
+/// // Polls for the completion 1000 times, then sleeps until it arrives.
 /// ring.read_while(Target::Attached, page, 0, |pending| {
 ///     let _ = (0..1000).any(|_| pending.is_done());
 /// })
@@ -447,7 +448,7 @@ pub struct Pending<'r> {
     ring: &'r mut Ring,
     base: u64,
     /// Number of requests that have not completed.
-    left: usize,
+    remaining: usize,
     results: &'r mut [io::Result<usize>],
     failure: &'r mut Option<io::Error>,
 }
@@ -472,7 +473,7 @@ impl Pending<'_> {
                 return;
             }
             // ETIME reports the time-out; other errors recur in a later call.
-            let _ = self.ring.queues.enter(self.left, Some(ns));
+            let _ = self.ring.queues.enter(self.remaining, Some(ns));
         });
         self.reap()
     }
@@ -484,11 +485,11 @@ impl Pending<'_> {
         const MAX_SLEEP_NS: u64 = 1_000_000;
         let mut sleep_ns = FIRST_SLEEP_NS;
         loop {
-            let asked = self.ring.queues.enter(0, None);
+            let entered = self.ring.queues.enter(0, None);
             if self.reap() {
                 return true;
             }
-            match asked.map_err(|error| error.raw_os_error()) {
+            match entered.map_err(|error| error.raw_os_error()) {
                 Ok(_) | Err(Some(errno::EINTR | errno::EAGAIN | libc::EBUSY)) => {}
                 Err(_) => return false,
             }
@@ -498,12 +499,12 @@ impl Pending<'_> {
     }
 
     fn reap(&mut self) -> bool {
-        if self.left > 0 {
+        if self.remaining > 0 {
             let Pending { ring, base, results, .. } = self;
             let load = results.len();
-            self.left -= ring.reap(*base, load, &mut |index, result| results[index] = result);
+            self.remaining -= ring.reap(*base, load, &mut |index, result| results[index] = result);
         }
-        self.left == 0
+        self.remaining == 0
     }
 }
 
@@ -515,17 +516,17 @@ impl Drop for Pending<'_> {
         if self.ring.polls_device && self.poll_with_backoff() {
             return;
         }
-        let Pending { ring, base, left, results, failure } = self;
+        let Pending { ring, base, remaining, results, failure } = self;
         let load = results.len();
         let deliver = &mut |index: usize, result| results[index] = result;
-        **failure = ring.finish(*base, load, *left, deliver).err();
+        **failure = ring.finish(*base, load, *remaining, deliver).err();
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        if self.queues.is_here() {
-            // SAFETY: dropped once, here.
+        if self.queues.is_of_this_process() {
+            // SAFETY: `drop` runs once, and does not use the queues afterwards.
             unsafe { ManuallyDrop::drop(&mut self.queues) };
         }
     }

@@ -113,12 +113,12 @@ impl Mapping {
     /// Returns the address of a `T` at `offset`.
     fn at<T>(&self, offset: usize) -> *mut T {
         assert!(offset + size_of::<T>() <= self.len && offset.is_multiple_of(align_of::<T>()));
-        // SAFETY: within the mapping, as the assertion has checked.
+        // SAFETY: the `T` is within the mapping, as the assertion has checked.
         unsafe { self.start.add(offset).cast() }
     }
 
     fn word(&self, offset: u32) -> &AtomicU32 {
-        // SAFETY: a word of the mapping, which lives as long as `self`. The kernel changes it
+        // SAFETY: the word is in the mapping, which exists as long as `self`. The kernel changes it
         // atomically.
         unsafe { &*self.at::<AtomicU32>(offset as usize) }
     }
@@ -137,7 +137,7 @@ pub(super) struct Queues {
     /// Submission entries, which the ring of indices refers to.
     entries: Mapping,
     parameters: Parameters,
-    /// Released when this is dropped; a forked child never drops it.
+    /// Released when the value is dropped; a forked child never drops it.
     fd: Option<OwnedFd>,
     /// ID of the process that created the ring.
     process: u32,
@@ -238,8 +238,8 @@ impl Queues {
         }
         let index = (at & (cq_entries - 1)) as usize;
         let place = self.rings.at::<Completion>(cq.cqes as usize + index * size_of::<Completion>());
-        // SAFETY: within the mapping. The kernel wrote it before it moved the tail, and reuses it
-        // only after the head has moved.
+        // SAFETY: `place` is within the mapping. The kernel wrote the completion before it moved
+        // the tail, and reuses the place only after the head has moved.
         let Completion { user_data, result, .. } = unsafe { place.read() };
         head.store(at.wrapping_add(1), Release);
         Some((user_data, result))
@@ -248,10 +248,10 @@ impl Queues {
     /// Submits the queued requests and waits for `want` completions, for at most `limit_ns` if
     /// given.
     pub(super) fn enter(&self, want: usize, limit_ns: Option<u64>) -> io::Result<usize> {
-        let asks = want > 0
+        let needs_events = want > 0
             || self.parameters.flags & SETUP_IOPOLL != 0
             || self.flags() & (SQ_CQ_OVERFLOW | SQ_TASKRUN) != 0;
-        let flags = if asks { ENTER_GETEVENTS } else { 0 };
+        let flags = if needs_events { ENTER_GETEVENTS } else { 0 };
         let ns = limit_ns.unwrap_or(0);
         let time = [ns / 1_000_000_000, ns % 1_000_000_000];
         // `struct io_uring_getevents_arg`: no signal mask, and the time-out.
@@ -268,7 +268,8 @@ impl Queues {
 
     /// Registers memory as fixed buffer 0.
     ///
-    /// # Safety The buffer must stay mapped as long as the ring.
+    /// # Safety
+    /// The buffer must stay mapped as long as the ring exists.
     pub(super) unsafe fn register_buffer(&self, base: usize, len: usize) -> io::Result<()> {
         let buffer = [base, len];
         self.register(REGISTER_BUFFERS, &raw const buffer as usize, 1)
@@ -285,7 +286,7 @@ impl Queues {
         self.register(REGISTER_CLONE_BUFFERS, from.as_ptr() as usize, 1)
     }
 
-    /// Registers a file as number 0.
+    /// Registers files, numbered from 0.
     pub(super) fn register_files(&self, files: &[RawFd]) -> io::Result<()> {
         self.register(REGISTER_FILES, files.as_ptr() as usize, files.len())
     }
@@ -304,7 +305,7 @@ impl Queues {
 
     /// Returns true in the process that created the ring. A forked child has neither queues nor
     /// descriptor.
-    pub(super) fn is_here(&self) -> bool {
+    pub(super) fn is_of_this_process(&self) -> bool {
         raw::current_process() == self.process
     }
 }

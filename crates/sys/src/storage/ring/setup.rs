@@ -1,4 +1,4 @@
-//! Creates rings: `io_uring_setup`, with the descriptor out of the program's way.
+//! Creates rings by `io_uring_setup`, with high descriptor numbers.
 
 use super::queues::{Parameters, Queues};
 use crate::descriptor::move_high;
@@ -16,8 +16,8 @@ const TASKRUN_FLAG: u32 = 1 << 9;
 pub(super) const HYBRID_IOPOLL: u32 = 1 << 17;
 
 pub(super) fn build(entries: u32) -> io::Result<Queues> {
-    // No interrupt of the owner for a completion, since it waits or polls anyway. A refused request
-    // does not stop the submission of later ones.
+    // COOP_TASKRUN: a completion does not interrupt the owner, which waits or polls anyway.
+    // SUBMIT_ALL: a refused request does not stop the submission of later ones.
     match set_up(entries, CLAMP | COOP_TASKRUN | TASKRUN_FLAG | SUBMIT_ALL) {
         // Older kernels return EINVAL for unknown flags.
         Err(error) if error.raw_os_error() == Some(errno::EINVAL) => set_up(entries, 0),
@@ -25,7 +25,7 @@ pub(super) fn build(entries: u32) -> io::Result<Queues> {
     }
 }
 
-/// Creates a ring, with a high descriptor, out of the way of programs that close low ones.
+/// Creates a ring. Its descriptor number is high, because programs close low ones.
 ///
 /// # Errors
 /// If the kernel has no io_uring, or this process may not use it.

@@ -8,7 +8,7 @@ fn ring_and_file() -> Option<(Ring, SwapFile)> {
     match Ring::new(4) {
         Ok(ring) => Some((ring, file)),
         Err(error) => {
-            eprintln!("skipped, no io_uring here: {error}");
+            eprintln!("skipped: no io_uring: {error}");
             None
         }
     }
@@ -100,7 +100,7 @@ fn attached_file_outlives_descriptor() {
     let Some((mut ring, file)) = ring_and_file() else {
         return;
     };
-    assert!(ring.read(Target::Attached, pages(1), 0).is_err(), "nothing attached yet");
+    assert!(ring.read(Target::Attached, pages(1), 0).is_err(), "no file is attached");
     ring.attach(file.as_fd()).unwrap();
     drop(file);
     let page = pages(1);
@@ -149,8 +149,8 @@ fn replaced_descriptor_disables_ring() {
         return;
     };
     let null = std::fs::File::open("/dev/null").unwrap();
-    // SAFETY: replaces a descriptor that only this ring uses, as a program may that reuses numbers
-    // it does not own.
+    // SAFETY: the call replaces a descriptor that only this ring uses, as a program may that reuses
+    // numbers it does not own.
     let replaced = unsafe { libc::dup2(null.as_raw_fd(), ring.as_raw_fd()) };
     assert!(replaced >= 0);
     let page = pages(1);
@@ -191,20 +191,24 @@ fn read_may_be_polled_or_awaited() {
     let target = || Target::Descriptor(file.as_fd());
     assert_eq!(ring.write(target(), page, 0).unwrap(), 4096);
     let until_done: fn(&mut Pending<'_>) = |pending| while !pending.is_done() {};
-    let for_a_while: fn(&mut Pending<'_>) = |pending| {
+    let once_after_sleep: fn(&mut Pending<'_>) = |pending| {
         pending.sleep(1_000);
         pending.is_done();
     };
-    let till_the_end: fn(&mut Pending<'_>) = |pending| assert!(pending.sleep(120_000_000_000));
-    let not_at_all: fn(&mut Pending<'_>) = |_| {};
-    for meanwhile in [until_done, for_a_while, till_the_end, not_at_all] {
+    let until_completion: fn(&mut Pending<'_>) = |pending| assert!(pending.sleep(120_000_000_000));
+    let without_polling: fn(&mut Pending<'_>) = |_| {};
+    for meanwhile in [until_done, once_after_sleep, until_completion, without_polling] {
         page.fill(0);
         assert_eq!(ring.read_while(target(), page, 0, meanwhile).unwrap(), 4096);
         assert!(page.iter().all(|&byte| byte == 0x37));
     }
     let error = ring.read_while(target(), page, u64::MAX / 2 + 1, until_done).unwrap_err();
     assert!(error.raw_os_error().is_some() && ring.is_usable());
-    assert_eq!(ring.read_while(target(), page, 0, not_at_all).unwrap(), 4096, "still in step");
+    assert_eq!(
+        ring.read_while(target(), page, 0, without_polling).unwrap(),
+        4096,
+        "the next read succeeds"
+    );
 }
 
 #[test]
@@ -222,9 +226,9 @@ fn batched_reads_are_polled_with_own_results() {
     let once: fn(&mut Pending<'_>) = |pending| {
         pending.is_done();
     };
-    let till_the_end: fn(&mut Pending<'_>) = |pending| assert!(pending.sleep(120_000_000_000));
-    let not_at_all: fn(&mut Pending<'_>) = |_| {};
-    for meanwhile in [until_done, once, till_the_end, not_at_all] {
+    let until_completion: fn(&mut Pending<'_>) = |pending| assert!(pending.sleep(120_000_000_000));
+    let without_polling: fn(&mut Pending<'_>) = |_| {};
+    for meanwhile in [until_done, once, until_completion, without_polling] {
         all.fill(0);
         let mut bufs = all.chunks_mut(4096);
         // The last page, one past the end, and the first.
@@ -235,7 +239,11 @@ fn batched_reads_are_polled_with_own_results() {
         assert!(matches!(results, [Ok(4096), Err(_), Ok(4096)]), "{results:?}");
         assert!(requests[0].buf.iter().all(|&byte| byte == 3));
         assert!(requests[2].buf.iter().all(|&byte| byte == 1));
-        assert_eq!(ring.read(target(), requests[1].buf, 4096).unwrap(), 4096, "still in step");
+        assert_eq!(
+            ring.read(target(), requests[1].buf, 4096).unwrap(),
+            4096,
+            "the next read succeeds"
+        );
         assert!(requests[1].buf.iter().all(|&byte| byte == 2));
     }
 }
@@ -265,15 +273,15 @@ fn iopoll_on_unsupported_queue_fails_late() {
     file.write_at(page, 0).unwrap();
     // Hybrid polling needs Linux 6.13.
     for ring in [Ring::new_polling(1), Ring::new_hybrid_polling(1)].into_iter().flatten() {
-        ask(ring, &file, page);
+        poll_read(ring, &file, page);
     }
 }
 
-fn ask(mut ring: Ring, file: &SwapFile, page: &mut [u8]) {
-    let mut looks = 0;
+fn poll_read(mut ring: Ring, file: &SwapFile, page: &mut [u8]) {
+    let mut polls = 0;
     let result = ring.read_while(Target::Descriptor(file.as_fd()), page, 0, |pending| {
-        while looks < 1_000_000 && !pending.is_done() {
-            looks += 1;
+        while polls < 1_000_000 && !pending.is_done() {
+            polls += 1;
         }
     });
     // A file whose queue supports polling succeeds.

@@ -30,16 +30,17 @@ pub(crate) fn convert(words: impl Iterator<Item = u64>, part: Part) -> Option<Re
     Some(script.finish(part))
 }
 
-/// All events. Pages are identified by content numbers, which stay the same when a page moves.
+/// All events. Pages are identified by content numbers, which do not change when a page moves.
 #[derive(Default)]
 struct Script {
-    /// Content number of each address where it is not the page number, because a page moved.
+    /// Content numbers of addresses where they differ from the page number, because a page has
+    /// moved.
     owners: BTreeMap<u64, u64>,
-    /// Last touch of each content, and its sizes.
+    /// Index of the last touch of each content, and its compressed sizes.
     last: BTreeMap<u64, (usize, Content)>,
     events: Vec<(u64, Event)>,
     cpu_ns: Vec<(usize, u64)>,
-    /// Number of moves so far, for the numbers of content that replaces moved pages.
+    /// Number of moves so far, from which new content numbers are made.
     next: u64,
 }
 
@@ -63,17 +64,17 @@ impl Script {
                 self.cpu_ns.push((at, cpu_ns));
             }
             Noted::Left { page, lz4_bytes, zstd_bytes } => {
-                self.holds(page, Content { lz4: units(lz4_bytes), zstd: units(zstd_bytes) });
+                self.set_content(page, Content { lz4: units(lz4_bytes), zstd: units(zstd_bytes) });
             }
-            Noted::Filled { page } => self.holds(page, Content::default()),
+            Noted::Filled { page } => self.set_content(page, Content::default()),
             Noted::Freed { page, pages } => {
-                // Only pages that existed.
+                // Record only pages that existed.
                 let range = page..page.saturating_add(pages);
                 let moved: Vec<_> = self.owners.range(range.clone()).map(|(at, _)| *at).collect();
                 let numbers: Vec<_> =
                     moved.iter().filter_map(|at| self.owners.remove(at)).collect();
-                let there: Vec<_> = self.last.range(range).map(|(at, _)| *at).collect();
-                for number in there.into_iter().chain(numbers) {
+                let existing: Vec<_> = self.last.range(range).map(|(at, _)| *at).collect();
+                for number in existing.into_iter().chain(numbers) {
                     self.last.remove(&number);
                     self.events.push((number, Event::Freed { page: 0, pages: 1 }));
                 }
@@ -82,13 +83,13 @@ impl Script {
                 let number = self.number(page);
                 self.owners.insert(to, number);
                 self.next += 1;
-                // The old address gets a new content number.
+                // Later content of the old address gets a new number.
                 self.owners.insert(page, (1 << 40) + self.next);
             }
         }
     }
 
-    fn holds(&mut self, page: u64, content: Content) {
+    fn set_content(&mut self, page: u64, content: Content) {
         let number = self.number(page);
         let Some((at, before)) = self.last.get_mut(&number) else { return };
         if *before != content {
@@ -126,19 +127,19 @@ impl Script {
     }
 }
 
-/// Returns the pages that exist after these events, ordered by their last touch.
+/// Returns a touch of each page that exists after these events, ordered by the page's last touch.
 fn at_beginning(events: &[(u64, Event)]) -> Vec<(u64, Event)> {
-    let mut there: BTreeMap<u64, (usize, Content)> = BTreeMap::new();
+    let mut existing: BTreeMap<u64, (usize, Content)> = BTreeMap::new();
     for (at, (number, event)) in events.iter().enumerate() {
         match event {
-            Event::Freed { .. } => drop(there.remove(number)),
+            Event::Freed { .. } => drop(existing.remove(number)),
             Event::Touch { content, .. } => {
-                let page = there.entry(*number).or_default();
+                let page = existing.entry(*number).or_default();
                 *page = (at, content.unwrap_or(page.1));
             }
         }
     }
-    let mut in_order: Vec<_> = there.into_iter().collect();
+    let mut in_order: Vec<_> = existing.into_iter().collect();
     in_order.sort_unstable_by_key(|(_, (at, _))| *at);
     let touch = |content| Event::Touch { page: 0, is_write: true, content: Some(content) };
     in_order.into_iter().map(|(number, (_, content))| (number, touch(content))).collect()
@@ -204,9 +205,9 @@ mod tests {
 
     #[test]
     fn freed_page_gets_new_number() {
-        let gone = Noted::Freed { page: 0, pages: 1000 };
+        let freed = Noted::Freed { page: 0, pages: 1000 };
         let filled = Noted::Filled { page: 7 };
-        let found = of(&[touch(7), touch(8), filled, gone, gone, touch(7)], ALL);
+        let found = of(&[touch(7), touch(8), filled, freed, freed, touch(7)], ALL);
         let expected = [
             touched(0, Some((0, 0))),
             touched(1, None),

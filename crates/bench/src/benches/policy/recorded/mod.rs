@@ -12,16 +12,16 @@ const MAGIC: &[u8; 8] = b"touches2";
 pub(crate) const UNIT_BYTES: usize = 64;
 /// Size of an incompressible page in units.
 pub(crate) const WHOLE: u8 = 64;
-/// Limits for files that are read, larger than any trace.
+/// Limits on parsed files, larger than any trace.
 const MAX_BYTES: u64 = 1 << 30;
 const MAX_EVENTS: usize = 1 << 26;
 const MAX_PAGES: u32 = 1 << 24;
-/// Best compression: small files matter more than the time to write them.
+/// The best compression: small files are more important than the time to write them.
 const ZSTD_LEVEL: i32 = 22;
-/// Kinds of events: a touch that writes, a touch with new content, freed pages.
+/// Bits of an event's kind: a touch that writes, a touch with new content, freed pages.
 const WRITES: u8 = 1;
 const HAS_CONTENT: u8 = 2;
-const GONE: u8 = 4;
+const FREED: u8 = 4;
 
 /// Compressed sizes of a page in units of [`UNIT_BYTES`]; zero if all its words are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -91,7 +91,7 @@ struct Columns {
     steps: Vec<i64>,
     lz4: Vec<u8>,
     zstd: Vec<u8>,
-    gone: Vec<u32>,
+    freed: Vec<u32>,
 }
 
 impl From<&Recorded> for Columns {
@@ -110,8 +110,8 @@ impl From<&Recorded> for Columns {
                     )
                 }
                 Event::Freed { page, pages } => {
-                    columns.gone.push(pages);
-                    (GONE, page)
+                    columns.freed.push(pages);
+                    (FREED, page)
                 }
             };
             columns.kinds.push(kind);
@@ -123,7 +123,8 @@ impl From<&Recorded> for Columns {
 }
 
 impl Columns {
-    /// Returns `None` if the columns are inconsistent or a page is out of range.
+    /// Converts the columns back. Returns `None` if they are inconsistent or a page is out of
+    /// range.
     fn to_recorded(&self) -> Option<Recorded> {
         let Columns { pages, before, cpu_us, .. } = *self;
         let count = self.kinds.len();
@@ -131,16 +132,16 @@ impl Columns {
         if is_too_large || before as usize > count || self.steps.len() != count {
             return None;
         }
-        let (mut lz4, mut zstd, mut gone) =
-            (self.lz4.iter(), self.zstd.iter(), self.gone.iter().copied());
+        let (mut lz4, mut zstd, mut freed) =
+            (self.lz4.iter(), self.zstd.iter(), self.freed.iter().copied());
         let mut last = 0_i64;
         let mut event = |kind: u8, step: i64| {
             last = last.checked_add(step)?;
             let page = u32::try_from(last).ok().filter(|page| *page < pages)?;
-            if kind & GONE != 0 {
-                let pages_gone = gone.next()?;
-                let end = page.checked_add(pages_gone)?;
-                return (end <= pages).then_some(Event::Freed { page, pages: pages_gone });
+            if kind & FREED != 0 {
+                let pages_freed = freed.next()?;
+                let end = page.checked_add(pages_freed)?;
+                return (end <= pages).then_some(Event::Freed { page, pages: pages_freed });
             }
             let content = match kind & HAS_CONTENT {
                 0 => None,
@@ -164,8 +165,8 @@ mod tests {
             prop::option::of((0..=WHOLE, 0..=WHOLE).prop_map(|(lz4, zstd)| Content { lz4, zstd }));
         let touch = (0..1000u32, any::<bool>(), content)
             .prop_map(|(page, is_write, content)| Event::Touch { page, is_write, content });
-        let gone = (0..500u32, 0..500u32).prop_map(|(page, pages)| Event::Freed { page, pages });
-        prop::collection::vec(prop_oneof![9 => touch, 1 => gone], 0..300)
+        let freed = (0..500u32, 0..500u32).prop_map(|(page, pages)| Event::Freed { page, pages });
+        prop::collection::vec(prop_oneof![9 => touch, 1 => freed], 0..300)
     }
 
     proptest! {

@@ -1,5 +1,5 @@
-/* A random walk over a graph: mostly among near neighbours, sometimes a jump,
-   as in graphs of people or pages. Each node visited is read and changed. */
+/* A random walk over a graph: mostly among near neighbours, sometimes a jump, as in graphs of
+   people or pages. Reads and changes each visited node. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_millis(5);
 /// Time after which a program is killed.
 const MAX_RUN_TIME: Duration = Duration::from_secs(900);
-/// Clock ticks of /proc per second.
+/// Clock ticks per second in /proc.
 const TICKS_PER_S: f64 = 100.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -59,8 +59,8 @@ pub(crate) struct ProgramRun {
 }
 
 impl Program {
-    /// Prepares the program to use about `bytes`, with its files in `dir`. Fails if this machine lacks a
-    /// requirement.
+    /// Prepares the program to use about `bytes`, with its files in `dir`. Fails if this machine
+    /// lacks a requirement.
     pub(crate) fn make_ready(self, dir: &Path, bytes: u64) -> Result<Ready, String> {
         let ready = |path, arguments, input| Ready { name: self.name(), path, arguments, input };
         let goal = OsString::from(bytes.to_string());
@@ -85,7 +85,7 @@ impl Program {
             }
             Program::GraphWalk => {
                 let path = compiled(dir, "graph_walk", include_str!("graph_walk.c"))?;
-                // Few enough steps that a disk serves them in seconds.
+                // The number of steps is small enough for a disk to serve them in seconds.
                 let steps = (bytes / 8192).to_string();
                 ready(path, vec![goal, steps.into()], None)
             }
@@ -103,7 +103,8 @@ impl Ready {
         Some(ready)
     }
 
-    /// Runs the program with `command`, to which only the arguments are added.
+    /// Runs the program with `command`, to which this adds the arguments, LC_ALL and the standard
+    /// streams.
     pub(crate) fn run(
         &self,
         mut command: Command,
@@ -140,7 +141,7 @@ impl Ready {
         match status.success() {
             true => Ok(ProgramRun { seconds, cpu_seconds, digest, peak_bytes }),
             false if seconds > MAX_RUN_TIME.as_secs_f64() => {
-                Err(format!("it took more than {} s", MAX_RUN_TIME.as_secs()))
+                Err(format!("it was killed after {} s", MAX_RUN_TIME.as_secs()))
             }
             false => Err(format!("it failed: {status}")),
         }
@@ -171,7 +172,8 @@ fn peak_of(pid: u32) -> u64 {
 /// Returns the CPU time of this process's children that have been reaped.
 fn children_cpu_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Fields after the name, which may contain any character: cutime cstime.
+    // The name may contain any character, so parse after its `)`. Fields 13 and 14 there are cutime
+    // and cstime.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().skip(13);
     fields.take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS_PER_S
 }
@@ -196,7 +198,7 @@ fn gnu_sort() -> Result<PathBuf, String> {
     Ok("sort".into())
 }
 
-/// A line has 1 KiB, and sort needs about 80 bytes more for it.
+/// Length of a line. sort needs about 80 bytes more for each.
 const LINE_BYTES: u64 = 1024;
 const BYTES_PER_LINE: u64 = LINE_BYTES + 80;
 
@@ -214,8 +216,8 @@ fn write_lines(mut file: BufWriter<File>, bytes: u64) -> io::Result<()> {
 const BYTES_PER_TEXT_LINE: u64 = TEXT_LINE_BYTES + 60;
 const TEXT_LINE_BYTES: u64 = 41;
 
-/// Writes lines of random hexadecimal digits with the line number. Half of each byte is random, so zstd
-/// compresses it and LZ4 does not.
+/// Writes lines of random hexadecimal digits with the line number. Half of each byte is random, so
+/// zstd compresses it and LZ4 does not.
 fn write_text(mut file: BufWriter<File>, bytes: u64) -> io::Result<()> {
     let mut digits = noise(12);
     for number in 0..bytes / BYTES_PER_TEXT_LINE {

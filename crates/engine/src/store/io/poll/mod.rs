@@ -65,8 +65,8 @@ pub struct Polling {
 }
 
 impl Polling {
-    /// Creates it without measurements, except that timers overshoot by `overshoot_ns`. Areas share
-    /// the pressure, because processors are contended for all of them.
+    /// Creates a policy without measurements. Timers are assumed to overshoot by `overshoot_ns`.
+    /// Areas share the pressure, because processors are contended for all of them.
     #[must_use]
     pub fn new(
         mode: Mode,
@@ -91,16 +91,17 @@ impl Polling {
         &self.knobs
     }
 
-    /// Returns by how much timers overshoot, in ns.
+    /// Returns the overshoot of timers, in ns.
     #[must_use]
     pub fn overshoot_ns(&self) -> u64 {
         self.overshoot_ns.load(Relaxed)
     }
 
     /// Runs a read of `bytes`, one page or a few, that a thread waits for. Records the wait and its
-    /// duration. Measures the CPU time of some waits, as a sample of all.
+    /// duration, and measures the CPU time of one wait in 16.
     ///
-    /// # Errors The errors of `read`; a failed read is not recorded.
+    /// # Errors
+    /// The errors of `read`; a failed read is not recorded.
     pub fn waited<E>(&self, bytes: usize, read: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let start = now_ns();
         let _waiting = self.enter(start);
@@ -149,7 +150,7 @@ impl Polling {
         plan
     }
 
-    /// Returns true if the kernel may sleep and poll itself, if it can; not if the sleep is fixed.
+    /// Returns true if the kernel may sleep and poll itself. It may not if the sleep is fixed.
     #[must_use]
     pub(crate) fn allows_kernel_polling(&self) -> bool {
         self.knobs.mode() == Mode::Hybrid && self.knobs.sleep() == Sleep::Adaptive
@@ -181,8 +182,8 @@ impl Polling {
         }
     }
 
-    /// Sleeps; returns true if the request has completed by then, so the sleep was too long. Its
-    /// duration is then only an upper bound, and the next sleep is shorter.
+    /// Sleeps. Returns true if the request has completed by then, so the sleep was too long. The
+    /// duration is only an upper bound then, and the next sleep is shorter.
     fn sleep(&self, pending: &mut impl Pending, ns: u64) -> bool {
         self.stats.add(Counter::IoSlept, 1);
         let start = pending.now_ns();
@@ -201,7 +202,7 @@ impl Polling {
         overslept
     }
 
-    /// Lets the evidence against sleeping decay, so that sleeping is tried again after a while.
+    /// Reduces the evidence against sleeping, so that sleeping is tried again after a while.
     fn decay_evidence(&self) {
         if self.waits.load(Relaxed).is_multiple_of(RETRY_SLEEP_EVERY) {
             let before = self.overshoot_ns.load(Relaxed);

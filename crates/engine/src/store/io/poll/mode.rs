@@ -75,7 +75,7 @@ pub enum Sleep {
 /// Longest fixed sleep, in ns; polling after a longer one gains nothing.
 pub(crate) const MAX_SLEEP_NS: u32 = 100_000_000;
 
-/// Settings that can be changed while the program runs, from the next I/O on.
+/// Settings that can be changed while the program runs. They apply from the next I/O on.
 #[derive(Debug)]
 pub struct Knobs {
     mode: AtomicU8,

@@ -7,17 +7,19 @@
 use super::mode::{Mode, Sleep};
 use super::samples::Times;
 
-/// Share of the mean to sleep by default, of 256.
+/// Initial share of the mean to sleep, in 1/256.
 pub(crate) const HALF: u32 = 128;
-/// Smallest share after oversleeping.
+/// Smallest share after oversleeping, in 1/256.
 pub(crate) const MIN_SHARE: u32 = 16;
 /// Polling time without measurements, in ns.
 const UNKNOWN_SPIN_NS: u64 = 200_000;
 /// Mean completion time up to which polling pays, in ns.
 const WORTH_NS: u64 = 250_000;
-/// Bounds of the polling time: four times the mean, between 50 us and 2 ms.
+/// Polling time as a multiple of the mean completion time.
 const SPIN_MEANS: u64 = 4;
+/// Minimum polling time, in ns.
 const MIN_SPIN_NS: u64 = 50_000;
+/// Maximum polling time, in ns.
 const MAX_SPIN_NS: u64 = 2_000_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -25,12 +27,12 @@ pub(crate) struct View {
     pub(crate) times: Option<Times>,
     /// Overshoot of this machine's timers, in ns.
     pub(crate) overshoot_ns: u64,
-    /// Share of the mean to sleep, of 256; oversleeping lowers it.
+    /// Share of the mean to sleep, in 1/256. Oversleeping lowers it.
     pub(crate) sleep_share: u32,
     pub(crate) is_contended: bool,
 }
 
-/// A plan: sleep, then poll; zeroes skip either.
+/// A plan: sleep, then poll. Zero skips the sleep or the polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Plan {
     pub(crate) sleep_ns: u64,
@@ -103,8 +105,12 @@ mod tests {
         let adaptive = |view| plan(Mode::Hybrid, Sleep::Adaptive, &view).sleep_ns;
         assert_eq!(adaptive(view(Some(80_000), 0)), 40_000);
         assert_eq!(adaptive(view(Some(80_000), 5_000)), 35_000);
-        assert_eq!(adaptive(view(Some(80_000), 40_000)), 0, "nothing to gain");
-        assert_eq!(adaptive(view(None, 0)), 0, "nothing known");
+        assert_eq!(
+            adaptive(view(Some(80_000), 40_000)),
+            0,
+            "the overshoot is as long as the sleep"
+        );
+        assert_eq!(adaptive(view(None, 0)), 0, "no read was measured yet");
         assert_eq!(plan(Mode::Hybrid, Sleep::Fixed(7), &view(None, 9_000)).sleep_ns, 7);
     }
 
@@ -113,7 +119,7 @@ mod tests {
         let polls = |view| plan(Mode::Auto, Sleep::Adaptive, &view).spin_ns > 0;
         assert!(polls(view(Some(60_000), 0)));
         assert!(polls(view(None, 0)));
-        assert!(!polls(view(Some(5_000_000), 0)), "too long");
+        assert!(!polls(view(Some(5_000_000), 0)), "the wait is too long to poll");
         assert!(!polls(View { is_contended: true, ..view(Some(60_000), 0) }));
     }
 

@@ -1,4 +1,4 @@
-//! Detects whether other threads want the processors. If so, polling takes time from them.
+//! Detects that other threads want the processors. Polling then takes time from them.
 //!
 //! There are three signs:
 //!
@@ -12,29 +12,31 @@ use softswap_sys::load::Load;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// How long the first sign counts, in ns.
+/// Time for which the first sign counts, in ns.
 const FIRST_PRESSURE_NS: u64 = 10_000_000;
 /// Polling time over which the loss is judged, in ns; it averages other threads' time slices.
 const WINDOW_NS: u64 = 50_000_000;
-/// A loss of more than 1/8 is too much: polling gains about 1/4 over sleeping.
+/// Divisor: a loss of more than 1/8 is too much, because polling gains about 1/4 over sleeping.
 const TOLERATED_LOSS: u64 = 8;
-/// How long a window with too much loss counts, at first and at most, in ns.
+/// Time for which a window with too much loss counts at first, in ns.
 const FIRST_BACKOFF_NS: u64 = 50_000_000;
+/// Longest time for which windows with too much loss count, in ns.
 const MAX_BACKOFF_NS: u64 = 1_600_000_000;
 
-/// Interval between counts of runnable threads, and how long too many count, in ns.
+/// Interval between counts of runnable threads, in ns.
 const SURVEY_NS: u64 = 1_000_000;
+/// Time for which too many runnable threads count, in ns.
 const DEMAND_NS: u64 = 10_000_000;
-/// One thread, in the mean of runnable threads.
+/// One thread, in units of the mean number of runnable threads.
 const ONE: u32 = 256;
-/// Each count moves the mean by 1/16 of the difference.
+/// Divisor: each count moves the mean by 1/16 of the difference.
 const MEAN_OF: u32 = 16;
 
 /// Signs that other threads want the processors.
 #[derive(Debug)]
 pub struct Pressure {
     /// Threads that may poll at once without contention.
-    room: u32,
+    max_pollers: u32,
     waiting: AtomicU32,
     contended_until_ns: AtomicU64,
     backoff_ns: AtomicU64,
@@ -52,13 +54,13 @@ pub(crate) struct Waiting<'p> {
 }
 
 impl Pressure {
-    /// Creates it without signs, for `cpus` processors. `load` counts runnable threads of all
-    /// programs.
+    /// Creates the state for `cpus` processors, without signs. `load` counts runnable threads of
+    /// all programs.
     #[must_use]
     pub(crate) fn new(cpus: usize, load: Option<Load>) -> Pressure {
         Pressure {
             // Half of the CPUs: the others run reclaim and the kernel's part of the faults.
-            room: (cpus as u32 / 2).max(1),
+            max_pollers: (cpus as u32 / 2).max(1),
             waiting: AtomicU32::new(0),
             contended_until_ns: AtomicU64::new(0),
             backoff_ns: AtomicU64::new(FIRST_BACKOFF_NS),
@@ -70,7 +72,7 @@ impl Pressure {
         }
     }
 
-    /// As [`Pressure::new`], for several areas.
+    /// Returns a [`Pressure::new`] that several areas share.
     #[must_use]
     pub fn shared(cpus: usize, load: Option<Load>) -> Arc<Pressure> {
         Arc::new(Pressure::new(cpus, load))
@@ -78,7 +80,7 @@ impl Pressure {
 
     pub(crate) fn enter(&self, now_ns: u64) -> Waiting<'_> {
         let others = self.waiting.fetch_add(1, Relaxed);
-        if others >= self.room {
+        if others >= self.max_pollers {
             self.contended_until_ns.fetch_max(now_ns + FIRST_PRESSURE_NS, Relaxed);
         }
         Waiting { pressure: self }
@@ -89,8 +91,8 @@ impl Pressure {
         now_ns < self.contended_until_ns.load(Relaxed)
     }
 
-    /// Counts runnable threads, at most once per interval: threads would contend in that system
-    /// call.
+    /// Counts runnable threads, at most once per interval, because threads would contend in that
+    /// system call.
     pub(crate) fn survey(&self, now_ns: u64) {
         let (due, next) = (self.next_survey_ns.load(Relaxed), now_ns + SURVEY_NS);
         if let Some(load) = &self.load
@@ -114,16 +116,16 @@ impl Pressure {
     }
 
     /// Records that a thread polled for `ns` until `now_ns`, and was preempted for `lost_ns` of
-    /// them.
+    /// this time.
     pub(crate) fn note_poll(&self, ns: u64, lost_ns: u64, now_ns: u64) {
         let lost = self.lost_ns.fetch_add(lost_ns, Relaxed) + lost_ns;
         if self.polled_time_ns.fetch_add(ns, Relaxed) + ns < WINDOW_NS {
             return;
         }
         // Threads that end a window at the same time share its result.
-        let looked = self.polled_time_ns.swap(0, Relaxed);
+        let polled_ns = self.polled_time_ns.swap(0, Relaxed);
         self.lost_ns.store(0, Relaxed);
-        if lost * TOLERATED_LOSS > looked.max(WINDOW_NS) {
+        if lost * TOLERATED_LOSS > polled_ns.max(WINDOW_NS) {
             let backoff = self.backoff_ns.load(Relaxed);
             self.contended_until_ns.fetch_max(now_ns + backoff, Relaxed);
             self.backoff_ns.store((2 * backoff).min(MAX_BACKOFF_NS), Relaxed);
@@ -153,29 +155,32 @@ mod tests {
         assert!(!pressure.is_contended(100 + FIRST_PRESSURE_NS));
         drop(first);
         drop(pressure.enter(2 * FIRST_PRESSURE_NS));
-        assert!(!pressure.is_contended(2 * FIRST_PRESSURE_NS), "one after the other is no crowd");
+        assert!(
+            !pressure.is_contended(2 * FIRST_PRESSURE_NS),
+            "successive waits are no contention"
+        );
     }
 
     #[test]
     fn permanent_run_queue_is_pressure() {
         let pressure = Pressure::new(8, None);
         (0..1000).for_each(|n| pressure.note_excess(u32::from(n % 4 == 0), 0));
-        assert!(!pressure.is_contended(0), "reclaim, now and then");
+        assert!(!pressure.is_contended(0), "short runs of reclaim are tolerated");
         (0..100).for_each(|_| pressure.note_excess(1, 0));
         assert!(pressure.is_contended(DEMAND_NS - 1));
         (0..100).for_each(|_| pressure.note_excess(0, 0));
-        assert!(!pressure.is_contended(DEMAND_NS), "over");
+        assert!(!pressure.is_contended(DEMAND_NS), "the demand has ended");
         (0..100).for_each(|_| pressure.note_excess(u32::MAX, 0));
         (0..100).for_each(|_| pressure.note_excess(0, 0));
         pressure.note_excess(0, DEMAND_NS);
-        assert!(!pressure.is_contended(DEMAND_NS), "however many there were");
+        assert!(!pressure.is_contended(DEMAND_NS), "a single count is capped");
     }
 
-    /// Returns how long another window counts, from `now` on, that lost 1/`loss` of its time.
+    /// Returns the time for which another window counts, if it lost 1/`loss` of its time.
     fn backoff(pressure: &Pressure, loss: u64, now: u64) -> u64 {
-        const LOOK_NS: u64 = WINDOW_NS / 100;
+        const POLL_NS: u64 = WINDOW_NS / 100;
         for _ in 0..100 {
-            pressure.note_poll(LOOK_NS, LOOK_NS / loss, now);
+            pressure.note_poll(POLL_NS, POLL_NS / loss, now);
         }
         (0..).map(|n| n * FIRST_BACKOFF_NS).find(|ns| !pressure.is_contended(now + ns)).unwrap()
     }

@@ -12,7 +12,7 @@ pub(crate) const WINDOW_NS: u64 = 100_000_000;
 const MAX_SAMPLE_NS: u64 = 1_000_000_000;
 /// Count in the upper 24 bits, sum in ns in the lower 40: one word, so both are consistent.
 #[derive(Debug, Default)]
-struct SwapInBatch {
+struct Sums {
     count_and_sum: AtomicU64,
     max_ns: AtomicU32,
 }
@@ -22,8 +22,8 @@ const SUM_BITS: u32 = 40;
 /// Samples of one processor, on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct OfCpu {
-    buckets: [SwapInBatch; BUCKETS],
+struct CpuSamples {
+    buckets: [Sums; BUCKETS],
 }
 
 /// Statistics of a bucket's last window with samples.
@@ -41,7 +41,7 @@ struct Merged {
 
 #[derive(Debug)]
 pub(crate) struct Samples {
-    cpus: Box<[OfCpu]>,
+    cpus: Box<[CpuSamples]>,
     merged: [Merged; BUCKETS],
     window_end_ns: AtomicU64,
 }
@@ -50,7 +50,7 @@ impl Samples {
     #[must_use]
     pub(crate) fn new(cpus: usize) -> Samples {
         Samples {
-            cpus: (0..cpus.max(1)).map(|_| OfCpu::default()).collect(),
+            cpus: (0..cpus.max(1)).map(|_| CpuSamples::default()).collect(),
             merged: Default::default(),
             window_end_ns: AtomicU64::new(0),
         }

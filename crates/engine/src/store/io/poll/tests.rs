@@ -8,7 +8,7 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::reserve_u64;
 use std::cell::Cell;
 
-const LOOK_NS: u64 = 100;
+const POLL_NS: u64 = 100;
 
 /// A simulation with one processor and one request at a time. Its clock advances only by polls,
 /// sleeps and waits.
@@ -22,18 +22,18 @@ struct World {
 struct Request<'w> {
     world: &'w World,
     done_at: Option<u64>,
-    taken_off: Option<(u64, u64)>,
+    preempted: Option<(u64, u64)>,
     polls: u64,
 }
 
 impl Pending for Request<'_> {
     fn is_done(&mut self) -> bool {
         self.polls += 1;
-        let mut now = self.world.now.get() + LOOK_NS;
-        if let Some((at, _)) = self.taken_off
+        let mut now = self.world.now.get() + POLL_NS;
+        if let Some((at, _)) = self.preempted
             && now >= at
         {
-            now += self.taken_off.take().map_or(0, |(_, ns)| ns);
+            now += self.preempted.take().map_or(0, |(_, ns)| ns);
         }
         self.world.now.set(now);
         self.done_at.is_some_and(|at| now >= at)
@@ -63,13 +63,13 @@ impl World {
 
     /// Runs one read that takes `ns`; `None` if only an ordinary wait sees its completion. Returns
     /// the time until then, and the number of polls.
-    fn read(&self, ns: Option<u64>, taken_off: Option<(u64, u64)>) -> (u64, u64) {
+    fn read(&self, ns: Option<u64>, preempted: Option<(u64, u64)>) -> (u64, u64) {
         let start = self.now.get();
         let _waiting = self.polling.enter(start);
         let mut request = Request {
             world: self,
             done_at: ns.map(|ns| start + ns),
-            taken_off: taken_off.map(|(after, ns)| (start + after, ns)),
+            preempted: preempted.map(|(after, ns)| (start + after, ns)),
             polls: 0,
         };
         self.polling.waits.fetch_add(1, Relaxed);
@@ -112,7 +112,7 @@ fn poll_detects_completion_within_one_poll() {
     for ns in [5_000, 10_000, 20_000, 80_000] {
         let world = World::new(Mode::Poll, 0);
         let (took, polls) = world.read(Some(ns), None);
-        assert!(took <= ns + LOOK_NS && polls >= ns / LOOK_NS, "{took} after {polls} looks");
+        assert!(took <= ns + POLL_NS && polls >= ns / POLL_NS, "{took} after {polls} polls");
         assert_eq!((world.count(Counter::IoPolled), world.count(Counter::IoPollHit)), (1, 1));
     }
 }
@@ -124,8 +124,8 @@ fn hybrid_polls_half_as_often_as_poll() {
         world.learn(ns);
         let before = world.count(Counter::IoSlept);
         let (took, polls) = world.read(Some(ns), None);
-        assert!(took <= ns + LOOK_NS, "{took} of {ns}");
-        assert!(polls <= ns / LOOK_NS * 6 / 10 + 2, "{polls} looks for {ns} ns");
+        assert!(took <= ns + POLL_NS, "{took} of {ns}");
+        assert!(polls <= ns / POLL_NS * 6 / 10 + 2, "{polls} polls for {ns} ns");
         assert_eq!(world.count(Counter::IoSlept), before + 1);
         assert_eq!(world.count(Counter::IoOverslept), 0);
     }
@@ -164,7 +164,7 @@ fn oversleeping_is_corrected() {
     assert!(overslept > 0);
     world.learn(10_000);
     let (took, _) = world.read(Some(10_000), None);
-    assert!(took <= 10_000 + LOOK_NS, "{took}");
+    assert!(took <= 10_000 + POLL_NS, "{took}");
 }
 
 #[test]
@@ -172,9 +172,9 @@ fn fixed_sleep_is_respected() {
     let world = World::new(Mode::Hybrid, 0);
     world.polling.knobs().set_sleep(Sleep::Fixed(15_000));
     let (took, polls) = world.read(Some(20_000), None);
-    assert!(took <= 20_000 + LOOK_NS && polls <= 5_000 / LOOK_NS + 2, "{took}, {polls} looks");
+    assert!(took <= 20_000 + POLL_NS && polls <= 5_000 / POLL_NS + 2, "{took}, {polls} polls");
     let (took, polls) = world.read(Some(5_000), None);
-    assert_eq!((took, polls), (15_000 + LOOK_NS, 1), "overslept");
+    assert_eq!((took, polls), (15_000 + POLL_NS, 1), "overslept");
     assert_eq!(world.count(Counter::IoOverslept), 1);
 }
 
@@ -185,8 +185,11 @@ fn polling_for_lost_completion_is_bounded() {
         world.learn(20_000);
         let start = world.now.get();
         let (_, polls) = world.read(None, None);
-        assert!(polls * LOOK_NS <= 3_000_000, "{mode}: {polls} looks");
-        assert!(world.now.get() >= start + 10_000_000, "{mode}: it was waited for");
+        assert!(polls * POLL_NS <= 3_000_000, "{mode}: {polls} polls");
+        assert!(
+            world.now.get() >= start + 10_000_000,
+            "{mode}: the read did not wait for the completion"
+        );
     }
 }
 
@@ -195,7 +198,7 @@ fn preempted_thread_stops_polling() {
     for mode in [Mode::Poll, Mode::Auto] {
         let world = World::new(mode, 0);
         let (_, polls) = world.read(Some(5_000_000), Some((10_000, 3_000_000)));
-        assert!(polls <= 10_000 / LOOK_NS + 1, "{mode}: {polls} looks");
+        assert!(polls <= 10_000 / POLL_NS + 1, "{mode}: {polls} polls");
     }
 }
 
@@ -203,7 +206,7 @@ fn preempted_thread_stops_polling() {
 fn auto_stops_polling_after_preemptions() {
     for mode in [Mode::Poll, Mode::Auto] {
         let world = World::new(mode, 0);
-        // Other programs' time slices, each in the middle of a read.
+        // Preempt one read in 51 in its middle, for the time slice of another program.
         for _ in 0..40 {
             world.reads(50, 60_000);
             world.read(Some(60_000), Some((10_000, 3_000_000)));
@@ -211,7 +214,7 @@ fn auto_stops_polling_after_preemptions() {
         let (_, polls) = world.read(Some(60_000), None);
         assert_eq!(polls > 0, mode == Mode::Poll, "{mode}");
         world.now.set(world.now.get() + 2_000_000_000);
-        assert!(world.read(Some(60_000), None).1 > 0, "{mode}: not for ever");
+        assert!(world.read(Some(60_000), None).1 > 0, "{mode}: polling is tried again");
     }
 }
 
@@ -249,12 +252,12 @@ proptest! {
         for (latency, jitter, lost) in &reads {
             let ns = latency + jitter;
             let (took, polls) = world.read((!lost).then_some(ns), None);
-            prop_assert!(polls * LOOK_NS <= 2_000_000 + 2 * LOOK_NS);
+            prop_assert!(polls * POLL_NS <= 2_000_000 + 2 * POLL_NS);
             if mode == Mode::Interrupt {
                 prop_assert_eq!(polls, 0);
             }
             if mode == Mode::Poll && !lost && ns < 50_000 {
-                prop_assert!(took <= ns + LOOK_NS);
+                prop_assert!(took <= ns + POLL_NS);
             }
         }
         let count = |counter| world.count(counter);

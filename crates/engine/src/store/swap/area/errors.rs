@@ -49,7 +49,10 @@ pub enum AreaError {
         most: usize,
     },
     /// Some preallocated pages have no block on the device.
-    #[error("swap area of {pages} pages: only {mapped} of them have blocks on the device")]
+    #[error(
+        "swap area of {pages} pages: only {mapped} of them have blocks on the device; choose \
+         another swap area"
+    )]
     Unmapped {
         /// Pages with a block.
         mapped: u64,
@@ -82,7 +85,7 @@ impl AreaError {
     }
 }
 
-/// A reserve of 0 means memory of other machines, which has no file system.
+/// Returns the message of [`AreaFull::Reserve`].
 fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
     let [size, free, reserve] = [size_bytes, free_bytes, reserve_bytes].map(ByteSize);
     if reserve_bytes == 0 {

@@ -80,12 +80,13 @@ impl Area {
             }
         }
         self.size_bytes.store(size_bytes + bytes, Release);
-        // Last: the slots can be allocated from here on.
+        // Add the slots last: from here on they can be allocated.
         self.slots.grow((bytes / CLUSTER_BYTES) as u32);
         Ok(())
     }
 
-    /// Returns the bytes to grow by: a chunk, or the rest below limit, tables and reserve.
+    /// Returns the number of bytes to grow by: a chunk, or the rest below limit, tables and
+    /// reserve.
     fn growth_bytes(&self, size_bytes: u64) -> Result<u64, AreaFull> {
         let AreaConfig { limit_bytes, chunk_bytes, .. } = self.config;
         let below_limit = limit_bytes.unwrap_or(u64::MAX).saturating_sub(size_bytes);
@@ -157,11 +158,12 @@ impl Area {
         let chunk_clusters = (self.config.chunk_bytes / CLUSTER_BYTES) as u32;
         // Keeps twice the used slots, and at least a chunk.
         let in_use = (self.slots.used_slots() * 2).div_ceil(CLUSTER_SLOTS as u64) as u32;
-        let gone = u64::from(self.slots.shrink(in_use.max(chunk_clusters))) * CLUSTER_BYTES;
-        if gone == 0 {
+        let removed_bytes =
+            u64::from(self.slots.shrink(in_use.max(chunk_clusters))) * CLUSTER_BYTES;
+        if removed_bytes == 0 {
             return 0;
         }
-        let size_bytes = self.size_bytes() - gone;
+        let size_bytes = self.size_bytes() - removed_bytes;
         // No slot there is in use, so no thread looks it up.
         let first_page = size_bytes / PAGE_BYTES;
         let cut = self.extents.lookup(first_page).map(|mapping| mapping.block * PAGE_BYTES);
@@ -171,6 +173,6 @@ impl Area {
             // On failure the storage stays claimed until the area grows there again.
             let _ = self.device.truncate(offset);
         }
-        gone
+        removed_bytes
     }
 }

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 /// with its neighbours and alone.
 const FAILED_AFTER: u32 = 8;
 
-/// First pause for a device that accepts no writes, in ns. Each refusal in a row after a pause
-/// doubles it, up to `MAX_DOUBLINGS` times.
+/// First pause for a device that accepts no writes. Each refusal in a row after a pause doubles it.
 const FIRST_PAUSE_NS: u64 = 1_000_000_000;
+/// Maximum number of doublings of the pause.
 const MAX_DOUBLINGS: u32 = 6;
 
 #[derive(Debug, Default)]

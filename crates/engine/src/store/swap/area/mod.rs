@@ -33,17 +33,17 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Slot numbers are below this (128 TiB); the bits above select the area.
+/// Exclusive upper bound of slot numbers in an area (128 TiB). The bits above select the area.
 pub(crate) const MAX_SLOTS: u64 = 1 << 35;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AreaConfig {
-    /// Largest size in bytes; without, the file system is the limit.
+    /// Largest size in bytes. If `None`, the file system is the limit.
     pub(crate) limit_bytes: Option<u64>,
     /// Bytes that stay free on the file system.
     pub(crate) reserve_bytes: u64,
     pub(crate) chunk_bytes: u64,
-    /// Processors that allocate without contention.
+    /// Number of processors that allocate without contention.
     pub(crate) cpus: usize,
     pub(crate) discard: Discard,
 }
@@ -94,13 +94,15 @@ pub(crate) struct Area {
     config: AreaConfig,
     extents: ExtentMap,
     slots: SlotAllocator,
-    /// For each slot: the number of allocations, and either the checksum of its content or, if
-    /// encrypted, the tag in two halves.
+    /// Number of allocations of each slot.
     generations: &'static [AtomicU32],
+    /// Checksum of each slot's content, if the area is not encrypted.
     checksums: &'static [AtomicU32],
+    /// Tag of each slot's content, in two halves, if the area is encrypted.
     tags: &'static [AtomicU64],
     /// True if pages have tags. Either the tags or the checksums are never touched.
     has_tags: AtomicBool,
+    /// Epoch of the key of each slot's tag.
     epochs: &'static [AtomicU32],
     /// True after the first use of a later epoch than the first. Until then the table takes no
     /// DRAM.
@@ -179,7 +181,7 @@ impl Area {
         let clusters = fixed.clusters();
         let slots = SlotAllocator::new(clusters, config.cpus)?;
         let mut area = Self::assemble(device, slots, fixed.spans.len(), config, polling)?;
-        area.settle_in(fixed)?;
+        area.set_extents(fixed)?;
         area.size_bytes.store(fixed.pages.min(MAX_SLOTS) * PAGE_BYTES, Release);
         if config.discard.at_start() {
             area.discarded_at_start = area.discard_all();
@@ -188,8 +190,8 @@ impl Area {
         Ok(area)
     }
 
-    /// As [`Area::fixed`], in pages that a tree of processes shares. The process uses only the
-    /// clusters that its `share` takes.
+    /// Creates an area in preallocated pages that a tree of processes shares. The process uses only
+    /// the clusters that its `share` takes.
     pub(crate) fn shared(
         device: Box<dyn Device>,
         fixed: &FixedPages,
@@ -199,13 +201,13 @@ impl Area {
     ) -> Result<Self, AreaError> {
         let slots = SlotAllocator::sparse(fixed.clusters(), config.cpus)?;
         let area = Self::assemble(device, slots, fixed.spans.len(), config, polling)?;
-        area.settle_in(fixed)?;
+        area.set_extents(fixed)?;
         area.update_limits(&share);
         Ok(Self { share: Some(share), ..area })
     }
 
     /// Records the extents of preallocated pages, and withholds bad pages and those beyond the end.
-    fn settle_in(&self, fixed: &FixedPages) -> Result<(), AreaError> {
+    fn set_extents(&self, fixed: &FixedPages) -> Result<(), AreaError> {
         let pages = fixed.pages.min(MAX_SLOTS);
         for &(page, count, block) in &fixed.spans {
             self.extents.append(page, count, block)?;
@@ -308,17 +310,17 @@ impl Area {
 
     /// Frees slots. Their content may be overwritten at once, unless the area is frozen.
     pub(crate) fn free(&self, first: u64, len: usize) {
-        self.unless_worn_out(first, len, |first, len| self.slots.free(first, len));
+        self.free_or_retire(first, len, |first, len| self.slots.free(first, len));
     }
 
     /// Frees slots that were allocated but never used, even during a freeze.
     pub(crate) fn free_unused(&self, first: u64, len: usize) {
-        self.unless_worn_out(first, len, |first, len| self.slots.free_unused(first, len));
+        self.free_or_retire(first, len, |first, len| self.slots.free_unused(first, len));
     }
 
     /// Frees a run, but retires slots whose generation is at its maximum: a repeated generation
     /// would repeat a nonce.
-    fn unless_worn_out(
+    fn free_or_retire(
         &self,
         first: u64,
         len: usize,
@@ -352,7 +354,7 @@ impl Area {
         self.parts[slot as usize].store(parts, Release);
     }
 
-    /// Frees one part of a slot's page; the last part frees the slot.
+    /// Frees one part of a slot's page. Freeing the last part frees the slot.
     pub(crate) fn free_part(&self, slot: u64, part: u8) {
         let bit = 1 << part;
         let before = self.parts[slot as usize].fetch_and(!bit, AcqRel);
@@ -393,8 +395,8 @@ impl Area {
         Seal::Tag { tag, epoch }
     }
 
-    /// Returns how often a slot was allocated. If this changed during a read, the slot was reused
-    /// and the page read is wrong.
+    /// Returns the number of allocations of a slot. If it changed during a read, the slot was
+    /// reused and the page read is wrong.
     #[must_use]
     pub(crate) fn generation(&self, slot: u64) -> u32 {
         self.generations[slot as usize].load(Acquire)

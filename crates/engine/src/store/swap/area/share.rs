@@ -20,7 +20,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Creates the part with the mark of `file`, if there is one.
+    /// Creates the part of a process whose `file` has `mark`.
     pub(crate) fn new(table: ClusterTable, mark: u64, file: Option<Arc<SwapFile>>) -> Share {
         Share {
             table,

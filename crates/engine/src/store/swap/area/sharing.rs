@@ -11,9 +11,10 @@ use crate::store::swap::cluster::{CLUSTER_BYTES, PAGE_BYTES};
 use softswap_sys::raw::now_ns;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-/// A process takes at most 1/64 of the free clusters at a time, and at most 8, because other
-/// processes may need them. If fewer than 64 are free, it takes one when it has none left.
+/// Divisor: a process takes at most 1/64 of the free clusters at a time, because other processes
+/// may need them. If fewer than 64 are free, it takes one when it has none left.
 const FREE_PART: usize = 64;
+/// Maximum number of clusters that a process takes at a time.
 const MAX_CLUSTERS: usize = 8;
 /// Interval between checks of the free clusters of the tree, in ns.
 const CHECK_INTERVAL_NS: u64 = 250_000_000;
@@ -73,7 +74,7 @@ impl Area {
         let cluster = share.table.take(share.mark, share.next.load(Relaxed))?;
         share.next.store(cluster + 1, Relaxed);
         self.size_bytes.fetch_add(CLUSTER_BYTES, AcqRel);
-        // Last: the slots can be allocated from here on.
+        // Add the slots last: from here on they can be allocated.
         self.slots.add(cluster);
         Some(())
     }
@@ -100,9 +101,9 @@ impl Area {
     }
 
     fn return_cluster(&self, share: &Share, cluster: u32) {
-        debug_assert!(share.is_own.load(Relaxed), "cluster {cluster} is a parent's");
+        debug_assert!(share.is_own.load(Relaxed), "cluster {cluster} belongs to the parent");
         self.size_bytes.fetch_sub(CLUSTER_BYTES, AcqRel);
-        // False only if the table was overwritten; then the cluster is another process's.
+        // False only if the table was overwritten. Then another process owns the cluster.
         share.table.free(share.mark, cluster);
     }
 }

@@ -70,7 +70,7 @@ fn free_all(area: &Area, runs: &[Run]) {
     runs.iter().for_each(|run| area.free(run.first, run.len));
 }
 
-/// Runs the background's check of a while later.
+/// Runs the background check at a later time.
 fn shrink(area: &Area) -> u64 {
     area.share.as_ref().unwrap().next_check_ns.store(0, Relaxed);
     area.shrink()
@@ -80,7 +80,11 @@ fn shrink(area: &Area) -> u64 {
 fn processes_share_area_without_sharing_slots() {
     let tree = Tree::new(9 * 512 + 100);
     let (one, other) = (tree.process(7), tree.process(8));
-    assert_eq!((one.size_bytes(), tree.table.free_count()), (0, 10), "it costs nothing to have it");
+    assert_eq!(
+        (one.size_bytes(), tree.table.free_count()),
+        (0, 10),
+        "an unused area takes no clusters"
+    );
     let mut had = [BTreeSet::new(), BTreeSet::new()];
     for turn in 0.. {
         let area = [&one, &other][turn % 2];
@@ -93,7 +97,7 @@ fn processes_share_area_without_sharing_slots() {
     assert_eq!(all.len(), had[0].len() + had[1].len());
     let expected: BTreeSet<u64> =
         (1..9 * 512 + 100).filter(|slot| ![10, 700].contains(slot)).collect();
-    assert_eq!(all, expected, "but for the header, bad pages and what lies beyond the end");
+    assert_eq!(all, expected, "all but the header, bad pages and those beyond the end");
     let held = tree.table.held(7) as u64 * CLUSTER_BYTES;
     assert_eq!(one.size_bytes(), held);
     let full = one.alloc_run(0, 1).unwrap_err();
@@ -152,7 +156,7 @@ fn single_process_takes_few_clusters_at_once() {
     assert_eq!((small.table.held(7), small.table.free_count()), (1, 19));
     fill(&other);
     assert_eq!(small.table.free_count(), 0);
-    assert!(one.alloc_run(0, 64).is_ok(), "what it has left of its cluster is its own");
+    assert!(one.alloc_run(0, 64).is_ok(), "the rest of its cluster stays available");
 }
 
 #[test]
@@ -201,7 +205,7 @@ fn clusters_of_dead_processes_are_reaped() {
     let (area, heir) =
         (tree.process_with(first, Discard::None), tree.process_with(second, Discard::None));
     let runs = fill(&area);
-    assert!(heir.alloc_run(0, 1).is_err(), "its owner lives");
+    assert!(heir.alloc_run(0, 1).is_err(), "the owner is alive");
     assert_eq!(tree.table.held(one), 20);
     // The owner exits in any way: nothing is returned, but the file is closed.
     drop(area);

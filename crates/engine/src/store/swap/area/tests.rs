@@ -131,7 +131,7 @@ fn lack_of_space_stops_growth_temporarily() {
     device.take_space(16 * MIB);
     let (_, full) = fill_up(&area);
     assert!(matches!(full, AreaFull::Reserve { free_bytes: 0, .. }), "{full}");
-    assert!(!area.has_spare(), "nor are its slots plenty");
+    assert!(!area.has_spare(), "a full area has no spare slots");
     device.take_space(0);
     assert!(area.alloc_run(0, 512).is_ok());
 }
@@ -264,7 +264,7 @@ fn slots_whose_generation_cannot_rise_are_retired() {
         area.generations[run.first as usize + at].store(u32::MAX - 1, Relaxed);
     }
     area.free(run.first, run.len);
-    assert_eq!(area.retired_slots(), 0, "once more is possible");
+    assert_eq!(area.retired_slots(), 0, "one allocation is left");
     assert_eq!(area.alloc_run(0, 8).unwrap(), run);
     assert_eq!(area.generation(run.first), u32::MAX);
     area.free(run.first, 4);
@@ -409,7 +409,7 @@ fn punched_cluster_is_reclaimed_before_write() {
     let mut lane = area.open_lane();
     area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
     area.alloc_run(1, 64).unwrap();
-    assert_eq!(device.counts().grows, grows + 1, "once is enough");
+    assert_eq!(device.counts().grows, grows + 1, "the storage is claimed once");
 }
 
 #[test]
@@ -483,14 +483,14 @@ fn area_shrinks_and_grows() {
     assert!(gone >= 20 * MIB, "{gone}");
     assert_eq!(area.size_bytes(), 32 * MIB - gone);
     assert_eq!(device.free_bytes().unwrap(), gone);
-    assert_eq!(area.shrink(), 0, "not a second time");
+    assert_eq!(area.shrink(), 0, "nothing is left to remove");
     let (runs, _) = fill_up(&area);
     assert_eq!((slots_of(&runs), area.size_bytes()), (32 * MIB / PAGE_BYTES - 2, 32 * MIB));
     let mut lane = area.open_lane();
     for run in runs {
         area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
     }
-    assert_eq!(area.shrink(), 0, "not what is in use");
+    assert_eq!(area.shrink(), 0, "used clusters stay");
 }
 
 /// Two extents with a gap between them, and two bad pages.

@@ -147,7 +147,7 @@ impl Area {
     }
 
     /// Iterates over the extents of `count` slots from `first`: offset and length of each piece, in
-    /// bytes. Ends where the area does.
+    /// bytes. Ends at the end of the area.
     pub(super) fn pieces(&self, first: u64, count: usize) -> impl Iterator<Item = (u64, u64)> {
         let pieces = self.extents.pieces(first, count as u64).map_while(Result::ok);
         pieces.map(|piece| (piece.block * PAGE_BYTES, piece.nr_pages * PAGE_BYTES))

@@ -65,7 +65,8 @@ impl Area {
         self.has_failed() || self.health.was_paused() && self.health.is_paused(now_ns())
     }
 
-    /// Returns why the area accepts no writes after `error`; `None` if only single slots are bad.
+    /// Returns the reason why the area accepts no writes after `error`; `None` if only single slots
+    /// are bad.
     #[must_use]
     pub(crate) fn refusal(&self, error: &IoError) -> Option<AreaFull> {
         let is_whole = error.is_no_space() || error.is_of_device() || self.has_failed();

@@ -2,7 +2,7 @@
 //!
 //! A forked child reads its parent's areas through private copies of the tables, and allocates none
 //! of their slots. It writes to areas that it adds. Each of these has a key of its own, because
-//! slots and generations start anew.
+//! slots and generations repeat in the areas of different processes.
 
 use super::super::area::{Area, AreaError};
 use super::{Areas, Backing, Entry, MAX_AREAS, index_of};
@@ -13,7 +13,7 @@ use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 impl Areas {
     /// Marks all present areas as the parent's, in a forked child. Returns false if the child
-    /// cannot read everything that its parent has stored.
+    /// cannot read all pages that its parent has stored.
     pub(crate) fn inherit(&self) -> bool {
         self.first_own.store(self.count(), Release);
         *self.lock_freezes() = 0;
@@ -22,14 +22,16 @@ impl Areas {
         self.iter().filter(|area| !area.inherit()).count() == 0
     }
 
-    /// Passes the present keys to the child before a fork, if the process has used slots.
+    /// Prepares the present keys for a child. Called before a fork. Does nothing if no slot is
+    /// used.
     pub(crate) fn hand_down_keys(&self) {
         if self.own_used_slots() > 0 {
             self.sealers().for_each(Sealer::hand_down);
         }
     }
 
-    /// Changes keys in the parent after a fork: the child cannot read pages that are sealed later.
+    /// Begins a new key epoch in the parent after a fork, so that the child cannot read pages that
+    /// are sealed later.
     pub(crate) fn change_keys(&self) {
         self.sealers().for_each(Sealer::end_epoch);
     }

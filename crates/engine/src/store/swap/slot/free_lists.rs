@@ -4,8 +4,8 @@ use softswap_sys::primitive::Ordering::Relaxed;
 use softswap_sys::primitive::{AtomicU32, Mutex, MutexGuard};
 use std::sync::PoisonError;
 
-/// State of a cluster: the low bits of its place; its home free-list set is above. A zeroed table
-/// means that no cluster has been added.
+/// States of a cluster: the low bits of its place. The bits above are its home free-list set. A
+/// zeroed table means that no cluster has been added.
 pub(super) const ABSENT: u32 = 0;
 /// The lists, in the order of allocation.
 pub(super) const FREE: u32 = 1;

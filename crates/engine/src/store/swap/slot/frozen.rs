@@ -12,19 +12,19 @@ use softswap_sys::primitive::Ordering::{Acquire, Relaxed, SeqCst};
 
 impl SlotAllocator {
     /// Frees the slots of one word, except those that a child may read, which go to limbo. Returns
-    /// how many were in use.
-    pub(super) fn release_or_remember(&self, word: usize, mask: u64) -> u32 {
+    /// the number of slots that were in use.
+    pub(super) fn release_or_keep(&self, word: usize, mask: u64) -> u32 {
         if self.frozen.load(SeqCst) == 0 {
             return self.release(word, mask);
         }
         // A thaw clears marks only after it has decremented the count.
         let kept = mask & self.kept[word].load(SeqCst);
         let freed = if mask == kept { 0 } else { self.release(word, mask & !kept) };
-        freed + if kept == 0 { 0 } else { self.remember(word, kept) }
+        freed + if kept == 0 { 0 } else { self.put_in_limbo(word, kept) }
     }
 
-    /// Puts freed slots of one word into limbo; returns how many were in use.
-    fn remember(&self, word: usize, mask: u64) -> u32 {
+    /// Puts freed slots of one word into limbo. Returns the number of slots that were in use.
+    fn put_in_limbo(&self, word: usize, mask: u64) -> u32 {
         let mask = mask & self.bits[word].load(Acquire);
         let known = self.limbo[word].fetch_or(mask, SeqCst) & mask;
         let cluster = word / WORDS;
@@ -50,7 +50,7 @@ impl SlotAllocator {
                 kept.fetch_or(bits, SeqCst);
             }
         }
-        // After the marks: a thread that sees the count sees the marks.
+        // Increment the count after the marks: a thread that sees the count sees the marks.
         self.frozen.fetch_add(1, SeqCst);
     }
 

@@ -114,8 +114,8 @@ impl Model {
                 let gone = u64::from(slots.shrink(least)) * CLUSTER;
                 let end = slots.total_slots();
                 assert!(gone == 0 || end >= u64::from(least.max(1)) * CLUSTER);
-                let given_up = self.free.split_off(&end);
-                assert_eq!(given_up.len() as u64, gone, "only free slots");
+                let removed = self.free.split_off(&end);
+                assert_eq!(removed.len() as u64, gone, "only free slots");
             }
             Step::SetAside { cpu, want } => {
                 if let Some((first, len)) = slots.alloc_run(cpu, want) {

@@ -278,7 +278,7 @@ fn slots_allocated_in_freeze_are_freed_immediately() {
             })
         };
         let taken = slots.alloc_run(0, 1).map_or(0, |(first, len)| {
-            assert!(first < CLUSTER, "slot {first} is a child's");
+            assert!(first < CLUSTER, "a child may read slot {first}");
             len as u64
         });
         freeing.join().unwrap();

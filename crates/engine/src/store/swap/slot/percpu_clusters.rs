@@ -31,7 +31,7 @@ impl SlotAllocator {
     }
 
     /// Iterates over all free-list sets: the given one, then the others by distance. The common one
-    /// is last, because its free clusters are dealt to processors and its waiting ones were set
+    /// is last, because its free clusters are assigned to processors and its waiting ones were set
     /// aside.
     pub(super) fn lists_from(&self, own: usize) -> impl Iterator<Item = usize> {
         let cpus = self.all_lists.len() - 1;
@@ -107,12 +107,12 @@ impl SlotAllocator {
         }
     }
 
-    /// Takes a run of the emptiest cluster; of equal ones, the own free-list set's first. The
+    /// Takes a run of the emptiest cluster, among equal ones from the own free-list set first. The
     /// cluster becomes the current one of the processor's free-list set.
     pub(super) fn alloc_next(&self, own: usize, want: usize) -> Option<(u64, usize)> {
         [FREE, MOSTLY_FREE, MOSTLY_USED, WAITING].into_iter().find_map(|list| {
             if list == FREE {
-                self.deal(own);
+                self.assign_group(own);
             }
             self.lists_from(own).find_map(|from| {
                 if self.all_lists[from].count(list) == 0 {
@@ -135,8 +135,9 @@ impl SlotAllocator {
         })
     }
 
-    /// Gives a processor's free-list set without a free cluster a group from the common one.
-    fn deal(&self, own: usize) {
+    /// Moves a group of free clusters from the common free-list set to a processor's, if that has
+    /// none.
+    fn assign_group(&self, own: usize) {
         if self.all_lists[own].count(FREE) > 0 || self.all_lists[COMMON].count(FREE) == 0 {
             return;
         }
@@ -155,11 +156,11 @@ impl SlotAllocator {
     /// Puts a cluster that its holder releases on the list for its fill level.
     pub(super) fn relist(&self, home: &mut Lists, cluster: u32) {
         self.set_state(home, cluster, FULL);
-        self.settle(home, cluster);
+        self.update_list(home, cluster);
     }
 
     /// Moves a cluster that no processor holds to the list for its fill level.
-    pub(super) fn settle(&self, home: &mut Lists, cluster: u32) {
+    pub(super) fn update_list(&self, home: &mut Lists, cluster: u32) {
         loop {
             let state = self.state(cluster);
             in_one_order();
@@ -168,9 +169,9 @@ impl SlotAllocator {
                 return;
             }
             self.unlink(home, cluster);
-            // Free ones to the front: rewriting storage is cheaper than writing it for the first
-            // time. Partly used ones to the end: those that waited longest have the most free slots
-            // and the longest runs.
+            // Insert free clusters at the front: rewriting storage is cheaper than writing it for
+            // the first time. Insert partly used ones at the end: those that waited longest have
+            // the most free slots and the longest runs.
             self.link(home, cluster, wanted, matches!(wanted, FREE | WAITING));
             if wanted == FREE {
                 self.check_surplus(self.home(cluster));

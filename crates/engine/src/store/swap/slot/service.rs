@@ -32,7 +32,7 @@ impl SlotAllocator {
             for lists in &self.all_lists {
                 let mut lists = lists.lock();
                 while let Some(cluster) = lists.first(WAITING) {
-                    self.settle(&mut lists, cluster);
+                    self.update_list(&mut lists, cluster);
                 }
             }
         }

@@ -14,7 +14,7 @@ impl SlotAllocator {
     /// Creates an allocator for `clusters`, none of which it has yet.
     pub(crate) fn sparse(clusters: u32, cpus: usize) -> io::Result<Self> {
         let slots = Self { is_sparse: true, ..Self::new(clusters, cpus)? };
-        // Slot 0 is the header's.
+        // Slot 0 contains the header.
         slots.withhold(0, 1);
         slots.clusters.store(clusters, SeqCst);
         Ok(slots)
@@ -47,7 +47,8 @@ impl SlotAllocator {
             return None;
         }
         let keep = self.keep.load(Relaxed);
-        // Skips the common free-list set: its clusters were requested and go to a processor next.
+        // Skips the common free-list set: its clusters were taken for a processor, which gets them
+        // next.
         let taken = (1..self.all_lists.len()).find_map(|lists| self.take_from(lists, keep));
         if taken.is_none() {
             self.has_surplus.store(false, Relaxed);

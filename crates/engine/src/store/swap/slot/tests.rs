@@ -22,7 +22,7 @@ fn fresh_area_is_allocated_sequentially() {
 fn four_mib_batches_are_contiguous_on_fresh_area() {
     let slots = allocator(17, 2);
     for batch in 0..8 {
-        // Two clusters; reclaim asks for less at a time.
+        // Two clusters; reclaim requests fewer slots at a time.
         let runs: Vec<_> = (0..32).map(|_| slots.alloc_run(1, 32).unwrap()).collect();
         let (first, _) = runs[0];
         assert_eq!(first, CLUSTER + batch * 1024);
@@ -76,7 +76,11 @@ fn clusters_set_aside_are_taken_last() {
     assert_eq!(slots.waiting_clusters(), 2);
     assert_eq!(slots.alloc_run(0, 512), Some((other, 512)));
     slots.set_aside(other, 512);
-    assert_eq!(slots.alloc_run(1, 512), Some((mine.0, 512)), "they take turns");
+    assert_eq!(
+        slots.alloc_run(1, 512),
+        Some((mine.0, 512)),
+        "the cluster set aside first comes first"
+    );
 }
 
 #[test]
@@ -142,7 +146,7 @@ fn oldest_waiting_clusters_give_longest_runs() {
     for step in 0..40 * pages.len() / BATCH {
         let mut moved: Vec<usize> = (0..BATCH)
             .map(|at| match step * BATCH + at {
-                // Each once, before any is rewritten.
+                // Write each page once before any is rewritten.
                 first if first < pages.len() => first,
                 _ => next_chance(&mut chance) as usize % pages.len(),
             })
@@ -168,7 +172,7 @@ fn double_free_is_rejected() {
     let (first, len) = slots.alloc_run(0, 4).unwrap();
     slots.free(first, len).unwrap();
     assert_eq!(slots.free(first, len), Err(NotInUse { first, len }));
-    assert!(slots.free(0, 1).is_err(), "slot 0 belongs to nobody");
+    assert!(slots.free(0, 1).is_err(), "slot 0 is never allocated");
     assert!(slots.free(2 * CLUSTER, 1).is_err(), "outside the area");
     assert!(slots.free(u64::MAX, 9).is_err());
     assert_eq!(slots.used_slots(), 0);
@@ -217,7 +221,7 @@ fn slots_allocated_after_freeze_are_freed_immediately() {
     slots.freeze();
     slots.free(first, 1).unwrap();
     slots.thaw();
-    assert_eq!(slots.used_slots(), kept.1 as u64 + 1, "until the last has ended");
+    assert_eq!(slots.used_slots(), kept.1 as u64 + 1, "kept until the last thaw");
     slots.thaw();
     assert_eq!(slots.used_slots(), 0);
 }
@@ -240,7 +244,7 @@ fn retired_slots_are_never_reused() {
 fn emptied_cluster_waits_for_discard() {
     let slots = allocator(3, 1);
     slots.set_discards(true);
-    assert_eq!(slots.take_waiting(), None, "what was never used needs no discarding");
+    assert_eq!(slots.take_waiting(), None, "unused clusters need no discard");
     while slots.alloc_run(0, 512).is_some() {}
     slots.free(2 * CLUSTER, 512).unwrap();
     slots.free(CLUSTER, 512).unwrap();
@@ -271,8 +275,8 @@ fn area_shrinks_to_last_used_cluster() {
     let slots = allocator(6, 1);
     let (first, _) = slots.alloc_run(0, 1).unwrap();
     assert_eq!(first / CLUSTER, 1, "an empty cluster first");
-    assert_eq!(slots.shrink(4), 2, "but no further than that");
-    assert_eq!(slots.shrink(0), 2, "but not what is in use");
+    assert_eq!(slots.shrink(4), 2, "the minimum is kept");
+    assert_eq!(slots.shrink(0), 2, "used clusters stay");
     assert_eq!((slots.total_slots(), slots.free_clusters()), (2 * CLUSTER, 0));
     assert!(slots.free(2 * CLUSTER, 1).is_err(), "outside the area now");
     assert_eq!(slots.grow(3), 3);
