@@ -62,6 +62,13 @@ fn look(pid: u32, stats: &Stats, is_managed: bool) -> Option<(Beside, u64)> {
     Some((beside, now.peak_bytes))
 }
 
+/// Returns the number of a process's threads, without the engine's.
+fn threads_of(pid: u32, stats: &Stats) -> Option<u32> {
+    let stat = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
+    let threads = u64::try_from(stat.num_threads).unwrap_or(1);
+    Some(threads.saturating_sub(stats.get(Counter::EngineThreads)).max(1) as u32)
+}
+
 /// Samples a process while it runs.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -69,13 +76,15 @@ pub(super) struct Watch {
     stats: Stats,
     pause: Duration,
     peak: Option<Beside>,
+    /// Most threads, without the engine's.
+    threads_peak: Option<u32>,
     /// The file that the process executes, and the number of samples without the runtime.
     program: Option<((u64, u64), u32)>,
 }
 
 impl Watch {
     pub(super) fn new(pid: u32, stats: Stats) -> Watch {
-        Watch { pid, stats, pause: FIRST_LOOK, peak: None, program: None }
+        Watch { pid, stats, pause: FIRST_LOOK, peak: None, threads_peak: None, program: None }
     }
 
     /// Returns the time until the next sample.
@@ -85,6 +94,7 @@ impl Watch {
 
     pub(super) fn look(&mut self) {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.threads_peak = self.threads_peak.max(threads_of(self.pid, &self.stats));
         let looks_without = self.looks_without_runtime();
         let is_managed = looks_without == 0;
         let Some((now, most_bytes)) = look(self.pid, &self.stats, is_managed) else { return };
@@ -121,6 +131,11 @@ impl Watch {
         };
         self.program = Some((exe, looks));
         looks
+    }
+
+    /// Returns the largest number of threads, without the engine's.
+    pub(super) fn threads_peak(&self) -> Option<u32> {
+        self.threads_peak
     }
 
     /// Returns the peaks; `None` if the process exited before the first sample.

@@ -80,6 +80,16 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(super) no_encrypt: bool,
 
+    /// Memory that the program and all that it starts believe to have: auto, budget, off, or a
+    /// size such as 8G [default: off]
+    ///
+    /// Many programs size their heap or buffers by the machine's memory: Java, Node, DuckDB, GNU
+    /// sort. With `auto` they see the budget and the swap areas together, with `budget` the DRAM
+    /// of the budget. It is what sysinfo, sysconf, /proc/meminfo, the nodes' meminfo and the
+    /// control group's memory files say, in this tree alone. What is free follows its use.
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub(super) tell: Option<String>,
+
     /// Programs started by the program: managed or plain [default: managed]
     #[arg(long, value_name = "HOW")]
     pub(super) children: Option<String>,

@@ -5,6 +5,7 @@ use super::areas;
 use super::asked::{Asked, without_password};
 use super::auto_memory::Bounds;
 use super::options::{Given, RunArgs};
+use super::told;
 use crate::refusal::{Refusal, plain};
 use crate::{library, memory_limits};
 use clap::Args;
@@ -26,6 +27,8 @@ pub(super) struct Settled {
     pub(super) is_per_process: bool,
     /// Bounds of the tree's budget, if it follows the machine.
     pub(super) auto: Option<Bounds>,
+    /// Memory that the tree may use: the budget and the swap areas.
+    pub(super) may_use_bytes: u64,
     pub(super) reports: Vec<PathBuf>,
     pub(super) log: Option<PathBuf>,
     pub(super) quiet: bool,
@@ -173,6 +176,11 @@ pub(super) fn settle(
     let swap = sources.pick_all("swap")?;
     let common;
     (config.areas, common) = areas::settle(swap, &config.areas, config.reserve_bytes, &mut notes)?;
+    let may_use_bytes = told::all_bytes(&config, &common);
+    config.told_bytes = match sources.pick("tell")? {
+        Some(asked) => told::settle(&asked, config.memory_bytes, may_use_bytes)?,
+        None => 0,
+    };
     let children = sources.pick("children")?;
     config.manage_children = choose(children.as_ref(), CHILDREN)?;
     let reports = match args.report.is_empty() {
@@ -188,6 +196,7 @@ pub(super) fn settle(
         common,
         is_per_process,
         auto,
+        may_use_bytes,
         reports,
         log: args.log.clone().or(log.map(|asked| asked.text.into())),
         quiet: sources.switch("quiet")?.unwrap_or(false) && !is_overruled,

@@ -47,23 +47,31 @@ pub(crate) fn install() -> io::Result<()> {
     if !is_ours() {
         return Ok(());
     }
+    redirect(&pairs())
+}
+
+/// Makes functions of the C library jump to these replacements. Called before the program starts.
+///
+/// # Errors
+/// If the system does not allow code of a library to be changed.
+pub(crate) fn redirect(pairs: &[(&CStr, *const c_void)]) -> io::Result<()> {
     // SAFETY: a valid C string; the library is already loaded and stays loaded.
     let library =
         unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if library.is_null() {
         return Ok(());
     }
-    let jumps: Vec<(usize, usize)> = pairs()
-        .into_iter()
+    let jumps: Vec<(usize, usize)> = pairs
+        .iter()
         .map(|(name, ours)| {
             // SAFETY: a live handle and a valid C string.
             let theirs = unsafe { libc::dlsym(library, name.as_ptr()) };
-            (theirs as usize, ours as usize)
+            (theirs as usize, *ours as usize)
         })
         // Compilers align functions to 16 bytes.
         .filter(|(theirs, ours)| *theirs != 0 && theirs != ours && theirs.is_multiple_of(16))
         .collect();
-    // SAFETY: functions of the same names. They do not run meanwhile, because until now all symbols
-    // resolve to the runtime's.
+    // SAFETY: functions of the same names. They do not run meanwhile: the process has one thread,
+    // which runs this.
     unsafe { code::redirect(&jumps) }
 }

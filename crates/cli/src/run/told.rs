@@ -1,0 +1,56 @@
+//! `--tell`: the memory that the program believes to have.
+
+use super::areas::Common;
+use super::asked::Asked;
+use crate::refusal::Refusal;
+use softswap_engine::door::settings::{Config, MIN_MEMORY_BYTES};
+use softswap_view::units::{self, parse_size};
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::path::Path;
+
+/// The engine's tables for evicted pages allow this many times the budget, also if pages compress
+/// badly.
+const MOST_TIMES: u64 = 100;
+
+/// Returns the memory that the tree may use: the budget and its swap areas.
+pub(super) fn all_bytes(config: &Config, common: &Common) -> u64 {
+    let areas = config.areas.iter().enumerate().map(|(order, area)| {
+        let free_bytes = free_bytes(&area.path).saturating_sub(config.reserve_bytes);
+        let is_named = common.named.iter().any(|named| named.order == order);
+        match (area.limit_bytes, is_named) {
+            (_, true) => length_bytes(&area.path),
+            // A cluster.
+            (Some(bytes), _) if !area.path.is_dir() => bytes,
+            (limit, _) => limit.unwrap_or(u64::MAX).min(free_bytes),
+        }
+    });
+    let all = areas.fold(config.memory_bytes, u64::saturating_add);
+    all.min(config.memory_bytes.saturating_mul(MOST_TIMES))
+}
+
+fn free_bytes(dir: &Path) -> u64 {
+    rustix::fs::statvfs(dir).map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize))
+}
+
+/// Returns the length of a file or device.
+fn length_bytes(path: &Path) -> u64 {
+    File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0))).unwrap_or(0)
+}
+
+/// Returns the memory that the program is told; 0: the machine's.
+pub(super) fn settle(asked: &Asked, budget_bytes: u64, all_bytes: u64) -> Result<u64, Refusal> {
+    match asked.text.as_str() {
+        "off" => Ok(0),
+        "budget" => Ok(budget_bytes),
+        "auto" => Ok(all_bytes),
+        size => match parse_size(size) {
+            Ok(bytes) if bytes >= MIN_MEMORY_BYTES => Ok(bytes),
+            Ok(_) => Err(asked.refuse(format!(
+                "too little: programs expect at least {}",
+                units::bytes(MIN_MEMORY_BYTES)
+            ))),
+            Err(why) => Err(asked.refuse(format!("{why}; or auto, budget or off"))),
+        },
+    }
+}
