@@ -19,9 +19,9 @@ clibdir := $(DESTDIR)$(LIBDIR)
 includedir := $(DESTDIR)$(PREFIX)/include/softswap
 share := $(DESTDIR)$(PREFIX)/share
 docdir := $(share)/doc/softswap
-documents := LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md docs/reference.md docs/limits.md \
-  docs/remote.md docs/containers.md docs/clusters.md docs/notebooks.md docs/grafana-dashboard.json \
-  docs/threat-model.md docs/troubleshooting.md
+documents := LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md docs/grafana-dashboard.json \
+  $(addprefix docs/,$(addsuffix .md,start budget containers notebooks clusters disks remote debugging \
+  library troubleshooting reference limits threat-model))
 headers := crates/capi/include/softswap.h crates/capi/include/softswap.hpp
 version := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
 completions := bash-completion/completions/softswap zsh/site-functions/_softswap \

@@ -1,5 +1,5 @@
-"""Lets gdb work on a program under softswap. gdb loads this file with libsoftswap.so if its auto-load
-safe path allows that (`add-auto-load-safe-path`); else by `source`."""
+"""Lets gdb debug a program under softswap. gdb loads this file with libsoftswap.so if its
+auto-load safe path allows that (`add-auto-load-safe-path`); otherwise load it by `source`."""
 import gdb
 
 # The engine's own signals. The program gets those that it has handlers for.
@@ -10,7 +10,8 @@ FRAMES = 20
 
 
 def is_free(thread):
-    """Returns true if a thread can call a function of the library: it is not inside it."""
+    """Returns true if a thread can call a function of the library, that is, if it is not inside
+    it."""
     thread.switch()
     frame, left = gdb.newest_frame(), FRAMES
     while frame is not None and left:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the licences of the crates and C libraries that are linked into what is installed, in
-their own words: nearly all ask that their text goes with a binary. Fails on one without any."""
+"""Writes the licence texts of the crates and C libraries that are linked into the installed
+files: nearly all licences require that. Fails if one has no text."""
 import json
 import subprocess
 import sys
@@ -14,7 +14,7 @@ NOT_LINKED = {"contrib", "examples", "programs", "tests"}
 
 
 def linked(metadata):
-    """The crates from elsewhere whose code is in what is installed."""
+    """Returns the external crates whose code is in the installed files."""
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node["deps"] for node in metadata["resolve"]["nodes"]}
     left = [key for key, package in packages.items() if package["name"] in INSTALLED]
@@ -32,7 +32,7 @@ def linked(metadata):
 
 
 def texts(package):
-    """The texts that lie in its source."""
+    """Returns the licence texts in its source."""
     source = Path(package["manifest_path"]).parent
     found = sorted({path for name in TEXTS for path in source.rglob(name)})
     return [path.read_text(errors="replace").strip() for path in found

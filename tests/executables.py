@@ -63,6 +63,7 @@ ONE_USER = {
     "cli::faults": 0,
     "cli::loading": NOBODY,
     "cli::programs": NOBODY,
+    "cli::raw_area": 0,
     "cli::remote": 0,
     "cli::reports": NOBODY,
     "cli::secrets": 0,
@@ -128,7 +129,7 @@ class Part:
 
 
 def built():
-    """All test executables, as cargo names them."""
+    """Returns all test executables, as cargo names them."""
     command = ["cargo", "test", "--workspace", "--no-run", "--message-format=json"]
     told = subprocess.run(command, cwd=SOURCE, stdout=subprocess.PIPE, check=True, text=True).stdout
     found = []
@@ -141,7 +142,7 @@ def built():
 
 
 def part_of(executable, test):
-    """The name of the part that a test belongs to."""
+    """Returns the name of the part of a test."""
     if (executable.crate, executable.target) not in BY_MODULE:
         return f"{executable.crate}::{executable.target}"
     name = f"{executable.crate}::{test.split('::')[0]}"
@@ -173,7 +174,8 @@ def parts_of(executables, is_long, only):
 
 
 def prepare(parts, place, is_long):
-    """Gives each part its command; nobody's files are copied to where that user can read them."""
+    """Assigns each part its command; the files for uid 65534 are copied to a directory that this
+    user can read."""
     ways = LONG_ABI_WAYS if is_long else ABI_WAYS
     own = dict(os.environ)
     if os.getuid() == 0:
@@ -219,7 +221,7 @@ running, is_ended = set(), threading.Event()
 
 
 def run(part, limit_s):
-    """Runs a part to its end, and records its output and what it took."""
+    """Runs a part to its end, and records its output and duration."""
     begin = time.monotonic()
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen(
@@ -243,7 +245,7 @@ def run(part, limit_s):
 
 
 def end(child):
-    """Kills what is left of a child's session."""
+    """Kills the remaining processes of a child's session."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
 
@@ -293,7 +295,8 @@ def tell(part):
 
 
 def failures(part):
-    """What failed in a part: the names of tests, or the part where no test is named."""
+    """Returns the failures in a part: the names of tests, or of the part if there is no test
+    name."""
     names = re.findall(r"^test (.*) \.\.\. FAILED$", part.output, re.MULTILINE)
     return [f"{part.title}: {name}" for name in names or ["the executable"]] if part.status != 0 else []
 
@@ -316,7 +319,7 @@ def keep_times(parts):
 
 @contextlib.contextmanager
 def load(place):
-    """A busy loop for each CPU, and a writer to the disk."""
+    """Runs a busy loop for each CPU, and a writer to the disk."""
     loops = ["while :; do :; done"] * (os.cpu_count() or 2)
     writer = f"while :; do dd if=/dev/zero of={place}/load bs=1M count=256 conv=fsync status=none; done"
     children = [

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What the documents name exists: of each `a::b` in ARCHITECTURE.md and CONTRIBUTING.md, `b` is
-in a file, a folder or a type `a` of the crates, and each path of a file is there."""
+"""Names in the documents exist: for each `a::b` in ARCHITECTURE.md and CONTRIBUTING.md there is a
+file, folder or type `a` with an item `b` in the crates, and each file path exists."""
 import re
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ FILE = re.compile(r"`((?:crates|tests|docs|fuzz|examples)/[\w./-]+)`")
 
 
 def read_files():
-    """Of each file: the rooms and types in which its names are, and those names."""
+    """Returns for each file its modules and types, and the names in them."""
     for file in sorted((ROOT / "crates").glob("*/src/**/*.rs")):
         crate, _, *rooms = file.relative_to(ROOT / "crates").with_suffix("").parts
         text = file.read_text()

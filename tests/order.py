@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
-"""The order of rooms: in every crate a file uses only what is declared before it.
+"""The order of modules: in every crate a file uses only what is declared before it.
 
 The order is that of the `mod` lines, from lib.rs (or main.rs) down. A file may use:
 
-- the files before it, and what those hold;
-- its own files, those in the folder whose mod.rs it is (for lib.rs: all files);
-- what holds it, a mod.rs or lib.rs above it, but only as long as that does not use
-  it in turn, by itself or by way of others: a parent and a child that use each other
-  are a cycle like any other.
+- the files before it, and the files in their folders;
+- its own files, those in the folder of its mod.rs (for lib.rs: all files);
+- a mod.rs or lib.rs above it, unless that uses it, directly or indirectly: a parent
+  and a child that use each other are a cycle.
 
-`mod child;` and `pub use child::Name;` in a parent are no use: they only say where
-things are. What goes through such a name counts as a use of the file where the path
-leads in the end. A parent that names in its own code what it re-exports uses it.
+`mod child;` and `pub use child::Name;` in a parent are declarations, not uses. A path
+through such a name counts as a use of the file to which it resolves. A parent whose own
+code names an item that it re-exports uses that item.
 
-Code that is only built for tests or for loom does not count. Methods are not seen, as
-their names say nothing about where they are: only paths are.
+Code that is only built for tests or for loom does not count. Only paths are checked:
+the name of a method does not show the file that defines it.
 """
 import re
 import sys
@@ -58,7 +57,7 @@ class Module:
 
 
 def end_of(code, start):
-    """Where the item ends that begins at `start`: behind its `;` or its braces."""
+    """Returns the end of the item that begins at `start`: after its `;` or its braces."""
     depth = 0
     for at in range(start, len(code)):
         depth += (code[at] in "{([") - (code[at] in "})]")
@@ -70,7 +69,7 @@ def end_of(code, start):
 
 
 def code_of(text):
-    """Without what is no code, and without what is not built for a program."""
+    """Removes comments, strings and code that is not built for a program."""
     code = NO_CODE.sub(
         lambda found: found[0] if found[0] == '"loom"' else '""' if found[0][0] in "\"'r" else " ",
         text,
@@ -81,7 +80,7 @@ def code_of(text):
 
 
 def expand(tree):
-    """The paths of one `use` and their names: `a::{b, c as d}` is a::b, a::c called d."""
+    """Yields the paths of one `use` and their names: `a::{b, c as d}` is a::b, a::c called d."""
     tree = tree.strip()
     opening = tree.find("{")
     if opening < 0:
@@ -102,7 +101,7 @@ def expand(tree):
 
 
 def read_crate(source):
-    """All modules of a crate by their names."""
+    """Returns all modules of a crate by name."""
     root = source / "lib.rs" if (source / "lib.rs").exists() else source / "main.rs"
     modules = {}
     for path in sorted(source.rglob("*.rs")):
@@ -147,7 +146,7 @@ def read_uses(modules, module):
 
 
 def absolute(path, module, names):
-    """Where a path leads, seen from the crate's root; None for another crate's."""
+    """Resolves a path from the crate's root; None for a path of another crate."""
     head, *rest = path
     if head in ("crate", "$crate"):
         return tuple(rest)
@@ -162,7 +161,7 @@ def absolute(path, module, names):
 
 
 def resolve(modules, path, depth=0):
-    """The module in which what a path names is declared."""
+    """Returns the module that declares the item of a path."""
     at = path
     while at not in modules:
         at = at[:-1]
@@ -180,7 +179,7 @@ def resolve(modules, path, depth=0):
 
 
 def uses_of(modules, module):
-    """The files that a module uses, by their names."""
+    """Returns the files that a module uses, by name."""
     paths = list(module.used)
     body = USE.sub(" ", module.code).replace("$crate", "crate")
     for path in PATH.findall(body):
@@ -201,7 +200,7 @@ def graph_of(modules):
 
 
 def order_of(modules, name=()):
-    """All files in the order in which they are declared."""
+    """Returns all files in the order of declaration."""
     yield name
     for child in modules[name].children:
         if child in modules:
@@ -213,7 +212,7 @@ def is_within(name, parent):
 
 
 def components(graph):
-    """The sets of files in which each can be reached from each other (Tarjan)."""
+    """Returns the sets of files of which each reaches each other (Tarjan)."""
     index, low, stack, found = {}, {}, [], []
 
     def visit(node):
@@ -237,7 +236,7 @@ def components(graph):
 
 
 def shortest_cycle(graph, part):
-    """A shortest way from a file of this part back to itself."""
+    """Returns a shortest path from a file of this set back to itself."""
     best = None
     for start in sorted(part):
         ways, seen = [[start]], set()
@@ -258,7 +257,7 @@ def shown(name):
 
 
 def cycles_of(graph):
-    """One line for each set of files that use each other in a circle."""
+    """Returns one line for each set of files that use each other in a cycle."""
     for part in components(graph):
         way = shortest_cycle(graph, part)
         others = sorted(part - set(way))
@@ -267,7 +266,7 @@ def cycles_of(graph):
 
 
 def faults_of(source):
-    """What is wrong in one crate, a line for each."""
+    """Returns the errors in one crate, a line for each."""
     if not any((source / root).exists() for root in ("lib.rs", "main.rs")):
         return ["there is neither lib.rs nor main.rs"]
     modules = read_crate(source)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What order.py must refuse and accept, on small made-up crates."""
+"""Crates that order.py must refuse or accept, as small examples."""
 import sys
 import tempfile
 import unittest
@@ -10,7 +10,7 @@ import order
 
 
 def faults(files):
-    """What order.py says about a crate of these files, by their names."""
+    """Returns the output of order.py for a crate of these files, by name."""
     with tempfile.TemporaryDirectory() as directory:
         for name, text in files.items():
             file = Path(directory, name)

@@ -65,6 +65,9 @@ install_what_is_missing() {
     ! is_root || command -v man >/dev/null || missing+=(man-db)
     # Terminal for the tests of `softswap top`.
     ! is_root || command -v tmux >/dev/null || missing+=(tmux)
+    # File systems for the tests of swap files that are used by their blocks.
+    ! is_root || command -v mkfs.ext4 >/dev/null || missing+=(e2fsprogs)
+    ! is_root || command -v mkfs.xfs >/dev/null || missing+=(xfsprogs)
     # Server for the tests of clusters.
     ! is_root || command -v redis-server >/dev/null || missing+=(redis-server)
     ! is_root || command -v openssl >/dev/null || missing+=(openssl)

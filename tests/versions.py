@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What is published under a version says so everywhere: the workspace, what its crates ask of each
-other, the newest section of CHANGELOG.md that has a number, and the Debian package."""
+"""Checks that all places have the same version: the workspace, the dependencies between its
+crates, the newest numbered section of CHANGELOG.md, and the Debian package."""
 import re
 import sys
 from pathlib import Path

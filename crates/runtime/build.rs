@@ -1,7 +1,7 @@
 //! Binds the library's calls of its own functions to those, also where the program defines one of
-//! the same name that calls ours: Erlang's `sigaction`. And puts the unwinder, which only a backtrace needs, into the library itself: the shared one
-//! costs every program that starts a tenth of a millisecond, most of it in instructions that
-//! a virtual machine answers for.
+//! the same name that calls ours: Erlang's `sigaction`. And puts the unwinder, which only a
+//! backtrace needs, into the library itself: the shared one costs every program that starts a tenth
+//! of a millisecond, most of it in instructions that a virtual machine answers for.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ fn main() {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let found = Command::new(compiler).arg("-print-file-name=libgcc_eh.a").output();
     let found = found.ok().and_then(|output| String::from_utf8(output.stdout).ok());
-    // Where there is none the shared one serves.
+    // If there is none, the shared library is used.
     let path = found.as_deref().map(str::trim).map(Path::new).filter(|path| path.is_absolute());
     if let Some(dir) = path.filter(|path| path.exists()).and_then(Path::parent) {
         println!("cargo:rustc-link-search=native={}", dir.display());

@@ -4,7 +4,7 @@ use crate::numbers;
 use softswap_engine::store::swap::contents::recognise;
 use softswap_engine::store::swap::header::{HEADER_OFFSET, Header, label_field};
 use softswap_sys::fiemap::{self, FileExtent};
-use softswap_sys::{PAGE_SIZE, file_layout};
+use softswap_sys::{PAGE_SIZE, block_map, file_layout};
 
 /// Checks the invariants of a parsed header, and that a written header is parsed again.
 pub(crate) fn header(input: &[u8]) {
@@ -49,7 +49,10 @@ pub(crate) fn extents(input: &[u8]) {
         let end = found.last().map_or(0, FileExtent::end);
         let logical = if flags & 0x4000_0000 == 0 { end.wrapping_add(gap) } else { gap };
         let next = FileExtent::new(logical, physical, length, flags as u32);
-        refused += u32::from(fiemap::append(&mut found, next).is_err());
+        match fiemap::following(end, next) {
+            Ok(next) => found.push(next),
+            Err(_) => refused += 1,
+        }
     }
     assert!(found.is_sorted_by(|a, b| a.end() <= b.logical), "{refused} were refused");
     let bytes: u64 = found.iter().map(|extent| extent.length).sum();
@@ -57,6 +60,11 @@ pub(crate) fn extents(input: &[u8]) {
     assert_eq!(mapped_bytes, bytes);
     assert!(pages <= bytes / PAGE_SIZE as u64);
     assert!(hole_bytes <= file_bytes.max(found.last().map_or(0, FileExtent::end)));
+    if let Ok(map) = block_map::judge(&found, file_bytes / PAGE_SIZE as u64) {
+        let pages: u64 = map.iter().map(|extent| extent.pages).sum();
+        assert_eq!(pages, file_bytes / PAGE_SIZE as u64);
+        assert!(map.len() <= found.len());
+    }
     if let Ok(pieces) = file_layout::judge(&found, file_bytes) {
         assert!(pieces <= found.len() as u64 && file_bytes <= bytes);
     }

@@ -1,12 +1,11 @@
-/* What every program of the differential suite shares.
+/* Helpers for the programs of the differential suite.
  *
- * A case does something at the boundary between a program and the kernel and
- * says what it saw: return values, errno, data, signals. It is run plainly and
- * under softswap, each case in a process of its own, and both must say the
- * same, line by line, and end alike. So a case says nothing that differs from
- * run to run: no addresses, process numbers, times.
+ * A case makes system calls and prints the results: return values, errno, data, signals. It runs
+ * without and under softswap, each case in its own process. Both runs must print the same lines
+ * and have the same exit status. So a case prints nothing that differs between runs: no
+ * addresses, PIDs or times.
  *
- * A case asserts nothing by itself: Linux is the judge.
+ * A case has no assertions: the run without softswap is the reference.
  */
 #ifndef ABI_H
 #define ABI_H
@@ -39,7 +38,7 @@
 #define PAGE 4096UL
 #define MIB (1UL << 20)
 
-/* One line of what was seen, in one write, from the stack. */
+/* Prints one line of results by one write, from a buffer on the stack. */
 __attribute__((format(printf, 1, 2), unused))
 static void say(const char *format, ...)
 {
@@ -55,7 +54,7 @@ static void say(const char *format, ...)
         _exit(99);
 }
 
-/* Says a result, and errno where it is -1. */
+/* Prints a result, and errno if the result is -1. */
 __attribute__((unused))
 static long say_result(const char *what, long result)
 {
@@ -69,8 +68,8 @@ static long say_result(const char *what, long result)
 }
 #define RESULT(call) (errno = 0, say_result(#call, (long)(call)))
 
-/* Says whether a call succeeded: for those that return an address or a number
- * that differs from run to run. */
+/* Prints if a call succeeded; for calls that return an address or a number that differs between
+ * runs. */
 __attribute__((unused))
 static long say_success(const char *what, long result)
 {
@@ -84,7 +83,7 @@ static long say_success(const char *what, long result)
 }
 #define SUCCESS(call) (errno = 0, say_success(#call, (long)(call)))
 
-/* Says whether memory was mapped, and whether where it was wanted (if anywhere). */
+/* Prints if memory was mapped, and if it is at the requested address. */
 __attribute__((unused))
 static void *say_place(const char *what, void *got, void *wanted)
 {
@@ -96,7 +95,7 @@ static void *say_place(const char *what, void *got, void *wanted)
     return got;
 }
 
-/* The setting up of a case: what fails here is no result. */
+/* Exits if the setup of a case fails: that is not a result. */
 __attribute__((unused))
 static long must_(const char *what, long result)
 {
@@ -108,7 +107,7 @@ static long must_(const char *what, long result)
 }
 #define MUST(call) must_(#call, (long)(call))
 
-/* The byte that belongs at `at` of what was filled with `seed`. */
+/* Returns the byte at offset `at` of a buffer filled with `seed`. */
 static inline unsigned char pattern(size_t at, unsigned seed)
 {
     return (unsigned char)((at * 2654435761u >> 7) ^ (at >> 12) * 31 ^ seed * 97);
@@ -121,7 +120,7 @@ static void fill(void *memory, size_t len, unsigned seed)
         ((unsigned char *)memory)[at] = pattern(at, seed);
 }
 
-/* How many bytes are not what they should be. */
+/* Returns the number of wrong bytes. */
 __attribute__((unused))
 static size_t wrong(const void *memory, size_t len, unsigned seed)
 {
@@ -131,7 +130,7 @@ static size_t wrong(const void *memory, size_t len, unsigned seed)
     return count;
 }
 
-/* Whether memory can be read, by asking the kernel. */
+/* Returns true if memory can be read, according to the kernel. */
 __attribute__((unused))
 static int is_readable(void *at)
 {
@@ -151,7 +150,7 @@ static size_t not_zero(const char *at, size_t len)
     return count;
 }
 
-/* A short word for what memory holds. */
+/* Returns a word for the content of memory. */
 __attribute__((unused))
 static unsigned long checksum(const void *memory, size_t len)
 {
@@ -161,8 +160,8 @@ static unsigned long checksum(const void *memory, size_t len)
     return sum;
 }
 
-/* Private anonymous memory, filled with `seed`: managed under softswap from
- * 64 KiB on. */
+/* Maps private anonymous memory, filled with `seed`. softswap manages it if it has at least 64
+ * KiB. */
 __attribute__((unused))
 static void *memory(size_t len, unsigned seed)
 {
@@ -173,9 +172,9 @@ static void *memory(size_t len, unsigned seed)
     return at;
 }
 
-/* Touches so much other memory that all that was not touched lately is out:
- * one part in `parts` of ABI_PRESSURE_MIB, which is 0 in a plain run. The memory
- * stays, so this can be called again. */
+/* Touches enough other memory to evict all pages that were not touched lately: 1/`parts` of
+ * ABI_PRESSURE_MIB, which is 0 in a run without softswap. The memory stays mapped, so this can be
+ * called again. */
 __attribute__((unused))
 static void put_out_by(size_t parts)
 {
@@ -204,7 +203,7 @@ static void put_out(void)
     put_out_by(1);
 }
 
-/* A file without a name, in the directory for temporary files. */
+/* Creates an unnamed file in the directory for temporary files. */
 __attribute__((unused))
 static int scratch_file(int flags)
 {
@@ -216,7 +215,7 @@ static int scratch_file(int flags)
     return fd;
 }
 
-/* Waits for a child and says how it ended. */
+/* Waits for a child and prints its exit status. */
 __attribute__((unused))
 static void say_end(const char *what, pid_t pid)
 {

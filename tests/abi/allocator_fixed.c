@@ -1,5 +1,5 @@
-/* An executable for a fixed place that takes the address of malloc: the address is one in
- * its own code, where a stub leads to the C library's. It has no malloc of its own. */
+/* A non-PIE executable that takes the address of malloc: the address is that of a stub in its own
+ * code, which jumps to the C library. It has no malloc of its own. */
 #include "abi.h"
 
 static int is_in_code(const void *address)

@@ -1,5 +1,5 @@
-/* Whoever frees meets the allocator that gave: by whatever name it is called, and
- * from whichever library. And what the allocator answers. */
+/* A block is freed by the allocator that returned it, from any library and through any alias. Also
+ * tests the results of the allocator's functions. */
 #include "abi.h"
 #include <dlfcn.h>
 #include <glob.h>
@@ -11,11 +11,11 @@ extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_real
 extern void *__libc_memalign(size_t, size_t), *__libc_valloc(size_t), *__libc_pvalloc(size_t);
 extern void __libc_free(void *);
 
-/* Sizes of all kinds: small, some pages, mappings of their own. */
+/* Small sizes, some pages, and sizes with their own mapping. */
 static const size_t sizes[] = {0, 1, 24, 500, 4096, 40000, 300000, 3 * MIB};
 #define SIZES (sizeof sizes / sizeof *sizes)
 
-/* Compilers know what these do; here they are to be called. */
+/* Compilers optimize these calls away; here they must be made. */
 static void *(*volatile get)(size_t) = malloc;
 static void *(*volatile get_zeroed)(size_t, size_t) = calloc;
 static void *(*volatile resize)(void *, size_t) = realloc;
@@ -133,7 +133,7 @@ static void usable_sizes(void)
     say("%zu, %zu of null", bad, usable(NULL));
 }
 
-/* C++, without a compiler for it. */
+/* C++ operators, without a C++ compiler. */
 static void operators_of_cpp(void)
 {
     void *library = dlopen("libstdc++.so.6", RTLD_NOW);
@@ -160,7 +160,7 @@ static void operators_of_cpp(void)
     }
 }
 
-/* A library with its own view of who is the allocator. */
+/* A plug-in, which may resolve the allocator's functions to another library (RTLD_DEEPBIND). */
 
 static void *plugin;
 
@@ -294,7 +294,7 @@ static void a_child_with_a_deep_library(void)
     give(block);
 }
 
-/* Another namespace has a C library of its own, which frees what it gave. */
+/* A dlmopen namespace has its own C library, which frees its own blocks. */
 static void another_namespace(void)
 {
     char path[4096];
@@ -310,7 +310,7 @@ static void another_namespace(void)
     cross("here", malloc, free);
 }
 
-/* Answers. */
+/* Return values. */
 
 static void nothing_asked_for(void)
 {
@@ -428,7 +428,7 @@ static void options(void)
     cross("after", malloc, free);
 }
 
-/* What the C library makes for its caller, and the caller frees. */
+/* Blocks that the C library allocates and the caller frees. */
 static void memory_of_functions(void)
 {
     size_t sum = 0;

@@ -1,5 +1,5 @@
-/* What Linux writes in one piece is written in one piece, and each of several
- * readers of a shared position gets a part of its own. */
+/* A write that Linux makes atomically stays atomic, and each of several readers of a shared file
+ * position gets its own part. */
 #include "abi.h"
 
 #include <sys/file.h>
@@ -50,7 +50,7 @@ static void *write_records(void *argument)
     return NULL;
 }
 
-/* Says how many records of the file are of one writer from end to end. */
+/* Prints how many records of the file come from a single writer. */
 static void say_records(int fd, size_t record)
 {
     static unsigned char piece[64 << 10];
@@ -101,7 +101,7 @@ static void threads_append_by_flag(void) { by_threads(0, by_pwritev2); }
 static void threads_share_a_position(void) { by_threads(0, by_write); }
 static void threads_share_a_position_vectors(void) { by_threads(0, by_writev); }
 
-/* The last of those that overlap is whole. */
+/* Of the overlapping records, the last one is complete. */
 static void overlap(writer how)
 {
     int fd = scratch_file(0);
@@ -164,7 +164,7 @@ static void processes_append_vectors(void) { by_processes(O_APPEND, by_writev); 
 static void processes_append_by_flag(void) { by_processes(0, by_pwritev2); }
 static void processes_share_a_position(void) { by_processes(0, by_write); }
 
-/* Records that one thread writes whole and another by many small calls. */
+/* Records that one thread writes by one call, and another by many small calls. */
 static void *write_small(void *argument)
 {
     struct work *work = argument;
@@ -288,7 +288,7 @@ static void *read_records(void *argument)
     return NULL;
 }
 
-/* Records of 3 MiB that two threads read from one position: each is whole. */
+/* Records of 3 MiB that two threads read from one position: each is complete. */
 static void readers_share_a_position(void)
 {
     int fd = scratch_file(0);
@@ -465,10 +465,10 @@ static void stdio_writes(void)
 
 /* ---- pieces that another process could observe --------------------------------------- */
 
-/* Longer than what one call may hold in any way in which the suite is run, but 64M. */
+/* Longer than one call may pin in every run of the suite, except with 64M. */
 #define HUGE_RECORD (15 * MIB)
 
-/* Two processes append through descriptions of their own. */
+/* Two processes append through separate file descriptions. */
 static void openers_append(void)
 {
     int fd = scratch_file(O_APPEND);
@@ -493,13 +493,13 @@ static void openers_append(void)
     say_records(fd, HUGE_RECORD);
 }
 
-/* A parent writes at a position that its child shares, and the child short lines. */
+/* A parent writes at a file position that it shares with its child, which writes short lines. */
 static void position_shared_with_a_child(void)
 {
     int fd = scratch_file(0), ready[2];
     enum { LINES = 300 };
     MUST(pipe(ready));
-    /* A multiple of the length of a line, so that the file is cut as it was written. */
+    /* A multiple of the line length, so that a cut file ends after a line. */
     size_t len = HUGE_RECORD / 100 * 100;
     unsigned char *record = memory(len, 7);
     put_out();
@@ -520,7 +520,7 @@ static void position_shared_with_a_child(void)
     RESULT(write(fd, record, len));
     say_end("child", child);
     say("position %ld", (long)lseek(fd, 0, SEEK_CUR));
-    /* The record is whole, and the lines are before and after it. */
+    /* The record is complete, with lines before and after it. */
     static unsigned char piece[100];
     size_t in = 0, lines = 0, bad = 0;
     lseek(fd, 0, SEEK_SET);
@@ -535,8 +535,8 @@ static void position_shared_with_a_child(void)
     say("record %d, lines %zu, wrong %zu", in == len, lines, bad);
 }
 
-/* A limit that is reached within a piece, and between any two pieces. The swap file is limited,
- * too: all fits the budget. */
+/* A file size limit that is reached within a piece, and between any two pieces. It also limits the
+ * swap file, but all memory fits the budget. */
 static void limit_at_any_place(void)
 {
     enum { LEN = 3 << 20, STEP = 256 << 10 };
@@ -559,7 +559,7 @@ static void limit_at_any_place(void)
     }
 }
 
-/* What follows a bad pointer is not written, and the position says so. */
+/* The data after a bad pointer is not written, and the file position shows that. */
 static void long_write_with_a_hole(void)
 {
     for (int flags = 0; flags <= O_APPEND; flags += O_APPEND) {
@@ -579,7 +579,7 @@ static void long_write_with_a_hole(void)
     }
 }
 
-/* A device that is always full takes nothing, and a sink all. */
+/* /dev/full accepts nothing, and /dev/null everything. */
 static void full_and_null(void)
 {
     unsigned char *source = memory(HUGE_RECORD, 7);
@@ -613,7 +613,7 @@ static void long_and_past_the_page_cache(void)
     say("wrong %zu", wrong(source, HUGE_RECORD, 7));
 }
 
-/* No handler runs while Linux writes to a file: it sees all of it, or nothing. */
+/* No handler runs while Linux writes to a file: it sees all of the write or nothing. */
 static int seen_fd;
 static volatile long seen_position = -1;
 static void look_at_position(int signal)

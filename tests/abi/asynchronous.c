@@ -1,11 +1,11 @@
-/* POSIX asynchronous I/O: requests, and how one is told that they are done. */
+/* POSIX asynchronous I/O: requests, and notification of their completion. */
 #include "abi.h"
 #include <aio.h>
 #include <dirent.h>
 
 #define LEN (300UL << 10)
 
-/* A request in memory that can leave. */
+/* A request in evictable memory. */
 static struct aiocb *request(int fd, void *buffer, size_t len, off_t offset)
 {
     struct aiocb *made = memory(64 << 10, 0);
@@ -90,7 +90,8 @@ static void one_that_waits_for_a_pipe(void)
     say("%.13s", target);
 }
 
-/* More than a thread would serve: each waits for a pipe, and the last is served first. */
+/* More requests than one thread would serve: each waits for a pipe, and the last pipe is served
+   first. */
 static void many_that_wait(void)
 {
     enum { COUNT = 16 };
@@ -212,13 +213,13 @@ static void a_signal_ends_the_wait(void)
     struct timespec long_time = {100, 0};
     listen_for(SIGALRM);
     MUST(aio_read(reads));
-    /* Again and again: the first one may come before the call waits. */
+    /* Repeatedly: the first signal may arrive before the call waits. */
     ualarm(50000, 50000);
     RESULT(aio_suspend(list, 1, &long_time));
     ualarm(0, 0);
 }
 
-/* Waits until no other thread of this process has run for a while: each waits in the kernel. */
+/* Waits until no other thread of this process has run for a while: all sleep in the kernel. */
 static void until_others_sleep(void)
 {
     for (int looks = 0; looks < 20; looks++) {
@@ -259,7 +260,7 @@ static void cancelling(void)
     MUST(write(ends[1], "abc", 3));
     await(first);
     say_outcome("first", first);
-    /* It has ended a moment before it is known no more. */
+    /* The thread exits a moment before the kernel removes it. */
     for (int turn = 0; turn < 120000 && aio_cancel(ends[0], NULL) != AIO_ALLDONE; turn++)
         usleep(1000);
     say("done: %d", aio_cancel(ends[0], first) == AIO_ALLDONE);
@@ -361,7 +362,7 @@ static void a_child_has_requests_of_its_own(void)
     }
 }
 
-/* A time that is far away, and one that is over. */
+/* A deadline in the distant future, and one in the past. */
 static void waiting_for_long(void)
 {
     int ends[2];

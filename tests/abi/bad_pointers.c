@@ -1,5 +1,5 @@
-/* A bad pointer is answered with an error, as the kernel answers it: managed or
- * not, unmapped, without access, or read-only. */
+/* A bad pointer gets the kernel's error, in managed and unmanaged memory: unmapped, inaccessible,
+ * or read-only. */
 #include "abi.h"
 
 #define BAD ((void *)0x10)
@@ -8,7 +8,7 @@ static char *managed, *inaccessible, *read_only, *unmapped;
 
 static void set_up(void)
 {
-    /* First, so that what it maps is not mapped where nothing is to be. */
+    /* Mapped first, so that it does not occupy the addresses that must stay unmapped. */
     put_out();
     managed = memory(MIB, 7);
     inaccessible = memory(MIB, 7);

@@ -1,6 +1,5 @@
-/* Calls that end otherwise than by returning: the thread is cancelled, a handler
- * jumps out of them, or within itself. Their buffers must be free again, and
- * those of calls that go on must not. */
+/* Calls that do not return: the thread is cancelled, or a handler jumps out of the call, or within
+ * itself. Afterwards their buffers must be unpinned, and those of calls in progress must not. */
 #pragma GCC optimize("exceptions") /* scopes are left when a thread is cancelled */
 #include "abi.h"
 #include <poll.h>
@@ -44,7 +43,7 @@ static long block_in(int kind, char *buffer)
     case 3: return ppoll(fds, 1, NULL, NULL);
     case 5: return recvmsg(ends[0], &(struct msghdr){.msg_iov = vectors, .msg_iovlen = 2}, 0);
     case 6: return preadv2(ends[0], vectors, 2, -1, 0);
-    case 7: /* Until the pipe, or the socket, is full. */
+    case 7: /* Until the pipe or the socket is full. */
         while (writev(ends[1], vectors, 2) > 0)
             ;
         return 0;
@@ -65,8 +64,8 @@ static void *blocked_reader(void *argument)
     return NULL;
 }
 
-/* Cancels many threads that wait for what never comes, each with a buffer of
- * its own: all buffers together are more than the budget. */
+/* Cancels many threads that wait forever, each with its own buffer. All buffers together exceed
+ * the budget. */
 static void cancel_many(int kind)
 {
     static pthread_t threads[MANY];
@@ -78,7 +77,7 @@ static void cancel_many(int kind)
     for (int i = 0; i < MANY; i++) {
         struct work work = {buffers + i * BUFFER, kind};
         pthread_create(threads + i, NULL, blocked_reader, &work);
-        /* Sometimes it waits already, sometimes it does not. */
+        /* The thread may already wait, or not yet. */
         if (i % 8 == 0)
             usleep(3000);
         else
@@ -101,14 +100,14 @@ static void cancelled_in_poll(void) { cancel_many(2); }
 static void cancelled_in_ppoll(void) { cancel_many(3); }
 static void cancelled_in_recv(void) { cancel_many(4); }
 
-/* Their buffers lie behind the pointer that the call is given. */
+/* The buffers are behind the pointer argument. */
 static void cancelled_in_readv(void) { cancel_many(1); }
 static void cancelled_in_recvmsg(void) { cancel_many(5); }
 static void cancelled_in_preadv2(void) { cancel_many(6); }
 static void cancelled_in_writev(void) { cancel_many(7); }
 static void cancelled_in_sendmsg(void) { cancel_many(8); }
 
-/* A thread that was cancelled before ends at the next such call, though data is there. */
+/* A thread that was cancelled earlier exits at the next such call, even if data is available. */
 static void *reads_once(void *argument)
 {
     struct iovec vector = {argument, 100};
@@ -270,7 +269,7 @@ static void jumping_out_of_read(void) { jump_out_of(0); }
 static void jumping_out_of_readv(void) { jump_out_of(1); }
 static void jumping_out_of_poll(void) { jump_out_of(2); }
 
-/* A handler has begun. */
+/* Written when a handler has begun. */
 static volatile sig_atomic_t begun;
 
 static void jump_within(int signal)
@@ -286,7 +285,7 @@ static void jump_within(int signal)
     put_out();
 }
 
-/* Writes so many microseconds after a handler has begun. */
+/* Writes some microseconds after a handler has begun. */
 static void *feed(void *argument)
 {
     while (!begun)
@@ -297,8 +296,8 @@ static void *feed(void *argument)
     return NULL;
 }
 
-/* The handler jumps within itself while a read waits: what the read waits for
- * must still find its buffer. */
+/* The handler jumps within itself while a read waits: the buffer of the waiting read must stay
+ * pinned. */
 static void jump_within_a_handler(int kind)
 {
     start();
@@ -341,7 +340,7 @@ static void read_in_handler(int signal)
     close(other[1]);
 }
 
-/* Reads what is sent `later` microseconds after a handler has begun. */
+/* Reads data that is sent `later` microseconds after a handler has begun. */
 static char *read_while_interrupted(int later)
 {
     char *buffer = memory(BUFFER, 5);
@@ -387,8 +386,7 @@ static void jump_out_of_inner(int signal)
     close(other[1]);
 }
 
-/* A read, interrupted by a handler that reads, too, whose read is left by a
- * jump: the outer one goes on. */
+/* A handler interrupts a read, reads too, and leaves its read by a jump: the outer read continues. */
 static void jumping_out_of_an_inner_read(void)
 {
     start();

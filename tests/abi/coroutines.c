@@ -1,5 +1,5 @@
-/* A coroutine may do whatever a thread does: its stack is allocated, so it is managed memory of
- * which pages are out or were never touched. */
+/* A coroutine may do everything that a thread does. Its stack is allocated, so it is managed
+ * memory: its pages may be swapped out, or never touched. */
 #include "abi.h"
 #include <aio.h>
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ extern char **environ;
 static ucontext_t outside, inside;
 static void (*body)(void);
 
-/* Runs `body` again and again, deeper and deeper in a stack that nobody has touched before. */
+/* Runs `body` repeatedly, deeper and deeper in an untouched stack. */
 static void at_depth(void)
 {
     for (size_t depth = 1; depth < 5; depth++) {

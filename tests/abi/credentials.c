@@ -1,6 +1,5 @@
-/* Calls that change what a thread may do or where it lives. They meet a
- * process of as many threads as the program has made, and what they change
- * holds for all that the process has. */
+/* Calls that change the rights or namespaces of a thread. Under softswap the process must have
+ * only the program's own threads, and a change applies to all of them. */
 #include "abi.h"
 #include <dirent.h>
 #include <grp.h>
@@ -12,7 +11,7 @@
 
 #define NOBODY 65534
 
-/* A line of a thread's status. */
+/* Returns a line of a thread's status. */
 static void status_of(const char *thread, const char *name, char *line, size_t len)
 {
     char path[300];
@@ -28,7 +27,7 @@ static void status_of(const char *thread, const char *name, char *line, size_t l
     fclose(file);
 }
 
-/* Says how many threads of the process have another value than the caller. */
+/* Prints the number of threads of the process whose value differs from the caller's. */
 static void alike(const char *name)
 {
     char own[256], other[256], self[32];
@@ -47,7 +46,7 @@ static void alike(const char *name)
     say("%s, unlike: %d", own, unlike);
 }
 
-/* How many threads are in another name space than the caller. */
+/* Returns the number of threads in another namespace than the caller. */
 static void together(const char *kind)
 {
     char path[400], own[200] = "", other[200];
@@ -74,7 +73,7 @@ static int is_root(void)
     return geteuid() == 0;
 }
 
-/* Memory that is out, before what is tried. */
+/* Swaps memory out before the tested call. */
 static unsigned char *out(void)
 {
     unsigned char *at = memory(4 * MIB, 1);
@@ -82,7 +81,7 @@ static unsigned char *out(void)
     return at;
 }
 
-/* That it is all there after it, and goes out and comes in. */
+/* Checks that the memory is complete afterwards, and can be swapped out and in again. */
 static void all_there(unsigned char *at)
 {
     say("wrong: %zu", wrong(at, 4 * MIB, 1));
@@ -284,7 +283,7 @@ static void say_groups(void)
         say("group %d", (int)now[at]);
 }
 
-/* By the C library, which makes the call in every thread. */
+/* Through the C library, which makes the call in every thread. */
 static void groups_from_memory_that_is_out(void)
 {
     gid_t *list = memory(64 << 10, 0);
@@ -334,7 +333,7 @@ static void effective_and_back(void)
     all_there(at);
 }
 
-/* --- name spaces */
+/* --- namespaces */
 
 static void unshared(int flags, const char *kind)
 {
@@ -353,7 +352,7 @@ static void user_and_mount_name_spaces(void) { unshared(CLONE_NEWUSER | CLONE_NE
 static void files_of_ones_own(void) { unshared(CLONE_FILES, "mnt"); }
 static void a_directory_of_ones_own(void) { unshared(CLONE_FS, "mnt"); }
 
-/* Only a process of one thread may. */
+/* Only a process with one thread may do this. */
 static void being_one_thread(void)
 {
     RESULT(unshare(CLONE_THREAD));
@@ -414,14 +413,14 @@ static void children_in_a_process_name_space(void)
     all_there(at);
 }
 
-/* No thread can be started any more, and what says so is translated. */
+/* No more threads can be created, and the error is translated. */
 static void a_process_name_space_in_a_locale(void)
 {
     say("%s", setlocale(LC_ALL, "C.UTF-8"));
     children_in_a_process_name_space();
 }
 
-/* Its children go there, but no thread of its own may be made. */
+/* Its children enter the namespace, but the process may not create threads. */
 static void a_program_before_a_process_name_space(void)
 {
     RESULT(unshare(CLONE_NEWUSER | CLONE_NEWPID));
@@ -453,7 +452,7 @@ static void joining_by_syscall(void)
     RESULT(syscall(SYS_unshare, 0x12345));
 }
 
-/* A pipe's other end is at its end once the program has closed it. */
+/* Reading a pipe returns end of file after the program has closed the other end. */
 static void nobody_else_has_ones_files(void)
 {
     int ends[2];

@@ -1,5 +1,5 @@
-/* Numbers of open files: what is open, what can be closed and copied, and what
- * is left of memory when everything was closed. */
+/* Descriptor numbers: which are open, which can be closed and duplicated, and that memory survives
+ * closing all of them. */
 #include "abi.h"
 #include <dirent.h>
 #include <poll.h>
@@ -8,7 +8,7 @@
 
 extern char **environ;
 
-/* A call by an instruction of the program's own. */
+/* A system call by an instruction of the program. */
 static long own_call(long number, long a, long b, long c)
 {
     long result;
@@ -21,7 +21,7 @@ static long own_call(long number, long a, long b, long c)
 
 enum { LEN = 2 << 20, FAR = 4200 };
 
-/* Memory that is out, to be looked at when descriptors were closed. */
+/* Swaps memory out, to be compared after descriptors were closed. */
 static char *swapped(void)
 {
     char *at = memory(LEN, 7);
@@ -55,7 +55,7 @@ static void say_limit(const char *when)
     say("%s: %lu %lu", when, (unsigned long)now.rlim_cur, (unsigned long)now.rlim_max);
 }
 
-/* Copies standard output until there are no numbers left. */
+/* Duplicates standard output until all numbers are in use. */
 static void use_all_numbers(void)
 {
     int count = 0, last = 0, fd;
@@ -408,7 +408,7 @@ static void proc_lists_are_closed(void)
     say("wrong %zu", wrong(at, LEN, 8));
 }
 
-/* Whatever becomes of the child: it never goes on with other data. */
+/* The child may exit in any way, but never continues with other data. */
 static void a_child_that_closes_by_its_own_instruction_reads_nothing_wrong(void)
 {
     char *at = swapped();
@@ -423,7 +423,7 @@ static void a_child_that_closes_by_its_own_instruction_reads_nothing_wrong(void)
     say_wrong(at);
 }
 
-/* Runs this case again, as a program of its own. */
+/* Runs this case again in another program. */
 static void again(const char *name)
 {
     char *argv[] = {"again", (char *)name, NULL};
@@ -471,7 +471,7 @@ static void messages_do_not_go_to_a_file_of_that_number(void)
     if (open("data", O_RDWR) != 2)
         _exit(1);
     put_out();
-    /* Softswap has to stop this, with a message. */
+    /* softswap must stop the program, with a message. */
     own_call(SYS_close_range, 3, ~0U, 0);
     _exit(wrong(at, LEN, 7) != 0);
 }
@@ -592,7 +592,7 @@ static void standard_error_is_not_kept_open(void)
         _exit(1);
     }
     close(ends[1]);
-    /* At its end although the program is not. */
+    /* At end of file, although the program still runs. */
     struct pollfd end = {ends[0], POLLIN, 0};
     RESULT(poll(&end, 1, 100000));
     char byte;

@@ -1,5 +1,5 @@
-/* The program's own seccomp filters: they judge what the program does, and
- * nothing that is done for it behind its back. */
+/* The program's own seccomp filters apply to the program's calls, and not to softswap's calls for
+ * it. */
 #include "abi.h"
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -20,7 +20,7 @@ extern char **environ;
 #define ARGUMENT(n) (offsetof(struct seccomp_data, args) + 8 * (n))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* Installs a filter that lies where the caller wants. */
+/* Installs a filter stored at the caller's choice of address. */
 static long install(const struct sock_filter *code, size_t len)
 {
     struct sock_fprog program = {.len = len, .filter = (struct sock_filter *)code};
@@ -28,7 +28,7 @@ static long install(const struct sock_filter *code, size_t len)
     return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
-/* What one call is answered with; the others pass. */
+/* Returns the result for one call; all other calls are allowed. */
 static void only(long number, unsigned action)
 {
     struct sock_filter code[] = {
@@ -37,7 +37,7 @@ static void only(long number, unsigned action)
     MUST(install(code, COUNT(code)));
 }
 
-/* Lets these pass, as the list of a sandbox has it; for all else `action`. */
+/* Allows these calls, like the list of a sandbox; all others get `action`. */
 static void allow(const long *numbers, size_t count, unsigned action)
 {
     struct sock_filter *code = malloc((count + 8) * sizeof *code);
@@ -59,7 +59,7 @@ static void allow(const long *numbers, size_t count, unsigned action)
         allow(numbers, COUNT(numbers), action);                               \
     } while (0)
 
-/* Memory that is out, and room to put out more. */
+/* Swapped-out memory, and memory to swap out more. */
 static unsigned char *out(size_t len)
 {
     unsigned char *at = memory(len, 1);
@@ -67,7 +67,7 @@ static unsigned char *out(size_t len)
     return at;
 }
 
-/* --- lists of what may be called */
+/* --- lists of allowed calls */
 
 static void a_list_that_kills(void)
 {
@@ -190,7 +190,7 @@ static void stdio_under_a_list(void)
     say("at %ld", ftell(file));
 }
 
-/* What sshd's child and file(1) list, more or less. */
+/* Approximately the lists of sshd's child and file(1). */
 static void a_list_as_programs_have_it(void)
 {
     unsigned char *at = out(4 * MIB);
@@ -209,7 +209,7 @@ static void a_list_as_programs_have_it(void)
     RESULT(writev(1, parts, 2));
 }
 
-/* --- how a filter is given */
+/* --- ways to pass a filter */
 
 static const struct sock_filter no_parent[] = {
     LOAD(NUMBER), IF(SYS_getppid, 0, 1), RETURN(SECCOMP_RET_ERRNO | EXDEV),
@@ -316,7 +316,7 @@ static void a_long_filter(void)
     RESULT(getppid());
 }
 
-/* The accumulator is 0 where a filter begins. */
+/* The accumulator is 0 at the start of a filter. */
 static void a_filter_that_loads_nothing(void)
 {
     struct sock_filter code[] = {
@@ -446,7 +446,7 @@ static void no_further_filter(void)
     RESULT(getppid());
 }
 
-/* Memory that may be written and run is refused. */
+/* Writable and executable memory is refused. */
 static void no_code_in_memory(void)
 {
     unsigned char *at = out(MIB);
@@ -660,11 +660,11 @@ static void a_handler_of_one_argument(void)
     signal(SIGSYS, plain_handler);
     put_out();
     only(SYS_openat, SECCOMP_RET_TRAP);
-    /* The call returns what was in its register: its number. */
+    /* The call returns the content of its register: its number. */
     RESULT(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY));
 }
 
-/* What a broker does: the handler makes another call in its place. */
+/* Like a broker: the handler makes another call in place of the trapped one. */
 static void broker(int signal, siginfo_t *info, void *context)
 {
     greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
@@ -699,7 +699,7 @@ static void a_trap_inside_a_trap(void)
     RESULT(open(path, O_RDONLY));
     struct statfs *info = malloc(sizeof *info);
     put_out();
-    /* Its second argument is no path. */
+    /* Its second argument is not a path. */
     memset(info, 0, sizeof *info);
     RESULT(statfs(path, info));
 }
@@ -862,7 +862,7 @@ static void *answers(void *unused)
     return unused;
 }
 
-/* A supervisor answers in the kernel's place. */
+/* A supervisor answers instead of the kernel. */
 static void a_supervisor(void)
 {
     pthread_t thread;
@@ -895,7 +895,7 @@ static void signals_under_a_list(void)
     say("wrong: %zu", wrong(at, 2 * MIB, 1));
 }
 
-/* A pipe would be made, and is not: nothing is done for a call that is denied. */
+/* The filter denies the call, so no pipe is created: softswap does not make a denied call itself. */
 static void what_is_denied_is_not_done(void)
 {
     int *ends = malloc(2 * sizeof *ends);
@@ -906,12 +906,12 @@ static void what_is_denied_is_not_done(void)
     say("%d %d", ends[0], ends[1]);
 }
 
-/* --- the engine's instruction, for somebody who has found it */
+/* --- the engine's instruction, for an attacker who has found it */
 
 typedef long (*any_call)(long, long, long, long, long, long, long);
 static any_call gate;
 
-/* A page of code that belongs to no file: there is none in a plain run. */
+/* A page of code without a file; a run without softswap has none. */
 static void find_gate(void)
 {
     char line[512], access[8], path[64];
@@ -926,7 +926,7 @@ static void find_gate(void)
         fclose(maps);
 }
 
-/* As somebody would who jumps there; in a plain run a call like any other. */
+/* Like an attacker who jumps there; without softswap an ordinary call. */
 static long by_gate(long number, long a, long b, long c, long d, long e)
 {
     if (gate)
@@ -943,13 +943,13 @@ static long by_gate(long number, long a, long b, long c, long d, long e)
 #define TRY(what, number, a, b, c, d, e)                                                \
     say("%s: %ld", what, by_gate(number, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e)))
 
-/* A child that waits, and goes with its parent. */
+/* A child that waits, and exits with its parent. */
 static pid_t victim(void)
 {
     pid_t maker = getpid(), pid = MUST(fork());
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        /* The case may have ended before that. */
+        /* The case may have exited before. */
         while (getppid() == maker)
             pause();
         _exit(0);
@@ -1078,7 +1078,7 @@ static void the_gate_changes_no_files(void)
     say("%s", text);
 }
 
-/* --- long lives under a list */
+/* --- long runs under a list */
 
 static void *works(void *seed)
 {
@@ -1116,7 +1116,7 @@ static void threads_under_a_list(void)
     say("wrong: %zu, %zu", bad, wrong(at, 4 * MIB, 1));
 }
 
-/* Threads there are already are in the middle of everything. */
+/* The existing threads are in the middle of their work. */
 static volatile int enough;
 
 static void *works_on(void *seed)
@@ -1154,7 +1154,7 @@ static void a_list_for_threads_at_work(void)
     say("wrong: %zu", bad);
 }
 
-/* What it changes must fit the budget: it has nowhere to write. */
+/* The changed memory must fit the budget: the child has no swap area. */
 static void child_of_a_list(void)
 {
     size_t bad = wrong(kept, 4 * MIB, 1);
@@ -1196,7 +1196,7 @@ static void bad_touch(void)
     say("%d", *gone);
 }
 
-/* A fault of its own ends a child as it would without. */
+/* A fault of its own kills a child as it would without softswap. */
 static void a_child_of_a_list_touches_what_is_not_there(void)
 {
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_clone, SYS_wait4,
@@ -1224,7 +1224,7 @@ static void pointers_under_a_list(void)
     in_child("child", bad_pointers_in_a_child);
 }
 
-/* A program may be started under a list of what is forbidden. */
+/* A program may be started under a list of forbidden calls. */
 static void a_program_starts_under_a_list_that_kills(void)
 {
     struct sock_filter code[] = {
@@ -1246,8 +1246,8 @@ static void after_exec_killed(void)
     say("wrong: %zu", wrong(at, 4 * MIB, 2));
 }
 
-/* Whoever has to be stopped with a message, and has no standard error any more, is
- * not ended by a filter for that. */
+/* If softswap stops a program that has closed standard error, the message must not trigger the
+ * program's filter. */
 static void no_terminal_is_opened_for_a_message(void)
 {
     if (!getenv("ABI_AGAIN")) {
@@ -1265,12 +1265,12 @@ static void no_terminal_is_opened_for_a_message(void)
     close(2);
     MUST(open("/dev/null", O_WRONLY));
     only(SYS_openat, SECCOMP_RET_KILL_PROCESS);
-    /* Softswap has to stop this. */
+    /* softswap must stop this. */
     raw(SYS_close_range, 3, ~0U, 0);
     _exit(wrong(at, 4 * MIB, 1) != 0);
 }
 
-/* What the C library's functions come to is judged, too. */
+/* The filter also applies to the calls that the C library's functions make. */
 static void no_masks(void)
 {
     sigset_t set;

@@ -1,5 +1,5 @@
-/* Handlers run on the stack that Linux would use, with a whole frame: its context can be read and
- * changed, jumps lead out of it and into it, registers and the red zone are kept. */
+/* Handlers run on the stack that Linux would use, with a complete frame: the context can be read
+ * and changed, jumps into and out of the handler work, registers and the red zone are preserved. */
 #include "abi.h"
 #include <linux/futex.h>
 #include <poll.h>
@@ -28,7 +28,7 @@ static int is_on(const void *at, stack_t stack)
     return (char *)at >= (char *)stack.ss_sp && (char *)at < (char *)stack.ss_sp + stack.ss_size;
 }
 
-/* Where a handler ran, and what its context said. */
+/* The stack on which a handler ran, and the content of its context. */
 static stack_t thread_stack, alternate;
 static void where(int signal, siginfo_t *info, void *context)
 {
@@ -84,7 +84,7 @@ static void stack_of_a_handler(void)
     say("wrong %zu", wrong(data, LEN, 1));
 }
 
-/* A coroutine on a malloc'ed stack, of which the next page is out. */
+/* A coroutine on a malloc'ed stack whose next page is swapped out. */
 static ucontext_t outside, inside;
 static void coroutine_raises(void)
 {
@@ -156,7 +156,7 @@ static void registers_and_red_zone_are_kept(void)
     long red = 0;
     int vector = 0;
     double x87 = 0;
-    /* The trap leaves the red zone, which is in use, to the handler's frame. */
+    /* The trap must keep the red zone, which is in use, out of the handler's frame. */
     __asm__ volatile("movq $4711, -64(%%rsp)\n\tmovq $4712, -128(%%rsp)\n\tmov $99, %%eax\n\t"
                      "movd %%eax, %%xmm9\n\tfldpi\n\tint3\n\tmov -64(%%rsp), %0\n\t"
                      "add -128(%%rsp), %0\n\tmovd %%xmm9, %1\n\tfstpl %2"
@@ -254,7 +254,7 @@ static void handler_with_a_large_frame(void)
     raise(SIGUSR1);
 }
 
-/* Stack overflow: with an alternate stack the handler runs, without one it kills. */
+/* Stack overflow: with an alternate stack the handler runs, without one the signal kills. */
 __attribute__((noinline))
 static int overflow(int n)
 {
@@ -287,7 +287,7 @@ static void stack_overflow(void)
     }
 }
 
-/* A signal comes while a thread waits in a call whose argument is managed memory. */
+/* A signal arrives while a thread waits in a call whose argument is in managed memory. */
 static volatile int seen;
 static volatile pid_t waiter;
 static void interrupted(int signal, siginfo_t *info, void *context)
@@ -354,7 +354,7 @@ static void context_in_a_guarded_call(void)
             while (!seen)
                 sched_yield();
             if (flags && how == 0) {
-                /* What it waits for changes while it waits anew. */
+                /* The argument changes while the call waits again. */
                 __atomic_store_n(word, 2, __ATOMIC_SEQ_CST);
                 syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
             } else if (flags) {
@@ -399,7 +399,7 @@ static void jump_out_of_a_guarded_call(void)
     say("%.4s", data + LEN / 2);
 }
 
-/* The mask that a call puts in force while it waits holds in the handler, too. */
+/* The mask that a call sets while it waits also applies in the handler. */
 static volatile int order[4], count;
 static void note_order(int signal, siginfo_t *info, void *context)
 {

@@ -1,18 +1,18 @@
-/* Memory that the kernel reads or writes after a call has returned. Programs that
- * are refused a ring or a context take another way: what they read is the same. */
+/* Memory that the kernel reads or writes after a call has returned. Programs to which a ring or a
+ * context is refused use another method and read the same data. */
 #include "abi.h"
 #include <sys/ioctl.h>
 
 #define LEN (256UL << 10)
 
-/* As programs do that use io_uring where they may: the answer is the same. */
+/* Like programs that use io_uring if allowed: the result is the same. */
 struct ring_parameters {
     uint32_t sq_entries, cq_entries, flags, thread_cpu, thread_idle, features, wq_fd, resv[3];
     uint32_t sq[10], cq[10];
 };
 
-/* Sets up a ring with one fixed buffer that is to be read into while other memory is
- * touched; without a ring, reads as everybody does. */
+/* Creates a ring with one fixed buffer, into which it reads while other memory is touched; without
+ * a ring, reads by read(). */
 static void a_ring_with_fixed_buffers(void)
 {
     int file = scratch_file(O_RDWR);
@@ -44,7 +44,7 @@ static void a_ring_with_fixed_buffers(void)
     say("wrong %zu", wrong(buffer, LEN, 1));
 }
 
-/* As databases do: asynchronous reads where there are, plain ones elsewhere. */
+/* Like databases: asynchronous reads if available, otherwise plain reads. */
 static void asynchronous_reads(void)
 {
     int file = scratch_file(O_RDWR);
@@ -68,7 +68,7 @@ static void asynchronous_reads(void)
     say("wrong %zu", wrong(buffer, LEN, 3));
 }
 
-/* A refusal is one that Linux has. */
+/* The error is one that Linux returns. */
 static void a_ring_is_made_or_refused(void)
 {
     struct ring_parameters parameters = {0};
@@ -81,7 +81,7 @@ static void a_ring_is_made_or_refused(void)
 
 static void a_name_of_ones_own(void)
 {
-    /* Not a library's that makes rings: left alone. */
+    /* The program's own function with the name of a library's call: softswap must not replace it. */
     extern int io_setup(int, int);
     say("own: %d", io_setup(20, 22));
 }

@@ -1,4 +1,4 @@
-/* Resource limits: what getrlimit and prlimit show, and what happens where one bites. */
+/* Resource limits: the values of getrlimit and prlimit, and the effect of reaching one. */
 #include "abi.h"
 
 static const struct { int number; const char *name; } limits[] = {
@@ -93,7 +93,7 @@ static void set_from_memory_that_is_out(void)
     say_limit("CORE", old);
 }
 
-/* Each one can be lowered, and shows it. */
+/* Each limit can be lowered, and shows the new value. */
 static void lowered(int which, const char *name, rlim_t value)
 {
     say_result("setrlimit", set_soft(which, value));
@@ -221,7 +221,7 @@ static void fsize_signal_is_handled(void)
     int fd = scratch_file(0);
     long written = write(fd, "x", 1);
     int error = errno;
-    /* What is said may go to a file, too. */
+    /* The output may be written to a file, too. */
     MUST(set_soft(RLIMIT_FSIZE, RLIM_INFINITY));
     say("write: %ld %s", written, strerrorname_np(error));
     say("signals: %d", (int)xfsz);
@@ -356,8 +356,8 @@ static void as_leaves_what_is_there(void)
     say("wrong: %zu", wrong(data, 4 * MIB, 7));
 }
 
-/* Within what it may map the program has nearly nothing: a managed one has more mapped than
- * that, and maps no more. Its children have all that it has. */
+/* The program uses nearly all of its mapping limit: under softswap more is mapped than that, so no
+ * more can be mapped. Its children have the same mappings. */
 static void as_lowered_before_forking(void)
 {
     unsigned char *at = memory(4 * MIB, 3);

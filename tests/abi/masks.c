@@ -1,5 +1,5 @@
-/* Masks: whatever a program blocks, by whatever call, it is told so, and pages
- * come in all the same. */
+/* Signal masks: the program sees every signal that it blocks, by any call, as blocked, and page
+ * faults are still handled. */
 #include "abi.h"
 #include <poll.h>
 #include <setjmp.h>
@@ -170,7 +170,7 @@ static void raw_call_in_managed_memory(void)
     say("%lx", at[3000]);
 }
 
-/* ---- what is pending ------------------------------------------------------ */
+/* ---- pending signals ------------------------------------------------------ */
 
 static void say_pending(const char *what)
 {
@@ -275,8 +275,7 @@ static void *kick(void *main_thread)
     return NULL;
 }
 
-/* Waits by `call` with everything blocked but SIGUSR1, whose handler looks at
- * what is out. */
+/* Waits by `call` with all signals blocked but SIGUSR1, whose handler reads swapped-out memory. */
 #define WAIT(call)                                                            \
     do {                                                                      \
         pthread_t me = pthread_self(), kicker;                                \
@@ -582,10 +581,10 @@ static void setcontext_puts_a_mask_in_force(void)
     }
 }
 
-/* ---- what is passed on ---------------------------------------------------------- */
+/* ---- inherited masks ------------------------------------------------------------ */
 
 
-/* Run as `PROGRAM exec'd`: says what it was started with. */
+/* Run as `PROGRAM exec'd`: prints the mask with which it was started. */
 static void started(void)
 {
     data = memory(LEN, 1);

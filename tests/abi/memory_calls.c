@@ -1,5 +1,5 @@
-/* mmap, munmap, mprotect, madvise, mlock, msync, mincore: what is refused, with
- * which error, and that it then changes nothing. */
+/* mmap, munmap, mprotect, madvise, mlock, msync, mincore: which calls are refused, with which
+ * error, and that a refused call changes nothing. */
 #include "abi.h"
 #include <dlfcn.h>
 #include <sys/personality.h>
@@ -205,7 +205,8 @@ static void a_hint_that_is_taken(void)
     say("wrong %zu %zu", wrong(at, LEN, 14), wrong(other, LEN, 15));
 }
 
-/* As collectors do that place their heap: the next address, until one is kept. */
+/* Like garbage collectors that place their heap: they try the next address until a mapping is
+   there. */
 static void hints_that_a_program_insists_on(void)
 {
     for (size_t i = 0; i < 4000; i++) {
@@ -225,7 +226,7 @@ static void hints_that_a_program_insists_on(void)
     say("none is kept");
 }
 
-/* As ZGC places its heap: the address's one bit is a flag of its pointers. */
+/* Like ZGC: one bit of the heap's address is a flag of its pointers. */
 static void a_hint_that_is_one_bit(void)
 {
     char *hint = (char *)0x40000000000UL;
@@ -237,7 +238,7 @@ static void a_hint_that_is_one_bit(void)
     say("wrong %zu", wrong(hint, 2 * MIB, 18));
 }
 
-/* As LuaJIT finds memory for its code: within reach of a jump from its library. */
+/* Like LuaJIT: memory for code within reach of a jump from its library. */
 static void hints_near_code(void)
 {
     uintptr_t code = (uintptr_t)dlsym(RTLD_DEFAULT, "mmap") & ~0xffffUL;
@@ -258,7 +259,7 @@ static void hints_near_code(void)
     say("answer %d", ((int (*)(void))near)());
 }
 
-/* As JDK 25 reserves its heap: place after place, and then any. */
+/* Like JDK 25: several addresses in turn, then any. */
 static void places_that_a_program_tries(void)
 {
     size_t len = 400 * MIB;
@@ -272,7 +273,7 @@ static void places_that_a_program_tries(void)
     fill(heap, 8 * MIB, 20);
     put_out();
     say("wrong %zu", wrong(heap, 8 * MIB, 20));
-    /* Another program takes no other place than its own, in the end. */
+    /* A program that accepts only its own address in the end. */
     char *own = (char *)0x600000000000UL;
     size_t tries = 0;
     while (tries < 1000 && mmap(own, 64 * MIB, PROT_NONE,
@@ -281,7 +282,7 @@ static void places_that_a_program_tries(void)
     say("has its own: %d", tries < 1000);
 }
 
-/* Blocks that come and go at hints, as allocators have them, insist on nothing. */
+/* Blocks that are mapped and unmapped with hints, as by allocators, do not require the address. */
 static void hints_that_a_program_prefers(void)
 {
     size_t count = 0;
@@ -338,7 +339,7 @@ static void executable_memory(void)
     say("says %d", ((int (*)(void))at)());
 }
 
-/* SBCL's heap has code among its data. */
+/* SBCL's heap has code between its data. */
 static void executable_heap(void)
 {
     static const unsigned char answer[] = {0xb8, 42, 0, 0, 0, 0xc3};
@@ -581,7 +582,7 @@ static void mlock_lengths(void)
     RESULT(madvise(at + PAGE, PAGE, MADV_DONTNEED));
 }
 
-/* What may only be written is locked all the same; what may not be touched is not. */
+/* Write-only memory is locked all the same; inaccessible memory is not. */
 static void mlock_of_what_cannot_be_read(void)
 {
     char *at = memory(LEN, 35);
@@ -631,7 +632,7 @@ static void mlock_of_closed_memory(void)
 
 static void mlock_within_its_limit(void)
 {
-    /* Not to the page: the engine may have one locked that holds its key. */
+    /* Not exact to the page: the engine may have locked a page for its key. */
     struct rlimit limit = {20 * PAGE, 20 * PAGE};
     char *at = memory(LEN, 39);
     MUST(setrlimit(RLIMIT_MEMLOCK, &limit));
@@ -660,7 +661,7 @@ static void mlock_without_a_limit_to_speak_of(void)
 
 static void locked_bytes(const char *what)
 {
-    static long before = -1; /* the engine may have a page locked itself */
+    static long before = -1; /* the engine may have locked a page */
     char line[256];
     FILE *status = fopen("/proc/self/status", "r");
     while (status && fgets(line, sizeof line, status))
@@ -858,7 +859,7 @@ static void the_break_where_it_cannot_be(void)
     say("stays %d", sbrk(0) == before);
 }
 
-/* As GCL's image, which continues its data there. */
+/* Like the image of GCL, which continues its data there. */
 static void the_break_behind_the_data(void)
 {
     extern char _end;

@@ -1,9 +1,9 @@
-/* Random memory calls against a model of what memory must then hold, while another
- * thread and a signal handler touch theirs, and children look at what they got.
+/* Random memory calls, checked against a model of the memory's content. Meanwhile another thread
+ * and a signal handler touch their memory, and children check theirs.
  *
- * Results are compared with Linux's line by line, contents with the model. By hand,
- * for as long as wanted: ABI_FUZZ_STEPS=100000 ABI_FUZZ_SEED=7 PROGRAM from_the_environment,
- * plainly and under softswap. */
+ * Results are compared with Linux's line by line, contents with the model. By hand, for any
+ * duration: ABI_FUZZ_STEPS=100000 ABI_FUZZ_SEED=7 PROGRAM from_the_environment,
+ * without and under softswap. */
 #include "abi.h"
 #include <sys/time.h>
 
@@ -12,9 +12,9 @@ enum { PAGES = 384, MOST = 48, FILE_PAGES = 64, STEPS = 250, LOCKABLE = 96 };
 
 struct page {
     int mapped, prot, locked, withheld, wiped, is_file;
-    unsigned mapping;  /* which call mapped it: what came by one call is one mapping */
-    uint64_t holds;    /* its words are this, each with its place; 0: zeroes */
-    uint64_t fresh;    /* what it holds when its content is dropped */
+    unsigned mapping;  /* number of the call that mapped it: pages of one call are one mapping */
+    uint64_t holds;    /* each word is this value plus its index; 0: zeroes */
+    uint64_t fresh;    /* content after the content is dropped */
 };
 
 static struct page model[PAGES];
@@ -54,7 +54,7 @@ static size_t wrong_words(size_t page, uint64_t holds)
     return count;
 }
 
-/* Looks at all that can be read. In a child, at what it has been left. */
+/* Checks all readable memory; in a child, the inherited memory. */
 static void check(const char *who, int is_child)
 {
     for (size_t page = 0; page < PAGES; page++) {
@@ -98,8 +98,8 @@ static void forget(size_t from, size_t count)
     memset(&model[from], 0, count * sizeof *model);
 }
 
-/* What held for one mapping holds for a part of it only: whether Linux ever takes the
- * parts for one again depends on more than what is looked at here. */
+/* After a call on a part of a mapping, the parts are modelled as separate: whether Linux merges
+ * them later depends on more than the model has. */
 static void cut(size_t from, size_t count)
 {
     size_t end = from + count, i = from;
@@ -119,7 +119,7 @@ static long note(const char *what, size_t from, size_t count, long result)
     say("%s %zu+%zu: %s", what, from, count, result == -1 ? strerrorname_np(error) : "done");
     return result;
 }
-/* Addresses are negative for nobody; only MAP_FAILED is -1. */
+/* Addresses are never negative; only MAP_FAILED is -1. */
 #define NOTE(what, from, count, call) note(what, from, count, (long)(call))
 
 static void map_anonymous(size_t from, size_t count, int flags)
@@ -223,7 +223,7 @@ static void move(size_t from, size_t count)
     int flags = MREMAP_MAYMOVE | MREMAP_FIXED | (keeps ? MREMAP_DONTUNMAP : 0);
     if (!is_one_mapping(from, count) || (model[from].is_file && len > count))
         return;
-    /* A copy is locked and its source is not, or only one of them: not looked at here. */
+    /* Only one of copy and source is locked: not checked here. */
     if (keeps && (model[from].locked || model[from].is_file))
         return;
     if (NOTE(keeps ? "move and keep" : "move", from, count,
@@ -251,7 +251,7 @@ static void resize(size_t from, size_t count)
     size_t len = 1 + next() % MOST, end = from + (len > count ? len : count);
     if (!is_one_mapping(from, count) || end > PAGES || model[from].is_file)
         return;
-    /* Only a mapping's end can grow, and the arena's end is nobody's. */
+    /* Only the end of a mapping can grow, and the end of the arena is excluded. */
     if (NOTE("resize", from, count, mremap(address(from), count * PAGE, len * PAGE, 0)) == -1)
         return;
     if (len < count)
@@ -269,7 +269,7 @@ static void touch(size_t from, size_t count)
             write_page(i, next() | 1);
 }
 
-/* By the kernel: what cannot be read or written is EFAULT. */
+/* Through the kernel: EFAULT if the memory cannot be read or written. */
 static void transfer(size_t from, size_t count)
 {
     int ends[2];
@@ -304,7 +304,7 @@ static void look_in_a_child(void)
     say_end("child", pid);
 }
 
-/* ---- what goes on beside ---- */
+/* ---- concurrent activity ---- */
 
 static char *beside;
 static volatile int goes_on = 1;
@@ -349,7 +349,7 @@ static void run_from(uint64_t seed, size_t steps)
     struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
     sigaction(SIGALRM, &action, NULL);
     struct itimerval often = {{0, 3000}, {0, 3000}};
-    /* Where the kernel puts nothing of its own: holes stay holes. */
+    /* At addresses where the kernel maps nothing: holes stay holes. */
     arena = mmap((void *)0x300000000000, PAGES * PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (arena == MAP_FAILED)
         must_("mmap", -1);

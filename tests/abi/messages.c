@@ -1,5 +1,4 @@
-/* What has boundaries arrives whole, whatever the buffer is and however many
- * threads wait; what is sent whole is received whole. */
+/* Messages keep their boundaries with any buffer and any number of waiting threads. */
 #include "abi.h"
 
 #include <linux/netlink.h>
@@ -27,7 +26,7 @@ static void pair(int type, int ends[2])
     }
 }
 
-/* Says what a buffer holds after `got` bytes of seed 7 were to arrive in it. */
+/* Prints the content of a buffer after `got` bytes of seed 7 should have arrived. */
 static void say_buffer(const unsigned char *buffer, size_t len, long got)
 {
     size_t arrived = got < 0 ? 0 : (size_t)got < len ? (size_t)got : len;
@@ -37,7 +36,7 @@ static void say_buffer(const unsigned char *buffer, size_t len, long got)
     say("wrong %zu, untouched %zu of %zu", wrong(buffer, arrived, 7), untouched, len - arrived);
 }
 
-/* The ways to receive into one buffer. */
+/* The calls that receive into one buffer. */
 static long by_read(int fd, void *at, size_t len, int flags) { (void)flags; return read(fd, at, len); }
 static long by_recv(int fd, void *at, size_t len, int flags) { return recv(fd, at, len, flags); }
 static long by_recvfrom(int fd, void *at, size_t len, int flags)
@@ -113,7 +112,7 @@ static void peeked(void)
     say("wrong %zu", wrong(target, LONG, 7));
 }
 
-/* A buffer of 64 MiB takes no more memory than what arrives. */
+/* A buffer of 64 MiB takes no more memory than the data that arrives. */
 static void huge_buffer(void)
 {
     int ends[2];
@@ -140,7 +139,7 @@ static void *wait_for_it(void *argument)
     return NULL;
 }
 
-/* Many threads wait, each with a buffer; each gets one datagram, whole. */
+/* Many threads wait, each with a buffer; each gets one complete datagram. */
 static void many_wait(int type, int threads, size_t len, size_t sent)
 {
     int ends[2];
@@ -171,7 +170,7 @@ static void many_wait_for_datagrams(void) { many_wait(SOCK_DGRAM, 280, 64 << 10,
 static void some_wait_for_datagrams(void) { many_wait(SOCK_DGRAM, 60, 64 << 10, 20000); }
 static void many_wait_for_packets(void) { many_wait(SOCK_SEQPACKET, 100, 200000, 150000); }
 
-/* While many wait, one datagram is sent from managed memory: it arrives as one. */
+/* While many threads wait, one datagram is sent from managed memory: it arrives as one. */
 static void sent_while_many_wait(void)
 {
     int ends[2], other[2];
@@ -428,7 +427,7 @@ static void interrupted(void)
     pair(SOCK_STREAM, ends);
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGALRM, &action, NULL);
-    /* Again and again: the first one may come before the call waits. */
+    /* Repeatedly: the first signal may arrive before the call waits. */
     struct itimerval often = {{0, 50000}, {0, 50000}}, never = {{0, 0}, {0, 0}};
     void *target = memory(MIB, 3);
     unsigned char *source = memory(MIB, 7);
@@ -467,7 +466,7 @@ static void waits_for_all(void)
     pthread_join(thread, NULL);
 }
 
-/* By TCP, MSG_TRUNC drops what it says it has received. */
+/* With TCP, MSG_TRUNC drops the data that it reports as received. */
 static void dropped_by_tcp(void)
 {
     int listening = MUST(socket(AF_INET, SOCK_STREAM, 0));
@@ -600,7 +599,7 @@ static void pseudo_files(void)
     }
 }
 
-/* The kernel writes three fields of a header, and leaves the others alone. */
+/* The kernel writes three fields of a header, and does not change the others. */
 static void a_static_header_keeps_its_pointers(void)
 {
     static struct msghdr header;

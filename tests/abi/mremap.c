@@ -1,4 +1,4 @@
-/* mremap, in all its ways: what is refused changes nothing. */
+/* All forms of mremap: a refused call changes nothing. */
 #include "abi.h"
 
 #define LEN (256UL << 10)
@@ -226,7 +226,7 @@ static void fixed_and_shorter(void)
 
 static char *small_memory(size_t len, unsigned seed)
 {
-    /* Below what is managed, and so the kernel's. */
+    /* Below the size that softswap manages, so the kernel's. */
     char *at = mmap(NULL, len, RW, ANON, -1, 0);
     if (at == MAP_FAILED)
         must_("mmap", -1);
@@ -296,7 +296,7 @@ static void a_file_mapping_moves_over_managed_memory(void)
     char byte = 0;
     RESULT(pread(file, &byte, 1, 5));
     say("byte %c", byte);
-    /* Out of there again, and longer. */
+    /* Back out of the window, and longer. */
     char *moved = REMAP(NULL, target, 4 * PAGE, 6 * PAGE, MREMAP_MAYMOVE);
     if (moved == MAP_FAILED)
         return;

@@ -50,7 +50,7 @@ static void a_virtual_machine(void)
     RESULT(ioctl(vm, KVM_SET_USER_MEMORY_REGION, NULL));
 }
 
-/* Other devices have requests of the same numbers. */
+/* Other devices have requests with the same numbers. */
 static void requests_of_other_devices(void)
 {
     char *at = memory(64 << 10, 1);

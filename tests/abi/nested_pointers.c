@@ -1,5 +1,5 @@
-/* Pointers within structures, and sizes that depend on the request: what the kernel follows
- * beyond the arguments of a call. The structures are on the stack where programs have them. */
+/* Pointers within structures, and sizes that depend on the request: memory that the kernel reads
+ * beyond a call's arguments. The structures are on the stack if programs usually have them there. */
 #include "abi.h"
 #include <linux/bpf.h>
 #include <linux/ethtool.h>
@@ -25,13 +25,13 @@ static int udp(void)
     return MUST(socket(AF_INET, SOCK_DGRAM, 0));
 }
 
-/* Fresh memory has no page yet, and that is managed, too. */
+/* Fresh memory without pages, which is managed, too. */
 static void a_list_of_interfaces(void)
 {
     char *old = memory(LEN, 1), *fresh = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE,
                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     int fd = udp();
-    /* The third ends before a page that may not be touched. */
+    /* The third buffer ends before an inaccessible page. */
     MUST(mprotect(old + LEN - PAGE, PAGE, PROT_NONE));
     char *buffers[] = {old, fresh + MIB, old + LEN - PAGE - sizeof(struct ifreq), (char *)8};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
@@ -58,7 +58,7 @@ static void a_request_to_a_driver(void)
     say("%u", value->data);
 }
 
-/* Of this request no table knows the pointer. */
+/* No table describes the pointer of this request. */
 static void a_request_that_nothing_describes(void)
 {
     struct rtentry route = {.rt_flags = RTF_HOST, .rt_dev = strcpy(memory(LEN, 1), "none0")};

@@ -1,6 +1,6 @@
-/* A program with a malloc of its own, over mmap. What the C library and the loader
- * have from it they may read where nothing can be brought in; what the program has
- * from the C library it frees by a function that knows its own blocks only. */
+/* A program with its own malloc, over mmap. The C library and the loader may read its blocks at
+ * times when no page can be brought in. The program frees blocks of the C library by its own free,
+ * which knows only its own blocks. */
 #include "abi.h"
 #include <ctype.h>
 #include <dirent.h>
@@ -89,7 +89,7 @@ __attribute__((noinline)) void free(void *block)
     pthread_mutex_unlock(&arena_lock);
 }
 
-/* Else the compiler sees that a call of malloc with a memset is a calloc. */
+/* Otherwise the compiler replaces malloc and memset by calloc. */
 static void *(*volatile get)(size_t) = malloc;
 
 __attribute__((noinline)) void *calloc(size_t count, size_t size)

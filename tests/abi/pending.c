@@ -1,6 +1,5 @@
-/* What waits while it is blocked: one of each kind for the process and for each
- * thread, taken by whoever does not block it or waits for it, gone in a forked child,
- * still there after exec. */
+/* Pending blocked signals: one of each kind for the process and for each thread. A thread that
+ * does not block it or waits for it takes it. A forked child has none, and exec keeps them. */
 #include "abi.h"
 #include <spawn.h>
 
@@ -77,7 +76,7 @@ static void raise_all(void)
         raise(kinds[i]);
 }
 
-/* Waits for what comes soon. */
+/* Waits for a signal that arrives soon. */
 static void wait_for_calls(int count)
 {
     for (int i = 0; i < 120000 && __atomic_load_n(&all_calls, __ATOMIC_SEQ_CST) < count; i++)
@@ -142,7 +141,7 @@ static void each_thread_has_its_own(void)
     for (long i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, blocked_thread, (void *)i);
     pthread_barrier_wait(&meet);
-    /* Two signals for two of them, one for one, none for one. */
+    /* Two signals for two threads, one for one, none for one. */
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < KINDS; k++)
             pthread_kill(threads[i], kinds[k]);
@@ -360,7 +359,7 @@ static void a_child_has_nothing_pending(void)
     say_calls("parent");
 }
 
-/* What the others begin by exec; nothing is pending where it is run by itself. */
+/* The program that other cases start by exec; if run directly, nothing is pending. */
 static void after_exec(void)
 {
     say_pending("after exec");
@@ -478,7 +477,7 @@ static void signals_to_the_process_again_and_again(void)
     say("%d of 200 in the first thread, %d in all", good, all_calls);
 }
 
-/* Sent before the child has run a single instruction of the program's. */
+/* Sent before the child has run any instruction of the program. */
 static void signals_to_a_child_just_forked(void)
 {
     int ends[KINDS] = {0};

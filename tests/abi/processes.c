@@ -1,5 +1,5 @@
-/* fork and its relatives, clone, vfork, posix_spawn, exec: what a child finds
- * of its parent's memory, and how it ends. */
+/* fork and its variants, clone, vfork, posix_spawn, exec: the parent's memory in the child, and
+ * the child's exit. */
 #include "abi.h"
 #include <linux/sched.h>
 #include <spawn.h>
@@ -9,7 +9,7 @@ extern char **environ;
 
 enum { LEN = 2 << 20 };
 
-/* Memory that is out. */
+/* Returns swapped-out memory. */
 static char *swapped(unsigned seed)
 {
     char *at = memory(LEN, seed);
@@ -17,7 +17,7 @@ static char *swapped(unsigned seed)
     return at;
 }
 
-/* What a child does with memory of its parent's. */
+/* The child's use of its parent's memory. */
 static void look_and_change(char *at)
 {
     say("child: wrong %zu", wrong(at, LEN, 7));
@@ -651,7 +651,7 @@ static void block_faults(void)
     MUST(sigprocmask(SIG_BLOCK, &set, NULL));
 }
 
-/* What a mask says about faults holds for what the program does. */
+/* The program's mask of fault signals applies to the program's faults. */
 static void a_search_along_a_path_that_is_out(void)
 {
     char *argv[] = {"true", NULL}, *envp[] = {NULL};
@@ -738,7 +738,7 @@ static void a_search_finds(const char *path, const char *file)
     say_end(file, pid);
 }
 
-/* The first that can be run; a shell reads what is no program. */
+/* The first file that can be executed; a shell reads a file that is not a program. */
 static void a_search_finds_programs_and_scripts(void)
 {
     MUST(mkdir("some", 0755));
@@ -758,7 +758,7 @@ static void a_search_finds_programs_and_scripts(void)
     RESULT(execvp("no-such-program", argv));
 }
 
-/* --- while a thread forks, the others find nothing of it */
+/* --- other threads do not notice a fork */
 
 static volatile int forked_enough;
 
@@ -830,7 +830,7 @@ static long own_call(long number, long a, long b, long c)
     return result;
 }
 
-/* What does not compress, so that it goes to the swap area. */
+/* Incompressible, so that it is written to the swap area. */
 static void fill_at_random(char *at, uint64_t word)
 {
     for (size_t i = 0; i < LEN; i += sizeof word) {
@@ -839,7 +839,7 @@ static void fill_at_random(char *at, uint64_t word)
     }
 }
 
-/* Text of a kind, several budgets of it: reading takes a child nothing of its own. */
+/* Text of several budgets: a child that only reads it needs no memory of its own. */
 static void a_child_s_child_reads_several_budgets(void)
 {
     const size_t len = 80u << 20;
@@ -860,7 +860,7 @@ static void a_child_s_child_reads_several_budgets(void)
     say_end("child", pid);
 }
 
-/* Nothing that is open says whether a child is there: it may close all of it. */
+/* The existence of a child must not depend on open descriptors: it may close all of them. */
 static void a_child_that_closes_pipes_keeps_its_memory(void)
 {
     volatile int *stage = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -894,7 +894,7 @@ static void a_child_that_closes_pipes_keeps_its_memory(void)
     say("parent: the same %d", checksum(at, LEN) == sum);
 }
 
-/* One after another: what they leave is used again. */
+/* One after another: memory of exited children is reused. */
 static void many_children_one_after_another(void)
 {
     char *at = swapped(7);

@@ -1,11 +1,11 @@
-/* Restartable sequences: rseq(2). The kernel writes the area whenever a thread was preempted. */
+/* Restartable sequences: rseq(2). The kernel writes the area each time a thread was preempted. */
 #include "abi.h"
 #include <linux/rseq.h>
 
 #define LEN (64UL << 10)
 #define SIGNATURE 0x53053053
 
-/* The C library has registered an area of its own, unless it is told not to. */
+/* The C library registers an area of its own, unless that is disabled. */
 static void without_the_librarys_own(const char *name)
 {
     if (getenv("GLIBC_TUNABLES"))
@@ -19,7 +19,7 @@ static long change(struct rseq *area, int flags)
     return syscall(SYS_rseq, area, 32, flags, SIGNATURE);
 }
 
-/* Is preempted, and sees where it runs. */
+/* Yields and sleeps, so that the kernel writes the area, then checks its CPU number. */
 static void run_a_while(struct rseq *area)
 {
     for (int i = 0; i < 20; i++) {

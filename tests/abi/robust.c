@@ -1,5 +1,5 @@
-/* What the kernel reads and writes when a thread ends, and limits under which
- * pages leave: robust mutexes, words that are cleared, the largest file. */
+/* Memory that the kernel reads and writes when a thread exits, and limits during eviction: robust
+ * mutexes, words that are cleared, the file size limit. */
 #include "abi.h"
 #include <linux/futex.h>
 #include <sys/time.h>
@@ -255,7 +255,7 @@ static void a_mutex_outlives_many_owners(void)
     say("wrong %zu", wrong(heap + 20 * PAGE, LEN - 20 * PAGE, 1));
 }
 
-/* ---- a list of the program's own ------------------------------------------- */
+/* ---- a robust list made by the program ------------------------------------- */
 
 static void *own_list(void *argument)
 {
@@ -310,8 +310,8 @@ static void a_word_is_cleared(void)
 
 static void file_size_is_limited(void)
 {
-    /* Pages leave all the same, or the program learns why not; it is not
-     * ended by a signal for a write that it did not make. */
+    /* Pages are evicted all the same, or the program gets a message; a signal for a write that it
+     * did not make must not kill it. */
     struct rlimit limit = {64 * MIB, RLIM_INFINITY};
     MUST(setrlimit(RLIMIT_FSIZE, &limit));
     char *at = memory(4 * MIB, 3);
@@ -354,7 +354,7 @@ static void *spin(void *argument)
 
 static void real_time_threads_wait(void)
 {
-    /* Where it is not allowed this is plain threads. */
+    /* If that is not allowed, these are plain threads. */
     make_heap();
     pthread_t threads[4];
     unsigned long counts[4] = {0};

@@ -1,5 +1,5 @@
-/* Many calls at once that are given more memory than there is: each gets its turn, and what
- * it writes is whole; none of them ends the program, and what they held is free again. */
+/* Many concurrent calls with larger buffers than the budget: each call gets its turn, its writes
+ * are complete, none of them kills the program, and afterwards all buffers are unpinned. */
 #include "abi.h"
 
 #include <linux/filter.h>
@@ -13,7 +13,7 @@
 #define MOST 16
 #define EACH 2
 
-/* A filter that lets all pass, which nobody else can see from outside. */
+/* A filter that allows everything, which is not visible from outside. */
 static void install_filter(void)
 {
     struct sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
@@ -44,8 +44,8 @@ static void *do_work(void *argument)
 
 static struct work works[MOST];
 
-/* Has threads call at the same time, each with memory of its own that is out; says how many
- * calls moved less, and what of the memory is wrong after. */
+/* Lets threads make calls at the same time, each with its own swapped-out memory. Prints how many
+ * calls moved less, and which memory is wrong afterwards. */
 static void at_once(int count, size_t len, int flags, long (*call)(struct work *))
 {
     pthread_barrier_t together;
@@ -65,7 +65,7 @@ static void at_once(int count, size_t len, int flags, long (*call)(struct work *
     say("bad %d, wrong %zu", bad, wrong_bytes);
 }
 
-/* Says what of the files is wrong. */
+/* Prints which files are wrong. */
 static void say_files(int count, size_t len, int times)
 {
     static unsigned char piece[64 << 10];
@@ -124,7 +124,7 @@ static void many_write_at_a_position(void)
     say_files(12, LEN, 1);
 }
 
-/* As much as one call pins where the budget is 8 MiB. */
+/* The amount that one call pins with a budget of 8 MiB. */
 static void many_write_what_one_may_pin(void)
 {
     at_once(MOST, MIB, 0, by_write);
@@ -137,7 +137,7 @@ static void many_write_little(void)
     say_files(MOST, 60 << 10, EACH);
 }
 
-/* Where no file can be opened for a copy. */
+/* No descriptor is free for a copy. */
 static void many_write_under_a_filter(void)
 {
     install_filter();
@@ -196,7 +196,7 @@ static long by_populating(struct work *work)
 }
 static void many_populate(void) { at_once(12, LEN, 0, by_populating); }
 
-/* Arrays that are long, and hardly ever full. */
+/* Arrays that are long and hardly ever full. */
 #define EVENTS 100000
 static int event_set;
 static long by_waiting_for_events(struct work *work)
@@ -255,7 +255,7 @@ static void many_poll_long_arrays(void)
     at_once(MOST, len, 0, by_polling);
 }
 
-/* A child has none of its parent's other threads, nor what their calls hold. */
+/* A child has no other threads of its parent, nor the pins of their calls. */
 static int blocked[2];
 static void *block(void *argument)
 {
@@ -291,7 +291,7 @@ static void a_child_while_many_wait(void)
     say("wrong %zu", wrong(buffers, 60 * (64UL << 10), 1));
 }
 
-/* Signals come while many wait for their turn. */
+/* Signals arrive while many threads wait for their turn. */
 static volatile int ticks;
 static void tick(int number) { (void)number, ticks++; }
 static void signals_meanwhile(void)

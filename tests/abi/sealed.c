@@ -10,7 +10,7 @@ static long seal(void *at, size_t len, unsigned long flags)
     return syscall(462, at, len, flags);
 }
 
-/* Memory whose upper half is sealed. */
+/* Maps memory whose upper half is sealed. */
 static char *half_sealed(int protection)
 {
     char *at = memory(LEN, 1);
@@ -96,7 +96,7 @@ static void children_inherit_seals(void)
     say("wrong %zu", wrong(at, LEN, 1));
 }
 
-/* Twice what an engine may keep: sealed pages leave like others. */
+/* Twice the budget: sealed pages are evicted like others. */
 static void much_is_sealed(void)
 {
     size_t len = 16 * MIB;

@@ -1,5 +1,5 @@
-/* What signals do: every way to install a handler, what handlers see, and that
- * nobody who handles SIGBUS or SIGSYS keeps pages from coming in. */
+/* Signals: all functions that install a handler, the arguments of handlers, and that pages are
+ * brought in even if the program handles SIGBUS or SIGSYS. */
 #include "abi.h"
 #include <setjmp.h>
 #include <sys/signalfd.h>
@@ -60,8 +60,8 @@ static void say_action(int signal)
             say("  masks %d", other);
 }
 
-/* Installs by `install`, raises twice with all else out, and looks at what was
- * put aside. */
+/* Installs by `install`, raises twice with all other memory swapped out, and checks the saved
+ * content. */
 #define BY_ENTRY(install)                                                     \
     start();                                                                  \
     static const int signals[] = {SIGBUS, SIGSYS, SIGUSR1};                   \
@@ -114,7 +114,7 @@ static void by_sigaction(void) { BY_ENTRY(by_action(s, SA_RESTART | SA_ONSTACK, 
 static void by_underscored_sigaction(void) { BY_ENTRY(by_action(s, SA_SIGINFO | SA_NODEFER, 1)) }
 static void by_sigaction_once(void) { BY_ENTRY(by_action(s, SA_RESETHAND | SA_RESTART, 0)) }
 
-/* The kernel's own structure. */
+/* The structure of the kernel. */
 struct kernel_action {
     void *handler;
     unsigned long flags;
@@ -126,7 +126,7 @@ static sighandler_t by_number(int signal, struct kernel_action *action, struct k
 {
     struct sigaction now;
     sigaction(signal, NULL, &now);
-    /* A way back that surely works is the C library's. */
+    /* The restorer of the C library is known to work. */
     struct sigaction probe = {.sa_handler = look}, got;
     sigaction(SIGUSR2, &probe, NULL);
     sigaction(SIGUSR2, NULL, &got);
@@ -137,7 +137,7 @@ static sighandler_t by_number(int signal, struct kernel_action *action, struct k
 static sighandler_t by_raw(int signal)
 {
     struct kernel_action action, old;
-    /* The way back that the kernel needs. */
+    /* The restorer that the kernel requires. */
     return by_number(signal, &action, &old);
 }
 static void by_raw_call(void) { BY_ENTRY(by_raw(s)) }
@@ -238,7 +238,7 @@ static void siginterrupt_interrupts(void)
     }
 }
 
-/* ---- what handlers see ---------------------------------------------------- */
+/* ---- arguments of handlers ------------------------------------------------ */
 
 static void say_blocked(const char *what)
 {
@@ -381,7 +381,7 @@ static void handlers_nest_with_nodefer(void)
         }
 }
 
-/* ---- ends ------------------------------------------------------------------ */
+/* ---- exit ------------------------------------------------------------------ */
 
 static void ends(void (*how)(void), const char *what)
 {
@@ -580,7 +580,7 @@ static void timers_strike_while_pages_come_in(void)
 
 static void zstd_like_handlers(void)
 {
-    /* What compressors do: one name for C, old semantics, a big heap, threads. */
+    /* Like compressors: one C name, old semantics, a large heap, threads. */
     start();
     static const int signals[] = {SIGINT, SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGABRT};
     for (int i = 0; i < 6; i++)

@@ -1,6 +1,6 @@
-/* What threads and the C library read when no page can be brought in for them:
- * a new thread with all signals blocked, a thread that ends, a forked child
- * before any handler has run. All of it was made before everything was put out. */
+/* Memory that threads and the C library read when no page can be brought in: a new thread with all
+ * signals blocked, an exiting thread, a forked child before any handler has run. All of it is
+ * allocated, then swapped out. */
 #include "abi.h"
 #include <ctype.h>
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ extern char **environ;
 
 static void *nothing(void *argument) { return argument; }
 
-/* Starts a thread and says what it returned. */
+/* Starts a thread and prints its result. */
 static void say_thread(const char *what, const pthread_attr_t *attributes,
                        void *(*run)(void *), void *argument)
 {
@@ -361,7 +361,7 @@ static void a_mask_in_attributes(void)
     say_thread("by default", NULL, is_blocked, (void *)(long)SIGUSR2);
 }
 
-/* What a thread leaves behind when it ends. */
+/* Memory that an exiting thread leaves. */
 
 static pthread_key_t keys[100];
 static pthread_barrier_t all_there;
@@ -394,8 +394,7 @@ static void keys_of_many_threads(void)
     say("destroyed: %ld", destroyed);
 }
 
-/* A forked child clears the keys of the threads that it does not have: beside those
- * lies what it needs. */
+/* A forked child clears the keys of threads that it does not have; needed data is next to them. */
 static void *keep_keys(void *argument)
 {
     unsigned char **beside = argument;
@@ -441,7 +440,7 @@ static unsigned char *behind;
 static void set_again(void *value)
 {
     rounds++;
-    /* What is out comes in, also for the last destructor. */
+    /* Swapped-out memory is brought in, also for the last destructor. */
     rounds += 100 * wrong(behind, MIB, 4);
     int fd = open("/dev/null", O_WRONLY);
     rounds += 1000 * (write(fd, behind, 70000) != 70000);
@@ -520,7 +519,7 @@ static void *add_later(void *argument)
     return (void *)(add_to_local((long)argument) + add_to_local(1));
 }
 
-/* The thread is older than the library: it gets its block when it asks. */
+/* The thread is older than the library: it gets its block at the first use. */
 static void thread_locals_of_a_library(void)
 {
     pthread_t threads[8];
@@ -545,7 +544,7 @@ static void thread_locals_of_a_library(void)
     say_thread("after it was closed", NULL, nothing, NULL);
 }
 
-/* So many libraries that each thread's table of them has to grow. */
+/* So many libraries that each thread's table of them must grow. */
 static void thread_locals_of_many_libraries(void)
 {
     char from[4096], to[64];
@@ -626,7 +625,7 @@ static void main_ends_first(void)
     pthread_exit(NULL);
 }
 
-/* What a forked child reads. */
+/* Memory that a forked child reads. */
 
 static int fork_order;
 static void before_fork(void) { fork_order++; }
@@ -756,7 +755,7 @@ static void a_signal_to_a_thread(void)
     say("struck %d", struck);
 }
 
-/* What the C library made stays right, wherever it lies. */
+/* Memory allocated by the C library stays correct, at any address. */
 
 static void a_converter(void)
 {
@@ -826,8 +825,8 @@ static void visit(const void *node, VISIT order, int depth)
         visited += strlen(*(char *const *)node);
 }
 
-/* More than the budget of strings and nodes, all made by the C library: the
- * program's memory like any. */
+/* Strings and nodes beyond the budget, all allocated by the C library: they are managed like the
+ * program's memory. */
 static void strings_without_end(void)
 {
     void *root = NULL;

@@ -1,4 +1,4 @@
-/* A library with variables of each thread's own, for cases of `threads`. */
+/* A library with thread-local variables, for cases of `threads`. */
 static __thread long local[2000] = {[1000] = 7};
 
 long add_to_local(long amount)

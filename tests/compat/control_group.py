@@ -1,5 +1,5 @@
-"""A memory control group with no swap of the kernel's, version 1 or 2: what a tree of
-processes takes of DRAM, all of it, and whether the kernel had to kill."""
+"""A memory control group, version 1 or 2, without the kernel's swap: measures all DRAM of a tree
+of processes, and counts kills by the kernel."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ UNLIMITED = 1 << 50
 
 
 def place():
-    """Where groups are made, and whether it is version 2; `None` where there are none."""
+    """Returns the directory for groups, and true for version 2; `None` if there is none."""
     mounts = [line.split()[1:4] for line in Path(MOUNTS).read_text().splitlines()]
     for where, kind, options in mounts:
         if kind == "cgroup" and "memory" in options.split(","):
@@ -25,7 +25,7 @@ def place():
 
 
 class ControlGroup:
-    """One group, with a limit; looked at while it is in use."""
+    """One group with a limit, sampled while it is in use."""
 
     def __init__(self, limit_bytes):
         parent, self.is_v2 = place()
@@ -68,7 +68,7 @@ class ControlGroup:
         return self.count("memory.events" if self.is_v2 else "memory.oom_control", "oom_kill")
 
     def end(self):
-        """Ends what is left in it, and takes it away."""
+        """Kills the remaining processes in the group, and removes it."""
         self.is_over.set()
         self.watch.join()
         for _ in range(100):

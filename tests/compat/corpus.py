@@ -1,9 +1,7 @@
-"""The programs: what each computes, in what share of the memory it takes, and what
-of it stays outside the budget.
+"""The programs: the computation of each, its share of memory, and its memory outside the budget.
 
-A script is shell text. `run COMMAND...` in it starts the command as it is, or
-under softswap; what the script prints is the answer. Input is made by the
-script itself, the same each time.
+A script is shell text. `run COMMAND...` in it starts the command, without or under softswap; the
+output of the script is the answer. The script generates its input, the same in each run.
 """
 
 from dataclasses import dataclass, field

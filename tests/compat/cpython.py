@@ -1,7 +1,8 @@
-"""CPython's own tests, as Debian ships them: none that passes plain may fail managed.
+"""CPython's own tests, as Debian ships them: a test that passes without softswap must pass under
+it.
 
-A test that fails managed is run again by itself, twice at most, and believed to
-fail when it does so each time. What passes then is named, too.
+A test that fails under softswap is repeated by itself, at most twice, and counts as failed if it
+fails each time. A test that passes when repeated is reported, too.
 """
 
 import shutil
@@ -37,7 +38,7 @@ MODULES = """
 
 
 def python_with(module):
-    """A Python that has the module among its tests."""
+    """Returns a Python whose tests include the module."""
     look = f"import importlib.util as u, sys; sys.exit(u.find_spec('test.{module}') is None)"
     has = (python for python in PYTHONS
            if python and subprocess.run([python, "-c", look], stderr=subprocess.DEVNULL).returncode == 0)
@@ -45,7 +46,8 @@ def python_with(module):
 
 
 def outcomes(module, softswap, folder, managed, limit=LIMIT, names=()):
-    """What became of each test of a module, or of those named, and of the whole."""
+    """Returns the result of each test of a module, or of the named tests, and of the whole
+    module."""
     work = Path(tempfile.mkdtemp(dir=folder))
     results = work / "results.xml"
     command = [python_with(module), "-W", "ignore", "-m", "test", "--timeout", str(limit - 30),
@@ -76,7 +78,7 @@ def outcomes(module, softswap, folder, managed, limit=LIMIT, names=()):
 
 
 def without(tests, wanted):
-    """Those of the wanted tests that did not pass."""
+    """Returns the wanted tests that did not pass."""
     return [name for name in wanted if tests.get(name) != "passed"]
 
 

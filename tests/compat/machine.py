@@ -1,4 +1,4 @@
-"""Installing what is tested, and running it plain or managed."""
+"""Installs the tested programs, and runs them without or under softswap."""
 
 import functools
 import json
@@ -17,9 +17,8 @@ SMALLEST_BUDGET = 16 * MIB
 
 @dataclass
 class Result:
-    """What came of one program, test module or stressor: a row of the table, what went
-    wrong with it under softswap, what is known to, or why it was left out; and what is
-    worth a note."""
+    """The result of one program, test module or stressor: a row of the table, failures under
+    softswap, known failures, the reason if it was left out, and notes."""
 
     row: list | None = None
     wrong: str = ""
@@ -43,7 +42,7 @@ def apt(*words):
 
 
 def install(packages):
-    """Installs Debian packages; the names of those that cannot be had."""
+    """Installs Debian packages. Returns the names of those that are not available."""
     missing = [name for name in packages if not is_installed(name)]
     if missing and os.geteuid() == 0 and shutil.which("apt-get"):
         apt("update")
@@ -53,8 +52,8 @@ def install(packages):
 
 
 def install_wheels(wheels, environment):
-    """Installs Python packages into an environment of their own, which is kept; the
-    names of those that cannot be had."""
+    """Installs Python packages into a permanent environment of their own. Returns the names of
+    those that are not available."""
     python = environment / "bin" / "python3"
     if not python.exists():
         subprocess.run(["/usr/bin/python3", "-m", "venv", str(environment)],
@@ -89,7 +88,7 @@ def is_installed(package):
 
 @dataclass
 class Outcome:
-    """What came of one run."""
+    """The result of one run."""
 
     status: int | None  # None: timed out
     output: bytes
@@ -108,7 +107,7 @@ class Outcome:
 
 
 def run(command, *, cwd, env=None, limit=300):
-    """Runs a command in a session of its own; whatever it leaves behind is ended."""
+    """Runs a command in a session of its own, and kills the processes that it leaves."""
     started = time.monotonic()
     with open(Path(cwd) / ".stdout", "w+b") as out, open(Path(cwd) / ".stderr", "w+b") as err:
         process = subprocess.Popen(

@@ -1,5 +1,5 @@
-"""`peak.py REPORT COMMAND...`: runs a command, and writes down how much memory its
-largest process took, how much the first one, and for how long it ran."""
+"""`peak.py REPORT COMMAND...`: runs a command, and writes the peak memory of its largest process
+and of the first one, and the duration."""
 
 import json
 import os
@@ -11,7 +11,7 @@ LOOK_S = 0.05
 
 
 def figures_of(pid):
-    """A process's parent, and the most memory that it has had, in bytes."""
+    """Returns the parent of a process, and its peak memory in bytes."""
     parent, most = 0, 0
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         for line in file:
@@ -23,8 +23,8 @@ def figures_of(pid):
 
 
 def peaks_below(root):
-    """The peaks of all processes that descend from one, by their numbers. Some of them
-    nobody waits for, as in a name space of its own: what is told at the end is not all."""
+    """Returns the peaks of all descendants of a process, by PID. Some of them are never waited
+    for, for instance in a PID namespace, so rusage does not include them."""
     known = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

@@ -1,5 +1,5 @@
-"""Programs of other people: each computes something, plain and managed, and must
-print the same each time. corpus.py lists them."""
+"""Third-party programs: each computes something, without and under softswap, and must print the
+same result. corpus.py lists them."""
 
 import os
 import re
@@ -31,7 +31,8 @@ run() {
 
 
 def measure(program, softswap, folder, budget_bytes):
-    """One run of a program's script; the outcome, and the peak of what `run` started."""
+    """Runs a program's script once. Returns the result, and the peak of the processes that `run`
+    started."""
     work = Path(tempfile.mkdtemp(dir=folder))
     report_dir = Path(tempfile.mkdtemp(dir=folder))
     report_dir.chmod(0o777)
@@ -65,7 +66,8 @@ def version_of(program):
 
 
 def spent(outcome):
-    """What `run` itself took, without the making of its input, where that is told."""
+    """Returns the duration of `run` itself, without the generation of its input, if the report
+    has it."""
     return reported(outcome, "wall_s") or outcome.seconds
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""Other people's programs, plain and managed: what passes plain must pass managed.
+"""Third-party programs, without and under softswap: a program that passes without must pass with
+it.
 
-Writes what came of each to a file of results, and from all that it holds the
-tables of docs/compatibility.md. What cannot be installed, or fails plain, is
-printed as skipped. Exit status 0 only where something passed and nothing
-differs. `--only redis,test_mmap,vm` picks by name, and so does the name of a
-part: programs, trees, cpython, stress.
+Writes each result to a file of results, and from all results the tables of
+docs/compatibility.md. A program that cannot be installed, or fails without softswap, is printed
+as skipped. The exit status is 0 only if something passed and nothing differs. `--only
+redis,test_mmap,vm` selects by name, or by the name of a part: programs, trees, cpython, stress.
 """
 
 import argparse
@@ -30,7 +30,7 @@ BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 
 
 def parts(options):
-    """Name and names of each part, and what examines one of them."""
+    """Returns the name of each part, its names, and the function that tests one of them."""
     by_name = {program.name: program for program in programs.PROGRAMS}
     return [
         ("programs", list(by_name),
@@ -48,7 +48,7 @@ def say(*words, sep=" "):
 
 
 class Results:
-    """What is known of each, in a file that several runs may write at once."""
+    """The stored results, in a file that several runs may write at the same time."""
 
     def __init__(self, path):
         self.path = Path(path)
@@ -75,14 +75,14 @@ def table(head, rows):
 
 
 def how_often(known, part):
-    """What the slowdowns of a part are of."""
+    """Returns the text about the slowdowns of a part."""
     entries = known.get(part, {}).values()
     runs = min((entry.get("runs", 1) for entry in entries if entry["row"]), default=1)
     return f"medians of {runs} runs each way, in turns" if runs > 1 else "of one run each way"
 
 
 def tables(known, options):
-    """The results as Markdown."""
+    """Returns the results as Markdown."""
     def of(part, names):
         found = known.get(part, {})
         rows = {name: found[name]["row"] for name in names if found.get(name, {}).get("row")}
@@ -110,7 +110,7 @@ def tables(known, options):
 
 
 def write_document(path, text):
-    """Puts the tables between the two markers of a document."""
+    """Writes the tables between the two markers of a document."""
     document = path.read_text()
     before, rest = document.split(BEGIN)
     after = rest.split(END)[1]

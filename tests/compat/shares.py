@@ -24,7 +24,7 @@ SHARES = [0.75, 0.5, 0.25]
 
 
 def slowdowns(program, softswap, folder, rounds):
-    """The program's peak in bytes, and the slowdown for each share."""
+    """Returns the program's peak in bytes, and the slowdown for each share."""
     missing = install(program.packages) or install_wheels(program.wheels, programs.WHEELS)
     if missing:
         sys.exit(f"{program.name}: {', '.join(missing)} cannot be installed")

@@ -1,7 +1,7 @@
-"""stress-ng's stressors with --verify: none that holds plain may fail managed.
+"""stress-ng's stressors with --verify: a stressor that passes without softswap must pass under it.
 
-A stressor is run managed first; only where it does not hold, plain as well, and
-then managed once more: what fails plain, too, shows nothing about softswap.
+A stressor runs under softswap first. If it fails, it runs without softswap, and then under
+softswap again: a failure that also occurs without softswap says nothing about softswap.
 """
 
 import re
@@ -100,7 +100,7 @@ def examine(name, softswap, folder, seconds):
 
 
 def summary(rows, left_out):
-    """One row for each class of stressors; `rows` and `left_out` are by name."""
+    """Returns one row for each class of stressors; `rows` and `left_out` are by name."""
     lines = []
     for group, words in STRESSORS.items():
         members = words.split()

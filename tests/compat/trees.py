@@ -1,7 +1,8 @@
 """Trees of processes that share one budget, each in a control group of the budget and 4 MiB for
-each process that lives at once: the answer is the plain run's, and the kernel kills nobody.
+each concurrent process: the answer must equal that without softswap, and the kernel may kill no
+process.
 
-A script is shell text as in corpus.py. What `run` starts is in the group.
+A script is shell text as in corpus.py. The processes that `run` starts are in the group.
 """
 
 import os
@@ -238,7 +239,8 @@ BY_NAME = {tree.name: tree for tree in TREES}
 
 
 def measure(tree, softswap, folder, budget_bytes, limit_bytes):
-    """One run of a tree's script, and the group that it was in, which is gone."""
+    """Runs a tree's script once. Returns the result and the figures of its group, which is
+    removed."""
     work = Path(tempfile.mkdtemp(dir=folder))
     group = ControlGroup(limit_bytes)
     try:

@@ -1,12 +1,12 @@
-/* What this kernel makes of polled reads, without any of softswap.
+/* Tests the kernel's polled reads without softswap.
  *
  *   iopoll PATH write COUNT       writes COUNT blocks of known words
  *   iopoll PATH interrupt COUNT   reads them one at a time through io_uring,
  *   iopoll PATH polled COUNT      the second time with IORING_SETUP_IOPOLL,
  *                                 and compares every word
  *
- * Prints one line. Exit status 0: all is well; 1: wrong data or a failed call;
- * 3: the kernel refused the read. */
+ * Prints one line. Exit status 0: success; 1: wrong data or a failed call; 3: the kernel refused
+ * the read. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -60,7 +60,7 @@ static void open_ring(unsigned flags) {
     ring.cqes = (struct io_uring_cqe *)(cq + p.cq_off.cqes);
 }
 
-/* Reads one block; the completion's result. `enters` counts the calls it took. */
+/* Reads one block. Returns the completion's result; `enters` counts the calls. */
 static int read_block(int file, void *into, uint64_t block, unsigned long *enters) {
     unsigned tail = *ring.sq_tail, slot = tail & ring.sq_mask;
     ring.sqes[slot] = (struct io_uring_sqe){

@@ -1,5 +1,5 @@
-/* Opens a plug-in by its name alone, which only this program's own search path has, and has it
- * handle signals, map, fork and start a thread. */
+/* Opens a plug-in by name, which only this program's search path contains, and lets it handle
+ * signals, map memory, fork and start a thread. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* Built for a fixed place: as it takes malloc's address, all programs get that of a stub in it. */
+/* A non-PIE executable: it takes malloc's address, so malloc's address in the whole process is
+   that of a stub in it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

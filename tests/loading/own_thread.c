@@ -1,4 +1,4 @@
-/* own_thread PLUGIN: memory that is committed after a plug-in has started a thread of its own. */
+/* own_thread PLUGIN: memory is committed after a plug-in has started a thread of its own. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

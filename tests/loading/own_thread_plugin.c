@@ -1,4 +1,4 @@
-/* Starts a thread as jemalloc does: with all signals blocked, by the C library's function past
+/* Starts a thread like jemalloc: with all signals blocked, through the C library's function, past
  * every interposed one. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

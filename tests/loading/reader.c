@@ -1,5 +1,5 @@
-/* Reads all of another process's data in pieces of a megabyte and of two ranges, as transport
- * layers do, and says how much of it is wrong or missing. */
+/* Reads all of another process's data in pieces of a megabyte and of two ranges, like transport
+ * layers, and prints how much of it is wrong or missing. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>

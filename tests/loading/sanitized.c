@@ -1,4 +1,5 @@
-/* Right without an argument; else it uses a block that it has freed, or races with a thread. */
+/* Without an argument a correct program. With one, it uses a freed block, or has a data race with
+   a thread. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Fills memory, pushes it out by as much again, writes its number and the address to the file that
- * it is given, and waits until it is killed. */
+/* Fills memory, evicts it by touching as much again, writes its PID and the address to the given
+ * file, and waits until it is killed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>

@@ -1,8 +1,9 @@
-/* Memory that the runtime does not see, as a program without the C library has it, and
- * signals that it cannot hold. Every call is made by an instruction of its own.
+/* Memory that the runtime does not see, like that of a program without the C library, and
+ * signals that the runtime cannot intercept. Every call is made by an instruction of the
+ * program.
  *
  *   beside --only mapped [--mib N] [--seconds N]   N MiB of private memory
- *   beside --only blocked --pressure MIB           touches what is out with SIGBUS blocked */
+ *   beside --only blocked --pressure MIB           touches swapped-out pages with SIGBUS blocked */
 #include "check.h"
 
 #include <sys/syscall.h>
@@ -37,7 +38,7 @@ static void blocked(void) {
     fill_random(data, MIB, 2);
     push_out_data(data, MIB);
     uint64_t mask = 1ul << (SIGBUS - 1);
-    /* On a stack that stays, so that the kernel reads it itself. */
+    /* On a stack that is never unmapped, so that the kernel reads it itself. */
     call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&mask, 0, sizeof mask, 0, 0);
     verify_random("blocked", data, MIB, 2);
 }

@@ -1,5 +1,5 @@
-/* Blocks that realloc makes longer and shorter keep what is in them, wherever
- * they and their pages are.
+/* Blocks keep their content when realloc grows and shrinks them, at any address and with pages
+ * in any state.
  *
  *   blocks [--mib N] [--steps N] [--pressure MIB] */
 #include "check.h"
@@ -21,7 +21,7 @@ static void fill_piece(char *block, size_t from, size_t to, uint64_t seed) {
     for (size_t i = from / 8; i < to / 8; i++) ((uint64_t *)block)[i] = random_word(seed, i);
 }
 
-/* As programs append: a little more each time. */
+/* Like programs that append: a little more each time. */
 static char *grown(size_t bytes, size_t step, uint64_t seed) {
     char *block = NULL;
     for (size_t size = 0; size < bytes; size += step) {
@@ -59,7 +59,7 @@ static void longer_and_shorter(void) {
     }
     verify_random("what is there in the end", block, kept, 2);
     free(block);
-    /* glibc frees it, others make it as short as they can: both may be. */
+    /* glibc frees it, other allocators shrink it to the minimum: both are allowed. */
     block = realloc(grown(3 * MIB, MIB, 2), 0);
     free(resized(block, 100));
 }
@@ -100,7 +100,7 @@ static void what_cannot_be_had(void) {
     free(block);
 }
 
-/* As many as the tables of a small budget allow; before larger blocks are freed. */
+/* As many as the tables of a small budget allow, before larger blocks are freed. */
 static void many_at_once(void) {
     enum { COUNT = 200 };
     char **blocks = map_unmanaged(COUNT * sizeof *blocks);
@@ -185,7 +185,7 @@ static void in_the_child(char *block) {
     _exit(0);
 }
 
-/* The parent's block stays what it is, whatever the child does. */
+/* The parent's block does not change when the child writes. */
 static void fork_in_between(void) {
     char *block = grown(2 * MIB, MIB / 8, 6);
     start_threads();

@@ -1,11 +1,11 @@
-/* What the test programs share: checks that say what differed, reproducible
- * data, memory pressure, and a way to prove that every check can fail.
+/* Helpers of the test programs: checks that print the difference, reproducible data, memory
+ * pressure, and a way to prove that every check can fail.
  *
- * A program is a list of named cases. Each case prepares data, pushes it out
- * of DRAM, uses it and compares. `--corrupt CASE` runs one case with a fault
+ * A program is a list of named cases. Each case prepares data, evicts it from DRAM, uses it and
+ * compares. `--corrupt CASE` runs one case with a fault
  * injected between "prepared" and "compared": the program must then exit 1.
- * `--require-out` fails unless the data really had left DRAM when it was used,
- * so that a run under softswap cannot pass without having swapped. */
+ * `--require-out` fails unless the data was swapped out when it was used, so that a run under
+ * softswap cannot pass without swapping. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -28,7 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Not every program uses every helper. */
+/* Programs use only some of the helpers. */
 #define HELPER __attribute__((unused)) static
 
 #define PAGE ((size_t)4096)
@@ -43,7 +43,7 @@ struct check_case {
 static const char *check_program = "";
 static const char *check_current = "";
 static const char *check_corrupted_case;
-static int check_failure_status = 1; /* a forked child may want its own */
+static int check_failure_status = 1; /* a forked child may need its own */
 static int check_argc;
 static char **check_argv;
 
@@ -51,8 +51,8 @@ static char **check_argv;
 
 __attribute__((unused, noreturn, format(printf, 3, 4))) static void
 check_fail(const char *file, int line, const char *format, ...) {
-    /* _exit, so that nothing (atexit, destructors, other threads) can turn a
-     * failure into a hang or a second message. */
+    /* _exit, so that atexit functions, destructors or other threads cannot turn a failure into a
+     * hang or a second message. */
     char text[512];
     va_list arguments;
     va_start(arguments, format);
@@ -71,7 +71,7 @@ check_fail(const char *file, int line, const char *format, ...) {
     do { \
         if (!(condition)) FAIL(__VA_ARGS__); \
     } while (0)
-/* A call that reports trouble by a negative result and errno. */
+/* A call that reports failure by a negative result and errno. */
 #define CALL(expression) \
     ({ \
         __typeof__(expression) result_ = (expression); \
@@ -119,9 +119,9 @@ HELPER size_t option_number(const char *name, size_t otherwise) {
     return value;
 }
 
-/* Work that lasts for --seconds; of 0, until there is a file called "done" in the
- * directory SOFTSWAP_RUNTIME_DIR: a test that looks at a program says when it has
- * seen enough, however fast the machine is. */
+/* Work that lasts for --seconds. With 0 it lasts until a file "done" exists in the directory
+ * SOFTSWAP_RUNTIME_DIR: a test that observes a program creates it when it has seen enough, at any
+ * speed of the machine. */
 struct work {
     time_t end, looked;
     char done[256];
@@ -151,7 +151,7 @@ HELPER bool option_flag(const char *name) {
     return false;
 }
 
-/* True once, in the case that was asked to go wrong. */
+/* True once, in the case that --corrupt names. */
 static atomic_bool check_injected;
 HELPER bool inject_now(void) {
     return check_corrupted_case && strcmp(check_current, check_corrupted_case) == 0 &&
@@ -209,15 +209,14 @@ HELPER void *map_pages(size_t bytes) {
     return at;
 }
 
-/* Shared memory is never managed: what must not be swapped itself (a record of
- * what is expected elsewhere) goes here. */
+/* Shared memory is never managed: it stores expected values, which must not be swapped themselves. */
 HELPER void *map_unmanaged(size_t bytes) {
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(at != MAP_FAILED, "shared mmap of %zu bytes: %s", bytes, strerror(errno));
     return at;
 }
 
-/* Filled with junk: pages that were never touched would be out without leaving. */
+/* Filled with junk: untouched pages would count as swapped out without eviction. */
 HELPER void *allocate(size_t bytes) {
     void *at = malloc(bytes);
     CHECK(at != NULL, "malloc of %zu bytes: %s", bytes, strerror(errno));
@@ -238,9 +237,9 @@ static struct {
 
 static atomic_ulong pages_seen_out, pages_looked_at;
 
-/* Rewrites every page of a buffer that should be larger than the budget, after
- * checking what the last sweep left there. Each page holds one repeated word,
- * so that a sweep costs faults rather than disk bandwidth. */
+/* Rewrites every page of a buffer that should be larger than the budget, after checking the
+ * content of the last sweep. Each page repeats one word, so that a sweep costs faults rather than
+ * disk bandwidth. */
 HELPER void sweep(void) {
     pthread_mutex_lock(&pressure.lock);
     if (!pressure.at) {
@@ -269,7 +268,7 @@ HELPER void *churn_loop(void *unused) {
     return NULL;
 }
 
-/* From here to churn_stop another thread sweeps without end. */
+/* From here to churn_stop another thread sweeps continuously. */
 HELPER void churn_start(void) {
     atomic_store(&pressure.stop, false);
     atomic_store(&pressure.churning, true);
@@ -282,7 +281,7 @@ HELPER void churn_stop(void) {
     atomic_store(&pressure.churning, false);
 }
 
-/* Asks the kernel which of the pages are mapped at this moment. */
+/* Asks the kernel which of the pages are mapped now. */
 HELPER void count_out(const void *at, size_t bytes) {
     static int pagemap = -1;
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -302,7 +301,7 @@ HELPER void count_out(const void *at, size_t bytes) {
     }
 }
 
-/* Brings memory under pressure until `at` should have left DRAM. */
+/* Puts memory under pressure until `at` should be swapped out. */
 HELPER void push_out(const void *at, size_t bytes) {
     if (atomic_load(&pressure.churning)) {
         unsigned long until = atomic_load(&pressure.sweeps) + 2;
@@ -313,14 +312,13 @@ HELPER void push_out(const void *at, size_t bytes) {
     count_out(at, bytes);
 }
 
-/* The same for memory whose content the case compares afterwards: this is
- * where `--corrupt` flips a bit. */
+/* The same for memory whose content the case compares afterwards: here `--corrupt` flips a bit. */
 HELPER void push_out_data(void *at, size_t bytes) {
     push_out(at, bytes);
     if (inject_now()) ((volatile uint8_t *)at)[bytes / 2] ^= 0x10;
 }
 
-/* ---- faults that the program asked for ----------------------------------- */
+/* ---- faults of the program ----------------------------------------------- */
 
 struct fault {
     int signal;
@@ -336,7 +334,7 @@ HELPER void note_fault(int signal, siginfo_t *info, void *context) {
     siglongjmp(fault_return, 1);
 }
 
-/* Touches `at`; tells which signal came instead of a result (signal 0: none). */
+/* Touches `at`. Returns the signal that arrived instead of a result (0: none). */
 HELPER struct fault touch(volatile uint8_t *at, bool write) {
     struct sigaction action = {.sa_flags = SA_SIGINFO}, old_segv, old_bus;
     action.sa_sigaction = note_fault;
@@ -383,7 +381,7 @@ HELPER void check_start(int argc, char **argv) {
 HELPER int check_end(size_t cases) {
     unsigned long out = atomic_load(&pages_seen_out), seen = atomic_load(&pages_looked_at);
     check_current = "";
-    /* Streams are brought in before they are used, so half would be too many. */
+    /* Streams are brought in before they are used, so half of them would be too many. */
     CHECK(!option_flag("require-out") || out * 4 > seen,
           "only %lu of %lu pages had left DRAM when they were used: nothing was tested", out,
           seen);
@@ -405,7 +403,7 @@ HELPER int check_main(int argc, char **argv, const struct check_case *cases, siz
         }
         if ((only && !is_listed(only, cases[i].name)) || is_listed(skip, cases[i].name)) continue;
         check_current = cases[i].name;
-        /* Names the case a hang or a crash happened in. */
+        /* Names the case in which a hang or crash happened. */
         printf("%s\n", check_current);
         fflush(stdout);
         cases[i].run();
@@ -416,8 +414,8 @@ HELPER int check_main(int argc, char **argv, const struct check_case *cases, siz
         fprintf(stderr, "%s: no case is called '%s'\n", check_program, only ? only : "");
         return 2;
     }
-    /* An injected fault that no case noticed must not look like success, nor
-     * like the failure that was wanted. */
+    /* An injected fault that no case detected must not look like success, nor like the expected
+     * failure. */
     if (check_corrupted_case) {
         fprintf(stderr, "%s: the fault injected into '%s' went unnoticed\n", check_program,
                 check_corrupted_case);

@@ -1,5 +1,5 @@
-/* Children that change what they inherited, more than fits, and go on as programs do:
- * they outlive their parent, fork again, are killed.
+/* Children change inherited memory beyond the budget, and then behave like programs: they
+ * outlive their parent, fork again, are killed.
  *
  *   children [--mib N] [--pressure MIB] */
 #include "check.h"
@@ -24,7 +24,7 @@ static void wait_for(pid_t child) {
 
 static void restore(void) { fill_random(data, data_bytes, 1); }
 
-/* ---- several that change all of it --------------------------------------------------------- */
+/* ---- several children that change all of it ------------------------------------------------ */
 
 static void each_changes_all(void) {
     enum { CHILDREN = 4 };
@@ -54,7 +54,7 @@ static void both_write(void) {
     restore();
 }
 
-/* ---- one that outlives its parent ----------------------------------------------------------- */
+/* ---- a child that outlives its parent ------------------------------------------------------- */
 
 static void one_outlives_its_parent(void) {
     int said[2], gone[2];
@@ -66,7 +66,7 @@ static void one_outlives_its_parent(void) {
         change(400, "what the parent wrote");
         pid_t child = CALL(fork());
         if (child) _exit(0);
-        /* Until the parent is gone. */
+        /* Until the parent has exited. */
         char byte;
         close(gone[1]);
         EXPECT(0, read(gone[0], &byte, 1));
@@ -91,7 +91,7 @@ static void generation(uint64_t depth) {
     pid_t child = CALL(fork());
     if (child == 0) {
         verify_random("what a generation inherited", data, data_bytes, 500 + depth);
-        /* Half of it: the rest lies with those before. */
+        /* Half of it: the other half stays shared with the ancestors. */
         fill_random(data, data_bytes / 2, 600 + depth);
         push_out(data, data_bytes);
         verify_random("the half that was written", data, data_bytes / 2, 600 + depth);
@@ -100,7 +100,7 @@ static void generation(uint64_t depth) {
         verify_random("what a generation has", data, data_bytes, 501 + depth);
         _exit(0);
     }
-    /* At the same time: the child's must stay. */
+    /* At the same time: the child's data must not change. */
     change(700 + depth, "what was written beside a child");
     wait_for(child);
     fill_random(data, data_bytes, 500 + depth);
@@ -113,7 +113,7 @@ static void children_of_children(void) {
     restore();
 }
 
-/* ---- some that are killed ------------------------------------------------------------------- */
+/* ---- killed children ------------------------------------------------------------------------ */
 
 static void some_are_killed(void) {
     uint64_t random = 7;
@@ -132,7 +132,7 @@ static void some_are_killed(void) {
     restore();
 }
 
-/* ---- beside threads ------------------------------------------------------------------------- */
+/* ---- with other threads --------------------------------------------------------------------- */
 
 static atomic_bool has_ended;
 

@@ -7,7 +7,7 @@
 
 static size_t bytes_wanted(void) { return option_number("mib", 64) * MIB; }
 
-/* Lets a test look at the process: for --linger seconds at most. */
+/* Lets a test observe the process: for --linger seconds at most. */
 static void linger(void) {
     size_t seconds = option_number("linger", 0);
     if (seconds == 0) return;
@@ -16,7 +16,7 @@ static void linger(void) {
     sleep((unsigned)seconds);
 }
 
-/* Fills and compares, so that each page goes out and comes back. */
+/* Fills and compares, so that each page is swapped out and in again. */
 static void use(char *at) {
     size_t bytes = bytes_wanted();
     CHECK(at != MAP_FAILED, "mmap: %s", strerror(errno));
@@ -43,7 +43,7 @@ static void fiber(int number) {
     }
 }
 
-/* One mapping for many stacks, as Ruby has it. */
+/* One mapping for many stacks, like Ruby. */
 static void stacks(void) {
     int count = (int)(bytes_wanted() / FIBER_BYTES);
     char *at = mmap(NULL, bytes_wanted(), PROT_READ | PROT_WRITE,
@@ -72,13 +72,13 @@ static void zero_device(void) {
     use(at);
 }
 
-/* The C library's function for any call. */
+/* The C library's function syscall(). */
 static void by_number(void) {
     use((char *)syscall(SYS_mmap, NULL, bytes_wanted(), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 }
 
-/* SBCL's heap, which has code among its data, and a wish for a place. */
+/* Like SBCL's heap, which has code between its data, and a preferred address. */
 static void executable(void) {
     use(mmap((void *)0x1000000000, bytes_wanted(), PROT_READ | PROT_WRITE | PROT_EXEC,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));

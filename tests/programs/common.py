@@ -1,7 +1,7 @@
-"""What the Python test programs share: options, reproducible data, digests.
+"""Helpers of the Python test programs: options, reproducible data, digests.
 
-Standard output is the same for every run with the same options, so that a run
-under softswap can be compared with a plain one byte for byte.
+Standard output is the same for every run with the same options, so that the output of a run
+under softswap can be compared byte for byte with one without.
 """
 
 import argparse
@@ -20,7 +20,7 @@ def options(description, default_mib):
 
 
 class Random:
-    """A small generator of our own: what `random` draws may change with Python."""
+    """A small generator: the numbers of `random` may change with Python."""
 
     def __init__(self, seed):
         self.state = seed * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF | 1
@@ -34,12 +34,12 @@ class Random:
         return x * 0x2545F4914F6CDD1D & 0xFFFFFFFFFFFFFFFF
 
     def bytes(self, count):
-        """Incompressible bytes, at the speed of a hash rather than of Python."""
+        """Returns incompressible bytes, at the speed of a hash rather than of Python."""
         return hashlib.shake_128(self.next().to_bytes(8, "little")).digest(count)
 
 
 class Digest:
-    """Takes results in order; its hex digest is what a program prints."""
+    """Adds up results in order; a program prints its hex digest."""
 
     def __init__(self):
         self.hash = hashlib.sha256()

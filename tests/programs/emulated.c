@@ -1,6 +1,6 @@
-/* Starts a program for which the kernel has no userfaultfd, and with "emulator" as the first argument
- * no filters either, as under an emulator. The filter is installed by instructions of its own, which
- * softswap does not see. */
+/* Starts a program on a simulated kernel without userfaultfd; with "emulator" as the first
+ * argument also without filters, as under an emulator. The filter is installed by instructions of
+ * the program, which softswap does not see. */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stdio.h>

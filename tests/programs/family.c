@@ -1,7 +1,7 @@
-/* A nursery that keeps so many members alive, which hold data that no compressor shrinks,
- * change it, verify it, and fork children that go on with what they inherited. Any of them may
- * be killed; whoever else ends otherwise than well makes it fail. With --seconds 0 it goes on
- * until told, see work_goes_on.
+/* Keeps N member processes alive, which store incompressible data, change it, verify it, and
+ * fork children that continue with the inherited data. Members may be killed; if one exits in
+ * any other way than by success or SIGKILL, the program fails. With --seconds 0 it runs until a
+ * test stops it, see work_goes_on.
  *
  *   family [--members N] [--mib N] [--depth N] [--seconds S] */
 #include "check.h"
@@ -28,7 +28,7 @@ static void write_page(size_t page, uint32_t version) {
     fill_random(block + page * WORDS_PER_PAGE, PAGE, seed_of(page));
 }
 
-/* How many children are left; whoever was killed is nobody's fault. */
+/* Number of children that are left. Being killed is not a failure. */
 static size_t reap(size_t left, int flags) {
     int status;
     while (left > 0 && waitpid(-1, &status, flags) > 0) {

@@ -1,6 +1,5 @@
-/* System calls are given buffers, structures and paths that lie on swapped-out
- * pages and must behave as if they did not; a pointer that is really bad must
- * still be answered with EFAULT.
+/* System calls get buffers, structures and paths on swapped-out pages, and must behave as with
+ * resident ones. A bad pointer must still get EFAULT.
  *
  *   guard [--pressure MIB] [--threads T] [--rounds R] */
 #include "check.h"
@@ -32,17 +31,17 @@
 #include <sys/utsname.h>
 #include <linux/futex.h>
 
-static char directory[PATH_MAX]; /* everything on disk happens in here */
+static char directory[PATH_MAX]; /* everything on disk is in this directory */
 static atomic_ulong unique;
 
-/* A heap block of its own pages, holding random data of `seed`. */
+/* A heap block with pages of its own, filled with random data of `seed`. */
 static void *block(size_t bytes, uint64_t seed) {
     void *at = allocate(bytes);
     fill_random(at, bytes, seed);
     return at;
 }
 
-/* A heap copy of any small structure. */
+/* A heap copy of a small structure. */
 static void *heap_copy(const void *value, size_t bytes) {
     return memcpy(allocate(bytes), value, bytes);
 }
@@ -207,8 +206,8 @@ struct delayed_write {
 
 static void *write_later(void *argument) {
     struct delayed_write *later = argument;
-    /* The reader is asleep inside the system call by now: its buffer must stay
-     * good however much memory is wanted meanwhile. */
+    /* The reader now sleeps inside the system call: its buffer must stay valid under memory
+     * pressure. */
     usleep(20000);
     push_out(later->data, later->bytes);
     EXPECT(later->bytes, write(later->file, later->data, later->bytes));
@@ -300,7 +299,7 @@ static void socket_messages(void) {
     out->msg_iov = out_parts;
     in->msg_iov = in_parts;
     out->msg_iovlen = in->msg_iovlen = 2;
-    /* A descriptor travels along, in control data that lies in the heap too. */
+    /* A descriptor is sent along, in control data on the heap. */
     out->msg_control = calloc(1, CONTROL);
     in->msg_control = calloc(1, CONTROL);
     out->msg_controllen = in->msg_controllen = CONTROL;
@@ -628,7 +627,7 @@ static void clocks(void) {
     push_out(now, sizeof *now);
     CALL(clock_gettime(CLOCK_MONOTONIC, now));
     struct timespec first = *now;
-    /* The same past the vDSO: there the kernel writes, not the program. */
+    /* The same without the vDSO: there the kernel writes, not the program. */
     push_out(now, sizeof *now);
     CALL(syscall(SYS_clock_gettime, CLOCK_MONOTONIC, now));
     push_out_data(&now->tv_sec, sizeof now->tv_sec);
@@ -705,7 +704,7 @@ static void small_structures(void) {
 struct rally {
     pthread_mutex_t lock;
     pthread_cond_t turn_changed;
-    char distance[PAGE]; /* the count lies on another page than the lock */
+    char distance[PAGE]; /* the count is on another page than the lock */
     uint64_t count;
 };
 
@@ -786,7 +785,7 @@ static void futexes(void) {
     free(word);
 }
 
-/* ---- one at a time: these change the process ------------------------------------------ */
+/* ---- run one at a time: these change the process -------------------------------------- */
 
 static atomic_int handled;
 static void count_signal(int signal) { atomic_fetch_add(&handled, signal); }
@@ -840,8 +839,8 @@ static void signal_structures(void) {
     free(set);
 }
 
-/* What the C library does in threads of its own either works or is refused;
- * it does not end the program. */
+/* Calls that the C library makes in threads of its own either work or are refused; they do not
+ * kill the program. */
 static void wake_nobody(union sigval value) { (void)value; }
 
 static void helper_threads(void) {
@@ -889,8 +888,8 @@ static void helper_threads(void) {
     free(target);
 }
 
-/* The wrong pointer is one that used to be good: it lies where managed memory
- * lies, but nothing is mapped there any more. */
+/* The wrong pointer was valid once: it points to managed addresses where nothing is mapped any
+ * more. */
 static void bad_pointers(void) {
     int ends[2];
     CALL(pipe2(ends, O_CLOEXEC));
@@ -911,8 +910,8 @@ static void bad_pointers(void) {
     EXPECT_ERRNO(EFAULT, writev(ends[1], parts, 1));
     EXPECT_ERRNO(EFAULT, writev(ends[1], (struct iovec *)(gone + MIB), 1));
 
-    /* A buffer that begins well and ends badly: the good part or an error,
-     * never made-up bytes. */
+    /* A buffer with a valid start and an invalid end: the valid part or an error, never made-up
+     * bytes. */
     CALL(ioctl(ends[0], FIONREAD, &(int){0}));
     int fresh[2];
     CALL(pipe2(fresh, O_CLOEXEC));
@@ -938,7 +937,7 @@ static void bad_pointers(void) {
     close_pair(fresh);
 }
 
-/* ---- all of them at once ------------------------------------------------------------ */
+/* ---- all of them concurrently ------------------------------------------------------- */
 
 static void (*const concurrent[])(void) = {
     pipes,        large_file, stdio,      vectors,   blocked_reader,
@@ -951,7 +950,7 @@ enum { CONCURRENT = sizeof concurrent / sizeof *concurrent };
 static void *run_shuffled(void *argument) {
     size_t me = (size_t)argument, rounds = option_number("rounds", 1);
     for (size_t i = 0; i < rounds * CONCURRENT; i++)
-        /* Each thread its own order: 5 and CONCURRENT share no factor. */
+        /* Each thread has its own order: 5 and CONCURRENT have no common factor. */
         concurrent[(me * 4 + i * 5) % CONCURRENT]();
     return NULL;
 }

@@ -1,7 +1,6 @@
-/* Holds N MiB of data that no compressor shrinks and keeps touching it: for
- * tests of limits and of sudden death. Prints "ready" when everything is
- * written; works for --seconds (0: until told, see work_goes_on), then ends,
- * verified, or exits 1.
+/* Stores N MiB of incompressible data and touches it continuously: for tests of limits and of
+ * kills. Prints "ready" when everything is written; works for --seconds (0: until a test stops
+ * it, see work_goes_on), then verifies the data and exits, with status 1 if it is wrong.
  *
  *   hog [--mib N] [--seconds S] */
 #include "check.h"
@@ -13,7 +12,7 @@ static void expect_page(size_t page) {
     verify_random("hog", memory + page * WORDS_PER_PAGE, PAGE, page);
 }
 
-/* A look at a page costs nothing beside the wait for it. */
+/* Checking a page costs little compared with the wait for it. */
 static void expect_line(size_t page) {
     verify_random("hog", memory + page * WORDS_PER_PAGE, 64, page);
 }
@@ -24,7 +23,7 @@ static void hold(void) {
     uint64_t random = 7;
     for (size_t page = 0; page < pages; page++) {
         fill_random(memory + page * WORDS_PER_PAGE, PAGE, page);
-        /* What went out first must still be right when space runs short. */
+        /* The pages that were swapped out first must still be correct when space runs out. */
         if (page % 16 == 15) expect_page(next_random(&random) % page);
     }
     puts("ready");

@@ -1,4 +1,4 @@
-/* The memory calls keep their meaning, also for pages that are out of DRAM.
+/* The memory calls keep their meaning, also for swapped-out pages.
  *
  *   mappings [--pressure MIB] */
 #include "check.h"
@@ -37,7 +37,7 @@ static void unmapped_memory_faults(void) {
     if (!inject_now()) CALL(munmap(at, SIZE));
     expect_segv("after munmap", at + MIB, false);
     expect_segv("after munmap", at + SIZE - 1, true);
-    char *fresh = filled(SIZE, 2); /* probably the same place */
+    char *fresh = filled(SIZE, 2); /* probably the same address */
     CALL(munmap(fresh, SIZE));
     expect_segv("after the second munmap", fresh, false);
 }
@@ -135,7 +135,7 @@ static void remap_in_place(void) {
     if (same == at) expect_zero("new part", at + SIZE, MIB);
     EXPECT(1, mremap(at, size, size, 0) == at);
 
-    /* No room: the neighbour must not be run over. */
+    /* No space: the neighbour must not be overwritten. */
     char *pair = filled(2 * SIZE, 13);
     errno = 0;
     CHECK(mremap(pair, SIZE, SIZE + PAGE, 0) == MAP_FAILED && errno == ENOMEM,
@@ -209,7 +209,7 @@ static void hints_change_nothing(void) {
     push_out_data(at, SIZE);
     for (size_t i = 0; i < sizeof hints / sizeof *hints; i++)
         CHECK(madvise(at, SIZE, hints[i]) == 0, "madvise %d: %s", hints[i], strerror(errno));
-    /* These may be refused; the data stays in any case. */
+    /* These may be refused; the data is unchanged in any case. */
     static const int optional[] = {MADV_HUGEPAGE, MADV_COLD, MADV_PAGEOUT, MADV_POPULATE_READ,
                                    MADV_POPULATE_WRITE, MADV_MERGEABLE, MADV_UNMERGEABLE};
     for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
@@ -245,7 +245,7 @@ static void no_access(void) {
     expect_segv("PROT_NONE", at + MIB, false);
     expect_segv("PROT_NONE", at + 2 * MIB - 1, true);
     verify_piece("before PROT_NONE", at, 0, MIB, 30);
-    push_out(at, MIB); /* closed pages may go out as well */
+    push_out(at, MIB); /* inaccessible pages may be swapped out as well */
     expect_segv("PROT_NONE", at + MIB + 4097, false);
     CALL(mprotect(at + MIB, MIB, PROT_READ | PROT_WRITE));
     verify_random("after PROT_NONE", at, SIZE, 30);
@@ -274,7 +274,7 @@ static void read_only(void) {
     CALL(munmap(untouched, SIZE));
 }
 
-/* How allocators and thread stacks use memory: reserve, then open piece by piece. */
+/* Like allocators and thread stacks: reserve, then make accessible piece by piece. */
 static void reserve_then_open(void) {
     char *at = mmap(NULL, 64 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(at != MAP_FAILED, "mmap PROT_NONE: %s", strerror(errno));
@@ -292,7 +292,7 @@ static void reserve_then_open(void) {
     CALL(munmap(at, 64 * MIB));
 }
 
-/* As GHC's runtime reserves its heap, and commits it piece by piece. */
+/* Like GHC's runtime, which reserves its heap and commits it piece by piece. */
 static void reserve_a_terabyte(void) {
     size_t bytes = ((size_t)1 << 40) + MIB;
     char *at = mmap((void *)0x4200000000, bytes, PROT_NONE,
@@ -313,6 +313,25 @@ static void reserve_a_terabyte(void) {
     expect_segv("unmapped", at + ((size_t)1 << 37), false);
     verify_random("before", at, MIB, 60);
     verify_random("behind", at + ((size_t)3 << 37), MIB, 63);
+    CALL(munmap(at, bytes));
+}
+
+/* As wasmtime's pooling allocator: slots of a large reservation are opened by mprotect. */
+static void reserve_four_terabytes(void) {
+    size_t bytes = (size_t)4 << 40, apart = bytes / 64;
+    char *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(at != MAP_FAILED, "mmap PROT_NONE: %s", strerror(errno));
+    for (size_t i = 0; i < 64; i++) {
+        CALL(mprotect(at + i * apart, MIB / 8, PROT_READ | PROT_WRITE));
+        fill_random(at + i * apart, MIB / 8, 70 + i);
+    }
+    push_out_data(at, MIB / 8);
+    for (size_t i = 0; i < 64; i++) {
+        verify_random("opened piece", at + i * apart, MIB / 8, 70 + i);
+        expect_segv("behind an opened piece", at + i * apart + MIB / 8, true);
+    }
+    CALL(madvise(at, bytes, MADV_DONTNEED));
+    expect_zero("given back", at + apart, MIB / 8);
     CALL(munmap(at, bytes));
 }
 
@@ -364,7 +383,7 @@ static void fixed_file(void) {
     verify_piece("before the file", at, 0, MIB, 53);
     verify_random("file mapped over", over, MIB, 52);
     verify_piece("behind the file", at, 2 * MIB, SIZE, 53);
-    /* System calls must see the file's pages too, not what was there before. */
+    /* System calls must also see the file's pages, not the earlier content. */
     int ends[2];
     char got[4000];
     CALL(pipe2(ends, O_CLOEXEC));
@@ -378,7 +397,7 @@ static void fixed_file(void) {
     CALL(close(file));
 }
 
-/* ---- what is not managed --------------------------------------------------------- */
+/* ---- unmanaged memory ------------------------------------------------------------ */
 
 static void file_and_shared_mappings(void) {
     int file = file_with(SIZE, 60);
@@ -579,7 +598,7 @@ static void usable_size(void) {
 }
 
 static void impossible_sizes(void) {
-    /* Through a variable, or the compiler knows the answer. */
+    /* Through a variable; otherwise the compiler knows the result. */
     volatile size_t huge = SIZE_MAX / 2;
     if (inject_now()) huge = 100;
     errno = 0;
@@ -597,7 +616,7 @@ static void impossible_sizes(void) {
           "mmap of half of everything");
 }
 
-/* Blocks of all sizes come and go while most of them are out. */
+/* Blocks of all sizes are allocated and freed while most of them are swapped out. */
 static void random_blocks(void) {
     enum { BLOCKS = 4000 };
     struct { char *at; size_t size; uint64_t seed; } *blocks = calloc(BLOCKS, sizeof *blocks);
@@ -644,6 +663,7 @@ static const struct check_case cases[] = {
     {"read-only", read_only},
     {"reserve-then-open", reserve_then_open},
     {"reserve-a-terabyte", reserve_a_terabyte},
+    {"reserve-four-terabytes", reserve_four_terabytes},
     {"fixed-anonymous", fixed_anonymous},
     {"fixed-file", fixed_file},
     {"file-and-shared-mappings", file_and_shared_mappings},

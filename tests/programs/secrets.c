@@ -1,18 +1,17 @@
-/* Holds data that nobody else should see, for tests of what reaches the disk
- * and a core dump. Each page has a text in it; otherwise half of the pages are
- * random, and the others so in part: compressed they still show the text.
+/* Stores secret data, for tests of the content of the disk and of core dumps. Each page contains
+ * a text. The rest of half of the pages is random; the others are partly random, so that the
+ * text is visible in their compressed form.
  *
- *   secrets            writes and reads all of it, and ends
+ *   secrets            writes and reads all of it, and exits
  *   secrets KEY_FILE   then copies the engine's key to KEY_FILE, and dumps core;
- *                      exits 3 where it is not locked, 4 where no core may be
- *                      dumped */
+ *                      exits with 3 if it is not locked, 4 if no core may be dumped */
 #include "check.h"
 #include <sys/resource.h>
 
 #define PAGES ((size_t)6144)
 
 static const char text[] = "this plaintext is known to the test";
-/* In the dump, because it is not managed. Not in the program's file. */
+/* The dump contains this buffer, because it is not managed. The program's file does not contain its text. */
 static volatile char dumped[64];
 
 static void fill(uint64_t *memory) {
@@ -29,8 +28,8 @@ static void compare(const uint64_t *memory) {
             check_fail(__FILE__, __LINE__, "page %zu has changed", page);
 }
 
-/* The key is in the only mapping that is locked. Straight from where it lies: a
- * copy in this program would be in the dump. */
+/* The key is in the only locked mapping. Written directly from there: a copy in this program would
+ * be in the dump. */
 static int copy_key(const char *path) {
     int file = open(path, O_CREAT | O_WRONLY | O_TRUNC, 0600);
     FILE *maps = fopen("/proc/self/smaps", "r");

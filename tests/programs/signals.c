@@ -1,8 +1,8 @@
-/* The program's own signal handling works as if nobody else used SIGBUS,
- * SIGSYS, signal masks or alternate stacks.
+/* The program's own signal handling works as if softswap did not use SIGBUS, SIGSYS, signal
+ * masks or alternate stacks.
  *
  *   signals [--pressure MIB] [--milliseconds N]
- *   signals --die segv|unmapped|bus|sys|abort|kill dies of that signal */
+ *   signals --die segv|unmapped|bus|sys|abort|kill is killed by that signal */
 #include "check.h"
 
 #include <poll.h>
@@ -28,7 +28,7 @@ static char *filled(size_t bytes, uint64_t seed) {
     return at;
 }
 
-/* Data that handlers look at while it is out. */
+/* Data that handlers read while it is swapped out. */
 static char *watched;
 static atomic_int calls;
 static atomic_int last_signal, last_code;
@@ -57,7 +57,7 @@ static void unwatch(void) {
     CALL(munmap(watched, SIZE));
 }
 
-/* ---- signals that softswap itself relies on ------------------------------------- */
+/* ---- signals that softswap uses ------------------------------------------------- */
 
 static void bus_error_of_a_file(void) {
     const char *directory = getenv("TMPDIR");
@@ -101,7 +101,7 @@ static void handlers_of_our_own(void) {
         CALL(raise(signals[i]));
         EXPECT(2, atomic_load(&calls));
         push_out(watched, SIZE);
-        unwatch(); /* ignoring SIGBUS does not stop pages from coming in */
+        unwatch(); /* ignoring SIGBUS does not prevent swap-ins */
         handle_default(signals[i]);
     }
 }
@@ -175,12 +175,12 @@ static void everything_blocked(void) {
     verify_random("with everything blocked (pthread_sigmask)", data, SIZE, 4);
     PTHREAD(pthread_sigmask(SIG_SETMASK, &old, NULL));
 
-    /* System calls that swap the mask while they wait. */
+    /* System calls that replace the mask while they wait. */
     struct timespec moment = {0, 1000000};
     push_out(data, SIZE);
     EXPECT(0, ppoll(NULL, 0, &moment, &all));
     watch();
-    handle(SIGUSR1, 0, look_at_watched); /* its mask blocks everything too */
+    handle(SIGUSR1, 0, look_at_watched); /* its mask also blocks everything */
     push_out(watched, SIZE);
     sigemptyset(&now);
     sigaddset(&now, SIGUSR1);
@@ -229,7 +229,7 @@ static void note_stack(int signal, siginfo_t *info, void *context) {
 static __attribute__((noinline)) int recurse(volatile int depth) {
     volatile char frame[4096];
     frame[0] = (char)depth;
-    if (depth < 0) return 0; /* never: the stack ends first */
+    if (depth < 0) return 0; /* never: the stack overflows first */
     return recurse(depth + 1) + frame[0];
 }
 
@@ -238,7 +238,7 @@ static void escape(int signal, siginfo_t *info, void *context) {
     siglongjmp(fault_return, 1);
 }
 
-/* A handler must run off the thread's own stack; whose alternate stack it is may differ. */
+/* A handler must run off the thread's own stack; the alternate stack may be softswap's. */
 static void find_thread_stack(void) {
     pthread_attr_t attributes;
     void *base;
@@ -270,7 +270,7 @@ static void alternate_stack_in_the_heap(void) {
     }
     handle_default(SIGUSR1);
 
-    /* The reason alternate stacks exist. */
+    /* The usual purpose of alternate stacks. */
     handle(SIGSEGV, SA_ONSTACK, escape);
     for (int i = 0; i < 3; i++) {
         push_out(stack_low, STACK);
@@ -344,7 +344,7 @@ static void timer(void) {
              (atomic_load(&calls) <= 20 && rounds < 1000));
     CALL(setitimer(ITIMER_REAL, &never, NULL));
     handle_default(SIGALRM);
-    /* However busy the machine is, some come in each round. */
+    /* At any load of the machine some arrive in each round. */
     CHECK(atomic_load(&calls) > 20, "only %d ticks", atomic_load(&calls));
     CALL(munmap(data, 8 * MIB));
     CALL(munmap(copy, 8 * MIB));
@@ -368,7 +368,7 @@ static void leave_handlers_by_jump(void) {
     CALL(munmap(data, SIZE));
 }
 
-/* What a garbage collector does: a write barrier made of SIGSEGV and mprotect. */
+/* Like a garbage collector: a write barrier of SIGSEGV and mprotect. */
 static char *barrier_at;
 static void open_barrier(int signal, siginfo_t *info, void *context) {
     (void)signal, (void)context;
@@ -401,14 +401,14 @@ struct sender {
     pthread_t reader;
     int file;
     const char *data;
-    /* Until so many have ended the read, it is signalled. */
+    /* The reader is signalled until that many signals have interrupted its read. */
     int wanted;
     atomic_int interruptions;
 };
 
 static void *interrupt_then_write(void *argument) {
     struct sender *sender = argument;
-    /* The reader may not run at once. At most 100 s: a guard against hangs. */
+    /* The reader may not run at once. At most 100 s, as a guard against hangs. */
     for (int i = 0; i < 20 || (i < 20000 && atomic_load(&sender->interruptions) < sender->wanted);
          i++) {
         usleep(5000);
@@ -450,9 +450,9 @@ static void interrupted_read(bool restart) {
 static void read_restarted(void) { interrupted_read(true); }
 static void read_interrupted(void) { interrupted_read(false); }
 
-/* ---- dying ----------------------------------------------------------------------------- */
+/* ---- fatal signals --------------------------------------------------------------------- */
 
-/* With much data out, so that there is something to clean up. */
+/* With much data swapped out, so that exit has work to do. */
 static int die(const char *how) {
     char *data = filled(16 * MIB, 30);
     push_out(data, 16 * MIB);

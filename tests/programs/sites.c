@@ -1,13 +1,13 @@
-/* Touches memory in functions of which some wait for pages and one does not: for
- * tests of `softswap record`. Prints "ready"; works for --seconds (0: until told,
- * see work_goes_on), then ends, verified, or exits 1.
+/* Touches memory in functions of which some wait for pages and one does not: for tests of
+ * `softswap record`. Prints "ready"; works for --seconds (0: until a test stops it, see
+ * work_goes_on), then verifies the memory and exits, with status 1 if it is wrong.
  *
  *   sites [--seconds S] [--made 1]
  *
- * touch_cold jumps about in 96 MiB that make_cold has asked for, and is called by
- * look_up; touch_hot goes round in 256 KiB. take_in has a system call write to cold
- * memory. With --made code that is made at run time touches it, too, and
- * /tmp/perf-PID.map says that it is jitted_touch. */
+ * touch_cold, called by look_up, reads 96 MiB that make_cold has allocated, at random; touch_hot
+ * reads 256 KiB in order. take_in makes a system call that writes to cold memory. With --made,
+ * code generated at run time touches it, too, and /tmp/perf-PID.map names that code
+ * jitted_touch. */
 #include "check.h"
 
 #define COLD_PAGES (96 * MIB / PAGE)
@@ -36,14 +36,14 @@ OWN static uint64_t touch_hot(size_t page) {
     return ++hot[page * WORDS_PER_PAGE];
 }
 
-/* With a frame of its own between the caller and what it calls. */
+/* With a frame between the caller and the called function. */
 OWN static uint64_t look_up(uint64_t key) {
     volatile uint64_t seen[32];
     seen[key % 32] = touch_cold(key % COLD_PAGES);
     return seen[key % 32] + 1;
 }
 
-/* A byte of a page that the program does not look at. */
+/* Writes a byte of a page that the program does not read. */
 OWN static void take_in(int zero, size_t page) {
     CALL(read(zero, (char *)(cold + page * WORDS_PER_PAGE) + PAGE - 1, 1));
 }

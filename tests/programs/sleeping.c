@@ -1,7 +1,7 @@
 /*
- * A process that sleeps as long as it fits its budget. Each case is run on its own, and says
- * whether it is awake at its end: then it has the guard's filter, which it did not have at
- * its start.
+ * A process stays asleep as long as it fits its budget. Each case runs by itself, and prints at
+ * its end if the process is awake: then it has the guard's filter, which it did not have at its
+ * start.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -69,7 +69,7 @@ static void *mapped(size_t len, int prot)
     return at;
 }
 
-/* More than the budget, so that all of it has been out. */
+/* More than the budget, so that every page has been swapped out. */
 static void press(size_t mib)
 {
     unsigned char *at = mapped(mib * MIB, PROT_READ | PROT_WRITE);
@@ -107,7 +107,7 @@ static int has_huge_mapping(void)
     return has;
 }
 
-/* 76 MiB in small blocks. Without huge pages in the kernel, memory cannot be marked for them. */
+/* 76 MiB in small blocks. If the kernel has no huge pages, memory cannot be marked for them. */
 static void blocks(void)
 {
     static char *all[100000];
@@ -123,7 +123,7 @@ static void blocks(void)
     printf("huge %d\n", has_huge_mapping() == may_be_huge);
 }
 
-/* Of everything that a process may have, what it wrote asleep. */
+/* One of each kind of memory, written asleep. */
 static void wakes(void)
 {
     char *small[1000];
@@ -190,7 +190,7 @@ static void wakes(void)
     munmap(halves, 4 * MIB);
 }
 
-/* Reservations do not wake; what is committed of them counts. */
+/* Reservations do not wake the process; committed parts of them count. */
 static void reserves(void)
 {
     char *at = mapped(4096 * MIB, PROT_NONE);
@@ -205,7 +205,7 @@ static void reserves(void)
         check(at + i * MIB, MIB, i, "what was committed then");
 }
 
-/* Far more than the budget, hardly any of it touched. */
+/* Far more than the budget, mostly untouched. */
 static void lazy(void)
 {
     size_t len = 10240 * MIB;
@@ -217,7 +217,7 @@ static void lazy(void)
         must(at[i] == 1 && at[i + 1] == 0, "what was touched");
 }
 
-/* Children sleep and wake by themselves; the parent sleeps on. */
+/* Children sleep and wake independently; the parent stays asleep. */
 static void forks(void)
 {
     char *at = mapped(10 * MIB, PROT_READ | PROT_WRITE);
@@ -256,7 +256,7 @@ static void *in_thread(void *argument)
     return argument;
 }
 
-/* A second thread wakes. What was set up of signals before stays. */
+/* A second thread wakes the process. The signal setup from before is kept. */
 static void threads(void)
 {
     char *at = mapped(10 * MIB, PROT_READ | PROT_WRITE);
@@ -297,7 +297,7 @@ static int commits_c11(void *argument)
     return *(int *)argument;
 }
 
-/* The whole engine comes up in a thread whose stack is as small as can be. */
+/* The engine starts in a thread with the smallest possible stack. */
 static void small_stack(void)
 {
     pthread_attr_t attributes;
@@ -316,7 +316,7 @@ static void c11_thread(void)
     must(thrd_join(thread, &result) == thrd_success && result == 7, "thrd_join");
 }
 
-/* The child has this memory, and calls with it are answered while another thread commits. */
+/* The child has this memory, and system calls on it succeed while another thread commits. */
 static void vforks(void)
 {
     pthread_t thread;
@@ -357,7 +357,7 @@ static void *interrupts(void *argument)
     return NULL;
 }
 
-/* A call is begun anew after a handler in which the process woke. */
+/* A call is restarted after a handler in which the process woke. */
 static void restarts(void)
 {
     struct {
@@ -387,7 +387,7 @@ static void *presses(void *argument)
     return NULL;
 }
 
-/* A thread is cancelled in the midst of the waking; the others go on, and wake. */
+/* A thread is cancelled during the wake-up; the others continue, and wake. */
 static void cancels(void)
 {
     pthread_t thread;
@@ -399,7 +399,7 @@ static void cancels(void)
     press(100);
 }
 
-/* The user may have no signal with details pending: those of ours have them yet. */
+/* With RLIMIT_SIGPENDING of 0, signals within the process must still carry their details. */
 static void no_queue(void)
 {
     struct rlimit none = {0, 0};
@@ -423,7 +423,7 @@ static void *stays(void *argument)
     _exit(0);
 }
 
-/* The first thread ends, another one commits. */
+/* The first thread exits, another one commits. */
 static void main_ends(void)
 {
     pthread_t thread;
@@ -431,7 +431,7 @@ static void main_ends(void)
     pthread_exit(NULL);
 }
 
-/* Starts a program with what Docker's default profile refuses. */
+/* Starts a program without the calls that Docker's default profile refuses. */
 static int contained(char **arguments)
 {
     struct sock_filter code[] = {

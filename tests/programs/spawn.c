@@ -1,11 +1,11 @@
-/* Starting other programs, and forking, with most of the heap out of DRAM.
+/* Starts other programs, and forks, with most of the heap swapped out.
  *
- * After a plain fork the child may either see all of its data or be stopped
- * with a message and a status that is not 0. Seeing anything else fails the
- * test; the last lines of output say which of the two it was.
+ * After a plain fork the child either sees all of its data, or is stopped with a message and a
+ * nonzero status. Anything else fails the test; the last lines of output show which of the two
+ * happened.
  *
  *   spawn [--mib N] [--pressure MIB] [--forks N]
- *   spawn --tell ARG...    (what the cases start) prints ARGs and $SPAWN_NOTE */
+ *   spawn --tell ARG...    (started by the cases) prints ARGs and $SPAWN_NOTE */
 #include "check.h"
 
 #include <spawn.h>
@@ -21,14 +21,14 @@ static size_t data_bytes;
 static char *myself; /* path of this program, in the heap */
 static char *work;   /* a directory, in the heap */
 
-/* ---- strings that a started program repeats to us --------------------------------- */
+/* ---- strings that a started program prints back ----------------------------------- */
 
 enum { LONG_ARGUMENT = 20000, ARGUMENTS = 6 };
 
-/* argv in the heap, its strings too, one of them several pages long. */
+/* argv on the heap, its strings too, one of them several pages long. */
 struct arguments {
     char **argv;
-    char *expected; /* what --tell prints for them */
+    char *expected; /* the expected output of --tell */
     char note[64];
 };
 
@@ -66,7 +66,7 @@ static struct arguments prepare(uint64_t seed) {
     }
     prepared.argv[ARGUMENTS] = NULL;
     snprintf(prepared.note, sizeof prepared.note, "note %llu", (unsigned long long)seed);
-    CALL(setenv("SPAWN_NOTE", prepared.note, 1)); /* environ lies in the heap now */
+    CALL(setenv("SPAWN_NOTE", prepared.note, 1)); /* environ is on the heap now */
     sprintf(end, "%s\n", prepared.note);
     prepared.expected = expected;
     push_out_data(prepared.argv[4], LONG_ARGUMENT);
@@ -300,7 +300,7 @@ static size_t environment_size(void) {
 static void shells_from_threads(void) {
     char *text = long_string(410), *expected = map_unmanaged(LONG_ARGUMENT + 1);
     strcpy(expected, text);
-    /* The array grows in between: it is the C library's again each time. */
+    /* The array grows in between: the C library allocates it again each time. */
     for (int round = 0; round < 3; round++) {
         char name[32];
         snprintf(name, sizeof name, "SPAWN_ROUND_%d", round);
@@ -330,7 +330,7 @@ static void shells_from_threads(void) {
     verify_data();
 }
 
-/* The child looks for $PATH in our environment, not in the one it gets. */
+/* The child searches the $PATH of our environment, not of its own. */
 static void search_after_setenv(void) {
     char *path = heap_string(getenv("PATH"));
     for (int i = 0; i < 60; i++) {
@@ -369,7 +369,7 @@ static void *run_shell(void *argument) {
 static void overlapping_shells(void) {
     struct sigaction mine = {.sa_handler = ignore_it}, found;
     CALL(sigaction(SIGINT, &mine, NULL));
-    /* A shell has its background jobs ignore it. */
+    /* Like a shell, whose background jobs ignore it. */
     signal(SIGQUIT, SIG_DFL);
     pthread_t threads[SHELL_THREADS];
     for (size_t i = 0; i < SHELL_THREADS; i++)
@@ -384,7 +384,7 @@ static void overlapping_shells(void) {
     CALL(sigaction(SIGINT, &mine, NULL));
 }
 
-/* ---- exec that is refused ---------------------------------------------------------------- */
+/* ---- refused exec ------------------------------------------------------------------------ */
 
 static void refused_exec(void) {
     char *missing, *plain;
@@ -397,7 +397,7 @@ static void refused_exec(void) {
     EXPECT_ERRNO(ENOENT, execvp("no-program-has-this-name", prepared.argv));
     EXPECT_ERRNO(EACCES, execve(plain, prepared.argv, environ));
     EXPECT_ERRNO(EACCES, execl(work, "spawn", (char *)NULL));
-    /* We are still here, and still managed. */
+    /* This process still runs, and is still managed. */
     fill_random(data, data_bytes, 2);
     push_out(data, data_bytes);
     verify_random("after refused calls", data, data_bytes, 2);
@@ -408,10 +408,10 @@ static void refused_exec(void) {
     release(&prepared);
 }
 
-/* ---- a child that goes on with our memory --------------------------------------------------- */
+/* ---- a child that continues with the parent's memory ---------------------------------------- */
 
-/* Runs `child` after a fork, accepts "all right" or "stopped by SIGBUS": then the
- * reason is on standard error, as whoever runs this checks. */
+/* Runs `child` after a fork, and accepts "all right" or "stopped by SIGBUS": then the reason is on
+ * standard error, which the test checks. */
 static void fork_and_judge(const char *what, void (*child_does)(void), void (*parent_does)(void)) {
     fflush(stdout);
     pid_t child = CALL(fork());
@@ -482,7 +482,7 @@ static void many_forks(void) {
             child_ends_at_once();
             _exit(0);
         }
-        /* The parent keeps its memory moving while children come and go. */
+        /* The parent swaps continuously while children start and exit. */
         size_t at = i * MIB % data_bytes;
         volatile char *byte = data + at;
         *byte = *byte;
@@ -492,11 +492,11 @@ static void many_forks(void) {
     verify_data();
 }
 
-/* The C library's streams are kept in memory over a fork, wherever they are. */
+/* The C library's streams stay in memory over a fork, at any address. */
 static void fork_with_streams_out(void) {
     enum { STREAMS = 16, BETWEEN = 10, BLOCK = 600, BLOCKS = STREAMS * BETWEEN };
     FILE *streams[STREAMS];
-    char *blocks[BLOCKS]; /* beside them, so that nothing packs their pages */
+    char *blocks[BLOCKS]; /* next to them, so that their pages do not compress */
     for (size_t i = 0; i < BLOCKS; i++) {
         if (i % BETWEEN == 0) {
             streams[i / BETWEEN] = fopen("/dev/null", "w");
@@ -567,8 +567,8 @@ static void fork_among_threads(void) {
     verify_data();
 }
 
-/* The C library keeps streams, actions and processor sets on the heap, and
- * touches them with all signals blocked. */
+/* The C library stores streams, actions and CPU sets on the heap, and touches them with all
+ * signals blocked. */
 static void *tell_processor(void *argument) {
     cpu_set_t set;
     CALL(sched_getaffinity(0, sizeof set, &set));

@@ -13,7 +13,7 @@ SCAN_BYTES = 500
 
 
 def rows(count, random):
-    """Order rows: numbers that spread, a text that compresses, a blob that does not."""
+    """Yields order rows: distributed numbers, a compressible text, an incompressible blob."""
     regions = ["north", "east", "south", "west", "overseas"]
     remark = "delivered as ordered, paid in time, nothing to add; "
     blob, at = b"", 0

@@ -1,5 +1,5 @@
-/* Stacks of all kinds: threads that come and go, thread-local data, coroutines
- * whose stacks are heap blocks, cancellation, deep recursion.
+/* Stacks of all kinds: short-lived threads, thread-local data, coroutines whose stacks are heap
+ * blocks, cancellation, deep recursion.
  *
  *   stacks [--pressure MIB] [--threads TOTAL] */
 #include "check.h"
@@ -87,7 +87,7 @@ static void threads_in_turns(void) {
     CALL(munmap(data, 4 * MIB));
 }
 
-/* A stack handed over by the program: a heap block like any other. */
+/* A stack that the program provides: a heap block. */
 static void threads_on_heap_stacks(void) {
     enum { THREADS = 8, STACK = 256 * 1024 };
     pthread_t ids[THREADS];
@@ -211,7 +211,7 @@ static void run_coroutines(void) {
         for (size_t i = 0; i < COROUTINES; i += 50)
             push_out(coroutines[i].stack, COROUTINE_STACK);
         if (inject_now())
-            /* A word of a suspended frame: the frames are full of known words. */
+            /* A word of a suspended frame: the frames are filled with known words. */
             for (size_t at = COROUTINE_STACK - 8192; at < COROUTINE_STACK - 4096; at += 8) {
                 uint64_t word;
                 memcpy(&word, coroutines[9].stack + at, 8);
@@ -226,8 +226,8 @@ static void run_coroutines(void) {
     free(coroutines);
 }
 
-/* A signal handler runs on whatever stack is current: here one whose pages
- * below the stack pointer may be out. */
+/* A signal handler runs on the current stack: here one whose pages below the stack pointer may be
+ * swapped out. */
 static atomic_int ticks;
 static void tick(int signal) {
     (void)signal;

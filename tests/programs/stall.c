@@ -1,7 +1,6 @@
-/* What a program's signals do while room for a page is waited for: it fills memory with what
- * does not fit, until it is stopped, and says how many signals of its timer came while it waited
- * for the page that it got no room for. `stall touch` is stopped at a touch, `stall call` in a
- * system call. */
+/* Signals of a program while it waits for a free page: it fills memory beyond the limit until it
+ * is stopped, and prints how many signals of its timer arrived during the last wait. `stall touch`
+ * is stopped at a touch, `stall call` in a system call. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>
@@ -18,7 +17,7 @@
 #define LEN (512UL << 20)
 #define TICK_US 20000
 
-/* The page that is being filled, and the signals that have come meanwhile. */
+/* The page being filled, and the signals that have arrived since. */
 static volatile size_t page;
 static volatile long ticks, ticks_at_page;
 

@@ -1,4 +1,5 @@
-/* What /proc says of this thread: once the first one has ended, only root is told of the process. */
+/* The lines of this thread's status in /proc: after the first thread has exited, only root can
+   read that of the process. */
 #ifndef STATUS_H
 #define STATUS_H
 

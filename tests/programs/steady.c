@@ -1,7 +1,7 @@
-/* Rewrites and verifies its memory without a pause, for as long as it is left alone: for
- * faults that strike it at any moment. Half of the pages pack, half do not. Prints
+/* Rewrites and verifies its memory continuously until SIGTERM: for faults that are injected at
+ * any moment. Half of the pages compress. Prints
  * "ready" when everything is written once; after SIGTERM it verifies all and prints "ok".
- * A wrong byte ends it with status 1.
+ * If a byte is wrong, it exits with status 1.
  *
  *   steady [--mib N] [--threads N] [--beat FILE]
  *
@@ -13,7 +13,7 @@
 
 static size_t pages, threads;
 static uint64_t *memory;
-static uint32_t *generations; /* not managed: what is expected must not be at stake */
+static uint32_t *generations; /* not managed: expected values must not be swapped */
 static volatile uint64_t *beats;
 static atomic_size_t written;
 static atomic_bool stop;
@@ -43,7 +43,7 @@ static void verify_page(size_t page) {
     }
 }
 
-/* The pages of a thread are those whose number leaves its own as the rest. */
+/* A thread owns the pages whose number modulo the threads is its own. */
 static void *work(void *argument) {
     size_t thread = (uintptr_t)argument;
     uint64_t random = thread << 40;

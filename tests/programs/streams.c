@@ -1,5 +1,5 @@
-/* Streams of the C library: more of them than have a buffer outside the window,
- * opened, used and closed again and again, also in a forked child.
+/* Streams of the C library: more than there are buffers outside the window, opened, used and
+ * closed repeatedly, also in a forked child.
  *
  *   streams [--null MIB]    also writes MIB MiB through one stream to /dev/null */
 #include "check.h"

@@ -1,5 +1,5 @@
-/* Holds N MiB of text like a server's log, each line different, and reads all of
- * it twice: for a working set that fits when it is compressed.
+/* Stores N MiB of text like a server's log, each line different, and reads all of it twice: for
+ * a working set that fits when it is compressed.
  *
  *   text [--mib N] */
 #include "check.h"
@@ -23,7 +23,7 @@ static size_t write_line(char *at, size_t room, uint64_t line) {
     return (size_t)length;
 }
 
-/* Goes through all lines; compares them with what is there, or writes them. */
+/* Iterates over all lines, and compares or writes them. */
 static void each_line(char *text, size_t bytes, bool writes) {
     char line[256];
     uint64_t number = 0;

@@ -1,10 +1,9 @@
 /* Threads read and write the same pages at random and verify every word.
  *
- * Word i of a page belongs to thread i % T, so that every page is shared by all
- * writers and no word is. What a word must be follows from its place and from
- * how often its owner rewrote its words of that page; those counts are kept in
- * memory that is never swapped. A quarter of the pages is written once and then
- * read by everyone.
+ * Word i of a page belongs to thread i % T, so that all writers share every page but no word.
+ * The expected value of a word follows from its place and from the number of times that its
+ * owner rewrote its words of that page; these counts are in memory that is never swapped. A
+ * quarter of the pages is written once and then read by all threads.
  *
  *   threads [--mib N] [--threads T] [--operations PER_THREAD] [--seconds LIMIT] [--seed S] */
 #include "check.h"
@@ -16,7 +15,7 @@ static volatile uint64_t *memory;
 static uint8_t *generations; /* [page * threads + owner] */
 static pthread_barrier_t filled;
 
-/* Pages differ in kind so that all tiers take part. */
+/* Kinds of pages for all tiers. */
 static uint64_t word_of(size_t page, size_t index, uint8_t generation) {
     uint64_t salt = seed ^ (uint64_t)generation << 56;
     switch (page % 8) {

@@ -1,6 +1,6 @@
-/* Every kind of data that takes a path of its own out of DRAM (zero and other
- * same-filled pages, compressible, incompressible) comes back word for word,
- * also after its kind changed and after one word of each page was rewritten.
+/* Every kind of page that has its own way out of DRAM (zero and other same-filled pages,
+ * compressible, incompressible) is read back word for word, also after its kind changed and
+ * after one word of each page was rewritten.
  *
  *   tiers [--mib N] [--pressure MIB] */
 #include "check.h"
@@ -8,8 +8,8 @@
 enum kind { ZERO, WORD, ALMOST_WORD, TEXT, RANDOM, MIXED, KINDS };
 
 static const uint64_t REPEATED[] = {
-    0x3ff0000000000000u, /* 1.0: what an array of doubles is full of */
-    0x0123456789abcdefu, /* no shorter pattern inside */
+    0x3ff0000000000000u, /* 1.0: common in an array of doubles */
+    0x0123456789abcdefu, /* no shorter repeated pattern */
     0x2020202020202020u, 0x00000000ffffffffu, UINT64_MAX, 1,
 };
 
@@ -23,7 +23,7 @@ static uint64_t word_of(enum kind kind, uint64_t generation, size_t index) {
     case WORD:
         return repeated;
     case ALMOST_WORD: {
-        /* One other word somewhere, the very first and very last included. */
+        /* Another word at one position, including the first and the last. */
         size_t odd = page % 3 == 0 ? 0 : page % 3 == 1 ? WORDS_PER_PAGE - 1
                                                        : mix64(page) % WORDS_PER_PAGE;
         return in_page == odd ? ~repeated : repeated;
@@ -52,7 +52,7 @@ static void fill(uint64_t *at, size_t words, enum kind kind, uint64_t generation
     for (size_t i = 0; i < words; i++) at[i] = word_of(kind, generation, i);
 }
 
-/* Where the partial rewrite touches a page. */
+/* The position of the partial rewrite in a page. */
 static bool rewritten(size_t index) {
     return index % WORDS_PER_PAGE == (index / WORDS_PER_PAGE * 5) % WORDS_PER_PAGE;
 }
@@ -77,7 +77,7 @@ static void out_and_in(enum kind kind, bool from_malloc) {
     push_out_data(at, bytes);
     verify(at, words, kind, 1, false);
 
-    /* The same pages hold another kind now: nothing of the old copy may show. */
+    /* The same pages now have content of another kind: none of the old copy may be visible. */
     enum kind next = (enum kind)((kind + 1) % KINDS);
     fill(at, words, next, 2);
     push_out_data(at, bytes);
@@ -87,7 +87,7 @@ static void out_and_in(enum kind kind, bool from_malloc) {
         if (rewritten(i)) at[i] = i ^ 0x5555;
     push_out_data(at, bytes);
     verify(at, words, next, 2, true);
-    /* Read only since it came in: a copy kept outside may serve a second time. */
+    /* Only read since the swap-in: the stored copy may be used a second time. */
     push_out_data(at, bytes);
     verify(at, words, next, 2, true);
 

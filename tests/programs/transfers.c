@@ -1,6 +1,6 @@
-/* Moves marked memory by calls that are longer than what calls may hold, while another thread
- * has the kernel write back all that is dirty on the file system of DIR. Whatever arrives is
- * compared with what was sent.
+/* Moves marked memory by calls that are longer than calls may pin, while another thread lets the
+ * kernel write back all dirty pages of the file system of DIR. The data that arrives is compared
+ * with the data sent.
  *
  *   transfers DIR OUT
  *
@@ -31,7 +31,7 @@ static void expect(const char *call, long moved) {
     if (moved != (long)LEN) fail(call, moved);
 }
 
-/* Random data, so that no page is packed, with the marker in each page. */
+/* Random data, so that no page compresses, with the marker in each page. */
 static void fill(uint64_t seed) {
     for (size_t page = 0; page < PAGES; page++) {
         fill_random((uint64_t *)(source + page * PAGE), PAGE, seed << 32 | page);
@@ -57,7 +57,7 @@ static void *write_back(void *directory) {
     return NULL;
 }
 
-/* Reads a file back through memory that nobody has touched. */
+/* Reads a file back through untouched memory. */
 static void compare_file(const char *call, int fd, uint64_t seed) {
     unsigned char *got = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     expect("pread", pread(fd, got, LEN, 0));
@@ -72,7 +72,7 @@ struct end {
     uint64_t seed;
 };
 
-/* Receives into memory that nobody has touched. */
+/* Receives into untouched memory. */
 static void *receive(void *argument) {
     struct end *end = argument;
     unsigned char *got = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,7 +1,7 @@
 /*
- * A process of many threads wakes while they run: they touch memory, map and unmap it, are in
- * all kinds of calls, fork, start threads and programs, and take signals. All compare what they
- * have. No call ends with an error that it would not have without softswap.
+ * A process with many threads wakes while they run: they touch memory, map and unmap it, make
+ * all kinds of calls, fork, start threads and programs, and take signals. All threads compare
+ * their data. No call fails that would succeed without softswap.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -45,7 +45,7 @@ static uint64_t next(uint64_t *word)
     return *word;
 }
 
-/* Writes to random places of its own memory, and finds there what it wrote. */
+/* Writes to random positions of its own memory, and compares the content there. */
 static void *touches(void *argument)
 {
     enum { PAGES = 256 };
@@ -62,7 +62,7 @@ static void *touches(void *argument)
     return NULL;
 }
 
-/* First touches, all the time. */
+/* First touches, continuously. */
 static void *maps(void *argument)
 {
     size_t len = 64 * PAGE;
@@ -93,7 +93,7 @@ static void *spins(void *argument)
     return argument;
 }
 
-/* Waits in a call all the time that the process needs to wake. */
+/* Waits in a call for as long as the process needs to wake. */
 struct waiting {
     const char *name;
     int ends[2];
@@ -166,7 +166,7 @@ static void *naps(void *argument)
     return argument;
 }
 
-/* Blocks that change hands by way of the kernel. */
+/* Blocks that are passed on through the kernel. */
 static void *writes(void *argument)
 {
     int fds[2];
@@ -260,7 +260,7 @@ static void *is_told(void *argument)
     return argument;
 }
 
-/* Waits in poll where that is not its own signal's business. */
+/* A thread that blocks SIGUSR1 and SIGBUS: it touches memory, and still sees its mask. */
 static void *is_blocked(void *argument)
 {
     sigset_t set;
@@ -304,7 +304,7 @@ int main(int count, char **arguments)
     }
     usleep(20000);
     must(of_status("Seccomp_filters:") == filters, "threads do not wake");
-    /* Half of the budget first, then more than all of it. */
+    /* Half of the budget first, then more than the budget. */
     uint64_t seed = 7, *at = malloc(budget_mib * MIB / 4);
     for (size_t i = 0; i < budget_mib * MIB / 32; i++)
         at[i] = next(&seed);

@@ -1,10 +1,10 @@
-/* A worker that has dropped to another user, as daemons fork one. It must not read
- * what its parent writes after the fork, by any descriptor, ring or mapping that it has inherited,
+/* A worker process that has changed to another user, like those of daemons. It must not read
+ * data that its parent writes after the fork, through any inherited descriptor, ring or mapping,
  * and it must not write to the parent's swap file.
  *
- * worker fork: by the C library. worker raw: by a system call instruction, past all handlers; then
- * only memory is looked at. The worker makes its calls by instructions of its own, and uses no
- * memory but its stack and what is static: after a raw fork it has no other. */
+ * worker fork: through the C library. worker raw: by a system call instruction, past all
+ * handlers; then only memory is checked. The worker makes its calls by instructions of its own,
+ * and uses only its stack and static memory: after a raw fork it has no other. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -44,7 +44,7 @@ static long raw(long number, long a, long b, long c, long d, long e, long f)
     return result;
 }
 
-/* The marker, so that this program's own memory does not have it. */
+/* The marker in another form, so that this program's own memory does not contain it. */
 static const volatile unsigned char HIDDEN[] = {
     'A' ^ 85, 'F' ^ 85, 'T' ^ 85, 'E' ^ 85, 'R' ^ 85, '-' ^ 85, 'F' ^ 85, 'O' ^ 85, 'R' ^ 85,
     'K' ^ 85, '-' ^ 85, 'S' ^ 85, 'E' ^ 85, 'C' ^ 85, 'R' ^ 85, 'E' ^ 85, 'T' ^ 85,
@@ -66,7 +66,7 @@ static int has_marker(const unsigned char *bytes, long len)
 static unsigned char piece[64 << 10] __attribute__((aligned(4096)));
 static char text[1 << 20];
 
-/* All of a file under /proc, in `text`. */
+/* Reads all of a file under /proc into `text`. */
 static long read_text(const char *path)
 {
     long file = raw(SYS_open, (long)path, O_RDONLY, 0, 0, 0, 0), len = 0, got;
@@ -87,7 +87,7 @@ static int fails(const char *what, const char *where)
     return 1;
 }
 
-/* Looks for the marker in all memory that this process can read, and for rings. */
+/* Searches all memory that this process can read for the marker, and for rings. */
 static int look_at_memory(void)
 {
     int bad = 0;
@@ -98,7 +98,7 @@ static int look_at_memory(void)
         *end = 0;
         char *rest;
         unsigned long start = strtoul(line, &rest, 16), stop = strtoul(rest + 1, &rest, 16);
-        /* The engine of a child has one of its own, for reading. */
+        /* A child's engine has its own, for reading. */
         if (strstr(rest, "io_uring") && rest[2] == 'w')
             bad |= fails("a ring of the parent's is mapped", line);
         if (rest[1] != 'r' || stop - start > LARGEST)
@@ -118,7 +118,7 @@ static int look_at_memory(void)
     return bad;
 }
 
-/* Tries each descriptor that it has inherited, from 3 on but `own`. */
+/* Tests each inherited descriptor, from 3 on, except `own`. */
 static int look_at_descriptors(int own)
 {
     int bad = 0;
@@ -164,7 +164,7 @@ static int work(int ready, unsigned char *memory, int is_raw)
     if (is_raw)
         return bad;
     bad |= look_at_descriptors(ready);
-    /* Pages of before the fork are unchanged; some are read from the parent's area. */
+    /* Pages from before the fork are unchanged; some are read from the parent's area. */
     for (unsigned long at = 0; at < BYTES; at += PAGE) {
         if (*(unsigned long *)(memory + at) != (at ^ 0x5eed))
             return fails("a page of before the fork is wrong", "");

@@ -1,4 +1,4 @@
-// Much for a compiler to do.
+// Takes a compiler a lot of work.
 #include <algorithm>
 #include <functional>
 #include <iostream>

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Small workloads for record.sh that no program of its own does: hash_join, page_rank, bfs, table, redis load."""
+"""Small workloads for record.sh without a program of their own: hash_join, page_rank, bfs,
+table, redis load."""
 import random
 import subprocess
 import sys
@@ -9,7 +10,7 @@ random.seed(1)
 
 
 def hash_join(rows=260_000, probes=900_000):
-    """Builds a table of rows by key, then probes it with keys of which half are there."""
+    """Builds a table of rows by key, then looks up keys of which half exist."""
     table = {key * 2: f"row {key:07}" for key in range(rows)}
     found = 0
     for _ in range(probes):
@@ -72,7 +73,7 @@ def bfs(nodes=1_500_000, edges=4_000_000):
 
 
 def table(rows=400_000):
-    """Columns as pandas has them, and a group by over a dictionary."""
+    """Columns like those of pandas, and a group-by through a dictionary."""
     import array
     prices = array.array("d", (random.gauss(100, 15) for _ in range(rows)))
     shops = array.array("H", (int(random.paretovariate(1)) % 500 for _ in range(rows)))
@@ -87,7 +88,7 @@ def table(rows=400_000):
 
 
 def key_value_load(port):
-    """Fills the redis server at a port, then reads and writes keys by a Zipf law."""
+    """Fills the redis server at a port, then reads and writes keys by Zipf's law."""
     import socket
     for _ in range(100):
         try:

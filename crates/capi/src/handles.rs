@@ -59,7 +59,7 @@ fn number() -> u64 {
 
 fn pool_of(pool: *const softswap_pool) -> Result<Pool, Refusal> {
     let found = lock(&POOLS).get(&(pool.addr() as u64)).cloned();
-    found.ok_or(Refusal::Argument("pool: is none, or was destroyed"))
+    found.ok_or(Refusal::Argument("pool: is not a pool, or was destroyed"))
 }
 
 /// Returns the region that contains a range, and the range's offset in it.
@@ -71,7 +71,7 @@ fn region_of(address: *const c_void, len: usize) -> Result<(Arc<Region>, usize),
     if fits { Ok((Arc::clone(region), offset)) } else { Err(NO_REGION) }
 }
 
-const NO_REGION: Refusal = Refusal::Argument("address, len: do not lie in a region that is mapped");
+const NO_REGION: Refusal = Refusal::Argument("address, len: are not in a mapped region");
 
 /// Stores a result for C.
 ///
@@ -116,7 +116,7 @@ pub extern "C" fn softswap_pool_destroy(pool: *mut softswap_pool) -> c_int {
             return Ok(());
         }
         let gone = lock(&POOLS).remove(&(pool.addr() as u64));
-        gone.map(drop).ok_or(Refusal::Argument("pool: is none, or was destroyed"))
+        gone.map(drop).ok_or(Refusal::Argument("pool: is not a pool, or was destroyed"))
     })
 }
 
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn softswap_pin(address: *mut c_void, len: usize, pin: *mu
 pub extern "C" fn softswap_unpin(pin: u64) -> c_int {
     answer(|| {
         let gone = lock(&PINS).remove(&pin);
-        gone.map(drop).ok_or(Refusal::Argument("pin: is none, or was ended"))
+        gone.map(drop).ok_or(Refusal::Argument("pin: is not a pin, or was ended"))
     })
 }
 

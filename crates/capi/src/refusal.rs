@@ -36,7 +36,7 @@ pub(crate) fn answer(body: impl FnOnce() -> Result<(), Refusal>) -> c_int {
         Ok(Ok(())) => return 0,
         Ok(Err(Refusal::Of(error))) => (error.raw_os_error(), error.to_string()),
         Ok(Err(Refusal::Argument(what))) => (EINVAL, what.to_string()),
-        Err(_) => (ENOTRECOVERABLE, "a bug in softswap; what it said is on standard error".into()),
+        Err(_) => (ENOTRECOVERABLE, "a bug in softswap; its message is on standard error".into()),
     };
     keep(text);
     -number

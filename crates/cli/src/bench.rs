@@ -23,7 +23,7 @@ impl HandedOver {
     /// Replaces this process by the other program, with all arguments unchanged.
     pub(crate) fn hand_over(&self, name: &str, first: Option<&str>) -> Result<ExitCode, Refusal> {
         let own = std::env::current_exe().map_err(|error| {
-            Refusal::own(format!("cannot tell where softswap itself is ({error})"))
+            Refusal::own(format!("cannot find softswap's own executable ({error})"))
         })?;
         let program = own.with_file_name(name);
         let error = Command::new(&program).args(first).args(&self.arguments).exec();
@@ -32,8 +32,8 @@ impl HandedOver {
             ErrorKind::NotFound => Refusal::new(
                 NOT_FOUND,
                 format!(
-                    "{name}, which does this, is missing: looked for {shown}; build it with \
-                     `make build`, or install it with `make install`"
+                    "{name}, which runs this command, is missing: looked for {shown}; build it \
+                     with `make build`, or install it with `make install`"
                 ),
             ),
             _ => Refusal::new(CANNOT_RUN, format!("{shown} cannot be run: {}", plain(&error))),

@@ -187,18 +187,18 @@ pub fn ask(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal
     sweep();
     let line = request.line().ok_or_else(|| {
         Refusal::usage(format!(
-            "this is no key and no value: a line of at most {MAX_REQUEST_BYTES} bytes is; \
-             `softswap ctl --help` lists what there is"
+            "not a valid key and value: a request is one line of at most {MAX_REQUEST_BYTES} \
+             bytes; `softswap ctl --help` lists the keys"
         ))
     })?;
     let named = Process::read(pid).filter(|process| !process.has_ended());
     let named = named.ok_or_else(|| {
-        failed(format!("process {pid}: there is no such process; `pgrep -a NAME` finds numbers"))
+        failed(format!("process {pid}: there is no such process; `pgrep -a NAME` finds PIDs"))
     })?;
     let own = own_uid();
     if own != 0 && own != named.uid {
         return Err(failed(format!(
-            "process {pid} ({}) belongs to uid {}; ask as that user, or as root",
+            "process {pid} ({}) belongs to uid {}; run this command as that user, or as root",
             named.name, named.uid
         )));
     }
@@ -273,7 +273,7 @@ fn put(process: &Process, peer: &Peer, line: &str) -> Result<Option<String>, Ref
             Err(Refusal::usage(format!("process {}: {}", process.pid, visible(&why))))
         }
         Answer::Denied(why) => Err(failed(format!(
-            "process {} does not answer: {}; ask as that user, or as root",
+            "process {} refuses to answer: {}; run this command as that user, or as root",
             process.pid,
             visible(&why)
         ))),
@@ -370,11 +370,11 @@ fn no_answer(process: &Process) -> Refusal {
     match Process::read(pid).filter(|now| !now.has_ended()) {
         None => ended(process),
         Some(now) if now.is_stopped() => {
-            failed(format!("process {pid} ({name}) is stopped; `kill -CONT {pid}` lets it go on"))
+            failed(format!("process {pid} ({name}) is stopped; `kill -CONT {pid}` continues it"))
         }
         Some(_) => failed(format!(
-            "process {pid} ({name}) gave no answer within {} s; try again, or look with \
-             `ps {pid}` at what it does",
+            "process {pid} ({name}) did not answer within {} s; try again, or see with `ps {pid}` \
+             what it is doing",
             ANSWER_TIMEOUT.as_secs()
         )),
     }
@@ -385,7 +385,7 @@ fn is_gone(pid: u32) -> bool {
 }
 
 fn ended(process: &Process) -> Refusal {
-    failed(format!("process {} ({}) ended while it was asked", process.pid, process.name))
+    failed(format!("process {} ({}) exited before it answered", process.pid, process.name))
 }
 
 /// Waits until a process has exited: a process that exits removes its socket before. Returns false
@@ -409,8 +409,9 @@ fn explain(process: &Process) -> Refusal {
     }
     if process.is_softswap() {
         return failed(format!(
-            "process {pid} is softswap itself, and its program has no control socket: not yet, no \
-             longer, or none could be made; `softswap stat` of the program's own number says why"
+            "process {pid} is `softswap run`, and its program has no control socket: it has just \
+             started, has exited, or could not create one; `softswap stat` with the program's own \
+             PID prints the reason"
         ));
     }
     if is_gone(pid) {
@@ -423,8 +424,8 @@ fn explain(process: &Process) -> Refusal {
     }
     if process.sleeps() {
         return failed(format!(
-            "process {pid} ({name}) sleeps: what it has fits its budget, and there is nothing to \
-             tell or to set until it does not"
+            "process {pid} ({name}) is asleep: its memory fits its budget, so it has no figures \
+             and no settings yet"
         ));
     }
     let problems: Vec<String> =
@@ -444,7 +445,7 @@ fn explain(process: &Process) -> Refusal {
             _ => format!("; its parent, process {parent}, may have one"),
         };
         return failed(format!(
-            "process {pid} ({name}) has no control socket, as one that was forked and has not \
+            "process {pid} ({name}) has no control socket, because it was forked and has not \
              called exec{advice}"
         ));
     }
@@ -485,7 +486,7 @@ pub fn note() -> Option<String> {
     let dir = std::env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from)?;
     let problem = control_socket::make(&dir, own_uid()).err()?;
     Some(format!(
-        "{DIR_VARIABLE}={} {}: `softswap stat` and `softswap ctl` will not reach the program",
+        "{DIR_VARIABLE}={} {}: `softswap stat` and `softswap ctl` cannot reach the program",
         dir.display(),
         why(problem)
     ))

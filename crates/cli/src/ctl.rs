@@ -12,9 +12,9 @@ use std::process::ExitCode;
 
 /// Read and change settings of a program that runs under softswap.
 ///
-/// PID is a process's, or that of `softswap run`: then `memory` is the budget
+/// PID is that of a process, or of `softswap run`: then `memory` is the budget
 /// of the tree, and the other settings are those of the program that it has
-/// started. A change holds from the next page on, until the program ends;
+/// started. A change applies to the next page, until the program exits;
 /// programs that it starts do not inherit it.
 #[derive(Args)]
 #[command(after_long_help = after_help())]
@@ -42,7 +42,7 @@ enum Action {
         #[arg(allow_hyphen_values = true)]
         value: String,
     },
-    /// Bring memory in for a debugger or profiler, which cannot read what is swapped out
+    /// Bring memory in for a debugger or profiler, which cannot read swapped-out pages
     ///
     /// At most a quarter of the budget: `touched` is the length of the part that was brought in.
     Touch {
@@ -56,7 +56,9 @@ enum Action {
 }
 
 fn number(text: &str) -> Result<usize, String> {
-    parse_number(text).ok_or_else(|| "not a number, decimal or after 0x hexadecimal".to_string())
+    parse_number(text).ok_or_else(|| {
+        "not a number; give a decimal number, or a hexadecimal one that begins with 0x".to_string()
+    })
 }
 
 fn after_help() -> String {
@@ -65,8 +67,8 @@ fn after_help() -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {:<15} {}: {}", setting.key, setting.meaning, setting.values);
     }
-    text + "\nExit status: 0 when done, 1 when the program cannot be asked, 2 for a key or a value that\n\
-            there is not; then nothing is changed."
+    text + "\nExit status: 0 if done, 1 if the program cannot be reached, 2 for an unknown key or an\n\
+            invalid value; then nothing is changed."
 }
 
 /// Returns the settings of the program, except for the memory, after its tree has answered.
@@ -90,7 +92,7 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
     let mut text = String::new();
     for (key, value) in pairs(&body) {
         let _ = match request {
-            // For scripts: only the value.
+            // Prints only the value, for scripts.
             Request::Get(Some(_)) => writeln!(text, "{}", visible(value)),
             _ => writeln!(text, "{} = {}", visible(key), visible(value)),
         };

@@ -49,15 +49,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serve metrics of programs that run under softswap, for Prometheus.
 ///
-/// Those of your own programs, and of all to root, at /metrics. Nothing can be changed over it.
+/// A user serves the metrics of their own programs, root those of all, at /metrics. Clients cannot
+/// change anything.
 #[derive(Args)]
-#[command(after_long_help = "\
-Whoever reaches the address sees numbers, names and figures of the programs. `softswap stat PID
---prometheus` prints those of one tree, for a textfile collector.
+#[command(
+    after_long_help = "Every client that can connect sees PIDs, names and figures of the programs. `softswap stat PID
+--prometheus` prints the metrics of one tree, for a textfile collector.
 
-Exit status: 1 where the address cannot be listened on. Otherwise it runs until a signal ends it.")]
+Exit status: 1 if it cannot listen on the address. Otherwise it runs until a signal stops it."
+)]
 pub(crate) struct ExportArgs {
-    /// Where to listen
+    /// Address and port to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10187")]
     #[arg(value_parser = parse_address)]
     listen: SocketAddr,
@@ -65,18 +67,18 @@ pub(crate) struct ExportArgs {
 
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
-        "it is no IP address with a port; names are not looked up. \
-         Write one such as 127.0.0.1:10187 or [::1]:10187"
+        "not an IP address with a port; host names are not resolved. Give one such as \
+         127.0.0.1:10187 or [::1]:10187"
             .to_string()
     })
 }
 
 pub(crate) fn export(args: &ExportArgs) -> Result<ExitCode, Refusal> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    // One collection at a time.
+    // Allows one collection at a time.
     let runtime = runtime.enable_io().enable_time().max_blocking_threads(1).build();
     let runtime =
-        runtime.map_err(|error| Refusal::own(format!("nothing can be waited for: {error}")))?;
+        runtime.map_err(|error| Refusal::own(format!("cannot start the event loop: {error}")))?;
     runtime.block_on(async {
         let listener = TcpListener::bind(args.listen).await;
         let listener = listener.map_err(|error| cannot_listen(args.listen, &error))?;
@@ -85,7 +87,7 @@ pub(crate) fn export(args: &ExportArgs) -> Result<ExitCode, Refusal> {
         print(&format!("softswap: metrics at http://{address}/metrics"))?;
         if !address.ip().is_loopback() {
             eprintln!(
-                "softswap: note: {address} is reached from other machines, too: they see which \
+                "softswap: note: {address} is reachable from other machines: they can see which \
                  programs run"
             );
         }
@@ -96,10 +98,10 @@ pub(crate) fn export(args: &ExportArgs) -> Result<ExitCode, Refusal> {
 fn cannot_listen(address: SocketAddr, error: &Error) -> Refusal {
     let way_out = match error.kind() {
         ErrorKind::AddrNotAvailable => {
-            "this machine has no such address; name one that `ip address` shows, or 127.0.0.1"
+            "this machine has no such address; give one that `ip address` lists, or 127.0.0.1"
         }
-        ErrorKind::PermissionDenied => "name a port from 1024 upwards, or be root",
-        _ => "name another port",
+        ErrorKind::PermissionDenied => "use a port of at least 1024, or run as root",
+        _ => "use another port",
     };
     Refusal::new(FAILED, format!("--listen {address}: {error}; {way_out}"))
 }
@@ -153,7 +155,7 @@ async fn answer(
         (&Method::GET | &Method::HEAD, "/metrics") => fresh(figures).await,
         (&Method::GET | &Method::HEAD, "/") => (StatusCode::OK, INDEX.into()),
         (&Method::GET | &Method::HEAD, _) => (StatusCode::NOT_FOUND, INDEX.into()),
-        _ => (StatusCode::METHOD_NOT_ALLOWED, "only GET is answered\n".into()),
+        _ => (StatusCode::METHOD_NOT_ALLOWED, "only GET is supported\n".into()),
     };
     let mut response = Response::new(Full::new(text));
     *response.status_mut() = status;

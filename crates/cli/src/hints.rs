@@ -31,12 +31,12 @@ fn hint<C: Parser + CommandFactory>(error: &clap::Error, words: &[OsString]) -> 
     let is_command = |name: &str| words.first().is_some_and(|word| word == name);
     let is_known = commands.get_subcommands().any(|command| is_command(command.get_name()));
     if wrong == "-m" && (is_command("run") || !is_known) {
-        return Some("the budget is given by `softswap run --memory SIZE`".into());
+        return Some("the option for the budget is --memory: `softswap run --memory SIZE`".into());
     }
     let near = commands.get_subcommands().map(clap::Command::get_name);
     let near = near.min_by_key(|name| strsim::osa_distance(name, wrong));
     if let Some(name) = near.filter(|name| strsim::osa_distance(name, wrong) <= 1) {
-        return Some(format!("there is `softswap {name}`"));
+        return Some(format!("did you mean `softswap {name}`?"));
     }
     if is_known {
         return None;

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// Make kernels for Jupyter that run within a budget of DRAM.
+/// Manage Jupyter kernels that run within a budget of DRAM.
 #[derive(Args)]
 pub(crate) struct JupyterArgs {
     #[command(subcommand)]
@@ -22,15 +22,15 @@ enum Action {
     Install(InstallArgs),
     /// List the kernels that run under `softswap run`
     List {
-        /// Look below DIR/share/jupyter
+        /// Look in DIR/share/jupyter
         #[arg(long, value_name = "DIR")]
         prefix: Option<PathBuf>,
     },
-    /// Remove a kernel that `install` has made
+    /// Remove a kernel that `install` has created
     Remove {
         /// The kernel, as `list` shows it
         name: String,
-        /// Look below DIR/share/jupyter
+        /// Look in DIR/share/jupyter
         #[arg(long, value_name = "DIR")]
         prefix: Option<PathBuf>,
     },
@@ -39,28 +39,28 @@ enum Action {
 /// Install a Python kernel that runs under `softswap run`; its name in Jupyter shows the budget.
 #[derive(Args)]
 #[command(after_long_help = "\
-The kernel is for this user, below JUPYTER_DATA_DIR, or ~/.local/share/jupyter. `softswap jupyter
-remove NAME` removes it.
+The kernel is installed for this user, in JUPYTER_DATA_DIR or ~/.local/share/jupyter. `softswap
+jupyter remove NAME` removes it.
 
-Exit status: 0 when it is installed, 2 for a value that cannot be used, 1 where it cannot be written.")]
+Exit status: 0 if it is installed, 2 for a value that cannot be used, 1 if it cannot be written.")]
 struct InstallArgs {
     /// The kernel's DRAM budget, as for `softswap run`
     #[arg(long, value_name = "SIZE")]
     memory: String,
 
-    /// What Jupyter knows it by [default: softswap- and the budget]
+    /// Name of the kernel in Jupyter [default: softswap- and the budget]
     #[arg(long)]
     name: Option<String>,
 
-    /// Where its pages go, as for `softswap run`; may be given several times
+    /// Where its pages are written, as for `softswap run`; may be given several times
     #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
     swap: Vec<String>,
 
-    /// The Python to run, which has ipykernel [default: python3 in softswap's folder, else of PATH]
+    /// The Python to run, with ipykernel [default: python3 in softswap's directory, else in PATH]
     #[arg(long, value_name = "PROGRAM")]
     python: Option<PathBuf>,
 
-    /// Install below DIR/share/jupyter, for instance of a virtual environment
+    /// Install in DIR/share/jupyter, for instance of a virtual environment
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
 }
@@ -111,7 +111,8 @@ fn remove(name: &str, prefix: Option<&Path>) -> Result<ExitCode, Refusal> {
     if !kernels(&dir).iter().any(|known| known == name) {
         let shown = dir.display();
         return Err(bad(format!(
-            "{name}: no kernel of softswap has this name in {shown}; `softswap jupyter list` shows all"
+            "{name}: softswap has installed no kernel of this name in {shown}; `softswap jupyter \
+             list` shows all"
         )));
     }
     let dir = dir.join(name);
@@ -127,17 +128,18 @@ fn install(args: &InstallArgs) -> Result<ExitCode, Refusal> {
         .map_err(|why| bad(format!("--memory {}: {why}", args.memory)))?;
     let name = args.name.clone().unwrap_or_else(|| default_name(&args.memory));
     if !is_name(&name) {
-        return Err(bad(format!("--name {name}: give letters, digits, `-`, `_` and `.` only")));
+        return Err(bad(format!("--name {name}: use letters, digits, `-`, `_` and `.` only")));
     }
-    let own = std::env::current_exe()
-        .map_err(|error| Refusal::own(format!("cannot tell where softswap itself is ({error})")))?;
+    let own = std::env::current_exe().map_err(|error| {
+        Refusal::own(format!("cannot find softswap's own executable ({error})"))
+    })?;
     let python = python(&args.python.clone().unwrap_or_else(|| python_beside(&own)))?;
     let dir = data_dir(args.prefix.as_deref()).map_err(bad)?.join("kernels").join(&name);
     let text = format!("{:#}\n", kernel(args, &own, &python));
     let written = fs::create_dir_all(&dir).and_then(|()| fs::write(dir.join("kernel.json"), text));
     let shown = dir.display();
     written.map_err(|error| {
-        let way_out = "name another place with --prefix DIR";
+        let way_out = "choose another directory with --prefix DIR";
         Refusal::new(FAILED, format!("jupyter: {shown}: {}; {way_out}", plain(&error)))
     })?;
     print(&format!("{name} is installed in {shown}"))?;
@@ -173,8 +175,8 @@ fn python(named: &Path) -> Result<PathBuf, Refusal> {
     }
     let shown = path.display();
     Err(Refusal::usage(format!(
-        "jupyter: {shown} has no ipykernel; `{shown} -m pip install ipykernel`, or name another \
-         with --python PROGRAM"
+        "jupyter: {shown} has no ipykernel; `{shown} -m pip install ipykernel`, or choose another \
+         Python with --python PROGRAM"
     )))
 }
 
@@ -189,7 +191,7 @@ fn data_dir(prefix: Option<&Path>) -> Result<PathBuf, String> {
         Some(prefix) => Ok(prefix.join("share/jupyter")),
         None => variable("JUPYTER_DATA_DIR")
             .or_else(|| own().map(within))
-            .ok_or_else(|| "HOME is not set; name a place with --prefix DIR".to_string()),
+            .ok_or_else(|| "HOME is not set; choose a directory with --prefix DIR".to_string()),
     }
 }
 

@@ -33,6 +33,7 @@ pub mod control_client;
 mod output;
 mod tree_report;
 mod tree_peaks;
+mod swapon_raw;
 mod run;
 mod look;
 mod stat;
@@ -75,12 +76,12 @@ Examples:
   softswap mkswap --label fast /mnt/fast/swapfile
   softswap swapon-check /mnt/fast/swapfile
 
-Exit status of `run`: the program's own, or 128+N where signal N ended it; 2 for a value that
-cannot be used, 125 where softswap itself failed, 126 where the program cannot be run, 127 where
-it was not found. Of `doctor`: 0 where `run` will work, 1 where not. Of `stat`, `ctl`, `record`
-and `top`: 1 where the process cannot be asked, 2 for a key or a value that there is not. Of `mkswap` and
-`swapon-check`: 2 where what was named cannot serve, 1 where writing to it failed. Of
-`analyze`: 1 where the file or process cannot be examined.";
+Exit status of `run`: the program's own, or 128+N if signal N killed it; 2 for a value that
+cannot be used, 125 if softswap itself failed, 126 if the program cannot be run, 127 if it was not
+found. Of `doctor`: 0 if `run` can work, 1 if not. Of `stat`, `ctl`, `record` and `top`: 1 if the
+process does not answer, 2 for an unknown key or an invalid value. Of `mkswap` and `swapon-check`:
+2 if the path cannot be used, 1 if writing to it failed. Of `analyze`: 1 if the file or process
+cannot be examined.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -100,7 +101,7 @@ enum Command {
     Bench(bench::HandedOver),
     /// Examine a file, or a program's memory
     Analyze(bench::HandedOver),
-    /// Check a cluster for pages, see and remove what is stored there
+    /// Check a cluster for pages, list and remove the pages stored there
     Remote(bench::HandedOver),
 }
 

@@ -20,7 +20,10 @@ pub fn find() -> Result<PathBuf, Refusal> {
         Some(path) => vec![PathBuf::from(path)],
         None => {
             let exe = std::env::current_exe().map_err(|error| {
-                Refusal::own(format!("cannot tell where softswap itself is ({error}); set {VARIABLE} to the path of {NAME}"))
+                Refusal::own(format!(
+                    "cannot find softswap's own executable ({error}); set {VARIABLE} to the path \
+                     of {NAME}"
+                ))
             })?;
             places_for(&exe)
         }
@@ -46,12 +49,12 @@ pub fn find() -> Result<PathBuf, Refusal> {
 fn be_the_library(path: &Path) -> Result<(), Refusal> {
     let shown = path.display();
     let bad = |why: String| {
-        let advice = format!("set {VARIABLE} to the path of {NAME}, or leave it out");
+        let advice = format!("set {VARIABLE} to the path of {NAME}, or unset it");
         Refusal::own(format!("{VARIABLE}: {shown} {why}; {advice}"))
     };
     let bytes =
         std::fs::read(path).map_err(|error| bad(format!("cannot be read: {}", plain(&error))))?;
-    let file = object::File::parse(&*bytes).map_err(|_| bad("is no library".into()))?;
+    let file = object::File::parse(&*bytes).map_err(|_| bad("is not a library".into()))?;
     let mut exports = file.exports().into_iter().flatten().flatten();
     let is_it = file.kind() == ObjectKind::Dynamic
         && exports.any(|it| it.name() == NameOrOrdinal::Name(SYMBOL));
@@ -70,8 +73,9 @@ fn fit_for_preload(path: &Path) -> Result<(), Refusal> {
     let text = path.to_str().unwrap_or(" ");
     if text.contains([':', ' ', '\t', '\n', '$']) {
         return Err(Refusal::own(format!(
-            "the runtime library lies at {path:?}, which LD_PRELOAD cannot express \
-             (no spaces, colons or $); move it, or set {VARIABLE} to a path without them"
+            "the path of the runtime library, {path:?}, contains a space, a colon or a $, which \
+             LD_PRELOAD cannot contain; move the library, or set {VARIABLE} to a path without \
+             them"
         )));
     }
     Ok(())
@@ -92,7 +96,7 @@ mod tests {
     fn another_file_than_the_library_is_refused() {
         let exe = std::env::current_exe().unwrap();
         let cases = [
-            (Path::new("/etc/passwd"), "is no library"),
+            (Path::new("/etc/passwd"), "is not a library"),
             (&*exe, "is not softswap's runtime library"),
             (Path::new("/"), "cannot be read"),
         ];

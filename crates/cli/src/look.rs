@@ -60,9 +60,9 @@ struct Identity {
 
 #[derive(Debug, Clone)]
 enum Known {
-    /// Not under softswap.
+    /// The process does not run under softswap.
     Other,
-    /// It has the settings, but the runtime was not found in it, this many times.
+    /// The process has softswap's environment but not its runtime, in this many consecutive checks.
     Without(u32),
     Managed(Managed),
 }
@@ -165,7 +165,11 @@ impl Looker {
             Some(Ok(body)) => body,
             Some(Err(why)) => return Asked::silent(&why),
             None if process.sleeps() => return Asked::nothing(State::Asleep),
-            None => return Asked::silent("it has no control socket, as a forked child has none"),
+            None => {
+                return Asked::silent(
+                    "it has no control socket, because it was forked and has not called exec",
+                );
+            }
         };
         match Snapshot::parse_into(&body, self.words) {
             Ok(Snapshot { settings, stats, .. }) => {
@@ -252,7 +256,7 @@ fn converse(pid: u32, dirs: &[PathBuf], request: &Request<'_>) -> Option<Result<
 }
 
 fn no_answer() -> String {
-    format!("it gave no answer within {} ms", PATIENCE.as_millis())
+    format!("it did not answer within {} ms", PATIENCE.as_millis())
 }
 
 fn answer(peer: &Peer, request: &Request<'_>) -> Result<String, String> {

@@ -2,9 +2,11 @@
 
 use crate::output::print;
 use crate::refusal::{FAILED, Refusal, plain};
+use crate::swapon_raw;
 use clap::Args;
 use softswap_engine::store::swap::header::{Header, LABEL_BYTES, label_field};
 use softswap_engine::store::swap::named::Storage;
+use softswap_engine::store::swap::{activate, raw};
 use softswap_remote::url::is_url;
 use softswap_sys::PAGE_SIZE;
 use softswap_view::units;
@@ -15,20 +17,23 @@ use uuid::Uuid;
 
 /// Make a file or block device a swap area.
 ///
-/// Writes the header that also the system's mkswap writes. The file must exist
-/// and have all its storage: make it with `fallocate -l SIZE PATH`. At least
-/// 2 MiB are needed, the unit in which softswap hands out storage.
+/// Writes the same header as the system's mkswap. The file must exist and have
+/// all its blocks: create it with `fallocate -l SIZE PATH`. It needs at least
+/// 2 MiB, the unit in which softswap allocates storage.
 #[derive(Args)]
-#[command(after_long_help = "\
-What is mounted, active swap or otherwise in use is refused, --force or not. The first 1024 bytes,
-where a boot loader may be, stay as they are, unless what --force overrides begins there.
+#[command(
+    after_long_help = "Files and devices that are mounted, active swap or otherwise in use are refused, even with --force.
+mkswap keeps the first 1024 bytes, which may contain a boot loader, unless the content that --force
+destroys begins there.
 
 Examples:
   fallocate -l 8G /mnt/fast/swapfile && chmod 600 /mnt/fast/swapfile
   softswap mkswap --label fast /mnt/fast/swapfile
+  softswap mkswap --raw /mnt/fast/swapfile
 
-Exit status: 0 when it is a swap area now, 2 when it was refused and nothing was changed, 1 when
-writing to it failed.")]
+Exit status: 0 if it is a swap area now, 2 if it was refused and nothing was changed, 1 if writing
+to it failed."
+)]
 pub(crate) struct MkswapArgs {
     /// A label, at most 16 bytes long
     #[arg(short = 'L', long, value_name = "LABEL", value_parser = parse_label)]
@@ -38,22 +43,26 @@ pub(crate) struct MkswapArgs {
     #[arg(short = 'U', long, value_name = "UUID", value_parser = parse_uuid)]
     uuid: Option<Uuid>,
 
-    /// Destroy a file system, partition table or swap area that is there
+    /// Overwrite an existing file system, partition table or swap area
     #[arg(short, long)]
     force: bool,
 
-    /// A file that has all its storage, or a block device
+    /// Write the whole file once, for use by its blocks (`softswap run --swap FILE,raw`)
+    #[arg(long)]
+    raw: bool,
+
+    /// A file that has all its blocks, or a block device
     path: PathBuf,
 }
 
 fn parse_label(text: &str) -> Result<[u8; LABEL_BYTES], String> {
-    label_field(text).ok_or_else(|| format!("has {} bytes; give at most {LABEL_BYTES}", text.len()))
+    label_field(text).ok_or_else(|| format!("has {} bytes; at most {LABEL_BYTES} fit", text.len()))
 }
 
 fn parse_uuid(text: &str) -> Result<Uuid, String> {
     Uuid::try_parse(text).map_err(|_| {
-        "not a UUID; give one such as 8dd4db9a-ea4b-4f4d-9aa6-6d6a8e0e5c3f, or none for a \
-         random one"
+        "not a UUID; give one such as 8dd4db9a-ea4b-4f4d-9aa6-6d6a8e0e5c3f, or leave the option \
+         out for a random one"
             .to_string()
     })
 }
@@ -68,13 +77,16 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     let mut storage = Storage::open(&args.path).map_err(|error| refuse(&error))?;
     if let Some(found) = storage.contents().next().filter(|_| !args.force) {
         return Err(refuse(&format_args!(
-            "{shown} holds {}, and was not touched: name another, or destroy what it holds with \
+            "{shown} contains {}, and was not changed: choose another, or overwrite it with \
              --force",
             found.name
         )));
     }
     let pages = storage.pages();
     storage.check_layout(pages).map_err(|error| refuse(&error))?;
+    if args.raw {
+        check_raw(&storage).map_err(|why| refuse(&format_args!("{shown} cannot be raw: {why}")))?;
+    }
     let header = Header {
         // At most 2^32 pages, so the number of the last one fits.
         last_page: (pages - 1) as u32,
@@ -86,12 +98,16 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     for warning in storage.warnings() {
         eprintln!("softswap: mkswap: {shown}: {warning}");
     }
-    storage.format(&header).map_err(|error| {
+    let filled = match args.raw {
+        true => swapon_raw::fill(storage.file(), pages * PAGE_SIZE as u64),
+        false => Ok(()),
+    };
+    filled.and_then(|()| storage.format(&header)).map_err(|error| {
         Refusal::new(
             FAILED,
             format!(
                 "mkswap: {shown} could not be written ({}), and may be damaged: try again, or \
-                 name another",
+                 choose another",
                 plain(&error)
             ),
         )
@@ -100,12 +116,27 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     let label = header
         .label_text()
         .map_or("no label".to_string(), |label| format!("label {}", visible(&label)));
-    print(&format!(
-        "{shown} is a swap area now: {} ({bytes} bytes), {label}, UUID {}",
-        units::bytes(bytes),
-        Uuid::from_bytes(header.uuid)
-    ))?;
+    let uuid = Uuid::from_bytes(header.uuid);
+    let size = units::bytes(bytes);
+    print(&format!("{shown} is a swap area now: {size} ({bytes} bytes), {label}, UUID {uuid}"))?;
+    if args.raw {
+        // Claims the file again.
+        drop(storage);
+        let area = activate(&args.path).map_err(|error| refuse(&error))?;
+        let raw = raw::examine(&area, &args.path).map_err(|error| refuse(&error))?;
+        let extents = units::count(raw.map.len() as u64);
+        print(&format!(
+            "it can be used raw, in {extents} pieces: prove that with `softswap swapon-check --raw {shown}`"
+        ))?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn check_raw(storage: &Storage) -> Result<(), String> {
+    if storage.is_device() {
+        return Err("a device is used by its blocks anyway; leave out --raw".into());
+    }
+    swapon_raw::check_below(storage.file()).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -14,20 +14,20 @@ use std::process::ExitCode;
 /// Maximum length of a report. Samples and processes in it are limited, however long the run.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Show a report of `softswap run --report`, compare two, or make a page of one.
+/// Show a report of `softswap run --report`, compare two, or write one as a page with plots.
 #[derive(Args)]
 #[command(after_long_help = "\
-A report is the JSON, or the page, that `softswap run --report` has written. Of one the closing
-summary of the run is printed. Of two each figure is shown beside the other's, with the second over
-the first.
+A report is the JSON, or the page, that `softswap run --report` has written. For one report the
+command prints the summary of the run; for two it prints each figure of both, and the second divided
+by the first.
 
-Exit status: 0, or 1 where a file cannot be read or is no report, or the page cannot be written.")]
+Exit status: 0, or 1 if a file cannot be read or is not a report, or if the page cannot be written.")]
 pub(crate) struct ReportArgs {
     /// The report
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     first: PathBuf,
 
-    /// Another to compare it with
+    /// Another report to compare it with
     #[arg(value_name = "OTHER", value_hint = ValueHint::FilePath)]
     second: Option<PathBuf>,
 
@@ -35,18 +35,18 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     html: Option<PathBuf>,
 
-    /// Print all figures of one report, not only how it went
+    /// Print all figures of one report, not only the summary
     #[arg(long, short, conflicts_with = "second")]
     verbose: bool,
 }
 
-/// Say what to change, by a report of `softswap run --report`.
+/// Suggest changes to the budget, disk or codec, by a report of `softswap run --report`.
 ///
 /// Each sentence names the figure that it is based on.
 #[derive(Args)]
 #[command(after_long_help = "\
-Exit status: 0, or 1 where the file cannot be read or is no report, or the run does not allow the
-estimate.")]
+Exit status: 0, or 1 if the file cannot be read or is not a report, or if the run does not allow
+the estimate.")]
 pub(crate) struct AdviseArgs {
     /// The report
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -142,7 +142,7 @@ fn summary_of(report: &Report, is_verbose: bool) -> String {
 
 fn no_report(path: &Path, why: &str) -> Refusal {
     failed(format!(
-        "{}: this is no report: {why}; `softswap run --report FILE.json` writes one",
+        "{}: not a report: {why}; `softswap run --report FILE.json` writes one",
         path.display()
     ))
 }
@@ -161,7 +161,10 @@ fn read(path: &Path) -> Result<String, Refusal> {
     }
     let json = page::json_in(&text).map(str::to_string);
     json.ok_or_else(|| {
-        no_report(path, "it is a page without figures, of two reports or by an older softswap")
+        no_report(
+            path,
+            "the page contains no figures: it compares two reports, or an older softswap wrote it",
+        )
     })
 }
 

@@ -21,16 +21,17 @@ use std::time::{Duration, Instant};
 
 /// Print the figures of a program that runs under softswap.
 ///
-/// PID is a process's, or that of `softswap run`: then the figures are those of
-/// the tree of processes, and of the program that it has started. Your own
-/// programs can be asked, and all by root.
+/// PID is that of a process, or of `softswap run`: then the figures are those of
+/// the tree of processes, and of the program that it has started. Users see
+/// their own programs, and root sees all.
 #[derive(Args)]
 #[command(after_long_help = "\
-The figures are those of the closing summary, so far. With --json they are those of `softswap run
---report`, with `pid` and `settings` added, and `beside` as it is now; `outcome` has `kind` \"running\", `exit_status` is null; `tree` is there where `softswap run`
-was asked, and alone with `pid` where its program sleeps. --every costs less than a start each time.
+The figures are those of the closing summary, up to now. With --json they are those of `softswap run
+--report`, with `pid` and `settings` added, and the current `beside`; `outcome` has `kind`
+\"running\", `exit_status` is null. For the PID of `softswap run` there is also `tree`; if its
+program is asleep, there are only `tree` and `pid`. --every costs less than repeated commands.
 
-Exit status: 0 when the program has answered, 1 when it cannot be asked, 2 for wrong usage.")]
+Exit status: 0 if the program has answered, 1 if it cannot be reached, 2 for wrong usage.")]
 pub(crate) struct StatArgs {
     /// The process
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i32::MAX.into()))]
@@ -40,7 +41,7 @@ pub(crate) struct StatArgs {
     #[arg(long)]
     json: bool,
 
-    /// Print metrics of the whole tree, as Prometheus reads them
+    /// Print metrics of the whole tree, in the format of Prometheus
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
 

@@ -55,9 +55,9 @@ pub fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Re
     let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
     if free_bytes < reserve_bytes.saturating_add(START_BYTES) {
         return Err(refuse(format!(
-            "the swap directory {shown} is full: {} free, but {} are kept in reserve and at \
-             least {} more are needed; free space there, choose another with --swap DIR, or \
-             keep less with --reserve SIZE",
+            "the swap directory {shown} is full: {} free, but {} are kept in reserve and at least \
+             {} more are needed; free space there, choose another with --swap DIR, or lower the \
+             reserve with --reserve SIZE",
             units::bytes(free_bytes),
             units::bytes(reserve_bytes),
             units::bytes(START_BYTES),
@@ -87,7 +87,7 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
             text += &format!(" and is {used}");
         }
     }
-    text + ", and was not touched: swapping goes to a directory only; give one with --swap DIR"
+    text + ", and was not changed: give a directory with --swap DIR"
 }
 
 /// Returns the kind of file system of `path`.

@@ -1,8 +1,9 @@
 //! `softswap swapon-check`: checks whether a file, device or directory can be a swap area.
 
 use crate::output::print;
-use crate::refusal::Refusal;
+use crate::refusal::{FAILED, Refusal, plain};
 use crate::swapdir;
+use crate::swapon_raw::{Raw, RawFacts};
 use clap::Args;
 use serde::Serialize;
 use softswap_engine::door::settings::Config;
@@ -16,18 +17,25 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use uuid::Uuid;
 
-/// Say whether a file, block device or directory can serve for swapping.
+/// Check if a file, block device or directory can be used for swapping.
 ///
-/// Goes through everything that taking it into use goes through, and changes
-/// nothing.
+/// Makes all checks that `softswap run --swap` makes, and changes nothing. The exception is the mark
+/// that a killed run left on a file whose blocks it used: the check removes it.
 #[derive(Args)]
 #[command(after_long_help = "\
-Exit status: 0 when it can serve, perhaps with warnings; 2 when it cannot, with the reason and the
-way out on standard error, and with --json also on standard output.")]
+Exit status: 0 if it can be used, perhaps with warnings; 2 if not, with the reason and the remedy on
+standard error, and with --json also on standard output.")]
 pub(crate) struct SwaponCheckArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+
+    /// Check a swap file for use by its blocks (`--swap FILE,raw`), and measure what that gains
+    ///
+    /// Overwrites pages of the area, which must hold nothing of use. Needs the right to write the
+    /// device below the file.
+    #[arg(long)]
+    raw: bool,
 
     /// A swap file, a block device, or a directory for swap files
     path: PathBuf,
@@ -45,6 +53,9 @@ struct Found {
     usable_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     area: Option<AreaFacts>,
+    /// Proof and measurement of use by blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw: Option<RawFacts>,
     #[serde(skip_serializing_if = "Option::is_none")]
     file_system: Option<&'static str>,
     warnings: Vec<String>,
@@ -68,10 +79,13 @@ struct AreaFacts {
 pub(crate) fn swapon_check(args: &SwaponCheckArgs) -> Result<ExitCode, Refusal> {
     if args.path.to_str().is_some_and(is_url) {
         return Err(Refusal::usage(
-            "swapon-check: that is a cluster: look at it with `softswap remote check URL`",
+            "swapon-check: that is a cluster: check it with `softswap remote check URL`",
         ));
     }
-    let checked = if args.path.is_dir() { directory(&args.path) } else { named(&args.path) };
+    let checked = match args.path.is_dir() {
+        true if !args.raw => directory(&args.path),
+        _ => named(&args.path, args.raw),
+    };
     let shown = args.path.display().to_string();
     let (found, outcome) = match checked {
         Ok(found) => (Found { path: shown, usable: true, ..found }, Ok(ExitCode::SUCCESS)),
@@ -103,15 +117,26 @@ fn directory(path: &Path) -> Result<Found, Refusal> {
     })
 }
 
-fn named(path: &Path) -> Result<Found, Refusal> {
-    let area = activate(path).map_err(|error| Refusal::usage(format!("swapon-check: {error}")))?;
-    Ok(Found {
+fn named(path: &Path, is_raw: bool) -> Result<Found, Refusal> {
+    let refuse = |error: &dyn std::fmt::Display| Refusal::usage(format!("swapon-check: {error}"));
+    let area = activate(path).map_err(|error| refuse(&error))?;
+    let mut found = Found {
         kind: if area.is_device { "device" } else { "file" },
         usable_bytes: area.header.usable_pages() * PAGE_SIZE as u64,
         warnings: area.warnings.iter().map(ToString::to_string).collect(),
         area: Some(facts(&area)),
         ..Found::default()
-    })
+    };
+    if is_raw {
+        let proven = Raw::prove(&area, path).map_err(|error| refuse(&error))?;
+        found.warnings.extend(proven.warning().map(String::from));
+        let facts = RawFacts::of(&proven, &area);
+        proven.mark.remove().map_err(|error| refuse(&plain(&error)))?;
+        found.raw = Some(facts.map_err(|error| {
+            Refusal::new(FAILED, format!("swapon-check: {}: {}", path.display(), plain(&error)))
+        })?);
+    }
+    Ok(found)
 }
 
 fn facts(area: &Activated) -> AreaFacts {
@@ -150,6 +175,9 @@ fn for_people(found: &Found) -> String {
         line("bad pages", units::count(area.bad_pages.len() as u64));
         line("extents", area.extents.map_or("not known".into(), units::count));
         line("direct I/O", if area.direct_io { "yes" } else { "no" }.into());
+    }
+    for (name, value) in found.raw.iter().flat_map(RawFacts::lines) {
+        line(name, value);
     }
     for warning in &found.warnings {
         line("warning", warning.clone());

@@ -11,15 +11,15 @@ use std::process::ExitCode;
 
 /// Watch programs that run under softswap.
 ///
-/// Their memory in DRAM, compressed and on the disk, how often they wait for pages, and for
-/// how much of their time. Keys change settings; h shows which.
+/// Shows their memory in DRAM, compressed and on the disk, how often they wait for pages, and for
+/// which share of the time. Keys change settings; h lists them.
 #[derive(Args)]
 #[command(after_long_help = "\
-Your own programs are shown, and all to root. Colours are left out where NO_COLOR is set, and
-signs beyond ASCII where the locale is not UTF-8.
+Users see their own programs, and root sees all. There are no colours if NO_COLOR is set, and only
+ASCII characters if the locale is not UTF-8.
 
-Exit status: 0, or 1 where the process is not there or runs without softswap, and where standard
-output is no terminal, or one without a cursor (TERM=dumb).")]
+Exit status: 0, or 1 if the process does not exist or runs without softswap, or if standard output
+is not a terminal with a cursor (TERM=dumb has none).")]
 pub(crate) struct TopArgs {
     /// Only the tree of this process: that of `softswap run`, or of a program in it
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i32::MAX.into()))]
@@ -36,8 +36,8 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
     if std::env::var_os("TERM").is_some_and(|it| it == "dumb") {
         return Err(Refusal::new(
             FAILED,
-            "`softswap top` fills a screen, and TERM says that this terminal is dumb; \
-             `softswap stat PID --every 1` prints figures again and again",
+            "`softswap top` needs a cursor, and TERM names a terminal without one; `softswap stat \
+             PID --every 1` prints figures each second",
         ));
     }
     let mut looker = Looker::new();

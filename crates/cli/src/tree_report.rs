@@ -113,7 +113,7 @@ impl TreeReport {
             "  budget     {budget}: {granted} granted to {count} {processes}, {used} used"
         );
         if self.processes.is_empty() {
-            text.push_str("  asleep     what its processes have fits the budget\n");
+            text.push_str("  asleep     the memory of its processes fits the budget\n");
         } else {
             let processes = self.processes.iter().map(Process::shown);
             let table = process_table(&processes.collect::<Vec<_>>());
@@ -133,8 +133,8 @@ impl Unmanaged {
     pub(crate) fn note(&self) -> String {
         let Unmanaged { pid, name, .. } = self;
         format!(
-            "{name} (pid {pid}) runs unmanaged: its memory is outside the budget; the report has \
-             all such processes, docs/limits.md says which programs cannot be managed"
+            "{name} (pid {pid}) runs unmanaged: its memory is outside the budget; the report \
+             lists all such processes, docs/limits.md lists programs that cannot be managed"
         )
     }
 

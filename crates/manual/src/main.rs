@@ -28,7 +28,7 @@ const COMPLETIONS: [(Shell, &str); 3] = [
 
 fn main() -> ExitCode {
     let Some(share) = std::env::args_os().nth(1).map(PathBuf::from) else {
-        eprintln!("usage: softswap-manual DIR (man pages and completions are written there)");
+        eprintln!("usage: softswap-manual DIR (writes man pages and completions to DIR)");
         return ExitCode::from(2);
     };
     if let Err(error) = write(&share) {

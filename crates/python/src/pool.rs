@@ -89,8 +89,8 @@ impl Region {
             "normal" => Advice::Normal,
             other => {
                 return Err(PyValueError::new_err(format!(
-                    "{other:?} is no advice; give willneed, cold, dontneed, \
-                     sequential, random or normal"
+                    "{other:?} is not an advice; give willneed, cold, dontneed, sequential, \
+                     random or normal"
                 )));
             }
         };

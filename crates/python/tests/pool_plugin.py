@@ -1,7 +1,7 @@
-"""For pytest (`-p pool_plugin -p no:faulthandler`): all arrays that the tests make lie in a pool.
+"""For pytest (`-p pool_plugin -p no:faulthandler`): allocates all arrays of the tests in a pool.
 
-Some live until Python ends. pytest would disable Python's handler of faults before, and take
-away the pool's with it."""
+Some arrays live until Python exits. Before that, pytest would disable Python's fault handler,
+and the pool's with it."""
 import contextlib
 import tempfile
 

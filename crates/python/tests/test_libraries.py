@@ -1,4 +1,4 @@
-"""Libraries over NumPy with arrays of a pool: what they answer is what they answer without."""
+"""Libraries that use NumPy, with arrays of a pool: the results must equal those without."""
 import os
 import pickle
 import tempfile
@@ -26,7 +26,7 @@ class Arrays(unittest.TestCase):
         self.random = numpy.random.default_rng(7)
 
     def both(self, shape, dtype="f8"):
-        """The same numbers in the pool and out of it."""
+        """Returns the same numbers in the pool and in ordinary memory."""
         outside = self.random.standard_normal(shape).astype(dtype)
         inside = self.pool.empty(shape, dtype)
         inside[:] = outside

@@ -1,4 +1,4 @@
-"""What the wheel brings, as it is installed: `tests/wheel.sh` runs this in a fresh environment."""
+"""Tests the installed wheel: `tests/wheel.sh` runs this in a new environment."""
 import errno
 import json
 import os

@@ -63,8 +63,8 @@ pub async fn examine(url: &Url) -> Result<Report, Refusal> {
         let is_no_cluster = trouble.reason().contains("cluster support disabled");
         return Err(match is_no_cluster {
             true => Refusal::new(format!(
-                "{} is no cluster, so nothing takes its place when it is lost: use a cluster, or \
-                 single=1&copies=local beside an area on disk",
+                "{} is not part of a cluster, so no server replaces it if it fails: use a \
+                 cluster, or single=1&copies=local together with an area on disk",
                 trouble.node()
             )),
             false => unreachable(&trouble),
@@ -96,20 +96,21 @@ async fn examine_one(
     }
     if url.wait_for_replica && number("connected_slaves") == Some(0) {
         report.refusals.push(format!(
-            "{address} has no replica that a write could wait for: add one, or leave wait=1 out"
+            "{address} has no replica, and wait=1 waits for one: add a replica, or leave wait=1 out"
         ));
     }
     let policy = text("maxmemory_policy");
     if !policy.is_empty() && policy != "noeviction" {
         report.refusals.push(format!(
-            "{address} throws keys away when it is full (maxmemory-policy {policy}), and pages \
-             with them: set it to noeviction"
+            "{address} evicts keys when it is full (maxmemory-policy {policy}), so pages would be \
+             lost: set it to noeviction"
         ));
     }
     let limit_bytes = number("maxmemory").filter(|limit| *limit > 0);
     if limit_bytes.is_none() {
         report.warnings.push(format!(
-            "{address} has no maxmemory: it takes all the memory of its machine before it refuses"
+            "{address} has no maxmemory: it can fill all the memory of its machine before it \
+             refuses a write"
         ));
     }
     let used_bytes = number("used_memory").unwrap_or(0);
@@ -120,8 +121,8 @@ async fn examine_one(
         && !url.single
     {
         report.warnings.push(format!(
-            "{address} has cluster-require-full-coverage yes: when one primary and its replicas \
-             are lost, the others stop answering too, and no copy can be read; set it to no"
+            "{address} has cluster-require-full-coverage yes: if one primary and its replicas \
+             fail, the other servers stop answering too, and no copy can be read; set it to no"
         ));
     }
     let median = match slots.first() {
@@ -134,8 +135,8 @@ async fn examine_one(
     }
     if median > SLOWEST_MEDIAN {
         report.refusals.push(format!(
-            "{address} takes {:.1} ms for a page (median of {TIMED_READS}); beyond {} ms a disk \
-             is better",
+            "{address} takes {:.1} ms to read a page (median of {TIMED_READS}); above {} ms a \
+             disk is faster",
             median.as_secs_f64() * 1e3,
             SLOWEST_MEDIAN.as_millis()
         ));
@@ -154,8 +155,9 @@ async fn examine_one(
 }
 
 async fn info_of(node: &Node) -> Result<HashMap<String, String>, Refusal> {
-    let text: String = redis::from_redis_value(ask(node, cmd("INFO")).await?)
-        .map_err(|_| Refusal::new(format!("{}: INFO is answered oddly", node.address)))?;
+    let text: String = redis::from_redis_value(ask(node, cmd("INFO")).await?).map_err(|_| {
+        Refusal::new(format!("{}: its answer to INFO cannot be parsed", node.address))
+    })?;
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     Ok(lines.map(|(name, value)| (name.to_string(), value.trim().to_string())).collect())
 }
@@ -163,8 +165,9 @@ async fn info_of(node: &Node) -> Result<HashMap<String, String>, Refusal> {
 async fn config(node: &Node, name: &str) -> Result<String, Refusal> {
     let mut get = cmd("CONFIG");
     get.arg("GET").arg(name);
-    let answer: Vec<String> = redis::from_redis_value(ask(node, get).await?)
-        .map_err(|_| Refusal::new(format!("{}: CONFIG is answered oddly", node.address)))?;
+    let answer: Vec<String> = redis::from_redis_value(ask(node, get).await?).map_err(|_| {
+        Refusal::new(format!("{}: its answer to CONFIG cannot be parsed", node.address))
+    })?;
     Ok(answer.into_iter().nth(1).unwrap_or_default())
 }
 
@@ -176,8 +179,8 @@ async fn warn_of_persistence(node: &Node, aof_enabled: &str, report: &mut Report
         (false, true) => return,
     };
     report.warnings.push(format!(
-        "{} writes what it keeps to its own disk ({how}): pages too, which costs time and room \
-         there",
+        "{} writes its data, and so the pages, to its own disk ({how}), which costs time and \
+         space there",
         node.address
     ));
 }
@@ -203,7 +206,7 @@ async fn median_read(node: &Node, slot: u16) -> Result<Duration, Refusal> {
             Value::BulkString(page) if page.len() == PAGE_BYTES => {}
             _ => {
                 return Err(Refusal::new(format!(
-                    "{} gives back something else than was stored",
+                    "{} returns other data than was stored",
                     node.address
                 )));
             }
@@ -243,7 +246,7 @@ fn judge_topology(url: &Url, topology: &Topology, report: &mut Report) {
     if url.copies == Copies::Two && primaries.len() < 2 {
         report.refusals.push(format!(
             "{url} has {} primary with slots, and two copies need two: add servers, or use \
-             copies=local beside an area on disk",
+             copies=local together with an area on disk",
             primaries.len()
         ));
     }
@@ -259,7 +262,7 @@ fn judge_topology(url: &Url, topology: &Topology, report: &mut Report) {
         && (1..primaries.len()).all(|index| host(index) == host(0))
     {
         report.warnings.push(format!(
-            "all primaries are on {}: when that machine is lost, both copies are",
+            "all primaries are on {}: if that machine fails, both copies are lost",
             host(0)
         ));
     }
@@ -278,8 +281,8 @@ fn judge_room(url: &Url, report: &mut Report) {
         && size > room
     {
         report.refusals.push(format!(
-            "size={} does not fit: there is room for {} of pages with their copies; lower size= \
-             or raise maxmemory; `softswap remote ls` shows what other runs have there",
+            "size={} does not fit: the servers can hold {} of pages with their copies; lower \
+             size= or raise maxmemory; `softswap remote ls` lists what other runs have stored",
             bytes(size),
             bytes(room)
         ));

@@ -67,7 +67,7 @@ impl Cluster {
         let placement = Placement::new(&router.topology(), copies).ok_or_else(|| {
             Refusal::new(format!(
                 "{url}: two copies need two primaries with slots; there is one: add servers, or \
-                 use copies=local beside an area on disk"
+                 use copies=local together with an area on disk"
             ))
         })?;
         let sealer = Sealer::new(&run.key, run.id, run.area);
@@ -80,7 +80,7 @@ impl Cluster {
         if shared.put_lease().await < copies {
             return Err(Refusal::new(format!(
                 "{url}: the lease cannot be written to enough servers; `softswap remote check` \
-                 says why"
+                 prints the reason"
             )));
         }
         let shared = Arc::new(shared);
@@ -136,7 +136,10 @@ impl Cluster {
         }
         match is_one_missing {
             false => removed,
-            true => Err(Refusal::new("a primary is down: what it has stays until `gc`")),
+            true => Err(Refusal::new(
+                "a primary is down: its pages are stored there until `softswap remote gc` removes \
+                 them",
+            )),
         }
     }
 }
@@ -183,8 +186,8 @@ impl Shared {
             None if self.live().is_empty() => {}
             None => {
                 return Err(Refusal::new(
-                    "pages of this run are on the cluster, but not the table that says where \
-                     each is: it has been removed, or its lease has ended",
+                    "the cluster has pages of this run, but not the table of their locations: it \
+                     was removed, or its lease has expired",
                 ));
             }
         }
@@ -200,7 +203,7 @@ impl Shared {
             for key in keys {
                 match parse_key(&key) {
                     Some((_, Kind::Extent { extent, .. })) => {
-                        // Keeps what is already known of it.
+                        // Keeps the known state of the server.
                         self.live().entry(extent).or_insert(ALL);
                     }
                     Some((_, Kind::Placement { .. })) => tables.push(key),

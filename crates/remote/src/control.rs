@@ -97,8 +97,7 @@ impl Order {
 
     /// Writes the order, for [`Order::read`].
     ///
-    /// # Errors
-    /// Those of the socket.
+    /// # Errors The errors of the socket.
     pub fn write(&self, mut to: impl Write) -> io::Result<()> {
         let again = if self.is_again { "again" } else { "first" };
         let password = self.password.as_ref().map_or("", |password| password.as_str());
@@ -109,8 +108,7 @@ impl Order {
 
     /// Reads an order.
     ///
-    /// # Errors
-    /// Those of the socket, or an invalid or incomplete order.
+    /// # Errors The errors of the socket, or an invalid or incomplete order.
     pub fn read(mut from: impl BufRead) -> io::Result<Order> {
         let mut line = || {
             let mut line = Zeroizing::new(String::new());

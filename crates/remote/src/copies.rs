@@ -138,7 +138,7 @@ struct Read<'a> {
     into: &'a mut [Page],
     /// For each page: true if it is in `into`.
     is_found: Vec<bool>,
-    /// For each page: the slots with bad content, and what was found.
+    /// For each page: the slots with bad content, and that content.
     bad: Vec<Vec<(u16, Found)>>,
 }
 

@@ -108,7 +108,7 @@ impl Connector {
             },
             Some(connector) => {
                 let name = ServerName::try_from(address.host.clone())
-                    .map_err(|_| format!("{} is no name for TLS", address.host))?;
+                    .map_err(|_| format!("{} is not a host name for TLS", address.host))?;
                 let stream = connector.connect(name, tcp).await.map_err(|e| why_no_tls(&e))?;
                 self.log_in(stream, stale).await
             }
@@ -294,7 +294,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
             Ok(_) => outcome,
             Err(_) => Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "the server answers with more than it was asked for",
+                "the server sends more answers than it got requests",
             ))),
         }
     }
@@ -331,7 +331,7 @@ fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, Refusal> {
             roots.add_parsable_certificates(found.certs);
             if roots.is_empty() {
                 return Err(Refusal::new(
-                    "this system has no certificates to check the servers' by: install \
+                    "this system has no CA certificates to verify the servers: install \
                      ca-certificates, or name a file by ca=",
                 ));
             }
@@ -357,7 +357,7 @@ fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, Refusal> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Returns what a server sends without a request. A server without room for another client, or
+/// Returns data that a server sends without a request. A server that accepts no further client, or
 /// closed to outside clients, reports that and hangs up; a client that sends first loses the
 /// message.
 async fn greeting(address: &Address) -> Option<String> {
@@ -369,17 +369,17 @@ async fn greeting(address: &Address) -> Option<String> {
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
     let words = words.trim();
-    (!words.is_empty()).then(|| format!("what answers there says {words:?}"))
+    (!words.is_empty()).then(|| format!("the server there sends {words:?}"))
 }
 
 fn why_no_tls(error: &io::Error) -> String {
     let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let way_out = match of_tls {
         Some(rustls::Error::InvalidMessage(_)) => {
-            "; what answers there speaks no TLS: redis:// is without, or name its TLS port"
+            "; the server there does not use TLS: use redis://, or give its TLS port"
         }
         Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
-            "; name the certificate of who signed it by ca="
+            "; name the certificate of its CA by ca="
         }
         _ => "",
     };
@@ -387,7 +387,7 @@ fn why_no_tls(error: &io::Error) -> String {
 }
 
 fn unusable(path: &Path, error: &dyn std::fmt::Display) -> Refusal {
-    Refusal::new(format!("{} cannot be used: {error}; a PEM file is wanted", path.display()))
+    Refusal::new(format!("{} cannot be used: {error}; give a PEM file", path.display()))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Refusal> {

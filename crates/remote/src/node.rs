@@ -198,7 +198,7 @@ impl Node {
                 breaker.open_until = None;
                 Ok(values)
             }
-            Ok(Ok(_)) => Err(self.give_up(link, "an answer that fits no question".into()).await),
+            Ok(Ok(_)) => Err(self.give_up(link, "an answer without a request".into()).await),
             Ok(Err(reason)) => Err(self.give_up(link, reason).await),
             Err(_) if stalled <= until => {
                 let reason = format!("no answer for {:?}", self.stall);
@@ -259,7 +259,9 @@ impl Node {
             Ok(Err(reason)) => Err(self.failed(reason)),
             Err(_) if self.connector.is_secure() && !self.breaker().was_connected => Err(self
                 .failed(
-                    "no connection in time; is that its TLS port? (redis:// is without)".into(),
+                    "no connection in time; check that this is its TLS port (redis:// is without \
+                     TLS)"
+                        .into(),
                 )),
             Err(_) => Err(self.failed("no connection in time".into())),
         }

@@ -20,7 +20,7 @@ const USAGE: u8 = 2;
 /// Threads of the helper: one seals and copies while another waits for the network.
 pub const WORKERS: usize = 2;
 
-/// Memory of other machines: check a cluster, see and remove what is stored there.
+/// Memory of other machines: check a cluster, list and remove the pages stored there.
 #[derive(Parser)]
 #[command(name = "softswap-remote", bin_name = "softswap remote", version, max_term_width = 100)]
 #[command(after_long_help = AFTER_HELP)]
@@ -39,18 +39,18 @@ Examples:
 The password comes from SOFTSWAP_REMOTE_PASSWORD or the file that password-file= names; with
 --ask-password from the terminal.
 
-Exit status: 0 where it is done, 1 where the cluster cannot be used or reached, 2 for a URL or an
-option that cannot be used.";
+Exit status: 0 if done, 1 if the cluster cannot be used or reached, 2 for a URL or an option that
+cannot be used.";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say whether a cluster is fit to keep pages, and for how many it has room
+    /// Check if a cluster can store pages, and how many
     Check(Target),
     /// List the runs that have pages there
     Ls(Target),
-    /// Remove what runs that are gone have left
+    /// Remove pages of runs that have exited
     Gc(GcArgs),
-    /// Simulate a large cluster whose servers die: lost pages, and how long reads take
+    /// Simulate a large cluster with failing servers: lost pages, and duration of reads
     Simulate(SimulateArgs),
     /// Serve the processes of a run: started by `softswap run`
     #[command(hide = true)]
@@ -59,9 +59,10 @@ enum Command {
 
 #[derive(Args)]
 #[command(after_long_help = "\
-Reads and writes come by chance. A server is busy for 8 us with a page that is read and for 60 us with an
-extent that is written; the way there and back takes 100 us. Who does not answer is given up after 150 ms
-and asked last until it is back. An extent counts as lost once none of its copies is known to be whole.")]
+Reads and writes arrive at random. A server takes 8 us to read a page and 60 us to write an extent; the
+network adds 100 us for the round trip. A client waits 150 ms for a server, then uses the other copy, and
+prefers other servers until this one answers again. An extent counts as lost if none of its copies is
+known to be complete.")]
 struct SimulateArgs {
     #[command(flatten)]
     settings: Settings,
@@ -97,7 +98,7 @@ struct GcArgs {
     /// Remove this run, even if it has a lease: a program that still runs loses its pages
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
-    /// Only say what would be removed
+    /// Print what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -134,7 +135,7 @@ pub fn main() -> ExitCode {
             let runs = list(url).await?;
             print(&match (target.json, runs.as_slice()) {
                 (true, runs) => json("remote-runs", &runs),
-                (false, []) => "nothing of softswap's is stored there".into(),
+                (false, []) => "no run of softswap has pages there".into(),
                 (false, runs) => runs_text(runs),
             })?;
             Ok(ExitCode::SUCCESS)
@@ -150,8 +151,9 @@ async fn gc(url: &Url, args: &GcArgs) -> Result<ExitCode, Refusal> {
         (false, []) => match list(url).await?.len() {
             0 => "there is nothing to remove".into(),
             count => format!(
-                "there is nothing to remove; the lease of what is stored there has not ended \
-                 (runs: {count}). `ls` lists it, and --run RUN removes a run all the same"
+                "there is nothing to remove: {count} runs have pages there, and their leases have \
+                 not expired. `softswap remote ls` lists them, and --run RUN removes one all the \
+                 same"
             ),
         },
         (false, runs) => runs_text(runs),
@@ -228,7 +230,7 @@ fn report_text(report: &Report) -> String {
     }
     let mut lines = table(&rows);
     let room = report.room_for_pages_bytes.map(bytes);
-    lines.extend(room.map(|room| format!("room for {room} of pages, copies counted")));
+    lines.extend(room.map(|room| format!("space for {room} of pages, with their copies")));
     lines.extend(report.warnings.iter().map(|warning| format!("note: {warning}")));
     lines.extend(report.refusals.iter().map(|refusal| format!("REFUSED: {refusal}")));
     if report.refusals.is_empty() {
@@ -247,11 +249,11 @@ fn simulation_text(found: &Found) -> String {
     }
     let mut lines = table(&rows);
     lines.push(format!(
-        "{} extents lost, {} reads late, {} writes given up",
+        "{} extents lost, {} reads timed out, {} writes failed",
         found.lost_extents, found.late_reads, found.failed_writes
     ));
     lines.push(format!(
-        "{} copies made again, the last after {:.1} s; servers busy {:.0} % of the time",
+        "{} copies restored, the last after {:.1} s; servers busy {:.0} % of the time",
         found.repaired_copies,
         found.longest_repair_s,
         found.busy_share * 100.0

@@ -81,7 +81,7 @@ impl Known {
 
 impl Router {
     pub(crate) fn new(url: &Url, helper: Option<Helper>) -> Result<Self, Refusal> {
-        let first = url.seeds.first().ok_or_else(|| Refusal::new("no server is named"))?;
+        let first = url.seeds.first().ok_or_else(|| Refusal::new("no server is given"))?;
         let topology = Arc::new(Topology::single(first.clone()));
         Ok(Self {
             connector: Arc::new(Connector::new(url, helper)?),
@@ -245,7 +245,7 @@ impl Router {
         text.and_then(|text| Topology::parse(&text, address, self.connector.is_secure()))
             .ok_or_else(|| Trouble::Refused {
                 node: address.clone(),
-                reason: "CLUSTER NODES is answered with something else".into(),
+                reason: "its answer to CLUSTER NODES cannot be parsed".into(),
             })
     }
 
@@ -340,7 +340,7 @@ impl Router {
 /// Records whether a server provides any service, according to its answer.
 fn note(node: &Node, trouble: Option<&Trouble>) {
     match trouble {
-        // Recorded already, where the answer was missing.
+        // A missing answer was already recorded by the code that waited for it.
         Some(Trouble::Away { .. } | Trouble::Nobody { .. }) => {}
         Some(Trouble::Busy { reason, .. } | Trouble::Refused { reason, .. }) => {
             node.was_idle(reason);

@@ -28,7 +28,7 @@ pub(crate) async fn primaries_but(
     let missing = topology.missing_primaries();
     if let Some(member) = missing.get(most_missing) {
         return Err(Refusal::new(format!(
-            "{} is down: what it has cannot be told; try again when the cluster is whole",
+            "{} is down, so its runs are unknown; try again when all primaries are up",
             member.address
         )));
     }
@@ -71,8 +71,10 @@ impl<'a> Batches<'a> {
         let mut scan = redis::cmd("SCAN");
         scan.arg(&cursor).arg("MATCH").arg(self.pattern).arg("COUNT").arg(KEYS_AT_ONCE);
         let answer = ask(self.node, scan).await?;
-        let (next, keys): (String, Vec<String>) = redis::from_redis_value(answer)
-            .map_err(|_| Refusal::new(format!("{}: SCAN is answered oddly", self.node.address)))?;
+        let (next, keys): (String, Vec<String>) =
+            redis::from_redis_value(answer).map_err(|_| {
+                Refusal::new(format!("{}: its answer to SCAN cannot be parsed", self.node.address))
+            })?;
         self.cursor = Some(next).filter(|next| next != "0");
         Ok(Some(keys))
     }

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 pub const VARIABLE: &str = "SOFTSWAP_REMOTE_PASSWORD";
 
-/// Most bytes of the first line of a password file.
+/// Maximum number of bytes of the first line of a password file.
 const MOST_BYTES: u64 = 64 << 10;
 
 /// Source of the password. Its debug output omits the password.
@@ -26,7 +26,7 @@ pub enum Password {
 /// again.
 fn read_file(path: &Path) -> io::Result<Zeroizing<String>> {
     if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let mut text = Zeroizing::new(String::new());
     std::fs::File::open(path)?.take(MOST_BYTES).read_to_string(&mut text)?;
@@ -58,8 +58,9 @@ impl Password {
     /// # Errors
     /// If there is no terminal.
     pub fn asked_for(what: &str) -> Result<Self, Refusal> {
-        let no_terminal =
-            |error: &dyn fmt::Display| Refusal::new(format!("no terminal to ask at: {error}"));
+        let no_terminal = |error: &dyn fmt::Display| {
+            Refusal::new(format!("there is no terminal to ask for the password: {error}"))
+        };
         let terminal = std::fs::OpenOptions::new().read(true).write(true).open("/dev/tty");
         let mut terminal = terminal.map_err(|error| no_terminal(&error))?;
         write!(terminal, "Password for {what}: ").map_err(|error| no_terminal(&error))?;

@@ -160,7 +160,7 @@ impl<S: PageStore + 'static> Server<S> {
             return self.refuse(&task, "there is no such page");
         };
         if matches!(&task, Task::Job(job) if self.removed.contains(&job.area)) {
-            return self.refuse(&task, "nobody has the area any more");
+            return self.refuse(&task, "no process has the area any more");
         }
         let waits = |other: &Task| other.ranges().is_some_and(|other| meet(&ranges, &other));
         if self.busy.iter().any(|(_, busy)| meet(&ranges, busy)) || self.waiting.iter().any(waits) {

@@ -48,18 +48,19 @@ pub trait PageStore: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The store has no space. Stored pages can still be read, and space may become free.
-    #[error("{node} has no room for more pages: raise its maxmemory, or lower size=")]
+    #[error("{node} has no space for more pages: raise its maxmemory, or lower size=")]
     Full { node: String },
     /// No copy of a page has the content that was written.
     #[error(
-        "page {page} is lost: neither {} holds what was written (asked: {}; found: {found})",
-        .keys.join(" nor "), .nodes.join(", ")
+        "page {page} is lost: {} no longer have the data that was written (servers: {}; found: \
+         {found})",
+        .keys.join(" and "), .nodes.join(", ")
     )]
     Lost { page: u64, keys: Vec<String>, nodes: Vec<String>, found: String },
     /// No answer in time. The pages may be stored nevertheless, and a retry may succeed. The keys
     /// are those of a page to read.
     #[error(
-        "{nodes} did not do it within {deadline:?}{}: {last}", about(.keys),
+        "{nodes} did not complete the request within {deadline:?}{}: {last}", about(.keys),
         nodes = .nodes.join(", ")
     )]
     Deadline { nodes: Vec<String>, keys: Vec<String>, deadline: Duration, last: String },

@@ -13,7 +13,7 @@ pub(crate) struct Member {
     pub(crate) is_primary: bool,
     /// The majority considers it dead.
     pub(crate) is_failed: bool,
-    /// It can be read, but has accepted no writes for some time.
+    /// The server answers reads, but has accepted no writes for some time.
     pub(crate) is_unwritable: bool,
 }
 

@@ -42,7 +42,7 @@ impl Trouble {
             "NOAUTH" => Self::Refused {
                 node,
                 reason: format!(
-                    "it wants a password: set {VARIABLE}, or name a file by password-file="
+                    "it requires a password: set {VARIABLE}, or name a file by password-file="
                 ),
             },
             "NOPERM" => Self::Refused { node, reason: format!("{reason}; {RIGHTS}") },
@@ -71,8 +71,8 @@ impl Trouble {
             | Self::Busy { reason, .. }
             | Self::Unwritable { reason, .. }
             | Self::Refused { reason, .. } => reason.clone(),
-            Self::Full { .. } => "no memory is left".into(),
-            Self::Moved { to, .. } => format!("the slot is on its way to {to}"),
+            Self::Full { .. } => "no memory is free".into(),
+            Self::Moved { to, .. } => format!("the slot is being moved to {to}"),
             Self::Nobody { slot } => format!("no server has slot {slot}"),
         }
     }
@@ -95,7 +95,7 @@ pub(crate) enum Unwritten {
     NoReplica,
     #[error("the extent was no longer there")]
     Gone,
-    #[error("SETRANGE is answered with something else")]
+    #[error("its answer to SETRANGE cannot be parsed")]
     Odd,
 }
 

@@ -144,7 +144,7 @@ impl Url {
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let Some((is_secure, rest)) = after_scheme(text) else {
             return Err(Refusal::new(
-                "a cluster is named by rediss://HOST:PORT,HOST:PORT (with TLS) or \
+                "not the URL of a cluster: give rediss://HOST:PORT,HOST:PORT (with TLS) or \
                  redis://HOST:PORT (without)",
             ));
         };
@@ -156,14 +156,14 @@ impl Url {
         if user.is_some_and(|user| user.contains(':')) || has_user_in_options(options) {
             // The error repeats no part of the URL, because it would be in logs.
             return Err(Refusal::new(format!(
-                "the URL has a password in it, which everybody could read who lists processes: \
+                "the URL contains a password, which every user who lists processes could read: \
                  leave it out and set {VARIABLE}, or name a file by password-file="
             )));
         }
         if user.is_some_and(|user| user.contains('%')) {
             return Err(Refusal::new(
-                "the user's name has a % in it, as in an escape, which is not read: name the user \
-                 as the servers do",
+                "the user's name contains a %, and escapes are not decoded: write the name as the \
+                 servers do",
             ));
         }
         let mut url = Self {
@@ -188,7 +188,7 @@ impl Url {
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             if !given.insert(name) {
-                return Err(Refusal::new(format!("{name}= is given twice: leave one")));
+                return Err(Refusal::new(format!("{name}= is given twice: keep one")));
             }
             url.set(name, value, &mut files)?;
         }
@@ -212,7 +212,7 @@ impl Url {
                     "local" => Copies::Local,
                     _ => {
                         return Err(wrong(
-                            "2 (on two primaries) or local (one, beside a copy on the own disk)",
+                            "2 (on two primaries) or local (one, and one on the local disk)",
                         ));
                     }
                 }
@@ -236,13 +236,13 @@ impl Url {
             "password-file" => self.password = Password::File(path(value, name)?),
             "password" => {
                 return Err(Refusal::new(format!(
-                    "password= would be read by everybody who lists processes: set {VARIABLE}, \
+                    "password= could be read by every user who lists processes: set {VARIABLE}, \
                      or name a file by password-file="
                 )));
             }
             _ => {
                 return Err(Refusal::new(format!(
-                    "there is no option {name}=; there are {}",
+                    "there is no option {name}=; the options are {}",
                     OPTIONS.join(", ")
                 )));
             }
@@ -253,8 +253,8 @@ impl Url {
     fn finish(mut self, files: ClientFiles) -> Result<Self, Refusal> {
         if self.single && self.copies != Copies::Local {
             return Err(Refusal::new(
-                "single=1 keeps each page on one server, which may lose it: only with \
-                 copies=local, beside a copy on the own disk",
+                "single=1 stores each page on one server, which may lose it: use it only with \
+                 copies=local, which also stores a copy on the local disk",
             ));
         }
         let client = match (files.cert, files.key) {
@@ -282,7 +282,7 @@ struct ClientFiles {
 
 fn path(value: &str, name: &str) -> Result<PathBuf, Refusal> {
     match value {
-        "" => Err(Refusal::new(format!("{name}= wants the path of a file"))),
+        "" => Err(Refusal::new(format!("{name}= needs the path of a file"))),
         path => Ok(path.into()),
     }
 }
@@ -311,7 +311,8 @@ fn parse_time(value: &str) -> Option<Duration> {
 
 /// Parses `HOST`, `HOST:PORT`, `[IPV6]:PORT`.
 fn parse_address(text: &str) -> Result<Address, Refusal> {
-    let wrong = || Refusal::new(format!("{text:?} is no server: write HOST:PORT or [IPV6]:PORT"));
+    let wrong =
+        || Refusal::new(format!("{text:?} is not a server: write HOST:PORT or [IPV6]:PORT"));
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest.split_once(']').ok_or_else(wrong)?;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 const TOLD_AFTER: Duration = Duration::from_secs(5);
 /// Shortest interval between two reports about one server.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
-/// Most servers named in a message; others are only counted.
+/// Maximum number of servers named in a message; others are only counted.
 const MOST_NAMED: usize = 4;
 
 #[derive(Default)]
@@ -60,7 +60,7 @@ impl Watch {
             }
         }
         let lacking = all_of(&lacking)
-            .map(|servers| format!("{servers}; what is asked there waits, or goes elsewhere"));
+            .map(|servers| format!("{servers}; requests to it wait, or use other servers"));
         all_of(&over).into_iter().chain(lacking).collect()
     }
 }
@@ -73,15 +73,15 @@ fn lasts(lack: &Lack, now: Instant) -> bool {
 
 fn words_of(lack: &Lack) -> String {
     match lack {
-        Lack::Service(streak) => format!("cannot be used now ({})", streak.reason),
-        Lack::Writes(streak) => format!("takes no writes now ({})", streak.reason),
+        Lack::Service(streak) => format!("is unavailable ({})", streak.reason),
+        Lack::Writes(streak) => format!("refuses writes ({})", streak.reason),
     }
 }
 
 fn over_of(lack: &Lack) -> &'static str {
     match lack {
-        Lack::Service(_) => "can be used again",
-        Lack::Writes(_) => "takes writes again",
+        Lack::Service(_) => "is available again",
+        Lack::Writes(_) => "accepts writes again",
     }
 }
 
@@ -90,7 +90,7 @@ fn all_of(servers: &[String]) -> Option<String> {
     match servers.len() {
         0 => None,
         1..=MOST_NAMED => Some(named),
-        count => Some(format!("{named}; and {} more like that", count - MOST_NAMED)),
+        count => Some(format!("{named}; and {} more", count - MOST_NAMED)),
     }
 }
 
@@ -118,9 +118,9 @@ mod tests {
         };
         assert_eq!(tell(away(4), 4), "");
         assert_eq!(tell(away(1), 7), "", "nobody has asked since: it may be back");
-        assert!(tell(away(7), 7).starts_with("h:1 cannot be used now (why); what is asked there"));
+        assert!(tell(away(7), 7).starts_with("h:1 is unavailable (why); requests to it wait"));
         assert_eq!(tell(away(300), 300), "", "it has been told");
-        assert_eq!(tell(None, 301), "h:1 can be used again");
+        assert_eq!(tell(None, 301), "h:1 is available again");
         assert_eq!(tell(None, 302), "");
         assert_ne!(tell(away(303), 303), "");
         assert_ne!(tell(None, 304), "");
@@ -128,10 +128,10 @@ mod tests {
         let writes = || Some(Lack::Writes(streak(at(350), at(363))));
         assert_ne!(tell(writes(), 363), "");
         assert_eq!(tell(writes(), 600), "", "it has not written");
-        assert_eq!(tell(None, 601), "h:1 takes writes again");
+        assert_eq!(tell(None, 601), "h:1 accepts writes again");
         assert_ne!(tell(Some(Lack::Writes(streak(at(655), at(661)))), 661), "");
-        assert!(tell(away(730), 730).starts_with("h:1 cannot"), "that is something else");
-        assert_eq!(tell(None, 731), "h:1 can be used again");
+        assert!(tell(away(730), 730).starts_with("h:1 is unavailable"), "that is something else");
+        assert_eq!(tell(None, 731), "h:1 is available again");
         assert_ne!(tell(away(800), 800), "");
         assert_eq!(watch.tell(BTreeMap::new(), at(801)), ["h:1 has no slots any more"]);
     }
@@ -143,10 +143,10 @@ mod tests {
         let all = (1..8).map(|port| (address(port), Some(Lack::Service(streak(begun, now)))));
         let mut watch = Watch::default();
         let told = watch.tell(all.clone().collect(), now);
-        assert!(told.len() == 1 && told[0].contains("h:4 cannot"), "{told:?}");
-        assert!(told[0].contains("(why); and 3 more like that; what is asked"), "{told:?}");
+        assert!(told.len() == 1 && told[0].contains("h:4 is unavailable"), "{told:?}");
+        assert!(told[0].contains("(why); and 3 more; requests to it wait"), "{told:?}");
         // A server that was not named is not reported at the end.
         let told = watch.tell(all.map(|(address, _)| (address, None)).collect(), now);
-        assert!(told.len() == 1 && told[0].ends_with("h:4 can be used again"), "{told:?}");
+        assert!(told.len() == 1 && told[0].ends_with("h:4 is available again"), "{told:?}");
     }
 }

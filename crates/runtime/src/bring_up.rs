@@ -59,7 +59,8 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<(), S
         Some(before) => Engine::start_around(config, backing, stats, before),
     };
     let engine = engine.map_err(|e| e.to_string())?;
-    growing::set_up(&engine).map_err(|e| format!("cannot make the table of blocks: {e}"))?;
+    growing::set_up(&engine)
+        .map_err(|e| format!("cannot allocate the table of large blocks: {e}"))?;
     if exemption::is_in_force() {
         engine.make_do(|| ());
     }
@@ -101,7 +102,7 @@ pub(crate) fn take_signals() -> Result<(), String> {
         _ => Some(page_fault::install_segv().map_err(|e| format!("cannot handle SIGSEGV: {e}"))?),
     };
     let sys = sigsys::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
-    program_threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
+    program_threads::adopt_main().map_err(|e| format!("cannot allocate a signal stack: {e}"))?;
     signal_stack::manage_stacks();
     if is_go_program() {
         signal_stack::lend_half();

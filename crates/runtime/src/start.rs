@@ -83,7 +83,7 @@ extern "C" fn on_load() {
             inline_calls::look();
         }
     } else if let Some(place) = place.filter(|_| !is_emulated) {
-        // Not under an emulator: there the reservation may cost memory for each page.
+        // Skipped under an emulator, where the reservation may use memory for each page.
         aslr::hold(place);
     }
     argument_copies::set_up();

@@ -36,6 +36,7 @@ use softswap_sys::file::may_make_files;
 use softswap_sys::linked::{is_go_program, is_single_threaded};
 use softswap_sys::window::{longest_at, settle_gate};
 use softswap_sys::{exemption, raw, signals, threads};
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -80,8 +81,9 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     }
     // A program started by an awake one inherits its filter, which must not trap the memory of a
     // sleeping process. The next place is equally good, and gets its own filter on waking.
-    let Some(base) = place.windows().find(|base| !sigsys::is_trapped(*base)) else { return false };
-    let Some(len) = longest_at(base) else { return false };
+    let is_free = |range: &Range<usize>| !sigsys::is_trapped(range.start);
+    let Some(range) = place.windows().find(is_free) else { return false };
+    let Some(len) = longest_at(&range) else { return false };
     if config.ledger_fd.is_some() {
         let left_bytes = left_for_engine(memory_bytes);
         let attend = engine_threads::attend_asleep;
@@ -92,7 +94,7 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     asleep::set_up(limit_bytes);
     statistics::say_asleep(config);
     CONFIG.get_or_init(|| config.clone());
-    instance::fall_asleep(base, len, wake, prepare);
+    instance::fall_asleep(range.start, len, wake, prepare);
     true
 }
 
@@ -123,7 +125,7 @@ fn give_up(why: &str) {
     instance::settle(false);
     raw::write_stderr(
         format!(
-            "softswap: memory is short, and this process cannot be managed: {why}; it goes on \
+            "softswap: memory is short, and this process cannot be managed: {why}; it continues \
              without a budget\n"
         )
         .as_bytes(),
@@ -146,7 +148,7 @@ fn try_to_wake() {
     if !instance::emulates_signals() {
         if !is_alone() {
             // Its first additional thread was created while signals could not be emulated.
-            give_up("it has threads that were not prepared for it");
+            give_up("it has threads that existed before libsoftswap.so was initialized");
             return;
         }
         prepare();
@@ -181,12 +183,12 @@ fn is_alone() -> bool {
     outside_the_window(threads::all).is_ok_and(|all| all.len() == 1)
 }
 
-/// Attempts that found a thread that blocks the engine's signals or does not leave the kernel,
-/// and after how many of them a line is written.
+/// Attempts that found a thread that blocks the engine's signals or does not leave the kernel, and
+/// the number of them after which a message is printed.
 static LATER: AtomicU32 = AtomicU32::new(0);
 const NOTED_TRIES: u32 = 3;
-const NOT_YET: &str = "softswap: memory is short, and this process cannot be managed yet: a thread \
-                       blocks SIGBUS or SIGSYS, or stays in the kernel; it has no budget until then\n";
+const NOT_YET: &str = "softswap: memory is short, and this process cannot be managed yet: a thread blocks SIGBUS or \
+     SIGSYS, or is in a long system call; it has no budget until that changes\n";
 
 /// Time of the next attempt; 0: any time.
 static AGAIN_AT_NS: AtomicU64 = AtomicU64::new(0);

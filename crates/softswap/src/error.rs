@@ -17,19 +17,22 @@ const EINVAL: i32 = 22;
 /// let error = softswap::Pool::builder().memory("64X").unwrap_err();
 /// assert!(matches!(error, softswap::Error::Size { .. }));
 /// assert_eq!(error.raw_os_error(), 22); // EINVAL
-/// assert_eq!(error.to_string(), "\"64X\" is no size; give a number with a unit, such as 256M");
+/// let text = "\"64X\" is not a size; give a number with a unit, such as 256M";
+/// assert_eq!(error.to_string(), text);
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The text is not a size.
-    #[error("{text:?} is no size; give a number with a unit, such as 256M")]
+    #[error("{text:?} is not a size; give a number with a unit, such as 256M")]
     Size {
         /// The given text.
         text: String,
     },
     /// The text is not a swap area.
-    #[error("{text:?} names no swap area; give a directory, or one and a size: /var/tmp:50G")]
+    #[error(
+        "{text:?} is not a swap area; give a directory, or a directory and a size: /var/tmp:50G"
+    )]
     Swap {
         /// The given text.
         text: String,
@@ -63,14 +66,19 @@ pub enum Error {
         reason: String,
     },
     /// The length of a region is 0, or larger than the pool's window.
-    #[error("a region of {} cannot be; its length is from 1 byte to the pool's window", ByteSize(*len as u64))]
+    #[error(
+        "a region of {} is not possible; its length must be from 1 byte to the size of the pool's \
+         window",
+        ByteSize(*len as u64)
+    )]
     Length {
         /// The requested length in bytes.
         len: usize,
     },
     /// The pool has no address space for a region of this length.
     #[error(
-        "the pool has no room for a region of {}; drop others, or make another pool",
+        "the pool has no address space for a region of {}; drop other regions, or create another \
+         pool",
         ByteSize(*len as u64)
     )]
     WindowFull {
@@ -78,7 +86,7 @@ pub enum Error {
         len: usize,
     },
     /// The range is not within the region.
-    #[error("bytes {start} to {end} do not lie in a region of {len} bytes")]
+    #[error("bytes {start} to {end} are outside the region of {len} bytes")]
     Range {
         /// First byte of the range.
         start: usize,
@@ -89,8 +97,8 @@ pub enum Error {
     },
     /// Pins may hold only a part of the budget.
     #[error(
-        "{} cannot be pinned in addition to what is: pins may hold {} in all; drop some, pin in \
-         pieces, or give the pool more memory",
+        "{} cannot be pinned in addition to the existing pins: all pins together may hold {}; \
+         drop some, pin in pieces, or give the pool more memory",
         ByteSize(*asked_bytes as u64), ByteSize(*most_bytes as u64)
     )]
     Pinned {
@@ -100,7 +108,10 @@ pub enum Error {
         most_bytes: usize,
     },
     /// Other threads may be reading the region.
-    #[error("what drops content needs the region for itself; end its pins and other uses first")]
+    #[error(
+        "content can only be dropped while nothing else uses the region; end its pins and other \
+         uses first"
+    )]
     Shared,
     /// A page cannot be faulted in.
     #[error("{0}")]
@@ -109,7 +120,7 @@ pub enum Error {
     #[error("{0}")]
     Limit(String),
     /// The pool belongs to the parent of this forked process.
-    #[error("a forked child has nothing of its parent's pools; it may make pools of its own")]
+    #[error("a forked child cannot use pools of its parent; it may create its own")]
     OtherProcess,
     /// The kernel refused a call.
     #[error("the kernel refused a call: {0}")]

@@ -18,7 +18,7 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn new(running: &Arc<Running>, start: usize, len: usize) -> Result<Held> {
-        // The destructor subtracts what is counted here.
+        // The destructor subtracts the bytes added here.
         running.with(|engine| {
             let pages = engine.pages_under(start, len);
             let has_room = running.pins.fetch_add(1, Relaxed) < MOST_PINS && engine.try_hold(pages);

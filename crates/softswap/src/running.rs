@@ -64,14 +64,15 @@ impl Resolver for Shared {
 
 fn tell(address: usize, error: &FaultError) {
     raw::write_stderr_fmt(format_args!(
-        "softswap: the page at {address:#x} of a region cannot be had: {error}\n"
+        "softswap: the page at {address:#x} of a region cannot be brought in: {error}\n"
     ));
 }
 
 /// Longest wait of a call for other calls to release pages, in nanoseconds.
 const MOST_WAIT_NS: u64 = 4_000_000_000;
 
-/// Faults in and pins the start of a buffer, as much as one call may hold or as other calls leave.
+/// Faults in and pins the start of a buffer, up to the limit of one call and the rest of the limit
+/// of all calls.
 fn hold(engine: &Engine, address: usize, len: usize, open: Mask) -> Hold {
     engine.stats().add(Counter::GuardedCalls, 1);
     let mut len = len.min(engine.call_limit_bytes());
@@ -137,8 +138,8 @@ fn why(error: StartError, asked_bytes: u64) -> Error {
             too_little(format!("give at least {}M", MIN_MEMORY_BYTES >> 20))
         }
         StartError::Needs { needed_mib, areas, .. } => too_little(format!(
-            "for {areas} swap areas of this kind it takes {needed_mib} MiB for the engine alone; \
-             give more, or fewer areas"
+            "with {areas} swap areas of this kind the engine alone needs {needed_mib} MiB; give \
+             more memory, or fewer areas"
         )),
         StartError::Window(WindowError::Reserve { .. } | WindowError::Taken { .. }) => {
             Error::NoAddresses { reason }
@@ -148,8 +149,8 @@ fn why(error: StartError, asked_bytes: u64) -> Error {
             libc::ENOSPC => {
                 let reserve_mib = Config::default().reserve_bytes >> 20;
                 let reason = format!(
-                    "a swap directory is full: {reserve_mib} MiB of its file system are to stay \
-                     free; free some space there, or name another"
+                    "a swap directory is full: the last {reserve_mib} MiB of its file system stay \
+                     free as a reserve; free some space there, or use another"
                 );
                 Error::Area { reason, errno: libc::ENOSPC }
             }
@@ -190,9 +191,9 @@ fn start(config: &Config) -> Result<Engine> {
 fn guard() -> Result<Range<usize>> {
     guarded_calls::area().map_err(|error| Error::Unsupported {
         reason: format!(
-            "system calls cannot be guarded ({error}): the kernel, a container or another library \
-             keeps seccomp filters or SIGSYS for itself, or this thread blocks that signal; do \
-             without `Builder::guard_calls`, and pin what is given to them"
+            "system calls cannot be guarded ({error}): the kernel, the container or another \
+             library does not allow seccomp filters or SIGSYS, or this thread blocks that signal; \
+             leave out `Builder::guard_calls`, and pin the buffers of system calls"
         ),
     })
 }

@@ -44,6 +44,9 @@
 //! | `storage`    | [`file`](mod@file)    | the swap file                                  |
 //! |              | [`ring`]              | io_uring                                       |
 //! |              | [`fiemap`]            | locations of a file on its device              |
+//! |              | [`block_map`]         | pages of a file to blocks of its device        |
+//! |              | [`raw_device`]        | the block device below a file                  |
+//! |              | [`raw_mark`]          | a file whose blocks are written below it       |
 //! |              | [`file_layout`]       | checks a file for storage for every page       |
 //! |              | [`holders`]           | users of a file or device                      |
 //! |              | [`open_mark`]         | detects that a process holds a file open       |
@@ -61,7 +64,7 @@
 //! |              | [`code`]              | jumps written into loaded code                 |
 //! | `codec`      | [`simd`]              | compares a page with wide registers            |
 //! |              | [`lz4`], [`zstd`]     | the C libraries                                |
-//! |              | [`probe`]             | tries out what a machine allows                |
+//! |              | [`probe`]             | tests the features of a machine                |
 //!
 //! Two rules hold throughout. No Rust reference points into the window: its pages are evicted and
 //! faulted in, so they are named by number. And code that may run in a signal handler (faults,
@@ -92,6 +95,9 @@ pub use process::{
     child, code, control_socket, inline_calls, linked, load, own_threads, pinners,
     process_identity, process_image, program_file, threads,
 };
-pub use storage::{exclusive_file, fiemap, file, file_layout, holders, open_mark, ring};
+pub use storage::{
+    block_map, exclusive_file, fiemap, file, file_layout, holders, open_mark, raw_device, raw_mark,
+    ring,
+};
 
 pub use page::{PAGE_SIZE, Page};

@@ -1,4 +1,4 @@
-//! Determines what this kernel allows this process to do, by trying it, for `softswap doctor`.
+//! Tests which features the kernel allows this process to use, for `softswap doctor`.
 //!
 //! Trials that could kill the process or have lasting effects (signals, filters) run in a forked
 //! child that only makes system calls.

@@ -63,8 +63,8 @@ fn errors(report: &Report) -> Option<Advice> {
     let errors = report.errors();
     (errors > 0).then_some(())?;
     advice(
-        "Use another disk: this one has failed, or has returned something else than was written. \
-         Look at the kernel's log.",
+        "Use another disk: this one failed, or returned other data than softswap wrote. See the \
+         kernel's log.",
         format!("{} errors", count(errors)),
     )
 }
@@ -73,10 +73,11 @@ fn full(report: &Report) -> Option<Advice> {
     let reason = StopReason::from_code(report.stop_reason?)?;
     (reason == StopReason::OutOfMemory).then_some(())?;
     advice(
-        "Give it more room, by --swap or --memory: nothing more could leave, and softswap stopped \
-         the program. Its message says what was full, or did not answer.",
+        "Give it a larger --swap or --memory: softswap could not swap out another page, and \
+         stopped the program. The message of the run names the swap area that was full or did not \
+         answer.",
         format!(
-            "{}; up to {} lay on the disk, with {} of program memory in {}",
+            "{}; up to {} of pages were on the disk, for {} of program memory in a budget of {}",
             reason.text(),
             bytes(report.disk_peak_bytes),
             bytes(report.mapped_peak_bytes),
@@ -88,8 +89,8 @@ fn full(report: &Report) -> Option<Advice> {
 fn never_started(report: &Report) -> Option<Advice> {
     (!report.engine_started && !report.slept && report.stalled_ns_of_all() == 0).then_some(())?;
     advice(
-        "softswap never came to work in this program: run `softswap doctor`, and look at what the \
-         program said.",
+        "softswap did not start in this program: run `softswap doctor`, and read the messages of \
+         the run.",
         "engine_started is false",
     )
 }
@@ -97,7 +98,10 @@ fn never_started(report: &Report) -> Option<Advice> {
 fn slept(report: &Report) -> Option<Advice> {
     (report.slept && report.stalled_ns_of_all() == 0).then_some(())?;
     advice(
-        format!("Nothing: all of it fitted {}, and cost nothing.", bytes(report.budget_bytes)),
+        format!(
+            "Change nothing: its memory fitted the budget of {}, so it ran at full speed.",
+            bytes(report.budget_bytes)
+        ),
         "slept is true",
     )
 }
@@ -113,13 +117,13 @@ fn others_wait(report: &Report) -> Option<Advice> {
     });
     advice(
         format!(
-            "Give all of it more memory than {}, or have it start fewer processes at a time: those \
-             that it started waited for pages. A report of one of them (`softswap run --report` \
-             before its name) says more.",
+            "Raise the budget of {}, or let it start fewer processes at a time: the processes \
+             that it started waited for pages. For details, run one of them with a report of its \
+             own (`softswap run --report` before its name).",
             bytes(tree.budget_bytes)
         ),
         format!(
-            "{} of {:.1} s waited for over all threads of at most {} processes{most}",
+            "waited for {} of {:.1} s, summed over the threads of at most {} processes{most}",
             nanoseconds(all_ns),
             report.wall_s,
             count(tree.processes_peak as u64)
@@ -142,20 +146,19 @@ fn waits(report: &Report) -> Option<Advice> {
 fn waits_for_room(report: &Report, tier: Option<&str>) -> Option<Advice> {
     let larger = halves(report).map_or_else(
         || format!("try {}", asked(report.budget_bytes + report.budget_bytes / 2)),
-        |(budget, words)| format!("take {}: {words}", asked(budget)),
+        |(budget, words)| format!("use {}: {words}", asked(budget)),
     );
     let what = tier.map_or_else(String::new, |tier| {
         let pages = count(report.faults_of(tier));
         match tier {
-            "zero" => format!(
-                ", mostly for {pages} pages that it touched for the first time, for which others \
-                 had to leave"
-            ),
+            "zero" => {
+                format!(", mostly for {pages} first touches of pages, which evict other pages")
+            }
             _ => format!(", mostly for {pages} {tier} faults"),
         }
     });
     advice(
-        format!("Give it more memory: {larger}."),
+        format!("Raise the budget: {larger}."),
         format!(
             "waited for {} of {:.1} s over all threads{what}",
             nanoseconds(report.stalled_ns),
@@ -168,17 +171,17 @@ fn waits_for_disk(report: &Report) -> Option<Advice> {
     let disk = report.faults.get("disk")?;
     let size = bytes(report.disk_peak_bytes);
     let larger = match halves(report) {
-        Some((budget, words)) => format!("take {}: {words}", asked(budget)),
+        Some((budget, words)) => format!("use {}: {words}", asked(budget)),
         None => format!(
-            "{} would hold all of it without",
+            "{} would hold these pages in memory",
             asked(report.budget_bytes + report.disk_peak_bytes)
         ),
     };
     let median = disk.p50_ns.map_or_else(String::new, nanoseconds);
     advice(
         format!(
-            "Give it more memory: up to {size} lay on the disk; {larger}. Or put --swap on a faster \
-             disk."
+            "Raise the budget: up to {size} of pages were on the disk; {larger}. Or put --swap on \
+             a faster disk."
         ),
         format!(
             "waited for {} of {:.1} s over all threads, mostly for {} pages from the disk, {median} \
@@ -195,24 +198,24 @@ fn waits_for_pool(report: &Report) -> Option<Advice> {
     // The peak and the mean ratio are from different times.
     let held = ((report.pool_peak_bytes as f64 * ratio) as u64).min(report.mapped_peak_bytes);
     let larger = match halves(report) {
-        Some((budget, words)) => format!("take {}: {words}", asked(budget)),
+        Some((budget, words)) => format!("use {}: {words}", asked(budget)),
         None => format!(
-            "{} would hold without packing what was packed",
+            "{} would hold these pages uncompressed",
             asked(report.budget_bytes + held.saturating_sub(report.pool_peak_bytes))
         ),
     };
     let codec = report.settings.get("codec").map(String::as_str);
     let faster = match codec {
         Some(codec) if codec.starts_with("zstd") => {
-            "; or take --codec auto or lz4, which unpack faster"
+            "; or use --codec auto or lz4, which decompress faster"
         }
         _ => "",
     };
     advice(
-        format!("Give it more memory: {larger}{faster}."),
+        format!("Raise the budget: {larger}{faster}."),
         format!(
-            "waited for {} of {:.1} s over all threads, mostly for {} compressed pages; some {} \
-             lay there, packed {ratio:.1} to 1",
+            "waited for {} of {:.1} s over all threads, mostly for {} compressed pages; the pool \
+             held about {} of pages, compressed {ratio:.1} to 1",
             nanoseconds(report.stalled_ns),
             report.wall_s,
             count(report.faults_of("pool")),
@@ -227,8 +230,8 @@ fn does_not_pack(report: &Report) -> Option<Advice> {
     let is_packed = report.settings.get("codec").is_none_or(|codec| codec != "none");
     (is_packed && offered > 10_000 && share > 0.8).then_some(())?;
     advice(
-        "Try --codec none: hardly any page packs, and trying costs time.",
-        format!("{:.0} % of {} pages did not pack", share * 100.0, count(offered)),
+        "Try --codec none: few pages compress, and compressing them costs time.",
+        format!("{:.0} % of {} pages did not compress", share * 100.0, count(offered)),
     )
 }
 
@@ -239,7 +242,7 @@ fn unused(report: &Report) -> Option<Advice> {
     let share = used as f64 / report.budget_bytes.max(1) as f64;
     (report.engine_started && used > 0 && share < UNUSED).then_some(())?;
     advice(
-        format!("Less would do: {} holds all that it used.", asked(used + used / 8)),
+        format!("A smaller budget is enough: {} holds all that it used.", asked(used + used / 8)),
         format!("at most {} of {} used", bytes(used), bytes(report.budget_bytes)),
     )
 }
@@ -249,8 +252,8 @@ fn beside(report: &Report) -> Option<Advice> {
     let outside_bytes = beside.undroppable_bytes();
     (outside_bytes > report.budget_bytes / 10).then_some(())?;
     advice(
-        "Leave room for memory outside the budget, in a container's limit too: stacks, small \
-         mappings and shared memory are not managed.",
+        "Reserve DRAM outside the budget, also in a container's limit: stacks, small mappings and \
+         shared memory are not managed.",
         format!("{} of DRAM outside the budget", bytes(outside_bytes)),
     )
 }
@@ -266,8 +269,8 @@ struct OwnOption {
 }
 
 /// For garbage collectors only. The size of the live heap is not in the report.
-const COLLECTOR: &str = "its collector walks the whole heap, wherever that lies. Where it keeps \
-     more alive than that it ends with an error: then it needs the memory";
+const COLLECTOR: &str = "its garbage collector reads the whole heap, also swapped-out pages. If the \
+     program fails with that heap, its live objects need more";
 
 const OWN_OPTIONS: [OwnOption; 6] = [
     OwnOption { program: "java", option: "-Xmx", unit: "m", why: COLLECTOR },
@@ -276,25 +279,25 @@ const OWN_OPTIONS: [OwnOption; 6] = [
         program: "sort",
         option: "-S ",
         unit: "M",
-        why: "it sorts in files of its own what does not fit, which is in order",
+        why: "it sorts what does not fit through temporary files, which it reads sequentially",
     },
     OwnOption {
         program: "postgres",
         option: "shared_buffers=",
         unit: "MB",
-        why: "it has the kernel's page cache besides",
+        why: "it also uses the kernel's page cache",
     },
     OwnOption {
         program: "redis-server",
         option: "--maxmemory ",
         unit: "mb",
-        why: "it forgets by use what does not fit",
+        why: "it then evicts keys by its maxmemory-policy",
     },
     OwnOption {
         program: "mysqld",
         option: "--innodb-buffer-pool-size=",
         unit: "M",
-        why: "it reads from its files what does not fit",
+        why: "it reads the rest from its files",
     },
 ];
 
@@ -338,7 +341,7 @@ fn own_option(report: &Report) -> Option<Advice> {
 
 fn nothing(report: &Report) -> Advice {
     Advice {
-        what: "Nothing: it hardly waited for pages.".into(),
+        what: "Change nothing: it hardly waited for pages.".into(),
         figure: format!(
             "{} of {:.1} s over all threads",
             nanoseconds(report.stalled_ns_of_all()),
@@ -396,7 +399,7 @@ mod tests {
             Report { stop_reason: Some(StopReason::OutOfMemory as u64), ..run("disk", 6) };
         let text = whats(&stopped);
         assert!(
-            text.starts_with("Give it more room, by --swap") && !text.contains("take --memory"),
+            text.starts_with("Give it a larger --swap") && !text.contains("use --memory"),
             "{text}"
         );
     }
@@ -413,14 +416,14 @@ mod tests {
     #[test]
     fn who_waits_for_room_or_for_what_is_not_told_needs_memory_too() {
         let text = whats(&run("zero", 6));
-        for part in ["more memory", "--memory 384M", "touched for the first time", "6.00 s"] {
+        for part in ["Raise the budget", "--memory 384M", "first touches of pages", "6.00 s"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let untold = Report { latencies: [].into(), ..run("disk", 6) };
-        assert!(whats(&untold).contains("more memory"), "{}", whats(&untold));
+        assert!(whats(&untold).contains("Raise the budget"), "{}", whats(&untold));
         // Not more than the program's mapped memory.
         let small = Report { mapped_peak_bytes: 120 << 20, ..run("pool", 6) };
-        assert!(whats(&small).contains("some 120.0 MiB"), "{}", whats(&small));
+        assert!(whats(&small).contains("about 120.0 MiB"), "{}", whats(&small));
     }
 
     #[test]
@@ -448,7 +451,7 @@ mod tests {
         for part in ["80.0 MiB", "9.00 s of 10.0 s", "cpp (pid 8) for 5.00 s"] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        assert!(!text.contains("Nothing") && !text.contains("never came"), "{text}");
+        assert!(!text.contains("Change nothing") && !text.contains("did not start"), "{text}");
         // Figures of the first process do not apply to the others.
         let tree = Tree { used_peak_bytes: 79 << 20, ..slept.tree.clone().unwrap() };
         let small = Report {
@@ -459,14 +462,14 @@ mod tests {
             ..run("disk", 4)
         };
         let text = whats(&small);
-        assert!(text.contains("Give all of it more memory than 80.0 MiB"), "{text}");
-        assert!(!text.contains("Less would do") && !text.contains("take --memory"), "{text}");
+        assert!(text.contains("Raise the budget of 80.0 MiB"), "{text}");
+        assert!(!text.contains("A smaller budget") && !text.contains("use --memory"), "{text}");
     }
 
     #[test]
     fn who_does_not_wait_needs_nothing_or_less() {
         let text = whats(&run("pool", 0));
-        assert!(text.starts_with("Nothing: it hardly waited"), "{text}");
+        assert!(text.starts_with("Change nothing: it hardly waited"), "{text}");
         let small = Report { used_peak_bytes: 64 << 20, ..run("pool", 0) };
         assert!(whats(&small).contains("--memory 72M"), "{}", whats(&small));
         let slept = Report { slept: true, engine_started: false, ..Report::default() };

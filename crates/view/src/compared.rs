@@ -33,7 +33,7 @@ fn rows(both: [&Report; 2]) -> Vec<Row> {
     let number = |value: f64| count(value as u64);
     let time = |value: f64| nanoseconds(value as u64);
     let of = |value: fn(&Report) -> u64| both.map(|report| value(report) as f64);
-    // Of all processes, if the report contains them.
+    // Figures of all processes, if the report contains them.
     let all = |of_program: fn(&Report) -> u64, column: fn(&TreeHistory) -> &Vec<u64>| {
         both.map(|report| report.most_of_all(of_program(report), column) as f64)
     };
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(line("time"), "time 10.00 s 5.00 s 0.50");
         assert_eq!(line("budget"), "budget 256.0 MiB 512.0 MiB 2.00");
         assert_eq!(line("read"), "read 0 B 0 B -");
-        // Of all processes, if there were several.
+        // Figures of all processes, if there were several.
         let tree = Tree {
             used_peak_bytes: 9 << 20,
             faults_by_tier: [("disk".to_string(), 7)].into(),

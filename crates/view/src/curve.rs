@@ -247,7 +247,8 @@ impl Curve {
         let budget = crate::units::bytes(point.budget_bytes);
         if !point.is_known {
             return format!(
-                "with {budget} more would have come from the disk than was seen to tell what it costs"
+                "with {budget}: unknown, because this run read too few pages from the disk to \
+                 estimate their cost"
             );
         }
         let percent = (self.spared(share) * 100.0).round();
@@ -514,7 +515,7 @@ mod tests {
 
     #[test]
     fn pages_touched_at_random_are_spared_by_the_share_for_which_there_is_room() {
-        // As many pages evicted as resident.
+        // The number of evicted pages equals that of resident pages.
         let report = run(exponential(1000.0, LEFT));
         for (share, expected) in [(1.25, 0.25), (1.5, 0.5), (1.75, 0.75), (2.5, 1.0)] {
             let spared = spared(&report, share);

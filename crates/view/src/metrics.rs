@@ -38,11 +38,11 @@ const fn counter(name: &'static str, help: &'static str, value: fn(&Reading) -> 
 }
 
 const METRICS: [Metric; 17] = [
-    gauge("softswap_used_bytes", "All that counts against the budget.", |it| it.used_bytes as f64),
+    gauge("softswap_used_bytes", "DRAM that counts against the budget.", |it| it.used_bytes as f64),
     gauge("softswap_resident_bytes", "Resident pages of the program.", |it| {
         it.resident_bytes as f64
     }),
-    gauge("softswap_pool_bytes", "DRAM that the compressed pool takes.", |it| it.pool_bytes as f64),
+    gauge("softswap_pool_bytes", "DRAM that the compressed pool uses.", |it| it.pool_bytes as f64),
     gauge("softswap_pool_stored_bytes", "Compressed pages in the pool.", |it| {
         it.pool_stored_bytes as f64
     }),
@@ -50,7 +50,7 @@ const METRICS: [Metric; 17] = [
     gauge("softswap_mapped_bytes", "Memory that the program has mapped.", |it| {
         it.mapped_bytes as f64
     }),
-    gauge("softswap_mappings", "Mappings that page protection makes.", |it| it.mappings as f64),
+    gauge("softswap_mappings", "Mappings created by page protection.", |it| it.mappings as f64),
     gauge("softswap_mappings_limit", "Their limit; 0 with userfaultfd.", |it| {
         it.mappings_limit as f64
     }),
@@ -59,24 +59,22 @@ const METRICS: [Metric; 17] = [
     }),
     counter("softswap_read_bytes_total", "Read from swap areas.", |it| it.bytes_read as f64),
     counter("softswap_written_bytes_total", "Written to swap areas.", |it| it.bytes_written as f64),
-    counter("softswap_pages_out_total", "Pages that left DRAM.", |it| it.pages_out as f64),
-    counter("softswap_pages_same_filled_total", "Of those, pages of one repeated word.", |it| {
+    counter("softswap_pages_out_total", "Pages swapped out.", |it| it.pages_out as f64),
+    counter("softswap_pages_same_filled_total", "Pages swapped out that repeat one word.", |it| {
         it.pages_same_filled as f64
     }),
-    counter("softswap_pages_pooled_total", "Of those, pages packed into the pool.", |it| {
+    counter("softswap_pages_pooled_total", "Pages swapped out to the compressed pool.", |it| {
         it.pages_pooled as f64
     }),
-    counter("softswap_pages_incompressible_total", "Pages that did not pack.", |it| {
+    counter("softswap_pages_incompressible_total", "Pages that did not compress.", |it| {
         it.pages_incompressible as f64
     }),
-    counter("softswap_direct_reclaims_total", "Times a thread made room itself.", |it| {
+    counter("softswap_direct_reclaims_total", "Reclaims by threads of the program.", |it| {
         it.direct_reclaims as f64
     }),
-    counter(
-        "softswap_errors_total",
-        "Reads and writes that failed, pages that were damaged.",
-        |it| it.errors as f64,
-    ),
+    counter("softswap_errors_total", "Failed reads and writes, and damaged pages.", |it| {
+        it.errors as f64
+    }),
 ];
 
 /// Name of the latency metric.
@@ -140,7 +138,7 @@ fn escaped(value: &str) -> String {
 
 fn states(text: &mut String, trees: &[Tree]) {
     let name = "softswap_processes";
-    head(text, name, Kind::Gauge, "Processes by what they are to softswap.");
+    head(text, name, Kind::Gauge, "Processes by state: managed, asleep or unmanaged.");
     for tree in trees {
         let count = |is: fn(&State) -> bool| {
             tree.processes.iter().filter(|process| is(&process.state)).count()
@@ -158,18 +156,18 @@ fn states(text: &mut String, trees: &[Tree]) {
 
 fn budgets(text: &mut String, trees: &[Tree]) {
     let name = "softswap_budget_bytes";
-    head(text, name, Kind::Gauge, "DRAM that a process may take.");
+    head(text, name, Kind::Gauge, "DRAM budget of a process.");
     for (tree, process) in all(trees) {
         let _ = writeln!(text, "{name}{{{}}} {}", labels(tree, process), process.budget_bytes);
     }
-    of_trees(text, trees, "softswap_tree_budget_bytes", "DRAM that a tree may take.", |shared| {
+    of_trees(text, trees, "softswap_tree_budget_bytes", "DRAM budget of a tree.", |shared| {
         shared.budget_bytes
     });
     of_trees(
         text,
         trees,
         "softswap_tree_granted_bytes",
-        "Of that, what processes hold.",
+        "Part of it that processes hold.",
         |shared| shared.granted_bytes,
     );
 }
@@ -185,7 +183,7 @@ fn of_trees(text: &mut String, trees: &[Tree], name: &str, help: &str, value: fn
 
 /// Writes faults by tier and latency. Sums are computed from the middle of the engine's buckets.
 fn latencies(text: &mut String, trees: &[Tree]) {
-    let help = "How long faults took, by where the page was.";
+    let help = "Duration of faults, by the tier of the page.";
     let _ = writeln!(text, "# HELP {LATENCY} {help}\n# TYPE {LATENCY} histogram");
     for (tree, process) in all(trees) {
         let Some(reading) = process.reading() else { continue };

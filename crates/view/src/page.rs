@@ -109,7 +109,7 @@ fn tiles(report: &Report) -> String {
         // The figures of the first process alone could be mistaken for all.
         Some(tree) if report.is_about_others() => {
             all.push(("processes at a time", count(tree.processes_peak as u64)));
-            all.push(("faults that brought back", count(tree.faults())));
+            all.push(("faults on swapped-out pages", count(tree.faults())));
             if !tree.faults_by_tier.is_empty() {
                 let pool = report.most_of_all(report.pool_peak_bytes, |tree| &tree.pool_bytes);
                 let disk = report.most_of_all(report.disk_peak_bytes, |tree| &tree.disk_bytes);
@@ -130,7 +130,7 @@ fn tiles(report: &Report) -> String {
 fn other_budgets(report: &Report) -> String {
     let curve = Curve::of(report).filter(|_| !report.is_about_others());
     let Some(curve) = curve else { return String::new() };
-    let mut text = String::from("<h2>What more or less memory would have done</h2>\n<ul>\n");
+    let mut text = String::from("<h2>Estimated effect of more or less memory</h2>\n<ul>\n");
     for share in [0.75, 1.5, 2.0] {
         let _ = writeln!(text, "<li>{}</li>", escaped(&curve.in_words(share)));
     }
@@ -150,7 +150,8 @@ fn other_budgets(report: &Report) -> String {
 fn plots_of(report: &Report) -> String {
     let mut text = String::new();
     if report.history.at_s.len() < 2 {
-        text += "<p>It ended before there was anything to plot over time.</p>\n";
+        text += "<p>The program exited before the first sample, so there are no plots over \
+             time.</p>\n";
     } else {
         text += "<h2>Over time</h2>\n";
         over_time(&report.history).iter().for_each(|plot| text += &figure(plot));
@@ -293,7 +294,7 @@ fn over_time(history: &History) -> Vec<Plot> {
         return vec![
             Plot { bound, ..time(of.dram, Unit::Bytes, used) },
             stalled,
-            time("Faults that brought something back", Unit::PerSecond, faults),
+            time("Faults on swapped-out pages", Unit::PerSecond, faults),
         ];
     }
     let faults = TIERS.iter().filter_map(|tier| Some((*tier, of.faults.get(*tier)?)));
@@ -322,7 +323,7 @@ fn latencies(report: &Report) -> Plot {
         Some(Series { name: (*tier).into(), points: points.collect() })
     });
     Plot {
-        title: "Share of faults that were over by then",
+        title: "Share of faults that took at most this long",
         x: Unit::LogNanoseconds,
         y: Unit::Share,
         is_stacked: false,
@@ -343,9 +344,9 @@ fn tables(report: &Report) -> String {
 fn tiers() -> String {
     let meanings = [
         "first touch of a page: it is filled with zeroes",
-        "on its way out of memory, and taken back",
+        "chosen for eviction, but still in memory",
         "stored on the disk, and still in memory",
-        "a page of one repeated word, which takes no memory while it is out",
+        "a page of one repeated word, which takes no memory while it is swapped out",
         "compressed in memory",
         "read from a swap area",
     ];
@@ -386,12 +387,12 @@ fn pages_out(report: &Report) -> String {
     if !tells_of_first(report) {
         return String::new();
     }
-    let title = format!("Pages that went out{}", of_first(report));
+    let title = format!("Pages swapped out{}", of_first(report));
     let kinds = [
         ("all", report.pages_out),
         ("one repeated word", report.pages_same_filled),
-        ("packed into the pool", report.pages_pooled),
-        ("did not pack", report.pages_incompressible),
+        ("compressed into the pool", report.pages_pooled),
+        ("did not compress", report.pages_incompressible),
         ("written to the disk", report.pages_written),
         ("read from the disk", report.pages_read),
     ];
@@ -406,7 +407,8 @@ fn pages_out(report: &Report) -> String {
 fn processes(report: &Report) -> String {
     let Some(tree) = &report.tree else { return String::new() };
     let mut text = format!(
-        "<h2>Processes</h2>\n<p>At most {} at a time, and {} used by all. Those that used most:</p>\n",
+        "<h2>Processes</h2>\n<p>At most {} at a time, and {} used by all. The processes that used \
+         most:</p>\n",
         tree.processes_peak,
         bytes(tree.used_peak_bytes)
     );
@@ -422,7 +424,8 @@ fn processes(report: &Report) -> String {
         let stalled = nanoseconds(*stalled_ns);
         let _ = writeln!(
             text,
-            "<p>{processes} more are left out, with {faults} faults, {stalled} stalled.</p>"
+            "<p>{processes} more processes are not shown, with {faults} faults, {stalled} \
+             stalled.</p>"
         );
     }
     text

@@ -94,13 +94,13 @@ fn what_another_budget_would_have_done_is_shown_where_it_is_known() {
 #[test]
 fn a_run_without_samples_or_faults_and_one_of_many_processes_are_pages_too() {
     let empty = page_of(&Report { slept: true, ..Report::default() });
-    assert!(empty.contains("before there was anything to plot") && !empty.contains("<svg"));
+    assert!(empty.contains("before the first sample") && !empty.contains("<svg"));
     let process = |pid| Process { pid, name: format!("p{pid}"), ..Process::default() };
     let left_out = LeftOut { processes: 30, ..LeftOut::default() };
     let tree = Tree { largest: (0..100).map(process).collect(), left_out, ..Tree::default() };
     let page = page_of(&Report { tree: Some(tree), ..run(20, 5.0) });
     assert!((0..100).all(|pid| page.contains(&format!("<td>p{pid}</td>"))));
-    assert!(page.contains("<p>30 more are left out, with 0 faults"));
+    assert!(page.contains("<p>30 more processes are not shown, with 0 faults"));
 }
 
 /// Returns the report of a shell whose children did the work.
@@ -146,7 +146,7 @@ fn a_tree_is_shown_as_one_process_is_and_the_first_only_where_it_did_something()
     let number = count(123_456);
     assert_eq!(page.matches(&format!("<td>{number}</td>")).count(), TIERS.len(), "{page}");
     assert!(page.contains("<td>disk</td>") && page.contains("faults of all processes"));
-    for title in ["Pages that went out", "io_uring", "first process", "How long faults took"] {
+    for title in ["Pages swapped out", "io_uring", "first process", "How long faults took"] {
         assert!(!page.contains(title), "{title}");
     }
     // A shell with a few faults of its own.
@@ -162,7 +162,7 @@ fn a_tree_is_shown_as_one_process_is_and_the_first_only_where_it_did_something()
     for title in [
         "<h2>Faults, of the first process (bash)</h2>",
         "<h2>How long faults took, by tier, of the first process (bash)</h2>",
-        "<h2>Pages that went out, of the first process (bash)</h2>",
+        "<h2>Pages swapped out, of the first process (bash)</h2>",
         "<td>io_uring, of the first process (bash)</td>",
     ] {
         assert!(page.contains(title), "{title} in {page}");
@@ -183,7 +183,7 @@ fn an_older_report_of_a_tree_is_a_page_of_what_it_has() {
     };
     let page = page_of(&report);
     assert_eq!(page.matches("<svg").count(), 3);
-    assert!(page.contains("Faults that brought something back") && !page.contains("NaN"));
+    assert!(page.contains("Faults on swapped-out pages") && !page.contains("NaN"));
     assert!(!page.contains("<h2>Faults</h2>"), "{page}");
 }
 

@@ -20,7 +20,7 @@ pub struct Report {
     pub softswap_version: String,
     pub program: Vec<String>,
     pub outcome: Outcome,
-    /// Only for a running process.
+    /// Present only for a running process.
     pub pid: Option<u32>,
     pub wall_s: f64,
     /// CPU time of the program and all that it started.
@@ -246,7 +246,9 @@ impl Report {
         let report: Report = serde_json::from_str(text)?;
         match report.schema {
             SCHEMA => Ok(report),
-            0 => Err(Error::custom("it has no `schema`, as a report of `softswap run` has")),
+            0 => Err(Error::custom(
+                "it has no key `schema`, which every report of `softswap run` has",
+            )),
             other => Err(Error::custom(format!(
                 "it has schema {other}, and this softswap understands schema {SCHEMA}"
             ))),
@@ -378,7 +380,7 @@ mod tests {
         let read = |text: &str| Report::read(text).map(|report| report.wall_s);
         assert_eq!(read(r#"{"schema": 1, "wall_s": 2.5, "news": {}}"#).ok(), Some(2.5));
         assert!(read(r#"{"schema": 7}"#).unwrap_err().to_string().contains("schema 7"));
-        assert!(read("{}").unwrap_err().to_string().contains("no `schema`"));
+        assert!(read("{}").unwrap_err().to_string().contains("no key `schema`"));
         assert!(read("banana").is_err());
     }
 }

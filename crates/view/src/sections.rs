@@ -45,7 +45,7 @@ pub struct Pool {
     pub passed_pages: u64,
     /// Pages written back from the pool to the disk.
     pub written_back_pages: u64,
-    /// Of those written back, compressed pages that share slots.
+    /// Written-back pages that share slots with others, compressed.
     pub packed_pages: u64,
     pub packed_slots: u64,
     /// Pages moved from sparse slabs into gaps.
@@ -203,13 +203,13 @@ pub struct Polling {
     pub device_polling: bool,
     /// Single-page reads.
     pub considered: u64,
-    /// Of those, reads that the thread polled for.
+    /// Considered reads for which the thread polled.
     pub polled: u64,
-    /// Of those, completed while polled for.
+    /// Polled reads that completed during the poll.
     pub hit: u64,
-    /// Single-page reads that the thread slept on before polling.
+    /// Single-page reads for which the thread slept before polling.
     pub slept: u64,
-    /// Of those, completed before the sleep was over.
+    /// Reads that slept and were already complete after the sleep.
     pub overslept: u64,
     /// CPU time of all of them, estimated from one in 16.
     pub wait_cpu_ns: u64,

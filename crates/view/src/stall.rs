@@ -33,7 +33,7 @@ mod tests {
         assert_eq!(percent(9.0, 9.5, 1), 90.0);
         // Four working threads, each of which waits a fifth of its time.
         assert!(percent(8.0, 20.0, 4) < 35.0);
-        // One of many threads waits; the others sleep.
+        // One thread of many waits for pages; the others are idle.
         assert!(percent(9.5, 0.5, 64) > 90.0);
         assert_eq!(percent(40.0, 1.0, 4), 100.0);
         assert_eq!(share(seconds(1.0), seconds(1.0), Duration::ZERO, 1), 0.0);

@@ -181,7 +181,7 @@ fn outside_budget(report: &Report, is_all_wanted: bool) -> Option<String> {
     let beside = report.beside.clone().filter(|_| is_managed).unwrap_or_default();
     if beside.left_by_exec {
         return Some(format!(
-            "{name} became, by exec, a program without libsoftswap.so, so it ran without a memory \
+            "{name} called exec with a program without libsoftswap.so, which ran without a memory \
              limit"
         ));
     }
@@ -302,13 +302,13 @@ pub fn process_table(processes: &[Process]) -> String {
 }
 
 fn pages(report: &Report) -> String {
-    let Some(same_filled) = report.same_filled_share else { return "none went out".into() };
+    let Some(same_filled) = report.same_filled_share else { return "none swapped out".into() };
     let ratio = match report.compression_ratio {
         Some(ratio) => format!("compressed {ratio:.2} to 1"),
         None => "none compressed".to_string(),
     };
     let out = count(report.pages_out);
-    format!("{out} out, {:.1}% same-filled, {ratio}", same_filled * 100.0)
+    format!("{out} swapped out, {:.1}% same-filled, {ratio}", same_filled * 100.0)
 }
 
 fn fault_table(report: &Report) -> String {
@@ -330,7 +330,7 @@ fn mechanism(report: &Report) -> Option<String> {
         let [peak, limit] = [it.peak, it.limit].map(count);
         format!(" with up to {peak} mappings of at most {limit}")
     });
-    Some(format!("of absent pages are taken by {}{mappings}", visible(name)))
+    Some(format!("of absent pages reach softswap by {}{mappings}", visible(name)))
 }
 
 fn traffic(report: &Report) -> String {
@@ -344,7 +344,7 @@ fn traffic(report: &Report) -> String {
     let sealed = match (report.encrypts, report.key_unlocked) {
         (false, _) => "not encrypted",
         (true, false) => "encrypted",
-        (true, true) => "encrypted, with a key that the kernel may swap out",
+        (true, true) => "encrypted; the kernel may swap the key out",
     };
     let [written, read] = [report.bytes_written, report.bytes_read].map(bytes);
     format!("{written} written, {read} read ({reached}, {sealed})")
@@ -363,7 +363,7 @@ fn pool(pool: &Pool) -> Option<String> {
     let unchanged = copies.unchanged_pages;
     joined(&[
         (*written_back_pages, format!("{} pages written back", count(*written_back_pages))),
-        (*packed_slots, format!("{to_a_slot:.1} of them to a slot")),
+        (*packed_slots, format!("{to_a_slot:.1} of them per slot")),
         (unchanged, format!("{} dropped unchanged, not compressed again", count(unchanged))),
     ])
 }
@@ -383,7 +383,7 @@ fn areas(areas: &Areas) -> Option<String> {
 fn buffers(bounce: &Bounce) -> Option<String> {
     (bounce.misses > 0).then(|| {
         format!(
-            "{} times none was free: {} made for one use, {} pools added, {} released",
+            "{} times none was free: {} temporary buffers, {} pools added, {} released",
             count(bounce.misses),
             count(bounce.lent),
             count(bounce.pools_grown),
@@ -397,16 +397,20 @@ fn waits(polling: &Polling) -> Option<String> {
     let share = |part: u64, whole: u64| 100.0 * part as f64 / whole as f64;
     let how = if polling.device_polling { "asking the device" } else { "watching the ring" };
     let polled = match *polled {
-        0 => "none polled for".to_string(),
+        0 => "none polled".to_string(),
         polled => format!(
-            "{:.0}% polled for ({how}), {:.0}% of them seen",
+            "{:.0}% polled ({how}), {:.0}% of these completed while polling",
             share(polled, *considered),
             share(*hit, polled)
         ),
     };
     let slept = match *slept {
         0 => String::new(),
-        slept => format!("; {} slept on, {} overslept", count(slept), count(*overslept)),
+        slept => format!(
+            "; hybrid polling slept for {}, too long for {}",
+            count(slept),
+            count(*overslept)
+        ),
     };
     let cpu = nanoseconds(polling.wait_cpu_ns);
     (*considered > 0)

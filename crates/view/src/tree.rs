@@ -48,7 +48,7 @@ pub enum State {
     Awake(Box<Reading>),
     /// Its memory fits the budget, so it has no engine.
     Asleep,
-    /// It could not be queried, for this reason.
+    /// The process could not be queried, for this reason.
     Silent(String),
 }
 

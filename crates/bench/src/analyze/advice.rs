@@ -22,27 +22,28 @@ impl Advice {
     pub(super) fn of(found: &[(&'static str, Packing)]) -> Advice {
         let none = |reason: String| Advice { codec: "none", pool_percent: 0, reason };
         let Some((name, packing)) = best(found) else {
-            return none("every page is same-filled: there is nothing to pack".into());
+            return none("every page is same-filled: there is nothing to compress".into());
         };
         let share = packing.packed_share();
         let Some(ratio) = packing.ratio().filter(|_| share >= LEAST_PACKED_SHARE) else {
             return none(format!(
-                "only {:.0} % of the pages that are not same-filled pack: trying costs time and \
-                 frees little",
+                "only {:.0} % of the pages that are not same-filled compress: compression costs \
+                 time and frees little memory",
                 share * 100.0
             ));
         };
         if ratio < LEAST_RATIO {
             return none(format!(
-                "what packs becomes {ratio:.1} times smaller: too little to keep it in DRAM"
+                "pages that compress become {ratio:.1} times smaller: too little for a compressed \
+                 pool to be useful"
             ));
         }
         let pool_percent = pool_percent(share, ratio);
         let held = f64::from(pool_percent) / 100.0 * (ratio - 1.0) + 1.0;
         let reason = format!(
-            "{:.0} % of the pages that are not same-filled pack, to {ratio:.1} times less: with \
-             {pool_percent} % of it as the pool a budget holds {held:.1} times its size, and the \
-             other {:.0} % go to disk",
+            "{:.0} % of the pages that are not same-filled compress, {ratio:.1} to 1: a budget of \
+             which the pool is {pool_percent} % holds {held:.1} times its size, and the other \
+             {:.0} % of pages are written to disk",
             share * 100.0,
             (1.0 - share) * 100.0
         );

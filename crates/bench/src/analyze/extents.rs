@@ -16,18 +16,18 @@ use std::path::{Path, PathBuf};
 const MIB: u64 = 1 << 20;
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// Print in how many pieces a file is stored.
+/// Print the extents in which a file is stored.
 ///
-/// The file system reports the pieces (FIEMAP); the file is not read or changed. Dirty pages of it are
-/// written first.
+/// The file system reports them (FIEMAP); the file is not read or changed. Its dirty pages are written
+/// first.
 #[derive(Args)]
 #[command(after_long_help = "\
 With --json the result is one object with the keys of the tables, and schema (1) and analysis
 (extents). A line of the histogram holds extents from from_bytes to less than twice as much.
-share_under_1mib is of the mapped bytes. Unplaced are extents whose place is not fixed or not their own
+share_under_1mib is a share of the mapped bytes. Unplaced extents have no blocks of their own
 (inline, compressed, encrypted, not allocated yet).
 
-Exit status: 0 when the file was examined, 1 when it cannot be, 2 for wrong usage.")]
+Exit status: 0 if the file was examined, 1 if it cannot be, 2 for wrong usage.")]
 pub(crate) struct ExtentsArgs {
     /// The file
     path: PathBuf,
@@ -55,7 +55,7 @@ fn open(path: &Path) -> Result<(File, u64), Refusal> {
     let failed = |error: &std::io::Error| {
         let way_out = match error.kind() {
             std::io::ErrorKind::PermissionDenied => {
-                "; this takes the right to read it: run this as its owner or as root"
+                "; reading it needs permission: run this as its owner or as root"
             }
             _ => "",
         };
@@ -79,9 +79,9 @@ fn open(path: &Path) -> Result<(File, u64), Refusal> {
 
 fn not_a_file(kind: std::fs::FileType) -> &'static str {
     if kind.is_dir() {
-        "is a directory; name one file in it"
+        "is a directory; choose a file in it"
     } else if kind.is_block_device() {
-        "is a block device, which is one piece; name a file"
+        "is a block device, which is one extent; choose a file"
     } else {
         "is not a regular file; only those have extents"
     }

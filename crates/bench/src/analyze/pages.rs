@@ -22,41 +22,41 @@ use std::path::{Path, PathBuf};
 /// Passes over a chunk. In each pass another check runs first.
 const PASSES: usize = Check::ALL.len();
 
-/// Print how many pages of a program repeat one word, and how the others pack.
+/// Print how many pages of a program repeat one word, and how well the others compress.
 ///
 /// Reads the private writable memory of a process that is in DRAM, of a core
 /// file, or a dump of pages. The process is neither stopped nor changed.
 #[derive(Args)]
 #[command(after_long_help = "\
-A number is a process; a file of that name is ./NUMBER. Reading a process takes the same user or
+A number is a PID; write ./NUMBER for a file of that name. Reading a process needs the same user or
 root, and if kernel.yama.ptrace_scope is 1, root or its parent. Pages that the kernel or softswap has
-swapped out are left out. Of a core file the segments of writable memory are read. Anything else must
-be a multiple of 4096 bytes long.
+swapped out are left out. Of a core file the segments of writable memory are read. The size of any
+other file must be a multiple of 4096 bytes.
 
-Checks: forward compares word by word from the start, backward from the end, last_first the last
-word with the first one and then as forward; softswap is the engine's own, which compares many words
-at a time and so has no count. An iteration is one word compared. MB/s are of whole pages, also if
-one word decided. Codecs get the pages that are not same-filled; what packs to more than 3072 bytes
-counts as incompressible. One thread does all of it.
+Checks for same-filled pages: forward compares word by word from the start, backward from the end;
+last_first compares the last word with the first one, and continues as forward; softswap is the
+engine's own, which compares many words at a time and so has no count. An iteration is one compared
+word. MB/s count whole pages, even if the first word decided. Codecs get the pages that are not
+same-filled; a page of more than 3072 compressed bytes counts as incompressible. One thread does all.
 
---save keeps what was examined, page after page, for later or for another machine. It holds whatever
-the program holds, passwords too; the file is open to its owner only (mode 0600).
+--save writes the examined pages to a file, for later or for another machine. The file contains the
+memory of the program, including passwords; only its owner can read it (mode 0600).
 
 With --json the result is one object with the keys of the tables, and schema (1) and analysis (pages).
-ratio is of the pages that packed; cov is over four passes.
+ratio is the mean of the pages that compressed; cov is over four passes.
 
 Examples:
   softswap analyze pages 4711
   softswap analyze pages --all --save before.pages 4711
   softswap analyze pages before.pages
 
-Exit status: 0 when the pages were examined, 1 when they cannot be, 2 for wrong usage.")]
+Exit status: 0 if the pages were examined, 1 if they cannot be, 2 for wrong usage.")]
 pub(crate) struct PagesArgs {
-    /// The number of a process, a core file, or a dump of pages
+    /// A PID, a core file, or a dump of pages
     #[arg(value_name = "PID|FILE")]
     subject: PathBuf,
 
-    /// How many pages to read, evenly spread
+    /// Number of pages to read, evenly spread
     #[arg(long, value_name = "N", default_value_t = 65_536, conflicts_with = "all",
           value_parser = clap::value_parser!(u64).range(1..))]
     sample: u64,
@@ -69,7 +69,7 @@ pub(crate) struct PagesArgs {
     #[arg(long)]
     raw: bool,
 
-    /// Also keep the pages that were read in FILE, which must not exist
+    /// Also write the pages to FILE, which must not exist
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 }
@@ -218,7 +218,7 @@ impl SavedPages {
         let file = file.map_err(|error| {
             let why = match error.kind() {
                 ErrorKind::AlreadyExists => {
-                    "the file exists and is not overwritten; name another, or remove it".into()
+                    "the file exists and is not overwritten; choose another, or remove it".into()
                 }
                 _ => format!("the file cannot be created: {}; choose another path", plain(&error)),
             };
@@ -245,7 +245,7 @@ impl SavedPages {
     fn failed(&self, error: &std::io::Error) -> Refusal {
         let way_out = match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
-                "; name a file on another disk, or read fewer pages with --sample N"
+                "; choose a file on another disk, or read fewer pages with --sample N"
             }
             _ => "",
         };

@@ -28,9 +28,9 @@ use swap::ablation;
 With --json the result is one object with the keys of the tables, and schema (2), bench, and machine.
 All ratios are under ratios, as a_vs_b: a over b, the median over the rounds of the ratio within a
 round. Other figures are medians over the rounds, too; cov is the coefficient of variation over them,
-count the number of rounds or operations. others_cpu_share is the share of the processors that other
-programs used meanwhile, stolen_cpu_share that of a virtual machine's host. What could not be measured
-is null.")]
+count the number of rounds or operations. others_cpu_share is the share of CPU time that other programs
+used meanwhile, stolen_cpu_share the share that the host of a virtual machine took. null is a value
+that could not be measured.")]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     bench: Bench,

@@ -20,7 +20,7 @@ pub(crate) struct Counters {
 impl Counters {
     pub(crate) fn new() -> Result<Counters, Refusal> {
         let shared = softswap_sys::shared::create(STATS_WORDS);
-        let (fd, words) = shared.or_own("cannot make the shared page of figures")?;
+        let (fd, words) = shared.or_own("cannot create the shared memory for counters")?;
         Ok(Counters { fd, stats: Stats::new(words) })
     }
 

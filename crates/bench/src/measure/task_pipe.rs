@@ -79,7 +79,7 @@ impl Drop for TaskPipe {
 
 /// Blocks signals, so that started programs exit with this one.
 pub(crate) fn signals() -> Result<SignalQueue, Refusal> {
-    SignalQueue::hold(&[]).or_own("cannot hold signals")
+    SignalQueue::hold(&[]).or_own("cannot block signals")
 }
 
 /// Prints a line (task's side).

@@ -18,7 +18,7 @@ pub(super) fn open(path: &Path, raw: bool) -> Result<Source, Refusal> {
     let refuse = |why: &str| Refusal::new(FAILED, format!("{name}: {why}"));
     let failed = |error: io::Error| {
         let way_out = match error.kind() {
-            io::ErrorKind::NotFound => "; name a process by its number, a core file or a raw dump",
+            io::ErrorKind::NotFound => "; give a PID, a core file or a raw dump",
             io::ErrorKind::PermissionDenied => "; run this as its owner, or as root",
             _ => "",
         };
@@ -34,12 +34,12 @@ pub(super) fn open(path: &Path, raw: bool) -> Result<Source, Refusal> {
     let file = file.map_err(failed)?;
     let bytes = file.metadata().map_err(failed)?.len();
     if bytes == 0 {
-        return Err(refuse("is empty; name a core file or a raw dump with pages in it"));
+        return Err(refuse("is empty; give a core file or a raw dump that contains pages"));
     }
     let (kind, runs, notes) = match if raw { None } else { core(&file, bytes) } {
         Some(found) => {
             let Core { runs, skipped_bytes } = found.map_err(|why| refuse(&why))?;
-            let cut = "of its writable memory are missing or no whole pages, and are left out";
+            let cut = "of its writable memory are missing or are not whole pages, and are left out";
             let note = format!("{} {cut}", softswap_cli::units::bytes(skipped_bytes));
             (SourceKind::Core, runs, if skipped_bytes > 0 { vec![note] } else { Vec::new() })
         }
@@ -50,11 +50,11 @@ pub(super) fn open(path: &Path, raw: bool) -> Result<Source, Refusal> {
 
 fn not_a_file(kind: std::fs::FileType) -> &'static str {
     if kind.is_dir() {
-        "is a directory; name a file in it"
+        "is a directory; choose a file in it"
     } else if kind.is_block_device() || kind.is_char_device() {
-        "is a device; copy what it holds to a file (`dd bs=4096`), and name that"
+        "is a device; copy its content to a file (`dd bs=4096`), and give that"
     } else {
-        "is not a regular file; save what it gives, and name that"
+        "is not a regular file; save its output to a file, and give that"
     }
 }
 
@@ -62,9 +62,9 @@ fn dump(bytes: u64) -> Result<Vec<Run>, String> {
     match (bytes / PAGE_BYTES, bytes % PAGE_BYTES) {
         (pages, 0) => Ok(vec![Run { position: 0, pages }]),
         (_, over) => Err(format!(
-            "is no core file (ELF), and its {bytes} bytes are no multiple of {PAGE_BYTES}, so it is \
-             no dump of whole pages either; cut {over} bytes off with `truncate -s -{over}` if it \
-             is one"
+            "is not a core file (ELF), and its {bytes} bytes are not a multiple of {PAGE_BYTES}, \
+             so it is not a dump of whole pages; if it is a dump, cut {over} bytes off with \
+             `truncate -s -{over}`"
         )),
     }
 }
@@ -91,16 +91,16 @@ where
     R: ReadRef<'a>,
 {
     let damaged = |_| {
-        "is an ELF file whose headers are damaged or cut short; save the core again, or have it \
-         read as a dump of pages with --raw"
+        "is an ELF file whose headers are damaged or cut short; save the core again, or read it \
+         as a dump of pages with --raw"
             .to_string()
     };
     let header = Elf::parse(data).map_err(damaged)?;
     let endian = header.endian().map_err(damaged)?;
     if header.e_type(endian) != elf::ET_CORE {
         return Err(
-            "is an ELF file but no core file (a program, a library); name a core file, as \
-                    `gcore PID` saves, or have it read as a dump of pages with --raw"
+            "is an ELF file but no core file (a program, a library); give a core file, as `gcore \
+             PID` saves, or read it as a dump of pages with --raw"
                 .into(),
         );
     }

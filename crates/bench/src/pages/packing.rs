@@ -85,7 +85,7 @@ pub(crate) struct Workplace {
 
 impl Workplace {
     pub(crate) fn new() -> Result<Workplace, Refusal> {
-        let scratch = Scratch::new(Default::default()).or_own("no memory to pack in")?;
+        let scratch = Scratch::new(Default::default()).or_own("no memory for compression")?;
         Ok(Workplace { scratch, room: Vec::new(), lengths: Vec::new() })
     }
 

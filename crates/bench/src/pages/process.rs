@@ -27,15 +27,17 @@ pub(super) fn open(text: &str) -> Result<Source, Refusal> {
         Refusal::new(
             FAILED,
             format!(
-                "process {text}: there is no such process; `pgrep -a NAME` finds numbers, and a \
-                 file of that name is ./{text}"
+                "process {text}: there is no such process; `pgrep -a NAME` finds PIDs, and a file \
+                 of that name is ./{text}"
             ),
         )
     })?;
     let (pid, name) = (process.pid, format!("process {} ({})", process.pid, process.name));
     let refuse = |why: &str| Refusal::new(FAILED, format!("{name}: {why}"));
     if process.is_kernel_thread() {
-        return Err(refuse("is a kernel thread and has no memory of its own; name a program's"));
+        return Err(refuse(
+            "is a kernel thread and has no memory of its own; give the PID of a program",
+        ));
     }
     let path = |file: &str| format!("/proc/{pid}/{file}");
     let failed = |what: &str, error: &io::Error| refuse(&explain(&process, what, error));
@@ -70,12 +72,13 @@ fn explain(process: &Process, what: &str, error: &io::Error) -> String {
         (false, _)
             if error.kind() == ErrorKind::NotFound && Process::read(process.pid).is_some() =>
         {
-            "; the kernel lacks CONFIG_PROC_PAGE_MONITOR: save a core file (`gcore`) and name that"
+            "; the kernel lacks CONFIG_PROC_PAGE_MONITOR: save a core file (`gcore`) and give that"
         }
         (false, _) => "; the process may have just exited",
         (true, _) if another => "; run this as that user, or as root",
         (true, "3") => {
-            ", because kernel.yama.ptrace_scope is 3 until the next boot; save a core file, and name that"
+            ", because kernel.yama.ptrace_scope is 3 until the next boot; save a core file, and \
+             give that"
         }
         (true, "1" | "2") if own != 0 => {
             ", because of kernel.yama.ptrace_scope; run this as root, or set it to 0 with `sysctl -w`"

@@ -104,8 +104,8 @@ impl Source {
         match got {
             // The memory file of an exited process is empty.
             Ok(0) if is_process => Err(self.refuse(&format!(
-                "exited, or became another program, after {} of its pages were read; name one that \
-                 runs longer, or save a core file first (`gcore`)",
+                "exited, or became another program, after {} of its pages were read; choose one \
+                 that runs longer, or save a core file first (`gcore`)",
                 so_far.read
             ))),
             Ok(bytes) if bytes < PAGE_SIZE && !is_process => {

@@ -114,7 +114,7 @@ fn reads_of_a_file_of_its_own_are_reported_as_one_json_object() {
     assert_eq!(names(&found["rows"], "variant"), OWN_ROWS);
     assert_io_rows_are_plausible(&found);
     assert!(found["fio"].is_null() && found["ratios"]["latency_softswap_vs_fio_poll"].is_null());
-    assert!(found["notes"].to_string().contains("fio was left out"), "{}", found["notes"]);
+    assert!(found["notes"].to_string().contains("fio is left out"), "{}", found["notes"]);
     assert_empty(swap.path());
 }
 

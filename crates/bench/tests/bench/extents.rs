@@ -157,7 +157,7 @@ fn unwritten_extents_are_counted_and_an_empty_file_has_none() {
 #[test]
 fn files_without_extents_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    assert_refused(&mut analyze(dir.path()), 1, &["is a directory", "name one file"]);
+    assert_refused(&mut analyze(dir.path()), 1, &["is a directory", "choose a file in it"]);
     assert_refused(&mut analyze(Path::new("/no/such/file")), 1, &["/no/such/file", "No such file"]);
     assert_refused(&mut analyze(Path::new("/dev/null")), 1, &["not a regular file"]);
     // A file system without FIEMAP.

@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 
 const PAGE: usize = 4096;
 
-/// Program with known pages: ZERO of zeroes, OTHER of another word, LATE that differ in their last word,
-/// NOISE that are incompressible.
+/// Program with known pages: ZERO of zeroes, OTHER of another word, LATE that differ in their last
+/// word, NOISE that are incompressible.
 const PROGRAM: &str = "
 import mmap, os, sys
 zero, other, late, noise = 3000, 2000, 500, 1500
@@ -102,7 +102,7 @@ fn the_pages_of_a_running_process_are_counted() {
     assert_eq!(names(&found["checks"], "variant"), variants);
     assert!(checks.iter().all(|row| row["mbps"].as_f64().unwrap() > 0.0));
     let iterations = |at: usize| checks[at]["iterations"].as_f64();
-    // Of the checks only `forward` reads such pages to the end.
+    // `forward` is the only check that reads these pages to the end.
     let pages = number(&found, "pages") as f64;
     let saved = (iterations(0).unwrap() - iterations(2).unwrap()) * pages;
     assert!(saved > (LATE * 509) as f64, "{saved}");
@@ -242,7 +242,7 @@ fn subjects_without_pages_are_refused() {
     };
     let table: &[(PathBuf, &[&str])] = &[
         (dir.path().into(), &["is a directory", "a file in it"]),
-        ("/no/such/file".into(), &["/no/such/file", "No such file", "a process by its number"]),
+        ("/no/such/file".into(), &["/no/such/file", "No such file", "give a PID"]),
         ("/dev/null".into(), &["is a device", "dd"]),
         (file("empty", b""), &["is empty"]),
         (file("odd", &[0; PAGE + 1]), &["4097 bytes", "4096", "truncate -s -1"]),

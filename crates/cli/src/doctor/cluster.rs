@@ -47,7 +47,7 @@ pub(super) fn checks(url: &str, is_beside_disk: bool) -> Vec<Check> {
     if checks.is_empty() {
         let slowest = report.servers.iter().map(|server| server.median_read_us).max().unwrap_or(0);
         let room = report.room_for_pages_bytes.map_or_else(
-            || "room for as much as its servers take".into(),
+            || "no maxmemory limits the space for pages".into(),
             |bytes| format!("room for {} with all copies", units::bytes(bytes)),
         );
         let servers = report.servers.len();
@@ -63,7 +63,7 @@ fn ask(url: &str) -> Result<Report, String> {
     let own = std::env::current_exe().map_err(|error| plain(&error))?;
     let mut command = Command::new(own.with_file_name(PROGRAM));
     let output = command.args(["check", url, "--json"]).output().map_err(|error| {
-        format!("{PROGRAM}, which speaks to clusters, cannot be run: {}", plain(&error))
+        format!("{PROGRAM}, which connects to clusters, cannot be run: {}", plain(&error))
     })?;
     serde_json::from_slice::<Answer>(&output.stdout).map(|answer| answer.result).map_err(|_| {
         let said = String::from_utf8_lossy(&output.stderr);

@@ -29,7 +29,7 @@ fn userfaultfd(around: &Surroundings) -> Vec<Check> {
         Err(error) => {
             let detail = format!("refused: {}", plain(&error));
             let fix = refused_call(around, &error, "5.11", "CONFIG_USERFAULTFD=y");
-            let instead = "touches of absent pages are taken by page protection, which is slower";
+            let instead = "page faults are handled through page protection, which is slower";
             let check = match Faults::Protection.check() {
                 Ok(()) => Check::missing(USER, detail, instead, fix),
                 Err(_) => Check::fatal(USER, detail, fix),
@@ -37,12 +37,13 @@ fn userfaultfd(around: &Surroundings) -> Vec<Check> {
             return vec![check, privileged(around, false)];
         }
     };
-    let mut checks = vec![Check::ok(USER, format!("open to this user (features {offered:#x})"))];
+    let mut checks =
+        vec![Check::ok(USER, format!("allowed for this user (features {offered:#x})"))];
     checks.push(match probe::fault_as_sigbus() {
         Ok(()) => Check::ok("userfaultfd-sigbus", "a touch of a missing page raised SIGBUS"),
         Err(error) => Check::fatal(
             "userfaultfd-sigbus",
-            format!("the trial failed: {}", plain(&error)),
+            format!("the test failed: {}", plain(&error)),
             around.newer_kernel("5.11"),
         ),
     });
@@ -50,8 +51,8 @@ fn userfaultfd(around: &Surroundings) -> Vec<Check> {
         Ok(()) => Check::ok("userfaultfd-move", "a page was moved"),
         Err(error) => Check::missing(
             "userfaultfd-move",
-            format!("the trial failed: {}", plain(&error)),
-            "pages leave by write-protect, copy and drop, at the cost of a copy each",
+            format!("the test failed: {}", plain(&error)),
+            "pages are evicted by write-protect, copy and drop, which costs a copy for each",
             around.newer_kernel("6.8"),
         ),
     });
@@ -61,7 +62,7 @@ fn userfaultfd(around: &Surroundings) -> Vec<Check> {
         Check::missing(
             "userfaultfd-wp-async",
             "not offered by this kernel",
-            "nothing is lost: changed pages are told by their faults",
+            "no loss: softswap detects changed pages by write-protect faults",
             around.newer_kernel("6.7"),
         )
     });
@@ -75,8 +76,8 @@ fn page_protection() -> Check {
         Ok(()) => Check::ok(NAME, "inaccessible memory was filled through /proc/self/mem"),
         Err(error) => Check::missing(
             NAME,
-            format!("the trial failed: {}", plain(&error)),
-            "nothing is lost where userfaultfd is allowed",
+            format!("the test failed: {}", plain(&error)),
+            "no loss if userfaultfd is allowed",
             "mount -t proc proc /proc, and boot without proc_mem.force_override=never".to_string(),
         ),
     }
@@ -92,7 +93,8 @@ fn privileged(around: &Surroundings, is_call_allowed: bool) -> Check {
         (Err(error), Err(_)) => Check::missing(
             NAME,
             format!("refused: {} (vm.unprivileged_userfaultfd = {shown})", plain(&error)),
-            "faults are served inline, and system calls given swapped buffers go through the guard",
+            "page faults are handled in the faulting thread, and system calls with swapped-out \
+             buffers by the system-call guard",
             if sysctl.is_some() && (is_call_allowed || !around.filtered()) {
                 format!("sudo sysctl -w vm.unprivileged_userfaultfd=1{}", around.where_to())
             } else {
@@ -118,7 +120,7 @@ fn seccomp(around: &Surroundings) -> Check {
 
 fn io_uring(around: &Surroundings) -> Check {
     let error = match probe::io_uring_nop() {
-        Ok(()) => return Check::ok("io_uring", "an operation went through"),
+        Ok(()) => return Check::ok("io_uring", "a test operation completed"),
         Err(error) => error,
     };
     let disabled = around.sysctl("kernel/io_uring_disabled").filter(|value| value != "0");
@@ -149,8 +151,8 @@ fn window(around: &Surroundings) -> Check {
             (Ok(()), Some(error)) => {
                 return Check::missing(
                     "managed-window",
-                    format!("no more than {shown} of address space: {}", plain(error)),
-                    "the window is smaller; memory beyond it is not managed",
+                    format!("at most {shown} of address space can be reserved: {}", plain(error)),
+                    "the window is smaller; memory outside it is not managed",
                     around.more_address_space(),
                 );
             }
@@ -161,7 +163,7 @@ fn window(around: &Surroundings) -> Check {
     Check::fatal(
         "managed-window",
         format!(
-            "not even {} of address space: {why}",
+            "not even {} of address space can be reserved: {why}",
             softswap_view::units::bytes(WINDOW_SIZES[WINDOW_SIZES.len() - 1] as u64)
         ),
         around.more_address_space(),

@@ -150,7 +150,7 @@ fn address_space() -> Check {
         Some(bytes) => Check::missing(
             "limit-address-space",
             format!("RLIMIT_AS is {}", units::bytes(bytes)),
-            "the managed window is as large as the limit lets it be",
+            "the managed window is limited to that size; memory outside it is not managed",
             "ulimit -v unlimited".into(),
         ),
     }
@@ -165,7 +165,7 @@ fn locked_memory() -> Check {
     Check::missing(
         "limit-locked-memory",
         detail,
-        "where io_uring cannot be set up for it, pages are read and written by pread and pwrite",
+        "if that is too little for io_uring, pages are read and written by pread and pwrite",
         "ulimit -l unlimited".into(),
     )
 }
@@ -176,11 +176,11 @@ fn key() -> Check {
     match Sealer::encrypting() {
         Ok(sealer) if sealer.is_key_unlocked() => Check::missing(
             NAME,
-            "a key was made, and could not be locked in memory",
-            "the kernel may write the key to its own swap, if it has any",
+            "a key was created, but could not be locked in memory",
+            "the kernel may write the key to its own swap area, if it has one",
             "ulimit -l unlimited".into(),
         ),
-        Ok(_) => Check::ok(NAME, "a key was made and locked in memory"),
+        Ok(_) => Check::ok(NAME, "a key was created and locked in memory"),
         Err(error) => Check::fatal(NAME, error.to_string(), "softswap run --no-encrypt ...".into()),
     }
 }
@@ -190,11 +190,11 @@ fn overcommit(around: &Surroundings) -> Check {
         Some("2") => Check::missing(
             "overcommit",
             "vm.overcommit_memory = 2: all reserved memory is charged",
-            "the managed window is as large as the commit limit lets it be",
+            "the commit limit bounds the managed window; memory outside it is not managed",
             "sudo sysctl -w vm.overcommit_memory=0".into(),
         ),
         Some(mode) => Check::ok("overcommit", format!("vm.overcommit_memory = {mode}")),
-        None => Check::ok("overcommit", "vm.overcommit_memory is not shown here"),
+        None => Check::ok("overcommit", "vm.overcommit_memory cannot be read here"),
     }
 }
 
@@ -241,8 +241,8 @@ fn surroundings(around: &Surroundings) -> Check {
         true => Check::note(
             "container",
             format!(
-                "{detail}; this command itself runs under `softswap run`, whose filter and limits \
-                 show here: run it outside to see what the machine allows"
+                "{detail}; this command itself runs under `softswap run`, so these checks report \
+                 its filter and limits; run it outside of `softswap run` to test the machine"
             ),
         ),
         false => Check::ok("container", detail),

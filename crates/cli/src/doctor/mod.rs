@@ -16,38 +16,39 @@ use seccomp_profile::Runtime;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Test what this machine allows, and print how to get what is missing.
+/// Test the features that softswap needs on this machine, and print how to enable missing ones.
 ///
-/// Everything is tried for real, with the rights of the caller, in ways
-/// that leave nothing behind.
+/// Each feature is used once, with the rights of the caller. The tests leave no files behind.
 #[derive(Args)]
 #[command(after_long_help = "\
 Each check is one of
   ok       works
-  note     works, and there is something to know
-  missing  does not; softswap does something else instead, and a command can change it
-  fatal    does not, and `softswap run` needs it
+  note     works, with a remark
+  missing  not available: softswap uses the substitute after `instead`, and the command after
+           `fix` enables the feature
+  fatal    not available, and `softswap run` needs it
 
-Exit status: 0 when `softswap run` will work, 1 when not, 2 for wrong usage.
+Exit status: 0 if `softswap run` can work, 1 if not, 2 for wrong usage.
 
-With --profile nothing is tried: the profile goes to standard output, and what was added, and how to
-use it, to standard error. The default of the runtime is read where that installs it, or from --from.
+With --profile nothing is tested. The command prints the profile to standard output, and the added
+calls and the option that uses the profile to standard error. It reads the default profile from the
+place where the runtime installs it, or from --from.
 
 With --json: {\"schema\": 1, \"ok\": bool,
               \"checks\": [{\"name\", \"status\", \"detail\", \"instead\", \"fix\"}]};
-`instead` and `fix` are null where there is nothing to say.")]
+`instead` and `fix` are null if they do not apply.")]
 pub(crate) struct DoctorArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 
-    /// The swap directory, or cluster, to try, written as for `softswap run`; may be given
+    /// The swap directory, cluster, or raw file, to test, written as for `softswap run`; may be given
     /// several times [default: SOFTSWAP_SWAP or /var/tmp]
     #[arg(long, value_name = "DIR")]
     swap: Vec<String>,
 
-    /// Print a seccomp profile for a container: the runtime's default, with the calls allowed that
-    /// make softswap faster
+    /// Print a seccomp profile for a container: the runtime's default, which also allows the
+    /// system calls that make softswap faster
     #[arg(long, value_name = "RUNTIME", conflicts_with_all = ["json", "swap"])]
     profile: Option<Runtime>,
 

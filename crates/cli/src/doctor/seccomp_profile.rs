@@ -100,7 +100,7 @@ pub(super) fn make(runtime: Runtime, file: Option<&Path>) -> Result<Profile, Ref
     let json =
         serde_json::to_string_pretty(&profile).map_err(|error| Refusal::own(error.to_string()))?;
     let added = match added.as_slice() {
-        [] => "nothing had to be added".to_string(),
+        [] => "no call had to be added".to_string(),
         names => format!("added {}", names.join(", ")),
     };
     let note = format!("softswap: {}: {added}\nsoftswap: {}\n", file.display(), runtime.usage());
@@ -112,7 +112,7 @@ fn read(file: impl Read) -> io::Result<String> {
     const MOST_BYTES: u64 = 4 << 20;
     let text = io::read_to_string(file.take(MOST_BYTES + 1))?;
     match text.len() as u64 > MOST_BYTES {
-        true => Err(io::Error::other("it has more than 4 MiB, so it is no seccomp profile")),
+        true => Err(io::Error::other("it is larger than 4 MiB, so it is not a seccomp profile")),
         false => Ok(text),
     }
 }
@@ -123,7 +123,7 @@ fn allow(profile: &mut Value) -> Result<Vec<&'static str>, String> {
     let rules = profile.get_mut("syscalls").and_then(Value::as_array_mut);
     let (Some(default), Some(rules)) = (default, rules) else {
         return Err(
-            "it is no seccomp profile: it has no `defaultAction` or no list `syscalls`".into()
+            "it is not a seccomp profile: it has no `defaultAction` or no list `syscalls`".into()
         );
     };
     // The older form of a rule, for one call.

@@ -8,6 +8,7 @@ use crate::run::areas::{self, is_url};
 use crate::run::asked::without_password;
 use crate::swapdir::{self, SwapDir};
 use softswap_engine::door::settings::Config;
+use softswap_engine::store::swap::{activate, raw};
 use softswap_sys::probe;
 use softswap_view::units;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,10 @@ pub(super) fn checks(asked: &[String]) -> Vec<Check> {
             Ok(Place::Directory(path)) => path,
             Ok(Place::Cluster(url)) => {
                 checks.extend(cluster::checks(&url, is_beside_disk));
+                continue;
+            }
+            Ok(Place::Raw(path)) => {
+                checks.push(raw_file(&path));
                 continue;
             }
             Err(why) => {
@@ -49,13 +54,18 @@ enum Place {
     Directory(PathBuf),
     /// URL of a cluster.
     Cluster(String),
+    /// A swap file that is used by its blocks.
+    Raw(PathBuf),
 }
 
 impl Place {
     fn parse(text: &str) -> Result<Place, String> {
         match is_url(text) {
             true => Ok(Place::Cluster(text.into())),
-            false => areas::parse(text).map(|area| Place::Directory(area.path)),
+            false => areas::parse(text).map(|area| match area.raw {
+                true => Place::Raw(area.path),
+                false => Place::Directory(area.path),
+            }),
         }
     }
 }
@@ -88,6 +98,28 @@ fn directory(dir: &SwapDir) -> Check {
     Check::ok("swap-directory", detail)
 }
 
+/// Checks a swap file for use by its blocks, as far as nothing is written.
+fn raw_file(path: &Path) -> Check {
+    let examined = activate(path)
+        .map_err(|error| error.to_string())
+        .and_then(|area| raw::examine(&area, path).map_err(|error| error.to_string()));
+    match examined {
+        Ok(raw) => {
+            let pieces = units::count(raw.map.len() as u64);
+            let detail = format!(
+                "{} ({}): its blocks are known, in {pieces} pieces, and the device can be written",
+                path.display(),
+                raw.file_system
+            );
+            Check::ok("swap-raw-file", detail)
+        }
+        Err(why) => {
+            let fix = format!("softswap mkswap --raw {}", path.display());
+            Check::fatal("swap-raw-file", why, fix)
+        }
+    }
+}
+
 fn swap_file(dir: &SwapDir) -> Vec<Check> {
     let shown = dir.path.display();
     let nameless = probe::nameless_file(&dir.path);
@@ -96,7 +128,7 @@ fn swap_file(dir: &SwapDir) -> Vec<Check> {
         Err(error) => Check::missing(
             "swap-nameless-file",
             format!("O_TMPFILE is refused: {}", plain(error)),
-            "a file is made and its name removed at once",
+            "softswap creates a named file and unlinks it at once",
             "softswap run --swap DIR ...   # DIR on ext4, xfs or btrfs".into(),
         ),
     }];
@@ -109,7 +141,7 @@ fn swap_file(dir: &SwapDir) -> Vec<Check> {
         Err(error) => Check::missing(
             "swap-direct-io",
             format!("O_DIRECT is refused in {shown}: {}", plain(&error)),
-            "pages go through the page cache, which uses DRAM beyond the budget",
+            "pages pass through the page cache, which uses DRAM outside the budget",
             "softswap run --swap DIR ...   # DIR on ext4, xfs or btrfs on a disk".into(),
         ),
     });
@@ -133,7 +165,7 @@ fn runtime_library() -> Check {
     };
     let shown = path.display();
     match preload(&path) {
-        Ok(()) => Check::ok("runtime-library", format!("{shown}, and the loader takes it")),
+        Ok(()) => Check::ok("runtime-library", format!("{shown}; the loader can preload it")),
         Err(why) => Check {
             status: Status::Fatal,
             ..Check::fatal(

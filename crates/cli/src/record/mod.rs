@@ -42,24 +42,25 @@ const MOST_SAMPLES: usize = 1 << 18;
 /// Record which functions wait for pages, and for which memory.
 ///
 /// Samples the faults of a program that runs under softswap for some seconds, then prints its
-/// functions by the time that they waited, and writes a flame graph. PID is a process's, or that
-/// of `softswap run`: then it is the program that it has started. Ctrl-C ends it before its time,
-/// with what was sampled so far.
+/// functions by the time that they waited, and writes a flame graph. PID is that of a process, or
+/// of `softswap run`, which stands for the program that it has started. Ctrl-C stops the recording
+/// early and prints the samples up to then.
 #[derive(Args)]
-#[command(after_long_help = "\
-Functions are named by the tables of symbols in the program and its libraries, or in
-/usr/lib/debug; what has none is shown as [FILE+OFFSET]. Callers are found by the tables that
-compilers write for exceptions. Functions of Python programs are shown as NAME (FILE:LINE) in place
-of the interpreter's own, for CPython 3.11 to 3.13. What other interpreters run is named if they
-write /tmp/perf-PID.map, as `node --perf-basic-prof` does.
+#[command(
+    after_long_help = "Names of functions come from the symbol tables of the program and its libraries, or from files in
+/usr/lib/debug; a function without a symbol is shown as [FILE+OFFSET]. Callers are found by the
+unwind tables that compilers write for exceptions. For CPython 3.11 to 3.13, Python functions
+replace the interpreter's own, as NAME (FILE:LINE). Functions of other interpreters have names if
+the interpreter writes /tmp/perf-PID.map, as `node --perf-basic-prof` does.
 
-Memory is told apart by who asked malloc or mmap for blocks of 1 MiB and more.
+Memory in blocks of 1 MiB and more is listed by the function that called malloc or mmap.
 
-Without this command nothing is sampled. With it, some hundred to 2,000 faults a second are, at
-some microseconds each.
+Faults are sampled only during this command: a few hundred to 2,000 a second, at a few microseconds
+each.
 
-Exit status: 0; 1 when the program cannot be asked, had no faults, or the picture cannot be
-written; 2 for wrong usage.")]
+Exit status: 0; 1 if the program cannot be reached or had no faults, or if the flame graph cannot be
+written; 2 for wrong usage."
+)]
 pub(crate) struct RecordArgs {
     /// The process
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i32::MAX.into()))]
@@ -70,7 +71,7 @@ pub(crate) struct RecordArgs {
           value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,
 
-    /// Where the flame graph goes; softswap-PID.svg where nothing is said
+    /// File for the flame graph [default: softswap-PID.svg]
     #[arg(short, long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
 
@@ -97,7 +98,7 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     let default = || PathBuf::from(format!("softswap-{}.svg", process.pid));
     // Before the picture's file exists, so that a signal cannot leave an empty one.
     let signals = SignalQueue::hold(&ENOUGH)
-        .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))?;
+        .map_err(|error| Refusal::own(format!("cannot block signals: {}", plain(&error))))?;
     let picture = Picture::at(args.output.clone().unwrap_or_else(default))?;
     // Python says by itself what its trampolines are.
     let has_perf_map = code::perf_map(process.pid).is_some();
@@ -108,10 +109,10 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     let took = recording.took.as_secs_f64();
     if recording.samples.is_empty() {
         let why = match recording.has_ended {
-            true => format!("ended after {took:.1} s, without a fault that could be recorded"),
+            true => format!("exited after {took:.1} s, without a fault that could be recorded"),
             false => format!(
-                "had no fault in {took:.1} s: what it touches is in memory; record for longer, or \
-                 when it works"
+                "had no fault in {took:.1} s: all pages that it touched were in memory; record \
+                 for longer, or while it is busy"
             ),
         };
         return Err(Refusal::new(FAILED, format!("process {pid} ({name}) {why}")));
@@ -192,7 +193,7 @@ impl Recording {
     fn add(&mut self, body: &str, every: u32) -> u32 {
         let FaultSamples { missed, samples, blocks, codes } = FaultSamples::parse(body);
         let came = samples.len();
-        // Without a sample nothing is known about the missed faults.
+        // Missed faults can only be attributed if there are samples.
         self.missed += if came > 0 { missed } else { 0 };
         self.samples.extend(profile::weigh(samples, missed));
         self.codes.extend(codes.into_iter().map(|code| (code.address, code)));
@@ -215,7 +216,9 @@ fn map_of(pid: u32) -> Result<Vec<MemoryMap>, Refusal> {
     maps.map(|maps| maps.0).map_err(|error| {
         Refusal::new(
             FAILED,
-            format!("process {pid}: what code it has cannot be read: {error}; ask as root"),
+            format!(
+                "process {pid}: its memory map cannot be read: {error}; run this command as root"
+            ),
         )
     })
 }
@@ -264,6 +267,6 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Refusal {
     let why = plain(error);
     Refusal::new(
         FAILED,
-        format!("{}: cannot be written: {why}; name another with --output", path.display()),
+        format!("{}: cannot be written: {why}; choose another file with --output", path.display()),
     )
 }

@@ -273,7 +273,7 @@ impl Profile {
             };
             text += &row(&asked.sum, &format!("{what}, touched by {}", asked.touched_by));
         }
-        more(&mut text, self.memory.len(), "places that ask for memory");
+        more(&mut text, self.memory.len(), "call sites that allocate memory");
         if let Some(way_out) = self.interpreted {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "These are the interpreter's own functions. {way_out}");
@@ -301,11 +301,14 @@ fn more(text: &mut String, all: usize, what: &str) {
 fn interpreter(file: &str) -> Option<&'static str> {
     let is = |name: &str| file.starts_with(name);
     if python::is_interpreter(file) {
-        Some("Python's are named for CPython 3.11 to 3.13, and later ones started with `-X perf`.")
+        Some(
+            "Python's functions are shown for CPython 3.11 to 3.13, and for later versions if \
+             started with `-X perf`.",
+        )
     } else if is("node") {
-        Some("JavaScript's are told if node is started with `--perf-basic-prof`.")
+        Some("To see JavaScript's functions, start node with `--perf-basic-prof`.")
     } else if is("libjvm") {
-        Some("Java's are told once `jcmd PID Compiler.perfmap` has written them down.")
+        Some("To see Java's functions, run `jcmd PID Compiler.perfmap` first.")
     } else {
         None
     }

@@ -4,6 +4,7 @@ use super::asked::Asked;
 use super::remote::Remote;
 use crate::refusal::Refusal;
 use crate::swapdir;
+use crate::swapon_raw::Raw;
 use softswap_engine::door::settings::AreaSpec;
 use softswap_engine::store::swap::{Activated, Discard, MAX_AREAS, activate};
 pub(crate) use softswap_remote::url::is_url;
@@ -13,8 +14,8 @@ use std::path::{Path, PathBuf};
 /// The largest priority, as with `swapon`.
 const MAX_PRIORITY: u16 = 32_767;
 
-const WITHOUT_DISK: &str = "copies=local keeps its other copy in a directory on disk, and there is \
-                            none for it: give one more with --swap, or copies=2";
+const WITHOUT_DISK: &str = "copies=local stores the second copy in a directory on disk, and none \
+     is given: add one with --swap DIR, or use copies=2";
 
 /// Areas that a process tree shares.
 #[derive(Debug, Default)]
@@ -31,6 +32,8 @@ pub(super) struct Named {
     pub(super) order: usize,
     /// Claimed for the tree while this value lives.
     pub(super) area: Activated,
+    /// Its proven blocks, if it is used by them. Dropped after the claim.
+    pub(super) raw: Option<Raw>,
     /// The user's text, for messages.
     pub(super) shown: String,
 }
@@ -49,9 +52,9 @@ pub(super) fn settle(
     let asked = if asked.is_empty() { default.iter().map(by_default).collect() } else { asked };
     if let Some(beyond) = asked.get(MAX_AREAS) {
         let count = asked.len();
-        return Err(
-            beyond.refuse(format!("{count} swap areas are too many; give at most {MAX_AREAS}"))
-        );
+        return Err(beyond.refuse(format!(
+            "{count} swap areas are given, and at most {MAX_AREAS} are supported"
+        )));
     }
     let (mut areas, mut common) = (Vec::<AreaSpec>::new(), Common::default());
     let is_directory = |asked: &Asked| {
@@ -75,12 +78,18 @@ pub(super) fn settle(
         // Each area in a directory has its own file.
         let is_same = |other: &AreaSpec| is_same_file(&other.path, &spec.path);
         if !spec.path.is_dir() && areas.iter().any(is_same) {
-            return Err(asked.refuse("this swap area was given before; give each once"));
+            return Err(asked.refuse("this swap area is given twice; give each once"));
         }
         if spec.path.exists() && !spec.path.is_dir() {
-            let (spec, area) = named(asked, spec, notes)?;
+            let (spec, area, raw) = named(asked, spec, notes)?;
             areas.push(spec);
-            common.named.push(Named { order, area, shown: asked.shown.clone() });
+            common.named.push(Named { order, area, raw, shown: asked.shown.clone() });
+        } else if spec.raw {
+            let shown = spec.path.display();
+            return Err(asked.refuse(format!(
+                "`raw` is for a swap file that exists, and {shown} is none: create it with \
+                 `fallocate -l SIZE FILE` and `softswap mkswap --raw FILE`, or leave out `raw`"
+            )));
         } else {
             areas.push(directory(asked, spec, reserve_bytes, notes)?);
         }
@@ -121,7 +130,7 @@ fn directory(
     let usable = dir.free_bytes.saturating_sub(reserve_bytes);
     if spec.limit_bytes.is_some_and(|bytes| bytes > usable) {
         notes.push(format!(
-            "{}: only {} are free there now beyond the reserve",
+            "{}: only {} are free there now, in addition to the reserve",
             asked.shown,
             units::bytes(usable)
         ));
@@ -135,25 +144,31 @@ fn named(
     asked: &Asked,
     spec: AreaSpec,
     notes: &mut Vec<String>,
-) -> Result<(AreaSpec, Activated), Refusal> {
+) -> Result<(AreaSpec, Activated, Option<Raw>), Refusal> {
     let shown = &asked.shown;
     let area = activate(&spec.path).map_err(|error| asked.refuse(error))?;
     if let Some(bytes) = spec.limit_bytes {
         return Err(asked.refuse(format!(
-            "a size ({}) is for files in directories; the size of {} is its own, leave it away",
+            "a size ({}) can only be given for a directory; {} has a size of its own: leave the \
+             size out",
             units::bytes(bytes),
             spec.path.display()
         )));
     }
     notes.extend(area.warnings.iter().map(|warning| format!("{shown}: {warning}")));
-    if !area.is_device && spec.discard != Discard::None {
+    let raw = match spec.raw {
+        true => Some(Raw::prove(&area, &spec.path).map_err(|error| asked.refuse(error))?),
+        false => None,
+    };
+    notes.extend(raw.iter().filter_map(Raw::warning).map(|warning| format!("{shown}: {warning}")));
+    if !area.is_device && raw.is_none() && spec.discard != Discard::None {
         notes.push(format!(
-            "{shown}: the blocks of a named file stay its own, so nothing is discarded; that is \
-             for devices and directories"
+            "{shown}: discard has no effect on a named file, which keeps its blocks; use it with \
+             devices, directories and raw files"
         ));
     }
     let path = std::path::absolute(&spec.path).unwrap_or(spec.path);
-    Ok((AreaSpec { path, ..spec }, area))
+    Ok((AreaSpec { path, ..spec }, area, raw))
 }
 
 /// Splits the value of a variable into areas.
@@ -161,7 +176,7 @@ pub(crate) fn each(text: &str) -> impl Iterator<Item = &str> {
     text.split(';').filter(|text| !text.is_empty())
 }
 
-/// Parses `PATH[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]`, or a cluster's URL. A text that is an
+/// Parses `PATH[:SIZE][,pri=N][,discard=WHEN][,poll=MODE][,raw]`, or a cluster's URL. A text that is an
 /// existing path is taken as a path.
 pub(crate) fn parse(text: &str) -> Result<AreaSpec, String> {
     if is_url(text) {
@@ -171,14 +186,17 @@ pub(crate) fn parse(text: &str) -> Result<AreaSpec, String> {
     let mut rest = text;
     while !Path::new(rest).exists()
         && let Some((before, option)) = rest.rsplit_once(',')
-        && let Some((key, value)) = option.split_once('=')
     {
-        take_option(&mut spec, key, value)?;
+        match option.split_once('=') {
+            Some((key, value)) => take_option(&mut spec, key, value)?,
+            None if option == "raw" => spec.raw = true,
+            None => break,
+        }
         rest = before;
     }
     (spec.path, spec.limit_bytes) = split_size(rest)?;
     if spec.path.as_os_str().is_empty() {
-        return Err("no directory is named; give one, or leave it out".into());
+        return Err("the path is empty; give a directory, or leave the option out".into());
     }
     Ok(spec)
 }
@@ -188,13 +206,17 @@ fn take_option(spec: &mut AreaSpec, key: &str, value: &str) -> Result<(), String
         "pri" => {
             let number = value.parse().ok().filter(|number| *number <= MAX_PRIORITY);
             let number = number.ok_or_else(|| {
-                format!("the priority `{value}` is none; give a number from 0 to {MAX_PRIORITY}")
+                format!("`{value}` is not a priority; give a number from 0 to {MAX_PRIORITY}")
             })?;
             spec.priority = Some(number);
         }
         "discard" => spec.discard = value.parse().map_err(|bad| format!("{bad}"))?,
         "poll" => spec.poll = Some(value.parse().map_err(|bad| format!("{bad}"))?),
-        _ => return Err(format!("there is no option `{key}`; there are pri, discard and poll")),
+        _ => {
+            return Err(format!(
+                "unknown option `{key}`; the options are pri, discard, poll and raw"
+            ));
+        }
     }
     Ok(())
 }
@@ -210,7 +232,8 @@ fn split_size(text: &str) -> Result<(PathBuf, Option<u64>), String> {
     let bytes = parse_size(size).map_err(|why| format!("the size `{size}`: {why}"))?;
     if bytes < swapdir::SMALLEST_FILE_BYTES {
         return Err(format!(
-            "a swap file of {} is too small: give at least {}, or no size for all free space",
+            "a swap file of {} is too small: give at least {}, or leave the size out to use all \
+             free space",
             units::bytes(bytes),
             units::bytes(swapdir::SMALLEST_FILE_BYTES)
         ));
@@ -229,6 +252,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().to_str().unwrap();
         assert_eq!(parse(dir), Ok(AreaSpec::new(dir)));
+        let raw = AreaSpec { raw: true, priority: Some(7), ..AreaSpec::new(dir) };
+        for text in [",raw,pri=7", ",pri=7,raw"] {
+            assert_eq!(parse(&format!("{dir}{text}")), Ok(raw.clone()));
+        }
         let all = AreaSpec {
             limit_bytes: Some(1 << 30),
             priority: Some(7),
@@ -305,7 +332,7 @@ mod tests {
             (",pri=32768", &["`32768`", "32767"]),
             (",discard=maybe", &["`maybe`", "once, pages, both or none"]),
             (",poll=often", &["often", "hybrid"]),
-            (",color=red", &["`color`", "pri, discard and poll"]),
+            (",color=red", &["`color`", "pri, discard, poll and raw"]),
         ] {
             let refused = parse(&format!("{dir}{text}")).unwrap_err();
             assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");

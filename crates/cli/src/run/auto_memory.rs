@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Time between two updates of the budget.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
-/// Smallest budget, unless half of what is available at the start is less.
+/// Smallest budget, unless half of the memory available at the start is less.
 const FLOOR_BYTES: u64 = 64 << 20;
 /// Fraction of usable memory that stays free for what other programs, and the tree outside its
 /// budget, allocate between two updates, and the bounds of that margin.
@@ -78,7 +78,7 @@ impl Bounds {
         let size = |text: &str| parse_size(text).map_err(|why| format!("{text}: {why}"));
         let (floor_bytes, ceiling_bytes) = (size(floor)?, size(ceiling)?);
         if floor_bytes < MIN_MEMORY_BYTES {
-            return Err(format!("the floor {floor} is too little: a process needs 8 MiB"));
+            return Err(format!("the floor {floor} is too small: a process needs 8 MiB"));
         }
         if ceiling_bytes < floor_bytes {
             return Err(format!("the ceiling {ceiling} is below the floor {floor}"));
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!((given.floor_bytes, given.ceiling_bytes), (16 * MIB, 64 * MIB));
         for (text, why) in [
             ("auto:64M-16M", "below the floor"),
-            ("auto:1M-16M", "too little"),
+            ("auto:1M-16M", "too small"),
             ("auto:x-16M", "x: not a size"),
             ("auto:16M", "auto:FLOOR-CEILING"),
             ("automatic", "auto:FLOOR-CEILING"),

@@ -234,7 +234,12 @@ mod tests {
                 bytes_read: at,
                 ..Counts::default()
             },
-            sizes: Sizes { resident_bytes: 3 * at, pool_bytes: 4 * at, disk_bytes: 5 * at },
+            sizes: Sizes {
+                resident_bytes: 3 * at,
+                pool_bytes: 4 * at,
+                disk_bytes: 5 * at,
+                ..Sizes::default()
+            },
             ..OfTree::default()
         };
         let sample = |tree| Sample { tree, ..Sample::default() };

@@ -30,14 +30,14 @@ fn unexplained(figures: &Figures) -> Option<String> {
     }
     let why = match signal {
         libc::SIGBUS => {
-            "SIGBUS ended it while that signal was blocked or had another handler: it touched \
-             a page that was out, or beyond the end of a file; if it should not have, please \
-             report it, and use a larger --memory meanwhile"
+            "SIGBUS killed it while that signal was blocked or had another handler: it touched a \
+             swapped-out page, or memory beyond the end of a mapped file; if it maps no files, \
+             please report this, and use a larger --memory meanwhile"
         }
         libc::SIGSYS => {
-            "SIGSYS ended it while that signal was blocked or had another handler: a system \
-             call was given managed memory, or was forbidden by a filter of the program's or of \
-             the container's"
+            "SIGSYS killed it while that signal was blocked or had another handler: a system call \
+             had a buffer in managed memory, or a seccomp filter of the program or of the \
+             container forbade the call"
         }
         _ => return None,
     };

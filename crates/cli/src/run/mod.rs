@@ -16,6 +16,7 @@ mod release;
 mod thrashing;
 mod tables;
 mod tree;
+mod raw_watch;
 mod shared_areas;
 mod tree_areas;
 mod tree_sums;
@@ -76,7 +77,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     }
 
     let (stats_fd, words) = softswap_sys::shared::create(STATS_WORDS).map_err(|error| {
-        Refusal::own(format!("cannot make the shared page of figures: {}", plain(&error)))
+        Refusal::own(format!("cannot create the shared memory for counters: {}", plain(&error)))
     })?;
     let mut config = settled.config;
     config.stats_fd = Some(stats_fd.as_raw_fd());
@@ -116,6 +117,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     control_client::sweep();
     space.wait_until_free(&stats);
     areas.await_helpers();
+    areas.release_named();
     let program = args.program.iter().map(|word| word.to_string_lossy().into_owned());
     let mut figures = Figures::gather(
         program.collect(),
@@ -167,7 +169,7 @@ fn cpu_s_of_children() -> Option<f64> {
 fn open_reports(paths: &[PathBuf], log: Option<&Path>) -> Result<Vec<report::Report>, Refusal> {
     let named_twice = |path: &Path, other: &str| {
         let shown = path.display();
-        Refusal::usage(format!("--report {shown}: {other} has it, too; name another"))
+        Refusal::usage(format!("--report {shown}: {other} names the same file; choose another"))
     };
     let mut reports: Vec<report::Report> = Vec::new();
     for path in paths {

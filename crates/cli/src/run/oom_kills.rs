@@ -77,7 +77,7 @@ impl OomKilled {
         self.group.is_some()
     }
 
-    /// Returns the message: what was killed, by which limit, and the budget to take.
+    /// Returns the message: the number of killed processes, the limit, and a budget that fits.
     /// `outside_bytes` is memory of the program outside its budget.
     pub(super) fn explain(&self, budget_bytes: u64, outside_bytes: u64) -> String {
         let limit = bytes(self.limit_bytes);
@@ -97,7 +97,7 @@ impl OomKilled {
         };
         format!(
             "the kernel killed {killed}: {place}; the budget of {} does not include code, stacks \
-             and other memory outside of it ({}); {advice}",
+             and other memory outside it ({}); {advice}",
             bytes(budget_bytes),
             bytes(outside_bytes)
         )

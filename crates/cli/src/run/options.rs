@@ -9,16 +9,16 @@ use std::path::PathBuf;
 
 /// Run a program within a budget of DRAM.
 ///
-/// The program's memory beyond the budget is compressed, and beyond that
-/// written to an unlinked file in the swap directory. The program needs no
-/// change; it must be a dynamically linked x86-64 program for glibc.
+/// Memory of the program beyond the budget is compressed. What does not fit
+/// compressed is written to an unlinked file in the swap directory. The program
+/// needs no change; it must be a dynamically linked x86-64 program for glibc.
 #[derive(Args)]
 #[command(after_long_help = AFTER_HELP)]
 #[command(override_usage = "softswap run [OPTIONS] [--] PROGRAM [ARG...]")]
 // Settings are read by name from `given`; the fields only define the options.
 #[allow(dead_code)]
 pub(crate) struct RunArgs {
-    /// First: what has been read of the others is gone.
+    /// The first field: clap removes the values of the others when it reads them.
     #[command(flatten)]
     pub(super) given: Given,
 
@@ -32,34 +32,35 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(super) memory: Option<String>,
 
-    /// As --memory, but for each process by itself: each that the program starts has as much
-    /// again
+    /// As --memory, but as a separate budget for each process, including those that the program
+    /// starts
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, conflicts_with = "memory")]
     pub(super) memory_per_process: Option<String>,
 
-    /// Where pages go: a directory for a swap file and its largest size [default: /var/tmp]
+    /// Where pages are written: a directory for a swap file, and its largest size
+    /// [default: /var/tmp]
     ///
-    /// Without SIZE the file may grow until only the reserve is left. May be
-    /// given several times. Areas with a higher `pri` (0 to 32767) are filled
-    /// first, equal ones in turn; those without come last, in the order given.
-    /// `discard` gives what is not needed back: clusters of 2 MiB that have
-    /// become free (`pages`), all of a device at the start (`once`), or `both`.
-    /// `poll` is as --poll, for this area alone. Instead of a directory a swap
-    /// file, a block device, or a cluster of Redis or Valkey servers:
-    /// redis://HOST:PORT,HOST:PORT?size=SIZE, rediss:// with TLS.
-    #[arg(long, value_name = "DIR[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]")]
+    /// Without SIZE the file may grow until only the reserve is free. DIR may also be a swap file,
+    /// a block device, or a cluster of Redis or Valkey servers:
+    /// redis://HOST:PORT,HOST:PORT?size=SIZE, or rediss:// with TLS. The option may be given
+    /// several times. Areas with a higher `pri` (0 to 32767) are filled first, equal ones in turn;
+    /// areas without `pri` come last, in the order given. `discard` discards unused storage:
+    /// clusters of 2 MiB that have become free (`pages`), all of a device at the start (`once`),
+    /// or `both`. `poll` is as --poll, for this area only. `raw` writes the blocks of a swap file
+    /// through its device, as swapon does.
+    #[arg(long, value_name = "DIR[:SIZE][,pri=N][,discard=WHEN][,poll=MODE][,raw]")]
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(super) swap: Vec<String>,
 
-    /// Free space always left on the swap directory's file system [default: 512M]
+    /// Space that softswap keeps free on the swap directory's file system [default: 512M]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(super) reserve: Option<String>,
 
     /// How pages are compressed: auto, lz4, zstd, zstd:LEVEL or none [default: auto]
     ///
-    /// With `auto` LZ4 packs them while the pool has plenty of room, then zstd, and Huffman's
-    /// code those that LZ4 cannot pack. LEVEL is from -5 (fast) to 9 (small), 1 if it is left
-    /// out. With `none` pages go straight to the disk. `softswap ctl PID set codec` changes it
+    /// `auto` is LZ4 while the pool has plenty of free space, then zstd, and Huffman coding for
+    /// pages that LZ4 cannot compress. LEVEL is from -5 (fast) to 9 (small), 1 by default. With
+    /// `none` pages are written to the disk uncompressed. `softswap ctl PID set codec` changes it
     /// while the program runs.
     #[arg(long, value_name = "CODEC")]
     pub(super) codec: Option<String>,
@@ -67,16 +68,16 @@ pub(crate) struct RunArgs {
     /// Largest share of the budget for compressed pages, or a size such as
     /// 64M; at most 80% [default: auto]
     ///
-    /// With `auto` it is what gains most, from 2% to 80%: it grows while pages
-    /// that a larger pool had held are read from the disk, and shrinks while
-    /// pages are unpacked that had better stayed as they were.
+    /// `auto` adjusts the share, from 2% to 80%: it grows while pages are read from the disk that
+    /// a larger pool would have held, and shrinks while pages are decompressed that would have
+    /// stayed resident with a smaller one.
     #[arg(long, value_name = "SHARE|SIZE|auto", allow_hyphen_values = true)]
     pub(super) pool: Option<String>,
 
-    /// Write pages to the disk as they are: every user who can read the swap file or
-    /// device can read them
+    /// Write pages to the disk unencrypted: every user who can read the swap file or device can
+    /// read them
     ///
-    /// They still carry a checksum.
+    /// Pages still have a checksum.
     #[arg(long)]
     pub(super) no_encrypt: bool,
 
@@ -90,7 +91,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(super) tell: Option<String>,
 
-    /// Programs started by the program: managed or plain [default: managed]
+    /// Programs that the program starts: managed (within the budget) or plain (without softswap)
+    /// [default: managed]
     #[arg(long, value_name = "HOW")]
     pub(super) children: Option<String>,
 
@@ -100,15 +102,14 @@ pub(crate) struct RunArgs {
 
     /// Write the closing figures to FILE as JSON, or as a page if its name ends in .html
     ///
-    /// May be given several times. The page has plots of all that happened, and needs nothing
-    /// else; `softswap report` and `softswap advise` read it, too. JSON is one object, also when
-    /// the program is killed. `schema` is 1; keys carry
-    /// their unit (`_bytes`, `_ns`, `_s`), and what could not be measured is
-    /// null. `outcome` has `kind` "exited" with `status`, or "killed" with
-    /// `signal` and `signal_name`; `faults` has, for each of zero, staged, standby,
-    /// filled, pool and disk, `count`, `p50_ns` and `p99_ns`;
-    /// `engine_started` is false if the runtime never came up; `slept` is true where that was
-    /// not needed.
+    /// May be given several times. The page contains plots, and no links to other files;
+    /// `softswap report` and `softswap advise` also read it. JSON is one object, also if the
+    /// program is killed. `schema` is 1; keys contain their unit (`_bytes`, `_ns`, `_s`), and
+    /// null is a value that could not be measured. `outcome` has `kind` "exited" with `status`, or
+    /// "killed" with `signal` and `signal_name`; `faults` has, for each of zero, staged, standby,
+    /// filled, pool and disk, `count`, `p50_ns` and `p99_ns`; `engine_started` is false if the
+    /// engine did not start, and `slept` is true if the program fitted its budget and so needed
+    /// none.
     #[arg(long, value_name = "FILE")]
     pub(super) report: Vec<PathBuf>,
 
@@ -116,49 +117,50 @@ pub(crate) struct RunArgs {
     #[arg(long, short)]
     pub(super) quiet: bool,
 
-    /// Print all figures at the end, not only how it went
+    /// Print all figures at the end, not only the summary
     #[arg(long, short, conflicts_with = "quiet")]
     pub(super) verbose: bool,
 
-    /// Show on the terminal how the program and all that it starts fare: a line, each second anew
+    /// Show memory and waits of the program and all that it starts: one line on the terminal,
+    /// updated each second
     ///
-    /// Without it a program that swaps gets one line, after ten seconds, on a terminal and unless
-    /// --quiet is given. Neither where standard error is no terminal.
+    /// Without this option a program that swaps gets one such line, after ten seconds, unless
+    /// --quiet is given. Nothing is shown if standard error is not a terminal.
     #[arg(long)]
     pub(super) progress: bool,
 
     /// Append what happens during the run to FILE, as a line of JSON for each event
     ///
-    /// `event` is start, awake (memory has become short), pressure (more than 20% of the time is
-    /// waited for pages) and pressure_over (less than 5%), budget (it has moved), area_full, error
-    /// (also where softswap stopped the program: `kind` is stopped), thrashing, unmanaged (a process
-    /// of the tree has no budget), end; `unix_s` and
-    /// `at_s` say when. It is looked once a second.
+    /// `event` is start, awake (memory has become short), pressure (the program waits for pages
+    /// for more than 20% of the time), pressure_over (less than 5%), budget (it has changed),
+    /// area_full, error (also if softswap stopped the program: `kind` is stopped), thrashing,
+    /// unmanaged (a process of the tree has no budget), or end. `unix_s` is the time, `at_s` the
+    /// time since the start. softswap checks for events once a second.
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,
 
     /// How a thread waits for a page from the disk: interrupt, poll, hybrid or auto
     /// [default: auto]
     ///
-    /// The first three are fixed; `poll` and `hybrid` are for few threads, on
-    /// a machine with a processor to spare. `auto` polls where that is so, and sleeps
-    /// elsewhere. `softswap ctl PID set io.poll` changes it while the program runs.
+    /// `interrupt` sleeps; `poll` and `hybrid` poll, and suit a program of few threads on a machine
+    /// with an idle CPU. `auto` polls under that condition, and sleeps otherwise. `softswap ctl PID
+    /// set io.poll` changes it while the program runs.
     #[arg(long, value_name = "MODE")]
     pub(super) poll: Option<String>,
 
-    /// How touches of absent pages are taken: userfaultfd, protection or auto [default: auto]
+    /// How page faults reach softswap: userfaultfd, protection or auto [default: auto]
     ///
     /// `protection` is page protection (PROT_NONE, SIGSEGV, /proc/self/mem): it needs no system
-    /// call that containers forbid, and is slower. `auto` is userfaultfd where that is allowed,
-    /// else protection.
+    /// call that containers forbid, and is slower. `auto` is userfaultfd if that is allowed,
+    /// otherwise protection.
     #[arg(long, value_name = "WAY", hide_short_help = true)]
     pub(super) faults: Option<String>,
 
-    /// Take pages out by write-protect and copy even where UFFDIO_MOVE works
+    /// Evict pages by write-protect and copy even if UFFDIO_MOVE works
     #[arg(long, hide_short_help = true)]
     pub(super) no_move: bool,
 
-    /// Use pread and pwrite even where io_uring works
+    /// Use pread and pwrite even if io_uring works
     #[arg(long, hide_short_help = true)]
     pub(super) no_io_uring: bool,
 
@@ -166,11 +168,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME,...", hide = true)]
     pub(super) without: Option<String>,
 
-    /// Have an engine from the start, also where memory suffices; for developers
+    /// Start the engine with the program, even if its memory fits the budget; for developers
     #[arg(long, hide = true)]
     pub(super) awake: bool,
 
-    /// A new file for what the program touches; for `softswap bench record`
+    /// A new file to which the touches of the program are recorded; for `softswap bench record`
     #[arg(long, value_name = "FILE", hide = true)]
     pub(super) record: Option<String>,
 
@@ -228,16 +230,16 @@ Settings:
   Every option but PROGRAM can also come from the environment, as SOFTSWAP_ and its name
   (SOFTSWAP_MEMORY=512M, SOFTSWAP_NO_MOVE=1), or, except `config`, from the TOML file
   (memory = \"512M\", no_move = true).
-  Options win over the environment, that over the file, that over the defaults.
-  SOFTSWAP_LIBRARY names libsoftswap.so where it is in no usual place, SOFTSWAP_RUNTIME_DIR the
-  directory of the sockets for `softswap stat` and `softswap ctl`.
+  Options override the environment, which overrides the file, which overrides the defaults.
+  SOFTSWAP_LIBRARY is the path of libsoftswap.so if it is not installed with softswap,
+  SOFTSWAP_RUNTIME_DIR the directory of the sockets for `softswap stat` and `softswap ctl`.
 
 Exit status:
-  The program's own. Where a signal ended it, softswap ends by the same signal, which a shell
+  The program's own. If a signal killed it, softswap exits by the same signal, which a shell
   shows as 128+N. Otherwise:
-    2    a value that was given cannot be used (also: the swap directory)
+    2    a value of an option, or the swap directory, cannot be used
     125  softswap itself failed
     126  the program was found but cannot be run here (static, setuid, 32-bit, not executable, ...)
     127  the program was not found
 
-Signals sent to softswap reach the program; job control (Ctrl-Z, fg, bg) works as without it.";
+Signals sent to softswap reach the program; job control (Ctrl-Z, fg, bg) works as usual.";

@@ -65,8 +65,8 @@ fn look_up(name: &OsStr) -> Result<PathBuf, Refusal> {
             return Refusal::new(
                 NOT_FOUND,
                 format!(
-                    "\"{shown}\": no program in PATH has this name; leave out the quotes ({shown}), or \
-                     give it to a shell: softswap run -- sh -c {}",
+                    "\"{shown}\": no program in PATH has this name; leave out the quotes \
+                     ({shown}), or run it by a shell: softswap run -- sh -c {}",
                     quoted(&shown)
                 ),
             );
@@ -239,8 +239,8 @@ fn check_loader(path: &Path, loader: &Path) -> Result<(), Refusal> {
         return Err(cannot(
             path,
             format!(
-                "asks for the loader {shown}, and softswap's runtime needs glibc's {LOADER}; \
-                     use a glibc build of the program"
+                "requires the loader {shown}, and softswap's runtime needs glibc's {LOADER}; use \
+                 a glibc build of the program"
             ),
         ));
     }
@@ -248,7 +248,7 @@ fn check_loader(path: &Path, loader: &Path) -> Result<(), Refusal> {
         return Err(cannot(
             path,
             format!(
-                "asks for the loader {shown}, which does not exist here; install glibc (libc6)"
+                "requires the loader {shown}, which does not exist here; install glibc (libc6)"
             ),
         ));
     }

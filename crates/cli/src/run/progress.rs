@@ -165,7 +165,7 @@ fn parts(at: Duration, now: &Done, rates: &Rates, is_asleep: bool) -> Vec<String
         format!("{} of {}", bytes(used_bytes), bytes(budget_bytes)),
     ];
     if is_asleep {
-        parts.push("asleep: all of it fits".to_string());
+        parts.push("asleep: its memory fits the budget".to_string());
         return parts;
     }
     let [disk, read, written] =
@@ -218,7 +218,7 @@ mod tests {
         assert!(text.starts_with("softswap: 12 s, 60.0 MiB of 64.0 MiB, stalled 43%"), "{text}");
         assert!(text.ends_with("read 3.0 MiB/s, written 0 B/s"), "{text}");
         let asleep = parts(Duration::ZERO, &done, &rates, true);
-        assert!(within(&asleep, 80).ends_with("64.0 MiB, asleep: all of it fits"));
+        assert!(within(&asleep, 80).ends_with("64.0 MiB, asleep: its memory fits the budget"));
     }
 
     #[test]

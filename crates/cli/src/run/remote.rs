@@ -53,14 +53,18 @@ impl Remote {
     pub(super) fn parse(text: &str) -> Result<Remote, String> {
         let url = Url::parse(text).map_err(|refusal| refusal.to_string())?;
         if url.copies == Copies::Local && url.priority.is_some() {
-            return Err("pri= is for an area of its own; with copies=local it is part of the one \
-                        on disk, whose priority counts"
-                .into());
+            return Err(
+                "pri= has no effect with copies=local, which uses the priority of the area on \
+                 disk: leave pri= out"
+                    .into(),
+            );
         }
         let Some(size_bytes) = url.size_bytes else {
-            return Err("how much of the cluster may be taken is not said; give it with size=, \
-                        such as ?size=4G"
-                .into());
+            return Err(
+                "the URL does not say how much of the cluster softswap may use; add size=, such \
+                 as ?size=4G"
+                    .into(),
+            );
         };
         if size_bytes < LEAST_BYTES {
             return Err(format!(
@@ -131,22 +135,22 @@ impl Helper {
     pub(super) fn start(remote: &Remote, notes: &mut Vec<String>) -> Result<Helper, Refusal> {
         let refuse = |why: String| Refusal::usage(format!("{}: {why}", remote.shown));
         let own = std::env::current_exe()
-            .map_err(|error| refuse(format!("cannot tell where softswap itself is ({error})")))?;
+            .map_err(|error| refuse(format!("cannot find softswap's own executable ({error})")))?;
         let made = softswap_sys::shared::create(SHAPE.words());
         let (queue_fd, words) = made.map_err(|error| {
-            refuse(format!("cannot make the page for requests: {}", plain(&error)))
+            refuse(format!("cannot create the request queue: {}", plain(&error)))
         })?;
         let patience = remote.url.deadline + RESTART;
         let limit_pages = remote.size_bytes / softswap_sys::PAGE_SIZE as u64;
         let _ = RequestQueue::create(words, SHAPE, limit_pages, patience.as_nanos() as u64);
         hold_tree(queue_fd.as_fd())
-            .map_err(|error| refuse(format!("the page for requests: {}", plain(&error))))?;
+            .map_err(|error| refuse(format!("the request queue: {}", plain(&error))))?;
         let password = match &remote.url.password {
             Password::Given(password) => Some(password.clone()),
             Password::None | Password::File(_) => None,
         };
         let run = RunKey::choose()
-            .map_err(|error| refuse(format!("no key by chance: {}", plain(&error))))?;
+            .map_err(|error| refuse(format!("cannot create a random key: {}", plain(&error))))?;
         let order = Order { url: remote.text.clone(), password, run, is_again: false };
         order.check().map_err(|refusal| refuse(refusal.to_string()))?;
         let shown = remote.shown.clone();
@@ -200,15 +204,16 @@ impl Keeper {
             let shown = self.program.display();
             Refusal::own(match error.kind() {
                 std::io::ErrorKind::NotFound => format!(
-                    "{PROGRAM}, which speaks to clusters, is missing: looked for {shown}; build it \
-                     with `make build`, or install it with `make install`"
+                    "{PROGRAM}, which connects to clusters, is missing: looked for {shown}; build \
+                     it with `make build`, or install it with `make install`"
                 ),
                 _ => format!("{shown} cannot be run: {}", plain(&error)),
             })
         };
         let (control, other) = UnixStream::pair().map_err(cannot)?;
         let mut command = Command::new(&self.program);
-        // A separate open file description: by the other one the tree shows that it is alive.
+        // Opens the queue again, as a separate open file description: the lock on the first one
+        // shows that the tree is alive.
         let number = queue.as_raw_fd();
         let own = File::options().read(true).write(true).open(format!("/proc/self/fd/{number}"));
         let own = own.map_err(cannot)?;
@@ -221,7 +226,7 @@ impl Keeper {
         // From here only the helper has the other end of the socket.
         drop(command);
         let pid = i32::try_from(started.id()).ok().and_then(rustix::process::Pid::from_raw);
-        let pid = pid.ok_or_else(|| Refusal::own("the system gave no process number"))?;
+        let pid = pid.ok_or_else(|| Refusal::own("the kernel returned no PID"))?;
         let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| cannot(error.into()))?;
         let process = Arc::new(process);
         let mut running = Running { process, control: BufReader::new(control) };
@@ -251,7 +256,7 @@ impl Keeper {
                 pause = (pause * 2).min(LONGEST_PAUSE);
             };
             *last.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&running.process);
-            self.say(is_quiet, "its helper ended, and was started again; nothing is lost");
+            self.say(is_quiet, "softswap-remote exited and was started again; no page is lost");
         }
     }
 
@@ -270,7 +275,7 @@ fn unmanaged(command: &mut Command) {
             command.env_remove(name);
         }
     }
-    // Otherwise the runtime in this process would add a budget.
+    // Set, because otherwise the runtime in this process would add the variable with a budget.
     command.env(format!("{ENV_PREFIX}MEMORY"), "");
     let Some(preloaded) = std::env::var_os("LD_PRELOAD") else { return };
     let preloaded = preloaded.to_string_lossy();
@@ -287,10 +292,11 @@ impl Running {
     fn begin(&mut self, order: &Order, at_most: Duration) -> Result<Vec<String>, String> {
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::WouldBlock => format!(
-                "{PROGRAM} has not answered within {} s; is the cluster there?",
+                "{PROGRAM} did not answer within {} s; check that the cluster is running and \
+                 reachable",
                 at_most.as_secs()
             ),
-            _ => format!("{PROGRAM} has ended too early ({})", plain(&error)),
+            _ => format!("{PROGRAM} exited while it was starting ({})", plain(&error)),
         };
         let control = self.control.get_ref();
         control.set_read_timeout(Some(at_most)).map_err(failed)?;

@@ -49,8 +49,8 @@ impl Report {
         if let Err(error) = self.try_write(closing) {
             let (path, why) = (self.path.display(), plain(&error));
             eprintln!(
-                "softswap: the report could not be written to {path}: {why}; the program has run, \
-                 and its end is in the summary"
+                "softswap: the report could not be written to {path}: {why}; the program itself \
+                 is not affected"
             );
         }
     }

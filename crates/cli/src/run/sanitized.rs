@@ -43,8 +43,9 @@ fn interpreter(script: &Path) -> Option<PathBuf> {
 
 pub(super) fn note(program: &OsStr, sanitizer: Sanitizer) -> String {
     format!(
-        "{}: {sanitizer} is built in or preloaded, which needs the heap and the address space for \
-         itself: the program and all that it starts run without softswap and without a budget",
+        "{}: {sanitizer} is built in or preloaded, and replaces malloc and reserves most of the \
+         address space: the program and all that it starts run without softswap and without a \
+         budget",
         program.display()
     )
 }

@@ -185,7 +185,7 @@ pub(super) fn settle(
     config.manage_children = choose(children.as_ref(), CHILDREN)?;
     let reports = match args.report.is_empty() {
         true => sources.pick_all("report")?.into_iter().map(|asked| asked.text.into()).collect(),
-        // Not converted: a path need not be text.
+        // Paths are not converted, because a path need not be valid text.
         false => args.report.clone(),
     };
     let log = sources.pick("log")?;
@@ -226,7 +226,7 @@ fn misspelt(
         let distance = |known: &str| strsim::damerau_levenshtein(known, name);
         let nearest = known.iter().min_by_key(|known| distance(known))?;
         matches!(distance(nearest), 1 | 2)
-            .then(|| format!("{name} is no variable of softswap's; did you mean {nearest}?"))
+            .then(|| format!("softswap does not know the variable {name}; did you mean {nearest}?"))
     };
     variables.filter_map(|(name, _)| note(name)).collect()
 }
@@ -330,9 +330,7 @@ fn settle_memory(
 ) -> Result<(u64, Option<Bounds>), Refusal> {
     if let Some(bounds) = Bounds::parse(&asked.text) {
         if is_per_process {
-            return Err(
-                asked.refuse("only the budget of the whole tree moves by itself: --memory auto")
-            );
+            return Err(asked.refuse("only --memory, the budget of the whole tree, can be auto"));
         }
         let bounds = bounds.map_err(|why| asked.refuse(why))?;
         return Ok((bounds.first(), Some(bounds)));
@@ -353,14 +351,16 @@ fn settle_memory(
     };
     if bytes < MIN_MEMORY_BYTES {
         return Err(asked.refuse(format!(
-            "too little{of}: the engine needs at least {} of DRAM; ask for more, such as --memory 256M",
+            "too little{of}: the engine needs at least {} of DRAM; give more, such as --memory \
+             256M",
             units::bytes(MIN_MEMORY_BYTES)
         )));
     }
     let physical = softswap_sys::memory::dram_bytes();
     if bytes > physical {
         notes.push(format!(
-            "{} is more than the machine's {} of DRAM, which is what the program may use; the kernel may have to swap, or kill it",
+            "{} is more than the machine's {} of DRAM; the program may use all DRAM, so the \
+             kernel may swap, or kill the program",
             asked.shown,
             units::bytes(physical)
         ));
@@ -377,8 +377,9 @@ fn too_large_for_group(shown: &str, bytes: u64) -> Option<String> {
     let fits_bytes = Bounds::default().first();
     (available.is_group && bytes > fits_bytes).then(|| {
         format!(
-            "{shown}: the {} allows {} now; code, stacks and other memory outside of the budget \
-             come on top, so the kernel may kill the program; take --memory auto, or --memory {}M",
+            "{shown}: the {} allows {} now; code, stacks and other memory outside the budget need \
+             more than that, so the kernel may kill the program; use --memory auto, or --memory \
+             {}M",
             available.because,
             units::bytes(available.bytes),
             fits_bytes >> 20
@@ -413,15 +414,16 @@ mod tests {
     fn a_swap_area_without_a_name_or_where_no_files_are_taken_is_refused() {
         let refused =
             |flags: &[&str], env: &[(&str, &str)]| settle_with(flags, env).unwrap_err().to_string();
-        assert!(refused(&["--swap", ""], &[]).contains("no directory is named"));
-        assert!(refused(&[], &[("SOFTSWAP_SWAP", ";")]).contains("no directory is named"));
-        assert!(refused(&["--swap", "/proc"], &[]).contains("takes no files"));
+        assert!(refused(&["--swap", ""], &[]).contains("the path is empty"));
+        assert!(refused(&[], &[("SOFTSWAP_SWAP", ";")]).contains("the path is empty"));
+        assert!(refused(&["--swap", "/proc"], &[]).contains("stores no files"));
     }
 
     #[test]
     fn a_variable_that_is_nearly_called_as_one_of_ours_is_noted() {
         let noted = |name: &str| misspelt(&options(), [(name.into(), "1".into())].into_iter());
-        let note = "SOFTSWAP_MEMROY is no variable of softswap's; did you mean SOFTSWAP_MEMORY?";
+        let note =
+            "softswap does not know the variable SOFTSWAP_MEMROY; did you mean SOFTSWAP_MEMORY?";
         assert_eq!(noted("SOFTSWAP_MEMROY"), [note]);
         for name in [
             "SOFTSWAP_MEMORY",
@@ -496,7 +498,7 @@ mod tests {
         assert_eq!(codec(&["--codec", "zstd"], &[]).unwrap(), zstd(1));
         assert_eq!(codec(&[], &[("SOFTSWAP_CODEC", "zstd:3")]).unwrap(), zstd(3));
         let error = codec(&[], &[("SOFTSWAP_CODEC", "zstd:99")]).unwrap_err().to_string();
-        assert!(error.starts_with("SOFTSWAP_CODEC=zstd:99: \"zstd:99\" is no codec"), "{error}");
+        assert!(error.starts_with("SOFTSWAP_CODEC=zstd:99: \"zstd:99\" is not a codec"), "{error}");
     }
 
     #[test]

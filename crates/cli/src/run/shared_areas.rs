@@ -2,7 +2,9 @@
 //! reaps clusters whose marks are gone.
 
 use super::areas::Named;
+use super::raw_watch::RawWatch;
 use crate::refusal::{Refusal, plain};
+use crate::swapon_raw::Raw;
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_engine::door::open_areas::{claim_for_tree, discard_of};
 use softswap_engine::door::settings::{Config, Inherited};
@@ -10,12 +12,21 @@ use softswap_engine::store::swap::{Activated, Discard};
 use softswap_shared::cluster_table::{ClusterTable, ClusterTables, MARK_OF_TREE};
 use softswap_sys::file::{SwapFile, errno};
 use softswap_sys::{PAGE_SIZE, open_mark, shared};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// Named areas of the tree.
 pub(super) struct SharedAreas {
     tables_fd: OwnedFd,
-    areas: Vec<(SwapFile, ClusterTable)>,
+    areas: Vec<SharedArea>,
+}
+
+/// A named area. Dropped in this order: the mark of a raw file is removed after the claim.
+struct SharedArea {
+    file: Arc<SwapFile>,
+    table: ClusterTable,
+    raw: Option<RawWatch>,
 }
 
 impl SharedAreas {
@@ -30,48 +41,71 @@ impl SharedAreas {
             return Ok(None);
         }
         let mut which = Vec::new();
-        for Named { order, area, shown } in &named {
+        for Named { order, area, raw, shown } in &named {
             let claimed = claim_for_tree(area).map_err(|error| {
                 Refusal::usage(format!(
-                    "{shown}: no part of it can be locked ({}), so processes cannot share it: name \
+                    "{shown}: no part of it can be locked ({}), so processes cannot share it: use \
                      a file on another file system, or a device",
                     plain(&error)
                 ))
             })?;
             which.push(claimed);
             let spec = &mut config.areas[*order];
-            spec.discard = discard_at_start(area, discard_of(area, spec.discard), stats);
-            spec.inherited = Some(Inherited::File(area.file.as_fd().as_raw_fd()));
+            let asked = discard_of(area, raw.is_some(), spec.discard);
+            spec.discard = discard_at_start(area, raw.as_ref(), asked, stats);
+            let number = area.file.as_fd().as_raw_fd();
+            spec.inherited = Some(match raw {
+                Some(raw) => Inherited::Raw(number, raw.file.fingerprint()),
+                None => Inherited::File(number),
+            });
         }
         let (tables_fd, words) = shared::create(ClusterTables::words(&which)).map_err(|error| {
             let why = plain(&error);
-            Refusal::own(format!("cannot make the table by which processes share areas: {why}"))
+            Refusal::own(format!(
+                "cannot create the table through which processes share swap areas: {why}"
+            ))
         })?;
         config.tables_fd = Some(tables_fd.as_raw_fd());
         let tables = ClusterTables::create(words, &which);
-        let areas = named.into_iter().zip(which);
-        let areas =
-            areas.filter_map(|(named, which)| Some((named.area.file, tables.table(which)?)));
+        let areas = named.into_iter().zip(which).filter_map(|(named, which)| {
+            let table = tables.table(which)?;
+            let (file, pages) = (Arc::new(named.area.file), named.area.header.pages());
+            let path = config.areas[named.order].path.clone();
+            let raw = named.raw.map(|raw| RawWatch::new(raw, path, &file, pages, table));
+            Some(SharedArea { file, table, raw })
+        });
         Ok(Some(SharedAreas { tables_fd, areas: areas.collect() }))
     }
 
     /// Returns the descriptors that the tree inherits.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let files = self.areas.iter().map(|(file, _)| file.as_fd());
+        let files = self.areas.iter().map(|area| area.file.as_fd());
         files.chain([self.tables_fd.as_fd()])
     }
 
-    /// Reaps clusters whose marks are gone.
-    pub(super) fn look(&self) {
-        for (file, table) in &self.areas {
-            table.reap(|mark| mark != MARK_OF_TREE && open_mark::is_gone(file, mark));
-        }
+    /// Starts threads that watch raw areas.
+    pub(super) fn watch(&mut self) -> Result<(), Refusal> {
+        let start =
+            |area: &mut SharedArea| area.raw.iter_mut().try_for_each(|raw| raw.start(&area.file));
+        self.areas.iter_mut().try_for_each(start).map_err(|error| {
+            Refusal::own(format!("cannot watch a raw swap file: {}", plain(&error)))
+        })
+    }
+
+    /// Reaps clusters whose marks are gone. Returns news for the user.
+    pub(super) fn look(&mut self) -> Vec<String> {
+        let look = |SharedArea { file, table, raw }: &mut SharedArea| {
+            let marked = raw.as_ref().map_or(&**file, |raw| &raw.device);
+            table.reap(|mark| mark != MARK_OF_TREE && open_mark::is_gone(marked, mark));
+            raw.as_mut().and_then(RawWatch::news)
+        };
+        self.areas.iter_mut().filter_map(look).collect()
     }
 }
 
 /// Discards an area before its first use, if requested. Returns when processes are to discard
 /// afterwards.
-fn discard_at_start(area: &Activated, asked: Discard, stats: &Stats) -> Discard {
+fn discard_at_start(area: &Activated, raw: Option<&Raw>, asked: Discard, stats: &Stats) -> Discard {
     let then = match asked {
         Discard::None | Discard::Once => Discard::None,
         Discard::Pages | Discard::Both => Discard::Pages,
@@ -80,7 +114,11 @@ fn discard_at_start(area: &Activated, asked: Discard, stats: &Stats) -> Discard 
         return then;
     }
     let bytes = (area.header.pages() - 1) * PAGE_SIZE as u64;
-    match area.file.discard(PAGE_SIZE as u64, bytes) {
+    let discarded = match raw {
+        Some(raw) => discard_blocks(raw),
+        None => area.file.discard(PAGE_SIZE as u64, bytes),
+    };
+    match discarded {
         Ok(()) => stats.add(Counter::DiscardedBytes, bytes),
         Err(error) if error.raw_os_error() == Some(errno::EOPNOTSUPP) => return Discard::None,
         Err(_) => {
@@ -89,4 +127,17 @@ fn discard_at_start(area: &Activated, asked: Discard, stats: &Stats) -> Discard 
         }
     }
     then
+}
+
+/// Discards the blocks of a raw file, except the header's, which is the first.
+fn discard_blocks(raw: &Raw) -> io::Result<()> {
+    const PAGE_BYTES: u64 = PAGE_SIZE as u64;
+    raw.file.map.iter().try_for_each(|extent| {
+        let header = u64::from(extent.page == 0);
+        let (block, pages) = (extent.block + header, extent.pages - header);
+        match pages {
+            0 => Ok(()),
+            _ => raw.file.device.discard(block * PAGE_BYTES, pages * PAGE_BYTES),
+        }
+    })
 }

@@ -43,5 +43,5 @@ pub(super) fn why(
             "use a dynamically linked glibc build (of Rust programs x86_64-unknown-linux-gnu)",
         )
     };
-    format!("{kind}, and {NO_PRELOAD}, which only a dynamic loader does; {instead}")
+    format!("{kind}, and {NO_PRELOAD}, which takes a dynamic loader; {instead}")
 }

@@ -81,7 +81,7 @@ pub(super) fn run(
 ) -> Result<Finished, Refusal> {
     let signals: Vec<i32> = PASSED_ON.into_iter().chain(child::real_time_signals()).collect();
     let queue = SignalQueue::hold(&signals)
-        .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))?;
+        .map_err(|error| Refusal::own(format!("cannot block signals: {}", plain(&error))))?;
     let ledger_fd = tree.as_ref().map(|tree| tree.fd());
     let kept: Vec<BorrowedFd<'_>> =
         [stats_fd].into_iter().chain(ledger_fd).chain(areas.descriptors()).collect();
@@ -94,7 +94,7 @@ pub(super) fn run(
     areas.watch(is_quiet)?;
     log.iter_mut().for_each(|log| log.start(child.id()));
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| Refusal::own("the system gave no process number"))?;
+    let pid = pid.ok_or_else(|| Refusal::own("the kernel returned no PID"))?;
     let mut watch = Watch::new(child.id(), stats);
     let mut search = is_all_managed.then(|| Search::new(child.id()));
     let mut is_told = is_quiet;
@@ -117,12 +117,13 @@ pub(super) fn run(
             }
             log.iter_mut().for_each(|log| log.write("thrashing", json!({ "advice": advice })));
         }
-        if let Some(note) = tables.look(budget_bytes).filter(|_| !is_quiet) {
+        let report = tree.as_ref().map(|tree| tree.report());
+        let sizes = report.iter().flat_map(|report| &report.processes).map(|process| process.sizes);
+        if let Some(note) = tables.look(budget_bytes, sizes).filter(|_| !is_quiet) {
             progress.end();
             let _ = writeln!(std::io::stderr(), "softswap: note: {note}");
         }
         if let Some(search) = &mut search {
-            let report = tree.as_ref().map(|tree| tree.report());
             let processes = report.iter().flat_map(|report| &report.processes);
             let members: Vec<u32> = processes.map(|process| process.pid).collect();
             let new = search.look(&members);
@@ -138,7 +139,13 @@ pub(super) fn run(
         }
         space.look(&stats);
         tree.iter_mut().for_each(|tree| tree.look());
-        areas.look();
+        for news in areas.look() {
+            if !is_quiet {
+                progress.end();
+                let _ = writeln!(std::io::stderr(), "softswap: note: {news}");
+            }
+            log.iter_mut().for_each(|log| log.write("area", json!({ "news": news })));
+        }
         let tree_report = || tree.as_ref().map(|tree| tree.report());
         progress.look(tree_report);
         log.iter_mut().for_each(|log| log.look(&stats, budget_bytes, tree_report));
@@ -164,7 +171,7 @@ fn not_started(name: &std::ffi::OsStr, error: &std::io::Error) -> Refusal {
                 _ => "`ulimit -u` and free memory",
             };
             return Refusal::own(format!(
-                "no process could be started for {}: {}; look at {place}",
+                "the kernel created no process for {}: {}; check {place}",
                 name.to_string_lossy(),
                 plain(error)
             ));

@@ -1,43 +1,73 @@
-//! A note, printed once, if page tables take much of a program's budget. They stay in DRAM, so they
-//! limit the memory that a budget can hold.
+//! Notes, printed once each, if the program wants more memory than its budget can hold. Page tables
+//! stay in DRAM, so they limit that memory.
 
 use softswap_engine::base::stats::{Counter, Stats};
+use softswap_shared::ledger::Sizes;
 use softswap_view::units::bytes;
 
-/// Part of the budget from which the note is printed.
+/// Part of the budget that tables take when the note about them is printed.
 const NOTABLE_PART: u64 = 4;
 /// Program memory that a budget holds if its pages compress well, in budgets. A page outside DRAM
 /// takes 16 bytes of the page table, and a part of its slot's 20 to 28 bytes.
 const MOST_BUDGETS: u64 = 200;
+const MIB: u64 = 1 << 20;
 
-/// Watches the tables of the program that was started.
+/// Watches the tables and the largest blocks of a program, and of those it starts.
 #[derive(Debug)]
 pub(super) struct Tables {
     stats: Stats,
-    is_noted: bool,
+    has_noted_block: bool,
+    has_noted_tables: bool,
 }
 
 impl Tables {
     pub(super) fn new(stats: Stats) -> Tables {
-        Tables { stats, is_noted: false }
+        Tables { stats, has_noted_block: false, has_noted_tables: false }
     }
 
-    /// Returns the note if it is due. `budget_bytes` is the tree's budget, if the program shares
-    /// one.
-    pub(super) fn look(&mut self, budget_bytes: Option<u64>) -> Option<String> {
-        let tables_bytes = self.stats.get(Counter::MetadataPeakBytes);
-        let budget_bytes = budget_bytes.unwrap_or_else(|| self.stats.get(Counter::BudgetBytes));
-        if self.is_noted || budget_bytes == 0 || tables_bytes < budget_bytes / NOTABLE_PART {
+    /// Returns the note that is due, if any. `budget_bytes` is the tree's budget, if the program
+    /// shares one; `others` are the figures of the tree's processes.
+    pub(super) fn look(
+        &mut self,
+        budget_bytes: Option<u64>,
+        others: impl Iterator<Item = Sizes>,
+    ) -> Option<String> {
+        let of = |counter| self.stats.get(counter);
+        let own = (of(Counter::MetadataPeakBytes), of(Counter::LargestBlockBytes));
+        let (tables_bytes, block_bytes) = others.fold(own, |(tables, block), sizes| {
+            (tables.max(sizes.tables_bytes), block.max(sizes.largest_block_bytes))
+        });
+        let budget_bytes = budget_bytes.unwrap_or_else(|| of(Counter::BudgetBytes));
+        if budget_bytes == 0 {
             return None;
         }
-        self.is_noted = true;
-        Some(format!(
-            "tables of the program's pages take {} of the budget of {}, which holds about {} of \
-             memory at most, and half of that if its pages do not compress; for more raise --memory",
-            bytes(tables_bytes),
-            bytes(budget_bytes),
-            bytes(MOST_BUDGETS * budget_bytes),
-        ))
+        let most_bytes = MOST_BUDGETS * budget_bytes;
+        if !self.has_noted_block && block_bytes > most_bytes {
+            self.has_noted_block = true;
+            let enough = |budgets| block_bytes.div_ceil(budgets * MIB);
+            return Some(format!(
+                "the program allocated {} at once, and a budget of {} can hold at most {}: softswap \
+                 will stop the program if it uses all of that; --memory {}M holds it, or --memory \
+                 {}M if its pages do not compress",
+                bytes(block_bytes),
+                bytes(budget_bytes),
+                bytes(most_bytes),
+                enough(MOST_BUDGETS),
+                enough(MOST_BUDGETS / 2),
+            ));
+        }
+        if !self.has_noted_tables && tables_bytes >= budget_bytes / NOTABLE_PART {
+            self.has_noted_tables = true;
+            return Some(format!(
+                "softswap's page tables use {} of the budget of {}: with this budget a program can \
+                 touch about {}, or half of that if its pages do not compress; if it needs more, \
+                 raise --memory",
+                bytes(tables_bytes),
+                bytes(budget_bytes),
+                bytes(most_bytes),
+            ));
+        }
+        None
     }
 }
 
@@ -47,17 +77,36 @@ mod tests {
     use softswap_engine::base::stats::STATS_WORDS;
     use softswap_sys::memory::reserve_u64;
 
+    const BUDGET: u64 = 16 << 20;
+
+    fn look(tables: &mut Tables, others: &[Sizes]) -> Option<String> {
+        tables.look(Some(BUDGET), others.iter().copied())
+    }
+
     #[test]
     fn the_note_comes_once_when_tables_take_a_quarter_of_the_budget() {
         let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
         let mut tables = Tables::new(stats);
         stats.set(Counter::MetadataPeakBytes, (4 << 20) - 1);
-        assert_eq!(tables.look(Some(0)), None);
-        assert_eq!(tables.look(Some(16 << 20)), None);
+        assert_eq!(tables.look(Some(0), std::iter::empty()), None);
+        assert_eq!(look(&mut tables, &[]), None);
         stats.set(Counter::MetadataPeakBytes, 4 << 20);
-        let note = tables.look(Some(16 << 20)).unwrap();
-        assert!(note.contains("take 4.0 MiB of the budget of 16.0 MiB"), "{note}");
+        let note = look(&mut tables, &[]).unwrap();
+        assert!(note.contains("use 4.0 MiB of the budget of 16.0 MiB"), "{note}");
         assert!(note.contains("about 3.1 GiB"), "{note}");
-        assert_eq!(tables.look(Some(16 << 20)), None);
+        assert_eq!(look(&mut tables, &[]), None);
+    }
+
+    #[test]
+    fn a_block_beyond_what_the_budget_holds_is_noted_with_a_budget_that_holds_it() {
+        let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
+        let mut tables = Tables::new(stats);
+        stats.set(Counter::LargestBlockBytes, 200 * BUDGET);
+        assert_eq!(look(&mut tables, &[]), None);
+        let other = Sizes { largest_block_bytes: 4 << 30, ..Sizes::default() };
+        let note = look(&mut tables, &[other]).unwrap();
+        assert!(note.contains("4.0 GiB at once"), "{note}");
+        assert!(note.contains("--memory 21M") && note.contains("--memory 41M"), "{note}");
+        assert_eq!(look(&mut tables, &[other]), None);
     }
 }

@@ -120,9 +120,9 @@ fn advice(seen: Sample, budget_bytes: u64, memory_bytes: u64) -> String {
         ("compressed in memory", "")
     };
     format!(
-        "in the last {seconds} s the program has waited for pages {percent:.0}% of the time, mostly \
-         {what}: what it uses at a time does not fit in {} (it has {} in all); a larger --memory \
-         would help{beside}",
+        "in the last {seconds} s the program waited for pages {percent:.0}% of the time, mostly \
+         for pages {what}: its working set does not fit in {} (its memory is {} in all); a larger \
+         --memory would help{beside}",
         bytes(budget_bytes),
         bytes(memory_bytes),
     )
@@ -160,11 +160,14 @@ mod tests {
     #[test]
     fn it_says_how_much_and_what_would_help() {
         let text = advice(at(10, 9.5, 0.5, 1), 64 << 20, 1 << 30);
-        assert!(text.contains("95% of the time, mostly from the disk"), "{text}");
-        assert!(text.contains("64.0 MiB (it has 1.0 GiB in all)"), "{text}");
+        assert!(text.contains("95% of the time, mostly for pages from the disk"), "{text}");
+        assert!(text.contains("64.0 MiB (its memory is 1.0 GiB in all)"), "{text}");
         assert!(text.contains("--memory") && text.contains("--swap"), "{text}");
         let pool = Sample { pool: Duration::from_secs(9), ..at(10, 0.0, 10.0, 1) };
         let text = advice(pool, 64 << 20, 1 << 30);
-        assert!(text.contains("mostly compressed in memory") && !text.contains("--swap"), "{text}");
+        assert!(
+            text.contains("mostly for pages compressed in memory") && !text.contains("--swap"),
+            "{text}"
+        );
     }
 }

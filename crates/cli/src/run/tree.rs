@@ -1,4 +1,5 @@
-//! Budget of the tree of processes: `run` creates the ledger, reaps it, and answers `stat` and `ctl`.
+//! Budget of the tree of processes: `run` creates the ledger, reaps it, and answers `stat` and
+//! `ctl`.
 
 use super::auto_memory::{self, Bounds, Seen};
 use crate::control_client::{self, own_uid};
@@ -42,7 +43,7 @@ struct Budget {
     /// Limit in chunks. Any process of the tree may overwrite the one in the ledger.
     limit: Arc<AtomicUsize>,
     chunk_bytes: u64,
-    /// Bounds of a limit that moves by itself, and whether it does so now.
+    /// Bounds of an automatic limit; `is_auto` is true while the limit is automatic.
     bounds: Option<Bounds>,
     is_auto: Arc<AtomicBool>,
     unmanaged: Arc<Mutex<Vec<Unmanaged>>>,
@@ -61,7 +62,9 @@ impl Tree {
         let made = softswap_sys::shared::create(SHAPE.words());
         let (fd, words) = made.map_err(|error| {
             let why = plain(&error);
-            Refusal::own(format!("cannot make the page by which processes share a budget: {why}"))
+            Refusal::own(format!(
+                "cannot create the memory through which processes share a budget: {why}"
+            ))
         })?;
         let chunk_bytes = chunk_bytes();
         let limit = chunks(memory_bytes, chunk_bytes);
@@ -98,7 +101,7 @@ impl Tree {
 
     /// Notes the processes without a share.
     pub(super) fn set_unmanaged(&self, now: &[Unmanaged]) {
-        // More would not fit an answer.
+        // Larger answers would exceed the protocol's limit.
         const MOST: usize = 100;
         if let Ok(mut unmanaged) = self.budget.unmanaged.lock() {
             *unmanaged = now[..now.len().min(MOST)].to_vec();
@@ -148,7 +151,8 @@ impl Tree {
         self.peaks
     }
 
-    /// Starts a thread that answers clients, if a socket can be opened. Called once the program runs.
+    /// Starts a thread that answers clients, if a socket can be opened. Called once the program
+    /// runs.
     pub(super) fn serve(&mut self, program_pid: u32) {
         self.peaks.program_pid = program_pid;
         let own = own_uid();
@@ -194,10 +198,15 @@ impl Budget {
                 self.await_limit();
                 Ok(self.memory())
             }
-            Request::Sample(..) => Err("faults are sampled by each process".to_string()),
-            Request::Touch(..) => Err("each process brings in its own memory".to_string()),
+            Request::Sample(..) => {
+                Err("only single processes sample faults: give the PID of one".to_string())
+            }
+            Request::Touch(..) => {
+                Err("only a process can bring in its own memory: give its PID".to_string())
+            }
             Request::Get(Some(key)) | Request::Set(key, _) => Err(format!(
-                "there is no setting {key:?} of the tree; there is memory, and others of each process"
+                "{key:?} is not a setting of the tree; the only one is memory: for others give \
+                 the PID of a process"
             )),
         }
     }
@@ -208,7 +217,7 @@ impl Budget {
         format!("memory {}M{auto}{}\n", bytes >> 20, self.beyond(bytes))
     }
 
-    /// Reports what is granted beyond the limit, and the process with the most.
+    /// Reports the memory granted beyond the limit, and the process that holds most of it.
     fn beyond(&self, limit_bytes: u64) -> String {
         let report = self.report();
         let most = report.processes.first();
@@ -217,7 +226,10 @@ impl Budget {
         };
         let Process { pid, name, granted_bytes, .. } = most;
         let [granted, had] = [report.granted_bytes, *granted_bytes].map(|bytes| bytes >> 20);
-        format!(" ({granted}M are granted until more has left; {name}, {pid}, has {had}M)")
+        format!(
+            " ({granted}M are granted until processes have evicted more; {name}, {pid}, has \
+             {had}M)"
+        )
     }
 
     /// Waits until no more is granted than the limit, for [`LIMIT_TIMEOUT`] at most.
@@ -248,14 +260,16 @@ impl Budget {
 
     fn set(&self, text: &str) -> Result<(), String> {
         if text == "auto" {
-            self.bounds.ok_or("memory: it can move by itself where it did from the start")?;
+            self.bounds.ok_or(
+                "memory: auto is only possible if softswap run was started with --memory auto",
+            )?;
             self.is_auto.store(true, Relaxed);
             return Ok(());
         }
         let bytes = parse_size(text).map_err(|why| format!("memory: {why}"))?;
         if bytes < MIN_MEMORY_BYTES {
             let least = units::bytes(MIN_MEMORY_BYTES);
-            return Err(format!("memory: {text} is too little: a process needs {least}"));
+            return Err(format!("memory: {text} is too small: a process needs {least}"));
         }
         let limit = chunks(bytes.min(softswap_sys::memory::dram_bytes()), self.chunk_bytes);
         self.is_auto.store(false, Relaxed);
@@ -295,7 +309,7 @@ impl Budget {
 struct Together {
     /// Time of the next walk.
     next_walk: Option<Instant>,
-    /// Resident bytes at the last walk, and what was available then.
+    /// Resident bytes and available memory at the last walk.
     last_walk: Option<(u64, u64)>,
 }
 
@@ -309,8 +323,8 @@ impl Together {
         self.walk(now).unwrap_or(peak_bytes)
     }
 
-    /// Returns the managed memory of all processes that is in DRAM: less than what they use if
-    /// they have committed what they have not touched.
+    /// Returns the managed memory of all processes that is in DRAM: less than their charged memory
+    /// if they have committed untouched memory.
     fn resident_bytes(&mut self, now: &TreeReport, available_bytes: u64) -> u64 {
         let resident = |process: &Process| {
             let resident = control_client::Process::read(process.pid)?.resident?;

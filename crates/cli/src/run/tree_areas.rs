@@ -58,8 +58,10 @@ impl TreeAreas {
         shared.chain(self.helpers.0.iter().map(|(_, _, helper)| helper.fd()))
     }
 
-    /// Starts threads that restart helpers that exit, with a message unless `is_quiet`.
+    /// Starts threads that restart helpers that exit, with a message unless `is_quiet`, and those
+    /// that watch raw areas.
     pub(super) fn watch(&mut self, is_quiet: bool) -> Result<(), Refusal> {
+        self.shared.iter_mut().try_for_each(SharedAreas::watch)?;
         self.helpers.0.iter_mut().try_for_each(|(_, _, helper)| helper.watch(is_quiet))
     }
 
@@ -70,8 +72,14 @@ impl TreeAreas {
         self.helpers.0.iter().for_each(|(_, _, helper)| helper.await_restart(until));
     }
 
-    /// Reaps clusters of dead processes.
-    pub(super) fn look(&self) {
-        self.shared.iter().for_each(SharedAreas::look);
+    /// Reaps clusters of dead processes. Returns news for the user.
+    pub(super) fn look(&mut self) -> Vec<String> {
+        self.shared.iter_mut().flat_map(SharedAreas::look).collect()
+    }
+
+    /// Releases the claims of named areas after the program's exit, and removes the marks of raw
+    /// ones, unless other processes of the tree still run.
+    pub(super) fn release_named(&mut self) {
+        self.shared = None;
     }
 }

@@ -92,7 +92,7 @@ fn a_library_that_cannot_be_loaded_is_fatal() {
     let (status, diagnosis) = diagnose_with();
     let found = check(&diagnosis, "runtime-library");
     assert_eq!((status, &found["status"]), (1, &"fatal".into()));
-    assert!(found["detail"].as_str().unwrap().contains("is no library"), "{found}");
+    assert!(found["detail"].as_str().unwrap().contains("is not a library"), "{found}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Loading the runtime into programs: other preloaded libraries, deep-bound plug-ins, sanitizers, and
-//! programs' exits.
+//! Loading the runtime into programs: other preloaded libraries, deep-bound plug-ins, sanitizers,
+//! and programs' exits.
 
 use crate::support::control_client::wait_until;
 use crate::support::{Ended, Running, Swapped, softswap};
@@ -109,7 +109,7 @@ fn what_a_deep_bound_library_calls_reaches_the_runtime() {
     let programs = Programs::new();
     let plugin = "softswap-test-deep-plugin.so";
     programs.compile(source!("deep_plugin"), plugin, &["-shared", "-fPIC"]);
-    // Only the caller's own search path finds the library.
+    // The library is only in the caller's own search path.
     let options = ["-ldl", "-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags"];
     let deep = programs.compile(source!("deep"), "deep", &options);
     expect_equal(&deep, &[]);
@@ -135,8 +135,8 @@ fn a_program_may_define_functions_that_call_the_librarys_by_other_names() {
     expect_equal(&program, &[]);
 }
 
-/// Memory mapped by a library's own system-call instructions is managed. This also holds for a sleeping
-/// process, and for linked and opened libraries.
+/// Memory mapped by a library's own system-call instructions is managed. This also holds for a
+/// sleeping process, and for linked and opened libraries.
 #[test]
 fn what_a_library_maps_by_instructions_of_its_own_is_managed() {
     const RESIDENT_MIB: &str = "40";

@@ -21,6 +21,7 @@ mod metrics;
 mod pools;
 mod program;
 mod programs;
+mod raw_area;
 mod recipes;
 mod record;
 mod remote;

@@ -142,7 +142,7 @@ fn nothing_can_be_written_and_what_cannot_be_is_refused() {
     for method in ["POST", "PUT", "DELETE"] {
         assert_eq!(export.ask(method, "/metrics").0, 405);
     }
-    refused(&["export", "--listen", &export.address], 1, &["name another port"]);
+    refused(&["export", "--listen", &export.address], 1, &["use another port"]);
     refused(&["export", "--listen", "here"], 2, &["invalid value 'here'"]);
     refused(&["export", "--listen", "localhost:10187"], 2, &["such as 127.0.0.1:10187"]);
     // An address reserved for documentation (TEST-NET-1).

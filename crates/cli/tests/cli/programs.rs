@@ -17,7 +17,8 @@ fn pushed<'a>(more: &[&'a str]) -> Vec<&'a str> {
 
 // ---- the programs themselves ------------------------------------------------
 
-const WITHOUT_CASES: [&str; 10] = [
+const WITHOUT_CASES: [&str; 11] = [
+    "adversary",
     "beside",
     "emulated",
     "foreign_loader",
@@ -197,9 +198,10 @@ fn memory_calls_keep_their_meaning() {
 }
 
 #[test]
-fn a_reservation_of_a_terabyte_is_managed_as_it_is_committed() {
-    let options = pushed(&["--only", "reserve-a-terabyte"]);
-    Swapped::within(SMALL).run_ok("mappings", &options);
+fn large_reservations_are_managed_as_they_are_committed() {
+    for case in ["reserve-a-terabyte", "reserve-four-terabytes"] {
+        Swapped::within(SMALL).run_ok("mappings", &pushed(&["--only", case]));
+    }
 }
 
 #[test]

@@ -1,14 +1,22 @@
-//! Recipes in `docs/`: runs blocks marked `tested`, and parses files for other programs.
+//! Commands in `README.md` and `docs/`: runs blocks marked `tested`, and parses files for other
+//! programs.
 
 use crate::common::bin_dir;
 use crate::support::{LIMIT, Running, python};
+use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
-const PAGES: [(&str, &str); 3] = [
+const PAGES: [(&str, &str); 9] = [
+    ("README.md", include_str!("../../../../README.md")),
+    ("start.md", include_str!("../../../../docs/start.md")),
+    ("budget.md", include_str!("../../../../docs/budget.md")),
     ("containers.md", include_str!("../../../../docs/containers.md")),
-    ("clusters.md", include_str!("../../../../docs/clusters.md")),
     ("notebooks.md", include_str!("../../../../docs/notebooks.md")),
+    ("clusters.md", include_str!("../../../../docs/clusters.md")),
+    ("disks.md", include_str!("../../../../docs/disks.md")),
+    ("debugging.md", include_str!("../../../../docs/debugging.md")),
+    ("library.md", include_str!("../../../../docs/library.md")),
 ];
 
 /// The job that the recipes run.
@@ -44,6 +52,15 @@ fn blocks(opening: &str) -> Vec<(&'static str, String)> {
     found
 }
 
+/// Returns the commands of a transcript: the lines after the shell's prompts `$ ` and `> `.
+fn commands(transcript: &str) -> String {
+    let command = |line: &str| {
+        let text = line.strip_prefix("$ ").or_else(|| line.strip_prefix("> "))?;
+        Some(format!("{text}\n"))
+    };
+    transcript.lines().filter_map(command).collect()
+}
+
 /// Runs a program in a directory with the files used by the recipes.
 fn run(dir: &Path, program: &str, arguments: &[&str]) -> Output {
     for (name, text) in [("job.py", JOB), ("default.json", DEFAULT)] {
@@ -68,8 +85,12 @@ fn expect_success(output: &Output, page: &str, text: &str) {
 
 #[test]
 fn commands_of_the_recipes_run() {
-    for (page, text) in blocks("sh tested") {
-        let dir = tempfile::tempdir().unwrap();
+    let transcripts = blocks("console tested").into_iter();
+    let transcripts = transcripts.map(|(page, text)| (page, commands(&text)));
+    let mut dirs = HashMap::new();
+    for (page, text) in blocks("sh tested").into_iter().chain(transcripts) {
+        // Blocks of a page use the files of earlier ones. Swap files must be on a disk.
+        let dir = dirs.entry(page).or_insert_with(|| tempfile::tempdir_in("/var/tmp").unwrap());
         expect_success(&run(dir.path(), "bash", &["-euc", &text]), page, &text);
         let made = std::fs::read_to_string(dir.path().join("softswap.json"));
         if text.contains("--profile") {

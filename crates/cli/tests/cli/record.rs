@@ -269,9 +269,9 @@ fn where_nothing_can_be_recorded_it_says_why_and_leaves_no_picture() {
     let number = asleep.id().to_string();
     let message = wait_until("a program that sleeps", || {
         let errors = String::from_utf8_lossy(&ask_for(&number).stderr).into_owned();
-        if errors.contains("sleeps") { Ok(errors) } else { Err(errors) }
+        if errors.contains("asleep") { Ok(errors) } else { Err(errors) }
     });
-    assert!(message.contains("(sleep) sleeps: what it has fits its budget"), "{message}");
+    assert!(message.contains("(sleep) is asleep: its memory fits its budget"), "{message}");
     assert!(!picture.exists());
 }
 

@@ -193,7 +193,7 @@ fn with_no_server_left_the_program_is_stopped_and_told_where_they_were() {
     }
     let ended = running.finish(LIMIT);
     assert!(!ended.status.success(), "{}", ended.stderr);
-    assert!(ended.stderr.contains("cannot be used now"), "it is told before: {}", ended.stderr);
+    assert!(ended.stderr.contains("is unavailable"), "it is told before: {}", ended.stderr);
     assert!(ended.stderr.contains("127.0.0.1:"), "{}", ended.stderr);
     assert!(ended.stderr.contains("softswap:{"), "the key is told: {}", ended.stderr);
 }

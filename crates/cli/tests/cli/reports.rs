@@ -66,7 +66,7 @@ fn a_report_says_what_was_so_over_time_and_is_compared_with_another() {
     // The program waited in the small budget, and did not need all of the large one.
     assert!(told(&["advise", &small]).contains("--memory "), "{}", told(&["advise", &small]));
     let advice = told(&["advise", &large]);
-    assert!(advice.contains("Nothing") || advice.contains("Less would do"), "{advice}");
+    assert!(advice.contains("Change nothing") || advice.contains("A smaller budget"), "{advice}");
 
     // For a single report the summary is printed; `-v` prints all figures.
     let summary = told(&["report", &small]);
@@ -130,7 +130,7 @@ fn a_page_shows_in_a_browser_all_that_there_is() {
     Running::start(&mut command).finish(LIMIT).expect_success("true");
     assert_eq!(json(&second)["slept"], true);
     let text = std::fs::read_to_string(&asleep).unwrap();
-    assert!(text.contains("all of it fitted 64.0 MiB"), "{text}");
+    assert!(text.contains("its memory fitted the budget of 64.0 MiB"), "{text}");
     for (page, plots) in [(&page, plots), (&asleep, text.matches("<svg").count())] {
         let Some((dom, console)) = open(page) else { return };
         assert_eq!(dom.matches("<svg").count(), plots, "{console}");
@@ -171,7 +171,7 @@ fn a_report_of_a_shell_shows_what_its_children_did() {
     for title in ["DRAM of the tree", "On the disk", "Faults by tier", "Traffic of the disk"] {
         assert!(page.contains(&format!("<figcaption>{title}</figcaption>")), "{title}");
     }
-    assert!(page.contains("faults of all processes") && !page.contains("Pages that went out"));
+    assert!(page.contains("faults of all processes") && !page.contains("Pages swapped out"));
 }
 
 #[test]
@@ -214,5 +214,5 @@ fn a_tree_of_more_processes_than_are_kept_is_a_page_that_says_how_many_are_left_
     let (_, processes) = dom.split_once("<h2>Processes</h2>").unwrap();
     let (processes, _) = processes.split_once("<h2>Settings").unwrap();
     assert_eq!(processes.matches("<tr>").count(), 1 + 100, "{processes}");
-    assert!(processes.contains(" more are left out, with "), "{processes}");
+    assert!(processes.contains(" more processes are not shown, with "), "{processes}");
 }

@@ -1,8 +1,9 @@
-//! `run` passes on the program's input, output, signals, stops and exit status. Needs the runtime library,
-//! which `cargo build --workspace` builds.
+//! `run` passes on the program's input, output, signals, stops and exit status, and prints notes. Needs the
+//! runtime library, which `cargo build --workspace` builds.
 
 use crate::common::{run, std_run};
 use crate::support::control_client::{PATIENCE, wait_until};
+use crate::support::{Swapped, python};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -346,4 +347,30 @@ fn the_runtime_comes_up_in_the_program() {
     run(dir.path()).args(["-q", "--awake", "--report"]).arg(&path).arg("true").assert().code(0);
     let report: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     assert_eq!(report["engine_started"], true);
+}
+
+/// A budget holds at most 200 times its size, because tables of pages stay in DRAM. That is said when the
+/// program allocates more, also by a process that it starts, and before memory is exhausted.
+#[test]
+fn a_block_larger_than_the_budget_can_hold_is_noted_when_it_is_allocated() {
+    let note = "note: the program allocated 5.0 GiB at once";
+    let maps = |flags: &str| {
+        format!(
+            "import mmap, time; some = bytearray(40 << 20); \
+             m = mmap.mmap(-1, 5 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS{flags}); \
+             time.sleep(2)"
+        )
+    };
+    let notes = |program: &std::path::Path, arguments: &[&str]| {
+        let ended = Swapped::within("16M").run(program, arguments).ended;
+        ended.expect_success("a program with a large mapping");
+        ended.stderr.matches(note).count()
+    };
+    let python = python();
+    assert_eq!(notes(python.as_ref(), &["-c", &maps("")]), 1);
+    let shell = "\"$0\" -c \"$1\"; exit $?";
+    let started = ["-c", shell, python.to_str().unwrap(), &maps("")];
+    assert_eq!(notes("/bin/sh".as_ref(), &started), 1, "in a started program");
+    // A reservation is not expected to be used as a whole.
+    assert_eq!(notes(python.as_ref(), &["-c", &maps(" | 0x4000")]), 0);
 }

@@ -104,6 +104,28 @@ fn a_child_learns_nothing_that_its_parent_wrote_after_the_fork() {
     }
 }
 
+/// `SOFTSWAP_ADVERSARY_SECONDS` sets how long the child attacks.
+#[test]
+fn a_child_with_the_source_opens_no_page_that_was_sealed_after_the_fork() {
+    let dir = dir();
+    let path = dir.path().to_str().unwrap();
+    let seconds = std::env::var("SOFTSWAP_ADVERSARY_SECONDS").unwrap_or("0".to_string());
+    let swapped = || {
+        let swapped = Swapped::within("16M").option("--codec=none").option("--pool=0");
+        swapped.option(format!("--swap={path}"))
+    };
+    let arguments = ["--swap", path, "--seconds", &seconds];
+    let report = swapped().run(compiled("adversary"), &arguments);
+    if report.ended.status.code() == Some(3) {
+        return eprintln!("skipped: the processor has no instructions for AES");
+    }
+    report.ended.expect_ok("adversary");
+    // In clear, the same search finds the pages in the swap file.
+    let ended = swapped().option("--no-encrypt").run(compiled("adversary"), &arguments).ended;
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains(&format!("times in file {path}")), "{}", ended.stderr);
+}
+
 fn core_in(dir: &Path) -> Option<File> {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     let is_core = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("core");

@@ -73,7 +73,7 @@ fn tables(running: &Running) -> File {
 
 /// Returns the number of owned clusters of one area.
 fn taken(tables: &File) -> usize {
-    const FIRST_CLUSTER_WORD: u64 = 8 + 32 * 4;
+    const FIRST_CLUSTER_WORD: u64 = 8 + 32 * 5;
     let len = tables.metadata().unwrap().len();
     let mut words = vec![0; (len - FIRST_CLUSTER_WORD * 8) as usize];
     tables.read_exact_at(&mut words, FIRST_CLUSTER_WORD * 8).unwrap();
@@ -182,7 +182,7 @@ fn who_finds_the_area_full_is_told_so_and_others_go_on() {
     ended.expect_ok("the one that fits");
     let told = "swap area is full: all of its 64.0 MiB are in use, ";
     assert!(ended.stderr.contains(told), "{}", ended.stderr);
-    assert!(ended.stderr.contains("the rest by others of its tree"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the rest by other processes of its tree"), "{}", ended.stderr);
 }
 
 #[test]

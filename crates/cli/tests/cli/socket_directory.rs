@@ -30,7 +30,11 @@ fn without_a_directory_the_program_runs_all_the_same() {
             let shown = dir.display().to_string();
             refused(&["stat", child.trim()], 1, &["no control socket", &shown, why, DIR_VARIABLE]);
         }
-        refused(&["stat", &running.id().to_string()], 1, &["softswap itself"]);
+        refused(
+            &["stat", &running.id().to_string()],
+            1,
+            &["is `softswap run`, and its program has no control socket"],
+        );
         drop(running);
 
         let mut command = swapped.command("/bin/sh", &["-c", "exit 5"]);

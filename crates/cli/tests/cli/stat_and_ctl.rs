@@ -37,7 +37,7 @@ fn stat_tells_how_a_program_fares_in_words_and_as_json() {
             "budget     32.0 MiB",
             "peaks      resident",
             "faults                count",
-            "touches    of absent pages are taken by ",
+            "touches    of absent pages reach softswap by ",
             "settings",
             "io.poll              auto",
         ] {
@@ -188,7 +188,7 @@ fn the_budget_moves_down_and_up() {
     }
     assert_eq!(stat()["budget_peak_bytes"], 96 << 20);
     refused(&["ctl", &pid, "set", "memory", "1M"], 2, &["memory: 1M is too little", "at least"]);
-    refused(&["ctl", &pid, "set", "memory", "50%"], 2, &["memory: \"50%\" is no size"]);
+    refused(&["ctl", &pid, "set", "memory", "50%"], 2, &["memory: \"50%\" is not a size"]);
     program.expect_alive();
 }
 
@@ -280,7 +280,7 @@ fn unknown_keys_and_bad_values_change_nothing() {
     let long = "x".repeat(1000);
     for (arguments, parts) in [
         (vec!["get", "io.pol"], vec!["\"io.pol\"", ALL_KEYS]),
-        (vec!["get", ""], vec!["no key", "ctl --help"]),
+        (vec!["get", ""], vec!["not a valid key", "ctl --help"]),
         (vec!["set", "io.pol", "poll"], vec!["\"io.pol\"", ALL_KEYS]),
         (vec!["set", "codec", "snappy"], vec!["codec: \"snappy\"", "zstd:LEVEL"]),
         (vec!["set", "codec", "zstd:99"], vec!["codec: \"zstd:99\"", "from -5 to 9"]),
@@ -288,8 +288,11 @@ fn unknown_keys_and_bad_values_change_nothing() {
         (vec!["set", "io.poll", ""], vec!["io.poll: \"\"", "poll, hybrid or auto"]),
         (vec!["set", "io.poll_sleep", "-5us"], vec!["io.poll_sleep: \"-5us\"", "at most 100ms"]),
         (vec!["set", "io.poll_sleep", "101ms"], vec!["\"101ms\"", "at most 100ms"]),
-        (vec!["set", "io.poll", "auto\nset io.poll auto"], vec!["no value", "ctl --help"]),
-        (vec!["set", "io.poll", &long], vec!["no value", "256 bytes"]),
+        (
+            vec!["set", "io.poll", "auto\nset io.poll auto"],
+            vec!["not a valid key and value", "ctl --help"],
+        ),
+        (vec!["set", "io.poll", &long], vec!["not a valid key and value", "256 bytes"]),
         (vec!["set", "pool.limit", "81%"], vec!["pool.limit: \"81%\"", "from 0% to 80%"]),
         (vec!["set", "io.poll"], vec!["VALUE"]),
         (vec!["drop"], vec!["drop"]),
@@ -399,7 +402,10 @@ fn a_program_that_became_somebody_else_does_not_answer_who_it_was() {
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         if answer.trim().is_empty() { Err(errors) } else { Ok(answer) }
     });
-    assert!(answer.starts_with("denied it belongs to uid 65534, not to uid 1"), "{answer}");
+    assert!(
+        answer.starts_with("denied it belongs to uid 65534, and the request came from uid 1"),
+        "{answer}"
+    );
     assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "auto\n");
 }
 

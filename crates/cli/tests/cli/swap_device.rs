@@ -57,7 +57,7 @@ fn the_kernel_swaps_to_what_we_formatted_and_then_it_is_refused() {
     };
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap();
     assert!(swaps.contains(place.text()), "{swaps}");
-    let parts = ["active kernel swap", "not touched", "swapoff"];
+    let parts = ["active kernel swap", "not changed", "swapoff"];
     check_refused(&place.path, &parts);
     mkswap_refused(&place.path, &["--force"], &parts);
     // Under a name that /proc/swaps does not contain.
@@ -101,22 +101,22 @@ fn a_device_serves_only_when_nobody_has_it() {
         (&"device".into(), &(4 * MIB - 4096).into())
     );
     assert_eq!((&facts["area"]["extents"], &facts["area"]["label"]), (&1.into(), &"disk".into()));
-    let behind = ["behind /dev/loop", "not touched", "losetup --detach"];
+    let behind = ["behind /dev/loop", "not changed", "losetup --detach"];
     check_refused(&place.path, &behind);
     mkswap_refused(&place.path, &["--force"], &behind);
 
     let holder = hold(device.path()).unwrap();
-    let parts = ["in use by another program", "not touched"];
+    let parts = ["in use by another program", "not changed"];
     check_refused(device.path(), &parts);
     mkswap_refused(device.path(), &["--force"], &parts);
     holder.lock().unwrap();
-    check_refused(device.path(), &["is locked by another softswap", "not touched"]);
+    check_refused(device.path(), &["is locked by another softswap", "not changed"]);
     let_go(holder, device.path());
 
     match Active::on(device.path()) {
         None => skip("the kernel does not swap to a loop device here"),
         Some(active) => {
-            let parts = ["active kernel swap", "not touched", "swapoff"];
+            let parts = ["active kernel swap", "not changed", "swapoff"];
             check_refused(device.path(), &parts);
             mkswap_refused(device.path(), &["--force"], &parts);
             drop(active);
@@ -143,7 +143,7 @@ fn a_device_with_a_file_system_is_refused_and_a_mounted_one_always() {
         return skip("there is no mkfs.ext4 here");
     };
     assert!(succeeds(mkfs.arg("-q").arg("-F").arg(device.path())));
-    let holds = ["holds an ext2/3/4 file system", "not touched", "--force"];
+    let holds = ["contains an ext2/3/4 file system", "not changed", "--force"];
     check_refused(device.path(), &holds);
     mkswap_refused(device.path(), &[], &holds);
     // The kernel's tables escape blanks in mount points.
@@ -153,7 +153,7 @@ fn a_device_with_a_file_system_is_refused_and_a_mounted_one_always() {
         return skip("nothing may be mounted here");
     }
     let mounted = Mounted(point.clone());
-    let parts = ["is mounted at", point.to_str().unwrap(), "not touched", "umount"];
+    let parts = ["is mounted at", point.to_str().unwrap(), "not changed", "umount"];
     check_refused(device.path(), &parts);
     mkswap_refused(device.path(), &["--force"], &parts);
     drop(mounted);

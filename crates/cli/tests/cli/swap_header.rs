@@ -114,13 +114,16 @@ fn what_a_file_holds_is_destroyed_only_by_force() {
         ("a hibernated system", 4086, b"S1SUSPEND\0"),
     ] {
         place.put(offset, magic);
-        mkswap_refused(&place.path, &[], &["holds", name, "not touched", "--force"]);
+        mkswap_refused(&place.path, &[], &["contains", name, "not changed", "--force"]);
         if offset != 0x1fe {
-            check_refused(&place.path, &["holds", name, "not touched", "softswap mkswap --force"]);
+            check_refused(
+                &place.path,
+                &["contains", name, "not changed", "softswap mkswap --force"],
+            );
         }
         formatted(&place.path, &["--force"]);
         found(&place.path);
-        mkswap_refused(&place.path, &[], &["holds a swap area", "not touched", "--force"]);
+        mkswap_refused(&place.path, &[], &["contains a swap area", "not changed", "--force"]);
         place.put(4086, &[0; 10]);
     }
 }
@@ -174,7 +177,7 @@ fn an_area_that_another_process_has_locked_is_refused() {
     let place = Place::area(2 * MIB);
     let holder = File::open(&place.path).unwrap();
     holder.lock().unwrap();
-    let parts = ["is locked by another softswap", "not touched", "end that program"];
+    let parts = ["is locked by another softswap", "not changed", "stop that program"];
     check_refused(&place.path, &parts);
     mkswap_refused(&place.path, &["--force"], &parts);
     holder.unlock().unwrap();
@@ -192,7 +195,7 @@ fn a_truncated_file_is_refused_and_one_that_has_grown_is_not() {
     let facts = found(&place.path);
     assert_eq!(facts["area"]["pages"], 1024);
     let warnings = facts["warnings"].to_string();
-    assert_says(&warnings, &["larger than its swap header says", "1.0 MiB are not used"]);
+    assert_says(&warnings, &["larger than the size in its swap header", "1.0 MiB are not used"]);
 }
 
 #[test]
@@ -212,10 +215,10 @@ fn wrong_sizes_are_refused() {
 fn damaged_headers_are_refused() {
     for (offset, number, part) in [
         (1024, 2, "version 2"),
-        (1028, 0, "is empty"),
-        (1032, 638, "638 bad pages, and there is room for 637"),
+        (1028, 0, "describes an empty area"),
+        (1032, 638, "638 bad pages, and at most 637 fit"),
         (1032, 1, "lists page 0 as bad, and its pages are 1 to 511"),
-        (4086, 0, "carries no swap header"),
+        (4086, 0, "has no swap header"),
     ] {
         let place = Place::area(2 * MIB);
         place.put(offset, &u32::to_le_bytes(number));
@@ -318,6 +321,6 @@ fn a_refusal_is_also_told_as_json() {
     let facts: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&facts["schema"], &facts["usable"]), (&1.into(), &false.into()));
     let why = facts["refusal"].as_str().unwrap();
-    assert_says(why, &["carries no swap header", "softswap mkswap"]);
+    assert_says(why, &["has no swap header", "softswap mkswap"]);
     assert!(String::from_utf8(output.stderr).unwrap().contains(why));
 }

@@ -4,7 +4,7 @@ use crate::support::control_client::wait_until;
 use crate::support::{LIMIT, Running, Swapped, compiled};
 use std::time::Duration;
 
-const NOTE: &str = "the program has waited for pages";
+const NOTE: &str = "the program waited for pages";
 /// Time after which a second warning would appear.
 const WINDOW: Duration = Duration::from_secs(11);
 

@@ -187,7 +187,7 @@ fn a_tree_that_ends_meanwhile_stays_with_what_it_had() {
     terminal.wait(&["has ended", "- of 32.0 MiB", "ended", "out -", "0 processes"]);
     assert!(!terminal.screen().contains("awake"), "{}", terminal.screen());
     terminal.press(&["m"]);
-    terminal.wait(&["this tree has ended"]);
+    terminal.wait(&["this tree has exited"]);
     terminal.press(&["C-c"]);
     terminal.expect_left(0);
 }
@@ -204,9 +204,9 @@ fn one_that_sleeps_is_shown_and_a_signal_gives_the_terminal_back() {
         std::fs::read_to_string(children).ok().filter(|text| !text.is_empty())
     });
     terminal.top(&softswap(), &root);
-    terminal.wait(&["0 awake, 1 asleep", "sleep 1000", "sleeps: what it has fits its budget"]);
+    terminal.wait(&["0 awake, 1 asleep", "sleep 1000", "asleep: its memory fits its budget"]);
     terminal.press(&["c"]);
-    terminal.wait(&["has no engine"]);
+    terminal.wait(&["so it has no settings yet"]);
     softswap_sys::child::send(terminal.pid_of_top(), 15).unwrap();
     terminal.expect_left(0);
 }
@@ -337,7 +337,11 @@ fn a_signal_stops_it_as_the_key_does_and_it_goes_on_where_it_was() {
 fn what_cannot_be_shown_says_why() {
     if let Some(terminal) = Terminal::open(100, 30) {
         terminal.command(&format!("clear; TERM=dumb {} top; echo left $?", softswap().display()));
-        terminal.wait(&["this terminal is dumb", "prints figures again", "left 1\n"]);
+        terminal.wait(&[
+            "TERM names a terminal without one",
+            "prints figures each second",
+            "left 1\n",
+        ]);
     }
     refused(&["top"], 1, &["needs a terminal", "softswap stat PID"]);
     let Some(terminal) = Terminal::open(100, 30) else { return };
@@ -361,7 +365,7 @@ fn what_cannot_be_shown_says_why() {
     std::fs::write(&lonely, text).unwrap();
     std::fs::set_permissions(&lonely, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     terminal.top(&lonely, &program.pid());
-    terminal.wait(&["belongs to uid 0; ask as that user, or as root", "left 1"]);
+    terminal.wait(&["belongs to uid 0; run this command as that user, or as root", "left 1"]);
     terminal.top(&lonely, "");
     terminal.wait(&["No program of yours runs under softswap"]);
     terminal.press(&["Escape"]);

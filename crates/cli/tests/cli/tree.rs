@@ -262,13 +262,13 @@ fn the_limit_of_the_tree_moves_down_and_up() {
         });
     }
     assert_eq!(told(&["ctl", &run, "get", "memory"]), "80M\n");
-    refused(&["ctl", &run, "set", "memory", "2M"], 2, &["too little", "8.0 MiB"]);
+    refused(&["ctl", &run, "set", "memory", "2M"], 2, &["too small", "8.0 MiB"]);
     // Other settings belong to a program, here to the sleeping shell.
-    refused(&["ctl", &run, "set", "codec", "lz4"], 1, &["sleeps"]);
+    refused(&["ctl", &run, "set", "codec", "lz4"], 1, &["is asleep"]);
     let stat = tree.answer();
     let one = bytes(&processes(&stat)[0], "pid").to_string();
     assert_eq!(told(&["ctl", &one, "set", "codec", "lz4"]), "codec = lz4\n");
-    refused(&["ctl", &one, "set", "memory", "64M"], 2, &["shares one budget with its tree"]);
+    refused(&["ctl", &one, "set", "memory", "64M"], 2, &["shares the budget of its tree"]);
     let ended = tree.finish();
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 2);
 }

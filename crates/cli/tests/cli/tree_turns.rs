@@ -133,7 +133,7 @@ fn a_limit_that_moves_under_load_is_kept_or_said_who_is_above_it() {
         std::thread::sleep(Duration::from_millis(mix64(turn) % 400));
         let said = told(&["ctl", &run, "set", "memory", low]);
         let is_kept = said == format!("memory = {low}\n");
-        assert!(is_kept || said.contains("until more has left; hog, "), "{said}");
+        assert!(is_kept || said.contains("until processes have evicted more; hog, "), "{said}");
         let stat = wait_until("the limit to be kept", || {
             let stat = tree.try_stat()?;
             let is_kept = bytes(&stat, "granted_bytes") <= bytes(&stat, "budget_bytes");

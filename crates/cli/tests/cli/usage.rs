@@ -29,8 +29,8 @@ fn a_bad_value_is_named_with_its_limit_and_the_way_out() {
         (&["--memory", "banana"], &["--memory banana", "not a size", "512M", "50%"]),
         (&["--memory", "-5G"], &["--memory -5G", "negative", "512M"]),
         (&["--memory", "5X"], &["--memory 5X", "not a size"]),
-        (&["--memory", "0%"], &["--memory 0%", "up to 100%"]),
-        (&["--memory", "150%"], &["--memory 150%", "up to 100%"]),
+        (&["--memory", "0%"], &["--memory 0%", "at most 100%"]),
+        (&["--memory", "150%"], &["--memory 150%", "at most 100%"]),
         (&["--memory", "999999T"], &["--memory 999999T", "more than any machine"]),
         (&["--pool", "95%"], &["--pool 95%", "0% to 80%"]),
         (
@@ -50,7 +50,7 @@ fn a_bad_value_is_named_with_its_limit_and_the_way_out() {
         (&["--swap", "/tmp:1K"], &["/tmp:1K", "too small", "16.0 MiB"]),
         (
             &["--swap", "/dev/null"],
-            &["/dev/null", "is a character device", "name a file or a block device"],
+            &["/dev/null", "is a character device", "choose a file or a block device"],
         ),
         (
             &["--report", "/no/such/dir/r.json"],
@@ -80,9 +80,9 @@ fn a_file_for_two_purposes_is_refused_in_any_spelling_and_no_empty_one_is_left()
     let place = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
     let (one, again) = (place("a.json"), place("./a.json"));
     for (option, other, parts) in [
-        ("--report", &one, ["another --report has it", "name another"]),
-        ("--report", &again, ["another --report has it", "name another"]),
-        ("--log", &again, ["--log has it", "name another"]),
+        ("--report", &one, ["another --report names the same file", "choose another"]),
+        ("--report", &again, ["another --report names the same file", "choose another"]),
+        ("--log", &again, ["--log names the same file", "choose another"]),
         ("--report", &place("no/b.json"), ["cannot be written", "another path"]),
     ] {
         let swap = dir.path().to_str().unwrap();
@@ -95,7 +95,7 @@ fn a_file_for_two_purposes_is_refused_in_any_spelling_and_no_empty_one_is_left()
 #[test]
 fn usual_mistakes_get_a_hint() {
     let table: &[(&[&str], i32, &[&str])] = &[
-        (&["rnu", "true"], 2, &["unrecognized subcommand 'rnu'", "there is `softswap run`"]),
+        (&["rnu", "true"], 2, &["unrecognized subcommand 'rnu'", "did you mean `softswap run`?"]),
         (&["--memory", "1G", "true"], 2, &["tip: to run a program: softswap run --memory 1G true"]),
         (&["sh", "-c", "exit 3"], 2, &["to run a program: softswap run sh -c 'exit 3'"]),
         (&["run", "-m", "1G", "true"], 2, &["'-m'", "softswap run --memory SIZE"]),
@@ -179,7 +179,7 @@ fn a_file_that_holds_a_file_system_is_recognised_and_left_alone() {
     bytes[0x438..0x43a].copy_from_slice(b"\x53\xef");
     std::fs::write(&image, &bytes).unwrap();
     let text = refused(&["--swap", image.to_str().unwrap()]);
-    assert_says(&text, &["ext2/3/4", "not touched", "mkswap --force"]);
+    assert_says(&text, &["ext2/3/4", "not changed", "mkswap --force"]);
     assert_eq!(std::fs::read(&image).unwrap(), bytes);
 }
 
@@ -206,14 +206,14 @@ fn a_mounted_device_is_recognised() {
         return skip("no block device is mounted here");
     };
     let text = refused(&["--swap", device]);
-    assert_says(&text, &["mounted at", "not touched", "umount"]);
+    assert_says(&text, &["mounted at", "not changed", "umount"]);
 }
 
 #[test]
 fn another_file_than_the_library_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let text = message(run(dir.path()).env("SOFTSWAP_LIBRARY", "/etc/passwd").arg("true"), 125);
-    assert_says(&text, &["SOFTSWAP_LIBRARY", "/etc/passwd", "is no library", "leave it out"]);
+    assert_says(&text, &["SOFTSWAP_LIBRARY", "/etc/passwd", "is not a library", "unset it"]);
     let own = crate::common::bin_dir().join("libsoftswap.so");
     run(dir.path()).env("SOFTSWAP_LIBRARY", own).arg("true").assert().success();
 }
@@ -244,7 +244,7 @@ fn a_recording_goes_over_no_file_that_holds_something_else() {
     let file = dir.path().join("precious");
     std::fs::write(&file, "precious things").unwrap();
     let text = message(run(dir.path()).env("SOFTSWAP_RECORD", &file).arg("true"), 125);
-    assert_says(&text, &["SOFTSWAP_RECORD", "exists", "not there yet"]);
+    assert_says(&text, &["SOFTSWAP_RECORD", "exists", "does not exist yet"]);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious things");
 }
 

@@ -80,9 +80,9 @@ counters! {
     MappedPeakBytes,
     /// Pages evicted by reclaim.
     PagesOut,
-    /// Of those, recognised as same-filled.
+    /// Evicted pages that are same-filled.
     PagesSameFilled,
-    /// Of those, compressed into the pool.
+    /// Evicted pages that were compressed into the pool.
     PagesPooled,
     /// Their compressed size, in bytes.
     PooledBytes,
@@ -124,13 +124,13 @@ counters! {
     UsesDevicePolling,
     /// Single-page reads that could have been polled.
     IoConsidered,
-    /// Of those, polled.
+    /// Considered reads that polled.
     IoPolled,
-    /// Of those, completed during the poll.
+    /// Polled reads that completed during the poll.
     IoPollHit,
     /// Single-page reads for which the thread slept before polling.
     IoSlept,
-    /// Of those, already complete after the sleep.
+    /// Reads that slept and were already complete after the sleep.
     IoOverslept,
     /// CPU time of synchronous reads, in ns; estimated from one in 16.
     IoWaitCpuNs,
@@ -181,7 +181,7 @@ counters! {
     UsesFixedBuffers,
     /// Capacity of the bounce pools, in slots of one page.
     BounceSlots,
-    /// Of those, in use at the last sample.
+    /// Slots of the bounce pools in use at the last sample.
     BounceUsed,
     /// Sum over the areas of the peak of slots in use.
     BouncePeakSlots,
@@ -247,6 +247,9 @@ counters! {
     MappingsPeak,
     /// Limit of these mappings at the last sample.
     MappingsLimit,
+    /// Largest block or mapping that the program has allocated, in bytes. Reservations do not
+    /// count.
+    LargestBlockBytes,
 }
 
 /// Reason for which the engine stopped the program, for the summary. The message on standard error
@@ -299,11 +302,13 @@ impl StopReason {
         match self {
             StopReason::ReadFailed => "the swap area could not be read",
             StopReason::WrongData => "the swap area returned wrong data",
-            StopReason::PoolDamaged => "a compressed page could not be unpacked",
+            StopReason::PoolDamaged => "a compressed page could not be decompressed",
             StopReason::OutOfMemory => "no memory could be freed within the budget",
             StopReason::MapRefused => "the kernel refused to map a page",
-            StopReason::PageLost => "a page was dropped behind softswap's back",
-            StopReason::InternalError => "an error of its own; please report its message",
+            StopReason::PageLost => {
+                "the program dropped a managed page in a way that softswap cannot detect"
+            }
+            StopReason::InternalError => "an internal error of softswap; please report its message",
         }
     }
 }
@@ -405,7 +410,8 @@ impl Stats {
         counters.into_iter().for_each(|counter| self.set(counter, 0));
     }
 
-    pub(crate) fn peak(&self, counter: Counter, value: u64) {
+    /// Raises a counter to `value` if it is lower.
+    pub fn peak(&self, counter: Counter, value: u64) {
         let word = &self.words[counter as usize];
         if word.load(Relaxed) < value {
             word.fetch_max(value, Relaxed);

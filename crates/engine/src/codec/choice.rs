@@ -27,7 +27,7 @@ impl Choice {
     pub const NONE: Choice = Choice::Fixed(None);
     /// LZ4 only.
     pub const LZ4: Choice = Choice::Fixed(Some(Packer::Lz4));
-    /// All with their names, but for zstd's other levels.
+    /// All choices with their names, except other levels of zstd.
     pub const NAMES: [(&str, Choice); 4] = [
         ("auto", Choice::Auto),
         ("lz4", Choice::LZ4),
@@ -58,7 +58,8 @@ impl fmt::Display for Choice {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no codec; choose auto, lz4, zstd, zstd:LEVEL with a level from {first} to {last}, or none",
+    "{0:?} is not a codec; choose auto, lz4, zstd, zstd:LEVEL with a level from {first} to \
+     {last}, or none",
     first = LEVELS.start(), last = LEVELS.end()
 )]
 pub struct BadChoice(pub(crate) String);

@@ -35,8 +35,8 @@ const EXPANDED_KEYS: usize = 4;
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot make the key that encrypts the swap areas ({0}); --no-encrypt does without, and leaves \
-     the program's memory readable there"
+    "cannot make the key that encrypts the swap areas ({0}); --no-encrypt writes them \
+     unencrypted, readable for every user who can read them"
 )]
 pub struct NoKey(#[from] io::Error);
 

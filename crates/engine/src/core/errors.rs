@@ -40,8 +40,8 @@ pub enum FaultError {
     Read(#[from] IoError),
     /// The data read does not match its seal.
     #[error(
-        "the swap area returned wrong data for slot {slot} (it does not match its seal); \
-         the device or file system under it is not to be trusted"
+        "the swap area returned wrong data for slot {slot} (it does not match its seal); the \
+         device or file system returned other data than softswap wrote: check it, and use another"
     )]
     Corrupt {
         /// The slot.
@@ -57,7 +57,10 @@ pub enum FaultError {
     #[error("the kernel refused to map a page ({0}); is a memory limit below --memory in force?")]
     Install(io::Error),
     /// A page in memory was dropped without the engine's involvement.
-    #[error("a page in memory was dropped behind softswap's back (by a raw system call?)")]
+    #[error(
+        "the program dropped a managed page in a way that softswap cannot detect (by a system \
+         call of its own?); please report this"
+    )]
     Lost,
 }
 
@@ -90,18 +93,18 @@ impl FaultError {
 /// use softswap_engine::codec::CodecError;
 /// use softswap_engine::core::errors::UnpackError;
 /// let error = UnpackError::from(CodecError::UnknownTag { tag: 3 });
-/// assert!(error.to_string().starts_with("cannot be unpacked (packed page has the unknown"));
+/// assert!(error.to_string().starts_with("cannot be decompressed (packed page has the unknown"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnpackError {
     /// The data in the pool differs from what was stored.
-    #[error("in memory is not what was stored ({0}): memory was overwritten")]
+    #[error("in memory does not match its checksum ({0}): memory was overwritten")]
     Damaged(#[from] Damaged),
     /// The slot's seal matches, but the part does not exist.
-    #[error("in the swap area is not there ({0}): a bug in softswap")]
+    #[error("in the swap area was not found ({0}): a bug in softswap")]
     NoPart(#[from] NoPart),
     /// The stored data is intact, but does not decompress to a page.
-    #[error("cannot be unpacked ({0}): a bug in softswap")]
+    #[error("cannot be decompressed ({0}): a bug in softswap")]
     Codec(#[from] CodecError),
 }
 
@@ -113,8 +116,8 @@ pub enum Exhausted {
     NoSlot(NoSlot),
     /// The pages in DRAM are not evictable.
     #[error(
-        "the budget of {limit_mib} MiB is exhausted: the engine needs {other_mib} MiB and what \
-         is left ({pages_mib} MiB of pages) may not leave; raise --memory"
+        "the budget of {limit_mib} MiB is exhausted: the engine needs {other_mib} MiB, and the \
+         remaining {pages_mib} MiB of pages are pinned; raise --memory"
     )]
     NoVictims {
         /// Memory budget in MiB.
@@ -142,14 +145,14 @@ pub enum NoSlot {
     Area(#[from] AreaFull),
     /// The area belongs to the parent.
     #[error(
-        "a forked child cannot write to the swap area of its parent; give the child its own \
-         by exec, or raise --memory"
+        "a forked child cannot write to the swap area of its parent; let the child call exec, or \
+         raise --memory"
     )]
     ForkedChild,
     /// The area belongs to the parent, and opening another one failed.
     #[error(
-        "a forked child cannot write to the swap area of its parent, and cannot have one of its \
-         own ({0}); name a directory where it can with --swap, or raise --memory"
+        "a forked child cannot write to the swap area of its parent, and cannot create its own \
+         ({0}); add a writable directory with --swap, or raise --memory"
     )]
     NoOwnArea(String),
 }

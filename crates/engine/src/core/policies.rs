@@ -25,7 +25,7 @@ const NEWCOMERS: f64 = 8.0;
 pub struct Batch {
     /// Pages evicted.
     pub left: u64,
-    /// Of those, pages known to be incompressible.
+    /// Evicted pages known to be incompressible.
     pub incompressible: u64,
     /// Pages intended for the swap area.
     pub for_disk: usize,

@@ -19,7 +19,8 @@ pub const HEADER_WORDS: usize = 2;
 /// Words of the file: 128 Mi events. Only written pages use memory.
 const WORDS: usize = 1 << 27;
 
-/// Fields of a word: kind, page, and further data.
+/// Fields of a word: kind, page, and further data. Pages 4 TiB apart share a number: in a larger
+/// window, only a program with terabytes of mappings has such pages.
 const KIND_BITS: u32 = 3;
 const PAGE_BITS: u32 = 30;
 const CPU_BITS: u32 = 30;
@@ -78,6 +79,7 @@ impl Event {
     /// Encodes the event as a word.
     #[must_use]
     pub fn to_word(self) -> u64 {
+        let number = |page: PageNo| page & ((1 << PAGE_BITS) - 1);
         let (kind, page, rest) = match self {
             Event::Touch { page, access, cpu_ns } => {
                 let is_write = u64::from(access == Access::Write);
@@ -88,9 +90,9 @@ impl Event {
             }
             Event::Filled { page } => (3, page, 0),
             Event::Gone { page, pages } => (4, page, pages),
-            Event::Moved { page, to } => (5, page, to),
+            Event::Moved { page, to } => (5, page, number(to)),
         };
-        kind | page << KIND_BITS | rest << (KIND_BITS + PAGE_BITS)
+        kind | number(page) << KIND_BITS | rest << (KIND_BITS + PAGE_BITS)
     }
 
     /// Decodes a word; `None` if it is empty or invalid.

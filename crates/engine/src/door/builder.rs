@@ -68,8 +68,8 @@ pub enum StartError {
     },
     /// The areas and their rings need more than the budget.
     #[error(
-        "a budget of {memory_mib} MiB is too little for {areas} swap areas of this kind, which need \
-         {needed_mib} MiB for the engine alone; raise --memory, or give fewer areas"
+        "a budget of {memory_mib} MiB is too little for {areas} swap areas of this kind, with \
+         which the engine alone needs {needed_mib} MiB; raise --memory, or give fewer areas"
     )]
     Needs {
         /// The configured budget.
@@ -83,9 +83,7 @@ pub enum StartError {
     #[error(transparent)]
     Key(#[from] NoKey),
     /// The recording could not be created.
-    #[error(
-        "SOFTSWAP_RECORD: cannot write down what is touched ({0}); name a file that is not there yet"
-    )]
+    #[error("SOFTSWAP_RECORD: cannot record touches ({0}); name a file that does not exist yet")]
     Recording(#[source] io::Error),
     /// No address space for the engine's tables.
     #[error("cannot reserve address space for the engine's tables ({0}); raise `ulimit -v`")]
@@ -142,7 +140,7 @@ fn usable_processors() -> usize {
 /// Returns the sizes of the bounce pools. Each CPU's area holds a few batches of evictions or
 /// readahead. CPUs share areas if those would use too much of the budget.
 fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape {
-    /// All areas together use at most 1/this of the budget, or are one area.
+    /// All areas together use at most 1/SHARE of the budget, or are one area.
     const SHARE: usize = 16;
     let most_slots = memory_bytes / SHARE / PAGE_SIZE;
     // Whole segments if possible, which is the length of readahead requests.
@@ -209,7 +207,7 @@ fn child_areas(
             Some(Inherited::RequestQueue(fd)) => Medium::Remote(fd),
             Some(Inherited::Mirror(fd)) => Medium::Directory(absolute(&spec.path), Some(fd)),
             None if spec.path.is_dir() => Medium::Directory(absolute(&spec.path), None),
-            Some(Inherited::File(_)) | None => return None,
+            Some(Inherited::File(_) | Inherited::Raw(..)) | None => return None,
         };
         let (limit_bytes, discard) = (spec.limit_bytes, spec.discard);
         let poll = spec.poll.unwrap_or(config.poll);

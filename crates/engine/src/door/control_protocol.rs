@@ -105,14 +105,14 @@ impl<'a> Request<'a> {
         let text = std::str::from_utf8(line).unwrap_or("");
         let Some(request) = text.strip_prefix(OPENING) else {
             return Err(format!(
-                "not a request this program understands: it runs softswap {}, and requests to it \
-                 begin with {OPENING:?}",
+                "not a request that this program understands: it runs softswap {}, and its \
+                 requests begin with {OPENING:?}",
                 env!("CARGO_PKG_VERSION")
             ));
         };
         let unknown = || {
-            "not a request: ask `stat`, `get [KEY]`, `set KEY VALUE`, `sample EVERY` or \
-             `touch ADDRESS LENGTH`"
+            "not a request: send `stat`, `get [KEY]`, `set KEY VALUE`, `sample EVERY` or `touch \
+             ADDRESS LENGTH`"
                 .to_string()
         };
         let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
@@ -170,7 +170,7 @@ pub fn converse(
     let answer = if asker == 0 || asker == own_uid {
         answer(line, carry_out)
     } else {
-        denied(&format!("it belongs to uid {own_uid}, not to uid {asker}"))
+        denied(&format!("it belongs to uid {own_uid}, and the request came from uid {asker}"))
     };
     client.write_all(answer.as_bytes(), PATIENCE)
 }
@@ -210,7 +210,7 @@ pub fn carry_out(
         Request::Set(key, value) => live_settings::set(engine, key, value)
             .and_then(|()| live_settings::get(engine, key))
             .map(|value| values([(key, value)])),
-        Request::Sample(..) => Err("faults are not sampled here".to_string()),
+        Request::Sample(..) => Err("this process does not sample faults".to_string()),
         Request::Touch(address, len) => match engine.bring_in(address, len) {
             Ok(touched) => Ok(values([(TOUCHED, touched.to_string())])),
             Err(why) => Err(format!("the pages cannot be brought in: {why}")),
@@ -338,7 +338,7 @@ impl Snapshot {
 /// assert!(error.to_string().starts_with("the program runs another version"));
 /// ```
 #[derive(Debug, thiserror::Error)]
-#[error("the program runs another version of softswap; ask it with the command of that version")]
+#[error("the program runs another version of softswap; use the `softswap` command of that version")]
 pub struct OtherVersion;
 
 fn owned((key, value): (&str, &str)) -> (String, String) {

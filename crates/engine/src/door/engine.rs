@@ -55,9 +55,9 @@ pub const ROOMY_ALIGN_BYTES: usize = CHUNK_PAGES as usize * PAGE_SIZE;
 pub enum Move {
     /// Grow in place, or fail.
     Never,
-    /// Preferably to where it has room to grow, else anywhere.
+    /// Prefers an address with room to grow, and moves anywhere else otherwise.
     Anywhere,
-    /// Only to where it has room to grow.
+    /// Moves only to an address with room to grow.
     ToRoom,
 }
 
@@ -567,7 +567,7 @@ impl Engine {
         managed
     }
 
-    /// Ends one [`Engine::child_made`] of a child that reads slots.
+    /// Reverts one [`Engine::child_made`] when that child no longer reads slots.
     pub fn child_gone(&self) {
         self.core.stores.areas.thaw();
     }

@@ -29,21 +29,21 @@ pub struct Setting {
 pub const SETTINGS: [Setting; 6] = [
     Setting {
         key: "bounce.peak",
-        values: "0, to let it begin again",
-        meaning: "the most pages that were in bounce buffers at once",
+        values: "0, to reset it",
+        meaning: "the largest number of pages in bounce buffers at once",
         get: |engine| engine.buffers().usage().high_water.to_string(),
         set: |engine, text| match text {
             "0" => {
                 engine.buffers().reset_high_water();
                 Ok(())
             }
-            _ => Err(format!("{text:?}: a peak can only be set to 0, to begin again")),
+            _ => Err(format!("{text:?}: a peak can only be set to 0, which resets it")),
         },
     },
     Setting {
         key: "codec",
         values: "auto, lz4, zstd, zstd:LEVEL with a level from -5 to 9, or none",
-        meaning: "what packs pages that leave from now on",
+        meaning: "the codec for pages that are swapped out from now on",
         get: |engine| engine.codec().get().to_string(),
         set: |engine, text| {
             engine.codec().set(text.parse().map_err(|bad: BadChoice| bad.to_string())?);
@@ -65,7 +65,7 @@ pub const SETTINGS: [Setting; 6] = [
     Setting {
         key: "io.poll_sleep",
         values: "auto, 0, or a time such as 20us, at most 100ms; N:TIME for swap area N alone",
-        meaning: "how long hybrid polling sleeps first",
+        meaning: "how long hybrid polling sleeps before it polls",
         get: |engine| by_area(engine.knobs().map(|knobs| show_sleep(knobs.sleep()))),
         set: |engine, text| {
             let (areas, text) = areas_of(engine, text)?;
@@ -81,14 +81,14 @@ pub const SETTINGS: [Setting; 6] = [
         get: Engine::memory_limit,
         set: |engine, text| {
             let bytes = size_of_text(text)
-                .ok_or_else(|| format!("{text:?} is no size; give one such as 64M or 2G"))?;
+                .ok_or_else(|| format!("{text:?} is not a size; give one such as 64M or 2G"))?;
             engine.set_memory_limit(bytes).map_err(|refused| refused.to_string())
         },
     },
     Setting {
         key: "pool.limit",
         values: "auto, a share of the budget such as 20%, at most 80%, or a size such as 64M",
-        meaning: "what compressed pages may take of the budget",
+        meaning: "the limit of the compressed pool",
         get: |engine| engine.pool_limit().to_string(),
         set: |engine, text| {
             let limit = text.parse().map_err(|bad: BadPoolLimit| bad.to_string())?;
@@ -119,7 +119,7 @@ fn find(key: &str) -> Result<&'static Setting, String> {
     TABLE.iter().find(|setting| setting.key == key).ok_or_else(|| {
         let keys = TABLE.each_ref().map(|setting| setting.key);
         let [first @ .., last] = &keys;
-        format!("there is no setting {key:?}; there are {} and {last}", first.join(", "))
+        format!("there is no setting {key:?}; the settings are {} and {last}", first.join(", "))
     })
 }
 
@@ -134,7 +134,7 @@ fn areas_of<'e, 't>(
         Some((number, value)) => {
             let number = number.parse().ok().filter(|number| *number < count);
             let number: usize = number.ok_or_else(|| {
-                format!("{text:?} names no swap area; they are numbered from 0 to {}", count - 1)
+                format!("{text:?} is not a swap area; they are numbered from 0 to {}", count - 1)
             })?;
             (number..number + 1, value)
         }
@@ -167,8 +167,8 @@ pub fn parse_sleep(text: &str) -> Result<Sleep, String> {
     ns.filter(|ns| *ns <= MAX_SLEEP_NS).map(Sleep::Fixed).ok_or_else(|| {
         let most = show_sleep(Sleep::Fixed(MAX_SLEEP_NS));
         format!(
-            "{text:?} is no time to sleep; give auto, 0, or a whole number of ns, us or ms, \
-             at most {most}"
+            "{text:?} is not a duration; give auto, 0, or a whole number of ns, us or ms, at most \
+             {most}"
         )
     })
 }

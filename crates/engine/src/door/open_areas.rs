@@ -6,11 +6,15 @@ use crate::store::io::{FileDevice, MirrorDevice, RemoteDevice};
 use crate::store::swap::areas::{Backing, Layout};
 use crate::store::swap::header::Header;
 use crate::store::swap::named::{ActivateError, Activated, activate};
+use crate::store::swap::raw::{self, SharedDevice};
 use crate::store::swap::{CLUSTER_SLOTS, Discard, FixedPages, SharedPages};
 use softswap_shared::cluster_table::{ClusterTables, MARK_OF_TREE, SharedArea};
 use softswap_shared::request_queue::NoArea;
+use softswap_sys::block_map::{BlockExtent, Fingerprint};
 use softswap_sys::file::{FileError, SwapFile};
-use softswap_sys::{PAGE_SIZE, Page, open_mark, own_descriptors};
+use softswap_sys::raw_device::RawError;
+use softswap_sys::{PAGE_SIZE, Page, block_map, open_mark, own_descriptors};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -33,11 +37,31 @@ pub enum OpenError {
     /// The cluster has no area for this process.
     #[error(transparent)]
     Cluster(#[from] NoArea),
+    /// The device below a raw swap file cannot be opened here.
+    #[error(
+        "the swap area {} is written through its device, which this process cannot use: {cause}; \
+         leave out `raw`, or give a directory with --swap, too", path.display()
+    )]
+    Raw {
+        /// The swap file.
+        path: PathBuf,
+        /// The reason.
+        cause: RawError,
+    },
+    /// The blocks of a raw swap file are not the proven ones.
+    #[error(
+        "the file system has moved blocks of the swap area {}, so it is not used any more: find \
+         out what changed the file, and start anew", path.display()
+    )]
+    Moved {
+        /// The swap file.
+        path: PathBuf,
+    },
     /// The area shared by the tree cannot be reached.
     #[error(
-        "the swap area {} of this tree of processes cannot be reached here: a program on the way \
-         has closed descriptors that it did not open, or the area was overwritten; start what needs \
-         it in another way, or give a directory with --swap, too", path.display()
+        "this process cannot open the swap area {} of its tree: a parent process has closed \
+         descriptors that it did not open, or the area was overwritten; start the program without \
+         that parent, or add a directory with --swap", path.display()
     )]
     Unreachable {
         /// The area.
@@ -64,6 +88,13 @@ pub fn open<'s>(
                 let tables = tables.ok_or_else(lost)?;
                 shared(spec, number, tables, avoid_io_uring).ok_or_else(lost)?
             }
+            Some(Inherited::Raw(number, proven)) => {
+                let lost = || OpenError::Unreachable { path: spec.path.clone() };
+                let file = SwapFile::inherited(number).map_err(|_| lost())?;
+                let table = tables.and_then(|tables| shared_pages(&file, number, tables));
+                let pages = table.ok_or_else(lost)?;
+                raw(spec, Arc::new(file), pages, proven, avoid_io_uring)?
+            }
             Some(Inherited::RequestQueue(number)) => {
                 let device = Box::new(RemoteDevice::inherited(number)?);
                 Backing { discard, ..Backing::growing(device, spec.limit_bytes, 0) }
@@ -76,7 +107,7 @@ pub fn open<'s>(
             }
             Some(Inherited::Mirror(_)) | None => {
                 let area = activate(&spec.path)?;
-                let (pages, discard) = (pages_of(&area.header), discard_of(&area, discard));
+                let (pages, discard) = (pages_of(&area.header), discard_of(&area, false, discard));
                 let device = Box::new(FileDevice::new(area.file, avoid_io_uring));
                 Backing { device, layout: Layout::Fixed(pages), priority: 0, discard, poll: None }
             }
@@ -86,19 +117,27 @@ pub fn open<'s>(
 }
 
 /// Returns the discard mode of a named area: none for a file, which would get holes and could not
-/// be used again.
+/// be used again. The blocks of a raw file are discarded on its device and stay the file's.
 #[must_use]
-pub fn discard_of(area: &Activated, asked: Discard) -> Discard {
-    if area.is_device { asked } else { Discard::None }
+pub fn discard_of(area: &Activated, is_raw: bool, asked: Discard) -> Discard {
+    if area.is_device || is_raw { asked } else { Discard::None }
 }
 
 /// Returns the pages described by a header, at their offsets in the file or device.
 fn pages_of(header: &Header) -> FixedPages {
-    FixedPages {
-        pages: header.pages(),
-        spans: vec![(0, header.pages(), 0)],
-        bad_pages: header.bad_pages.iter().map(|page| u64::from(*page)).collect(),
-    }
+    let whole = BlockExtent { page: 0, pages: header.pages(), block: 0 };
+    raw::pages_of(header, &[whole])
+}
+
+/// Returns the pages and table of a shared area, given by an inherited file; `None` if the
+/// descriptor was reused, or the area has changed.
+fn shared_pages(file: &SwapFile, number: i32, tables: &ClusterTables) -> Option<SharedPages> {
+    let pages = Arc::new(pages_of(&read_header(file)?));
+    let table = tables.table(shared_area(file, pages.pages))?;
+    // Programs after exec, and started processes, use it, too.
+    own_descriptors::keep(number);
+    let (mark, file, raw) = (MARK_OF_TREE, None, None);
+    Some(SharedPages { pages, table, mark, file, inherited: number, raw })
 }
 
 /// Opens a shared area by an inherited descriptor. Reopens it for this process if permitted, else
@@ -111,21 +150,44 @@ fn shared(
     avoid_io_uring: bool,
 ) -> Option<Backing> {
     let inherited = SwapFile::inherited(number).ok()?;
-    let header = read_header(&inherited)?;
-    let pages = Arc::new(pages_of(&header));
-    let table = tables.table(shared_area(&inherited, pages.pages))?;
-    // Programs after exec, and started processes, use it, too.
-    own_descriptors::keep(number);
+    let pages = shared_pages(&inherited, number, tables)?;
     let opened = SwapFile::reopened(number).ok().and_then(|file| {
-        let mark = table.mark(|mark| open_mark::put(&file, mark).ok())?;
+        let mark = pages.table.mark(|mark| open_mark::put(&file, mark).ok())?;
         Some((file, mark))
     });
     let (file, mark) = opened.unwrap_or((inherited, MARK_OF_TREE));
     let file = Arc::new(file);
     let device = Box::new(FileDevice::new(Arc::clone(&file), avoid_io_uring));
-    let layout =
-        Layout::Shared(SharedPages { pages, table, mark, file: Some(file), inherited: number });
+    let layout = Layout::Shared(SharedPages { mark, file: Some(file), ..pages });
     Some(Backing { device, layout, priority: 0, discard: spec.discard, poll: None })
+}
+
+/// Opens a shared raw area: the device below an inherited file, with the blocks of the file, which
+/// must be the proven ones. The tree inherits the file only, so each process needs the right to
+/// open the device.
+fn raw(
+    spec: &AreaSpec,
+    file: Arc<SwapFile>,
+    pages: SharedPages,
+    proven: Fingerprint,
+    avoid_io_uring: bool,
+) -> Result<Backing, OpenError> {
+    let refused = |cause| OpenError::Raw { path: spec.path.clone(), cause };
+    let map = block_map::read(file.as_fd(), pages.pages.pages).map_err(|it| refused(it.into()))?;
+    let map = map.ok().filter(|map| Fingerprint::of(map) == proven);
+    let map = map.ok_or_else(|| OpenError::Moved { path: spec.path.clone() })?;
+    let header = read_header(&file).ok_or_else(|| OpenError::Moved { path: spec.path.clone() })?;
+    let opened = SharedDevice::open(&file, &pages.table).map_err(refused)?;
+    let checked = (pages.pages.pages, proven);
+    let device = opened.guarded(&file, checked, pages.table, avoid_io_uring);
+    let layout = Layout::Shared(SharedPages {
+        pages: Arc::new(raw::pages_of(&header, &map)),
+        mark: opened.mark,
+        file: Some(opened.device),
+        raw: Some((file, proven)),
+        ..pages
+    });
+    Ok(Backing { device, layout, priority: 0, discard: spec.discard, poll: None })
 }
 
 /// Reads the header of an area that was validated before.

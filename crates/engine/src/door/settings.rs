@@ -11,6 +11,7 @@ pub use crate::policy::pool_limit::{BadPoolLimit, PoolLimit, size_of_text};
 use crate::store::io::poll::mode::Mode;
 use crate::store::swap::Discard;
 use softswap_sys::aslr::Bases;
+use softswap_sys::block_map::Fingerprint;
 pub use softswap_sys::faults::Faults;
 use std::fmt;
 use std::path::PathBuf;
@@ -30,6 +31,8 @@ pub const MIN_MEMORY_BYTES: u64 = 8 << 20;
 pub enum Inherited {
     /// A file or device shared by the tree ([`Config::tables_fd`]).
     File(i32),
+    /// A file shared by the tree, whose blocks are written through its device, and its proven map.
+    Raw(i32, Fingerprint),
     /// The request queue to the helper of a cluster of servers.
     RequestQueue(i32),
     /// A request queue, for a cluster that mirrors the area in the directory.
@@ -41,7 +44,7 @@ impl Inherited {
     pub(crate) fn mirror(self) -> Option<i32> {
         match self {
             Inherited::Mirror(fd) => Some(fd),
-            Inherited::File(_) | Inherited::RequestQueue(_) => None,
+            Inherited::File(_) | Inherited::Raw(..) | Inherited::RequestQueue(_) => None,
         }
     }
 }
@@ -50,6 +53,7 @@ impl fmt::Display for Inherited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Inherited::File(fd) => write!(f, "file,{fd}"),
+            Inherited::Raw(fd, proven) => write!(f, "raw,{fd},{proven}"),
             Inherited::RequestQueue(fd) => write!(f, "requests,{fd}"),
             Inherited::Mirror(fd) => write!(f, "mirror,{fd}"),
         }
@@ -61,11 +65,13 @@ impl FromStr for Inherited {
 
     fn from_str(text: &str) -> Result<Inherited, ()> {
         let (kind, fd) = text.split_once(',').ok_or(())?;
+        let (fd, proven) = fd.split_once(',').map_or((fd, None), |(fd, map)| (fd, Some(map)));
         let fd = fd.parse().map_err(drop)?;
-        match kind {
-            "file" => Ok(Inherited::File(fd)),
-            "requests" => Ok(Inherited::RequestQueue(fd)),
-            "mirror" => Ok(Inherited::Mirror(fd)),
+        match (kind, proven) {
+            ("file", None) => Ok(Inherited::File(fd)),
+            ("raw", Some(proven)) => proven.parse().map(|proven| Inherited::Raw(fd, proven)),
+            ("requests", None) => Ok(Inherited::RequestQueue(fd)),
+            ("mirror", None) => Ok(Inherited::Mirror(fd)),
             _ => Err(()),
         }
     }
@@ -85,6 +91,9 @@ pub struct AreaSpec {
     pub discard: Discard,
     /// How a thread waits for a single page; `None`: the common setting.
     pub poll: Option<Mode>,
+    /// Use the blocks of a swap file on its device. Only `softswap run` proves where they are, so
+    /// the runtime obeys [`Inherited::Raw`] instead.
+    pub raw: bool,
     /// Descriptor that the tree inherits from `softswap run`, if any.
     pub inherited: Option<Inherited>,
 }
@@ -99,6 +108,7 @@ impl AreaSpec {
             priority: None,
             discard: Discard::None,
             poll: None,
+            raw: false,
             inherited: None,
         }
     }
@@ -131,6 +141,7 @@ impl AreaSpec {
             poll: value(parts.next()?)?,
             discard: parts.next()?.parse().ok()?,
             path: parts.next().filter(|path| !path.is_empty())?.into(),
+            raw: false,
             inherited: None,
         })
     }
@@ -219,7 +230,7 @@ settings! {
     RESERVE reserve_bytes: u64 = 512 << 20;
     /// Limit of the compressed pool; can be changed later.
     POOL pool: PoolLimit = PoolLimit::Auto;
-    /// Encrypt what is written to the swap areas.
+    /// Encrypt pages in the swap areas.
     ENCRYPT encrypt: bool = true;
     /// Codec of pages that leave DRAM; can be changed later.
     CODEC codec: Choice = Choice::Auto;
@@ -346,6 +357,10 @@ mod tests {
                 },
                 AreaSpec { inherited: Some(Inherited::File(1040)), ..AreaSpec::new("/dev/sdx") },
                 AreaSpec {
+                    inherited: Some(Inherited::Raw(1043, Fingerprint::of(&[]))),
+                    ..AreaSpec::new("/swap")
+                },
+                AreaSpec {
                     inherited: Some(Inherited::RequestQueue(1041)),
                     ..AreaSpec::new("redis://a:1,b:2")
                 },
@@ -364,7 +379,7 @@ mod tests {
         };
         let env: HashMap<_, _> = config.to_env().into_iter().collect();
         assert_eq!(Config::from_env(|k| env.get(k).cloned()), Some(Ok(config)));
-        for bad in ["", "7", "file,", "file,x", "pipe,7"] {
+        for bad in ["", "7", "file,", "file,x", "pipe,7", "raw,7", "raw,7,x", "file,7,7"] {
             assert_eq!(bad.parse::<Inherited>(), Err(()), "{bad}");
         }
         for bad in ["", "1,2", ",,,none,", "x,,,none,/tmp", ",70000,,none,/tmp", ",,,some,/tmp"] {

@@ -54,7 +54,7 @@ pub struct AddressSpace {
     /// Per group: TOUCHED if any of its chunks was touched, and WHOLE.
     groups: &'static [AtomicU32],
     touched_chunks: AtomicUsize,
-    /// One past the highest page ever mapped.
+    /// Page after the highest page ever mapped.
     high: AtomicU64,
     mapped_pages: AtomicUsize,
     layout: Mutex<Layout>,

@@ -1,4 +1,4 @@
-//! The DRAM budget: what is charged to it, and the watermarks at which reclaim acts.
+//! The DRAM budget: charged memory, and the watermarks of reclaim.
 //!
 //! All DRAM of the engine is charged: resident and staged pages, the compressed pool, buffers,
 //! tables. A fault may charge a page only while more than the reserve is free. Reclaim itself uses
@@ -21,7 +21,7 @@ pub(crate) struct Budget {
     before_bytes: AtomicUsize,
     fixed_bytes: AtomicUsize,
     pages: AtomicUsize,
-    /// Of these, pages that reclaim has unmapped and not yet stored.
+    /// The part of `pages` that reclaim has unmapped and not yet stored.
     leaving: AtomicUsize,
     /// Pages shared with the parent of a forked child and charged to the parent: the current number
     /// and the number at fork.

@@ -32,11 +32,11 @@ const PASSED_ON_FIFTHS: u64 = 20;
 /// Pool space for a page relative to its compressed size, 4/3: overhead and a margin, so that
 /// admitted pages are not written back soon after.
 const POOL_ROOM: (u64, u64) = (4, 3);
-/// One measurement moves an average by 1/this of the difference.
+/// One measurement moves an average by 1/TIMES_OF of the difference.
 const TIMES_OF: u64 = 128;
 /// Cap of a measurement, as a multiple of the average. A preempted thread measures too much.
 const MOST_TIMES: u64 = 3;
-/// A shorter time replaces the best time at once. A longer one moves it by 1/this of the
+/// A shorter time replaces the best time at once. A longer one moves it by 1/RISES_BY of the
 /// difference, because threads also wait for a CPU before they notice a completion.
 const RISES_BY: u64 = 32;
 /// Assumed compressed size of a page before the first measurement, in bytes.

@@ -19,7 +19,7 @@ pub(crate) const DENSE: Packer = Packer::Zstd { level: 1 };
 pub const SECOND: Packer = Packer::Zstd { level: LITERALS_ONLY };
 /// Memory that zstd needs at this level in each context that compresses and decompresses.
 const CONTEXT_BYTES: usize = 176 << 10;
-/// All contexts together may use 1/this of the budget for that.
+/// All contexts together may use 1/BUDGET_SHARE of the budget for that.
 const BUDGET_SHARE: usize = 8;
 /// Likelihood below which a codec is tried only on one page in [`PROBE_EVERY`].
 const WORTH_TRYING: u32 = CERTAIN / 8;

@@ -104,10 +104,10 @@ impl Without {
 /// ```
 /// use softswap_engine::policy::mechanism::Without;
 /// let error = "steam".parse::<Without>().unwrap_err();
-/// assert!(error.to_string().starts_with("no mechanism is called \"steam\"; there are "));
+/// assert!(error.to_string().starts_with("there is no mechanism \"steam\"; the mechanisms are "));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no mechanism is called {0:?}; there are {names}", names = names())]
+#[error("there is no mechanism {0:?}; the mechanisms are {names}", names = names())]
 pub struct UnknownMechanism(String);
 
 fn names() -> String {

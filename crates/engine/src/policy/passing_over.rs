@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const HALF_LIFE_PAGES: u64 = 2048;
 /// Maximum of [`PassingOver::times`].
 const MOST_TIMES: u64 = 16;
-/// If less than 1/this of the evicted pages are compressible, skipping pages finds none.
+/// If less than 1/LEAST_OTHERS of the evicted pages are compressible, skipping pages finds none.
 const LEAST_OTHERS: u64 = 4;
 /// Relative difference in cost below which nothing changes.
 const MARGIN: f64 = 0.25;

@@ -27,7 +27,7 @@ pub enum PoolLimit {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no limit for the pool; give auto, a share from 0% to {LARGEST_POOL_PERCENT}% of \
+    "{0:?} is not a limit for the pool; give auto, a share from 0% to {LARGEST_POOL_PERCENT}% of \
      the budget, or a size such as 64M"
 )]
 pub struct BadPoolLimit(String);

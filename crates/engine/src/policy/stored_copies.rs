@@ -15,9 +15,9 @@ pub(crate) const TOO_LIKELY: u32 = CERTAIN * 4 / 5;
 const PROBE_EVERY: u32 = 16;
 /// Likelihood below which clean pages are not offered to the pool.
 const WORTH_PACKING: u32 = CERTAIN / 8;
-/// Copies in the pool use at most 1/this of the budget, which resident pages lose.
+/// Copies in the pool use at most 1/BUDGET_SHARE of the budget, which resident pages lose.
 const BUDGET_SHARE: usize = 8;
-/// They use at most 1/this of the pool's limit.
+/// Copies in the pool use at most 1/LIMIT_SHARE of its limit.
 const LIMIT_SHARE: usize = 2;
 /// Copies of resident pages, and the likelihood that a copy stays valid.
 pub struct StoredCopies {

@@ -73,7 +73,7 @@ impl WriteBackRate {
         self.passed.fetch_add(1, Relaxed);
     }
 
-    /// Returns the pages that a larger pool would have held, or held longer.
+    /// Returns the number of pages that a larger pool would have stored, or stored for longer.
     fn outgrown(&self) -> u64 {
         self.written_back.load(Relaxed) + self.passed.load(Relaxed)
     }

@@ -136,7 +136,8 @@ fn part_from(core: &Core, copy: StoredCopy) -> Option<Place> {
 /// nothing is changed.
 pub(crate) fn make_writable(core: &Core, page: PageNo, claim: Claim<'_>) -> io::Result<()> {
     let Place::Resident { heat, copy } = claim.before().place() else { return Ok(()) };
-    // Also without a copy, in case a protection was left over.
+    // Also called for a page without a copy, because an earlier operation may have left it
+    // protected.
     core.memory.window.allow_writes(page)?;
     let Some(copy) = copy else { return Ok(()) };
     claim.publish(Place::resident(heat));

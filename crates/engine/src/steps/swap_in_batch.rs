@@ -27,7 +27,7 @@ use std::ops::Range;
 pub(crate) struct Wanted {
     pub(crate) page: PageNo,
     pub(crate) access: Access,
-    /// How much of its copy to keep if it is not written.
+    /// How much of the stored copy to keep while the page is not modified.
     pub(crate) stays: Stays,
     /// Maximum number of pages to read from the swap area, including this one.
     pub(crate) window: usize,

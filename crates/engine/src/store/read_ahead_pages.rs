@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Pages of the budget for each cached page.
 const BUDGET_SHARE: usize = 256;
-/// Most cached pages: two for each of many streams.
+/// Maximum number of cached pages: two for each of many streams.
 const MAX_PLACES: usize = 64;
 
 /// Returns the number of pages that may be cached for a budget in pages.

@@ -6,8 +6,9 @@
 //! to LRU without accessed bits; it is also called a victim cache. The list takes a share of the
 //! budget from the resident pages, but only while that pays.
 //!
-//! It pays while some pages are used much more often than others: many refaults then come after a
-//! small part of the average time. With uniform use few refaults are that early; in a loop none is.
+//! The list is useful while some pages are used much more often than others: many refaults then
+//! occur after a small fraction of the average time. With uniform use few refaults are that early,
+//! and in a loop none.
 //!
 //! Pages that mostly refault in streams are not kept ([`crate::core::Core`] checks): readahead
 //! fetches them in batches, so no thread waits for a single one.
@@ -33,12 +34,12 @@ const SOON_SHARE: u64 = 16;
 const BEGIN_SHARE: u32 = 8;
 const END_SHARE: u32 = 12;
 const LOOK_EVERY: u32 = 256;
-/// Most tables; each has at least twice as many pages as the one before.
+/// Maximum number of tables; each has at least twice as many pages as the one before.
 const TABLES: usize = 16;
 /// A page takes new DRAM for every second page that finds no place. At one for one, a batch of
 /// evictions would free no memory.
 const GROWTH: usize = 2;
-/// Most pages whose DRAM one call releases, because a thread may wait for it.
+/// Maximum number of pages whose DRAM one call releases, because a thread may wait for it.
 const RELEASE_PAGES: usize = 512;
 
 /// The content of a slot between two allocations: the slot's number and its generation.
@@ -245,8 +246,8 @@ impl Set {
         self.ways.iter().position(|way| way.tenant == Some(tenant))
     }
 
-    /// Returns the way for a page: its present one, else an empty one with DRAM, else one that may
-    /// take DRAM, else that of the oldest page.
+    /// Returns the way of the set for a page. In order of preference: the page's present way, an
+    /// empty way with DRAM, one that may take DRAM, the way of the oldest page.
     fn place(&self, tenant: Tenant, may_grow: impl FnOnce() -> bool) -> Option<usize> {
         let taken = || self.ways.iter().enumerate().filter(|(_, way)| way.has_dram);
         let free = || taken().find(|(_, way)| way.tenant.is_none()).map(|(at, _)| at);

@@ -30,9 +30,9 @@ use softswap_sys::raw::{current_cpu, thread_cpu_ns};
 pub(crate) struct Outcome {
     /// Pages evicted, including those compressed in DRAM.
     pub(crate) pages_out: usize,
-    /// Of these, pages whose staging frames are not emptied yet and are still charged.
+    /// Evicted pages whose staging frames are still in use and charged.
     in_frames: usize,
-    /// Of these, pages known to be incompressible.
+    /// Evicted pages known to be incompressible.
     incompressible: usize,
     /// Pages intended for the swap area.
     pub(crate) for_disk: usize,
@@ -110,7 +110,7 @@ fn clean_first<'v, 't>(
 
 fn tell_policies(core: &Core, found: usize, outcome: &Outcome, start_ns: u64) {
     let left = outcome.pages_out as u64;
-    // Without pages that had to be put back.
+    // Excludes pages that were restored to the program.
     core.stats.add(Counter::PagesOut, left);
     let (incompressible, for_disk) = (outcome.incompressible as u64, outcome.for_disk);
     let cpu_ns = thread_cpu_ns() - start_ns;

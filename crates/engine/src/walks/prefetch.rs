@@ -1,9 +1,9 @@
 //! Background readahead: reads the windows of streams by requests.
 //!
-//! It has several threads, so that the device and other CPUs work while the program uses resident
-//! pages, and requests are read while others are installed. All of it is speculative: it does not
-//! wait for claims, and leaves errors to a fault. It may evict other pages only for windows of
-//! streams. If background reclaim is too slow, the thread reclaims by itself.
+//! Several threads do this, so that the device and other CPUs work while the program uses resident
+//! pages, and one request is read while another is installed. Prefetching is speculative: it does
+//! not wait for claims, and ignores errors, which a later fault reports. It evicts other pages only
+//! for windows of streams. If background reclaim is too slow, the prefetching thread reclaims.
 
 use crate::base::access::Access;
 use crate::base::page::{Claim, PageNo, Place};

@@ -381,7 +381,7 @@ fn tend(core: &Core, contexts: &Contexts) {
     // Without address space standby stays off.
     let _ = core.stores.standby.tend();
     drop(context);
-    // Without the context, because standard error may block.
+    // The context is released first, because standard error may block.
     core.tell_of_full_buffers();
 }
 

@@ -80,7 +80,7 @@ fn a_limit_that_is_too_small_is_refused_with_what_is_enough() {
     // Users can typically lock 8 MiB, and the key takes some of it.
     world.engine.lock_range(memory.address(), 4 << 20).unwrap();
     let refused = set(&world, "12M").unwrap_err();
-    assert!(refused.contains("4M are locked") && refused.contains("at least 16M"), "{refused}");
+    assert!(refused.contains("locked 4M") && refused.contains("at least 16M"), "{refused}");
     assert_eq!(limit(&world), "64M");
     world.engine.unlock_all().unwrap();
     set(&world, "16M").unwrap();
@@ -93,7 +93,7 @@ fn a_limit_for_which_nothing_can_leave_is_given_up_and_said() {
     let contents = random(8192);
     let memory = world.map_with(&contents);
     set(&world, "16M").unwrap();
-    until(&world, || limit(&world).starts_with("64M (less could not be kept"));
+    until(&world, || limit(&world).starts_with("64M (a lower limit failed"));
     assert_holds(memory, &contents);
     set(&world, "65M").unwrap();
     assert_eq!(limit(&world), "65M");

@@ -1,5 +1,5 @@
 //! Memory that system calls keep in DRAM stays within its share, even with concurrent calls. A
-//! signal ends a wait for room.
+//! signal ends a wait for free memory.
 
 use crate::common::{Setup, World, assert_holds, mix64, random, write_all};
 use softswap_engine::base::access::Access;

@@ -224,7 +224,10 @@ fn a_damaged_page_in_memory_stops_its_toucher_and_nobody_else() {
             assert!(world.engine.damage(memory.address() + page * PAGE_SIZE, page * 31));
         }
         let error = world.engine.fault(memory.address(), Access::Read).unwrap_err();
-        assert!(error.to_string().contains("not what was stored (checksum mismatch)"), "{error}");
+        assert!(
+            error.to_string().contains("does not match its checksum (checksum mismatch)"),
+            "{error}"
+        );
         assert_eq!(error.stop_reason(), Some(StopReason::PoolDamaged));
         for (page, content) in contents.iter().enumerate() {
             match page_of(memory, page) {

@@ -1,8 +1,8 @@
 """More memory than DRAM.
 
-A `Pool` is a budget of DRAM with disk behind it, whose arrays may be larger than that. Whole
-programs run so by `softswap run`, the command that this package brings; `%load_ext softswap`
-shows in a notebook how such a program fares.
+A `Pool` is a budget of DRAM with swap space on disk; its arrays may be larger than the budget.
+`softswap run`, the command in this package, runs whole programs that way; `%load_ext softswap`
+shows the memory of such a program in a notebook.
 """
 from ._command import command
 from ._pool import Pool, SwapError
@@ -11,7 +11,7 @@ __all__ = ["Pool", "SwapError", "command", "load_ipython_extension"]
 
 
 def load_ipython_extension(ipython):
-    """What `%load_ext softswap` does."""
+    """Called by `%load_ext softswap`."""
     from ._magic import softswap
 
     ipython.register_magic_function(softswap, "line")

@@ -1,4 +1,4 @@
-"""`python -m softswap run ...`: becomes the command."""
+"""`python -m softswap run ...`: executes the command `softswap`."""
 import os
 import sys
 

@@ -1,11 +1,11 @@
-"""Where pip has put the command: the library lies beside it, in lib/softswap."""
+"""Finds the command that pip has installed; the library is next to it, in lib/softswap."""
 import os
 import sys
 import sysconfig
 
 
 def command():
-    """The path of the command `softswap` that came with this package."""
+    """Returns the path of the command `softswap` of this package."""
     places = [sysconfig.get_path("scripts"), sysconfig.get_path("scripts", f"{os.name}_user")]
     # `pip install --target` creates `bin` next to the modules.
     target = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -1,4 +1,4 @@
-"""`%softswap stats` and `%softswap set`: the notebook's own process under `softswap run`."""
+"""`%softswap stats` and `%softswap set`, for a notebook under `softswap run`."""
 import json
 import os
 import subprocess
@@ -12,7 +12,8 @@ USAGE = """usage: %softswap stats             where this process's memory is
 
 
 def ask(*arguments):
-    """The answer of a `softswap` command, and whether it succeeded; else its message."""
+    """Returns the output of a `softswap` command, or its error message, and true if it
+    succeeded."""
     asked = subprocess.run([command(), *arguments], capture_output=True, text=True)
     if asked.returncode == 0:
         return asked.stdout.strip(), True
@@ -21,7 +22,8 @@ def ask(*arguments):
 
 
 def supervisor():
-    """The PID of the `softswap run` above this process, which has the budget; else its own."""
+    """Returns the PID of the `softswap run` above this process, which has the budget; without
+    one, its own PID."""
     pid = os.getpid()
     while pid > 1:
         try:
@@ -36,7 +38,7 @@ def supervisor():
 
 
 class Bar:
-    """Where the memory is, as a bar in a notebook and a line elsewhere."""
+    """The distribution of the memory, as a bar in a notebook and a line elsewhere."""
 
     def __init__(self, figures):
         self.budget = figures["budget_bytes"]
@@ -69,7 +71,7 @@ class Bar:
 
 
 def sizes(figures):
-    """DRAM for pages and tables, DRAM for compressed pages, and swap slots in use."""
+    """Returns DRAM for pages and tables, DRAM for compressed pages, and swap slots in use."""
     pool = figures["pool"]["used_bytes"]
     return {
         "resident": max(figures["used_bytes"] - pool, 0),
@@ -79,7 +81,7 @@ def sizes(figures):
 
 
 def softswap(line):
-    """`%softswap stats` shows where this process's memory is, `%softswap set` changes a setting."""
+    """`%softswap stats` shows the memory of this process, `%softswap set` changes a setting."""
     words = line.split()
     if words == ["stats"]:
         answer, is_well = ask("stat", "--json", str(os.getpid()))

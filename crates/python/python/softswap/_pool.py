@@ -14,7 +14,7 @@ SWAP_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EROFS, errno.ENO
 
 
 class SwapError(OSError, ValueError):
-    """A swap area that cannot be used: a wrong argument, with the system's `errno`."""
+    """A swap area cannot be used: a wrong argument, or an error with the system's `errno`."""
 
 
 def _mib(size):
@@ -22,7 +22,7 @@ def _mib(size):
 
 
 def _size(memory):
-    """A size is a text with a unit, or a number of bytes."""
+    """Converts a size: a text with a unit, or a number of bytes."""
     if isinstance(memory, str):
         return memory
     try:
@@ -40,7 +40,7 @@ def _areas(swap):
     one = isinstance(swap, (str, os.PathLike))
     areas = [os.fspath(area) for area in ([swap] if one else swap)]
     if not areas:
-        raise ValueError("swap=[] names no place for what does not fit; give a directory")
+        raise ValueError("swap=[]: give a directory for pages that do not fit in memory")
     for area in areas:
         if not isinstance(area, str):
             raise TypeError(f"swap={area!r}: give a text or a path")
@@ -55,35 +55,35 @@ def _shape(shape):
 
 
 def _part(array):
-    """The region that a contiguous array lies in, and where."""
+    """Returns the region of a contiguous array, and its range in that."""
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         raise ValueError("this array is not contiguous; give a part that is")
     region = array
     while region is not None and not isinstance(region, _softswap.Region):
         region = getattr(region, "base", None)
     if region is None:
-        raise ValueError("this array is not of a pool; make it with Pool.empty")
+        raise ValueError("this array is not in a pool; create it with Pool.empty")
     start = array.__array_interface__["data"][0] - region.address
     return region, start, start + array.nbytes
 
 
 class Pool:
-    """A budget of DRAM with disk behind it.
+    """A budget of DRAM with swap space on disk.
 
-    `memory` is the budget ("2G", or bytes), `swap` a directory for what does not fit, with a
-    limit on its size if one is wanted ("/var/tmp:50G"), or a list of those. Arrays of a pool are
-    plain arrays, and keep what they need of it also after `close`.
+    `memory` is the budget ("2G", or bytes). `swap` is a directory for pages beyond it, optionally
+    with a size limit ("/var/tmp:50G"), or a list of those. Arrays of a pool are ordinary arrays.
+    They stay valid after `close`.
 
-    System calls may be given such arrays (`a.tofile(f)`, `f.readinto(a)`), but for those that
-    take several buffers at once (`os.readv`, `socket.sendmsg`): use `pinned` for these. For that
-    the first pool puts a seccomp filter in force for the whole process, for good; as a side effect
-    `sudo` gains nothing in what an unprivileged process starts. With `guard_calls=False` it does
-    without, and calls that are given what is not in DRAM fail with EFAULT; with True it is an
-    error where there can be no filter.
+    System calls may use such arrays (`a.tofile(f)`, `f.readinto(a)`), except calls with several
+    buffers at once (`os.readv`, `socket.sendmsg`): use `pinned` for these. For system calls the
+    first pool installs a seccomp filter for the whole process, which cannot be removed; therefore
+    `sudo` has no effect in programs that an unprivileged process starts. With `guard_calls=False`
+    no filter is installed, and calls with swapped-out arrays fail with EFAULT; with True it is an
+    error if no filter can be installed.
 
-    A forked child (`multiprocessing` by "fork") has nothing of its parent's pools: a touch of such
-    an array there is a segmentation fault. It may make pools of its own. A handler of SIGBUS of
-    the program's own must be set before the first pool.
+    A forked child (`multiprocessing` by "fork") cannot use pools of its parent: a touch of such
+    an array is a segmentation fault. It may create pools of its own. Install a SIGBUS handler of
+    the program before the first pool.
     """
 
     def __init__(self, memory="1G", swap="/var/tmp", *, encrypt=True, guard_calls=None):
@@ -108,7 +108,7 @@ class Pool:
         self.close()
 
     def close(self):
-        """Lets go of the pool: it ends with the last of its arrays."""
+        """Releases the pool; its memory is freed with the last of its arrays."""
         self._pool = None
 
     def _open(self):
@@ -117,12 +117,13 @@ class Pool:
         return self._pool
 
     def empty(self, shape, dtype=float, order="C"):
-        """A new array in the pool. Its bytes are zero, and take no DRAM before they are touched."""
+        """Returns a new array in the pool, filled with zeroes. Pages take no DRAM before the
+        first touch."""
         import numpy
 
         dtype = numpy.dtype(dtype)
         if dtype.hasobject:
-            raise ValueError(f"{dtype} holds objects, which cannot be in a pool; give another dtype")
+            raise ValueError(f"{dtype} holds objects, which a pool cannot store; give another dtype")
         shape = _shape(shape)
         nbytes = math.prod(shape) * dtype.itemsize
         pool = self._open()
@@ -134,10 +135,10 @@ class Pool:
 
     @contextlib.contextmanager
     def numpy(self, at_least=65536):
-        """In this block what NumPy allocates for arrays lies in the pool (NEP 49), if it is at
-        least so many bytes: each takes whole pages. It holds for this thread, or task, as a context
-        variable does: threads that are started inside have NumPy's own. In a forked child what is
-        allocated lies in plain memory."""
+        """In this block NumPy allocates the data of arrays in the pool (NEP 49), if it has at
+        least `at_least` bytes, in whole pages. This applies to the current thread or task,
+        like a context variable: threads that start inside use NumPy's own allocator, and
+        forked children ordinary memory."""
         before = _softswap.Handler(self._open(), at_least).put_in_force()
         try:
             yield self
@@ -145,23 +146,24 @@ class Pool:
             _softswap.restore(before)
 
     def advise(self, array, advice):
-        """Says what is expected of an array made by `empty`, or of a contiguous part of one.
+        """Announces the use of an array made by `empty`, or of a contiguous part of one.
 
-        "willneed" brings it in, "cold" lets it leave first, "dontneed" drops what it holds (it
-        reads as zero). With "sequential" what follows a touch is brought in at once, with "random"
-        nothing is, with "normal" the order is found out, as at first. `mmap.madvise` is not for
-        arrays of a pool: a page dropped by it ends the program when it is touched.
+        "willneed" brings it in, "cold" evicts it first, "dontneed" drops its content (it reads
+        as zero). With "sequential" readahead starts at the first touch, with "random" there is
+        no readahead, with "normal" the order is detected, as by default. Do not use
+        `mmap.madvise` for arrays of a pool: softswap stops the program when it touches a page
+        dropped that way.
         """
         region, start, end = _part(array)
         if advice == "dontneed" and not array.flags.writeable:
-            raise ValueError("this array is read-only, and \"dontneed\" would make it zeroes")
+            raise ValueError("this array is read-only, and \"dontneed\" would fill it with zeroes")
         region.advise(start, end, advice)
 
     @contextlib.contextmanager
     def pinned(self, array):
-        """In this block an array made by `empty`, or a contiguous part of one, stays in DRAM: for
-        calls and devices that cannot wait for it. All such blocks of a pool may hold a quarter of
-        its memory."""
+        """In this block an array made by `empty`, or a contiguous part of one, stays in DRAM:
+        for calls and devices that cannot wait for it. All such blocks of a pool may pin a
+        quarter of its memory."""
         region, start, end = _part(array)
         pin = region.pin(start, end)
         try:
@@ -170,12 +172,12 @@ class Pool:
             pin.release()
 
     def set_memory(self, memory):
-        """Changes the budget: up at once, down bit by bit, as pages leave, which this does not
-        wait for to the end."""
+        """Changes the budget. It rises at once, and falls as pages are evicted; the call does
+        not wait for the end of that."""
         self._open().set_memory(_size(memory))
 
     def stats(self):
-        """The pool's figures, by name: sizes in bytes, times in ns. `used_peak_bytes` and
-        `mapped_bytes` are peaks; `budget_bytes`, `used_bytes`, `pool_bytes`, `pool_pages` and
-        `swap_bytes` are of now; the others count from the start."""
+        """Returns the pool's figures, by name: sizes in bytes, times in ns. `used_peak_bytes`
+        and `mapped_bytes` are peaks; `budget_bytes`, `used_bytes`, `pool_bytes`, `pool_pages`
+        and `swap_bytes` are current values; the others are counters."""
         return json.loads(self._open().stats())

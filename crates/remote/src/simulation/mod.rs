@@ -16,11 +16,11 @@ pub struct Settings {
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(2..=500))]
     pub servers: u16,
 
-    /// Programs that swap there
+    /// Programs that swap to the cluster
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub clients: u16,
 
-    /// Extents of 31 pages that each client has
+    /// Extents of 31 pages of each client
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub extents: u32,
 
@@ -28,31 +28,31 @@ pub struct Settings {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub copies: u8,
 
-    /// Pages that each client reads in a second
+    /// Pages that each client reads per second
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub reads: u32,
 
-    /// Extents that each client writes in a second
+    /// Extents that each client writes per second
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub writes: u32,
 
-    /// Primaries that die, at times by chance
+    /// Primaries that fail, at random times
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub deaths: u32,
 
-    /// Primaries that die together with their replica
+    /// Primaries that fail together with their replica
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub pair_deaths: u32,
 
-    /// By how much replicas follow later
+    /// Delay of the replicas
     #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=60_000))]
     pub replica_lag_ms: u32,
 
-    /// How long the others take to make a replica the primary
+    /// Time until a replica becomes the primary
     #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=600_000))]
     pub failover_ms: u32,
 
-    /// After how long one that died is back, as a replica that has all
+    /// Time until a failed server is back, as a complete replica
     #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub return_s: u32,
 
@@ -60,7 +60,7 @@ pub struct Settings {
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: u32,
 
-    /// Another chance
+    /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }

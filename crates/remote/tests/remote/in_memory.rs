@@ -122,7 +122,7 @@ async fn a_full_store_takes_what_it_has_anew() {
     let store = InMemory::with_limit(1);
     store.write(0, &[1], &[[1; 4096]]).await.unwrap();
     let full = store.write(1, &[1], &[[1; 4096]]).await.unwrap_err();
-    assert!(full.is_passing() && full.to_string().contains("no room"), "{full}");
+    assert!(full.is_passing() && full.to_string().contains("no space"), "{full}");
     store.write(0, &[2], &[[2; 4096]]).await.unwrap();
     store.fail_next(full.clone());
     assert_eq!(store.remove(0..1).await, Err(full));

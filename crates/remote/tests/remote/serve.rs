@@ -91,7 +91,7 @@ fn what_a_store_lacks_is_told_by_what_was_asked() {
     device.write(&mut Lane::Plain, 0, &page).unwrap();
     device.write(&mut Lane::Plain, PAGE as u64, &page).unwrap();
     let full = device.write(&mut Lane::Plain, 2 * PAGE as u64, &page).unwrap_err();
-    assert!(full.to_string().contains("memory has no room"), "{full}");
+    assert!(full.to_string().contains("memory has no space"), "{full}");
     device.discard(0, PAGE as u64).unwrap();
     assert_eq!(rig.store.stored_pages(), 1);
     let mut read = vec![0; PAGE];
@@ -133,7 +133,7 @@ fn what_is_asked_of_an_area_that_was_removed_stores_nothing() {
     let page = filled(3, 1);
     let asked = rig.queue.begin(me, Operation::Write, number, &pages, &[&page]).unwrap();
     let told = rig.queue.finish(asked, std::iter::empty()).unwrap_err().to_string();
-    assert!(told.contains("nobody has the area"), "{told}");
+    assert!(told.contains("no process has the area"), "{told}");
     assert_eq!(rig.store.stored_pages(), 0);
 }
 

@@ -87,7 +87,7 @@ pub(crate) fn window() -> Option<(usize, usize)> {
 /// Returns true if an address is in the window of the engine, or in the window reserved for a
 /// future engine.
 pub(crate) fn is_in_window(address: usize) -> bool {
-    window().is_some_and(|(base, len)| address & !(len - 1) == base) || is_managed(address)
+    window().is_some_and(|(base, len)| address.wrapping_sub(base) < len) || is_managed(address)
 }
 
 /// Returns true if this process sleeps: it has no engine but may start one.

@@ -4,6 +4,8 @@
 //! A lock-free table. If it is full, new entries replace old ones. It is read only on a request for
 //! samples, and its content is a hint.
 
+use crate::base::instance;
+use softswap_engine::base::stats::Counter;
 use softswap_engine::door::fault_samples::Block;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -40,6 +42,13 @@ fn places(start: usize) -> impl Iterator<Item = &'static Entry> {
 pub(crate) fn note(start: usize, len: usize, caller: usize) {
     if len >= LEAST_BYTES && start != 0 {
         insert(start, len, caller);
+    }
+}
+
+/// Publishes the size of a block that the program can write at once.
+pub(crate) fn publish(len: usize) {
+    if let Some(engine) = instance::engine() {
+        engine.stats().peak(Counter::LargestBlockBytes, len as u64);
     }
 }
 
@@ -111,7 +120,7 @@ mod tests {
         assert_eq!(of(START + (2 << 20)), Some(0x5502));
         forget(START);
         assert_eq!(of(START), None);
-        // More blocks than the table can hold: the newest is present.
+        // There are more blocks than entries: the newest block must be in the table.
         for number in 0..3 * ENTRIES {
             note(START + number * (2 << 20), 2 << 20, number);
         }

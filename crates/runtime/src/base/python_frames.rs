@@ -1,8 +1,8 @@
 //! Functions of Python programs on the stack of a sampled fault, read from CPython's own state.
 //!
-//! The faulting thread follows its frames and notes the addresses of their code objects. The control
-//! thread reads the names from the code objects afterwards. The kernel copies all of it, so a wrong
-//! address ends the walk and never faults.
+//! The faulting thread follows its frames and notes the addresses of their code objects. The
+//! control thread reads the names from the code objects afterwards. The kernel copies all of it, so
+//! a wrong address ends the walk and never faults.
 
 use super::uaccess::copy_by_kernel;
 use softswap_engine::door::control_protocol::Python;
@@ -40,11 +40,13 @@ struct Layout {
     compact: usize,
 }
 
-/// Tells where a call of the interpreter's loop begins: calls from Python to Python need none.
+/// Mark of the outermost frame of a call of the interpreter's loop. Calls from Python to Python
+/// have none.
 enum Boundary {
-    /// This byte is set in its outermost frame.
+    /// The byte at this offset is set in the outermost frame of a call.
     Entry(usize),
-    /// This byte is `FRAME_OWNED_BY_CSTACK` in a frame before that, which has no function.
+    /// The byte at this offset is `FRAME_OWNED_BY_CSTACK` in a frame that belongs to the C stack
+    /// and has no function.
     Shim(usize),
 }
 
@@ -86,7 +88,7 @@ static LAYOUTS: [Layout; 3] = [
     },
 ];
 
-/// Bytes of a frame that hold what is read.
+/// Number of bytes read of a frame.
 const FRAME_BYTES: usize = 72;
 
 /// In a code object, the same in all versions.

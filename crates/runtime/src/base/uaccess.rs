@@ -65,9 +65,9 @@ fn copy_from_user_nofault(from: usize, to: &mut [u8]) -> bool {
     result == to.len() as isize
 }
 
-/// Has the kernel copy what is in memory already, managed or not, to memory of the caller. Returns
-/// the number of bytes, or a negative error number. Under a filter of the program's own that is
-/// EPERM: such a call would not pass it.
+/// Lets the kernel copy resident pages, managed or not, to memory of the caller. Returns the number
+/// of bytes, or a negative error number. Under a filter of the program's own that is EPERM: such a
+/// call would not pass it.
 pub(crate) fn copy_by_kernel(from: usize, to: *mut u8, len: usize) -> isize {
     if exemption::is_in_force() {
         return refused(libc::EPERM);

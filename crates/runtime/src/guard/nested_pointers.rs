@@ -178,8 +178,8 @@ fn report(number: i64, arguments: Arguments) {
         other => format!("system call {other}"),
     };
     let line = format!(
-        "softswap: {name} failed with EFAULT; not all memory to which its structure may point \
-         could be brought in\n"
+        "softswap: {name} failed with EFAULT: softswap could not bring in all memory that its \
+         argument may point to; use memory that is not managed for it (docs/limits.md)\n"
     );
     raw::write_stderr(line.as_bytes());
 }

@@ -59,8 +59,8 @@ pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments
         if *pointee == Pointee::Text {
             pins.add_text(address);
         }
-        // Without a byte count are only texts, pinned above, and pointees of calls that `transfers`,
-        // `spawn` and `mappings` handle.
+        // Pointees without a byte count are texts, which were pinned above, and those of calls that
+        // `transfers`, `spawn` and `mappings` handle.
         let Some(mut len) = pointee.byte_count(&arguments) else { continue };
         if let Pointee::SizeBehind(size) = pointee {
             len = size_behind(&arguments, *size as usize).unwrap_or(len);

@@ -56,9 +56,11 @@ pub(crate) fn is_inherited(engine: &Engine) -> Result<bool, String> {
     issue(libc::SYS_access, [engine.window().0, 0, 0, 0, 0, 0]);
     PROBING.store(false, Ordering::Relaxed);
     if PROBED.load(Ordering::Relaxed) {
-        return Err("a filter of system calls that this program inherited does not fit its \
-                    memory; start it with the environment that softswap gave its parent"
-            .into());
+        return Err(
+            "this program inherited the seccomp filter of a softswap process, but not its \
+             environment variables; start it with the SOFTSWAP_* variables of its parent"
+                .into(),
+        );
     }
     Ok(true)
 }

@@ -26,7 +26,7 @@ fn set(option: mi::mi_option_t, value: c_long) {
 }
 
 /// Sets mimalloc up before the first allocation. Freed segments and large blocks are returned at
-/// once: memory that mimalloc keeps would be written out to make room for memory in use.
+/// once: memory that mimalloc keeps would be written out to free DRAM for memory in use.
 ///
 /// A process that may sleep commits small pieces first, since committed memory counts in the budget
 /// and each thread has a segment of 32 MiB. [`note_committed`] changes that.
@@ -38,7 +38,8 @@ pub(crate) fn set_up(may_sleep: bool) {
 
 /// Updates how mimalloc maps new arenas, after `committed` bytes have been committed. It commits
 /// them as a whole, so that the kernel uses huge pages, if `spare` bytes of the budget are free and
-/// the threads use what they have. Otherwise arenas that are hardly used would wake the process.
+/// the threads share the existing arenas. Otherwise arenas that are hardly used would wake the
+/// process.
 pub(crate) fn note_committed(committed: usize, spare: impl FnOnce() -> usize) {
     let needed = |threads: usize| EAGER_BYTES + EAGER_THREAD_BYTES * threads.saturating_sub(1);
     let is_used = || raw::thread_count().is_some_and(|threads| committed >= needed(threads));

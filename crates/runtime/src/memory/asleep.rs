@@ -30,7 +30,7 @@ const MOST_SCATTER_BYTES: usize = 256 << 30;
 /// Addresses to try if the range is already mapped.
 const TRIES: usize = 16;
 
-/// The range of the future window, and what is committed in it.
+/// The range of the future window, and the memory committed in it.
 struct Place {
     base: usize,
     len: usize,
@@ -187,7 +187,7 @@ impl Place {
     }
 
     fn contains(&self, address: usize) -> bool {
-        address & !(self.len - 1) == self.base
+        address.wrapping_sub(self.base) < self.len
     }
 
     /// Takes `len` bytes of addresses, followed by `room` free bytes.

@@ -69,6 +69,9 @@ extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
 #[inline]
 fn noted(block: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     large_blocks::note(block as usize, size, caller);
+    if size >= large_blocks::LEAST_BYTES {
+        large_blocks::publish(size);
+    }
     block
 }
 

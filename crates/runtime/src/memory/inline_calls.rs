@@ -63,8 +63,8 @@ fn trap(callers: &[usize]) {
         static IS_REPORTED: AtomicBool = AtomicBool::new(false);
         if !IS_REPORTED.swap(true, Ordering::Relaxed) {
             raw::write_stderr(
-                b"softswap: a library maps memory by system-call instructions, and there can be no \
-                  filter that traps them: this memory is not managed\n",
+                b"softswap: a library maps memory by system-call instructions of its own, and no \
+                  seccomp filter can be installed to trap them: this memory is not managed\n",
             );
         }
         return;

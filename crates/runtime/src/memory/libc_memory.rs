@@ -55,7 +55,7 @@ static THREADS: Code = Code::nowhere();
 const SHARE: usize = 8;
 /// Longer blocks are assumed to be buffers for callers of the C library.
 const LONGEST_BYTES: usize = 16 << 10;
-/// Total that one call site may take.
+/// Maximum number of bytes that one call site may allocate.
 const SITE_BYTES: u64 = 64 << 10;
 /// Overhead counted for each block in addition to its length, so that many small blocks reach the
 /// limit.

@@ -178,8 +178,9 @@ fn lead_loader() -> Result<(), String> {
     }
     // SAFETY: functions of the same names; `free_either` frees earlier allocations of the loader
     // too.
-    unsafe { loader.replace(&words) }
-        .map_err(|why| format!("the dynamic loader cannot be led past it ({why})"))
+    unsafe { loader.replace(&words) }.map_err(|why| {
+        format!("the dynamic loader cannot be redirected to softswap's malloc ({why})")
+    })
 }
 
 /// Patches the C library and its companion libraries.
@@ -195,8 +196,9 @@ fn lead_libraries() -> Result<(), String> {
         let words: Vec<_> =
             words.iter().map(|(word, which)| (*word, ours[*which] as usize)).collect();
         // SAFETY: functions of the same names, which accept blocks of either allocator.
-        unsafe { library.replace(&words) }
-            .map_err(|why| format!("the C library cannot be led past it ({why})"))?;
+        unsafe { library.replace(&words) }.map_err(|why| {
+            format!("the C library cannot be redirected to softswap's malloc ({why})")
+        })?;
     }
     Ok(())
 }

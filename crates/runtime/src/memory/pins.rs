@@ -32,8 +32,8 @@ use std::sync::atomic::{Ordering, compiler_fence};
 /// Longest path that the kernel accepts, with its zero byte.
 const TEXT_BYTES: usize = 4096;
 
-/// Most ranges that one thread's calls can pin at once: a message with the maximum number of
-/// vectors, and the calls of a handler on top of it.
+/// Maximum number of ranges that one thread's calls can pin at once: a message with the maximum
+/// number of vectors, and the calls of a handler on top of it.
 const MAX_RANGES: usize = signals::ROOM_BYTES / size_of::<Range>();
 
 /// Pages of one buffer that a call may always hold, for structures, paths, and arrays of vectors.
@@ -52,8 +52,8 @@ const HOLD_SHARE: usize = 4;
 const LEFT_PART: usize = 8;
 const LEAST_LEFT_BYTES: usize = 1 << 20;
 
-/// Returns the most bytes that calls may hold, with calls that must not be divided. If less were
-/// left, other threads would find no page to evict.
+/// Returns the number of bytes that all calls may pin, including calls that cannot be split. With a
+/// higher limit other threads would find no page to evict.
 pub(crate) fn undivided_limit_bytes(engine: &Engine) -> usize {
     let all_bytes = engine.hold_limit_bytes() * HOLD_SHARE;
     let left_bytes = (all_bytes / LEFT_PART).max(LEAST_LEFT_BYTES);
@@ -284,9 +284,9 @@ impl<'e, const N: usize> Pins<'e, N> {
         self.pin(address, len, Engine::try_hold)
     }
 
-    /// Pins a buffer of a call that must not be cut, up to [`undivided_limit_bytes`] for all
-    /// such calls. Returns how many of its bytes the kernel may now touch, or `None` if the
-    /// calls in progress hold too much or no room can be made.
+    /// Pins a buffer of a call that must not be cut, up to [`undivided_limit_bytes`] for all such
+    /// calls. Returns how many of its bytes the kernel may now touch, or `None` if the calls in
+    /// progress hold too much or not enough pages can be evicted.
     pub(crate) fn add_undivided(&mut self, address: usize, len: usize) -> Option<usize> {
         let mark = DEPTH.get();
         let pinned = self.try_pin(address, len, |engine, pages| {
@@ -356,7 +356,7 @@ impl<'e, const N: usize> Pins<'e, N> {
     }
 
     /// Does the same as [`Pins::pin`], but returns the error of a page that cannot be faulted in.
-    /// The caller then releases what was pinned before that page.
+    /// The caller then releases the pins before that page.
     fn try_pin(
         &mut self,
         address: usize,
@@ -452,7 +452,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         })
     }
 
-    /// Releases what was pinned since [`Pins::mark`] returned `mark`.
+    /// Releases the pins added since [`Pins::mark`] returned `mark`.
     pub(crate) fn back_to(&mut self, mark: usize) {
         release_down_to(self.engine, mark);
     }

@@ -121,7 +121,11 @@ fn open(dirs: &[PathBuf]) -> Option<Listener> {
 
 fn carry_out(engine: &Engine, started: Instant, request: Request<'_>) -> Result<String, String> {
     if matches!(request, Request::Set("memory", _)) && tree::is_shared() {
-        return Err("memory: it shares one budget with its tree; set that of `softswap run`".into());
+        return Err(
+            "memory: this process shares the budget of its tree; set it with the PID of `softswap \
+             run`"
+                .into(),
+        );
     }
     if let Request::Sample(every, python) = request {
         let mut told = fault_samples::take(every, python);

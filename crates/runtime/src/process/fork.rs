@@ -167,7 +167,7 @@ pub(super) extern "C" fn prepare() {
     let pinned = pin_streams(engine);
     let mut children = forked_children::lock();
     if exemption::is_in_force() || !engine.has_background() {
-        // No background thread does it.
+        // No background thread reaps exited children.
         children.reap(engine);
     }
     let heap_break = program_break::lock_break();
@@ -208,7 +208,7 @@ pub(super) extern "C" fn parent() {
 fn parent_awake(mut forking: Forking) {
     let Some(engine) = instance::engine() else { return };
     engine.child_made(&forking.at_rest, forking.mark.is_some());
-    // Also after a failed fork: then no process is attached.
+    // Also runs after a failed fork, when no process is attached.
     if let Some(mark) = forking.mark {
         forking.children.made(mark);
     }

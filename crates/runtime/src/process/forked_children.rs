@@ -23,9 +23,9 @@ pub(crate) struct ForkedChildren(Vec<Group>);
 
 /// Attach count that the next child inherits.
 pub(crate) enum ChildMark {
-    /// One of its own.
+    /// The child has an attach count of its own.
     Own(AttachCount),
-    /// That of the children before it.
+    /// The child shares the attach count of earlier children.
     Shared,
     /// None: the child counts as alive permanently.
     Unseen,

@@ -197,8 +197,8 @@ fn refuse(what: &str, error: i32) -> isize {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if !IS_REPORTED.swap(true, Ordering::Relaxed) {
         let line = format!(
-            "softswap: {what} is refused: the kernel would use memory at any time that softswap \
-             may have swapped out (docs/limits.md)\n"
+            "softswap: {what} is refused: the kernel would access that memory at any time, also \
+             while softswap has swapped it out (docs/limits.md)\n"
         );
         raw::write_stderr(line.as_bytes());
     }

@@ -29,7 +29,7 @@ fn open(number: i32) -> Option<ClusterTables> {
 /// area is missing.
 pub(crate) fn keep(config: &Config, inherited: Inherited) -> bool {
     let (number, is_there) = match inherited {
-        Inherited::File(number) => {
+        Inherited::File(number) | Inherited::Raw(number, _) => {
             let found = tables(config).zip(file::identity_of(number));
             (number, found.is_some_and(|(tables, (device, inode))| tables.have(device, inode)))
         }

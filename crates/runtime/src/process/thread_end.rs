@@ -112,7 +112,7 @@ pub(crate) fn release_gone(engine: &Engine) {
     });
 }
 
-/// Most list entries that the kernel processes.
+/// Maximum number of list entries that the kernel processes.
 const MOST_ENTRIES: usize = 2048;
 /// Flag of entries of priority-inheritance mutexes.
 const MARK: usize = 1;

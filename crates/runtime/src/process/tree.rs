@@ -9,7 +9,7 @@
 //! chunks, but releases none and is asked last. `softswap run` requests chunks for it.
 //!
 //! An engine may use its minimum without chunks, so that it can start at once. It then requests
-//! chunks for what it uses of that.
+//! chunks for the memory that it uses.
 
 use super::{descriptors, own_threads, tree_account};
 use crate::base::{instance, issue_call};
@@ -31,7 +31,7 @@ const FIRST_PART: usize = 16;
 const FIRST_BYTES: usize = 64 << 20;
 /// Part of the budget that a process has if the ledger cannot be used.
 const FIXED_PART: u64 = 8;
-/// First share if little is free: about what the engine itself takes.
+/// First share if little is free: about the memory of the engine itself.
 const SMALL_CHUNKS: usize = 2;
 /// Memory that the engine takes for each area after the first.
 const AREA_BYTES: usize = 512 << 10;
@@ -48,12 +48,12 @@ const REQUEST_TIMEOUT_NS: u64 = 60_000_000;
 const LOWER_BYTES: usize = 8 << 20;
 /// Time within which the memory in use must reach the lowered limit.
 const LOWER_TIMEOUT_NS: u64 = 600_000_000;
-/// Interval of the budget thread if memory is short, and of what it publishes.
+/// Interval of the budget thread if memory is short, and of its publications.
 const SHORT_INTERVAL_NS: u64 = 100_000_000;
 const INTERVAL_NS: u64 = 1_000_000_000;
 /// Unused memory that is kept at least.
 const SLACK_BYTES: usize = 1 << 20;
-/// Most bytes taken at once.
+/// Maximum number of bytes taken at once.
 const MOST_BYTES: usize = 256 << 20;
 /// Benefit published by a process that cannot release memory, so that it is asked last.
 const UNAVAILABLE: u64 = u64::MAX;
@@ -75,7 +75,7 @@ static INHERITS: AtomicBool = AtomicBool::new(false);
 static LIMIT_OF_PARENT: AtomicUsize = AtomicUsize::new(0);
 /// True while [`GrantLock`] is held.
 static IS_CHANGING: AtomicBool = AtomicBool::new(false);
-/// True if the process has left an overwritten ledger, and has not reported it.
+/// True if the process has stopped using an overwritten ledger, and has not reported that yet.
 static HAS_FALLEN_BACK: AtomicBool = AtomicBool::new(false);
 /// True while the budget thread runs.
 static HAS_THREAD: AtomicBool = AtomicBool::new(false);
@@ -188,7 +188,7 @@ pub(crate) fn join(config: &Config) -> Option<u64> {
     };
     let least = least_for(config).max(LEAST_BYTES.load(Relaxed));
     LEAST_BYTES.store(least, Relaxed);
-    // Exec does not change what the process holds.
+    // Exec does not change the chunks of the process.
     let had = member.held() + member.excess();
     let ledger = member.ledger();
     let part = (ledger.limit() * chunk_bytes() / FIRST_PART).min(FIRST_BYTES);
@@ -342,7 +342,7 @@ pub(crate) fn grow(raise: &dyn Fn(usize)) -> bool {
         return false;
     }
     let used_bytes = engine.used_bytes();
-    // Above the minimum limit, and above what it uses.
+    // Above the minimum limit, and above the memory in use.
     let rise = (limit / 4).clamp(2 * chunk_bytes(), MOST_BYTES.max(2 * chunk_bytes()));
     let wanted = chunks_for(limit.max(used_bytes) + rise).saturating_sub(before);
     let got = member.take(wanted);
@@ -438,8 +438,8 @@ pub(super) fn report() {
 fn report_fixed_share(bytes: usize, why: &str) {
     raw::write_stderr(
         format!(
-            "softswap: the page by which processes share a budget {why}: process {} does with a \
-             fixed share of {} MiB\n",
+            "softswap: the memory through which processes share a budget {why}: process {} \
+             continues with a fixed budget of {} MiB\n",
             raw::current_process(),
             bytes >> 20
         )
@@ -479,7 +479,7 @@ impl Work {
         is_short || missing > 0
     }
 
-    /// Publishes the benefit of more memory, and once a second releases what is not used.
+    /// Publishes the benefit of more memory, and once a second releases unused chunks.
     fn publish(&mut self, engine: &Engine, member: &Member) {
         let now = now_ns();
         let passed_ns = now.saturating_sub(self.ticked_at_ns);
@@ -512,7 +512,7 @@ fn move_within(member: &Member) {
     }
     let _lock = GrantLock::lock();
     let moved = member.take(member.excess());
-    // Those beyond the limit first.
+    // Chunks beyond the limit are released first.
     let given = member.release(moved);
     GRANTED.store((GRANTED.load(Relaxed) + moved).saturating_sub(given), Relaxed);
 }

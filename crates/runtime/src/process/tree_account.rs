@@ -19,6 +19,8 @@ pub(super) fn publish(engine: &Engine, member: &Member) {
         resident_bytes: get(Counter::ResidentBytes),
         pool_bytes: get(Counter::PoolUsedBytes),
         disk_bytes: get(Counter::DiskBytes),
+        tables_bytes: get(Counter::MetadataPeakBytes),
+        largest_block_bytes: get(Counter::LargestBlockBytes),
     });
 }
 
@@ -33,7 +35,7 @@ pub(super) fn publish_counts(engine: &Engine, member: &Member) {
     });
 }
 
-/// Publishes the resident memory of a process that sleeps, or shares what it inherited.
+/// Publishes the resident memory of a process that sleeps, or shares inherited memory.
 pub(super) fn publish_resident(member: &Member, resident_bytes: u64) {
     member.publish_sizes(&Sizes { resident_bytes, ..Sizes::default() });
 }

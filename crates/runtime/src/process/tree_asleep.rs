@@ -3,10 +3,11 @@
 //! A sleeping process holds chunks for the memory that it commits, touched or not, except for the
 //! first megabyte: most processes never join the ledger. It releases chunks when it unmaps memory.
 //!
-//! A small process takes what it needs, also on request, and is not asked itself. A large one takes
-//! only free chunks, and wakes if there are too few. Its budget thread wakes it on a request, unless
-//! it is alone and the budget does not move by itself. A forked child has no such thread: if it is
-//! large it leaves a part of the budget free, and wakes when it commits while that is in use.
+//! A small process takes the chunks that it needs, also by requests to others, and gets no requests
+//! itself. A large one takes only free chunks, and wakes if there are too few. Its budget thread
+//! wakes it on a request, unless it is alone and the budget is fixed. A forked child has no such
+//! thread: if it is large it leaves a part of the budget free, and wakes when it commits while that
+//! is in use.
 
 use super::statistics;
 use super::tree::{self, CHILD_BYTES, GrantLock};
@@ -29,7 +30,7 @@ const SMALL_PART: usize = 16;
 const SMALL_BYTES: usize = 8 << 20;
 /// Part of the budget that large processes without a budget thread leave free.
 const LEFT_PART: usize = 8;
-/// Chunks taken in advance: a part of what is needed, and the maximum in bytes.
+/// Chunks taken in advance: a fraction of the needed chunks, and the maximum in bytes.
 const HEADROOM_PART: usize = 8;
 const HEADROOM_BYTES: usize = 32 << 20;
 /// Time that a small process waits for chunks of other members.
@@ -49,11 +50,11 @@ static ATTEND: OnceLock<fn() -> bool> = OnceLock::new();
 /// True if the thread must be started, and if it cannot be.
 static NEEDS_THREAD: AtomicBool = AtomicBool::new(false);
 static HAS_NO_THREAD: AtomicBool = AtomicBool::new(false);
-/// True if this is the only process of its tree, and the budget does not move by itself.
+/// True if this is the only process of its tree, and the budget is fixed.
 static IS_ALONE: AtomicBool = AtomicBool::new(false);
 
 /// Returns the bytes that this process may commit at first, or `None` without a usable ledger.
-/// Releases what the program before exec held. `attend` starts the thread, if possible.
+/// Releases the chunks of the program before exec. `attend` starts the thread, if possible.
 pub(crate) fn begin(
     config: &Config,
     left_for_engine: usize,
@@ -102,8 +103,8 @@ fn spare_bytes() -> usize {
     tree::member().map_or(0, |member| spare_chunks(member.ledger()) * tree::chunk_bytes())
 }
 
-/// Runs `body` with signals blocked and without cancellation, since it holds the [`GrantLock`]. Does
-/// nothing in the child of a `vfork` or of a raw `clone`: the membership is its parent's.
+/// Runs `body` with signals blocked and without cancellation, since it holds the [`GrantLock`].
+/// Does nothing in the child of a `vfork` or of a raw `clone`: the membership is its parent's.
 fn uninterrupted(body: impl FnOnce()) {
     if asleep::is_owner() {
         raw::preserving_errno(|| uncancelled(|| signals::with_all_blocked(body)));
@@ -126,7 +127,7 @@ fn take(bytes: usize, timeout_ns: u64) {
         let got = member.take(wanted);
         got + member.obtain(missing.saturating_sub(got), timeout_ns)
     } else {
-        // All or nothing: with nothing the process wakes.
+        // Takes all chunks or none; with none the process wakes.
         let spare = spare_chunks(member.ledger());
         if missing > spare { 0 } else { member.take(wanted.min(spare)) }
     };
@@ -237,8 +238,8 @@ fn is_short(bytes: usize) -> bool {
 }
 
 /// Joins the ledger in a forked child for the memory that it inherits, since it may write to all of
-/// that. A small one joins at its next commit: it may be about to exec. Returns false without enough
-/// chunks: then the child must wake.
+/// that. A small one joins at its next commit: it may be about to exec. Returns false without
+/// enough chunks: then the child must wake.
 pub(super) fn become_child() -> bool {
     if !asleep::is_shared() {
         return true;
@@ -257,7 +258,7 @@ pub(super) fn become_child() -> bool {
         return true;
     }
     asleep::set_limit(0);
-    // Without a wait: it may be about to exec.
+    // Does not wait, because the child may be about to exec.
     uninterrupted(|| take(inherited, 0));
     let may_sleep = asleep::limit_bytes() >= inherited;
     if !may_sleep {

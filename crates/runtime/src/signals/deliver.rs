@@ -25,7 +25,7 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
     // SAFETY: the details passed to the handler.
     let details = unsafe { &*info };
     if signals::has_lost_details(details) && pending::is_engines() {
-        // Most probably sent to interrupt a call of an engine thread.
+        // The signal was probably sent to interrupt a call of an engine thread.
         return;
     }
     // SAFETY: the context passed to the handler.

@@ -28,10 +28,10 @@ use softswap_sys::primitive::AtomicU64;
 use softswap_sys::primitive::Ordering::Relaxed;
 
 /// Changes with every change of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"sswclus1");
+const MAGIC: u64 = u64::from_le_bytes(*b"sswclus2");
 const HEADER_WORDS: usize = 8;
-/// Device, inode, number of clusters, and the next mark to try.
-const AREA_WORDS: usize = 4;
+/// Device, inode, number of clusters, the next mark to try, and whether writes have stopped.
+const AREA_WORDS: usize = 5;
 const FIRST_CLUSTER_WORD: usize = HEADER_WORDS + MOST_AREAS * AREA_WORDS;
 
 /// Maximum number of named areas of a tree.
@@ -81,6 +81,8 @@ pub struct SharedArea {
 #[derive(Debug, Clone, Copy)]
 pub struct ClusterTable {
     next_mark: &'static AtomicU64,
+    /// Nonzero once nothing may be written to the area.
+    stopped: &'static AtomicU64,
     clusters: Claims,
 }
 
@@ -120,29 +122,30 @@ impl ClusterTables {
     #[must_use]
     pub fn have(&self, device: u64, inode: u64) -> bool {
         let mut areas = self.areas();
-        areas.any(|(area, _)| area.clusters > 0 && (area.device, area.inode) == (device, inode))
+        areas.any(|(area, ..)| area.clusters > 0 && (area.device, area.inode) == (device, inode))
     }
 
     /// Returns the table of an area; `None` if there is none, or its size differs.
     #[must_use]
     pub fn table(&self, area: SharedArea) -> Option<ClusterTable> {
         let mut first = FIRST_CLUSTER_WORD;
-        for (other, next_mark) in self.areas() {
+        for (other, next_mark, stopped) in self.areas() {
             let words = self.segment.words().get(first..first.checked_add(other.clusters)?)?;
             if other == area && area.clusters > 0 {
-                return Some(ClusterTable { next_mark, clusters: Claims(words) });
+                return Some(ClusterTable { next_mark, stopped, clusters: Claims(words) });
             }
             first += other.clusters;
         }
         None
     }
 
-    fn areas(&self) -> impl Iterator<Item = (SharedArea, &'static AtomicU64)> {
+    /// Iterates over the areas, each with its next mark and its stop word.
+    fn areas(&self) -> impl Iterator<Item = (SharedArea, &'static AtomicU64, &'static AtomicU64)> {
         let heads = self.segment.words()[HEADER_WORDS..FIRST_CLUSTER_WORD].chunks_exact(AREA_WORDS);
         heads.map(|head| {
             let [device, inode, clusters] = [0, 1, 2].map(|at: usize| head[at].load(Relaxed));
             let clusters = usize::try_from(clusters).unwrap_or(usize::MAX);
-            (SharedArea { device, inode, clusters }, &head[3])
+            (SharedArea { device, inode, clusters }, &head[3], &head[4])
         })
     }
 }
@@ -161,6 +164,17 @@ impl ClusterTable {
             }
         }
         None
+    }
+
+    /// Stops all writes to the area, for all processes of the tree.
+    pub fn stop(&self) {
+        self.stopped.store(1, Relaxed);
+    }
+
+    /// Returns true if nothing may be written to the area any more.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Relaxed) != 0
     }
 
     /// Takes the first free cluster, starting at `from` and wrapping around.

@@ -13,9 +13,9 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
 
 /// Returns a table of only two clusters, because loom tracks each word.
 fn table() -> ClusterTable {
-    let words = reserve_u64(3).unwrap();
+    let words = reserve_u64(4).unwrap();
     words[0].store(MARK_OF_TREE + 1, Relaxed);
-    ClusterTable { next_mark: &words[0], clusters: Claims(&words[1..]) }
+    ClusterTable { next_mark: &words[0], stopped: &words[1], clusters: Claims(&words[2..]) }
 }
 
 #[test]

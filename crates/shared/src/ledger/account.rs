@@ -33,6 +33,10 @@ pub struct Sizes {
     pub pool_bytes: u64,
     /// Swap slots.
     pub disk_bytes: u64,
+    /// Tables of pages, at their peak.
+    pub tables_bytes: u64,
+    /// The largest block that was allocated.
+    pub largest_block_bytes: u64,
 }
 
 impl Counts {
@@ -97,11 +101,14 @@ impl Sizes {
     }
 
     fn words(&self) -> [u64; SIZES] {
-        [self.resident_bytes, self.pool_bytes, self.disk_bytes]
+        let Sizes { resident_bytes, pool_bytes, disk_bytes, tables_bytes, largest_block_bytes } =
+            *self;
+        [resident_bytes, pool_bytes, disk_bytes, tables_bytes, largest_block_bytes]
     }
 
-    fn of([resident_bytes, pool_bytes, disk_bytes]: [u64; SIZES]) -> Sizes {
-        Sizes { resident_bytes, pool_bytes, disk_bytes }
+    fn of(words: [u64; SIZES]) -> Sizes {
+        let [resident_bytes, pool_bytes, disk_bytes, tables_bytes, largest_block_bytes] = words;
+        Sizes { resident_bytes, pool_bytes, disk_bytes, tables_bytes, largest_block_bytes }
     }
 }
 

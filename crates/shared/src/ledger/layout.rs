@@ -11,7 +11,7 @@ pub(super) const MEMBER_WORDS: usize = 24;
 pub const TIERS: usize = 6;
 /// Words of [`super::Counts`] and [`super::Sizes`].
 pub(super) const COUNTS: usize = TIERS + 3;
-pub(super) const SIZES: usize = 3;
+pub(super) const SIZES: usize = 5;
 
 /// Dimensions of a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -191,7 +191,13 @@ fn the_next_member_of_a_slot_has_no_figures_of_the_last_one() {
     member.publish(5, 4096);
     let faults = [1, 2, 3, 4, 5, 6];
     let counts = Counts { faults, stalled_ns: 7, bytes_read: 8, bytes_written: 9 };
-    let sizes = Sizes { resident_bytes: 10, pool_bytes: 11, disk_bytes: 12 };
+    let sizes = Sizes {
+        resident_bytes: 10,
+        pool_bytes: 11,
+        disk_bytes: 12,
+        tables_bytes: 13,
+        largest_block_bytes: 14,
+    };
     member.publish_counts(&counts);
     member.publish_sizes(&sizes);
     member.publish_name(*b"a name of 16 let");

@@ -27,16 +27,16 @@ pub const MOST_AREA_PAGES: u64 = 1 << 36;
 #[derive(Debug, thiserror::Error)]
 pub enum NoArea {
     /// Every entry is taken.
-    #[error("all {areas} areas of the cluster are in use by other processes of this run")]
+    #[error("this run supports {areas} areas of the cluster, and other processes use all of them")]
     Every {
         /// Number of entries.
         areas: usize,
     },
     /// The shared memory cannot be opened or locked.
-    #[error("the page by which processes speak to the cluster's helper cannot be used: {0}")]
+    #[error("the request queue to softswap-remote cannot be used: {0}")]
     Page(#[from] io::Error),
     /// The shared memory has been overwritten.
-    #[error("the page by which processes speak to the cluster's helper has been overwritten")]
+    #[error("the request queue to softswap-remote was overwritten")]
     Unsound,
 }
 

@@ -21,7 +21,7 @@ pub enum Failure {
     #[error("{0}")]
     Full(Box<str>),
     /// No answer arrived in time. The operation may have been executed, or may be later.
-    #[error("nobody answered in time")]
+    #[error("no answer in time")]
     Timeout,
     /// A page is lost; the text names it and where it was stored.
     #[error("{0}")]
@@ -30,7 +30,7 @@ pub enum Failure {
     #[error("{0}")]
     Failed(Box<str>),
     /// The shared memory has been overwritten.
-    #[error("the page by which processes speak to the helper has been overwritten")]
+    #[error("the request queue to softswap-remote was overwritten")]
     Unsound,
 }
 

@@ -99,12 +99,12 @@ pub(super) enum State {
     Free = FREE as isize,
     /// The client fills it in.
     Taken,
-    /// It waits for the server.
+    /// The request waits for the server.
     Submitted,
-    /// As submitted, but no client waits for the answer.
+    /// Like a submitted request, but no client waits for the answer.
     Posted,
     InService,
-    /// It waits for the client.
+    /// The answer waits for the client.
     Answered,
     /// The client has timed out. The server may still write to it, and frees it afterwards.
     Abandoned,

@@ -10,7 +10,7 @@ use softswap_sys::process_identity::{Liveness, ProcessIdentity};
 /// Outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was executed.
+    /// The request was executed.
     Done,
     /// There is no free space; the text names the place.
     Full(String),

@@ -191,7 +191,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
             if reason.contains("/nowhere")),
         "{nowhere:?}"
     );
-    for (directory, says) in [("/dev/shm", "is a tmpfs: its files"), ("/proc", "takes no files")] {
+    for (directory, says) in [("/dev/shm", "is a tmpfs: its files"), ("/proc", "stores no files")] {
         let refused = Pool::builder().swap(directory).unwrap().build();
         assert!(
             matches!(refused, Err(Error::Area { ref reason, .. }) if reason.contains(says)),

@@ -155,7 +155,7 @@ pub fn room() -> usize {
 #[cold]
 pub(crate) fn lost(what: &str) -> ! {
     raw::write_stderr(
-        b"softswap: stopping the program: it closed descriptors that it did not open, among them ",
+        b"softswap: stopping the program: it closed descriptors that it did not open, including ",
     );
     raw::write_stderr(what.as_bytes());
     raw::write_stderr(b", by a system call of its own making; close them through the C library\n");

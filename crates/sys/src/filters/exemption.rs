@@ -62,6 +62,8 @@ use Is::{High, In, Null, Ourselves, With, Without};
 type Rule = (i64, &'static [(u32, Is)]);
 
 const BLKGETSIZE64: u32 = 0x8008_1272;
+/// FS_IOC_FIEMAP, as `_IOWR('f', 11, struct fiemap)`.
+pub(crate) const FS_IOC_FIEMAP: u32 = 0xC020_660B;
 /// The calling thread, as a pidfd.
 const SELF: u32 = raw::PIDFD_SELF as u32;
 const PRIVATE: u32 = libc::FUTEX_PRIVATE_FLAG as u32;
@@ -84,6 +86,7 @@ const RULES: &[Rule] = &[
                 uffd::IOCTL_REGISTER as u32,
                 uffd::IOCTL_API as u32,
                 BLKGETSIZE64,
+                FS_IOC_FIEMAP,
             ]),
         )],
     ),

@@ -20,6 +20,7 @@ pub(crate) const OFFSET_ARGUMENTS: u32 = 16;
 
 pub(crate) const SET: u16 = 0x00; // BPF_LD | BPF_W | BPF_IMM
 pub(crate) const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+const SUBTRACT: u16 = 0x14; // BPF_ALU | BPF_SUB | BPF_K
 pub(crate) const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
 pub(crate) const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
 pub(crate) const IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
@@ -76,8 +77,8 @@ pub(crate) fn plain(code: u16, value: u32) -> Instruction {
 struct Match {
     /// High half of the window's first address.
     base: u32,
-    /// Bits of the high half that identify the window.
-    mask: u32,
+    /// Length of the window, in units of 4 GiB.
+    len: u32,
     exempt: u64,
 }
 
@@ -137,15 +138,14 @@ fn runs() -> Vec<Run> {
     runs
 }
 
-/// Builds the filter for a window at `base` of `len` bytes (a power of two, at least 4 GiB, of
-/// which `base` is a multiple).
+/// Builds the filter for a window at `base` of `len` bytes, both multiples of 4 GiB.
 ///
 /// A binary search over the call number ends in jumps to the checks. Equal checks are shared: the
 /// kernel compiles the filter at the start of every program.
 #[must_use]
 pub fn build(base: usize, len: usize, exempt: u64) -> Vec<Instruction> {
-    assert!(len.is_power_of_two() && len >= 1 << 32 && base.is_multiple_of(len));
-    let this = Match { base: (base >> 32) as u32, mask: !(((len - 1) >> 32) as u32), exempt };
+    assert!(len > 0 && (base | len).trailing_zeros() >= 32);
+    let this = Match { base: (base >> 32) as u32, len: (len >> 32) as u32, exempt };
     // Allocated once: inside the runtime each allocation costs two system calls.
     let mut code = Vec::with_capacity(ROOM);
     code.extend([
@@ -210,8 +210,13 @@ fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
     let mut to_match = (run.pointers.count_ones() * 3 - 2) as u8;
     for argument in (0..6).filter(|i| run.pointers & (1 << i) != 0) {
         code.push(plain(LOAD, OFFSET_ARGUMENTS + argument * 8 + 4));
-        code.push(plain(AND, this.mask));
-        code.push(Instruction { code: IF_EQUAL, if_true: to_match, if_false: 0, value: this.base });
+        code.push(plain(SUBTRACT, this.base));
+        code.push(Instruction {
+            code: IF_AT_LEAST,
+            if_true: 0,
+            if_false: to_match,
+            value: this.len,
+        });
         to_match = to_match.wrapping_sub(3);
     }
     code.push(plain(RETURN, ALLOW));
@@ -402,8 +407,8 @@ pub fn install(program: &[Instruction]) -> io::Result<()> {
 pub(crate) mod tests {
     use super::*;
 
-    const BASE: usize = 0x2000_0000_0000;
-    const LEN: usize = 1 << 40;
+    const BASE: usize = 0x2100_0000_0000;
+    const LEN: usize = 3 << 40;
     const EXEMPT: u64 = 0x7f00_1234_5619;
 
     /// Interprets the instructions that filters use.
@@ -432,6 +437,7 @@ pub(crate) mod tests {
                 LOAD => acc = data[i.value as usize / 4],
                 SET => acc = i.value,
                 AND => acc &= i.value,
+                SUBTRACT => acc = u32::wrapping_sub(acc, i.value),
                 JUMP => pc += i.value as usize,
                 IF_EQUAL => pc += jump(acc == i.value),
                 IF_AT_LEAST => pc += jump(acc >= i.value),

@@ -8,14 +8,14 @@
 //!
 //! The candidates are addresses that the kernel does not use by itself. They are outside the legacy
 //! layout, which grows upwards from a third of the address space, and outside the range of
-//! position-independent programs. The window is also above the shadow memory of sanitizers. There
-//! are 2 choices for the window, 2^33 for the gates, and 2^26 for the heap.
+//! position-independent programs. The largest window is in a range that no sanitizer uses. There
+//! are 4 choices for the window, 2^33 for the gates, and 2^26 for the heap.
 //!
 //! A program without an engine inherits the filter, too, and must not be affected. If the library
 //! is loaded, it reserves the window's range ([`hold`]), so no hint can place memory there. A
 //! static program, without the library, has memory there only if it asks for the address by a hint;
 //! the filter then kills it with SIGSYS when it passes such memory to the kernel. A random hint
-//! hits the window with a probability of about 1/30.
+//! hits the window with a probability of about 1/10.
 
 use crate::raw;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -26,13 +26,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const TIB: usize = 1 << 40;
 /// Ranges for windows and gates.
 const PLACES: [Range<usize>; 2] = [17 * TIB..42 * TIB, 49 * TIB..80 * TIB];
-/// The lowest address of a tree's window. A program built with ThreadSanitizer may inherit the
-/// filter. It maps its shadow up to 52 TiB, and the gap that begins there.
-const LOWEST_WINDOW: usize = 53 * TIB;
-/// Length of the largest window in bytes; window addresses are multiples of it.
-pub(crate) const LONGEST: usize = 4 * TIB;
-/// Number of adjacent windows: of the same process, or of a tree.
-pub(crate) const WINDOWS: usize = 4;
+/// Length of the largest window in bytes.
+pub(crate) const LONGEST: usize = 12 * TIB;
+/// Range of a tree's first window. Programs with sanitizers may inherit the filter. None of them
+/// makes a call with an address in this range: it is a gap in the layouts of ThreadSanitizer (52 to
+/// 85 TiB) and MemorySanitizer (64 to 80 TiB), and below AddressSanitizer's heap (80 TiB). Calls
+/// that map the gaps name their first addresses.
+const FIRST_WINDOW: Range<usize> = 65 * TIB..80 * TIB;
+/// Ranges of the other windows of a tree, or of one process.
+const OTHER_WINDOWS: [Range<usize>; 3] =
+    [53 * TIB..57 * TIB, 57 * TIB..61 * TIB, 61 * TIB..64 * TIB];
 /// Range that contains every window.
 pub const RESERVABLE: Range<usize> = PLACES[0].start..PLACES[1].end;
 /// Addresses at which ZGC maps views of its heap.
@@ -72,8 +75,13 @@ pub fn below(most: usize) -> usize {
     chance() % most.max(1)
 }
 
-fn is_place_of_window(at: usize) -> bool {
-    at >= LOWEST_WINDOW && at.is_multiple_of(LONGEST) && is_place_for(WINDOWS * LONGEST, at)
+fn places_of_window() -> impl Iterator<Item = usize> {
+    (FIRST_WINDOW.start..=FIRST_WINDOW.end - LONGEST).step_by(TIB)
+}
+
+/// Returns the ranges for windows of a tree, or of one process, whose first window is at `first`.
+pub(crate) fn windows(first: usize) -> impl Iterator<Item = Range<usize>> {
+    std::iter::once(first..first + LONGEST).chain(OTHER_WINDOWS)
 }
 
 fn is_place_for(len: usize, at: usize) -> bool {
@@ -81,21 +89,21 @@ fn is_place_for(len: usize, at: usize) -> bool {
     PLACES.iter().any(fits) && !UNWANTED.contains(&at)
 }
 
+/// Returns true if an address is in a range for windows whose first is at `first`.
+fn is_in_window(first: usize, address: usize) -> bool {
+    windows(first).any(|range| range.contains(&address))
+}
+
 impl Bases {
     /// Chooses random addresses.
     #[must_use]
     pub fn choose() -> Bases {
-        let places: Vec<_> =
-            (0..RESERVABLE.end).step_by(LONGEST).filter(|at| is_place_of_window(*at)).collect();
+        let places: Vec<_> = places_of_window().collect();
         let window = places[below(places.len())];
         let beside = PLACES.iter().flat_map(|range| range.clone().step_by(TIB));
-        let beside: Vec<_> = beside.filter(|at| !Bases::near(window).contains(at)).collect();
+        let beside: Vec<_> = beside.filter(|at| !is_in_window(window, *at)).collect();
         let page = below(TIB / crate::PAGE_SIZE) * crate::PAGE_SIZE;
         Bases { window, gate: beside[below(beside.len())] + page }
-    }
-
-    fn near(window: usize) -> Range<usize> {
-        window..window + WINDOWS * LONGEST
     }
 
     /// Returns the first address of the window, which is used unless it is taken.
@@ -104,10 +112,9 @@ impl Bases {
         self.window
     }
 
-    /// Returns that address and those of the adjacent windows.
-    pub fn windows(&self) -> impl Iterator<Item = usize> + use<> {
-        let first = self.window;
-        (0..WINDOWS).map(move |slot| first + slot * LONGEST)
+    /// Returns the range of that window and those of the others.
+    pub fn windows(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        windows(self.window)
     }
 
     pub(crate) fn gate(&self) -> usize {
@@ -131,8 +138,9 @@ impl std::str::FromStr for Bases {
         let (window, gate) = (number(window)?, number(gate)?);
         let gate_fits = gate.is_multiple_of(crate::PAGE_SIZE)
             && PLACES.iter().any(|range| range.contains(&gate))
-            && !Bases::near(window).contains(&gate);
-        (is_place_of_window(window) && gate_fits).then_some(Bases { window, gate }).ok_or(())
+            && !is_in_window(window, gate);
+        let is_place = places_of_window().any(|place| place == window);
+        (is_place && gate_fits).then_some(Bases { window, gate }).ok_or(())
     }
 }
 
@@ -146,13 +154,6 @@ pub fn inherit(bases: Bases) {
 /// Returns the inherited addresses, or random ones.
 pub(crate) fn wanted() -> Bases {
     INHERITED.get().copied().unwrap_or_else(Bases::choose)
-}
-
-/// Returns other addresses for a window, if none was inherited: a process may have several windows.
-pub(crate) fn others() -> impl Iterator<Item = usize> {
-    const TRIES: usize = 24;
-    let tries = if INHERITED.get().is_none() { TRIES } else { 0 };
-    std::iter::repeat_with(|| Bases::choose().window()).take(tries)
 }
 
 /// Makes calls from that gate from now on, unless its address is taken.
@@ -243,16 +244,16 @@ mod tests {
 
     #[test]
     fn places_differ_and_can_be_handed_on() {
-        let mut windows = BTreeSet::new();
+        let mut places = BTreeSet::new();
         let mut gates = BTreeSet::new();
         for _ in 0..500 {
             let bases = Bases::choose();
             assert_eq!(bases.to_string().parse(), Ok(bases));
-            assert!(RESERVABLE.contains(&(bases.window + WINDOWS * LONGEST - 1)));
-            windows.insert(bases.window);
+            assert!(bases.windows().all(|range| is_place_for(range.len(), range.start)));
+            places.insert(bases.window);
             gates.insert(bases.gate);
         }
-        assert_eq!(windows.len(), 2);
+        assert_eq!(places.len(), 4);
         assert!(gates.len() > 490, "{}", gates.len());
     }
 
@@ -277,20 +278,21 @@ mod tests {
     fn what_is_no_place_is_refused() {
         for bad in [
             "",
-            "380000000000",
-            "380000000000:",
-            "380000000001:250000000000",
-            "380000000000:250000000001",
-            "380000000000:380000001000",
+            "410000000000",
+            "410000000000:",
+            "410000000001:250000000000",
+            "410000000000:250000000001",
+            "410000000000:410000001000",
+            "410000000000:350000001000",
             "140000000000:250000000000",
             "400000000000:250000000000",
-            "2a0000000000:250000000000",
+            "450000000000:250000000000",
             "0:250000000000",
-            "380000000000:7f0000000000",
+            "410000000000:7f0000000000",
             "x:y",
         ] {
             assert_eq!(bad.parse::<Bases>(), Err(()), "{bad}");
         }
-        assert!("380000000000:250000000000".parse::<Bases>().is_ok());
+        assert!("410000000000:250000000000".parse::<Bases>().is_ok());
     }
 }

@@ -31,9 +31,9 @@ impl FromStr for Faults {
 
     fn from_str(text: &str) -> Result<Faults, String> {
         let found = Faults::NAMES.iter().find(|(name, _)| *name == text);
-        found.map(|(_, faults)| *faults).ok_or_else(|| {
-            format!("\"{text}\" is none of \"auto\", \"userfaultfd\" and \"protection\"")
-        })
+        found
+            .map(|(_, faults)| *faults)
+            .ok_or_else(|| format!("\"{text}\" is not \"auto\", \"userfaultfd\" or \"protection\""))
     }
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for Faults {
 }
 
 impl Faults {
-    /// All of them with their names.
+    /// All mechanisms with their names.
     pub const NAMES: [(&str, Faults); 3] = [
         ("auto", Faults::Auto),
         ("userfaultfd", Faults::Userfaultfd),

@@ -1,7 +1,7 @@
 //! userfaultfd by its ioctls.
 //!
-//! Not a crate's ioctls: the engine needs MOVE, write-protection and exact partial results, and
-//! must retry each operation on EAGAIN.
+//! Uses its own ioctls instead of a crate's: the engine needs MOVE, write-protection and exact
+//! partial results, and must retry each operation on EAGAIN.
 
 use crate::descriptor;
 use crate::memory::PAGE_SIZE;
@@ -52,7 +52,7 @@ pub const FEATURE_WP_ASYNC: u64 = 1 << 15;
 pub enum Privilege {
     /// Faults from user mode only: needs no privilege.
     UserModeOnly,
-    /// Also faults inside system calls: needs a privilege or a sysctl.
+    /// Includes faults inside system calls, which needs a privilege or a sysctl.
     KernelToo,
 }
 
@@ -228,7 +228,7 @@ impl Uffd {
         let fresh = descriptor::move_high(fresh);
         self.registered.renew(&fresh);
         self.close();
-        // Not the old number: the limit may be lower by now.
+        // Does not reuse the old number, because the limit may be lower now.
         self.fd.store(fresh.into_raw_fd(), Ordering::Release);
         Ok(())
     }

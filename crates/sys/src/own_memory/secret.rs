@@ -100,8 +100,7 @@ unsafe impl<T: Sync> Sync for Secret<T> {}
 impl<T> Secret<T> {
     /// Stores the result of `make`. Wipes the stack that `make` used.
     ///
-    /// # Errors
-    /// Those of `make`, and if there is no memory.
+    /// # Errors The errors of `make`, and if there is no memory.
     pub fn new(make: impl FnOnce() -> io::Result<T>) -> io::Result<Secret<T>> {
         const { assert!(align_of::<T>() <= PAGE_SIZE) };
         let pages = Pages::map(size_of::<T>())?;
@@ -177,8 +176,7 @@ unsafe impl<T: Sync> Sync for Unshared<T> {}
 impl<T> Unshared<T> {
     /// Stores the result of `make`. Wipes the stack that `make` used.
     ///
-    /// # Errors
-    /// Those of `make`, and if the kernel has no such memory.
+    /// # Errors The errors of `make`, and if the kernel has no such memory.
     pub fn new(make: impl FnOnce() -> io::Result<T>) -> io::Result<Unshared<T>> {
         const { assert!(align_of::<Held<T>>() <= PAGE_SIZE && !std::mem::needs_drop::<T>()) };
         let pages = Pages::map(size_of::<Held<T>>())?;
@@ -191,8 +189,7 @@ impl<T> Unshared<T> {
 
     /// Stores a value if there is none, as in a forked child.
     ///
-    /// # Errors
-    /// Those of `make`.
+    /// # Errors The errors of `make`.
     pub fn renew(&self, make: impl FnOnce() -> io::Result<T>) -> io::Result<()> {
         let held = self.pages.start.cast::<Held<T>>();
         let change =

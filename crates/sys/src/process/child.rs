@@ -110,9 +110,9 @@ impl SignalQueue {
         Ok(Some(Arrived { signal: info.ssi_signo as i32, from_process, sender }))
     }
 
-    /// Prepares `command` so that its process starts with the signal mask and SIGCHLD disposition
-    /// from before [`SignalQueue::hold`], inherits the descriptors `kept`, and is killed when the
-    /// calling thread exits for any reason.
+    /// Prepares `command`: its process starts with the signal mask and SIGCHLD disposition from
+    /// before [`SignalQueue::hold`], inherits the descriptors `kept`, and is killed when the
+    /// calling thread exits.
     pub fn prepare(&self, command: &mut Command, kept: &[BorrowedFd<'_>]) {
         let parent = std::process::id();
         let mask = self.mask_before;

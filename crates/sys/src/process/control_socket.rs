@@ -54,7 +54,7 @@ pub enum Unusable {
     #[error("is too long a path for a socket")]
     TooLong,
     /// A process of another container, for example, uses the socket.
-    #[error("has a socket of that number, which another process answers")]
+    #[error("has a socket for this PID on which another process answers")]
     Taken,
     /// The kernel's error.
     #[error(transparent)]
@@ -342,7 +342,7 @@ impl Peer {
         }
     }
 
-    /// Reads until the other end closes.
+    /// Reads until the other end closes the connection.
     ///
     /// # Errors
     /// `TimedOut` if that takes longer than `limit`, `InvalidData` if there are more than `most`

@@ -38,12 +38,12 @@ pub struct ProcessIdentity {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Liveness {
-    /// It runs or is stopped.
+    /// The process runs or is stopped.
     Alive,
-    /// It has exited (also as a zombie: its memory is freed), or its PID was reused.
+    /// The process has exited (also as a zombie: its memory is freed), or its PID was reused.
     Dead,
-    /// It is in another namespace, or `/proc` is unusable: no free descriptor, not mounted, hiding
-    /// the process, or of another namespace. Only dead processes are reaped.
+    /// The process is in another namespace, or `/proc` is unusable: no free descriptor, not
+    /// mounted, hiding the process, or of another namespace. Only dead processes are reaped.
     Unknown,
 }
 

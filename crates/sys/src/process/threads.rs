@@ -88,14 +88,14 @@ pub unsafe fn is_question(info: *const siginfo_t) -> bool {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
-    /// It waits in this system call.
+    /// The thread waits in this system call.
     Call {
         /// The call's number.
         number: i64,
         /// The call's arguments.
         arguments: [usize; 6],
     },
-    /// It runs, or waits for another reason.
+    /// The thread runs, or waits for another reason.
     Unknown,
     /// The thread does not exist.
     Gone,

@@ -15,6 +15,7 @@ use crate::descriptor::move_high;
 use crate::file::{SwapFile, plain};
 use crate::holders::{Use, use_of};
 use crate::memory::PAGE_SIZE;
+use crate::raw_mark::{self, Mark};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use std::io;
@@ -39,25 +40,59 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ClaimError {
-    #[error("{} does not exist: create it with `fallocate -l SIZE {}`, or name another", path.display(), path.display())]
+    #[error(
+        "{} does not exist: create it with `fallocate -l SIZE {}`, or choose another",
+        path.display(),
+        path.display()
+    )]
     Missing { path: PathBuf },
-    #[error("{} is {kind}: name a file or a block device", path.display())]
+    #[error("{} is {kind}: choose a file or a block device", path.display())]
     Kind { path: PathBuf, kind: &'static str },
-    #[error("{} may not be read and written by this user ({}): change its permissions, or name another", path.display(), plain(cause))]
+    #[error(
+        "{} may not be read and written by this user ({}): change its permissions, or choose \
+         another",
+        path.display(),
+        plain(cause)
+    )]
     Denied { path: PathBuf, cause: io::Error },
-    #[error("{} can only be read ({}): remount or unlock it for writing, or name another", path.display(), plain(cause))]
+    #[error(
+        "{} can only be read ({}): remount or unlock it for writing, or choose another",
+        path.display(),
+        plain(cause)
+    )]
     ReadOnly { path: PathBuf, cause: io::Error },
-    #[error("{} is {used}, and was not touched: {}, or name another", path.display(), used.way_out())]
+    #[error(
+        "{} is {used}, and was not changed: {}, or choose another",
+        path.display(),
+        used.way_out()
+    )]
     InUse { path: PathBuf, used: Use },
-    #[error("{} or a part of it is in use by another program, and was not touched: end that program, or name another", path.display())]
+    #[error(
+        "{} or a part of it is in use by another program, and was not changed: stop that program, \
+         or choose another",
+        path.display()
+    )]
     Busy { path: PathBuf },
-    #[error("{} is locked by another softswap or mkswap, and was not touched: end that program, or name another", path.display())]
+    #[error(
+        "{} is locked by another softswap or mkswap, and was not changed: stop that program, or \
+         choose another",
+        path.display()
+    )]
     Locked { path: PathBuf },
-    #[error("{} cannot be locked ({}), so others could write to it, too: name a file on another file system", path.display(), plain(cause))]
+    #[error(
+        "{} cannot be locked ({}), so another program could write to it: choose a file on another \
+         file system",
+        path.display(),
+        plain(cause)
+    )]
     NoLock { path: PathBuf, cause: io::Error },
-    #[error("{} has sectors of {sector_bytes} bytes, and at most {PAGE_SIZE} can be handled: name another device", path.display())]
+    #[error(
+        "{} has sectors of {sector_bytes} bytes, and at most {PAGE_SIZE} are supported: choose \
+         another device",
+        path.display()
+    )]
     Sectors { path: PathBuf, sector_bytes: u32 },
-    #[error("{} cannot be used: {}; name another", path.display(), plain(cause))]
+    #[error("{} cannot be used: {}; choose another", path.display(), plain(cause))]
     Io { path: PathBuf, cause: io::Error },
 }
 
@@ -135,7 +170,7 @@ pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
     // Checked before opening: opening other kinds of file can have side effects or block.
     let stat = rustix::fs::stat(path).map_err(explain)?;
     let is_device = is_device(path, &stat)?;
-    let (fd, direct) = open(path, is_device)?;
+    let (fd, direct) = open_unmarked(path, is_device)?;
     let stat = rustix::fs::fstat(&fd).map_err(explain)?;
     if is_device != self::is_device(path, &stat)? {
         // The name now refers to another file, which was opened in the wrong way.
@@ -185,6 +220,20 @@ fn is_device(path: &Path, stat: &Stat) -> Result<bool, ClaimError> {
         _ => "neither a file nor a block device",
     };
     Err(ClaimError::Kind { path: path.to_owned(), kind })
+}
+
+/// As [`open`], also if a process that used the file's blocks directly was killed: it left the file
+/// immutable.
+fn open_unmarked(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimError> {
+    let refused = match open(path, is_device) {
+        Err(refused @ ClaimError::Denied { .. }) if !is_device => refused,
+        result => return result,
+    };
+    match raw_mark::clear_stale(path) {
+        Ok(Mark::Cleared) => open(path, is_device),
+        Ok(Mark::InUse) => Err(ClaimError::Locked { path: path.to_owned() }),
+        Ok(Mark::None) | Err(_) => Err(refused),
+    }
 }
 
 fn open(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimError> {

@@ -1,11 +1,10 @@
 //! Locations of a file's data on its device: FIEMAP.
 
+use crate::exemption::FS_IOC_FIEMAP;
 use crate::raw;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// FS_IOC_FIEMAP, as `_IOWR('f', 11, struct fiemap)`.
-const FS_IOC_FIEMAP: usize = 0xC020_660B;
 const BATCH: usize = 256;
 /// Write delayed allocations to the device first.
 const FLAG_SYNC: u32 = 1;
@@ -20,6 +19,7 @@ pub(crate) mod flags {
     pub(crate) const DATA_INLINE: u32 = 0x200;
     pub(crate) const DATA_TAIL: u32 = 0x400;
     pub(crate) const UNWRITTEN: u32 = 0x800;
+    pub(crate) const MERGED: u32 = 0x1000;
     pub(crate) const SHARED: u32 = 0x2000;
 }
 use flags::*;
@@ -78,6 +78,12 @@ impl FileExtent {
         self.flags & SHARED != 0
     }
 
+    /// Returns the flags that a written extent of whole blocks of its own does not have, as
+    /// `FIEMAP_EXTENT_` constants.
+    pub(crate) fn odd_flags(&self) -> u32 {
+        self.flags & !(LAST | MERGED)
+    }
+
     /// Returns true if the extent is stored uncompressed in whole blocks at a known location.
     #[must_use]
     pub fn is_placed(&self) -> bool {
@@ -110,66 +116,100 @@ struct Request {
 
 const _: () = assert!(size_of::<RawExtent>() == 56 && size_of::<Request>() == 32 + 56 * BATCH);
 
+impl Request {
+    fn new() -> Box<Request> {
+        const EMPTY: RawExtent = RawExtent {
+            logical: 0,
+            physical: 0,
+            length: 0,
+            reserved64: [0; 2],
+            flags: 0,
+            reserved: [0; 3],
+        };
+        Box::new(Request {
+            start: 0,
+            length: 0,
+            flags: FLAG_SYNC,
+            mapped: 0,
+            count: BATCH as u32,
+            reserved: 0,
+            extents: [EMPTY; BATCH],
+        })
+    }
+}
+
+/// A request for extents that can be repeated without an allocation.
+pub struct Reader(Box<Request>);
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").finish_non_exhaustive()
+    }
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self(Request::new())
+    }
+}
+
+impl Reader {
+    /// Calls `each` for the extents of an open file, in file order and without holes.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP if the file system does not report extents, `InvalidData` if they are not those
+    /// of a file, or another error.
+    pub fn read(
+        &mut self,
+        file: BorrowedFd<'_>,
+        mut each: impl FnMut(FileExtent),
+    ) -> io::Result<()> {
+        let Reader(request) = self;
+        let mut end = 0;
+        loop {
+            (request.start, request.length) = (end, u64::MAX - end);
+            (request.count, request.mapped, request.flags) = (BATCH as u32, 0, FLAG_SYNC);
+            let address = &raw mut **request as usize;
+            let args = [file.as_raw_fd() as usize, FS_IOC_FIEMAP as usize, address, 0, 0, 0];
+            // SAFETY: the kernel reads and writes the head of `request`, and writes at most `count`
+            // extents after it, for which there is space.
+            raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) })?;
+            let mapped = &request.extents[..(request.mapped as usize).min(BATCH)];
+            for raw in mapped {
+                let next = FileExtent::new(raw.logical, raw.physical, raw.length, raw.flags);
+                let next = following(end, next)?;
+                end = next.end();
+                each(next);
+            }
+            if mapped.last().is_none_or(|last| last.flags & LAST != 0) {
+                return Ok(());
+            }
+        }
+    }
+}
+
 /// Returns the extents of an open file, in file order and without holes.
 ///
 /// # Errors
 /// EOPNOTSUPP if the file system does not report extents, or another error.
 pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
-    const EMPTY: RawExtent = RawExtent {
-        logical: 0,
-        physical: 0,
-        length: 0,
-        reserved64: [0; 2],
-        flags: 0,
-        reserved: [0; 3],
-    };
-    let mut request = Box::new(Request {
-        start: 0,
-        length: u64::MAX,
-        flags: FLAG_SYNC,
-        mapped: 0,
-        count: BATCH as u32,
-        reserved: 0,
-        extents: [EMPTY; BATCH],
-    });
     let mut found = Vec::new();
-    loop {
-        let address = &raw mut *request as usize;
-        let args = [file.as_raw_fd() as usize, FS_IOC_FIEMAP, address, 0, 0, 0];
-        // SAFETY: the kernel reads and writes the head of `request`, and writes at most `count`
-        // extents after it, for which there is space.
-        raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) })?;
-        let mapped = &request.extents[..(request.mapped as usize).min(BATCH)];
-        let is_last = mapped.last().is_none_or(|last| last.flags & LAST != 0);
-        for raw in mapped {
-            append(&mut found, FileExtent::new(raw.logical, raw.physical, raw.length, raw.flags))?;
-        }
-        match found.last() {
-            Some(last) if !is_last => {
-                request.start = last.end();
-                request.length = u64::MAX - request.start;
-            }
-            _ => return Ok(found),
-        }
-    }
+    Reader::default().read(file, |extent| found.push(extent))?;
+    Ok(found)
 }
 
-/// Appends an extent that a file system reported. Callers rely on increasing offsets, and the loop
-/// in [`extents`] on progress.
+/// Checks an extent that a file system reported after one that ends at `end`. Callers rely on
+/// increasing offsets, and the loop in [`Reader::read`] on progress.
 ///
 /// # Errors
-/// `InvalidData` if it is not a valid extent or does not follow the last one.
-pub fn append(found: &mut Vec<FileExtent>, next: Option<FileExtent>) -> io::Result<()> {
-    let end = found.last().map_or(0, FileExtent::end);
-    match next.filter(|next| next.logical >= end) {
-        Some(next) => found.push(next),
-        None => {
-            let why =
-                "the file system tells of extents that no file has; was it changed meanwhile?";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        }
-    }
-    Ok(())
+/// `InvalidData` if it is not a valid extent, or begins before `end`: the file
+/// may have changed meanwhile.
+pub fn following(end: u64, next: Option<FileExtent>) -> io::Result<FileExtent> {
+    next.filter(|next| next.logical >= end).ok_or_else(|| {
+        let why =
+            "the file system reports inconsistent extents; the file may have changed meanwhile";
+        io::Error::new(io::ErrorKind::InvalidData, why)
+    })
 }
 
 #[cfg(test)]

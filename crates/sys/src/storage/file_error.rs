@@ -33,28 +33,44 @@ pub fn plain(error: &io::Error) -> String {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum FileError {
-    #[error("swap directory {} does not exist: create it, or name another", path.display())]
+    #[error("swap directory {} does not exist: create it, or choose another", path.display())]
     NoSuchDirectory { path: PathBuf },
-    #[error("swap path {} is not a directory: name a directory", path.display())]
+    #[error("swap path {} is not a directory: choose a directory", path.display())]
     NotADirectory { path: PathBuf },
-    #[error("swap directory {} does not allow creating files ({cause}): change its permissions, or name another", path.display())]
+    #[error(
+        "swap directory {} does not allow creating files ({cause}): change its permissions, or \
+         choose another",
+        path.display()
+    )]
     NotWritable { path: PathBuf, cause: io::Error },
-    #[error("swap directory {} is on a read-only file system: name a directory on a writable one", path.display())]
+    #[error(
+        "swap directory {} is on a read-only file system: choose a directory on a writable one",
+        path.display()
+    )]
     ReadOnly { path: PathBuf },
-    #[error("the swap directory {} is on a file system that takes no files; choose another", path.display())]
+    #[error(
+        "the swap directory {} is on a file system that stores no files; choose another",
+        path.display()
+    )]
     NoFiles { path: PathBuf },
     #[error(
         "the swap directory {} is a {file_system}: its files are kept in DRAM, so that pages \
          written there free none; choose a directory on a disk", path.display()
     )]
     InMemory { path: PathBuf, file_system: &'static str },
-    #[error("file system of swap directory {} is full: free some space, or name another directory", path.display())]
+    #[error(
+        "file system of swap directory {} is full: free some space, or choose another directory",
+        path.display()
+    )]
     NoSpace { path: PathBuf },
-    #[error("disk quota is used up in swap directory {}: raise the quota, or name another directory", path.display())]
+    #[error(
+        "disk quota is used up in swap directory {}: raise the quota, or choose another directory",
+        path.display()
+    )]
     Quota { path: PathBuf },
     #[error("no file descriptor left for a swap file in {} ({cause}): raise the open-files limit (ulimit -n)", path.display())]
     NoDescriptor { path: PathBuf, cause: io::Error },
-    #[error("cannot keep a swap file in {}: {cause}; name another directory", path.display())]
+    #[error("cannot create a swap file in {}: {cause}; choose another directory", path.display())]
     Unusable { path: PathBuf, cause: io::Error },
 }
 

@@ -18,13 +18,13 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Use {
-    /// It holds a file system that is mounted at this point.
+    /// A file system on it is mounted at this point.
     Mounted(PathBuf),
     /// The kernel swaps to it.
     ActiveSwap,
     /// A volume or an array uses it.
     HeldBy(String),
-    /// It is the backing file of a loop device.
+    /// A loop device uses it as its backing file.
     Behind(String),
     /// One of its partitions is in use.
     Part(String, Box<Use>),
@@ -48,8 +48,8 @@ impl Use {
     pub fn way_out(&self) -> String {
         match self {
             Self::Mounted(point) => format!("unmount it with `umount {}`", point.display()),
-            Self::ActiveSwap => "take it out of use with `swapoff`".into(),
-            Self::HeldBy(name) => format!("dissolve {name}"),
+            Self::ActiveSwap => "disable it with `swapoff`".into(),
+            Self::HeldBy(name) => format!("remove {name}"),
             Self::Behind(name) => format!("detach it with `losetup --detach /dev/{name}`"),
             Self::Part(_, of) => of.way_out(),
         }
@@ -118,6 +118,31 @@ pub fn mount_point_of(device: u64, mounts: &[u8]) -> Option<PathBuf> {
         let is_there = *fields.get(2)? == number.as_bytes()
             || source().is_some_and(|path| path.starts_with("/dev") && is_device(&path, device));
         is_there.then(|| unescaped(fields.get(4)?))?
+    })
+}
+
+/// File system and options of a mounted device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mount {
+    /// The file system's name.
+    pub(crate) file_system: String,
+    /// Options of the file system, separated by commas.
+    pub(crate) options: String,
+}
+
+/// Returns the mount of the file system with this device number.
+pub(crate) fn mount_of(device: u64) -> Option<Mount> {
+    mount_in(device, &std::fs::read_to_string("/proc/self/mountinfo").ok()?)
+}
+
+fn mount_in(device: u64, mounts: &str) -> Option<Mount> {
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        (before.split(' ').nth(2)? == number).then_some(())?;
+        let mut fields = after.split(' ');
+        let file_system = fields.next()?.to_owned();
+        Some(Mount { file_system, options: fields.nth(1)?.to_owned() })
     })
 }
 
@@ -200,6 +225,10 @@ mod tests {
         assert_eq!(point(4), Some("/srv".into()));
         assert_eq!(point(5), None);
         assert_eq!(mount_point_of(0, b"garbage\n\n- - - -"), None);
+        let mounts = std::str::from_utf8(mounts).unwrap();
+        let mount = mount_in(rustix::fs::makedev(254, 3), mounts).unwrap();
+        assert_eq!((&*mount.file_system, &*mount.options), ("ext4", "rw"));
+        assert_eq!(mount_in(rustix::fs::makedev(254, 5), mounts), None);
     }
 
     #[test]

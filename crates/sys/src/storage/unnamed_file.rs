@@ -36,7 +36,7 @@ pub fn on_disk(directory: &Path) -> Result<(), FileError> {
     match stat.f_type {
         RAMFS => Err(FileError::InMemory { path: path(), file_system: "ramfs" }),
         TMPFS => Err(FileError::InMemory { path: path(), file_system: "tmpfs" }),
-        // For example /proc.
+        // File systems without storage, such as /proc.
         _ if stat.f_blocks == 0 => Err(FileError::NoFiles { path: path() }),
         _ => Ok(()),
     }

@@ -63,7 +63,7 @@ mod tests {
     fn parts_fill_a_bar_by_their_share_and_never_more() {
         assert_eq!(signs(&[50, 25], 100, 40), [20, 10]);
         assert_eq!(signs(&[1, 0, 99], 100, 10), [1, 0, 9]);
-        // More than the whole, as briefly after the budget was lowered.
+        // The parts exceed the whole briefly after the budget was lowered.
         assert_eq!(signs(&[150, 80], 100, 10), [10, 0]);
         assert_eq!(signs(&[0, 0], 0, 10), [0, 0]);
     }

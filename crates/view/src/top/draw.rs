@@ -43,14 +43,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen, theme: Theme) {
                 format!("{} of {}{now}", target.setting.key, target.whose),
                 format!("for instance {}", target.setting.example),
                 format!("> {text}_"),
-                "Enter goes on, Esc changes nothing".to_string(),
+                "Enter: continue, Esc: cancel".to_string(),
             ];
             draw_box(frame, area, theme, "Change a setting", &lines);
         }
         Mode::Confirm { target, text } => {
             let lines = [
                 format!("Set {} of {} to {text}?", target.setting.key, target.whose),
-                "y does it, any other key does not".to_string(),
+                "y: yes, any other key: no".to_string(),
             ];
             draw_box(frame, area, theme, "Confirm", &lines);
         }
@@ -64,16 +64,16 @@ fn draw_nothing(frame: &mut Frame<'_>, area: Rect, screen: &Screen, theme: Theme
     lines.extend(match (screen.has_looked, screen.only) {
         (false, _) => vec![
             Line::raw("Looking for programs that run under softswap."),
-            Line::raw("Where many are busy it takes some seconds until all have answered."),
+            Line::raw("If many are busy, it takes some seconds until all have answered."),
         ],
-        (true, Some(root)) => vec![Line::raw(format!("What {root} has started has ended."))],
+        (true, Some(root)) => vec![Line::raw(format!("The tree of {root} has exited."))],
         (true, None) => vec![
             Line::raw(none),
             Line::raw("Start one: softswap run --memory 2G -- PROGRAM"),
             Line::raw("It will be shown here."),
         ],
     });
-    lines.extend([Line::raw(""), Line::raw("q leaves")]);
+    lines.extend([Line::raw(""), Line::raw("q: quit")]);
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }), area);
 }
 
@@ -117,7 +117,7 @@ fn draw_title(frame: &mut Frame<'_>, area: Rect, screen: &Screen, theme: Theme) 
     let text = fitting(width, texts);
     let left = width.saturating_sub(text.len() + 2);
     frame.render_widget(Line::styled(text, theme.title()), area);
-    let keys = fitting(left, ["h help  q leave".to_string()]);
+    let keys = fitting(left, ["h help  q quit".to_string()]);
     frame.render_widget(Paragraph::new(keys).alignment(Alignment::Right), area);
 }
 
@@ -234,7 +234,7 @@ fn line_of_what_is_out(tree: &Tree, width: usize, theme: Theme) -> Line<'static>
     let (awake, asleep) = tree.awake_and_asleep();
     let out = bytes(sum.disk_bytes + sum.pool_pages * softswap_sys::PAGE_SIZE as u64);
     let packed = sum.compression_ratio();
-    let packed = packed.map_or_else(String::new, |ratio| format!(", packed {ratio:.2} to 1"));
+    let packed = packed.map_or_else(String::new, |ratio| format!(", compressed {ratio:.2} to 1"));
     let errors = match sum.errors {
         0 => String::new(),
         errors => format!("; {errors} ERRORS of the disk"),
@@ -258,7 +258,7 @@ fn line_of_what_is_out(tree: &Tree, width: usize, theme: Theme) -> Line<'static>
 struct RateLine {
     label: &'static str,
     value: fn(&Rates) -> f64,
-    /// Lower limit of the value of the highest sign.
+    /// Smallest value that a full bar of the sparkline represents.
     full: f64,
     shown: fn(f64) -> String,
 }
@@ -355,7 +355,7 @@ fn draw_foot(frame: &mut Frame<'_>, area: Rect, screen: &Screen, theme: Theme) {
     }
     let rows = screen.rows();
     let line = match rows.get(screen.at(&rows)) {
-        Some(row) if row.has_ended => "this tree has ended: nothing of it is left  q leaves".into(),
+        Some(row) if row.has_ended => "this tree has exited: no process is left  q quit".into(),
         Some(row) => line_of_process(row.process, usize::from(area.width)),
         None => String::new(),
     };
@@ -367,14 +367,14 @@ fn line_of_process(process: &Process, width: usize) -> String {
     match &process.state {
         State::Silent(why) => format!("{pid} ({name}): {why}"),
         State::Asleep => {
-            let text = format!("{pid} ({name}) sleeps");
+            let text = format!("{pid} ({name}) is asleep");
             let budget = bytes(*budget_bytes);
-            let long = format!("{text}: what it has fits its budget of {budget}");
+            let long = format!("{text}: its memory fits its budget of {budget}");
             fitting(width, [long, text])
         }
         State::Awake(_) => {
             let keys = "m memory  c codec  p io.poll  < > sort  r reverse  Tab next tree";
-            fitting(width, [keys, "h help  < > sort  q leave", "q leave"].map(String::from))
+            fitting(width, [keys, "h help  < > sort  q quit", "q leave"].map(String::from))
         }
     }
 }
@@ -383,10 +383,10 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect, theme: Theme) {
     let mut lines: Vec<String> =
         HELP.iter().map(|(keys, meaning)| format!("{keys:<18} {meaning}")).collect();
     lines.push(String::new());
-    lines.push("stalled: for how much of its busy threads' time a program waits for".into());
+    lines.push("stalled: share of the time that its busy threads wait for".into());
     lines.push("pages. resident: as the program has them. pool: compressed in DRAM.".into());
-    lines.push("MAPS: mappings that page protection makes. - with userfaultfd.".into());
-    lines.push("asleep: what a process has fits its budget, and costs nothing yet.".into());
+    lines.push("MAPS: mappings created by page protection; - with userfaultfd.".into());
+    lines.push("asleep: the process fits its budget and runs at full speed.".into());
     draw_box(frame, area, theme, "Help", &lines);
 }
 

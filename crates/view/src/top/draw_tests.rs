@@ -96,7 +96,7 @@ fn a_tree_is_shown_with_all_that_there_is_to_know() {
             "resident 185.0 MiB",
             "pool 60.0 MiB",
             "86.0 MiB of 1.0 GiB",
-            "packed 5.86 to 1",
+            "compressed 5.86 to 1",
             "1 awake, 1 asleep",
             "stalled        50%",
             "12.3k/s",
@@ -279,7 +279,7 @@ fn the_budget_of_a_tree_is_the_trees_and_who_sleeps_has_no_settings() {
     assert_eq!(press(&mut screen, KeyCode::Char('y')), wanted);
     press(&mut screen, KeyCode::Char('c'));
     let shown = picture(&screen, (120, 24), Theme::of(true, false));
-    assert!(shown.contains("process 8 (sh) has no engine"), "{shown}");
+    assert!(shown.contains("process 8 (sh) is asleep"), "{shown}");
     assert_eq!(screen.mode, Mode::Watch);
 }
 

@@ -92,5 +92,5 @@ pub(super) const HELP: [(&str, &str); 9] = [
     ("c", "change how its pages are compressed (codec)"),
     ("p", "change how it waits for the disk (io.poll)"),
     ("h, ?", "this help"),
-    ("q, Esc, Ctrl-C", "leave; Ctrl-Z suspends"),
+    ("q, Esc, Ctrl-C", "quit; Ctrl-Z suspends"),
 ];

@@ -189,7 +189,7 @@ impl Screen {
     pub(super) fn begin(&mut self, setting: Setting) -> Result<(), String> {
         let tree = self.selected().ok_or("there is nothing to change")?;
         if self.has_ended(tree.root) {
-            return Err("this tree has ended".into());
+            return Err("this tree has exited".into());
         }
         let target = if setting.key == "memory" && tree.shared.is_some() {
             let now = tree.shared.map(|shared| crate::units::bytes(shared.budget_bytes));
@@ -200,8 +200,8 @@ impl Screen {
             let Process { pid, name, .. } = row.process;
             if row.process.reading().is_none() {
                 return Err(format!(
-                    "process {pid} ({name}) has no engine: what it has fits its budget, and there \
-                     is nothing to set"
+                    "process {pid} ({name}) is asleep: its memory fits its budget, so it has no \
+                     settings yet"
                 ));
             }
             let now = row.process.setting(setting.key).map(ToString::to_string);

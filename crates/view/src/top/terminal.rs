@@ -149,7 +149,7 @@ fn take() -> io::Result<()> {
     execute!(stdout(), EnterAlternateScreen, Hide)
 }
 
-/// Errors are ignored: the terminal may be closed.
+/// Restores the terminal. Ignores errors, because the terminal may be closed.
 fn give_back() {
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();

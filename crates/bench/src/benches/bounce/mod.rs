@@ -31,7 +31,7 @@ use tasks::{MOST_TASKS, PART_BYTES, Ran, Task, WORKLOADS, Workload, bind_to_cpu}
 #[command(after_long_help = "\
 W_area_first_vs_pool_first is the bandwidth of workload W with one order over that with the other,
 W_area_first_vs_itself the same of two runs with the same order (noise); with _device, to the file.
-alone is the processor time to take a page and give it back, by threads.")]
+alone is the CPU time to allocate and free a buffer of one page, by threads.")]
 pub(crate) struct BounceArgs {
     /// How long each combination runs in a round, in milliseconds
     #[arg(long, value_name = "N", default_value_t = 100,

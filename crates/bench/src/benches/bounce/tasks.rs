@@ -167,8 +167,7 @@ pub(super) fn run(
     })
 }
 
-/// Binds this thread to a processor of its own, if there are enough. Without the right to do so
-/// the scheduler decides.
+/// Binds this thread to its own CPU, if there are enough CPUs and binding is permitted.
 pub(super) fn bind_to_cpu(thread: usize) {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let mut set = CpuSet::new();

@@ -34,6 +34,6 @@ pub(super) fn fragmented(dir: &Path, pieces: u32) -> Result<Vec<FileExtent>, Str
     let found = fiemap::extents(file.as_fd()).or_text("its extents are unknown (FIEMAP)")?;
     match found.iter().all(FileExtent::is_placed) && !found.is_empty() {
         true => Ok(found),
-        false => Err("its extents have no place on the device yet".into()),
+        false => Err("its extents have no blocks on the device yet".into()),
     }
 }

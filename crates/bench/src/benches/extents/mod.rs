@@ -30,11 +30,11 @@ const SWEEP_PAGES: u64 = (80 << 30) / 4096;
 const SWEEP_EXTENTS: [usize; 4] = [2, 2000, 20_480, 84_656];
 const SWEEP_TASKS: usize = 4;
 
-/// Measure what looking up extents costs, against a list and a red-black tree.
+/// Measure the cost of looking up extents, compared with a list and a red-black tree.
 ///
 /// Tasks swap pages out of and back into their memory, over an area in many extents, with a look-up
-/// for each page. The device is RAM, so that the look-ups show. Nothing is written to a disk but the
-/// storage of one file is allocated.
+/// for each page. The device is RAM, so that the look-ups are a visible share. Nothing is written to a disk; only
+/// the blocks of one file are allocated.
 #[derive(Args)]
 #[command(after_long_help = "\
 Variants: list is a linked list with one shared cursor that walks forward from the last extent

@@ -9,6 +9,7 @@ use softswap_engine::door::settings::Config;
 use softswap_engine::store::io::{Device, FileDevice, Lane};
 use softswap_engine::store::swap::Backing;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::faults::{self, Faults};
 use softswap_sys::file::SwapFile;
 use softswap_sys::memory::reserve_u64;
 use softswap_sys::raw::now_ns;
@@ -79,16 +80,21 @@ impl Sizes {
 }
 
 /// Starts the engine and handles faults in both regions until the process exits.
-pub(super) fn set_up(dir: &Path, sizes: &Sizes) -> Result<&'static Fixture, Refusal> {
+pub(super) fn set_up(
+    dir: &Path,
+    sizes: &Sizes,
+    faults: Faults,
+) -> Result<&'static Fixture, Refusal> {
     let file = Arc::new(SwapFile::open(dir).map_err(own)?);
     let device = FileDevice::new(Arc::clone(&file), false);
     let (memory_bytes, codec) = (sizes.memory_bytes, Choice::LZ4);
-    let config = Config { memory_bytes, codec, ..Config::default() };
+    let config = Config { memory_bytes, codec, faults, ..Config::default() };
     let storage = Box::new(FileDevice::new(file, false));
     let storage = Backing::growing(storage, Some(sizes.swap_bytes), 0);
     let stats = Stats::new(reserve_u64(STATS_WORDS).map_err(own)?);
     let engine = Arc::new(Engine::start(&config, vec![storage], stats).map_err(own)?);
-    let bare = Arc::new(Window::reserve(1, false).map_err(own)?);
+    let bare = faults::taken(faults, || Window::reserve(1, false)).map_err(own)?;
+    let bare = Arc::new(bare);
     device.grow(sizes.swap_bytes, sizes.spare_bytes).map_err(own)?;
     let served = [serve_engine(&engine).map_err(own)?, serve_bare(&bare).map_err(own)?];
     let spare_bytes = sizes.swap_bytes;

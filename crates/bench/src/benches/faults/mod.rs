@@ -22,6 +22,7 @@ use softswap_engine::base::stats::Tier;
 use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_engine::codec::{self, Packer, Scratch};
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::faults::Faults;
 use softswap_sys::memory::{Page, give_back, reserve_bytes, reserve_pages};
 use softswap_sys::raw::now_ns;
 use softswap_sys::window::Writes;
@@ -37,16 +38,16 @@ const STRIDE: usize = 5;
 const CLUSTER_PAGES: usize = 32;
 const SAME: u64 = 0x00ab_cdef;
 
-/// Measure how long a touch of a page that is out takes.
+/// Measure the duration of page faults by tier.
 ///
-/// An engine in this process serves one thread; nothing else runs. The costs of which faults are made
-/// are measured in the same rounds.
+/// An engine in this process serves one thread; nothing else runs. The steps of a fault are measured
+/// in the same rounds.
 #[derive(Args)]
 #[command(after_long_help = "\
 Variants: fault_* is a touch of memory managed by softswap: never touched before (zero), a page whose
 words are all equal (same_filled), compressed in memory (pool), in the swap file (disk). sigbus_copy is
-a userfaultfd fault by SIGBUS whose handler does nothing but copy a page in, copy that copy alone,
-device_read a blocking 4 KiB read of the same swap file, kernel_anonymous the kernel's own first touch.
+a fault whose handler only copies a page in (by SIGBUS; with protection by SIGSEGV), copy is that copy
+alone, device_read a blocking 4 KiB read of the same swap file, kernel_anonymous the kernel's own first touch.
 step_* are the steps of a fault: entering the handler, claiming and publishing an entry, filling or
 decompressing a page, installing it write-protected, returning from the handler.
 
@@ -60,6 +61,10 @@ pub(crate) struct FaultsArgs {
     /// The directory for the swap file
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     swap: PathBuf,
+
+    /// How page faults reach softswap: auto, userfaultfd or protection
+    #[arg(long, value_name = "MECHANISM", default_value_t)]
+    faults: Faults,
 }
 
 #[derive(Debug, Serialize)]
@@ -131,7 +136,7 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Findings<Figures>, Refusal> {
              fewer pages"
         )));
     }
-    let (fixture, mut log) = (fixture::set_up(&dir.path, &sizes)?, Log::start());
+    let (fixture, mut log) = (fixture::set_up(&dir.path, &sizes, args.faults)?, Log::start());
     let (texts, packed_share) = compressible_pages(pages)?;
     let mut bench = Bench::new(fixture, pages, &texts)?;
     let mut cells = VARIANTS.map(Cell::new);
@@ -327,7 +332,7 @@ fn time_each(order: &[usize], mut body: impl FnMut(usize) -> bool) -> Option<Vec
 fn compressible_pages(most: usize) -> Result<(Vec<[u8; PAGE_SIZE]>, f64), Refusal> {
     let executable = std::fs::read("/proc/self/exe").or_own("/proc/self/exe cannot be read")?;
     let (pages, _) = executable.as_chunks::<PAGE_SIZE>();
-    let mut scratch = Scratch::new(Default::default()).or_own("no memory to compress in")?;
+    let mut scratch = Scratch::new(Default::default()).or_own("no memory for compression")?;
     let mut room = vec![0; codec::MAX_PACKED_BYTES];
     let mut packed_bytes = 0;
     // Sample the whole executable, because its parts differ.

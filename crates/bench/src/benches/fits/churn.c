@@ -1,4 +1,4 @@
-/* Blocks of 16 to 1,039 bytes come and go at random among 200,000 that live. */
+/* Allocates and frees blocks of 16 to 1,039 bytes at random, with 200,000 allocated at a time. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -17,15 +17,15 @@ use softswap_engine::door::settings::{AreaSpec, Config};
 use softswap_sys::aslr::Bases;
 use std::path::Path;
 
-/// Measure what a program costs that fits its budget.
+/// Measure the cost of softswap for a program that fits its budget.
 #[derive(Args)]
 #[command(after_long_help = "\
 Programs: those of `softswap bench swap`, each about as large as --program-size; churn allocates and
 frees blocks of 16 to 1,039 bytes among 200,000 that live; starts is a shell that starts /bin/true
-again and again. What is missing here is left out, and a note says so.
+repeatedly. A program that is not installed is left out, with a note.
 
-start_adds_us is what softswap adds to a start of /bin/true. slept says whether the program had no
-engine to its end.")]
+start_adds_us is the time that softswap adds to a start of /bin/true. slept is true if the program
+was asleep until its exit.")]
 pub(crate) struct FitsArgs {
     /// Rounds
     #[arg(long, value_name = "N", default_value_t = 15,

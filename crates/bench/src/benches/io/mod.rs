@@ -27,7 +27,7 @@ use std::time::Duration;
 /// Duration of the warm-up round, which is shorter.
 const WARM_UP: Duration = Duration::from_millis(250);
 
-/// Measure reads of a file or device by how they are waited for.
+/// Measure reads of a file or device by the way of waiting for them.
 ///
 /// 4 KiB at random places, past the page cache: one at a time, waited for by interrupt, poll, hybrid
 /// and auto, then 32 at once. Without FILE, a file of its own is filled and read; it has no name and
@@ -157,7 +157,7 @@ pub(super) fn measure(args: &IoArgs) -> Result<Findings<Figures>, Refusal> {
     let mut log = Log::start();
     log.notes.extend(target.notes.clone());
     if let Err(why) = &fio_version {
-        log.note(format!("fio was left out: {why}"));
+        log.note(format!("fio is left out: {why}"));
     }
     log.notes.extend(notes_on(facts.direct, facts.io_uring));
     let mut cells = chosen(fio_version.is_ok(), &args.only)?;

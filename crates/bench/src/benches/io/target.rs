@@ -74,16 +74,16 @@ fn existing(path: &Path, size: Option<u64>) -> Result<Target, Refusal> {
     let shown = path.display();
     let refuse = |why: String| Refusal::usage(format!("{shown}: {why}"));
     let meta = fs::metadata(path).map_err(|error| {
-        let way_out = "name a file or a block device, or none for a file of the bench's own";
+        let way_out = "choose a file or a block device, or leave the path out for a temporary file";
         refuse(format!("cannot be measured: {}; {way_out}", plain(&error)))
     })?;
     let is_device = meta.file_type().is_block_device();
     if meta.is_dir() {
-        let way_out = format!("for a file of the bench's own in it give --swap {shown}");
+        let way_out = format!("for a temporary file in it give --swap {shown}");
         return Err(refuse(format!("is a directory; {way_out}")));
     }
     if !is_device && !meta.is_file() {
-        return Err(refuse("is neither a file nor a block device; name one of these".into()));
+        return Err(refuse("is neither a file nor a block device; choose one of these".into()));
     }
     let file = SwapFile::open_existing(path)
         .map_err(|error| refuse(format!("cannot be opened: {error}")))?;

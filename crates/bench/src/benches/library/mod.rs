@@ -61,7 +61,7 @@ pub(crate) struct Figures {
 pub(super) fn measure(args: &LibraryArgs) -> Result<Findings<Figures>, Refusal> {
     if Limits::first(args.memory).memory_bytes < MIN_MEMORY_BYTES {
         return Err(Refusal::usage(format!(
-            "--memory {}: too little for the engine in it; ask for 16M or more",
+            "--memory {}: too little for the engine in it; give 16M or more",
             units::bytes(args.memory)
         )));
     }

@@ -33,7 +33,7 @@ pub(crate) enum Place {
     KernelFile,
 }
 
-/// The program that `bench library` and `bench remote` run; of no use by itself.
+/// The program that `bench library` and `bench remote` run; for internal use.
 #[derive(Args)]
 pub(crate) struct LibraryTaskArgs {
     task: String,

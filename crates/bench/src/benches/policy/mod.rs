@@ -39,9 +39,9 @@ const LEAST_PAGES: usize = 64;
 #[command(after_long_help = "\
 Patterns: random; zipf (exponent 0.99); hot_set (90 % of the touches in 10 % of the pages);
 scan_and_hot_set; phases (six hot sets of 15 %, one after the other); loop (all pages in order). One
-touch in four writes, and all pages pack as those of Python do.
+touch in four writes, and all pages compress as those of Python do.
 
---trace takes what `softswap bench record` wrote, as in crates/bench/traces.
+--trace reads a file of `softswap bench record`, as in crates/bench/traces.
 
 stalled_ms is the time for which the program waited. Ratios: stalled_without_vs_with_TRACE_PERCENT,
 with --without.
@@ -148,7 +148,7 @@ fn traces(args: &PolicyArgs) -> Result<Vec<(String, Recorded)>, Refusal> {
         })?;
         let name = path.file_stem().map_or("trace".into(), |stem| stem.to_string_lossy());
         if traces.iter().any(|(other, _)| *other == name) {
-            let way_out = "give the file another name";
+            let way_out = "rename the file";
             return Err(refuse(format!("there is a trace {name:?} already; {way_out}")));
         }
         traces.push((name.into_owned(), recorded));

@@ -110,10 +110,12 @@ fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
     counters.expect_engine()?;
     // Touches of pages read ahead cause no fault, so the trace would lack them.
     if counters.stats.get(Counter::PagesReadAhead) != 0 {
-        return Err(Refusal::own("pages were read ahead: the trace is not kept"));
+        return Err(Refusal::own(
+            "pages were read ahead, so touches are missing: the trace is not stored",
+        ));
     }
     if status.is_some_and(|status| !status.success()) {
-        return Err(Refusal::own("the program has failed: the trace is not kept"));
+        return Err(Refusal::own("the program failed: the trace is not stored"));
     }
     let words = File::open(recording).map(words);
     let trace =

@@ -20,13 +20,13 @@ use std::time::Duration;
 /// Disk space for the swap file and the files of programs, as a multiple of the largest memory.
 const DISK_TIMES: u64 = 4;
 
-/// Measure what each of softswap's mechanisms is worth.
+/// Measure the benefit of each of softswap's mechanisms.
 ///
 /// softswap with all mechanisms and softswap without one take turns over the patterns and programs of
 /// `bench swap`, within the same limit.
 #[derive(Args)]
 #[command(after_long_help = "\
-A cell is a pattern (on data half of which packs) or a program, with a share of its memory and a number
+A cell is a pattern (on data of which half compresses) or a program, with a share of its memory and a number
 of threads. In each round every cell runs once with the mechanism and once without; either is first in
 turn, and both have the same budget. A cell's figure is the median over the rounds of the time without
 over the time with: above 1 the mechanism gains. The figure of a mechanism is the geometric mean

@@ -46,43 +46,49 @@ const AREA_TIMES: u64 = 4;
 /// Compare softswap with the kernel's swap under the same memory limit.
 ///
 /// The sides are softswap, and the kernel's swap on a file, on zram (lz4), and on a file with zswap in
-/// front. For each pattern a program fills its working set, touches it, and compares every page at
-/// the end; then whole programs run. A memory control group of the same limit holds each run. Without
-/// root softswap runs alone, without a group unless one may be made. Changes to the machine (swap
+/// front; `protection` is softswap with page protection. For each pattern a program fills its working
+/// set, touches it, and compares every page at the end; then whole programs run. A memory control group
+/// of the same limit holds each run. Without root softswap runs alone, without a group unless the user
+/// may create one. Changes to the machine (swap
 /// areas, a zram device, zswap's settings, control groups) are undone however the bench exits.
 #[derive(Args)]
 #[command(after_long_help = "\
-The limit is 25 % or 50 % of the working set. Inside it softswap has a budget (--memory) that leaves
-room for what it does not manage: 3 MiB and 1/64 of the limit in the first round, later what was seen
-in the rounds before, and 1 MiB. Its group may not swap. The kernel's sides run with the machine's
-swappiness and page-cluster (0 for zswap); their swap file has all its storage ahead and is in
-softswap's directory. Their areas are four times as large as what goes there: one that is half full is
-slower.
+The limit is 25 % or 50 % of the working set. softswap's budget (--memory) is lower, because unmanaged
+memory also counts against the limit: by 3 MiB and 1/64 of the limit in the first round, later by the
+amount measured in earlier rounds and 1 MiB. softswap's group may not use the kernel's swap. The
+kernel's sides run with the machine's swappiness and page-cluster (0 for zswap). Their swap file is
+preallocated, in softswap's directory. Their areas are four times as large as the data swapped there,
+because a half-full area is slower.
 
-The kernel counts zram's compressed pages in no group, and zswap's in none of version 1: outside_bytes
-is the DRAM that these had beyond the limit. softswap_same_dram is softswap with that much more, right
-after such a side. In groups of version 2 (settings: cgroup_version) zswap's compressed pages count
-within the limit from Linux 5.19 on, so softswap_same_dram does not run beside it; outside_bytes is
-then by how much they exceeded the limit, because the kernel counts them while it makes room.
+The kernel charges zram's compressed pages to no group, and zswap's to none of version 1.
+outside_bytes is the DRAM that these pages use beyond the limit. softswap_same_dram is softswap with
+that much more DRAM, run right after such a side. In groups of version 2 (settings: cgroup_version) the
+limit includes zswap's compressed pages from Linux 5.19 on. Then softswap_same_dram does not run for
+zswap, and outside_bytes is the excess over the limit during reclaim.
 
-A touch reads or writes one word of a page. random_* touch any page; sequential_* page after page, each
-thread from a place of its own; of hot_set's accesses 90 % go to 10 % of the pages (15 % if half of
-them fit), and one in four writes. Each pattern and number of threads has a process of its own. It is
-measured for a fixed time; before it as many pages are touched as fit, for four times as long at most.
-softswap meets kernel_zram on compressible data (pages of a Python process), kernel_file on
-incompressible, kernel_zswap on half of each.
+A touch reads or writes one word of a page. random_* touch any page; sequential_* touch pages in order,
+each thread from its own start; hot_set touches 10 % of the pages (15 % if half of them fit) in 90 % of
+its accesses, and one access in four writes. Each pattern and number of threads has its own process. It
+is measured for a fixed time, after as many touches as pages fit, for at most four times as long.
+kernel_zram is compared on compressible data (pages of a Python process), kernel_file on
+incompressible data, kernel_zswap on half of each.
 
-A side that the kernel kills five times in a row has not come through (came_through) and has no other
-figures. PATTERN_softswap_vs_SIDE is of touches a second, with _50 for 50 %, _tN for N threads;
-PATTERN_softswap_same_dram_vs_SIDE likewise. PROGRAM_softswap_vs_SIDE and
-PROGRAM_softswap_same_dram_vs_SIDE are of times (_50, _75 likewise), ..._vs_best_kernel of the time of
-the fastest of the kernel's sides; PROGRAM_SIDE_vs_in_memory and PROGRAM_cpu_SIDE_vs_in_memory of the
-program's own without a limit, with _100 under softswap with everything fitting,
-softswap_same_dram_as_SIDE with the DRAM of that side.")]
+If the kernel kills a side five times in a row, its came_through is false, and it has no other figures.
+
+Ratios, with _50 or _75 for the share of memory in percent and _tN for N threads:
+  PATTERN_softswap_vs_SIDE              touches per second
+  PATTERN_softswap_same_dram_vs_SIDE    the same, with the same DRAM
+  PROGRAM_softswap_vs_SIDE              time of the program
+  PROGRAM_softswap_same_dram_vs_SIDE    the same, with the same DRAM
+  PROGRAM_softswap_vs_best_kernel       time, compared with the fastest of the kernel's sides
+  PROGRAM_SIDE_vs_in_memory             time, compared with a run without a limit
+  PROGRAM_cpu_SIDE_vs_in_memory         CPU time, likewise
+In the last two _100 is softswap with a budget that everything fits in, and
+softswap_same_dram_as_SIDE is softswap with the DRAM of SIDE.")]
 pub(crate) struct SwapArgs {
     /// Implementations of swapping; softswap is compared with the others
     #[arg(long, value_name = "SIDE,...", value_delimiter = ',', value_enum,
-          default_values_t = Side::all())]
+          default_values_t = Side::USUAL)]
     sides: Vec<Side>,
 
     #[command(flatten)]
@@ -101,7 +107,7 @@ pub(crate) struct SwapArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
 
-    /// Less of everything (64M, programs of 96M at 50 %), to see that it works
+    /// A quick test of the benchmark itself: 64M, and programs of 96M at 50 %
     #[arg(long)]
     quick: bool,
 
@@ -114,7 +120,7 @@ pub(crate) struct SwapArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     softswap: Vec<String>,
 
-    /// Damage a page, which must be noticed; for tests
+    /// Damage a page, which the comparison must detect; for tests
     #[arg(long, hide = true)]
     damage: bool,
 }

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 #[value(rename_all = "snake_case")]
 pub(crate) enum Side {
     Softswap,
+    /// softswap that takes faults by page protection.
+    Protection,
     KernelFile,
     KernelZram,
     #[value(alias = "zswap")]
@@ -16,24 +18,33 @@ pub(crate) enum Side {
 }
 
 impl Side {
+    /// The sides of `bench swap` by default.
+    pub(super) const USUAL: [Side; 4] =
+        [Side::Softswap, Side::KernelFile, Side::KernelZram, Side::KernelZswap];
+    pub(super) const RIVALS: [Side; 4] =
+        [Side::Protection, Side::KernelFile, Side::KernelZram, Side::KernelZswap];
     pub(super) const KERNEL: [Side; 3] = [Side::KernelFile, Side::KernelZram, Side::KernelZswap];
+
+    pub(super) fn is_softswap(self) -> bool {
+        matches!(self, Side::Softswap | Side::Protection)
+    }
 
     /// Returns true if the side stores compressed pages in DRAM that is not charged to the cgroup.
     pub(super) fn keeps_outside(self, counts_zswap: bool) -> bool {
         match self {
-            Side::Softswap | Side::KernelFile => false,
+            Side::Softswap | Side::Protection | Side::KernelFile => false,
             Side::KernelZram => true,
             Side::KernelZswap => !counts_zswap,
         }
     }
 
-    /// Returns the content on which softswap is compared with a kernel side: the one that suits the side.
+    /// Returns the content on which softswap is compared with a side: the one that suits the side.
     pub(super) fn data(self) -> Option<Data> {
         match self {
             Side::Softswap => None,
             Side::KernelFile => Some(Data::Incompressible),
             Side::KernelZram => Some(Data::Compressible),
-            Side::KernelZswap => Some(Data::Mixed),
+            Side::Protection | Side::KernelZswap => Some(Data::Mixed),
         }
     }
 }
@@ -93,7 +104,11 @@ impl How {
     }
 
     pub(super) fn is_softswap(self) -> bool {
-        matches!(self, How::Roomy | How::Limited { side: Side::Softswap, .. })
+        match self {
+            How::Plain => false,
+            How::Roomy => true,
+            How::Limited { side, .. } => side.is_softswap(),
+        }
     }
 
     pub(super) fn beside(self) -> Option<Side> {
@@ -123,7 +138,7 @@ pub(super) fn suffix(share_percent: u32, threads: u32) -> String {
     share.unwrap_or_default() + &threads.unwrap_or_default()
 }
 
-/// Returns softswap and one kernel side at a share of memory. Adds softswap with the same total DRAM if the
+/// Returns softswap and one other side at a share of memory. Adds softswap with the same total DRAM if the
 /// kernel stores compressed pages outside the limit.
 pub(super) fn compared(
     has_ours: bool,

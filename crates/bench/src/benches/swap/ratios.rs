@@ -19,7 +19,7 @@ pub(super) fn add(cells: &[Cell], rounds: usize, log: &mut Log) {
         let shares = cell.variants.iter().map(|variant| variant.how.share_percent());
         for share_percent in shares.collect::<BTreeSet<_>>() {
             let on = |side, beside| find(How::Limited { side, share_percent, beside });
-            beside_the_kernel(cell, share_percent, on, log);
+            between_sides(cell, share_percent, on, log);
         }
         let Some(plain) = find(How::Plain) else { continue };
         for variant in complete().filter(|variant| variant.how != How::Plain) {
@@ -34,8 +34,8 @@ pub(super) fn add(cells: &[Cell], rounds: usize, log: &mut Log) {
     }
 }
 
-/// Adds the ratios between softswap and the kernel's sides at one share of memory.
-fn beside_the_kernel<'c>(
+/// Adds the ratios between softswap and the other sides at one share of memory.
+fn between_sides<'c>(
     cell: &Cell,
     share_percent: u32,
     on: impl Fn(Side, Option<Side>) -> Option<&'c Variant>,
@@ -43,7 +43,7 @@ fn beside_the_kernel<'c>(
 ) {
     let (name, suffix) = (cell.work.name(), suffix(share_percent, cell.work.threads()));
     let is_pattern = matches!(cell.work, Work::Pattern { .. });
-    for rival in Side::KERNEL {
+    for rival in Side::RIVALS {
         for beside in [None, Some(rival)] {
             let (ours, theirs) = (on(Side::Softswap, beside), on(rival, None));
             let (Some(ours), Some(theirs)) = (ours, theirs) else { continue };

@@ -11,7 +11,7 @@ use crate::measure::managed_program::{Counters, command, this_program};
 use crate::measure::options::Named;
 use softswap_cli::library;
 use softswap_cli::refusal::Refusal;
-use softswap_engine::door::settings::{AreaSpec, Config, MIN_MEMORY_BYTES};
+use softswap_engine::door::settings::{AreaSpec, Config, Faults, MIN_MEMORY_BYTES};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
 use std::fs;
@@ -168,7 +168,7 @@ impl<'b> Bench<'b> {
         let How::Limited { side, share_percent, .. } = how else {
             return Ok(Err(Failure::Other("it has no limit".into())));
         };
-        let is_softswap = side == Side::Softswap;
+        let is_softswap = side.is_softswap();
         if is_softswap && limits.memory_bytes < MIN_MEMORY_BYTES {
             let why = "the limit leaves less than the 8.0 MiB that the engine needs";
             return Ok(Err(Failure::Other(why.into())));
@@ -176,7 +176,13 @@ impl<'b> Bench<'b> {
         let held = self.testbed.enter(side, limits.limit_bytes)?;
         let counters = Counters::new()?;
         let environment = match is_softswap {
-            true => counters.environment(&self.config(asked, limits.memory_bytes), &self.library),
+            true => {
+                let mut config = self.config(asked, limits.memory_bytes);
+                if side == Side::Protection {
+                    config.faults = Faults::Protection;
+                }
+                counters.environment(&config, &self.library)
+            }
             false => Vec::new(),
         };
         let ran = match work {

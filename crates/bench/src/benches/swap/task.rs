@@ -24,7 +24,7 @@ const FILLED: &str = "filled";
 const CONTINUE: &str = "continue";
 const SAME: &str = "same";
 
-/// The program that `bench swap` and `bench swap-in` run; of no use by itself.
+/// The program that `bench swap` and `bench swap-in` run; for internal use.
 #[derive(Args)]
 pub(crate) struct TaskArgs {
     task: String,

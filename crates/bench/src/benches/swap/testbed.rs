@@ -25,8 +25,8 @@ const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
 /// cannot reclaim dirty pages that were read ahead and never touched. They fill the cgroup until the program
 /// is OOM-killed.
 const ZSWAP_PAGE_CLUSTER: &str = "0";
-const ZSWAP_COUNTED: &str = "what zswap packs counts within the limit here (control groups of \
-     version 2), so softswap has the same DRAM as kernel_zswap and runs once beside it";
+const ZSWAP_COUNTED: &str = "here the limit includes zswap's compressed pages (control groups of \
+     version 2), so softswap already has the same DRAM as kernel_zswap, and runs once with it";
 
 pub(crate) struct Testbed {
     restorer: Restorer,
@@ -84,7 +84,7 @@ impl Bounds {
         let limit = limit_bytes.next_multiple_of(PAGE_SIZE as u64);
         self.peak_bytes.filter(|peak| *peak > limit).map_or(Ok(()), |peak| {
             let (limit, peak) = (units::bytes(limit_bytes), units::bytes(peak));
-            Err(format!("the control group of {limit} held {peak} at its peak"))
+            Err(format!("the control group with a limit of {limit} used {peak} at its peak"))
         })
     }
 }
@@ -107,9 +107,10 @@ impl Testbed {
             Ok(groups) => testbed.groups = Some(groups),
             Err(why) => {
                 notes.push(format!(
-                    "the kernel's sides were left out, and softswap runs without a control group: {why}"
+                    "the kernel's swap is left out, and softswap runs without a control group: \
+                     {why}"
                 ));
-                sides.retain(|side| *side == Side::Softswap);
+                sides.retain(|side| side.is_softswap());
             }
         }
         for side in std::mem::take(sides) {
@@ -156,7 +157,7 @@ impl Testbed {
     /// Creates a side's area and activates it: a container may permit devices and settings, but forbid
     /// swapon.
     fn try_area(&mut self, side: Side, bytes: u64) -> Result<Option<PathBuf>, String> {
-        if side == Side::Softswap {
+        if side.is_softswap() {
             return Ok(None);
         }
         self.restorer.ask(&Act::HoldSwap)?;
@@ -185,7 +186,7 @@ impl Testbed {
 
     fn area_of(&self, side: Side) -> Option<PathBuf> {
         match side {
-            Side::Softswap => None,
+            Side::Softswap | Side::Protection => None,
             Side::KernelFile | Side::KernelZswap => Some(self.file.clone()),
             Side::KernelZram => self.zram.as_ref().map(|name| Path::new("/dev").join(name)),
         }
@@ -223,7 +224,7 @@ impl Testbed {
             _ => Outside::Nowhere,
         };
         let group = match self.groups {
-            Some(_) => Some(self.make_group(limit_bytes, side != Side::Softswap)?),
+            Some(_) => Some(self.make_group(limit_bytes, !side.is_softswap())?),
             None => None,
         };
         let dir = group.as_ref().map(|group| group.dir.clone());

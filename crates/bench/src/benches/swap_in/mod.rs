@@ -28,7 +28,7 @@ const LONGEST_SECONDS: f64 = 1e6;
 /// Default size of the region divided by the budget.
 const REGION_OVER_BUDGET: u64 = 4;
 
-/// Measure a program that swaps, by how its swap-ins are waited for.
+/// Measure a program that swaps, by the way of waiting for reads.
 ///
 /// The program writes one word at a time to random pages of a region that cannot be compressed, and
 /// compares every page at the end. Only the touching is timed. Faults are those of pages that were on
@@ -61,7 +61,7 @@ pub(crate) struct SwapInArgs {
     #[command(flatten)]
     common: InRounds<5>,
 
-    /// Damage a page, which must be noticed; for tests
+    /// Damage a page, which the comparison must detect; for tests
     #[arg(long, hide = true)]
     damage: bool,
 }
@@ -166,10 +166,11 @@ fn check(memory: u64, region: u64) -> Result<(), Refusal> {
         format!("--memory {budget}: too little: the engine needs at least {needed} of DRAM")
     } else if region <= memory {
         format!(
-            "--region {shown}: fits in the budget of {budget}, so nothing would be swapped; ask for more"
+            "--region {shown}: fits in the budget of {budget}, so nothing would be swapped; give \
+             more"
         )
     } else if available < memory {
-        format!("--memory {budget}: only {is} are available; ask for less")
+        format!("--memory {budget}: only {is} are available; give less")
     } else {
         return Ok(());
     };

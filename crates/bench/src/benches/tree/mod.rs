@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Measure what one budget for two programs gains over half of it for each.
+/// Compare one budget shared by two programs with half of it for each.
 #[derive(Args)]
 #[command(after_long_help = "\
 One program reads pages at random in three quarters of the budget, the other one after the other in

@@ -1,6 +1,6 @@
-/* Touches pages for so many seconds and prints how many a second, of the second half:
+/* Touches pages for SECONDS and prints the rate in touches per second over the second half:
  *   pair hot|stream MIB SECONDS
- * hot reads pages at random, stream one after the other. Half of each page does not pack. */
+ * hot reads pages at random, stream in order. Half of each page is incompressible. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>

@@ -58,7 +58,9 @@ pub(crate) fn hand_down_memory(parent: &Path) -> Result<bool, String> {
 /// Undoes [`hand_down_memory`], unless another benchmark or a cgroup with a limit depends on it.
 pub(crate) fn keep_memory_back(parent: &Path) -> Result<(), String> {
     let file = parent.join(HANDED_DOWN);
-    let left = |why: String| format!("`echo -memory > {}` is left to do: {why}", file.display());
+    let left = |why: String| {
+        format!("`echo -memory > {}` remains to be done by hand: {why}", file.display())
+    };
     let entries = fs::read_dir(parent).map_err(|error| left(plain(&error)))?;
     for entry in entries.flatten() {
         let name = entry.file_name();

@@ -9,17 +9,17 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
-/// Undoes the changes of a benchmark when standard input ends; of no use by itself.
+/// Undoes the changes of a benchmark when standard input ends; for internal use.
 #[derive(Args)]
 pub(crate) struct RestorerArgs {}
 
 pub(crate) fn restore() -> Result<ExitCode, Refusal> {
     let ends = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
-    let _held = SignalQueue::hold(&ends).or_own("cannot hold signals")?;
+    let _held = SignalQueue::hold(&ends).or_own("cannot block signals")?;
     let mut changes = Changes::default();
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         let answer: Answer = serde_json::from_str(&line)
-            .map_err(|error| format!("the restorer does not know {line:?}: {error}"))
+            .map_err(|error| format!("the restorer received an unknown request {line:?}: {error}"))
             .and_then(|act| changes.perform(act));
         let text = serde_json::to_string(&answer).unwrap_or_default();
         // If the benchmark has exited, the input is closed, too.

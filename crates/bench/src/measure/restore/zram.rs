@@ -16,7 +16,7 @@ pub(crate) fn add() -> Result<u32, String> {
     let text =
         fs::read_to_string(format!("{CONTROL}/hot_add")).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
-                "this kernel has no zram, or not loaded it (modprobe zram)".into()
+                "this kernel has no zram, or the module is not loaded (modprobe zram)".into()
             }
             io::ErrorKind::PermissionDenied => "only root may add a device".into(),
             _ => format!("no device could be added: {}", plain(&error)),
@@ -46,7 +46,7 @@ pub(crate) fn remove(number: u32) -> Result<(), String> {
         std::thread::sleep(PAUSE);
         tried = remove();
     }
-    tried.or_text(format!("`echo {number} > {CONTROL}/hot_remove` is left to do"))
+    tried.or_text(format!("`echo {number} > {CONTROL}/hot_remove` remains to be done by hand"))
 }
 
 /// Returns the DRAM that a device uses for compressed pages.

@@ -82,7 +82,7 @@ fn other_files_than_traces_are_refused() {
     std::fs::copy(RECORDED, &taken).unwrap();
     let table: &[(&[&str], &[&str])] = &[
         (&["--trace", "/no/such/file"], &["--trace /no/such/file", "No such file"]),
-        (&["--trace", taken.to_str().unwrap()], &["\"loop\"", "another name"]),
+        (&["--trace", taken.to_str().unwrap()], &["\"loop\"", "rename the file"]),
         (&["--only-traces"], &["--trace"]),
         (&["--quick"], &["--quick", "--pages"]),
     ];

@@ -101,7 +101,7 @@ fn softswap_is_measured_with_the_kernels_swap_and_all_changes_are_undone() {
     if notes.contains("left out") {
         return common::skip(&notes);
     }
-    let counts_zswap = notes.contains("what zswap packs counts");
+    let counts_zswap = notes.contains("the limit includes zswap's compressed pages");
     let mut pairs = vec![
         "softswap_vs_kernel_file",
         "softswap_vs_kernel_zram",
@@ -142,7 +142,7 @@ fn a_program_is_measured_with_the_dram_that_the_kernels_sides_had_too() {
     if notes.contains("left out") {
         return common::skip(&notes);
     }
-    let counts_zswap = notes.contains("what zswap packs counts");
+    let counts_zswap = notes.contains("the limit includes zswap's compressed pages");
     let keeps_outside = |rival| rival == "kernel_zram" || rival == "kernel_zswap" && !counts_zswap;
     let rows = found["programs"].as_array().unwrap();
     let row_of = |side: &str, beside: Value| {
@@ -187,7 +187,7 @@ fn without_rights_softswap_is_measured_alone() {
     let notes = found["notes"].to_string();
     // Either all sides together without a cgroup, or one by one: some users may create cgroups.
     assert!(
-        ["the kernel's sides were", "kernel_file was"]
+        ["the kernel's swap is", "kernel_file was"]
             .iter()
             .any(|who| notes.contains(&format!("{who} left out"))),
         "{notes}"
@@ -215,7 +215,7 @@ fn a_swap_that_cannot_be_measured_is_refused() {
     let table: &[(&[&str], &[&str])] = &[
         (&["--working-set", "16M"], &["--working-set", "too little", "64M or more"]),
         (&["--program-size", "16M"], &["--program-size", "too little", "64M or more"]),
-        (&["--program-size", "9T"], &["--program-size", "available", "ask for less"]),
+        (&["--program-size", "9T"], &["--program-size", "available", "give less"]),
         (&["--seconds", "0"], &["--seconds", "0.001"]),
         (&["--rounds", "0"], &["--rounds", "1..="]),
         (&["--sides", "moon"], &["--sides", "moon", "kernel_zram"]),

@@ -138,8 +138,8 @@ const fn loss(name: &'static str, says: &'static [&'static str], inject: fn(&mut
     Loss { name, inject, undo: |_| (), deadline: PATIENT, says, may_go_on: false }
 }
 
-const LATE: &[&str] = &["did not do it within", "answered in time"];
-const FULL: &[&str] = &["no room", "has no slot", "swap space"];
+const LATE: &[&str] = &["did not complete the request within", "did not answer in time"];
+const FULL: &[&str] = &["has no space", "has no slot", "swap space"];
 
 pub(crate) const LOSSES: &[Loss] = &[
     loss("all servers forget", &["is lost"], |scene| {

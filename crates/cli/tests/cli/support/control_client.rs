@@ -136,7 +136,7 @@ pub(crate) fn ask(arguments: &[&str]) -> Output {
     loop {
         let mut command = Command::new(softswap());
         let output = command.args(arguments).env_remove(DIR_VARIABLE).output().unwrap();
-        let is_late = String::from_utf8_lossy(&output.stderr).contains("gave no answer within");
+        let is_late = String::from_utf8_lossy(&output.stderr).contains("did not answer within");
         if !is_late || Instant::now() >= end {
             return output;
         }

@@ -138,8 +138,8 @@ impl<'t> PageTable<'t> {
         }
     }
 
-    /// Takes one clock round from a resident page that is not busy. Returns true if it had none
-    /// left.
+    /// Decrements the rounds that a resident page survives, unless the page is busy. Returns true
+    /// if they were 0.
     pub(crate) fn cool(&self, page: PageNo, seen: Entry) -> bool {
         if seen.0 & HEAT == 0 {
             return true;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// Pages held; a page held twice counts twice.
+    /// Pinned pages; a page pinned twice counts twice.
     pub(super) pages: AtomicUsize,
     /// Threads waiting for held pages.
     pub(super) waiting: AtomicU32,

@@ -10,7 +10,7 @@ use softswap_sys::signals;
 use std::io;
 use std::ops::Range;
 
-/// At most 1/this of the budget may be locked.
+/// At most 1/SHARE of the budget may be locked.
 pub(super) const SHARE: usize = 4;
 
 impl Engine {
@@ -31,7 +31,7 @@ impl Engine {
         let mut failed = None;
         for part in &new {
             let (start, len) = self.bytes_of(part);
-            // Not counted as held by calls, which may hold few pages.
+            // These pins do not count toward the limit of pages that calls may pin.
             if failed.is_none() && self.pin(start, len, len).is_err() {
                 failed = Some(part.start);
             }

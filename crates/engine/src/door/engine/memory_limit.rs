@@ -40,8 +40,8 @@ pub enum LimitRefused {
     },
     /// Too little in relation to locked memory.
     #[error(
-        "{} is too little: {} are locked in memory (mlock), which may be a quarter; give at least \
-         {}, or have the program unlock some",
+        "{} is too little: the program has locked {} in memory (mlock), and a quarter of the \
+         budget may be locked; give at least {}, or let the program unlock some",
         text_of_size(*asked_bytes), text_of_size(*locked_bytes), text_of_size(*least_bytes)
     )]
     Locked {
@@ -53,7 +53,7 @@ pub enum LimitRefused {
         least_bytes: u64,
     },
     /// A forked child cannot evict pages for a lower limit.
-    #[error("a forked child has no thread that makes room: its limit can only be raised")]
+    #[error("a forked child has no background reclaim: its limit can only be raised")]
     ForkedChild,
     /// No address space for larger tables.
     #[error("cannot reserve address space for larger tables ({0}); raise `ulimit -v`")]
@@ -125,7 +125,8 @@ impl Engine {
     /// Sets the limit of a forked child that shares a budget, replacing the parent's.
     pub fn begin_share(&self, bytes: usize) {
         self.core.memory.budget.begin_anew(bytes);
-        // There is no thread that would do it, and the pool still has the parent's limit.
+        // A forked child has no background thread that follows the budget, and its pool still has
+        // the parent's limit.
         self.core.follow_budget();
         self.core.report();
     }
@@ -183,11 +184,15 @@ impl Engine {
         let target = text_of_size(target as u64);
         if self.core.background.limit_failed.load(Relaxed) {
             return format!(
-                "{target} (less could not be kept: pages had no place to go; see `softswap stat`)"
+                "{target} (a lower limit failed, because no swap area took the pages; see \
+                 `softswap stat`)"
             );
         }
         if budget.is_moving() {
-            return format!("{target} ({}M until more has left)", limit.div_ceil(1 << 20));
+            return format!(
+                "{target} ({}M until enough pages are evicted)",
+                limit.div_ceil(1 << 20)
+            );
         }
         target
     }

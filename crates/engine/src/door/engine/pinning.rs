@@ -1,9 +1,9 @@
 //! Memory held by system calls: pinned pages, and copies of pages.
 //!
-//! It is not evictable. Therefore all calls together hold at most a share of the budget, and each
-//! call reserves what it takes. A call that is refused copies to other places, uses smaller pieces,
-//! or waits until other calls release memory. A few pages without which no call could proceed are
-//! held regardless.
+//! Pinned memory is not evictable. Therefore all calls together hold at most a share of the budget,
+//! and each call reserves what it takes. A call that is refused copies to other places, uses
+//! smaller pieces, or waits until other calls release memory. A few pages without which no call
+//! could proceed are held regardless.
 
 use super::Engine;
 use crate::base::access::Access;
@@ -15,7 +15,7 @@ use softswap_sys::signals::{self, Mask};
 use softswap_sys::{PAGE_SIZE, futex};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// All calls together may hold 1/this of the budget for pages.
+/// All calls together may hold 1/SHARE of the budget for pages.
 const SHARE: usize = 4;
 /// Maximum sleep in a wait for other calls, because not all of them wake waiters.
 const NAP_NS: u64 = 5_000_000;

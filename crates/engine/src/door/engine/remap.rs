@@ -25,9 +25,9 @@ use std::sync::PoisonError;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// It is unmapped.
+    /// The old range is unmapped.
     Unmapped,
-    /// It stays mapped and reads as zeroes.
+    /// The old range stays mapped and reads as zeroes.
     Emptied,
 }
 
@@ -75,7 +75,7 @@ impl Engine {
         }
         if mapping::grow(&self.core.memory, old.clone(), count)? {
             if self.has_locked(address, old_len) {
-                // As in Linux: if locking fails, the new part stays unlocked.
+                // If locking fails, the new part stays unlocked, as in Linux.
                 let _ = self.lock_range(address, new_len);
             }
             return Ok(address);

@@ -28,7 +28,7 @@ const SIGNAL_NS: u64 = 2_500;
 const SAMPLED: u64 = 16;
 /// Interval over which the idle time of the CPUs is measured.
 const WINDOW_NS: u64 = 10_000_000;
-/// If threads wait less than 1/this of the interval, they count as not waiting.
+/// If threads wait less than 1/LEAST_WAITED of the interval, they count as not waiting.
 const LEAST_WAITED: u64 = 16;
 
 #[derive(Debug)]

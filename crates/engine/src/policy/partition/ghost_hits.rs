@@ -20,9 +20,9 @@ pub(super) struct GhostHits {
     resident: Counts,
     /// The same for faults from the disk on incompressible pages, which no pool could hold.
     incompressible: Counts,
-    /// Faults from the pool that a smaller pool would have made faults from the disk, by the number
-    /// of steps from which that holds, and by the number from which the page would be resident
-    /// instead.
+    /// Faults from the pool that would be faults from the disk with a smaller pool, by two numbers
+    /// of steps: the reduction of the pool that is enough for that, and the one with which the page
+    /// would be resident instead.
     lost_from: Counts,
     lost_until: Counts,
     /// Faults from the disk on pages that would have been in the pool with index + 1 steps more for
@@ -73,8 +73,8 @@ impl GhostHits {
         }
     }
 
-    /// Records a fault on a page on the disk that would have been in the pool with more than
-    /// `until_pooled` steps more for it.
+    /// Records a fault on a page on the disk that a pool larger by more than `until_pooled` steps
+    /// would have stored.
     pub(super) fn note_on_disk(&self, until_pooled: usize) {
         if !self.settles() && until_pooled < STEPS {
             self.events.fetch_add(1, Relaxed);

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Pages of finished windows per evaluation.
 const LOOK_PAGES: u64 = 1024;
-/// If more than 1/this of the pages was not touched, the maximum window is halved.
+/// If more than 1/TOO_MANY of the pages was not touched, the maximum window is halved.
 const TOO_MANY: u64 = 4;
-/// If at most 1/this of the pages was not touched, the maximum window is doubled.
+/// If at most 1/FEW of the pages was not touched, the maximum window is doubled.
 const FEW: u64 = 10;
 
 /// Results of past windows, and the maximum size of new ones.
@@ -65,7 +65,7 @@ impl Accuracy {
         if self.reached_pages.load(Relaxed) + self.lost_pages.load(Relaxed) < LOOK_PAGES {
             return;
         }
-        // Of concurrent threads only one gets all counts.
+        // If several threads do this at the same time, one of them gets all counts.
         let reached = self.reached_pages.swap(0, Relaxed);
         let lost = self.lost_pages.swap(0, Relaxed);
         let all = reached + lost;

@@ -34,13 +34,13 @@ pub(crate) const MAX_NEIGHBOURS: usize = 32;
 /// Maximum pages of a background window: two requests, so that four are in progress together with
 /// the next window.
 const MAX_WINDOW: usize = 2 * REQUEST_PAGES;
-/// A window covers at most 1/this of the budget.
+/// A window covers at most 1/BUDGET_SHARE of the budget.
 const BUDGET_SHARE: usize = 32;
-/// The next windows of all streams together cover at most 1/this of the budget.
+/// The next windows of all streams together cover at most 1/ALL_SHARE of the budget.
 const ALL_SHARE: usize = 16;
 /// Number of consecutive faults that make a stream.
 const STREAM_FAULTS: usize = 3;
-/// A run is no coincidence if its probability is below 1/this.
+/// A run counts as a stream if its probability by chance is below 1/SELDOM.
 const SELDOM: usize = 16;
 /// Window size from which the stream is reliable.
 const RELIABLE_PAGES: usize = 8;
@@ -50,7 +50,7 @@ const MARKERS: usize = 256;
 const PASSED_OVER: u64 = REQUEST_PAGES as u64;
 /// Age of an old marker, in faults.
 const LIFE_FAULTS: u64 = 1024;
-/// Queued requests cover at most 1/this of the budget.
+/// Queued requests cover at most 1/QUEUE_SHARE of the budget.
 const QUEUE_SHARE: usize = 8;
 /// Maximum number of queued requests.
 const MAX_REQUESTS: usize = 64;

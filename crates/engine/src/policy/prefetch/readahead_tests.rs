@@ -247,7 +247,7 @@ fn a_marker_reached_after_many_other_faults_is_a_page_like_any_other() {
         fault(&streams, 500, END);
         fault(&streams, 501, END);
         fault(&streams, 502, END);
-        // These leave no markers.
+        // These faults set no markers.
         (0..between).for_each(|_| assert_eq!(streams.reach(700), Touch::Alone));
         assert_eq!(streams.reach(503) != Touch::Alone, is_marker, "{between}");
     }

@@ -20,14 +20,14 @@ pub(crate) const DOWN: Stride = -1;
 /// Maximum stride in pages (8 MiB).
 pub(crate) const MAX_STRIDE: u64 = (1 << (STRIDE_BITS - 1)) - 1;
 
-// Layout of a word: page number, length and other fields. The largest window (4 TiB) has 2^30
-// pages.
-const PAGE_BITS: u32 = 31;
+// Layout of a word: page number, length and other fields. The largest window (12 TiB) has fewer
+// than 2^32 pages, and so do the strides beyond its end.
+const PAGE_BITS: u32 = 32;
 const LENGTH_BITS: u32 = 8;
 const STRIDE_BITS: u32 = 12;
-const BORN_BITS: u32 = 12;
+const BORN_BITS: u32 = 11;
 /// Base-2 logarithm of the age resolution, in faults.
-const BORN_SHIFT: u32 = 2;
+const BORN_SHIFT: u32 = 3;
 const _: () = assert!(1 + BORN_BITS + STRIDE_BITS + LENGTH_BITS + PAGE_BITS <= 64);
 
 /// Packs and unpacks the fields of a word, from its lowest bits.
@@ -262,11 +262,11 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_handed_on_is_what_it_was(
-            marker in 0..1_u64 << (PAGE_BITS - 1), pages in 1..256_usize, stride in strides(),
+            marker in 0..3_u64 << 30, pages in 1..256_usize, stride in strides(),
         ) {
             let it = Window { marker, pages, stride };
             prop_assert_eq!(Window::from_bits(it.to_bits(marker)), Some(it));
-            prop_assert_eq!(Window::age(it.to_bits(marker), marker + 700), 700);
+            prop_assert_eq!(Window::age(it.to_bits(marker), marker + 704), 704);
             for request in it.requests() {
                 prop_assert_eq!(ReadRequest::from_bits(request.to_bits()), request);
             }

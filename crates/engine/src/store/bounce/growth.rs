@@ -10,9 +10,9 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-/// Most pools, including the primary one.
+/// Maximum number of pools, including the primary one.
 pub(super) const MAX_POOLS: usize = 8;
-/// Most transient buffers in use.
+/// Maximum number of transient buffers in use.
 const TRANSIENT_BUFFERS: usize = 8;
 /// Limit for added pools and transient buffers in any budget, in bytes.
 pub(crate) const MOST_EXTRA_BYTES: usize = 8 << 20;

@@ -4,8 +4,8 @@
 //!
 //! Buffers come from pools, and each pool is divided into areas, one for each CPU. A search looks
 //! into the area of its own CPU in every pool first, then into the next area of every pool, and so
-//! on ([`order`]). While its own areas have room, a CPU shares no cache line with others. An
-//! [`area`] is a few segments of 64 slots, each with a word of bits, taken and freed without a
+//! on ([`order`]). While its own areas have free buffers, a CPU shares no cache line with others.
+//! An [`area`] is a few segments of 64 slots, each with a word of bits, taken and freed without a
 //! lock. A buffer is 1 to 64 adjacent pages.
 //!
 //! The primary pool always exists. If it is too small, [`resize`] adds pools in the background, and

@@ -1,9 +1,9 @@
 //! Growth and shrinking of the bounce buffers.
 //!
-//! A search that finds nothing requests a pool. Background reclaim adds one if the budget has room
-//! for it, and releases pools that are idle for a while. Until then single transient buffers are
-//! available from reserved address space; they are populated on the first write and released on
-//! return.
+//! A search that finds nothing requests a pool. Background reclaim adds one if the budget has
+//! enough free memory for it, and releases pools that are idle for a while. Until then single
+//! transient buffers are available from reserved address space; they are populated on the first
+//! write and released on return.
 
 use super::Pools;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};

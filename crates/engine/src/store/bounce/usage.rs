@@ -82,7 +82,8 @@ impl Pools {
         let usage = self.usage();
         Some(format!(
             "softswap: the bounce buffers are full ({wanted} bytes wanted, {} in all, {} used): \
-             pages wait for the disk to take others; a larger --memory gives more buffers\n",
+             threads wait until writes to the disk complete; a larger --memory gives more \
+             buffers\n",
             (usage.slots + usage.transient) * PAGE_SIZE,
             (usage.used + usage.transient) * PAGE_SIZE,
         ))

@@ -28,6 +28,8 @@ const LANE_ENTRIES: u32 = MAX_PIECES as u32;
 #[derive(Debug)]
 pub struct FileDevice {
     file: Arc<SwapFile>,
+    /// A file that rings keep open until their last request has completed.
+    held: Option<Arc<SwapFile>>,
     io_uring: bool,
     /// The ring that showed whether rings are available.
     first_ring: Option<Ring>,
@@ -60,18 +62,33 @@ impl FileDevice {
     /// is false.
     #[must_use]
     pub fn new(file: impl Into<Arc<SwapFile>>, avoid_io_uring: bool) -> Self {
-        let file = file.into();
+        Self::holding(file.into(), None, avoid_io_uring)
+    }
+
+    /// As [`FileDevice::new`]. Rings keep the file `held` open, too.
+    pub(crate) fn holding(
+        file: Arc<SwapFile>,
+        held: Option<Arc<SwapFile>>,
+        avoid_io_uring: bool,
+    ) -> Self {
         let first_ring = if avoid_io_uring { None } else { open_ring(&file).ok() };
         let io_uring = first_ring.is_some();
         let mut tried = Vec::new();
         let device_polling = io_uring && file.is_direct() && can_ask(&file, &mut tried);
         let device_polling = AtomicBool::new(device_polling);
-        Self { file, io_uring, first_ring, device_polling, registered: None, tried }
+        Self { file, held, io_uring, first_ring, device_polling, registered: None, tried }
     }
 
     /// Prepares a ring for a lane: attaches the file and the bounce buffers.
     fn ready(&self, ring: io::Result<Ring>) -> io::Result<Ring> {
-        let mut ring = attached(ring, &self.file)?;
+        let mut ring = match &self.held {
+            None => attached(ring, &self.file)?,
+            Some(held) => {
+                let mut ring = ring?;
+                ring.attach_holding(self.file.as_fd(), held.as_fd())?;
+                ring
+            }
+        };
         if let Some(registered) = &self.registered {
             // Without it the kernel looks up the buffer of each request.
             let _ = ring.share_registered(registered);
@@ -232,8 +249,8 @@ impl Device for FileDevice {
             return self.tried.push(ring);
         };
         let shared = ring.register(range).and_then(|()| {
-            // Only if lanes can share the registration. If each registered the pages, they would
-            // count against RLIMIT_MEMLOCK several times.
+            // Registers buffers only if lanes can share the registration: otherwise the pages would
+            // count against RLIMIT_MEMLOCK once per lane.
             let mut tried = Ring::new(1)?;
             let shared = tried.share_registered(&ring);
             self.tried.push(tried);
@@ -523,7 +540,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let device = FileDevice::new(SwapFile::open(directory.path()).unwrap(), false);
         let can_be_asked = device.describe().device_polling;
-        // As if the trial at the start had succeeded.
+        // Simulates that the test of polling at the start has succeeded.
         device.device_polling.store(true, Relaxed);
         let mut lane = device.open_lane();
         device.grow(0, 1 << 20).unwrap();

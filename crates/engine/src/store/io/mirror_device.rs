@@ -64,7 +64,7 @@ impl ReadTime {
 }
 
 impl MirrorDevice {
-    /// Creates the device from the side that has everything and the one that may have it.
+    /// Creates the device from the file, which has all pages, and the cluster, which may have them.
     #[must_use]
     pub fn new(file: Box<dyn Device>, cluster: RemoteDevice) -> MirrorDevice {
         let (file_time, cluster_time) = Default::default();

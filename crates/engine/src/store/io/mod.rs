@@ -9,6 +9,8 @@
 
 pub mod poll;
 pub(crate) mod file_device;
+pub mod map_guard;
+pub(crate) mod raw_device;
 pub mod remote_device;
 pub mod mirror_device;
 // Includes the file, because the crate's devices belong to another build of this crate.
@@ -17,7 +19,9 @@ pub mod mirror_device;
 pub mod sim_device;
 
 pub use file_device::FileDevice;
+pub use map_guard::MapGuard;
 pub use mirror_device::MirrorDevice;
+pub use raw_device::RawDevice;
 pub use remote_device::RemoteDevice;
 
 use poll::Polling;
@@ -73,7 +77,7 @@ pub struct Rings {
     pub(crate) napping: Option<Ring>,
 }
 
-/// Most pieces of one batch.
+/// Maximum number of pieces of one batch.
 pub const MAX_PIECES: usize = 32;
 
 /// Properties of the access to a device.

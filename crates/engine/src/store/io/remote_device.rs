@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Set in the generation of a mirrored page that may be missing.
 const GONE: u32 = 1 << 31;
-/// Most different messages of either kind that are kept permanently; a program stops at the first
-/// lost page.
+/// Maximum number of different messages of either kind that are kept permanently; a program stops
+/// at the first lost page.
 const MOST_TEXTS: usize = 16;
 type Texts = [OnceLock<&'static str>; MOST_TEXTS];
 /// Timeout of a discard: a fork may wait for the thread that discards.
@@ -130,14 +130,14 @@ impl RemoteDevice {
         match failure {
             Failure::Full(text) => IoErrorKind::NoSpace(told(&self.texts, text)),
             Failure::Timeout => IoErrorKind::Told(
-                "the helper that speaks to the cluster has not answered in time: it has ended and \
-                 cannot be started again, or reaches no server",
+                "softswap-remote did not answer in time: it exited and cannot be started again, \
+                 or it reaches no server",
             ),
             Failure::Lost(text) => IoErrorKind::Told(told(&self.texts_of_lost, text)),
             Failure::Failed(text) => IoErrorKind::Told(told(&self.texts, text)),
-            Failure::Unsound => IoErrorKind::Told(
-                "the page by which processes speak to the cluster's helper was overwritten",
-            ),
+            Failure::Unsound => {
+                IoErrorKind::Told("the request queue to softswap-remote was overwritten")
+            }
         }
     }
 
@@ -147,7 +147,8 @@ impl RemoteDevice {
         if next == GONE {
             return None;
         }
-        // Also if the write fails: the previous content may be overwritten.
+        // The counter also advances if the write fails, because the previous content may be
+        // overwritten.
         word.store(next, Release);
         Some(u64::from(next))
     }
@@ -167,7 +168,8 @@ impl RemoteDevice {
             let mut content: [&[u8]; MOST_PAGES] = [&[]; MOST_PAGES];
             let mut count = 0;
             for (number, bytes) in parts.by_ref().take(MOST_PAGES) {
-                let worn = IoErrorKind::Told("a page was written too often");
+                let worn =
+                    IoErrorKind::Told("a page was written more often than its counter allows");
                 let generation = self.next_generation(number);
                 let generation = generation.ok_or_else(|| {
                     failed(Operation::Write, number * PAGE_BYTES, PAGE_SIZE, worn)
@@ -239,7 +241,7 @@ fn told(texts: &Texts, text: Box<str>) -> &'static str {
             }
         }
     }
-    "the cluster failed, as it did before"
+    "the cluster has failed before, and is not tried again yet"
 }
 
 fn ends_of(offset: u64, bytes: u64) -> Option<[Page; 2]> {
@@ -257,8 +259,8 @@ fn failed_pages(operation: Operation, pages: &[Page], kind: IoErrorKind) -> IoEr
     failed(operation, first * PAGE_BYTES, pages.len() * PAGE_SIZE, kind)
 }
 
-/// Operations of a [`MirrorDevice`](super::MirrorDevice): pages are sent without waiting, and may be
-/// missing.
+/// Operations of a [`MirrorDevice`](super::MirrorDevice): pages are sent without waiting, and may
+/// be missing.
 impl RemoteDevice {
     /// Returns true if all these pages were sent, and are not known to be missing.
     pub(super) fn may_have(&self, offset: u64, bytes: usize) -> bool {
@@ -269,7 +271,7 @@ impl RemoteDevice {
             && words.is_some_and(|words| words.iter().all(is_there))
     }
 
-    /// Sends pages, if there is room for them.
+    /// Sends pages, if the queue has space for them.
     pub(super) fn send(&self, pieces: &[Piece<&[u8]>]) {
         let (me, area) = (me(), self.area.number());
         for piece in pieces {

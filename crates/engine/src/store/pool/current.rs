@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// A class has one more lane for every 32 of its slabs, so at most 1/32 of them were opened only
 /// for a lane.
 pub(super) const SLABS_PER_LANE: usize = 32;
-/// Most lanes in the pool for each processor, in addition to one for each class.
+/// Maximum number of lanes in the pool for each processor, in addition to one for each class.
 const LANES_PER_CPU: usize = 4;
 /// With more processors, several share a lane.
 const MOST_LANES: usize = 32;

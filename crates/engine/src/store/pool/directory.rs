@@ -1,5 +1,5 @@
-//! Lists of slabs: a slab is free, or used and on the age list. A used slab with room is also
-//! listed by class and fill level.
+//! Lists of slabs: a slab is free, or used and on the age list. A used slab with a free slot is
+//! also listed by class and fill level.
 
 use super::class::CLASSES;
 use super::list::{Link, List};
@@ -56,12 +56,12 @@ impl Directory {
         self.free.push_first(&mut self.links, slab);
     }
 
-    /// Iterates over the slabs of a class that may have room, the fullest group first.
+    /// Iterates over the slabs of a class that may have a free slot, the fullest group first.
     pub(super) fn with_room(&self, class: usize) -> impl Iterator<Item = u32> + '_ {
         self.with_room[class].iter().rev().flat_map(|list| list.iter(&self.links))
     }
 
-    /// Returns a slab of a class with room, from the sparsest nonempty group.
+    /// Returns a slab of a class with a free slot, from the sparsest nonempty group.
     pub(super) fn sparsest(&self, class: usize) -> Option<u32> {
         self.with_room[class].iter().find_map(List::first)
     }

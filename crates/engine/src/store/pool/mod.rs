@@ -8,12 +8,11 @@
 //! Slabs that the program's own faults empty stay half full for long. [`compaction`] moves the
 //! objects of a class's sparsest slab into gaps of others.
 //!
-//! # Locks
-//! Each slab has a lock for reading and writing its objects. The directory's lock protects the
-//! lists of free slabs, of slabs with room, and of slabs by age. The directory is locked before a
-//! slab, never after it. The common store and free lock one slab only. A store first tries the slab
-//! that this processor used last for the class ([`current`]). A free needs the directory only if
-//! the slab falls into a lower group, becomes empty, or was full.
+//! # Locks Each slab has a lock for reading and writing its objects. The directory's lock protects
+//! the lists of free slabs, of slabs with a free slot, and of slabs by age. The directory is locked
+//! before a slab, never after it. The common store and free lock one slab only. A store first tries
+//! the slab that this processor used last for the class ([`current`]). A free needs the directory
+//! only if the slab falls into a lower group, becomes empty, or was full.
 
 mod layout;
 mod class;
@@ -72,7 +71,7 @@ pub struct Pool {
     stored_bytes: AtomicUsize,
     objects: [AtomicUsize; CLASSES],
     slabs_of: [AtomicUsize; CLASSES],
-    /// True after a store found no room, until enough is free again.
+    /// True after a store found no free slot, until enough are free again.
     was_full: AtomicBool,
 }
 
@@ -107,8 +106,7 @@ impl Pool {
 
     /// Stores page `owner` in compressed form. `tag` belongs to the caller; the handle returns it.
     ///
-    /// # Errors
-    /// If there is no room.
+    /// # Errors If no slot is free.
     ///
     /// # Panics
     /// If `owner` has more than [`OWNER_BITS`] bits, or `tag` is not below [`TAGS`].
@@ -331,16 +329,16 @@ impl Pool {
         self.current.lane(cpu, slabs.load(Relaxed), all.load(Relaxed))
     }
 
-    /// Returns the slab that the lane stored into last, if it has room.
+    /// Returns the slab that the lane stored into last, if it has a free slot.
     fn current_slab(&self, class: usize, lane: Lane) -> Option<(u32, MutexGuard<'_, Slab>)> {
         let slab = self.current.get(class, lane);
         let guard = self.slabs.get(slab as usize)?.lock();
         (guard.class() == Some(class) && guard.has_room()).then_some((slab, guard))
     }
 
-    /// Returns another slab for an object of `class`. In order of preference: one with room that no
-    /// other lane uses, a free one, any with room, one of a class up to twice as large. In a still
-    /// larger slot a small object would displace a large one.
+    /// Returns another slab for an object of `class`. In order of preference: one with a free slot
+    /// that no other lane uses, a free slab, any with a free slot, one of a class up to twice as
+    /// large. In a still larger slot a small object would displace a large one.
     fn next_slab(&self, class: usize, lane: Lane) -> Option<(u32, MutexGuard<'_, Slab>)> {
         let mut directory = self.directory();
         let found = self
@@ -362,7 +360,7 @@ impl Pool {
         Some((slab, guard))
     }
 
-    /// Returns a slab with room that no other lane of the class uses.
+    /// Returns a slab with a free slot that no other lane of the class uses.
     fn lanes_slab(
         &self,
         directory: &mut Directory,
@@ -372,7 +370,8 @@ impl Pool {
         self.slab_with_room(directory, class, |slab| self.current.is_others(class, lane, slab))
     }
 
-    /// Returns a slab with room of `class`, used by any lane, or of a class up to twice as large.
+    /// Returns a slab of `class` with a free slot, used by any lane, or of a class up to twice as
+    /// large.
     fn any_slab(
         &self,
         directory: &mut Directory,
@@ -382,9 +381,9 @@ impl Pool {
             .or_else(|| self.larger_slot(directory, class, 2 * CLASS[class].slot_bytes))
     }
 
-    /// Returns a slab with room of a larger class for the first object of `class`, while the pool
-    /// is so small that newly opened slabs would be most of it. In a larger pool each class gets
-    /// its own slabs, because an object in a slot too large wastes space until it is freed.
+    /// Returns a slab of a larger class with a free slot for the first object of `class`, while the
+    /// pool is so small that newly opened slabs would be most of it. In a larger pool each class
+    /// gets its own slabs, because an object in a slot too large wastes space until it is freed.
     fn nearby_slab(
         &self,
         directory: &mut Directory,
@@ -397,7 +396,7 @@ impl Pool {
         self.larger_slot(directory, class, CLASS[class].slot_bytes * 3 / 2)
     }
 
-    /// Returns a slab with room of a larger class, with slots of at most `most_bytes`.
+    /// Returns a slab of a larger class with a free slot, with slots of at most `most_bytes`.
     fn larger_slot(
         &self,
         directory: &mut Directory,

@@ -32,8 +32,8 @@ pub(super) struct Slab {
     pub(super) closed: bool,
     /// An object was stored or read since write-back last checked the slab.
     pub(super) referenced: bool,
-    /// Group of the list of slabs with room that contains this slab. Changes only with both the
-    /// directory's and the slab's lock held, so either is enough to read it.
+    /// Group of the list of slabs with a free slot that contains this slab. Changes only with both
+    /// the directory's and the slab's lock held, so either is enough to read it.
     pub(super) listed: Option<u8>,
     /// Slot at which the next listing of its objects starts.
     pub(super) listed_to: u16,
@@ -137,7 +137,7 @@ impl Slab {
         self.referenced = true;
     }
 
-    /// Stores an object. The slab must have room and slots of sufficient size.
+    /// Stores an object. The slab must have a free slot of sufficient size.
     pub(super) fn put(&mut self, slab: u32, packed: &[u8], owner: u64, tag: u8) -> Handle {
         debug_assert!(self.has_room());
         let slot = if self.first_free == NO_SLOT {

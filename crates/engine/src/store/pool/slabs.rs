@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 const MOST_SLABS: usize = 1 << handle::SLAB_BITS;
-/// Most added parts: they double, so these cover all numbers.
+/// Maximum number of added parts: they double, so these cover all numbers.
 const MOST_PARTS: usize = handle::SLAB_BITS as usize;
 const LEAST_PART: usize = 16;
 

@@ -15,6 +15,7 @@ use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::{Knobs, Mode};
 use crate::store::io::{Device, Facts, IoError, Lane};
 use softswap_shared::cluster_table::ClusterTable;
+use softswap_sys::block_map::Fingerprint;
 use softswap_sys::file::SwapFile;
 use softswap_sys::segment::StaticRange;
 use std::cmp::Reverse;
@@ -52,7 +53,8 @@ pub enum Layout {
 /// let words = reserve_u64(ClusterTables::words(&[area])).unwrap();
 /// let table = ClusterTables::create(words, &[area]).table(area).unwrap();
 /// let pages = FixedPages { pages: 1024, spans: vec![(0, 1024, 0)], bad_pages: vec![] };
-/// let shared = SharedPages { pages: pages.into(), table, mark: 2, file: None, inherited: -1 };
+/// let pages = pages.into();
+/// let shared = SharedPages { pages, table, mark: 2, file: None, inherited: -1, raw: None };
 /// assert_eq!(shared.table.free_count(), 2);
 /// ```
 #[derive(Debug, Clone)]
@@ -64,10 +66,13 @@ pub struct SharedPages {
     /// The mark of this process's clusters and of its open file: see
     /// [`softswap_shared::cluster_table`].
     pub mark: u64,
-    /// The marked open file. Without it no owner is ever considered dead.
+    /// The marked open file, or the device of a raw one. Without it no owner is ever considered
+    /// dead.
     pub file: Option<Arc<SwapFile>>,
     /// The descriptor of the file that all processes of the tree inherit.
     pub inherited: i32,
+    /// The swap file and its proven map, if it is written through its device.
+    pub raw: Option<(Arc<SwapFile>, Fingerprint)>,
 }
 
 /// The storage and settings of one area.

@@ -203,7 +203,7 @@ fn discarding_reaches_every_area() {
     while let Discarded::Bytes(more) = areas.discard_one() {
         bytes += more;
     }
-    // Not the clusters with slot 0, nor those that a processor still holds.
+    // Excludes clusters with slot 0, and clusters that a processor still uses.
     assert!(bytes >= 8 * MIB, "{bytes}");
     assert!(disks.iter().all(|disk| disk.counts().discards > 0));
 }

@@ -11,7 +11,7 @@ pub(crate) struct SlotBatch {
 }
 
 impl SlotBatch {
-    /// Most pages of one write, even if none are adjacent.
+    /// Maximum number of pages of one write, even if none are adjacent.
     pub(crate) const MOST: usize = MAX_PIECES;
 
     /// Creates a batch from one run.

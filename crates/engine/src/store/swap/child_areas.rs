@@ -2,8 +2,8 @@
 //! parent, and in the named areas that its tree shares. Areas of the parent alone are not
 //! available.
 //!
-//! The child opens them when it makes room for a page, perhaps in a fault. So all allocations use
-//! the engine's heap, and no lock is held that a fork waits for, except a context. The system calls
+//! The child opens them when it evicts a page, perhaps in a fault. So all allocations use the
+//! engine's heap, and no lock is held that a fork waits for, except a context. The system calls
 //! pass the guard as any others, so areas are never opened on a managed stack.
 
 use super::areas::{Areas, Backing, Layout, SharedPages};
@@ -12,8 +12,9 @@ use crate::codec::seal::Sealer;
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
 use crate::store::io::poll::pressure::Pressure;
-use crate::store::io::{FileDevice, MirrorDevice, RemoteDevice};
+use crate::store::io::{Device, FileDevice, MirrorDevice, RemoteDevice};
 use crate::store::swap::Discard;
+use crate::store::swap::raw::SharedDevice;
 use softswap_sys::file::SwapFile;
 use softswap_sys::open_mark;
 use std::ops::Range;
@@ -58,7 +59,7 @@ pub(crate) struct ChildAreas {
 pub(crate) enum Opened {
     Yes,
     No,
-    /// None can be opened on this stack; the next fault can do it.
+    /// No area can be opened on this stack; the next fault can open one.
     NotHere,
 }
 
@@ -146,13 +147,25 @@ impl ChildAreas {
 /// Opens an area in shared pages. If the file cannot be opened again, the child uses the parent's
 /// file and mark; its clusters are then freed after both have exited.
 fn shared(pages: &SharedPages) -> Result<Backing, String> {
-    let opened = SwapFile::reopened(pages.inherited).ok().map(Arc::new).and_then(|file| {
-        let mark = pages.table.mark(|mark| open_mark::put(&*file, mark).ok())?;
-        Some((file, mark))
-    });
     let inherited = || pages.file.clone().map(|file| (file, pages.mark));
-    let (file, mark) = opened.or_else(inherited).ok_or("the swap area cannot be opened")?;
-    let device = Box::new(FileDevice::new(Arc::clone(&file), true));
+    let lost = "the swap area cannot be opened";
+    let (device, file, mark): (Box<dyn Device>, _, _) = match &pages.raw {
+        None => {
+            let opened = SwapFile::reopened(pages.inherited).ok().map(Arc::new).and_then(|file| {
+                let mark = pages.table.mark(|mark| open_mark::put(&*file, mark).ok())?;
+                Some((file, mark))
+            });
+            let (file, mark) = opened.or_else(inherited).ok_or(lost)?;
+            (Box::new(FileDevice::new(Arc::clone(&file), true)), file, mark)
+        }
+        Some((file, proven)) => {
+            let opened = SharedDevice::open(file, &pages.table).ok();
+            let parents = || inherited().map(|(device, mark)| SharedDevice { device, mark });
+            let opened = opened.or_else(parents).ok_or(lost)?;
+            let map = (pages.pages.pages, *proven);
+            (opened.guarded(file, map, pages.table, true), opened.device, opened.mark)
+        }
+    };
     let layout = Layout::Shared(SharedPages { mark, file: Some(file), ..pages.clone() });
     // A child has no background thread that discards.
     Ok(Backing { device, layout, priority: 0, discard: Discard::None, poll: None })

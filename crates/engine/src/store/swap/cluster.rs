@@ -7,7 +7,7 @@ use std::ops::Range;
 /// loom explores every order of reads.
 pub const CLUSTER_SLOTS: usize = if cfg!(feature = "loom") { 64 } else { 512 };
 
-/// Most areas: a page entry has no bits for more.
+/// Maximum number of areas: a page entry has no bits for more.
 pub const MAX_AREAS: usize = softswap_shared::cluster_table::MOST_AREAS;
 
 pub(crate) const PAGE_BYTES: u64 = PAGE_SIZE as u64;

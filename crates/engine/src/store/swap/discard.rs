@@ -55,7 +55,7 @@ impl fmt::Display for Discard {
 /// assert!("sometimes".parse::<Discard>().is_err());
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no discard `{0}`; give once, pages, both or none")]
+#[error("`{0}` is not a value of discard; give once, pages, both or none")]
 pub struct BadDiscard(String);
 
 impl FromStr for Discard {

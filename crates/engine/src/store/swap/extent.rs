@@ -57,10 +57,10 @@ pub(crate) struct Piece {
 /// ```
 /// use softswap_engine::store::swap::extent::ExtentMap;
 /// let error = ExtentMap::new(1).unwrap().lookup(7).unwrap_err();
-/// assert!(error.to_string().starts_with("page 7 lies outside the area of 0 pages"));
+/// assert!(error.to_string().starts_with("page 7 is outside the area of 0 pages"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("page {page} lies outside the area of {pages} pages, a bug in softswap")]
+#[error("page {page} is outside the area of {pages} pages, a bug in softswap")]
 pub struct Unmapped {
     pub(crate) page: u64,
     pub(crate) pages: u64,
@@ -83,7 +83,7 @@ pub enum AppendError {
         /// Expected first page.
         pages: u64,
     },
-    /// It has no pages, or its numbers are too large.
+    /// The extent has no pages, or its numbers are too large.
     #[error("extent has no pages, or ends beyond the largest block number")]
     BadLength,
     /// The table is full.

@@ -41,11 +41,8 @@ const _: () = assert!(MAX_BAD_PAGES == 637 && LABEL_AT + LABEL_BYTES + 468 == BA
 
 /// Content of a header.
 ///
-/// ```
-/// use softswap_engine::store::swap::header::Header;
-/// // What `mkswap` did not write is refused.
-/// assert!(Header::parse(&[0; 4096], 1024).is_err());
-/// ```
+/// ``` use softswap_engine::store::swap::header::Header; // Refuses a page that `mkswap` did not
+/// write. assert!(Header::parse(&[0; 4096], 1024).is_err()); ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// The last page of the area; the header's own is page 0.
@@ -69,26 +66,27 @@ pub struct Header {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum HeaderError {
-    #[error("it carries no swap header")]
+    #[error("it has no swap header")]
     NoSignature,
     #[error("its swap header is of the old version 0, which ended with Linux 2.5")]
     OldVersion,
-    #[error("its swap header is of version {version}, and only version {VERSION} is known")]
+    #[error("its swap header is of version {version}, and only version {VERSION} is supported")]
     UnknownVersion { version: u32 },
     #[error(
         "its swap header is for pages of {page_bytes} bytes, and pages have {PAGE_SIZE} bytes here"
     )]
     OtherPageSize { page_bytes: usize },
-    #[error("its swap header says that it is empty (its last page is 0)")]
+    #[error("its swap header describes an empty area (its last page is 0)")]
     Empty,
-    #[error("its swap header lists {count} bad pages, and there is room for {MAX_BAD_PAGES}")]
+    #[error("its swap header lists {count} bad pages, and at most {MAX_BAD_PAGES} fit")]
     TooManyBadPages { count: u32 },
     #[error("its swap header lists page {page} as bad, and its pages are 1 to {last_page}")]
     BadPageOutside { page: u32, last_page: u32 },
     #[error("its swap header lists every page as bad")]
     NothingGood,
     #[error(
-        "it has {storage_pages} pages and is shorter than its swap header says ({header_pages} pages)"
+        "it has {storage_pages} pages and is shorter than the size in its swap header \
+         ({header_pages} pages)"
     )]
     TooShort { storage_pages: u64, header_pages: u64 },
 }

@@ -3,9 +3,9 @@
 //! A page is stored in a slot, the slot is part of an extent, and the extent is a run of device
 //! blocks. `extent` and `slot` are independent of each other and of devices; `area` combines them,
 //! and `areas` combines several areas. `named` opens a file or a device with a header. It
-//! recognises other content with `contents` and parses the first page with `header`. A tree of
-//! processes shares an area through a [`softswap_shared::cluster_table`]. `open_areas` opens all
-//! configured areas.
+//! recognises other content with `contents` and parses the first page with `header`. `raw` proves
+//! where its blocks are on the device. A tree of processes shares an area through a
+//! [`softswap_shared::cluster_table`]. `open_areas` opens all configured areas.
 
 pub(crate) mod cluster;
 pub mod extent;
@@ -17,6 +17,7 @@ pub mod named;
 pub mod area;
 pub(crate) mod batch;
 pub(crate) mod areas;
+pub mod raw;
 pub(crate) mod child_areas;
 
 pub(crate) use area::{Area, AreaError, Run};

@@ -5,9 +5,9 @@
 //! header. Only `format` changes anything. Its caller first runs [`Storage::check_layout`] and its
 //! own checks.
 //!
-//! A file is accessed through its file system, never through the device below, so blocks are
-//! offsets in the file. Its layout on the device is checked all the same, because writing a page
-//! must not allocate space while memory is short.
+//! A file is accessed through its file system, so blocks are offsets in the file, unless
+//! [`super::raw`] proves its blocks on the device. Its layout is checked in both cases, because
+//! writing a page must not allocate space while memory is short.
 
 use super::cluster::CLUSTER_SLOTS;
 use super::contents::{self, HEAD_BYTES, Kind, Magic};
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Fewest pages of an area: slots are allocated from whole clusters.
 pub(crate) const LEAST_PAGES: u64 = CLUSTER_SLOTS as u64;
-/// Most pages that a header can describe.
+/// Maximum number of pages that a header can describe.
 pub(crate) const MOST_PAGES: u64 = 1 << 32;
 
 /// A named area that this process claimed, ready for use.
@@ -63,46 +63,50 @@ pub struct Activated {
 pub enum ActivateError {
     #[error(transparent)]
     Claim(#[from] ClaimError),
-    #[error("{} cannot be read ({}), and was not touched: name another", path.display(), plain(cause))]
+    #[error(
+        "{} cannot be read ({}), and was not changed: choose another",
+        path.display(),
+        plain(cause)
+    )]
     Io { path: PathBuf, cause: io::Error },
     #[error(
-        "{} has {bytes} bytes, too few for a swap area, which needs at least {}: name a larger \
+        "{} has {bytes} bytes, too few for a swap area, which needs at least {}: choose a larger \
          one, or enlarge it{}",
         path.display(), LEAST_PAGES * PAGE_BYTES, how_to_enlarge(path, *is_device)
     )]
     TooSmall { path: PathBuf, bytes: u64, is_device: bool },
     #[error(
         "{} has {bytes} bytes, but the swap area on it only {area_bytes}, and at least {} are \
-         needed: format it anew with `softswap mkswap --force {}`, or name another",
+         needed: format it again with `softswap mkswap --force {}`, or choose another",
         path.display(), LEAST_PAGES * PAGE_BYTES, path.display()
     )]
     AreaTooSmall { path: PathBuf, bytes: u64, area_bytes: u64 },
     #[error(
-        "{} holds {found}{}, and was not touched: name another; what it holds would be destroyed \
-         by `softswap mkswap --force {}`",
-        path.display(), if *beside_header { " beside a swap header" } else { "" }, path.display()
+        "{} contains {found}{}, and was not changed: choose another, or overwrite it with \
+         `softswap mkswap --force {}`",
+        path.display(), if *beside_header { " and a swap header" } else { "" }, path.display()
     )]
     Holds { path: PathBuf, found: &'static str, beside_header: bool },
     #[error("{} cannot be used: {cause}; {}", path.display(), header_way_out(path, cause))]
     Header { path: PathBuf, cause: HeaderError },
     #[error(
-        "{} has a hole at byte {offset}, and a page that leaves memory must find its place there: \
-         fill it with `fallocate -l {bytes} {}`, or with `dd` from /dev/zero where that is not \
-         enough",
+        "{} has a hole at byte {offset}, and a swap file must have all its blocks: fill it with \
+         `fallocate -l {bytes} {}`, or with `dd` from /dev/zero if the file system does not \
+         support that",
         path.display(), path.display()
     )]
     Hole { path: PathBuf, offset: u64, bytes: u64 },
     #[error(
         "{} shares storage with another file from byte {offset} on (a reflink or a snapshot), so \
-         that writing would need new space: make a file of its own with `fallocate -l {bytes} \
-         FILE`, or name another",
+         that writing would need new space: create a new file with `fallocate -l {bytes} FILE`, \
+         or choose another",
         path.display()
     )]
     Shared { path: PathBuf, offset: u64, bytes: u64 },
     #[error(
         "{} is compressed, encrypted or packed by its file system from byte {offset} on, so that \
-         writing may need new space: switch that off and make it anew with `fallocate -l {bytes} \
-         FILE`, or name another",
+         writing may need new space: disable that and create a new file with `fallocate -l \
+         {bytes} FILE`, or choose another",
         path.display()
     )]
     Packed { path: PathBuf, offset: u64, bytes: u64 },
@@ -119,14 +123,14 @@ fn header_way_out(path: &Path, cause: &HeaderError) -> String {
     let shown = path.display();
     match cause {
         HeaderError::NoSignature => {
-            format!("format it with `softswap mkswap {shown}`, which destroys what it holds")
+            format!("format it with `softswap mkswap {shown}`, which destroys its content")
         }
         HeaderError::TooShort { header_pages, .. } => format!(
-            "give it back its size of {} bytes, or format it anew with `softswap mkswap --force \
+            "restore its size of {} bytes, or format it again with `softswap mkswap --force \
              {shown}`",
             header_pages * PAGE_BYTES
         ),
-        _ => format!("format it anew with `softswap mkswap --force {shown}`, or name another"),
+        _ => format!("format it again with `softswap mkswap --force {shown}`, or choose another"),
     }
 }
 
@@ -163,14 +167,14 @@ impl fmt::Display for Warning {
             Self::RestUnused { bytes } => {
                 write!(
                     f,
-                    "it is larger than its swap header says; {} are not used",
+                    "it is larger than the size in its swap header; {} are not used",
                     ByteSize(*bytes)
                 )
             }
             Self::BeyondHeader { bytes } => {
                 write!(
                     f,
-                    "it is larger than a swap header can say; {} are not used",
+                    "it is larger than a swap header can describe; {} are not used",
                     ByteSize(*bytes)
                 )
             }
@@ -182,16 +186,16 @@ impl fmt::Display for Warning {
                 let shown = path.display();
                 write!(f, "it belongs to user {owner}, who can read it; fix with: chown 0 {shown}")
             }
-            Self::PageCache => {
-                f.write_str("it refuses O_DIRECT; pages go through the page cache, which uses DRAM")
-            }
+            Self::PageCache => f.write_str(
+                "it refuses O_DIRECT; pages pass through the page cache, which uses DRAM",
+            ),
             Self::InMemory => {
                 f.write_str("its file system keeps files in DRAM; pages written there free none")
             }
             Self::CopyOnWrite { path } => write!(
                 f,
-                "its file system writes every page to a new place, which takes free space; make \
-                 it anew, with `chattr +C {}` while it is empty",
+                "its file system writes every page to a new block, which uses free space; create \
+                 it again, with `chattr +C {}` while it is empty",
                 path.display()
             ),
             Self::BootSector => f.write_str(
@@ -239,9 +243,16 @@ impl Storage {
         (self.claimed.len_bytes / PAGE_BYTES).min(MOST_PAGES)
     }
 
+    /// Returns true for a block device.
     #[must_use]
-    pub(crate) fn is_device(&self) -> bool {
+    pub fn is_device(&self) -> bool {
         self.claimed.is_device
+    }
+
+    /// Returns the claimed file or device.
+    #[must_use]
+    pub fn file(&self) -> &SwapFile {
+        &self.claimed.file
     }
 
     /// Returns the recognised formats of the content.
@@ -528,7 +539,7 @@ mod tests {
         file.write_all_at(b"XFSB", 0).unwrap();
         let error = refused(&place.path);
         assert!(matches!(error, ActivateError::Holds { beside_header: true, .. }), "{error}");
-        assert!(error.to_string().contains("an XFS file system beside a swap header"), "{error}");
+        assert!(error.to_string().contains("an XFS file system and a swap header"), "{error}");
     }
 
     #[test]

@@ -85,7 +85,8 @@ pub struct SlotAllocator {
     touched_clusters: AtomicU32,
     touched_words: AtomicU32,
     is_sparse: bool,
-    /// Most free clusters on a processor's shelf, and a hint that a shelf may have more.
+    /// Maximum number of free clusters on a processor's shelf, and a hint that a shelf may have
+    /// more.
     keep: AtomicU32,
     has_surplus: AtomicBool,
     in_use: Box<[CachePadded<AtomicU64>]>,
@@ -95,7 +96,7 @@ pub struct SlotAllocator {
     freezing: Mutex<()>,
     /// Slots that were in use at the start of an active freeze.
     kept: &'static [AtomicU64],
-    /// Those of them that were freed since, and a bit for each cluster that may have some.
+    /// Frozen slots that were freed since, and a bit for each cluster that may have some.
     limbo: &'static [AtomicU64],
     limbo_clusters: &'static [AtomicU64],
 }

@@ -26,7 +26,7 @@ use softswap_sys::raw::{now_ns, write_stderr_fmt};
 use softswap_sys::signals;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most vectors that the kernel accepts.
+/// Maximum number of vectors that the kernel accepts.
 pub(super) const MAX_VECTORS: usize = 1024;
 /// Length to which the kernel truncates transfers.
 const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
@@ -123,8 +123,8 @@ pub(super) fn too_long(engine: &Engine, originals: &[iovec]) -> isize {
     if !IS_SAID.swap(true, Ordering::Relaxed) {
         let most = undivided_limit_bytes(engine) >> 10;
         write_stderr_fmt(format_args!(
-            "softswap: a call that must not be cut fails with ENOMEM: it moves {} KiB, and the \
-             budget has room for {most} KiB of all such calls; give more --memory\n",
+            "softswap: a system call that cannot be split fails with ENOMEM: its buffers have {} \
+             KiB, and all such calls together may use {most} KiB of the budget; raise --memory\n",
             managed_bytes(originals).div_ceil(1 << 10)
         ));
     }

@@ -90,7 +90,7 @@ impl Progress<'_> {
                 let (asked, pinned) = pins.add_some(base, wanted.min(left));
                 // If only a part could be pinned, the kernel reports a bad pointer.
                 len = if pinned == asked { asked } else { wanted };
-                // If other calls hold the rest, the piece ends here.
+                // If other calls have pinned the rest of the limit, the piece ends here.
                 left = if asked < wanted { 0 } else { left - asked };
             }
             vectors[count] = iovec { iov_base: base as *mut _, iov_len: len };

@@ -19,7 +19,7 @@ use softswap_engine::door::engine::Engine;
 /// Number of other buffers of a message: address and control data.
 const OTHERS: usize = 2;
 const MAX_ADDRESS_BYTES: usize = 128;
-/// Most messages that the kernel accepts in one call.
+/// Maximum number of messages that the kernel accepts in one call.
 const MAX_MESSAGES: usize = 1024;
 /// Messages stored without a mapping.
 const FEW_MESSAGES: usize = 4;

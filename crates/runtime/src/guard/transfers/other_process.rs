@@ -23,7 +23,7 @@ const ATTEMPTS: usize = 4;
 /// Time for which a process that did not answer is not asked again: a tracer may have stopped it.
 const SILENCE_NS: u64 = 2_000_000_000;
 const LONGEST_ANSWER_BYTES: usize = 256;
-/// Most ranges of a call for which the other process is asked.
+/// Maximum number of ranges of a call for which the other process is asked.
 const RANGES: usize = 16;
 
 /// Time from which a process that did not answer may be asked again.

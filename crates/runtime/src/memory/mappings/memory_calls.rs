@@ -106,12 +106,15 @@ fn dispatch(number: i64, arguments: Arguments) -> isize {
 
 /// `mmap` by the C library, or by its `syscall`.
 fn map(arguments: Arguments) -> isize {
-    let [_, len, _, flags, ..] = arguments;
+    let [_, len, prot, flags, ..] = arguments;
     let flags = flags as i32;
     let mapped = address_choice::map(arguments);
     // Reservations, such as an allocator's arena, are not in use yet.
     if mapped > 0 && flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_NORESERVE == 0 {
         large_blocks::note(mapped as usize, len, NO_CALLER);
+        if prot as i32 & libc::PROT_WRITE != 0 {
+            large_blocks::publish(len);
+        }
     }
     mapped
 }

@@ -145,7 +145,7 @@ unsafe fn submit_all(
     }
     // SAFETY: an event of the program, valid or null.
     let event = unsafe { event.as_ref() }.copied().filter(|_| !waits);
-    // One more than the requests, until all are submitted.
+    // The number of requests plus one until all are submitted.
     let (left, has_failed) = (AtomicUsize::new(1), AtomicBool::new(false));
     let list = Arc::new(List { left, has_failed, event });
     let mut refused = None;

@@ -126,7 +126,7 @@ unsafe fn mark_unused(text: *mut c_char) {
 
 /// Variables that an environment lacks for starting a program.
 pub(super) struct Additions {
-    /// Index of the string that another one replaces, and that one; null removes the string.
+    /// Index of the replaced string, and its replacement; null removes the string.
     pub(super) replaced: Option<(usize, *const c_char)>,
     /// LD_PRELOAD if the environment has none; null if it is not needed.
     preload: *const c_char,

@@ -40,7 +40,7 @@ static SUPERSEDED: AtomicPtr<*const c_char> = AtomicPtr::new(std::ptr::null_mut(
 /// strings: the C library's child passes it to the kernel, and the filter would trap that. The
 /// strings are not moved. Returns false if there is no memory.
 ///
-/// As everywhere in C, no other thread may change the environment meanwhile.
+/// As C requires in general, no other thread may change the environment meanwhile.
 pub(super) fn settle_environment(additional: usize) -> bool {
     if additional == 0 && !instance::is_managed(environment() as usize) {
         return true;

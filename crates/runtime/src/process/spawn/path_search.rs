@@ -18,7 +18,7 @@ const USUAL: &CStr = c"/bin:/usr/bin";
 const SHELL: &CStr = c"/bin/sh";
 const MOST_NAME_BYTES: usize = libc::FILENAME_MAX as usize;
 const LONGEST_NAME: usize = 255;
-/// Longest entry that the C library considers in a PATH beyond this length.
+/// The C library skips PATH entries longer than this if PATH itself is longer.
 const LONGEST_PATH: usize = MOST_NAME_BYTES - 1;
 
 /// Words for rounding up, and for the shell's additional arguments.

@@ -1,8 +1,8 @@
 //! The managed window, one large reservation that holds all managed memory, and the staging frames
 //! through which pages are evicted.
 //!
-//! A page has a number in the window. So one mask shows if an address is managed, and a subtraction
-//! and a shift find its entry. The window is at an address that the kernel does not use by itself
+//! A page has a number in the window. So a subtraction and a comparison show if an address is
+//! managed, and a shift finds its entry. The window is at an address that the kernel does not use by itself
 //! ([`crate::aslr`]), so the guard's filter does not match in a program without a window.
 //!
 //! The window is memory of the *program*: no Rust reference points into it, so evicting a page or
@@ -226,7 +226,7 @@ impl Window {
         self.base
     }
 
-    /// Returns the window's length in bytes: a power of two, of which `base` is a multiple.
+    /// Returns the window's length in bytes, a multiple of 4 GiB.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.len
@@ -242,7 +242,7 @@ impl Window {
     #[must_use]
     #[inline]
     pub fn contains(&self, address: usize) -> bool {
-        address & !(self.len - 1) == self.base
+        address.wrapping_sub(self.base) < self.len
     }
 
     /// Returns true if pages are staged by UFFDIO_MOVE.

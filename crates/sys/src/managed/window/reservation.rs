@@ -10,10 +10,13 @@ use std::sync::atomic::AtomicU8;
 
 /// Window sizes, largest first; smaller ones are used if limits (RLIMIT_AS, strict overcommit)
 /// forbid larger ones.
-pub const WINDOW_SIZES: [usize; 6] = [aslr::LONGEST, 1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
+pub const WINDOW_SIZES: [usize; 7] =
+    [aslr::LONGEST, 1 << 42, 1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
 const SMALLEST: usize = WINDOW_SIZES[WINDOW_SIZES.len() - 1];
 /// Number of addresses to try for the gates.
 const GATES: usize = 8;
+/// Number of addresses to try in each range for windows.
+const TRIES_IN_RANGE: usize = 4;
 
 /// Reasons why there is no window.
 ///
@@ -30,7 +33,8 @@ const GATES: usize = 8;
 pub enum WindowError {
     /// userfaultfd is refused.
     #[error(
-        "userfaultfd is refused ({0}): {why}; leave out `--faults userfaultfd`, or see `softswap doctor`",
+        "userfaultfd is refused ({0}): {why}; leave `--faults userfaultfd` out, or run `softswap \
+         doctor`",
         why = cause(.0, "the kernel needs CONFIG_USERFAULTFD (Linux 5.11 or newer)")
     )]
     Userfaultfd(io::Error),
@@ -59,8 +63,8 @@ pub enum WindowError {
     },
     /// All possible addresses are taken.
     #[error(
-        "no place is free for {} GiB of managed memory: other such memory of this process, or what \
-         it has mapped itself, lies at each; give some up",
+        "no address range is free for {} GiB of managed memory: pools and other mappings of this \
+         process occupy all of them; destroy a pool, or unmap some memory",
         bytes >> 30
     )]
     Taken {
@@ -79,7 +83,7 @@ fn cause(error: &io::Error, of_kernel: &'static str) -> &'static str {
     match is_filtered && is_by_filter {
         true => {
             "the seccomp filter of the container or service forbids the call; `softswap doctor \
-             --profile` makes one that allows it"
+             --profile` prints a profile that allows it"
         }
         false => of_kernel,
     }
@@ -204,9 +208,11 @@ fn in_room<R>(room: Room, body: impl FnOnce() -> R) -> R {
 /// Returns the addresses for a window of a length, in the order of trial.
 fn places(room: Room, first: usize, len: usize) -> Vec<usize> {
     match room {
-        // If the first address is taken, a neighbouring one serves.
+        // If the first address is taken, another one serves.
         Room::Anywhere => {
-            (0..aslr::WINDOWS).map(|slot| first + slot * len).chain(aslr::others()).collect()
+            let ranges = aslr::windows(first).filter(|range| range.len() >= len);
+            let bases = |Range { start, end }| (start..=end - len).step_by(len);
+            ranges.flat_map(|range| bases(range).take(TRIES_IN_RANGE)).collect()
         }
         Room::Within(start, end) => places_in(start, end, len).collect(),
         Room::ForMany => {
@@ -259,11 +265,11 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
     })
 }
 
-/// Returns the largest possible length of a window at `base`; `None` if the address is taken, or
-/// there is no address space.
+/// Returns the largest possible length of a window at the start of `range`; `None` if the address
+/// is taken, or there is no address space.
 #[must_use]
-pub fn longest_at(base: usize) -> Option<usize> {
-    let most = memory::address_space_limit() / 2;
+pub fn longest_at(range: &Range<usize>) -> Option<usize> {
+    let (base, most) = (range.start, range.len().min(memory::address_space_limit() / 2));
     WINDOW_SIZES.into_iter().filter(|len| *len <= most).find(|len| {
         let flags = RESERVE | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.

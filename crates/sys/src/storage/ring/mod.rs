@@ -148,7 +148,16 @@ impl Ring {
     /// # Errors
     /// If the kernel refuses it, or a file is attached already.
     pub fn attach(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
-        self.queues.register_file(file)
+        self.queues.register_files(&[file.as_raw_fd()])
+    }
+
+    /// As [`Ring::attach`], and keeps `held` open until the last request has completed, also if the
+    /// process is killed meanwhile.
+    ///
+    /// # Errors
+    /// As for [`Ring::attach`].
+    pub fn attach_holding(&mut self, file: BorrowedFd<'_>, held: BorrowedFd<'_>) -> io::Result<()> {
+        self.queues.register_files(&[file.as_raw_fd(), held.as_raw_fd()])
     }
 
     /// Returns false if the ring serves no more requests: after a failure of the ring itself, in a
@@ -415,7 +424,7 @@ impl Ring {
             if pending <= not_taken {
                 return;
             }
-            // Sleeps by a system call after some turns: system calls are also when the kernel posts
+            // After some turns `relax` makes a system call, during which the kernel can post
             // completions.
             futex::relax(&mut turns);
         }

@@ -9,7 +9,7 @@ use crate::own_descriptors;
 use crate::raw;
 use io_uring::squeue::Entry;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -268,8 +268,7 @@ impl Queues {
 
     /// Registers memory as fixed buffer 0.
     ///
-    /// # Safety
-    /// It must stay mapped as long as the ring.
+    /// # Safety The buffer must stay mapped as long as the ring.
     pub(super) unsafe fn register_buffer(&self, base: usize, len: usize) -> io::Result<()> {
         let buffer = [base, len];
         self.register(REGISTER_BUFFERS, &raw const buffer as usize, 1)
@@ -287,9 +286,8 @@ impl Queues {
     }
 
     /// Registers a file as number 0.
-    pub(super) fn register_file(&self, file: BorrowedFd<'_>) -> io::Result<()> {
-        let files = [file.as_raw_fd()];
-        self.register(REGISTER_FILES, files.as_ptr() as usize, 1)
+    pub(super) fn register_files(&self, files: &[RawFd]) -> io::Result<()> {
+        self.register(REGISTER_FILES, files.as_ptr() as usize, files.len())
     }
 
     /// Issues a registration call; the callers choose the argument's type by `what`.

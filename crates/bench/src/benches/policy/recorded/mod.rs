@@ -69,7 +69,7 @@ impl Recorded {
     /// Parses a file. Fails if it is damaged or larger than any trace.
     pub(crate) fn from_bytes(bytes: &[u8]) -> io::Result<Recorded> {
         let bad = |why| io::Error::new(io::ErrorKind::InvalidData, why);
-        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| bad("it is no recorded trace"))?;
+        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| bad("it is not a recorded trace"))?;
         let mut columns = Vec::new();
         zstd::Decoder::new(rest)
             .and_then(|frame| frame.take(MOST_BYTES).read_to_end(&mut columns))

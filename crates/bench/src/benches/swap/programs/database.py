@@ -1,4 +1,4 @@
-# An analysis of a database in memory: grouped, joined, sorted, changed, scanned.
+# An in-memory database analysis: grouping, joins, sorting, changes, scans.
 import random
 import sqlite3
 import sys

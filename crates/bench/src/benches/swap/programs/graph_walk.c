@@ -35,7 +35,7 @@ int main(int count, char **arguments) {
         node->visits++;
         sum += node->score ^ node->visits;
         uint64_t draw = next() >> 32;
-        /* The edge that leads far is taken once in 64 steps. */
+        /* The edge to a distant node is followed once in 64 steps. */
         at = node->edge[draw % 64 ? 1 + draw % (EDGES - 1) : 0];
     }
     printf("%llu nodes, %llu steps, sum %llx\n", (unsigned long long)nodes,

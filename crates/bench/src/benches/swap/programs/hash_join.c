@@ -1,5 +1,5 @@
-/* A hash join: one relation's rows go into a hash table, those of the other
-   look theirs up there. Rows are wide, few of the second ones meet one. */
+/* A hash join: rows of one relation are stored in a hash table, and rows of the other are looked
+   up in it. Rows are wide, and few rows of the second relation have a match. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -100,8 +100,7 @@ impl Polling {
     /// Runs a read of `bytes`, one page or a few, that a thread waits for. Records the wait and its
     /// duration. Measures the CPU time of some waits, as a sample of all.
     ///
-    /// # Errors
-    /// Those of `read`; a failed read is not recorded.
+    /// # Errors The errors of `read`; a failed read is not recorded.
     pub fn waited<E>(&self, bytes: usize, read: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let start = now_ns();
         let _waiting = self.enter(start);

@@ -49,7 +49,7 @@ impl fmt::Display for Mode {
 /// assert!(error.to_string().ends_with("choose interrupt, poll, hybrid or auto"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no way to wait; choose interrupt, poll, hybrid or auto")]
+#[error("{0:?} is not a way to wait; choose interrupt, poll, hybrid or auto")]
 pub struct BadMode(pub(crate) String);
 
 impl FromStr for Mode {

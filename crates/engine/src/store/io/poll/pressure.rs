@@ -57,8 +57,7 @@ impl Pressure {
     #[must_use]
     pub(crate) fn new(cpus: usize, load: Option<Load>) -> Pressure {
         Pressure {
-            // Half of them: the others run the work that goes with faults, of reclaim and of the
-            // kernel.
+            // Half of the CPUs: the others run reclaim and the kernel's part of the faults.
             room: (cpus as u32 / 2).max(1),
             waiting: AtomicU32::new(0),
             contended_until_ns: AtomicU64::new(0),

@@ -152,8 +152,8 @@ fn hybrid_sleeps_again_when_timers_become_better() {
     assert!(world.count(Counter::IoSlept) > before + 90);
 }
 
-/// Linux's scheme ends in ever longer sleeps here: an overslept request raises the mean, and that
-/// the next sleep.
+/// With Linux's scheme sleeps grow without bound here: a request that slept too long raises the
+/// mean, which makes the next sleep longer.
 #[test]
 fn sleeping_too_long_is_unlearnt() {
     let world = World::new(Mode::Hybrid, 0);

@@ -30,7 +30,7 @@ pub enum AreaError {
     },
     /// The file system has too little free space.
     #[error(
-        "swap area has no room: {} are free and {} are to stay free; free some space, lower the \
+        "swap area has no space: {} are free, and the reserve is {}; free some space, lower the \
          reserve, or use another directory",
         ByteSize(*free_bytes), ByteSize(*reserve_bytes)
     )]
@@ -49,7 +49,7 @@ pub enum AreaError {
         most: usize,
     },
     /// Some preallocated pages have no block on the device.
-    #[error("swap area of {pages} pages: only {mapped} of them have a place on the device")]
+    #[error("swap area of {pages} pages: only {mapped} of them have blocks on the device")]
     Unmapped {
         /// Pages with a block.
         mapped: u64,
@@ -87,13 +87,13 @@ fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
     let [size, free, reserve] = [size_bytes, free_bytes, reserve_bytes].map(ByteSize);
     if reserve_bytes == 0 {
         return format!(
-            "swap area is full at {size}: {free} are free beside it; free some space, or add an \
-             area elsewhere"
+            "swap area is full at {size}, although {free} of the file system are free; free some \
+             space, or add an area on another one"
         );
     }
     format!(
-        "swap area is full at {size}: its file system has {free} free, of which {reserve} are to \
-         stay free; free some space, lower the reserve, or add an area elsewhere"
+        "swap area is full at {size}: its file system has {free} free, and the reserve is \
+         {reserve}; free some space, lower the reserve, or add an area elsewhere"
     )
 }
 
@@ -138,8 +138,8 @@ pub enum AreaFull {
     },
     /// The tables, sized at the creation of the area, are full.
     #[error(
-        "swap area is full: its tables end at {}; restart to use space that became free since the \
-         start, or add an area",
+        "swap area is full: its tables were sized at the start for {}; restart to use space that \
+         became free since then, or add an area",
         ByteSize(*size_bytes)
     )]
     Tables {
@@ -169,7 +169,7 @@ pub enum AreaFull {
     /// All pages that a tree of processes shares are in use.
     #[error(
         "swap area is full: all of its {} are in use, {} of them by this process and the rest by \
-         others of its tree; add an area, or make a larger one",
+         other processes of its tree; add an area, or make a larger one",
         ByteSize(*size_bytes), ByteSize(*own_bytes)
     )]
     Shared {
@@ -180,7 +180,7 @@ pub enum AreaFull {
     },
     /// None of several areas has free space.
     #[error(
-        "all {areas} swap areas are full, with {} between them; add an area, raise a limit, or free \
+        "all {areas} swap areas are full, with {} in all; add an area, raise a limit, or free \
          some space",
         ByteSize(*size_bytes)
     )]
@@ -192,7 +192,7 @@ pub enum AreaFull {
     },
     /// The device accepts no write at any offset.
     #[error(
-        "the swap area cannot be written any more: {cause}; see to the device, or add an area \
+        "the swap area cannot be written any more: {cause}; repair the device, or add an area \
          elsewhere"
     )]
     Write {
@@ -200,7 +200,7 @@ pub enum AreaFull {
         cause: IoError,
     },
     /// No area works.
-    #[error("no swap area works any more; see to the devices, or add an area elsewhere")]
+    #[error("no swap area works any more; repair the devices, or add an area elsewhere")]
     Failed,
 }
 

@@ -74,9 +74,9 @@ impl Health {
 pub(crate) enum Discarded {
     Nothing,
     Bytes(u64),
-    /// The storage does not support it; discards stop.
+    /// The storage does not support discard; discards stop.
     Unsupported,
-    /// It failed; discards stop.
+    /// The discard failed; discards stop.
     Failed,
 }
 

@@ -280,7 +280,8 @@ impl Area {
     /// # Errors
     /// If no slot is free and the area cannot grow; the error names the reason.
     pub(crate) fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
-        /// Most clusters without storage that one call tries; the next call continues after them.
+        /// Maximum number of clusters without storage that one call tries; the next call continues
+        /// after them.
         const MOST_HOLLOW: u32 = 64;
         self.grow_ahead();
         let mut hollow = 0;

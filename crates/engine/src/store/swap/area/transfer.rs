@@ -6,7 +6,7 @@ use crate::store::swap::cluster::PAGE_BYTES;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 
-/// Most pages that take hardly longer than a single one.
+/// Maximum number of pages of a transfer that takes hardly longer than one of a single page.
 const FEW_PAGES: usize = 15;
 
 impl Area {

@@ -1,0 +1,112 @@
+//! Watches the block map of a swap file that the tree uses by its blocks.
+//!
+//! Each process compares the map before it writes. This watch also stops the area if nothing is
+//! written, at once when the file system reports a change of the file (inotify), and prints a message.
+
+use crate::swapon_raw::Raw;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify;
+use softswap_engine::store::io::MapGuard;
+use softswap_shared::cluster_table::ClusterTable;
+use softswap_sys::file::SwapFile;
+use softswap_sys::raw_mark::RawMark;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+const PERIOD: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// A raw swap file of the tree. Fields are dropped in order: the mark comes last, when nothing here
+/// has the claim.
+pub(super) struct RawWatch {
+    path: PathBuf,
+    guard: Option<Arc<MapGuard>>,
+    /// Closing it ends the thread.
+    end: Option<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    is_reported: bool,
+    /// The device, on which processes put their marks.
+    pub(super) device: SwapFile,
+    _mark: RawMark,
+}
+
+impl RawWatch {
+    /// Watches a proven file.
+    pub(super) fn new(
+        raw: Raw,
+        path: PathBuf,
+        file: &Arc<SwapFile>,
+        pages: u64,
+        table: ClusterTable,
+    ) -> RawWatch {
+        let proven = raw.file.fingerprint();
+        let guard = MapGuard::new(Arc::clone(file), pages, proven, Some(table));
+        RawWatch {
+            path,
+            guard: Some(Arc::new(guard)),
+            end: None,
+            thread: None,
+            is_reported: false,
+            device: raw.file.device,
+            _mark: raw.mark,
+        }
+    }
+
+    /// Starts the thread. It inherits the blocked signals.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn start(&mut self, file: &SwapFile) -> io::Result<()> {
+        let events = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+        let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+        let changes = inotify::WatchFlags::MODIFY
+            | inotify::WatchFlags::ATTRIB
+            | inotify::WatchFlags::MOVE_SELF
+            | inotify::WatchFlags::DELETE_SELF;
+        // Without it, the timer finds changes.
+        let _ = inotify::add_watch(&events, path, changes);
+        let (ended, end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let Some(guard) = self.guard.clone() else { return Ok(()) };
+        let watch = move || while wait(&events, &ended) && guard.look() {};
+        self.thread = Some(std::thread::Builder::new().name("raw-watch".into()).spawn(watch)?);
+        self.end = Some(end);
+        Ok(())
+    }
+
+    /// Returns a message for the user, once, after the map has changed.
+    pub(super) fn news(&mut self) -> Option<String> {
+        let has_stopped = self.guard.as_ref().is_some_and(|guard| guard.has_stopped());
+        (has_stopped && !std::mem::replace(&mut self.is_reported, true)).then(|| {
+            format!(
+                "the file system has moved or freed blocks of {}: nothing more is written there, \
+                 and its pages move to other areas; look for what changed the file",
+                self.path.display()
+            )
+        })
+    }
+}
+
+impl Drop for RawWatch {
+    fn drop(&mut self) {
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.guard = None;
+    }
+}
+
+/// Waits for a change of the file, or until the map must be read again. Returns false at the end.
+fn wait(events: &OwnedFd, ended: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(events, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
+    let _ = poll(&mut fds, Some(&PERIOD));
+    if !fds[1].revents().is_empty() {
+        return false;
+    }
+    // The map shows the change, so the events are discarded.
+    let mut buffer = [0; 4096];
+    while rustix::io::read(events, &mut buffer[..]).is_ok_and(|count| count > 0) {}
+    true
+}

@@ -1,0 +1,203 @@
+//! Swap files that are used by their blocks: the steps before the first write, the check that prints
+//! them, and the formatting.
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde::Serialize;
+use softswap_engine::store::swap::Activated;
+use softswap_engine::store::swap::raw::{RawFile, RawRefusal, examine};
+use softswap_sys::file::{SwapFile, errno};
+use softswap_sys::raw_device::{RawError, check_file_system, open_below};
+use softswap_sys::raw_mark::RawMark;
+use softswap_sys::{PAGE_SIZE, Page};
+use softswap_view::units;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::Instant;
+
+const PAGE_BYTES: u64 = PAGE_SIZE as u64;
+/// Pages that each way of access reads and writes for the comparison.
+const TRIES: usize = 512;
+
+/// A swap file whose blocks are proven. Drop it after the claimed file: the mark is removed once no
+/// process has the claim.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    pub(crate) file: RawFile,
+    pub(crate) mark: RawMark,
+}
+
+impl Raw {
+    /// Checks, marks and proves a claimed file.
+    ///
+    /// # Errors
+    /// If its blocks must not be written through the device, or cannot.
+    pub(crate) fn prove(area: &Activated, path: &Path) -> Result<Raw, RawRefusal> {
+        let file = examine(area, path)?;
+        let mark = RawMark::set(area.file.as_fd())
+            .map_err(|cause| RawRefusal::Io { path: path.to_owned(), cause })?;
+        match file.prove(area, &mark) {
+            Ok(()) => Ok(Raw { file, mark }),
+            Err(refused) => {
+                // If it stays, the next check removes it.
+                let _ = mark.remove();
+                Err(refused)
+            }
+        }
+    }
+
+    /// Returns a warning if the file system's defragmenter is not kept away.
+    pub(crate) fn warning(&self) -> Option<&'static str> {
+        (!self.mark.is_immutable()).then_some(
+            "it cannot be made immutable by this user or on this file system, so a defragmenter \
+             may move its blocks; then it is not used any more",
+        )
+    }
+}
+
+/// What `swapon-check --raw` finds. Times are medians of single pages.
+#[derive(Debug, Serialize)]
+pub(crate) struct RawFacts {
+    file_system: &'static str,
+    device: String,
+    extents: usize,
+    smallest_bytes: u64,
+    median_bytes: u64,
+    largest_bytes: u64,
+    /// Number of pairs of adjacent pages that are not adjacent on the device, per 1000 pages.
+    breaks_per_1000_pages: f64,
+    immutable: bool,
+    file_read_us: f64,
+    device_read_us: f64,
+    file_write_us: f64,
+    device_write_us: f64,
+}
+
+impl RawFacts {
+    /// Measures both ways of access to a proven file. Overwrites pages of the area.
+    pub(crate) fn of(raw: &Raw, area: &Activated) -> io::Result<RawFacts> {
+        let file = &raw.file;
+        let mut sizes: Vec<u64> = file.map.iter().map(|extent| extent.pages * PAGE_BYTES).collect();
+        sizes.sort_unstable();
+        let at = |index: usize| sizes.get(index).copied().unwrap_or(0);
+        let places = places(raw, area)?;
+        let storages = [&area.file, &file.device];
+        let mut page = Box::new(Page([0; PAGE_SIZE]));
+        let [file_read_us, device_read_us] = medians_us(&places, |way, number| {
+            storages[way].read_at(&mut page.0, number * PAGE_BYTES)
+        })?;
+        page.0.fill(0x5a);
+        let write = |way: usize, number| storages[way].write_at(&page.0, number * PAGE_BYTES);
+        let [file_write_us, device_write_us] = raw.mark.lifted(|| medians_us(&places, write))??;
+        let breaks = sizes.len().saturating_sub(1) as f64;
+        let (major, minor) = number_of(&area.file);
+        Ok(RawFacts {
+            file_system: file.file_system,
+            device: format!("{major}:{minor}"),
+            extents: sizes.len(),
+            smallest_bytes: at(0),
+            median_bytes: at(sizes.len() / 2),
+            largest_bytes: at(sizes.len().saturating_sub(1)),
+            breaks_per_1000_pages: breaks * 1000.0 / area.header.pages() as f64,
+            immutable: raw.mark.is_immutable(),
+            file_read_us,
+            device_read_us,
+            file_write_us,
+            device_write_us,
+        })
+    }
+
+    /// Returns lines of name and value for people.
+    pub(crate) fn lines(&self) -> [(&'static str, String); 5] {
+        let gain = |file: f64, device: f64| {
+            let times = if device > 0.0 { file / device } else { 1.0 };
+            format!("{file:.1} us through the file, {device:.1} us raw ({times:.2} times as fast)")
+        };
+        let sizes = format!(
+            "{} in {}, {} to {}, median {}",
+            units::count(self.extents as u64),
+            if self.extents == 1 { "a row" } else { "pieces" },
+            units::bytes(self.smallest_bytes),
+            units::bytes(self.largest_bytes),
+            units::bytes(self.median_bytes)
+        );
+        let proven = format!("every extent, on device {} ({})", self.device, self.file_system);
+        [
+            ("proven", proven),
+            ("raw extents", sizes),
+            ("fragments", format!("{:.2} breaks in 1000 pages", self.breaks_per_1000_pages)),
+            ("page read", gain(self.file_read_us, self.device_read_us)),
+            ("page write", gain(self.file_write_us, self.device_write_us)),
+        ]
+    }
+}
+
+fn number_of(file: &SwapFile) -> (u32, u32) {
+    let (device, _) = file.identity();
+    (rustix::fs::major(device), rustix::fs::minor(device))
+}
+
+/// Returns random pages that may be written, each with its block.
+fn places(raw: &Raw, area: &Activated) -> io::Result<Vec<[u64; 2]>> {
+    let mut bytes = [0_u8; 8 * TRIES];
+    // More than 256 bytes may come in parts.
+    for part in bytes.chunks_mut(256) {
+        getrandom(part, GetRandomFlags::empty())?;
+    }
+    let (words, _) = bytes.as_chunks();
+    let place = |word: &[u8; 8]| {
+        let page = 1 + u64::from_le_bytes(*word) % (area.header.pages() - 1);
+        let is_bad = area.header.bad_pages.iter().any(|bad| u64::from(*bad) == page);
+        let at = raw.file.map.partition_point(|extent| extent.page + extent.pages <= page);
+        let extent = raw.file.map.get(at).filter(|_| !is_bad)?;
+        Some([page, extent.block + (page - extent.page)])
+    };
+    Ok(words.iter().filter_map(place).collect())
+}
+
+/// Transfers each place in both ways, in turns, and returns the median time of each way.
+fn medians_us(
+    places: &[[u64; 2]],
+    mut transfer: impl FnMut(usize, u64) -> io::Result<usize>,
+) -> io::Result<[f64; 2]> {
+    let mut times = [const { Vec::new() }; 2];
+    for (turn, place) in places.iter().enumerate() {
+        for way in [turn % 2, 1 - turn % 2] {
+            let start = Instant::now();
+            if transfer(way, place[way])? != PAGE_SIZE {
+                return Err(io::Error::from_raw_os_error(errno::EIO));
+            }
+            times[way].push(start.elapsed());
+        }
+    }
+    Ok(times.map(|mut times| {
+        times.sort_unstable();
+        times.get(times.len() / 2).map_or(0.0, |time| time.as_nanos() as f64 / 1000.0)
+    }))
+}
+
+/// Checks before anything is written that a file can be used by its blocks once it is formatted.
+///
+/// # Errors
+/// If its file system or device cannot be used so.
+pub(crate) fn check_below(file: &SwapFile) -> Result<(), RawError> {
+    check_file_system(file)?;
+    open_below(file).map(drop)
+}
+
+/// Writes zeroes to a whole file, so that none of its extents is unwritten.
+pub(crate) fn fill(file: &SwapFile, bytes: u64) -> io::Result<()> {
+    const CHUNK_BYTES: usize = 1 << 20;
+    let zeroes = vec![0_u8; CHUNK_BYTES + PAGE_SIZE];
+    // Direct I/O needs an aligned buffer.
+    let chunk = &zeroes[zeroes.as_ptr().align_offset(PAGE_SIZE)..][..CHUNK_BYTES];
+    let mut done = 0;
+    while done < bytes {
+        let part = usize::try_from(bytes - done).unwrap_or(usize::MAX).min(chunk.len());
+        match file.write_at(&chunk[..part], done)? {
+            0 => return Err(io::Error::from_raw_os_error(errno::EIO)),
+            written => done += written as u64,
+        }
+    }
+    file.sync()
+}

@@ -1,0 +1,332 @@
+//! Swap files that are used by their blocks: `--swap FILE,raw`. Each test has a file system of its own on a
+//! loop device, and compares everything else in it before and after. Needs root.
+
+use crate::common::area::{MIB, assert_says, succeeds};
+use crate::common::{Loop, is_root, skip, tool};
+use crate::support::control_client::{wait_for, wait_until};
+use crate::support::{LIMIT, Running, Swapped, compiled, softswap};
+use rustix::fs::{FallocateFlags, fallocate};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Size of the image: mkfs.xfs refuses less than 300 MiB.
+const IMAGE_BYTES: u64 = 320 * MIB;
+const AREA_BYTES: u64 = 64 * MIB;
+/// Size of a foreign file, and so of a gap.
+const PIECE_BYTES: u64 = 128 << 10;
+
+/// A mounted file system in an image.
+struct Image {
+    device: Option<Loop>,
+    kind: &'static str,
+    dir: TempDir,
+}
+
+impl Image {
+    fn of(kind: &'static str) -> Option<Image> {
+        let Some(mut mkfs) = tool(&format!("mkfs.{kind}")).filter(|_| is_root()) else {
+            skip(&format!("a file system of one's own needs root and mkfs.{kind}"));
+            return None;
+        };
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = dir.path().join("image");
+        File::create(&path).unwrap().set_len(IMAGE_BYTES).unwrap();
+        let Some(device) = Loop::over(&path) else {
+            skip("no loop device is available");
+            return None;
+        };
+        // Small ext4 file systems have blocks of 1 KiB by default.
+        let block_size: &[&str] = if kind == "ext4" { &["-b", "4096"] } else { &[] };
+        assert!(succeeds(mkfs.arg("-q").args(block_size).arg(device.path())));
+        fs::create_dir(dir.path().join("mounted")).unwrap();
+        let image = Image { device: Some(device), kind, dir };
+        if image.mount(&[]) {
+            return Some(image);
+        }
+        skip(&format!("{kind} cannot be mounted"));
+        None
+    }
+
+    fn device(&self) -> &Path {
+        self.device.as_ref().unwrap().path()
+    }
+
+    fn root(&self) -> PathBuf {
+        self.dir.path().join("mounted")
+    }
+
+    fn mount(&self, options: &[&str]) -> bool {
+        let mut mount = tool("mount").unwrap();
+        succeeds(mount.args(options).arg(self.device()).arg(self.root()))
+    }
+
+    fn unmount(&self) {
+        wait_until("the file system to be unused", || {
+            match succeeds(tool("umount").unwrap().arg(self.root())) {
+                true => Ok(()),
+                false => Err("umount fails".into()),
+            }
+        });
+    }
+
+    /// Fills the file system with files, and removes every second one, so that a file made afterwards has
+    /// many extents.
+    fn fragment(&self) {
+        let content = |number: u64| {
+            let word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+            word.repeat(PIECE_BYTES as usize / 8)
+        };
+        let mut count = 0;
+        while fs::write(self.root().join(format!("foreign-{count}")), content(count)).is_ok() {
+            count += 1;
+        }
+        let _ = fs::remove_file(self.root().join(format!("foreign-{count}")));
+        for number in (1..count).step_by(2) {
+            fs::remove_file(self.root().join(format!("foreign-{number}"))).unwrap();
+        }
+        rustix::fs::sync();
+    }
+
+    /// Returns the digests of all files but the area, read from the device.
+    fn foreign(&self) -> BTreeMap<PathBuf, u64> {
+        self.unmount();
+        assert!(self.mount(&[]));
+        let files = fs::read_dir(self.root()).unwrap().map(|entry| entry.unwrap().path());
+        let files = files.filter(|path| path.is_file() && !path.ends_with("swap"));
+        files
+            .map(|path| {
+                let content = fs::read(&path).unwrap();
+                (path, digest(&content))
+            })
+            .collect()
+    }
+
+    fn area(&self) -> PathBuf {
+        self.root().join("swap")
+    }
+
+    fn allocate_area(&self) -> PathBuf {
+        let file = File::create(self.area()).unwrap();
+        fallocate(&file, FallocateFlags::empty(), 0, AREA_BYTES).unwrap();
+        fs::set_permissions(self.area(), fs::Permissions::from_mode(0o600)).unwrap();
+        self.area()
+    }
+
+    fn make_area(&self) -> PathBuf {
+        let area = self.allocate_area();
+        assert!(succeeds(Command::new(softswap()).args(["mkswap", "--raw"]).arg(&area)));
+        area
+    }
+
+    /// Checks the file system's own structures.
+    fn expect_clean(self) {
+        self.unmount();
+        let check = match self.kind {
+            "ext4" => ["e2fsck", "-fn"],
+            _ => ["xfs_repair", "-n"],
+        };
+        let output = tool(check[0]).unwrap().arg(check[1]).arg(self.device()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let _ = tool("chattr").map(|mut chattr| chattr.arg("-i").arg(self.area()).output());
+        let _ = tool("umount").map(|mut umount| umount.arg("--lazy").arg(self.root()).output());
+    }
+}
+
+fn digest(content: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn raw(area: &Path) -> Swapped {
+    Swapped::within("24M").option("--codec=none").option(format!("--swap={},raw", area.display()))
+}
+
+/// Returns what `swapon-check --raw` finds.
+fn check(area: &Path) -> Value {
+    let output = Command::new(softswap())
+        .args(["swapon-check", "--raw", "--json"])
+        .arg(area)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Asserts that softswap refuses to use a file by its blocks, and names the reason.
+fn refused(area: &Path, parts: &[&str]) {
+    let output = raw(area).command("true", &[""; 0]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert_says(&text, parts);
+}
+
+fn is_immutable(path: &Path) -> bool {
+    let file = File::open(path).unwrap();
+    rustix::fs::ioctl_getflags(&file).unwrap().contains(rustix::fs::IFlags::IMMUTABLE)
+}
+
+fn runs_in_fragments(kind: &'static str) {
+    let Some(image) = Image::of(kind) else { return };
+    image.fragment();
+    let area = image.make_area();
+    let before = image.foreign();
+    let found = check(&area);
+    let extents = found["raw"]["extents"].as_u64().unwrap();
+    assert!(extents >= AREA_BYTES / PIECE_BYTES / 2, "{extents} extents");
+    for threads in ["1", "2", "8"] {
+        let report = raw(&area).run_ok("threads", &["--threads", threads, "--pressure", "48"]);
+        assert!(report.figure("disk_peak_bytes") > 8 * MIB, "{}", report.figures);
+    }
+    assert!(!is_immutable(&area));
+    assert!(image.foreign() == before, "another file has changed");
+    image.expect_clean();
+}
+
+#[test]
+fn programs_swap_to_the_blocks_of_a_fragmented_file_on_ext4() {
+    runs_in_fragments("ext4");
+}
+
+#[test]
+fn programs_swap_to_the_blocks_of_a_fragmented_file_on_xfs() {
+    runs_in_fragments("xfs");
+}
+
+/// Starts a program that swaps until it is killed.
+fn endless(swapped: &Swapped) -> Running {
+    let arguments = ["--mib", "48", "--seconds", "100000"];
+    let mut running = Running::start(&mut swapped.command(compiled("hog"), &arguments));
+    running.wait_for_line("ready");
+    running
+}
+
+/// Kills softswap and its program at once.
+fn kill_all(running: &Running) {
+    let own = running.id();
+    let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap();
+    let pids = children.split_whitespace().map(String::from).chain([own.to_string()]);
+    assert!(succeeds(Command::new("kill").arg("-9").args(pids)));
+}
+
+#[test]
+fn a_killed_program_leaves_other_files_and_the_next_check_removes_its_mark() {
+    for kind in ["ext4", "xfs"] {
+        let Some(image) = Image::of(kind) else { return };
+        image.fragment();
+        let area = image.make_area();
+        let before = image.foreign();
+        let swapped = raw(&area);
+        for _ in 0..4 {
+            let running = endless(&swapped);
+            assert!(is_immutable(&area));
+            kill_all(&running);
+            let _ = running.finish(LIMIT);
+            wait_for("the last process to release the area", || {
+                let mut check = Command::new(softswap());
+                succeeds(check.args(["swapon-check", "--raw"]).arg(&area)).then_some(())
+            });
+            assert!(!is_immutable(&area));
+        }
+        assert!(image.foreign() == before, "another file has changed");
+        image.expect_clean();
+    }
+}
+
+#[test]
+fn a_file_whose_blocks_move_is_used_no_more_and_no_other_file_changes() {
+    for kind in ["ext4", "xfs"] {
+        let Some(image) = Image::of(kind) else { return };
+        image.fragment();
+        let area = image.make_area();
+        let before = image.foreign();
+        let swapped = raw(&area);
+        let running = endless(&swapped);
+        // The mark keeps everything from the file that does not remove it.
+        assert!(fs::rename(&area, image.root().join("other")).is_err());
+        assert!(File::options().write(true).open(&area).is_err());
+        let mut chattr = tool("chattr").expect("e2fsprogs");
+        assert!(succeeds(chattr.arg("-i").arg(&area)));
+        let file = File::options().write(true).open(&area).unwrap();
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&file, punch, 0, AREA_BYTES).unwrap();
+        // The freed blocks become another file's.
+        let stolen = image.root().join("stolen");
+        wait_until("the message", || {
+            let errors = running.stderr_so_far();
+            errors.contains("moved or freed blocks").then_some(()).ok_or(errors)
+        });
+        fs::write(&stolen, vec![0x5a; AREA_BYTES as usize / 2]).unwrap();
+        drop(file);
+        kill_all(&running);
+        let _ = running.finish(LIMIT);
+        let mut after = image.foreign();
+        assert_eq!(after.remove(&stolen), Some(digest(&vec![0x5a; AREA_BYTES as usize / 2])));
+        assert!(after == before, "another file has changed");
+        image.expect_clean();
+    }
+}
+
+#[test]
+fn files_whose_blocks_are_not_theirs_alone_are_refused() {
+    let Some(image) = Image::of("xfs") else { return };
+    let area = image.make_area();
+    check(&area);
+    // Extents that were never written, holes, and extents that another file shares.
+    image.allocate_area();
+    assert!(succeeds(Command::new(softswap()).arg("mkswap").arg(&area)));
+    refused(&area, &["cannot be used raw", "never written", "mkswap --raw"]);
+    image.make_area();
+    let file = File::options().write(true).open(&area).unwrap();
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, punch, 8 * MIB, MIB).unwrap();
+    drop(file);
+    refused(&area, &["hole"]);
+    fs::remove_file(&area).unwrap();
+    image.make_area();
+    let copied = succeeds(
+        Command::new("cp").arg("--reflink=always").arg(&area).arg(image.root().join("copy")),
+    );
+    if copied {
+        refused(&area, &["shares storage with another file"]);
+        fs::remove_file(image.root().join("copy")).unwrap();
+    }
+    assert!(!is_immutable(&area));
+    // A device is used by its blocks anyway.
+    let Some(second) = Loop::over(&area) else { return skip("no second loop device") };
+    assert!(succeeds(Command::new(softswap()).args(["mkswap", "--force"]).arg(second.path())));
+    refused(second.path(), &["leave out `raw`"]);
+    refused(&area, &["/dev/loop"]);
+    drop(second);
+    image.unmount();
+    assert!(image.mount(&["-o", "ro"]));
+    refused(&area, &["swap"]);
+}
+
+#[test]
+fn file_systems_without_fixed_blocks_are_refused_by_name() {
+    if !is_root() {
+        return skip("the device can be opened by root only");
+    }
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return skip("there is no /dev/shm") };
+    let path = dir.path().join("swap");
+    let file = File::create(&path).unwrap();
+    fallocate(&file, FallocateFlags::empty(), 0, 8 * MIB).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let mut format = Command::new(softswap());
+    let output = format.args(["mkswap", "--raw"]).arg(&path).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(fs::read(&path).unwrap().iter().all(|byte| *byte == 0), "the file has changed");
+}

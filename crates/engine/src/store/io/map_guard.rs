@@ -1,0 +1,114 @@
+//! Guard of a swap file whose blocks are written through the device: before a write, the file's
+//! block map must be the proven one.
+//!
+//! The file system is asked again at most twice a second, by the thread that writes next. So no
+//! write starts more than a second after the last map that was found unchanged, even if the process
+//! or the machine was stopped meanwhile. After a change nothing more is written: the blocks may
+//! belong to another file. Reads continue, because a page that is not the stored one has a broken
+//! seal.
+
+use softswap_shared::cluster_table::ClusterTable;
+use softswap_sys::block_map::Fingerprint;
+use softswap_sys::fiemap::Reader;
+use softswap_sys::file::SwapFile;
+use softswap_sys::raw::now_ns;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// Age from which one of the writing threads reads the map again.
+const REFRESH_NS: u64 = 500_000_000;
+/// Age from which all writing threads wait for that.
+const MOST_NS: u64 = 1_000_000_000;
+
+const _: () = assert!(REFRESH_NS < MOST_NS);
+
+/// Compares the block map of a swap file with the proven one.
+#[derive(Debug)]
+pub struct MapGuard {
+    file: Arc<SwapFile>,
+    pages: u64,
+    proven: Fingerprint,
+    /// Tells the other processes of the tree.
+    table: Option<ClusterTable>,
+    reader: Mutex<Reader>,
+    /// Start of the last reading that found the map unchanged, in ns.
+    unchanged_ns: AtomicU64,
+    has_changed: AtomicBool,
+}
+
+impl MapGuard {
+    /// Guards the first `pages` pages of `file`, whose map has the fingerprint `proven`.
+    #[must_use]
+    pub fn new(
+        file: Arc<SwapFile>,
+        pages: u64,
+        proven: Fingerprint,
+        table: Option<ClusterTable>,
+    ) -> MapGuard {
+        MapGuard {
+            file,
+            pages,
+            proven,
+            table,
+            reader: Mutex::default(),
+            unchanged_ns: AtomicU64::new(0),
+            has_changed: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns true if the map was the proven one less than a second ago. Called before each write.
+    #[must_use]
+    pub(crate) fn allows_writes(&self) -> bool {
+        if self.has_stopped() {
+            return false;
+        }
+        if self.age_ns() < REFRESH_NS {
+            return true;
+        }
+        match self.reader.try_lock() {
+            Ok(reader) => self.read(reader),
+            Err(TryLockError::Poisoned(poisoned)) => self.read(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if self.age_ns() < MOST_NS => true,
+            Err(TryLockError::WouldBlock) => {
+                let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+                if self.age_ns() < REFRESH_NS { !self.has_stopped() } else { self.read(reader) }
+            }
+        }
+    }
+
+    /// Reads the map now. Returns true if it is the proven one.
+    #[must_use]
+    pub fn look(&self) -> bool {
+        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        !self.has_stopped() && self.read(reader)
+    }
+
+    /// Returns true once the map was found changed, here or by another process of the tree.
+    #[must_use]
+    pub fn has_stopped(&self) -> bool {
+        self.has_changed.load(Relaxed) || self.table.is_some_and(|table| table.is_stopped())
+    }
+
+    fn age_ns(&self) -> u64 {
+        now_ns().saturating_sub(self.unchanged_ns.load(Acquire))
+    }
+
+    fn read(&self, mut reader: MutexGuard<'_, Reader>) -> bool {
+        let start_ns = now_ns();
+        match Fingerprint::read(&mut reader, self.file.as_fd(), self.pages) {
+            Ok(Some(now)) if now == self.proven => {
+                self.unchanged_ns.store(start_ns, Release);
+                true
+            }
+            Ok(_) => {
+                self.has_changed.store(true, Relaxed);
+                self.table.iter().for_each(ClusterTable::stop);
+                false
+            }
+            // Unknown: only this write fails.
+            Err(_) => false,
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Mark of a swap file whose blocks are written through the device: it is immutable.
+//!
+//! An immutable file (`chattr +i`) cannot be opened for writing, unlinked, renamed or truncated,
+//! and neither `e4defrag` nor `xfs_fsr` moves its blocks. An extended attribute records that
+//! softswap set the flag, so a file that its owner made immutable is not touched.
+//!
+//! The mark must end with the use. It is stale if no process has the file's lock
+//! ([`crate::exclusive_file`]): all that inherited the claim have exited, and so have their rings.
+
+use crate::file::errno;
+use rustix::fs::{FlockOperation, IFlags, Mode, OFlags, XattrFlags};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const ATTRIBUTE: &str = "user.softswap.raw";
+/// Longest wait for processes that have been killed, and their rings, to release the file.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The mark of a file that this process has claimed; removed when dropped, if no other process has
+/// the claim.
+#[derive(Debug)]
+pub struct RawMark {
+    /// An open file of its own: it can be locked once the claim is released.
+    file: OwnedFd,
+    is_immutable: bool,
+}
+
+impl RawMark {
+    /// Marks a claimed file. It does not become immutable if this user may not do that, or the file
+    /// system has no such flag: see [`RawMark::is_immutable`].
+    ///
+    /// # Errors
+    /// If the file cannot be opened again.
+    pub fn set(claimed: BorrowedFd<'_>) -> io::Result<RawMark> {
+        let path = format!("/proc/self/fd/{}", claimed.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let file = rustix::fs::open(path, flags, Mode::empty())?;
+        let mut mark = RawMark { file, is_immutable: false };
+        // First the attribute: an immutable file without it would stay immutable.
+        let named = rustix::fs::fsetxattr(&mark.file, ATTRIBUTE, b"1", XattrFlags::empty());
+        mark.is_immutable = named.is_ok() && set_immutable(mark.file.as_fd(), true).is_ok();
+        if named.is_ok() && !mark.is_immutable {
+            let _ = rustix::fs::fremovexattr(&mark.file, ATTRIBUTE);
+        }
+        Ok(mark)
+    }
+
+    /// Returns true if the file is immutable.
+    #[must_use]
+    pub fn is_immutable(&self) -> bool {
+        self.is_immutable
+    }
+
+    /// Runs `body` while the file is not immutable: ext4 refuses writes to an immutable file also
+    /// through descriptors opened before.
+    ///
+    /// # Errors
+    /// If the file does not become immutable again.
+    pub fn lifted<R>(&self, body: impl FnOnce() -> R) -> io::Result<R> {
+        if !self.is_immutable {
+            return Ok(body());
+        }
+        set_immutable(self.file.as_fd(), false)?;
+        let result = body();
+        set_immutable(self.file.as_fd(), true)?;
+        Ok(result)
+    }
+
+    /// Removes the mark while this process alone has the claim.
+    ///
+    /// # Errors
+    /// If the flag cannot be removed.
+    pub fn remove(mut self) -> io::Result<()> {
+        match std::mem::take(&mut self.is_immutable) {
+            true => clear(self.file.as_fd()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for RawMark {
+    fn drop(&mut self) {
+        if !self.is_immutable {
+            return;
+        }
+        let until = Instant::now() + RELEASE_TIMEOUT;
+        while clear_unlocked(self.file.as_fd()).is_ok_and(|mark| mark == Mark::InUse)
+            && Instant::now() < until
+        {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Result of a search for a stale mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// The file has no mark of softswap.
+    None,
+    /// Processes use the marked file.
+    InUse,
+    /// The mark was stale, and was removed.
+    Cleared,
+}
+
+/// Removes the mark of a process that has exited without removing it.
+///
+/// # Errors
+/// If the file cannot be opened, or this user may not change its flags.
+pub fn clear_stale(path: &Path) -> io::Result<Mark> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    match is_marked(file.as_fd()) {
+        true => clear_unlocked(file.as_fd()),
+        false => Ok(Mark::None),
+    }
+}
+
+fn is_marked(file: BorrowedFd<'_>) -> bool {
+    let is_immutable =
+        rustix::fs::ioctl_getflags(file).is_ok_and(|it| it.contains(IFlags::IMMUTABLE));
+    is_immutable && rustix::fs::fgetxattr(file, ATTRIBUTE, &mut [0_u8; 8][..]).is_ok()
+}
+
+/// Removes the mark, unless another process has the file's lock.
+fn clear_unlocked(file: BorrowedFd<'_>) -> io::Result<Mark> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => return Ok(Mark::InUse),
+        result => result?,
+    }
+    let result = clear(file);
+    let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+    result.map(|()| Mark::Cleared)
+}
+
+fn clear(file: BorrowedFd<'_>) -> io::Result<()> {
+    set_immutable(file, false)?;
+    // Last: without the flag, a remaining attribute means nothing.
+    let _ = rustix::fs::fremovexattr(file, ATTRIBUTE);
+    Ok(())
+}
+
+fn set_immutable(file: BorrowedFd<'_>, on: bool) -> io::Result<()> {
+    let mut flags = rustix::fs::ioctl_getflags(file)?;
+    flags.set(IFlags::IMMUTABLE, on);
+    rustix::fs::ioctl_setflags(file, flags)?;
+    let now = rustix::fs::ioctl_getflags(file)?;
+    match now.contains(IFlags::IMMUTABLE) == on {
+        true => Ok(()),
+        false => Err(io::Error::from_raw_os_error(errno::EOPNOTSUPP)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exclusive_file::{ClaimError, claim_at_once};
+
+    #[test]
+    fn a_mark_ends_with_the_claim_and_a_stale_one_with_the_next() {
+        let directory = Path::new("/var/tmp");
+        let path = directory.join(format!("softswap-raw-mark-{}", std::process::id()));
+        std::fs::write(&path, vec![7; 8192]).unwrap();
+        let claimed = claim_at_once(&path).unwrap();
+        let mark = RawMark::set(claimed.file.as_fd()).unwrap();
+        if !mark.is_immutable() {
+            std::fs::remove_file(&path).unwrap();
+            return eprintln!("skipped: no file can be made immutable here");
+        }
+        assert!(std::fs::remove_file(&path).is_err());
+        assert!(
+            mark.lifted(|| std::fs::OpenOptions::new().write(true).open(&path)).unwrap().is_ok()
+        );
+        assert_eq!(clear_stale(&path).unwrap(), Mark::InUse);
+        mark.remove().unwrap();
+        assert_eq!(clear_stale(&path).unwrap(), Mark::None);
+        let mark = RawMark::set(claimed.file.as_fd()).unwrap();
+        drop((claimed, mark));
+        assert_eq!(clear_stale(&path).unwrap(), Mark::None);
+        let claimed = claim_at_once(&path).unwrap();
+        std::mem::forget(RawMark::set(claimed.file.as_fd()).unwrap());
+        drop(claimed);
+        // The next claim recognises it.
+        drop(claim_at_once(&path).unwrap());
+        assert_eq!(clear_stale(&path).unwrap(), Mark::None);
+        // The owner's own flag stays.
+        let file = std::fs::File::open(&path).unwrap();
+        set_immutable(file.as_fd(), true).unwrap();
+        let refused = claim_at_once(&path).unwrap_err();
+        assert!(matches!(refused, ClaimError::Denied { .. }), "{refused}");
+        set_immutable(file.as_fd(), false).unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
+}
