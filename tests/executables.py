@@ -88,9 +88,9 @@ RESULT = re.compile(r"^test result: .*?(\d+) passed; (\d+) failed;", re.MULTILIN
 # Checks of the test programs themselves, without softswap.
 PLAIN_PROGRAMS = "cli::programs (plain)"
 OF_TESTS = (
-    "every_case_of_every_program_notices",
+    "every_test_program_detects",
     "every_program_passes_without",
-    "the_python_programs_repeat",
+    "python_programs_are_deterministic",
 )
 
 

@@ -28,9 +28,9 @@ needs() {
 # kernel (page tables, pool, codec, I/O).
 miri() {
     needs Miri miri rust-src
-    local leaves=(base::average base::likelihood codec::same_filled codec::packed_slot
+    local leaves=(base::average base::likelihood codec::same_filled codec::compressed_slot
         policy store::swap::contents store::swap::discard store::swap::header
-        door::live_settings door::control)
+        api::live_settings api::control)
     MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-deterministic-floats" PROPTEST_CASES=8 CARGO_TARGET_DIR="$target/miri" \
         cargo +nightly miri test -p softswap-engine --lib -- "${leaves[@]}"
 }

@@ -65,7 +65,7 @@ pub(crate) fn extents(input: &[u8]) {
         assert_eq!(pages, file_bytes / PAGE_SIZE as u64);
         assert!(map.len() <= found.len());
     }
-    if let Ok(pieces) = file_layout::judge(&found, file_bytes) {
+    if let Ok(pieces) = file_layout::check_layout(&found, file_bytes) {
         assert!(pieces <= found.len() as u64 && file_bytes <= bytes);
     }
 }

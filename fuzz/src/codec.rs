@@ -49,7 +49,7 @@ fn unpack(codec: Codec, packed: &[u8], scratch: &mut Scratch) -> Option<[u8; PAG
     page
 }
 
-fn packs_and_comes_back(
+fn pack_round_trips(
     packer: Packer,
     page: &[u8; PAGE_BYTES],
     room: usize,
@@ -73,7 +73,7 @@ pub(crate) fn run(input: &[u8]) {
         let Some(([choice, low, high], bytes)) = input.split_first_chunk() else { return };
         let (packer, page) = (packer_of(*choice), page_of(bytes));
         let room = usize::from(u16::from_le_bytes([*low, *high])) % (MAX_PACKED_BYTES + 1);
-        packs_and_comes_back(packer, &page, room, scratch);
-        assert!(packs_and_comes_back(packer, &page, AMPLE_BYTES, scratch));
+        pack_round_trips(packer, &page, room, scratch);
+        assert!(pack_round_trips(packer, &page, AMPLE_BYTES, scratch));
     });
 }

@@ -1,8 +1,8 @@
 //! Requests and answers on the control socket.
 
 use crate::text;
-use softswap_engine::door::control_protocol::{Answer, MAX_REQUEST_BYTES, Request, Snapshot};
-use softswap_engine::door::live_settings::{parse_sleep, show_sleep};
+use softswap_engine::api::control_protocol::{Answer, MAX_REQUEST_BYTES, Request, Snapshot};
+use softswap_engine::api::live_settings::{parse_sleep, show_sleep};
 
 /// Checks that a parsed request is written as an equivalent one, that an error is a single line, and that
 /// different answers are not confused.

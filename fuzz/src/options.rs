@@ -2,8 +2,8 @@
 
 use crate::text;
 use softswap_cli::parsers;
+use softswap_engine::api::settings::{Config, PoolLimit};
 use softswap_engine::codec::Choice;
-use softswap_engine::door::settings::{Config, PoolLimit};
 use softswap_engine::store::io::poll::mode::Mode;
 use softswap_engine::store::swap::Discard;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
 /// Checks that a parsed value is displayed in a form that is parsed to the same value.
-fn comes_back<T: FromStr + Display + PartialEq + Debug>(text: &str) {
+fn round_trips<T: FromStr + Display + PartialEq + Debug>(text: &str) {
     if let Ok(value) = text.parse::<T>() {
         let shown = value.to_string();
         assert!(shown.parse::<T>().is_ok_and(|again| again == value), "{text:?} as {shown:?}");
@@ -32,10 +32,10 @@ pub(crate) fn sizes(input: &[u8]) {
         if let Some(limit) = parsers::pool(line) {
             assert_eq!(limit.to_string().parse(), Ok(limit));
         }
-        comes_back::<PoolLimit>(line);
-        comes_back::<Choice>(line);
-        comes_back::<Mode>(line);
-        comes_back::<Discard>(line);
+        round_trips::<PoolLimit>(line);
+        round_trips::<Choice>(line);
+        round_trips::<Mode>(line);
+        round_trips::<Discard>(line);
         for area in parsers::each_area(line) {
             match parsers::area(area) {
                 Ok(spec) => assert!(spec.priority.is_none_or(|priority| priority <= 32_767)),

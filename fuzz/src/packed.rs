@@ -1,7 +1,7 @@
 //! For any content of a slot, its parts are within the page and do not overlap. Adding a part never
 //! overwrites existing ones.
 
-use softswap_engine::codec::packed_slot::{self, MAX_PARTS, SlotPacker};
+use softswap_engine::codec::compressed_slot::{self, MAX_PARTS, SlotPacker};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -19,7 +19,7 @@ pub(crate) fn run(input: &[u8]) {
     let page = page_of(input);
     let mut end = page.as_ptr() as usize;
     for number in 0..=u8::MAX {
-        let Ok((tag, bytes)) = packed_slot::part(&page, number) else { continue };
+        let Ok((tag, bytes)) = compressed_slot::part(&page, number) else { continue };
         assert!(usize::from(number) < MAX_PARTS && tag < 16 && !bytes.is_empty());
         assert!(bytes.as_ptr() as usize >= end, "part {number} begins in another");
         end = bytes.as_ptr_range().end as usize;
@@ -36,6 +36,6 @@ pub(crate) fn run(input: &[u8]) {
         }
     }
     for (number, expected) in (0..).zip(&added) {
-        assert_eq!(packed_slot::part(&page, number), Ok(*expected));
+        assert_eq!(compressed_slot::part(&page, number), Ok(*expected));
     }
 }

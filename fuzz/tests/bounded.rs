@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const CASES: u32 = 200;
-const LONGEST_BYTES: usize = 16 << 10;
+const MAX_BYTES: usize = 16 << 10;
 
 fn folder(name: &str) -> PathBuf {
     let home = std::env::var_os("SOFTSWAP_FUZZ_DIR");
@@ -33,7 +33,7 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
 #[derive(Debug, Clone)]
 enum Edit {
     Put(Index, Vec<u8>),
-    Over(Index, Vec<u8>),
+    Overwrite(Index, Vec<u8>),
     Cut(Index, Index),
     Repeat(Index, Index),
     Join(Vec<u8>, Index, Index),
@@ -58,7 +58,7 @@ fn edit(inputs: Vec<Vec<u8>>) -> impl Strategy<Value = Edit> {
     let at = any::<Index>;
     prop_oneof![
         (at(), spice()).prop_map(|(at, bytes)| Edit::Put(at, bytes)),
-        (at(), spice()).prop_map(|(at, bytes)| Edit::Over(at, bytes)),
+        (at(), spice()).prop_map(|(at, bytes)| Edit::Overwrite(at, bytes)),
         (at(), at()).prop_map(|(from, to)| Edit::Cut(from, to)),
         (at(), at()).prop_map(|(from, to)| Edit::Repeat(from, to)),
         (select(inputs), at(), at()).prop_map(|(other, from, to)| Edit::Join(other, from, to)),
@@ -77,7 +77,7 @@ fn apply(mut bytes: Vec<u8>, edits: Vec<Edit>) -> Vec<u8> {
                 let at = at.index(len + 1);
                 bytes.splice(at..at, new);
             }
-            Edit::Over(at, new) => {
+            Edit::Overwrite(at, new) => {
                 let at = at.index(len + 1);
                 bytes.splice(at..len.min(at + new.len()), new);
             }
@@ -89,11 +89,11 @@ fn apply(mut bytes: Vec<u8>, edits: Vec<Edit>) -> Vec<u8> {
             }
         }
     }
-    bytes.truncate(LONGEST_BYTES);
+    bytes.truncate(MAX_BYTES);
     bytes
 }
 
-fn hunt((name, run): Target, until: Instant) -> Result<u32, String> {
+fn explore_inputs((name, run): Target, until: Instant) -> Result<u32, String> {
     let inputs: Vec<Vec<u8>> = corpus(name).into_iter().map(|(_, bytes)| bytes).collect();
     let edits = prop::collection::vec(edit(inputs.clone()), 1..6);
     let made = (select(inputs), edits).prop_map(|(input, edits)| apply(input, edits));
@@ -142,7 +142,7 @@ fn inputs_made_from_the_corpus_pass() {
     let seconds = seconds.map_or(0.5, |text| text.parse().unwrap());
     let mut broken = Vec::new();
     for target in TARGETS {
-        match hunt(*target, Instant::now() + Duration::from_secs_f64(seconds)) {
+        match explore_inputs(*target, Instant::now() + Duration::from_secs_f64(seconds)) {
             Ok(tried) => println!("{}: {tried} inputs", target.0),
             Err(why) => broken.push(why),
         }
@@ -151,7 +151,7 @@ fn inputs_made_from_the_corpus_pass() {
 }
 
 #[test]
-fn each_target_has_a_corpus_and_each_corpus_a_target() {
+fn targets_and_corpora_match() {
     let mut folders: Vec<String> = fs::read_dir(folder("corpus"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

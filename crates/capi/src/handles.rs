@@ -241,7 +241,7 @@ pub unsafe extern "C" fn softswap_pool_stats(
         if !(size_of::<usize>()..=4096).contains(&size) {
             return Err(Refusal::Argument("stats: size is not that of struct softswap_stats"));
         }
-        let told = softswap_stats {
+        let stats_out = softswap_stats {
             size,
             budget_bytes: found.budget_bytes,
             used_bytes: found.used_bytes,
@@ -255,7 +255,7 @@ pub unsafe extern "C" fn softswap_pool_stats(
         let len = size.min(size_of::<softswap_stats>());
         // SAFETY: the caller promises that `size` bytes are writable; `len` is at most that and at
         // most the size of the local.
-        unsafe { (&raw const told).cast::<u8>().copy_to_nonoverlapping(stats.cast(), len) };
+        unsafe { (&raw const stats_out).cast::<u8>().copy_to_nonoverlapping(stats.cast(), len) };
         Ok(())
     })
 }

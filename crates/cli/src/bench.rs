@@ -13,15 +13,15 @@ pub(crate) use softswap_remote::PROGRAM as REMOTE;
 
 #[derive(Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
-pub(crate) struct HandedOver {
+pub(crate) struct OtherProgram {
     /// Command and options; --help lists them
     #[arg(value_name = "NAME", trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }
 
-impl HandedOver {
+impl OtherProgram {
     /// Replaces this process by the other program, with all arguments unchanged.
-    pub(crate) fn hand_over(&self, name: &str, first: Option<&str>) -> Result<ExitCode, Refusal> {
+    pub(crate) fn exec(&self, name: &str, first: Option<&str>) -> Result<ExitCode, Refusal> {
         let own = std::env::current_exe().map_err(|error| {
             Refusal::own(format!("cannot find softswap's own executable ({error})"))
         })?;

@@ -3,7 +3,7 @@
 
 use crate::library;
 use crate::refusal::{FAILED, Refusal, plain};
-use softswap_engine::door::control_protocol::{
+use softswap_engine::api::control_protocol::{
     Answer, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request,
 };
 use softswap_sys::control_socket::{self, DIR_VARIABLE, Peer, Unusable};
@@ -132,7 +132,7 @@ impl Process {
     pub fn is_managed(&self) -> Option<bool> {
         let maps = self.file("maps").ok()?;
         let has_library = String::from_utf8_lossy(&maps).contains(library::NAME);
-        let budget = format!("{}MEMORY", softswap_engine::door::settings::ENV_PREFIX);
+        let budget = format!("{}MEMORY", softswap_engine::api::settings::ENV_PREFIX);
         let is_told = || self.variable(&budget).is_some() || self.has_overwritten_environment();
         Some(has_library && is_told())
     }
@@ -183,7 +183,7 @@ fn failed(why: impl Into<String>) -> Refusal {
 /// Sends a request to a process. `softswap run` itself answers for its tree: figures of the whole,
 /// and the memory setting. Its program answers for other settings, and for everything if each
 /// process has its own budget. Returns the process that has answered, and its answer.
-pub fn ask(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal> {
+pub fn query(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal> {
     sweep();
     let line = request.line().ok_or_else(|| {
         Refusal::usage(format!(
@@ -230,7 +230,7 @@ fn is_of_one(request: &Request<'_>) -> bool {
 
 /// Sends a request to the program that a `softswap run` has started. Returns the process and its
 /// answer, if there is one.
-pub fn ask_program_of(supervisor: &Process, request: &Request<'_>) -> Option<(Process, String)> {
+pub fn query_program_of(supervisor: &Process, request: &Request<'_>) -> Option<(Process, String)> {
     let find = || reach_program_of(supervisor)?.ok_or_else(|| explain(supervisor));
     converse(&request.line()?, find).ok()
 }
@@ -380,7 +380,7 @@ fn no_answer(process: &Process) -> Refusal {
     }
 }
 
-fn is_gone(pid: u32) -> bool {
+fn has_exited(pid: u32) -> bool {
     Process::read(pid).is_none_or(|now| now.has_ended())
 }
 
@@ -390,10 +390,10 @@ fn ended(process: &Process) -> Refusal {
 
 /// Waits until a process has exited: a process that exits removes its socket before. Returns false
 /// on timeout.
-pub(crate) fn ends_soon(pid: u32) -> bool {
+pub(crate) fn wait_for_exit(pid: u32) -> bool {
     let end = Instant::now() + TIME_TO_END;
     while Instant::now() < end {
-        if is_gone(pid) {
+        if has_exited(pid) {
             return true;
         }
         std::thread::sleep(MOMENT);
@@ -414,7 +414,7 @@ fn explain(process: &Process) -> Refusal {
              PID prints the reason"
         ));
     }
-    if is_gone(pid) {
+    if has_exited(pid) {
         return ended(process);
     }
     if process.is_managed() == Some(false) {
@@ -435,7 +435,7 @@ fn explain(process: &Process) -> Refusal {
                 Some(format!(
                     "{} {}",
                     dir.display(),
-                    why(control_socket::check(dir, process.uid).err()?)
+                    reason_text(control_socket::check(dir, process.uid).err()?)
                 ))
             })
             .collect();
@@ -456,7 +456,7 @@ fn explain(process: &Process) -> Refusal {
     ))
 }
 
-fn why(problem: Unusable) -> String {
+fn reason_text(problem: Unusable) -> String {
     match problem {
         Unusable::Refused(error) => format!("cannot be used: {}", plain(&error)),
         other => other.to_string(),
@@ -474,7 +474,7 @@ pub fn sweep() {
             let name = entry.file_name();
             let pid = name.as_bytes().strip_suffix(b".sock").map(String::from_utf8_lossy);
             let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
-            if is_gone(pid) {
+            if has_exited(pid) {
                 control_socket::remove_stale(&entry.path());
             }
         }
@@ -488,7 +488,7 @@ pub fn note() -> Option<String> {
     Some(format!(
         "{DIR_VARIABLE}={} {}: `softswap stat` and `softswap ctl` cannot reach the program",
         dir.display(),
-        why(problem)
+        reason_text(problem)
     ))
 }
 
@@ -497,7 +497,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_read_whose_name_the_kernel_has_cut_within_a_character() {
+    fn process_name_cut_within_utf8_character_is_parsed() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let program = dir.path().join("xxxxxxxxxxxxxxä");
         std::fs::copy("/bin/sleep", &program).expect("a copy of sleep");

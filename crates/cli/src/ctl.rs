@@ -4,8 +4,8 @@ use crate::control_client::{self, Process};
 use crate::output::print;
 use crate::refusal::Refusal;
 use clap::{Args, Subcommand};
-use softswap_engine::door::control_protocol::{Request, pairs, parse_number};
-use softswap_engine::door::live_settings::SETTINGS;
+use softswap_engine::api::control_protocol::{Request, pairs, parse_number};
+use softswap_engine::api::live_settings::SETTINGS;
 use softswap_view::units::visible;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -73,7 +73,7 @@ fn after_help() -> String {
 
 /// Returns the settings of the program, except for the memory, after its tree has answered.
 fn of_program(supervisor: &Process, request: &Request<'_>) -> String {
-    let answer = control_client::ask_program_of(supervisor, request);
+    let answer = control_client::query_program_of(supervisor, request);
     let body = answer.map_or_else(String::new, |(_, body)| body);
     let others = pairs(&body).filter(|(key, _)| *key != control_client::MEMORY);
     others.map(|(key, value)| format!("{key} {value}\n")).collect()
@@ -85,7 +85,7 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
         Action::Set { key, value } => Request::Set(key, value),
         Action::Touch { address, len } => Request::Touch(*address, *len),
     };
-    let (process, mut body) = control_client::ask(args.pid, &request)?;
+    let (process, mut body) = control_client::query(args.pid, &request)?;
     if matches!(request, Request::Get(None)) {
         body.push_str(&of_program(&process, &request));
     }

@@ -4,7 +4,7 @@
 //! connection are bounded: one request, a maximum head size, a maximum time. One thread serves all
 //! connections, another collects the figures.
 
-use crate::look::Looker;
+use crate::discover::TreeCollector;
 use crate::output::print;
 use crate::refusal::{FAILED, Refusal};
 use clap::Args;
@@ -42,8 +42,8 @@ const MAX_HEAD_BYTES: usize = 16 << 10;
 /// Maximum duration of a connection. A client that has not read the answer by then does not get it.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limits for draining unread input: closing a socket with unread bytes would discard the answer.
-const LINGER: Duration = Duration::from_secs(1);
-const MAX_LINGER_BYTES: u64 = 1 << 20;
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_DRAIN_BYTES: u64 = 1 << 20;
 /// Pause after a failed `accept`.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -81,9 +81,9 @@ pub(crate) fn export(args: &ExportArgs) -> Result<ExitCode, Refusal> {
         runtime.map_err(|error| Refusal::own(format!("cannot start the event loop: {error}")))?;
     runtime.block_on(async {
         let listener = TcpListener::bind(args.listen).await;
-        let listener = listener.map_err(|error| cannot_listen(args.listen, &error))?;
+        let listener = listener.map_err(|error| listen_error(args.listen, &error))?;
         let address = listener.local_addr();
-        let address = address.map_err(|error| cannot_listen(args.listen, &error))?;
+        let address = address.map_err(|error| listen_error(args.listen, &error))?;
         print(&format!("softswap: metrics at http://{address}/metrics"))?;
         if !address.ip().is_loopback() {
             eprintln!(
@@ -95,15 +95,15 @@ pub(crate) fn export(args: &ExportArgs) -> Result<ExitCode, Refusal> {
     })
 }
 
-fn cannot_listen(address: SocketAddr, error: &Error) -> Refusal {
-    let way_out = match error.kind() {
+fn listen_error(address: SocketAddr, error: &Error) -> Refusal {
+    let remedy = match error.kind() {
         ErrorKind::AddrNotAvailable => {
             "this machine has no such address; give one that `ip address` lists, or 127.0.0.1"
         }
         ErrorKind::PermissionDenied => "use a port of at least 1024, or run as root",
         _ => "use another port",
     };
-    Refusal::new(FAILED, format!("--listen {address}: {error}; {way_out}"))
+    Refusal::new(FAILED, format!("--listen {address}: {error}; {remedy}"))
 }
 
 async fn serve(listener: &TcpListener) -> ! {
@@ -142,8 +142,8 @@ async fn converse(stream: TcpStream, figures: Arc<Mutex<Figures>>) {
     // Other errors of a request have been answered.
     let mut stream = connection.into_parts().io.into_inner();
     if stream.shutdown().await.is_ok() {
-        let (mut rest, mut nowhere) = (stream.take(MAX_LINGER_BYTES), tokio::io::sink());
-        let _ = timeout(LINGER, tokio::io::copy(&mut rest, &mut nowhere)).await;
+        let (mut rest, mut nowhere) = (stream.take(MAX_DRAIN_BYTES), tokio::io::sink());
+        let _ = timeout(DRAIN_TIMEOUT, tokio::io::copy(&mut rest, &mut nowhere)).await;
     }
 }
 
@@ -174,20 +174,20 @@ async fn fresh(figures: Arc<Mutex<Figures>>) -> (StatusCode, Bytes) {
 
 /// The last metrics, and their collector.
 struct Figures {
-    looker: Looker,
+    collector: TreeCollector,
     last: Option<(Instant, Bytes)>,
 }
 
 impl Figures {
     fn new() -> Figures {
-        Figures { looker: Looker::new().with_latencies(), last: None }
+        Figures { collector: TreeCollector::new().with_latencies(), last: None }
     }
 
     fn fresh(&mut self) -> Bytes {
         match &self.last {
             Some((at, text)) if at.elapsed() < FRESH => text.clone(),
             _ => {
-                let text = Bytes::from(metrics::text(&self.looker.trees()));
+                let text = Bytes::from(metrics::text(&self.collector.trees()));
                 self.last = Some((Instant::now(), text.clone()));
                 text
             }

@@ -1,7 +1,7 @@
 //! Hints for command lines that cannot be parsed.
 
 use crate::output::quoted;
-use crate::run::asked::without_password;
+use crate::run::sourced::without_password;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use softswap_view::units::visible;

@@ -80,7 +80,7 @@ fn bad(why: String) -> Refusal {
 /// Returns the names of softswap's kernels, in order.
 fn kernels(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let ours = entries.filter(|entry| is_ours(&entry.path()));
+    let ours = entries.filter(|entry| runs_softswap(&entry.path()));
     let mut names: Vec<_> =
         ours.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
@@ -88,7 +88,7 @@ fn kernels(dir: &Path) -> Vec<String> {
 }
 
 /// Returns true if the kernel in `dir` runs under `softswap run`.
-fn is_ours(dir: &Path) -> bool {
+fn runs_softswap(dir: &Path) -> bool {
     let text = fs::read_to_string(dir.join("kernel.json")).unwrap_or_default();
     let kernel: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
     let word = |at: usize| kernel["argv"][at].as_str().unwrap_or_default();
@@ -133,14 +133,14 @@ fn install(args: &InstallArgs) -> Result<ExitCode, Refusal> {
     let own = std::env::current_exe().map_err(|error| {
         Refusal::own(format!("cannot find softswap's own executable ({error})"))
     })?;
-    let python = python(&args.python.clone().unwrap_or_else(|| python_beside(&own)))?;
+    let python = python(&args.python.clone().unwrap_or_else(|| python_of_environment(&own)))?;
     let dir = data_dir(args.prefix.as_deref()).map_err(bad)?.join("kernels").join(&name);
     let text = format!("{:#}\n", kernel(args, &own, &python));
     let written = fs::create_dir_all(&dir).and_then(|()| fs::write(dir.join("kernel.json"), text));
     let shown = dir.display();
     written.map_err(|error| {
-        let way_out = "choose another directory with --prefix DIR";
-        Refusal::new(FAILED, format!("jupyter: {shown}: {}; {way_out}", plain(&error)))
+        let remedy = "choose another directory with --prefix DIR";
+        Refusal::new(FAILED, format!("jupyter: {shown}: {}; {remedy}", plain(&error)))
     })?;
     print(&format!("{name} is installed in {shown}"))?;
     Ok(ExitCode::SUCCESS)
@@ -158,7 +158,7 @@ fn is_name(name: &str) -> bool {
 
 /// Returns the Python of the environment in which softswap is installed, activated or not;
 /// otherwise that of the search path.
-fn python_beside(own: &Path) -> PathBuf {
+fn python_of_environment(own: &Path) -> PathBuf {
     let beside = own.with_file_name("python3");
     if beside.is_file() { beside } else { PathBuf::from("python3") }
 }
@@ -218,16 +218,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_python_of_an_environment_is_preferred() {
+    fn virtual_environment_python_is_preferred() {
         let environment = tempfile::tempdir().unwrap();
         let own = environment.path().join("softswap");
-        assert_eq!(python_beside(&own), Path::new("python3"));
+        assert_eq!(python_of_environment(&own), Path::new("python3"));
         fs::write(environment.path().join("python3"), "").unwrap();
-        assert_eq!(python_beside(&own), environment.path().join("python3"));
+        assert_eq!(python_of_environment(&own), environment.path().join("python3"));
     }
 
     #[test]
-    fn a_name_is_made_of_the_budget() {
+    fn kernel_name_contains_budget() {
         assert_eq!(default_name("2G"), "softswap-2g");
         assert_eq!(default_name("50%"), "softswap-50");
         assert!(is_name("a-B_1.5") && !is_name("") && !is_name("../a") && !is_name(".hidden"));

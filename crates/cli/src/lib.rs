@@ -35,7 +35,7 @@ mod tree_report;
 mod tree_peaks;
 mod swapon_raw;
 mod run;
-mod look;
+mod discover;
 mod stat;
 mod ctl;
 mod top;
@@ -98,11 +98,11 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Jupyter(jupyter::JupyterArgs),
     /// Measure what softswap costs on this machine
-    Bench(bench::HandedOver),
+    Bench(bench::OtherProgram),
     /// Examine a file, or a program's memory
-    Analyze(bench::HandedOver),
+    Analyze(bench::OtherProgram),
     /// Check a cluster for pages, list and remove the pages stored there
-    Remote(bench::HandedOver),
+    Remote(bench::OtherProgram),
 }
 
 /// Returns the command line's definition, from which man pages and completions are generated.
@@ -129,9 +129,9 @@ pub fn main() -> ExitCode {
         Command::SwaponCheck(args) => swapon_check::swapon_check(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Jupyter(args) => jupyter::jupyter(&args),
-        Command::Bench(args) => args.hand_over(bench::BENCH, None),
-        Command::Analyze(args) => args.hand_over(bench::BENCH, Some("analyze")),
-        Command::Remote(args) => args.hand_over(bench::REMOTE, None),
+        Command::Bench(args) => args.exec(bench::BENCH, None),
+        Command::Analyze(args) => args.exec(bench::BENCH, Some("analyze")),
+        Command::Remote(args) => args.exec(bench::REMOTE, None),
     };
     outcome.unwrap_or_else(|refusal| {
         eprintln!("softswap: {}", output::lines(&refusal.to_string()));
@@ -149,10 +149,10 @@ mod tests {
     use super::command;
     use super::reference_tests::{names, section};
     use clap::Arg;
-    use softswap_engine::door::live_settings::SETTINGS;
+    use softswap_engine::api::live_settings::SETTINGS;
 
     #[test]
-    fn every_option_of_run_has_its_variable_in_the_reference() {
+    fn reference_lists_variable_of_every_run_option() {
         let part = section("softswap run").unwrap();
         let cli = command();
         let run = cli.find_subcommand("run").unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_is_in_the_reference() {
+    fn reference_lists_every_setting() {
         let part = section("softswap ctl").unwrap();
         for setting in &SETTINGS {
             let row = format!("\n| `{}` |", setting.key);

@@ -41,12 +41,12 @@ pub fn find() -> Result<PathBuf, Refusal> {
     // A library in the command's own directory is trusted. If another file were named, the loader
     // would only warn and start the program without it.
     if named.is_some() {
-        be_the_library(&found)?;
+        check_library(&found)?;
     }
     Ok(found)
 }
 
-fn be_the_library(path: &Path) -> Result<(), Refusal> {
+fn check_library(path: &Path) -> Result<(), Refusal> {
     let shown = path.display();
     let bad = |why: String| {
         let advice = format!("set {VARIABLE} to the path of {NAME}, or unset it");
@@ -86,14 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_build_directory_comes_before_an_installation() {
+    fn build_directory_precedes_installation() {
         let places = places_for(Path::new("/opt/x/bin/softswap"));
         assert_eq!(places[0], Path::new("/opt/x/bin/libsoftswap.so"));
         assert_eq!(places[1], Path::new("/opt/x/lib/softswap/libsoftswap.so"));
     }
 
     #[test]
-    fn another_file_than_the_library_is_refused() {
+    fn wrong_library_file_is_rejected() {
         let exe = std::env::current_exe().unwrap();
         let cases = [
             (Path::new("/etc/passwd"), "is not a library"),
@@ -101,13 +101,13 @@ mod tests {
             (Path::new("/"), "cannot be read"),
         ];
         for (path, why) in cases {
-            let error = be_the_library(path).unwrap_err().to_string();
+            let error = check_library(path).unwrap_err().to_string();
             assert!(error.contains(why) && error.contains(VARIABLE), "{error}");
         }
     }
 
     #[test]
-    fn paths_that_cannot_be_preloaded_are_refused() {
+    fn unpreloadable_paths_are_rejected() {
         assert!(fit_for_preload(Path::new("/opt/x/libsoftswap.so")).is_ok());
         assert!(fit_for_preload(Path::new("/opt/my programs/libsoftswap.so")).is_err());
         assert!(fit_for_preload(Path::new("/opt/a:b/libsoftswap.so")).is_err());

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_version_2_are_found_up_to_the_mount() {
+    fn cgroup_v2_limits_are_found_up_to_mount() {
         let top = tempfile::tempdir().unwrap();
         let point = top.path().display();
         write(top.path(), &[]);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_version_1_are_found_inside_a_container() {
+    fn cgroup_v1_limits_are_found_in_container() {
         let top = tempfile::tempdir().unwrap();
         let point = top.path().display();
         write(
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_memory() {
+    fn machine_memory_is_detected() {
         assert!(dram_bytes() > 0);
         assert!(available().bytes <= dram_bytes());
     }

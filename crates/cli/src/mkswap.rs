@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_and_uuids_are_checked_before_anything_is_opened() {
+    fn labels_and_uuids_are_validated_first() {
         assert_eq!(parse_label("0123456789abcdef"), Ok(*b"0123456789abcdef"));
         assert!(parse_label("0123456789abcdefg").unwrap_err().contains("has 17 bytes"));
         assert!(parse_uuid("8dd4db9a-ea4b-4f4d-9aa6-6d6a8e0e5c3f").is_ok());

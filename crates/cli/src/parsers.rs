@@ -1,13 +1,13 @@
 //! Parsers of foreign bytes for the fuzz targets, and values for completions.
 
-use crate::run::{areas, program, settle};
+use crate::run::{areas, program, resolve};
 use crate::{control_client, memory_limits};
-use softswap_engine::door::settings::{AreaSpec, PoolLimit};
+use softswap_engine::api::settings::{AreaSpec, PoolLimit};
 use softswap_view::units::{self, Amount};
 use std::path::PathBuf;
 
 /// The values of `--children`.
-pub const CHILDREN: [&str; 2] = settle::CHILDREN;
+pub const CHILDREN: [&str; 2] = resolve::CHILDREN;
 
 /// A size, in bytes.
 pub fn size(text: &str) -> Option<u64> {
@@ -29,7 +29,7 @@ pub fn shown_size(bytes: u64) -> String {
 
 /// Parses the pool's limit.
 pub fn pool(text: &str) -> Option<PoolLimit> {
-    settle::parse_pool(text).ok()
+    resolve::parse_pool(text).ok()
 }
 
 /// Parses one swap area with its options.
@@ -47,7 +47,7 @@ pub fn each_area(text: &str) -> impl Iterator<Item = &str> {
 /// # Errors
 /// The first mistake in the file.
 pub fn settings_file(text: &str) -> Result<Vec<(String, String)>, String> {
-    settle::understand(text)
+    resolve::understand(text)
 }
 
 /// Returns the mount point and the chain of groups of each control group hierarchy, from the texts

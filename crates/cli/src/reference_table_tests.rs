@@ -40,8 +40,8 @@ fn table_of_run() -> String {
 
 /// With `SOFTSWAP_WRITE_REFERENCE=1` this test writes the table.
 #[test]
-fn the_table_of_run_is_what_its_help_says() {
-    let begin = "<!-- Written by the test the_table_of_run_is_what_its_help_says. -->\n";
+fn reference_table_matches_run_help() {
+    let begin = "<!-- Written by the test reference_table_matches_run_help. -->\n";
     let (head, rest) = REFERENCE.split_once(begin).expect("the table has its mark");
     let (_, tail) = rest.split_once("\n\n").expect("something follows the table");
     let whole = format!("{head}{begin}{}\n{tail}", table_of_run());

@@ -54,7 +54,7 @@ fn look(command: &Command, path: &str, part: &str, missing: &mut Vec<String>) {
 }
 
 #[test]
-fn every_command_and_option_is_in_the_reference() {
+fn reference_lists_every_command_and_option() {
     let mut missing = Vec::new();
     look(&Cli::command(), "softswap", "", &mut missing);
     assert!(missing.is_empty(), "missing in docs/reference.md: {missing:#?}");

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Maximum length of a report. Samples and processes in it are limited, however long the run.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// Show a report of `softswap run --report`, compare two, or write one as a page with plots.
 #[derive(Args)]
@@ -150,11 +150,11 @@ fn no_report(path: &Path, why: &str) -> Refusal {
 /// Reads the JSON of a report, from a JSON file or a page.
 fn read(path: &Path) -> Result<String, Refusal> {
     let mut text = String::new();
-    File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text)).map_err(
+    File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)).map_err(
         |error| failed(format!("{}: cannot be read: {}", path.display(), plain(&error))),
     )?;
-    if text.len() as u64 > MOST_BYTES {
-        return Err(no_report(path, &format!("it is longer than {}", bytes(MOST_BYTES))));
+    if text.len() as u64 > MAX_BYTES {
+        return Err(no_report(path, &format!("it is longer than {}", bytes(MAX_BYTES))));
     }
     if !text.starts_with("<!DOCTYPE html>") {
         return Ok(text);

@@ -1,16 +1,16 @@
 //! `softswap stat`: figures of a running program.
 
 use crate::control_client::{self, Process};
-use crate::look::Looker;
+use crate::discover::TreeCollector;
 use crate::output::print;
 use crate::refusal::{FAILED, Refusal};
-use crate::run::beside::Beside;
 use crate::run::figures::{Figures, Outcome};
+use crate::run::outside_budget::OutsideBudget;
 use crate::tree_report::TreeReport;
 use clap::Args;
 use serde::Serialize;
+use softswap_engine::api::control_protocol::{Request, Snapshot};
 use softswap_engine::base::stats::Counter;
-use softswap_engine::door::control_protocol::{Request, Snapshot};
 use softswap_view::report::Report;
 use softswap_view::units::visible;
 use softswap_view::{metrics, summary};
@@ -68,7 +68,7 @@ pub(crate) fn stat(args: &StatArgs) -> Result<ExitCode, Refusal> {
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         text = match look(args) {
             Ok(text) => text,
-            Err(_) if control_client::ends_soon(args.pid) => break,
+            Err(_) if control_client::wait_for_exit(args.pid) => break,
             Err(refusal) => return Err(refusal),
         };
     }
@@ -77,15 +77,15 @@ pub(crate) fn stat(args: &StatArgs) -> Result<ExitCode, Refusal> {
 
 fn look(args: &StatArgs) -> Result<String, Refusal> {
     if args.prometheus {
-        let tree = Looker::new().with_latencies().tree_of(args.pid)?;
+        let tree = TreeCollector::new().with_latencies().tree_of(args.pid)?;
         return Ok(metrics::text(&[tree]));
     }
-    let (process, body) = control_client::ask(args.pid, &Request::Stat)?;
+    let (process, body) = control_client::query(args.pid, &Request::Stat)?;
     let Some(tree) = TreeReport::parse(&body) else {
         return told(&Stat::of(&process, &body)?, None, args);
     };
     let tree = TreeStat { pid: process.pid, tree };
-    let program = control_client::ask_program_of(&process, &Request::Stat);
+    let program = control_client::query_program_of(&process, &Request::Stat);
     match program.map(|(program, body)| Stat::of(&program, &body)) {
         Some(Ok(stat)) => told(&stat, Some(&tree), args),
         // The program sleeps or has just exited.
@@ -106,7 +106,7 @@ impl Stat {
             snapshot.uptime,
             budget_bytes,
             &snapshot.stats,
-            Beside::of(pid, &snapshot.stats),
+            OutsideBudget::of(pid, &snapshot.stats),
         );
         let settings = snapshot.settings.iter().map(|(key, value)| (visible(key), visible(value)));
         Ok(Stat { pid, figures, settings: settings.collect() })

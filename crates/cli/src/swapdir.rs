@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Free space needed in addition to the reserve, so that swapping can start.
 pub const START_BYTES: u64 = 64 << 20;
 /// Smallest useful swap file.
-pub const SMALLEST_FILE_BYTES: u64 = 16 << 20;
+pub const MIN_FILE_BYTES: u64 = 16 << 20;
 
 /// Properties of a swap directory that passed [`check`].
 #[derive(Debug, Clone)]
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_in_memory_is_refused_with_the_way_out() {
+    fn tmpfs_swap_directory_is_rejected_with_remedy() {
         let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
             return eprintln!("skipped: /dev/shm is not there or not writable");
         };
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_directory_is_refused_with_its_figures() {
+    fn full_swap_directory_is_rejected_with_free_space() {
         let dir = tempfile::tempdir().unwrap();
         let error = check("--swap", dir.path(), 1 << 60).unwrap_err().to_string();
         assert!(error.contains("is full") && error.contains("--reserve"), "{error}");

@@ -6,7 +6,7 @@ use crate::swapdir;
 use crate::swapon_raw::{Raw, RawFacts};
 use clap::Args;
 use serde::Serialize;
-use softswap_engine::door::settings::Config;
+use softswap_engine::api::settings::Config;
 use softswap_engine::store::swap::named::{Activated, activate};
 use softswap_remote::url::is_url;
 use softswap_sys::PAGE_SIZE;

@@ -1,10 +1,10 @@
 //! `softswap top`: shows all programs under softswap on the terminal.
 
 use crate::control_client::{self, own_uid};
-use crate::look::Looker;
+use crate::discover::TreeCollector;
 use crate::refusal::{FAILED, Refusal, plain};
 use clap::Args;
-use softswap_engine::door::settings::ENV_PREFIX;
+use softswap_engine::api::settings::ENV_PREFIX;
 use softswap_view::top::{Options, show};
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -40,9 +40,9 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
              PID --every 1` prints figures each second",
         ));
     }
-    let mut looker = Looker::new();
+    let mut collector = TreeCollector::new();
     // If it is not known locally, collecting the trees may be slow, or report a mistake.
-    let root = |pid| root_of(pid).map_or_else(|| looker.tree_of(pid).map(|tree| tree.root), Ok);
+    let root = |pid| root_of(pid).map_or_else(|| collector.tree_of(pid).map(|tree| tree.root), Ok);
     let only = args.pid.map(root).transpose()?;
     let options = Options {
         user: if own_uid() == 0 { "any user" } else { "yours" }.into(),
@@ -50,7 +50,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
         no_color: std::env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty()),
         ascii: !is_utf8(|name| std::env::var(name).ok()),
     };
-    show(looker, options)
+    show(collector, options)
         .map_err(|error| Refusal::new(FAILED, format!("the terminal failed: {}", plain(&error))))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -82,7 +82,7 @@ mod tests {
     use super::is_utf8;
 
     #[test]
-    fn the_first_variable_that_is_set_says_what_the_terminal_shows() {
+    fn first_set_locale_variable_applies() {
         let by = |all: &'static str, lang: &'static str| {
             is_utf8(|name| match name {
                 "LC_ALL" => Some(all.into()),

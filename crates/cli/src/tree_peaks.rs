@@ -24,14 +24,14 @@ pub(crate) struct TreePeaks {
     /// Processes kept, by decreasing usage.
     pub(crate) largest: Vec<Process>,
     /// Sums of the other processes.
-    pub(crate) left_out: LeftOut,
+    pub(crate) left_out: OmittedSums,
     /// Sums over all processes.
     pub(crate) faults_by_tier: BTreeMap<&'static str, u64>,
     /// The other processes: those that still run, and sums of those that have exited.
     #[serde(skip)]
     others: HashMap<u32, Process>,
     #[serde(skip)]
-    gone: LeftOut,
+    gone: OmittedSums,
     /// PID of the program that was started.
     #[serde(skip)]
     pub(crate) program_pid: u32,
@@ -39,7 +39,7 @@ pub(crate) struct TreePeaks {
 
 /// Sums of processes that are not kept.
 #[derive(Debug, Clone, Copy, Default, Serialize, PartialEq, Eq)]
-pub(crate) struct LeftOut {
+pub(crate) struct OmittedSums {
     pub(crate) processes: u64,
     pub(crate) faults: u64,
     pub(crate) stalled_ns: u64,
@@ -47,7 +47,7 @@ pub(crate) struct LeftOut {
     counts: Counts,
 }
 
-impl LeftOut {
+impl OmittedSums {
     fn add(&mut self, process: &Process) {
         self.processes += 1;
         self.faults = self.faults.saturating_add(process.faults);
@@ -73,16 +73,16 @@ impl TreePeaks {
             self.largest.push(Process {
                 faults: process.faults.max(before.faults),
                 stalled_ns: process.stalled_ns.max(before.stalled_ns),
-                counts: process.counts.at_least(&before.counts),
+                counts: process.counts.max_of_each(&before.counts),
                 ..process.clone()
             });
         }
         others.values().for_each(|process| self.gone.add(process));
-        self.leave_out();
+        self.fold_others();
     }
 
     /// Keeps the most important processes, and sums of the others.
-    fn leave_out(&mut self) {
+    fn fold_others(&mut self) {
         if self.largest.len() > KEPT {
             self.largest.sort_by_key(|process| Reverse(process.used_peak_bytes));
             self.largest[KEPT / 2..].sort_by_key(|process| Reverse(process.stalled_ns));
@@ -137,19 +137,19 @@ mod tests {
     }
 
     #[test]
-    fn of_many_processes_those_are_kept_that_matter_and_sums_of_the_others() {
+    fn important_processes_are_kept_and_others_summed() {
         let mut peaks = TreePeaks::default();
         let many = |count: u32| (1..=count).map(|pid| process(pid, 1_000, 1)).collect::<Vec<_>>();
         let raise =
             |peaks: &mut TreePeaks, processes| peaks.raise(&TreeReport::of(1, processes), 1);
         raise(&mut peaks, many(KEPT as u32));
-        assert_eq!((peaks.largest.len(), peaks.left_out), (KEPT, LeftOut::default()));
+        assert_eq!((peaks.largest.len(), peaks.left_out), (KEPT, OmittedSums::default()));
         let mut all = many(KEPT as u32 + 30);
         all[110] = process(111, 2_000, 0);
         all[120] = process(121, 0, 5_000);
         for _ in 0..3 {
             raise(&mut peaks, all.clone());
-            let LeftOut { processes, faults, stalled_ns, .. } = peaks.left_out;
+            let OmittedSums { processes, faults, stalled_ns, .. } = peaks.left_out;
             assert_eq!((processes, faults, stalled_ns), (30, 300, 30));
             assert_eq!((peaks.faults_by_tier["disk"], peaks.faults_by_tier["zero"]), (780, 390));
         }
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!((peaks.processes_peak, peaks.largest.len()), (130, KEPT));
         // Counters of exited processes still count.
         raise(&mut peaks, (201..=250).map(|pid| process(pid, 3_000, 2)).collect());
-        let LeftOut { processes, faults, .. } = peaks.left_out;
+        let OmittedSums { processes, faults, .. } = peaks.left_out;
         assert_eq!((processes, faults), (80, 800));
         assert_eq!((peaks.faults_by_tier["pool"], peaks.faults()), (180 * 4, 180 * 10));
         assert_eq!(peaks.largest.iter().filter(|process| process.pid > 200).count(), 50);

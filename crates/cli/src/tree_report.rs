@@ -2,7 +2,7 @@
 //! `softswap stat`.
 
 use serde::Serialize;
-use softswap_engine::door::control_protocol::pairs;
+use softswap_engine::api::control_protocol::pairs;
 use softswap_shared::ledger::{Counts, Sizes};
 use softswap_view::report;
 use softswap_view::summary::process_table;
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_read_as_it_was_written() {
+    fn report_round_trips() {
         let of = |pid, granted_bytes| Process {
             pid,
             name: format!("a name {pid}"),

@@ -12,10 +12,10 @@
 //! | [`policy`] | eviction, admission to the pool, pool size, readahead                       |
 //! | [`core`]   | the engine's state                                                          |
 //! | [`steps`]  | single operations: compress, install, read slots, write out, reclaim clean pages |
-//! | [`walks`]  | page-out, page-in, reclaim, upkeep, mappings                                |
-//! | [`door`]   | public interface: builder, engine, settings, control protocol               |
+//! | [`paths`]  | page-out, page-in, reclaim, upkeep, mappings                                |
+//! | [`api`]   | public interface: builder, engine, settings, control protocol               |
 //!
-//! The entry point is [`door::engine::Engine`]. It takes addresses; the modules below it use page
+//! The entry point is [`api::engine::Engine`]. It takes addresses; the modules below it use page
 //! numbers.
 //!
 //! One 64-bit word per page holds its place and its lock: see [`base::page`]. An operation may run
@@ -44,6 +44,6 @@ pub mod core;
 #[cfg(not(feature = "loom"))]
 mod steps;
 #[cfg(not(feature = "loom"))]
-mod walks;
+mod paths;
 #[cfg(not(feature = "loom"))]
-pub mod door;
+pub mod api;

@@ -8,9 +8,9 @@ use clap::{Arg, Command, Id};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
+use softswap_engine::api::live_settings::SETTINGS;
+use softswap_engine::api::settings::Faults;
 use softswap_engine::codec::Choice;
-use softswap_engine::door::live_settings::SETTINGS;
-use softswap_engine::door::settings::Faults;
 use softswap_engine::store::io::poll::mode::Mode;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn each_command_has_a_page_that_renders_without_warnings() {
+    fn man_pages_render_without_warnings() {
         let share = written();
         let mut whole = definition();
         whole.build();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_the_options_and_what_follows_them() {
+    fn man_page_contains_options_and_text() {
         let share = written();
         let read = |name: &str| {
             let text = fs::read_to_string(share.path().join("man/man1").join(name)).unwrap();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_are_read_by_their_shells() {
+    fn shells_accept_completions() {
         let share = written();
         for (shell, file) in COMPLETIONS {
             let file = share.path().join(file);

@@ -3,7 +3,7 @@
 use pyo3::PyErr;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
 
-pub(crate) fn told(error: softswap::Error) -> PyErr {
+pub(crate) fn to_python_error(error: softswap::Error) -> PyErr {
     const ENOMEM: i32 = 12;
     const EINVAL: i32 = 22;
     let text = error.to_string();

@@ -1,6 +1,6 @@
 //! Pools and their regions. All calls release Python's lock meanwhile.
 
-use crate::errors::told;
+use crate::errors::to_python_error;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -36,17 +36,17 @@ impl Pool {
             };
             Ok(Pool { pool })
         })
-        .map_err(told)
+        .map_err(to_python_error)
     }
 
     fn map(&self, py: Python<'_>, nbytes: usize) -> PyResult<Region> {
-        let mut region = py.detach(|| self.pool.map(nbytes)).map_err(told)?;
+        let mut region = py.detach(|| self.pool.map(nbytes)).map_err(to_python_error)?;
         let address = region.as_mut_ptr().addr();
         Ok(Region { address, nbytes, region: Mutex::new(Arc::new(region)) })
     }
 
     fn set_memory(&self, py: Python<'_>, memory: &str) -> PyResult<()> {
-        py.detach(|| self.pool.set_memory(memory)).map_err(told)
+        py.detach(|| self.pool.set_memory(memory)).map_err(to_python_error)
     }
 
     /// Returns the figures as one JSON object.
@@ -102,7 +102,7 @@ impl Region {
                 None => region.advise_shared(start..end, advice),
             }
         })
-        .map_err(told)
+        .map_err(to_python_error)
     }
 
     fn pin(&self, py: Python<'_>, start: usize, end: usize) -> PyResult<Pin> {
@@ -110,7 +110,7 @@ impl Region {
             let region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
             Ok(Pin(Mutex::new(Some(softswap::Region::pin_owned(&region, start..end)?))))
         })
-        .map_err(told)
+        .map_err(to_python_error)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::node::Node;
 use crate::placement::{Keys, parse_key};
 use crate::refusal::Refusal;
 use crate::router::Router;
-use crate::scan::{ask, unreachable};
+use crate::scan::{send, unreachable};
 use crate::size::bytes;
 use crate::store::PAGE_BYTES;
 use crate::topology::{SLOTS, Topology};
@@ -59,15 +59,15 @@ pub struct Report {
 pub async fn examine(url: &Url) -> Result<Report, Refusal> {
     let router = Router::new(url, None)?;
     let until = Instant::now() + url.deadline;
-    if let Err(trouble) = router.refresh(until).await {
-        let is_no_cluster = trouble.reason().contains("cluster support disabled");
+    if let Err(request_error) = router.refresh(until).await {
+        let is_no_cluster = request_error.reason().contains("cluster support disabled");
         return Err(match is_no_cluster {
             true => Refusal::new(format!(
                 "{} is not part of a cluster, so no server replaces it if it fails: use a \
                  cluster, or single=1&copies=local together with an area on disk",
-                trouble.node()
+                request_error.node()
             )),
-            false => unreachable(&trouble),
+            false => unreachable(&request_error),
         });
     }
     let topology = router.topology();
@@ -76,8 +76,8 @@ pub async fn examine(url: &Url) -> Result<Report, Refusal> {
         let node = router.node(&member.address);
         examine_one(url, &node, &slots, &mut report).await?;
     }
-    judge_topology(url, &topology, &mut report);
-    judge_room(url, &mut report);
+    check_topology(url, &topology, &mut report);
+    check_memory(url, &mut report);
     Ok(report)
 }
 
@@ -131,7 +131,7 @@ async fn examine_one(
     };
     if !url.single {
         // Needed for slots in migration.
-        ask(node, cmd("ASKING")).await?;
+        send(node, cmd("ASKING")).await?;
     }
     if median > SLOWEST_MEDIAN {
         report.refusals.push(format!(
@@ -155,7 +155,7 @@ async fn examine_one(
 }
 
 async fn info_of(node: &Node) -> Result<HashMap<String, String>, Refusal> {
-    let text: String = redis::from_redis_value(ask(node, cmd("INFO")).await?).map_err(|_| {
+    let text: String = redis::from_redis_value(send(node, cmd("INFO")).await?).map_err(|_| {
         Refusal::new(format!("{}: its answer to INFO cannot be parsed", node.address))
     })?;
     let lines = text.lines().filter_map(|line| line.split_once(':'));
@@ -165,7 +165,7 @@ async fn info_of(node: &Node) -> Result<HashMap<String, String>, Refusal> {
 async fn config(node: &Node, name: &str) -> Result<String, Refusal> {
     let mut get = cmd("CONFIG");
     get.arg("GET").arg(name);
-    let answer: Vec<String> = redis::from_redis_value(ask(node, get).await?).map_err(|_| {
+    let answer: Vec<String> = redis::from_redis_value(send(node, get).await?).map_err(|_| {
         Refusal::new(format!("{}: its answer to CONFIG cannot be parsed", node.address))
     })?;
     Ok(answer.into_iter().nth(1).unwrap_or_default())
@@ -192,17 +192,17 @@ async fn median_read(node: &Node, slot: u16) -> Result<Duration, Refusal> {
     debug_assert!(parse_key(&key).is_some());
     let mut set = cmd("SET");
     set.arg(&key).arg("").arg("EX").arg(60);
-    ask(node, set).await?;
+    send(node, set).await?;
     let mut write = cmd("SETRANGE");
     write.arg(&key).arg(0).arg(&[7u8; PAGE_BYTES][..]);
-    ask(node, write).await?;
+    send(node, write).await?;
     try_rights(node, &key).await?;
     let mut times = Vec::with_capacity(TIMED_READS);
     for number in 0..WARM_UP_READS + TIMED_READS {
         let start = Instant::now();
         let mut read = cmd("GETRANGE");
         read.arg(&key).arg(0).arg(PAGE_BYTES - 1);
-        match ask(node, read).await? {
+        match send(node, read).await? {
             Value::BulkString(page) if page.len() == PAGE_BYTES => {}
             _ => {
                 return Err(Refusal::new(format!(
@@ -217,7 +217,7 @@ async fn median_read(node: &Node, slot: u16) -> Result<Duration, Refusal> {
     }
     let mut unlink = cmd("UNLINK");
     unlink.arg(&key);
-    ask(node, unlink).await?;
+    send(node, unlink).await?;
     times.sort_unstable();
     Ok(times[TIMED_READS / 2])
 }
@@ -236,12 +236,12 @@ async fn try_rights(node: &Node, key: &str) -> Result<(), Refusal> {
     ] {
         let mut command = cmd(name);
         command.arg(arguments);
-        ask(node, command).await?;
+        send(node, command).await?;
     }
     Ok(())
 }
 
-fn judge_topology(url: &Url, topology: &Topology, report: &mut Report) {
+fn check_topology(url: &Url, topology: &Topology, report: &mut Report) {
     let primaries = topology.primaries();
     if url.copies == Copies::Two && primaries.len() < 2 {
         report.refusals.push(format!(
@@ -269,7 +269,7 @@ fn judge_topology(url: &Url, topology: &Topology, report: &mut Report) {
 }
 
 /// Extents are distributed evenly, so the primary with the least free memory decides.
-fn judge_room(url: &Url, report: &mut Report) {
+fn check_memory(url: &Url, report: &mut Report) {
     let copies = if url.copies == Copies::Two { 2.0 } else { 1.0 };
     let rooms: Option<Vec<u64>> = report.servers.iter().map(|server| server.room_bytes).collect();
     let Some(least) = rooms.and_then(|rooms| rooms.into_iter().min()) else { return };

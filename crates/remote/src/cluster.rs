@@ -4,12 +4,12 @@ use crate::link::Helper;
 use crate::node::Node;
 use crate::placement::{self, Keys, Kind, PAGES, Placement, parse_key};
 use crate::refusal::Refusal;
+use crate::request_error::RequestError;
 use crate::router::Router;
-use crate::scan::{Batches, all_primaries, ask, primaries_but, unreachable};
+use crate::scan::{Batches, all_primaries, primaries_but, send, unreachable};
 use crate::seal::Sealer;
 use crate::shared::{ALL, Shared};
 use crate::store::{Page, PageStore, StoreError};
-use crate::trouble::Trouble;
 use crate::upkeep::Upkeep;
 use crate::url::Url;
 use crate::watch::Watch;
@@ -57,7 +57,7 @@ impl Cluster {
     pub async fn connect(url: &Url, run: Run) -> Result<Self, Refusal> {
         let router = Router::new(url, Some(Helper::new(run.id, run.continues)?))?;
         let until = tokio::time::Instant::now() + url.deadline;
-        router.refresh(until).await.map_err(|trouble| unreachable(&trouble))?;
+        router.refresh(until).await.map_err(|request_error| unreachable(&request_error))?;
         // Nothing was stored before the first topology, so changes up to now do not matter.
         router.take_changed();
         let copies = match url.copies {
@@ -75,7 +75,7 @@ impl Cluster {
         let continues = run.continues;
         let shared = Shared::new(url.clone(), router, sealer, keys, placement);
         if continues {
-            shared.find_what_is_stored().await?;
+            shared.find_stored_extents().await?;
         }
         if shared.put_lease().await < copies {
             return Err(Refusal::new(format!(
@@ -89,8 +89,8 @@ impl Cluster {
         Ok(Self { shared, upkeep })
     }
 
-    pub(crate) fn news(&self, watch: &mut Watch) -> Vec<String> {
-        watch.look(&self.shared.router)
+    pub(crate) fn messages_due(&self, watch: &mut Watch) -> Vec<String> {
+        watch.check(&self.shared.router)
     }
 
     /// Removes everything that this run stores in this area, and with its last area the run's
@@ -154,18 +154,21 @@ pub(crate) async fn unlink(node: &Node, keys: impl Iterator<Item = String>) -> R
         return Ok(());
     }
     let until = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
-    let answers = node.ask(&pipeline, 0, until).await.map_err(|trouble| unreachable(&trouble))?;
+    let answers = node
+        .send(&pipeline, 0, until)
+        .await
+        .map_err(|request_error| unreachable(&request_error))?;
     let refused = answers.into_iter().find_map(|answer| match answer {
-        Value::ServerError(error) => Some(Trouble::from_answer(&node.address, &error)),
+        Value::ServerError(error) => Some(RequestError::from_answer(&node.address, &error)),
         _ => None,
     });
-    refused.map_or(Ok(()), |trouble| Err(unreachable(&trouble)))
+    refused.map_or(Ok(()), |request_error| Err(unreachable(&request_error)))
 }
 
 impl Shared {
     /// Finds out what an earlier helper has stored, and where. With two copies one primary may be
     /// missing: other servers have its pages and the table, too.
-    async fn find_what_is_stored(&self) -> Result<(), Refusal> {
+    async fn find_stored_extents(&self) -> Result<(), Refusal> {
         let (nodes, is_one_missing) = primaries_but(self.copies() - 1, &self.router).await?;
         self.may_have_more.store(is_one_missing, Ordering::Relaxed);
         let mut newest: Option<Placement> = None;
@@ -173,7 +176,7 @@ impl Shared {
             for key in self.find_extents(&node).await? {
                 let mut get = cmd("GET");
                 get.arg(key);
-                let Value::BulkString(bytes) = ask(&node, get).await? else { continue };
+                let Value::BulkString(bytes) = send(&node, get).await? else { continue };
                 if let Some(table) = self.read_placement(&bytes)
                     && newest.as_ref().is_none_or(|newest| newest.version < table.version)
                 {
@@ -215,7 +218,7 @@ impl Shared {
     }
 
     /// Repeats the search if a primary was missing when this helper started.
-    pub(crate) async fn find_the_rest(&self) {
+    pub(crate) async fn repeat_search(&self) {
         if !self.may_have_more.load(Ordering::Relaxed) {
             return;
         }

@@ -128,37 +128,38 @@ impl Order {
     }
 }
 
-const MOST_SIGNS: usize = 4000;
+const MAX_CHARACTERS: usize = 4000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum HelperMessage {
     Ready,
     Note(String),
     Refused(String),
 }
 
-impl Told {
+impl HelperMessage {
     /// Returns the message as a line, including the newline.
     #[must_use]
     pub fn to_line(&self) -> String {
         // The text may contain a server's output, so control characters are replaced.
         let plain = |sign: char| if sign.is_control() { ' ' } else { sign };
-        let one_line = |text: &str| text.chars().take(MOST_SIGNS).map(plain).collect::<String>();
+        let one_line =
+            |text: &str| text.chars().take(MAX_CHARACTERS).map(plain).collect::<String>();
         match self {
-            Told::Ready => "ready\n".into(),
-            Told::Note(text) => format!("note {}\n", one_line(text)),
-            Told::Refused(text) => format!("refused {}\n", one_line(text)),
+            HelperMessage::Ready => "ready\n".into(),
+            HelperMessage::Note(text) => format!("note {}\n", one_line(text)),
+            HelperMessage::Refused(text) => format!("refused {}\n", one_line(text)),
         }
     }
 
     /// Parses a line; `None` if it is not a helper's message.
     #[must_use]
-    pub fn from_line(line: &str) -> Option<Told> {
+    pub fn from_line(line: &str) -> Option<HelperMessage> {
         let line = line.trim_end_matches('\n');
         match line.split_once(' ').unwrap_or((line, "")) {
-            ("ready", _) => Some(Told::Ready),
-            ("note", text) => Some(Told::Note(text.into())),
-            ("refused", text) => Some(Told::Refused(text.into())),
+            ("ready", _) => Some(HelperMessage::Ready),
+            ("note", text) => Some(HelperMessage::Note(text.into())),
+            ("refused", text) => Some(HelperMessage::Refused(text.into())),
             _ => None,
         }
     }
@@ -169,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_arrives_as_it_was_given_and_shows_no_password() {
+    fn order_round_trips_and_hides_password() {
         let password = Some(Zeroizing::new("hunter2 ".to_string()));
         let run = RunKey { id: 7, key: Zeroizing::new(std::array::from_fn(|at| at as u8 + 1)) };
         let order = Order { url: "redis://h?size=1G".into(), password, run, is_again: true };
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_not_shown() {
+    fn secrets_are_hidden() {
         let key = RunKey::choose().unwrap();
         assert_ne!(*key.key, *RunKey::choose().unwrap().key);
         let password = Some(Zeroizing::new("hunter2".to_string()));
@@ -196,12 +197,19 @@ mod tests {
     }
 
     #[test]
-    fn what_a_helper_says_is_one_line() {
-        for told in [Told::Ready, Told::Note("a b".into()), Told::Refused("c d e".into())] {
-            assert_eq!(Told::from_line(&told.to_line()), Some(told));
+    fn helper_message_is_one_line() {
+        for told in [
+            HelperMessage::Ready,
+            HelperMessage::Note("a b".into()),
+            HelperMessage::Refused("c d e".into()),
+        ] {
+            assert_eq!(HelperMessage::from_line(&told.to_line()), Some(told));
         }
-        assert_eq!(Told::Note("a\nb\x1b[2J".into()).to_line(), "note a b [2J\n");
-        assert_eq!(Told::Note("é".repeat(9999)).to_line().chars().count(), MOST_SIGNS + 6);
-        assert_eq!(Told::from_line("hello\n"), None);
+        assert_eq!(HelperMessage::Note("a\nb\x1b[2J".into()).to_line(), "note a b [2J\n");
+        assert_eq!(
+            HelperMessage::Note("é".repeat(9999)).to_line().chars().count(),
+            MAX_CHARACTERS + 6
+        );
+        assert_eq!(HelperMessage::from_line("hello\n"), None);
     }
 }

@@ -1,11 +1,11 @@
 //! Reads and writes of pages in the copies of their extents.
 
 use crate::placement::{EXTENT_BYTES, PAGES, extent_of};
+use crate::request_error::{RequestError, Unwritten};
 use crate::router::Request;
 use crate::seal::{Found, HEADER_BYTES, SEALED_BYTES, Sealed};
 use crate::shared::Shared;
 use crate::store::{Page, StoreError};
-use crate::trouble::{Trouble, Unwritten};
 use crate::url::{Address, Copies};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::{Cmd, RedisWrite, ToRedisArgs, ToSingleRedisArg, Value, cmd};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 /// If a server does not answer a read within this time, the other copy is read as well.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(150);
+pub(crate) const HEDGE_DELAY: Duration = Duration::from_millis(150);
 /// Timeout of a server's wait for its replica. It delays all other commands on the same connection.
 const REPLICA_WITHIN: Duration = Duration::from_millis(250);
 /// The same after a recent timeout: many requests may wait one after the other.
@@ -151,7 +151,7 @@ impl Read<'_> {
     fn places(&self, piece: &Piece) -> Vec<u16> {
         let group = self.shared.group(piece.extent);
         let mut places: Vec<u16> = group.places().collect();
-        places.sort_by_key(|slot| self.shared.router.is_in_trouble(*slot));
+        places.sort_by_key(|slot| self.shared.router.has_problem(*slot));
         places
     }
 
@@ -322,7 +322,7 @@ impl Shared {
     }
 
     /// Reads all missing pages from one copy each; if that copy is bad or late, from the next.
-    async fn read_once(&self, read: &mut Read<'_>, until: Instant) -> Vec<Trouble> {
+    async fn read_once(&self, read: &mut Read<'_>, until: Instant) -> Vec<RequestError> {
         let order: Vec<Vec<u16>> = read.pieces.iter().map(|piece| read.places(piece)).collect();
         let ranks = order.iter().map(Vec::len).max().unwrap_or(0);
         let mut troubles = Vec::new();
@@ -335,10 +335,11 @@ impl Shared {
                 asked.push(async move { (owner, self.router.once(requests, until).await, wanted) });
             }
             let is_last = rank + 1 == ranks;
-            let next_copy_at = if is_last { until + PATIENCE } else { Instant::now() + PATIENCE };
+            let next_copy_at =
+                if is_last { until + HEDGE_DELAY } else { Instant::now() + HEDGE_DELAY };
             while !asked.is_empty() {
                 let Ok(answered) = timeout_at(next_copy_at, asked.next()).await else {
-                    waited_for.iter().for_each(|owner| self.router.node(owner).was_slow());
+                    waited_for.iter().for_each(|owner| self.router.node(owner).note_slow());
                     break;
                 };
                 let Some((owner, answers, wanted)) = answered else { break };
@@ -346,7 +347,7 @@ impl Shared {
                 for (answer, (piece, slot)) in answers.into_iter().zip(&wanted) {
                     match answer {
                         Ok(values) => read.take(piece, *slot, &values),
-                        Err(trouble) => troubles.push(trouble),
+                        Err(request_error) => troubles.push(request_error),
                     }
                 }
                 if read.is_whole() {

@@ -5,7 +5,7 @@
 
 use crate::check::examine;
 use crate::cluster::{Cluster, Run};
-use crate::control::{Order, Told};
+use crate::control::{HelperMessage, Order};
 use crate::refusal::Refusal;
 use crate::secret::Password;
 use crate::serve::serve;
@@ -21,17 +21,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-const NEWS_EVERY: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of a message; after a timeout no more messages are sent.
-const HEARD_WITHIN: Duration = Duration::from_secs(1);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves the queue behind a descriptor, until no process can submit a request.
 pub(crate) async fn run(queue_fd: i32) -> ExitCode {
     // Aborts if any task panics: its requests would stay unfinished. Another helper starts them
     // again.
-    let tell = std::panic::take_hook();
+    let send_message = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        tell(panic);
+        send_message(panic);
         std::process::abort();
     }));
     match try_to_run(queue_fd).await {
@@ -50,15 +50,17 @@ async fn try_to_run(queue_fd: i32) -> io::Result<()> {
     let areas = Areas::open(queue, queue_fd)?;
     let (cluster, notes) = match connect(order).await {
         Ok(connected) => connected,
-        Err(refusal) => return tell(&control, &Told::Refused(refusal.to_string())),
+        Err(refusal) => {
+            return send_message(&control, &HelperMessage::Refused(refusal.to_string()));
+        }
     };
     for note in notes {
-        tell(&control, &Told::Note(note))?;
+        send_message(&control, &HelperMessage::Note(note))?;
     }
-    tell(&control, &Told::Ready)?;
-    control.set_write_timeout(Some(HEARD_WITHIN))?;
+    send_message(&control, &HelperMessage::Ready)?;
+    control.set_write_timeout(Some(MESSAGE_TIMEOUT))?;
     let cluster = Arc::new(cluster);
-    let telling = tokio::spawn(tell_news(Arc::clone(&cluster), control.try_clone()?));
+    let telling = tokio::spawn(report_messages(Arc::clone(&cluster), control.try_clone()?));
     serve(queue, areas, Arc::clone(&cluster), end_of(control)?).await?;
     telling.abort();
     // Waits, because the task shares the cluster, which is closed next.
@@ -89,19 +91,19 @@ async fn connect(order: Order) -> Result<(Cluster, Vec<String>), Refusal> {
     Ok((Cluster::connect(&url, run).await?, notes))
 }
 
-async fn tell_news(cluster: Arc<Cluster>, control: UnixStream) {
+async fn report_messages(cluster: Arc<Cluster>, control: UnixStream) {
     let mut watch = Watch::default();
     loop {
-        sleep(NEWS_EVERY).await;
-        for note in cluster.news(&mut watch) {
-            if tell(&control, &Told::Note(note)).is_err() {
+        sleep(REPORT_INTERVAL).await;
+        for note in cluster.messages_due(&mut watch) {
+            if send_message(&control, &HelperMessage::Note(note)).is_err() {
                 return;
             }
         }
     }
 }
 
-fn tell(mut control: &UnixStream, told: &Told) -> io::Result<()> {
+fn send_message(mut control: &UnixStream, told: &HelperMessage) -> io::Result<()> {
     control.write_all(told.to_line().as_bytes())
 }
 

@@ -11,7 +11,7 @@ pub mod secret;
 pub mod url;
 pub mod store;
 mod seal;
-mod trouble;
+mod request_error;
 mod topology;
 mod placement;
 mod link;

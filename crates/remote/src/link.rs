@@ -1,8 +1,8 @@
 //! A connection to one server: TCP or TLS, authentication, and a limit on the size of answers.
 
 use crate::refusal::Refusal;
+use crate::request_error::words_of;
 use crate::secret::Password;
-use crate::trouble::words_of;
 use crate::url::{Address, TlsFiles, Url};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, Value};
@@ -26,13 +26,13 @@ use tokio_rustls::TlsConnector;
 /// Limit for each answer in addition to its content: types, lengths, an error's text.
 const ANSWER_BYTES: u64 = 1024;
 /// Time to wait for a server that speaks without a request.
-const GREETED_WITHIN: Duration = Duration::from_millis(200);
+const GREETING_TIMEOUT: Duration = Duration::from_millis(200);
 /// Appended to the error of a server that has not answered yet.
 pub(crate) const IF_TLS: &str = "; if it speaks TLS there, write rediss://";
 /// Limit for the answers to the first commands of a connection.
 const FIRST_BYTES: u64 = 64 << 10;
 /// Limit for all outstanding answers of a connection.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 /// Limit for a server's list of clients: about 40,000 of them.
 const CLIENTS_BYTES: u64 = 16 << 20;
@@ -109,7 +109,7 @@ impl Connector {
             Some(connector) => {
                 let name = ServerName::try_from(address.host.clone())
                     .map_err(|_| format!("{} is not a host name for TLS", address.host))?;
-                let stream = connector.connect(name, tcp).await.map_err(|e| why_no_tls(&e))?;
+                let stream = connector.connect(name, tcp).await.map_err(|e| tls_error_text(&e))?;
                 self.log_in(stream, stale).await
             }
         }
@@ -144,7 +144,7 @@ impl Connector {
         {
             let mut kill = redis::pipe();
             kill.cmd("CLIENT").arg("KILL").arg("ID").arg(stale.number);
-            _ = link.ask(&kill, 0).await?;
+            _ = link.send(&kill, 0).await?;
         }
         if let Some(helper) = &self.helper {
             link.introduce(helper).await?;
@@ -155,7 +155,7 @@ impl Connector {
     /// Sends commands to a server that has not answered yet: a server that expects TLS closes the
     /// connection.
     async fn first_words(&self, link: &mut Link, words: &Pipeline) -> Result<Vec<Value>, String> {
-        link.ask(words, FIRST_BYTES).await.map_err(|reason| match self.is_secure() {
+        link.send(words, FIRST_BYTES).await.map_err(|reason| match self.is_secure() {
             true => reason,
             false => format!("{reason}{IF_TLS}"),
         })
@@ -218,20 +218,20 @@ impl Link {
     async fn introduce(&mut self, helper: &Helper) -> Result<(), String> {
         let mut name = redis::pipe();
         name.cmd("CLIENT").arg("SETNAME").arg(&helper.own);
-        self.ask(&name, 0).await?;
+        self.send(&name, 0).await?;
         if !helper.follows {
             return Ok(());
         }
         let mut list = redis::pipe();
         list.cmd("CLIENT").arg("LIST").arg("TYPE").arg("normal");
-        let answers = self.ask(&list, CLIENTS_BYTES).await?;
+        let answers = self.send(&list, CLIENTS_BYTES).await?;
         let clients = answers.first().and_then(|it| redis::from_redis_value_ref::<String>(it).ok());
         let mut kill = redis::pipe();
         for number in helper.before(&clients.unwrap_or_default()) {
             kill.cmd("CLIENT").arg("KILL").arg("ID").arg(number);
         }
         if !kill.is_empty() {
-            self.ask(&kill, 0).await?;
+            self.send(&kill, 0).await?;
         }
         Ok(())
     }
@@ -245,19 +245,19 @@ impl Link {
         self.client.as_ref().map(|client| client.run.as_str())
     }
 
-    pub(crate) fn heard_bytes(&self) -> u64 {
-        self.traffic.heard.load(Ordering::Relaxed)
+    pub(crate) fn received_bytes_total(&self) -> u64 {
+        self.traffic.received_count.load(Ordering::Relaxed)
     }
 
     /// Sends all commands and waits for all answers, including errors. `contents_bytes` is the
     /// limit for the content of all answers.
-    pub(crate) async fn ask(
+    pub(crate) async fn send(
         &mut self,
         commands: &Pipeline,
         contents_bytes: u64,
     ) -> Result<Vec<Value>, String> {
         let more = contents_bytes + commands.len() as u64 * ANSWER_BYTES;
-        let add = |allowed: u64| Some((allowed + more).min(MOST_BYTES));
+        let add = |allowed: u64| Some((allowed + more).min(MAX_BYTES));
         _ = self.traffic.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         self.connection
             .send_packed_commands(commands, 0, commands.len())
@@ -276,7 +276,7 @@ struct Bounded<S> {
 #[derive(Default)]
 struct Traffic {
     allowed: AtomicU64,
-    heard: AtomicU64,
+    received_count: AtomicU64,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
@@ -289,7 +289,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         let outcome = Pin::new(&mut self.stream).poll_read(context, into);
         let count = (into.filled().len() - before) as u64;
         let take = |allowed: u64| allowed.checked_sub(count);
-        self.traffic.heard.fetch_add(count, Ordering::Relaxed);
+        self.traffic.received_count.fetch_add(count, Ordering::Relaxed);
         match self.traffic.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
             Ok(_) => outcome,
             Err(_) => Poll::Ready(Err(io::Error::new(
@@ -363,7 +363,7 @@ fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, Refusal> {
 async fn greeting(address: &Address) -> Option<String> {
     let mut tcp = TcpStream::connect((address.host.as_str(), address.port)).await.ok()?;
     let mut words = [0; 256];
-    let count = timeout(GREETED_WITHIN, tcp.read(&mut words)).await.ok()?.ok()?;
+    let count = timeout(GREETING_TIMEOUT, tcp.read(&mut words)).await.ok()?.ok()?;
     let words: String = String::from_utf8_lossy(&words[..count])
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
@@ -372,9 +372,9 @@ async fn greeting(address: &Address) -> Option<String> {
     (!words.is_empty()).then(|| format!("the server there sends {words:?}"))
 }
 
-fn why_no_tls(error: &io::Error) -> String {
+fn tls_error_text(error: &io::Error) -> String {
     let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    let way_out = match of_tls {
+    let remedy = match of_tls {
         Some(rustls::Error::InvalidMessage(_)) => {
             "; the server there does not use TLS: use redis://, or give its TLS port"
         }
@@ -383,7 +383,7 @@ fn why_no_tls(error: &io::Error) -> String {
         }
         _ => "",
     };
-    format!("TLS: {error}{way_out}")
+    format!("TLS: {error}{remedy}")
 }
 
 fn unusable(path: &Path, error: &dyn std::fmt::Display) -> Refusal {
@@ -405,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn helpers_before_this_one_are_told_from_it_and_from_those_of_other_runs() {
+    fn earlier_helpers_of_this_run_are_identified() {
         let [one, other] = [0xA, 0xB].map(|run| Helper::new(run, true).unwrap());
         let again = Helper::new(0xA, true).unwrap();
         let line = |id: i64, name: &str| format!("id={id} addr=h:1 fd=8 name={name} age=5\n");

@@ -2,7 +2,7 @@
 //! only few requests wait for a server that does not answer.
 
 use crate::link::{Client, Connector, IF_TLS, Link};
-use crate::trouble::Trouble;
+use crate::request_error::RequestError;
 use crate::url::Address;
 use redis::{Pipeline, Value};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout_at};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// Pause after an error, without requests; it doubles with each error in a row.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// How long a server counts as unwritable after it refused a write, unless it accepts one. Also the
 /// gap after which a repeated problem counts as a new one.
 const UNWRITABLE_FOR: Duration = Duration::from_secs(10);
@@ -70,7 +70,7 @@ pub(crate) struct Streak {
 
 impl Streak {
     /// Adds an occurrence; starts a new streak if the last one is long ago.
-    fn go_on(streak: &mut Option<Streak>, reason: &str) {
+    fn extend(streak: &mut Option<Streak>, reason: &str) {
         let last = Instant::now();
         let before = streak.take().filter(Streak::is_recent);
         let first = before.map_or(last, |streak| streak.first);
@@ -84,7 +84,7 @@ impl Streak {
 
 /// The service that a server lacks.
 #[derive(Clone, Debug)]
-pub(crate) enum Lack {
+pub(crate) enum MissingService {
     /// Any service: it does not answer, refuses the login, or cannot serve now.
     Service(Streak),
     Writes(Streak),
@@ -106,30 +106,30 @@ impl Node {
     }
 
     /// Returns true if another copy should be asked first.
-    pub(crate) fn is_in_trouble(&self) -> bool {
+    pub(crate) fn has_problem(&self) -> bool {
         let breaker = self.breaker();
         let now = Instant::now();
         breaker.failures > 0 || breaker.slow_until.is_some_and(|until| now < until)
     }
 
-    pub(crate) fn is_away(&self) -> bool {
+    pub(crate) fn is_unreachable(&self) -> bool {
         self.breaker().failures > 0
     }
 
-    pub(crate) fn was_unwritable(&self, reason: &str) {
-        Streak::go_on(&mut self.breaker().unwritable, reason);
+    pub(crate) fn note_unwritable(&self, reason: &str) {
+        Streak::extend(&mut self.breaker().unwritable, reason);
     }
 
-    pub(crate) fn was_idle(&self, reason: &str) {
-        Streak::go_on(&mut self.breaker().idle, reason);
+    pub(crate) fn note_idle(&self, reason: &str) {
+        Streak::extend(&mut self.breaker().idle, reason);
     }
 
     /// Records that it executed at least a part of a request.
-    pub(crate) fn has_served(&self) {
+    pub(crate) fn note_served(&self) {
         self.breaker().idle = None;
     }
 
-    pub(crate) fn was_written(&self) {
+    pub(crate) fn note_written(&self) {
         self.breaker().unwritable = None;
     }
 
@@ -138,44 +138,44 @@ impl Node {
     }
 
     /// Returns true if it has refused writes for more than a moment.
-    pub(crate) fn stays_unwritable(&self) -> bool {
+    pub(crate) fn is_persistently_unwritable(&self) -> bool {
         let lasts = |it: &Streak| it.is_recent() && it.last - it.first >= UNWRITABLE_AFTER;
         self.breaker().unwritable.as_ref().is_some_and(lasts)
     }
 
     /// Returns the service it lacks, until it has provided it.
-    pub(crate) fn lack(&self) -> Option<Lack> {
+    pub(crate) fn missing_service(&self) -> Option<MissingService> {
         let breaker = self.breaker();
-        let service = breaker.idle.clone().map(Lack::Service);
-        service.or_else(|| breaker.unwritable.clone().map(Lack::Writes))
+        let service = breaker.idle.clone().map(MissingService::Service);
+        service.or_else(|| breaker.unwritable.clone().map(MissingService::Writes))
     }
 
-    pub(crate) fn was_slow(&self) {
+    pub(crate) fn note_slow(&self) {
         self.breaker().slow_until = Some(Instant::now() + SLOW_FOR);
     }
 
-    fn away(&self, reason: String) -> Trouble {
-        Trouble::Away { node: self.address.clone(), reason }
+    fn away(&self, reason: String) -> RequestError {
+        RequestError::Unreachable { node: self.address.clone(), reason }
     }
 
-    fn failed(&self, reason: String) -> Trouble {
+    fn failed(&self, reason: String) -> RequestError {
         let mut breaker = self.breaker();
-        let pause = SHORTEST_PAUSE * 2u32.pow(breaker.failures.min(8));
+        let pause = MIN_PAUSE * 2u32.pow(breaker.failures.min(8));
         breaker.failures += 1;
-        Streak::go_on(&mut breaker.idle, &reason);
-        breaker.open_until = Some(Instant::now() + pause.min(LONGEST_PAUSE));
+        Streak::extend(&mut breaker.idle, &reason);
+        breaker.open_until = Some(Instant::now() + pause.min(MAX_PAUSE));
         breaker.reason.clone_from(&reason);
         drop(breaker);
         self.away(reason)
     }
 
     /// Sends all commands at once. Returns one answer for each, including errors of the server.
-    pub(crate) async fn ask(
+    pub(crate) async fn send(
         &self,
         commands: &Pipeline,
         contents_bytes: u64,
         until: Instant,
-    ) -> Result<Vec<Value>, Trouble> {
+    ) -> Result<Vec<Value>, RequestError> {
         let now = Instant::now();
         {
             let breaker = self.breaker();
@@ -187,10 +187,10 @@ impl Node {
         let sent = Instant::now();
         if self.is_silent(&link, sent) {
             let reason = format!("no answer for {:?}", self.stall);
-            return Err(self.give_up(link, reason).await);
+            return Err(self.drop_link(link, reason).await);
         }
         let stalled = sent + self.stall;
-        let asked = link.ask(commands, contents_bytes);
+        let asked = link.send(commands, contents_bytes);
         match timeout_at(until.min(stalled), asked).await {
             Ok(Ok(values)) if values.len() == commands.len() => {
                 let mut breaker = self.breaker();
@@ -198,11 +198,11 @@ impl Node {
                 breaker.open_until = None;
                 Ok(values)
             }
-            Ok(Ok(_)) => Err(self.give_up(link, "an answer without a request".into()).await),
-            Ok(Err(reason)) => Err(self.give_up(link, reason).await),
+            Ok(Ok(_)) => Err(self.drop_link(link, "an answer without a request".into()).await),
+            Ok(Err(reason)) => Err(self.drop_link(link, reason).await),
             Err(_) if stalled <= until => {
                 let reason = format!("no answer for {:?}", self.stall);
-                Err(self.give_up(link, reason).await)
+                Err(self.drop_link(link, reason).await)
             }
             Err(_) => Err(self.away(format!("no answer for {:?}", sent.elapsed()))),
         }
@@ -210,18 +210,18 @@ impl Node {
 
     /// Returns true if an earlier request has waited too long for an answer.
     fn is_silent(&self, link: &Link, now: Instant) -> bool {
-        let heard = link.heard_bytes();
+        let received_count = link.received_bytes_total();
         let mut breaker = self.breaker();
         match breaker.silent {
-            Some((since, before)) if before == heard => now > since + self.stall,
+            Some((since, before)) if before == received_count => now > since + self.stall,
             _ => {
-                breaker.silent = Some((now, heard));
+                breaker.silent = Some((now, received_count));
                 false
             }
         }
     }
 
-    async fn connected(&self, until: Instant) -> Result<Link, Trouble> {
+    async fn connected(&self, until: Instant) -> Result<Link, RequestError> {
         let within = until.min(Instant::now() + CONNECT_WITHIN);
         let made = timeout_at(within, async {
             let mut connection = self.link.lock().await;
@@ -251,7 +251,10 @@ impl Node {
             Ok(Err(reason)) if is_refusal(&reason) => {
                 let node = self.address.clone();
                 _ = self.failed(reason.clone());
-                Err(Trouble::Refused { node, reason: format!("{reason}; is the password right?") })
+                Err(RequestError::Refused {
+                    node,
+                    reason: format!("{reason}; is the password right?"),
+                })
             }
             Ok(Err(reason)) if self.breaker().was_connected => {
                 Err(self.failed(reason.trim_end_matches(IF_TLS).into()))
@@ -272,7 +275,7 @@ impl Node {
         std::mem::take(&mut self.breaker().has_restarted)
     }
 
-    async fn give_up(&self, link: Link, reason: String) -> Trouble {
+    async fn drop_link(&self, link: Link, reason: String) -> RequestError {
         let mut connection = self.link.lock().await;
         if connection.link.as_ref().is_some_and(|current| current.is(&link)) {
             connection.link = None;

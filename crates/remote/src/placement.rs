@@ -45,7 +45,7 @@ impl Group {
     }
 
     /// Ends a move: the copies in former slots become obsolete.
-    pub(crate) fn arrive(&mut self) {
+    pub(crate) fn finish_move(&mut self) {
         self.left.append(&mut self.former);
         self.left.sort_unstable();
         self.left.dedup();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn both_copies_are_on_different_primaries_and_all_have_their_share() {
+    fn copies_are_balanced_over_different_primaries() {
         let three = topology(&[
             ("a", "master", "0-5000"),
             ("a", "master", "5001-9000"),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_together_or_lost_its_primary_gets_another_slot() {
+    fn colocated_or_orphaned_copies_get_new_slot() {
         let nodes = [
             ("a", "master", "0-5000"),
             ("a", "master", "5001-9000"),
@@ -300,7 +300,7 @@ mod tests {
             for (group, copy, slot) in misplaced {
                 placement.groups[group].move_copy(copy, slot);
                 if group % 2 == 0 {
-                    placement.groups[group].arrive();
+                    placement.groups[group].finish_move();
                 }
             }
             assert_eq!(placement.misplaced(&after), []);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_leave_servers_that_take_no_writes_though_it_is_both() {
+    fn copies_leave_two_unwritable_servers() {
         let nodes = [
             ("a", "master", "0-4000"),
             ("a", "master", "4001-8000"),
@@ -340,14 +340,14 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_moves_twice_knows_of_both_places() {
+    fn group_moved_twice_keeps_both_former_slots() {
         let mut group = Group { slots: vec![1, 2], former: Vec::new(), left: Vec::new() };
         group.move_copy(0, 3);
         group.move_copy(1, 4);
         assert_eq!(group.places().collect::<Vec<u16>>(), [3, 4, 1, 2]);
         group.move_copy(1, 2);
         assert_eq!(group, Group { slots: vec![3, 2], former: vec![1, 4], left: vec![] });
-        group.arrive();
+        group.finish_move();
         group.move_copy(0, 1);
         assert_eq!(group, Group { slots: vec![1, 2], former: vec![3], left: vec![4] });
         // Slots with obsolete copies are not listed.
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_read_back() {
+    fn keys_round_trip() {
         let keys = Keys { run: 0xABC, area: 2 };
         assert_eq!(
             parse_key(&keys.extent(5, 255)),

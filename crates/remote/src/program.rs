@@ -182,7 +182,7 @@ fn refuse(status: u8, message: &str) -> ExitCode {
 fn url_of(target: &Target) -> Result<Url, Refusal> {
     let mut url = Url::parse(&target.url)?;
     if target.ask_password {
-        url.password = Password::asked_for(&url.to_string())?;
+        url.password = Password::prompted(&url.to_string())?;
     }
     Ok(url)
 }

@@ -6,8 +6,8 @@
 use crate::link::{Connector, Helper};
 use crate::node::Node;
 use crate::refusal::Refusal;
+use crate::request_error::RequestError;
 use crate::topology::{SLOTS, Topology};
-use crate::trouble::Trouble;
 use crate::url::{Address, Url};
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -20,10 +20,10 @@ use tokio::time::{Instant, timeout_at};
 
 const REDIRECTIONS: usize = 4;
 /// Timeout of a query for the topology, and of further answers after the first one.
-const TOLD_WITHIN: Duration = Duration::from_millis(2200);
-const TOLD_AFTER_FIRST: Duration = Duration::from_millis(200);
+const TOPOLOGY_TIMEOUT: Duration = Duration::from_millis(2200);
+const TOPOLOGY_AFTER_FIRST: Duration = Duration::from_millis(200);
 const TOPOLOGY_BYTES: u64 = 4 << 20;
-const ASKED_AT_ONCE: usize = 16;
+const QUERIES_AT_ONCE: usize = 16;
 
 /// Commands for one slot, executed in order.
 pub(crate) struct Request {
@@ -33,7 +33,7 @@ pub(crate) struct Request {
     pub(crate) answer_bytes: u64,
 }
 
-pub(crate) type Answer = Result<Vec<Value>, Trouble>;
+pub(crate) type Answer = Result<Vec<Value>, RequestError>;
 
 pub(crate) struct Router {
     connector: Arc<Connector>,
@@ -128,84 +128,84 @@ impl Router {
         std::mem::take(&mut self.known().changed)
     }
 
-    pub(crate) fn is_in_trouble(&self, slot: u16) -> bool {
-        self.owner(slot).is_none_or(|address| self.node(&address).is_in_trouble())
+    pub(crate) fn has_problem(&self, slot: u16) -> bool {
+        self.owner(slot).is_none_or(|address| self.node(&address).has_problem())
     }
 
     /// Returns true if the slot has an owner that answers, and that accepts writes as far as known.
     pub(crate) fn takes_writes(&self, slot: u16) -> bool {
-        !self.is_away(slot) && !self.is_unwritable(slot)
+        !self.is_unreachable(slot) && !self.is_unwritable(slot)
     }
 
     pub(crate) fn is_unwritable(&self, slot: u16) -> bool {
         self.owner(slot).is_some_and(|address| self.node(&address).is_unwritable())
     }
 
-    pub(crate) fn was_written(&self, slot: u16) {
-        self.owner(slot).into_iter().for_each(|address| self.node(&address).was_written());
+    pub(crate) fn note_written(&self, slot: u16) {
+        self.owner(slot).into_iter().for_each(|address| self.node(&address).note_written());
     }
 
     /// Returns true if a slot has no owner, or its owner does not answer.
-    pub(crate) fn is_away(&self, slot: u16) -> bool {
-        self.owner(slot).is_none_or(|address| self.node(&address).is_away())
+    pub(crate) fn is_unreachable(&self, slot: u16) -> bool {
+        self.owner(slot).is_none_or(|address| self.node(&address).is_unreachable())
     }
 
     /// Returns the topology, with unwritable servers marked.
     pub(crate) fn writable_topology(&self) -> Topology {
         let mut topology = (*self.topology()).clone();
         for member in &mut topology.members {
-            member.is_unwritable = self.node(&member.address).stays_unwritable();
+            member.is_unwritable = self.node(&member.address).is_persistently_unwritable();
         }
         topology
     }
 
     /// Queries several servers for the topology and accepts the most frequent answer, because one
     /// may be late or wrong. Among equally frequent ones the latest epoch wins.
-    pub(crate) async fn refresh(&self, until: Instant) -> Result<(), Trouble> {
+    pub(crate) async fn refresh(&self, until: Instant) -> Result<(), RequestError> {
         if self.is_single {
             return Ok(());
         }
         let begun = Instant::now();
         let Ok(mut refreshed) = timeout_at(until, self.refreshed.lock()).await else {
-            return Err(self.nobody_answers());
+            return Err(self.no_server_answers());
         };
         // Another task has queried meanwhile.
         if refreshed.is_some_and(|at| at >= begun) {
             return Ok(());
         }
-        self.ask_who_has_what(until).await?;
+        self.query_topology(until).await?;
         *refreshed = Some(Instant::now());
         Ok(())
     }
 
-    fn nobody_answers(&self) -> Trouble {
+    fn no_server_answers(&self) -> RequestError {
         let reason = "no server of the cluster answers".into();
-        Trouble::Away { node: self.seeds[0].clone(), reason }
+        RequestError::Unreachable { node: self.seeds[0].clone(), reason }
     }
 
-    async fn ask_who_has_what(&self, until: Instant) -> Result<(), Trouble> {
+    async fn query_topology(&self, until: Instant) -> Result<(), RequestError> {
         let mut asked: FuturesUnordered<_> = self
-            .who_may_tell()
+            .servers_to_query()
             .into_iter()
             .map(|address| async move { self.topology_by(&address, until).await })
             .collect();
         let mut told = Vec::new();
-        let mut trouble = None;
-        let mut until = until.min(Instant::now() + TOLD_WITHIN);
+        let mut request_error = None;
+        let mut until = until.min(Instant::now() + TOPOLOGY_TIMEOUT);
         while let Ok(Some(answer)) = timeout_at(until, asked.next()).await {
             match answer {
                 Ok(topology) => {
                     told.push((topology.signature(), topology));
-                    until = until.min(Instant::now() + TOLD_AFTER_FIRST);
+                    until = until.min(Instant::now() + TOPOLOGY_AFTER_FIRST);
                 }
-                Err(error) => trouble = Some(error),
+                Err(error) => request_error = Some(error),
             }
         }
         drop(asked);
         let say_so = |signature: u64| told.iter().filter(|(other, _)| *other == signature).count();
         let best = told.iter().max_by_key(|(told, topology)| (say_so(*told), topology.epoch));
         let Some(topology) = best.map(|(_, topology)| topology.clone()) else {
-            return Err(trouble.unwrap_or_else(|| self.nobody_answers()));
+            return Err(request_error.unwrap_or_else(|| self.no_server_answers()));
         };
         let mut known = self.known();
         known.nodes.retain(|address, _| {
@@ -217,7 +217,7 @@ impl Router {
     }
 
     /// Returns some of all servers, different ones each time.
-    fn who_may_tell(&self) -> Vec<Address> {
+    fn servers_to_query(&self) -> Vec<Address> {
         let topology = self.topology();
         let mut all: Vec<Address> = topology.members.iter().map(|m| m.address.clone()).collect();
         all.extend(self.seeds.iter().cloned());
@@ -225,25 +225,29 @@ impl Router {
         all.dedup();
         let count = all.len();
         all.rotate_left(self.refreshes.fetch_add(1, Ordering::Relaxed) % count.max(1));
-        all.truncate(ASKED_AT_ONCE);
+        all.truncate(QUERIES_AT_ONCE);
         all
     }
 
-    async fn topology_by(&self, address: &Address, until: Instant) -> Result<Topology, Trouble> {
+    async fn topology_by(
+        &self,
+        address: &Address,
+        until: Instant,
+    ) -> Result<Topology, RequestError> {
         let mut question = redis::pipe();
         question.cmd("CLUSTER").arg("NODES");
         let node = self.node(address);
-        let answers = node.ask(&question, TOPOLOGY_BYTES, until).await?;
+        let answers = node.send(&question, TOPOLOGY_BYTES, until).await?;
         let text = match &answers[0] {
             Value::ServerError(error) => {
-                let trouble = Trouble::from_answer(address, error);
-                note(&node, Some(&trouble));
-                return Err(trouble);
+                let request_error = RequestError::from_answer(address, error);
+                note(&node, Some(&request_error));
+                return Err(request_error);
             }
             value => redis::from_redis_value_ref::<String>(value).ok(),
         };
         text.and_then(|text| Topology::parse(&text, address, self.connector.is_secure()))
-            .ok_or_else(|| Trouble::Refused {
+            .ok_or_else(|| RequestError::Refused {
                 node: address.clone(),
                 reason: "its answer to CLUSTER NODES cannot be parsed".into(),
             })
@@ -255,15 +259,15 @@ impl Router {
         let mut answers: Vec<Answer> = requests
             .iter()
             .map(|request| match self.owner(request.slot) {
-                Some(to) => Err(Trouble::Moved { to, only_this_time: false }),
-                None => Err(Trouble::Nobody { slot: request.slot }),
+                Some(to) => Err(RequestError::Moved { to, only_this_time: false }),
+                None => Err(RequestError::NoOwner { slot: request.slot }),
             })
             .collect();
         let mut left: Vec<(usize, Request)> = requests.into_iter().enumerate().collect();
         for _ in 0..REDIRECTIONS {
             let mut groups: HashMap<Address, Vec<Sent>> = HashMap::new();
             for (index, request) in left.drain(..) {
-                if let Err(Trouble::Moved { to, only_this_time }) = &answers[index] {
+                if let Err(RequestError::Moved { to, only_this_time }) = &answers[index] {
                     let sent = Sent { index, request, is_asking: *only_this_time };
                     groups.entry(to.clone()).or_default().push(sent);
                 }
@@ -273,14 +277,14 @@ impl Router {
             }
             let asked = groups
                 .into_iter()
-                .map(|(address, group)| async move { self.ask_one(&address, group, until).await });
+                .map(|(address, group)| async move { self.send_one(&address, group, until).await });
             for (index, request, answer) in join_all(asked).await.into_iter().flatten() {
                 match &answer {
-                    Err(Trouble::Moved { to, only_this_time: false }) => {
+                    Err(RequestError::Moved { to, only_this_time: false }) => {
                         self.known().learn_move(request.slot, to.clone());
                     }
-                    Err(Trouble::Unwritable { node, reason }) => {
-                        self.node(node).was_unwritable(reason);
+                    Err(RequestError::Unwritable { node, reason }) => {
+                        self.node(node).note_unwritable(reason);
                     }
                     _ => {}
                 }
@@ -293,7 +297,7 @@ impl Router {
 
     /// Returns the answers with their requests. Redirected requests get their commands back; the
     /// commands are long, and redirections are rare.
-    async fn ask_one(
+    async fn send_one(
         &self,
         address: &Address,
         mut group: Vec<Sent>,
@@ -313,9 +317,9 @@ impl Router {
             }
         }
         let node = self.node(address);
-        let mut values = match node.ask(&pipeline, answer_bytes, until).await {
+        let mut values = match node.send(&pipeline, answer_bytes, until).await {
             Ok(values) => Ok(values.into_iter()),
-            Err(trouble) => Err(trouble),
+            Err(request_error) => Err(request_error),
         };
         let mut commands = pipeline.cmd_iter();
         let one = |(sent, count): (Sent, usize)| {
@@ -323,9 +327,9 @@ impl Router {
             let own: Vec<&Cmd> = commands.by_ref().take(count << u8::from(is_asking)).collect();
             let answer = match &mut values {
                 Ok(values) => answer_of(address, values.by_ref().take(own.len()), is_asking),
-                Err(trouble) => Err(trouble.clone()),
+                Err(request_error) => Err(request_error.clone()),
             };
-            if matches!(answer, Err(Trouble::Moved { .. })) {
+            if matches!(answer, Err(RequestError::Moved { .. })) {
                 let skipped = usize::from(is_asking);
                 let own = own.into_iter().skip(skipped).step_by(1 + skipped);
                 request.commands = own.cloned().collect();
@@ -338,15 +342,20 @@ impl Router {
 }
 
 /// Records whether a server provides any service, according to its answer.
-fn note(node: &Node, trouble: Option<&Trouble>) {
-    match trouble {
+fn note(node: &Node, request_error: Option<&RequestError>) {
+    match request_error {
         // A missing answer was already recorded by the code that waited for it.
-        Some(Trouble::Away { .. } | Trouble::Nobody { .. }) => {}
-        Some(Trouble::Busy { reason, .. } | Trouble::Refused { reason, .. }) => {
-            node.was_idle(reason);
+        Some(RequestError::Unreachable { .. } | RequestError::NoOwner { .. }) => {}
+        Some(RequestError::Busy { reason, .. } | RequestError::Refused { reason, .. }) => {
+            node.note_idle(reason);
         }
-        Some(Trouble::Unwritable { .. } | Trouble::Full { .. } | Trouble::Moved { .. }) | None => {
-            node.has_served();
+        Some(
+            RequestError::Unwritable { .. }
+            | RequestError::Full { .. }
+            | RequestError::Moved { .. },
+        )
+        | None => {
+            node.note_served();
         }
     }
 }
@@ -361,16 +370,16 @@ struct Sent {
 fn answer_of(address: &Address, values: impl Iterator<Item = Value>, is_asking: bool) -> Answer {
     let skipped = usize::from(is_asking);
     let mut answers = Vec::new();
-    let mut trouble = None;
+    let mut request_error = None;
     for value in values.skip(skipped).step_by(1 + skipped) {
         match value {
             Value::ServerError(error) => {
-                trouble.get_or_insert_with(|| Trouble::from_answer(address, &error));
+                request_error.get_or_insert_with(|| RequestError::from_answer(address, &error));
             }
             value => answers.push(value),
         }
     }
-    trouble.map_or(Ok(answers), Err)
+    request_error.map_or(Ok(answers), Err)
 }
 
 #[cfg(test)]
@@ -378,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_of_a_moment_is_noted_whoever_tells_of_it() {
+    fn temporary_owner_is_recorded() {
         let address = |port| Address { host: "h".into(), port };
         let all_to = |port| Topology::single(address(port));
         let mut known = Known {

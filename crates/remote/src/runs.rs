@@ -4,7 +4,7 @@ use crate::cluster::unlink;
 use crate::placement::{EXTENT_BYTES, Kind, parse_key};
 use crate::refusal::Refusal;
 use crate::router::Router;
-use crate::scan::{Batches, all_primaries, ask};
+use crate::scan::{Batches, all_primaries, send};
 use crate::url::Url;
 use redis::{Value, cmd};
 use serde::Serialize;
@@ -77,7 +77,7 @@ async fn list_by(router: &Router) -> Result<Vec<StoredRun>, Refusal> {
             let mut get = cmd("GET");
             get.arg(&key);
             let (Value::Int(milliseconds), Value::BulkString(holder)) =
-                (ask(node, time_left).await?, ask(node, get).await?)
+                (send(node, time_left).await?, send(node, get).await?)
             else {
                 continue;
             };

@@ -2,8 +2,8 @@
 
 use crate::node::Node;
 use crate::refusal::Refusal;
+use crate::request_error::RequestError;
 use crate::router::Router;
-use crate::trouble::Trouble;
 use redis::Value;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +18,15 @@ pub(crate) async fn all_primaries(router: &Router) -> Result<Vec<Arc<Node>>, Ref
     primaries_but(0, router).await.map(|(nodes, _)| nodes)
 }
 
-/// Returns the primaries, and true if any is missing. Fails if more than `most_missing` are.
+/// Returns the primaries, and true if any is missing. Fails if more than `max_missing` are.
 pub(crate) async fn primaries_but(
-    most_missing: usize,
+    max_missing: usize,
     router: &Router,
 ) -> Result<(Vec<Arc<Node>>, bool), Refusal> {
     router.refresh(Instant::now() + EACH_WITHIN).await.map_err(|t| unreachable(&t))?;
     let topology = router.topology();
     let missing = topology.missing_primaries();
-    if let Some(member) = missing.get(most_missing) {
+    if let Some(member) = missing.get(max_missing) {
         return Err(Refusal::new(format!(
             "{} is down, so its runs are unknown; try again when all primaries are up",
             member.address
@@ -36,18 +36,22 @@ pub(crate) async fn primaries_but(
     Ok((nodes, !missing.is_empty()))
 }
 
-pub(crate) fn unreachable(trouble: &Trouble) -> Refusal {
-    Refusal::new(format!("{}: {}", trouble.node(), trouble.reason()))
+pub(crate) fn unreachable(request_error: &RequestError) -> Refusal {
+    Refusal::new(format!("{}: {}", request_error.node(), request_error.reason()))
 }
 
-pub(crate) async fn ask(node: &Node, command: redis::Cmd) -> Result<Value, Refusal> {
+pub(crate) async fn send(node: &Node, command: redis::Cmd) -> Result<Value, Refusal> {
     let mut pipeline = redis::pipe();
     pipeline.add_command(command);
     let until = Instant::now() + EACH_WITHIN;
-    let mut answers =
-        node.ask(&pipeline, ANSWER_BYTES, until).await.map_err(|trouble| unreachable(&trouble))?;
+    let mut answers = node
+        .send(&pipeline, ANSWER_BYTES, until)
+        .await
+        .map_err(|request_error| unreachable(&request_error))?;
     match answers.remove(0) {
-        Value::ServerError(error) => Err(unreachable(&Trouble::from_answer(&node.address, &error))),
+        Value::ServerError(error) => {
+            Err(unreachable(&RequestError::from_answer(&node.address, &error)))
+        }
         value => Ok(value),
     }
 }
@@ -70,7 +74,7 @@ impl<'a> Batches<'a> {
         let Some(cursor) = self.cursor.take() else { return Ok(None) };
         let mut scan = redis::cmd("SCAN");
         scan.arg(&cursor).arg("MATCH").arg(self.pattern).arg("COUNT").arg(KEYS_AT_ONCE);
-        let answer = ask(self.node, scan).await?;
+        let answer = send(self.node, scan).await?;
         let (next, keys): (String, Vec<String>) =
             redis::from_redis_value(answer).map_err(|_| {
                 Refusal::new(format!("{}: its answer to SCAN cannot be parsed", self.node.address))

@@ -27,7 +27,7 @@ pub(crate) enum Found {
     /// The page of another generation.
     OtherGeneration(u64),
     /// Content that this run never wrote there.
-    Foreign,
+    NotOurs,
 }
 
 impl fmt::Display for Found {
@@ -36,7 +36,7 @@ impl fmt::Display for Found {
             Self::Good => f.write_str("the page"),
             Self::Nothing => f.write_str("nothing"),
             Self::OtherGeneration(generation) => write!(f, "generation {generation}"),
-            Self::Foreign => f.write_str("bytes that were never written there"),
+            Self::NotOurs => f.write_str("bytes that were never written there"),
         }
     }
 }
@@ -114,7 +114,7 @@ impl Sealer {
         let expected = self.tag(page, generation, &sealed[HEADER_BYTES..]);
         match word(sealed, 8) == page && sealed[TAG_AT..HEADER_BYTES] == expected {
             true => Ok(generation),
-            false => Err(Found::Foreign),
+            false => Err(Found::NotOurs),
         }
     }
 }
@@ -136,24 +136,24 @@ mod tests {
     }
 
     #[test]
-    fn only_the_page_itself_passes() {
+    fn only_matching_page_is_accepted() {
         let sealer = Sealer::new(&[1; 32], 2, 3);
         let good = sealed(&sealer, 4, 5);
         assert_eq!(good.len(), SEALED_BYTES);
         assert_eq!(sealer.check(4, 5, &good), Found::Good);
         assert_eq!(sealer.check(4, 6, &good), Found::OtherGeneration(5));
-        assert_eq!(sealer.check(5, 5, &good), Found::Foreign);
+        assert_eq!(sealer.check(5, 5, &good), Found::NotOurs);
         assert_eq!(sealer.check(4, 5, &good[..100]), Found::Nothing);
         assert_eq!(sealer.check(4, 5, &[0; SEALED_BYTES]), Found::Nothing);
         for other in
             [Sealer::new(&[9; 32], 2, 3), Sealer::new(&[1; 32], 9, 3), Sealer::new(&[1; 32], 2, 9)]
         {
-            assert_eq!(other.check(4, 5, &good), Found::Foreign);
+            assert_eq!(other.check(4, 5, &good), Found::NotOurs);
         }
     }
 
     #[test]
-    fn no_flipped_bit_passes() {
+    fn flipped_bit_is_rejected() {
         let sealer = Sealer::new(&[1; 32], 2, 3);
         for at in (0..SEALED_BYTES).step_by(13).chain([0, 8, 16, 31, 32, SEALED_BYTES - 1]) {
             let mut bad = sealed(&sealer, 4, 5);

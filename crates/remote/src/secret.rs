@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 pub const VARIABLE: &str = "SOFTSWAP_REMOTE_PASSWORD";
 
 /// Maximum number of bytes of the first line of a password file.
-const MOST_BYTES: u64 = 64 << 10;
+const MAX_BYTES: u64 = 64 << 10;
 
 /// Source of the password. Its debug output omits the password.
 #[derive(Clone, Default)]
@@ -29,7 +29,7 @@ fn read_file(path: &Path) -> io::Result<Zeroizing<String>> {
         return Err(io::Error::other("it is not a regular file"));
     }
     let mut text = Zeroizing::new(String::new());
-    std::fs::File::open(path)?.take(MOST_BYTES).read_to_string(&mut text)?;
+    std::fs::File::open(path)?.take(MAX_BYTES).read_to_string(&mut text)?;
     Ok(text)
 }
 
@@ -57,7 +57,7 @@ impl Password {
     ///
     /// # Errors
     /// If there is no terminal.
-    pub fn asked_for(what: &str) -> Result<Self, Refusal> {
+    pub fn prompted(what: &str) -> Result<Self, Refusal> {
         let no_terminal = |error: &dyn fmt::Display| {
             Refusal::new(format!("there is no terminal to ask for the password: {error}"))
         };

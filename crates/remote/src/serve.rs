@@ -7,7 +7,7 @@
 use crate::store::{PAGE_BYTES, Page, PageStore, StoreError};
 use futures_util::future::try_join_all;
 use softswap_shared::request_queue::{
-    Areas, DeadArea, Job, MOST_AREA_PAGES, MOST_NUMBER, Operation, Outcome, RequestQueue,
+    Areas, DeadArea, Job, MAX_AREA_PAGES, MAX_NUMBER, Operation, Outcome, RequestQueue,
 };
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
@@ -23,14 +23,14 @@ use tokio::task::JoinSet;
 /// Interval between checks for dead processes.
 const TICK: Duration = Duration::from_secs(1);
 /// Time within which the helper tries to remove the areas after the last process has exited.
-const FAREWELL: Duration = Duration::from_secs(60);
+const EXIT_CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
 
-const _: () = assert!(MOST_NUMBER.leading_zeros() >= MOST_AREA_PAGES.trailing_zeros());
+const _: () = assert!(MAX_NUMBER.leading_zeros() >= MAX_AREA_PAGES.trailing_zeros());
 
 /// Returns the number of an area's page in the store.
 fn global(area: u64, page: u64) -> Option<u64> {
-    let is_within = (1..=MOST_NUMBER).contains(&area) && page < MOST_AREA_PAGES;
-    is_within.then(|| area * MOST_AREA_PAGES + page)
+    let is_within = (1..=MAX_NUMBER).contains(&area) && page < MAX_AREA_PAGES;
+    is_within.then(|| area * MAX_AREA_PAGES + page)
 }
 
 /// Returns a list of one range.
@@ -118,7 +118,7 @@ pub async fn serve<S: PageStore + 'static>(
             }
             () = &mut run_ends, if has_run => has_run = false,
             _ = tick.tick() => {
-                server.look();
+                server.check();
                 unused_since = match has_run || server.is_used() {
                     true => None,
                     false => unused_since.or_else(|| Some(Instant::now())),
@@ -203,7 +203,7 @@ impl<S: PageStore + 'static> Server<S> {
     }
 
     /// Frees requests of dead processes, and removes their areas.
-    fn look(&mut self) {
+    fn check(&mut self) {
         self.queue.reap(|process| process.liveness(), |area| self.areas.have(area));
         for area in self.areas.dead() {
             let is_same = |task: &Task| matches!(task, Task::Removal(other) if other.at == area.at);
@@ -226,7 +226,7 @@ impl<S: PageStore + 'static> Server<S> {
 
     /// Returns true if nothing is left to remove, or it took too long.
     fn is_done(&self, unused: Duration) -> bool {
-        (!self.areas.has_any() && self.tasks.is_empty()) || unused > FAREWELL
+        (!self.areas.has_any() && self.tasks.is_empty()) || unused > EXIT_CLEANUP_TIMEOUT
     }
 }
 
@@ -278,7 +278,7 @@ async fn carry_out<S: PageStore>(
 fn outcome_of(mut error: StoreError) -> Outcome {
     if let StoreError::Lost { page, .. } = &mut error {
         // Its number in the area, as the client knows it.
-        *page %= MOST_AREA_PAGES;
+        *page %= MAX_AREA_PAGES;
     }
     match error {
         StoreError::Full { .. } => Outcome::Full(error.to_string()),

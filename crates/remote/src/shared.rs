@@ -2,10 +2,10 @@
 //! locks of extents.
 
 use crate::placement::{Group, Keys, PAGES, Placement, group_of};
+use crate::request_error::{RequestError, Unwritten};
 use crate::router::{Request, Router};
 use crate::seal::Sealer;
 use crate::store::StoreError;
-use crate::trouble::{Trouble, Unwritten};
 use crate::url::Url;
 use redis::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,9 +18,9 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 pub(crate) const ALL: u32 = (1 << PAGES) - 1;
 /// Number of locks; several extents share one.
 const LOCKS: u64 = 1024;
-const MOST_KEYED: u32 = 8;
-const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const MAX_KEYED: u32 = 8;
+const MIN_PAUSE: Duration = Duration::from_millis(20);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Shared {
     pub(crate) url: Url,
@@ -61,7 +61,7 @@ impl Shared {
             live: Mutex::default(),
             locks: (0..LOCKS).map(|_| tokio::sync::RwLock::default()).collect(),
             may_have_more: AtomicBool::new(false),
-            keyed: AtomicU32::new(MOST_KEYED),
+            keyed: AtomicU32::new(MAX_KEYED),
             doubtful: Mutex::default(),
         }
     }
@@ -180,37 +180,38 @@ impl Shared {
         Instant::now() + self.url.deadline
     }
 
-    pub(crate) fn too_late(&self, troubles: &[Trouble], keys: Vec<String>) -> StoreError {
-        let mut nodes: Vec<String> = troubles.iter().map(Trouble::node).collect();
+    pub(crate) fn too_late(&self, troubles: &[RequestError], keys: Vec<String>) -> StoreError {
+        let mut nodes: Vec<String> = troubles.iter().map(RequestError::node).collect();
         nodes.sort();
         nodes.dedup();
         if nodes.is_empty() {
             nodes.push("the cluster".into());
         }
-        let last = troubles.last().map_or_else(|| "other work went first".into(), Trouble::reason);
+        let last =
+            troubles.last().map_or_else(|| "other work went first".into(), RequestError::reason);
         StoreError::Deadline { nodes, keys, deadline: self.url.deadline, last }
     }
 
     /// Waits before the next retry, longer each time, and refreshes the topology meanwhile. Returns
     /// false if the deadline comes first.
     pub(crate) async fn pause(&self, tries: u32, until: Instant) -> bool {
-        let pause = (SHORTEST_PAUSE * 2u32.pow(tries.min(8))).min(LONGEST_PAUSE);
+        let pause = (MIN_PAUSE * 2u32.pow(tries.min(8))).min(MAX_PAUSE);
         let next = Instant::now() + pause;
         if next >= until {
             return false;
         }
-        _ = self.router.refresh(until.min(next + LONGEST_PAUSE)).await;
+        _ = self.router.refresh(until.min(next + MAX_PAUSE)).await;
         sleep_until(next).await;
         Instant::now() < until
     }
 
-    pub(crate) fn not_accepted(&self, slot: u16, why: &Unwritten) -> Trouble {
-        let Some(node) = self.router.owner(slot) else { return Trouble::Nobody { slot } };
+    pub(crate) fn not_accepted(&self, slot: u16, why: &Unwritten) -> RequestError {
+        let Some(node) = self.router.owner(slot) else { return RequestError::NoOwner { slot } };
         let reason = why.to_string();
         if *why == Unwritten::NoReplica {
-            self.router.node(&node).was_unwritable(&reason);
+            self.router.node(&node).note_unwritable(&reason);
         }
-        Trouble::Busy { node, reason }
+        RequestError::Busy { node, reason }
     }
 
     /// Executes writes and retries each until it is accepted or the deadline has passed, always at
@@ -233,18 +234,18 @@ impl Shared {
             let mut troubles = Vec::new();
             let mut again = Vec::new();
             for ((number, slot), answer) in left.iter().zip(slots).zip(answers) {
-                let trouble = match answer.map(|values| is_accepted(&values)) {
+                let request_error = match answer.map(|values| is_accepted(&values)) {
                     Ok(Ok(())) => {
-                        self.router.was_written(slot);
+                        self.router.note_written(slot);
                         continue;
                     }
                     Ok(Err(why)) => self.not_accepted(slot, &why),
-                    Err(trouble) => trouble,
+                    Err(request_error) => request_error,
                 };
-                if let Some(error) = trouble.final_error() {
+                if let Some(error) = request_error.final_error() {
                     return Err(error);
                 }
-                troubles.push(trouble);
+                troubles.push(request_error);
                 again.push(*number);
             }
             if again.is_empty() {

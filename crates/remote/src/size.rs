@@ -3,7 +3,7 @@
 use bytesize::ByteSize;
 
 /// Larger sizes are taken for typing errors.
-const LARGEST_BYTES: u64 = 1 << 56;
+const MAX_BYTES: u64 = 1 << 56;
 
 /// Parses `512M`, `2GiB`, `1.5G`, `500MB`, `1048576`.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
@@ -12,10 +12,8 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         _ => text.to_string(),
     };
     match full.parse::<ByteSize>() {
-        Ok(size) if (1..=LARGEST_BYTES).contains(&size.as_u64()) => Ok(size.as_u64()),
-        Ok(size) if size.as_u64() > LARGEST_BYTES => {
-            Err(format!("at most {}", bytes(LARGEST_BYTES)))
-        }
+        Ok(size) if (1..=MAX_BYTES).contains(&size.as_u64()) => Ok(size.as_u64()),
+        Ok(size) if size.as_u64() > MAX_BYTES => Err(format!("at most {}", bytes(MAX_BYTES))),
         _ => Err("not a size; give a number with a unit, such as 512M or 2GiB".into()),
     }
 }

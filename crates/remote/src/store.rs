@@ -76,7 +76,7 @@ fn about(keys: &[String]) -> String {
 impl StoreError {
     /// Returns true if a retry may succeed without a change of the store's settings.
     #[must_use]
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         matches!(self, Self::Full { .. } | Self::Deadline { .. })
     }
 }

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::LazyLock;
 
 pub(crate) const SLOTS: usize = 16384;
-const NOBODY: u16 = u16::MAX;
+const NO_OWNER: u16 = u16::MAX;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
@@ -43,7 +43,7 @@ impl Topology {
     ///
     /// A line: `ID HOST:PORT@BUS[,NAME] FLAGS MASTER PING PONG EPOCH LINK SLOT...`
     pub(crate) fn parse(text: &str, asked: &Address, prefer_names: bool) -> Option<Self> {
-        let mut topology = Self { members: Vec::new(), owners: vec![NOBODY; SLOTS], epoch: 0 };
+        let mut topology = Self { members: Vec::new(), owners: vec![NO_OWNER; SLOTS], epoch: 0 };
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
             let fields: Vec<&str> = line.split_ascii_whitespace().collect();
             let [_, place, flags, _, _, _, epoch, _, slots @ ..] = fields.as_slice() else {
@@ -55,7 +55,7 @@ impl Topology {
                 continue;
             }
             let index =
-                u16::try_from(topology.members.len()).ok().filter(|index| *index < NOBODY)?;
+                u16::try_from(topology.members.len()).ok().filter(|index| *index < NO_OWNER)?;
             for slot in slots.iter().filter(|slot| !slot.starts_with('[')) {
                 let (first, last) = slot.split_once('-').unwrap_or((slot, slot));
                 let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_the_specification() {
+    fn slot_hash_matches_specification() {
         assert_eq!(slot_of("123456789"), 0x31C3);
         assert_eq!(slot_of("foo"), 12182);
         for slot in [0, 1, 8191, 16383] {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_a_cluster_is_read() {
+    fn cluster_answer_is_parsed() {
         let text = "a1 :7000@17000,name myself,master - 0 0 3 connected 0-8191 [5-<-b1]\n\
                     b1 10.0.0.2:7001@17001 master,fail - 0 0 2 connected 8192 8194-16383\n\
                     c1 10.0.0.3:7002@17002,x slave b1 0 0 9 connected\n\

@@ -22,7 +22,7 @@ const EACH_WITHIN: Duration = Duration::from_secs(2);
 /// Extents completed at a time; reads and writes continue meanwhile.
 const COMPLETED_AT_ONCE: usize = 8;
 /// Extents checked each second while no problem is known.
-const LOOKED_AT: usize = 512;
+const CHECKED_PER_SECOND: usize = 512;
 
 pub(crate) struct Upkeep {
     /// Time since which a group has a misplaced copy.
@@ -56,10 +56,10 @@ impl Upkeep {
             if shared.router.refresh(Instant::now() + EACH_WITHIN).await.is_err() {
                 continue;
             }
-            shared.find_the_rest().await;
+            shared.repeat_search().await;
             self.replace(shared).await;
             self.compare(shared).await;
-            self.look(shared).await;
+            self.check(shared).await;
             shared.remove_emptied(&shared.emptied_extents()).await;
             self.renew(shared).await;
         }
@@ -111,7 +111,7 @@ impl Upkeep {
             // Extents known only to a missing primary may have to move, too.
             if !shared.may_have_more.load(Ordering::Relaxed) {
                 shared.change_placement(|current| {
-                    moving.iter().for_each(|group| current.groups[*group].arrive());
+                    moving.iter().for_each(|group| current.groups[*group].finish_move());
                 });
             }
         }
@@ -132,7 +132,7 @@ impl Upkeep {
         }
         let is_left = |extent: &u64| clear.contains(&group_of(*extent));
         let extents: Vec<u64> = shared.live().keys().copied().filter(is_left).collect();
-        for extents in extents.chunks(LOOKED_AT) {
+        for extents in extents.chunks(CHECKED_PER_SECOND) {
             let copies = extents.iter().flat_map(|extent| {
                 let left = &placement.groups[group_of(*extent)].left;
                 left.iter().map(|slot| (*extent, *slot))
@@ -183,7 +183,7 @@ impl Upkeep {
 
     /// Checks that both copies of extents exist: of some each time, of all after a problem was
     /// found.
-    async fn look(&mut self, shared: &Shared) {
+    async fn check(&mut self, shared: &Shared) {
         let extents = shared.stored_extents();
         if extents.is_empty() {
             return;
@@ -192,11 +192,11 @@ impl Upkeep {
         if is_alarmed {
             self.lease_due = Instant::now();
         }
-        let count = if is_alarmed { extents.len() } else { LOOKED_AT.min(extents.len()) };
+        let count = if is_alarmed { extents.len() } else { CHECKED_PER_SECOND.min(extents.len()) };
         let start = self.next_extent % extents.len();
         self.next_extent = start + count;
         let looked_at: Vec<u64> = extents.iter().cycle().skip(start).take(count).copied().collect();
-        for extents in looked_at.chunks(LOOKED_AT) {
+        for extents in looked_at.chunks(CHECKED_PER_SECOND) {
             let incomplete = incomplete(shared, extents).await;
             if !incomplete.is_empty() {
                 // A server that has lost pages has lost the lease and the table, too.
@@ -253,7 +253,7 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
     // Never waits for a server that is away, nor for a writer to an unwritable one. That would
     // delay the whole upkeep, including the move that would end the wait.
     let slots = shared.group(extent).slots;
-    if slots.iter().any(|slot| shared.router.is_away(*slot)) {
+    if slots.iter().any(|slot| shared.router.is_unreachable(*slot)) {
         return false;
     }
     let until = Instant::now() + EACH_WITHIN;
@@ -333,7 +333,7 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
     let is_done = |(slot, answer): (u16, crate::router::Answer)| {
         let Ok(values) = answer else { return false };
         match is_written(&values, shared.url.wait_for_replica) {
-            Ok(()) => shared.router.was_written(slot),
+            Ok(()) => shared.router.note_written(slot),
             Err(why) => {
                 shared.not_accepted(slot, &why);
                 return false;
@@ -386,7 +386,7 @@ impl Shared {
         let put = || slots.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
         // With `wait=1` this proves too little: no replica was waited for.
         if !self.url.wait_for_replica {
-            put().for_each(|(slot, _)| self.router.was_written(*slot));
+            put().for_each(|(slot, _)| self.router.note_written(*slot));
         }
         put().count()
     }

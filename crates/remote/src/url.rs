@@ -14,7 +14,7 @@ const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
 const DEFAULT_LEASE: Duration = Duration::from_secs(24 * 3600);
 
 /// A longer lease would keep the pages of forgotten runs.
-const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
+const MAX_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Schemes, in any case, and true for those with TLS.
 const SCHEMES: [(&str, bool); 4] =
@@ -128,7 +128,7 @@ impl Url {
     /// Returns the URL for use with a copy on disk: one copy on the cluster, unless it has
     /// `copies=`.
     #[must_use]
-    pub fn beside_disk(text: &str) -> String {
+    pub fn with_local_disk(text: &str) -> String {
         let options = text.split_once('?').map_or("", |(_, options)| options);
         if options.split('&').any(|option| option.starts_with("copies=")) {
             return text.into();
@@ -227,7 +227,7 @@ impl Url {
             }
             "lease" => {
                 self.lease = parse_time(value)
-                    .filter(|time| (Duration::from_secs(60)..=LONGEST_LEASE).contains(time))
+                    .filter(|time| (Duration::from_secs(60)..=MAX_LEASE).contains(time))
                     .ok_or_else(|| wrong("a time from 60s to 720h, such as 10m or 24h"))?;
             }
             "ca" => files.ca = Some(path(value, name)?),
@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_parts_of_a_url_are_read() {
+    fn url_parts_are_parsed() {
         let url = Url::parse(
             "rediss://job@a.example:7000,[::1]:7001,b/?pri=5&size=2G&copies=local&wait=1\
              &deadline=500ms&lease=10m&ca=/etc/ca.pem&cert=/c&key=/k&password-file=/p",
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_as_a_url_is_taken_for_no_directory() {
+    fn url_like_text_is_not_a_directory() {
         for text in ["redis://h", "REDISS:h", "valkey+cluster://h", "redis:"] {
             assert!(is_url(text), "{text}");
         }
@@ -369,20 +369,20 @@ mod tests {
     }
 
     #[test]
-    fn beside_a_disk_one_copy_is_the_default() {
+    fn one_copy_is_default_with_local_disk() {
         for (text, copies) in [
             ("redis://h", Copies::Local),
             ("redis://h?single=1", Copies::Local),
             ("redis://h?size=1G&copies=2", Copies::Two),
             ("redis://h?copies=local", Copies::Local),
         ] {
-            let url = Url::parse(&Url::beside_disk(text)).unwrap();
+            let url = Url::parse(&Url::with_local_disk(text)).unwrap();
             assert_eq!(url.copies, copies, "{text}");
         }
     }
 
     #[test]
-    fn a_password_in_the_url_is_refused_and_not_repeated() {
+    fn url_password_is_rejected_and_hidden() {
         for text in
             ["redis://user:hunter2@host:1", "redis://:hunter2@host", "redis://h?password=hunter2"]
                 .into_iter()
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named_with_the_way_out() {
+    fn invalid_url_is_reported_with_remedy() {
         for (text, part) in [
             ("http://x", "rediss://"),
             ("redis://", "HOST:PORT"),

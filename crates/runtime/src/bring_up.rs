@@ -7,10 +7,10 @@ use crate::process::{
     control_thread, engine_threads, fork, program_threads, shared_areas, statistics, tree,
 };
 use crate::signals::{lifecycle, page_fault};
-use softswap_engine::door::engine::Engine;
-use softswap_engine::door::engine::waking::Before;
-use softswap_engine::door::open_areas::{OpenError, open};
-use softswap_engine::door::settings::{Config, ENV_PREFIX, Faults};
+use softswap_engine::api::engine::Engine;
+use softswap_engine::api::engine::waking::Before;
+use softswap_engine::api::open_areas::{OpenError, open};
+use softswap_engine::api::settings::{Config, ENV_PREFIX, Faults};
 use softswap_engine::store::swap::Backing;
 use softswap_sys::linked::is_go_program;
 use softswap_sys::signals::{self, SIGBUS, SIGSEGV, SIGSYS};
@@ -34,7 +34,7 @@ pub(crate) fn prepare(config: &Config) -> Result<(), String> {
         signals::never_block_segv();
     }
     if !config.manage_children {
-        leave_children_alone();
+        disable_child_management();
     }
     program_threads::set_up();
     arenas::set_up(!config.awake);
@@ -62,11 +62,11 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<(), S
     growing::set_up(&engine)
         .map_err(|e| format!("cannot allocate the table of large blocks: {e}"))?;
     if exemption::is_in_force() {
-        engine.make_do(|| ());
+        engine.enter_restricted_mode(|| ());
     }
     if tree::is_shared() {
         engine.share_budget(tree::grow);
-        tree::leave_to_parent(&engine);
+        tree::inherit_minimum(&engine);
     }
     instance::keep(engine);
     if !instance::emulates_signals() {
@@ -105,7 +105,7 @@ pub(crate) fn take_signals() -> Result<(), String> {
     program_threads::adopt_main().map_err(|e| format!("cannot allocate a signal stack: {e}"))?;
     signal_stack::manage_stacks();
     if is_go_program() {
-        signal_stack::lend_half();
+        signal_stack::reserve_program_half();
     }
     let segv = segv.map(|action| (SIGSEGV, action));
     lifecycle::remember([(SIGBUS, bus), (SIGSYS, sys)].into_iter().chain(segv));
@@ -131,13 +131,13 @@ pub(crate) fn start_threads() {
 }
 
 /// Records state of the program before the program can change it.
-pub(crate) fn look_around() -> Result<(), String> {
+pub(crate) fn record_initial_state() -> Result<(), String> {
     other_malloc::install()?;
     control_thread::prepare();
     Ok(())
 }
 
-fn leave_children_alone() {
+fn disable_child_management() {
     // Without a budget there is no configuration. The library stays in LD_PRELOAD and remains
     // inactive: the other entries of LD_PRELOAD belong to the user.
     // SAFETY: called while loading, before the program has threads.

@@ -4,12 +4,12 @@
 use crate::base::instance;
 use crate::bring_up::{self, fail};
 use crate::guard::told_memory;
-use crate::memory::{arenas, dlopen, inline_calls, redirect};
+use crate::memory::{arenas, dlopen, inline_calls, libc_malloc_patch};
 use crate::process::spawn::{argument_copies, carried};
 use crate::waking;
-use softswap_engine::door::settings::{Config, ENV_PREFIX, Faults, place as place_of_tree};
+use softswap_engine::api::settings::{Config, ENV_PREFIX, Faults, place as place_of_tree};
 use softswap_sys::alloc::while_blocked;
-use softswap_sys::descriptor::with_room;
+use softswap_sys::descriptor::with_raised_limit;
 use softswap_sys::linked::is_go_program_that_forks;
 use softswap_sys::{aslr, exemption, raw, seccomp, signals, uffd};
 
@@ -50,7 +50,7 @@ extern "C" fn on_load() {
         None => false,
         Some(Err(name)) => fail(&format!("the setting {ENV_PREFIX}{name} cannot be understood")),
         Some(Ok(config)) => {
-            is_emulated = is_started && lacks_calls(config.faults);
+            is_emulated = is_started && is_under_emulator(config.faults);
             told_bytes = config.told_bytes;
             let config = Config { faults: config.faults.settled(), ..config };
             start(&config, is_emulated).unwrap_or_else(|why| fail(&why))
@@ -59,7 +59,7 @@ extern "C" fn on_load() {
     if !instance::is_asleep() {
         instance::settle(is_managed);
     }
-    if let Err(why) = while_blocked(redirect::install) {
+    if let Err(why) = while_blocked(libc_malloc_patch::install) {
         report_not_redirected(&why);
     }
     if let Err(why) = while_blocked(|| told_memory::begin(told_bytes)) {
@@ -68,10 +68,12 @@ extern "C" fn on_load() {
     if is_managed {
         dlopen::manage();
         let managing =
-            while_blocked(bring_up::look_around).and_then(|()| match instance::is_asleep() {
-                true => Ok(()),
-                false => bring_up::begin_managing(),
-            });
+            while_blocked(bring_up::record_initial_state).and_then(
+                |()| match instance::is_asleep() {
+                    true => Ok(()),
+                    false => bring_up::begin_managing(),
+                },
+            );
         if let Err(why) = managing {
             // A sleeping program that a managed one has started runs unmanaged; any other fails.
             match is_started && instance::is_asleep() {
@@ -118,7 +120,7 @@ fn report_not_told(why: &std::io::Error) {
 
 /// Returns true if this process runs in an emulator that its managed parent started. An emulator
 /// has neither userfaultfd nor the seccomp filters that page protection needs.
-fn lacks_calls(faults: Faults) -> bool {
+fn is_under_emulator(faults: Faults) -> bool {
     // A filter installed by the program shows that the process runs directly on the kernel.
     if exemption::is_in_force() || faults == Faults::Auto && uffd::is_allowed() {
         return false;
@@ -143,6 +145,6 @@ fn start(config: &Config, is_emulated: bool) -> Result<bool, String> {
     if waking::fall_asleep(config) {
         return Ok(true);
     }
-    signals::with_all_blocked(|| with_room(|| bring_up::bring_up(config, None)))?;
+    signals::with_all_blocked(|| with_raised_limit(|| bring_up::bring_up(config, None)))?;
     Ok(true)
 }

@@ -12,7 +12,7 @@
 //!
 //! 1. Memory calls and forks wait ([`sleep_gate`]).
 //! 2. The filter is installed. Calls with pointers into the window wait in its handler. Buffers of
-//!    calls already in the kernel stay resident ([`calls_under_way`]).
+//!    calls already in the kernel stay resident ([`calls_in_progress`]).
 //! 3. The window is registered. A thread that touches an absent page waits in the SIGBUS handler.
 //! 4. All present pages are found and charged.
 //! 5. The engine is published and the waiting threads continue.
@@ -25,16 +25,16 @@ use crate::memory::libc_memory::outside_the_window;
 use crate::memory::mappings::program_break;
 use crate::memory::{asleep, sleep_gate};
 use crate::process::{
-    calls_under_way, engine_threads, own_threads, shared_areas, statistics, tree_asleep,
+    calls_in_progress, engine_threads, own_threads, shared_areas, statistics, tree_asleep,
 };
 use crate::signals::{alternate_stack, lifecycle, page_fault};
+use softswap_engine::api::engine::waking::Before;
+use softswap_engine::api::settings::{AreaSpec, Config, Inherited};
 use softswap_engine::base::stats::Counter;
-use softswap_engine::door::engine::waking::Before;
-use softswap_engine::door::settings::{AreaSpec, Config, Inherited};
-use softswap_sys::descriptor::with_room;
+use softswap_sys::descriptor::with_raised_limit;
 use softswap_sys::file::may_make_files;
 use softswap_sys::linked::{is_go_program, is_single_threaded};
-use softswap_sys::window::{longest_at, settle_gate};
+use softswap_sys::window::{max_len_at, place_gate};
 use softswap_sys::{exemption, raw, signals, threads};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -45,8 +45,8 @@ static CONFIG: OnceLock<Config> = OnceLock::new();
 /// Returns about how many bytes of the budget an engine needs. They are kept free for the time of
 /// waking.
 fn left_for_engine(memory_bytes: usize) -> usize {
-    const LEAST: usize = 6 << 20;
-    LEAST + memory_bytes / 16
+    const MIN: usize = 6 << 20;
+    MIN + memory_bytes / 16
 }
 
 /// Puts this process to sleep if possible. Returns true if it sleeps.
@@ -83,16 +83,16 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     // sleeping process. The next place is equally good, and gets its own filter on waking.
     let is_free = |range: &Range<usize>| !sigsys::is_trapped(range.start);
     let Some(range) = place.windows().find(is_free) else { return false };
-    let Some(len) = longest_at(&range) else { return false };
+    let Some(len) = max_len_at(&range) else { return false };
     if config.ledger_fd.is_some() {
         let left_bytes = left_for_engine(memory_bytes);
-        let attend = engine_threads::attend_asleep;
+        let attend = engine_threads::serve_while_asleep;
         let first_bytes = tree_asleep::begin(config, left_bytes, attend);
         let Some(first_bytes) = first_bytes else { return false };
         limit_bytes = first_bytes;
     }
     asleep::set_up(limit_bytes);
-    statistics::say_asleep(config);
+    statistics::mark_asleep(config);
     CONFIG.get_or_init(|| config.clone());
     instance::fall_asleep(range.start, len, wake, prepare);
     true
@@ -115,13 +115,13 @@ fn prepare() {
             lifecycle::adopt();
             tree_asleep::prepare_for_threads();
         }
-        Err(why) => give_up(&why),
+        Err(why) => run_unmanaged(&why),
     }
 }
 
 /// Makes this process unmanaged and prints the reason. Exceeding the budget is better than killing
 /// the program.
-fn give_up(why: &str) {
+fn run_unmanaged(why: &str) {
     instance::settle(false);
     raw::write_stderr(
         format!(
@@ -146,9 +146,9 @@ fn try_to_wake() {
         return;
     }
     if !instance::emulates_signals() {
-        if !is_alone() {
+        if !has_no_other_thread() {
             // Its first additional thread was created while signals could not be emulated.
-            give_up("it has threads that existed before libsoftswap.so was initialized");
+            run_unmanaged("it has threads that existed before libsoftswap.so was initialized");
             return;
         }
         prepare();
@@ -167,7 +167,9 @@ fn try_to_wake() {
         signals::with_all_blocked(|| {
             let is_first = instance::begin_waking();
             if is_first {
-                settle(outside_the_window(|| with_room(|| come_up(config, base, len))));
+                settle(outside_the_window(|| {
+                    with_raised_limit(|| start_engine(config, base, len))
+                }));
             }
             is_first
         })
@@ -179,7 +181,7 @@ fn try_to_wake() {
     }
 }
 
-fn is_alone() -> bool {
+fn has_no_other_thread() -> bool {
     outside_the_window(threads::all).is_ok_and(|all| all.len() == 1)
 }
 
@@ -217,7 +219,7 @@ fn settle(attempt: Result<Attempt, String>) {
             AGAIN_AT_NS.store(raw::now_ns() + PAUSE_NS, Ordering::Relaxed);
             instance::sleep_on();
         }
-        Err(why) => give_up(&why),
+        Err(why) => run_unmanaged(&why),
     }
 }
 
@@ -225,27 +227,27 @@ fn settle(attempt: Result<Attempt, String>) {
 static HAS_FILTER: AtomicBool = AtomicBool::new(false);
 
 /// Starts the engine while other threads run. All signals are blocked.
-fn come_up(config: &Config, base: usize, len: usize) -> Result<Attempt, String> {
-    if !sleep_gate::drain() || !calls_under_way::all_have_entered() {
+fn start_engine(config: &Config, base: usize, len: usize) -> Result<Attempt, String> {
+    if !sleep_gate::drain() || !calls_in_progress::all_have_entered() {
         return Ok(Attempt::Later);
     }
     if !HAS_FILTER.load(Ordering::Relaxed) {
-        settle_gate();
+        place_gate();
         bring_up::install_filter(base, len)?;
         HAS_FILTER.store(true, Ordering::Relaxed);
     }
     // Buffers that stay resident for calls count in the budget.
     let most_bytes = usize::try_from(config.memory_bytes / 2).unwrap_or(usize::MAX);
     let handler = |error| format!("cannot handle SIGBUS: {error}");
-    page_fault::let_calls_restart(true).map_err(handler)?;
-    let buffers = calls_under_way::find(most_bytes);
-    page_fault::let_calls_restart(false).map_err(handler)?;
+    page_fault::set_call_restart(true).map_err(handler)?;
+    let buffers = calls_in_progress::find(most_bytes);
+    page_fault::set_call_restart(false).map_err(handler)?;
     let Ok(buffers) = buffers else { return Ok(Attempt::Later) };
     let reserved = program_break::reserved();
     let before = Before { base, len, reserved, is_odd: asleep::is_odd() };
     bring_up::bring_up(config, Some(&before))?;
     if let Some(engine) = instance::kept() {
-        calls_under_way::keep(engine, &buffers);
+        calls_in_progress::keep(engine, &buffers);
     }
     Ok(Attempt::IsUp)
 }

@@ -37,9 +37,9 @@ impl Claims {
         self.0.iter().filter(|word| word.load(Relaxed) == tag).count()
     }
 
-    /// Frees the words whose owner `is_gone`, and returns their number. Processes may reap
+    /// Frees the words whose owner `is_released`, and returns their number. Processes may reap
     /// concurrently. Does not allocate.
-    pub(crate) fn reap(&self, mut is_gone: impl FnMut(u64) -> bool) -> usize {
+    pub(crate) fn reap(&self, mut is_released: impl FnMut(u64) -> bool) -> usize {
         /// Number of cached answers: neighbours often have the same owner.
         const ANSWERS: usize = 16;
         let mut answers = [(0, false); ANSWERS];
@@ -47,7 +47,7 @@ impl Claims {
             let tag = self.0[*at].load(Acquire);
             let answer = &mut answers[tag as usize % ANSWERS];
             if answer.0 != tag {
-                *answer = (tag, tag != 0 && is_gone(tag));
+                *answer = (tag, tag != 0 && is_released(tag));
             }
             answer.1 && self.free(tag, *at)
         };

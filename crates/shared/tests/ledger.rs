@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Environment variable with the path of the ledger, for children of the test.
-const WHERE: &str = "SOFTSWAP_TEST_LEDGER";
+const LEDGER_VARIABLE: &str = "SOFTSWAP_TEST_LEDGER";
 const LIMIT: usize = 100;
-const LIVES: usize = 100;
+const ROUNDS: usize = 100;
 
 /// Runs a process of the tree: takes, releases and requests chunks until it is killed.
 fn live(place: &str) -> ! {
@@ -35,12 +35,12 @@ fn live(place: &str) -> ! {
 fn start(place: &str) -> Child {
     let mut again = Command::new(std::env::current_exe().unwrap());
     again.args(["--exact", "chunks_of_killed_processes_are_reaped", "--nocapture"]);
-    again.env(WHERE, place).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    again.env(LEDGER_VARIABLE, place).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
 #[test]
 fn chunks_of_killed_processes_are_reaped() {
-    if let Ok(place) = std::env::var(WHERE) {
+    if let Ok(place) = std::env::var(LEDGER_VARIABLE) {
         live(&place);
     }
     let (fd, words) = shared::create(SHAPE.words()).unwrap();
@@ -48,7 +48,7 @@ fn chunks_of_killed_processes_are_reaped() {
     let ledger = Ledger::create(words, SHAPE, 1 << 20, LIMIT);
     let mut alive: Vec<Child> = (0..4).map(|_| start(&place)).collect();
     let mut came = 0;
-    for life in 0..LIVES {
+    for life in 0..ROUNDS {
         // At arbitrary moments, for some before they join.
         std::thread::sleep(Duration::from_micros((life * 7919 % 20_000) as u64));
         // Sometimes once several have joined, regardless of their start-up time.

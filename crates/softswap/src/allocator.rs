@@ -18,7 +18,7 @@
 
 use crate::pool::Pool;
 use allocator_api2::alloc::{AllocError, Allocator};
-use softswap_engine::door::engine::{Engine, Move};
+use softswap_engine::api::engine::{Engine, Move};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::window::READ_WRITE;
 use std::alloc::Layout;
@@ -64,7 +64,7 @@ impl Pool {
 unsafe impl Allocator for &Pool {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         let len = pages_for(layout)?;
-        let start = self.map_pages(|engine| match engine.map_roomy(len, READ_WRITE)? {
+        let start = self.map_pages(|engine| match engine.map_growable(len, READ_WRITE)? {
             Some(start) => Ok(Some(start)),
             None => engine.map(len, READ_WRITE),
         });

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::running::Running;
 use crate::size::bytes_of;
-use softswap_engine::door::settings::{AreaSpec, Config};
+use softswap_engine::api::settings::{AreaSpec, Config};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! Errors, each with a remedy.
 
 use bytesize::ByteSize;
+use softswap_engine::api::engine::memory_limit::LimitRefused;
+use softswap_engine::api::open_areas::OpenError;
 use softswap_engine::core::errors::FaultError;
-use softswap_engine::door::engine::memory_limit::LimitRefused;
-use softswap_engine::door::open_areas::OpenError;
 use softswap_engine::store::swap::named::ActivateError;
 use std::io;
 

@@ -36,10 +36,10 @@ fn lock() -> MutexGuard<'static, ()> {
 }
 
 /// Excludes creating and dropping of other pools, and forks, until dropped.
-pub(crate) struct Alone(Option<MutexGuard<'static, ()>>);
+pub(crate) struct GrantLock(Option<MutexGuard<'static, ()>>);
 
-impl Alone {
-    pub(crate) fn new() -> io::Result<Alone> {
+impl GrantLock {
+    pub(crate) fn new() -> io::Result<GrantLock> {
         register()?;
         loop {
             // Signals are blocked, so that a signal handler that forks finds the lock free, or
@@ -52,18 +52,18 @@ impl Alone {
         }
     }
 
-    fn try_new() -> Option<Alone> {
+    fn try_new() -> Option<GrantLock> {
         let guard = match LOCK.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
         HOLDER.store(raw::current_thread(), Ordering::Relaxed);
-        Some(Alone(Some(guard)))
+        Some(GrantLock(Some(guard)))
     }
 }
 
-impl Drop for Alone {
+impl Drop for GrantLock {
     fn drop(&mut self) {
         signals::with_all_blocked(|| {
             HOLDER.store(0, Ordering::Relaxed);

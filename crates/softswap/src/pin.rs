@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Maximum number of guards: all may pin the same page, which counts its pins in 16 bits.
-const MOST_PINS: usize = 1 << 15;
+const MAX_PINS: usize = 1 << 15;
 
 /// Pinned pages of a range.
 pub(crate) struct Held {
@@ -21,8 +21,8 @@ impl Held {
         // The destructor subtracts the bytes added here.
         running.with(|engine| {
             let pages = engine.pages_under(start, len);
-            let has_room = running.pins.fetch_add(1, Relaxed) < MOST_PINS && engine.try_hold(pages);
-            if !has_room {
+            let has_space = running.pins.fetch_add(1, Relaxed) < MAX_PINS && engine.try_hold(pages);
+            if !has_space {
                 running.pins.fetch_sub(1, Relaxed);
                 let most_bytes = engine.hold_limit_bytes();
                 return Err(Error::Pinned { asked_bytes: len, most_bytes });
@@ -32,7 +32,7 @@ impl Held {
                 Ok(bytes) if bytes == len => Ok(Held { running: Arc::clone(running), start, len }),
                 other => {
                     engine.unpin(start, *other.as_ref().unwrap_or(&0));
-                    engine.let_go(pages);
+                    engine.release(pages);
                     running.pins.fetch_sub(1, Relaxed);
                     Err(other.map_or_else(Error::from, |_| Error::Page("it is not mapped".into())))
                 }
@@ -45,7 +45,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         let _ = self.running.with(|engine| {
             engine.unpin(self.start, self.len);
-            engine.let_go(engine.pages_under(self.start, self.len));
+            engine.release(engine.pages_under(self.start, self.len));
             self.running.pins.fetch_sub(1, Relaxed);
         });
     }

@@ -4,8 +4,8 @@ use crate::bytes::Bytes;
 use crate::error::{Error, Result};
 use crate::pin::{Held, Pin, PinMut};
 use crate::running::Running;
+use softswap_engine::api::engine::Engine;
 use softswap_engine::base::access::Access;
-use softswap_engine::door::engine::Engine;
 use softswap_engine::policy::prefetch::advised::Order;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::window::READ_WRITE;
@@ -238,7 +238,9 @@ impl Region {
         let end = self.bytes.as_ptr().addr() + range.end;
         match advice {
             Advice::WillNeed => bring_in(&self.running, start..end),
-            Advice::Cold => Ok(self.running.with(|engine| engine.chill(start, end - start))??),
+            Advice::Cold => {
+                Ok(self.running.with(|engine| engine.deactivate(start, end - start))??)
+            }
             Advice::Sequential => self.set_order(start..end, Order::Sequential),
             Advice::Random => self.set_order(start..end, Order::Random),
             Advice::Normal | Advice::DontNeed => self.set_order(start..end, Order::Unknown),

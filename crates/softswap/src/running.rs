@@ -1,14 +1,14 @@
 //! An engine with its threads and its fault handling, from start to end.
 
 use crate::error::{Error, Result};
-use crate::fork::Alone;
+use crate::fork::GrantLock;
+use softswap_engine::api::engine::pinning::{Pinned, Then};
+use softswap_engine::api::engine::{Engine, StartError};
+use softswap_engine::api::open_areas::{OpenError, open};
+use softswap_engine::api::settings::{Config, Faults, MIN_MEMORY_BYTES};
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use softswap_engine::core::errors::FaultError;
-use softswap_engine::door::engine::pinning::{Pinned, Then};
-use softswap_engine::door::engine::{Engine, StartError};
-use softswap_engine::door::open_areas::{OpenError, open};
-use softswap_engine::door::settings::{Config, Faults, MIN_MEMORY_BYTES};
 use softswap_engine::memory::context::PREFETCH_THREADS;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::on_disk;
@@ -16,7 +16,7 @@ use softswap_sys::memory::{Reservations, reserve_u64};
 use softswap_sys::own_threads::Thread;
 use softswap_sys::raw::{self, now_ns};
 use softswap_sys::signals::{self, Mask, never_blocked};
-use softswap_sys::touches::{self, Hold, MOST_WINDOWS, Resolver, Served};
+use softswap_sys::touches::{self, Hold, MAX_WINDOWS, Resolver, Served};
 use softswap_sys::window::WindowError;
 use softswap_sys::{guarded_calls, window};
 use std::io;
@@ -30,7 +30,7 @@ struct Shared {
     engine: Engine,
     /// Address space that the engine has reserved.
     reservations: Arc<Reservations>,
-    go_on: AtomicBool,
+    keep_running: AtomicBool,
 }
 
 impl Resolver for Shared {
@@ -44,7 +44,7 @@ impl Resolver for Shared {
                 if let Some(reason) = error.stop_reason() {
                     self.engine.stats().set(Counter::StopReason, reason as u64);
                 }
-                tell(address, &error);
+                report(address, &error);
                 false
             }
         }
@@ -54,29 +54,29 @@ impl Resolver for Shared {
         signals::with_all_blocked(|| hold(&self.engine, address, len, open))
     }
 
-    fn let_go(&self, address: usize, len: usize) {
+    fn release(&self, address: usize, len: usize) {
         signals::with_all_blocked(|| {
             self.engine.unpin(address, len);
-            self.engine.let_go(self.engine.pages_under(address, len));
+            self.engine.release(self.engine.pages_under(address, len));
         });
     }
 }
 
-fn tell(address: usize, error: &FaultError) {
+fn report(address: usize, error: &FaultError) {
     raw::write_stderr_fmt(format_args!(
         "softswap: the page at {address:#x} of a region cannot be brought in: {error}\n"
     ));
 }
 
 /// Longest wait of a call for other calls to release pages, in nanoseconds.
-const MOST_WAIT_NS: u64 = 4_000_000_000;
+const MAX_WAIT_NS: u64 = 4_000_000_000;
 
 /// Faults in and pins the start of a buffer, up to the limit of one call and the rest of the limit
 /// of all calls.
 fn hold(engine: &Engine, address: usize, len: usize, open: Mask) -> Hold {
     engine.stats().add(Counter::GuardedCalls, 1);
     let mut len = len.min(engine.call_limit_bytes());
-    let last = now_ns() + MOST_WAIT_NS;
+    let last = now_ns() + MAX_WAIT_NS;
     while !engine.try_hold(engine.pages_under(address, len)) {
         if len > PAGE_SIZE {
             len /= 2;
@@ -85,18 +85,18 @@ fn hold(engine: &Engine, address: usize, len: usize, open: Mask) -> Hold {
         } else if now_ns() > last {
             return Hold::Refused(libc::ENOMEM);
         } else {
-            engine.await_letting_go();
+            engine.wait_for_release();
         }
     }
     let pages = engine.pages_under(address, len);
     match engine.pin_until(address, len, open) {
         Ok(Pinned { bytes, then, .. }) => {
-            engine.let_go(pages - engine.pages_under(address, bytes));
+            engine.release(pages - engine.pages_under(address, bytes));
             if bytes == 0 && then == Then::Signal { Hold::Signal } else { Hold::Bytes(bytes) }
         }
         Err(error) => {
-            engine.let_go(pages);
-            tell(address, &error);
+            engine.release(pages);
+            report(address, &error);
             Hold::Refused(libc::EIO)
         }
     }
@@ -114,8 +114,8 @@ impl Resolver for Handle {
         self.0.hold(address, len, open)
     }
 
-    fn let_go(&self, address: usize, len: usize) {
-        self.0.let_go(address, len);
+    fn release(&self, address: usize, len: usize) {
+        self.0.release(address, len);
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct Running {
 }
 
 /// Converts an engine's start error to this crate's error.
-fn why(error: StartError, asked_bytes: u64) -> Error {
+fn convert_error(error: StartError, asked_bytes: u64) -> Error {
     let too_little = |reason| Error::TooLittleMemory { asked_bytes, reason };
     let reason = error.to_string();
     match error {
@@ -166,7 +166,7 @@ fn unserved(error: io::Error) -> Error {
     if error.kind() != io::ErrorKind::QuotaExceeded {
         return error.into();
     }
-    let reason = format!("a process has at most {MOST_WINDOWS} pools at a time; drop some");
+    let reason = format!("a process has at most {MAX_WINDOWS} pools at a time; drop some");
     Error::NoAddresses { reason }
 }
 
@@ -184,7 +184,7 @@ fn start(config: &Config) -> Result<Engine> {
     let stats = Stats::new(reserve_u64(STATS_WORDS)?);
     let areas = open(&config.areas, None, config.reserve_bytes, config.avoid_io_uring);
     let areas = areas.collect::<std::result::Result<Vec<_>, _>>()?;
-    Engine::start(config, areas, stats).map_err(|error| why(error, config.memory_bytes))
+    Engine::start(config, areas, stats).map_err(|error| convert_error(error, config.memory_bytes))
 }
 
 /// Returns the addresses that system calls may receive.
@@ -206,9 +206,9 @@ impl Running {
         if config.faults == Faults::Protection {
             signals::never_block_segv();
         }
-        signals::leave_open(never_blocked());
+        signals::keep_unblocked(never_blocked());
         // The lock also covers the temporary raise of the descriptor limit.
-        let alone = Alone::new()?;
+        let alone = GrantLock::new()?;
         let reservations = Arc::new(Reservations::default());
         let started = || reservations.collect(|| start(config));
         let started = match is_guarded {
@@ -222,8 +222,8 @@ impl Running {
                 return Err(error);
             }
         };
-        let go_on = AtomicBool::new(true);
-        let shared = Arc::new(Shared { engine, reservations, go_on });
+        let keep_running = AtomicBool::new(true);
+        let shared = Arc::new(Shared { engine, reservations, keep_running });
         let (base, len) = shared.engine.window();
         let served = match touches::serve(base, len, Box::new(Handle(Arc::clone(&shared)))) {
             Ok(served) => served,
@@ -249,12 +249,12 @@ impl Running {
     fn start_threads(&mut self) -> Result<()> {
         let work = |index: usize| {
             let shared = Arc::clone(&self.shared);
-            let go_on = move |shared: &Shared| shared.go_on.load(Ordering::Relaxed);
+            let keep_running = move |shared: &Shared| shared.keep_running.load(Ordering::Relaxed);
             let name = if index == 0 { c"softswap" } else { c"softswap-ahead" };
             let body = move || {
                 shared.reservations.collect(|| match index {
-                    0 => shared.engine.run_reclaim(|| go_on(&shared)),
-                    _ => shared.engine.run_prefetch(index - 1, || go_on(&shared)),
+                    0 => shared.engine.run_reclaim(|| keep_running(&shared)),
+                    _ => shared.engine.run_prefetch(index - 1, || keep_running(&shared)),
                 });
             };
             Thread::begin(name, body)
@@ -289,8 +289,8 @@ impl Drop for Running {
             return;
         }
         // Excludes forks, as at the start.
-        let _alone = Alone::new();
-        self.shared.go_on.store(false, Ordering::Relaxed);
+        let _alone = GrantLock::new();
+        self.shared.keep_running.store(false, Ordering::Relaxed);
         self.shared.engine.wake_background();
         // SAFETY: taken once, here; the value is not used afterwards.
         let (threads, served, shared) = unsafe {

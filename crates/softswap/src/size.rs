@@ -1,7 +1,7 @@
 //! Parsing of sizes.
 
 use crate::error::{Error, Result};
-use softswap_engine::door::settings::size_of_text;
+use softswap_engine::api::settings::size_of_text;
 
 /// Parses a size with a unit, or a number of bytes.
 pub(crate) fn bytes_of(text: &str) -> Result<u64> {

@@ -30,7 +30,7 @@
 //! |              | `self_memory`         | `/proc/self/mem`                               |
 //! |              | [`faults`]            | the fault mechanisms                           |
 //! |              | [`committed`]         | committed memory while there is no engine      |
-//! |              | [`found`]             | mappings and pages in a range, by /proc        |
+//! |              | [`proc_maps`]             | mappings and pages in a range, by /proc        |
 //! |              | [`window`]            | managed memory: installs and evicts pages      |
 //! |              | [`touches`]           | resolvers of the faults of each window         |
 //! |              | [`attach_count`]      | detects live forked children                   |
@@ -89,7 +89,7 @@ pub use codec::{lz4, simd, zstd};
 pub use filters::{exemption, guarded_calls, nested_pointers, pointer_arguments, seccomp};
 pub(crate) use filters::{pointee, system_calls};
 pub(crate) use managed::self_memory;
-pub use managed::{aslr, attach_count, committed, faults, found, touches, uffd, window};
+pub use managed::{aslr, attach_count, committed, faults, proc_maps, touches, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared};
 pub use process::{
     child, code, control_socket, inline_calls, linked, load, own_threads, pinners,

@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_childs_end_is_told_apart() {
+    fn child_exit_reasons_are_distinguished() {
         assert_eq!(in_child(|| 7).unwrap(), Ended::Exit(7));
         assert!(status_to_result(Ended::Signal(libc::SIGKILL)).is_err());
         assert_eq!(
@@ -238,13 +238,13 @@ mod tests {
     }
 
     #[test]
-    fn a_window_where_something_is_mapped_is_refused() {
+    fn occupied_window_is_rejected() {
         let taken = reserve_bytes(PAGE_SIZE).unwrap();
         assert!(reserve_window(taken.as_ptr() as usize, PAGE_SIZE).is_err());
     }
 
     #[test]
-    fn what_the_kernel_offers_also_works() {
+    fn offered_features_work() {
         // If userfaultfd is forbidden, there is nothing to test.
         let Ok(offered) = offered_features(Privilege::UserModeOnly) else {
             return;

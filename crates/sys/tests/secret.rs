@@ -13,7 +13,7 @@ fn flags_at(address: usize) -> Option<String> {
 }
 
 #[test]
-fn a_secret_is_locked_and_in_no_dump() {
+fn secret_is_locked_and_excluded_from_dumps() {
     let secret = Secret::new(|| Ok([7_u64; 100])).unwrap();
     assert_eq!(*secret, [7; 100]);
     let address = secret.as_ptr() as usize;

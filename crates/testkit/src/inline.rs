@@ -4,8 +4,8 @@
 //! [`serve`] resolves a window's faults by a function, through the handler of [`touches`] that the
 //! library uses, too. If that handler passes a fault on, this module's handler gets it.
 
+use softswap_engine::api::engine::Engine;
 use softswap_engine::base::access::Access;
-use softswap_engine::door::engine::Engine;
 use softswap_sys::signals::{self, Mask, SIGBUS, SIGSEGV, siginfo_t};
 use softswap_sys::touches::{self, Resolver, Served};
 use softswap_sys::{PAGE_SIZE, aslr, raw};
@@ -251,7 +251,7 @@ mod tests {
     const WORD: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
     #[test]
-    fn touches_are_resolved_or_refused_and_protection_holds() {
+    fn touches_are_resolved_or_rejected() {
         let window = Arc::new(Window::reserve(1, false).unwrap());
         let touches = Arc::new(Mutex::new(Vec::new()));
         let resolve = {

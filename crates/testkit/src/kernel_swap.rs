@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_swap_area_is_refused() {
+    fn invalid_swap_area_is_rejected() {
         let missing = Path::new("/no/such/area");
         assert!(swap_on(missing, 1).is_err());
         assert!(swap_off(missing).is_err());

@@ -6,7 +6,9 @@
 //!
 //! The engine's unit tests include this file: they need a device of their own build of the engine.
 
-use softswap_engine::store::io::{Device, Facts, IoError, Lane, Operation, transfer_whole};
+use softswap_engine::store::io::{
+    Device, DeviceProperties, IoError, Lane, Operation, transfer_whole,
+};
 use softswap_sys::file::errno;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +34,7 @@ pub enum Fault {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum When {
+enum Trigger {
     /// `times` operations from the one with number `first`.
     Numbered { first: u64, times: u64 },
     /// One in `one_in` operations, chosen by the seed.
@@ -42,7 +44,7 @@ enum When {
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     operation: Operation,
-    when: When,
+    when: Trigger,
     fault: Fault,
 }
 
@@ -80,7 +82,7 @@ struct Disk {
     latency: Duration,
     grown_bytes: AtomicU64,
     /// Discarded bytes among those.
-    hollow_bytes: AtomicU64,
+    punched_bytes: AtomicU64,
     taken_bytes: AtomicU64,
     plans: Mutex<Vec<Plan>>,
     /// Empty until it is written.
@@ -111,18 +113,18 @@ impl SimDevice {
     /// Makes the operations `nth..nth + times` of a kind fail, counted from 0 at the device's
     /// creation. Growing and discarding support [`Fault::Errno`] only.
     pub fn fail(&self, operation: Operation, nth: u64, times: u64, fault: Fault) {
-        let when = When::Numbered { first: nth, times };
+        let when = Trigger::Numbered { first: nth, times };
         lock(&self.0.plans).push(Plan { operation, when, fault });
     }
 
     /// Makes one operation in `one_in` of a kind fail, chosen by the seed.
     pub fn fail_at_random(&self, operation: Operation, one_in: u64, fault: Fault) {
-        let when = When::Random { one_in: one_in.max(1) };
+        let when = Trigger::Random { one_in: one_in.max(1) };
         lock(&self.0.plans).push(Plan { operation, when, fault });
     }
 
     /// Cancels all planned faults.
-    pub fn heal(&self) {
+    pub fn clear_faults(&self) {
         lock(&self.0.plans).clear();
     }
 
@@ -149,7 +151,7 @@ impl SimDevice {
 impl Disk {
     fn room_bytes(&self) -> u64 {
         let grown = self.grown_bytes.load(Ordering::Relaxed);
-        let claimed = grown.saturating_sub(self.hollow_bytes.load(Ordering::Relaxed));
+        let claimed = grown.saturating_sub(self.punched_bytes.load(Ordering::Relaxed));
         let taken = self.taken_bytes.load(Ordering::Relaxed);
         self.capacity_bytes.saturating_sub(claimed).saturating_sub(taken)
     }
@@ -158,8 +160,8 @@ impl Disk {
         let hit = |plan: &&Plan| {
             plan.operation == operation
                 && match plan.when {
-                    When::Numbered { first, times } => number >= first && number - first < times,
-                    When::Random { one_in } => self.chance(number).is_multiple_of(one_in),
+                    Trigger::Numbered { first, times } => number >= first && number - first < times,
+                    Trigger::Random { one_in } => self.chance(number).is_multiple_of(one_in),
                 }
         };
         lock(&self.plans).iter().find(hit).map(|plan| plan.fault)
@@ -306,11 +308,11 @@ impl Device for SimDevice {
         let grown = self.0.grown_bytes.load(Ordering::Relaxed);
         // Bytes below the end may have been discarded since they were allocated.
         let again = bytes.min(grown.saturating_sub(from));
-        let again = again.min(self.0.hollow_bytes.load(Ordering::Relaxed));
+        let again = again.min(self.0.punched_bytes.load(Ordering::Relaxed));
         if (from + bytes).saturating_sub(grown) + again > self.0.room_bytes() {
             return fail(errno::ENOSPC);
         }
-        self.0.hollow_bytes.fetch_sub(again, Ordering::Relaxed);
+        self.0.punched_bytes.fetch_sub(again, Ordering::Relaxed);
         self.0.grown_bytes.fetch_max(from + bytes, Ordering::Release);
         Ok(())
     }
@@ -322,7 +324,7 @@ impl Device for SimDevice {
             return Err(IoError::from_os(Operation::Discard, offset, bytes, &error));
         }
         let length = self.0.reachable(offset, bytes as usize);
-        self.0.hollow_bytes.fetch_add(length as u64, Ordering::Relaxed);
+        self.0.punched_bytes.fetch_add(length as u64, Ordering::Relaxed);
         self.0.zero(offset, length);
         Ok(())
     }
@@ -338,8 +340,8 @@ impl Device for SimDevice {
         Ok(self.0.room_bytes())
     }
 
-    fn describe(&self) -> Facts {
-        Facts::default()
+    fn describe(&self) -> DeviceProperties {
+        DeviceProperties::default()
     }
 }
 

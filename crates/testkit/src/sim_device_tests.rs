@@ -31,7 +31,7 @@ fn content_survives_across_stripes_and_unwritten_parts_are_zero() {
 }
 
 #[test]
-fn the_chosen_operation_fails_and_only_that() {
+fn only_selected_operation_fails() {
     let device = grown();
     device.fail(Operation::Write, 1, 1, Fault::Errno(errno::EIO));
     let data = pattern(4096);
@@ -43,7 +43,7 @@ fn the_chosen_operation_fails_and_only_that() {
 }
 
 #[test]
-fn a_short_transfer_is_continued_and_a_stuck_one_reported() {
+fn short_transfers_continue_and_stuck_ones_fail() {
     let device = grown();
     let data = pattern(16384);
     device.fail(Operation::Write, 0, 1, Fault::Short(5000));
@@ -88,7 +88,7 @@ fn a_full_disk_refuses_to_grow() {
 }
 
 #[test]
-fn nothing_is_transferred_beyond_what_was_grown() {
+fn transfers_beyond_grown_size_fail() {
     let device = grown();
     let error = device.read(&mut Lane::Plain, (1 << 20) - 4096, &mut [0; 8192]).unwrap_err();
     assert_eq!((error.kind, error.transferred), (IoErrorKind::Stopped, 4096));

@@ -82,7 +82,7 @@ fn pages() -> [[u8; PAGE_SIZE]; 4] {
 }
 
 #[test]
-fn neither_codec_allocates() {
+fn codecs_do_not_allocate() {
     assert!(
         allocations(|| drop(std::hint::black_box(Box::new(5)))) > 0,
         "an allocation is not counted"
@@ -114,7 +114,7 @@ fn neither_codec_allocates() {
 }
 
 #[test]
-fn sealing_and_opening_allocate_nothing_even_if_they_fail() {
+fn sealing_does_not_allocate() {
     for sealer in [Sealer::checking(), Sealer::encrypting().unwrap()] {
         let count = allocations(|| {
             let mut page = [7; PAGE_SIZE];

@@ -32,7 +32,7 @@ pub fn of(report: &Report) -> Vec<Advice> {
         errors,
         never_started,
         slept,
-        others_wait,
+        descendants_wait,
         waits,
         does_not_pack,
         unused,
@@ -107,9 +107,10 @@ fn slept(report: &Report) -> Option<Advice> {
 }
 
 /// Descendants share the program's budget and have their own figures.
-fn others_wait(report: &Report) -> Option<Advice> {
+fn descendants_wait(report: &Report) -> Option<Advice> {
     let all_ns = report.stalled_ns_of_all();
-    (report.is_about_others() && report.share_of_time(all_ns) > NOTABLE_STALL).then_some(())?;
+    (report.is_dominated_by_descendants() && report.share_of_time(all_ns) > NOTABLE_STALL)
+        .then_some(())?;
     let tree = report.tree.as_ref()?;
     let most = tree.largest.iter().max_by_key(|process| process.stalled_ns);
     let most = most.filter(|process| process.stalled_ns > 0).map_or_else(String::new, |process| {
@@ -133,17 +134,18 @@ fn others_wait(report: &Report) -> Option<Advice> {
 
 /// Suggests a change for the tier with the longest waits, unless descendants waited longer.
 fn waits(report: &Report) -> Option<Advice> {
-    (report.stalled_share() > NOTABLE_STALL && !report.is_about_others()).then_some(())?;
+    (report.stalled_share() > NOTABLE_STALL && !report.is_dominated_by_descendants())
+        .then_some(())?;
     let most = TIERS.into_iter().max_by_key(|tier| report.waited_ns(tier));
     match most.filter(|tier| report.waited_ns(tier) > 0) {
         Some("disk") => waits_for_disk(report),
         Some("pool") => waits_for_pool(report),
-        tier => waits_for_room(report, tier),
+        tier => waits_for_free_memory(report, tier),
     }
 }
 
 /// Even pages with a low fault cost need free memory, which requires reclaim.
-fn waits_for_room(report: &Report, tier: Option<&str>) -> Option<Advice> {
+fn waits_for_free_memory(report: &Report, tier: Option<&str>) -> Option<Advice> {
     let larger = halves(report).map_or_else(
         || format!("try {}", asked(report.budget_bytes + report.budget_bytes / 2)),
         |(budget, words)| format!("use {}: {words}", asked(budget)),
@@ -375,29 +377,29 @@ mod tests {
         }
     }
 
-    fn whats(report: &Report) -> String {
+    fn suggestions(report: &Report) -> String {
         of(report).into_iter().map(|it| format!("{} ({})\n", it.what, it.figure)).collect()
     }
 
     #[test]
-    fn who_waits_for_the_disk_needs_memory_or_a_faster_disk_and_java_a_smaller_heap() {
-        let text = whats(&run("disk", 6));
+    fn disk_waits_advise_memory_or_faster_disk() {
+        let text = suggestions(&run("disk", 6));
         for part in ["--memory 342M", "faster disk", "25,000 pages", "6.00 s of 10.0 s", "-Xmx"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let mut given = run("disk", 6);
         given.program.push("-Xmx200m".into());
-        assert!(!whats(&given).contains("Try java"), "{}", whats(&given));
+        assert!(!suggestions(&given).contains("Try java"), "{}", suggestions(&given));
         given.program[2] = "-Xmx2G".into();
-        let text = whats(&given);
+        let text = suggestions(&given);
         assert!(text.contains("Try java with -Xmx192m") && text.contains("with -Xmx2G"), "{text}");
     }
 
     #[test]
-    fn who_was_stopped_for_want_of_room_needs_that_first() {
+    fn full_swap_advises_swap_space() {
         let stopped =
             Report { stop_reason: Some(StopReason::OutOfMemory as u64), ..run("disk", 6) };
-        let text = whats(&stopped);
+        let text = suggestions(&stopped);
         assert!(
             text.starts_with("Give it a larger --swap") && !text.contains("use --memory"),
             "{text}"
@@ -405,29 +407,29 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_the_pool_is_told_what_would_hold_it() {
-        let text = whats(&run("pool", 6));
+    fn pool_waits_advise_larger_budget() {
+        let text = suggestions(&run("pool", 6));
         assert!(text.contains("--memory 456M") && !text.contains("faster disk"), "{text}");
         let mut zstd = run("pool", 6);
         zstd.settings.insert("codec".into(), "zstd:9".into());
-        assert!(whats(&zstd).contains("--codec auto or lz4"));
+        assert!(suggestions(&zstd).contains("--codec auto or lz4"));
     }
 
     #[test]
-    fn who_waits_for_room_or_for_what_is_not_told_needs_memory_too() {
-        let text = whats(&run("zero", 6));
+    fn memory_waits_advise_memory() {
+        let text = suggestions(&run("zero", 6));
         for part in ["Raise the budget", "--memory 384M", "first touches of pages", "6.00 s"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let untold = Report { latencies: [].into(), ..run("disk", 6) };
-        assert!(whats(&untold).contains("Raise the budget"), "{}", whats(&untold));
+        assert!(suggestions(&untold).contains("Raise the budget"), "{}", suggestions(&untold));
         // Not more than the program's mapped memory.
         let small = Report { mapped_peak_bytes: 120 << 20, ..run("pool", 6) };
-        assert!(whats(&small).contains("about 120.0 MiB"), "{}", whats(&small));
+        assert!(suggestions(&small).contains("about 120.0 MiB"), "{}", suggestions(&small));
     }
 
     #[test]
-    fn a_tree_whose_first_process_sleeps_is_told_of_those_that_wait() {
+    fn advice_covers_waiting_descendants() {
         let process = |pid, stalled_s: u64| Process {
             pid,
             name: "cpp".into(),
@@ -447,7 +449,7 @@ mod tests {
             tree: Some(tree),
             ..run("zero", 0)
         };
-        let text = whats(&slept);
+        let text = suggestions(&slept);
         for part in ["80.0 MiB", "9.00 s of 10.0 s", "cpp (pid 8) for 5.00 s"] {
             assert!(text.contains(part), "{part}: {text}");
         }
@@ -461,22 +463,22 @@ mod tests {
             tree: Some(tree),
             ..run("disk", 4)
         };
-        let text = whats(&small);
+        let text = suggestions(&small);
         assert!(text.contains("Raise the budget of 80.0 MiB"), "{text}");
         assert!(!text.contains("A smaller budget") && !text.contains("use --memory"), "{text}");
     }
 
     #[test]
-    fn who_does_not_wait_needs_nothing_or_less() {
-        let text = whats(&run("pool", 0));
+    fn no_waits_advise_nothing_or_smaller_budget() {
+        let text = suggestions(&run("pool", 0));
         assert!(text.starts_with("Change nothing: it hardly waited"), "{text}");
         let small = Report { used_peak_bytes: 64 << 20, ..run("pool", 0) };
-        assert!(whats(&small).contains("--memory 72M"), "{}", whats(&small));
+        assert!(suggestions(&small).contains("--memory 72M"), "{}", suggestions(&small));
         let slept = Report { slept: true, engine_started: false, ..Report::default() };
-        assert!(whats(&slept).contains("fitted"));
+        assert!(suggestions(&slept).contains("fitted"));
         let failed = Report { read_errors: 3, ..run("pool", 0) };
-        assert!(whats(&failed).starts_with("Use another disk"));
+        assert!(suggestions(&failed).starts_with("Use another disk"));
         let packs_not = Report { pages_incompressible: 90_000, pages_pooled: 5, ..run("disk", 6) };
-        assert!(whats(&packs_not).contains("--codec none"));
+        assert!(suggestions(&packs_not).contains("--codec none"));
     }
 }

@@ -35,7 +35,7 @@ fn rows(both: [&Report; 2]) -> Vec<Row> {
     let of = |value: fn(&Report) -> u64| both.map(|report| value(report) as f64);
     // Figures of all processes, if the report contains them.
     let all = |of_program: fn(&Report) -> u64, column: fn(&TreeHistory) -> &Vec<u64>| {
-        both.map(|report| report.most_of_all(of_program(report), column) as f64)
+        both.map(|report| report.max_over_tree(of_program(report), column) as f64)
     };
     let mut rows = vec![
         Row::of("time", both.map(|report| report.wall_s), |seconds| {
@@ -154,7 +154,7 @@ mod tests {
     use crate::report::{History, Tree};
 
     #[test]
-    fn both_are_shown_with_the_second_over_the_first() {
+    fn compared_values_have_ratio() {
         let first = Report { wall_s: 10.0, budget_bytes: 256 << 20, ..Report::default() };
         let second = Report { wall_s: 5.0, budget_bytes: 512 << 20, ..Report::default() };
         let shown = text(["a.json", "b.json"], [&first, &second]);

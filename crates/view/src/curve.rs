@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 const KINDS_PER_OCTAVE: usize = 2;
 const ROUNDS: usize = 200;
 /// Minimum number of refaults for an estimate.
-const LEAST_RETURNS: u64 = 500;
+const MIN_RETURNS: u64 = 500;
 /// Share of the budget in use from which a program is under memory pressure.
 const FULL: f64 = 0.85;
 /// If a share of a loop is resident, this power of the share is the share of refaults saved
@@ -44,16 +44,16 @@ const LOOP_LIKELY: f64 = 0.05;
 /// Minimum improvement of the mean log likelihood that justifies loops.
 const LOOP_EXPLAINS: f64 = 0.15;
 /// Maximum correction factor for refaults after the end of the run.
-const MOST_UNSEEN: f64 = 1.5;
+const MAX_UNSEEN: f64 = 1.5;
 /// Largest share of the budget for the pool.
-const MOST_POOL: f64 = 0.8;
+const MAX_POOL: f64 = 0.8;
 /// Compression ratio assumed for a pool in which nothing was compressed.
-const NOTHING_PACKED: f64 = 1e6;
+const NO_COMPRESSION_RATIO: f64 = 1e6;
 /// Share of compressible pages on the disk from which the pool counts as full.
 const FULL_POOL: f64 = 0.05;
 /// The cost of a disk read is known for up to this many times the observed reads; and
 /// `FEW_FROM_DISK` reads never matter.
-const MOST_FOR_SEEN: f64 = 10.0;
+const MAX_FOR_OBSERVED: f64 = 10.0;
 const FEW_FROM_DISK: f64 = 500.0;
 const PAGE_BYTES: f64 = softswap_sys::PAGE_SIZE as f64;
 
@@ -120,7 +120,7 @@ pub struct Curve {
     /// Time for which the program itself ran.
     own_ns: f64,
     /// Number of disk reads whose cost is known.
-    most_from_disk: f64,
+    max_from_disk: f64,
 }
 
 impl Curve {
@@ -137,7 +137,7 @@ impl Curve {
             counts.map(|(floor, count)| (*floor, (*count as f64 * share).round() as u64)).collect()
         });
         let count: u64 = seen.iter().flat_map(Counts::values).sum();
-        if count < LEAST_RETURNS || report.pages_out == 0 {
+        if count < MIN_RETURNS || report.pages_out == 0 {
             return None;
         }
         let Pressure { resident_bytes, pool_bytes, pool_pages, disk_bytes } =
@@ -157,20 +157,20 @@ impl Curve {
             kinds: kinds_of(&seen, evicted),
             resident_pages: resident_bytes / PAGE_BYTES,
             pool_bytes,
-            ratio: report.compression_ratio.unwrap_or(NOTHING_PACKED).max(1.0),
+            ratio: report.compression_ratio.unwrap_or(NO_COMPRESSION_RATIO).max(1.0),
             pool_ns,
             disk_ns: mean_ns(&["disk", "standby"]).max(pool_ns),
             other_ns: 0.0,
             first_ns: first_ns(report),
             eviction_ns: eviction_ns(report),
             own_ns: (report.wall_s - report.lost_s()).max(0.0) * 1e9,
-            most_from_disk: MOST_FOR_SEEN * report.faults_of("disk") as f64,
+            max_from_disk: MAX_FOR_OBSERVED * report.faults_of("disk") as f64,
         };
         // Pages read ahead refault too, but without a wait. The pages of all kinds are evicted now;
         // others may never refault.
         let ahead = 1.0 + report.pages_read_ahead as f64 / count as f64;
         let pages: f64 = curve.kinds.iter().map(|kind| kind.all() * kind.pages).sum();
-        let scale = (out_pages / pages.max(1.0)).clamp(ahead, ahead * MOST_UNSEEN);
+        let scale = (out_pages / pages.max(1.0)).clamp(ahead, ahead * MAX_UNSEEN);
         curve.kinds.iter_mut().for_each(|kind| kind.pages *= scale);
         let told = curve.point(1.0, &curve.kinds);
         curve.other_ns = (report.stalled_ns as f64 - told.stalled_ns).max(0.0);
@@ -196,7 +196,7 @@ impl Curve {
             let all = pooled + packs_on_disk + pages(2);
             let packed = pooled / all.max(1.0) / self.ratio;
             let freed = Self::move_resident(&mut kinds, more / (1.0 - packed).max(0.1));
-            let most = MOST_POOL * share * self.budget_bytes as f64;
+            let most = MAX_POOL * share * self.budget_bytes as f64;
             let holds = self.pool_bytes - freed * PAGE_BYTES / self.ratio;
             Self::move_pooled(&mut kinds, ((most - holds) * self.ratio / PAGE_BYTES).min(0.0));
         }
@@ -215,7 +215,7 @@ impl Curve {
             share,
             budget_bytes: (self.budget_bytes as f64 * share) as u64,
             stalled_ns: waits_ns.max(evictions_ns) + self.first_ns,
-            is_known: from_disk <= self.most_from_disk.max(FEW_FROM_DISK),
+            is_known: from_disk <= self.max_from_disk.max(FEW_FROM_DISK),
         }
     }
 
@@ -309,7 +309,7 @@ fn eviction_ns(report: &Report) -> f64 {
     let touches_ns = median_ns as f64 * report.faults_of("zero") as f64;
     let fitting = report.resident_peak_bytes;
     let evictions = report.mapped_peak_bytes.saturating_sub(fitting) as f64 / PAGE_BYTES;
-    if evictions < LEAST_RETURNS as f64 {
+    if evictions < MIN_RETURNS as f64 {
         return 0.0;
     }
     ((report.waited_ns("zero") as f64 - touches_ns) / evictions).max(0.0)
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_touched_at_random_are_spared_by_the_share_for_which_there_is_room() {
+    fn random_faults_fall_in_proportion_to_memory() {
         // The number of evicted pages equals that of resident pages.
         let report = run(exponential(1000.0, LEFT));
         for (share, expected) in [(1.25, 0.25), (1.5, 0.5), (1.75, 0.75), (2.5, 1.0)] {
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_is_spared_little_until_it_fits() {
+    fn loop_gains_only_if_it_fits() {
         let report = run((0..LEFT).map(|_| 2000.0));
         for (share, expected) in [(1.5, 0.06), (2.0, 0.25), (3.0, 1.0)] {
             let spared = spared(&report, share);
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn hot_pages_come_first() {
+    fn hot_pages_are_kept_first() {
         // A hundred hot pages with half of all refaults, five thousand cold ones with the rest.
         let hot = exponential(200.0, LEFT / 2);
         let report = run(hot.chain(exponential(10_000.0, LEFT / 2)));
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn more_memory_is_never_worse_and_too_little_says_nothing() {
+    fn more_memory_is_never_worse() {
         let report = run(exponential(300.0, 20_000).chain((0..20_000).map(|_| 5000.0)));
         let curve = Curve::of(&report).unwrap();
         let stalls: Vec<f64> = (2..16).map(|at| curve.at(f64::from(at) / 4.0).stalled_ns).collect();

@@ -7,7 +7,7 @@ use serde::Serialize;
 use softswap_engine::base::stats::StopReason;
 
 /// Shares of the run's budget between which the estimate is searched.
-const LEAST_SHARE: f64 = 0.25;
+const MIN_SHARE: f64 = 0.25;
 const MOST_SHARE: f64 = 8.0;
 const STEPS: u32 = 24;
 /// Sizes are rounded up to this.
@@ -40,7 +40,7 @@ pub fn size_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String
     if code.is_some() || report.outcome.status != Some(0) {
         return Err("the run did not finish, so its figures are not those of a whole run".into());
     }
-    if report.is_about_others() {
+    if report.is_dominated_by_descendants() {
         return Err(
             "processes that the program started waited longer than itself, and the report \
                     has no curve of those; take a report of the one that needs the memory"
@@ -68,7 +68,7 @@ pub fn size_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String
         (point.is_known, slowdown(point.stalled_ns), point.budget_bytes)
     };
     let is_enough = |share: f64| matches!(at(share), (true, it, _) if it <= slowdown_limit);
-    let (mut low, mut high) = (LEAST_SHARE, MOST_SHARE);
+    let (mut low, mut high) = (MIN_SHARE, MOST_SHARE);
     if !is_enough(high) {
         let (_, least, memory_bytes) = at(high);
         return Err(format!(

@@ -13,9 +13,9 @@ const FOOT: f64 = 24.0;
 /// Width of a character in the monospaced font.
 const LETTER: f64 = 7.0;
 /// Smallest visible width of a frame.
-const LEAST: f64 = 0.4;
+const MIN: f64 = 0.4;
 /// Maximum number of rows above the first.
-const MOST_ROWS: usize = 120;
+const MAX_ROWS: usize = 120;
 
 /// A function and its callees, with their total cost.
 #[derive(Default)]
@@ -35,7 +35,7 @@ pub fn svg(
 ) -> String {
     let mut root = Frame::default();
     for (stack, took) in stacks {
-        root.add(stack.into_iter().take(MOST_ROWS), took);
+        root.add(stack.into_iter().take(MAX_ROWS), took);
     }
     let rows = root.rows();
     let height = HEAD + rows as f64 * ROW + FOOT;
@@ -88,7 +88,7 @@ struct Drawing<'t> {
 impl Drawing<'_> {
     fn draw(&mut self, name: &str, frame: &Frame, left: f64, row: usize) {
         let width = frame.took as f64 * self.scale;
-        if width < LEAST {
+        if width < MIN {
             return;
         }
         let top = self.bottom - (row + 1) as f64 * ROW;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_as_wide_as_what_it_and_what_it_calls_took() {
+    fn frame_width_is_inclusive_time() {
         let stacks = [
             stack(&["main", "hot"], 1_000),
             stack(&["main", "cold<int>"], 2_000),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_a_picture_too() {
+    fn empty_profile_is_rendered() {
         let svg = svg("t", "n", [], nanoseconds);
         assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN") && !svg.contains("inf"));
     }

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_in_base_units_and_labels_cannot_break_out() {
+    fn values_use_base_units_and_labels_are_escaped() {
         let text = text(&[tree()]);
         let labels = r#"root="7",pid="8",process="a \"name\"\\""#;
         for line in [
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn every_metric_is_declared_once_and_without_processes_too() {
+    fn every_metric_is_declared_once() {
         for trees in [vec![], vec![tree()]] {
             let text = text(&trees);
             for name in names() {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dashboard_asks_for_what_there_is() {
+    fn dashboard_uses_existing_metrics() {
         let board = include_str!("../../../docs/grafana-dashboard.json");
         let board: serde_json::Value = serde_json::from_str(board).unwrap();
         let mut asked = Vec::new();

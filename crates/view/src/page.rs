@@ -107,12 +107,12 @@ fn tiles(report: &Report) -> String {
     ];
     match &report.tree {
         // The figures of the first process alone could be mistaken for all.
-        Some(tree) if report.is_about_others() => {
+        Some(tree) if report.is_dominated_by_descendants() => {
             all.push(("processes at a time", count(tree.processes_peak as u64)));
             all.push(("faults on swapped-out pages", count(tree.faults())));
             if !tree.faults_by_tier.is_empty() {
-                let pool = report.most_of_all(report.pool_peak_bytes, |tree| &tree.pool_bytes);
-                let disk = report.most_of_all(report.disk_peak_bytes, |tree| &tree.disk_bytes);
+                let pool = report.max_over_tree(report.pool_peak_bytes, |tree| &tree.pool_bytes);
+                let disk = report.max_over_tree(report.disk_peak_bytes, |tree| &tree.disk_bytes);
                 all.push(("at most in the pool", bytes(pool)));
                 all.push(("at most on the disk", bytes(disk)));
                 all.push(("faults from the disk", count(report.faults_of_all("disk"))));
@@ -128,7 +128,7 @@ fn tiles(report: &Report) -> String {
 
 /// Returns the estimates for larger and smaller budgets.
 fn other_budgets(report: &Report) -> String {
-    let curve = Curve::of(report).filter(|_| !report.is_about_others());
+    let curve = Curve::of(report).filter(|_| !report.is_dominated_by_descendants());
     let Some(curve) = curve else { return String::new() };
     let mut text = String::from("<h2>Estimated effect of more or less memory</h2>\n<ul>\n");
     for share in [0.75, 1.5, 2.0] {
@@ -154,10 +154,10 @@ fn plots_of(report: &Report) -> String {
              time.</p>\n";
     } else {
         text += "<h2>Over time</h2>\n";
-        over_time(&report.history).iter().for_each(|plot| text += &figure(plot));
+        history_plots(&report.history).iter().for_each(|plot| text += &figure(plot));
     }
     let has_latencies = report.latencies.values().any(|buckets| !buckets.is_empty());
-    if has_latencies && tells_of_first(report) {
+    if has_latencies && shows_first_process(report) {
         let title = format!("How long faults took, by tier{}", of_first(report));
         let _ = writeln!(text, "<h2>{}</h2>", escaped(&title));
         text += &figure(&latencies(report));
@@ -168,15 +168,15 @@ fn plots_of(report: &Report) -> String {
 /// Returns the addition to titles of figures that are about the first process only, if others
 /// waited more.
 fn of_first(report: &Report) -> String {
-    match report.is_about_others() {
+    match report.is_dominated_by_descendants() {
         true => format!(", of the first process ({})", report.name()),
         false => String::new(),
     }
 }
 
 /// Returns true if the figures of the first process are worth showing.
-fn tells_of_first(report: &Report) -> bool {
-    !(report.is_about_others() && report.first_did_nothing())
+fn shows_first_process(report: &Report) -> bool {
+    !(report.is_dominated_by_descendants() && report.first_was_idle())
 }
 
 pub(crate) fn figure(plot: &Plot) -> String {
@@ -283,7 +283,7 @@ fn time(title: &'static str, y: Unit, series: Vec<Series>) -> Plot {
     Plot { title, x: Unit::Seconds, y, is_stacked: false, series, bound: None }
 }
 
-fn over_time(history: &History) -> Vec<Plot> {
+fn history_plots(history: &History) -> Vec<Plot> {
     let (at, of) = (&history.at_s, Columns::of(history));
     let bound = Some(amounts("budget", at, of.budget_bytes));
     let stalled = time("Time stalled", Unit::Share, vec![stalled("stalled", at, of.stalled_ns)]);
@@ -362,11 +362,11 @@ fn faults(report: &Report) -> String {
         text += "<h2>Faults</h2>\n";
         let rows = TIERS.iter().map(|tier| vec![(*tier).into(), count(report.faults_of_all(tier))]);
         text += &table(&["tier", "faults of all processes"], rows);
-        if report.first_did_nothing() {
+        if report.first_was_idle() {
             return text;
         }
     }
-    if !tells_of_first(report) {
+    if !shows_first_process(report) {
         return text;
     }
     let title = match of_tree {
@@ -384,7 +384,7 @@ fn faults(report: &Report) -> String {
 }
 
 fn pages_out(report: &Report) -> String {
-    if !tells_of_first(report) {
+    if !shows_first_process(report) {
         return String::new();
     }
     let title = format!("Pages swapped out{}", of_first(report));
@@ -435,7 +435,7 @@ fn settings(report: &Report) -> String {
     let mut rows: Vec<Vec<String>> =
         report.settings.iter().map(|(key, value)| vec![key.clone(), value.clone()]).collect();
     let yes_or_no = |is: bool| if is { "yes" } else { "no" }.to_string();
-    if tells_of_first(report) {
+    if shows_first_process(report) {
         let mut uses = Vec::new();
         if let Some(mechanism) = &report.fault_mechanism {
             uses.push(("faults by", mechanism.clone()));

@@ -38,7 +38,7 @@ fn page_of(report: &Report) -> String {
 }
 
 #[test]
-fn a_page_has_the_json_that_it_was_made_of() {
+fn page_embeds_its_json() {
     let json = r#"{"schema": 1, "program": ["</script><b>"], "wall_s": 2.5}"#;
     let page = of(json).unwrap();
     let read = Report::read(json_in(&page).unwrap()).unwrap();
@@ -48,7 +48,7 @@ fn a_page_has_the_json_that_it_was_made_of() {
 }
 
 #[test]
-fn a_page_has_every_plot_and_fetches_nothing() {
+fn page_has_every_plot_and_no_external_resource() {
     for (samples, seconds) in [(12, 1.0), (512, 86_400.0)] {
         let page = page_of(&run(samples, seconds));
         assert_eq!(page.matches("<svg").count(), 6, "{page}");
@@ -66,7 +66,7 @@ fn a_page_has_every_plot_and_fetches_nothing() {
 }
 
 #[test]
-fn the_page_names_the_fault_mechanism_and_the_mappings_that_it_makes() {
+fn page_shows_fault_mechanism_and_mappings() {
     let mappings = Some(Mappings { now: 9, peak: 16_061, limit: 58_977 });
     let fault_mechanism = Some("protection".to_string());
     let page = page_of(&Report { fault_mechanism, mappings, ..run(12, 1.0) });
@@ -76,7 +76,7 @@ fn the_page_names_the_fault_mechanism_and_the_mappings_that_it_makes() {
 }
 
 #[test]
-fn what_another_budget_would_have_done_is_shown_where_it_is_known() {
+fn estimate_for_other_budgets_is_shown() {
     let returns = [("pool".to_string(), vec![(1024, 5_000)])].into();
     let report = Report {
         returns,
@@ -92,7 +92,7 @@ fn what_another_budget_would_have_done_is_shown_where_it_is_known() {
 }
 
 #[test]
-fn a_run_without_samples_or_faults_and_one_of_many_processes_are_pages_too() {
+fn sparse_and_large_reports_are_rendered() {
     let empty = page_of(&Report { slept: true, ..Report::default() });
     assert!(empty.contains("before the first sample") && !empty.contains("<svg"));
     let process = |pid| Process { pid, name: format!("p{pid}"), ..Process::default() };
@@ -137,7 +137,7 @@ fn tree_of_a_shell() -> Report {
 }
 
 #[test]
-fn a_tree_is_shown_as_one_process_is_and_the_first_only_where_it_did_something() {
+fn tree_page_shows_first_process_only_if_active() {
     let page = page_of(&tree_of_a_shell());
     for title in ["DRAM of the tree", "On the disk", "Faults by tier", "Traffic of the disk"] {
         assert!(page.contains(&format!("<figcaption>{title}</figcaption>")), "{title}");
@@ -170,7 +170,7 @@ fn a_tree_is_shown_as_one_process_is_and_the_first_only_where_it_did_something()
 }
 
 #[test]
-fn an_older_report_of_a_tree_is_a_page_of_what_it_has() {
+fn older_tree_report_is_rendered() {
     let mut report = tree_of_a_shell();
     report.tree.as_mut().unwrap().faults_by_tier.clear();
     let tree = report.history.tree.as_mut().unwrap();
@@ -188,7 +188,7 @@ fn an_older_report_of_a_tree_is_a_page_of_what_it_has() {
 }
 
 #[test]
-fn rates_are_between_samples() {
+fn rates_are_computed_between_samples() {
     let rates = rate("a", &[0.0, 2.0, 2.0, 3.0, 4.0], &[0, 100, 100, 110, 4]);
     assert_eq!(rates.points, [(2.0, 50.0), (3.0, 10.0), (4.0, 4.0)]);
     let shares = stalled("b", &[0.0, 1.0, 2.0], &[0, 500_000_000, 9_000_000_000]);
@@ -196,7 +196,7 @@ fn rates_are_between_samples() {
 }
 
 #[test]
-fn names_show_as_they_are() {
+fn names_are_escaped() {
     assert_eq!(
         escaped("a<b>\u{1b}[31m\u{202e}c\u{2066}"),
         "a&lt;b&gt;\u{fffd}[31m\u{fffd}c\u{fffd}"

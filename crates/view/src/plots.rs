@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_of_data_is_drawn_and_has_only_numbers_in_it() {
+    fn plots_contain_only_finite_numbers() {
         let many = (0..512).map(|at| (f64::from(at), f64::from(at % 7) * 1e9)).collect();
         for points in [vec![], vec![(0.0, 0.0)], vec![(1.0, 5.0), (1.0, 6.0)], many] {
             for is_stacked in [false, true] {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_legend_names_each_series_and_which_is_a_line() {
+    fn legend_lists_each_series() {
         for is_stacked in [false, true] {
             let plot = plot(vec![(0.0, 1.0)], is_stacked);
             let keys: Vec<_> = plot.legend().iter().map(|it| (it.name, it.is_line)).collect();
@@ -262,14 +262,14 @@ mod tests {
     }
 
     #[test]
-    fn areas_lie_on_top_of_each_other() {
+    fn areas_are_stacked() {
         let of = |points: &[(f64, f64)]| Series { name: String::new(), points: points.to_vec() };
         let lifted = stacked(&[of(&[(0.0, 1.0), (1.0, 2.0)]), of(&[(0.0, 5.0), (1.0, 0.0)])]);
         assert_eq!(lifted[1].points, [(0.0, 6.0), (1.0, 2.0)]);
     }
 
     #[test]
-    fn axes_are_for_people() {
+    fn axis_ticks_are_round() {
         assert_eq!(Unit::Seconds.text(90.0), "90 s");
         assert_eq!(Unit::Seconds.text(7_200.0), "2.0 h");
         assert_eq!(Unit::PerSecond.text(12_345.0), "12.3k/s");

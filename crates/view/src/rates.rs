@@ -51,7 +51,7 @@ impl Done {
     /// Returns the changes since `before`, which is `wall` older. After exec the counters restart
     /// at 0.
     #[must_use]
-    pub fn since(&self, before: &Done, wall: Duration) -> Happened {
+    pub fn since(&self, before: &Done, wall: Duration) -> Changes {
         let (now, then) = (&self.reading, &before.reading);
         let begins_anew = now.stalled_ns < then.stalled_ns || now.pages_out < then.pages_out;
         let (then, cpu) = match begins_anew {
@@ -59,7 +59,7 @@ impl Done {
             false => (*then, before.cpu),
         };
         let polled = Duration::from_nanos(now.polled_ns.saturating_sub(then.polled_ns));
-        Happened {
+        Changes {
             wall,
             faults: std::array::from_fn(|at| now.faults[at].saturating_sub(then.faults[at])),
             stalled: Duration::from_nanos(now.stalled_ns - then.stalled_ns),
@@ -74,7 +74,7 @@ impl Done {
 
 /// Changes during a time.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Happened {
+pub struct Changes {
     wall: Duration,
     faults: [u64; TIERS.len()],
     stalled: Duration,
@@ -85,8 +85,8 @@ pub struct Happened {
     pages_out: u64,
 }
 
-impl Happened {
-    fn add(&mut self, other: &Happened) {
+impl Changes {
+    fn add(&mut self, other: &Changes) {
         self.wall = self.wall.max(other.wall);
         self.faults.iter_mut().zip(other.faults).for_each(|(sum, more)| *sum += more);
         self.stalled += other.stalled;
@@ -121,10 +121,10 @@ pub struct Comparison {
 impl Comparison {
     /// Takes a sample at time `at`. Returns the rates of each process, and of each tree by its
     /// root, if they were in the previous sample.
-    pub fn look(&mut self, at: Duration, trees: &[Tree]) -> Compared {
+    pub fn update(&mut self, at: Duration, trees: &[Tree]) -> Compared {
         let (mut compared, mut seen) = (Compared::default(), HashMap::new());
         for tree in trees {
-            let mut sum: Option<Happened> = None;
+            let mut sum: Option<Changes> = None;
             for process in &tree.processes {
                 let Some(now) = Done::of(process) else { continue };
                 seen.insert(process.pid, (at, now));
@@ -170,12 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_by_the_second_and_a_trees_are_those_of_its_processes() {
+    fn rates_are_per_second_and_summed_per_tree() {
         let mut comparison = Comparison::default();
         let tree = |processes| Tree { root: 1, processes, ..Tree::default() };
         let second = Duration::from_secs;
         let before = [process(2, 100, 0, second(1)), process(3, 10, 0, second(1))];
-        let first = comparison.look(second(10), &[tree(before.to_vec())]);
+        let first = comparison.update(second(10), &[tree(before.to_vec())]);
         assert!(first.processes.is_empty());
         assert_eq!(first.trees[&1], Rates::default());
         let after = [
@@ -183,7 +183,7 @@ mod tests {
             process(3, 10, 0, second(1)),
             process(4, 7, 0, second(1)),
         ];
-        let compared = comparison.look(second(12), &[tree(after.to_vec())]);
+        let compared = comparison.update(second(12), &[tree(after.to_vec())]);
         assert_eq!(compared.processes[&2].faults_of(Tier::Pool), 100.0);
         assert_eq!(compared.processes[&2].stalled, 0.5);
         assert_eq!(compared.trees[&1].returns(), 100.0);
@@ -191,12 +191,12 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_become_another_program_counts_anew() {
+    fn exec_resets_rates() {
         let mut comparison = Comparison::default();
         let tree = |it| Tree { root: 1, processes: vec![it], ..Tree::default() };
         let second = Duration::from_secs;
-        comparison.look(second(1), &[tree(process(2, 500, 900, second(9)))]);
-        let compared = comparison.look(second(2), &[tree(process(2, 50, 100, second(9)))]);
+        comparison.update(second(1), &[tree(process(2, 500, 900, second(9)))]);
+        let compared = comparison.update(second(2), &[tree(process(2, 50, 100, second(9)))]);
         assert_eq!(compared.processes[&2].faults_of(Tier::Pool), 0.0_f64.max(50.0));
     }
 }

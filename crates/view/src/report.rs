@@ -44,7 +44,7 @@ pub struct Report {
     pub resident_peak_bytes: u64,
     pub pool_peak_bytes: u64,
     pub disk_peak_bytes: u64,
-    pub beside: Option<Beside>,
+    pub beside: Option<OutsideBudget>,
     pub pages_out: u64,
     pub pages_same_filled: u64,
     pub pages_pooled: u64,
@@ -102,7 +102,7 @@ pub struct Tier {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct Beside {
+pub struct OutsideBudget {
     pub total_bytes: u64,
     pub anonymous_bytes: u64,
     pub shared_bytes: u64,
@@ -204,7 +204,7 @@ pub struct Machine {
     pub kernel: String,
 }
 
-impl Beside {
+impl OutsideBudget {
     /// Returns the bytes that the kernel cannot drop: all except clean file pages.
     #[must_use]
     pub fn undroppable_bytes(&self) -> u64 {
@@ -339,7 +339,7 @@ impl Report {
 
     /// Returns the maximum of a figure over the tree's samples, or of the program.
     #[must_use]
-    pub fn most_of_all(&self, of_program: u64, column: fn(&TreeHistory) -> &Vec<u64>) -> u64 {
+    pub fn max_over_tree(&self, of_program: u64, column: fn(&TreeHistory) -> &Vec<u64>) -> u64 {
         let seen = self.history.tree.as_ref().and_then(|tree| column(tree).iter().max());
         of_program.max(seen.copied().unwrap_or(0))
     }
@@ -353,14 +353,14 @@ impl Report {
 
     /// Returns true if no page of the first process was evicted or faulted in.
     #[must_use]
-    pub fn first_did_nothing(&self) -> bool {
+    pub fn first_was_idle(&self) -> bool {
         self.pages_out == 0 && self.faults.values().all(|tier| tier.count == 0)
     }
 
     /// Returns true if descendants waited longer than the first process, so that its own figures
     /// mean little.
     #[must_use]
-    pub fn is_about_others(&self) -> bool {
+    pub fn is_dominated_by_descendants(&self) -> bool {
         self.tree.is_some() && self.stalled_ns_of_all() > 2 * self.stalled_ns
     }
 
@@ -376,7 +376,7 @@ mod tests {
     use super::Report;
 
     #[test]
-    fn a_report_of_another_schema_is_refused() {
+    fn report_of_other_schema_is_rejected() {
         let read = |text: &str| Report::read(text).map(|report| report.wall_s);
         assert_eq!(read(r#"{"schema": 1, "wall_s": 2.5, "news": {}}"#).ok(), Some(2.5));
         assert!(read(r#"{"schema": 7}"#).unwrap_err().to_string().contains("schema 7"));

@@ -23,7 +23,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_share_is_of_the_threads_that_run_or_wait() {
+    fn stall_share_is_of_running_or_waiting_threads() {
         let seconds = Duration::from_secs_f64;
         let percent = |waited, cpu, threads| {
             (share(seconds(waited), seconds(cpu), seconds(10.0), threads) * 100.0).round()

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// budget.
 const NOTABLE_PART: u64 = 10;
 /// Share of the time below which waiting is called negligible.
-const LEAST_SHARE: f64 = 0.005;
+const MIN_SHARE: f64 = 0.005;
 /// Share of the time below which the first line suggests no larger budget.
 const NOTABLE_SHARE: f64 = 0.05;
 /// Maximum number of processes in the line about processes, and in the table of details.
@@ -30,7 +30,12 @@ pub fn text(report: &Report, is_verbose: bool) -> String {
     let outside = outside_budget(report, is_verbose);
     let has_slept = report.slept && report.stalled_ns_of_all() == 0;
     let heap = heap_limits::line(report);
-    if has_slept && outside.is_none() && heap.is_none() && report.outcome.kind == "exited" && !is_verbose {
+    if has_slept
+        && outside.is_none()
+        && heap.is_none()
+        && report.outcome.kind == "exited"
+        && !is_verbose
+    {
         return String::new();
     }
     let mut lines = vec![format!("softswap: {}", verdict(report, has_slept, outside.is_some()))];
@@ -104,7 +109,7 @@ fn ending(report: &Report) -> String {
 fn waited(report: &Report) -> String {
     let stalled_ns = report.stalled_ns_of_all();
     match report.share_of_time(stalled_ns) {
-        ..LEAST_SHARE => "it hardly waited for memory".into(),
+        ..MIN_SHARE => "it hardly waited for memory".into(),
         share @ ..=1.0 => format!("{:.0} % of the time waited for memory", share * 100.0),
         _ => format!("its threads waited {} for memory in all", nanoseconds(stalled_ns)),
     }
@@ -153,9 +158,9 @@ fn budget(report: &Report) -> String {
 }
 
 fn peaks(report: &Report) -> String {
-    let resident = report.most_of_all(report.resident_peak_bytes, |tree| &tree.resident_bytes);
-    let pool = report.most_of_all(report.pool_peak_bytes, |tree| &tree.pool_bytes);
-    let disk = report.most_of_all(report.disk_peak_bytes, |tree| &tree.disk_bytes);
+    let resident = report.max_over_tree(report.resident_peak_bytes, |tree| &tree.resident_bytes);
+    let pool = report.max_over_tree(report.pool_peak_bytes, |tree| &tree.pool_bytes);
+    let disk = report.max_over_tree(report.disk_peak_bytes, |tree| &tree.disk_bytes);
     let [resident, pool, disk] = [resident, pool, disk].map(bytes);
     format!("resident {resident}, compressed in memory {pool}, on the disk {disk}")
 }

@@ -2,7 +2,7 @@
 //! figures.
 
 use super::*;
-use crate::report::{Beside, History, Outcome, Tier, Tree, Unmanaged, UnmanagedProcess};
+use crate::report::{History, Outcome, OutsideBudget, Tier, Tree, Unmanaged, UnmanagedProcess};
 use crate::sections::Copies;
 
 const MIB: u64 = 1 << 20;
@@ -39,7 +39,7 @@ fn first_line(report: &Report) -> String {
 }
 
 #[test]
-fn the_sentence_says_how_it_ended_and_how_long_it_waited() {
+fn summary_states_exit_and_wait_time() {
     let finished = "softswap: prog finished in 10.00 s; ";
     for (report, expected) in [
         (run(exited(0), 2), format!("{finished}20 % of the time waited for memory")),
@@ -72,7 +72,7 @@ fn killed_by_bus() -> Outcome {
 }
 
 #[test]
-fn a_larger_budget_is_named_only_if_the_runs_own_curve_has_it() {
+fn larger_budget_is_advised_only_within_curve() {
     let history = History {
         at_s: vec![0.0, 5.0, 10.0],
         budget_bytes: vec![64 * MIB; 3],
@@ -112,11 +112,15 @@ fn a_program_that_slept_prints_nothing_unless_it_was_killed_or_partly_unmanaged(
     assert_eq!(text(&slept(exited(1)), false), "");
     assert!(text(&slept(exited(0)), true).contains("nothing to do"));
     assert!(text(&slept(killed(15, "SIGTERM")), false).contains("SIGTERM"));
-    let beside = Some(Beside { anonymous_bytes: 60 * MIB, ..Beside::default() });
+    let beside = Some(OutsideBudget { anonymous_bytes: 60 * MIB, ..OutsideBudget::default() });
     let unmanaged = text(&Report { beside, ..slept(exited(0)) }, false);
     assert!(unmanaged.contains("  UNMANAGED  at most 60.0 MiB outside"), "{unmanaged}");
     // The kernel drops clean pages of files.
-    let beside = Some(Beside { total_bytes: 60 * MIB, file_bytes: 60 * MIB, ..Beside::default() });
+    let beside = Some(OutsideBudget {
+        total_bytes: 60 * MIB,
+        file_bytes: 60 * MIB,
+        ..OutsideBudget::default()
+    });
     assert_eq!(text(&Report { beside, ..slept(exited(0)) }, false), "");
 }
 
@@ -129,7 +133,7 @@ fn memory_outside_the_budget_is_one_line_with_its_largest_parts() {
     };
     let largest = vec![process(8, "block", 64), process(9, "small", 1)];
     let unmanaged = Some(Unmanaged { processes: 2, anonymous_peak_bytes: 65 * MIB, largest });
-    let beside = Some(Beside { shared_bytes: 30 * MIB, ..Beside::default() });
+    let beside = Some(OutsideBudget { shared_bytes: 30 * MIB, ..OutsideBudget::default() });
     let text = text(&Report { beside, unmanaged, ..run(exited(0), 0) }, false);
     let line = text.lines().find(|line| line.contains("UNMANAGED")).unwrap();
     assert_eq!(
@@ -140,7 +144,7 @@ fn memory_outside_the_budget_is_one_line_with_its_largest_parts() {
 }
 
 #[test]
-fn without_details_there_are_four_lines_and_with_them_every_figure() {
+fn details_add_every_counter() {
     let tier = Tier { count: 1, p50_ns: Some(80_000), p99_ns: None };
     let process = |pid| Process { pid, name: format!("p{pid}"), ..Process::default() };
     let tree = Tree { largest: (1..=7).map(process).collect(), ..Tree::default() };
@@ -150,7 +154,7 @@ fn without_details_there_are_four_lines_and_with_them_every_figure() {
         compression_ratio: Some(4.0),
         bytes_written: 3 << 30,
         faults: [("disk".to_string(), tier)].into(),
-        beside: Some(Beside::default()),
+        beside: Some(OutsideBudget::default()),
         pool: Pool {
             copies: Copies { unchanged_pages: 5, ..Copies::default() },
             ..Pool::default()

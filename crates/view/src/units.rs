@@ -4,7 +4,7 @@ use bytesize::ByteSize;
 use std::time::Duration;
 
 /// Larger sizes are typing errors: no x86-64 machine can address them.
-const LARGEST_BYTES: u64 = 1 << 56;
+const MAX_BYTES: u64 = 1 << 56;
 
 /// A requested amount of memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,7 +34,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     };
     let size: ByteSize = full.parse().map_err(|_| format!("not a size; {HOW}"))?;
     match size.as_u64() {
-        bytes if bytes > LARGEST_BYTES => Err("more than any machine can address".into()),
+        bytes if bytes > MAX_BYTES => Err("more than any machine can address".into()),
         bytes => Ok(bytes),
     }
 }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_count_by_1024_and_mb_by_1000() {
+    fn unit_letters_are_binary_and_mb_decimal() {
         for (text, expected) in [
             ("512M", 512 << 20),
             ("512m", 512 << 20),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_size() {
+    fn invalid_sizes_are_rejected() {
         for text in ["", "banana", "-1", "-5G", "M", "12X", "1..5G", "1e9", "999999999999T", "50%"]
         {
             assert!(parse_size(text).is_err(), "{text}");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn people_can_read_what_is_written() {
+    fn sizes_are_human_readable() {
         assert_eq!(bytes(256 << 20), "256.0 MiB");
         assert_eq!(nanoseconds(850), "850 ns");
         assert_eq!(nanoseconds(4_200), "4.2 us");

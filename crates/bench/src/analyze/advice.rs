@@ -4,9 +4,9 @@ use crate::pages::packing::Packing;
 use serde::Serialize;
 
 /// Minimum share of compressible pages: below it, compression mostly fails.
-const LEAST_PACKED_SHARE: f64 = 0.1;
+const MIN_PACKED_SHARE: f64 = 0.1;
 /// Minimum compression ratio: below it, a pool's slabs and slack outweigh the gain.
-const LEAST_RATIO: f64 = 1.5;
+const MIN_RATIO: f64 = 1.5;
 /// Maximum DRAM of a slower codec, as a share of the fastest one's.
 const WORTH_THE_TIME: f64 = 0.85;
 
@@ -25,14 +25,14 @@ impl Advice {
             return none("every page is same-filled: there is nothing to compress".into());
         };
         let share = packing.packed_share();
-        let Some(ratio) = packing.ratio().filter(|_| share >= LEAST_PACKED_SHARE) else {
+        let Some(ratio) = packing.ratio().filter(|_| share >= MIN_PACKED_SHARE) else {
             return none(format!(
                 "only {:.0} % of the pages that are not same-filled compress: compression costs \
                  time and frees little memory",
                 share * 100.0
             ));
         };
-        if ratio < LEAST_RATIO {
+        if ratio < MIN_RATIO {
             return none(format!(
                 "pages that compress become {ratio:.1} times smaller: too little for a compressed \
                  pool to be useful"
@@ -57,8 +57,9 @@ fn best<'p>(found: &'p [(&'static str, Packing)]) -> Option<(&'static str, &'p P
     let tried = || found.iter().filter(|(_, packing)| packing.tried > 0);
     let (name, fastest) = tried().max_by(|a, b| speed(&a.1).total_cmp(&speed(&b.1)))?;
     let (small_name, smallest) = tried().min_by_key(|(_, packing)| packing.kept_bytes())?;
-    let is_worth_it = (smallest.kept_bytes() as f64) < fastest.kept_bytes() as f64 * WORTH_THE_TIME;
-    Some(if is_worth_it { (small_name, smallest) } else { (name, fastest) })
+    let is_worthwhile =
+        (smallest.kept_bytes() as f64) < fastest.kept_bytes() as f64 * WORTH_THE_TIME;
+    Some(if is_worthwhile { (small_name, smallest) } else { (name, fastest) })
 }
 
 /// Returns the pool's share in percent: higher with a better ratio, but at most what all compressible pages

@@ -53,13 +53,13 @@ fn refuse(path: &Path, why: &str) -> Refusal {
 
 fn open(path: &Path) -> Result<(File, u64), Refusal> {
     let failed = |error: &std::io::Error| {
-        let way_out = match error.kind() {
+        let remedy = match error.kind() {
             std::io::ErrorKind::PermissionDenied => {
                 "; reading it needs permission: run this as its owner or as root"
             }
             _ => "",
         };
-        refuse(path, &format!("cannot be opened: {}{way_out}", plain(error)))
+        refuse(path, &format!("cannot be opened: {}{remedy}", plain(error)))
     };
     // Opening a device or a pipe may have side effects.
     let kind = std::fs::metadata(path).map_err(|error| failed(&error))?.file_type();

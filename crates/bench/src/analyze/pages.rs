@@ -243,14 +243,14 @@ impl SavedPages {
     }
 
     fn failed(&self, error: &std::io::Error) -> Refusal {
-        let way_out = match error.kind() {
+        let remedy = match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
                 "; choose a file on another disk, or read fewer pages with --sample N"
             }
             _ => "",
         };
         let (shown, why) = (self.path.display(), plain(error));
-        Refusal::new(FAILED, format!("--save {shown}: cannot be written: {why}{way_out}"))
+        Refusal::new(FAILED, format!("--save {shown}: cannot be written: {why}{remedy}"))
     }
 }
 

@@ -3,8 +3,8 @@
 
 use super::failure::OrRefuse;
 use softswap_cli::refusal::Refusal;
+use softswap_engine::api::settings::{Config, ENV_PREFIX};
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
-use softswap_engine::door::settings::{Config, ENV_PREFIX};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

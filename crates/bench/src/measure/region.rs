@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_write_and_a_wrong_bit_are_noticed() {
+    fn lost_write_and_wrong_bit_are_detected() {
         let region = Region::filled(21, &Noise).unwrap();
         on_threads(3, |thread| {
             for number in noise(thread as u64).take(100) {

@@ -48,8 +48,8 @@ impl<K, R> Cell<K, R> {
     }
 
     /// Returns the median ratio of a figure to that of `other`.
-    pub(crate) fn over(&self, other: &Cell<K, R>, figure: impl Fn(&R) -> f64) -> f64 {
-        over(&self.of(&figure), &other.of(&figure))
+    pub(crate) fn ratio_to(&self, other: &Cell<K, R>, figure: impl Fn(&R) -> f64) -> f64 {
+        ratio_to(&self.of(&figure), &other.of(&figure))
     }
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Returns the median of the rounds' ratios, so that disturbances of whole rounds cancel out.
-pub(crate) fn over(one: &[f64], other: &[f64]) -> f64 {
+pub(crate) fn ratio_to(one: &[f64], other: &[f64]) -> f64 {
     median(one.iter().zip(other).map(|(one, other)| one / other).collect())
 }
 

@@ -153,7 +153,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn lists_of_objects_become_tables_and_keys_name_the_units() {
+    fn object_lists_become_tables_with_units_from_keys() {
         let rows =
             json!([{"a": "poll", "cov": 0.125, "us": 44.96}, {"a": "x", "cov": 1.0, "us": null}]);
         assert_eq!(

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_differs_at_its_end_is_detected_at_once_by_the_last_word() {
+    fn page_differing_at_end_is_detected_by_last_word() {
         let mut page = Page::ZERO;
         page.0[PAGE_SIZE - 1] = 1;
         let words = Check::ALL.map(|check| check.verdict(&page).1);

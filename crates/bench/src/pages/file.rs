@@ -17,12 +17,12 @@ pub(super) fn open(path: &Path, raw: bool) -> Result<Source, Refusal> {
     let name = path.display().to_string();
     let refuse = |why: &str| Refusal::new(FAILED, format!("{name}: {why}"));
     let failed = |error: io::Error| {
-        let way_out = match error.kind() {
+        let remedy = match error.kind() {
             io::ErrorKind::NotFound => "; give a PID, a core file or a raw dump",
             io::ErrorKind::PermissionDenied => "; run this as its owner, or as root",
             _ => "",
         };
-        refuse(&format!("cannot be opened: {}{way_out}", plain(&error)))
+        refuse(&format!("cannot be opened: {}{remedy}", plain(&error)))
     };
     // Opening a device or a pipe may have side effects.
     let kind = std::fs::metadata(path).map_err(failed)?.file_type();

@@ -172,7 +172,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]
     }
 
     #[test]
-    fn pages_in_dram_are_joined_to_runs_without_those_of_files() {
+    fn anonymous_resident_pages_form_runs() {
         let mut found = Resident::default();
         let entries = [PRESENT, PRESENT | 5, 0, SWAPPED, PRESENT | OF_FILE, PRESENT];
         for (at, entry) in entries.into_iter().enumerate() {
@@ -183,7 +183,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]
     }
 
     #[test]
-    fn this_process_has_the_pages_that_it_wrote() {
+    fn written_pages_of_this_process_are_found() {
         let mine = vec![0x6b_u8; 64 * PAGE_SIZE];
         let source = open(&std::process::id().to_string()).unwrap();
         let mut found = 0;

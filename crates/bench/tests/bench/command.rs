@@ -40,7 +40,7 @@ fn faults_are_reported_as_one_json_object_and_as_a_table() {
 }
 
 #[test]
-fn bad_values_are_refused_before_anything_is_measured() {
+fn invalid_values_are_rejected_before_measuring() {
     let swap = tempfile::tempdir().unwrap();
     let table: &[(&[&str], &[&str])] = &[
         (&["--pages", "0"], &["'0'", "--pages", "64..=16384"]),
@@ -104,7 +104,7 @@ fn assert_io_rows_are_plausible(found: &Value) {
 }
 
 #[test]
-fn reads_of_a_file_of_its_own_are_reported_as_one_json_object() {
+fn reads_of_temporary_file_are_reported_as_json() {
     let swap = tempfile::tempdir().unwrap();
     let dir = swap.path().to_str().unwrap();
     let found = json_of(&mut io(&["--swap", dir, "--size", "2M", "--no-fio"]));
@@ -119,7 +119,7 @@ fn reads_of_a_file_of_its_own_are_reported_as_one_json_object() {
 }
 
 #[test]
-fn a_file_is_only_read_and_a_table_is_printed() {
+fn existing_file_is_only_read() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("data");
     let content: Vec<u8> = (0..3 << 20).map(|n: u32| (n >> 10) as u8).collect();
@@ -154,7 +154,7 @@ echo "{\"jobs\": [{\"error\": 0, \"usr_cpu\": 10, \"sys_cpu\": 40, \"job_runtime
 "#;
 
 #[test]
-fn fio_runs_too_and_its_failed_jobs_are_left_out() {
+fn failed_fio_jobs_are_omitted() {
     let (swap, bin) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut command = io(&["--swap", swap.path().to_str().unwrap(), "--size", "2M"]);
     with_fio(&mut command, bin.path(), SOME_FIO);
@@ -179,7 +179,7 @@ fn assert_refused(command: &mut assert_cmd::Command, parts: &[&str]) {
 }
 
 #[test]
-fn files_that_cannot_be_measured_are_refused_and_not_touched() {
+fn unsuitable_files_are_rejected_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let place = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
     let (small, data) = (place("small"), place("data"));
@@ -206,7 +206,7 @@ fn files_that_cannot_be_measured_are_refused_and_not_touched() {
 }
 
 #[test]
-fn bounce_buffers_are_measured_in_both_orders_and_alone() {
+fn bounce_buffers_are_measured_alone_and_in_both_orders() {
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     let options = ["bench", "bounce", "--rounds", "2", "--ms", "5", "--swap"];
     let found = json_of(softswap().args(options).arg(directory.path()));
@@ -224,10 +224,11 @@ fn bounce_buffers_are_measured_in_both_orders_and_alone() {
         assert!(row["mib_per_s"].as_f64() > Some(0.0) && row["count"] == 2, "{row}");
         assert!(row["areas_visited"].as_f64() >= Some(1.0) && row["cov"].is_f64(), "{row}");
     }
-    let alone = found["alone"].as_array().unwrap();
-    let threads: Vec<_> = alone.iter().map(|row| row["threads"].as_u64().unwrap()).collect();
+    let single_server = found["alone"].as_array().unwrap();
+    let threads: Vec<_> =
+        single_server.iter().map(|row| row["threads"].as_u64().unwrap()).collect();
     assert_eq!(threads, [1, 2, 4, 8]);
-    assert!(alone.iter().all(|row| row["ns"].as_f64() > Some(0.0)), "{found}");
+    assert!(single_server.iter().all(|row| row["ns"].as_f64() > Some(0.0)), "{found}");
     assert_empty(directory.path());
 }
 
@@ -270,7 +271,7 @@ fn a_program_that_swaps_is_measured_in_every_mode() {
 }
 
 #[test]
-fn a_damaged_page_is_noticed() {
+fn damaged_page_is_detected() {
     let swap = tempfile::tempdir().unwrap();
     let output = swap_in(swap.path(), &["--threads", "2", "--damage"]).assert().code(125);
     assert_contains(&output.get_output().stderr, &["does not hold what was written"]);
@@ -278,7 +279,7 @@ fn a_damaged_page_is_noticed() {
 }
 
 #[test]
-fn a_swap_in_that_cannot_be_measured_is_refused() {
+fn invalid_swap_in_benchmark_is_rejected() {
     let swap = tempfile::tempdir().unwrap();
     let table: &[(&[&str], &[&str])] = &[
         (&["--region", "8M"], &["--region", "nothing would be swapped"]),
@@ -296,9 +297,9 @@ fn a_swap_in_that_cannot_be_measured_is_refused() {
 }
 
 /// Lock for tests that create zram devices or cgroups, which affect the whole machine.
-fn machine_alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+fn exclusive_machine() -> MutexGuard<'static, ()> {
+    static EXCLUSIVE: Mutex<()> = Mutex::new(());
+    EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn zram_devices() -> Vec<String> {

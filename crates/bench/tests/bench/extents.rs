@@ -34,7 +34,7 @@ fn assert_lookups_are_plausible(rows: &Value) {
 }
 
 #[test]
-fn the_bench_reports_every_comparison_as_one_json_object() {
+fn extents_bench_reports_json() {
     let swap = tempfile::tempdir().unwrap();
     let found = json_of(bench(swap.path()).args(["--tasks", "1,4,8"]));
     assert_header(&found, "extents");
@@ -98,7 +98,7 @@ fn has_fiemap(dir: &Path) -> bool {
 }
 
 #[test]
-fn holes_and_pieces_of_a_file_are_counted() {
+fn holes_and_extents_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     if !has_fiemap(dir.path()) {
         return crate::common::skip("no FIEMAP here");
@@ -135,7 +135,7 @@ fn holes_and_pieces_of_a_file_are_counted() {
 }
 
 #[test]
-fn unwritten_extents_are_counted_and_an_empty_file_has_none() {
+fn unwritten_extents_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     if !has_fiemap(dir.path()) {
         return crate::common::skip("no FIEMAP here");
@@ -155,7 +155,7 @@ fn unwritten_extents_are_counted_and_an_empty_file_has_none() {
 }
 
 #[test]
-fn files_without_extents_are_refused() {
+fn files_without_extents_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     assert_refused(&mut analyze(dir.path()), 1, &["is a directory", "choose a file in it"]);
     assert_refused(&mut analyze(Path::new("/no/such/file")), 1, &["/no/such/file", "No such file"]);
@@ -172,7 +172,7 @@ fn files_without_extents_are_refused() {
     let secret = dir.path().join("secret");
     std::fs::write(&secret, b"x").unwrap();
     crate::common::set_mode(&secret, 0);
-    let mut command = crate::common::as_nobody(dir.path());
+    let mut command = crate::common::as_unprivileged(dir.path());
     command.args(["analyze", "extents"]).arg(&secret);
     assert_refused(&mut command, 1, &["Permission denied", "as root"]);
 }

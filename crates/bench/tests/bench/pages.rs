@@ -124,7 +124,7 @@ fn the_pages_of_a_running_process_are_counted() {
 }
 
 #[test]
-fn a_sample_is_spread_over_the_process_and_its_dump_has_the_same_figures() {
+fn sample_covers_process_and_matches_dump() {
     if !may_read_others() {
         return crate::common::skip("kernel.yama.ptrace_scope forbids it");
     }
@@ -156,7 +156,7 @@ fn a_sample_is_spread_over_the_process_and_its_dump_has_the_same_figures() {
 }
 
 #[test]
-fn a_dump_is_not_overwritten_and_one_that_fails_is_removed() {
+fn dump_is_never_overwritten_and_removed_on_failure() {
     let dir = tempfile::tempdir().unwrap();
     let (dump, kept) = (dir.path().join("dump"), dir.path().join("kept"));
     fs::write(&dump, vec![0; 3 * PAGE]).unwrap();
@@ -199,7 +199,7 @@ const READ_WRITE: u32 = 6;
 const READ_EXEC: u32 = 5;
 
 #[test]
-fn only_the_writable_memory_in_a_core_file_is_read() {
+fn only_writable_core_segments_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("core");
     let data = [vec![0; 2 * PAGE], vec![7; PAGE]].concat();
@@ -233,7 +233,7 @@ fn only_the_writable_memory_in_a_core_file_is_read() {
 }
 
 #[test]
-fn subjects_without_pages_are_refused() {
+fn targets_without_pages_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, bytes: &[u8]| {
         let path = dir.path().join(name);
@@ -273,7 +273,7 @@ fn subjects_without_pages_are_refused() {
 }
 
 #[test]
-fn a_subject_of_another_user_is_refused_with_the_reason() {
+fn target_of_another_user_is_rejected_with_reason() {
     if !crate::common::is_root() {
         // Process 1 belongs to root here.
         let status = fs::read_to_string("/proc/1/status").unwrap_or_default();
@@ -284,20 +284,20 @@ fn a_subject_of_another_user_is_refused_with_the_reason() {
     }
     let dir = tempfile::tempdir().unwrap();
     let running = Running::start();
-    let mut command = crate::common::as_nobody(dir.path());
+    let mut command = crate::common::as_unprivileged(dir.path());
     command.args(["analyze", "pages"]).arg(running.pid());
     assert_refused(&mut command, 1, &["belongs to uid 0", "uid 65534", "as root"]);
 
     let secret = dir.path().join("secret");
     fs::write(&secret, [0; PAGE]).unwrap();
     crate::common::set_mode(&secret, 0o600);
-    let mut command = crate::common::as_nobody(dir.path());
+    let mut command = crate::common::as_unprivileged(dir.path());
     command.args(["analyze", "pages"]).arg(&secret);
     assert_refused(&mut command, 1, &["Permission denied", "as root"]);
 }
 
 #[test]
-fn the_bench_reports_every_dump_as_one_json_object() {
+fn samefill_bench_reports_json() {
     let mut command = softswap();
     command.args(["bench", "samefill", "--pages", "8192", "--rounds", "2"]);
     let found = json_of(&mut command);
@@ -338,7 +338,7 @@ fn the_bench_reports_every_dump_as_one_json_object() {
 }
 
 #[test]
-fn programs_that_are_missing_are_left_out_of_the_bench() {
+fn missing_programs_are_skipped() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = softswap();
     command.args(["bench", "samefill", "--pages", "1024", "--rounds", "1"]);

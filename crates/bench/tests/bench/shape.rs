@@ -70,7 +70,7 @@ fn assert_shape(name: &str, found: &mut Value) {
 }
 
 #[test]
-fn every_benchmark_has_its_ratios_in_one_place_and_names_what_is_divided() {
+fn every_benchmark_reports_named_ratios() {
     let has_redis = std::process::Command::new("redis-server").arg("--version").output().is_ok();
     for smallest in SMALLEST {
         if name_of(smallest) == "remote" && !has_redis {
@@ -82,7 +82,7 @@ fn every_benchmark_has_its_ratios_in_one_place_and_names_what_is_divided() {
 }
 
 #[test]
-fn no_benchmark_is_left_out() {
+fn every_benchmark_is_covered() {
     let help = softswap().args(["bench", "--help"]).assert().success();
     let help = String::from_utf8(help.get_output().stdout.clone()).unwrap();
     let (_, commands) = help.split_once("Commands:\n").unwrap();

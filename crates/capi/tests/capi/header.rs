@@ -69,7 +69,7 @@ fn fields(code: &str, name: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_header_says_what_the_code_has() {
+fn header_matches_code() {
     let files = ["src/handles.rs", "src/options.rs", "src/refusal.rs"];
     let Some(code) = files.into_iter().map(read).collect::<Option<String>>() else { return };
     let functions = functions(&code);
@@ -113,7 +113,7 @@ fn the_header_says_what_the_code_has() {
 }
 
 #[test]
-fn what_the_header_declares_is_exported() {
+fn declared_functions_are_exported() {
     let (Some(header), Some(map)) = (read("include/softswap.h"), read("softswap_c.map")) else {
         return;
     };

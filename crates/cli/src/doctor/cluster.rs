@@ -31,14 +31,14 @@ struct Server {
 
 /// Checks a cluster as `softswap run --swap URL` would use it.
 pub(super) fn checks(url: &str, is_beside_disk: bool) -> Vec<Check> {
-    let url = match areas::settled_url(url, is_beside_disk) {
+    let url = match areas::resolved_url(url, is_beside_disk) {
         Ok(url) => url,
         // The URL is not repeated, because it may contain a password.
         Err(why) => return vec![Check::fatal(NAME, why, "softswap remote check URL".into())],
     };
     let url = url.as_str();
     let fix = || format!("softswap remote check '{url}'");
-    let report = match ask(url) {
+    let report = match query(url) {
         Ok(report) => report,
         Err(why) => return vec![Check::fatal(NAME, why, fix())],
     };
@@ -59,7 +59,7 @@ pub(super) fn checks(url: &str, is_beside_disk: bool) -> Vec<Check> {
 }
 
 /// Runs the check. `softswap-remote` finds the password itself.
-fn ask(url: &str) -> Result<Report, String> {
+fn query(url: &str) -> Result<Report, String> {
     let own = std::env::current_exe().map_err(|error| plain(&error))?;
     let mut command = Command::new(own.with_file_name(PROGRAM));
     let output = command.args(["check", url, "--json"]).output().map_err(|error| {

@@ -96,7 +96,7 @@ fn privileged(around: &Surroundings, is_call_allowed: bool) -> Check {
             "page faults are handled in the faulting thread, and system calls with swapped-out \
              buffers by the system-call guard",
             if sysctl.is_some() && (is_call_allowed || !around.filtered()) {
-                format!("sudo sysctl -w vm.unprivileged_userfaultfd=1{}", around.where_to())
+                format!("sudo sysctl -w vm.unprivileged_userfaultfd=1{}", around.host_comment())
             } else {
                 refused_call(around, &error, "5.2", "CONFIG_USERFAULTFD=y")
             },
@@ -125,7 +125,9 @@ fn io_uring(around: &Surroundings) -> Check {
     };
     let disabled = around.sysctl("kernel/io_uring_disabled").filter(|value| value != "0");
     let fix = match (error.raw_os_error(), &disabled) {
-        (_, Some(_)) => format!("sudo sysctl -w kernel.io_uring_disabled=0{}", around.where_to()),
+        (_, Some(_)) => {
+            format!("sudo sysctl -w kernel.io_uring_disabled=0{}", around.host_comment())
+        }
         (Some(libc::ENOMEM), None) => "ulimit -l unlimited".to_string(),
         _ => refused_call(around, &error, "5.6", "CONFIG_IO_URING=y"),
     };

@@ -45,7 +45,7 @@ impl Surroundings {
 
     /// Returns a comment for commands that change kernel settings: inside a container they must run
     /// on the host.
-    pub(super) fn where_to(&self) -> &'static str {
+    pub(super) fn host_comment(&self) -> &'static str {
         if self.container.is_some() { "   # on the host" } else { "" }
     }
 
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distributions_are_told_by_family() {
+    fn distributions_are_recognised_by_family() {
         assert_eq!(distribution("NAME=x\nID=debian\n"), "debian");
         assert_eq!(distribution("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n"), "ubuntu");
         assert_eq!(distribution("ID=plan9\n"), "");

@@ -74,7 +74,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Refusal> {
     let text = if args.json {
         serde_json::to_string_pretty(&diagnosis).map_err(|error| Refusal::own(error.to_string()))?
     } else {
-        print::table(&diagnosis, print::colour_wanted())
+        print::table(&diagnosis, print::is_colour_enabled())
     };
     output::print(&text)?;
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(1) })

@@ -10,7 +10,7 @@ const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
 
 /// Returns true if output may be coloured: on terminals, unless NO_COLOR or TERM forbid it.
-pub(super) fn colour_wanted() -> bool {
+pub(super) fn is_colour_enabled() -> bool {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     std::io::stdout().is_terminal() && !forbidden
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_comes_with_its_way_out() {
+    fn missing_features_are_printed_with_remedy() {
         let checks = vec![
             Check::ok("kernel", "6.18"),
             Check::note("swap", "slow"),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn colour_only_where_it_is_wanted() {
+    fn colour_is_used_only_if_enabled() {
         let diagnosis = Diagnosis { schema: 1, ok: true, checks: vec![Check::ok("a", "b")] };
         assert!(table(&diagnosis, true).contains(GREEN));
         assert!(!table(&diagnosis, false).contains('\x1b'));

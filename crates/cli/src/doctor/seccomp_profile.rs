@@ -109,9 +109,9 @@ pub(super) fn make(runtime: Runtime, file: Option<&Path>) -> Result<Profile, Ref
 
 fn read(file: impl Read) -> io::Result<String> {
     /// Profiles have some 20 KiB.
-    const MOST_BYTES: u64 = 4 << 20;
-    let text = io::read_to_string(file.take(MOST_BYTES + 1))?;
-    match text.len() as u64 > MOST_BYTES {
+    const MAX_BYTES: u64 = 4 << 20;
+    let text = io::read_to_string(file.take(MAX_BYTES + 1))?;
+    match text.len() as u64 > MAX_BYTES {
         true => Err(io::Error::other("it is larger than 4 MiB, so it is not a seccomp profile")),
         false => Ok(text),
     }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_calls_are_allowed_and_all_else_is_as_before() {
+    fn profile_adds_refused_calls_only() {
         let mut changed = profile();
         let added = allow(&mut changed).unwrap();
         assert_eq!(
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_forbidden_calls_becomes_shorter() {
+    fn calls_are_removed_from_deny_list() {
         let rule = json!({ "names": ["userfaultfd", "mount"], "action": "SCMP_ACT_KILL" });
         let mut profile = json!({ "defaultAction": ALLOW, "syscalls": [rule] });
         assert_eq!(allow(&mut profile).unwrap(), ["userfaultfd"]);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_for_one_call_are_read() {
+    fn single_call_rules_are_parsed() {
         let rule = |name: &str, action: &str| json!({ "name": name, "action": action });
         let rules = [rule("userfaultfd", "SCMP_ACT_ERRNO"), rule("process_madvise", ALLOW)];
         let mut profile = json!({ "defaultAction": ALLOW, "syscalls": rules });
@@ -236,13 +236,13 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_too_long_is_refused() {
+    fn overlong_profile_is_rejected() {
         assert!(read(io::repeat(b' ')).unwrap_err().to_string().contains("4 MiB"));
         assert_eq!(read(&b"{}"[..]).unwrap(), "{}");
     }
 
     #[test]
-    fn a_file_without_a_list_of_rules_is_refused() {
+    fn profile_without_rules_is_rejected() {
         for other in [json!([]), json!({}), json!({ "defaultAction": ALLOW }), json!(7)] {
             assert!(allow(&mut other.clone()).unwrap_err().contains("syscalls"), "{other}");
         }

@@ -8,14 +8,14 @@ use object::elf::PF_X;
 use object::read::elf::ProgramHeader;
 use object::{Endianness, Object, ObjectSection};
 use procfs::process::{MMPermissions, MMapPath, MemoryMap};
-use softswap_engine::door::fault_samples::FaultSample;
+use softswap_engine::api::fault_samples::FaultSample;
 use softswap_view::units::visible;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Maximum depth of a reported stack.
-const MOST_FRAMES: usize = 128;
+const MAX_FRAMES: usize = 128;
 /// Distance above the stack pointer, in bytes, within which a return address is searched for if
 /// code has no tables.
 const NEAR_BYTES: u64 = 32;
@@ -125,7 +125,7 @@ impl Code {
         let mut registers = UnwindRegsX86_64::new(sample.instruction, sample.stack, sample.frame);
         let mut address = FrameAddress::from_instruction_pointer(sample.instruction);
         let mut stack = vec![sample.instruction];
-        while stack.len() < MOST_FRAMES {
+        while stack.len() < MAX_FRAMES {
             let at = address.address_for_lookup();
             let is_made = !self.mapped.iter().any(|it| it.range.contains(&at));
             let next = match is_made {

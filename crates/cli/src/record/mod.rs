@@ -14,8 +14,8 @@ use code::Code;
 use procfs::process::MemoryMap;
 use profile::{Profile, Weighed};
 use python::Functions;
-use softswap_engine::door::control_protocol::{Python, Request};
-use softswap_engine::door::fault_samples::{Block, FaultSamples, PythonCode};
+use softswap_engine::api::control_protocol::{Python, Request};
+use softswap_engine::api::fault_samples::{Block, FaultSamples, PythonCode};
 use softswap_sys::child::SignalQueue;
 use softswap_view::flame_graph;
 use softswap_view::units::nanoseconds;
@@ -33,11 +33,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 const MANY: usize = 96;
 const FEW: usize = 16;
 /// Signals that end the recording early.
-const ENOUGH: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+const STOP_SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Maximum number of final answers that drain the remaining samples.
 const LAST_ANSWERS: usize = 8;
 /// Maximum number of samples kept: minutes at the maximum rate.
-const MOST_SAMPLES: usize = 1 << 18;
+const MAX_SAMPLES: usize = 1 << 18;
 
 /// Record which functions wait for pages, and for which memory.
 ///
@@ -93,13 +93,13 @@ struct Recording {
 }
 
 pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
-    let (process, _) = control_client::ask(args.pid, &Request::Sample(0, None))?;
+    let (process, _) = control_client::query(args.pid, &Request::Sample(0, None))?;
     let before = map_of(process.pid)?;
     let default = || PathBuf::from(format!("softswap-{}.svg", process.pid));
     // Before the picture's file exists, so that a signal cannot leave an empty one.
-    let signals = SignalQueue::hold(&ENOUGH)
+    let signals = SignalQueue::hold(&STOP_SIGNALS)
         .map_err(|error| Refusal::own(format!("cannot block signals: {}", plain(&error))))?;
-    let picture = Picture::at(args.output.clone().unwrap_or_else(default))?;
+    let flame_graph_file = FlameGraphFile::at(args.output.clone().unwrap_or_else(default))?;
     // Python says by itself what its trampolines are.
     let has_perf_map = code::perf_map(process.pid).is_some();
     let python = if has_perf_map { None } else { python::find(process.pid, &before) };
@@ -123,7 +123,7 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     let mut functions = Functions::new(Code::of(*pid, &map), codes);
     let Recording { samples, missed, blocks, .. } = &recording;
     let profile = Profile::of(*pid, name.clone(), took, samples, *missed, blocks, &mut functions);
-    picture.write(&profile)?;
+    flame_graph_file.write(&profile)?;
     let mut text = match args.json {
         true => serde_json::to_string_pretty(&profile)
             .map_err(|error| Refusal::own(error.to_string()))?,
@@ -133,7 +133,7 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
         if recording.has_ended {
             text += &format!("The process ended after {took:.1} s.\n");
         }
-        text += &format!("Flame graph: {}", picture.path.display());
+        text += &format!("Flame graph: {}", flame_graph_file.path.display());
     }
     print(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -144,7 +144,7 @@ fn collect(
     process: Process,
     python: Option<Python>,
     time: Duration,
-    enough: &SignalQueue,
+    stop_signals: &SignalQueue,
 ) -> Result<Recording, Refusal> {
     let pid = process.pid;
     let start = Instant::now();
@@ -158,17 +158,17 @@ fn collect(
         has_ended: false,
     };
     let mut every = 1;
-    while start.elapsed() < time && recording.samples.len() < MOST_SAMPLES {
-        let waited = enough.wait(PAUSE.min(time.saturating_sub(start.elapsed())));
-        let arrived = waited.and_then(|()| enough.next()).ok().flatten();
-        if arrived.is_some_and(|it| ENOUGH.contains(&it.signal)) {
+    while start.elapsed() < time && recording.samples.len() < MAX_SAMPLES {
+        let waited = stop_signals.wait(PAUSE.min(time.saturating_sub(start.elapsed())));
+        let received = waited.and_then(|()| stop_signals.next()).ok().flatten();
+        if received.is_some_and(|it| STOP_SIGNALS.contains(&it.signal)) {
             break;
         }
-        match control_client::ask(pid, &Request::Sample(every, python)) {
+        match control_client::query(pid, &Request::Sample(every, python)) {
             Ok((_, body)) => every = recording.add(&body, every),
             Err(refusal) => {
                 // If the process exits, report what was recorded; otherwise fail.
-                recording.has_ended = control_client::ends_soon(pid);
+                recording.has_ended = control_client::wait_for_exit(pid);
                 match recording.has_ended {
                     true => break,
                     false => return Err(refusal),
@@ -179,7 +179,7 @@ fn collect(
     recording.took = start.elapsed();
     for _ in 0..LAST_ANSWERS {
         let before = recording.samples.len();
-        let Ok((_, body)) = control_client::ask(pid, &Request::Sample(0, python)) else { break };
+        let Ok((_, body)) = control_client::query(pid, &Request::Sample(0, python)) else { break };
         recording.add(&body, 0);
         if recording.samples.len() == before {
             break;
@@ -224,14 +224,14 @@ fn map_of(pid: u32) -> Result<Vec<MemoryMap>, Refusal> {
 }
 
 /// The file of the flame graph, opened before the recording to detect errors early.
-struct Picture {
+struct FlameGraphFile {
     path: PathBuf,
     is_new: bool,
     is_written: std::cell::Cell<bool>,
 }
 
-impl Picture {
-    fn at(path: PathBuf) -> Result<Picture, Refusal> {
+impl FlameGraphFile {
+    fn at(path: PathBuf) -> Result<FlameGraphFile, Refusal> {
         let made = OpenOptions::new().write(true).create_new(true).open(&path);
         let is_new = made.is_ok();
         let opened = match made {
@@ -241,7 +241,7 @@ impl Picture {
             made => made,
         };
         opened.map_err(|error| unwritable(&path, &error))?;
-        Ok(Picture { path, is_new, is_written: false.into() })
+        Ok(FlameGraphFile { path, is_new, is_written: false.into() })
     }
 
     fn write(&self, profile: &Profile) -> Result<(), Refusal> {
@@ -255,7 +255,7 @@ impl Picture {
     }
 }
 
-impl Drop for Picture {
+impl Drop for FlameGraphFile {
     fn drop(&mut self) {
         if self.is_new && !self.is_written.get() {
             let _ = std::fs::remove_file(&self.path);

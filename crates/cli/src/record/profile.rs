@@ -2,8 +2,8 @@
 
 use super::python::{self, Functions};
 use serde::Serialize;
+use softswap_engine::api::fault_samples::{Block, FaultSample, Toucher};
 use softswap_engine::base::stats::{TIERS, Tier};
-use softswap_engine::door::fault_samples::{Block, FaultSample, Toucher};
 use softswap_view::units::{bytes, count, nanoseconds};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -142,8 +142,8 @@ impl Tallies {
         let asked = self.memory.entry(around.map(|block| block.caller)).or_default();
         asked.0.add(weighed);
         *asked.1.entry(function.clone()).or_default() += ns;
-        if let Some(way_out) = names.iter().find_map(|(_, file)| interpreter(file)) {
-            *self.interpreters.entry(way_out).or_default() += ns;
+        if let Some(remedy) = names.iter().find_map(|(_, file)| interpreter(file)) {
+            *self.interpreters.entry(remedy).or_default() += ns;
         }
         let mut stack: Vec<String> = names.into_iter().rev().map(|(name, _)| name).collect();
         if weighed.sample.toucher == Toucher::Call {
@@ -213,7 +213,7 @@ impl Profile {
         let interpreted = interpreters.into_iter().max_by_key(|(_, ns)| *ns);
         let interpreted = interpreted.filter(|(_, ns)| *ns > sum.stalled_ns / 4);
         let interpreted =
-            interpreted.filter(|_| !names.native.has_perf_map()).map(|(way_out, _)| way_out);
+            interpreted.filter(|_| !names.native.has_perf_map()).map(|(remedy, _)| remedy);
         let (samples, stacks) = (all.len(), stacks.into_iter().collect());
         Profile {
             pid,
@@ -274,9 +274,9 @@ impl Profile {
             text += &row(&asked.sum, &format!("{what}, touched by {}", asked.touched_by));
         }
         more(&mut text, self.memory.len(), "call sites that allocate memory");
-        if let Some(way_out) = self.interpreted {
+        if let Some(remedy) = self.interpreted {
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "These are the interpreter's own functions. {way_out}");
+            let _ = writeln!(text, "These are the interpreter's own functions. {remedy}");
         }
         text
     }
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_left_no_sample_is_shared_out_among_those_that_did() {
+    fn unsampled_time_is_distributed_over_samples() {
         let sample = |faults, waited_ns| FaultSample {
             faults,
             tier: Tier::Disk,
@@ -339,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn small_shares_have_a_decimal_and_all_are_rounded() {
+    fn shares_are_rounded() {
         let shares = [(76, 8280), (995, 10_000), (994, 10_000), (996, 1000), (0, 0), (5, 5)];
         let texts = ["0.9%", "10%", "9.9%", "100%", "0.0%", "100%"];
         assert_eq!(shares.map(|(part, whole)| percent(part, whole)), texts);
     }
 
     #[test]
-    fn a_sum_says_where_most_pages_were() {
+    fn sum_reports_most_frequent_location() {
         let mut sum = Sum::default();
         for (tier, faults) in [(Tier::Pool, 12), (Tier::Disk, 87), (Tier::Zero, 1)] {
             *sum.by_tier.entry(tier.name()).or_default() += faults;

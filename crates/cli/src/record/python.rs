@@ -4,8 +4,8 @@ use super::code::{Code, Native, bias, read};
 use super::symbols::Elf;
 use object::{Object, ObjectSection, ObjectSymbol};
 use procfs::process::{MMPermissions, MMapPath, MemoryMap};
-use softswap_engine::door::control_protocol::Python;
-use softswap_engine::door::fault_samples::{FaultSample, PythonCode};
+use softswap_engine::api::control_protocol::Python;
+use softswap_engine::api::fault_samples::{FaultSample, PythonCode};
 use softswap_view::units::visible;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -91,7 +91,7 @@ impl Functions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use softswap_engine::door::fault_samples::FaultSamples;
+    use softswap_engine::api::fault_samples::FaultSamples;
 
     fn names(native: &[(&str, &str)], python: &str) -> Vec<String> {
         let code = |(address, name): (u64, &str)| {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_take_the_place_of_the_loop_that_runs_them() {
+    fn python_frames_replace_interpreter_loop() {
         let native = [
             ("memcpy", "libc.so.6"),
             ("list_sort", "python3.11"),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_was_cut_keeps_all_functions() {
+    fn truncated_stack_keeps_python_frames() {
         let merged =
             names(&[("memcpy", "libc.so.6"), (LOOP, "libpython3.11.so.1.0")], "=40 +20 =30");
         assert_eq!(merged, ["memcpy", "[Python function]", "outer (b.py:7)", "<module> (b.py:7)"]);

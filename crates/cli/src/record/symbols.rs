@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_as_the_source_has_them() {
+    fn symbols_are_demangled() {
         assert_eq!(["main", "f", "ai"].map(demangled), ["main", "f", "ai"]);
         assert_eq!(demangled("memcpy@@GLIBC_2.14"), "memcpy");
         assert_eq!(demangled("_ZN3foo3barEi"), "foo::bar");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_perf_map_names_code_and_the_last_word_on_it_holds() {
+    fn latest_perf_map_entry_applies() {
         let text = "7f00 10 old\nbanana\n7f10 8 py::load:/a b.py\n7f00 10 new\n0x8000 4 hex\n";
         let symbols = Symbols::of_perf_map(text);
         let at = [0x7eff, 0x7f00, 0x7f0f, 0x7f17, 0x7f18, 0x8003].map(|it| symbols.at(it));

@@ -1,11 +1,11 @@
 //! `--swap`: storage for evicted pages.
 
-use super::asked::Asked;
 use super::remote::Remote;
+use super::sourced::Sourced;
 use crate::refusal::Refusal;
 use crate::swapdir;
 use crate::swapon_raw::Raw;
-use softswap_engine::door::settings::AreaSpec;
+use softswap_engine::api::settings::AreaSpec;
 use softswap_engine::store::swap::{Activated, Discard, MAX_AREAS, activate};
 pub(crate) use softswap_remote::url::is_url;
 use softswap_view::units::{self, parse_size};
@@ -39,13 +39,13 @@ pub(super) struct Named {
 }
 
 /// Resolves and checks the given areas, or the default ones. Claims named ones.
-pub(super) fn settle(
-    asked: Vec<Asked>,
+pub(super) fn resolve(
+    asked: Vec<Sourced>,
     default: &[AreaSpec],
     reserve_bytes: u64,
     notes: &mut Vec<String>,
 ) -> Result<(Vec<AreaSpec>, Common), Refusal> {
-    let by_default = |area: &AreaSpec| Asked {
+    let by_default = |area: &AreaSpec| Sourced {
         text: area.path.to_string_lossy().into_owned(),
         shown: format!("--swap {} (the default)", area.path.display()),
     };
@@ -57,7 +57,7 @@ pub(super) fn settle(
         )));
     }
     let (mut areas, mut common) = (Vec::<AreaSpec>::new(), Common::default());
-    let is_directory = |asked: &Asked| {
+    let is_directory = |asked: &Sourced| {
         !is_url(&asked.text) && parse(&asked.text).is_ok_and(|spec| spec.path.is_dir())
     };
     let is_beside_disk = asked.iter().any(is_directory);
@@ -107,12 +107,12 @@ pub(super) fn settle(
 ///
 /// # Errors
 /// The reason if it is unusable.
-pub(crate) fn settled_url(text: &str, is_beside_disk: bool) -> Result<String, String> {
+pub(crate) fn resolved_url(text: &str, is_beside_disk: bool) -> Result<String, String> {
     remote(text, is_beside_disk).map(|remote| remote.text().into())
 }
 
 fn remote(text: &str, is_beside_disk: bool) -> Result<Remote, String> {
-    if is_beside_disk { Remote::parse_beside_disk(text) } else { Remote::parse(text) }
+    if is_beside_disk { Remote::parse_with_local_disk(text) } else { Remote::parse(text) }
 }
 
 fn is_same_file(one: &Path, other: &Path) -> bool {
@@ -121,7 +121,7 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
 }
 
 fn directory(
-    asked: &Asked,
+    asked: &Sourced,
     spec: AreaSpec,
     reserve_bytes: u64,
     notes: &mut Vec<String>,
@@ -141,7 +141,7 @@ fn directory(
 
 /// Claims a file or device for the program and its descendants.
 fn named(
-    asked: &Asked,
+    asked: &Sourced,
     spec: AreaSpec,
     notes: &mut Vec<String>,
 ) -> Result<(AreaSpec, Activated, Option<Raw>), Refusal> {
@@ -230,12 +230,12 @@ fn split_size(text: &str) -> Result<(PathBuf, Option<u64>), String> {
         return Ok((whole, None));
     };
     let bytes = parse_size(size).map_err(|why| format!("the size `{size}`: {why}"))?;
-    if bytes < swapdir::SMALLEST_FILE_BYTES {
+    if bytes < swapdir::MIN_FILE_BYTES {
         return Err(format!(
             "a swap file of {} is too small: give at least {}, or leave the size out to use all \
              free space",
             units::bytes(bytes),
-            units::bytes(swapdir::SMALLEST_FILE_BYTES)
+            units::bytes(swapdir::MIN_FILE_BYTES)
         ));
     }
     Ok((PathBuf::from(path), Some(bytes)))
@@ -248,7 +248,7 @@ mod tests {
     use softswap_engine::store::swap::Discard;
 
     #[test]
-    fn size_and_options_follow_the_path_in_any_order() {
+    fn area_options_are_parsed_in_any_order() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().to_str().unwrap();
         assert_eq!(parse(dir), Ok(AreaSpec::new(dir)));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_exists_wins_over_what_it_could_mean() {
+    fn existing_path_takes_precedence() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["a:1G", "b,pri=3", "c,d=e:1G"] {
             let path = dir.path().join(name);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_named_by_its_url_with_a_size_and_without_a_password() {
+    fn cluster_url_needs_size_and_no_password() {
         let area = parse("redis://job@a:7000,b?size=1G&pri=7").unwrap();
         assert_eq!(area.path, Path::new("redis://job@a:7000,b:6379"));
         assert_eq!((area.limit_bytes, area.priority), (Some(1 << 30), Some(7)));
@@ -296,13 +296,13 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_beside_directories_keeps_once_more_what_is_in_them() {
+    fn cluster_with_directories_is_a_mirror() {
         let dirs = [(); 2].map(|()| tempfile::tempdir_in("/var/tmp").unwrap());
         let [one, other] = dirs.each_ref().map(|dir| dir.path().to_str().unwrap());
         let settled = |swaps: &[&str]| {
             let asked =
-                |text: &&str| Asked { text: (*text).into(), shown: format!("--swap {text}") };
-            settle(swaps.iter().map(asked).collect(), &[], 0, &mut Vec::new())
+                |text: &&str| Sourced { text: (*text).into(), shown: format!("--swap {text}") };
+            resolve(swaps.iter().map(asked).collect(), &[], 0, &mut Vec::new())
         };
         let cluster = "redis://a?size=1G";
         let (areas, common) = settled(&[cluster, one, cluster, other]).unwrap();
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_parts_are_named_with_what_may_be_given() {
+    fn invalid_parts_are_reported_with_valid_values() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().to_str().unwrap();
         for (text, parts) in [

@@ -6,7 +6,7 @@
 //! (PSI).
 
 use crate::memory_limits::{self, GroupVersion};
-use softswap_engine::door::settings::MIN_MEMORY_BYTES;
+use softswap_engine::api::settings::MIN_MEMORY_BYTES;
 use softswap_sys::memory::dram_bytes;
 use softswap_view::units::parse_size;
 use std::fs;
@@ -39,7 +39,7 @@ pub(super) struct Bounds {
 
 /// Input of one update.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Seen {
+pub(super) struct Inputs {
     /// The budget so far.
     pub(super) limit_bytes: u64,
     /// Managed memory of the tree that is in DRAM. Memory that a sleeping process has committed
@@ -48,7 +48,7 @@ pub(super) struct Seen {
     pub(super) available_bytes: u64,
     /// DRAM, or the limit of the control group that allows the least.
     pub(super) capacity_bytes: u64,
-    pub(super) is_pressed: bool,
+    pub(super) has_memory_pressure: bool,
 }
 
 impl Default for Bounds {
@@ -97,15 +97,20 @@ impl Bounds {
     }
 
     /// Returns the budget after an update.
-    pub(super) fn next(self, seen: Seen) -> u64 {
-        let Seen { limit_bytes, resident_bytes, available_bytes, capacity_bytes, is_pressed } =
-            seen;
+    pub(super) fn next(self, seen: Inputs) -> u64 {
+        let Inputs {
+            limit_bytes,
+            resident_bytes,
+            available_bytes,
+            capacity_bytes,
+            has_memory_pressure,
+        } = seen;
         let usable_bytes = (resident_bytes + available_bytes).min(capacity_bytes);
         let fits_bytes = usable_bytes.saturating_sub(margin(usable_bytes));
         let growth_bytes = (limit_bytes / GROWTH_FRACTION).max(MIN_GROWTH_BYTES);
         let next_bytes = if fits_bytes < limit_bytes {
             fits_bytes
-        } else if is_pressed {
+        } else if has_memory_pressure {
             limit_bytes - limit_bytes / GROWTH_FRACTION
         } else if fits_bytes < limit_bytes + growth_bytes {
             // Smaller changes are ignored.
@@ -128,17 +133,17 @@ fn margin(usable_bytes: u64) -> u64 {
 /// Returns true if processes wait for memory in the control group of this process, or on the
 /// machine while little is available there. With much available they wait for the limit of
 /// another group.
-pub(super) fn is_pressed() -> bool {
+pub(super) fn has_memory_pressure() -> bool {
     let groups = memory_limits::hierarchies();
     let own = groups.iter().filter(|it| it.version == GroupVersion::Two);
     let own = own.map(|it| it.own.join("memory.pressure"));
     let is_low = memory_limits::available_on_machine() < dram_bytes() / LOW_FRACTION;
     let machine = is_low.then(|| Path::new("/proc/pressure/memory").to_path_buf());
     let texts = own.chain(machine).filter_map(|path| fs::read_to_string(path).ok());
-    texts.into_iter().any(|text| is_pressed_by(&text))
+    texts.into_iter().any(|text| shows_pressure(&text))
 }
 
-fn is_pressed_by(text: &str) -> bool {
+fn shows_pressure(text: &str) -> bool {
     let some = text.lines().find_map(|line| line.strip_prefix("some avg10="));
     let percent = some.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
     percent.is_some_and(|percent| percent > PRESSURE_PERCENT)
@@ -155,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_takes_bounds_or_none() {
+    fn auto_accepts_optional_bounds() {
         assert!(Bounds::parse("512M").is_none() && Bounds::parse("50%").is_none());
         let plain = bounds("auto").unwrap();
         assert_eq!(plain.ceiling_bytes, dram_bytes());
@@ -173,14 +178,19 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_shrinks_at_once_and_grows_in_steps() {
+    fn auto_budget_shrinks_immediately_and_grows_in_steps() {
         let bounds = Bounds { floor_bytes: 16 * MIB, ceiling_bytes: 900 * MIB };
-        let next = |limit, resident, available, is_pressed| {
+        let next = |limit, resident, available, has_memory_pressure| {
             let [limit_bytes, resident_bytes, available_bytes] =
                 [limit, resident, available].map(|it| it * MIB);
             let capacity_bytes = 8000 * MIB;
-            let seen =
-                Seen { limit_bytes, resident_bytes, available_bytes, capacity_bytes, is_pressed };
+            let seen = Inputs {
+                limit_bytes,
+                resident_bytes,
+                available_bytes,
+                capacity_bytes,
+                has_memory_pressure,
+            };
             bounds.next(seen) / MIB
         };
         assert_eq!(next(400, 400, 80, false), 400, "just enough");
@@ -193,11 +203,11 @@ mod tests {
     }
 
     #[test]
-    fn pressure_is_the_time_that_some_processes_wait() {
+    fn pressure_uses_psi_some() {
         let text = |some: &str| {
             format!("some avg10={some} avg60=0.00 avg300=0.00 total=5\nfull avg10=90.00\n")
         };
-        assert!(!is_pressed_by(&text("9.50")) && is_pressed_by(&text("10.50")));
-        assert!(!is_pressed_by("") && !is_pressed_by("some avg10="));
+        assert!(!shows_pressure(&text("9.50")) && shows_pressure(&text("10.50")));
+        assert!(!shows_pressure("") && !shows_pressure("some avg10="));
     }
 }

@@ -1,7 +1,7 @@
 //! Figures of a run, collected once for the summary and the report, or for `softswap stat` while
 //! the program runs.
 
-use super::beside::Beside;
+use super::outside_budget::OutsideBudget;
 use super::supervise::Ending;
 use super::unmanaged::UnmanagedPeaks;
 use crate::tree_peaks::TreePeaks;
@@ -68,7 +68,7 @@ pub(crate) struct Figures {
     pub(super) disk_peak_bytes: u64,
     pub(super) swap_file_bytes: u64,
     /// Memory of the process outside the budget; `null` if it exited before the first sample.
-    pub(super) beside: Option<Beside>,
+    pub(super) beside: Option<OutsideBudget>,
     /// SIGBUS and SIGSYS delivered to the program.
     pub(super) signals_passed_on: u64,
 
@@ -191,7 +191,7 @@ impl Figures {
         wall: Duration,
         budget_bytes: u64,
         stats: &Stats,
-        beside: Option<Beside>,
+        beside: Option<OutsideBudget>,
     ) -> Figures {
         use Counter as C;
         let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);

@@ -1,7 +1,7 @@
 //! Time series of a program's figures, for the report.
 //!
 //! Read from the statistics page, at no cost to the program. The number of samples is limited to
-//! [`MOST`]: beyond that, every second one is removed and the interval is doubled. So the samples
+//! [`MAX`]: beyond that, every second one is removed and the interval is doubled. So the samples
 //! are evenly spaced over a run of any length.
 
 use super::tree_sums::{Carried, OfTree};
@@ -13,7 +13,7 @@ use softswap_view::reading::Reading;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-const MOST: usize = 512;
+const MAX: usize = 512;
 /// Initial interval.
 const FIRST_STEP: Duration = Duration::from_millis(10);
 
@@ -48,7 +48,7 @@ impl Samples {
     }
 
     /// Takes a sample if one is due.
-    pub(super) fn look(&mut self, stats: &Stats, tree: impl FnOnce() -> Option<TreeReport>) {
+    pub(super) fn poll(&mut self, stats: &Stats, tree: impl FnOnce() -> Option<TreeReport>) {
         let at = self.started.elapsed();
         if self.is_wanted && at >= self.next {
             self.take(at, Reading::of(stats), tree());
@@ -56,14 +56,14 @@ impl Samples {
     }
 
     fn take(&mut self, at: Duration, reading: Reading, tree: Option<TreeReport>) {
-        if self.taken.len() == MOST {
+        if self.taken.len() == MAX {
             let mut number = 0;
             self.taken.retain(|_| {
                 number += 1;
                 number % 2 == 1
             });
             // The interval of the remaining samples.
-            self.step = at * 2 / MOST as u32;
+            self.step = at * 2 / MAX as u32;
         }
         let tree = tree.map(|tree| self.carried.add(&tree));
         self.taken.push(Sample { at, reading, tree });
@@ -75,7 +75,7 @@ impl Samples {
     pub(super) fn end(mut self, stats: &Stats, peaks: Option<&TreePeaks>) -> History {
         let (at, last) = (self.started.elapsed(), self.taken.last().copied().unwrap_or_default());
         let counts = peaks.map(TreePeaks::counts).unwrap_or_default();
-        let tree = last.tree.map(|tree| tree.with_at_least(&counts));
+        let tree = last.tree.map(|tree| tree.with_minimum(&counts));
         self.taken.push(Sample { at, reading: Reading::of(stats), tree });
         History::of(&self.taken)
     }
@@ -118,7 +118,7 @@ struct TreeHistory {
 
 impl History {
     /// Replaces the tree's columns by the program's, because the program was alone in it.
-    pub(super) fn set_alone(&mut self) {
+    pub(super) fn use_program_columns(&mut self) {
         if let Some(tree) = self.tree.take() {
             self.budget_bytes = tree.budget_bytes;
         }
@@ -187,17 +187,17 @@ mod tests {
     use softswap_shared::ledger::{Counts, Sizes};
 
     #[test]
-    fn samples_lie_evenly_over_a_run_of_any_length() {
+    fn samples_are_evenly_spaced_for_any_run_length() {
         for seconds in [1, 100, 36_000] {
             let mut samples = Samples::new(true);
-            for look in 0..seconds * 20 {
-                let at = Duration::from_millis(look * 50);
+            for poll in 0..seconds * 20 {
+                let at = Duration::from_millis(poll * 50);
                 if at >= samples.next {
                     samples.take(at, Reading::default(), None);
                 }
             }
             let at: Vec<Duration> = samples.taken.iter().map(|sample| sample.at).collect();
-            assert!(at.len() <= MOST && at.len() >= 20.min(MOST), "{}", at.len());
+            assert!(at.len() <= MAX && at.len() >= 20.min(MAX), "{}", at.len());
             let steps = at.windows(2).map(|pair| pair[1] - pair[0]);
             let (least, most) = (steps.clone().min().unwrap(), steps.max().unwrap());
             assert!(most <= least * 3, "{least:?} to {most:?}");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_did_that_has_ended_still_counts() {
+    fn exited_processes_are_counted() {
         let process = |pid, faults, stalled_ns| Process {
             pid,
             counts: Counts { faults: [7, 0, 0, 0, 0, faults], stalled_ns, ..Counts::default() },
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_a_tree_are_of_all_of_its_processes() {
+    fn tree_columns_sum_all_processes() {
         let tree = |at: u64| OfTree {
             counts: Counts {
                 faults: [1, 0, 0, 0, at, 2 * at],

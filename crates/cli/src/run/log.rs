@@ -40,17 +40,17 @@ pub(super) struct Log {
     started: Instant,
     /// PID of the program: several runs may write to one file.
     pid: u32,
-    is_told_of_failure: bool,
-    seen: Seen,
+    is_failure_reported: bool,
+    seen: Reported,
     watch: TreeWatch,
 }
 
 /// Events that have been reported.
 #[derive(Default)]
-struct Seen {
+struct Reported {
     last: Option<(Duration, Done)>,
     is_awake: bool,
-    is_pressed: bool,
+    has_memory_pressure: bool,
     is_full: bool,
     is_stopped: bool,
     budget_bytes: u64,
@@ -77,8 +77,8 @@ impl Log {
                 plain(&error)
             ))
         })?;
-        let (pid, is_told_of_failure, seen, watch) = Default::default();
-        Ok(Log { file, before, started: Instant::now(), pid, is_told_of_failure, seen, watch })
+        let (pid, is_failure_reported, seen, watch) = Default::default();
+        Ok(Log { file, before, started: Instant::now(), pid, is_failure_reported, seen, watch })
     }
 
     /// Writes the first event, once the program has started.
@@ -106,7 +106,7 @@ impl Log {
         // reason to stop the program.
         let written = self.file.write_all(format!("{line}\n").as_bytes());
         if let Err(error) = written
-            && !std::mem::replace(&mut self.is_told_of_failure, true)
+            && !std::mem::replace(&mut self.is_failure_reported, true)
         {
             let why = plain(&error);
             let _ = writeln!(std::io::stderr(), "softswap: note: --log: events are missing: {why}");
@@ -114,7 +114,7 @@ impl Log {
     }
 
     /// Writes the events since the last sample, if a sample is due.
-    pub(super) fn look(
+    pub(super) fn poll(
         &mut self,
         stats: &Stats,
         budget_bytes: Option<u64>,
@@ -130,7 +130,7 @@ impl Log {
         }
         let Some(now) = done(self.pid, stats) else { return };
         let before = self.seen.last.replace((at, now));
-        let pressure = match (self.watch.look(at, tree()), before) {
+        let pressure = match (self.watch.poll(at, tree()), before) {
             // Descendants count as much as the program.
             (Some(rates), _) => {
                 let stalled = rates.stalled_threads.min(1.0);
@@ -179,7 +179,7 @@ impl Log {
     }
 }
 
-impl Seen {
+impl Reported {
     /// Returns the unreported events that the counters show.
     fn counted(&mut self, stats: &Stats, budget_bytes: u64) -> Vec<(&'static str, Value)> {
         let mut events = Vec::new();
@@ -197,9 +197,9 @@ impl Seen {
         // Stored copies are freed before anything is refused; without copies, nearly no slot is
         // free.
         let (had, used) = (stats.get(Counter::SwapFileBytes), stats.get(Counter::DiskPeakBytes));
-        let is_used_up = had > 0 && used >= had - had / 16;
+        let is_exhausted = had > 0 && used >= had - had / 16;
         let is_full = stats.get(Counter::CopiesShed) > 0
-            || (reason == Some(StopReason::OutOfMemory) && is_used_up);
+            || (reason == Some(StopReason::OutOfMemory) && is_exhausted);
         if is_full && !self.is_full {
             self.is_full = true;
             events.push(("area_full", json!({ "disk_bytes": stats.get(Counter::DiskPeakBytes) })));
@@ -221,11 +221,14 @@ impl Seen {
 
     /// Returns an event if pressure has started or ended.
     fn pressure(&mut self, stalled: f64, more: Value) -> Option<(&'static str, Value)> {
-        let is_pressed = stalled >= if self.is_pressed { OVER_SHARE } else { BEGINS_SHARE };
-        if std::mem::replace(&mut self.is_pressed, is_pressed) == is_pressed {
+        let has_memory_pressure =
+            stalled >= if self.has_memory_pressure { OVER_SHARE } else { BEGINS_SHARE };
+        if std::mem::replace(&mut self.has_memory_pressure, has_memory_pressure)
+            == has_memory_pressure
+        {
             return None;
         }
-        Some((if is_pressed { "pressure" } else { "pressure_over" }, more))
+        Some((if has_memory_pressure { "pressure" } else { "pressure_over" }, more))
     }
 }
 
@@ -261,9 +264,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_is_told_once() {
+    fn counted_events_are_logged_once() {
         let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
-        let mut seen = Seen::default();
+        let mut seen = Reported::default();
         assert!(seen.counted(&stats, 64).is_empty());
         stats.set(Counter::Version, 1);
         stats.set(Counter::ReadErrors, 2);
@@ -281,8 +284,8 @@ mod tests {
     }
 
     #[test]
-    fn pressure_begins_and_is_over_once() {
-        let mut seen = Seen::default();
+    fn pressure_start_and_end_are_logged_once() {
+        let mut seen = Reported::default();
         let told =
             [0.1, 0.3, 0.1, 0.9, 0.01, 0.1].map(|stalled| seen.pressure(stalled, Value::Null));
         let told = told.map(|it| it.map(|(event, _)| event));

@@ -3,15 +3,15 @@
 
 mod options;
 mod remote;
-pub(crate) mod asked;
+pub(crate) mod sourced;
 mod auto_memory;
 pub(crate) mod areas;
 mod told;
-pub(crate) mod settle;
+pub(crate) mod resolve;
 mod static_program;
 mod sanitized;
 pub(crate) mod program;
-pub(crate) mod beside;
+pub(crate) mod outside_budget;
 mod release;
 mod thrashing;
 mod tables;
@@ -37,8 +37,8 @@ use crate::refusal::{Refusal, plain};
 use crate::{control_client, library};
 use figures::{Figures, Outcome};
 use oom_kills::OomKills;
+use softswap_engine::api::settings::{Config, ENV_PREFIX, place};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
-use softswap_engine::door::settings::{Config, ENV_PREFIX, place};
 use softswap_sys::aslr::Bases;
 use softswap_view::{report as view, summary, units};
 use std::os::fd::{AsFd, AsRawFd};
@@ -58,11 +58,11 @@ pub(crate) fn check_memory(text: &str) -> Result<(), String> {
 
 /// Runs the program. Returns the program's exit status.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
-    let settled = settle::settle(args, |name| std::env::var(name).ok())?;
+    let settled = resolve::resolve(args, |name| std::env::var(name).ok())?;
     let program = program::find(&args.program[0])?;
     let library = library::find()?;
     let mut notes = settled.notes;
-    let sanitizer = sanitized::found(&program);
+    let sanitizer = sanitized::sanitizer_of(&program);
     notes.extend(sanitizer.map(|sanitizer| sanitized::note(&args.program[0], sanitizer)));
     let helpers = Helpers::start(&settled.common.remotes, &mut notes)?;
     let reports = open_reports(&settled.reports, settled.log.as_deref())?;
@@ -136,13 +136,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     log.iter_mut().for_each(|log| log.end(&stats, &figures.outcome, figures.tree.as_ref()));
     let mut history = samples.end(&stats, figures.tree.as_ref());
     if figures.tree.is_none() {
-        history.set_alone();
+        history.use_program_columns();
     }
     let settings = report::settings(&config);
     let machine = machine::Machine::this();
     let closing = report::Closing { figures: &figures, history: &history, settings, machine };
     let view = view::Report::of(&closing);
-    let outside_bytes = view.beside.as_ref().map_or(0, view::Beside::undroppable_bytes);
+    let outside_bytes = view.beside.as_ref().map_or(0, view::OutsideBudget::undroppable_bytes);
     if let Some(why) = killed::explain(&figures, outside_bytes, &oom_kills) {
         eprintln!("softswap: {why}");
     }

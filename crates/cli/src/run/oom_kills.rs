@@ -1,7 +1,7 @@
 //! Processes that the kernel killed for memory during a run, and the budget that avoids it.
 
 use crate::memory_limits::{self, GroupVersion, Hierarchy};
-use softswap_engine::door::settings::MIN_MEMORY_BYTES;
+use softswap_engine::api::settings::MIN_MEMORY_BYTES;
 use softswap_view::units::bytes;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_counts_of_both_versions_of_control_groups_are_read() {
+    fn oom_counters_of_both_cgroup_versions_are_parsed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("counts");
         for (text, kills) in [
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_advice_is_a_budget_that_fits_the_limit() {
+    fn advised_budget_fits_limit() {
         const MIB: u64 = 1 << 20;
         let group = Some(PathBuf::from("/sys/fs/cgroup/job"));
         let killed = OomKilled { kills: 1, group, limit_bytes: 350 * MIB };

@@ -1,5 +1,5 @@
 //! Options of `softswap run`. An option sets the field of the same name in the engine's
-//! `door/settings.rs`, from the command line, the environment or the file.
+//! `api/settings.rs`, from the command line, the environment or the file.
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueHint};
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 pub(crate) struct RunArgs {
     /// The first field: clap removes the values of the others when it reads them.
     #[command(flatten)]
-    pub(super) given: Given,
+    pub(super) given: CommandLineOptions,
 
     /// DRAM budget of the program and all that it starts: auto, 512M, 2GiB, or a share of the
     /// available memory such as 50% [default: auto]
@@ -184,15 +184,15 @@ pub(crate) struct RunArgs {
 
 /// Values from the command line, by the option's name as in a file (`no_move`).
 #[derive(Debug, Default)]
-pub(super) struct Given(BTreeMap<String, Vec<String>>);
+pub(super) struct CommandLineOptions(BTreeMap<String, Vec<String>>);
 
-impl Given {
+impl CommandLineOptions {
     pub(super) fn values(&self, name: &str) -> &[String] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
 }
 
-impl Args for Given {
+impl Args for CommandLineOptions {
     fn augment_args(command: Command) -> Command {
         command
     }
@@ -202,8 +202,8 @@ impl Args for Given {
     }
 }
 
-impl FromArgMatches for Given {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Given, clap::Error> {
+impl FromArgMatches for CommandLineOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<CommandLineOptions, clap::Error> {
         let is_given =
             |id: &&clap::Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
         let values = |id: &clap::Id| {
@@ -211,11 +211,11 @@ impl FromArgMatches for Given {
             let texts = raw.map(|text| text.to_string_lossy().into_owned()).collect();
             Some((id.to_string(), texts))
         };
-        Ok(Given(matches.ids().filter(is_given).filter_map(values).collect()))
+        Ok(CommandLineOptions(matches.ids().filter(is_given).filter_map(values).collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Given::from_arg_matches(matches)?;
+        *self = CommandLineOptions::from_arg_matches(matches)?;
         Ok(())
     }
 }

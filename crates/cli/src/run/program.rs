@@ -198,7 +198,7 @@ pub(crate) fn loader_of(
     }
     let headers = header.program_headers(endian, &bytes[..]).map_err(|_| truncated())?;
     let Some(interp) = headers.iter().find(|header| header.p_type(endian) == elf::PT_INTERP) else {
-        return Err(static_program::why(headers, endian, read_at));
+        return Err(static_program::explain(headers, endian, read_at));
     };
     let mut name = vec![0; (interp.p_filesz(endian) as usize).min(HEAD_BYTES)];
     match read_at(&mut name, interp.p_offset(endian)) {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_looked_up_like_a_shell_does() {
+    fn programs_are_searched_like_in_a_shell() {
         assert!(find(OsStr::new("sh")).unwrap().ends_with("sh"));
         let missing = find(OsStr::new("no-such-program-here")).unwrap_err();
         assert_eq!(missing.status, NOT_FOUND);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_are_followed_to_their_interpreter() {
+    fn interpreter_of_script_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         assert!(find(script(dir, "a", "#!/bin/sh\ntrue\n").as_os_str()).is_ok());
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_env_would_run_is_recognised() {
+    fn env_command_is_recognised() {
         let named = |line: &'static str| named_by_env(line.split_whitespace());
         assert_eq!(named("python3"), Some("python3"));
         assert_eq!(named("-S python3 -u"), Some("python3"));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_and_damaged_elf_is_refused() {
+    fn foreign_and_damaged_elf_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let mut bytes = fs::read("/bin/sh").unwrap();
         let write = |name: &str, bytes: &[u8]| {
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn only_glibcs_loader_is_accepted() {
+    fn only_glibc_loader_is_accepted() {
         let check = |loader: &str| check_loader(Path::new("p"), Path::new(loader));
         assert!(check("/lib64/ld-linux-x86-64.so.2").is_ok());
         assert!(check("/lib/ld-musl-x86_64.so.1").unwrap_err().to_string().contains("musl"));

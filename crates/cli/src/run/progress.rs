@@ -46,10 +46,10 @@ pub(super) enum Wanted {
 }
 
 impl Wanted {
-    pub(super) fn of(is_asked_for: bool, is_quiet: bool) -> Wanted {
+    pub(super) fn of(is_requested: bool, is_quiet: bool) -> Wanted {
         // A dumb terminal cannot erase a line.
         let is_dumb = std::env::var_os("TERM").is_some_and(|it| it == "dumb");
-        match (std::io::stderr().is_terminal(), is_asked_for, is_quiet) {
+        match (std::io::stderr().is_terminal(), is_requested, is_quiet) {
             (true, true, _) if !is_dumb => Wanted::Always,
             (true, _, false) => Wanted::Once,
             _ => Wanted::Nothing,
@@ -76,7 +76,7 @@ impl Progress {
 
     /// Draws the line if it is due: about the whole `tree` if it has other processes than the
     /// program.
-    pub(super) fn look(&mut self, tree: impl FnOnce() -> Option<TreeReport>) {
+    pub(super) fn poll(&mut self, tree: impl FnOnce() -> Option<TreeReport>) {
         let at = self.started.elapsed();
         let is_due = self.last.is_none_or(|(then, _)| at >= then + STEP);
         if self.wanted == Wanted::Nothing || !is_due {
@@ -84,7 +84,7 @@ impl Progress {
         }
         let Some(now) = done(self.pid, &self.stats) else { return };
         let before = self.last.replace((at, now));
-        let of_tree = self.watch.look(at, tree());
+        let of_tree = self.watch.poll(at, tree());
         let Some((then, before)) = before else { return };
         // An editor, a pager or a shell at its prompt controls the screen.
         if !(is_in_front() && has_lines()) {
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_how_much_and_how_long() {
+    fn progress_line_shows_amount_and_time() {
         let reading =
             Reading { used_bytes: 60 << 20, budget_bytes: 64 << 20, ..Reading::default() };
         let done = Done { reading, cpu: Duration::ZERO, threads: 1 };
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_has_whole_parts_and_no_line_is_full() {
+    fn narrow_terminal_shows_complete_fields() {
         let all = ["softswap: 1 s", "1 MiB of 2 MiB", "stalled 3%"].map(String::from);
         let full = "softswap: 1 s, 1 MiB of 2 MiB, stalled 3%";
         for (width, expected) in [

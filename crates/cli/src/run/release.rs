@@ -4,13 +4,13 @@
 //! until the kernel has freed them in the background, about a tenth of a second after the exit. A
 //! program started at once would find the disk full. So `run` waits until the file's space is free.
 
+use softswap_engine::api::settings::AreaSpec;
 use softswap_engine::base::stats::{Counter, Stats};
-use softswap_engine::door::settings::AreaSpec;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Longest wait, because other processes write to the file system, too.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Tolerated missing part of the space, for the file system's own metadata.
 const SLACK_PART: u64 = 16;
@@ -46,7 +46,7 @@ impl Space {
     }
 
     /// Updates the sum: the program, and others, create files, too.
-    pub(super) fn look(&mut self, stats: &Stats) {
+    pub(super) fn poll(&mut self, stats: &Stats) {
         self.whole_bytes = self.free_bytes() + stats.get(Counter::SwapFileBytes);
     }
 
@@ -57,7 +57,7 @@ impl Space {
             return;
         }
         let enough_bytes = file_bytes - file_bytes / SLACK_PART;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + SETTLE_TIMEOUT;
         let at_end_bytes = self.free_bytes();
         let is_free = |free_bytes: u64| {
             free_bytes + file_bytes / SLACK_PART >= self.whole_bytes

@@ -8,9 +8,9 @@ use crate::library;
 use crate::refusal::{Refusal, plain};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use softswap_engine::door::settings::{AreaSpec, ENV_PREFIX};
+use softswap_engine::api::settings::{AreaSpec, ENV_PREFIX};
 use softswap_remote::PROGRAM;
-use softswap_remote::control::{Order, RunKey, Told};
+use softswap_remote::control::{HelperMessage, Order, RunKey};
 use softswap_remote::secret::{Password, VARIABLE};
 use softswap_remote::url::{Copies, Url};
 use softswap_shared::request_queue::{RequestQueue, SHAPE, hold_tree};
@@ -26,12 +26,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Smallest share of a cluster, as for a disk.
-const LEAST_BYTES: u64 = 16 << 20;
+const MIN_BYTES: u64 = 16 << 20;
 /// Addition to the cluster's timeout for a request, because a helper may be starting meanwhile.
 const RESTART: Duration = Duration::from_secs(20);
 /// Pause between attempts to start a helper, initially and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const MAX_INTERVAL: Duration = Duration::from_secs(5);
 /// Longest wait at the end of the run for a helper that is being restarted.
 pub(super) const LAST_RESTART: Duration = Duration::from_secs(15);
 /// Time for a helper's start, in addition to the cluster's timeout.
@@ -66,19 +66,19 @@ impl Remote {
                     .into(),
             );
         };
-        if size_bytes < LEAST_BYTES {
+        if size_bytes < MIN_BYTES {
             return Err(format!(
                 "size= of {} is too small; give at least {}",
                 units::bytes(size_bytes),
-                units::bytes(LEAST_BYTES)
+                units::bytes(MIN_BYTES)
             ));
         }
         Ok(Remote { text: text.into(), shown: format!("--swap {url}"), url, size_bytes })
     }
 
     /// Does the same as [`Remote::parse`] if there is an area on disk, too.
-    pub(super) fn parse_beside_disk(text: &str) -> Result<Remote, String> {
-        Remote::parse(&Url::beside_disk(text))
+    pub(super) fn parse_with_local_disk(text: &str) -> Result<Remote, String> {
+        Remote::parse(&Url::with_local_disk(text))
     }
 
     /// Returns the URL for the helper.
@@ -119,7 +119,7 @@ struct Keeper {
     program: PathBuf,
     order: Order,
     shown: String,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// A running helper.
@@ -140,9 +140,9 @@ impl Helper {
         let (queue_fd, words) = made.map_err(|error| {
             refuse(format!("cannot create the request queue: {}", plain(&error)))
         })?;
-        let patience = remote.url.deadline + RESTART;
+        let timeout = remote.url.deadline + RESTART;
         let limit_pages = remote.size_bytes / softswap_sys::PAGE_SIZE as u64;
-        let _ = RequestQueue::create(words, SHAPE, limit_pages, patience.as_nanos() as u64);
+        let _ = RequestQueue::create(words, SHAPE, limit_pages, timeout.as_nanos() as u64);
         hold_tree(queue_fd.as_fd())
             .map_err(|error| refuse(format!("the request queue: {}", plain(&error))))?;
         let password = match &remote.url.password {
@@ -154,7 +154,7 @@ impl Helper {
         let order = Order { url: remote.text.clone(), password, run, is_again: false };
         order.check().map_err(|refusal| refuse(refusal.to_string()))?;
         let shown = remote.shown.clone();
-        let mut keeper = Keeper { program: own.with_file_name(PROGRAM), order, shown, patience };
+        let mut keeper = Keeper { program: own.with_file_name(PROGRAM), order, shown, timeout };
         let (running, told) =
             keeper.start(queue_fd.as_fd()).map_err(|why| refuse(why.to_string()))?;
         notes.extend(told.into_iter().map(|note| format!("{}: {note}", remote.shown)));
@@ -221,7 +221,7 @@ impl Keeper {
         command.stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::null());
         command.stderr(Stdio::null()).env_remove(VARIABLE);
         unmanaged(&mut command);
-        child::stand_alone(&mut command, &[own.as_fd()]);
+        child::detach_from_session(&mut command, &[own.as_fd()]);
         let started = command.spawn().map_err(cannot)?;
         // From here only the helper has the other end of the socket.
         drop(command);
@@ -230,7 +230,7 @@ impl Keeper {
         let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| cannot(error.into()))?;
         let process = Arc::new(process);
         let mut running = Running { process, control: BufReader::new(control) };
-        let told = running.begin(&self.order, self.patience + START);
+        let told = running.begin(&self.order, self.timeout + START);
         match told {
             Ok(notes) => Ok((running, notes)),
             Err(why) => {
@@ -249,11 +249,11 @@ impl Keeper {
             running = loop {
                 match self.start(queue) {
                     Ok((again, _)) => break again,
-                    Err(why) if pause == LONGEST_PAUSE => self.say(is_quiet, &why.to_string()),
+                    Err(why) if pause == MAX_INTERVAL => self.say(is_quiet, &why.to_string()),
                     Err(_) => {}
                 }
                 std::thread::sleep(pause);
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause = (pause * 2).min(MAX_INTERVAL);
             };
             *last.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&running.process);
             self.say(is_quiet, "softswap-remote exited and was started again; no page is lost");
@@ -305,10 +305,10 @@ impl Running {
         loop {
             let mut line = String::new();
             self.control.read_line(&mut line).map_err(failed)?;
-            match Told::from_line(&line) {
-                Some(Told::Ready) => break,
-                Some(Told::Note(note)) => notes.push(note),
-                Some(Told::Refused(why)) => return Err(why),
+            match HelperMessage::from_line(&line) {
+                Some(HelperMessage::Ready) => break,
+                Some(HelperMessage::Note(note)) => notes.push(note),
+                Some(HelperMessage::Refused(why)) => return Err(why),
                 None => return Err(failed(std::io::ErrorKind::UnexpectedEof.into())),
             }
         }
@@ -319,7 +319,7 @@ impl Running {
     /// Reads a helper's messages until it exits.
     fn listen(&mut self, say: impl Fn(&str)) {
         for line in self.control.by_ref().lines().map_while(Result::ok) {
-            if let Some(Told::Note(text)) = Told::from_line(&line) {
+            if let Some(HelperMessage::Note(text)) = HelperMessage::from_line(&line) {
                 say(&text);
             }
         }

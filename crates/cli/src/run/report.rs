@@ -5,7 +5,7 @@ use super::history::History;
 use super::machine::Machine;
 use crate::refusal::{Refusal, plain};
 use serde::Serialize;
-use softswap_engine::door::settings::Config;
+use softswap_engine::api::settings::Config;
 use softswap_view::page;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

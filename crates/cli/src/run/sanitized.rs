@@ -2,7 +2,7 @@
 //! libraries before its own, and the window does not fit next to ThreadSanitizer's shadow memory.
 
 use crate::library;
-use softswap_engine::door::settings::ENV_PREFIX;
+use softswap_engine::api::settings::ENV_PREFIX;
 use softswap_sys::program_file::{Sanitizer, preloaded_sanitizer, sanitizer};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,10 +14,10 @@ use std::process::Command;
 
 /// Maximum depth of nested interpreters, as in the kernel.
 const DEPTH: usize = 5;
-const LONGEST_LINE_BYTES: u64 = 4096;
+const MAX_LINE_BYTES: u64 = 4096;
 
 /// Returns the sanitizer of a program, of its interpreter, or of LD_PRELOAD.
-pub(super) fn found(program: &Path) -> Option<Sanitizer> {
+pub(super) fn sanitizer_of(program: &Path) -> Option<Sanitizer> {
     let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let mut path = program.to_path_buf();
     for _ in 0..DEPTH {
@@ -34,7 +34,7 @@ pub(super) fn found(program: &Path) -> Option<Sanitizer> {
 /// Returns the interpreter in a script's first line.
 fn interpreter(script: &Path) -> Option<PathBuf> {
     let mut line = Vec::new();
-    let mut file = BufReader::new(File::open(script).ok()?.take(LONGEST_LINE_BYTES));
+    let mut file = BufReader::new(File::open(script).ok()?.take(MAX_LINE_BYTES));
     file.read_until(b'\n', &mut line).ok()?;
     let mut words = line.strip_prefix(b"#!")?.split(u8::is_ascii_whitespace);
     let first = words.find(|word| !word.is_empty())?;

@@ -5,9 +5,9 @@ use super::areas::Named;
 use super::raw_watch::RawWatch;
 use crate::refusal::{Refusal, plain};
 use crate::swapon_raw::Raw;
+use softswap_engine::api::open_areas::{claim_for_tree, discard_of};
+use softswap_engine::api::settings::{Config, Inherited};
 use softswap_engine::base::stats::{Counter, Stats};
-use softswap_engine::door::open_areas::{claim_for_tree, discard_of};
-use softswap_engine::door::settings::{Config, Inherited};
 use softswap_engine::store::swap::{Activated, Discard};
 use softswap_shared::cluster_table::{ClusterTable, ClusterTables, MARK_OF_TREE};
 use softswap_sys::file::{SwapFile, errno};
@@ -93,13 +93,13 @@ impl SharedAreas {
     }
 
     /// Reaps clusters whose marks are gone. Returns news for the user.
-    pub(super) fn look(&mut self) -> Vec<String> {
-        let look = |SharedArea { file, table, raw }: &mut SharedArea| {
+    pub(super) fn poll(&mut self) -> Vec<String> {
+        let poll = |SharedArea { file, table, raw }: &mut SharedArea| {
             let marked = raw.as_ref().map_or(&**file, |raw| &raw.device);
-            table.reap(|mark| mark != MARK_OF_TREE && open_mark::is_gone(marked, mark));
+            table.reap(|mark| mark != MARK_OF_TREE && open_mark::is_released(marked, mark));
             raw.as_mut().and_then(RawWatch::news)
         };
-        self.areas.iter_mut().filter_map(look).collect()
+        self.areas.iter_mut().filter_map(poll).collect()
     }
 }
 

@@ -12,7 +12,7 @@ const GO_BUILD_ID: u32 = 4;
 pub(super) const NO_PRELOAD: &str = "softswap works by preloading a library";
 
 /// Explains why such a program cannot be managed, and the alternative.
-pub(super) fn why(
+pub(super) fn explain(
     headers: &[ProgramHeader64<Endianness>],
     endian: Endianness,
     read_at: impl Fn(&mut [u8], u64) -> std::io::Result<usize>,

@@ -6,9 +6,9 @@
 //! from the program or its descendants are taken for signals to the group (`kill 0`), so that a
 //! program's own signal is not returned to it.
 
-use super::beside::{Beside, FIRST_LOOK, Watch};
 use super::history::Samples;
 use super::log::Log;
+use super::outside_budget::{FIRST_SAMPLE_DELAY, OutsideBudget, Watch};
 use super::progress::{Progress, Wanted};
 use super::release::Space;
 use super::tables::Tables;
@@ -35,7 +35,7 @@ pub(super) enum Ending {
 }
 
 /// Signals that are forwarded, in addition to real-time signals.
-const PASSED_ON: [i32; 14] = [
+const FORWARDED: [i32; 14] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -56,7 +56,7 @@ const PASSED_ON: [i32; 14] = [
 pub(super) struct Finished {
     pub(super) ending: Ending,
     /// Memory outside its budget.
-    pub(super) beside: Option<Beside>,
+    pub(super) beside: Option<OutsideBudget>,
     /// Most threads of the program at a time.
     pub(super) threads_peak: Option<u32>,
     pub(super) unmanaged: Option<UnmanagedPeaks>,
@@ -79,7 +79,7 @@ pub(super) fn run(
     (is_quiet, wanted, mut log): (bool, Wanted, Option<&mut Log>),
     is_all_managed: bool,
 ) -> Result<Finished, Refusal> {
-    let signals: Vec<i32> = PASSED_ON.into_iter().chain(child::real_time_signals()).collect();
+    let signals: Vec<i32> = FORWARDED.into_iter().chain(child::real_time_signals()).collect();
     let queue = SignalQueue::hold(&signals)
         .map_err(|error| Refusal::own(format!("cannot block signals: {}", plain(&error))))?;
     let ledger_fd = tree.as_ref().map(|tree| tree.fd());
@@ -101,14 +101,14 @@ pub(super) fn run(
     let mut thrashing = Thrashing::new(child.id(), stats, !is_quiet || log.is_some());
     let mut tables = Tables::new(stats);
     let mut progress = Progress::new(child.id(), stats, wanted);
-    let mut look = |is_stopping: bool| {
+    let mut poll = |is_stopping: bool| {
         if is_stopping {
             progress.end();
             return Duration::ZERO;
         }
-        watch.look();
+        watch.poll();
         let budget_bytes = tree.as_ref().map(|tree| tree.limit_bytes());
-        if let Some(advice) = thrashing.look(budget_bytes) {
+        if let Some(advice) = thrashing.poll(budget_bytes) {
             // Errors are ignored, as for the notes at the start: the reader may have closed the
             // pipe.
             if !is_quiet {
@@ -119,14 +119,14 @@ pub(super) fn run(
         }
         let report = tree.as_ref().map(|tree| tree.report());
         let sizes = report.iter().flat_map(|report| &report.processes).map(|process| process.sizes);
-        if let Some(note) = tables.look(budget_bytes, sizes).filter(|_| !is_quiet) {
+        if let Some(note) = tables.poll(budget_bytes, sizes).filter(|_| !is_quiet) {
             progress.end();
             let _ = writeln!(std::io::stderr(), "softswap: note: {note}");
         }
         if let Some(search) = &mut search {
             let processes = report.iter().flat_map(|report| &report.processes);
             let members: Vec<u32> = processes.map(|process| process.pid).collect();
-            let new = search.look(&members);
+            let new = search.poll(&members);
             tree.iter().for_each(|tree| tree.set_unmanaged(search.now()));
             for process in &new {
                 if !std::mem::replace(&mut is_told, true) {
@@ -137,9 +137,9 @@ pub(super) fn run(
                 log.iter_mut().for_each(|log| log.write("unmanaged", event.clone()));
             }
         }
-        space.look(&stats);
-        tree.iter_mut().for_each(|tree| tree.look());
-        for news in areas.look() {
+        space.poll(&stats);
+        tree.iter_mut().for_each(|tree| tree.poll());
+        for news in areas.poll() {
             if !is_quiet {
                 progress.end();
                 let _ = writeln!(std::io::stderr(), "softswap: note: {news}");
@@ -147,12 +147,12 @@ pub(super) fn run(
             log.iter_mut().for_each(|log| log.write("area", json!({ "news": news })));
         }
         let tree_report = || tree.as_ref().map(|tree| tree.report());
-        progress.look(tree_report);
-        log.iter_mut().for_each(|log| log.look(&stats, budget_bytes, tree_report));
-        samples.look(&stats, tree_report);
-        tree.iter().map(|tree| tree.longest_pause()).fold(watch.pause(), Duration::min)
+        progress.poll(tree_report);
+        log.iter_mut().for_each(|log| log.poll(&stats, budget_bytes, tree_report));
+        samples.poll(&stats, tree_report);
+        tree.iter().map(|tree| tree.max_interval()).fold(watch.pause(), Duration::min)
     };
-    let ending = attend(pid, &queue, &mut look)
+    let ending = forward_until_exit(pid, &queue, &mut poll)
         .map_err(|error| Refusal::own(format!("cannot wait for the program: {}", plain(&error))))?;
     progress.end();
     let unmanaged = search.map(Search::end);
@@ -196,34 +196,34 @@ fn step_aside() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-/// Forwards signals until the program ends. Calls `look` regularly, which returns the time until
+/// Forwards signals until the program ends. Calls `poll` regularly, which returns the time until
 /// its next call; its argument is true before this process stops together with the program.
-fn attend(
+fn forward_until_exit(
     pid: Pid,
     queue: &SignalQueue,
-    look: &mut dyn FnMut(bool) -> Duration,
+    poll: &mut dyn FnMut(bool) -> Duration,
 ) -> std::io::Result<Ending> {
-    let mut next_look = Instant::now() + FIRST_LOOK;
+    let mut next_check = Instant::now() + FIRST_SAMPLE_DELAY;
     let mut stops = Stops::default();
     loop {
-        queue.wait(next_look.saturating_duration_since(Instant::now()))?;
-        if Instant::now() >= next_look {
-            next_look = Instant::now() + look(false);
+        queue.wait(next_check.saturating_duration_since(Instant::now()))?;
+        if Instant::now() >= next_check {
+            next_check = Instant::now() + poll(false);
         }
-        while let Some(arrived) = queue.next()? {
+        while let Some(received) = queue.next()? {
             let program = pid.as_raw_nonzero().get();
-            stops.note(arrived.signal);
-            let is_for_it = arrived.from_process && !is_of_its_group(arrived.sender, program);
-            if arrived.signal != libc::SIGCHLD && is_for_it {
+            stops.note(received.signal);
+            let is_for_it = received.from_process && !is_of_its_group(received.sender, program);
+            if received.signal != libc::SIGCHLD && is_for_it {
                 // If the child has exited meanwhile, it is reaped below.
-                let _ = child::send(program, arrived.signal);
+                let _ = child::send(program, received.signal);
             }
         }
         if let Some(ending) = reap(pid, &mut stops)? {
             return Ok(ending);
         }
-        if stops.is_ours() {
-            look(true);
+        if stops.must_follow_stop() {
+            poll(true);
             rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
         }
     }
@@ -243,8 +243,8 @@ struct Stops {
 }
 
 impl Stops {
-    fn note(&mut self, arrived: i32) {
-        match arrived {
+    fn note(&mut self, received: i32) {
+        match received {
             libc::SIGTSTP => self.is_asked = true,
             libc::SIGCONT => self.is_asked = false,
             _ => {}
@@ -253,13 +253,13 @@ impl Stops {
 
     /// Returns true once for each stop that this process must follow. SIGSTOP, SIGTTIN and SIGTTOU
     /// to the group have stopped this process already.
-    fn is_ours(&mut self) -> bool {
+    fn must_follow_stop(&mut self) -> bool {
         let Some(signal) = self.program else { return false };
-        let is_ours = self.is_asked || (signal == libc::SIGTSTP && is_job_of_a_shell());
-        if is_ours {
+        let must_follow_stop = self.is_asked || (signal == libc::SIGTSTP && is_job_of_a_shell());
+        if must_follow_stop {
             *self = Stops::default();
         }
-        is_ours
+        must_follow_stop
     }
 }
 

@@ -9,7 +9,7 @@ use softswap_view::units::bytes;
 const NOTABLE_PART: u64 = 4;
 /// Program memory that a budget holds if its pages compress well, in budgets. A page outside DRAM
 /// takes 16 bytes of the page table, and a part of its slot's 20 to 28 bytes.
-const MOST_BUDGETS: u64 = 200;
+const MAX_BUDGETS: u64 = 200;
 const MIB: u64 = 1 << 20;
 
 /// Watches the tables and the largest blocks of a program, and of those it starts.
@@ -27,7 +27,7 @@ impl Tables {
 
     /// Returns the note that is due, if any. `budget_bytes` is the tree's budget, if the program
     /// shares one; `others` are the figures of the tree's processes.
-    pub(super) fn look(
+    pub(super) fn poll(
         &mut self,
         budget_bytes: Option<u64>,
         others: impl Iterator<Item = Sizes>,
@@ -41,10 +41,10 @@ impl Tables {
         if budget_bytes == 0 {
             return None;
         }
-        let most_bytes = MOST_BUDGETS * budget_bytes;
+        let most_bytes = MAX_BUDGETS * budget_bytes;
         if !self.has_noted_block && block_bytes > most_bytes {
             self.has_noted_block = true;
-            let enough = |budgets| block_bytes.div_ceil(budgets * MIB);
+            let stop_signals = |budgets| block_bytes.div_ceil(budgets * MIB);
             return Some(format!(
                 "the program allocated {} at once, and a budget of {} can hold at most {}: softswap \
                  will stop the program if it uses all of that; --memory {}M holds it, or --memory \
@@ -52,8 +52,8 @@ impl Tables {
                 bytes(block_bytes),
                 bytes(budget_bytes),
                 bytes(most_bytes),
-                enough(MOST_BUDGETS),
-                enough(MOST_BUDGETS / 2),
+                stop_signals(MAX_BUDGETS),
+                stop_signals(MAX_BUDGETS / 2),
             ));
         }
         if !self.has_noted_tables && tables_bytes >= budget_bytes / NOTABLE_PART {
@@ -79,22 +79,22 @@ mod tests {
 
     const BUDGET: u64 = 16 << 20;
 
-    fn look(tables: &mut Tables, others: &[Sizes]) -> Option<String> {
-        tables.look(Some(BUDGET), others.iter().copied())
+    fn poll(tables: &mut Tables, others: &[Sizes]) -> Option<String> {
+        tables.poll(Some(BUDGET), others.iter().copied())
     }
 
     #[test]
-    fn the_note_comes_once_when_tables_take_a_quarter_of_the_budget() {
+    fn large_tables_are_reported_once() {
         let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
         let mut tables = Tables::new(stats);
         stats.set(Counter::MetadataPeakBytes, (4 << 20) - 1);
-        assert_eq!(tables.look(Some(0), std::iter::empty()), None);
-        assert_eq!(look(&mut tables, &[]), None);
+        assert_eq!(tables.poll(Some(0), std::iter::empty()), None);
+        assert_eq!(poll(&mut tables, &[]), None);
         stats.set(Counter::MetadataPeakBytes, 4 << 20);
-        let note = look(&mut tables, &[]).unwrap();
+        let note = poll(&mut tables, &[]).unwrap();
         assert!(note.contains("use 4.0 MiB of the budget of 16.0 MiB"), "{note}");
         assert!(note.contains("about 3.1 GiB"), "{note}");
-        assert_eq!(look(&mut tables, &[]), None);
+        assert_eq!(poll(&mut tables, &[]), None);
     }
 
     #[test]
@@ -102,11 +102,11 @@ mod tests {
         let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
         let mut tables = Tables::new(stats);
         stats.set(Counter::LargestBlockBytes, 200 * BUDGET);
-        assert_eq!(look(&mut tables, &[]), None);
+        assert_eq!(poll(&mut tables, &[]), None);
         let other = Sizes { largest_block_bytes: 4 << 30, ..Sizes::default() };
-        let note = look(&mut tables, &[other]).unwrap();
+        let note = poll(&mut tables, &[other]).unwrap();
         assert!(note.contains("4.0 GiB at once"), "{note}");
         assert!(note.contains("--memory 21M") && note.contains("--memory 41M"), "{note}");
-        assert_eq!(look(&mut tables, &[other]), None);
+        assert_eq!(poll(&mut tables, &[other]), None);
     }
 }

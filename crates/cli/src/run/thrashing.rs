@@ -67,14 +67,14 @@ impl Thrashing {
 
     /// Returns the message if it is due. `budget_bytes` is the tree's budget, if the program shares
     /// one.
-    pub(super) fn look(&mut self, budget_bytes: Option<u64>) -> Option<String> {
+    pub(super) fn poll(&mut self, budget_bytes: Option<u64>) -> Option<String> {
         let at = self.started.elapsed();
         let samples = self.samples.as_mut()?;
         if samples.back().is_some_and(|last| at < last.at + STEP) {
             return None;
         }
         let now = sample(self.pid, &self.stats, at)?;
-        let seen = over_window(samples, now)?;
+        let seen = changes_over_window(samples, now)?;
         if seen.waited_percent() <= THRASHES_PERCENT {
             return None;
         }
@@ -86,7 +86,7 @@ impl Thrashing {
 }
 
 /// Adds a sample. Returns the changes over the window that ends with it, once the window is full.
-fn over_window(samples: &mut VecDeque<Sample>, now: Sample) -> Option<Sample> {
+fn changes_over_window(samples: &mut VecDeque<Sample>, now: Sample) -> Option<Sample> {
     while samples.get(1).is_some_and(|second| second.at + WINDOW <= now.at) {
         samples.pop_front();
     }
@@ -143,22 +143,23 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_before_ten_seconds_and_only_the_last_ones_count() {
+    fn thrashing_is_judged_over_last_ten_seconds() {
         let mut samples = VecDeque::new();
         for second in 0..10 {
-            assert!(over_window(&mut samples, at(second, second as f64, 0.0, 1)).is_none());
+            assert!(changes_over_window(&mut samples, at(second, second as f64, 0.0, 1)).is_none());
         }
-        let first = over_window(&mut samples, at(10, 10.0, 0.0, 1)).unwrap();
+        let first = changes_over_window(&mut samples, at(10, 10.0, 0.0, 1)).unwrap();
         assert_eq!((first.at.as_secs(), first.waited_percent()), (10, 100.0));
         // From here the program works.
-        let later = (11..=20).map(|second| over_window(&mut samples, at(second, 10.0, 1.0, 1)));
+        let later =
+            (11..=20).map(|second| changes_over_window(&mut samples, at(second, 10.0, 1.0, 1)));
         let later: Vec<_> = later.map(|seen| seen.unwrap().waited_percent().round()).collect();
         assert_eq!(later, [90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 20.0, 10.0, 0.0]);
         assert!(samples.len() <= 12, "{}", samples.len());
     }
 
     #[test]
-    fn it_says_how_much_and_what_would_help() {
+    fn thrashing_message_has_amount_and_remedy() {
         let text = advice(at(10, 9.5, 0.5, 1), 64 << 20, 1 << 30);
         assert!(text.contains("95% of the time, mostly for pages from the disk"), "{text}");
         assert!(text.contains("64.0 MiB (its memory is 1.0 GiB in all)"), "{text}");

@@ -1,9 +1,9 @@
 //! `--tell`: the memory that the program believes to have.
 
 use super::areas::Common;
-use super::asked::Asked;
+use super::sourced::Sourced;
 use crate::refusal::Refusal;
-use softswap_engine::door::settings::{Config, MIN_MEMORY_BYTES};
+use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_view::units::{self, parse_size};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -39,7 +39,7 @@ fn length_bytes(path: &Path) -> u64 {
 }
 
 /// Returns the memory that the program is told; 0: the machine's.
-pub(super) fn settle(asked: &Asked, budget_bytes: u64, all_bytes: u64) -> Result<u64, Refusal> {
+pub(super) fn resolve(asked: &Sourced, budget_bytes: u64, all_bytes: u64) -> Result<u64, Refusal> {
     match asked.text.as_str() {
         "off" => Ok(0),
         "budget" => Ok(budget_bytes),

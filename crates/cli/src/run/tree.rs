@@ -1,14 +1,14 @@
 //! Budget of the tree of processes: `run` creates the ledger, reaps it, and answers `stat` and
 //! `ctl`.
 
-use super::auto_memory::{self, Bounds, Seen};
+use super::auto_memory::{self, Bounds, Inputs};
 use crate::control_client::{self, own_uid};
 use crate::memory_limits::{self, Available};
 use crate::refusal::{Refusal, plain};
 use crate::tree_peaks::TreePeaks;
 use crate::tree_report::{Process, TreeReport, Unmanaged};
-use softswap_engine::door::control_protocol::{Request, converse};
-use softswap_engine::door::settings::MIN_MEMORY_BYTES;
+use softswap_engine::api::control_protocol::{Request, converse};
+use softswap_engine::api::settings::MIN_MEMORY_BYTES;
 use softswap_shared::ledger::{Ledger, SHAPE, Sizes};
 use softswap_sys::control_socket::{self, Listener};
 use softswap_view::units::{self, parse_size, visible};
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Smallest chunk of the budget.
-const LEAST_CHUNK_BYTES: u64 = 1 << 20;
+const MIN_CHUNK_BYTES: u64 = 1 << 20;
 /// Pause after the kernel had no memory for another client.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait of a client until its new limit holds, and the interval of checks.
@@ -33,7 +33,7 @@ pub(super) struct Tree {
     /// The name of the socket, while there is one.
     socket: Option<PathBuf>,
     peaks: TreePeaks,
-    together: Together,
+    together: SharedMemoryCount,
 }
 
 /// State shared with the thread that answers.
@@ -53,7 +53,7 @@ struct Budget {
 fn chunk_bytes() -> u64 {
     let most_bytes = softswap_sys::memory::dram_bytes();
     let exact = most_bytes.div_ceil(SHAPE.chunks as u64);
-    exact.next_power_of_two().clamp(LEAST_CHUNK_BYTES, MIN_MEMORY_BYTES)
+    exact.next_power_of_two().clamp(MIN_CHUNK_BYTES, MIN_MEMORY_BYTES)
 }
 
 impl Tree {
@@ -82,7 +82,7 @@ impl Tree {
             budget,
             socket: None,
             peaks: TreePeaks::default(),
-            together: Together::default(),
+            together: SharedMemoryCount::default(),
         })
     }
 
@@ -102,14 +102,14 @@ impl Tree {
     /// Notes the processes without a share.
     pub(super) fn set_unmanaged(&self, now: &[Unmanaged]) {
         // Larger answers would exceed the protocol's limit.
-        const MOST: usize = 100;
+        const MAX: usize = 100;
         if let Ok(mut unmanaged) = self.budget.unmanaged.lock() {
-            *unmanaged = now[..now.len().min(MOST)].to_vec();
+            *unmanaged = now[..now.len().min(MAX)].to_vec();
         }
     }
 
     /// Reaps dead members, moves the limit, and serves demands.
-    pub(super) fn look(&mut self) {
+    pub(super) fn poll(&mut self) {
         if !self.budget.ledger.is_sound() {
             // Overwritten: each process keeps its share.
             return;
@@ -136,8 +136,8 @@ impl Tree {
         self.budget.limit.load(Relaxed) as u64 * self.budget.chunk_bytes
     }
 
-    /// Returns the longest pause until the next [`Tree::look`].
-    pub(super) fn longest_pause(&self) -> Duration {
+    /// Returns the longest pause until the next [`Tree::poll`].
+    pub(super) fn max_interval(&self) -> Duration {
         if self.budget.bounds.is_some() { auto_memory::PAUSE } else { Duration::MAX }
     }
 
@@ -246,12 +246,12 @@ impl Budget {
         let Some(bounds) = self.bounds else { return };
         let before = self.limit.load(Relaxed);
         let limit_bytes = before as u64 * self.chunk_bytes;
-        let seen = Seen {
+        let seen = Inputs {
             limit_bytes,
             resident_bytes,
             available_bytes: available.bytes,
             capacity_bytes: available.capacity_bytes,
-            is_pressed: auto_memory::is_pressed(),
+            has_memory_pressure: auto_memory::has_memory_pressure(),
         };
         let next = chunks(bounds.next(seen), self.chunk_bytes);
         // A client may have set it meanwhile.
@@ -306,21 +306,21 @@ impl Budget {
 /// Counts memory that several processes share once: a forked child counts all that it inherited.
 /// `/proc` shows the part of each process, which takes a walk over its memory.
 #[derive(Debug, Default)]
-struct Together {
+struct SharedMemoryCount {
     /// Time of the next walk.
-    next_walk: Option<Instant>,
+    next_scan: Option<Instant>,
     /// Resident bytes and available memory at the last walk.
-    last_walk: Option<(u64, u64)>,
+    last_scan: Option<(u64, u64)>,
 }
 
-impl Together {
+impl SharedMemoryCount {
     /// Returns what all processes use. A walk is made only if the sum exceeds the peak; if none
     /// is due, the peak is returned.
     fn used_bytes(&mut self, now: &TreeReport, peak_bytes: u64) -> u64 {
         if now.processes.len() < 2 || now.used_bytes <= peak_bytes {
             return now.used_bytes;
         }
-        self.walk(now).unwrap_or(peak_bytes)
+        self.scan(now).unwrap_or(peak_bytes)
     }
 
     /// Returns the managed memory of all processes that is in DRAM: less than their charged memory
@@ -335,25 +335,25 @@ impl Together {
         if now.processes.len() < 2 || now.granted_bytes < now.budget_bytes / 2 {
             return sum_bytes;
         }
-        self.walk(now);
-        let (walk_bytes, then_bytes) = self.last_walk.unwrap_or((sum_bytes, available_bytes));
+        self.scan(now);
+        let (walk_bytes, then_bytes) = self.last_scan.unwrap_or((sum_bytes, available_bytes));
         sum_bytes.min(walk_bytes + then_bytes.saturating_sub(available_bytes))
     }
 
     /// Adds up the parts of all processes. Walks take a tenth of the time at most: `None` if the
     /// next one is not due.
-    fn walk(&mut self, now: &TreeReport) -> Option<u64> {
+    fn scan(&mut self, now: &TreeReport) -> Option<u64> {
         const PAUSE_FACTOR: u32 = 10;
         let start = Instant::now();
-        if self.next_walk.is_some_and(|next| start < next) {
+        if self.next_scan.is_some_and(|next| start < next) {
             return None;
         }
         let part = |process: &Process| {
             anonymous_part_bytes(process.pid).unwrap_or(u64::MAX).min(process.used_bytes)
         };
         let bytes = now.processes.iter().map(part).sum();
-        self.next_walk = Some(Instant::now() + start.elapsed() * PAUSE_FACTOR);
-        self.last_walk = Some((bytes, memory_limits::available().bytes));
+        self.next_scan = Some(Instant::now() + start.elapsed() * PAUSE_FACTOR);
+        self.last_scan = Some((bytes, memory_limits::available().bytes));
         Some(bytes)
     }
 }

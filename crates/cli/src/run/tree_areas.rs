@@ -4,8 +4,8 @@ use super::areas::Named;
 use super::remote::{Helper, LAST_RESTART, Remote};
 use super::shared_areas::SharedAreas;
 use crate::refusal::Refusal;
+use softswap_engine::api::settings::{Config, Inherited};
 use softswap_engine::base::stats::Stats;
-use softswap_engine::door::settings::{Config, Inherited};
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
@@ -73,8 +73,8 @@ impl TreeAreas {
     }
 
     /// Reaps clusters of dead processes. Returns news for the user.
-    pub(super) fn look(&mut self) -> Vec<String> {
-        self.shared.iter_mut().flat_map(SharedAreas::look).collect()
+    pub(super) fn poll(&mut self) -> Vec<String> {
+        self.shared.iter_mut().flat_map(SharedAreas::poll).collect()
     }
 
     /// Releases the claims of named areas after the program's exit, and removes the marks of raw

@@ -20,8 +20,8 @@ pub(super) struct OfTree {
 
 impl OfTree {
     /// Returns the sums with each counter at least that of `counts`.
-    pub(super) fn with_at_least(self, counts: &Counts) -> OfTree {
-        let counts = self.counts.at_least(counts);
+    pub(super) fn with_minimum(self, counts: &Counts) -> OfTree {
+        let counts = self.counts.max_of_each(counts);
         OfTree { counts, faults: counts.returns(), ..self }
     }
 }
@@ -71,7 +71,7 @@ pub(super) struct TreeRates {
 impl TreeWatch {
     /// Returns the rates since the last look, or `None` at the first one, and with one process. `at` is
     /// the time since the start.
-    pub(super) fn look(&mut self, at: Duration, tree: Option<TreeReport>) -> Option<TreeRates> {
+    pub(super) fn poll(&mut self, at: Duration, tree: Option<TreeReport>) -> Option<TreeRates> {
         let now = self.sums.add(&tree?);
         let (then, before) = self.last.replace((at, now)).filter(|_| now.processes > 1)?;
         let seconds = at.saturating_sub(then).as_secs_f64().max(1e-9);
@@ -105,16 +105,16 @@ mod tests {
     }
 
     #[test]
-    fn rates_cover_all_processes_also_those_that_exit() {
+    fn rates_include_exited_processes() {
         let (mut watch, at) = (TreeWatch::default(), Duration::from_secs);
-        assert!(watch.look(at(1), tree(&[(7, 0, 0), (8, 100, 1_000_000_000)])).is_none());
+        assert!(watch.poll(at(1), tree(&[(7, 0, 0), (8, 100, 1_000_000_000)])).is_none());
         let busy = tree(&[(7, 0, 0), (8, 300, 4_000_000_000), (9, 100, 1_000_000_000)]);
-        let rates = watch.look(at(3), busy).unwrap();
+        let rates = watch.poll(at(3), busy).unwrap();
         assert_eq!((rates.now.processes, rates.now.used_bytes), (3, 3 << 20));
         assert_eq!((rates.stalled_threads, rates.returns_per_s), (2.0, 150.0));
-        let rates = watch.look(at(4), tree(&[(7, 0, 0), (9, 100, 1_000_000_000)])).unwrap();
+        let rates = watch.poll(at(4), tree(&[(7, 0, 0), (9, 100, 1_000_000_000)])).unwrap();
         assert_eq!((rates.stalled_threads, rates.returns_per_s), (0.0, 0.0));
-        assert!(watch.look(at(5), tree(&[(7, 9, 9)])).is_none(), "it is alone");
-        assert!(watch.look(at(6), None).is_none());
+        assert!(watch.poll(at(5), tree(&[(7, 9, 9)])).is_none(), "it is alone");
+        assert!(watch.poll(at(6), None).is_none());
     }
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 /// Samples of a loaded program without the library after which it counts as unmanaged.
-const SURELY_WITHOUT: u32 = 2;
+const SAMPLES_WITHOUT_RUNTIME: u32 = 2;
 /// Maximum number of processes in the report.
 const KEPT: usize = 100;
 /// Divisor: sampling takes at most this part of the time.
@@ -50,20 +50,20 @@ pub(super) struct Search {
     /// Unmanaged processes that run now.
     now: Vec<Unmanaged>,
     peaks: UnmanagedPeaks,
-    next_look: Instant,
+    next_check: Instant,
 }
 
 impl Search {
     pub(super) fn new(program: u32) -> Search {
         let (known, now, peaks) = Default::default();
-        Search { program, known, now, peaks, next_look: Instant::now() }
+        Search { program, known, now, peaks, next_check: Instant::now() }
     }
 
     /// Samples all processes of the tree; `members` have a share of its budget. Returns the
     /// processes found to be unmanaged for the first time.
-    pub(super) fn look(&mut self, members: &[u32]) -> Vec<Unmanaged> {
+    pub(super) fn poll(&mut self, members: &[u32]) -> Vec<Unmanaged> {
         let start = Instant::now();
-        if start < self.next_look {
+        if start < self.next_check {
             return Vec::new();
         }
         let mut todo: Vec<u32> =
@@ -92,7 +92,7 @@ impl Search {
         }
         (self.known, self.now) = (known, now);
         self.raise(&new);
-        self.next_look = Instant::now() + (start.elapsed() * SHARE).max(Duration::from_millis(20));
+        self.next_check = Instant::now() + (start.elapsed() * SHARE).max(Duration::from_millis(20));
         new
     }
 
@@ -151,7 +151,7 @@ fn classify(pid: u32, before: Option<(Identity, Verdict)>) -> Option<(Identity, 
         Some(_) if program::never_loads_libraries(&exe) => Verdict::Unmanaged,
         Some(true) => Verdict::Managed,
         Some(false) if !is_loaded(pid) => Verdict::Without(0),
-        Some(false) if looks + 1 >= SURELY_WITHOUT => Verdict::Unmanaged,
+        Some(false) if looks + 1 >= SAMPLES_WITHOUT_RUNTIME => Verdict::Unmanaged,
         Some(false) => Verdict::Without(looks + 1),
     };
     Some((identity, verdict))

@@ -14,10 +14,10 @@ const CASE_LIMIT: Duration = Duration::from_secs(300);
 /// variant is accepted.
 const PLAIN_RUNS: usize = 5;
 /// Minimum number of cases, against an empty suite.
-const LEAST_CASES: usize = 300;
+const MIN_CASES: usize = 300;
 
 /// A way to run a case under softswap.
-struct Way {
+struct RunMode {
     name: &'static str,
     memory: &'static str,
     /// Memory that `put_out` touches, in MiB: enough to evict all other pages.
@@ -27,31 +27,31 @@ struct Way {
 
 const AWAKE: &str = "--awake";
 
-const WAYS: [Way; 7] = [
-    Way { name: "8M", memory: "8M", pressure_mib: "14", options: &[AWAKE] },
-    Way { name: "64M", memory: "64M", pressure_mib: "0", options: &[AWAKE] },
-    Way { name: "no-move", memory: "16M", pressure_mib: "40", options: &[AWAKE, "--no-move"] },
-    Way {
+const RUN_MODES: [RunMode; 7] = [
+    RunMode { name: "8M", memory: "8M", pressure_mib: "14", options: &[AWAKE] },
+    RunMode { name: "64M", memory: "64M", pressure_mib: "0", options: &[AWAKE] },
+    RunMode { name: "no-move", memory: "16M", pressure_mib: "40", options: &[AWAKE, "--no-move"] },
+    RunMode {
         name: "no-io-uring",
         memory: "16M",
         pressure_mib: "40",
         options: &[AWAKE, "--no-io-uring"],
     },
-    Way {
+    RunMode {
         name: "protection",
         memory: "8M",
         pressure_mib: "14",
         options: &[AWAKE, "--faults", "protection"],
     },
     // The engine starts when the first large block is allocated. The next way never starts it by itself.
-    Way { name: "wakes", memory: "8M", pressure_mib: "14", options: &[] },
-    Way { name: "sleeps", memory: "64M", pressure_mib: "0", options: &[] },
+    RunMode { name: "wakes", memory: "8M", pressure_mib: "14", options: &[] },
+    RunMode { name: "sleeps", memory: "64M", pressure_mib: "0", options: &[] },
 ];
 
 /// Returns all ways, or those listed in `SOFTSWAP_ABI_WAYS`, such as `8M,wakes`.
-fn ways() -> Vec<&'static Way> {
-    let Ok(names) = std::env::var("SOFTSWAP_ABI_WAYS") else { return WAYS.iter().collect() };
-    let named = |name| WAYS.iter().find(|way| way.name == name);
+fn run_modes() -> Vec<&'static RunMode> {
+    let Ok(names) = std::env::var("SOFTSWAP_ABI_WAYS") else { return RUN_MODES.iter().collect() };
+    let named = |name| RUN_MODES.iter().find(|mode| mode.name == name);
     names.split(',').map(|name| named(name).unwrap_or_else(|| panic!("no way {name}"))).collect()
 }
 
@@ -102,7 +102,7 @@ fn cases(theme: &str) -> Vec<String> {
 }
 
 /// Returns the observable result of a case: standard output and status. Standard error is ignored.
-fn seen(ended: &Ended) -> String {
+fn observed(ended: &Ended) -> String {
     format!("{}{}", ended.stdout_text(), ended.status)
 }
 
@@ -116,10 +116,10 @@ fn plainly(theme: &str, case: &str) -> Ended {
     run(Command::new(program(theme)).arg(case).env_remove("ABI_PRESSURE_MIB"))
 }
 
-fn managed(way: &Way, theme: &str, case: &str) -> Ended {
+fn managed(mode: &RunMode, theme: &str, case: &str) -> Ended {
     let mut command = Command::new(softswap());
-    command.args(["run", "-q", "--memory", way.memory]).args(way.options).arg("--");
-    command.arg(program(theme)).arg(case).env("ABI_PRESSURE_MIB", way.pressure_mib);
+    command.args(["run", "-q", "--memory", mode.memory]).args(mode.options).arg("--");
+    command.arg(program(theme)).arg(case).env("ABI_PRESSURE_MIB", mode.pressure_mib);
     run(&mut command)
 }
 
@@ -130,13 +130,13 @@ fn known() -> BTreeMap<String, BTreeSet<String>> {
     lines
         .map(|line| {
             let mut words = line.split_whitespace();
-            let (name, ways) = (words.next().expect("a case"), words.next().expect("ways"));
+            let (name, run_modes) = (words.next().expect("a case"), words.next().expect("ways"));
             assert!(words.next().is_some(), "{name}: the reason is missing");
-            let ways = match ways {
-                "all" => WAYS.iter().map(|way| way.name.to_string()).collect(),
-                ways => ways.split(',').map(str::to_string).collect(),
+            let run_modes = match run_modes {
+                "all" => RUN_MODES.iter().map(|mode| mode.name.to_string()).collect(),
+                run_modes => run_modes.split(',').map(str::to_string).collect(),
             };
-            (name.to_string(), ways)
+            (name.to_string(), run_modes)
         })
         .collect()
 }
@@ -145,35 +145,39 @@ fn known() -> BTreeMap<String, BTreeSet<String>> {
 /// output to `plain`.
 fn is_shown_plainly(theme: &str, case: &str, got: &String, plain: &mut Vec<String>) -> bool {
     while !plain.contains(got) && plain.len() < PLAIN_RUNS {
-        plain.push(seen(&plainly(theme, case)));
+        plain.push(observed(&plainly(theme, case)));
     }
     plain.contains(got)
 }
 
 /// Returns the complaints about a case: unexpected differences, and known differences that no longer occur.
-fn judge(theme: &str, case: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+fn complaints_about(
+    theme: &str,
+    case: &str,
+    known: &BTreeMap<String, BTreeSet<String>>,
+) -> Vec<String> {
     let name = format!("{theme}.{case}");
-    let mut plain = vec![seen(&plainly(theme, case))];
+    let mut plain = vec![observed(&plainly(theme, case))];
     if plain[0].contains("setting up:") {
         return vec![format!("{name}: {}", plain[0])];
     }
     let mut complaints = Vec::new();
-    for way in ways() {
-        let ended = managed(way, theme, case);
-        let got = seen(&ended);
-        let may_differ = known.get(&name).is_some_and(|ways| ways.contains(way.name));
+    for mode in run_modes() {
+        let ended = managed(mode, theme, case);
+        let got = observed(&ended);
+        let may_differ = known.get(&name).is_some_and(|run_modes| run_modes.contains(mode.name));
         if may_differ {
             if got == plain[0] {
                 complaints.push(format!(
                     "{name} is as on Linux now ({}): take it out of differences.txt",
-                    way.name
+                    mode.name
                 ));
             }
         } else if !is_shown_plainly(theme, case, &got, &mut plain) {
             let (plain, stderr) = (&plain[0], &ended.stderr);
             complaints.push(format!(
                 "{name} differs ({})\n--- plain\n{plain}\n--- under softswap\n{got}\n--- its stderr\n{stderr}",
-                way.name
+                mode.name
             ));
         }
     }
@@ -181,7 +185,7 @@ fn judge(theme: &str, case: &str, known: &BTreeMap<String, BTreeSet<String>>) ->
 }
 
 #[test]
-fn a_program_sees_what_linux_shows_it() {
+fn program_results_equal_linux() {
     let known = known();
     // SOFTSWAP_ABI_ONLY selects a theme or a case: `messages` or `messages.name`.
     let only = std::env::var("SOFTSWAP_ABI_ONLY").unwrap_or_default();
@@ -189,7 +193,7 @@ fn a_program_sees_what_linux_shows_it() {
         .into_iter()
         .flat_map(|theme| cases(&theme).into_iter().map(move |case| (theme.clone(), case)))
         .collect();
-    assert!(all.len() >= LEAST_CASES, "{} cases", all.len());
+    assert!(all.len() >= MIN_CASES, "{} cases", all.len());
     for name in known.keys() {
         let is_there = all.iter().any(|(theme, case)| *name == format!("{theme}.{case}"));
         assert!(is_there, "differences.txt names {name}, which there is not");
@@ -206,7 +210,7 @@ fn a_program_sees_what_linux_shows_it() {
             scope.spawn(|| {
                 while let Some((theme, case)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
                     // A case that times out panics. It counts as a difference, and the other cases still run.
-                    let judged = std::panic::catch_unwind(|| judge(theme, case, &known));
+                    let judged = std::panic::catch_unwind(|| complaints_about(theme, case, &known));
                     let found = judged.unwrap_or_else(|panic| {
                         let why = panic.downcast_ref::<String>().map_or("", String::as_str);
                         vec![format!("{theme}.{case}: {why}")]
@@ -218,12 +222,12 @@ fn a_program_sees_what_linux_shows_it() {
     });
     let complaints = complaints.into_inner().unwrap();
     assert!(complaints.is_empty(), "{} differ\n{}", complaints.len(), complaints.join("\n"));
-    println!("{} cases in {} ways", wanted.len(), ways().len());
+    println!("{} cases in {} ways", wanted.len(), run_modes().len());
 }
 
 /// Checks the suite itself: a program that prints its PID differs.
 #[test]
-fn a_difference_is_noticed() {
+fn differing_result_is_detected() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let source =
         "#include \"abi.h\"\nstatic void c(void) { say(\"%d\", getpid()); }\nABI_MAIN(CASE(c))";
@@ -232,5 +236,5 @@ fn a_difference_is_noticed() {
     let differs = compiled_from(dir.path(), "differs", "abi-differs");
     let plain = run(Command::new(&differs).arg("c"));
     let other = run(Command::new(&differs).arg("c"));
-    assert_ne!(seen(&plain), seen(&other));
+    assert_ne!(observed(&plain), observed(&other));
 }

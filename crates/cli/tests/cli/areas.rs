@@ -19,7 +19,7 @@ fn swap(dir: &TempDir, more: &str) -> String {
 }
 
 #[test]
-fn what_the_first_area_has_no_room_for_goes_to_the_next() {
+fn full_area_is_followed_by_next() {
     let [small, large] = dirs();
     let report = Swapped::within("32M")
         .option("--reserve=0")
@@ -33,7 +33,7 @@ fn what_the_first_area_has_no_room_for_goes_to_the_next() {
 }
 
 #[test]
-fn areas_of_one_priority_share_the_pages() {
+fn equal_priority_areas_share_pages() {
     let [one, two] = dirs();
     let report = Swapped::within("32M")
         .option("--reserve=0")
@@ -45,7 +45,7 @@ fn areas_of_one_priority_share_the_pages() {
 }
 
 #[test]
-fn when_all_areas_are_full_the_program_is_told_so() {
+fn full_areas_stop_the_program_with_message() {
     let [one, two] = dirs();
     let report = Swapped::within("32M")
         .option("--reserve=0")
@@ -59,7 +59,7 @@ fn when_all_areas_are_full_the_program_is_told_so() {
 }
 
 #[test]
-fn many_areas_leave_the_program_its_descriptors() {
+fn many_areas_use_no_low_descriptors() {
     let dirs: [TempDir; 24] = dirs();
     let mut swapped = Swapped::within("64M").option("--reserve=0");
     for dir in &dirs {
@@ -86,12 +86,12 @@ fn swap_file(dir: &TempDir, mib: u64) -> PathBuf {
     let file = File::create(&path).unwrap();
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, mib * MIB).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    told(&["mkswap", path.to_str().unwrap()]);
+    stdout_of(&["mkswap", path.to_str().unwrap()]);
     path
 }
 
 /// Runs softswap, which must succeed, and returns its standard output.
-fn told(arguments: &[&str]) -> String {
+fn stdout_of(arguments: &[&str]) -> String {
     let output = Command::new(softswap()).args(arguments).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {stderr}");
@@ -99,7 +99,7 @@ fn told(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_swap_file_serves_beside_a_directory_and_is_free_again_afterwards() {
+fn swap_file_and_directory_are_used_together() {
     let [named, dir] = dirs();
     let file = swap_file(&named, 16);
     let head = std::fs::read(&file).unwrap()[..4096].to_vec();
@@ -114,11 +114,11 @@ fn a_swap_file_serves_beside_a_directory_and_is_free_again_afterwards() {
     let after = std::fs::read(&file).unwrap();
     assert!(after[..4096] == head, "the header was touched");
     assert!(after[4096..].iter().any(|byte| *byte != 0), "nothing was ever stored there");
-    assert!(told(&["swapon-check", file.to_str().unwrap()]).contains("can be used"));
+    assert!(stdout_of(&["swapon-check", file.to_str().unwrap()]).contains("can be used"));
 }
 
 #[test]
-fn without_softswap_run_a_named_area_is_one_process_s() {
+fn named_area_without_run_is_exclusive_to_one_process() {
     let [named] = dirs();
     let file = swap_file(&named, 64);
     let mut command = Command::new("sh");
@@ -132,7 +132,7 @@ fn without_softswap_run_a_named_area_is_one_process_s() {
 }
 
 #[test]
-fn a_forked_child_goes_on_in_the_next_directory() {
+fn forked_child_uses_next_directory() {
     let [small, large] = dirs();
     Swapped::within("16M")
         .option("--reserve=0")
@@ -142,7 +142,7 @@ fn a_forked_child_goes_on_in_the_next_directory() {
 }
 
 #[test]
-fn two_programs_cannot_have_the_same_swap_file() {
+fn swap_file_in_use_is_rejected() {
     let [named] = dirs();
     let file = swap_file(&named, 64);
     let swapped = Swapped::within("32M").option(format!("--swap={}", file.display()));
@@ -159,7 +159,7 @@ fn two_programs_cannot_have_the_same_swap_file() {
 }
 
 #[test]
-fn a_program_whose_swap_file_is_cut_off_is_stopped_and_told_why() {
+fn truncated_swap_file_stops_program_with_message() {
     let [named] = dirs();
     let file = swap_file(&named, 256);
     let swapped = Swapped::within("32M").option(format!("--swap={}", file.display()));
@@ -175,14 +175,14 @@ fn a_program_whose_swap_file_is_cut_off_is_stopped_and_told_why() {
 }
 
 #[test]
-fn a_device_is_discarded_before_use_and_serves() {
+fn device_is_discarded_before_use() {
     let [dir] = dirs();
     let image = dir.path().join("image");
     std::fs::write(&image, vec![0x5a; 64 << 20]).unwrap();
     let Some(device) = Loop::over(&image) else {
         return eprintln!("skipped: no loop device is to be had");
     };
-    told(&["mkswap", &device.0]);
+    stdout_of(&["mkswap", &device.0]);
     let report = Swapped::within("32M")
         .option(format!("--swap={},discard=both", device.0))
         .run_ok("hog", &["--pressure", "80", "--require-out"]);
@@ -193,5 +193,5 @@ fn a_device_is_discarded_before_use_and_serves() {
     let content = std::fs::read(&image).unwrap();
     let old = content[4096..].chunks(4096).filter(|page| page.iter().all(|b| *b == 0x5a)).count();
     assert_eq!(old, 0, "pages of what the device held before");
-    told(&["swapon-check", &device.0]);
+    stdout_of(&["swapon-check", &device.0]);
 }

@@ -24,7 +24,7 @@ fn expect_beyond_budget(report: &Report, what: &str) {
 }
 
 #[test]
-fn a_database_four_times_the_budget_gives_the_same_answers() {
+fn database_of_four_budgets_returns_same_results() {
     let Some(group) = group() else { return };
     let arguments = script("sqlite.py", &DATABASE);
     let expected = plain(python(), &arguments);
@@ -37,7 +37,7 @@ fn a_database_four_times_the_budget_gives_the_same_answers() {
 
 /// Checks that the cgroup's limit is effective. Otherwise the other tests here prove nothing.
 #[test]
-fn the_same_database_is_killed_there_without_softswap() {
+fn same_database_without_softswap_is_oom_killed() {
     use std::os::unix::process::ExitStatusExt;
     let Some(group) = group() else { return };
     let mut command: Command = group.command(python());
@@ -47,14 +47,14 @@ fn the_same_database_is_killed_there_without_softswap() {
 }
 
 #[test]
-fn gnu_sort_of_four_times_the_budget_gives_the_same_file() {
+fn gnu_sort_of_four_budgets_writes_same_file() {
     let Some(group) = group() else { return };
     let report = crate::support::compare_sort(&within_group(group), 240_000_000);
     expect_beyond_budget(&report, "sort");
 }
 
 #[test]
-fn eight_threads_work_on_four_times_the_budget() {
+fn eight_threads_use_four_budgets() {
     let Some(group) = group() else { return };
     let arguments = ["--mib", "288", "--threads", "8", "--operations", "6000", "--require-out"];
     let report = within_group(group).run_ok("threads", &arguments);
@@ -62,7 +62,7 @@ fn eight_threads_work_on_four_times_the_budget() {
 }
 
 #[test]
-fn a_budget_that_follows_the_machine_fits_a_memory_control_group() {
+fn auto_budget_fits_cgroup() {
     let Some(group) = group() else { return };
     let arguments = script("sqlite.py", &DATABASE);
     let expected = plain(python(), &arguments);
@@ -74,7 +74,7 @@ fn a_budget_that_follows_the_machine_fits_a_memory_control_group() {
 }
 
 #[test]
-fn a_kill_by_the_kernel_is_reported_with_the_limit_and_a_way_out() {
+fn oom_kill_is_reported_with_limit_and_remedy() {
     use std::os::unix::process::ExitStatusExt;
     let Some(group) = group() else { return };
     let arguments = script("sqlite.py", &DATABASE);

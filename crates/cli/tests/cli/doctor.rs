@@ -15,7 +15,7 @@ fn check<'a>(diagnosis: &'a Value, name: &str) -> &'a Value {
 }
 
 #[test]
-fn the_exit_status_says_whether_run_will_work() {
+fn doctor_exit_status_tells_if_run_works() {
     let (status, diagnosis) = diagnose(softswap().args(["doctor", "--json"]));
     assert_eq!(diagnosis["schema"], 1);
     let checks = diagnosis["checks"].as_array().unwrap();
@@ -25,7 +25,7 @@ fn the_exit_status_says_whether_run_will_work() {
 }
 
 #[test]
-fn every_check_is_there_and_what_is_missing_has_a_way_out() {
+fn every_failed_check_has_a_remedy() {
     let (_, diagnosis) = diagnose(softswap().args(["doctor", "--json"]));
     for name in [
         "kernel",
@@ -56,7 +56,7 @@ fn every_check_is_there_and_what_is_missing_has_a_way_out() {
 }
 
 #[test]
-fn it_says_that_it_runs_under_softswap_itself() {
+fn doctor_detects_softswap() {
     let own = crate::common::bin_dir().join("softswap");
     let mut command = softswap();
     command.args(["run", "-q", "--reserve", "0", "--memory", "64M", "--"]).arg(own);
@@ -67,7 +67,7 @@ fn it_says_that_it_runs_under_softswap_itself() {
 }
 
 #[test]
-fn a_swap_directory_that_cannot_be_used_is_fatal() {
+fn unusable_swap_directory_is_fatal() {
     let mut command = softswap();
     let (status, diagnosis) =
         diagnose(command.args(["doctor", "--json", "--swap", "/no/such/dir"]));
@@ -79,7 +79,7 @@ fn a_swap_directory_that_cannot_be_used_is_fatal() {
 }
 
 #[test]
-fn a_library_that_cannot_be_loaded_is_fatal() {
+fn unloadable_library_is_fatal() {
     let dir = tempfile::tempdir().unwrap();
     let library = dir.path().join("libsoftswap.so");
     let diagnose_with = || {
@@ -96,7 +96,7 @@ fn a_library_that_cannot_be_loaded_is_fatal() {
 }
 
 #[test]
-fn a_limit_on_address_space_is_found_with_its_effect_and_its_command() {
+fn address_space_limit_is_reported_with_command() {
     let mut limited = std::process::Command::new("sh");
     let exe = crate::common::bin_dir().join("softswap");
     limited.args(["-c", "ulimit -v 8000000; exec \"$0\" doctor --json"]).arg(exe);
@@ -109,7 +109,7 @@ fn a_limit_on_address_space_is_found_with_its_effect_and_its_command() {
 }
 
 #[test]
-fn the_table_is_plain_where_it_is_no_terminal() {
+fn table_without_terminal_has_no_colour() {
     let output = softswap().arg("doctor").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(!text.contains('\x1b'));

@@ -3,7 +3,7 @@
 use crate::common::{assert_refused, script, softswap};
 
 #[test]
-fn a_kernel_runs_under_softswap_and_says_so() {
+fn jupyter_kernel_runs_under_softswap() {
     let dir = tempfile::tempdir().unwrap();
     // This stand-in for Python succeeds at every import.
     let python = script(dir.path(), "python3.99", "#!/bin/sh\nexit 0\n");
@@ -41,7 +41,7 @@ fn a_kernel_runs_under_softswap_and_says_so() {
 }
 
 #[test]
-fn what_cannot_be_a_kernel_is_refused() {
+fn invalid_jupyter_kernel_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let bare = script(dir.path(), "bare", "#!/bin/sh\nexit 1\n");
     let install = |memory: &str, name: &str| {

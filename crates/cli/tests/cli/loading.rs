@@ -59,7 +59,7 @@ fn managed(options: &[&str], program: &Path, words: &[&str]) -> Ended {
     finish(&mut command)
 }
 
-fn seen(ended: &Ended) -> String {
+fn observed(ended: &Ended) -> String {
     format!("{}{}", ended.stdout_text(), ended.status)
 }
 
@@ -70,12 +70,12 @@ fn expect_equal(program: &Path, words: &[&str]) {
         [["--memory", "256M"].as_slice(), &["--memory", "24M"], &["--memory=24M", "--awake"]]
     {
         let ended = managed(options, program, words);
-        assert_eq!(seen(&ended), seen(&plain), "{options:?}: {}", ended.stderr);
+        assert_eq!(observed(&ended), observed(&plain), "{options:?}: {}", ended.stderr);
     }
 }
 
 #[test]
-fn a_byte_past_a_block_does_not_keep_a_program_from_its_end() {
+fn heap_overrun_does_not_prevent_exit() {
     let programs = Programs::new();
     let overrun = programs.compile(source!("overrun"), "overrun", &["-O0"]);
     expect_equal(&overrun, &[]);
@@ -88,7 +88,7 @@ fn a_byte_past_a_block_does_not_keep_a_program_from_its_end() {
 }
 
 #[test]
-fn an_allocator_may_come_first_in_an_executable_for_a_fixed_place() {
+fn allocator_may_precede_in_fixed_position_executable() {
     let programs = Programs::new();
     let fixed = programs.compile(source!("fixed"), "fixed", &["-no-pie", "-fno-pie", "-O1"]);
     let wrapper = programs.compile(source!("wrapper"), "wrapper.so", &["-shared", "-fPIC", "-ldl"]);
@@ -105,7 +105,7 @@ fn an_allocator_may_come_first_in_an_executable_for_a_fixed_place() {
 }
 
 #[test]
-fn what_a_deep_bound_library_calls_reaches_the_runtime() {
+fn calls_of_deep_bound_library_reach_runtime() {
     let programs = Programs::new();
     let plugin = "softswap-test-deep-plugin.so";
     programs.compile(source!("deep_plugin"), plugin, &["-shared", "-fPIC"]);
@@ -117,7 +117,7 @@ fn what_a_deep_bound_library_calls_reaches_the_runtime() {
 
 /// Its thread would keep the engine from starting if it blocked the engine's signals.
 #[test]
-fn a_plug_in_may_start_threads_past_the_runtime() {
+fn plug_in_may_create_threads_bypassing_runtime() {
     let programs = Programs::new();
     let plugin = "plugin.so";
     programs.compile(source!("own_thread_plugin"), plugin, &["-shared", "-fPIC", "-ldl"]);
@@ -129,7 +129,7 @@ fn a_plug_in_may_start_threads_past_the_runtime() {
 }
 
 #[test]
-fn a_program_may_define_functions_that_call_the_librarys_by_other_names() {
+fn program_functions_may_call_library_aliases() {
     let programs = Programs::new();
     let program = programs.compile(source!("forwarder"), "forwarder", &["-rdynamic", "-ldl"]);
     expect_equal(&program, &[]);
@@ -138,7 +138,7 @@ fn a_program_may_define_functions_that_call_the_librarys_by_other_names() {
 /// Memory mapped by a library's own system-call instructions is managed. This also holds for a
 /// sleeping process, and for linked and opened libraries.
 #[test]
-fn what_a_library_maps_by_instructions_of_its_own_is_managed() {
+fn mappings_by_inline_syscalls_are_managed() {
     const RESIDENT_MIB: &str = "40";
     let programs = Programs::new();
     let unwinder = ["-Wl,--no-as-needed", "-lgcc_s"];
@@ -153,12 +153,12 @@ fn what_a_library_maps_by_instructions_of_its_own_is_managed() {
         expect_equal(program, &[name]);
         let plain = plainly(program, &[name]);
         let ended = managed(&["--memory", "24M"], program, &[name, RESIDENT_MIB]);
-        assert_eq!(seen(&ended), seen(&plain), "{name}: {}", ended.stderr);
+        assert_eq!(observed(&ended), observed(&plain), "{name}: {}", ended.stderr);
     }
 }
 
 #[test]
-fn programs_with_a_sanitizer_run_and_find_what_they_find_plainly() {
+fn sanitized_programs_report_the_same_errors() {
     let programs = Programs::new();
     for options in [
         ["-fsanitize=address"].as_slice(),
@@ -183,7 +183,12 @@ fn expect_as_plainly(program: &Path) {
         let itself = managed(&["--memory=64M"], program, words);
         let started = managed(&["--memory=64M", "--awake"], Path::new("/bin/sh"), &["-c", &script]);
         for ended in [itself, started] {
-            assert_eq!(seen(&ended), seen(&plain), "{program:?} {words:?}: {}", ended.stderr);
+            assert_eq!(
+                observed(&ended),
+                observed(&plain),
+                "{program:?} {words:?}: {}",
+                ended.stderr
+            );
             let has_report = |ended: &Ended| ended.stderr.contains("SUMMARY: ");
             assert_eq!(has_report(&ended), has_report(&plain), "{}", ended.stderr);
         }
@@ -220,7 +225,7 @@ impl Target {
 }
 
 #[test]
-fn a_managed_reader_has_the_pages_of_another_process_brought_in() {
+fn process_vm_readv_faults_in_remote_pages() {
     let programs = Programs::new();
     let mut target = Target::start(&programs);
     let reader = programs.compile(source!("reader"), "reader", &[]);
@@ -236,7 +241,7 @@ fn a_managed_reader_has_the_pages_of_another_process_brought_in() {
 }
 
 #[test]
-fn memory_is_brought_in_on_request_up_to_a_quarter_of_the_budget() {
+fn memory_is_faulted_in_on_request_up_to_quarter_of_budget() {
     let programs = Programs::new();
     let target = Target::start(&programs);
     let [pid, address, len] = target.words()[..] else { panic!("{:?}", target.words) };
@@ -248,7 +253,7 @@ fn memory_is_brought_in_on_request_up_to_a_quarter_of_the_budget() {
 }
 
 #[test]
-fn gdb_reads_what_the_program_has_swapped_out() {
+fn gdb_reads_swapped_out_memory() {
     let programs = Programs::new();
     let mut target = Target::start(&programs);
     let script = programs.path("libsoftswap.so-gdb.py");

@@ -3,15 +3,15 @@
 mod common;
 mod support;
 
-#[path = "../../../remote/tests/remote/clusters/bed.rs"]
+#[path = "../../../remote/tests/remote/clusters/test_cluster.rs"]
 #[allow(dead_code, reason = "the store's own tests use the rest")]
-mod bed;
-#[path = "../../../remote/tests/remote/clusters/lies.rs"]
-mod lies;
+mod test_cluster;
+#[path = "../../../remote/tests/remote/clusters/corruptions.rs"]
+mod corruptions;
 
 mod abi;
 mod areas;
-mod beside;
+mod unmanaged;
 mod budget;
 mod doctor;
 mod faults;

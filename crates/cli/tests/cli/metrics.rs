@@ -1,6 +1,8 @@
 //! `softswap export` and `softswap stat --prometheus`: metrics for Prometheus.
 
-use crate::support::control_client::{PATIENCE, Program, refused, told, wait_for, wait_until};
+use crate::support::control_client::{
+    Program, WAIT_TIMEOUT, refused, stdout_of, wait_for, wait_until,
+};
 use crate::support::softswap;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -28,7 +30,7 @@ impl Export {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         stream
     }
 
@@ -42,7 +44,7 @@ impl Export {
         std::fs::read_dir(format!("/proc/{}/{what}", self.child.id())).unwrap().count()
     }
 
-    fn ask(&self, method: &str, path: &str) -> (u32, String) {
+    fn query(&self, method: &str, path: &str) -> (u32, String) {
         http(&self.address, method, path)
     }
 }
@@ -59,7 +61,7 @@ impl Drop for Export {
 fn answer(address: &str, request: &str) -> String {
     wait_until("an answer", || {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         let mut answer = String::new();
         let sent = stream.write_all(request.as_bytes());
         let read = stream.read_to_string(&mut answer);
@@ -101,12 +103,12 @@ fn value(text: &str, name: &str, labels: &[&str]) -> Option<f64> {
 }
 
 #[test]
-fn what_is_served_are_the_figures_of_the_programs() {
+fn metrics_equal_program_counters() {
     let program = Program::under_pressure(&[]);
     let pid = program.pid();
     let export = Export::start();
     let label = format!("pid=\"{pid}\"");
-    let (status, text) = export.ask("GET", "/metrics");
+    let (status, text) = export.query("GET", "/metrics");
     assert_eq!(status, 200);
     assert_eq!(value(&text, "softswap_budget_bytes", &[&label]), Some(f64::from(32 << 20)));
     let used = value(&text, "softswap_used_bytes", &[&label]).unwrap();
@@ -115,7 +117,7 @@ fn what_is_served_are_the_figures_of_the_programs() {
     assert_eq!(value(&text, "softswap_processes", &[&root, "state=\"awake\""]), Some(1.0));
     let out = |text: &str| value(text, "softswap_pages_out_total", &[&label]).unwrap();
     wait_for("more pages out", || {
-        (out(&export.ask("GET", "/metrics").1) > out(&text)).then_some(())
+        (out(&export.query("GET", "/metrics").1) > out(&text)).then_some(())
     });
     let counts = ["zero", "pool", "disk"].map(|tier| {
         let tier = format!("tier=\"{tier}\"");
@@ -129,18 +131,21 @@ fn what_is_served_are_the_figures_of_the_programs() {
     assert!(counts.iter().sum::<f64>() > 0.0);
     // Both PIDs name the same tree.
     for number in [&pid, &program.supervisor()] {
-        let told = told(&["stat", number, "--prometheus"]);
-        assert!(out(&told) > 0.0 && told.matches("softswap_used_bytes{").count() == 1, "{told}");
+        let stdout_of = stdout_of(&["stat", number, "--prometheus"]);
+        assert!(
+            out(&stdout_of) > 0.0 && stdout_of.matches("softswap_used_bytes{").count() == 1,
+            "{stdout_of}"
+        );
     }
 }
 
 #[test]
-fn nothing_can_be_written_and_what_cannot_be_is_refused() {
+fn invalid_http_requests_are_rejected() {
     let export = Export::start();
-    assert_eq!(export.ask("GET", "/").0, 200);
-    assert_eq!(export.ask("GET", "/secrets").0, 404);
+    assert_eq!(export.query("GET", "/").0, 200);
+    assert_eq!(export.query("GET", "/secrets").0, 404);
     for method in ["POST", "PUT", "DELETE"] {
-        assert_eq!(export.ask(method, "/metrics").0, 405);
+        assert_eq!(export.query(method, "/metrics").0, 405);
     }
     refused(&["export", "--listen", &export.address], 1, &["use another port"]);
     refused(&["export", "--listen", "here"], 2, &["invalid value 'here'"]);
@@ -151,7 +156,7 @@ fn nothing_can_be_written_and_what_cannot_be_is_refused() {
 }
 
 #[test]
-fn what_a_stranger_sends_costs_no_more_than_an_answer() {
+fn arbitrary_input_gets_one_answer() {
     let export = Export::start();
     let status = |request: &str| {
         let answer = export.answer_to(request);
@@ -170,11 +175,11 @@ fn what_a_stranger_sends_costs_no_more_than_an_answer() {
     // The first bytes of a TLS handshake.
     assert_eq!(status("\u{16}\u{3}\u{1}\0\u{1}"), "400");
     assert_eq!(export.answer_to("HEAD / HTTP/1.1\r\n\r\n").split("\r\n\r\n").nth(1), Some(""));
-    assert_eq!(export.ask("GET", "/metrics").0, 200);
+    assert_eq!(export.query("GET", "/metrics").0, 200);
 }
 
 #[test]
-fn who_does_not_read_keeps_nobody_from_an_answer() {
+fn slow_client_does_not_block_others() {
     let export = Export::start();
     let mut deaf = export.connect();
     deaf.set_nonblocking(true).unwrap();
@@ -198,15 +203,15 @@ fn who_does_not_read_keeps_nobody_from_an_answer() {
         }
     });
     for _ in 0..10 {
-        assert_eq!(export.ask("GET", "/metrics").0, 200);
+        assert_eq!(export.query("GET", "/metrics").0, 200);
     }
     drop(deaf);
 }
 
 #[test]
-fn idle_connections_end_and_leave_nothing() {
+fn idle_connections_are_closed() {
     let export = Export::start();
-    assert_eq!(export.ask("GET", "/metrics").0, 200);
+    assert_eq!(export.query("GET", "/metrics").0, 200);
     let descriptors = export.count("fd");
     // More connections than the server accepts, half of them with an incomplete request.
     let mut idle: Vec<TcpStream> = (0..600).map(|_| export.connect()).collect();
@@ -214,7 +219,7 @@ fn idle_connections_end_and_leave_nothing() {
         // The server may have closed the connection already.
         let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost:");
     }
-    assert_eq!(export.ask("GET", "/metrics").0, 200);
+    assert_eq!(export.query("GET", "/metrics").0, 200);
     // The number of threads does not grow with the connections.
     assert!(export.count("task") <= 2, "{}", export.count("task"));
     for stream in &mut idle {
@@ -236,12 +241,12 @@ fn has(tool: &str) -> bool {
 }
 
 #[test]
-fn promtool_finds_nothing_to_object_to() {
+fn promtool_accepts_metrics() {
     if !has("promtool") {
         return;
     }
     let program = Program::under_pressure(&[]);
-    let text = told(&["stat", &program.pid(), "--prometheus"]);
+    let text = stdout_of(&["stat", &program.pid(), "--prometheus"]);
     let mut promtool = Command::new("promtool");
     promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
     let mut child = promtool.spawn().unwrap();
@@ -261,9 +266,9 @@ fn expressions() -> Vec<String> {
 }
 
 #[test]
-fn the_dashboard_asks_for_what_there_is() {
+fn dashboard_uses_existing_metrics() {
     let program = Program::under_pressure(&[]);
-    let text = told(&["stat", &program.pid(), "--prometheus"]);
+    let text = stdout_of(&["stat", &program.pid(), "--prometheus"]);
     let all = expressions();
     assert!(all.len() >= 12, "{all:?}");
     for expression in &all {

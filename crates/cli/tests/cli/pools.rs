@@ -6,7 +6,7 @@ use softswap::Pool;
 use std::io::{Read, Seek, Write};
 
 const PAGE: usize = 4096;
-const ALONE: &str = "SOFTSWAP_POOLS_ALONE";
+const ALONE_VARIABLE: &str = "SOFTSWAP_POOLS_ALONE";
 
 /// Threads alternate between the memory of three engines, each four times its budget.
 fn work() {
@@ -59,15 +59,15 @@ fn work() {
 }
 
 #[test]
-fn pools_work_beside_the_runtime() {
-    if std::env::var_os(ALONE).is_some() {
+fn pools_work_with_the_runtime() {
+    if std::env::var_os(ALONE_VARIABLE).is_some() {
         work();
         return;
     }
     let swapped = Swapped::within("16M");
-    let arguments = ["pools::pools_work_beside_the_runtime", "--exact", "--nocapture"];
+    let arguments = ["pools::pools_work_with_the_runtime", "--exact", "--nocapture"];
     let mut command = swapped.command(std::env::current_exe().unwrap(), &arguments);
-    let output = command.env(ALONE, "1").output().unwrap();
+    let output = command.env(ALONE_VARIABLE, "1").output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{:?} {text}", output.status);
 }

@@ -1,6 +1,6 @@
 //! Programs that cannot be executed are refused with a shell's exit status and the reason.
 
-use crate::common::{as_nobody, compile, is_root, run, script, set_mode, skip};
+use crate::common::{as_unprivileged, compile, is_root, run, script, set_mode, skip};
 use std::path::Path;
 use std::process::Command;
 
@@ -19,14 +19,14 @@ fn refused(program: impl AsRef<Path>, status: i32, parts: &[&str]) {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_127() {
+fn missing_program_exits_127() {
     refused("no-such-program-here", 127, &["no-such-program-here", "PATH", "install"]);
     refused("/no/such/program", 127, &["/no/such/program", "no such program"]);
     refused("", 127, &["empty"]);
 }
 
 #[test]
-fn what_is_not_executable_is_126() {
+fn non_executable_file_exits_126() {
     let dir = tempfile::tempdir().unwrap();
     let file = script(dir.path(), "data", "text\n");
     set_mode(&file, 0o644);
@@ -36,7 +36,7 @@ fn what_is_not_executable_is_126() {
 }
 
 #[test]
-fn a_file_that_may_not_be_run_is_found_in_path_all_the_same() {
+fn non_executable_file_in_path_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     set_mode(&script(dir.path(), "some-data", "text\n"), 0o644);
     let mut command = run(dir.path());
@@ -45,14 +45,14 @@ fn a_file_that_may_not_be_run_is_found_in_path_all_the_same() {
 }
 
 #[test]
-fn a_script_without_its_interpreter_is_126() {
+fn script_with_missing_interpreter_exits_126() {
     let dir = tempfile::tempdir().unwrap();
     let path = script(dir.path(), "lost", "#!/no/such/interpreter -x\n");
     refused(path, 126, &["lost", "/no/such/interpreter", "first line"]);
 }
 
 #[test]
-fn a_static_program_is_refused() {
+fn static_program_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let Some(program) = compile(dir.path(), "fixed", &["-static"]) else {
         return skip("no static C library");
@@ -63,7 +63,7 @@ fn a_static_program_is_refused() {
 }
 
 #[test]
-fn a_static_program_without_glibc_is_told_from_one_with_it() {
+fn static_program_without_glibc_is_distinguished() {
     let dir = tempfile::tempdir().unwrap();
     let parts =
         ["alone", "statically linked without glibc, as with musl", "x86_64-unknown-linux-gnu"];
@@ -82,7 +82,7 @@ fn a_static_program_without_glibc_is_told_from_one_with_it() {
 }
 
 #[test]
-fn a_go_program_is_told_by_its_note() {
+fn go_program_is_recognised_by_its_note() {
     let dir = tempfile::tempdir().unwrap();
     // The build ID note of Go's linker, without a Go toolchain.
     let source = dir.path().join("gopher.s");
@@ -110,7 +110,7 @@ fn built(compiler: &mut Command, source: &Path, program: &Path) -> bool {
 }
 
 #[test]
-fn a_program_for_another_c_library_is_refused() {
+fn program_for_another_libc_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let musl = ["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"];
     let Some(program) = compile(dir.path(), "other", &musl) else {
@@ -120,12 +120,12 @@ fn a_program_for_another_c_library_is_refused() {
 }
 
 #[test]
-fn a_setuid_program_is_refused() {
+fn setuid_program_is_rejected() {
     if is_root() {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("raised");
         std::fs::copy("/bin/true", &program).unwrap();
-        std::os::unix::fs::chown(&program, Some(crate::common::NOBODY), None).unwrap();
+        std::os::unix::fs::chown(&program, Some(crate::common::UNPRIVILEGED_UID), None).unwrap();
         set_mode(&program, 0o4755);
         return refused(&program, 126, &["raised", "setuid", "65534", "ignores", "copy"]);
     }
@@ -144,7 +144,7 @@ fn a_setuid_program_is_refused() {
 }
 
 #[test]
-fn a_program_with_file_capabilities_is_refused_for_users() {
+fn program_with_file_capabilities_is_rejected_for_users() {
     if !is_root() {
         return skip("only root can give a file capabilities");
     }
@@ -161,7 +161,7 @@ fn a_program_with_file_capabilities_is_refused_for_users() {
     }
     let swap = tempfile::tempdir().unwrap();
     set_mode(swap.path(), 0o777);
-    let mut command = as_nobody(dir.path());
+    let mut command = as_unprivileged(dir.path());
     command.args(["run", "--reserve", "0", "--swap"]).arg(swap.path()).arg("--").arg(&program);
     assert_refused(&mut command, 126, &["capable", "file capabilities", "copy"]);
 }

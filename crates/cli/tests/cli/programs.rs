@@ -40,7 +40,7 @@ fn all_programs() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_case_of_every_program_notices_wrong_data() {
+fn every_test_program_detects_wrong_data() {
     for program in all_programs() {
         let list = plain(compiled(&program), &["--list"]).stdout_text();
         assert!(!list.is_empty(), "{program} has no cases");
@@ -58,7 +58,7 @@ fn every_case_of_every_program_notices_wrong_data() {
 }
 
 #[test]
-fn every_program_passes_without_softswap_and_notices_that_nothing_was_out() {
+fn every_program_passes_without_softswap() {
     for program in all_programs() {
         plain(compiled(&program), &[] as &[&str]).expect_ok(&program);
         let ended = plain(compiled(&program), &["--require-out"]);
@@ -67,7 +67,7 @@ fn every_program_passes_without_softswap_and_notices_that_nothing_was_out() {
 }
 
 #[test]
-fn text_of_four_times_the_budget_touches_no_disk() {
+fn text_of_four_budgets_uses_no_disk() {
     let report = Swapped::within("32M")
         .option("--codec=zstd:-1")
         .option("--pool=80%")
@@ -78,7 +78,7 @@ fn text_of_four_times_the_budget_touches_no_disk() {
 }
 
 #[test]
-fn the_python_programs_repeat_themselves_and_notice_wrong_data() {
+fn python_programs_are_deterministic_and_detect_wrong_data() {
     for program in ["sqlite.py", "bigsort.py", "kinds.py"] {
         let run = |more: &[&str]| {
             let ended = plain(python(), &script(program, &[&["--mib", "8"], more].concat()));
@@ -94,7 +94,7 @@ fn the_python_programs_repeat_themselves_and_notice_wrong_data() {
 // ---- data -------------------------------------------------------------------
 
 #[test]
-fn every_kind_of_data_comes_back_word_for_word() {
+fn every_kind_of_data_round_trips() {
     let report = Swapped::within(SMALL).run_ok("tiers", &pushed(&["--mib", "24"]));
     // Each kind of data reached its tier.
     for figure in ["pages_same_filled", "pages_pooled", "pages_written", "pages_read"] {
@@ -103,7 +103,7 @@ fn every_kind_of_data_comes_back_word_for_word() {
 }
 
 #[test]
-fn incompressible_data_really_goes_to_disk() {
+fn incompressible_data_is_written_to_disk() {
     let report = Swapped::within("64M").run_ok("hog", &["--mib", "128", "--require-out"]);
     let beyond = (128 - 64) << 20;
     assert!(report.figure("bytes_written") >= beyond, "{}", report.figures);
@@ -112,7 +112,7 @@ fn incompressible_data_really_goes_to_disk() {
 }
 
 #[test]
-fn threads_share_pages_that_come_and_go() {
+fn threads_share_swapped_pages() {
     let options = ["--mib", "400", "--operations", "5000", "--require-out"];
     Swapped::within("96M").run_ok("threads", &options);
 }
@@ -135,7 +135,7 @@ fn variant_keeps_data(variant: impl Fn() -> Swapped, unused: Option<&str>) -> [R
 }
 
 #[test]
-fn pages_come_and_go_by_page_protection_with_few_mappings() {
+fn page_protection_works_with_few_mappings() {
     let variant = || Swapped::within(SMALL).option("--faults").option("protection");
     for report in variant_keeps_data(variant, Some("uses_move")) {
         assert_eq!(report.figures["fault_mechanism"], "protection");
@@ -146,7 +146,7 @@ fn pages_come_and_go_by_page_protection_with_few_mappings() {
 }
 
 #[test]
-fn pages_leave_by_copy_where_they_cannot_be_moved() {
+fn pages_are_copied_without_uffdio_move() {
     variant_keeps_data(|| Swapped::within(SMALL).option("--no-move"), Some("uses_move"));
 }
 
@@ -156,7 +156,7 @@ fn pages_are_written_without_io_uring() {
 }
 
 #[test]
-fn pages_are_neither_moved_nor_compressed_nor_written_by_io_uring() {
+fn works_without_move_compression_and_io_uring() {
     let variant = || {
         let plain = Swapped::within(SMALL).option("--no-move").option("--no-io-uring");
         plain.option("--codec").option("none")
@@ -173,13 +173,13 @@ fn system_calls_take_swapped_buffers() {
 }
 
 #[test]
-fn streams_keep_their_content_however_many_there_are() {
+fn many_streams_keep_their_content() {
     let report = Swapped::within(SMALL).run(compiled("streams"), &[] as &[&str]);
     report.ended.expect_ok("streams");
 }
 
 #[test]
-fn what_a_stream_writes_need_not_be_brought_in() {
+fn stream_writes_need_no_swap_in() {
     let guarded = |mib: &str| {
         let report = Swapped::within(SMALL).run(compiled("streams"), &["--null", mib]);
         report.ended.expect_ok("streams");
@@ -191,7 +191,7 @@ fn what_a_stream_writes_need_not_be_brought_in() {
 }
 
 #[test]
-fn memory_calls_keep_their_meaning() {
+fn memory_calls_keep_semantics() {
     // With a smaller budget the tables of the largest mapping would take half of it.
     let options = ["--pressure", "48", "--require-out"];
     Swapped::within("32M").run_ok("mappings", &options);
@@ -205,13 +205,13 @@ fn large_reservations_are_managed_as_they_are_committed() {
 }
 
 #[test]
-fn blocks_grow_and_shrink_with_what_is_in_them() {
+fn realloc_keeps_block_contents() {
     Swapped::within(SMALL).run_ok("blocks", &pushed(&[]));
 }
 
 /// Freed pages must be released at once. Otherwise pages in use would be evicted.
 #[test]
-fn what_is_freed_makes_room_at_once() {
+fn freed_memory_reduces_usage_immediately() {
     let blocks = "x = b'x' * (40 << 20); del x; y = [b'y' * (10 << 20) for _ in range(4)]";
     let report = Swapped::within("72M").option("--awake").run(python(), &["-c", blocks]);
     report.ended.expect_success("python");
@@ -221,7 +221,7 @@ fn what_is_freed_makes_room_at_once() {
 }
 
 #[test]
-fn a_block_that_grows_in_small_steps_is_not_copied_at_each() {
+fn growing_block_is_not_copied_at_every_step() {
     let options = ["--only", "small-steps", "--mib", "48", "--steps", "96", "--require-out"];
     let report = Swapped::within(SMALL).run_ok("blocks", &options);
     let pages = (48 << 20) / 4096;
@@ -232,12 +232,12 @@ fn a_block_that_grows_in_small_steps_is_not_copied_at_each() {
 }
 
 #[test]
-fn the_program_has_its_signals_to_itself() {
+fn program_signals_are_unaffected() {
     Swapped::within(SMALL).run_ok("signals", &pushed(&[]));
 }
 
 #[test]
-fn programs_start_programs_and_fork() {
+fn programs_exec_and_fork() {
     let report = Swapped::within(SMALL).run_ok("spawn", &pushed(&["--mib", "24"]));
     let stdout = report.ended.stdout_text();
     for what in ["fork, child reads: ", "fork, both write: "] {
@@ -247,17 +247,17 @@ fn programs_start_programs_and_fork() {
 }
 
 #[test]
-fn children_change_what_they_inherited_and_go_on_as_programs_do() {
+fn children_modify_inherited_memory() {
     Swapped::within(SMALL).run_ok("children", &pushed(&["--mib", "24"]));
 }
 
 #[test]
-fn threads_and_coroutines_have_their_stacks() {
+fn thread_and_coroutine_stacks_are_managed() {
     Swapped::within(SMALL).run_ok("stacks", &pushed(&[]));
 }
 
 #[test]
-fn a_deadly_signal_is_passed_on() {
+fn fatal_signal_is_forwarded() {
     let expected = [
         ("segv", libc::SIGSEGV),
         ("unmapped", libc::SIGSEGV),
@@ -285,12 +285,12 @@ fn same_answer(program: &str, arguments: &[&str], memory: &str) {
 }
 
 #[test]
-fn a_database_in_memory_gives_the_same_answers() {
+fn in_memory_database_returns_same_results() {
     same_answer("sqlite.py", &["--mib", "48"], "24M");
 }
 
 #[test]
-fn sorting_in_python_gives_the_same_order() {
+fn python_sort_gives_same_order() {
     same_answer("bigsort.py", &["--mib", "16"], "16M");
 }
 
@@ -300,7 +300,7 @@ fn python_objects_keep_their_values() {
 }
 
 #[test]
-fn gnu_sort_gives_the_same_file() {
+fn gnu_sort_writes_same_file() {
     crate::support::compare_sort(&Swapped::within("64M"), 80 << 20);
 }
 
@@ -336,7 +336,7 @@ fn users_of(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn sudden_death_leaves_nothing_behind() {
+fn killed_run_leaves_no_files() {
     let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");
     let swapped = Swapped::within(SMALL).option("--swap").option(swap.path());
     let mut command = swapped.command(compiled("hog"), &["--mib", "128", "--seconds", "0"]);
@@ -358,7 +358,7 @@ fn sudden_death_leaves_nothing_behind() {
 }
 
 /// Returns the number of signals handled while the program waited for a page that could not be brought in.
-fn signals_while_waiting(kind: &str) -> u64 {
+fn signals_handled_while_waiting(kind: &str) -> u64 {
     let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");
     let mut place = swap.path().as_os_str().to_os_string();
     place.push(":16M");
@@ -371,17 +371,17 @@ fn signals_while_waiting(kind: &str) -> u64 {
 }
 
 #[test]
-fn signals_come_while_room_for_a_page_is_waited_for() {
+fn signals_are_delivered_while_waiting_for_memory() {
     for kind in ["touch", "call"] {
         // If signals were blocked during the wait, one or two would be handled. The wait has at least 15
         // parts, and pending signals are handled after each.
-        let signals = signals_while_waiting(kind);
+        let signals = signals_handled_while_waiting(kind);
         assert!(signals >= 5, "{signals} signals ({kind})");
     }
 }
 
 #[test]
-fn a_full_swap_stops_the_program_and_says_so() {
+fn full_swap_stops_program_with_message() {
     let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");
     let mut place = swap.path().as_os_str().to_os_string();
     place.push(":64M");

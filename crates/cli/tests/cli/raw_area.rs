@@ -1,7 +1,7 @@
 //! Swap files that are used by their blocks: `--swap FILE,raw`. Each test has a file system of its own on a
 //! loop device, and compares everything else in it before and after. Needs root.
 
-use crate::common::area::{MIB, assert_says, succeeds};
+use crate::common::area::{MIB, assert_contains_all, succeeds};
 use crate::common::{Loop, is_root, skip, tool};
 use crate::support::control_client::{wait_for, wait_until};
 use crate::support::{LIMIT, Running, Swapped, compiled, softswap};
@@ -169,7 +169,7 @@ fn refused(area: &Path, parts: &[&str]) {
     let output = raw(area).command("true", &[""; 0]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert_says(&text, parts);
+    assert_contains_all(&text, parts);
 }
 
 fn is_immutable(path: &Path) -> bool {

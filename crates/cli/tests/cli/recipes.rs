@@ -84,7 +84,7 @@ fn expect_success(output: &Output, page: &str, text: &str) {
 }
 
 #[test]
-fn commands_of_the_recipes_run() {
+fn documented_commands_run() {
     let transcripts = blocks("console tested").into_iter();
     let transcripts = transcripts.map(|(page, text)| (page, commands(&text)));
     let mut dirs = HashMap::new();
@@ -103,7 +103,7 @@ fn commands_of_the_recipes_run() {
 }
 
 #[test]
-fn python_of_the_recipes_runs_where_the_module_is_installed() {
+fn documented_python_runs() {
     if !parses("import softswap, numpy", "").status.success() {
         eprintln!("skipped: python3 has no module softswap, or no numpy");
         return;
@@ -116,7 +116,7 @@ fn python_of_the_recipes_runs_where_the_module_is_installed() {
 }
 
 #[test]
-fn files_for_other_programs_are_well_formed() {
+fn files_for_other_programs_are_valid() {
     if parses("import yaml", "").status.success() {
         for (page, text) in blocks("yaml") {
             let load = "import sys, yaml; assert isinstance(yaml.safe_load(sys.argv[1]), dict)";
@@ -136,7 +136,7 @@ fn files_for_other_programs_are_well_formed() {
 }
 
 #[test]
-fn the_systemd_unit_is_accepted() {
+fn systemd_unit_is_accepted() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         eprintln!("skipped: there is no systemd-analyze");
         return;
@@ -151,7 +151,7 @@ fn the_systemd_unit_is_accepted() {
         let verify = ["verify", "--man=no", unit.to_str().unwrap()];
         let output = run(dir.path(), "systemd-analyze", &verify);
         expect_success(&output, page, &text);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!said.contains("analysis.service"), "{page}: {said}");
+        let output_of_case = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output_of_case.contains("analysis.service"), "{page}: {output_of_case}");
     }
 }

@@ -1,7 +1,9 @@
 //! `softswap record`: which functions wait for pages, and for which memory.
 
-use crate::common::{NOBODY, copy_binaries, is_root, std_nobody};
-use crate::support::control_client::{PATIENCE, Program, ask, refused, says, wait_until};
+use crate::common::{UNPRIVILEGED_UID, copy_binaries, is_root, std_unprivileged};
+use crate::support::control_client::{
+    Program, WAIT_TIMEOUT, assert_output, query, refused, wait_until,
+};
 use crate::support::{Running, compiled, python, softswap, wait_for_rounds};
 use serde_json::Value;
 use softswap_engine::base::stats::Tier;
@@ -23,39 +25,39 @@ fn record_until(
     seconds: &str,
     find: impl Fn(&Value, &str) -> Result<(), String>,
 ) -> (Value, String) {
-    let picture = dir.join("record.svg");
-    let path = picture.to_str().unwrap();
+    let flame_graph_file = dir.join("record.svg");
+    let path = flame_graph_file.to_str().unwrap();
     wait_until("what is recorded", || {
-        let output = ask(&["record", pid, "--seconds", seconds, "--output", path, "--json"]);
+        let output = query(&["record", pid, "--seconds", seconds, "--output", path, "--json"]);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         if errors.contains("had no fault in") {
             return Err(errors);
         }
         assert!(output.status.success() && errors.is_empty(), "{errors}");
         let profile = json(&String::from_utf8(output.stdout).unwrap());
-        let svg = std::fs::read_to_string(&picture).unwrap();
+        let svg = std::fs::read_to_string(&flame_graph_file).unwrap();
         find(&profile, &svg).map_err(|why| format!("{why}: {profile}"))?;
         Ok((profile, svg))
     })
 }
 
 /// Returns an error that names `what` if `is_so` is false.
-fn must_be(is_so: bool, what: &str) -> Result<(), String> {
+fn ensure(is_so: bool, what: &str) -> Result<(), String> {
     is_so.then_some(()).ok_or_else(|| what.to_string())
 }
 
 /// Waits until `record` has samples of a program that touches cold memory.
-fn wait_for_samples(program: &Program, record: &Running, picture: &Path) {
+fn wait_for_samples(program: &Program, record: &Running, flame_graph_file: &Path) {
     // The picture file is created when sampling has begun.
-    wait_until("the picture", || match picture.exists() {
+    wait_until("the picture", || match flame_graph_file.exists() {
         true => Ok(()),
         false => Err(record.stderr_so_far()),
     });
     let faults = || program.stats().faults(Tier::Disk) + program.stats().faults(Tier::Pool);
-    let enough = faults() + 500;
+    let stop_signals = faults() + 500;
     wait_until("faults", || match faults() {
-        now if now >= enough => Ok(()),
-        now => Err(format!("{now} of {enough}")),
+        now if now >= stop_signals => Ok(()),
+        now => Err(format!("{now} of {stop_signals}")),
     });
     // Each round collects the samples so far.
     wait_for_rounds(record.id(), 4);
@@ -78,24 +80,24 @@ fn share(of: &Value, all: &Value) -> f64 {
 }
 
 #[test]
-fn the_function_that_touches_cold_memory_leads_with_its_caller_and_that_memory() {
+fn profile_lists_function_touching_cold_memory_first() {
     let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
     let dir = tempfile::tempdir().unwrap();
     let find = |profile: &Value, svg: &str| {
         let functions = profile["functions"].as_array().unwrap();
         let first = &functions[0];
-        must_be(first["function"] == "touch_cold" && first["caller"] == "look_up", "it leads")?;
-        must_be(share(first, profile) > 0.5, "with half of all")?;
+        ensure(first["function"] == "touch_cold" && first["caller"] == "look_up", "it leads")?;
+        ensure(share(first, profile) > 0.5, "with half of all")?;
         let hot = functions.iter().find(|it| it["function"] == "touch_hot");
-        must_be(hot.is_none_or(|hot| share(hot, profile) < 0.1), "little is hot")?;
+        ensure(hot.is_none_or(|hot| share(hot, profile) < 0.1), "little is hot")?;
         let memory = &profile["memory"][0];
         let is_cold = memory["by"] == "make_cold" && memory["touched_by"] == "touch_cold";
-        must_be(is_cold, "memory that is cold leads")?;
+        ensure(is_cold, "memory that is cold leads")?;
         let by_tier = profile["by_tier"].as_object().unwrap();
-        must_be(by_tier.contains_key("disk") || by_tier.contains_key("standby"), "from the disk")?;
+        ensure(by_tier.contains_key("disk") || by_tier.contains_key("standby"), "from the disk")?;
         // The whole call stack from main, and a page faulted in for a system call.
         for name in ["main", "sites", "look_up", "touch_cold", "take_in", "[system call]"] {
-            must_be(svg.contains(&format!("<title>{name} (")), name)?;
+            ensure(svg.contains(&format!("<title>{name} (")), name)?;
         }
         Ok(())
     };
@@ -108,15 +110,15 @@ fn the_function_that_touches_cold_memory_leads_with_its_caller_and_that_memory()
     expect_well_formed(&svg);
 
     // By the PID of `softswap run`, with output as text.
-    let picture = dir.path().join("again.svg");
-    let path = picture.to_str().unwrap();
+    let flame_graph_file = dir.path().join("again.svg");
+    let path = flame_graph_file.to_str().unwrap();
     let text = wait_until("what leads, in words", || {
-        let output = ask(&["record", &program.supervisor(), "--seconds", "1", "-o", path]);
+        let output = query(&["record", &program.supervisor(), "--seconds", "1", "-o", path]);
         let text = String::from_utf8(output.stdout).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         let leads = lines.get(2).is_some_and(|it| it.contains("touch_cold, called by look_up"));
         let errors = String::from_utf8_lossy(&output.stderr);
-        must_be(leads && text.contains("of make_cold, touched by touch_cold"), &text)
+        ensure(leads && text.contains("of make_cold, touched by touch_cold"), &text)
             .map_err(|text| format!("{text}{errors}"))?;
         Ok(text)
     });
@@ -130,7 +132,7 @@ fn the_function_that_touches_cold_memory_leads_with_its_caller_and_that_memory()
 }
 
 #[test]
-fn code_that_is_made_at_run_time_has_the_names_that_the_program_tells() {
+fn jit_code_is_named_by_perf_map() {
     let program = Program::start(&[], &compiled("sites"), &["--seconds", "0", "--made", "1"]);
     let dir = tempfile::tempdir().unwrap();
     let pid = program.pid();
@@ -139,7 +141,7 @@ fn code_that_is_made_at_run_time_has_the_names_that_the_program_tells() {
         let functions = profile["functions"].as_array().unwrap();
         let made = functions.iter().find(|it| it["function"] == "jitted_touch");
         let made = made.ok_or("it has a name")?;
-        must_be(made["caller"] == "sites" && share(made, profile) > 0.2, "it is called by sites")
+        ensure(made["caller"] == "sites" && share(made, profile) > 0.2, "it is called by sites")
     });
     map.close().unwrap();
 }
@@ -171,7 +173,7 @@ work()
 ";
 
 #[test]
-fn functions_of_a_python_program_have_their_names() {
+fn python_functions_are_named() {
     let version = "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))";
     if !Command::new(python()).args(["-c", version]).status().unwrap().success() {
         return;
@@ -183,85 +185,85 @@ fn functions_of_a_python_program_have_their_names() {
     let find = |profile: &Value, svg: &str| {
         let functions = profile["functions"].as_array().unwrap();
         let first = &functions[0];
-        must_be(first["function"] == "Table.touch_cold (cold.py:5)", "it leads")?;
-        must_be(first["caller"] == "work (cold.py:15)", "with its caller")?;
-        must_be(share(first, profile) > 0.5, "with half of all")?;
+        ensure(first["function"] == "Table.touch_cold (cold.py:5)", "it leads")?;
+        ensure(first["caller"] == "work (cold.py:15)", "with its caller")?;
+        ensure(share(first, profile) > 0.5, "with half of all")?;
         let hot = functions.iter().find(|it| it["function"] == "Table.touch_hot (cold.py:11)");
-        must_be(hot.is_none_or(|hot| share(hot, profile) < 0.1), "little is hot")?;
+        ensure(hot.is_none_or(|hot| share(hot, profile) < 0.1), "little is hot")?;
         for name in ["&lt;module&gt; (cold.py:1)", "work (cold.py:15)"] {
-            must_be(svg.contains(&format!("<title>{name} (")), name)?;
+            ensure(svg.contains(&format!("<title>{name} (")), name)?;
         }
-        must_be(!svg.contains("_PyEval_EvalFrameDefault"), "the loop has names")
+        ensure(!svg.contains("_PyEval_EvalFrameDefault"), "the loop has names")
     };
     let (profile, _) = record_until(dir.path(), &program.pid(), "2", find);
     assert_eq!(profile["functions"][0]["file"], source.to_str().unwrap(), "{profile}");
 }
 
 #[test]
-fn a_process_that_ends_meanwhile_is_told_of_as_far_as_it_came() {
+fn process_exiting_during_recording_is_reported() {
     let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
     let dir = tempfile::tempdir().unwrap();
-    let picture = dir.path().join("ended.svg");
-    let path = picture.to_str().unwrap();
+    let flame_graph_file = dir.path().join("ended.svg");
+    let path = flame_graph_file.to_str().unwrap();
     let pid = program.pid();
     let mut record = Command::new(softswap());
     let record =
         Running::start(record.args(["record", &pid, "--seconds", "3600", "--output", path]));
-    wait_for_samples(&program, &record, &picture);
+    wait_for_samples(&program, &record, &flame_graph_file);
     program.finish().expect_ok("sites");
-    let recorded = record.finish(PATIENCE);
+    let recorded = record.finish(WAIT_TIMEOUT);
     recorded.expect_success("record");
     assert_eq!(recorded.stderr, "");
     let text = recorded.stdout_text();
     let parts = ["touch_cold", "The process ended after "];
     assert!(parts.iter().all(|part| text.contains(part)), "{text}");
-    assert!(std::fs::metadata(&picture).unwrap().len() > 0);
+    assert!(std::fs::metadata(&flame_graph_file).unwrap().len() > 0);
     refused(&["record", &pid], 1, &["no such process"]);
 }
 
 #[test]
-fn a_signal_ends_it_before_its_time_with_what_there_is() {
+fn signal_ends_recording_early_with_results() {
     let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
     let dir = tempfile::tempdir().unwrap();
-    let picture = dir.path().join("enough.svg");
-    let path = picture.to_str().unwrap();
+    let flame_graph_file = dir.path().join("enough.svg");
+    let path = flame_graph_file.to_str().unwrap();
     for signal in [2, 15] {
         let mut record = Command::new(softswap());
         record.args(["record", &program.pid(), "--seconds", "3600", "--output", path]);
         let record = Running::start(&mut record);
-        wait_for_samples(&program, &record, &picture);
+        wait_for_samples(&program, &record, &flame_graph_file);
         softswap_sys::child::send(record.id(), signal).unwrap();
-        let ended = record.finish(PATIENCE);
+        let ended = record.finish(WAIT_TIMEOUT);
         ended.expect_success("record");
         assert!(ended.stdout_text().contains("touch_cold"), "{}", ended.stdout_text());
-        expect_well_formed(&std::fs::read_to_string(&picture).unwrap());
-        std::fs::remove_file(&picture).unwrap();
+        expect_well_formed(&std::fs::read_to_string(&flame_graph_file).unwrap());
+        std::fs::remove_file(&flame_graph_file).unwrap();
     }
 }
 
 #[test]
-fn where_nothing_can_be_recorded_it_says_why_and_leaves_no_picture() {
+fn failed_recording_reports_reason_and_writes_no_file() {
     let dir = tempfile::tempdir().unwrap();
-    let picture = dir.path().join("none.svg");
-    let path = picture.to_str().unwrap();
+    let flame_graph_file = dir.path().join("none.svg");
+    let path = flame_graph_file.to_str().unwrap();
     let idle = Program::script("import time; print('ready', flush=True); time.sleep(1000)");
     let pid = idle.pid();
-    let ask_for = |pid: &str| ask(&["record", pid, "--seconds", "1", "--output", path]);
+    let ask_for = |pid: &str| query(&["record", pid, "--seconds", "1", "--output", path]);
     // Pages touched between `ready` and the sleep may still fault.
     wait_until("no fault", || {
         let output = ask_for(&pid);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         if !errors.contains("had no fault in ") {
-            let _ = std::fs::remove_file(&picture);
+            let _ = std::fs::remove_file(&flame_graph_file);
             return Err(String::from_utf8_lossy(&output.stdout).into_owned() + &errors);
         }
-        says(&output, 1, &["record for longer"]);
+        assert_output(&output, 1, &["record for longer"]);
         Ok(())
     });
-    assert!(!picture.exists());
+    assert!(!flame_graph_file.exists());
     refused(&["record", &pid, "-o", "/nowhere/at/all.svg"], 1, &["cannot be written", "--output"]);
     refused(&["record", &pid, "--seconds", "0"], 2, &["--seconds"]);
-    says(&ask_for(&std::process::id().to_string()), 1, &["is not managed by softswap"]);
+    assert_output(&ask_for(&std::process::id().to_string()), 1, &["is not managed by softswap"]);
 
     let mut command = Command::new(softswap());
     command.args(["run", "-q", "--memory", "64M", "--", "sleep", "1000"]);
@@ -272,25 +274,25 @@ fn where_nothing_can_be_recorded_it_says_why_and_leaves_no_picture() {
         if errors.contains("asleep") { Ok(errors) } else { Err(errors) }
     });
     assert!(message.contains("(sleep) is asleep: its memory fits its budget"), "{message}");
-    assert!(!picture.exists());
+    assert!(!flame_graph_file.exists());
 }
 
 #[test]
-fn only_the_user_and_root_may_record() {
+fn only_owner_and_root_may_record() {
     if !is_root() {
         return refused(&["record", "1"], 1, &["process 1", "belongs to uid 0", "as root"]);
     }
     let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
     let binaries = tempfile::tempdir().unwrap();
     copy_binaries(binaries.path());
-    let nobody = || std_nobody(binaries.path());
+    let nobody = || std_unprivileged(binaries.path());
     let output = nobody().args(["record", &program.pid()]).output().unwrap();
-    says(&output, 1, &["belongs to uid 0", "as that user, or as root"]);
+    assert_output(&output, 1, &["belongs to uid 0", "as that user, or as root"]);
 
     // The user may write to directories of its own. Root may, too.
     let own = || -> TempDir {
         let dir = tempfile::tempdir().unwrap();
-        chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        chown(dir.path(), Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
         dir
     };
     let (swap, sockets, pictures) = (own(), own(), own());

@@ -1,9 +1,9 @@
 //! Swap areas on a cluster. Programs run in a quarter of their memory, without a local area, while the helper
 //! and the cluster's nodes are killed. Skipped without `redis-server`.
 
-use crate::bed::{Bed, bed, eventually};
 use crate::support::tree::{HELPER, child_called, kill};
 use crate::support::{LIMIT, Report, Running, Swapped, plain, python, softswap};
+use crate::test_cluster::{TestCluster, eventually, test_cluster};
 use std::ffi::OsString;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -47,8 +47,8 @@ fn swapped(url: &str) -> Swapped {
     Swapped::within("12M").option("--codec=none").option(format!("--swap={url}"))
 }
 
-fn keys(bed: &Bed) -> i64 {
-    bed.primaries().into_iter().map(|at| bed.nodes[at].number(&["DBSIZE"])).sum()
+fn keys(test_cluster: &TestCluster) -> i64 {
+    test_cluster.primaries().into_iter().map(|at| test_cluster.nodes[at].number(&["DBSIZE"])).sum()
 }
 
 fn await_output(running: &mut Running, text: &str) {
@@ -70,21 +70,21 @@ fn expect_same(report: &Report, what: &str, more: &[&str]) {
 }
 
 #[test]
-fn a_program_and_its_child_run_in_a_quarter_of_their_memory_and_leave_nothing() {
-    let Some(bed) = bed() else { return };
-    let swapped = swapped(&bed.secure_url("&size=256M"));
+fn program_and_child_run_on_cluster_and_clean_up() {
+    let Some(test_cluster) = test_cluster() else { return };
+    let swapped = swapped(&test_cluster.secure_url("&size=256M"));
     let report = swapped.run(python(), &arguments(&["fork"]));
     expect_same(&report, "on a cluster", &["fork"]);
     let areas = report.figures["settings"].to_string();
     assert!(areas.contains("rediss://127.0.0.1"), "{areas}");
-    assert!(!report.figures.to_string().contains(crate::bed::PASSWORD));
-    eventually("nothing is left there", || keys(&bed) == 0);
+    assert!(!report.figures.to_string().contains(crate::test_cluster::PASSWORD));
+    eventually("nothing is left there", || keys(&test_cluster) == 0);
 }
 
 #[test]
-fn the_helper_and_a_primary_are_killed_and_the_answer_is_the_same() {
-    let Some(mut bed) = bed() else { return };
-    let swapped = swapped(&bed.plain_url("&size=256M&deadline=30s"));
+fn killed_helper_and_primary_do_not_change_the_result() {
+    let Some(mut test_cluster) = test_cluster() else { return };
+    let swapped = swapped(&test_cluster.plain_url("&size=256M&deadline=30s"));
     let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
     for turn in 1..3 {
         await_output(&mut running, &format!("turn {turn}"));
@@ -93,19 +93,19 @@ fn the_helper_and_a_primary_are_killed_and_the_answer_is_the_same() {
         helper().into_iter().for_each(kill);
     }
     await_output(&mut running, "turn 3");
-    let primary = bed.primaries()[0];
-    bed.nodes[primary].kill();
+    let primary = test_cluster.primaries()[0];
+    test_cluster.nodes[primary].kill();
     let ended = running.finish(LIMIT);
-    let told = ended.stderr.matches("started again").count();
+    let stdout_of = ended.stderr.matches("started again").count();
     let report = swapped.report_of(ended);
     expect_same(&report, "while helpers and a primary are killed", &[]);
-    assert!(told >= 1, "{}", report.ended.stderr);
+    assert!(stdout_of >= 1, "{}", report.ended.stderr);
 }
 
 #[test]
-fn within_another_run_pages_stay_and_helpers_end() {
-    let Some(bed) = bed() else { return };
-    let url = format!("--swap={}", bed.plain_url("&size=256M"));
+fn nested_run_keeps_pages_and_ends_helpers() {
+    let Some(test_cluster) = test_cluster() else { return };
+    let url = format!("--swap={}", test_cluster.plain_url("&size=256M"));
     let python = python();
     let inner = ["run", "-q", "--memory", "12M", "--codec=none", &url, "--"];
     let inner = inner.map(OsString::from);
@@ -124,19 +124,19 @@ fn within_another_run_pages_stay_and_helpers_end() {
         let ended = running.finish(LIMIT);
         ended.expect_success("within another run");
         assert_eq!(ended.stdout_text(), expected.stdout_text());
-        eventually("nothing is left there", || keys(&bed) == 0);
+        eventually("nothing is left there", || keys(&test_cluster) == 0);
         let has_ended = || !std::path::Path::new(&format!("/proc/{helper}")).exists();
         eventually("the helper ends", has_ended);
     }
 }
 
 #[test]
-fn what_a_killed_program_had_is_removed_though_its_helper_was_killed_with_it() {
-    let Some(bed) = bed() else { return };
-    let swapped = swapped(&bed.plain_url("&size=256M"));
+fn pages_of_killed_program_and_helper_are_removed() {
+    let Some(test_cluster) = test_cluster() else { return };
+    let swapped = swapped(&test_cluster.plain_url("&size=256M"));
     let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
     await_output(&mut running, "turn 1");
-    assert!(keys(&bed) > 20);
+    assert!(keys(&test_cluster) > 20);
     let name = python().file_name().expect("a name").to_string_lossy().into_owned();
     let program = child_called(running.id(), &name).expect("the program");
     let helper = child_called(running.id(), HELPER).expect("the helper");
@@ -145,20 +145,20 @@ fn what_a_killed_program_had_is_removed_though_its_helper_was_killed_with_it() {
     eventually("it has ended", || child_called(running.id(), HELPER) != Some(helper));
     kill(program);
     assert!(!running.finish(LIMIT).status.success());
-    eventually("nothing is left there", || keys(&bed) == 0);
+    eventually("nothing is left there", || keys(&test_cluster) == 0);
 }
 
 #[test]
-fn beside_a_directory_losing_the_cluster_costs_time_only() {
-    let Some(mut bed) = bed() else { return };
+fn mirrored_cluster_may_be_lost() {
+    let Some(mut test_cluster) = test_cluster() else { return };
     let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
-    let swapped = swapped(&bed.plain_url("&size=256M&deadline=2s"))
+    let swapped = swapped(&test_cluster.plain_url("&size=256M&deadline=2s"))
         .option(format!("--swap={}", directory.path().display()));
     let mut running = Running::start(&mut swapped.command(python(), &arguments(&["fork"])));
     await_output(&mut running, "turn 1");
-    eventually("the cluster has pages, too", || keys(&bed) > 20);
-    for at in 0..bed.nodes.len() {
-        bed.nodes[at].kill();
+    eventually("the cluster has pages, too", || keys(&test_cluster) > 20);
+    for at in 0..test_cluster.nodes.len() {
+        test_cluster.nodes[at].kill();
     }
     let ended = running.finish(LIMIT);
     let report = swapped.report_of(ended);
@@ -166,16 +166,16 @@ fn beside_a_directory_losing_the_cluster_costs_time_only() {
 }
 
 #[test]
-fn where_a_primary_is_full_pages_go_to_a_directory_of_lower_priority() {
-    let Some(bed) = bed() else { return };
+fn full_primary_falls_back_to_directory() {
+    let Some(test_cluster) = test_cluster() else { return };
     let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
-    let swapped = swapped(&bed.plain_url("&size=256M&copies=2&pri=5"))
+    let swapped = swapped(&test_cluster.plain_url("&size=256M&copies=2&pri=5"))
         .option(format!("--swap={}", directory.path().display()));
     let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
     await_output(&mut running, "turn 1");
-    eventually("the cluster has pages", || keys(&bed) > 20);
-    let primary = bed.primaries()[0];
-    bed.nodes[primary].set("maxmemory", "4mb");
+    eventually("the cluster has pages", || keys(&test_cluster) > 20);
+    let primary = test_cluster.primaries()[0];
+    test_cluster.nodes[primary].set("maxmemory", "4mb");
     let ended = running.finish(LIMIT);
     let report = swapped.report_of(ended);
     expect_same(&report, "while a primary is full", &[]);
@@ -183,13 +183,13 @@ fn where_a_primary_is_full_pages_go_to_a_directory_of_lower_priority() {
 }
 
 #[test]
-fn with_no_server_left_the_program_is_stopped_and_told_where_they_were() {
-    let Some(mut bed) = bed() else { return };
-    let swapped = swapped(&bed.plain_url("&size=256M&deadline=8s"));
+fn losing_all_servers_stops_program_with_message() {
+    let Some(mut test_cluster) = test_cluster() else { return };
+    let swapped = swapped(&test_cluster.plain_url("&size=256M&deadline=8s"));
     let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
     await_output(&mut running, "turn 1");
-    for at in 0..bed.nodes.len() {
-        bed.nodes[at].kill();
+    for at in 0..test_cluster.nodes.len() {
+        test_cluster.nodes[at].kill();
     }
     let ended = running.finish(LIMIT);
     assert!(!ended.status.success(), "{}", ended.stderr);
@@ -199,8 +199,8 @@ fn with_no_server_left_the_program_is_stopped_and_told_where_they_were() {
 }
 
 #[test]
-fn one_server_that_is_no_cluster_serves_beside_a_directory() {
-    let Some(server) = crate::bed::alone() else { return };
+fn single_server_serves_as_mirror() {
+    let Some(server) = crate::test_cluster::single_server() else { return };
     let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
     let swapped = swapped(&server.url("&size=256M&single=1"))
         .option(format!("--swap={}", directory.path().display()));
@@ -210,7 +210,7 @@ fn one_server_that_is_no_cluster_serves_beside_a_directory() {
 }
 
 #[test]
-fn what_cannot_serve_is_refused_before_the_program_starts() {
+fn unusable_cluster_is_rejected_at_start() {
     let refused = |swap: &str, part: &str| {
         let mut command = Command::new(softswap());
         command.args(["run", "--swap", swap, "--", "echo", "started"]);
@@ -224,9 +224,9 @@ fn what_cannot_serve_is_refused_before_the_program_starts() {
     refused("redis://127.0.0.1:1?size=1G&copies=local", "--swap");
     refused("redis://127.0.0.1:1?size=1G&single=1", "copies=local");
     refused("redis://127.0.0.1:1?size=1G&deadline=1s", "127.0.0.1:1");
-    let Some(bed) = bed() else { return };
+    let Some(test_cluster) = test_cluster() else { return };
     let doctor_at = |options: &str| {
-        let url = bed.plain_url(options);
+        let url = test_cluster.plain_url(options);
         let output = Command::new(softswap()).args(["doctor", "--json", "--swap", &url]).output();
         let found: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
         let checks = found["checks"].as_array().unwrap();
@@ -236,11 +236,17 @@ fn what_cannot_serve_is_refused_before_the_program_starts() {
     let doctor = || doctor_at("&size=16M");
     assert!(doctor()[0].starts_with("\"ok\" \"primaries: 3;"), "{:?}", doctor());
     // Settings that `run` refuses before it connects to the cluster.
-    let told = doctor_at("");
-    assert!(told[0].starts_with("\"fatal\"") && told[0].contains("size="), "{told:?}");
-    let primary = bed.primaries()[0];
-    bed.nodes[primary].set("maxmemory-policy", "allkeys-lru");
-    refused(&bed.plain_url("&size=16M"), "noeviction");
-    let told = doctor();
-    assert!(told[0].starts_with("\"fatal\"") && told[0].contains("noeviction"), "{told:?}");
+    let stdout_of = doctor_at("");
+    assert!(
+        stdout_of[0].starts_with("\"fatal\"") && stdout_of[0].contains("size="),
+        "{stdout_of:?}"
+    );
+    let primary = test_cluster.primaries()[0];
+    test_cluster.nodes[primary].set("maxmemory-policy", "allkeys-lru");
+    refused(&test_cluster.plain_url("&size=16M"), "noeviction");
+    let stdout_of = doctor();
+    assert!(
+        stdout_of[0].starts_with("\"fatal\"") && stdout_of[0].contains("noeviction"),
+        "{stdout_of:?}"
+    );
 }

@@ -1,6 +1,6 @@
 //! `softswap run --report` as JSON and as a page, `softswap report`, `softswap advise`.
 
-use crate::support::control_client::{ask, refused, told, wait_until};
+use crate::support::control_client::{query, refused, stdout_of, wait_until};
 use crate::support::{LIMIT, Running, compiled, softswap, wait_for_rounds};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn json(path: &Path) -> Value {
 }
 
 #[test]
-fn a_report_says_what_was_so_over_time_and_is_compared_with_another() {
+fn reports_are_shown_and_compared() {
     let dir = tempfile::tempdir().unwrap();
     let small = run(dir.path(), "small.json", "24M", "2");
     let large = run(dir.path(), "large.json", "256M", "1");
@@ -57,24 +57,28 @@ fn a_report_says_what_was_so_over_time_and_is_compared_with_another() {
     assert!(report["machine"]["processors"].as_u64() >= Some(1));
 
     let [small, large] = [small, large].map(|path| path.to_str().unwrap().to_string());
-    let compared = told(&["report", &small, &large]);
+    let compared = stdout_of(&["report", &small, &large]);
     let line = compared.lines().find(|line| line.starts_with("budget")).unwrap();
     assert!(line.contains("24.0 MiB") && line.contains("256.0 MiB"), "{compared}");
     let page = dir.path().join("both.html");
-    told(&["report", &small, &large, "--html", page.to_str().unwrap()]);
+    stdout_of(&["report", &small, &large, "--html", page.to_str().unwrap()]);
     assert_eq!(std::fs::read_to_string(&page).unwrap().matches("<svg").count(), 3);
     // The program waited in the small budget, and did not need all of the large one.
-    assert!(told(&["advise", &small]).contains("--memory "), "{}", told(&["advise", &small]));
-    let advice = told(&["advise", &large]);
+    assert!(
+        stdout_of(&["advise", &small]).contains("--memory "),
+        "{}",
+        stdout_of(&["advise", &small])
+    );
+    let advice = stdout_of(&["advise", &large]);
     assert!(advice.contains("Change nothing") || advice.contains("A smaller budget"), "{advice}");
 
     // For a single report the summary is printed; `-v` prints all figures.
-    let summary = told(&["report", &small]);
+    let summary = stdout_of(&["report", &small]);
     assert!(
         summary.starts_with("softswap: hog finished in ") && !summary.contains("p99"),
         "{summary}"
     );
-    assert!(told(&["report", "-v", &small]).contains("p99"));
+    assert!(stdout_of(&["report", "-v", &small]).contains("p99"));
     refused(&["report"], 2, &["required"]);
     let wrong = dir.path().join("wrong.json");
     std::fs::write(&wrong, "{\"schema\": 9}").unwrap();
@@ -106,15 +110,15 @@ fn open(page: &Path) -> Option<(String, String)> {
 }
 
 #[test]
-fn a_page_shows_in_a_browser_all_that_there_is() {
+fn html_report_renders_completely() {
     let dir = tempfile::tempdir().unwrap();
     let page = run(dir.path(), "page.html", "24M", "1");
     // Commands accept a page as well as JSON.
     let name = page.to_str().unwrap();
-    assert!(told(&["report", name]).contains("hog finished in "));
-    assert!(!told(&["advise", name]).is_empty());
+    assert!(stdout_of(&["report", name]).contains("hog finished in "));
+    assert!(!stdout_of(&["advise", name]).is_empty());
     let again = dir.path().join("again.html");
-    told(&["report", name, "--html", again.to_str().unwrap()]);
+    stdout_of(&["report", name, "--html", again.to_str().unwrap()]);
     assert_eq!(std::fs::read(&again).unwrap(), std::fs::read(&page).unwrap());
     let text = std::fs::read_to_string(&page).unwrap();
     assert!(text.starts_with("<!DOCTYPE html>") && text.len() < 1 << 20, "{}", text.len());
@@ -140,7 +144,7 @@ fn a_page_shows_in_a_browser_all_that_there_is() {
 }
 
 #[test]
-fn a_report_of_a_shell_shows_what_its_children_did() {
+fn shell_report_includes_children() {
     let dir = tempfile::tempdir().unwrap();
     let [report, page] = ["shell.json", "shell.html"].map(|name| dir.path().join(name));
     let mut command = Command::new(softswap());
@@ -148,7 +152,7 @@ fn a_report_of_a_shell_shows_what_its_children_did() {
     command.arg("--swap").arg(dir.path()).args(["--", "sh", "-c"]);
     command.arg("\"$0\" --mib 64 --seconds 2 & wait $!").arg(compiled("hog"));
     Running::start(&mut command).finish(LIMIT).expect_success("a shell with a child");
-    told(&["report", report.to_str().unwrap(), "--html", page.to_str().unwrap()]);
+    stdout_of(&["report", report.to_str().unwrap(), "--html", page.to_str().unwrap()]);
     let report = json(&report);
     // The shell itself slept.
     assert!(report["pages_out"] == 0 && report["faults"]["disk"]["count"] == 0, "{report}");
@@ -175,7 +179,7 @@ fn a_report_of_a_shell_shows_what_its_children_did() {
 }
 
 #[test]
-fn a_tree_of_more_processes_than_are_kept_is_a_page_that_says_how_many_are_left_out() {
+fn large_tree_report_counts_omitted_processes() {
     const PROCESSES: usize = 110;
     let dir = tempfile::tempdir().unwrap();
     let [page, report] = ["tree.html", "tree.json"].map(|name| dir.path().join(name));
@@ -191,7 +195,7 @@ fn a_tree_of_more_processes_than_are_kept_is_a_page_that_says_how_many_are_left_
         command.arg(path).arg("--swap").arg(dir.path()).args(["--", "sh", "-c", &script]);
         let running = Running::start(&mut command);
         wait_until("all processes", || {
-            let output = ask(&["stat", &running.id().to_string(), "--json"]);
+            let output = query(&["stat", &running.id().to_string(), "--json"]);
             let stat: Value = serde_json::from_slice(&output.stdout)
                 .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())?;
             match stat["tree"]["processes"].as_array().map_or(0, Vec::len) {

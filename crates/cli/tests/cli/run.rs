@@ -2,7 +2,7 @@
 //! runtime library, which `cargo build --workspace` builds.
 
 use crate::common::{run, std_run};
-use crate::support::control_client::{PATIENCE, wait_until};
+use crate::support::control_client::{WAIT_TIMEOUT, wait_until};
 use crate::support::{Swapped, python};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
@@ -59,7 +59,7 @@ fn await_attention(pid: u32) {
 }
 
 #[test]
-fn the_exit_status_is_the_programs() {
+fn exit_status_is_the_programs() {
     let dir = tempfile::tempdir().unwrap();
     for status in [0, 1, 42, 127, 255] {
         run(dir.path()).args(["-q", "sh", "-c", &format!("exit {status}")]).assert().code(status);
@@ -67,7 +67,7 @@ fn the_exit_status_is_the_programs() {
 }
 
 #[test]
-fn death_by_a_signal_is_death_by_the_same_signal() {
+fn termination_signal_is_propagated() {
     let dir = tempfile::tempdir().unwrap();
     for (name, number) in
         [("TERM", libc::SIGTERM), ("KILL", libc::SIGKILL), ("SEGV", libc::SIGSEGV)]
@@ -79,7 +79,7 @@ fn death_by_a_signal_is_death_by_the_same_signal() {
 }
 
 #[test]
-fn arguments_input_output_and_name_pass_through() {
+fn arguments_streams_and_name_pass_through() {
     let dir = tempfile::tempdir().unwrap();
     let output = run(dir.path())
         .args(["--", "sh", "-c", "cat; echo \"$0:$#:$2\" >&2; exit 3", "name", "-x", "a  b"])
@@ -112,7 +112,7 @@ fn signals_sent_to_softswap_reach_the_program_once() {
 }
 
 #[test]
-fn a_signal_that_the_program_sends_to_its_group_reaches_it_once() {
+fn group_signal_of_program_is_delivered_once() {
     use std::os::unix::process::CommandExt;
     let dir = tempfile::tempdir().unwrap();
     for sender in ["kill -USR1 0", "sh -c 'trap \"\" USR1; kill -USR1 0; sleep 0.2; :'"] {
@@ -153,7 +153,7 @@ print(said.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 "#;
 
 #[test]
-fn an_interrupt_typed_at_the_terminal_reaches_the_program_once() {
+fn terminal_interrupt_is_delivered_once() {
     let dir = tempfile::tempdir().unwrap();
     let text = "n=0; trap 'n=$((n+1))' INT; echo ready; \
                 i=0; while [ $n -eq 0 ] && [ $i -lt 2400 ]; do sleep 0.05; i=$((i+1)); done; \
@@ -171,12 +171,16 @@ fn an_interrupt_typed_at_the_terminal_reaches_the_program_once() {
         };
     }
     let output = outer.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.trim_end().ends_with(" 1"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let output_of_case = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output_of_case.trim_end().ends_with(" 1"),
+        "{output_of_case}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]
-fn a_program_that_a_passed_on_signal_ends_ends_softswap_likewise() {
+fn forwarded_fatal_signal_ends_softswap_alike() {
     let dir = tempfile::tempdir().unwrap();
     let (mut child, _out, _) = start(dir.path(), "echo ready; exec sleep 1000");
     send(child.id(), libc::SIGTERM);
@@ -184,7 +188,7 @@ fn a_program_that_a_passed_on_signal_ends_ends_softswap_likewise() {
 }
 
 #[test]
-fn a_program_that_is_stopped_and_continued_by_its_number_does_not_leave_softswap_stopped() {
+fn stopping_program_by_pid_does_not_stop_softswap() {
     let dir = tempfile::tempdir().unwrap();
     let (mut child, _out, pid) = start(dir.path(), "echo $$; kill -STOP $$; exit 9");
     let program: u32 = pid.parse().unwrap();
@@ -221,7 +225,7 @@ print(said.decode().replace("\r", "").replace("^Z", ""))
 "#;
 
 #[test]
-fn a_job_that_is_stopped_at_the_terminal_stops_softswap_and_both_continue() {
+fn job_control_stops_and_continues_softswap() {
     let dir = tempfile::tempdir().unwrap();
     let typed = "trap 'exit 9' CONT; echo ready; while :; do :; done";
     let by_itself = "trap 'exit 9' CONT; kill -TSTP $$; while :; do :; done";
@@ -231,13 +235,16 @@ fn a_job_that_is_stopped_at_the_terminal_stops_softswap_and_both_continue() {
         outer.args(["-k", "1", "120", "python3", "-c", &[TYPE_AT_READY, JOB_CONTROL].concat()]);
         outer.arg(inner.get_program()).args(inner.get_args());
         let output = outer.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(said.trim_end().ends_with("stopped\nstatus 9"), "{text}: {said}");
+        let output_of_case = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output_of_case.trim_end().ends_with("stopped\nstatus 9"),
+            "{text}: {output_of_case}"
+        );
     }
 }
 
 #[test]
-fn nothing_is_left_when_softswap_is_killed() {
+fn killing_softswap_leaves_no_process() {
     let dir = tempfile::tempdir().unwrap();
     let (mut child, _out, pid) = start(dir.path(), "echo $$; exec sleep 1000");
     let program: u32 = pid.parse().unwrap();
@@ -250,18 +257,18 @@ fn nothing_is_left_when_softswap_is_killed() {
 }
 
 #[test]
-fn a_pipe_closes_when_the_program_closes_it() {
+fn pipe_closes_with_the_program() {
     let dir = tempfile::tempdir().unwrap();
     let (mut child, mut out, _) = start(dir.path(), "echo ready; exec sleep 1000 >&-");
     let (end, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || end.send(out.read_to_end(&mut Vec::new()).unwrap()));
-    assert_eq!(ended.recv_timeout(PATIENCE), Ok(0), "softswap kept the pipe open");
+    assert_eq!(ended.recv_timeout(WAIT_TIMEOUT), Ok(0), "softswap kept the pipe open");
     send(child.id(), libc::SIGKILL);
     child.wait().unwrap();
 }
 
 #[test]
-fn an_ignored_child_signal_does_not_lose_the_status() {
+fn ignored_sigchld_keeps_exit_status() {
     let dir = tempfile::tempdir().unwrap();
     let mut outer = std::process::Command::new("sh");
     outer.args([
@@ -273,7 +280,7 @@ fn an_ignored_child_signal_does_not_lose_the_status() {
 }
 
 #[test]
-fn the_summary_goes_to_stderr_and_quiet_leaves_it_out() {
+fn summary_is_on_stderr_unless_quiet() {
     let dir = tempfile::tempdir().unwrap();
     let summary = |options: &[&str]| {
         let mut command = run(dir.path());
@@ -293,7 +300,7 @@ fn the_summary_goes_to_stderr_and_quiet_leaves_it_out() {
 }
 
 #[test]
-fn the_report_is_written_even_when_the_program_is_killed() {
+fn report_is_written_for_killed_program() {
     let dir = tempfile::tempdir().unwrap();
     let swap = tempfile::tempdir().unwrap();
     let path = dir.path().join("report.json");
@@ -333,7 +340,7 @@ fn the_report_is_written_even_when_the_program_is_killed() {
 }
 
 #[test]
-fn no_report_is_left_when_the_program_does_not_start() {
+fn failed_start_leaves_no_report() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("report.json");
     run(dir.path()).arg("--report").arg(&path).arg("no-such-program-here").assert().code(127);
@@ -341,7 +348,7 @@ fn no_report_is_left_when_the_program_does_not_start() {
 }
 
 #[test]
-fn the_runtime_comes_up_in_the_program() {
+fn runtime_starts_in_program() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("report.json");
     run(dir.path()).args(["-q", "--awake", "--report"]).arg(&path).arg("true").assert().code(0);

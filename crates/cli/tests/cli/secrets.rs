@@ -57,7 +57,7 @@ fn left_by_a_run(options: &[&str]) -> (Vec<u8>, bool) {
 }
 
 #[test]
-fn the_disk_does_not_show_what_a_program_holds() {
+fn disk_contains_no_plaintext() {
     let (left, encrypts) = left_by_a_run(&[]);
     assert!(encrypts && !contains(&left, PLAINTEXT), "{encrypts}");
     let (left, encrypts) = left_by_a_run(&["--no-encrypt"]);
@@ -66,7 +66,7 @@ fn the_disk_does_not_show_what_a_program_holds() {
 
 /// Memory locks are not inherited across fork, and the child reads with the same key.
 #[test]
-fn a_forked_child_keeps_the_key_locked() {
+fn forked_child_keeps_key_locked() {
     let script = "\
 import os
 def locked():
@@ -90,7 +90,7 @@ os.wait()
 
 /// As root the child runs as another user. A raw fork inherits no memory of the engine.
 #[test]
-fn a_child_learns_nothing_that_its_parent_wrote_after_the_fork() {
+fn child_has_no_key_of_later_parent_pages() {
     let dir = dir();
     for (way, options) in
         [("fork", &[][..]), ("fork", &["--no-io-uring"]), ("fork", &["--pool=1M"]), ("raw", &[])]
@@ -159,7 +159,7 @@ fn parts_of_key(mapping: &[u8]) -> HashSet<[u8; 16]> {
 }
 
 #[test]
-fn a_core_dump_does_not_contain_the_key() {
+fn core_dump_excludes_key() {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if !pattern.starts_with("core") {
         eprintln!("skipped: core dumps go elsewhere: {}", pattern.trim());

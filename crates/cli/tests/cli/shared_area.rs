@@ -45,24 +45,24 @@ fn shell(script: &str) -> [OsString; 3] {
 }
 
 fn wait_until(what: &str, running: &Running, holds: impl Fn() -> bool) {
-    const PATIENCE: Duration = Duration::from_secs(300);
-    let end = Instant::now() + PATIENCE;
+    const WAIT_TIMEOUT: Duration = Duration::from_secs(300);
+    let end = Instant::now() + WAIT_TIMEOUT;
     while !holds() {
-        let said = running.stderr_so_far();
-        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}\n{said}");
+        let output_of_case = running.stderr_so_far();
+        assert!(Instant::now() < end, "not within {WAIT_TIMEOUT:?}: {what}\n{output_of_case}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-fn has_said(running: &Running, line: &str) -> bool {
+fn has_printed(running: &Running, line: &str) -> bool {
     String::from_utf8_lossy(&running.stdout_so_far()).lines().any(|it| it == line)
 }
 
 /// Opens the shared tables of a tree after its first process has printed its PID.
 fn tables(running: &Running) -> File {
     wait_until("its number", running, || running.stdout_so_far().contains(&b'\n'));
-    let said = String::from_utf8(running.stdout_so_far()).unwrap();
-    let pid = said.lines().next().unwrap();
+    let output_of_case = String::from_utf8(running.stdout_so_far()).unwrap();
+    let pid = output_of_case.lines().next().unwrap();
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
     let environment = String::from_utf8_lossy(&environment);
     let (_, number) = environment.split_once("SOFTSWAP_RT_TABLES_FD=").unwrap();
@@ -92,7 +92,7 @@ print('\n'.join(lines if sys.argv[1] != 'last' else [hashlib.md5(''.join(lines).
 ";
 
 #[test]
-fn a_pipeline_of_three_programs_shares_an_area_and_gives_the_same_answer() {
+fn pipeline_shares_area_with_same_result() {
     let script = format!(
         "p={}; $p -c \"$0\" first | $p -c \"$0\" middle | $p -c \"$0\" last",
         python().display()
@@ -111,21 +111,21 @@ fn a_pipeline_of_three_programs_shares_an_area_and_gives_the_same_answer() {
 }
 
 #[test]
-fn forked_children_that_outgrow_their_share_write_to_the_area_of_their_tree() {
+fn large_forked_children_write_to_tree_area() {
     let area = Area::new(768);
     let arguments = ["--mib", "24", "--pressure", "40", "--require-out"];
     area.swapped("16M").run_ok("children", &arguments);
 }
 
 #[test]
-fn a_parent_keeps_its_pages_while_children_are_killed_in_an_area_that_is_nearly_full() {
+fn parent_keeps_pages_while_children_are_killed() {
     let area = Area::new(200);
     let arguments = ["--mib", "24", "--pressure", "40", "--only", "some-are-killed"];
     area.swapped("16M").run_ok("children", &arguments);
 }
 
 #[test]
-fn four_children_of_a_python_program_each_have_their_own_data() {
+fn python_children_have_separate_data() {
     let script = r"
 import hashlib, os, time
 print(os.getpid(), flush=True)
@@ -155,38 +155,38 @@ time.sleep(1000)
     let mut command = swapped.command(python(), &["-c", script]);
     let running = Running::start(&mut command);
     let tables = tables(&running);
-    wait_until("its children", &running, || has_said(&running, "freed"));
-    assert!(has_said(&running, "[0, 0, 0, 0]"), "{}", running.stderr_so_far());
+    wait_until("its children", &running, || has_printed(&running, "freed"));
+    assert!(has_printed(&running, "[0, 0, 0, 0]"), "{}", running.stderr_so_far());
     // The children's clusters are free, and only those of the parent remain.
     wait_until("what they had to come back", &running, || taken(&tables) < 60);
 }
 
 #[test]
-fn one_program_after_the_other_fills_the_area_and_nothing_of_it_is_lost() {
+fn successive_programs_fill_area_without_leak() {
     let area = Area::new(96);
     let script = "echo $$; for i in 1 2 3 4 5; do \"$0\" --mib 100 || exit 1; done; \
                   echo done; sleep 1000";
     let swapped = area.swapped("48M");
     let running = Running::start(&mut swapped.command("sh", &shell(script)));
     let tables = tables(&running);
-    wait_until("five programs", &running, || has_said(&running, "done"));
+    wait_until("five programs", &running, || has_printed(&running, "done"));
     wait_until("all to be free", &running, || taken(&tables) == 0);
 }
 
 #[test]
-fn who_finds_the_area_full_is_told_so_and_others_go_on() {
+fn full_area_stops_one_program_only() {
     let area = Area::new(64);
     let script = "\"$0\" --mib 300; test $? -ne 0 && exec \"$0\" --mib 60";
     let swapped = area.swapped("32M");
     let ended = Running::start(&mut swapped.command("sh", &shell(script))).finish(LIMIT);
     ended.expect_ok("the one that fits");
-    let told = "swap area is full: all of its 64.0 MiB are in use, ";
-    assert!(ended.stderr.contains(told), "{}", ended.stderr);
+    let stdout_of = "swap area is full: all of its 64.0 MiB are in use, ";
+    assert!(ended.stderr.contains(stdout_of), "{}", ended.stderr);
     assert!(ended.stderr.contains("the rest by other processes of its tree"), "{}", ended.stderr);
 }
 
 #[test]
-fn a_child_reads_what_its_killed_parent_left_while_others_fill_the_area() {
+fn child_reads_pages_of_killed_parent() {
     let script = r"
 import hashlib, os, signal, sys, time
 block = [os.urandom(1 << 20) for _ in range(40)]
@@ -218,10 +218,10 @@ os._exit(0)
     let swapped = area.swapped("32M");
     let running = Running::start(&mut swapped.command("sh", &arguments));
     let tables = tables(&running);
-    wait_until("the child", &running, || has_said(&running, "ok all of it"));
+    wait_until("the child", &running, || has_printed(&running, "ok all of it"));
     wait_until("all to be free", &running, || taken(&tables) == 0);
-    let said = running.stderr_so_far();
-    assert!(said.contains("swap area is full"), "{said}");
+    let output_of_case = running.stderr_so_far();
+    assert!(output_of_case.contains("swap area is full"), "{output_of_case}");
 }
 
 fn parent(pid: i32) -> Option<i32> {
@@ -242,16 +242,16 @@ fn grandchildren(of: i32) -> Vec<i32> {
 }
 
 #[test]
-fn what_members_of_a_family_had_that_are_killed_at_random_comes_back() {
+fn slots_of_randomly_killed_members_are_reclaimed() {
     let area = Area::new(1024);
     let script = format!(
         "echo $$; {} --only nursery --members 4 --depth 1 --seconds 0 || exit 1; echo done; sleep 1000",
         compiled("family").display()
     );
     let swapped = area.swapped("96M");
-    let told = tempfile::tempdir().unwrap();
+    let stdout_of = tempfile::tempdir().unwrap();
     let mut command = swapped.command("sh", &shell(&script));
-    let running = Running::start(command.env("SOFTSWAP_RUNTIME_DIR", told.path()));
+    let running = Running::start(command.env("SOFTSWAP_RUNTIME_DIR", stdout_of.path()));
     let tables = tables(&running);
     let shell: i32 = String::from_utf8(running.stdout_so_far())
         .unwrap()
@@ -263,7 +263,7 @@ fn what_members_of_a_family_had_that_are_killed_at_random_comes_back() {
     const KILLS: u32 = 60;
     let (mut kills, mut random, mut most) = (0, 1_u64, 0);
     let end = Instant::now() + LIMIT;
-    while !has_said(&running, "done") {
+    while !has_printed(&running, "done") {
         assert!(Instant::now() < end, "{kills} kills: {}", running.stderr_so_far());
         random = mix64(random);
         std::thread::sleep(Duration::from_millis(20 + random % 60));
@@ -275,24 +275,27 @@ fn what_members_of_a_family_had_that_are_killed_at_random_comes_back() {
             kills += 1;
         }
         if kills == KILLS {
-            std::fs::write(told.path().join("done"), "").unwrap();
+            std::fs::write(stdout_of.path().join("done"), "").unwrap();
         }
         assert!(parent(shell).is_some(), "the family failed: {}", running.stderr_so_far());
     }
     assert!(kills >= KILLS && most > 0, "{kills} kills, {most} clusters");
     wait_until("all to be free", &running, || taken(&tables) == 0);
-    let said = running.stderr_so_far();
-    assert!(!said.contains("wrong data") && !said.contains("internal error"), "{said}");
+    let output_of_case = running.stderr_so_far();
+    assert!(
+        !output_of_case.contains("wrong data") && !output_of_case.contains("internal error"),
+        "{output_of_case}"
+    );
 }
 
 #[test]
-fn where_the_tables_are_overwritten_no_program_gets_wrong_data() {
+fn overwritten_tables_never_cause_wrong_data() {
     let area = Area::new(256);
     let script = "echo $$; \"$0\" --mib 70 --seconds 0 & \"$0\" --mib 70 --seconds 0; wait";
     let swapped = area.swapped("32M");
-    let told = tempfile::tempdir().unwrap();
+    let stdout_of = tempfile::tempdir().unwrap();
     let mut command = swapped.command("sh", &shell(script));
-    let running = Running::start(command.env("SOFTSWAP_RUNTIME_DIR", told.path()));
+    let running = Running::start(command.env("SOFTSWAP_RUNTIME_DIR", stdout_of.path()));
     let tables = tables(&running);
     wait_until("both", &running, || {
         String::from_utf8_lossy(&running.stdout_so_far()).matches("ready").count() == 2
@@ -302,7 +305,7 @@ fn where_the_tables_are_overwritten_no_program_gets_wrong_data() {
     tables.write_all_at(&garbage, 0).unwrap();
     // Both continue for a while and then compare all their data.
     std::thread::sleep(Duration::from_secs(1));
-    std::fs::write(told.path().join("done"), "").unwrap();
+    std::fs::write(stdout_of.path().join("done"), "").unwrap();
     let ended = running.finish(LIMIT);
     // Clusters in use may look free. A process that then reads a foreign page stops.
     assert!(!ended.stderr.contains("internal error"), "{}", ended.stderr);
@@ -314,7 +317,7 @@ fn where_the_tables_are_overwritten_no_program_gets_wrong_data() {
 }
 
 #[test]
-fn programs_share_a_device_and_what_is_asked_for_is_discarded() {
+fn programs_share_device_with_discard() {
     let area = Area::new(128);
     let Some(device) = Loop::over(&area.path) else {
         return eprintln!("skipped: no loop device is to be had");
@@ -330,7 +333,7 @@ fn programs_share_a_device_and_what_is_asked_for_is_discarded() {
 }
 
 #[test]
-fn a_program_that_has_dropped_root_goes_on_with_what_it_inherits() {
+fn program_without_root_keeps_inherited_area() {
     let is_root = rustix::process::geteuid().is_root();
     let name = OsStr::new("setpriv");
     if !is_root || Command::new(name).arg("--version").output().is_err() {

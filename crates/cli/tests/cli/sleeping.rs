@@ -5,7 +5,7 @@ use crate::support::{Ended, LIMIT, Running, compiled, softswap};
 use std::process::Command;
 
 /// Runs a case within a budget and returns its output.
-fn said(memory: &str, case: &str) -> String {
+fn output_of_case(memory: &str, case: &str) -> String {
     let mut command = Command::new(softswap());
     command.args(["run", "-q", "--reserve", "0", "--memory-per-process", memory, "--"]);
     let ended = Running::start(command.arg(compiled("sleeping")).arg(case)).finish(LIMIT);
@@ -14,51 +14,51 @@ fn said(memory: &str, case: &str) -> String {
 }
 
 #[test]
-fn a_program_that_fits_has_no_filter_and_no_thread_of_ours() {
-    assert_eq!(said("256M", "fits"), "threads 1\nawake 0\nok fits\n");
+fn fitting_program_has_no_filter_and_no_engine_thread() {
+    assert_eq!(output_of_case("256M", "fits"), "threads 1\nawake 0\nok fits\n");
 }
 
 #[test]
-fn a_heap_in_a_large_budget_uses_huge_pages_and_one_in_a_small_budget_commits_what_it_needs() {
-    assert_eq!(said("1G", "blocks"), "huge 1\nawake 0\nok blocks\n");
-    assert_eq!(said("128M", "blocks"), "huge 0\nawake 0\nok blocks\n");
+fn heap_uses_huge_pages_only_with_large_budget() {
+    assert_eq!(output_of_case("1G", "blocks"), "huge 1\nawake 0\nok blocks\n");
+    assert_eq!(output_of_case("128M", "blocks"), "huge 0\nawake 0\nok blocks\n");
 }
 
 #[test]
-fn all_that_a_program_had_is_there_when_it_has_woken() {
-    assert_eq!(said("64M", "wakes"), "asleep 1\nawake 1\nok wakes\n");
+fn memory_is_intact_after_waking() {
+    assert_eq!(output_of_case("64M", "wakes"), "asleep 1\nawake 1\nok wakes\n");
 }
 
 #[test]
 fn reservations_count_when_they_are_committed() {
-    assert_eq!(said("128M", "reserves"), "asleep 1\nawake 1\nok reserves\n");
+    assert_eq!(output_of_case("128M", "reserves"), "asleep 1\nawake 1\nok reserves\n");
 }
 
 #[test]
-fn what_is_larger_than_the_budget_wakes_before_it_is_touched() {
-    assert_eq!(said("64M", "lazy"), "awake 1\nok lazy\n");
+fn oversized_commit_wakes_before_touch() {
+    assert_eq!(output_of_case("64M", "lazy"), "awake 1\nok lazy\n");
 }
 
 #[test]
-fn a_forked_child_wakes_by_itself() {
-    assert_eq!(said("64M", "forks"), "awake 0\nok forks\n");
+fn forked_child_wakes_independently() {
+    assert_eq!(output_of_case("64M", "forks"), "awake 0\nok forks\n");
 }
 
 #[test]
-fn signals_are_as_they_were_set_when_a_process_of_threads_has_woken() {
-    assert_eq!(said("64M", "threads"), "awake 1\nok threads\n");
+fn signal_state_is_kept_after_waking() {
+    assert_eq!(output_of_case("64M", "threads"), "awake 1\nok threads\n");
 }
 
 #[test]
-fn it_wakes_in_whatever_state_its_threads_are() {
+fn process_wakes_in_any_thread_state() {
     let cases = "small_stack c11_thread vforks restarts main_ends cancels no_queue";
     for case in cases.split(' ') {
-        assert_eq!(said("64M", case), format!("awake 1\nok {case}\n"));
+        assert_eq!(output_of_case("64M", case), format!("awake 1\nok {case}\n"));
     }
 }
 
 #[test]
-fn the_summary_and_the_report_say_that_it_slept() {
+fn summary_and_report_show_sleeping_process() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let report = dir.path().join("report.json");
     let summary = |option: &str| {
@@ -83,14 +83,14 @@ fn contained(options: &[&str], program: &[&str]) -> Ended {
 }
 
 #[test]
-fn where_no_engine_could_come_up_the_start_says_so() {
+fn impossible_engine_is_reported_at_start() {
     let ended = contained(&["--memory", "256M", "--faults", "userfaultfd"], &["true"]);
     assert_eq!(ended.status.code(), Some(125), "{}", ended.stderr);
     assert!(ended.stderr.contains("userfaultfd"), "{}", ended.stderr);
 }
 
 #[test]
-fn where_userfaultfd_is_refused_pages_are_protected_instead() {
+fn page_protection_replaces_refused_userfaultfd() {
     let sleeping = compiled("sleeping").display().to_string();
     for case in ["wakes", "threads", "small_stack", "vforks", "cancels", "main_ends"] {
         let options = ["--reserve", "0", "--memory-per-process", "64M"];
@@ -101,7 +101,7 @@ fn where_userfaultfd_is_refused_pages_are_protected_instead() {
 }
 
 #[test]
-fn who_is_asked_to_be_awake_is() {
+fn awake_option_starts_engine() {
     let mut command = Command::new(softswap());
     command.args(["run", "--awake", "--memory", "256M", "--", "true"]);
     let ended = Running::start(&mut command).finish(LIMIT);

@@ -1,13 +1,13 @@
 //! Directory of the control sockets: its selection, and behavior without one.
 
-use crate::support::control_client::{PATIENCE, ask, refused, wait_for};
+use crate::support::control_client::{WAIT_TIMEOUT, query, refused, wait_for};
 use crate::support::{Running, Swapped};
 use softswap_sys::control_socket::DIR_VARIABLE;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 #[test]
-fn without_a_directory_the_program_runs_all_the_same() {
+fn program_runs_without_socket_directory() {
     let scratch = tempfile::tempdir().unwrap();
     let file = scratch.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -38,19 +38,19 @@ fn without_a_directory_the_program_runs_all_the_same() {
         drop(running);
 
         let mut command = swapped.command("/bin/sh", &["-c", "exit 5"]);
-        let ended = Running::start(command.env(DIR_VARIABLE, dir)).finish(PATIENCE);
+        let ended = Running::start(command.env(DIR_VARIABLE, dir)).finish(WAIT_TIMEOUT);
         assert_eq!(ended.status.code(), Some(5));
         assert!(ended.stderr.contains("note: SOFTSWAP_RUNTIME_DIR"), "{}", ended.stderr);
         assert!(ended.stderr.contains(why), "{}", ended.stderr);
         let swapped = swapped.option("--quiet");
         let mut command = swapped.command("/bin/sh", &["-c", "exit 5"]);
-        let ended = Running::start(command.env(DIR_VARIABLE, dir)).finish(PATIENCE);
+        let ended = Running::start(command.env(DIR_VARIABLE, dir)).finish(WAIT_TIMEOUT);
         assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(5), ""));
     }
 }
 
 #[test]
-fn the_session_directory_is_used_where_there_is_one() {
+fn session_directory_is_used_if_available() {
     let session = tempfile::tempdir().unwrap();
     let swapped = Swapped::within("32M");
     let mut command = swapped.command("/bin/sh", &["-c", "echo ready; exec sleep 1000"]);
@@ -61,6 +61,6 @@ fn the_session_directory_is_used_where_there_is_one() {
     wait_for("a socket", || std::fs::read_dir(&dir).ok()?.next()?.ok());
     assert_eq!(std::fs::symlink_metadata(&dir).unwrap().mode() & 0o777, 0o700);
     wait_for("an answer", || {
-        ask(&["stat", &running.id().to_string()]).status.success().then_some(())
+        query(&["stat", &running.id().to_string()]).status.success().then_some(())
     });
 }

@@ -22,7 +22,7 @@ fn shell(script: &str, arguments: &[&str]) -> Ended {
 }
 
 #[test]
-fn a_program_without_its_parents_environment_keeps_the_budget() {
+fn child_without_environment_keeps_budget() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("managed.py");
     std::fs::write(&program, MANAGED).unwrap();
@@ -59,7 +59,7 @@ fn a_program_without_its_parents_environment_keeps_the_budget() {
 }
 
 #[test]
-fn a_program_sees_the_variables_that_it_or_the_user_has_set_and_no_others() {
+fn program_sees_only_user_variables() {
     let script = "env | grep -E 'LD_PRELOAD|SOFTSWAP_RT'; \
                   LD_PRELOAD=libutil.so.1:$LD_PRELOAD env | grep -E 'LD_PRELOAD|SOFTSWAP_RT'";
     let mut command = Command::new(softswap());
@@ -85,7 +85,7 @@ print(libc.getenv(b"SOFTSWAP_RT_MEMORY"), libc.getenv(b"LD_PRELOAD"))
 }
 
 #[test]
-fn what_the_program_preloads_stays_in_front_and_what_the_user_does_behind() {
+fn ld_preload_order_is_kept() {
     let script = "LD_PRELOAD=libutil.so.1:$LD_PRELOAD cat /proc/self/environ | tr '\\0' '\\n' | \
                   grep LD_PRELOAD";
     let mut command = Command::new(softswap());
@@ -101,7 +101,7 @@ fn what_the_program_preloads_stays_in_front_and_what_the_user_does_behind() {
 }
 
 #[test]
-fn a_program_that_is_to_be_unmanaged_is() {
+fn children_plain_runs_children_unmanaged() {
     let count = "grep -c softswap-window /proc/self/maps; tr '\\0' '\\n' < /proc/self/environ | \
                  grep -c SOFTSWAP_RT_MEMORY=.";
     let ended = shell(
@@ -117,7 +117,7 @@ fn a_program_that_is_to_be_unmanaged_is() {
     assert_eq!(ended.stdout_text(), "0\n0\n", "{}", ended.stderr);
 }
 
-fn ask(arguments: &[&str]) -> std::process::Output {
+fn query(arguments: &[&str]) -> std::process::Output {
     Command::new(softswap()).args(arguments).output().unwrap()
 }
 
@@ -134,7 +134,7 @@ fn compile(dir: &std::path::Path, name: &str, source: &str, options: &[&str]) ->
 }
 
 #[test]
-fn a_program_of_another_loader_runs_without_the_library() {
+fn program_with_foreign_loader_runs_unmanaged() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let bare = ["-static", "-nostdlib", "-ffreestanding"];
@@ -163,7 +163,7 @@ fn a_program_of_another_loader_runs_without_the_library() {
 }
 
 #[test]
-fn a_program_without_a_budget_is_named_with_its_memory() {
+fn unmanaged_child_is_reported_with_memory() {
     let dir = tempfile::tempdir().unwrap();
     let (source, program) = (dir.path().join("block.c"), dir.path().join("block"));
     let text = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
@@ -185,7 +185,7 @@ fn a_program_without_a_budget_is_named_with_its_memory() {
     // The process exits when this descriptor is closed.
     let input = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
     wait_for("the process and its memory", || {
-        let stat = ask(&["stat", "--json", &running.id().to_string()]);
+        let stat = query(&["stat", "--json", &running.id().to_string()]);
         let stat: Value = serde_json::from_slice(&stat.stdout).ok()?;
         let bytes = stat["tree"]["unmanaged"][0]["anonymous_bytes"].as_u64()?;
         (bytes >= 64 << 20).then_some(())
@@ -205,7 +205,7 @@ fn a_program_without_a_budget_is_named_with_its_memory() {
 }
 
 #[test]
-fn a_musl_program_runs_as_without_softswap() {
+fn musl_program_runs_unmanaged() {
     if Command::new("musl-gcc").arg("--version").output().is_err() {
         eprintln!("skipped: there is no musl-gcc");
         return;
@@ -235,7 +235,7 @@ print("managed" if rss < 80 << 10 else "unmanaged")
 "#;
 
 #[test]
-fn a_program_under_an_emulator_that_has_no_userfaultfd_runs_unmanaged() {
+fn program_under_emulator_runs_unmanaged() {
     let [emulated, python] = [compiled("emulated"), python()].map(|it| it.display().to_string());
     for mechanism in ["auto", "userfaultfd", "protection"] {
         for (words, expected) in [

@@ -1,14 +1,14 @@
 //! `softswap stat` and `softswap ctl` query and change running programs through their sockets, without other
 //! effects.
 
-use crate::common::{NOBODY, copy_binaries, is_root, std_nobody};
+use crate::common::{UNPRIVILEGED_UID, copy_binaries, is_root, std_unprivileged};
 use crate::support::control_client::{
-    PATIENCE, Program, ask, refused, says, told, wait_for, wait_until,
+    Program, WAIT_TIMEOUT, assert_output, query, refused, stdout_of, wait_for, wait_until,
 };
 use crate::support::{Running, Swapped, compiled, python, softswap};
 use serde_json::Value;
+use softswap_engine::api::control_protocol::MAX_ANSWER_BYTES;
 use softswap_engine::base::stats::{Counter, Tier};
-use softswap_engine::door::control_protocol::MAX_ANSWER_BYTES;
 use softswap_sys::control_socket::{self, DIR_VARIABLE};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -25,12 +25,12 @@ fn kill(pid: &str, signal: i32) {
 }
 
 #[test]
-fn stat_tells_how_a_program_fares_in_words_and_as_json() {
+fn stat_shows_text_and_json() {
     let program = Program::under_pressure(&[]);
     let pid = program.pid();
     // By the PID of the program and by that of `softswap run`.
     for number in [&pid, &program.supervisor()] {
-        let text = told(&["stat", number]);
+        let text = stdout_of(&["stat", number]);
         assert!(text.starts_with("softswap: "), "{text}");
         for part in [
             &format!("hog (pid {pid}) has been running for"),
@@ -44,7 +44,7 @@ fn stat_tells_how_a_program_fares_in_words_and_as_json() {
             assert!(text.contains(part), "{part:?} is missing in: {text}");
         }
     }
-    let stat: Value = serde_json::from_str(&told(&["stat", &pid, "--json"])).unwrap();
+    let stat: Value = serde_json::from_str(&stdout_of(&["stat", &pid, "--json"])).unwrap();
     assert_eq!(stat["schema"], 1);
     assert_eq!(stat["outcome"]["kind"], "running");
     assert_eq!(stat["exit_status"], Value::Null);
@@ -57,14 +57,14 @@ fn stat_tells_how_a_program_fares_in_words_and_as_json() {
     assert!(stat["program"][0].as_str().unwrap().ends_with("hog"));
     let out = |stat: &Value| stat["pages_out"].as_u64().unwrap();
     wait_for("more pages out", || {
-        let later: Value = serde_json::from_str(&told(&["stat", &pid, "--json"])).unwrap();
+        let later: Value = serde_json::from_str(&stdout_of(&["stat", &pid, "--json"])).unwrap();
         (out(&later) > out(&stat)).then_some(())
     });
 }
 
 /// Servers may replace their arguments by a status text.
 #[test]
-fn stat_that_repeats_itself_ends_with_the_program() {
+fn repeated_stat_ends_with_program() {
     let program = Program::under_pressure(&[]);
     let mut command = Command::new(softswap());
     command.args(["stat", &program.pid(), "--json", "--every", "1"]);
@@ -81,7 +81,7 @@ fn stat_that_repeats_itself_ends_with_the_program() {
         if is_enough { Ok(()) } else { Err(format!("{so_far:?}")) }
     });
     program.finish().expect_ok("hog");
-    let ended = repeats.finish(PATIENCE);
+    let ended = repeats.finish(WAIT_TIMEOUT);
     ended.expect_success("stat");
     assert_eq!(ended.stderr, "");
     let pages_out = figures(&ended.stdout_text());
@@ -106,15 +106,15 @@ time.sleep(1000)
         command.args(["stat", &program.supervisor()]).env(DIR_VARIABLE, sockets).output().unwrap()
     };
     wait_for("its figures", || {
-        let said = String::from_utf8_lossy(&stat().stdout).into_owned();
-        said.contains("has been running for").then_some(())
+        let output_of_case = String::from_utf8_lossy(&stat().stdout).into_owned();
+        output_of_case.contains("has been running for").then_some(())
     });
 }
 
 #[test]
-fn stat_has_every_figure_of_the_report() {
+fn stat_contains_every_report_counter() {
     let program = Program::under_pressure(&[]);
-    let of = |pid| serde_json::from_str::<Value>(&told(&["stat", pid, "--json"])).unwrap();
+    let of = |pid| serde_json::from_str::<Value>(&stdout_of(&["stat", pid, "--json"])).unwrap();
     let [of_tree, of_one] = [&program.supervisor(), &program.pid()].map(|pid| of(pid));
     let report = Swapped::within("32M").run("true", &[] as &[&str]).figures;
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -131,12 +131,12 @@ fn stat_has_every_figure_of_the_report() {
 }
 
 /// The other settings, with the budget of these programs.
-const REST_AS_IT_IS: &str = "memory = 32M\npool.limit = auto\n";
+const UNCHANGED_SETTINGS: &str = "memory = 32M\npool.limit = auto\n";
 const ALL_KEYS: &str = "bounce.peak, codec, io.poll, io.poll_sleep, memory and pool.limit";
 
 /// Returns all settings except the first one, a peak whose value varies.
 fn settings_after_the_peak(pid: &str) -> String {
-    let all = told(&["ctl", pid, "get"]);
+    let all = stdout_of(&["ctl", pid, "get"]);
     let (peak, rest) = all.split_once('\n').unwrap();
     let pages: u64 = peak.strip_prefix("bounce.peak = ").unwrap().parse().unwrap();
     assert!(pages > 0);
@@ -144,7 +144,7 @@ fn settings_after_the_peak(pid: &str) -> String {
 }
 
 #[test]
-fn the_peak_of_the_bounce_buffers_begins_again() {
+fn bounce_peak_is_reset() {
     // The program is idle, so that few bounce buffers are in use.
     let mut program = Program::script(
         "import os, time\n\
@@ -153,7 +153,7 @@ fn the_peak_of_the_bounce_buffers_begins_again() {
     );
     let pid = program.pid();
     settings_after_the_peak(&pid);
-    let stat = || serde_json::from_str::<Value>(&told(&["stat", &pid, "--json"])).unwrap();
+    let stat = || serde_json::from_str::<Value>(&stdout_of(&["stat", &pid, "--json"])).unwrap();
     let before = stat()["bounce"].clone();
     assert!(
         before["taken"].as_u64() > Some(0) && before["slots"].as_u64() >= before["used"].as_u64()
@@ -161,8 +161,8 @@ fn the_peak_of_the_bounce_buffers_begins_again() {
     let peak_before = before["peak_slots"].as_u64().unwrap();
     // Background work in progress finishes.
     wait_until("a lower peak", || {
-        told(&["ctl", &pid, "set", "bounce.peak", "0"]);
-        let peak = told(&["ctl", &pid, "get", "bounce.peak"]);
+        stdout_of(&["ctl", &pid, "set", "bounce.peak", "0"]);
+        let peak = stdout_of(&["ctl", &pid, "get", "bounce.peak"]);
         let peak: u64 = peak.trim().parse().unwrap();
         if peak < peak_before { Ok(()) } else { Err(format!("{peak} {before}")) }
     });
@@ -171,17 +171,18 @@ fn the_peak_of_the_bounce_buffers_begins_again() {
 }
 
 #[test]
-fn the_budget_moves_down_and_up() {
+fn budget_can_be_lowered_and_raised() {
     let mut program = Program::under_pressure_by_itself();
     let pid = program.pid();
-    let stat = || serde_json::from_str::<Value>(&told(&["stat", &pid, "--json"])).unwrap();
+    let stat = || serde_json::from_str::<Value>(&stdout_of(&["stat", &pid, "--json"])).unwrap();
     for limit in ["24M", "96M", "20M"] {
         // Until usage is below the new limit, the answer states both.
         assert!(
-            told(&["ctl", &pid, "set", "memory", limit]).starts_with(&format!("memory = {limit}"))
+            stdout_of(&["ctl", &pid, "set", "memory", limit])
+                .starts_with(&format!("memory = {limit}"))
         );
         wait_for("the budget", || {
-            let is_kept = told(&["ctl", &pid, "get", "memory"]) == format!("{limit}\n");
+            let is_kept = stdout_of(&["ctl", &pid, "get", "memory"]) == format!("{limit}\n");
             let [used, budget] = ["used_bytes", "budget_bytes"].map(|it| stat()[it].as_u64());
             (is_kept && used <= budget).then_some(())
         });
@@ -193,12 +194,12 @@ fn the_budget_moves_down_and_up() {
 }
 
 #[test]
-fn the_pool_can_be_made_smaller() {
+fn pool_can_be_shrunk() {
     let mut program = Program::under_pressure(&["--codec", "zstd"]);
     let pid = program.pid();
-    assert_eq!(told(&["ctl", &pid, "set", "pool.limit", "1M"]), "pool.limit = 1048576B\n");
+    assert_eq!(stdout_of(&["ctl", &pid, "set", "pool.limit", "1M"]), "pool.limit = 1048576B\n");
     wait_for("a smaller pool", || {
-        let stat: Value = serde_json::from_str(&told(&["stat", &pid, "--json"])).unwrap();
+        let stat: Value = serde_json::from_str(&stdout_of(&["stat", &pid, "--json"])).unwrap();
         assert_eq!(stat["pool"]["limit_bytes"], 1 << 20);
         (stat["pool"]["used_bytes"].as_u64().unwrap() <= 1 << 20).then_some(())
     });
@@ -206,40 +207,40 @@ fn the_pool_can_be_made_smaller() {
 }
 
 #[test]
-fn a_setting_holds_from_when_it_is_set() {
+fn setting_takes_effect_immediately() {
     let program = Program::under_pressure(&["--poll", "interrupt"]);
     let pid = program.pid();
     assert_eq!(
         settings_after_the_peak(&pid),
-        format!("codec = auto\nio.poll = interrupt\nio.poll_sleep = auto\n{REST_AS_IT_IS}")
+        format!("codec = auto\nio.poll = interrupt\nio.poll_sleep = auto\n{UNCHANGED_SETTINGS}")
     );
-    assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "interrupt\n");
+    assert_eq!(stdout_of(&["ctl", &pid, "get", "io.poll"]), "interrupt\n");
     let polled = || program.stats().get(Counter::IoPolled);
     assert_eq!(polled(), 0);
-    assert_eq!(told(&["ctl", &pid, "set", "io.poll", "poll"]), "io.poll = poll\n");
-    assert_eq!(told(&["ctl", &pid, "set", "io.poll_sleep", "20us"]), "io.poll_sleep = 20us\n");
+    assert_eq!(stdout_of(&["ctl", &pid, "set", "io.poll", "poll"]), "io.poll = poll\n");
+    assert_eq!(stdout_of(&["ctl", &pid, "set", "io.poll_sleep", "20us"]), "io.poll_sleep = 20us\n");
     assert_eq!(
         settings_after_the_peak(&pid),
-        format!("codec = auto\nio.poll = poll\nio.poll_sleep = 20us\n{REST_AS_IT_IS}")
+        format!("codec = auto\nio.poll = poll\nio.poll_sleep = 20us\n{UNCHANGED_SETTINGS}")
     );
-    assert!(told(&["stat", &pid]).contains("io.poll_sleep        20us"));
+    assert!(stdout_of(&["stat", &pid]).contains("io.poll_sleep        20us"));
     if program.stats().get(Counter::UsesIoUring) == 0 {
         return eprintln!("skipped: there is no polling without io_uring");
     }
     wait_for("a polled read", || (polled() > 0).then_some(()));
-    told(&["ctl", &program.supervisor(), "set", "io.poll", "interrupt"]);
+    stdout_of(&["ctl", &program.supervisor(), "set", "io.poll", "interrupt"]);
     // With one thread at most one read was in progress when the setting changed.
     let (before, read) = (polled(), || program.stats().faults(Tier::Disk));
-    let enough = read() + 200;
-    wait_for("more reads", || (read() > enough).then_some(()));
+    let stop_signals = read() + 200;
+    wait_for("more reads", || (read() > stop_signals).then_some(()));
     assert!(polled() <= before + 1);
 }
 
 #[test]
-fn the_codec_can_be_changed_while_pages_come_and_go() {
+fn codec_can_be_changed_under_load() {
     let mut program = Program::under_pressure(&["--codec", "zstd:3", "--pool", "80%"]);
     let pid = program.pid();
-    assert_eq!(told(&["ctl", &pid, "get", "codec"]), "zstd:3\n");
+    assert_eq!(stdout_of(&["ctl", &pid, "get", "codec"]), "zstd:3\n");
     let out = || program.stats().get(Counter::PagesOut);
     for (codec, shown) in [
         ("lz4", "lz4"),
@@ -248,9 +249,9 @@ fn the_codec_can_be_changed_while_pages_come_and_go() {
         ("zstd:-1", "zstd:-1"),
         ("auto", "auto"),
     ] {
-        let set = told(&["ctl", &pid, "set", "codec", codec]);
+        let set = stdout_of(&["ctl", &pid, "set", "codec", codec]);
         assert_eq!(set, format!("codec = {shown}\n"));
-        assert_eq!(told(&["ctl", &pid, "get", "codec"]), format!("{shown}\n"));
+        assert_eq!(stdout_of(&["ctl", &pid, "get", "codec"]), format!("{shown}\n"));
         let before = out();
         wait_for("pages that leave", || (out() > before + 500).then_some(()));
     }
@@ -259,18 +260,21 @@ fn the_codec_can_be_changed_while_pages_come_and_go() {
 }
 
 #[test]
-fn each_area_can_be_waited_for_in_its_own_way() {
+fn poll_mode_is_set_per_area() {
     let swap = "--swap=/var/tmp,poll=interrupt";
     let program = Program::under_pressure(&["--poll", "poll", swap, "--swap=/var/tmp"]);
     let pid = program.pid();
-    assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "0:interrupt 1:poll\n");
-    assert_eq!(told(&["ctl", &pid, "set", "io.poll", "0:hybrid"]), "io.poll = 0:hybrid 1:poll\n");
-    assert_eq!(told(&["ctl", &pid, "set", "io.poll", "auto"]), "io.poll = auto\n");
+    assert_eq!(stdout_of(&["ctl", &pid, "get", "io.poll"]), "0:interrupt 1:poll\n");
+    assert_eq!(
+        stdout_of(&["ctl", &pid, "set", "io.poll", "0:hybrid"]),
+        "io.poll = 0:hybrid 1:poll\n"
+    );
+    assert_eq!(stdout_of(&["ctl", &pid, "set", "io.poll", "auto"]), "io.poll = auto\n");
     for bad in ["2:auto", ":auto", "x:auto", "0:banana"] {
-        let refused = ask(&["ctl", &pid, "set", "io.poll", bad]);
+        let refused = query(&["ctl", &pid, "set", "io.poll", bad]);
         assert!(!refused.status.success(), "{bad}");
     }
-    assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "auto\n");
+    assert_eq!(stdout_of(&["ctl", &pid, "get", "io.poll"]), "auto\n");
 }
 
 #[test]
@@ -301,12 +305,12 @@ fn unknown_keys_and_bad_values_change_nothing() {
     }
     assert_eq!(
         settings_after_the_peak(&pid),
-        format!("codec = auto\nio.poll = hybrid\nio.poll_sleep = auto\n{REST_AS_IT_IS}")
+        format!("codec = auto\nio.poll = hybrid\nio.poll_sleep = auto\n{UNCHANGED_SETTINGS}")
     );
 }
 
 #[test]
-fn processes_that_cannot_be_asked_are_told_apart() {
+fn unreachable_processes_are_distinguished() {
     for pid in ["0", "-1", "banana", "99999999999"] {
         refused(&["stat", pid], 2, &[pid]);
     }
@@ -322,7 +326,7 @@ fn processes_that_cannot_be_asked_are_told_apart() {
     let mut plain = plain;
     let child = plain.wait_for_line("child");
     wait_for("the child's exec", || {
-        told(&["stat", &plain.pid()]).contains("sh (pid").then_some(())
+        stdout_of(&["stat", &plain.pid()]).contains("sh (pid").then_some(())
     });
     wait_for("another program", || {
         let name = std::fs::read_to_string(format!("/proc/{child}/comm")).ok()?;
@@ -340,49 +344,50 @@ fn processes_that_cannot_be_asked_are_told_apart() {
 }
 
 #[test]
-fn only_the_user_and_root_may_ask() {
+fn only_owner_and_root_may_query() {
     if !is_root() {
         return refused(&["stat", "1"], 1, &["process 1", "belongs to uid 0", "as root"]);
     }
     let program = Program::under_pressure(&[]);
     let binaries = tempfile::tempdir().unwrap();
     copy_binaries(binaries.path());
-    let output = std_nobody(binaries.path()).args(["stat", &program.pid()]).output().unwrap();
-    says(&output, 1, &["belongs to uid 0", "as that user, or as root"]);
+    let output = std_unprivileged(binaries.path()).args(["stat", &program.pid()]).output().unwrap();
+    assert_output(&output, 1, &["belongs to uid 0", "as that user, or as root"]);
 
     let (swap, sockets) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for dir in [&swap, &sockets] {
-        chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        chown(dir.path(), Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
     }
-    let mut command = std_nobody(binaries.path());
+    let mut command = std_unprivileged(binaries.path());
     command.args(["run", "-q", "--awake", "--memory", "32M", "--reserve", "0", "--swap"]);
     command.arg(swap.path()).args(["--", "sleep", "1000"]).env(DIR_VARIABLE, sockets.path());
     let theirs = Running::start(&mut command);
     let pid = theirs.id().to_string();
     // The supervisor answers before the program does.
     wait_for("an answer to root", || {
-        let output = ask(&["stat", &pid]);
+        let output = query(&["stat", &pid]);
         String::from_utf8(output.stdout).unwrap().contains("sleep (pid").then_some(())
     });
-    let own = std_nobody(binaries.path()).args(["ctl", &pid, "get", "io.poll"]).output().unwrap();
+    let own =
+        std_unprivileged(binaries.path()).args(["ctl", &pid, "get", "io.poll"]).output().unwrap();
     assert_eq!(own.stdout, b"auto\n", "{}", String::from_utf8_lossy(&own.stderr));
 }
 
 #[test]
-fn a_program_that_became_somebody_else_does_not_answer_who_it_was() {
+fn process_with_new_uid_rejects_old_uid() {
     if !is_root() {
         return eprintln!("skipped: only root can become somebody else");
     }
     let mut program = Program::script(&format!(
         "import os, time; print('ready', flush=True)\n\
          while not os.path.exists(os.environ['{DIR_VARIABLE}'] + '/go'): time.sleep(0.01)\n\
-         os.setresuid({NOBODY}, {NOBODY}, {NOBODY})\n\
+         os.setresuid({UNPRIVILEGED_UID}, {UNPRIVILEGED_UID}, {UNPRIVILEGED_UID})\n\
          print('changed', flush=True); time.sleep(1000)"
     ));
     let pid = program.pid();
     std::fs::write(program.sockets.path().join("go"), "").unwrap();
     program.wait_for_line("changed");
-    assert!(told(&["stat", &pid]).contains("running"), "root may always ask");
+    assert!(stdout_of(&["stat", &pid]).contains("running"), "root may always ask");
     // File modes alone do not admit a peer: the process also checks the UID of the peer.
     let open = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -406,11 +411,11 @@ fn a_program_that_became_somebody_else_does_not_answer_who_it_was() {
         answer.starts_with("denied it belongs to uid 65534, and the request came from uid 1"),
         "{answer}"
     );
-    assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "auto\n");
+    assert_eq!(stdout_of(&["ctl", &pid, "get", "io.poll"]), "auto\n");
 }
 
 #[test]
-fn sockets_are_their_users_alone_and_go_with_their_programs() {
+fn sockets_are_private_and_removed_at_exit() {
     let sockets = tempfile::tempdir().unwrap();
     let dir = sockets.path().join("new");
     let swapped = Swapped::within("32M");
@@ -423,24 +428,24 @@ fn sockets_are_their_users_alone_and_go_with_their_programs() {
         paths.into_iter().find(|path| *path != of_run)
     });
     let pid = path.file_stem().unwrap().to_str().unwrap().to_string();
-    wait_for("an answer", || ask(&["stat", &pid]).status.success().then_some(()));
+    wait_for("an answer", || query(&["stat", &pid]).status.success().then_some(()));
     assert_eq!((mode(&dir), mode(&path)), (0o700, 0o600));
     // A killed program cannot remove its socket. `softswap run` does.
     kill(&pid, libc::SIGKILL);
-    running.finish(PATIENCE);
+    running.finish(WAIT_TIMEOUT);
     assert!(!path.exists() && !of_run.exists());
     refused(&["stat", &pid], 1, &["no such process"]);
 
     for text in ["exit 3", "sh -c 'exit 3'", "exec python3 -c 'raise SystemExit(3)'"] {
         let mut command = swapped.command("/bin/sh", &["-c", text]);
-        let ended = Running::start(command.env(DIR_VARIABLE, &dir)).finish(PATIENCE);
+        let ended = Running::start(command.env(DIR_VARIABLE, &dir)).finish(WAIT_TIMEOUT);
         assert_eq!(ended.status.code(), Some(3), "{}", ended.stderr);
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "{text}");
     }
 }
 
 #[test]
-fn programs_that_end_by_themselves_leave_no_socket_even_for_a_while() {
+fn exiting_programs_remove_their_socket_first() {
     let program = Program::start(
         &[],
         Path::new("/bin/sh"),
@@ -455,13 +460,13 @@ fn programs_that_end_by_themselves_leave_no_socket_even_for_a_while() {
 }
 
 #[test]
-fn a_stale_socket_is_removed_by_who_meets_it() {
+fn stale_socket_is_removed() {
     let program = Program::under_pressure(&[]);
     let (pid, path) = (program.pid(), program.socket());
     let Program { running, sockets, .. } = program;
     // The program dies with `softswap run`, so neither removes the socket.
     kill(&running.id().to_string(), libc::SIGKILL);
-    running.finish(PATIENCE);
+    running.finish(WAIT_TIMEOUT);
     assert!(path.exists());
     std::fs::write(sockets.path().join("1.note"), "not a socket").unwrap();
     let stat = || {
@@ -474,17 +479,17 @@ fn a_stale_socket_is_removed_by_who_meets_it() {
         let is_there = Path::new("/proc").join(&pid).exists();
         (!path.exists() && !is_there).then_some(())
     });
-    says(&stat(), 1, &[&pid, "no such process"]);
+    assert_output(&stat(), 1, &[&pid, "no such process"]);
     assert!(sockets.path().join("1.note").exists());
 }
 
 #[test]
-fn clients_that_do_not_behave_are_no_trouble() {
+fn misbehaving_clients_are_harmless() {
     let mut program = Program::under_pressure(&[]);
     let (pid, path) = (program.pid(), program.socket());
     let silent: Vec<_> =
-        (0..5).map(|_| control_socket::connect(&path, PATIENCE).unwrap()).collect();
-    assert!(told(&["stat", &pid]).contains("running"));
+        (0..5).map(|_| control_socket::connect(&path, WAIT_TIMEOUT).unwrap()).collect();
+    assert!(stdout_of(&["stat", &pid]).contains("running"));
     let short = Duration::from_secs(10);
     for garbage in [
         &b"\n"[..],
@@ -495,31 +500,31 @@ fn clients_that_do_not_behave_are_no_trouble() {
         &[b'x'; 255],
         &vec![b'x'; 8 << 20],
     ] {
-        let client = control_socket::connect(&path, PATIENCE).unwrap();
+        let client = control_socket::connect(&path, WAIT_TIMEOUT).unwrap();
         // The peer may close the connection before it has read everything.
         let _ = client.write_all(garbage, short);
-        let answer = client.read_to_end(MAX_ANSWER_BYTES, PATIENCE).unwrap_or_default();
+        let answer = client.read_to_end(MAX_ANSWER_BYTES, WAIT_TIMEOUT).unwrap_or_default();
         assert!(answer.is_empty() || answer.starts_with(b"error "), "{garbage:.20?}");
     }
     // Closes without reading the answer.
     for _ in 0..20 {
-        let client = control_socket::connect(&path, PATIENCE).unwrap();
-        let _ = client.write_all(b"softswap 1 stat\n", PATIENCE);
+        let client = control_socket::connect(&path, WAIT_TIMEOUT).unwrap();
+        let _ = client.write_all(b"softswap 1 stat\n", WAIT_TIMEOUT);
     }
     drop(silent);
     let askers: Vec<_> = (0..8)
         .map(|_| {
             let pid = pid.clone();
-            std::thread::spawn(move || (0..5).for_each(|_| drop(told(&["stat", &pid]))))
+            std::thread::spawn(move || (0..5).for_each(|_| drop(stdout_of(&["stat", &pid]))))
         })
         .collect();
     askers.into_iter().for_each(|asker| asker.join().unwrap());
-    assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "auto\n");
+    assert_eq!(stdout_of(&["ctl", &pid, "get", "io.poll"]), "auto\n");
     program.expect_alive();
 }
 
 #[test]
-fn a_forked_child_neither_has_the_socket_nor_takes_it_away() {
+fn forked_child_does_not_affect_socket() {
     let mut program = Program::script(&format!(
         "import os, stat, sys, time
 parent = os.getpid()
@@ -548,13 +553,13 @@ time.sleep(1000)"
     refused(&["stat", &child], 1, &[&child, "forked", &format!("process {pid}")]);
     let (path, child_lives) = (program.socket(), Path::new("/proc").join(&child));
     kill(&pid, libc::SIGKILL);
-    program.running.finish(PATIENCE);
+    program.running.finish(WAIT_TIMEOUT);
     assert!(child_lives.exists() && !path.exists(), "the child kept the socket open");
     kill(&child, libc::SIGKILL);
 }
 
 #[test]
-fn programs_that_are_started_have_sockets_of_their_own() {
+fn started_programs_have_own_sockets() {
     let mut program = Program::script(
         "import os, subprocess, time\n\
          child = subprocess.Popen(['sleep', '1000'])\n\
@@ -564,16 +569,16 @@ fn programs_that_are_started_have_sockets_of_their_own() {
     );
     let child = program.wait_for_line("child");
     let text = wait_for("the child's answer", || {
-        let output = ask(&["stat", &child]);
+        let output = query(&["stat", &child]);
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
     });
     assert!(text.contains(&format!("sleep (pid {child})")), "{text}");
-    told(&["ctl", &child, "set", "io.poll", "poll"]);
-    assert_eq!(told(&["ctl", &program.pid(), "get", "io.poll"]), "auto\n");
+    stdout_of(&["ctl", &child, "set", "io.poll", "poll"]);
+    assert_eq!(stdout_of(&["ctl", &program.pid(), "get", "io.poll"]), "auto\n");
 }
 
 #[test]
-fn the_socket_follows_an_exec() {
+fn socket_survives_exec() {
     let program = Program::start(
         &[],
         Path::new("/bin/sh"),
@@ -584,7 +589,7 @@ fn the_socket_follows_an_exec() {
         ],
     );
     let text = wait_for("an answer", || {
-        let output = ask(&["stat", &program.pid()]);
+        let output = query(&["stat", &program.pid()]);
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
     });
     assert!(text.contains("python"), "{text}");
@@ -593,7 +598,7 @@ fn the_socket_follows_an_exec() {
 
 /// softswap's descriptors do not affect the numbers that the program gets.
 #[test]
-fn descriptors_are_the_programs() {
+fn program_descriptors_are_unaffected() {
     let program = Program::script(&format!(
         "import os, time
 os.closerange(3, 1 << 16)
@@ -610,7 +615,7 @@ print('rounds', rounds)"
     ));
     let pid = program.pid();
     for _ in 0..30 {
-        told(&["stat", &pid]);
+        stdout_of(&["stat", &pid]);
     }
     program.finish().expect_success("a program that counts on its descriptors");
 }

@@ -41,7 +41,7 @@ fn unlisted_check(path: &Path) -> Option<Std> {
 }
 
 #[test]
-fn the_kernel_swaps_to_what_we_formatted_and_then_it_is_refused() {
+fn kernel_accepts_formatted_area_and_active_area_is_rejected() {
     let control = Place::of(2 * MIB);
     let Some(mut theirs) = tool("mkswap").filter(|_| is_root()) else {
         return skip("swapon needs root and mkswap");
@@ -79,7 +79,7 @@ fn hold(device: &Path) -> Option<File> {
 }
 
 /// Closes the exclusive descriptor and waits: a child just forked by another test may still hold a copy.
-fn let_go(holder: File, device: &Path) {
+fn release(holder: File, device: &Path) {
     drop(holder);
     wait_until("the device to be free", || match hold(device) {
         Some(_) => Ok(()),
@@ -88,7 +88,7 @@ fn let_go(holder: File, device: &Path) {
 }
 
 #[test]
-fn a_device_serves_only_when_nobody_has_it() {
+fn busy_device_is_rejected() {
     let place = Place::of(4 * MIB);
     let Some(device) = Loop::over(&place.path) else {
         return skip("no loop device to be had");
@@ -111,7 +111,7 @@ fn a_device_serves_only_when_nobody_has_it() {
     mkswap_refused(device.path(), &["--force"], &parts);
     holder.lock().unwrap();
     check_refused(device.path(), &["is locked by another softswap", "not changed"]);
-    let_go(holder, device.path());
+    release(holder, device.path());
 
     match Active::on(device.path()) {
         None => skip("the kernel does not swap to a loop device here"),
@@ -134,7 +134,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn a_device_with_a_file_system_is_refused_and_a_mounted_one_always() {
+fn device_with_file_system_is_rejected() {
     let place = Place::of(8 * MIB);
     let Some(device) = Loop::over(&place.path) else {
         return skip("no loop device to be had");
@@ -159,7 +159,7 @@ fn a_device_with_a_file_system_is_refused_and_a_mounted_one_always() {
     drop(mounted);
     formatted(device.path(), &["--force"]);
     if let Some(mut blkid) = tool("blkid") {
-        assert_says(
+        assert_contains_all(
             &output_of(blkid.args(["-p", "-o", "export"]).arg(device.path())),
             &["TYPE=swap\n"],
         );
@@ -168,7 +168,7 @@ fn a_device_with_a_file_system_is_refused_and_a_mounted_one_always() {
 }
 
 #[test]
-fn a_device_that_is_write_protected_is_refused() {
+fn write_protected_device_is_rejected() {
     let place = Place::area(2 * MIB);
     let Some(device) = Loop::read_only(&place.path) else {
         return skip("no loop device to be had");

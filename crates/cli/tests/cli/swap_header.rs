@@ -2,14 +2,14 @@
 //! Unusable files are refused with reason and remedy, and are not changed.
 
 use crate::common::area::*;
-use crate::common::{as_nobody, is_root, set_mode, skip, softswap, tool};
+use crate::common::{as_unprivileged, is_root, set_mode, skip, softswap, tool};
 use serde_json::Value;
 use std::fs::{File, read};
 use std::path::Path;
 use std::process::Command as Std;
 
 #[test]
-fn a_header_that_mkswap_wrote_is_accepted() {
+fn mkswap_header_is_accepted() {
     let place = Place::of(3 * MIB);
     let Some(mut theirs) = tool("mkswap") else {
         return skip("there is no mkswap here");
@@ -27,11 +27,11 @@ fn a_header_that_mkswap_wrote_is_accepted() {
     assert_eq!(area["bad_pages"], Value::Array(Vec::new()));
     let output = check(&place.path).assert().success().get_output().clone();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert_says(&text, &["(file) can be used: 3.0 MiB", "theirs", UUID, "768, of them 1"]);
+    assert_contains_all(&text, &["(file) can be used: 3.0 MiB", "theirs", UUID, "768, of them 1"]);
 }
 
 #[test]
-fn a_header_of_the_other_byte_order_is_accepted() {
+fn other_byte_order_is_accepted() {
     let place = Place::of(2 * MIB);
     let Some(mut theirs) = tool("mkswap") else {
         return skip("there is no mkswap here");
@@ -54,7 +54,7 @@ fn a_header_of_the_other_byte_order_is_accepted() {
 }
 
 #[test]
-fn bad_pages_in_a_header_are_left_out() {
+fn bad_pages_are_not_used() {
     let place = Place::area(2 * MIB);
     place.put(1032, &2_u32.to_le_bytes());
     place.put(1536, &[9, 0, 0, 0, 4, 0, 0, 0]);
@@ -64,29 +64,35 @@ fn bad_pages_in_a_header_are_left_out() {
 }
 
 #[test]
-fn our_header_is_recognised_by_the_tools_of_the_system() {
+fn system_tools_recognise_our_header() {
     let place = Place::of(2 * MIB + 5000);
     let text = formatted(&place.path, &["--label", "0123456789abcdef", "--uuid", UUID]);
-    assert_says(&text, &[place.text(), "2.0 MiB (2097152 bytes)", "0123456789abcdef", UUID]);
+    assert_contains_all(
+        &text,
+        &[place.text(), "2.0 MiB (2097152 bytes)", "0123456789abcdef", UUID],
+    );
     match tool("blkid") {
         None => skip("there is no blkid here"),
         Some(mut blkid) => {
             let text = output_of(blkid.args(["-p", "-o", "export"]).arg(&place.path));
             let label = "LABEL=0123456789abcdef\n";
-            assert_says(&text, &["TYPE=swap\n", "VERSION=1\n", label, &format!("UUID={UUID}\n")]);
+            assert_contains_all(
+                &text,
+                &["TYPE=swap\n", "VERSION=1\n", label, &format!("UUID={UUID}\n")],
+            );
         }
     }
     match tool("file") {
         None => skip("there is no `file` here"),
         Some(mut file) => {
             let text = output_of(file.arg(&place.path));
-            assert_says(&text, &["swap file", "version 1", "size 512 pages", UUID]);
+            assert_contains_all(&text, &["swap file", "version 1", "size 512 pages", UUID]);
         }
     }
 }
 
 #[test]
-fn only_the_header_is_written_and_the_boot_loader_stays() {
+fn mkswap_writes_only_the_header() {
     let place = Place::of(2 * MIB);
     let text = formatted(&place.path, &[]);
     let content = read(&place.path).unwrap();
@@ -103,7 +109,7 @@ fn only_the_header_is_written_and_the_boot_loader_stays() {
 }
 
 #[test]
-fn what_a_file_holds_is_destroyed_only_by_force() {
+fn file_contents_are_overwritten_only_with_force() {
     let place = Place::of(2 * MIB);
     for (name, offset, magic) in [
         ("an ext2/3/4 file system", 0x438, &b"\x53\xef"[..]),
@@ -129,7 +135,7 @@ fn what_a_file_holds_is_destroyed_only_by_force() {
 }
 
 #[test]
-fn a_file_with_holes_is_refused() {
+fn sparse_file_is_rejected() {
     let place = Place::of(0);
     File::options().write(true).open(&place.path).unwrap().set_len(4 * MIB).unwrap();
     let parts = ["has a hole at byte 0", &format!("fallocate -l {} ", 4 * MIB), "dd"];
@@ -147,7 +153,7 @@ fn a_file_with_holes_is_refused() {
 }
 
 #[test]
-fn a_file_that_was_only_claimed_will_do() {
+fn fallocated_file_is_accepted() {
     let place = Place::of(0);
     let file = File::options().write(true).open(&place.path).unwrap();
     let claimed = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 4 * MIB);
@@ -161,7 +167,7 @@ fn a_file_that_was_only_claimed_will_do() {
 }
 
 #[test]
-fn a_file_that_shares_its_storage_is_refused() {
+fn reflinked_file_is_rejected() {
     let place = Place::area(2 * MIB);
     let copy = place.dir.path().join("copy");
     if !succeeds(Std::new("cp").arg("--reflink=always").arg(&place.path).arg(&copy)) {
@@ -173,7 +179,7 @@ fn a_file_that_shares_its_storage_is_refused() {
 }
 
 #[test]
-fn an_area_that_another_process_has_locked_is_refused() {
+fn locked_area_is_rejected() {
     let place = Place::area(2 * MIB);
     let holder = File::open(&place.path).unwrap();
     holder.lock().unwrap();
@@ -185,7 +191,7 @@ fn an_area_that_another_process_has_locked_is_refused() {
 }
 
 #[test]
-fn a_truncated_file_is_refused_and_one_that_has_grown_is_not() {
+fn truncated_file_is_rejected_and_grown_file_accepted() {
     let place = Place::area(4 * MIB);
     let file = File::options().append(true).open(&place.path).unwrap();
     file.set_len(3 * MIB).unwrap();
@@ -195,11 +201,14 @@ fn a_truncated_file_is_refused_and_one_that_has_grown_is_not() {
     let facts = found(&place.path);
     assert_eq!(facts["area"]["pages"], 1024);
     let warnings = facts["warnings"].to_string();
-    assert_says(&warnings, &["larger than the size in its swap header", "1.0 MiB are not used"]);
+    assert_contains_all(
+        &warnings,
+        &["larger than the size in its swap header", "1.0 MiB are not used"],
+    );
 }
 
 #[test]
-fn wrong_sizes_are_refused() {
+fn wrong_sizes_are_rejected() {
     for bytes in [0, 1, 4096, 40_960, 2 * MIB - 1] {
         let place = Place::of(bytes);
         let parts = [&format!("has {bytes} bytes"), "at least 2097152", "fallocate -l SIZE"];
@@ -212,7 +221,7 @@ fn wrong_sizes_are_refused() {
 }
 
 #[test]
-fn damaged_headers_are_refused() {
+fn damaged_headers_are_rejected() {
     for (offset, number, part) in [
         (1024, 2, "version 2"),
         (1028, 0, "describes an empty area"),
@@ -234,12 +243,12 @@ fn damaged_headers_are_refused() {
 }
 
 #[test]
-fn a_user_who_may_not_write_to_it_is_refused() {
+fn unwritable_area_is_rejected() {
     let place = Place::area(2 * MIB);
     set_mode(&place.path, 0o444);
     let before = State::of(&place.path);
     let nobody = |command: &str| {
-        let mut softswap = as_nobody(place.dir.path());
+        let mut softswap = as_unprivileged(place.dir.path());
         softswap.arg(command).arg(&place.path);
         softswap
     };
@@ -250,25 +259,31 @@ fn a_user_who_may_not_write_to_it_is_refused() {
 }
 
 #[test]
-fn others_who_can_read_a_swap_file_are_warned_of() {
+fn world_readable_swap_file_is_reported() {
     let place = Place::of(2 * MIB);
     set_mode(&place.path, 0o644);
     let output = mkswap(&place.path, &[]).assert().success().get_output().clone();
     let text = String::from_utf8(output.stderr).unwrap();
-    assert_says(&text, &["insecure permissions 0644", &format!("chmod 0600 {}", place.text())]);
-    assert_says(&found(&place.path)["warnings"].to_string(), &["insecure permissions 0644"]);
+    assert_contains_all(
+        &text,
+        &["insecure permissions 0644", &format!("chmod 0600 {}", place.text())],
+    );
+    assert_contains_all(
+        &found(&place.path)["warnings"].to_string(),
+        &["insecure permissions 0644"],
+    );
     set_mode(&place.path, 0o600);
     let output = mkswap(&place.path, &["--force"]).assert().success().get_output().clone();
     assert!(!String::from_utf8(output.stderr).unwrap().contains("insecure"));
     if is_root() {
-        std::os::unix::fs::chown(&place.path, Some(crate::common::NOBODY), None).unwrap();
+        std::os::unix::fs::chown(&place.path, Some(crate::common::UNPRIVILEGED_UID), None).unwrap();
         let warnings = found(&place.path)["warnings"].to_string();
-        assert_says(&warnings, &["belongs to user 65534", "chown 0"]);
+        assert_contains_all(&warnings, &["belongs to user 65534", "chown 0"]);
     }
 }
 
 #[test]
-fn what_is_no_storage_and_what_is_no_value_is_refused() {
+fn invalid_targets_and_values_are_rejected() {
     let place = Place::of(2 * MIB);
     let pipe = place.dir.path().join("pipe");
     assert!(succeeds(Std::new("mkfifo").arg(&pipe)));
@@ -298,7 +313,7 @@ fn what_is_no_storage_and_what_is_no_value_is_refused() {
 }
 
 #[test]
-fn a_directory_is_checked_as_run_would_take_it() {
+fn directory_is_checked_like_in_run() {
     let dir = tempfile::tempdir().unwrap();
     let output = check(dir.path()).arg("--json").output().unwrap();
     let facts: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -311,16 +326,16 @@ fn a_directory_is_checked_as_run_would_take_it() {
     let closed = dir.path().join("closed");
     std::fs::create_dir(&closed).unwrap();
     set_mode(&closed, 0o555);
-    message(as_nobody(dir.path()).arg("swapon-check").arg(&closed), &["not writable"]);
+    message(as_unprivileged(dir.path()).arg("swapon-check").arg(&closed), &["not writable"]);
 }
 
 #[test]
-fn a_refusal_is_also_told_as_json() {
+fn rejection_is_also_reported_as_json() {
     let place = Place::of(2 * MIB);
     let output = check(&place.path).arg("--json").assert().code(2).get_output().clone();
     let facts: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&facts["schema"], &facts["usable"]), (&1.into(), &false.into()));
     let why = facts["refusal"].as_str().unwrap();
-    assert_says(why, &["has no swap header", "softswap mkswap"]);
+    assert_contains_all(why, &["has no swap header", "softswap mkswap"]);
     assert!(String::from_utf8(output.stderr).unwrap().contains(why));
 }

@@ -1,13 +1,13 @@
 //! `softswap top` in a real terminal, emulated by tmux.
 
-use crate::support::control_client::{Program, refused, told, wait_for, wait_until};
+use crate::support::control_client::{Program, refused, stdout_of, wait_for, wait_until};
 use crate::support::{compiled, softswap};
 use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// UID without any process.
-const LONELY: u32 = 65_533;
+const UNUSED_UID: u32 = 65_533;
 
 /// A shell in its own tmux server.
 struct Terminal {
@@ -123,7 +123,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn a_program_is_watched_resized_sorted_and_told() {
+fn top_shows_resizes_and_sorts() {
     let Some(terminal) = Terminal::open(80, 24) else { return };
     let program = Program::under_pressure(&[]);
     let pid = program.pid();
@@ -151,16 +151,16 @@ fn a_program_is_watched_resized_sorted_and_told() {
     terminal.press(&["x"]);
     terminal.press(&[">", "r"]);
     // An invalid value changes nothing and shows the reason.
-    for (value, said) in [("quick", "codec: "), ("lz4", "codec = lz4")] {
+    for (value, output_of_case) in [("quick", "codec: "), ("lz4", "codec = lz4")] {
         terminal.press(&["c"]);
         terminal.wait(&["Change a setting", "codec of hog"]);
         terminal.fill_in(value);
         terminal.press(&["Enter"]);
         terminal.wait(&[&format!("to {value}?")]);
         terminal.press(&["y"]);
-        terminal.wait(&[said]);
+        terminal.wait(&[output_of_case]);
     }
-    assert_eq!(told(&["ctl", &pid, "get", "codec"]), "lz4\n");
+    assert_eq!(stdout_of(&["ctl", &pid, "get", "codec"]), "lz4\n");
     terminal.press(&["m"]);
     terminal.wait(&["memory of the tree"]);
     terminal.fill_in("48M");
@@ -168,7 +168,7 @@ fn a_program_is_watched_resized_sorted_and_told() {
     terminal.wait(&["to 48M?"]);
     terminal.press(&["n"]);
     terminal.wait(&["memory was not changed"]);
-    assert_eq!(told(&["ctl", &program.supervisor(), "get", "memory"]), "32M\n");
+    assert_eq!(stdout_of(&["ctl", &program.supervisor(), "get", "memory"]), "32M\n");
     terminal.tmux(&["resize-window", "-x", "30", "-y", "8"]);
     terminal.tmux(&["resize-window", "-x", "80", "-y", "24"]);
     terminal.wait(&["softswap top: 1 tree", "STALL%"]);
@@ -177,7 +177,7 @@ fn a_program_is_watched_resized_sorted_and_told() {
 }
 
 #[test]
-fn a_tree_that_ends_meanwhile_stays_with_what_it_had() {
+fn exited_tree_stays_on_screen() {
     let Some(terminal) = Terminal::open(80, 24) else { return };
     let program = Program::under_pressure(&[]);
     let pid: i32 = program.pid().parse().unwrap();
@@ -193,7 +193,7 @@ fn a_tree_that_ends_meanwhile_stays_with_what_it_had() {
 }
 
 #[test]
-fn one_that_sleeps_is_shown_and_a_signal_gives_the_terminal_back() {
+fn sleeping_process_is_shown_and_signal_restores_terminal() {
     let Some(terminal) = Terminal::open(100, 30) else { return };
     let mut sleeper = Command::new(softswap());
     sleeper.args(["run", "--memory", "64M", "--", "sleep", "1000"]);
@@ -212,7 +212,7 @@ fn one_that_sleeps_is_shown_and_a_signal_gives_the_terminal_back() {
 }
 
 #[test]
-fn it_ends_when_its_terminal_is_gone() {
+fn top_exits_without_terminal() {
     let Some(terminal) = Terminal::open(80, 24) else { return };
     let program = Program::under_pressure(&[]);
     terminal.top(&softswap(), &program.supervisor());
@@ -224,7 +224,7 @@ fn it_ends_when_its_terminal_is_gone() {
 }
 
 #[test]
-fn a_run_shows_on_a_terminal_how_it_fares_and_nowhere_else() {
+fn progress_line_is_shown_only_on_terminal() {
     let Some(terminal) = Terminal::open(130, 30) else { return };
     let (softswap, hog) = (softswap(), compiled("hog"));
     let run = format!(
@@ -245,7 +245,7 @@ fn a_run_shows_on_a_terminal_how_it_fares_and_nowhere_else() {
 }
 
 #[test]
-fn the_line_of_a_run_stays_one_line_and_is_gone_in_the_end() {
+fn progress_line_is_removed_at_exit() {
     let Some(terminal) = Terminal::open(80, 24) else { return };
     let run = format!("{} run -q --progress --memory 64M -- sh -c", softswap().display());
     // Returns the seconds shown in the progress line, once at least `least` have passed.
@@ -275,7 +275,7 @@ fn the_line_of_a_run_stays_one_line_and_is_gone_in_the_end() {
 }
 
 #[test]
-fn a_program_that_fills_the_terminal_has_it_for_itself() {
+fn full_screen_program_hides_progress_line() {
     let Some(terminal) = Terminal::open(80, 24) else { return };
     let all = terminal.dir.path().join("all");
     let pipe = format!("cat > {}", all.display());
@@ -299,7 +299,7 @@ fn a_program_that_fills_the_terminal_has_it_for_itself() {
 }
 
 #[test]
-fn a_signal_stops_it_as_the_key_does_and_it_goes_on_where_it_was() {
+fn top_stops_and_continues_by_signal() {
     let Some(terminal) = Terminal::open(80, 24) else { return };
     let program = Program::under_pressure(&[]);
     terminal.command(&format!("clear; {} top {}", softswap().display(), program.supervisor()));
@@ -334,7 +334,7 @@ fn a_signal_stops_it_as_the_key_does_and_it_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_cannot_be_shown_says_why() {
+fn top_reports_why_it_cannot_run() {
     if let Some(terminal) = Terminal::open(100, 30) {
         terminal.command(&format!("clear; TERM=dumb {} top; echo left $?", softswap().display()));
         terminal.wait(&[
@@ -359,7 +359,7 @@ fn what_cannot_be_shown_says_why() {
     let program = Program::start(&[], &compiled("hog"), &["--mib", "64", "--seconds", "0"]);
     let lonely = dir.path().join("lonely");
     let text = format!(
-        "#!/bin/sh\nexec setpriv --reuid={LONELY} --regid={LONELY} --clear-groups {} \"$@\"\n",
+        "#!/bin/sh\nexec setpriv --reuid={UNUSED_UID} --regid={UNUSED_UID} --clear-groups {} \"$@\"\n",
         dir.path().join("softswap").display()
     );
     std::fs::write(&lonely, text).unwrap();
@@ -373,7 +373,7 @@ fn what_cannot_be_shown_says_why() {
 }
 
 #[test]
-fn a_run_that_is_stopped_leaves_no_line_to_the_shell() {
+fn stopped_run_clears_progress_line() {
     let Some(terminal) = Terminal::open(100, 24) else { return };
     let run = format!("{} run -q --progress --memory 64M -- sh -c", softswap().display());
     terminal.command(&format!("clear; {run} 'read x'"));

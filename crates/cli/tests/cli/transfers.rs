@@ -24,7 +24,7 @@ fn scratch() -> TempDir {
 }
 
 /// Returns the reason why this user cannot mount a file system.
-fn why_not() -> Option<String> {
+fn skip_reason() -> Option<String> {
     let script = "mount -t tmpfs none /mnt && command -v mkfs.ext4 losetup";
     let tried = Command::new("unshare").args(["--mount", "sh", "-c", script]).output();
     match tried {
@@ -88,8 +88,8 @@ const ON_A_DEVICE: &str = "
 ";
 
 #[test]
-fn no_long_transfer_shows_a_byte_on_the_disk() {
-    if let Some(why) = why_not() {
+fn long_transfers_write_no_plaintext() {
+    if let Some(why) = skip_reason() {
         println!("skipped: {why}");
         return;
     }
@@ -123,8 +123,8 @@ const ON_A_FAILING_DEVICE: &str = "
 const FAULTS: u64 = 2;
 
 #[test]
-fn a_disk_that_fails_costs_no_byte_of_a_long_transfer() {
-    if let Some(why) = why_not() {
+fn failing_disk_loses_no_transferred_byte() {
+    if let Some(why) = skip_reason() {
         println!("skipped: {why}");
         return;
     }

@@ -1,7 +1,7 @@
 //! One budget for all processes of a tree.
 
 use crate::support::cgroup::MemoryGroup;
-use crate::support::control_client::{ask, refused, told, wait_for, wait_until};
+use crate::support::control_client::{query, refused, stdout_of, wait_for, wait_until};
 use crate::support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, kill, processes};
 use crate::support::{LIMIT, Running, compiled, plain, python, softswap};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn two_that_want_more_than_the_budget_stay_within_it() {
+fn two_processes_stay_within_shared_budget() {
     // Outside the budget: 4 MiB for each concurrent process and for the command.
     let group = MemoryGroup::limited_to(BUDGET_BYTES + (4 << 20) * 4);
     let command = match &group {
@@ -40,7 +40,7 @@ fn two_that_want_more_than_the_budget_stay_within_it() {
 /// The limit for many small processes: the budget, or 8 MiB each if that is more, and 4 MiB of unmanaged
 /// memory for each process, the shell and the command.
 #[test]
-fn many_small_processes_stay_within_eight_mib_each() {
+fn small_processes_stay_within_eight_mib() {
     const CHILDREN: usize = 8;
     let group = match MemoryGroup::limited_to((12 * CHILDREN as u64 + 8) << 20) {
         Ok(group) => group,
@@ -67,7 +67,7 @@ print('whole', flush=True)
 
 /// A forked child counts inherited pages, but the tree's peak counts each page once.
 #[test]
-fn the_peak_of_a_tree_counts_shared_pages_once() {
+fn tree_peak_counts_shared_pages_once() {
     let script = r"
 import os, time
 block = bytearray(os.urandom(1 << 20)) * 80
@@ -94,7 +94,7 @@ assert all(os.waitpid(pid, 0)[1] == 0 for pid in pids)
 }
 
 #[test]
-fn a_pipeline_of_five_gives_the_same_answer() {
+fn pipeline_of_five_gives_same_result() {
     let script = "seq 1 400000 | rev | sort -S 200M | uniq -c | sort -n -S 200M | md5sum";
     let expected = plain("sh", &["-c", script]);
     let tree =
@@ -105,7 +105,7 @@ fn a_pipeline_of_five_gives_the_same_answer() {
 }
 
 #[test]
-fn what_a_process_had_that_is_killed_comes_back() {
+fn chunks_of_killed_process_are_reclaimed() {
     let tree = Tree::of_two_hogs(Command::new(softswap()));
     tree.wait_until_ready(2);
     let stat = tree.answer();
@@ -122,7 +122,7 @@ fn what_a_process_had_that_is_killed_comes_back() {
 }
 
 #[test]
-fn a_forked_child_has_a_part_of_its_own() {
+fn forked_child_has_own_share() {
     let script = r"
 import os, sys, time
 block = bytearray(os.urandom(1 << 20)) * 24
@@ -147,7 +147,7 @@ print('child', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 }
 
 #[test]
-fn children_that_outgrow_a_parent_that_sleeps_share_its_budget() {
+fn children_of_sleeping_parent_share_its_budget() {
     // The parent uses half of the budget, so the children's inherited pages do not fit.
     let script = r"
 import os, time
@@ -180,22 +180,22 @@ print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids], flush=
 }
 
 /// Returns the largest grant of a process in the tree, in bytes.
-fn most_granted(stat: &Value) -> u64 {
+fn max_granted(stat: &Value) -> u64 {
     processes(stat).iter().map(|it| bytes(it, "granted_bytes")).max().unwrap_or(0)
 }
 
 /// Minimum share of a process, independent of the demand of the others.
-const LEAST_SHARE_BYTES: u64 = 8 << 20;
+const MIN_SHARE_BYTES: u64 = 8 << 20;
 
 #[test]
-fn a_process_that_sleeps_is_woken_where_another_wants_what_it_has() {
+fn sleeping_process_is_woken_by_request() {
     // The second hog starts after the test has seen the first one sleep.
     let script = "\"$0\" --mib 60 --seconds 0 & \
                   until [ -e \"$SOFTSWAP_RUNTIME_DIR/seen\" ]; do sleep 0.1; done; \
                   \"$0\" --mib 90 --seconds 0; wait";
     let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", BUDGET], script);
     tree.wait_until_ready(1);
-    let sleeps = |hog: &Value| !ask(&["stat", &hog["pid"].to_string()]).status.success();
+    let sleeps = |hog: &Value| !query(&["stat", &hog["pid"].to_string()]).status.success();
     let stat = tree.answer();
     let first = &processes(&stat)[0];
     assert!(sleeps(first), "{stat}");
@@ -208,7 +208,7 @@ fn a_process_that_sleeps_is_woken_where_another_wants_what_it_has() {
         let ([one], [other]) = (&one[..], &others[..]) else { return false };
         // The size of a share depends on how long each process waits on this machine.
         let has_share = bytes(other, "granted_bytes") > BUDGET_BYTES - had_by_first
-            && bytes(one, "granted_bytes") >= LEAST_SHARE_BYTES;
+            && bytes(one, "granted_bytes") >= MIN_SHARE_BYTES;
         has_share && !sleeps(one) && !sleeps(other)
     });
     let ended = tree.finish();
@@ -216,16 +216,16 @@ fn a_process_that_sleeps_is_woken_where_another_wants_what_it_has() {
 }
 
 #[test]
-fn a_process_that_sleeps_is_woken_where_the_limit_falls_below_what_it_has() {
+fn sleeping_process_is_woken_by_lower_limit() {
     // The tree also contains the shell.
     let script = "\"$0\" --mib 60 --seconds 0 & wait";
     let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", BUDGET], script);
     tree.wait_until_ready(1);
     let stat = tree.answer();
-    assert!(most_granted(&stat) >= 60 << 20, "{stat}");
-    let set = told(&["ctl", &tree.pid(), "set", "memory", "24M"]);
+    assert!(max_granted(&stat) >= 60 << 20, "{stat}");
+    let set = stdout_of(&["ctl", &tree.pid(), "set", "memory", "24M"]);
     assert!(set.starts_with("memory = 24M"), "{set}");
-    tree.wait_for_answer("it to keep the limit", |stat| most_granted(stat) <= 24 << 20);
+    tree.wait_for_answer("it to keep the limit", |stat| max_granted(stat) <= 24 << 20);
     let ended = tree.finish();
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 1);
     assert!(
@@ -236,7 +236,7 @@ fn a_process_that_sleeps_is_woken_where_the_limit_falls_below_what_it_has() {
 }
 
 #[test]
-fn a_process_that_is_alone_sleeps_without_a_thread() {
+fn single_sleeping_process_has_no_thread() {
     let script = "exec \"$0\" --mib 60 --seconds 0";
     let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", BUDGET], script);
     tree.wait_until_ready(1);
@@ -248,12 +248,12 @@ fn a_process_that_is_alone_sleeps_without_a_thread() {
 }
 
 #[test]
-fn the_limit_of_the_tree_moves_down_and_up() {
+fn tree_limit_can_be_lowered_and_raised() {
     let tree = Tree::of_two_hogs(Command::new(softswap()));
     tree.wait_until_ready(2);
     let run = tree.pid();
     for (limit, bytes_then) in [("48M", 48 << 20), ("80M", 80 << 20)] {
-        let set = told(&["ctl", &run, "set", "memory", limit]);
+        let set = stdout_of(&["ctl", &run, "set", "memory", limit]);
         assert!(set.starts_with(&format!("memory = {limit}")), "{set}");
         tree.wait_for_answer(&format!("the tree to keep {limit}, and to use it"), |stat| {
             assert_eq!(bytes(stat, "budget_bytes"), bytes_then);
@@ -261,20 +261,20 @@ fn the_limit_of_the_tree_moves_down_and_up() {
             granted <= bytes_then && granted > bytes_then * 3 / 4
         });
     }
-    assert_eq!(told(&["ctl", &run, "get", "memory"]), "80M\n");
+    assert_eq!(stdout_of(&["ctl", &run, "get", "memory"]), "80M\n");
     refused(&["ctl", &run, "set", "memory", "2M"], 2, &["too small", "8.0 MiB"]);
     // Other settings belong to a program, here to the sleeping shell.
     refused(&["ctl", &run, "set", "codec", "lz4"], 1, &["is asleep"]);
     let stat = tree.answer();
     let one = bytes(&processes(&stat)[0], "pid").to_string();
-    assert_eq!(told(&["ctl", &one, "set", "codec", "lz4"]), "codec = lz4\n");
+    assert_eq!(stdout_of(&["ctl", &one, "set", "codec", "lz4"]), "codec = lz4\n");
     refused(&["ctl", &one, "set", "memory", "64M"], 2, &["shares the budget of its tree"]);
     let ended = tree.finish();
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 2);
 }
 
 #[test]
-fn a_budget_that_moves_by_itself_gives_way_to_another_program_that_takes_memory() {
+fn auto_budget_shrinks_for_another_program() {
     const GROUP_BYTES: u64 = 640 << 20;
     const LEFT_BYTES: u64 = 256 << 20;
     let group = match MemoryGroup::limited_to(GROUP_BYTES) {
@@ -319,16 +319,16 @@ while not os.path.exists(seen): time.sleep(0.02)
     tree.wait_for_answer("a lower budget", |stat| bytes(stat, "budget_bytes") < LEFT_BYTES);
     std::fs::write(&seen, "").unwrap();
     other.finish(LIMIT).expect_success("who took memory");
-    let set = told(&["ctl", &tree.pid(), "set", "memory", "100M"]);
+    let set = stdout_of(&["ctl", &tree.pid(), "set", "memory", "100M"]);
     assert!(set.starts_with("memory = 100M"), "{set}");
-    assert!(told(&["ctl", &tree.pid(), "set", "memory", "auto"]).contains("M (auto)"));
+    assert!(stdout_of(&["ctl", &tree.pid(), "set", "memory", "auto"]).contains("M (auto)"));
     // The hog compares its data and exits at a difference.
     assert!(!tree.running.has_ended() && group.oom_kills() == 0);
 }
 
 /// A shell starts programs one after another while a hog holds the whole budget.
 #[test]
-fn programs_start_and_end_where_all_is_granted() {
+fn programs_start_with_fully_granted_budget() {
     let script = "\"$0\" --mib 90 --seconds 0 & i=0; while [ $i -lt 100 ]; do \
                   /bin/true || exit 1; i=$((i+1)); done; echo started; \
                   touch \"$SOFTSWAP_RUNTIME_DIR/done\"; wait";
@@ -346,7 +346,7 @@ fn programs_start_and_end_where_all_is_granted() {
 }
 
 #[test]
-fn where_the_page_is_overwritten_each_process_says_so_once_and_goes_on() {
+fn overwritten_ledger_is_reported_once_per_process() {
     let tree = Tree::of_two_hogs(Command::new(softswap()));
     tree.wait_until_ready(2);
     let stat = tree.answer();
@@ -360,24 +360,24 @@ fn where_the_page_is_overwritten_each_process_says_so_once_and_goes_on() {
     let garbage: Vec<u8> = (0..1_u32 << 18).map(|at| ((at * 37) >> 3) as u8).collect();
     page.write_all_at(&garbage, 0).unwrap();
     wait_until("both to have said so", || {
-        let said = tree.running.stderr_so_far();
-        let is_said = said.matches("has been overwritten: process ").count() >= 2;
-        is_said.then_some(()).ok_or(said)
+        let output_of_case = tree.running.stderr_so_far();
+        let is_reported = output_of_case.matches("has been overwritten: process ").count() >= 2;
+        is_reported.then_some(()).ok_or(output_of_case)
     });
     let ended = tree.finish();
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 2, "{}", ended.stderr);
     // Both programs report it. The shell does not.
-    let said = ended.stderr.matches("has been overwritten: process ").count();
-    assert_eq!(said, 2, "{}", ended.stderr);
+    let output_of_case = ended.stderr.matches("has been overwritten: process ").count();
+    assert_eq!(output_of_case, 2, "{}", ended.stderr);
 }
 
 #[test]
-fn a_budget_for_each_process_is_each_processs_own() {
+fn per_process_budget_is_separate() {
     let script = "exec \"$0\" --mib 64 --seconds 0";
     let options = ["-q", "--memory-per-process", "32M"];
     let tree = Tree::of_hogs(Command::new(softswap()), &options, script);
     tree.wait_until_ready(1);
-    let stat: Value = serde_json::from_str(&told(&["stat", &tree.pid(), "--json"])).unwrap();
+    let stat: Value = serde_json::from_str(&stdout_of(&["stat", &tree.pid(), "--json"])).unwrap();
     assert_eq!((&stat["tree"], bytes(&stat, "budget_bytes")), (&Value::Null, 32 << 20));
     tree.finish().expect_success("hog");
     let mut both = Command::new(softswap());
@@ -386,7 +386,7 @@ fn a_budget_for_each_process_is_each_processs_own() {
 }
 
 #[test]
-fn a_forked_child_gets_on_beside_a_pool_that_its_parent_has_filled() {
+fn forked_child_runs_with_full_inherited_pool() {
     // Joining the strings reads and writes across page boundaries, so it touches two pages at once.
     let script = "
 import os, hashlib
@@ -413,7 +413,7 @@ print(joined)
 }
 
 #[test]
-fn a_process_in_another_name_space_keeps_its_budget_by_a_foreign_proc() {
+fn process_in_another_pid_namespace_keeps_budget() {
     let unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork"];
     if !Command::new(unshare[0])
         .args(&unshare[1..])

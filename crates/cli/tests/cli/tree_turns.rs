@@ -2,7 +2,7 @@
 //! test-long` uses 1,000.
 
 use crate::support::cgroup::MemoryGroup;
-use crate::support::control_client::{told, wait_for, wait_until};
+use crate::support::control_client::{stdout_of, wait_for, wait_until};
 use crate::support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, kill, processes};
 use crate::support::{LIMIT, Running, compiled, mix64, softswap};
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ fn turns(by_default: u64) -> u64 {
 }
 
 #[test]
-fn a_process_wakes_beside_threads_that_are_in_the_midst_of_everything() {
+fn process_wakes_during_any_operation() {
     for _ in 0..turns(2) {
         let mut command = Command::new(softswap());
         command.args(["run", "-q", "--reserve", "0", "--memory", "192M", "--"]);
@@ -32,23 +32,23 @@ fn parent(pid: i32) -> Option<i32> {
 }
 
 #[test]
-fn a_family_whose_members_are_killed_at_random_keeps_its_budget_and_its_data() {
+fn tree_with_random_kills_keeps_budget_and_data() {
     const MEMBERS: u64 = 4;
     // A nursery, its members, two children of each, and the command.
-    const MOST_PROCESSES: u64 = 2 + MEMBERS * 3;
-    let group = match MemoryGroup::limited_to(BUDGET_BYTES + (4 << 20) * MOST_PROCESSES) {
+    const MAX_PROCESSES: u64 = 2 + MEMBERS * 3;
+    let group = match MemoryGroup::limited_to(BUDGET_BYTES + (4 << 20) * MAX_PROCESSES) {
         Ok(group) => group,
         Err(why) => return eprintln!("skipped: {why}"),
     };
     let family = compiled("family");
     let members = MEMBERS.to_string();
-    let most_kills = 40 + 3 * turns(10);
+    let max_kills = 40 + 3 * turns(10);
     let options = ["--only", "nursery", "--members", &members, "--depth", "1", "--seconds", "0"];
     let program: Vec<&OsStr> =
         [family.as_os_str()].into_iter().chain(options.map(AsRef::as_ref)).collect();
     let mut tree = Tree::start(group.command(softswap()), &["--memory", BUDGET], &program);
     let mut random = 1_u64;
-    for kills in 0..most_kills {
+    for kills in 0..max_kills {
         random = mix64(random);
         std::thread::sleep(std::time::Duration::from_millis(20 + random % 60));
         // Spares the command and its direct child, because their exit ends the tree.
@@ -68,7 +68,7 @@ fn a_family_whose_members_are_killed_at_random_keeps_its_budget_and_its_data() {
     }
     let ended = tree.finish();
     ended.expect_ok("a family");
-    assert_eq!(group.oom_kills(), 0, "after {most_kills} kills of ours: {}", ended.stderr);
+    assert_eq!(group.oom_kills(), 0, "after {max_kills} kills of ours: {}", ended.stderr);
     assert!(!ended.stderr.contains("overwritten"), "{}", ended.stderr);
     wait_for("nobody to be left", || group.processes().is_empty().then_some(()));
 }
@@ -82,7 +82,7 @@ fn forgotten_memory() -> Vec<String> {
 }
 
 #[test]
-fn whichever_process_of_a_tree_is_killed_nothing_is_left_behind() {
+fn killing_any_process_leaves_nothing() {
     let group = match MemoryGroup::limited_to(1 << 30) {
         Ok(group) => group,
         Err(why) => return eprintln!("skipped: {why}"),
@@ -119,7 +119,7 @@ fn whichever_process_of_a_tree_is_killed_nothing_is_left_behind() {
 }
 
 #[test]
-fn a_limit_that_moves_under_load_is_kept_or_said_who_is_above_it() {
+fn moving_limit_is_kept_or_reported() {
     let hog = compiled("hog");
     let [high, low] = ["256M", "32M"];
     let script = "\"$0\" --mib 120 --seconds 0 & \"$0\" --mib 120 --seconds 0 & wait";
@@ -128,12 +128,15 @@ fn a_limit_that_moves_under_load_is_kept_or_said_who_is_above_it() {
     tree.wait_until_ready(2);
     let run = tree.pid();
     for turn in 0..turns(4) {
-        let said = told(&["ctl", &run, "set", "memory", high]);
-        assert_eq!(said, format!("memory = {high}\n"));
+        let output_of_case = stdout_of(&["ctl", &run, "set", "memory", high]);
+        assert_eq!(output_of_case, format!("memory = {high}\n"));
         std::thread::sleep(Duration::from_millis(mix64(turn) % 400));
-        let said = told(&["ctl", &run, "set", "memory", low]);
-        let is_kept = said == format!("memory = {low}\n");
-        assert!(is_kept || said.contains("until processes have evicted more; hog, "), "{said}");
+        let output_of_case = stdout_of(&["ctl", &run, "set", "memory", low]);
+        let is_kept = output_of_case == format!("memory = {low}\n");
+        assert!(
+            is_kept || output_of_case.contains("until processes have evicted more; hog, "),
+            "{output_of_case}"
+        );
         let stat = wait_until("the limit to be kept", || {
             let stat = tree.try_stat()?;
             let is_kept = bytes(&stat, "granted_bytes") <= bytes(&stat, "budget_bytes");

@@ -1,7 +1,7 @@
 //! Invalid values are refused before anything starts, with exit status 2 and a message that states problem,
 //! reason and remedy.
 
-use crate::common::{as_nobody, bin_dir, run, set_mode, skip, softswap};
+use crate::common::{as_unprivileged, bin_dir, run, set_mode, skip, softswap};
 use std::path::Path;
 
 /// Returns the message of a refused `softswap run OPTIONS -- true`.
@@ -15,14 +15,14 @@ fn message(command: &mut assert_cmd::Command, status: i32) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-fn assert_says(text: &str, parts: &[&str]) {
+fn assert_contains_all(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "{part:?} is missing in: {text}");
     }
 }
 
 #[test]
-fn a_bad_value_is_named_with_its_limit_and_the_way_out() {
+fn invalid_value_is_reported_with_limit_and_remedy() {
     let table: &[(&[&str], &[&str])] = &[
         (&["--memory", "0"], &["--memory 0", "too little", "8.0 MiB", "--memory 256M"]),
         (&["--memory", "1M"], &["--memory 1M", "too little", "8.0 MiB"]),
@@ -70,12 +70,12 @@ fn a_bad_value_is_named_with_its_limit_and_the_way_out() {
         if !options.contains(&"--reserve") {
             options.extend(["--reserve", "0"]);
         }
-        assert_says(&refused(&options), parts);
+        assert_contains_all(&refused(&options), parts);
     }
 }
 
 #[test]
-fn a_file_for_two_purposes_is_refused_in_any_spelling_and_no_empty_one_is_left() {
+fn file_used_twice_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let place = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
     let (one, again) = (place("a.json"), place("./a.json"));
@@ -87,13 +87,13 @@ fn a_file_for_two_purposes_is_refused_in_any_spelling_and_no_empty_one_is_left()
     ] {
         let swap = dir.path().to_str().unwrap();
         let options = ["--reserve", "0", "--swap", swap, "--report", &one, option, other];
-        assert_says(&refused(&options), &parts);
+        assert_contains_all(&refused(&options), &parts);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
 
 #[test]
-fn usual_mistakes_get_a_hint() {
+fn common_mistakes_get_a_hint() {
     let table: &[(&[&str], i32, &[&str])] = &[
         (&["rnu", "true"], 2, &["unrecognized subcommand 'rnu'", "did you mean `softswap run`?"]),
         (&["--memory", "1G", "true"], 2, &["tip: to run a program: softswap run --memory 1G true"]),
@@ -105,21 +105,21 @@ fn usual_mistakes_get_a_hint() {
     ];
     for (words, status, parts) in table {
         let text = message(softswap().args(*words), *status);
-        assert_says(&text, parts);
+        assert_contains_all(&text, parts);
         assert!(!text.contains("softswap run run"), "{text}");
     }
 }
 
 #[test]
-fn a_bad_variable_is_named_as_a_variable() {
+fn invalid_variable_is_reported_by_name() {
     let text = message(softswap().env("SOFTSWAP_MEMORY", "banana").args(["run", "true"]), 2);
-    assert_says(&text, &["SOFTSWAP_MEMORY=banana", "not a size"]);
+    assert_contains_all(&text, &["SOFTSWAP_MEMORY=banana", "not a size"]);
     let text = message(softswap().env("SOFTSWAP_POLL", "never").args(["run", "true"]), 2);
-    assert_says(&text, &["SOFTSWAP_POLL=never", "interrupt, poll, hybrid or auto"]);
+    assert_contains_all(&text, &["SOFTSWAP_POLL=never", "interrupt, poll, hybrid or auto"]);
 }
 
 #[test]
-fn a_bad_file_is_named_with_the_key() {
+fn invalid_file_is_reported_with_key() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("softswap.toml");
     let path_text = path.to_str().unwrap();
@@ -131,32 +131,32 @@ fn a_bad_file_is_named_with_the_key() {
         ("memory = ", [path_text, "line 1"]),
     ] {
         std::fs::write(&path, contents).unwrap();
-        assert_says(&refused(&["--config", path_text]), &parts);
+        assert_contains_all(&refused(&["--config", path_text]), &parts);
     }
 }
 
 #[test]
-fn a_full_swap_directory_is_refused_with_its_figures() {
+fn full_swap_directory_is_rejected_at_start() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().to_str().unwrap();
     let text = refused(&["--swap", dir, "--reserve", "1000T"]);
-    assert_says(&text, &[dir, "is full", "64.0 MiB", "--reserve", "--swap DIR"]);
+    assert_contains_all(&text, &[dir, "is full", "64.0 MiB", "--reserve", "--swap DIR"]);
 }
 
 #[test]
-fn a_swap_directory_without_write_permission_is_refused() {
+fn unwritable_swap_directory_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let closed = dir.path().join("closed");
     std::fs::create_dir(&closed).unwrap();
     set_mode(&closed, 0o555);
-    let mut command = as_nobody(dir.path());
+    let mut command = as_unprivileged(dir.path());
     let text =
         message(command.args(["run", "--reserve", "0", "--swap"]).arg(&closed).arg("true"), 2);
-    assert_says(&text, &["closed", "not writable", "--swap DIR"]);
+    assert_contains_all(&text, &["closed", "not writable", "--swap DIR"]);
 }
 
 #[test]
-fn a_swap_directory_on_a_read_only_file_system_is_refused() {
+fn read_only_swap_directory_is_rejected() {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     let read_only = mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(1);
@@ -168,35 +168,35 @@ fn a_swap_directory_on_a_read_only_file_system_is_refused() {
     let Some(dir) = read_only else {
         return skip("nothing is mounted read-only");
     };
-    assert_says(&refused(&["--swap", &dir]), &[&dir, "read-only", "--swap DIR"]);
+    assert_contains_all(&refused(&["--swap", &dir]), &[&dir, "read-only", "--swap DIR"]);
 }
 
 #[test]
-fn a_file_that_holds_a_file_system_is_recognised_and_left_alone() {
+fn file_with_file_system_is_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("disk.img");
     let mut bytes = vec![0u8; 4 << 20];
     bytes[0x438..0x43a].copy_from_slice(b"\x53\xef");
     std::fs::write(&image, &bytes).unwrap();
     let text = refused(&["--swap", image.to_str().unwrap()]);
-    assert_says(&text, &["ext2/3/4", "not changed", "mkswap --force"]);
+    assert_contains_all(&text, &["ext2/3/4", "not changed", "mkswap --force"]);
     assert_eq!(std::fs::read(&image).unwrap(), bytes);
 }
 
 #[test]
-fn a_cluster_is_no_file_for_mkswap_and_swapon_check() {
+fn mkswap_and_swapon_check_reject_cluster() {
     for (command, part) in
         [("mkswap", "needs no header"), ("swapon-check", "softswap remote check URL")]
     {
         let url = "redis://user:hunter2@127.0.0.1:7000";
         let text = message(softswap().args([command, url]), 2);
-        assert_says(&text, &[command, part]);
+        assert_contains_all(&text, &[command, part]);
         assert!(!text.contains("hunter2"), "{text}");
     }
 }
 
 #[test]
-fn a_mounted_device_is_recognised() {
+fn mounted_device_is_recognised() {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     let device = mounts.lines().filter_map(|line| line.split(' ').next()).find(|name| {
         use std::os::unix::fs::FileTypeExt;
@@ -206,20 +206,23 @@ fn a_mounted_device_is_recognised() {
         return skip("no block device is mounted here");
     };
     let text = refused(&["--swap", device]);
-    assert_says(&text, &["mounted at", "not changed", "umount"]);
+    assert_contains_all(&text, &["mounted at", "not changed", "umount"]);
 }
 
 #[test]
-fn another_file_than_the_library_is_refused() {
+fn wrong_library_file_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let text = message(run(dir.path()).env("SOFTSWAP_LIBRARY", "/etc/passwd").arg("true"), 125);
-    assert_says(&text, &["SOFTSWAP_LIBRARY", "/etc/passwd", "is not a library", "unset it"]);
+    assert_contains_all(
+        &text,
+        &["SOFTSWAP_LIBRARY", "/etc/passwd", "is not a library", "unset it"],
+    );
     let own = crate::common::bin_dir().join("libsoftswap.so");
     run(dir.path()).env("SOFTSWAP_LIBRARY", own).arg("true").assert().success();
 }
 
 #[test]
-fn more_memory_than_the_machine_has_is_what_it_has() {
+fn budget_is_capped_at_machine_memory() {
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report.json");
     let mut command = softswap();
@@ -231,20 +234,20 @@ fn more_memory_than_the_machine_has_is_what_it_has() {
 }
 
 #[test]
-fn a_missing_library_is_said_with_the_places_looked_at() {
+fn missing_library_is_reported_with_searched_paths() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("libsoftswap.so");
     let text = message(run(dir.path()).env("SOFTSWAP_LIBRARY", &place).arg("true"), 125);
-    assert_says(&text, &[place.to_str().unwrap(), "make install", "SOFTSWAP_LIBRARY"]);
+    assert_contains_all(&text, &[place.to_str().unwrap(), "make install", "SOFTSWAP_LIBRARY"]);
 }
 
 #[test]
-fn a_recording_goes_over_no_file_that_holds_something_else() {
+fn recording_overwrites_only_recordings() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("precious");
     std::fs::write(&file, "precious things").unwrap();
     let text = message(run(dir.path()).env("SOFTSWAP_RECORD", &file).arg("true"), 125);
-    assert_says(&text, &["SOFTSWAP_RECORD", "exists", "does not exist yet"]);
+    assert_contains_all(&text, &["SOFTSWAP_RECORD", "exists", "does not exist yet"]);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious things");
 }
 
@@ -269,7 +272,7 @@ fn help_and_version_go_to_stdout() {
 }
 
 #[test]
-fn what_cannot_be_printed_is_told() {
+fn failed_output_is_reported() {
     for arguments in
         [&["doctor"][..], &["doctor", "--json"], &["export", "--listen", "127.0.0.1:0"]]
     {
@@ -281,12 +284,12 @@ fn what_cannot_be_printed_is_told() {
             .unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
-        assert_says(&stderr, &["standard output cannot be written", "No space left"]);
+        assert_contains_all(&stderr, &["standard output cannot be written", "No space left"]);
     }
 }
 
 #[test]
-fn benchmarks_and_analyses_are_handed_over_with_all_arguments() {
+fn bench_and_analyze_receive_all_arguments() {
     for (line, parts) in [
         (
             &["bench", "--help"][..],
@@ -300,14 +303,14 @@ fn benchmarks_and_analyses_are_handed_over_with_all_arguments() {
         (&["analyze", "pages", "-h"], &["Usage: softswap analyze pages"]),
     ] {
         let output = softswap().args(line).assert().success().get_output().clone();
-        assert_says(&String::from_utf8(output.stdout).unwrap(), parts);
+        assert_contains_all(&String::from_utf8(output.stdout).unwrap(), parts);
     }
     let text = message(softswap().args(["bench", "faults", "--pages", "x"]), 2);
-    assert_says(&text, &["'x' for '--pages <N>'"]);
+    assert_contains_all(&text, &["'x' for '--pages <N>'"]);
 }
 
 #[test]
-fn where_a_program_beside_is_missing_it_is_said_where_it_belongs() {
+fn missing_companion_program_is_reported_with_path() {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("softswap");
     let mut copied = std::process::Command::new("cp");
@@ -318,9 +321,12 @@ fn where_a_program_beside_is_missing_it_is_said_where_it_belongs() {
     for (command, path) in [("bench", &path), ("analyze", &path), ("remote", &remote)] {
         let mut softswap = assert_cmd::Command::new(&copy);
         let text = message(softswap.args([command, "--help"]), 127);
-        assert_says(&text, &[path.to_str().unwrap(), "missing", "make build", "make install"]);
+        assert_contains_all(
+            &text,
+            &[path.to_str().unwrap(), "missing", "make build", "make install"],
+        );
     }
     std::fs::write(&path, "").unwrap();
     let text = message(assert_cmd::Command::new(&copy).args(["bench", "faults"]), 126);
-    assert_says(&text, &[path.to_str().unwrap(), "cannot be run"]);
+    assert_contains_all(&text, &[path.to_str().unwrap(), "cannot be run"]);
 }

@@ -13,7 +13,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_average_comes_near_what_is_seen_and_stays_there() {
+    fn average_converges() {
         let average = AtomicU64::new(0);
         (0..1000).for_each(|_| follow(&average, 6400, 64));
         let near = average.load(Relaxed);

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_comes_near_what_happens() {
+    fn likelihood_converges() {
         let estimate = AtomicU32::new(0);
         (0..1000).for_each(|_| note(&estimate, true));
         assert!(likelihood(&estimate) > CERTAIN * 9 / 10);
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_tried_once_in_so_many_times_whatever_it_is() {
+    fn probes_have_a_fixed_rate() {
         for start in [0, CERTAIN] {
             let estimate = AtomicU32::new(start);
             // Enough calls for the count to wrap around.

@@ -403,7 +403,7 @@ impl Stats {
     }
 
     /// Resets faults, stall time and traffic, in a forked child.
-    pub(crate) fn begin_anew(&self) {
+    pub(crate) fn reset(&self) {
         let of_tiers = TIERS.into_iter().flat_map(|tier| self.histogram(tier as usize));
         of_tiers.for_each(|word| word.store(0, Relaxed));
         let counters = [Counter::StalledNs, Counter::BytesRead, Counter::BytesWritten];
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn every_latency_falls_in_the_bucket_that_contains_it() {
+    fn latencies_are_counted_in_their_bucket() {
         for ns in (4..4000).chain([65_535, 65_536, 1 << 30]) {
             let bucket = bucket_of(ns);
             assert!(bucket_floor(bucket) <= ns && ns < bucket_floor(bucket + 1), "{ns}");
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_come_from_the_right_tier() {
+    fn quantiles_are_per_tier() {
         let stats = stats();
         for _ in 0..99 {
             stats.record_fault(Tier::Pool, 8_000);
@@ -558,12 +558,12 @@ mod tests {
     }
 
     #[test]
-    fn a_child_counts_its_own_faults_and_has_what_it_inherits() {
+    fn child_counts_own_faults_and_inherits_gauges() {
         let stats = stats();
         stats.record_fault(Tier::Disk, 8_000);
         stats.add(Counter::BytesRead, 4096);
         stats.set(Counter::DiskBytes, 4096);
-        stats.begin_anew();
+        stats.reset();
         assert_eq!(stats.faults(Tier::Disk) + stats.get(Counter::StalledNs), 0);
         assert_eq!((stats.get(Counter::BytesRead), stats.get(Counter::DiskBytes)), (0, 4096));
         stats.record_fault(Tier::Disk, 8_000);
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_only_rises() {
+    fn peak_never_falls() {
         let stats = stats();
         stats.peak(Counter::PoolPeakBytes, 10);
         stats.peak(Counter::PoolPeakBytes, 5);

@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_size_has_its_bucket() {
+    fn sizes_are_counted_in_their_bucket() {
         assert_eq!([bucket_of(false, 0), bucket_of(true, 1)], [0, 1]);
         assert_eq!([bucket_of(false, 4096), bucket_of(true, 4096)], [6, 7]);
         assert_eq!([bucket_of(false, 65_536), bucket_of(true, 1 << 30)], [14, 15]);

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_is_shown_as_it_may_be_given() {
+    fn choice_display_round_trips() {
         for choice in every_choice() {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_choice_is_refused_with_what_is() {
+    fn invalid_choice_is_rejected_with_valid_ones() {
         for text in [
             "",
             "snappy",
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_says_what_it_was_set_to() {
+    fn selector_returns_its_setting() {
         let selector = Selector::new(Choice::LZ4);
         assert_eq!(selector.get(), Choice::LZ4);
         for choice in every_choice() {

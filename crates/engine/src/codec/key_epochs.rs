@@ -97,7 +97,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cover_gives_the_keys_up_to_its_epoch_and_no_later_one(
+        fn cover_derives_keys_up_to_its_epoch_only(
             root: [u8; NODE_BYTES],
             last in epoch(),
             asked in epoch(),
@@ -108,7 +108,7 @@ mod tests {
         }
 
         #[test]
-        fn no_node_of_a_cover_is_on_the_path_to_a_later_epoch(
+        fn cover_nodes_are_not_on_paths_to_later_epochs(
             root: [u8; NODE_BYTES],
             last in epoch(),
             later in epoch(),

@@ -6,7 +6,7 @@
 //! signal handler.
 
 pub mod same_filled;
-pub mod packed_slot;
+pub mod compressed_slot;
 mod key_epochs;
 pub mod seal;
 mod choice;

@@ -85,12 +85,12 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_page_is_filled_with_zero() {
+    fn fresh_page_is_zero_filled() {
         assert_eq!(same_filled_word(&[0; PAGE_BYTES]), Some(0));
     }
 
     #[test]
-    fn one_differing_byte_anywhere_is_noticed() {
+    fn any_differing_byte_is_detected() {
         for at in 0..PAGE_BYTES {
             let mut page = [0x5A; PAGE_BYTES];
             page[at] ^= 1;
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_programs_fill_with_fit_into_an_entry() {
+    fn common_fill_words_have_codes() {
         let words = [
             0,
             1,
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_no_kind_has_no_code() {
+    fn uncodable_word_has_no_code() {
         assert_eq!(encode(0x0123_4567_89AB_CDEF), None);
         assert_eq!(encode(0.1f64.to_bits()), None);
     }
@@ -141,7 +141,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_verdict_is_that_of_the_plain_loop(
+        fn result_equals_scalar_loop(
             word in any_word(),
             flips in prop::collection::vec((0..PAGE_BYTES, any::<u8>()), 0..3),
         ) {
@@ -156,14 +156,14 @@ mod tests {
         }
 
         #[test]
-        fn what_is_filled_is_found_same_filled(word in any::<u64>()) {
+        fn filled_pages_are_same_filled(word in any::<u64>()) {
             let mut page = [0x77; PAGE_BYTES];
             fill(&mut page, word);
             prop_assert_eq!(same_filled_word(&page), Some(word));
         }
 
         #[test]
-        fn a_code_fits_and_gives_its_word_back(word in any_word()) {
+        fn code_round_trips(word in any_word()) {
             if let Some(code) = encode(word) {
                 prop_assert!(code < 1 << CODE_BITS);
                 prop_assert_eq!(decode(code), word);

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_sealed_with_another_key_is_refused() {
+    fn wrong_key_is_rejected() {
         let [one, other] = [(); 2].map(|()| Sealer::encrypting().unwrap());
         let (mut stored, seal) = sealed(&one, 7, 1);
         assert!(!other.open(7, 1, &mut stored, seal));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_is_no_tag_and_a_tag_no_checksum() {
+    fn checksum_and_tag_are_not_interchangeable() {
         let [checking, encrypting] = sealers();
         let sum = checksum(7, 1, &page());
         assert!(!encrypting.open(7, 1, &mut page(), Seal::Checksum(sum)));
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forked_child_opens_what_was_sealed_before_the_fork_and_has_no_later_key() {
+    fn forked_child_opens_earlier_pages_only() {
         use softswap_sys::probe::holds_in_child;
         let sealer = Sealer::encrypting().unwrap();
         // More epochs than expanded keys.
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_was_given_no_keys_has_none() {
+    fn child_without_keys_opens_nothing() {
         use softswap_sys::probe::holds_in_child;
         let sealer = Sealer::encrypting().unwrap();
         let (_, before) = sealed(&sealer, 7, 1);
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn encryption_leaves_nothing_that_repeats() {
+    fn equal_pages_encrypt_differently() {
         let sealer = Sealer::encrypting().unwrap();
         let mut pages: Vec<_> = (1..=8).map(|slot| (vec![0; 4096], slot)).collect();
         for (page, slot) in &mut pages {
@@ -419,7 +419,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_page_comes_back(
+        fn sealed_page_round_trips(
             slot: u64,
             generation: u32,
             page in prop::collection::vec(any::<u8>(), 4096),
@@ -434,7 +434,7 @@ mod tests {
         }
 
         #[test]
-        fn pages_of_all_epochs_come_back_and_none_has_the_key_of_another(
+        fn epochs_have_distinct_keys(
             forks in prop::collection::vec(any::<bool>(), 1..40),
         ) {
             let sealer = Sealer::encrypting().unwrap();

@@ -59,7 +59,7 @@ fn random_page() -> [u8; PAGE_BYTES] {
 }
 
 #[test]
-fn a_codec_is_known_by_its_tag() {
+fn tags_identify_codecs() {
     for codec in Codec::ALL {
         assert_eq!(Codec::from_tag(codec.tag()), Some(codec));
     }
@@ -77,7 +77,7 @@ fn a_random_page_is_incompressible() {
 }
 
 #[test]
-fn a_failed_page_leaves_no_trace_on_the_next() {
+fn failed_page_does_not_affect_next() {
     let mut page = [0; PAGE_BYTES];
     page[..9].copy_from_slice(b"softswap!");
     for packer in PACKERS {
@@ -91,7 +91,7 @@ fn a_failed_page_leaves_no_trace_on_the_next() {
 }
 
 #[test]
-fn less_or_more_than_a_page_is_refused() {
+fn wrong_page_size_is_rejected() {
     for bytes in [100, PAGE_BYTES - 1, PAGE_BYTES + 1, 2 * PAGE_BYTES] {
         let mut packed = [0; 4096];
         let len = lz4::compress(&vec![7; bytes], &mut packed, &mut lz4::State::new()).unwrap();
@@ -106,14 +106,14 @@ fn less_or_more_than_a_page_is_refused() {
 }
 
 #[test]
-fn nothing_is_not_a_page() {
+fn empty_input_is_rejected() {
     for codec in Codec::ALL {
         assert!(decompress(codec, &[], &mut [0; PAGE_BYTES], &mut scratch()).is_err());
     }
 }
 
 #[test]
-fn only_zstd_takes_memory_and_what_it_takes_is_counted_once() {
+fn zstd_memory_is_counted_once() {
     let workspaces = Arc::<Workspaces>::default();
     let mut scratches = [(); 2].map(|()| Scratch::new(workspaces.clone()).unwrap());
     let (page, mut out, mut back) = ([1; PAGE_BYTES], [0; MAX_PACKED_BYTES], [0; PAGE_BYTES]);
@@ -134,7 +134,7 @@ fn only_zstd_takes_memory_and_what_it_takes_is_counted_once() {
 }
 
 #[test]
-fn what_a_codec_is_about_to_take_is_known_before() {
+fn codec_memory_is_known_in_advance() {
     let workspaces = Arc::<Workspaces>::default();
     let mut scratch = Scratch::new(workspaces.clone()).unwrap();
     let (page, mut out) = ([1; PAGE_BYTES], [0; MAX_PACKED_BYTES]);
@@ -158,7 +158,7 @@ fn what_a_codec_is_about_to_take_is_known_before() {
 
 proptest! {
     #[test]
-    fn a_page_comes_back_as_it_was(packer in any_packer(), page in any_page()) {
+    fn compressed_page_round_trips(packer in any_packer(), page in any_page()) {
         let (mut out, mut back) = ([0; 2 * PAGE_BYTES], [0; PAGE_BYTES]);
         with_scratch(|scratch| {
             let len = compress(packer, &page, &mut out, scratch).unwrap();
@@ -168,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn another_implementation_reads_what_ours_writes_and_the_reverse(page in any_page()) {
+    fn format_is_compatible_with_reference(page in any_page()) {
         let (mut out, mut back) = ([0; 2 * PAGE_BYTES], [0; PAGE_BYTES]);
         with_scratch(|scratch| {
             let len = compress(Packer::Lz4, &page, &mut out, scratch).unwrap();
@@ -186,7 +186,7 @@ proptest! {
     }
 
     #[test]
-    fn a_page_fits_exactly_or_not_at_all(page in any_page(), short_by in 1..64usize) {
+    fn output_limit_is_exact(page in any_page(), short_by in 1..64usize) {
         let mut out = [0; 2 * PAGE_BYTES];
         with_scratch(|scratch| {
             let len = compress(Packer::Lz4, &page, &mut out, scratch).unwrap();
@@ -202,7 +202,7 @@ proptest! {
 
     /// zstd needs spare output space; its output in less is still valid.
     #[test]
-    fn what_fits_is_whole_and_nothing_is_written_behind_it(
+    fn output_is_complete_and_within_bounds(
         packer in any_packer(),
         page in any_page(),
         room in 0..MAX_PACKED_BYTES,
@@ -220,7 +220,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_at_all_are_judged_without_panicking(
+    fn arbitrary_bytes_never_panic(
         packed in prop::collection::vec(any::<u8>(), 0..MAX_PACKED_BYTES),
     ) {
         for codec in Codec::ALL {
@@ -231,7 +231,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_page_is_judged_without_panicking_and_does_no_harm(
+    fn damaged_page_never_panics(
         packer in any_packer(),
         page in any_page(),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
@@ -259,7 +259,7 @@ proptest! {
     }
 
     #[test]
-    fn a_page_cut_short_is_refused(
+    fn truncated_page_is_rejected(
         packer in any_packer(),
         page in any_page(),
         kept in any::<prop::sample::Index>(),

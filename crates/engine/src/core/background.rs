@@ -14,8 +14,8 @@ pub type More = fn(raise: &dyn Fn(usize)) -> bool;
 #[derive(Debug, Default)]
 pub(crate) struct Background {
     /// Incremented at each wake-up.
-    kick: AtomicU32,
-    /// True while the thread sleeps on `kick` until memory is low.
+    wakeups: AtomicU32,
+    /// True while the thread sleeps on `wakeups` until memory is low.
     is_asleep: AtomicBool,
     /// True while the thread exists (approximate). A forked child has none.
     is_running: AtomicBool,
@@ -36,19 +36,19 @@ impl Background {
 
     /// Wakes the thread, and all threads that wait for its progress.
     pub(crate) fn wake_all(&self) {
-        self.kick.fetch_add(1, Ordering::Release);
-        futex::wake_all(&self.kick);
+        self.wakeups.fetch_add(1, Ordering::Release);
+        futex::wake_all(&self.wakeups);
     }
 
     /// Returns the value to pass to a sleep; a later wake-up ends that sleep at once.
     #[must_use]
     pub(crate) fn seen(&self) -> u32 {
-        self.kick.load(Ordering::Acquire)
+        self.wakeups.load(Ordering::Acquire)
     }
 
     /// Sleeps until a wake-up after `seen`, or for `ns`.
     pub(crate) fn pause(&self, seen: u32, ns: u64) {
-        futex::wait(&self.kick, seen, Some(ns));
+        futex::wait(&self.wakeups, seen, Some(ns));
     }
 
     /// Sleeps until memory is low, or for `ns`. Called by the background thread.

@@ -17,15 +17,15 @@ const LONG_WAIT_NS: u64 = 100_000_000;
 /// Margin for tables and transient buffers allocated between the check for a slab and its use.
 const SPARE_BYTES: usize = 4 * SLAB_BYTES;
 /// Margin while many pages are about to be evicted.
-const LEAST_SPARE_BYTES: usize = SLAB_BYTES;
+const MIN_SPARE_BYTES: usize = SLAB_BYTES;
 
 /// Reserved bytes of the budget, released on drop.
-pub(crate) struct Room<'c> {
+pub(crate) struct BudgetReservation<'c> {
     bytes: usize,
     claimed_bytes: &'c AtomicUsize,
 }
 
-impl Drop for Room<'_> {
+impl Drop for BudgetReservation<'_> {
     fn drop(&mut self) {
         self.claimed_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
     }
@@ -60,13 +60,13 @@ impl Core {
     ) -> bool {
         let budget = &self.memory.budget;
         let workspace = scratch.bytes_to_unpack() / PAGE_SIZE;
-        let has_room = budget.try_charge(count + workspace, other_bytes);
-        if has_room && workspace > 0 {
+        let has_space = budget.try_charge(count + workspace, other_bytes);
+        if has_space && workspace > 0 {
             scratch.open();
             // The workspace is included in `other_bytes` now.
             budget.release(workspace);
         }
-        has_room
+        has_space
     }
 
     /// Extends a shared budget. Returns true if the limit rose.
@@ -90,19 +90,19 @@ impl Core {
     /// Reserves budget for one slab of the pool and for `workspace_bytes` of the compressing
     /// thread. Concurrent callers see the reservation.
     #[must_use]
-    pub(crate) fn room_for_pool(&self, workspace_bytes: usize) -> Option<Room<'_>> {
+    pub(crate) fn reserve_for_pool(&self, workspace_bytes: usize) -> Option<BudgetReservation<'_>> {
         // Pages about to be evicted count as free soon. Without a slab they would go to the disk
         // although memory is free a moment later.
-        let leaving_bytes = self.memory.budget.leaving_pages() * PAGE_SIZE;
-        let spare_bytes = SPARE_BYTES.saturating_sub(leaving_bytes).max(LEAST_SPARE_BYTES);
-        self.room(SLAB_BYTES + workspace_bytes, spare_bytes)
+        let leaving_bytes = self.memory.budget.unstored_pages() * PAGE_SIZE;
+        let spare_bytes = SPARE_BYTES.saturating_sub(leaving_bytes).max(MIN_SPARE_BYTES);
+        self.reserve(SLAB_BYTES + workspace_bytes, spare_bytes)
     }
 
     /// Reserves bytes if `spare_bytes` stay free.
-    fn room(&self, bytes: usize, spare_bytes: usize) -> Option<Room<'_>> {
+    fn reserve(&self, bytes: usize, spare_bytes: usize) -> Option<BudgetReservation<'_>> {
         let claimed_bytes = &self.memory.claimed_bytes;
         claimed_bytes.fetch_add(bytes, Ordering::AcqRel);
-        let room = Room { bytes, claimed_bytes };
+        let room = BudgetReservation { bytes, claimed_bytes };
         // Load the reservations before the use: memory whose reservation is gone is counted as used
         // already.
         let claimed = claimed_bytes.load(Ordering::Acquire);
@@ -122,17 +122,17 @@ impl Core {
         let standby = &self.stores.standby;
         if !self.policies.has(Mechanism::Standby)
             || !standby.is_on()
-            || self.policies.admission.comes_in_streams(page)
+            || self.policies.admission.refaults_in_streams(page)
         {
             return;
         }
         let mut room = None;
-        let has_room = || {
+        let has_space = || {
             // May use at most one slab's worth of the reserve, which belongs to reclaim.
-            room = self.room(PAGE_SIZE, self.memory.budget.reserve_bytes() - SLAB_BYTES);
+            room = self.reserve(PAGE_SIZE, self.memory.budget.reserve_bytes() - SLAB_BYTES);
             room.is_some()
         };
-        standby.keep((slot, self.stores.areas.generation(slot)), has_room, fill);
+        standby.keep((slot, self.stores.areas.generation(slot)), has_space, fill);
     }
 
     /// Returns a buffer of `pages` pages from the pools, or a transient one if they are empty and
@@ -141,7 +141,7 @@ impl Core {
     pub(crate) fn buffer(&self, pages: usize) -> Option<Buffer<'_>> {
         let bounce = &self.stores.bounce;
         bounce.take(current_cpu(), pages).or_else(|| {
-            let _room = self.room(pages * PAGE_SIZE, SPARE_BYTES / 2)?;
+            let _room = self.reserve(pages * PAGE_SIZE, SPARE_BYTES / 2)?;
             bounce.take_transient(pages)
         })
     }
@@ -164,7 +164,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn tend_buffers(&self) {
+    pub(crate) fn resize_buffers(&self) {
         let (now, bounce) = (now_ns(), &self.stores.bounce);
         if bounce.wants_pool() {
             let claimed = self.memory.claimed_bytes.load(Ordering::Acquire);
@@ -180,11 +180,11 @@ impl Core {
         let resident = self.memory.budget.pages();
         let objects = self.stores.pool.objects();
         let pooled = objects.saturating_sub(self.policies.stored_copies.pooled());
-        (resident, resident + self.slots_of_others() as usize + pooled)
+        (resident, resident + self.non_resident_slots() as usize + pooled)
     }
 
     /// Returns the number of slots of pages that are not resident.
-    pub(super) fn slots_of_others(&self) -> u64 {
+    pub(super) fn non_resident_slots(&self) -> u64 {
         let copies = self.policies.stored_copies.count() as u64;
         self.stores.areas.used_slots().saturating_sub(copies)
     }

@@ -2,7 +2,7 @@
 
 use crate::base::stats::{Counter, Stats, StopReason};
 use crate::codec::CodecError;
-use crate::codec::packed_slot::NoPart;
+use crate::codec::compressed_slot::NoPart;
 use crate::store::io::IoError;
 use crate::store::pool::Damaged;
 use crate::store::swap::AreaFull;
@@ -34,7 +34,7 @@ pub enum FaultError {
     /// The address belongs to an unmanaged mapping of the program, which must handle the fault
     /// itself.
     #[error("the address is not managed")]
-    Foreign,
+    Unmanaged,
     /// The swap area could not be read.
     #[error("a swapped-out page could not be read back: {0}")]
     Read(#[from] IoError),
@@ -75,7 +75,7 @@ impl FaultError {
     #[must_use]
     pub fn stop_reason(&self) -> Option<StopReason> {
         Some(match self {
-            FaultError::NotMapped | FaultError::Foreign => return None,
+            FaultError::NotMapped | FaultError::Unmanaged => return None,
             FaultError::Exhausted(Exhausted::Signal) => return None,
             FaultError::Read(_) => StopReason::ReadFailed,
             FaultError::Corrupt { .. } => StopReason::WrongData,

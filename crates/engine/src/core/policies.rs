@@ -5,13 +5,13 @@ use crate::codec::{Choice, Packer, Selector};
 use crate::policy::admission::Admission;
 use crate::policy::clock::{Clock, PREFETCHED};
 use crate::policy::compression_tier::CompressionTier;
+use crate::policy::incompressible_bias::IncompressibleBias;
 use crate::policy::mechanism::{Mechanism, Without};
 use crate::policy::partition::{Partition, PoolView};
-use crate::policy::passing_over::PassingOver;
 use crate::policy::prefetch::advised::Advised;
 use crate::policy::prefetch::offset_prefetch::OffsetPrefetch;
 use crate::policy::prefetch::readahead::Readahead;
-use crate::policy::stored_copies::{Stays, StoredCopies, TOO_LIKELY};
+use crate::policy::stored_copies::{KeepCopy, StoredCopies, TOO_LIKELY};
 use crate::policy::write_load::WriteLoad;
 use softswap_sys::PAGE_SIZE;
 use std::io;
@@ -39,7 +39,7 @@ pub struct Policies {
     /// Selection of cold pages.
     pub clock: Clock,
     /// Preference for compressible pages.
-    pub passing_over: PassingOver,
+    pub incompressible_bias: IncompressibleBias,
     /// Admission to the pool, and detection of streams.
     pub admission: Admission,
     /// The pool's share of the budget.
@@ -73,7 +73,7 @@ impl Policies {
         Ok(Policies {
             without,
             clock: Clock::new(window_pages, budget_pages)?,
-            passing_over: PassingOver::default(),
+            incompressible_bias: IncompressibleBias::default(),
             admission: Admission::new(window_pages)?,
             partition,
             write_load: WriteLoad::default(),
@@ -100,39 +100,39 @@ impl Policies {
     }
 
     /// Records the refault of a touched page. The caller holds the page's claim and has not called
-    /// [`Policies::grace`] yet.
+    /// [`Policies::age_of_faulted`] yet.
     pub fn note_return(&self, page: PageNo, place: Place, pool: impl FnOnce() -> PoolView) {
         let Some(distance) = self.clock.distance(page) else { return };
         match place {
-            Place::Slot { .. } if self.admission.comes_in_streams(page) => {}
+            Place::Slot { .. } if self.admission.refaults_in_streams(page) => {}
             Place::Slot { is_incompressible: true, .. } => {
-                self.partition.found_incompressible(distance)
+                self.partition.note_incompressible_fault(distance)
             }
             Place::Pool { .. } => {
                 self.partition.write_back_rate().note_held();
                 let PoolView { limit_bytes, used_bytes, .. } = pool();
-                self.partition.found_in_pool(distance, limit_bytes, used_bytes);
+                self.partition.note_pool_fault(distance, limit_bytes, used_bytes);
             }
             // A sufficiently large pool would also hold the pages that bypassed it when it was
             // full.
             Place::Slot { .. } => {
-                let more = self.partition.write_back_rate().note_passed_found(distance);
-                self.partition.found_on_disk(more, pool());
+                let more = self.partition.write_back_rate().note_bypassed_refault(distance);
+                self.partition.note_disk_fault(more, pool());
             }
-            Place::Packed { .. } => {
-                let more = self.partition.write_back_rate().note_found(distance);
-                self.partition.found_on_disk(more, pool());
+            Place::CompressedSlot { .. } => {
+                let more = self.partition.write_back_rate().note_write_back_refault(distance);
+                self.partition.note_disk_fault(more, pool());
             }
             _ => {}
         }
     }
 
     /// Records that a page refaulted in a stream, with the pool's limit. Must be called before the
-    /// page's heat is decided.
+    /// page's age is decided.
     pub fn note_streamed(&self, page: PageNo, place: Place, limit_bytes: usize) {
         let was_held = match (place, self.clock.distance(page)) {
             (Place::Pool { .. }, _) => true,
-            (Place::Packed { .. }, _) => false,
+            (Place::CompressedSlot { .. }, _) => false,
             (Place::Slot { .. }, Some(left)) => self.admission.would_hold(left, limit_bytes),
             _ => return,
         };
@@ -141,7 +141,7 @@ impl Policies {
 
     /// Records that a thread waited for a stored page.
     pub fn note_waited_for(&self, page: PageNo, place: Place) {
-        if matches!(place, Place::Pool { .. } | Place::Slot { .. } | Place::Packed { .. }) {
+        if matches!(place, Place::Pool { .. } | Place::Slot { .. } | Place::CompressedSlot { .. }) {
             self.admission.waited_for(page);
         }
     }
@@ -173,55 +173,61 @@ impl Policies {
         let share_held = self.partition.write_back_rate().share_held();
         NEWCOMERS * share_held * spared_ns
             >= self.admission.pack_ns() as f64
-                + (1.0 - share_held) * self.partition.costs().pass_on_ns() as f64
+                + (1.0 - share_held) * self.partition.costs().write_back_ns() as f64
     }
 
-    /// Returns the heat of a touched page that comes in from `place`, while `resident` pages are
+    /// Returns the age of a touched page that comes in from `place`, while `resident` pages are
     /// resident.
     #[must_use]
-    pub fn grace(&self, page: PageNo, place: Place, resident: usize) -> u8 {
+    pub fn age_of_faulted(&self, page: PageNo, place: Place, resident: usize) -> u8 {
         if place == Place::Vacant || !self.has(Mechanism::RefaultDistance) {
-            return self.clock.heat_of_new(page);
+            return self.clock.age_of_new(page);
         }
-        self.clock.heat_of_refault(page, resident)
+        self.clock.age_of_refault(page, resident)
     }
 
-    /// Returns the heat of a page that comes in with another one. A page of a stream will be
+    /// Returns the age of a page that comes in with another one. A page of a stream will be
     /// touched. Other pages may not be, so they are evicted first.
     #[must_use]
-    pub fn grace_ahead(&self, page: PageNo, is_stream: bool, resident: usize) -> u8 {
+    pub fn age_of_read_ahead(&self, page: PageNo, is_stream: bool, resident: usize) -> u8 {
         if !is_stream {
             return PREFETCHED;
         }
-        self.clock.heat_of_refault(page, resident)
+        self.clock.age_of_refault(page, resident)
     }
 
     /// Returns the number of the clock's visits in which an incompressible page is considered for
-    /// eviction once ([`PassingOver::times`]).
+    /// eviction once ([`IncompressibleBias::times`]).
     #[must_use]
-    pub fn times_passed_over(&self) -> u64 {
-        if self.has(Mechanism::PassingOver) { self.passing_over.times() } else { 1 }
+    pub fn visits_per_incompressible(&self) -> u64 {
+        if self.has(Mechanism::IncompressibleBias) { self.incompressible_bias.times() } else { 1 }
     }
 
-    /// Returns how much of the stored copy to keep after a swap-in for reading. `is_room` allows
-    /// copies. If `is_touched`, the page's heat was decided already, so it is known if it refaults
-    /// early; otherwise both kinds must be promising.
+    /// Returns how much of the stored copy to keep after a swap-in for reading. `has_space_left`
+    /// allows copies. If `is_touched`, the page's age was decided already, so it is known if it
+    /// refaults early; otherwise both kinds must be promising.
     #[must_use]
-    pub fn stays(&self, page: PageNo, place: Place, is_room: bool, is_touched: bool) -> Stays {
+    pub fn keep_copy(
+        &self,
+        page: PageNo,
+        place: Place,
+        has_space_left: bool,
+        is_touched: bool,
+    ) -> KeepCopy {
         let mechanism = match place {
             Place::Pool { .. } => Mechanism::PoolCopies,
             _ => Mechanism::SwapCache,
         };
-        let comes_soon = self.clock.comes_soon(page);
-        let is_promising =
-            |soon, too_likely| self.stored_copies.is_promising(page, soon, too_likely);
+        let refaults_early = self.clock.refaults_early(page);
+        let is_rarely_written =
+            |soon, too_likely| self.stored_copies.is_rarely_written(page, soon, too_likely);
         let is_worth_a_copy = || {
-            is_promising(comes_soon, TOO_LIKELY)
-                && (is_touched || is_promising(!comes_soon, TOO_LIKELY))
+            is_rarely_written(refaults_early, TOO_LIKELY)
+                && (is_touched || is_rarely_written(!refaults_early, TOO_LIKELY))
         };
-        match is_room && self.has(mechanism) {
-            true if is_worth_a_copy() => Stays::Copy,
-            _ => Stays::Nothing,
+        match has_space_left && self.has(mechanism) {
+            true if is_worth_a_copy() => KeepCopy::Yes,
+            _ => KeepCopy::No,
         }
     }
 
@@ -229,13 +235,13 @@ impl Policies {
     pub fn note_batch(&self, found: usize, batch: Batch) {
         let Batch { left, incompressible, for_disk, cpu_ns } = batch;
         self.write_load.note(found, for_disk);
-        self.passing_over.note_left(left, incompressible);
-        self.partition.write_back_rate().note_left(left);
-        self.partition.costs().left(left, cpu_ns);
+        self.incompressible_bias.note_evictions(left, incompressible);
+        self.partition.write_back_rate().note_evictions(left);
+        self.partition.costs().note_evictions(left, cpu_ns);
     }
 
     /// Returns true if the configured codec would produce this tag, or is automatic.
-    pub(crate) fn is_of_now(&self, tag: u8) -> bool {
+    pub(crate) fn is_current_codec(&self, tag: u8) -> bool {
         match self.codec.get() {
             Choice::Auto => true,
             Choice::Fixed(packer) => packer.is_some_and(|packer| packer.codec().tag() == tag),
@@ -243,10 +249,10 @@ impl Policies {
     }
 
     /// Records that a page bypassed the pool.
-    pub fn note_passed(&self, page: PageNo) {
-        self.admission.note_passed();
-        if !self.admission.comes_in_streams(page) {
-            self.partition.write_back_rate().note_passed();
+    pub fn note_bypassed(&self, page: PageNo) {
+        self.admission.note_bypassed();
+        if !self.admission.refaults_in_streams(page) {
+            self.partition.write_back_rate().note_bypassed();
         }
     }
 
@@ -258,7 +264,7 @@ impl Policies {
 
     /// Returns the codec to use if `packer` has no working memory, if any.
     #[must_use]
-    pub(crate) fn without_room(&self, packer: Packer) -> Option<Packer> {
+    pub(crate) fn without_memory(&self, packer: Packer) -> Option<Packer> {
         (self.codec.get() == Choice::Auto && packer != Packer::Lz4).then_some(Packer::Lz4)
     }
 
@@ -302,12 +308,12 @@ mod tests {
     fn held(policies: &Policies, percent: u64) {
         let rate = policies.partition.write_back_rate();
         (0..100 * percent).for_each(|_| rate.note_held());
-        rate.note_gone(100 * (100 - percent));
+        rate.note_write_backs(100 * (100 - percent));
         (0..1000).for_each(|_| policies.admission.packed(Some(2048), 20_000));
     }
 
     #[test]
-    fn a_full_pool_that_holds_pages_in_vain_takes_nothing_more() {
+    fn full_pool_without_hits_admits_nothing() {
         let passes = |percent, used_percent, slots_are_plenty| {
             let policies = policies();
             held(&policies, percent);
@@ -322,25 +328,25 @@ mod tests {
     }
 
     #[test]
-    fn where_the_disk_takes_nothing_a_full_pool_is_offered_pages_all_the_same() {
+    fn full_pool_is_tried_if_disk_refuses_writes() {
         let policies = policies();
         held(&policies, 1);
-        policies.note_passed(PAGE);
+        policies.note_bypassed(PAGE);
         assert!(policies.admission.refuse());
         assert!(!policies.bypasses_pool(PAGE, || true, || pool(95)));
     }
 
     #[test]
-    fn what_passed_the_pool_argues_for_a_larger_one_and_what_does_not_pack_does_not() {
+    fn bypassed_compressible_pages_enlarge_the_pool() {
         let back = |is_incompressible| {
             let policies = policies();
             policies.clock.note_eviction(PAGE);
             (0..100).for_each(|page| policies.clock.note_eviction(1000 + page));
-            policies.partition.write_back_rate().note_left(100);
-            (0..100).for_each(|_| policies.note_passed(PAGE));
+            policies.partition.write_back_rate().note_evictions(100);
+            (0..100).for_each(|_| policies.note_bypassed(PAGE));
             let place = Place::Slot { slot: 1, is_incompressible };
             policies.note_return(PAGE, place, || pool(95));
-            policies.partition.write_back_rate().share_back()
+            policies.partition.write_back_rate().refault_share()
         };
         assert!(back(false) > back(true));
     }

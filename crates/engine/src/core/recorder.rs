@@ -60,7 +60,7 @@ pub enum Event {
         page: PageNo,
     },
     /// Pages were discarded or unmapped.
-    Gone {
+    Freed {
         /// First page.
         page: PageNo,
         /// Number of pages.
@@ -89,7 +89,7 @@ impl Event {
                 (2, page, lz4_bytes << SIZE_BITS | zstd_bytes)
             }
             Event::Filled { page } => (3, page, 0),
-            Event::Gone { page, pages } => (4, page, pages),
+            Event::Freed { page, pages } => (4, page, pages),
             Event::Moved { page, to } => (5, page, number(to)),
         };
         kind | number(page) << KIND_BITS | rest << (KIND_BITS + PAGE_BITS)
@@ -111,7 +111,7 @@ impl Event {
                 Event::Left { page, lz4_bytes, zstd_bytes }
             }
             3 => Event::Filled { page },
-            4 => Event::Gone { page, pages: rest },
+            4 => Event::Freed { page, pages: rest },
             5 => Event::Moved { page, to: rest },
             _ => return None,
         })
@@ -151,7 +151,7 @@ impl Recorder {
     }
 
     /// Records the end of a fault.
-    pub(crate) fn goes_on(&self) {
+    pub(crate) fn note_fault_end(&self) {
         self.cpu_ns.store(process_cpu_ns(), Relaxed);
     }
 
@@ -165,9 +165,9 @@ impl Recorder {
         self.note(Event::Filled { page });
     }
 
-    pub(crate) fn gone(&self, range: &Range<PageNo>) {
+    pub(crate) fn note_freed(&self, range: &Range<PageNo>) {
         if range.start < range.end {
-            self.note(Event::Gone { page: range.start, pages: range.end - range.start });
+            self.note(Event::Freed { page: range.start, pages: range.end - range.start });
         }
     }
 
@@ -185,14 +185,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_read_as_they_were_written() {
+    fn events_round_trip() {
         let page = (1 << PAGE_BITS) - 1;
         for event in [
             Event::Touch { page, access: Access::Read, cpu_ns: 0 },
             Event::Touch { page, access: Access::Write, cpu_ns: (1 << CPU_BITS) - 1 },
             Event::Left { page: 3, lz4_bytes: 4096, zstd_bytes: 17 },
             Event::Filled { page: 0 },
-            Event::Gone { page: 5, pages: 1 << PAGE_BITS },
+            Event::Freed { page: 5, pages: 1 << PAGE_BITS },
             Event::Moved { page, to: page },
         ] {
             assert_eq!(Event::from_word(event.to_word()), Some(event));
@@ -201,13 +201,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recorded_lies_in_the_file_until_it_is_stopped() {
+    fn recording_is_in_file_until_stopped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("some.rec");
         let recorder = Recorder::create(&path).unwrap();
         recorder.touched(3, Access::Write);
         recorder.left(3, [Some(100), None], 4096);
-        recorder.gone(&(5..5));
+        recorder.note_freed(&(5..5));
         recorder.stop();
         recorder.filled(4);
         let bytes = std::fs::read(&path).unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_recording_is_replaced() {
+    fn only_recordings_are_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("some.rec");
         let earlier = Recorder::create(&path).unwrap();

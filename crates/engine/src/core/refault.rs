@@ -8,18 +8,18 @@ use softswap_sys::raw::{now_ns, process_cpu_ns};
 
 impl Core {
     /// Records the refault of a touched page. The caller holds the page's claim, and the page's
-    /// heat is not decided yet.
+    /// age is not decided yet.
     pub(crate) fn note_return(&self, page: PageNo, place: Place) {
         if let (Place::Slot { .. }, Some(distance)) = (place, self.policies.clock.distance(page)) {
             // Pages of streams are not kept on standby, so they would not be found there.
-            let is_in_stream = self.policies.admission.comes_in_streams(page);
+            let is_in_stream = self.policies.admission.refaults_in_streams(page);
             let left = if is_in_stream { u64::MAX } else { distance };
-            self.stores.standby.note_return(left, self.slots_of_others());
+            self.stores.standby.note_return(left, self.non_resident_slots());
         }
         let from = match place {
             Place::Slot { is_incompressible: true, .. } => Some(Return::Incompressible),
-            Place::Slot { .. } | Place::Packed { .. } => Some(Return::Disk),
-            Place::Pool { .. } | Place::Filled { .. } => Some(Return::Pool),
+            Place::Slot { .. } | Place::CompressedSlot { .. } => Some(Return::Disk),
+            Place::Pool { .. } | Place::SameFilled { .. } => Some(Return::Pool),
             _ => None,
         };
         if let (Some(from), Some(left)) = (from, self.policies.clock.distance(page)) {
@@ -46,7 +46,7 @@ impl Core {
     pub(crate) fn balance_pool(&self) {
         let Self { policies, memory, .. } = self;
         let (partition, pool) = (&policies.partition, &self.stores.pool);
-        partition.costs().look(now_ns(), process_cpu_ns);
+        partition.costs().sample(now_ns(), process_cpu_ns);
         // A forked child without areas has no other place for pages.
         if !self.stores.may_write() {
             return;

@@ -7,7 +7,7 @@ use softswap_sys::raw::{now_ns, write_stderr};
 
 impl Core {
     /// Prints a message if a thread has waited long for a buffer.
-    pub(crate) fn tell_of_full_buffers(&self) {
+    pub(crate) fn report_full_buffers(&self) {
         if let Some(message) = self.stores.bounce.full_message(now_ns()) {
             write_stderr(message.as_bytes());
         }

@@ -5,7 +5,7 @@
 
 use crate::core::state::Core;
 use crate::policy::pool_limit::PoolLimit;
-use crate::store::bounce::MOST_EXTRA_BYTES;
+use crate::store::bounce::MAX_EXTRA_BYTES;
 use crate::store::pool::SLAB_BYTES;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::alloc::HEAP;
@@ -13,21 +13,21 @@ use std::io;
 use std::sync::PoisonError;
 
 /// Minimum of the budget that must remain for pages.
-const LEAST_PAGES_BYTES: usize = 2 << 20;
+const MIN_PAGES_BYTES: usize = 2 << 20;
 /// Minimum that an adaptive pool leaves for pages and tables.
-const LEAST_BESIDE_POOL_BYTES: usize = 4 << 20;
+const MIN_BESIDE_POOL_BYTES: usize = 4 << 20;
 
 /// Minimum pool of a small budget, up to a tenth of it.
-const LEAST_POOL_BYTES: usize = 8 * SLAB_BYTES;
+const MIN_POOL_BYTES: usize = 8 * SLAB_BYTES;
 
 /// Returns the bounds of an adaptive pool limit. `fixed_bytes` of the budget are used from the
 /// start.
 pub(crate) fn pool_bounds(budget_bytes: usize, fixed_bytes: usize) -> (usize, usize) {
-    let least = PoolLimit::LEAST.bytes_of(budget_bytes);
-    let least = least.max(LEAST_POOL_BYTES.min(budget_bytes / 10));
+    let least = PoolLimit::MIN.bytes_of(budget_bytes);
+    let least = least.max(MIN_POOL_BYTES.min(budget_bytes / 10));
     let most = PoolLimit::LARGEST.bytes_of(budget_bytes);
     // Pages in use must fit regardless of the gain.
-    let most = most.min(budget_bytes.saturating_sub(fixed_bytes + LEAST_BESIDE_POOL_BYTES));
+    let most = most.min(budget_bytes.saturating_sub(fixed_bytes + MIN_BESIDE_POOL_BYTES));
     // A limit is a multiple of the slab size.
     let whole = |bytes: usize| bytes / SLAB_BYTES * SLAB_BYTES;
     (whole(least), whole(most.max(least)))
@@ -35,21 +35,21 @@ pub(crate) fn pool_bounds(budget_bytes: usize, fixed_bytes: usize) -> (usize, us
 
 /// Returns the maximum size of bounce buffers in addition to the primary ones.
 pub(crate) fn extra_buffers_bytes(budget_bytes: usize) -> usize {
-    (budget_bytes / 32).min(MOST_EXTRA_BYTES)
+    (budget_bytes / 32).min(MAX_EXTRA_BYTES)
 }
 
 impl Core {
     /// Returns the smallest possible budget: memory that cannot be freed plus the minimum for
     /// pages, in bytes.
     #[must_use]
-    pub(crate) fn least_bytes(&self) -> usize {
+    pub(crate) fn min_bytes(&self) -> usize {
         let stores = &self.stores;
         self.memory.budget.fixed_bytes()
             + stores.areas.metadata_bytes() as usize
             + stores.workspaces.touched_bytes()
             + self.metadata_bytes()
             + HEAP.taken_bytes()
-            + LEAST_PAGES_BYTES
+            + MIN_PAGES_BYTES
     }
 
     /// Enlarges tables for a budget. Fails if no address space is left for them.
@@ -67,7 +67,7 @@ impl Core {
         let (budget, pool) = (&self.memory.budget, &self.stores.pool);
         let left = || {
             let limit_bytes = budget.limit_bytes().min(budget.target_bytes());
-            limit_bytes.saturating_sub(self.least_bytes() + budget.reserve_bytes())
+            limit_bytes.saturating_sub(self.min_bytes() + budget.reserve_bytes())
         };
         let beyond_bytes = if self.stores.may_write() { 0 } else { left() };
         let before_bytes = pool.limit_bytes();
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_leaves_room_for_what_is_in_use() {
+    fn pool_limit_excludes_memory_in_use() {
         assert_eq!(pool_bounds(100 << 20, 1 << 20), (2 << 20, 80 << 20));
         assert_eq!(pool_bounds(16 << 20, 1 << 20).0, 8 * SLAB_BYTES);
         let (least, most) = pool_bounds(8 << 20, 3 << 20);

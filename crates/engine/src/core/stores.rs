@@ -70,7 +70,7 @@ impl Stores {
         match place {
             Place::Pool { handle } => self.pool.free(Handle::from_bits(handle)),
             Place::Slot { slot, .. } => self.areas.free(slot, 1),
-            Place::Packed { slot, part } => self.areas.free_part(slot, part),
+            Place::CompressedSlot { slot, part } => self.areas.free_part(slot, part),
             _ => {}
         }
     }
@@ -108,7 +108,7 @@ impl Stores {
             (Counter::BouncePeakSlots, usage.high_water as u64),
             (Counter::BounceTransient, usage.transient as u64),
             (Counter::BounceTakes, usage.takes),
-            (Counter::BounceLent, usage.lent),
+            (Counter::BounceLent, usage.transient_total),
             (Counter::BounceMisses, usage.misses),
             (Counter::BounceAreasVisited, usage.areas_visited),
             (Counter::BounceContended, usage.contended),

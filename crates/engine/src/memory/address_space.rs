@@ -30,12 +30,12 @@ const WRITE: Protection = 2;
 const GROUP_CHUNKS: u64 = 512;
 const GROUP_PAGES: u64 = GROUP_CHUNKS * CHUNK_PAGES;
 /// Maximum number of pages by which a search start is randomised (256 GiB).
-const MOST_SCATTER: u64 = 1 << 26;
+const MAX_SCATTER: u64 = 1 << 26;
 /// Room after a mapping, as a multiple of its size.
-const ROOM_FACTOR: u64 = 7;
+const GROWTH_FACTOR: u64 = 7;
 /// Bounds of the room, as fractions of the window (of 1 TiB: 1 GiB and 64 GiB).
-const LEAST_ROOM_SHARE: u64 = 1024;
-const MOST_ROOM_SHARE: u64 = 16;
+const MIN_GROWTH_SHARE: u64 = 1024;
+const MAX_GROWTH_SHARE: u64 = 16;
 
 /// The program's address space within the window.
 ///
@@ -65,9 +65,9 @@ pub struct AddressSpace {
 pub struct Layout {
     taken: RangeSet<PageNo>,
     /// Free pages reserved for the growth of the mapping before them.
-    rooms: RangeSet<PageNo>,
+    growth_gaps: RangeSet<PageNo>,
     protections: RangeMap<PageNo, Protection>,
-    foreign: RangeSet<PageNo>,
+    unmanaged: RangeSet<PageNo>,
     locked: RangeSet<PageNo>,
     /// Ranges sealed by `mseal`. They are not sealed in the kernel, which would prevent reclaim of
     /// their pages.
@@ -83,7 +83,7 @@ pub enum Kind {
     /// Managed memory of the program.
     Managed,
     /// Unmanaged mapping of the program.
-    Foreign,
+    Unmanaged,
     /// Not mapped by the program.
     Hole,
 }
@@ -106,10 +106,10 @@ impl AddressSpace {
     /// Creates an empty space whose halves are filled from randomly chosen pages.
     pub(crate) fn scattered(pages: u64) -> io::Result<AddressSpace> {
         // At most a quarter of the window is skipped.
-        let most = (pages / 4).min(MOST_SCATTER) as usize;
+        let most = (pages / 4).min(MAX_SCATTER) as usize;
         let first = aslr::below(most) as u64;
-        let roomy = aslr::below(most / CHUNK_PAGES as usize) as u64 * CHUNK_PAGES;
-        AddressSpace::from(pages, [first, pages / 2 + roomy])
+        let growable = aslr::below(most / CHUNK_PAGES as usize) as u64 * CHUNK_PAGES;
+        AddressSpace::from(pages, [first, pages / 2 + growable])
     }
 
     fn from(pages: u64, firsts: [PageNo; 2]) -> io::Result<AddressSpace> {
@@ -173,7 +173,7 @@ impl AddressSpace {
     }
 
     /// Returns the first page of the range whose mapped state equals `mapped`, or the range's end.
-    fn next_where(&self, range: &Range<PageNo>, mapped: bool) -> PageNo {
+    fn next_with_state(&self, range: &Range<PageNo>, mapped: bool) -> PageNo {
         let wanted = self.words(range).find_map(|(index, bits, word)| {
             let found = bits & if mapped { word } else { !word };
             (found != 0).then(|| index as PageNo * 64 + PageNo::from(found.trailing_zeros()))
@@ -192,13 +192,13 @@ impl AddressSpace {
         let mut at = range.start;
         while at < range.end {
             let rest = at..range.end;
-            let foreign = layout.foreign_in(&rest).into_iter().next();
-            let (end, kind) = match foreign {
-                Some(foreign) if foreign.start == at => (foreign.end, Kind::Foreign),
-                _ if self.is_mapped(at) => (self.next_where(&rest, false), Kind::Managed),
-                foreign => {
-                    let end = foreign.map_or(range.end, |foreign| foreign.start);
-                    (self.next_where(&(at..end), true), Kind::Hole)
+            let unmanaged = layout.unmanaged_in(&rest).into_iter().next();
+            let (end, kind) = match unmanaged {
+                Some(unmanaged) if unmanaged.start == at => (unmanaged.end, Kind::Unmanaged),
+                _ if self.is_mapped(at) => (self.next_with_state(&rest, false), Kind::Managed),
+                unmanaged => {
+                    let end = unmanaged.map_or(range.end, |unmanaged| unmanaged.start);
+                    (self.next_with_state(&(at..end), true), Kind::Hole)
                 }
             };
             segments.push((at..end, kind));
@@ -358,32 +358,32 @@ impl AddressSpace {
     pub(crate) fn find(&self, layout: &Layout, count: u64, align: u64) -> Option<Range<PageNo>> {
         let window = 0..self.pages;
         layout
-            .find_beside_rooms(&(self.firsts[0]..self.pages), count, align)
-            .or_else(|| layout.find_beside_rooms(&window, count, align))
+            .find_outside_growth_gaps(&(self.firsts[0]..self.pages), count, align)
+            .or_else(|| layout.find_outside_growth_gaps(&window, count, align))
             .or_else(|| layout.taken.gaps(&window).find_map(|gap| fit(&gap, count, align)))
     }
 
     /// Returns the part of the window for mappings with room.
     #[must_use]
-    pub(crate) fn roomy(&self) -> Range<PageNo> {
+    pub(crate) fn growable(&self) -> Range<PageNo> {
         self.pages / 2..self.pages
     }
 
     /// Finds `count` free pages, starting at a chunk, with room after them. Returns the pages and
     /// the room.
     #[must_use]
-    pub(crate) fn find_roomy(
+    pub(crate) fn find_growable(
         &self,
         layout: &Layout,
         count: u64,
     ) -> Option<(Range<PageNo>, Range<PageNo>)> {
-        let within = self.roomy();
-        let least = self.pages / LEAST_ROOM_SHARE;
-        let room = count.saturating_mul(ROOM_FACTOR).clamp(least, self.pages / MOST_ROOM_SHARE);
+        let within = self.growable();
+        let least = self.pages / MIN_GROWTH_SHARE;
+        let room = count.saturating_mul(GROWTH_FACTOR).clamp(least, self.pages / MAX_GROWTH_SHARE);
         let whole = count.checked_add(room)?.checked_next_multiple_of(CHUNK_PAGES)?;
         let found = layout
-            .find_beside_rooms(&(self.firsts[1]..within.end), whole, CHUNK_PAGES)
-            .or_else(|| layout.find_beside_rooms(&within, whole, CHUNK_PAGES));
+            .find_outside_growth_gaps(&(self.firsts[1]..within.end), whole, CHUNK_PAGES)
+            .or_else(|| layout.find_outside_growth_gaps(&within, whole, CHUNK_PAGES));
         if let Some(found) = found {
             return Some((found.start..found.start + count, found.start + count..found.end));
         }
@@ -415,7 +415,7 @@ impl AddressSpace {
     pub(crate) fn remove(&self, layout: &mut Layout, range: Range<PageNo>) {
         layout.forget(&range);
         layout.taken.remove(range.clone());
-        layout.give_rooms_back(range);
+        layout.release_growth_gaps(range);
     }
 }
 
@@ -423,7 +423,7 @@ impl Layout {
     /// Removes all attributes of a range.
     pub(crate) fn forget(&mut self, range: &Range<PageNo>) {
         self.protections.remove(range.clone());
-        self.foreign.remove(range.clone());
+        self.unmanaged.remove(range.clone());
         self.locked.remove(range.clone());
         self.sealed.remove(range.clone());
         self.withheld.remove(range.clone());
@@ -470,7 +470,7 @@ impl Layout {
     /// Returns true if all pages of the range have the same protection, lock and seal state, so
     /// that it can be moved as one mapping.
     #[must_use]
-    pub(crate) fn is_alike(&self, range: &Range<PageNo>) -> bool {
+    pub(crate) fn is_uniform(&self, range: &Range<PageNo>) -> bool {
         let protection = self.protection(range.start);
         let protected = if protection == READ_WRITE {
             !self.has_protection(range)
@@ -486,7 +486,7 @@ impl Layout {
 
     /// Returns true if any page of the range lacks a permission in `wanted`.
     #[must_use]
-    pub(crate) fn lacks(&self, range: &Range<PageNo>, wanted: Protection) -> bool {
+    pub(crate) fn lacks_permission(&self, range: &Range<PageNo>, wanted: Protection) -> bool {
         self.protections.overlapping(range.clone()).any(|(_, has)| has & wanted != wanted)
     }
 
@@ -543,18 +543,18 @@ impl Layout {
 
     /// Marks a range as allocated.
     pub(crate) fn reserve(&mut self, range: Range<PageNo>) {
-        self.rooms.remove(range.clone());
+        self.growth_gaps.remove(range.clone());
         self.taken.insert(range);
     }
 
     /// Reserves the free pages `room` for the mapping before them.
-    pub(crate) fn set_room(&mut self, room: Range<PageNo>) {
+    pub(crate) fn set_growth_gap(&mut self, room: Range<PageNo>) {
         if !room.is_empty() {
-            self.rooms.insert(room);
+            self.growth_gaps.insert(room);
         }
     }
 
-    fn find_beside_rooms(
+    fn find_outside_growth_gaps(
         &self,
         within: &Range<PageNo>,
         count: u64,
@@ -562,19 +562,19 @@ impl Layout {
     ) -> Option<Range<PageNo>> {
         self.taken
             .gaps(within)
-            .find_map(|gap| self.rooms.gaps(&gap).find_map(|free| fit(&free, count, align)))
+            .find_map(|gap| self.growth_gaps.gaps(&gap).find_map(|free| fit(&free, count, align)))
     }
 
     /// Updates the rooms after `range` became free: the room after it becomes free, or belongs to
     /// the remaining mapping before it.
-    fn give_rooms_back(&mut self, range: Range<PageNo>) {
-        let touching = self.rooms.overlapping(range.start..range.end + 1);
+    fn release_growth_gaps(&mut self, range: Range<PageNo>) {
+        let touching = self.growth_gaps.overlapping(range.start..range.end + 1);
         let left: Vec<_> = touching.filter(|room| room.start > range.start).cloned().collect();
         let end = left.last().map_or(0, |room| room.end);
-        left.into_iter().for_each(|room| self.rooms.remove(room));
+        left.into_iter().for_each(|room| self.growth_gaps.remove(room));
         let shrunk = range.start.checked_sub(1).is_some_and(|before| self.taken.contains(&before));
         if shrunk && end >= range.end {
-            self.rooms.insert(range.start..end);
+            self.growth_gaps.insert(range.start..end);
         }
     }
 
@@ -602,14 +602,14 @@ impl Layout {
         were
     }
 
-    pub(crate) fn set_foreign(&mut self, range: Range<PageNo>) {
+    pub(crate) fn set_unmanaged(&mut self, range: Range<PageNo>) {
         self.reserve(range.clone());
-        self.foreign.insert(range);
+        self.unmanaged.insert(range);
     }
 
     #[must_use]
-    pub(crate) fn foreign_in(&self, range: &Range<PageNo>) -> Vec<Range<PageNo>> {
-        self.foreign.overlapping(range.clone()).map(|f| clip(f, range)).collect()
+    pub(crate) fn unmanaged_in(&self, range: &Range<PageNo>) -> Vec<Range<PageNo>> {
+        self.unmanaged.overlapping(range.clone()).map(|f| clip(f, range)).collect()
     }
 }
 

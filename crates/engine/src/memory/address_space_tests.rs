@@ -4,22 +4,22 @@ use proptest::prelude::*;
 const PAGES: u64 = 4096;
 
 /// Invariant: rooms are free, and each follows a mapping.
-fn check_rooms(layout: &Layout) -> Result<(), TestCaseError> {
-    for room in layout.rooms.iter() {
+fn check_growth_gaps(layout: &Layout) -> Result<(), TestCaseError> {
+    for room in layout.growth_gaps.iter() {
         prop_assert!(!layout.taken.overlaps(room), "{room:?} is not free");
         prop_assert!(room.start > 0 && layout.taken.contains(&(room.start - 1)), "{room:?}");
     }
     Ok(())
 }
 
-fn longest_free(model: &[bool]) -> usize {
+fn max_free(model: &[bool]) -> usize {
     model.split(|taken| *taken).map(<[bool]>::len).max().unwrap_or(0)
 }
 
 #[derive(Debug, Clone)]
 enum Step {
     Map(u64, u64),
-    MapRoomy(u64),
+    MapGrowable(u64),
     Grow(u64, u64),
     MapAt(u64, u64),
     Unmap(u64, u64),
@@ -29,7 +29,7 @@ fn steps() -> impl Strategy<Value = Step> {
     let range = || (0..PAGES, 1..300u64);
     prop_oneof![
         range().prop_map(|(align, count)| Step::Map(1 + align % 7, count)),
-        (1..300u64).prop_map(Step::MapRoomy),
+        (1..300u64).prop_map(Step::MapGrowable),
         range().prop_map(|(at, count)| Step::Grow(at, count)),
         range().prop_map(|(at, count)| Step::MapAt(at, count)),
         range().prop_map(|(at, count)| Step::Unmap(at, 8 * count)),
@@ -46,12 +46,12 @@ fn place_of(
     match *step {
         Step::Map(align, count) => {
             let found = space.find(layout, count, align)?;
-            let beside = layout.find_beside_rooms(&(0..PAGES), count, align).is_some();
-            assert!(found.start % align == 0 && !(beside && layout.rooms.overlaps(&found)));
+            let beside = layout.find_outside_growth_gaps(&(0..PAGES), count, align).is_some();
+            assert!(found.start % align == 0 && !(beside && layout.growth_gaps.overlaps(&found)));
             Some((found, 0..0))
         }
-        Step::MapRoomy(count) => {
-            let (found, room) = space.find_roomy(layout, count)?;
+        Step::MapGrowable(count) => {
+            let (found, room) = space.find_growable(layout, count)?;
             assert!(found.start % CHUNK_PAGES == 0 && found.start >= PAGES / 2);
             assert!(found.end == room.start && !layout.taken.overlaps(&room));
             Some((found, room))
@@ -68,7 +68,7 @@ fn place_of(
 
 proptest! {
     #[test]
-    fn the_space_agrees_with_a_list_of_pages(steps in prop::collection::vec(steps(), 1..80)) {
+    fn space_matches_model(steps in prop::collection::vec(steps(), 1..80)) {
         let space = AddressSpace::new(PAGES).unwrap();
         let mut model = vec![false; PAGES as usize];
         let mut layout = space.lock();
@@ -83,11 +83,11 @@ proptest! {
                 prop_assert!(matches!(step, Step::MapAt(..)) || slice.iter().all(|taken| !taken));
                 slice.fill(true);
                 space.add(&mut layout, range);
-                layout.set_room(room);
+                layout.set_growth_gap(room);
             } else if let Step::Map(1, count) = step {
-                prop_assert!(longest_free(&model) < count as usize, "{step:?} has a place");
+                prop_assert!(max_free(&model) < count as usize, "{step:?} has a place");
             }
-            check_rooms(&layout)?;
+            check_growth_gaps(&layout)?;
         }
         for page in 0..PAGES {
             prop_assert_eq!(space.is_mapped(page), model[page as usize]);
@@ -95,11 +95,11 @@ proptest! {
         let count = model.iter().filter(|taken| **taken).count();
         prop_assert_eq!(space.mapped_bytes(), count * softswap_sys::PAGE_SIZE);
         space.remove(&mut layout, 0..PAGES);
-        prop_assert!(layout.rooms.is_empty());
+        prop_assert!(layout.growth_gaps.is_empty());
     }
 
     #[test]
-    fn chunks_that_hold_something_are_found_and_no_others(
+    fn used_chunks_are_found(
         touched in prop::collection::vec((0..3000u64, any::<bool>()), 0..12),
         from in 0..3000 * CHUNK_PAGES,
         len in 0..3000 * CHUNK_PAGES,
@@ -126,11 +126,11 @@ proptest! {
 const WINDOW: u64 = 1 << 28;
 const GIB: u64 = 1 << 18;
 
-fn map_roomy(space: &AddressSpace, count: u64) -> (Range<PageNo>, Range<PageNo>) {
+fn map_growable(space: &AddressSpace, count: u64) -> (Range<PageNo>, Range<PageNo>) {
     let mut layout = space.lock();
-    let (range, room) = space.find_roomy(&layout, count).unwrap();
+    let (range, room) = space.find_growable(&layout, count).unwrap();
     space.add(&mut layout, range.clone());
-    layout.set_room(room.clone());
+    layout.set_growth_gap(room.clone());
     (range, room)
 }
 
@@ -140,39 +140,39 @@ fn unmap(space: &AddressSpace, range: Range<PageNo>) {
 }
 
 #[test]
-fn a_place_with_room_is_used_again_when_its_mapping_is_gone() {
+fn growable_range_is_reused_after_unmap() {
     let space = AddressSpace::new(WINDOW).unwrap();
-    let (first, room) = map_roomy(&space, 300);
-    let (second, _) = map_roomy(&space, GIB);
+    let (first, room) = map_growable(&space, 300);
+    let (second, _) = map_growable(&space, GIB);
     assert!(room.end - room.start >= GIB && second.start >= room.end);
-    assert_eq!(map_roomy(&space, 10).0.start, second.end + 7 * GIB);
+    assert_eq!(map_growable(&space, 10).0.start, second.end + 7 * GIB);
     unmap(&space, first.clone());
-    assert_eq!(map_roomy(&space, 20).0, first.start..first.start + 20);
+    assert_eq!(map_growable(&space, 20).0, first.start..first.start + 20);
 }
 
 #[test]
-fn what_a_mapping_gives_up_at_its_end_is_its_room() {
+fn shrunk_mapping_keeps_growth_gap() {
     let space = AddressSpace::new(WINDOW).unwrap();
-    let (range, room) = map_roomy(&space, 600);
+    let (range, room) = map_growable(&space, 600);
     unmap(&space, range.start + 100..range.end);
-    let (next, _) = map_roomy(&space, 100);
+    let (next, _) = map_growable(&space, 100);
     assert_eq!(next.start, room.end);
     unmap(&space, range.start..range.start + 100);
-    assert_eq!(map_roomy(&space, 100).0.start, range.start);
+    assert_eq!(map_growable(&space, 100).0.start, range.start);
 }
 
 #[test]
-fn when_all_is_given_away_rooms_are_shared() {
+fn growth_gaps_are_used_when_space_is_exhausted() {
     let space = AddressSpace::new(WINDOW).unwrap();
-    let mut rooms: Vec<_> = (0..2000).map(|_| map_roomy(&space, 512).1).collect();
-    assert!(rooms.split_off(512).iter().all(|room| room.end - room.start > GIB / 10));
+    let mut growth_gaps: Vec<_> = (0..2000).map(|_| map_growable(&space, 512).1).collect();
+    assert!(growth_gaps.split_off(512).iter().all(|room| room.end - room.start > GIB / 10));
     let layout = space.lock();
     assert!(space.find(&layout, WINDOW / 2, 1).unwrap().start == 0, "nothing below is room");
     assert!(space.find(&layout, WINDOW / 2 + 1, 1).is_none());
 }
 
 #[test]
-fn protections_are_forgotten_with_the_mapping() {
+fn unmap_clears_protections() {
     let space = AddressSpace::new(PAGES).unwrap();
     let mut layout = space.lock();
     space.add(&mut layout, 0..10);
@@ -186,7 +186,7 @@ fn protections_are_forgotten_with_the_mapping() {
 }
 
 #[test]
-fn whole_groups_are_mapped_and_unmapped_in_parts() {
+fn groups_are_mapped_and_unmapped_in_parts() {
     let space = AddressSpace::new(8 * GROUP_PAGES).unwrap();
     let mut layout = space.lock();
     let bytes = |pages: u64| pages as usize * softswap_sys::PAGE_SIZE;

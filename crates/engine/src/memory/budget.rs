@@ -22,7 +22,7 @@ pub(crate) struct Budget {
     fixed_bytes: AtomicUsize,
     pages: AtomicUsize,
     /// The part of `pages` that reclaim has unmapped and not yet stored.
-    leaving: AtomicUsize,
+    unstored: AtomicUsize,
     /// Pages shared with the parent of a forked child and charged to the parent: the current number
     /// and the number at fork.
     inherited: AtomicUsize,
@@ -34,8 +34,8 @@ pub(crate) struct Budget {
 
 /// A child that adds more than this many pages, or any page later than this after the fork, is not
 /// about to call exec.
-const FEW_PAGES: usize = 64;
-const SOON_NS: u64 = 10_000_000;
+const EXEC_PAGES: usize = 64;
+const EXEC_DELAY_NS: u64 = 10_000_000;
 
 impl Budget {
     /// Creates a budget of `limit_bytes`. `fixed_bytes` of it are used from the start.
@@ -47,7 +47,7 @@ impl Budget {
             before_bytes: AtomicUsize::new(limit_bytes),
             fixed_bytes: AtomicUsize::new(fixed_bytes),
             pages: AtomicUsize::new(0),
-            leaving: AtomicUsize::new(0),
+            unstored: AtomicUsize::new(0),
             inherited: AtomicUsize::new(0),
             inherited_at_fork: AtomicUsize::new(0),
             forked_at_ns: AtomicU64::new(0),
@@ -86,7 +86,7 @@ impl Budget {
     }
 
     /// Sets the limit regardless of the memory in use, for a forked child.
-    pub(crate) fn begin_anew(&self, bytes: usize) {
+    pub(crate) fn reset(&self, bytes: usize) {
         self.target_bytes.store(bytes, Relaxed);
         self.limit_bytes.store(bytes, Relaxed);
     }
@@ -112,7 +112,7 @@ impl Budget {
     /// Abandons a lowering and restores the previous limit. Returns false if the limit is not being
     /// lowered. Concurrent calls of this function or of [`Budget::move_to`] are not undone.
     #[must_use]
-    pub(crate) fn give_way(&self) -> bool {
+    pub(crate) fn cancel_lowering(&self) -> bool {
         let (target, before) = (self.target_bytes(), self.before_bytes.load(Relaxed));
         let gives_way = self.limit_bytes() > target
             && self.target_bytes.compare_exchange(target, before, Relaxed, Relaxed).is_ok();
@@ -171,7 +171,7 @@ impl Budget {
             return;
         }
         let added = self.added.fetch_add(count, Relaxed) + count;
-        if added > FEW_PAGES || now_ns() - self.forked_at_ns.load(Relaxed) > SOON_NS {
+        if added > EXEC_PAGES || now_ns() - self.forked_at_ns.load(Relaxed) > EXEC_DELAY_NS {
             self.inherited.store(0, Relaxed);
         }
     }
@@ -202,21 +202,21 @@ impl Budget {
     }
 
     /// Records that `count` pages were unmapped. They stay charged until they are stored.
-    pub(crate) fn begin_to_leave(&self, count: usize) {
-        self.leaving.fetch_add(count, Relaxed);
+    pub(crate) fn begin_eviction(&self, count: usize) {
+        self.unstored.fetch_add(count, Relaxed);
     }
 
-    /// Ends the state of [`Budget::begin_to_leave`] for `count` pages that were stored or stay in
+    /// Ends the state of [`Budget::begin_eviction`] for `count` pages that were stored or stay in
     /// memory. The evicted ones must be released separately.
-    pub(crate) fn end_to_leave(&self, count: usize) {
-        let before = self.leaving.fetch_sub(count, Relaxed);
+    pub(crate) fn end_eviction(&self, count: usize) {
+        let before = self.unstored.fetch_sub(count, Relaxed);
         debug_assert!(before >= count, "more pages placed than were taken out");
     }
 
     /// Returns the number of pages unmapped and not yet stored.
     #[must_use]
-    pub(crate) fn leaving_pages(&self) -> usize {
-        self.leaving.load(Relaxed)
+    pub(crate) fn unstored_pages(&self) -> usize {
+        self.unstored.load(Relaxed)
     }
 
     /// Returns true if background reclaim should start.
@@ -228,7 +228,7 @@ impl Budget {
 
     /// Returns true if background reclaim may stop.
     #[must_use]
-    pub(crate) fn is_comfortable(&self, other_bytes: usize) -> bool {
+    pub(crate) fn is_above_high(&self, other_bytes: usize) -> bool {
         let limit = self.limit_bytes();
         self.used_bytes(other_bytes) + reserve_of(limit) + 2 * step_of(limit) <= limit
     }
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_stop_at_the_reserve_and_other_uses_count() {
+    fn faults_respect_reserve_and_other_usage() {
         let budget = Budget::new(16 << 20, 1 << 20);
         let mut taken = 0;
         while budget.try_charge(1, 2 << 20) {
@@ -258,20 +258,20 @@ mod tests {
         let used = (3 << 20) + taken * PAGE_SIZE;
         assert!(used <= (16 << 20) - (512 << 10));
         assert!(used + PAGE_SIZE > (16 << 20) - (512 << 10));
-        assert!(budget.is_low(2 << 20) && !budget.is_comfortable(2 << 20));
+        assert!(budget.is_low(2 << 20) && !budget.is_above_high(2 << 20));
         budget.inherit();
         assert!(!budget.is_low(2 << 20), "what a child inherits is its parent's");
-        budget.count_inherited(FEW_PAGES + 1);
+        budget.count_inherited(EXEC_PAGES + 1);
         assert!(budget.is_low(2 << 20), "until it is its own");
         budget.count_inherited_no_more();
         assert!(!budget.is_low(2 << 20), "unless that can be nowhere");
         budget.inherit();
         budget.release(taken);
-        assert!(!budget.is_low(2 << 20) && budget.is_comfortable(2 << 20));
+        assert!(!budget.is_low(2 << 20) && budget.is_above_high(2 << 20));
     }
 
     #[test]
-    fn a_lower_limit_follows_what_leaves_and_a_higher_one_holds_at_once() {
+    fn limit_is_lowered_gradually_and_raised_immediately() {
         let budget = Budget::new(64 << 20, 1 << 20);
         let pages = (40 << 20) / PAGE_SIZE;
         assert!(budget.try_charge(pages, 0));
@@ -292,16 +292,16 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_cannot_be_reached_is_given_up() {
+    fn unreachable_limit_is_cancelled() {
         let budget = Budget::new(64 << 20, 1 << 20);
-        assert!(!budget.give_way() && budget.try_charge((40 << 20) / PAGE_SIZE, 0));
+        assert!(!budget.cancel_lowering() && budget.try_charge((40 << 20) / PAGE_SIZE, 0));
         budget.move_to(16 << 20);
         budget.follow(0);
         // A limit that was not reached yet is not one to return to.
         budget.move_to(20 << 20);
-        assert!(budget.give_way());
+        assert!(budget.cancel_lowering());
         assert_eq!((budget.limit_bytes(), budget.target_bytes()), (64 << 20, 64 << 20));
-        assert!(!budget.give_way(), "not a second time");
+        assert!(!budget.cancel_lowering(), "not a second time");
         budget.move_to(16 << 20);
         budget.follow(0);
         budget.move_to(48 << 20);
@@ -309,15 +309,15 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_leave_are_charged_until_they_are_released() {
+    fn evicted_pages_are_charged_until_release() {
         let budget = Budget::new(16 << 20, 1 << 20);
         assert!(budget.try_charge(3, 0));
-        budget.begin_to_leave(2);
-        assert_eq!((budget.pages(), budget.leaving_pages()), (3, 2));
-        budget.end_to_leave(1);
-        assert_eq!((budget.pages(), budget.leaving_pages()), (3, 1));
-        budget.end_to_leave(1);
+        budget.begin_eviction(2);
+        assert_eq!((budget.pages(), budget.unstored_pages()), (3, 2));
+        budget.end_eviction(1);
+        assert_eq!((budget.pages(), budget.unstored_pages()), (3, 1));
+        budget.end_eviction(1);
         budget.release(1);
-        assert_eq!((budget.pages(), budget.leaving_pages()), (2, 0));
+        assert_eq!((budget.pages(), budget.unstored_pages()), (2, 0));
     }
 }

@@ -133,10 +133,10 @@ impl Contexts {
     }
 
     /// Detaches all lanes from their rings in a forked child, because the parent uses the rings.
-    pub(crate) fn give_up_rings(&self, claimed: &mut [MutexGuard<'_, Context>]) {
+    pub(crate) fn abandon_rings(&self, claimed: &mut [MutexGuard<'_, Context>]) {
         let mut own = lock(&self.slots[self.slots.len() - 1]);
         for context in claimed.iter_mut().map(|guard| &mut **guard).chain([&mut *own]) {
-            context.lanes.give_up_rings();
+            context.lanes.abandon_rings();
         }
     }
 }

@@ -19,7 +19,7 @@ impl InterruptedWait {
     }
 
     /// Returns and clears the recorded wait, for the next thread that has to wait.
-    pub(crate) fn go_on(&self, now_ns: u64) -> (u64, u64) {
+    pub(crate) fn take_wait(&self, now_ns: u64) -> (u64, u64) {
         match self.at_ns.swap(0, Ordering::Relaxed) {
             0 => (0, now_ns),
             at_ns => (self.waited_ns.swap(0, Ordering::Relaxed), at_ns.min(now_ns)),

@@ -8,7 +8,7 @@ use std::sync::atomic::{
 };
 
 /// Interval of checks.
-const LOOK_NS: u64 = 100_000_000;
+const CHECK_INTERVAL_NS: u64 = 100_000_000;
 
 /// State of the check for long-term pins of program memory.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Pinners {
     /// Pinning objects of the engine itself.
     pinners: usize,
     is_safe: AtomicBool,
-    next_look_ns: AtomicU64,
+    next_check_ns: AtomicU64,
 }
 
 impl Pinners {
@@ -32,14 +32,14 @@ impl Pinners {
             mappings,
             pinners: pinners.unwrap_or(0),
             is_safe: AtomicBool::new(pinners.is_some()),
-            next_look_ns: AtomicU64::new(if uses_move { 0 } else { u64::MAX }),
+            next_check_ns: AtomicU64::new(if uses_move { 0 } else { u64::MAX }),
         }
     }
 
     /// Returns true if a new check is due. Until it is done, no page may be copied and dropped.
     #[must_use]
     pub(crate) fn is_due(&self) -> bool {
-        now_ns() >= self.next_look_ns.load(Acquire)
+        now_ns() >= self.next_check_ns.load(Acquire)
     }
 
     pub(crate) fn is_safe_now(&self) -> bool {
@@ -55,13 +55,13 @@ impl Pinners {
         let pinners = self.mappings.as_ref().and_then(Mappings::pinners);
         self.is_safe.store(pinners.is_some_and(|count| count <= self.pinners), Relaxed);
         // Publish last: other threads rely on the result then.
-        self.next_look_ns.store(now + LOOK_NS, Release);
+        self.next_check_ns.store(now + CHECK_INTERVAL_NS, Release);
     }
 
     /// Disables the checks: afterwards batch unmapping is used only if pages cannot be moved.
     pub(crate) fn stop(&self) {
         self.is_safe.store(false, Relaxed);
-        self.next_look_ns.store(u64::MAX, Release);
+        self.next_check_ns.store(u64::MAX, Release);
     }
 }
 
@@ -71,9 +71,9 @@ mod tests {
     use softswap_sys::ring::Ring;
 
     #[test]
-    fn nothing_is_lifted_while_the_program_has_a_ring() {
+    fn pages_are_not_moved_while_program_has_ring() {
         let look = |found: &Pinners| {
-            found.next_look_ns.store(0, Relaxed);
+            found.next_check_ns.store(0, Relaxed);
             found.look();
             found.is_safe.load(Relaxed)
         };

@@ -28,14 +28,14 @@ const REFUSED_PAGES: u32 = 4096;
 /// Cost of a page in the pool, in fifths of its compression time. If the pool holds it: compression
 /// and decompression. Otherwise also write-back and a read.
 const HELD_FIFTHS: u64 = 8;
-const PASSED_ON_FIFTHS: u64 = 20;
+const WRITTEN_BACK_FIFTHS: u64 = 20;
 /// Pool space for a page relative to its compressed size, 4/3: overhead and a margin, so that
 /// admitted pages are not written back soon after.
-const POOL_ROOM: (u64, u64) = (4, 3);
+const POOL_SPACE: (u64, u64) = (4, 3);
 /// One measurement moves an average by 1/TIMES_OF of the difference.
 const TIMES_OF: u64 = 128;
 /// Cap of a measurement, as a multiple of the average. A preempted thread measures too much.
-const MOST_TIMES: u64 = 3;
+const MAX_TIMES: u64 = 3;
 /// A shorter time replaces the best time at once. A longer one moves it by 1/RISES_BY of the
 /// difference, because threads also wait for a CPU before they notice a completion.
 const RISES_BY: u64 = 32;
@@ -51,7 +51,7 @@ pub struct Admission {
     /// Number of pages still to be offered to the pool.
     refused: AtomicU32,
     /// True if any page has bypassed the pool since the disk last refused pages.
-    has_passed: AtomicBool,
+    has_bypassed: AtomicBool,
     /// Threads that currently read for streams.
     readers: AtomicU64,
     /// Time per page, in ns; 0 if unknown. Reading (with concurrent readers) and writing: recent
@@ -60,7 +60,7 @@ pub struct Admission {
     write_ns: AtomicU64,
     pack_ns: AtomicU64,
     /// Time spent on incompressible pages since the last compressible one.
-    in_vain_ns: AtomicU64,
+    wasted_ns: AtomicU64,
     /// Average compressed size of a page, 0 for incompressible ones, times 16.
     packed_bytes: AtomicU64,
 }
@@ -77,12 +77,12 @@ impl Admission {
         Ok(Admission {
             chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
             refused: AtomicU32::new(0),
-            has_passed: AtomicBool::new(false),
+            has_bypassed: AtomicBool::new(false),
             readers: AtomicU64::new(0),
             read_ns: AtomicU64::new(0),
             write_ns: AtomicU64::new(0),
             pack_ns: AtomicU64::new(0),
-            in_vain_ns: AtomicU64::new(0),
+            wasted_ns: AtomicU64::new(0),
             packed_bytes: AtomicU64::new(PACKED_BYTES * 16),
         })
     }
@@ -109,19 +109,19 @@ impl Admission {
     pub(crate) fn would_hold(&self, left_since: u64, pool_bytes: usize) -> bool {
         let packed_bytes = self.packed_bytes.load(Relaxed) / 16;
         let needed =
-            (left_since.saturating_mul(packed_bytes) / POOL_ROOM.1).saturating_mul(POOL_ROOM.0);
+            (left_since.saturating_mul(packed_bytes) / POOL_SPACE.1).saturating_mul(POOL_SPACE.0);
         needed <= pool_bytes as u64
     }
 
     /// Returns true if the page usually refaults in a stream.
-    pub(crate) fn comes_in_streams(&self, page: PageNo) -> bool {
+    pub(crate) fn refaults_in_streams(&self, page: PageNo) -> bool {
         likelihood::likelihood(self.chunk(page).0) >= LIKELY
     }
 
     /// Returns true if the page should bypass the pool on eviction.
     pub(crate) fn passes(&self, page: PageNo) -> bool {
         let (_, outgrown) = self.chunk(page);
-        self.comes_in_streams(page)
+        self.refaults_in_streams(page)
             && self.may_pass()
             && self.pays(likelihood::likelihood(outgrown) >= CERTAIN / 2)
     }
@@ -145,19 +145,19 @@ impl Admission {
     fn pays(&self, is_outgrown: bool) -> bool {
         let of = [&self.read_ns, &self.write_ns, &self.pack_ns];
         let [read_ns, write_ns, pack_ns] = of.map(|ns| ns.load(Relaxed));
-        let fifths = if is_outgrown { PASSED_ON_FIFTHS } else { HELD_FIFTHS };
+        let fifths = if is_outgrown { WRITTEN_BACK_FIFTHS } else { HELD_FIFTHS };
         read_ns > 0 && write_ns > 0 && read_ns + write_ns <= pack_ns * fifths / 5
     }
 
     /// Records that the disk accepts no writes now. Returns true if pages have bypassed the pool
     /// until now; the pool may accept them.
     pub(crate) fn refuse(&self) -> bool {
-        self.refused.swap(REFUSED_PAGES, Relaxed) == 0 && self.has_passed.swap(false, Relaxed)
+        self.refused.swap(REFUSED_PAGES, Relaxed) == 0 && self.has_bypassed.swap(false, Relaxed)
     }
 
-    pub(crate) fn note_passed(&self) {
-        if !self.has_passed.load(Relaxed) {
-            self.has_passed.store(true, Relaxed);
+    pub(crate) fn note_bypassed(&self) {
+        if !self.has_bypassed.load(Relaxed) {
+            self.has_bypassed.store(true, Relaxed);
         }
     }
 
@@ -184,17 +184,17 @@ impl Admission {
         self.note_offered();
         follow(&self.packed_bytes, bytes.unwrap_or(0) as u64 * 16, TIMES_OF);
         if bytes.is_none() {
-            self.in_vain_ns.fetch_add(ns, Relaxed);
+            self.wasted_ns.fetch_add(ns, Relaxed);
             return;
         }
-        let in_vain_ns = match self.in_vain_ns.load(Relaxed) {
+        let wasted_ns = match self.wasted_ns.load(Relaxed) {
             0 => 0,
-            _ => self.in_vain_ns.swap(0, Relaxed),
+            _ => self.wasted_ns.swap(0, Relaxed),
         };
         match self.pack_ns.load(Relaxed) {
             0 => self.pack_ns.store(ns.max(1), Relaxed),
             before => {
-                follow(&self.pack_ns, (ns + in_vain_ns).min(MOST_TIMES * before), TIMES_OF);
+                follow(&self.pack_ns, (ns + wasted_ns).min(MAX_TIMES * before), TIMES_OF);
             }
         }
     }
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_does_not_count_as_nothing() {
+    fn unknown_cost_is_not_zero() {
         let admission = Admission::new(1 << 16).unwrap();
         (0..100).for_each(|_| admission.streamed(3, false));
         admission.packed(Some(2048), 5_000);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_streams_pass_where_the_disk_is_faster() {
+    fn stream_pages_bypass_pool_if_disk_is_faster() {
         let admission = world(2);
         assert_eq!(passing_of(&admission, 640), 0, "nothing is known yet");
         (0..100).for_each(|_| admission.streamed(3, true));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_pool_cannot_hold_passes_with_a_slower_disk_too() {
+    fn pages_too_many_for_pool_bypass_it_with_slower_disk() {
         for (us, held, outgrown) in [(3, true, true), (6, false, true), (12, false, false)] {
             let admission = world(us);
             (0..100).for_each(|_| admission.streamed(3, true));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn several_who_read_at_the_same_time_share_the_disk() {
+    fn concurrent_readers_share_disk_time() {
         let admission = world(3);
         (0..100).for_each(|_| admission.streamed(3, true));
         let readers = [admission.read(), admission.read()];
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_would_have_held_what_fits_with_room_to_spare() {
+    fn pool_hit_prediction_has_margin() {
         const POOL: usize = 64 << 20;
         let admission = world(2);
         assert!(admission.would_hold(23_000, POOL) && !admission.would_hold(26_000, POOL));
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tried_in_vain_counts_for_those_that_pack() {
+    fn failed_compression_is_charged_to_compressible_pages() {
         let admission = world(7);
         (0..100).for_each(|_| admission.streamed(3, true));
         assert_eq!(passing_of(&admission, 640), 0);
@@ -321,10 +321,10 @@ mod tests {
     }
 
     #[test]
-    fn where_the_disk_takes_nothing_the_pool_is_asked_again() {
+    fn pool_is_retried_if_disk_refuses_writes() {
         let admission = world(2);
         (0..100).for_each(|_| admission.streamed(3, false));
-        admission.note_passed();
+        admission.note_bypassed();
         assert!(admission.refuse(), "they may find a place there");
         assert!(!admission.refuse(), "but not again and again");
         assert_eq!(passing_of(&admission, 640), 0);

@@ -6,14 +6,14 @@
 //! takes one round; a page without rounds is a victim. Victims are found in address order, so
 //! neighbours are evicted and written together.
 //!
-//! The algorithm is CLOCK of F. J. Corbató (1968) with a small counter, the *heat*, instead of one
-//! bit. A page with more heat than a new one is *warm*. Other pages share the memory that warm
+//! The algorithm is CLOCK of F. J. Corbató (1968) with a small counter, the *age*, instead of one
+//! bit. A page with more age than a new one is *warm*. Other pages share the memory that warm
 //! pages leave, as in the small queue of 2Q and S3-FIFO. The more pages are warm, the fewer victims
 //! a round finds and the sooner it ends, so warm pages that are no longer used cool faster.
 
 use crate::base::page::{Claim, PageNo, PageTable, Place};
 use crate::memory::address_space::{AddressSpace, CHUNK_PAGES};
-use crate::policy::passing_over::PassingOver;
+use crate::policy::incompressible_bias::IncompressibleBias;
 use crate::policy::refault::{FRESH, Refaults};
 use std::io;
 use std::sync::atomic::AtomicUsize;
@@ -26,7 +26,7 @@ pub const PREFETCHED: u8 = 0;
 pub(crate) const HOT: u8 = 3;
 
 /// Maximum number of pages skipped for one batch, to bound its time.
-const MOST_PASSED_OVER: usize = 4096;
+const MAX_SKIPPED: usize = 4096;
 
 /// A claimed page to evict; `None` after the claim was taken out.
 pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
@@ -37,25 +37,25 @@ pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
 /// use softswap_engine::policy::clock::Clock;
 /// use softswap_engine::policy::refault::FRESH;
 /// let clock = Clock::new(1 << 18, 1 << 10).unwrap();
-/// assert_eq!(clock.heat_of_new(7), FRESH);
+/// assert_eq!(clock.age_of_new(7), FRESH);
 /// clock.note_eviction(7);
-/// assert!(clock.heat_of_refault(7, 1 << 10) >= FRESH);
+/// assert!(clock.age_of_refault(7, 1 << 10) >= FRESH);
 /// ```
 #[derive(Debug)]
 pub struct Clock {
     hand: Mutex<Hand>,
     refaults: Refaults,
     /// Approximate number of warm resident pages.
-    warm: AtomicUsize,
+    active: AtomicUsize,
     /// Pages that became warm in this round.
-    warmed: AtomicUsize,
+    activated: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Hand {
     at: PageNo,
     /// Warm pages seen in this round that stay warm.
-    warm: usize,
+    active: usize,
     random: u64,
 }
 
@@ -70,39 +70,39 @@ impl Hand {
 }
 
 impl Clock {
-    /// Creates a clock for a window of `pages` pages, of which at most `most_resident` are
+    /// Creates a clock for a window of `pages` pages, of which at most `max_resident` are
     /// resident.
     ///
     /// # Errors
     /// If no address space is left for its tables.
-    pub fn new(pages: usize, most_resident: usize) -> io::Result<Clock> {
+    pub fn new(pages: usize, max_resident: usize) -> io::Result<Clock> {
         Ok(Clock {
             hand: Mutex::default(),
-            refaults: Refaults::new(pages, most_resident)?,
-            warm: AtomicUsize::new(0),
-            warmed: AtomicUsize::new(0),
+            refaults: Refaults::new(pages, max_resident)?,
+            active: AtomicUsize::new(0),
+            activated: AtomicUsize::new(0),
         })
     }
 
-    pub(crate) fn resize(&self, most_resident: usize) {
-        self.refaults.resize(most_resident);
+    pub(crate) fn resize(&self, max_resident: usize) {
+        self.refaults.resize(max_resident);
     }
 
-    /// Returns the heat of a page that comes in for the first time.
-    pub fn heat_of_new(&self, page: PageNo) -> u8 {
+    /// Returns the age of a page that comes in for the first time.
+    pub fn age_of_new(&self, page: PageNo) -> u8 {
         self.refaults.forget(page);
         FRESH
     }
 
-    /// Returns the heat of a refaulting page while `resident` pages are resident. The caller holds
+    /// Returns the age of a refaulting page while `resident` pages are resident. The caller holds
     /// the page's claim.
-    pub fn heat_of_refault(&self, page: PageNo, resident: usize) -> u8 {
-        let heat = self.refaults.grant(page, resident, self.warm());
-        if heat > FRESH {
-            self.warm.fetch_add(1, Relaxed);
-            self.warmed.fetch_add(1, Relaxed);
+    pub fn age_of_refault(&self, page: PageNo, resident: usize) -> u8 {
+        let age = self.refaults.grant(page, resident, self.active());
+        if age > FRESH {
+            self.active.fetch_add(1, Relaxed);
+            self.activated.fetch_add(1, Relaxed);
         }
-        heat
+        age
     }
 
     /// Returns the number of pages evicted since this page's eviction, if known.
@@ -113,8 +113,8 @@ impl Clock {
 
     /// Returns true if the page has earned rounds by early refaults.
     #[must_use]
-    pub fn comes_soon(&self, page: PageNo) -> bool {
-        self.refaults.comes_soon(page)
+    pub fn refaults_early(&self, page: PageNo) -> bool {
+        self.refaults.refaults_early(page)
     }
 
     /// Records the eviction of a page, which is claimed.
@@ -123,8 +123,8 @@ impl Clock {
     }
 
     #[must_use]
-    pub(crate) fn warm(&self) -> usize {
-        self.warm.load(Relaxed)
+    pub(crate) fn active(&self) -> usize {
+        self.active.load(Relaxed)
     }
 
     #[must_use]
@@ -134,7 +134,7 @@ impl Clock {
 
     /// Claims up to `victims.len()` cold resident pages, in ascending order except where the hand
     /// wraps, and returns their number. Pages known to be incompressible are considered once in
-    /// `times` visits ([`PassingOver::times`]).
+    /// `times` visits ([`IncompressibleBias::times`]).
     pub fn claim_victims<'t>(
         &self,
         pages: &PageTable<'t>,
@@ -149,33 +149,33 @@ impl Clock {
         // in the chunk in which it began, possibly in its middle.
         let round = high + CHUNK_PAGES;
         let mut idle = 0;
-        let mut may_pass_over = if times > 1 { MOST_PASSED_OVER } else { 0 };
-        let mut passed_over = false;
+        let mut skips_left = if times > 1 { MAX_SKIPPED } else { 0 };
+        let mut skipped = false;
         while found < victims.len() {
             if idle >= round {
-                if !std::mem::take(&mut passed_over) {
+                if !std::mem::take(&mut skipped) {
                     break;
                 }
                 // All candidates are incompressible.
-                (may_pass_over, idle) = (0, 0);
+                (skips_left, idle) = (0, 0);
             }
             let (steps, page) = self.advance(&mut hand, space, high);
             idle += steps;
             let Some(page) = page else { continue };
             let seen = pages.load(page);
-            let Place::Resident { heat, .. } = seen.place() else { continue };
+            let Place::Resident { age, .. } = seen.place() else { continue };
             if seen.is_busy() || seen.pins() > 0 {
                 continue;
             }
-            if may_pass_over > 0
-                && PassingOver::is_incompressible(seen.place())
+            if skips_left > 0
+                && IncompressibleBias::is_incompressible(seen.place())
                 && !hand.one_in(times)
             {
-                hand.warm += usize::from(heat > FRESH);
-                may_pass_over -= 1;
-                passed_over = true;
-            } else if !pages.cool(page, seen) {
-                self.note_cooled(&mut hand, heat);
+                hand.active += usize::from(age > FRESH);
+                skips_left -= 1;
+                skipped = true;
+            } else if !pages.age_down(page, seen) {
+                self.note_aged(&mut hand, age);
                 idle = 0;
             } else if let Some(claim) = pages.try_claim(page, seen) {
                 victims[found] = Some((page, claim));
@@ -208,19 +208,19 @@ impl Clock {
     }
 
     /// Updates the warm count for a page that lost one round.
-    fn note_cooled(&self, hand: &mut Hand, heat: u8) {
-        if heat > FRESH + 1 {
-            hand.warm += 1;
-        } else if heat == FRESH + 1 {
-            let _ = self.warm.fetch_update(Relaxed, Relaxed, |warm| warm.checked_sub(1));
+    fn note_aged(&self, hand: &mut Hand, age: u8) {
+        if age > FRESH + 1 {
+            hand.active += 1;
+        } else if age == FRESH + 1 {
+            let _ = self.active.fetch_update(Relaxed, Relaxed, |active| active.checked_sub(1));
         }
     }
 
     /// Corrects the warm count with the bounds found in the last round. It drifts because warm
     /// pages are unmapped, rescued pages are not counted, and updates race.
     fn begin_round(&self, hand: &mut Hand) {
-        let most = hand.warm + self.warmed.swap(0, Relaxed);
-        self.warm.store(self.warm().clamp(hand.warm, most), Relaxed);
+        let most = hand.active + self.activated.swap(0, Relaxed);
+        self.active.store(self.active().clamp(hand.active, most), Relaxed);
         *hand = Hand { random: hand.random, ..Hand::default() };
     }
 }
@@ -228,17 +228,17 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::page::MAX_HEAT;
+    use crate::base::page::MAX_AGE;
     use softswap_sys::memory::reserve_u64;
 
     fn setup(resident: &[(PageNo, u8)]) -> (PageTable<'static>, AddressSpace) {
         let pages = PageTable::new(reserve_u64(4096).unwrap());
         let space = AddressSpace::new(4096).unwrap();
         space.add(&mut space.lock(), 0..2048);
-        for (page, heat) in resident {
+        for (page, age) in resident {
             space.touch(*page);
             space.add_resident(*page, 1);
-            pages.claim(*page).publish(Place::resident(*heat));
+            pages.claim(*page).publish(Place::resident(*age));
         }
         (pages, space)
     }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_behind_the_hand_is_found_wherever_the_hand_is() {
+    fn victims_are_found_for_any_hand_position() {
         for page in [0, 100, 511, 512, 600, 1500] {
             for at in [0, 1, 300, 511, 512, 599, 600, 601, 1023, 1024, 2047] {
                 let (pages, space) = setup(&[(page, 0)]);
@@ -271,21 +271,21 @@ mod tests {
     }
 
     #[test]
-    fn cold_pages_go_first_in_address_order() {
+    fn cold_pages_are_evicted_in_address_order() {
         let (pages, space) = setup(&[(3, 1), (5, 0), (6, 0), (700, 0), (900, 3)]);
         let clock = clock();
         assert_eq!(victims(&clock, &pages, &space, 3), [5, 6, 700]);
     }
 
     #[test]
-    fn pages_that_do_not_pack_are_passed_over_but_not_for_ever() {
+    fn incompressible_pages_are_skipped_only_for_a_time() {
         let (pages, space) = setup(&[]);
         let own_slot = Place::Slot { slot: 7, is_incompressible: true }.to_copy();
         for page in 0..2048 {
             space.touch(page);
             space.add_resident(page, 1);
             let copy = own_slot.filter(|_| page % 2 == 0);
-            pages.claim(page).publish(Place::Resident { heat: 0, copy });
+            pages.claim(page).publish(Place::Resident { age: 0, copy });
         }
         let clock = clock();
         let next = |times| {
@@ -311,10 +311,10 @@ mod tests {
     }
 
     #[test]
-    fn one_page_among_pinned_ones_is_passed_over_for_a_round_at_most() {
+    fn single_unpinned_page_is_skipped_for_one_round_at_most() {
         let own_slot = Place::Slot { slot: 7, is_incompressible: true }.to_copy();
         let (pages, space) = setup(&[(1, 0), (2, 0), (3, 0)]);
-        pages.claim(2).publish(Place::Resident { heat: 0, copy: own_slot });
+        pages.claim(2).publish(Place::Resident { age: 0, copy: own_slot });
         assert!(pages.try_pin(1) && pages.try_pin(3));
         let mut out = [const { None }; 3];
         // The result does not depend on chance.
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn pinned_and_busy_pages_are_left_alone() {
+    fn pinned_and_busy_pages_are_skipped() {
         let (pages, space) = setup(&[(1, 0), (2, 0), (3, 0)]);
         assert!(pages.try_pin(1));
         let busy = pages.claim(2);
@@ -332,63 +332,63 @@ mod tests {
     }
 
     #[test]
-    fn a_hot_page_is_found_in_the_end_and_nothing_is_found_in_an_empty_space() {
-        let (pages, space) = setup(&[(1000, MAX_HEAT)]);
+    fn hot_page_is_eventually_evicted() {
+        let (pages, space) = setup(&[(1000, MAX_AGE)]);
         assert_eq!(victims(&clock(), &pages, &space, 1), [1000]);
         let (pages, space) = setup(&[]);
         assert!(victims(&clock(), &pages, &space, 1).is_empty());
     }
 
     /// Evicts the page and refaults it at once.
-    fn come_back(
+    fn evict_and_refault(
         clock: &Clock,
         pages: &PageTable<'static>,
         space: &AddressSpace,
         page: PageNo,
     ) -> u8 {
         clock.note_eviction(page);
-        let heat = clock.heat_of_refault(page, 100);
+        let age = clock.age_of_refault(page, 100);
         space.touch(page);
         space.add_resident(page, 1);
-        pages.claim(page).publish(Place::resident(heat));
-        heat
+        pages.claim(page).publish(Place::resident(age));
+        age
     }
 
     #[test]
-    fn pages_that_are_back_soon_outlast_fresh_ones_and_cool_in_the_end() {
+    fn early_refaults_outlive_fresh_pages_and_age_out() {
         let (pages, space) = setup(&[(3, 1), (5, 1), (6, 1)]);
         let clock = clock();
-        assert_eq!(clock.heat_of_new(4), 1);
-        assert_eq!(come_back(&clock, &pages, &space, 4), 3);
-        assert_eq!(clock.warm(), 1);
+        assert_eq!(clock.age_of_new(4), 1);
+        assert_eq!(evict_and_refault(&clock, &pages, &space, 4), 3);
+        assert_eq!(clock.active(), 1);
         assert_eq!(victims(&clock, &pages, &space, 3), [3, 5, 6]);
         for page in [3, 5, 6] {
             pages.claim(page).publish(Place::Vacant);
         }
         assert_eq!(victims(&clock, &pages, &space, 3), [4]);
-        assert_eq!(clock.warm(), 0);
+        assert_eq!(clock.active(), 0);
     }
 
     #[test]
-    fn the_count_of_warm_pages_is_put_right_by_the_rounds() {
+    fn rounds_correct_count_of_active_pages() {
         let (pages, space) = setup(&[]);
         let clock = clock();
         for at in 0..100 {
-            come_back(&clock, &pages, &space, 10 + at % 50);
+            evict_and_refault(&clock, &pages, &space, 10 + at % 50);
         }
-        assert_eq!(clock.warm(), 100, "each was counted twice");
+        assert_eq!(clock.active(), 100, "each was counted twice");
         for page in 10..40 {
             pages.claim(page).publish(Place::Vacant);
             space.sub_resident(page);
         }
         for _ in 0..3 {
-            // A page without heat at the end makes the hand complete one round.
+            // A page without age at the end makes the hand complete one round.
             space.touch(2000);
             space.add_resident(2000, 1);
             pages.claim(2000).publish(Place::resident(PREFETCHED));
             assert_eq!(victims(&clock, &pages, &space, 1), [2000]);
             space.sub_resident(2000);
         }
-        assert_eq!(clock.warm(), 20);
+        assert_eq!(clock.active(), 20);
     }
 }

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_budget_has_no_room_for_the_dense_codec() {
+    fn small_budget_excludes_dense_codec() {
         let tier = CompressionTier::new(8 << 20, 13, true);
         assert_eq!(tier.second_try(), None);
         tier.resize(256 << 20);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lz4_cannot_pack_is_tried_while_that_succeeds() {
+    fn dense_codec_is_retried_while_it_succeeds() {
         let tier = tier();
         assert_eq!(tier.second_try(), Some(SECOND));
         (0..200).for_each(|_| tier.note_tried(SECOND, false));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn where_lz4_never_packs_the_other_one_is_tried_alone() {
+    fn lz4_is_skipped_if_it_never_succeeds() {
         let tier = tier();
         assert_eq!(tier.first_try(|| false), Packer::Lz4);
         (0..200).for_each(|_| tier.note_tried(Packer::Lz4, false));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filling_pool_hears_of_lz4_again_where_it_never_packed() {
+    fn filling_pool_retries_lz4() {
         let tier = tier();
         (0..200).for_each(|_| tier.note_tried(Packer::Lz4, false));
         for _ in 0..PROBE_EVERY * 200 {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_into_a_filling_pool_is_packed_densely_where_that_packs() {
+    fn filling_pool_uses_dense_codec() {
         let tier = tier();
         let tried = |packer| (0..320).filter(|_| tier.first_try(|| true) == packer).count();
         let probes = 320 / PROBE_EVERY as usize;

@@ -34,10 +34,10 @@ macro_rules! mechanisms {
 }
 
 mechanisms! {
-    /// Without it all refaulting pages have the heat of a new one.
+    /// Without it all refaulting pages have the age of a new one.
     RefaultDistance = "refault_distance";
     /// Without it the clock does not skip incompressible pages.
-    PassingOver = "passing_over";
+    IncompressibleBias = "passing_over";
     /// Without it all pages are offered to the pool.
     Admission = "admission";
     /// Without it the pool keeps its initial limit.
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_switched_off_is_read_as_it_is_shown() {
+    fn disabled_mechanisms_round_trip() {
         for mechanism in Mechanism::ALL {
             let without = Without::default().and(*mechanism);
             assert_eq!(without.to_string().parse(), Ok(without));

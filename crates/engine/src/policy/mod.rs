@@ -2,7 +2,7 @@
 //! readahead. These modules store no pages.
 
 pub mod mechanism;
-pub mod passing_over;
+pub mod incompressible_bias;
 pub mod refault;
 pub mod clock;
 pub(crate) mod write_back_rate;

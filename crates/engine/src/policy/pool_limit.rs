@@ -3,14 +3,14 @@
 /// Limit of the compressed pool.
 ///
 /// ```
-/// use softswap_engine::door::settings::PoolLimit;
+/// use softswap_engine::api::settings::PoolLimit;
 /// assert_eq!("auto".parse(), Ok(PoolLimit::Auto));
 /// assert_eq!("20%".parse(), Ok(PoolLimit::Percent(20)));
 /// assert_eq!("64M".parse(), Ok(PoolLimit::Bytes(64 << 20)));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolLimit {
-    /// Adapts, from [`PoolLimit::LEAST`] to [`PoolLimit::LARGEST`].
+    /// Adapts, from [`PoolLimit::MIN`] to [`PoolLimit::LARGEST`].
     Auto,
     /// Percentage of the budget.
     Percent(u8),
@@ -21,36 +21,36 @@ pub enum PoolLimit {
 /// Error for a text that is no limit of the pool.
 ///
 /// ```
-/// use softswap_engine::door::settings::PoolLimit;
+/// use softswap_engine::api::settings::PoolLimit;
 /// let error = "90%".parse::<PoolLimit>().unwrap_err();
 /// assert!(error.to_string().contains("from 0% to 80%"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not a limit for the pool; give auto, a share from 0% to {LARGEST_POOL_PERCENT}% of \
+    "{0:?} is not a limit for the pool; give auto, a share from 0% to {MAX_POOL_PERCENT}% of \
      the budget, or a size such as 64M"
 )]
 pub struct BadPoolLimit(String);
 
 /// A larger pool would leave too little memory for resident pages.
-const LARGEST_POOL_PERCENT: u8 = 80;
+const MAX_POOL_PERCENT: u8 = 80;
 
 impl PoolLimit {
     /// Upper bound.
-    pub const LARGEST: PoolLimit = PoolLimit::Percent(LARGEST_POOL_PERCENT);
+    pub const LARGEST: PoolLimit = PoolLimit::Percent(MAX_POOL_PERCENT);
     /// Lower bound of [`PoolLimit::Auto`]. A working set that just fits in DRAM must not lose more
     /// to the pool.
-    pub const LEAST: PoolLimit = PoolLimit::Percent(2);
+    pub const MIN: PoolLimit = PoolLimit::Percent(2);
 
     /// Returns the initial limit in bytes for a budget. A size is cut to the upper bound.
     #[must_use]
     pub fn bytes_of(self, memory_bytes: usize) -> usize {
         let share = |percent: u8| memory_bytes / 100 * usize::from(percent);
         match self {
-            PoolLimit::Auto => share(LARGEST_POOL_PERCENT),
+            PoolLimit::Auto => share(MAX_POOL_PERCENT),
             PoolLimit::Percent(percent) => share(percent),
             PoolLimit::Bytes(bytes) => {
-                usize::try_from(bytes).unwrap_or(usize::MAX).min(share(LARGEST_POOL_PERCENT))
+                usize::try_from(bytes).unwrap_or(usize::MAX).min(share(MAX_POOL_PERCENT))
             }
         }
     }
@@ -79,7 +79,7 @@ impl std::str::FromStr for PoolLimit {
         let digits = given.trim_end_matches(|c: char| !c.is_ascii_digit());
         let unit = given[digits.len()..].trim();
         if unit.is_empty() || unit == "%" {
-            let percent = digits.parse().ok().filter(|it| *it <= LARGEST_POOL_PERCENT);
+            let percent = digits.parse().ok().filter(|it| *it <= MAX_POOL_PERCENT);
             return percent.map(PoolLimit::Percent).ok_or_else(bad);
         }
         size_of_text(given).map(PoolLimit::Bytes).ok_or_else(bad)
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_limit_is_a_share_or_a_size() {
+    fn pool_limit_parses_share_and_size() {
         let good = [
             ("40%", PoolLimit::Percent(40)),
             (" 0 % ", PoolLimit::Percent(0)),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_shown_as_it_may_be_given() {
+    fn size_display_round_trips() {
         for (bytes, shown) in
             [(64 << 20, "64M"), (1 << 30, "1024M"), (6_684_672, "6684672B"), (0, "0B")]
         {

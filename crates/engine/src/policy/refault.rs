@@ -1,4 +1,4 @@
-//! Refault distances, and the heat that pages earn by them.
+//! Refault distances, and the age that pages earn by them.
 //!
 //! The use of resident pages cannot be observed, but a refault shows that a page is used. The
 //! sooner a page refaults, the more useful it would have been to keep it. Time is counted in
@@ -8,7 +8,7 @@
 //! pages than fit, which all have the same distance, some pages stay resident and the others are
 //! evicted, instead of all being evicted just before their use.
 
-use crate::base::page::{MAX_HEAT, PageNo};
+use crate::base::page::{MAX_AGE, PageNo};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{reserve_u16, reserve_u64};
 use std::io;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize};
 pub const FRESH: u8 = 1;
 /// Heat by a page's level. The level rises by one with an early refault and falls by one with a
 /// late one.
-const GRANTS: [u8; 4] = [0, 3, 7, MAX_HEAT];
+const GRANTS: [u8; 4] = [0, 3, 7, MAX_AGE];
 /// A refault is early if its distance is below this multiple of the resident pages that are not
 /// warm.
 const REACH: usize = 4;
@@ -46,7 +46,7 @@ pub(crate) struct Refaults {
     /// A bit for each page of marks that was written, and their number.
     touched: &'static [AtomicU64],
     touched_pages: AtomicUsize,
-    most_touched: AtomicUsize,
+    max_touched: AtomicUsize,
     /// Time in units of evicted pages, with a fraction in the lower bits, so that it continues when
     /// the unit changes.
     time: AtomicU64,
@@ -56,24 +56,24 @@ pub(crate) struct Refaults {
 const FRACTION_BITS: u32 = 32;
 
 impl Refaults {
-    pub(crate) fn new(pages: usize, most_resident: usize) -> io::Result<Refaults> {
+    pub(crate) fn new(pages: usize, max_resident: usize) -> io::Result<Refaults> {
         let refaults = Refaults {
             marks: reserve_u16(pages)?,
             touched: reserve_u64(pages.div_ceil(MARKS).div_ceil(64))?,
             touched_pages: AtomicUsize::new(0),
-            most_touched: AtomicUsize::new(0),
+            max_touched: AtomicUsize::new(0),
             time: AtomicU64::new(0),
             unit_pages: AtomicU64::new(1),
         };
-        refaults.resize(most_resident);
+        refaults.resize(max_resident);
         Ok(refaults)
     }
 
     /// Changes the maximum number of resident pages. Distances of earlier evictions are scaled by
     /// it.
-    pub(crate) fn resize(&self, most_resident: usize) {
-        self.most_touched.store((most_resident / MARKS_SHARE).max(16), Relaxed);
-        self.unit_pages.store((most_resident / UNITS).max(1) as u64, Relaxed);
+    pub(crate) fn resize(&self, max_resident: usize) {
+        self.max_touched.store((max_resident / MARKS_SHARE).max(16), Relaxed);
+        self.unit_pages.store((max_resident / UNITS).max(1) as u64, Relaxed);
     }
 
     fn unit_pages(&self) -> u64 {
@@ -100,14 +100,14 @@ impl Refaults {
         })
     }
 
-    /// Returns the heat of a refaulting page and updates its level. A page without a mark gets
+    /// Returns the age of a refaulting page and updates its level. A page without a mark gets
     /// [`FRESH`].
     #[must_use]
-    pub(crate) fn grant(&self, page: PageNo, resident: usize, warm: usize) -> u8 {
+    pub(crate) fn grant(&self, page: PageNo, resident: usize, active: usize) -> u8 {
         let Some(distance) = self.distance(page) else { return FRESH };
         let mark = &self.marks[page as usize];
         let seen = u64::from(mark.load(Relaxed));
-        let is_soon = distance < (REACH * resident.saturating_sub(warm)) as u64;
+        let is_soon = distance < (REACH * resident.saturating_sub(active)) as u64;
         let had = (seen >> TIME_BITS) as usize;
         let most = GRANTS.len() - 1;
         let has = if is_soon { (had + 1).min(most) } else { had.saturating_sub(1) };
@@ -120,7 +120,7 @@ impl Refaults {
     /// Returns true if the page's level is not zero: its last refault was early, or several before
     /// that.
     #[must_use]
-    pub(crate) fn comes_soon(&self, page: PageNo) -> bool {
+    pub(crate) fn refaults_early(&self, page: PageNo) -> bool {
         self.has_mark(page) && self.marks[page as usize].load(Relaxed) >> TIME_BITS != 0
     }
 
@@ -148,7 +148,7 @@ impl Refaults {
         if self.has_mark(page) {
             return true;
         }
-        if self.touched_pages.load(Relaxed) >= self.most_touched.load(Relaxed) {
+        if self.touched_pages.load(Relaxed) >= self.max_touched.load(Relaxed) {
             return false;
         }
         let number = page as usize / MARKS;
@@ -177,13 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_back_soon_is_granted_more_each_time_and_after_long_less() {
+    fn early_refaults_raise_age_and_late_ones_lower_it() {
         let refaults = refaults();
         for (left, expected) in [
             (1000, 3),
             (1000, 7),
-            (5000, MAX_HEAT),
-            (0, MAX_HEAT),
+            (5000, MAX_AGE),
+            (0, MAX_AGE),
             (11_000, 7),
             (11_000, 3),
             (11_000, 0),
@@ -195,13 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn the_more_pages_are_warm_the_sooner_another_must_be_back() {
+    fn active_pages_shorten_refault_threshold() {
         let refaults = refaults();
-        let back_after = |left: u64, warm: usize| {
+        let back_after = |left: u64, active: usize| {
             refaults.forget(7);
             refaults.note_eviction(7);
             leave(&refaults, left);
-            refaults.grant(7, RESIDENT, warm)
+            refaults.grant(7, RESIDENT, active)
         };
         assert_eq!((back_after(5000, 1280), back_after(5200, 1280)), (3, 0));
         assert_eq!((back_after(1000, 2304), back_after(1100, 2304)), (3, 0));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_forgotten_begins_anew() {
+    fn forgotten_page_starts_fresh() {
         let refaults = refaults();
         refaults.note_eviction(7);
         assert_eq!(refaults.grant(7, RESIDENT, 0), 3);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_take_memory_only_where_pages_left() {
+    fn marks_use_memory_only_for_evicted_pages() {
         let refaults = refaults();
         refaults.forget(9000);
         assert_eq!(refaults.metadata_bytes(), 0);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_a_sparse_mapping_take_no_more_than_their_share() {
+    fn sparse_marks_are_bounded() {
         let refaults = Refaults::new(1 << 20, RESIDENT).unwrap();
         let far = |at: u64| at * MARKS as u64;
         (0..500).for_each(|at| refaults.note_eviction(far(at)));
@@ -248,9 +248,9 @@ mod tests {
     }
 
     impl Model {
-        fn grant(&mut self, page: PageNo, resident: usize, warm: usize) -> u8 {
+        fn grant(&mut self, page: PageNo, resident: usize, active: usize) -> u8 {
             let (when, soon) = self.pages.entry(page).or_default();
-            let is_soon = self.left - *when < (REACH * resident.saturating_sub(warm)) as u64;
+            let is_soon = self.left - *when < (REACH * resident.saturating_sub(active)) as u64;
             *soon = if is_soon { (*soon + 1).min(3) } else { soon.saturating_sub(1) };
             GRANTS[*soon]
         }
@@ -274,7 +274,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn marks_agree_with_a_table_of_times(steps in prop::collection::vec(steps(), 0..400)) {
+        fn marks_match_model(steps in prop::collection::vec(steps(), 0..400)) {
             // Units of one page, and fewer steps than the range of times.
             let (refaults, mut model) = (Refaults::new(64, 60).unwrap(), Model::default());
             // This allocates all marks.
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn time_goes_on_when_more_or_fewer_pages_may_be_resident() {
+    fn resize_keeps_time() {
         let refaults = refaults();
         leave(&refaults, 1000);
         refaults.note_eviction(7);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn time_goes_round() {
+    fn time_wraps_around() {
         let refaults = refaults();
         leave(&refaults, TIMES * 10 - 50);
         refaults.note_eviction(7);

@@ -69,14 +69,19 @@ impl StoredCopies {
         self.pooled_bytes.load(Relaxed) + packed_bytes <= most_bytes
     }
 
-    pub(crate) fn chunk(&self, page: PageNo, comes_soon: bool) -> &AtomicU32 {
-        &self.chunks[2 * (page / CHUNK_PAGES) as usize + usize::from(comes_soon)]
+    pub(crate) fn chunk(&self, page: PageNo, refaults_early: bool) -> &AtomicU32 {
+        &self.chunks[2 * (page / CHUNK_PAGES) as usize + usize::from(refaults_early)]
     }
 
     /// Returns true if pages of this kind in the chunk are rarely written, or if it is time for a
     /// probe.
-    pub(crate) fn is_promising(&self, page: PageNo, comes_soon: bool, too_likely: u32) -> bool {
-        let chunk = self.chunk(page, comes_soon);
+    pub(crate) fn is_rarely_written(
+        &self,
+        page: PageNo,
+        refaults_early: bool,
+        too_likely: u32,
+    ) -> bool {
+        let chunk = self.chunk(page, refaults_early);
         likelihood(chunk) < too_likely || is_probe(chunk, PROBE_EVERY)
     }
 
@@ -84,7 +89,7 @@ impl StoredCopies {
     /// the disk because the pool refused them, and another attempt costs more than the rest of a
     /// clean eviction.
     #[must_use]
-    pub fn may_be_packed(&self) -> bool {
+    pub fn should_offer_to_pool(&self) -> bool {
         likelihood(&self.packed) >= WORTH_PACKING || is_probe(&self.packed, PROBE_EVERY)
     }
 
@@ -94,33 +99,33 @@ impl StoredCopies {
     }
 
     /// Records that a copy was invalidated by a write, or was used.
-    pub fn note(&self, page: PageNo, comes_soon: bool, was_written: bool) {
-        likelihood::note(self.chunk(page, comes_soon), was_written);
+    pub fn note(&self, page: PageNo, refaults_early: bool, was_written: bool) {
+        likelihood::note(self.chunk(page, refaults_early), was_written);
     }
 }
 
 /// How much of the stored copy to keep after a swap-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stays {
+pub enum KeepCopy {
     /// Nothing: the page is writable.
-    Nothing,
+    No,
     /// The copy: the page is write-protected.
-    Copy,
+    Yes,
 }
 
-impl Stays {
+impl KeepCopy {
     /// Returns the copy of a page that comes in from `place`.
     #[must_use]
     pub fn copy_of(self, place: Place) -> Option<StoredCopy> {
         match self {
-            Stays::Nothing => None,
-            Stays::Copy => place.to_copy(),
+            KeepCopy::No => None,
+            KeepCopy::Yes => place.to_copy(),
         }
     }
 
     #[must_use]
     pub(crate) fn writes(self) -> Writes {
-        if self == Stays::Nothing { Writes::Allowed } else { Writes::Caught }
+        if self == KeepCopy::No { Writes::Allowed } else { Writes::Caught }
     }
 }
 
@@ -129,26 +134,29 @@ mod tests {
     use super::*;
 
     fn kept_of(copies: &StoredCopies, count: usize) -> usize {
-        (0..count).filter(|_| copies.is_promising(3, false, TOO_LIKELY)).count()
+        (0..count).filter(|_| copies.is_rarely_written(3, false, TOO_LIKELY)).count()
     }
 
     #[test]
-    fn copies_of_a_chunk_whose_pages_are_written_are_kept_seldom_until_they_are_not() {
+    fn copies_in_written_chunks_are_rarely_kept() {
         let copies = StoredCopies::new(4096).unwrap();
         assert_eq!(kept_of(&copies, 100), 100);
         (0..100).for_each(|_| copies.note(3, false, true));
         assert_eq!(kept_of(&copies, 160), 10, "one in 16 is tried");
         assert!(
-            copies.is_promising(CHUNK_PAGES, false, TOO_LIKELY),
+            copies.is_rarely_written(CHUNK_PAGES, false, TOO_LIKELY),
             "another chunk's pages are its own"
         );
-        assert!(copies.is_promising(3, true, TOO_LIKELY), "and so are those that come back soon");
+        assert!(
+            copies.is_rarely_written(3, true, TOO_LIKELY),
+            "and so are those that come back soon"
+        );
         (0..10).for_each(|_| copies.note(3, false, false));
         assert_eq!(kept_of(&copies, 100), 100);
     }
 
     #[test]
-    fn one_unchanged_page_in_four_is_enough() {
+    fn quarter_of_unchanged_pages_keeps_copies() {
         let copies = StoredCopies::new(4096).unwrap();
         (0..1000).for_each(|at| copies.note(3, false, at % 4 != 0));
         assert!(kept_of(&copies, 100) == 100);
@@ -157,9 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn what_the_pool_never_takes_is_offered_seldom_until_it_does() {
+    fn rejected_pages_are_rarely_offered() {
         let copies = StoredCopies::new(4096).unwrap();
-        let offered = |copies: &StoredCopies| (0..160).filter(|_| copies.may_be_packed()).count();
+        let offered =
+            |copies: &StoredCopies| (0..160).filter(|_| copies.should_offer_to_pool()).count();
         assert_eq!(offered(&copies), 160);
         (0..100).for_each(|_| copies.note_packed(false));
         assert_eq!(offered(&copies), 10);

@@ -24,26 +24,26 @@ pub struct WriteBackRate {
     /// Evictions between a page's eviction and its write-back.
     age: AtomicU64,
     /// Pages evicted, written back, and found on the disk.
-    left: AtomicU64,
+    evicted: AtomicU64,
     written_back: AtomicU64,
-    came_back: AtomicU64,
+    refaulted: AtomicU64,
     /// Pages that bypassed the pool because it was full.
-    passed: AtomicU64,
+    bypassed: AtomicU64,
     /// Touched pages found in the pool.
     held: AtomicU64,
 }
 
 impl WriteBackRate {
     /// Records evictions, to the pool or not.
-    pub(crate) fn note_left(&self, pages: u64) {
-        let left = self.left.fetch_add(pages, Relaxed) + pages;
-        if left >= 2 * HALF_LIFE_PAGES {
+    pub(crate) fn note_evictions(&self, pages: u64) {
+        let evicted = self.evicted.fetch_add(pages, Relaxed) + pages;
+        if evicted >= 2 * HALF_LIFE_PAGES {
             self.counts().for_each(|count| count.store(count.load(Relaxed) / 2, Relaxed));
         }
     }
 
     fn counts(&self) -> impl Iterator<Item = &AtomicU64> {
-        [&self.left, &self.written_back, &self.passed, &self.came_back, &self.held].into_iter()
+        [&self.evicted, &self.written_back, &self.bypassed, &self.refaulted, &self.held].into_iter()
     }
 
     pub(crate) fn forget(&self) {
@@ -65,17 +65,17 @@ impl WriteBackRate {
     }
 
     /// Records write-backs of compressed pages.
-    pub fn note_gone(&self, pages: u64) {
+    pub fn note_write_backs(&self, pages: u64) {
         self.written_back.fetch_add(pages, Relaxed);
     }
 
-    pub(crate) fn note_passed(&self) {
-        self.passed.fetch_add(1, Relaxed);
+    pub(crate) fn note_bypassed(&self) {
+        self.bypassed.fetch_add(1, Relaxed);
     }
 
     /// Returns the number of pages that a larger pool would have stored, or stored for longer.
     fn outgrown(&self) -> u64 {
-        self.written_back.load(Relaxed) + self.passed.load(Relaxed)
+        self.written_back.load(Relaxed) + self.bypassed.load(Relaxed)
     }
 
     pub(crate) fn note_held(&self) {
@@ -92,28 +92,28 @@ impl WriteBackRate {
 
     /// Records a touched page that was written back, with its refault distance. Returns the number
     /// of additional pages that the pool would have had to hold for it.
-    pub(crate) fn note_found(&self, distance: u64) -> u64 {
-        self.found_since(distance.saturating_sub(self.age.load(Relaxed)))
+    pub(crate) fn note_write_back_refault(&self, distance: u64) -> u64 {
+        self.distance_outside_pool(distance.saturating_sub(self.age.load(Relaxed)))
     }
 
-    /// As [`WriteBackRate::note_found`], for a page that bypassed the pool.
-    pub(crate) fn note_passed_found(&self, distance: u64) -> u64 {
-        self.found_since(distance)
+    /// As [`WriteBackRate::note_write_back_refault`], for a page that bypassed the pool.
+    pub(crate) fn note_bypassed_refault(&self, distance: u64) -> u64 {
+        self.distance_outside_pool(distance)
     }
 
     /// The page has been outside the pool for `since` evictions.
-    fn found_since(&self, since: u64) -> u64 {
-        self.came_back.fetch_add(1, Relaxed);
-        let left = self.left.load(Relaxed).max(1);
-        since.saturating_mul(self.outgrown().min(left)) / left
+    fn distance_outside_pool(&self, since: u64) -> u64 {
+        self.refaulted.fetch_add(1, Relaxed);
+        let evicted = self.evicted.load(Relaxed).max(1);
+        since.saturating_mul(self.outgrown().min(evicted)) / evicted
     }
 
     /// Returns the likelihood (0 to 1) that a page written back or bypassing the pool refaults.
     /// Pages read along or read ahead do not count, because they cost little.
     #[must_use]
-    pub(crate) fn share_back(&self) -> f64 {
-        let (came_back, outgrown) = (self.came_back.load(Relaxed), self.outgrown());
-        ((came_back + UNKNOWN_PAGES) as f64 / (outgrown + UNKNOWN_PAGES) as f64).min(1.0)
+    pub(crate) fn refault_share(&self) -> f64 {
+        let (refaulted, outgrown) = (self.refaulted.load(Relaxed), self.outgrown());
+        ((refaulted + UNKNOWN_PAGES) as f64 / (outgrown + UNKNOWN_PAGES) as f64).min(1.0)
     }
 }
 
@@ -124,77 +124,85 @@ mod tests {
     use std::collections::VecDeque;
 
     #[test]
-    fn what_written_back_just_now_had_needed_hardly_any_more_room() {
+    fn recent_write_back_needs_little_more_memory() {
         let write_back_rate = WriteBackRate::default();
         write_back_rate.note_age(1000);
-        write_back_rate.note_left(2000);
-        write_back_rate.note_gone(500);
-        assert_eq!(write_back_rate.note_found(900), 0);
-        assert_eq!(write_back_rate.note_found(1000), 0);
+        write_back_rate.note_evictions(2000);
+        write_back_rate.note_write_backs(500);
+        assert_eq!(write_back_rate.note_write_back_refault(900), 0);
+        assert_eq!(write_back_rate.note_write_back_refault(1000), 0);
         // A quarter of the 400 evictions since then were written back.
-        assert_eq!(write_back_rate.note_found(1400), 100);
+        assert_eq!(write_back_rate.note_write_back_refault(1400), 100);
     }
 
     #[test]
-    fn what_comes_back_is_counted_against_what_written_back() {
+    fn refaults_are_related_to_write_backs() {
         let write_back_rate = WriteBackRate::default();
-        assert_eq!(write_back_rate.share_back(), 1.0, "not known");
-        write_back_rate.note_gone(6400);
-        assert!(write_back_rate.share_back() < 0.011);
-        (0..1552).for_each(|_| assert_eq!(write_back_rate.note_found(0), 0));
-        assert_eq!(write_back_rate.share_back(), 0.25);
-        (0..10_000).for_each(|_| assert_eq!(write_back_rate.note_found(0), 0));
-        assert_eq!(write_back_rate.share_back(), 1.0);
-        write_back_rate.note_gone(100_000);
+        assert_eq!(write_back_rate.refault_share(), 1.0, "not known");
+        write_back_rate.note_write_backs(6400);
+        assert!(write_back_rate.refault_share() < 0.011);
+        (0..1552).for_each(|_| assert_eq!(write_back_rate.note_write_back_refault(0), 0));
+        assert_eq!(write_back_rate.refault_share(), 0.25);
+        (0..10_000).for_each(|_| assert_eq!(write_back_rate.note_write_back_refault(0), 0));
+        assert_eq!(write_back_rate.refault_share(), 1.0);
+        write_back_rate.note_write_backs(100_000);
         write_back_rate.forget();
-        assert_eq!(write_back_rate.share_back(), 1.0);
+        assert_eq!(write_back_rate.refault_share(), 1.0);
     }
 
     #[test]
-    fn what_passed_is_as_if_written_back_at_once() {
+    fn bypassed_pages_count_as_written_back() {
         let write_back_rate = WriteBackRate::default();
         write_back_rate.note_age(300);
-        write_back_rate.note_left(1000);
-        (0..500).for_each(|_| write_back_rate.note_passed());
+        write_back_rate.note_evictions(1000);
+        (0..500).for_each(|_| write_back_rate.note_bypassed());
         // Half of the 400 evictions since then bypassed the pool.
-        assert_eq!(write_back_rate.note_passed_found(400), 200);
-        assert_eq!(write_back_rate.note_found(400), 50);
-        assert!(write_back_rate.share_back() < 0.2);
+        assert_eq!(write_back_rate.note_bypassed_refault(400), 200);
+        assert_eq!(write_back_rate.note_write_back_refault(400), 50);
+        assert!(write_back_rate.refault_share() < 0.2);
         assert_eq!(write_back_rate.share_held(), 1.0, "nothing is known of what was taken");
     }
 
     #[test]
-    fn what_is_touched_in_the_pool_was_held_until_then() {
+    fn pool_hits_count_as_held() {
         let write_back_rate = WriteBackRate::default();
-        write_back_rate.note_gone(6400);
+        write_back_rate.note_write_backs(6400);
         assert!(write_back_rate.share_held() < 0.02);
         (0..6400).for_each(|_| write_back_rate.note_held());
         assert!((0.49..0.51).contains(&write_back_rate.share_held()));
-        write_back_rate.note_left(2 * HALF_LIFE_PAGES);
+        write_back_rate.note_evictions(2 * HALF_LIFE_PAGES);
         assert!((0.49..0.51).contains(&write_back_rate.share_held()), "both count half");
     }
 
     #[test]
-    fn what_was_long_ago_counts_little() {
+    fn old_events_decay() {
         let write_back_rate = WriteBackRate::default();
         write_back_rate.note_age(64);
         (0..100).for_each(|_| {
-            write_back_rate.note_left(100);
-            write_back_rate.note_gone(100);
+            write_back_rate.note_evictions(100);
+            write_back_rate.note_write_backs(100);
         });
-        assert!(write_back_rate.note_found(64 + 100) >= 90);
-        (0..1000).for_each(|_| write_back_rate.note_left(100));
-        assert_eq!(write_back_rate.note_found(64 + 100), 0, "nothing is written back any more");
+        assert!(write_back_rate.note_write_back_refault(64 + 100) >= 90);
+        (0..1000).for_each(|_| write_back_rate.note_evictions(100));
+        assert_eq!(
+            write_back_rate.note_write_back_refault(64 + 100),
+            0,
+            "nothing is written back any more"
+        );
         (0..1000).for_each(|_| write_back_rate.note_age(6400));
-        write_back_rate.note_gone(100_000);
-        assert_eq!(write_back_rate.note_found(6000), 0, "younger than what is written back now");
+        write_back_rate.note_write_backs(100_000);
+        assert_eq!(
+            write_back_rate.note_write_back_refault(6000),
+            0,
+            "younger than what is written back now"
+        );
     }
 
     proptest! {
         /// Simulates the pool and a larger one as queues: the estimate shows roughly which pages
         /// only the larger one holds.
         #[test]
-        fn a_larger_queue_has_what_needs_less_than_it_has_more(
+        fn larger_pool_holds_pages_within_its_growth(
             packs in 1..=4_u64,
             seed: u64,
         ) {
@@ -205,7 +213,7 @@ mod tests {
             let mut random = seed | 1;
             let (mut right, mut all) = (0, 0);
             for now in 0..40_000_u64 {
-                write_back_rate.note_left(1);
+                write_back_rate.note_evictions(1);
                 // One in `packs` pages is compressible; the others bypass the pool.
                 if now % packs == 0 {
                     pool.push_back(now);
@@ -213,7 +221,7 @@ mod tests {
                 if pool.len() > OBJECTS {
                     let oldest = pool.pop_front().unwrap();
                     write_back_rate.note_age(now - oldest);
-                    write_back_rate.note_gone(1);
+                    write_back_rate.note_write_backs(1);
                     gone.push_back(oldest);
                     if gone.len() > 4 * MORE {
                         gone.pop_front();
@@ -224,7 +232,7 @@ mod tests {
                 random ^= random << 17;
                 if now > 10_000 && random % 64 == 0 {
                     let at = (random >> 32) as usize % gone.len();
-                    let needed = write_back_rate.note_found(now - gone[at]);
+                    let needed = write_back_rate.note_write_back_refault(now - gone[at]);
                     all += 1;
                     let would_stay = gone.len() - at <= MORE;
                     right += u32::from((needed <= MORE as u64) == would_stay);

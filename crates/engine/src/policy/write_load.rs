@@ -46,7 +46,7 @@ impl WriteLoad {
 
     /// Returns true if hardly any evicted page needs the disk.
     #[must_use]
-    pub(crate) fn spares_the_disk(&self) -> bool {
+    pub(crate) fn avoids_disk(&self) -> bool {
         self.to_disk.load(Relaxed) < RARELY
     }
 }
@@ -62,26 +62,26 @@ mod tests {
     }
 
     #[test]
-    fn at_first_the_disk_is_needed() {
-        assert!(!WriteLoad::default().spares_the_disk());
+    fn disk_is_initially_needed() {
+        assert!(!WriteLoad::default().avoids_disk());
     }
 
     #[test]
-    fn one_batch_for_the_disk_is_enough_to_leave_the_next_ones_to_others() {
+    fn one_disk_batch_delegates_next_batches() {
         let leaving = after(100, 0);
-        assert!(leaving.spares_the_disk());
+        assert!(leaving.avoids_disk());
         leaving.note(0, 0);
         leaving.note(32, 1);
-        assert!(leaving.spares_the_disk(), "one page now and then does not matter");
+        assert!(leaving.avoids_disk(), "one page now and then does not matter");
         leaving.note(32, 32);
-        assert!(!leaving.spares_the_disk());
+        assert!(!leaving.avoids_disk());
     }
 
     #[test]
-    fn a_page_for_the_disk_in_every_batch_is_too_often() {
+    fn disk_page_in_every_batch_is_heavy() {
         let leaving = after(1000, 1);
-        assert!(!leaving.spares_the_disk());
+        assert!(!leaving.avoids_disk());
         (0..1000).for_each(|at| leaving.note(32, usize::from(at % 4 == 0)));
-        assert!(leaving.spares_the_disk());
+        assert!(leaving.avoids_disk());
     }
 }

@@ -199,7 +199,7 @@ impl<'s> Span<'s> {
         for at in gap.clone() {
             let page = self.first + at as u64;
             let seen = memory.pages.load(page);
-            let may_be = seen.place() != Place::Foreign && seen.pins() == 0;
+            let may_be = seen.place() != Place::Unmanaged && seen.pins() == 0;
             self.between[at] = may_be.then(|| memory.pages.try_claim(page, seen)).flatten();
             if self.between[at].is_none() {
                 self.between[gap.start..at].fill_with(|| None);

@@ -11,7 +11,7 @@ use crate::base::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::core::{Core, Stores};
 use crate::memory::context::BATCH_PAGES;
 use crate::policy::clock::Victim;
-use crate::policy::passing_over::PassingOver;
+use crate::policy::incompressible_bias::IncompressibleBias;
 use crate::steps::batch_unmap::Unmapped;
 use crate::steps::swap_cache;
 use softswap_sys::PAGE_SIZE;
@@ -30,7 +30,7 @@ pub(crate) struct Reclaimed {
 /// Returns a bit for each clean victim that is evicted to its copy.
 pub(crate) fn for_copy(core: &Core, victims: &[Victim<'_>]) -> u32 {
     let has_copy = |victim: &Victim<'_>| {
-        victim.as_ref().is_some_and(|(page, claim)| leaves_for_copy(core, *page, claim))
+        victim.as_ref().is_some_and(|(page, claim)| is_evicted_to_copy(core, *page, claim))
     };
     victims.iter().enumerate().fold(0, |all, (at, victim)| all | u32::from(has_copy(victim)) << at)
 }
@@ -74,7 +74,8 @@ pub(crate) fn reclaim<'t>(
         if for_copy >> at & 1 == 1 {
             let place = leave(core, page, claim);
             done.left += 1;
-            done.incompressible += usize::from(place.is_some_and(PassingOver::is_incompressible));
+            done.incompressible +=
+                usize::from(place.is_some_and(IncompressibleBias::is_incompressible));
         } else {
             unmapped[done.to_store] = Some((page, claim));
             done.to_store += 1;
@@ -92,7 +93,7 @@ fn keep_on_standby(core: &Core, page: PageNo, claim: &Claim<'_>) {
 }
 
 /// Returns true if a claimed page is evicted to its copy without an attempt to compress it.
-fn leaves_for_copy(core: &Core, page: PageNo, claim: &Claim<'_>) -> bool {
+fn is_evicted_to_copy(core: &Core, page: PageNo, claim: &Claim<'_>) -> bool {
     let Some(copy) = claim.before().place().copy() else { return false };
     match copy {
         // Pages that the pool may accept are offered to it. In a forked child the pool is reserved
@@ -102,7 +103,7 @@ fn leaves_for_copy(core: &Core, page: PageNo, claim: &Claim<'_>) -> bool {
                 && (core.bypasses_pool(page)
                     || !core.stores.may_write()
                     || core.stores.areas.is_inherited(copy.slot())
-                    || !core.policies.stored_copies.may_be_packed())
+                    || !core.policies.stored_copies.should_offer_to_pool())
         }
         // If the pool's copy is damaged, the page in DRAM is used.
         StoredCopy::Pool { .. } => swap_cache::is_sound(&core.stores, copy),
@@ -112,7 +113,7 @@ fn leaves_for_copy(core: &Core, page: PageNo, claim: &Claim<'_>) -> bool {
 /// Returns true if a claimed page has a copy in a working area.
 fn is_in_slot(stores: &Stores, claim: &Claim<'_>) -> bool {
     let copy = claim.before().place().copy();
-    copy.and_then(|copy| swap_cache::in_sound_slot(stores, copy)).is_some()
+    copy.and_then(|copy| swap_cache::in_working_slot(stores, copy)).is_some()
 }
 
 /// Completes the eviction of a dropped page to its copy. Returns its place.
@@ -120,10 +121,10 @@ fn leave(core: &Core, page: PageNo, claim: Claim<'_>) -> Option<Place> {
     let copy = claim.before().place().copy()?;
     core.policies.clock.note_eviction(page);
     core.memory.space.sub_resident(page);
-    let place = swap_cache::leave_for(core, page, copy);
+    let place = swap_cache::drop_to_copy(core, page, copy);
     if place.in_slot().is_some() && !place.is_incompressible() && core.pool_view().is_nearly_full()
     {
-        core.policies.note_passed(page);
+        core.policies.note_bypassed(page);
     }
     claim.publish(place);
     Some(place)

@@ -45,7 +45,7 @@ fn record(recorder: &Recorder, context: &mut Context, page: PageNo, content: &[u
 fn fill(stats: Stats, content: &[u8; PAGE_SIZE]) -> Option<Place> {
     let word = same_filled::same_filled_word(content)?;
     stats.add(Counter::PagesSameFilled, 1);
-    same_filled::encode(word).map(|code| Place::Filled { code })
+    same_filled::encode(word).map(|code| Place::SameFilled { code })
 }
 
 /// Stores the page in the pool if it is admitted, there is space, and it is compressible.
@@ -59,18 +59,18 @@ fn into_pool(
         return Err(NotInDram::NotTaken);
     }
     if core.bypasses_pool(page) && !core.policies.admission.is_due(page) {
-        core.policies.note_passed(page);
+        core.policies.note_bypassed(page);
         core.stats.add(Counter::PoolPassed, 1);
         return Err(NotInDram::NotTaken);
     }
     let room_to_pack =
-        |scratch: &Scratch, packer| core.room_for_pool(scratch.bytes_to_pack(packer));
+        |scratch: &Scratch, packer| core.reserve_for_pool(scratch.bytes_to_pack(packer));
     // Reserve first: a page that the pool cannot accept need not be compressed.
     let room = core.stores.pool.accepts().then(|| {
         let packer = core.policies.packer(|| core.pool_view())?;
         let with_room = |packer| Some((room_to_pack(&context.scratch, packer)?, packer));
         // The dense codec allocates working memory at its first use.
-        with_room(packer).or_else(|| with_room(core.policies.without_room(packer)?))
+        with_room(packer).or_else(|| with_room(core.policies.without_memory(packer)?))
     });
     let Some((_room, packer)) = room.flatten() else {
         core.stats.add(Counter::PoolRefusals, 1);

@@ -1,7 +1,7 @@
 //! Decompression into the context's page, by the codec that compressed the data.
 
 use crate::base::stats::Counter;
-use crate::codec::packed_slot::{self};
+use crate::codec::compressed_slot::{self};
 use crate::codec::{self, Codec, CodecError};
 use crate::core::Stores;
 use crate::core::errors::UnpackError;
@@ -26,7 +26,7 @@ pub(crate) fn part(
     copy: &[u8],
     part: u8,
 ) -> Result<(), UnpackError> {
-    let found = packed_slot::part(copy, part).map_err(UnpackError::from);
+    let found = compressed_slot::part(copy, part).map_err(UnpackError::from);
     counted(stores, found.and_then(|(tag, packed)| decompress(context, tag, packed)))
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn run_ahead(core: &Core, page: PageNo) {
     core.memory.budget.release(count - installed);
     for (next, claim) in (page + 1..).zip(&mut claims[..installed]) {
         if let Some(claim) = claim.take() {
-            finish(&core.memory, next, claim, core.policies.clock.heat_of_new(next), None);
+            finish(&core.memory, next, claim, core.policies.clock.age_of_new(next), None);
         }
     }
 }

@@ -54,9 +54,9 @@ pub(crate) fn finish(
     memory: &Memory,
     page: PageNo,
     claim: Claim<'_>,
-    heat: u8,
+    age: u8,
     copy: Option<StoredCopy>,
 ) {
     memory.space.add_resident(page, 1);
-    claim.publish(Place::Resident { heat, copy });
+    claim.publish(Place::Resident { age, copy });
 }

@@ -1,7 +1,7 @@
-//! Single operations, from which the modules of `walks` are composed.
+//! Single operations, from which the modules of `paths` are composed.
 
 pub(crate) mod install;
-pub(crate) mod crowding;
+pub(crate) mod mapping_pressure;
 pub(crate) mod staging;
 pub(crate) mod read_slots;
 pub(crate) mod compress;

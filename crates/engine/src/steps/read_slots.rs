@@ -7,7 +7,7 @@ use crate::memory::context::Context;
 use softswap_sys::PAGE_SIZE;
 
 /// Reads the page of one slot synchronously; may poll.
-pub(crate) fn read_alone(
+pub(crate) fn read_slot(
     stores: &Stores,
     context: &mut Context,
     slot: u64,

@@ -42,7 +42,7 @@ impl Relocation<'_, '_> {
             used_parts[*at] |= part.map_or(0, |part| 1 << part);
         }
         let (slots, left) = slots.as_slice().split_at(count);
-        batch::runs(left).for_each(|run| stores.areas.give_back(run.first, run.len));
+        batch::runs(left).for_each(|run| stores.areas.free_unused(run.first, run.len));
         if count == 0 {
             return 0;
         }
@@ -63,7 +63,7 @@ impl Relocation<'_, '_> {
                 let old = claim.before().place();
                 let slot = slots[at];
                 claim.publish(match part {
-                    Some(part) => Place::Packed { slot, part },
+                    Some(part) => Place::CompressedSlot { slot, part },
                     None => Place::Slot { slot, is_incompressible: old.is_incompressible() },
                 });
                 stores.free(old);

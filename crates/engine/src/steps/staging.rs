@@ -14,7 +14,7 @@ use softswap_sys::window::{StagedFrame, Writes};
 use std::io;
 
 /// Maximum tries to put a page back: memory may be short for a moment.
-const GIVE_BACK_TRIES: u32 = 10_000;
+const RETURN_TRIES: u32 = 10_000;
 
 /// A staged page and its frame.
 pub(crate) type InFrame = (PageNo, u32);
@@ -128,7 +128,7 @@ pub(crate) fn stage_copy(
 ) -> bool {
     let memory = &core.memory;
     let mut turns = 0;
-    for _ in 0..GIVE_BACK_TRIES {
+    for _ in 0..RETURN_TRIES {
         if memory.window.fill_frame(frame, content).is_ok() {
             claim.publish(Place::Staged { frame: frame as u32 });
             return true;
@@ -166,19 +166,19 @@ pub(crate) fn frame_of(core: &Core, frame: u32) -> StagedFrame<'_> {
 }
 
 /// Returns pages that could not be stored to the program, unless they were rescued meanwhile.
-pub(crate) fn give_back_all(core: &Core, pages: &[InFrame]) {
+pub(crate) fn return_all(core: &Core, pages: &[InFrame]) {
     for (page, frame) in pages {
         let claim = core.memory.pages.claim(*page);
         if is_staged(&claim, *frame) {
-            give_back(core, *page, frame_of(core, *frame), claim);
+            return_page(core, *page, frame_of(core, *frame), claim);
         }
     }
 }
 
-fn give_back(core: &Core, page: PageNo, content: StagedFrame<'_>, claim: Claim<'_>) {
+fn return_page(core: &Core, page: PageNo, content: StagedFrame<'_>, claim: Claim<'_>) {
     let (mut content, mut turns) = (content, 0);
-    for _ in 0..GIVE_BACK_TRIES {
-        match content.give_back(page) {
+    for _ in 0..RETURN_TRIES {
+        match content.restore_to(page) {
             Ok(()) => {
                 core.memory.space.add_resident(page, 1);
                 claim.publish(Place::resident(HOT));

@@ -16,52 +16,54 @@ use crate::base::page::{Claim, OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy}
 use crate::base::stats::{Counter, Stats};
 use crate::core::{Core, Stores};
 use crate::policy::partition::NEARLY_FULL_PERCENT;
-use crate::policy::stored_copies::Stays;
+use crate::policy::stored_copies::KeepCopy;
 use crate::store::pool::Handle;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Maximum pages examined to free copies.
-const SHED_SPAN: u64 = 1 << 16;
+const RECLAIM_SPAN: u64 = 1 << 16;
 /// Cost of reading a page relative to compressing it.
 const READ_COSTS_TIMES: u64 = 4;
 
 const _: () = assert!(OBJECT_BITS == Handle::OBJECT_BITS);
 
 /// Returns how much of the stored copy to keep for a page that comes in from `place`. If
-/// `is_touched`, the page's heat was decided already, so it is known if it refaults early.
+/// `is_touched`, the page's age was decided already, so it is known if it refaults early.
 #[must_use]
-pub(crate) fn stays(
+pub(crate) fn keep_copy(
     core: &Core,
     page: PageNo,
     place: Place,
     access: Access,
     is_touched: bool,
-) -> Stays {
+) -> KeepCopy {
     if access == Access::Write {
-        return Stays::Nothing;
+        return KeepCopy::No;
     }
     let is_stored = place.in_slot().is_some() || matches!(place, Place::Pool { .. });
     if is_stored && (!core.stores.may_write() || core.recorder.is_some()) {
         // A forked child cannot write the page to a slot again, and inherited pool objects cost it
         // nothing. The recorder detects writes by the protection.
-        return Stays::Copy;
+        return KeepCopy::Yes;
     }
-    let is_room = match place {
+    let has_space_left = match place {
         // The slot cannot be used for other pages.
-        Place::Slot { slot, .. } | Place::Packed { slot, .. }
+        Place::Slot { slot, .. } | Place::CompressedSlot { slot, .. }
             if core.stores.areas.is_inherited(slot) =>
         {
-            return Stays::Copy;
+            return KeepCopy::Yes;
         }
-        Place::Slot { slot, .. } | Place::Packed { slot, .. } => core.stores.areas.has_spare(slot),
-        Place::Pool { handle } => may_stay(core, Handle::from_bits(handle)),
-        _ => return Stays::Nothing,
+        Place::Slot { slot, .. } | Place::CompressedSlot { slot, .. } => {
+            core.stores.areas.has_spare(slot)
+        }
+        Place::Pool { handle } => may_keep_pooled(core, Handle::from_bits(handle)),
+        _ => return KeepCopy::No,
     };
-    core.policies.stays(page, place, is_room, is_touched)
+    core.policies.keep_copy(page, place, has_space_left, is_touched)
 }
 
-fn may_stay(core: &Core, handle: Handle) -> bool {
+fn may_keep_pooled(core: &Core, handle: Handle) -> bool {
     let (used, limit) = (core.stores.pool.used_bytes(), core.stores.pool.limit_bytes());
     let has_share = core.policies.stored_copies.has_share(
         handle.packed_bytes(),
@@ -71,8 +73,10 @@ fn may_stay(core: &Core, handle: Handle) -> bool {
     // Beyond that, only copies worth more than the pages written back for them. Objects of another
     // codec are dropped, so that the pages are compressed by the present one, which suits a full
     // pool.
-    let is_room = used * 100 <= limit * NEARLY_FULL_PERCENT;
-    has_share && (is_room || (outweigh(core) && core.policies.is_of_now(handle.tag())))
+    let has_space_left = used * 100 <= limit * NEARLY_FULL_PERCENT;
+    has_share
+        && (has_space_left
+            || (outweighs_write_back(core) && core.policies.is_current_codec(handle.tag())))
 }
 
 /// Returns true if a copy in a full pool is worth more than the page written back for it. The copy
@@ -80,7 +84,7 @@ fn may_stay(core: &Core, handle: Handle) -> bool {
 /// resident pages. The written-back page would save a read, which costs several times as much, if
 /// it were touched. It has not been touched for as many evictions as its age.
 #[must_use]
-pub(crate) fn outweigh(core: &Core) -> bool {
+pub(crate) fn outweighs_write_back(core: &Core) -> bool {
     // If this process cannot write, nothing is written back.
     core.stores.may_write()
         && (core.memory.budget.pages() as u64).saturating_mul(READ_COSTS_TIMES)
@@ -88,8 +92,8 @@ pub(crate) fn outweigh(core: &Core) -> bool {
 }
 
 /// Returns the copy that a page from `place` keeps. Without one, frees the storage.
-pub(crate) fn arrive(core: &Core, place: Place, stays: Stays) -> Option<StoredCopy> {
-    let copy = stays.copy_of(place);
+pub(crate) fn on_swap_in(core: &Core, place: Place, keep_copy: KeepCopy) -> Option<StoredCopy> {
+    let copy = keep_copy.copy_of(place);
     match (copy, place) {
         (Some(_), Place::Pool { handle }) => {
             let bytes = Handle::from_bits(handle).packed_bytes();
@@ -116,7 +120,7 @@ pub(crate) fn is_sound(stores: &Stores, copy: StoredCopy) -> bool {
 
 /// Removes a copy from the counts and returns its place. `None` if its header in the pool was
 /// overwritten.
-fn part_from(core: &Core, copy: StoredCopy) -> Option<Place> {
+fn detach_copy(core: &Core, copy: StoredCopy) -> Option<Place> {
     match copy {
         StoredCopy::Slot(copy) => {
             core.policies.stored_copies.count.fetch_sub(1, Relaxed);
@@ -135,14 +139,14 @@ fn part_from(core: &Core, copy: StoredCopy) -> Option<Place> {
 /// Makes a claimed page writable: removes the protection and frees its copy. If the kernel refuses,
 /// nothing is changed.
 pub(crate) fn make_writable(core: &Core, page: PageNo, claim: Claim<'_>) -> io::Result<()> {
-    let Place::Resident { heat, copy } = claim.before().place() else { return Ok(()) };
+    let Place::Resident { age, copy } = claim.before().place() else { return Ok(()) };
     // Also called for a page without a copy, because an earlier operation may have left it
     // protected.
     core.memory.window.allow_writes(page)?;
     let Some(copy) = copy else { return Ok(()) };
-    claim.publish(Place::resident(heat));
-    give_up(core, copy);
-    core.policies.stored_copies.note(page, core.policies.clock.comes_soon(page), true);
+    claim.publish(Place::resident(age));
+    free_copy(core, copy);
+    core.policies.stored_copies.note(page, core.policies.clock.refaults_early(page), true);
     count(core.stats, copy, Counter::CopiesWritten, Counter::PoolCopiesWritten);
     Ok(())
 }
@@ -155,35 +159,39 @@ fn count(stats: Stats, copy: StoredCopy, in_slot: Counter, in_pool: Counter) {
 }
 
 /// Turns the copy of an evicted page into its place.
-pub(crate) fn leave_for(core: &Core, page: PageNo, copy: StoredCopy) -> Place {
-    core.policies.stored_copies.note(page, core.policies.clock.comes_soon(page), false);
+pub(crate) fn drop_to_copy(core: &Core, page: PageNo, copy: StoredCopy) -> Place {
+    core.policies.stored_copies.note(page, core.policies.clock.refaults_early(page), false);
     count(core.stats, copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged);
-    match part_from(core, copy) {
+    match detach_copy(core, copy) {
         Some(place) => place,
         None => core.die("the pool has lost the copy of a page that has left"),
     }
 }
 
 /// Frees a copy that is outdated or not needed.
-pub(crate) fn give_up(core: &Core, copy: StoredCopy) {
-    if let Some(place) = part_from(core, copy) {
+pub(crate) fn free_copy(core: &Core, copy: StoredCopy) {
+    if let Some(place) = detach_copy(core, copy) {
         core.stores.free(place);
     }
 }
 
 /// Returns the copy of a clean page to be evicted if it is in a working area. Otherwise frees it;
 /// the page must be stored elsewhere.
-pub(crate) fn unless_failed(core: &Core, page: PageNo, copy: StoredCopy) -> Option<SlotCopy> {
-    let in_slot = in_sound_slot(&core.stores, copy);
+pub(crate) fn copy_in_working_area(
+    core: &Core,
+    page: PageNo,
+    copy: StoredCopy,
+) -> Option<SlotCopy> {
+    let in_slot = in_working_slot(&core.stores, copy);
     if in_slot.is_none() {
-        core.policies.stored_copies.note(page, core.policies.clock.comes_soon(page), false);
-        give_up(core, copy);
+        core.policies.stored_copies.note(page, core.policies.clock.refaults_early(page), false);
+        free_copy(core, copy);
     }
     in_slot
 }
 
 #[must_use]
-pub(crate) fn in_sound_slot(stores: &Stores, copy: StoredCopy) -> Option<SlotCopy> {
+pub(crate) fn in_working_slot(stores: &Stores, copy: StoredCopy) -> Option<SlotCopy> {
     copy.in_slot().filter(|copy| !stores.areas.has_failed(copy.slot()))
 }
 
@@ -192,8 +200,8 @@ pub(crate) fn in_sound_slot(stores: &Stores, copy: StoredCopy) -> Option<SlotCop
 #[must_use]
 pub(crate) fn renamed(at: Place, new: Handle) -> Place {
     match at {
-        Place::Resident { heat, .. } => {
-            Place::Resident { heat, copy: Some(StoredCopy::pooled(new.to_bits())) }
+        Place::Resident { age, .. } => {
+            Place::Resident { age, copy: Some(StoredCopy::pooled(new.to_bits())) }
         }
         _ => Place::Pool { handle: new.to_bits() },
     }
@@ -203,7 +211,7 @@ pub(crate) fn renamed(at: Place, new: Handle) -> Place {
 /// true if it did.
 pub(crate) fn forget(core: &Core, page: PageNo, unwanted: impl Fn(StoredCopy) -> bool) -> bool {
     let seen = core.memory.pages.load(page);
-    let Place::Resident { heat, copy: Some(copy) } = seen.place() else { return false };
+    let Place::Resident { age, copy: Some(copy) } = seen.place() else { return false };
     if seen.is_busy() || !unwanted(copy) {
         return false;
     }
@@ -211,29 +219,29 @@ pub(crate) fn forget(core: &Core, page: PageNo, unwanted: impl Fn(StoredCopy) ->
     if core.memory.window.allow_writes(page).is_err() {
         return false;
     }
-    claim.publish(Place::resident(heat));
-    give_up(core, copy);
+    claim.publish(Place::resident(age));
+    free_copy(core, copy);
     true
 }
 
 /// Frees up to `want` copies in slots, because the areas are full. Returns their number.
-pub(crate) fn shed(core: &Core, want: usize) -> usize {
+pub(crate) fn reclaim_copies(core: &Core, want: usize) -> usize {
     let is_it = |copy: StoredCopy| copy.in_slot().is_some();
-    let shed = shed_those(core, want, &core.policies.stored_copies.count, is_it);
-    core.stats.add(Counter::CopiesShed, shed as u64);
-    shed
+    let freed = reclaim_selected(core, want, &core.policies.stored_copies.count, is_it);
+    core.stats.add(Counter::CopiesShed, freed as u64);
+    freed
 }
 
-/// As [`shed`], for copies in the pool, because it is nearly full.
-pub(crate) fn shed_pooled(core: &Core, want: usize) -> usize {
+/// As [`reclaim_copies`], for copies in the pool, because it is nearly full.
+pub(crate) fn reclaim_pooled_copies(core: &Core, want: usize) -> usize {
     let is_it = |copy: StoredCopy| matches!(copy, StoredCopy::Pool { .. });
-    let shed = shed_those(core, want, &core.policies.stored_copies.pooled, is_it);
-    core.stats.add(Counter::PoolCopiesShed, shed as u64);
-    shed
+    let freed = reclaim_selected(core, want, &core.policies.stored_copies.pooled, is_it);
+    core.stats.add(Counter::PoolCopiesShed, freed as u64);
+    freed
 }
 
 /// Frees the copy of `page` if it is this pool object.
-pub(crate) fn shed_one(core: &Core, page: PageNo, object: Handle) {
+pub(crate) fn reclaim_copy_of(core: &Core, page: PageNo, object: Handle) {
     let is_it = |copy| copy == StoredCopy::pooled(object.to_bits());
     // A damaged header may contain any page.
     if page < core.memory.window.pages() as PageNo && forget(core, page, is_it) {
@@ -242,26 +250,26 @@ pub(crate) fn shed_one(core: &Core, page: PageNo, object: Handle) {
 }
 
 /// Frees up to `want` copies of a kind. `count` is their total number.
-fn shed_those(
+fn reclaim_selected(
     core: &Core,
     want: usize,
     count: &AtomicUsize,
     is_it: impl Fn(StoredCopy) -> bool,
 ) -> usize {
     let (copies, high) = (&core.policies.stored_copies, core.memory.space.high());
-    let mut shed = 0;
-    let mut left = high.min(SHED_SPAN);
-    while left > 0 && shed < want && count.load(Relaxed) > 0 {
+    let mut freed = 0;
+    let mut left = high.min(RECLAIM_SPAN);
+    while left > 0 && freed < want && count.load(Relaxed) > 0 {
         left -= 1;
         let page = copies.next.fetch_add(1, Relaxed) % high;
         let next = core.memory.space.next_resident(page..high);
         if next == page {
-            shed += usize::from(forget(core, page, &is_it));
+            freed += usize::from(forget(core, page, &is_it));
         } else {
             copies.next.fetch_add(next - page - 1, Relaxed);
         }
     }
-    shed
+    freed
 }
 
 /// Frees all copies in a forked child, whose pages lost their protection, so that clean pages are
@@ -272,9 +280,9 @@ pub(crate) fn forget_all(core: &Core) {
     let copies = &core.policies.stored_copies;
     while page < high && copies.count() + copies.pooled() > 0 {
         let claim = core.memory.pages.claim(page);
-        if let Place::Resident { heat, copy: Some(copy) } = claim.before().place() {
-            claim.publish(Place::resident(heat));
-            give_up(core, copy);
+        if let Place::Resident { age, copy: Some(copy) } = claim.before().place() {
+            claim.publish(Place::resident(age));
+            free_copy(core, copy);
         }
         page = core.memory.space.next_resident(page + 1..high);
     }

@@ -13,7 +13,7 @@ use crate::memory::context::Context;
 use crate::policy::prefetch::offset_prefetch::Offsets;
 use crate::policy::prefetch::readahead;
 use crate::policy::prefetch::window::REQUEST_PAGES;
-use crate::policy::stored_copies::Stays;
+use crate::policy::stored_copies::KeepCopy;
 use crate::steps::decompress;
 use crate::steps::install;
 use crate::steps::read_slots;
@@ -28,7 +28,7 @@ pub(crate) struct Wanted {
     pub(crate) page: PageNo,
     pub(crate) access: Access,
     /// How much of the stored copy to keep while the page is not modified.
-    pub(crate) stays: Stays,
+    pub(crate) keep_copy: KeepCopy,
     /// Maximum number of pages to read from the swap area, including this one.
     pub(crate) window: usize,
     /// True if pages at learnt offsets may be read along.
@@ -162,7 +162,7 @@ impl SwapInBatch {
             return true;
         };
         let first = self.slots.all[..self.slots.count].first();
-        if first.is_some_and(|first| !core.stores.areas.are_together(*first, stored.slot())) {
+        if first.is_some_and(|first| !core.stores.areas.are_contiguous(*first, stored.slot())) {
             return true;
         }
         if !self.slots.add(stored.slot(), most) {
@@ -211,7 +211,7 @@ impl SwapInBatch {
         while came < self.count {
             let run = came..came + self.neighbours(came);
             let wanted = run.len();
-            let (stays, done) = match wanted {
+            let (keep_copy, done) = match wanted {
                 1 => self.install_one(core, context, came, buffer, access),
                 _ => self.install_run(core, run, buffer, access),
             };
@@ -221,10 +221,10 @@ impl SwapInBatch {
                 if is_stream {
                     core.policies.note_streamed(page, place, core.stores.pool.limit_bytes());
                 }
-                let copy = swap_cache::arrive(core, place, stays);
+                let copy = swap_cache::on_swap_in(core, place, keep_copy);
                 let resident = core.memory.budget.pages();
-                let heat = core.policies.grace_ahead(page, is_stream, resident);
-                install::finish(&core.memory, page, claim, heat, copy);
+                let age = core.policies.age_of_read_ahead(page, is_stream, resident);
+                install::finish(&core.memory, page, claim, age, copy);
             }
             came += done;
             if done < wanted {
@@ -251,12 +251,12 @@ impl SwapInBatch {
         (0..INSTALL_PAGES).take_while(is_next).count()
     }
 
-    fn stays(&self, core: &Core, at: usize, access: Access) -> Stays {
-        let stays = |member: &Member| {
+    fn keep_copy(&self, core: &Core, at: usize, access: Access) -> KeepCopy {
+        let keep_copy = |member: &Member| {
             let place = member.claim.before().place();
-            swap_cache::stays(core, member.page, place, access, false)
+            swap_cache::keep_copy(core, member.page, place, access, false)
         };
-        self.members[at].as_ref().map_or(Stays::Nothing, stays)
+        self.members[at].as_ref().map_or(KeepCopy::No, keep_copy)
     }
 
     /// Installs adjacent pages, up to the first that fails. Returns how their copies are kept, and
@@ -267,9 +267,9 @@ impl SwapInBatch {
         run: Range<usize>,
         buffer: &mut [u8],
         access: Access,
-    ) -> (Stays, usize) {
+    ) -> (KeepCopy, usize) {
         let Some(Member { page, stored, .. }) = self.members[run.start].as_ref() else {
-            return (Stays::Nothing, 0);
+            return (KeepCopy::No, 0);
         };
         let (page, from) = (*page, self.slots.at(stored.slot()));
         let bytes = &mut buffer[from * PAGE_SIZE..][..run.len() * PAGE_SIZE];
@@ -277,12 +277,12 @@ impl SwapInBatch {
         // Each slot holds one page, so it is opened only once.
         let good = read_slots::open_run(&core.stores, slots, bytes);
         if good == 0 {
-            return (Stays::Nothing, 0);
+            return (KeepCopy::No, 0);
         }
         // Decided for the first page, because one call installs all alike.
-        let stays = self.stays(core, run.start, access);
+        let keep_copy = self.keep_copy(core, run.start, access);
         let bytes = &bytes[..good * PAGE_SIZE];
-        (stays, install::install_run(&core.memory, page, bytes, stays.writes()).pages)
+        (keep_copy, install::install_run(&core.memory, page, bytes, keep_copy.writes()).pages)
     }
 
     /// As [`SwapInBatch::install_run`], for a single or packed page.
@@ -293,16 +293,16 @@ impl SwapInBatch {
         at: usize,
         buffer: &mut [u8],
         access: Access,
-    ) -> (Stays, usize) {
-        let stays = self.stays(core, at, access);
+    ) -> (KeepCopy, usize) {
+        let keep_copy = self.keep_copy(core, at, access);
         let Some(Member { page, stored, .. }) = self.members[at].as_ref() else {
-            return (Stays::Nothing, 0);
+            return (KeepCopy::No, 0);
         };
         let slot = stored.slot();
         let open = |bytes: &mut [u8]| core.stores.open_sealed(slot, bytes);
-        let Some(copy) = self.slots.opened(slot, buffer, open) else { return (Stays::Nothing, 0) };
-        let done = put(core, context, *page, stays, *stored, copy);
-        (stays, usize::from(done.is_ok()))
+        let Some(copy) = self.slots.opened(slot, buffer, open) else { return (KeepCopy::No, 0) };
+        let done = put(core, context, *page, keep_copy, *stored, copy);
+        (keep_copy, usize::from(done.is_ok()))
     }
 }
 
@@ -317,7 +317,7 @@ pub(crate) fn bring(
     let along = offsets_along(core, wanted.page, wanted.may_read_offsets);
     let is_alone = wanted.window == 1 && along.is_empty();
     if is_alone || !bring_all(core, context, stored, wanted, along)? {
-        bring_alone(core, context, stored, wanted)?;
+        read_one(core, context, stored, wanted)?;
     }
     Ok(())
 }
@@ -338,7 +338,7 @@ fn offsets_along(core: &Core, page: PageNo, may_be: bool) -> Offsets {
 }
 
 /// Reads one slot through a bounce buffer and installs one page of it.
-fn bring_alone(
+fn read_one(
     core: &Core,
     context: &mut Context,
     stored: SlotCopy,
@@ -353,9 +353,9 @@ fn bring_alone(
     if !(core.stores.read_ahead_pages.take(slot, &mut buffer)
         && core.stores.open_sealed(slot, &mut buffer))
     {
-        read_slots::read_alone(&core.stores, context, slot, &mut buffer)?;
+        read_slots::read_slot(&core.stores, context, slot, &mut buffer)?;
     }
-    put(core, context, wanted.page, wanted.stays, stored, &buffer)?;
+    put(core, context, wanted.page, wanted.keep_copy, stored, &buffer)?;
     Ok(())
 }
 
@@ -367,7 +367,7 @@ fn bring_all(
     wanted: Wanted,
     along: Offsets,
 ) -> Result<bool, FaultError> {
-    let Wanted { page, stays, window, access, is_stream, .. } = wanted;
+    let Wanted { page, keep_copy, window, access, is_stream, .. } = wanted;
     let Some(mut buffer) = core.stores.bounce.take_up_to(current_cpu(), window + along.count())
     else {
         return Ok(false);
@@ -385,7 +385,7 @@ fn bring_all(
     if count == 0 || !core.memory.budget.try_charge(count, core.other_bytes()) {
         return Ok(false);
     }
-    let touched = bring_touched(core, context, page, stored, stays, &mut batch, &mut buffer);
+    let touched = bring_touched(core, context, page, stored, keep_copy, &mut batch, &mut buffer);
     // Writes continue on the following pages, but not on pages at learnt offsets.
     let access = if along.is_empty() { access } else { Access::Read };
     let came = match touched {
@@ -404,7 +404,7 @@ fn bring_touched(
     context: &mut Context,
     page: PageNo,
     stored: SlotCopy,
-    stays: Stays,
+    keep_copy: KeepCopy,
     batch: &mut SwapInBatch,
     buffer: &mut [u8],
 ) -> Result<bool, FaultError> {
@@ -414,7 +414,7 @@ fn bring_touched(
     let slot = stored.slot();
     let open = |bytes: &mut [u8]| core.stores.open_sealed(slot, bytes);
     let Some(copy) = batch.slots.opened(slot, buffer, open) else { return Ok(false) };
-    put(core, context, page, stays, stored, copy)?;
+    put(core, context, page, keep_copy, stored, copy)?;
     Ok(true)
 }
 
@@ -422,11 +422,11 @@ fn put(
     core: &Core,
     context: &mut Context,
     page: PageNo,
-    stays: Stays,
+    keep_copy: KeepCopy,
     stored: SlotCopy,
     copy: &[u8],
 ) -> Result<(), FaultError> {
-    let writes = stays.writes();
+    let writes = keep_copy.writes();
     match stored.part() {
         None => install::install(&core.memory, page, copy, writes),
         Some(part) => {
@@ -452,18 +452,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn slots_are_what_a_set_of_them_is(
+        fn slot_set_matches_model(
             wanted in prop::collection::vec(0..100u64, 0..200),
-            most_slots in 1..80usize,
+            max_slots in 1..80usize,
             most_runs in 1..40usize,
         ) {
             let (mut slots, mut model) = (none(), BTreeSet::new());
             for slot in wanted {
                 let mut with = model.clone();
                 with.insert(slot);
-                let fits = with.len() <= most_slots.min(REQUEST_PAGES) && runs(&with) <= most_runs;
+                let fits = with.len() <= max_slots.min(REQUEST_PAGES) && runs(&with) <= most_runs;
                 let is_new = !model.contains(&slot);
-                let most = ReadLimit { slots: most_slots, runs: most_runs };
+                let most = ReadLimit { slots: max_slots, runs: most_runs };
                 prop_assert_eq!(slots.add(slot, most), fits || !is_new);
                 if fits {
                     model = with;
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn each_slot_is_opened_once_and_again_after_it_could_not_be() {
+    fn slots_are_opened_once_unless_failed() {
         let mut slots = none();
         let most = ReadLimit { slots: 4, runs: 4 };
         assert!(slots.add(7, most) && slots.add(3, most));

@@ -3,7 +3,7 @@
 
 use crate::base::page::PART_LIMIT;
 use crate::base::stats::Counter;
-use crate::codec::packed_slot;
+use crate::codec::compressed_slot;
 use crate::core::Stores;
 use crate::core::errors::NoSlot;
 use crate::memory::context::{BATCH_PAGES, Context};
@@ -32,8 +32,8 @@ impl Written {
     }
 }
 
-const _: () = assert!(BATCH_PAGES == u32::BITS as usize && BATCH_PAGES <= SlotBatch::MOST);
-const _: () = assert!(packed_slot::MAX_PARTS <= PART_LIMIT as usize);
+const _: () = assert!(BATCH_PAGES == u32::BITS as usize && BATCH_PAGES <= SlotBatch::MAX);
+const _: () = assert!(compressed_slot::MAX_PARTS <= PART_LIMIT as usize);
 
 /// Allocates up to `want` slots, not from an area that refused this context's last write.
 /// Fails if there is none, or this process may not write to the area.
@@ -109,7 +109,7 @@ pub(crate) fn write_sealed(
             }
         }
         if written.refusal.is_some() {
-            stores.areas.give_back(*slot, 1);
+            stores.areas.free_unused(*slot, 1);
         } else {
             stores.areas.retire(*slot, 1);
         }

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_parked_is_had_once_and_only_for_its_slot() {
+    fn read_ahead_page_is_taken_once_for_its_slot() {
         let cached = ReadAheadPages::with_places(4, 4).unwrap();
         let mut bytes = [0; PAGE_SIZE];
         assert!(!cached.take(7, &mut bytes));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_later_takes_the_place() {
+    fn newer_page_replaces_older() {
         let cached = ReadAheadPages::with_places(1, 1).unwrap();
         let mut bytes = [0; PAGE_SIZE];
         cached.cache(1, &[1; PAGE_SIZE]);

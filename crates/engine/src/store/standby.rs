@@ -17,7 +17,7 @@
 //! is never stale: a reused slot has another generation.
 
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::memory::{give_back, reserve_bytes};
+use softswap_sys::memory::{release_dram, reserve_bytes};
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
@@ -29,11 +29,11 @@ const BUDGET_SHARE: usize = 8;
 const WAYS: usize = 8;
 /// A refault is soon if fewer than 1/16 of the pages now out, and fewer than the list can hold,
 /// were evicted after the page. With uniform use 1/16 of the refaults are soon.
-const SOON_SHARE: u64 = 16;
+const EARLY_SHARE: u64 = 16;
 /// Keeping pages starts if at least 1/8 of the refaults are soon, and stops below 1/12.
 const BEGIN_SHARE: u32 = 8;
 const END_SHARE: u32 = 12;
-const LOOK_EVERY: u32 = 256;
+const DECIDE_EVERY: u32 = 256;
 /// Maximum number of tables; each has at least twice as many pages as the one before.
 const TABLES: usize = 16;
 /// A page takes new DRAM for every second page that finds no place. At one for one, a batch of
@@ -55,7 +55,7 @@ struct Way {
 
 const EMPTY: Way = Way { tenant: None, age: 0, has_dram: false };
 
-fn most_in(budget_pages: usize) -> usize {
+fn capacity_for(budget_pages: usize) -> usize {
     (budget_pages / BUDGET_SHARE).next_multiple_of(WAYS)
 }
 
@@ -74,18 +74,18 @@ struct Set {
 /// assert_eq!(standby.used_bytes(), 0);
 /// ```
 pub struct Standby {
-    most_pages: AtomicUsize,
+    max_pages: AtomicUsize,
     /// Created on first use, and again for a larger budget. The last one is in use; the others are
     /// empty.
     tables: [OnceLock<Box<[Mutex<Set>]>>; TABLES],
     made: AtomicUsize,
     pages: AtomicUsize,
     /// Pages that found no place since a page last took DRAM.
-    homeless: AtomicUsize,
+    unplaced: AtomicUsize,
     is_on: AtomicBool,
     /// Refaults since the last decision, and those of them that were soon.
     seen: AtomicU32,
-    soon: AtomicU32,
+    early: AtomicU32,
     next_set: AtomicUsize,
 }
 
@@ -94,14 +94,14 @@ impl Standby {
     #[must_use]
     pub fn new(budget_pages: usize) -> Standby {
         Standby {
-            most_pages: AtomicUsize::new(most_in(budget_pages)),
+            max_pages: AtomicUsize::new(capacity_for(budget_pages)),
             tables: [const { OnceLock::new() }; TABLES],
             made: AtomicUsize::new(0),
             pages: AtomicUsize::new(0),
-            homeless: AtomicUsize::new(0),
+            unplaced: AtomicUsize::new(0),
             is_on: AtomicBool::new(false),
             seen: AtomicU32::new(0),
-            soon: AtomicU32::new(0),
+            early: AtomicU32::new(0),
             next_set: AtomicUsize::new(0),
         }
     }
@@ -121,19 +121,19 @@ impl Standby {
     }
 
     /// Records a refault: `left` pages were evicted after this one, and `out` pages are out of
-    /// memory now. Decides every `LOOK_EVERY` refaults if keeping pages pays.
+    /// memory now. Decides every `DECIDE_EVERY` refaults if keeping pages pays.
     pub fn note_return(&self, left: u64, out: u64) {
-        if left < (out / SOON_SHARE).min(self.most_pages.load(Relaxed) as u64) {
-            self.soon.fetch_add(1, Relaxed);
+        if left < (out / EARLY_SHARE).min(self.max_pages.load(Relaxed) as u64) {
+            self.early.fetch_add(1, Relaxed);
         }
-        if self.seen.fetch_add(1, Relaxed) + 1 < LOOK_EVERY {
+        if self.seen.fetch_add(1, Relaxed) + 1 < DECIDE_EVERY {
             return;
         }
         // A concurrent call may be counted twice or not at all.
         self.seen.store(0, Relaxed);
-        let soon = self.soon.swap(0, Relaxed);
+        let early = self.early.swap(0, Relaxed);
         let share = if self.is_on() { END_SHARE } else { BEGIN_SHARE };
-        self.is_on.store(soon >= LOOK_EVERY / share, Relaxed);
+        self.is_on.store(early >= DECIDE_EVERY / share, Relaxed);
     }
 
     /// Does work that a fault may not do: creates the tables if keeping is on, and releases DRAM if
@@ -141,9 +141,9 @@ impl Standby {
     ///
     /// # Errors
     /// If no address space is left for the tables.
-    pub fn tend(&self) -> io::Result<bool> {
+    pub fn maintain(&self) -> io::Result<bool> {
         if self.is_on() {
-            let most = self.most_pages.load(Relaxed);
+            let most = self.max_pages.load(Relaxed);
             // A smaller increase would create table after table.
             let is_small = self.sets().is_none_or(|sets| 2 * sets.len() * WAYS <= most);
             let made = self.made.load(Relaxed);
@@ -159,7 +159,7 @@ impl Standby {
     }
 
     pub(crate) fn resize(&self, budget_pages: usize) {
-        self.most_pages.store(most_in(budget_pages), Relaxed);
+        self.max_pages.store(capacity_for(budget_pages), Relaxed);
     }
 
     fn sets(&self) -> Option<&[Mutex<Set>]> {
@@ -167,8 +167,8 @@ impl Standby {
         self.tables[last].get().map(|sets| &**sets)
     }
 
-    fn make_sets(most_pages: usize) -> io::Result<Box<[Mutex<Set>]>> {
-        let (pages, _) = reserve_bytes(most_pages * PAGE_SIZE)?.as_chunks_mut();
+    fn make_sets(max_pages: usize) -> io::Result<Box<[Mutex<Set>]>> {
+        let (pages, _) = reserve_bytes(max_pages * PAGE_SIZE)?.as_chunks_mut();
         let set = |pages| Mutex::new(Set { ways: [EMPTY; WAYS], next_age: 0, pages });
         Ok(pages.chunks_exact_mut(WAYS).map(set).collect())
     }
@@ -185,18 +185,18 @@ impl Standby {
     }
 
     /// Keeps the page of a slot's tenant. `fill` writes it and returns false if it cannot.
-    /// `has_room` returns true if the budget has another page.
+    /// `has_space` returns true if the budget has another page.
     pub fn keep(
         &self,
         tenant: Tenant,
-        has_room: impl FnOnce() -> bool,
+        has_space: impl FnOnce() -> bool,
         fill: impl FnOnce(&mut [u8; PAGE_SIZE]) -> bool,
     ) {
         let Some(mut set) = self.set(tenant.0) else { return };
-        let Some(at) = set.place(tenant, || self.may_grow() && has_room()) else { return };
+        let Some(at) = set.place(tenant, || self.may_grow() && has_space()) else { return };
         if !set.ways[at].has_dram {
             self.pages.fetch_add(1, Relaxed);
-            self.homeless.store(0, Relaxed);
+            self.unplaced.store(0, Relaxed);
         }
         let age = set.next_age;
         set.next_age = age.wrapping_add(1);
@@ -207,8 +207,8 @@ impl Standby {
     }
 
     fn may_grow(&self) -> bool {
-        let is_within = self.pages.load(Relaxed) < self.most_pages.load(Relaxed);
-        is_within && self.homeless.fetch_add(1, Relaxed) + 1 >= GROWTH
+        let is_within = self.pages.load(Relaxed) < self.max_pages.load(Relaxed);
+        is_within && self.unplaced.fetch_add(1, Relaxed) + 1 >= GROWTH
     }
 
     /// Removes the page of a slot's tenant from the list and copies it to `bytes`. Returns false if
@@ -267,7 +267,7 @@ impl Set {
         let pages = self.ways.iter().filter(|way| way.has_dram).count();
         if pages > 0 {
             self.ways = [EMPTY; WAYS];
-            give_back(self.pages.as_flattened_mut());
+            release_dram(self.pages.as_flattened_mut());
         }
         pages
     }
@@ -282,22 +282,22 @@ mod tests {
     fn standby() -> Standby {
         let standby = Standby::new(256 * BUDGET_SHARE);
         standby.is_on.store(true, Relaxed);
-        assert!(!standby.tend().unwrap());
+        assert!(!standby.maintain().unwrap());
         standby
     }
 
     /// Keeps a page that takes DRAM at once if it needs it.
     fn keep_at_once(standby: &Standby, slot: u64, generation: u32, fill: u8) {
-        standby.homeless.store(GROWTH, Relaxed);
+        standby.unplaced.store(GROWTH, Relaxed);
         keep(standby, slot, generation, fill, true);
     }
 
-    fn keep(standby: &Standby, slot: u64, generation: u32, fill: u8, has_room: bool) {
+    fn keep(standby: &Standby, slot: u64, generation: u32, fill: u8, has_space: bool) {
         let put = |page: &mut [u8; PAGE_SIZE]| {
             page.fill(fill);
             true
         };
-        standby.keep((slot, generation), || has_room, put);
+        standby.keep((slot, generation), || has_space, put);
     }
 
     fn take(standby: &Standby, slot: u64, generation: u32) -> Option<u8> {
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_had_once_and_only_for_its_slot_and_generation() {
+    fn standby_page_is_taken_once_for_its_generation() {
         let standby = standby();
         keep_at_once(&standby, 7, 1, 3);
         assert_eq!(take(&standby, 7, 2), None);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_filled_is_not_kept() {
+    fn unfilled_page_is_not_kept() {
         let standby = standby();
         keep_at_once(&standby, 7, 1, 3);
         assert_eq!(take(&standby, 7, 1), Some(3));
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn dram_is_taken_slowly_and_only_where_there_is_room() {
+    fn dram_is_taken_slowly_if_available() {
         let standby = standby();
         (0..100).for_each(|slot| keep(&standby, slot, 1, 1, false));
         assert_eq!(used_pages(&standby), 0);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn dram_is_given_back_and_taken_again() {
+    fn dram_is_released_and_retaken() {
         let standby = standby();
         (0..2000).for_each(|slot| keep(&standby, slot, 1, 1, true));
         assert_eq!(standby.release(), 256);
@@ -361,26 +361,26 @@ mod tests {
     }
 
     #[test]
-    fn much_dram_is_given_back_in_several_goes() {
+    fn dram_is_released_in_steps() {
         let standby = Standby::new(100 * WAYS * BUDGET_SHARE);
         standby.is_on.store(true, Relaxed);
-        standby.tend().unwrap();
+        standby.maintain().unwrap();
         (0..8000).for_each(|slot| keep(&standby, slot, 1, 1, true));
         standby.is_on.store(false, Relaxed);
-        assert!(standby.tend().unwrap() && standby.tend().unwrap());
-        assert!(!standby.tend().unwrap());
+        assert!(standby.maintain().unwrap() && standby.maintain().unwrap());
+        assert!(!standby.maintain().unwrap());
         assert_eq!(take(&standby, 7999, 1), None);
     }
 
     #[test]
-    fn one_page_has_one_place() {
+    fn page_is_stored_once() {
         let standby = standby();
         (0..100).for_each(|fill| keep(&standby, 7, 1, fill, true));
         assert_eq!((take(&standby, 7, 1), take(&standby, 7, 1)), (Some(99), None));
     }
 
     #[test]
-    fn the_last_pages_are_kept() {
+    fn newest_pages_are_kept() {
         let standby = standby();
         (0..2000).for_each(|slot| keep(&standby, slot, 1, slot as u8, true));
         for slot in 0..2000 {
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn keeping_begins_when_many_pages_are_back_soon_and_ends_when_few_are() {
+    fn keeping_follows_share_of_early_refaults() {
         let standby = Standby::new(256 * BUDGET_SHARE);
         assert!(!back(&standby, 1 << 20, 5000) && !back(&standby, 10, 5000));
         assert!(back(&standby, 6, 5000));
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_soon_depends_on_how_many_are_out() {
+    fn early_refault_threshold_depends_on_evicted_pages() {
         let standby = Standby::new(256 * BUDGET_SHARE);
         assert!(!back(&standby, 2, 1000));
         // A loop over slightly more than fits: each page refaults after all others were evicted.
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_used_alike_are_not_kept_however_few_are_out() {
+    fn uniformly_used_pages_are_not_kept() {
         let standby = Standby::new(256 * BUDGET_SHARE);
         let mut state = 1u64;
         for at in 0..100_000u64 {
@@ -429,7 +429,7 @@ mod tests {
     proptest! {
         /// For any sequence of steps, a page taken equals the page kept last.
         #[test]
-        fn nothing_is_taken_for_what_it_is_not(
+        fn stale_entries_never_match(
             steps in prop::collection::vec((0..4u8, 0..600u64, 0..3u32, any::<u8>()), 0..500)
         ) {
             let standby = standby();

@@ -2,8 +2,8 @@
 //! them.
 
 use crate::common::{Content, Setup, World, page_of, wait_until, with_prefetch};
+use softswap_engine::api::settings::PoolLimit;
 use softswap_engine::base::stats::Counter;
-use softswap_engine::door::settings::PoolLimit;
 use softswap_engine::store::io::Operation;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
@@ -17,7 +17,7 @@ fn content(page: usize, pass: u64) -> Content {
 }
 
 /// Checks that every page has the content of the previous pass, and rewrites it.
-fn pass_over(memory: Memory, pass: u64) {
+fn verify_and_rewrite(memory: Memory, pass: u64) {
     for page in 0..PAGES {
         let found = page_of(memory, page).unwrap_or_else(|| panic!("page {page} was refused"));
         assert!(found == content(page, pass).bytes(), "page {page}, pass {pass}");
@@ -37,7 +37,7 @@ fn once_pages_pass(setup: &Setup, body: impl FnOnce(&World, Memory, u64)) {
             if world.count(Counter::PoolPassed) > 0 {
                 return Ok(());
             }
-            pass_over(memory, passes);
+            verify_and_rewrite(memory, passes);
             passes += 1;
             let of = |counter| world.count(counter);
             let (pooled, written) = (of(Counter::PagesPooled), of(Counter::PagesWritten));
@@ -49,21 +49,21 @@ fn once_pages_pass(setup: &Setup, body: impl FnOnce(&World, Memory, u64)) {
 }
 
 #[test]
-fn a_stream_longer_than_the_pool_passes_by_it_and_stays_what_it_was() {
+fn stream_larger_than_pool_bypasses_it() {
     let setup = Setup { memory_mib: 8, pool: PoolLimit::Bytes(1 << 20), ..Setup::default() };
     once_pages_pass(&setup, |_, memory, passes| {
-        (passes..passes + 4).for_each(|pass| pass_over(memory, pass));
+        (passes..passes + 4).for_each(|pass| verify_and_rewrite(memory, pass));
     });
 }
 
 #[test]
-fn where_the_disk_takes_nothing_any_more_the_pool_is_asked_again() {
+fn full_disk_falls_back_to_pool() {
     let setup = Setup { memory_mib: 12, pool: PoolLimit::Bytes(1 << 20), ..Setup::default() };
     once_pages_pass(&setup, |world, memory, passes| {
         world.disk.fail(Operation::Write, world.disk.counts().writes, u64::MAX, Fault::Errno(EIO));
         // All of it fits there in compressed form.
         world.engine.set_pool_limit(PoolLimit::Percent(80));
-        (passes..passes + 3).for_each(|pass| pass_over(memory, pass));
+        (passes..passes + 3).for_each(|pass| verify_and_rewrite(memory, pass));
         assert!(world.count(Counter::WriteErrors) > 0, "it was asked");
     });
 }

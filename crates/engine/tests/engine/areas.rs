@@ -1,9 +1,9 @@
 //! Several swap areas of one engine: order, failure, recovery and discards.
 
 use crate::common::{Setup, World, assert_holds, random, until, write_all};
+use softswap_engine::api::engine::Engine;
+use softswap_engine::api::settings::Config;
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
-use softswap_engine::door::engine::Engine;
-use softswap_engine::door::settings::Config;
 use softswap_engine::store::io::Operation;
 use softswap_engine::store::swap::{Backing, Discard, FixedPages, Layout};
 use softswap_sys::PAGE_SIZE;
@@ -12,10 +12,10 @@ use softswap_sys::memory::reserve_u64;
 use softswap_testkit::sim_device::{Fault, SimDevice};
 use std::time::{Duration, Instant};
 
-const FOR_EVER: u64 = u64::MAX;
+const UNLIMITED_TIMES: u64 = u64::MAX;
 
 #[test]
-fn a_second_area_takes_what_the_first_has_no_room_for() {
+fn second_area_is_used_after_first() {
     let setup = Setup { swap_mib: Some(4), spare_disk_mib: Some(64), ..Setup::default() };
     let world = World::new(&setup);
     let contents = random(2500);
@@ -28,7 +28,7 @@ fn a_second_area_takes_what_the_first_has_no_room_for() {
 }
 
 #[test]
-fn pages_of_an_area_that_fails_are_brought_elsewhere() {
+fn pages_of_failed_area_are_moved() {
     for avoid_move in [false, true] {
         let setup = Setup { spare_disk_mib: Some(64), avoid_move, ..Setup::default() };
         let world = World::new(&setup);
@@ -36,13 +36,13 @@ fn pages_of_an_area_that_fails_are_brought_elsewhere() {
         let (old, new) = contents.split_at(1000);
         let first = world.map_with(old);
         world.evict(first);
-        world.disk.fail(Operation::Write, 0, FOR_EVER, Fault::Errno(EIO));
+        world.disk.fail(Operation::Write, 0, UNLIMITED_TIMES, Fault::Errno(EIO));
         let second = world.map_with(new);
         world.evict(second);
         assert_eq!(world.count(Counter::AreasFailed), 1);
         until(&world, || world.count(Counter::PagesMoved) == 1000);
         // No page is read from it any more.
-        world.disk.fail(Operation::Read, 0, FOR_EVER, Fault::Errno(EIO));
+        world.disk.fail(Operation::Read, 0, UNLIMITED_TIMES, Fault::Errno(EIO));
         assert_holds(first, old);
         assert_holds(second, new);
         world.assert_within_budget();
@@ -50,12 +50,12 @@ fn pages_of_an_area_that_fails_are_brought_elsewhere() {
 }
 
 #[test]
-fn what_a_failed_area_cannot_give_back_stays_there_and_the_rest_goes() {
+fn unreadable_pages_stay_and_others_are_moved() {
     let world = World::new(&Setup { spare_disk_mib: Some(64), ..Setup::default() });
     let contents = random(300);
     let memory = world.map_with(&contents);
     world.evict(memory);
-    world.disk.fail(Operation::Write, 0, FOR_EVER, Fault::Errno(EIO));
+    world.disk.fail(Operation::Write, 0, UNLIMITED_TIMES, Fault::Errno(EIO));
     let more = world.map_with(&random(100));
     world.evict(more);
     let reads = world.disk.counts().reads;
@@ -66,7 +66,7 @@ fn what_a_failed_area_cannot_give_back_stays_there_and_the_rest_goes() {
 }
 
 #[test]
-fn one_bad_place_costs_one_slot_and_no_page() {
+fn bad_block_costs_one_slot() {
     let world = World::new(&Setup::default());
     let contents = random(320);
     let memory = world.map_with(&contents);
@@ -80,7 +80,7 @@ fn one_bad_place_costs_one_slot_and_no_page() {
 }
 
 #[test]
-fn clusters_that_became_free_are_discarded_in_the_background() {
+fn free_clusters_are_discarded_in_background() {
     let world = World::new(&Setup { discard: Discard::Pages, ..Setup::default() });
     let contents = random(2000);
     let memory = world.map_with(&contents);
@@ -100,9 +100,9 @@ fn clusters_that_became_free_are_discarded_in_the_background() {
 }
 
 #[test]
-fn storage_that_cannot_discard_is_used_all_the_same() {
+fn storage_without_discard_works() {
     let world = World::new(&Setup { discard: Discard::Both, ..Setup::default() });
-    world.disk.fail(Operation::Discard, 0, FOR_EVER, Fault::Errno(EOPNOTSUPP));
+    world.disk.fail(Operation::Discard, 0, UNLIMITED_TIMES, Fault::Errno(EOPNOTSUPP));
     let contents = random(2000);
     let memory = world.map_with(&contents);
     world.evict(memory);
@@ -113,19 +113,19 @@ fn storage_that_cannot_discard_is_used_all_the_same() {
 }
 
 #[test]
-fn nothing_is_brought_from_a_failed_area_to_itself() {
+fn pages_are_not_moved_within_failed_area() {
     let world = World::new(&Setup::default());
     let contents = random(1000);
     let memory = world.map_with(&contents);
     world.evict(memory);
-    world.disk.fail(Operation::Write, 0, FOR_EVER, Fault::Errno(EIO));
+    world.disk.fail(Operation::Write, 0, UNLIMITED_TIMES, Fault::Errno(EIO));
     let more = world.map_with(&random(100));
     world.engine.reclaim_now(20);
     assert_eq!((world.count(Counter::AreasFailed), world.resident(more)), (1, 100));
     let reads = world.disk.counts().reads;
-    for_a_while(&world);
+    run_reclaim_briefly(&world);
     assert_eq!(world.disk.counts().reads, reads);
-    world.disk.heal();
+    world.disk.clear_faults();
     // A successful write ends the failed state.
     world.evict(more);
     world.engine.note_peaks();
@@ -134,39 +134,39 @@ fn nothing_is_brought_from_a_failed_area_to_itself() {
 }
 
 #[test]
-fn what_was_never_published_is_free_again_although_a_child_lives() {
+fn unpublished_slots_are_freed_despite_child() {
     let world = World::new(&Setup { spare_disk_mib: Some(256), ..Setup::default() });
     let contents = random(100);
     let memory = world.map_with(&contents);
     world.evict(memory);
-    world.disk.fail(Operation::Write, 0, FOR_EVER, Fault::Errno(EIO));
+    world.disk.fail(Operation::Write, 0, UNLIMITED_TIMES, Fault::Errno(EIO));
     let more = world.map_with(&random(100));
     world.evict(more);
     assert_eq!(world.count(Counter::AreasFailed), 1);
     // The pages to move cannot be read, so the slots allocated for them stay unused.
-    world.disk.fail(Operation::Read, 0, FOR_EVER, Fault::Errno(EIO));
-    let at_rest = world.engine.rest();
-    assert!(world.engine.leaves_slots(&at_rest));
-    world.engine.child_made(&at_rest, true);
-    drop(at_rest);
+    world.disk.fail(Operation::Read, 0, UNLIMITED_TIMES, Fault::Errno(EIO));
+    let quiesced = world.engine.quiesce();
+    assert!(world.engine.child_reads_slots(&quiesced));
+    world.engine.child_made(&quiesced, true);
+    drop(quiesced);
     world.engine.end_fork();
     world.engine.note_peaks();
     let before = world.count(Counter::DiskPeakBytes);
-    for_a_while(&world);
+    run_reclaim_briefly(&world);
     world.engine.note_peaks();
     assert_eq!(world.count(Counter::DiskPeakBytes), before);
 }
 
 #[test]
-fn data_that_changes_for_long_beside_a_child_takes_twice_its_room_at_most() {
+fn changing_data_with_child_uses_twice_the_slots_at_most() {
     const PAGES: u64 = 2000;
     // Space for twice the data, in clusters of 512, and one that is half full.
     let world = World::new(&Setup { swap_mib: Some(18), ..Setup::default() });
     let memory = world.map_with(&random(PAGES));
     world.evict(memory);
-    let at_rest = world.engine.rest();
-    world.engine.child_made(&at_rest, world.engine.leaves_slots(&at_rest));
-    drop(at_rest);
+    let quiesced = world.engine.quiesce();
+    world.engine.child_made(&quiesced, world.engine.child_reads_slots(&quiesced));
+    drop(quiesced);
     world.engine.end_fork();
     for _ in 0..20 {
         let contents = random(PAGES);
@@ -176,12 +176,12 @@ fn data_that_changes_for_long_beside_a_child_takes_twice_its_room_at_most() {
         world.evict(memory);
     }
     assert_eq!(world.resident(memory), 0);
-    world.engine.child_gone();
+    world.engine.child_exited();
 }
 
 /// Each fork starts a new key epoch.
 #[test]
-fn pages_that_were_written_between_many_forks_come_back() {
+fn pages_written_between_forks_are_readable() {
     const PAGES: u64 = 500;
     let world = World::new(&Setup { swap_mib: Some(32), ..Setup::default() });
     let mut blocks = Vec::new();
@@ -190,10 +190,10 @@ fn pages_that_were_written_between_many_forks_come_back() {
         let memory = world.map_with(&contents);
         world.evict(memory);
         blocks.push((memory, contents));
-        let at_rest = world.engine.rest();
-        world.engine.before_fork(&at_rest).unwrap();
-        world.engine.child_made(&at_rest, world.engine.leaves_slots(&at_rest));
-        drop(at_rest);
+        let quiesced = world.engine.quiesce();
+        world.engine.before_fork(&quiesced).unwrap();
+        world.engine.child_made(&quiesced, world.engine.child_reads_slots(&quiesced));
+        drop(quiesced);
         world.engine.end_fork();
     }
     for (memory, contents) in blocks {
@@ -202,13 +202,13 @@ fn pages_that_were_written_between_many_forks_come_back() {
 }
 
 /// Runs background reclaim for 0.5 s, enough for several steps.
-fn for_a_while(world: &World) {
+fn run_reclaim_briefly(world: &World) {
     let end = Instant::now() + Duration::from_millis(500);
     until(world, || Instant::now() > end);
 }
 
 #[test]
-fn a_budget_that_areas_alone_use_up_is_refused() {
+fn budget_used_up_by_area_tables_is_rejected() {
     let clusters = 1 << 21;
     let pages = FixedPages {
         pages: clusters * 512,

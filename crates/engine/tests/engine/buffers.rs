@@ -28,7 +28,7 @@ fn long_wait(world: &World) -> String {
 }
 
 #[test]
-fn pages_come_in_while_others_have_all_buffers() {
+fn swap_in_works_without_free_buffers() {
     let world = World::new(&Setup::default());
     let contents = random(1000);
     let memory = world.map_with(&contents);
@@ -45,7 +45,7 @@ fn pages_come_in_while_others_have_all_buffers() {
 }
 
 #[test]
-fn pages_that_find_no_buffer_leave_when_there_is_one() {
+fn pages_without_buffer_are_evicted_later() {
     let world = World::new(&Setup::default());
     let contents = random(100);
     let memory = world.map_with(&contents);
@@ -63,7 +63,7 @@ fn pages_that_find_no_buffer_leave_when_there_is_one() {
 }
 
 #[test]
-fn a_pool_that_was_added_counts_against_the_budget() {
+fn added_bounce_pool_is_charged() {
     let world = World::new(&Setup::default());
     let buffers = world.engine.buffers();
     let used = || {
@@ -83,7 +83,7 @@ fn a_pool_that_was_added_counts_against_the_budget() {
 }
 
 #[test]
-fn a_page_that_waits_for_a_buffer_comes_straight_back_when_it_is_touched() {
+fn page_waiting_for_buffer_is_rescued() {
     let world = World::new(&Setup::default());
     let contents = random(64);
     let memory = world.map_with(&contents);

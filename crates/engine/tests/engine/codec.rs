@@ -24,7 +24,7 @@ fn every_kind_of_page_survives_every_codec() {
 }
 
 #[test]
-fn pages_packed_before_a_switch_stay_readable() {
+fn pages_of_previous_codec_stay_readable() {
     let world = World::new(&Setup::default());
     let contents: Vec<_> = (0..200).map(Content::Text).collect();
     let choices = [Choice::LZ4, zstd(1), Choice::NONE, zstd(3)];
@@ -52,7 +52,7 @@ fn zstd_packs_text_smaller_than_lz4() {
 }
 
 #[test]
-fn what_no_codec_packs_is_counted_and_goes_to_disk() {
+fn incompressible_pages_are_counted_and_written() {
     for codec in [Choice::LZ4, zstd(1)] {
         let world = World::new(&Setup { codec, ..Setup::default() });
         let contents = crate::common::random(100);
@@ -64,7 +64,7 @@ fn what_no_codec_packs_is_counted_and_goes_to_disk() {
 }
 
 #[test]
-fn what_zstd_takes_counts_against_the_budget() {
+fn zstd_memory_is_charged() {
     let world = World::new(&Setup { codec: zstd(1), ..Setup::default() });
     // Half as much again as the budget, so pages are evicted without a request.
     let contents: Vec<_> = (0..6000).map(Content::Text).collect();
@@ -107,7 +107,7 @@ fn rewrite(world: &World, thread: u64, stop: &AtomicBool) {
 }
 
 #[test]
-fn pages_are_right_while_the_codec_is_switched_under_load() {
+fn pages_are_intact_while_codec_changes() {
     let world = World::new(&Setup::default());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

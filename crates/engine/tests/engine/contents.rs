@@ -14,7 +14,7 @@ fn with_and_without_move(test: impl Fn(Setup)) {
 }
 
 #[test]
-fn pages_of_every_kind_come_back_as_they_left() {
+fn pages_of_every_kind_round_trip() {
     with_and_without_move(|setup| {
         let world = World::new(&setup);
         let contents = every_kind(600);
@@ -32,7 +32,7 @@ fn pages_of_every_kind_come_back_as_they_left() {
 }
 
 #[test]
-fn a_changed_page_comes_back_changed() {
+fn changed_page_round_trips() {
     with_and_without_move(|setup| {
         let world = World::new(&setup);
         let (old, mut new) = (every_kind(60), every_kind(60));
@@ -45,7 +45,7 @@ fn a_changed_page_comes_back_changed() {
 }
 
 #[test]
-fn a_word_that_no_entry_has_room_for_survives_without_compression_too() {
+fn uncodable_fill_word_survives_without_compression() {
     for codec in [Choice::LZ4, Choice::NONE] {
         let world = World::new(&Setup { codec, ..Setup::default() });
         let contents = [Content::Repeated(UNENCODABLE); 40];
@@ -66,7 +66,7 @@ fn without_compression_the_pool_stays_empty() {
 }
 
 #[test]
-fn four_times_the_budget_fits_and_stays_within_it() {
+fn four_budgets_fit_within_budget() {
     with_and_without_move(|setup| {
         let world = World::new(&setup);
         let contents = random(16 << 10);
@@ -79,7 +79,7 @@ fn four_times_the_budget_fits_and_stays_within_it() {
 }
 
 #[test]
-fn a_full_pool_passes_its_oldest_pages_on_to_the_disk() {
+fn full_pool_writes_back_oldest_pages() {
     with_and_without_move(|setup| {
         let world = World::new(&setup.all_offered());
         let contents: Vec<_> = (0..12_000).map(Content::Text).collect();

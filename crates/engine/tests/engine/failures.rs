@@ -4,10 +4,10 @@
 use crate::common::{
     Content, Setup, World, assert_holds, every_kind, mix64, page_of, random, write_all,
 };
+use softswap_engine::api::engine::Move;
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::Counter;
 use softswap_engine::core::errors::{Exhausted, FaultError, NoSlot};
-use softswap_engine::door::engine::Move;
 use softswap_engine::store::io::{IoErrorKind, Operation};
 use softswap_engine::store::swap::area::AreaFull;
 use softswap_sys::PAGE_SIZE;
@@ -15,7 +15,7 @@ use softswap_sys::file::errno::{EIO, ENOSPC};
 use softswap_testkit::Memory;
 use softswap_testkit::sim_device::Fault;
 
-const FOR_EVER: u64 = u64::MAX / 2;
+const UNLIMITED_TIMES: u64 = u64::MAX / 2;
 
 fn fail_next(world: &World, operation: Operation, times: u64, fault: Fault) {
     let counts = world.disk.counts();
@@ -36,18 +36,18 @@ fn is_corrupt(world: &World, memory: Memory, page: usize) -> bool {
 }
 
 #[test]
-fn a_failed_write_keeps_the_pages_with_their_content() {
+fn failed_write_keeps_pages_resident() {
     for avoid_move in [false, true] {
         for failure in [Fault::Errno(EIO), Fault::Errno(ENOSPC), Fault::Short(0)] {
             let world = World::new(&Setup { avoid_move, ..Setup::default() });
             let contents = random(100);
             let memory = world.map_with(&contents);
-            fail_next(&world, Operation::Write, FOR_EVER, failure);
+            fail_next(&world, Operation::Write, UNLIMITED_TIMES, failure);
             assert_eq!(world.engine.reclaim_now(10), 0);
             assert_eq!(world.resident(memory), 100);
             assert_holds(memory, &contents);
             assert!(world.count(Counter::WriteErrors) > 0);
-            world.disk.heal();
+            world.disk.clear_faults();
             world.assert_survives(memory, &contents);
             world.assert_within_budget();
         }
@@ -55,11 +55,11 @@ fn a_failed_write_keeps_the_pages_with_their_content() {
 }
 
 #[test]
-fn what_needs_no_disk_leaves_although_writes_fail() {
+fn pages_without_disk_are_evicted_despite_write_errors() {
     let world = World::new(&Setup::default());
     let contents = every_kind(60);
     let memory = world.map_with(&contents);
-    fail_next(&world, Operation::Write, FOR_EVER, Fault::Errno(EIO));
+    fail_next(&world, Operation::Write, UNLIMITED_TIMES, Fault::Errno(EIO));
     world.engine.reclaim_now(50);
     // One page in six is random.
     assert_eq!(world.resident(memory), 10);
@@ -80,7 +80,7 @@ fn short_transfers_are_continued() {
 }
 
 #[test]
-fn a_failed_read_is_told_to_the_toucher_and_the_page_is_not_given_up() {
+fn failed_read_is_reported_and_page_kept() {
     let world = World::new(&Setup::default());
     let contents = every_kind(60);
     let memory = world.map_with(&contents);
@@ -88,20 +88,22 @@ fn a_failed_read_is_told_to_the_toucher_and_the_page_is_not_given_up() {
     for (failure, kind) in
         [(Fault::Errno(EIO), IoErrorKind::Errno(EIO)), (Fault::Short(0), IoErrorKind::Stopped)]
     {
-        fail_next(&world, Operation::Read, FOR_EVER, failure);
+        fail_next(&world, Operation::Read, UNLIMITED_TIMES, failure);
         let refused = fault(&world, memory, 5);
         assert!(matches!(refused, Err(FaultError::Read(error)) if error.kind == kind));
         for (page, content) in contents.iter().enumerate() {
             let expected = (!matches!(content, Content::Random(_))).then(|| content.bytes());
             assert!(page_of(memory, page) == expected, "page {page}");
         }
-        world.disk.heal();
+        world.disk.clear_faults();
     }
     assert!(world.count(Counter::ReadErrors) > 0);
     assert_holds(memory, &contents);
 }
 
-fn both_ways<const N: usize>(faults: [Fault; N]) -> impl Iterator<Item = (Fault, bool)> {
+fn with_and_without_io_uring<const N: usize>(
+    faults: [Fault; N],
+) -> impl Iterator<Item = (Fault, bool)> {
     faults.into_iter().flat_map(|fault| [(fault, true), (fault, false)])
 }
 
@@ -113,8 +115,8 @@ fn never_wrong(memory: Memory, contents: &[Content]) -> usize {
 }
 
 #[test]
-fn a_page_that_rotted_on_the_disk_is_refused_and_the_others_are_not() {
-    for (silent, encrypt) in both_ways([Fault::FlipBit, Fault::Lose]) {
+fn corrupt_page_is_rejected() {
+    for (silent, encrypt) in with_and_without_io_uring([Fault::FlipBit, Fault::Lose]) {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
         let contents = random(64);
         let healthy = world.map_with(&contents);
@@ -135,8 +137,10 @@ fn a_page_that_rotted_on_the_disk_is_refused_and_the_others_are_not() {
 }
 
 #[test]
-fn a_misdirected_write_is_noticed_where_it_was_meant_and_where_it_landed() {
-    for (misdirected, encrypt) in both_ways([Fault::Misdirect(4 * PAGE_SIZE as u64)]) {
+fn misdirected_write_is_detected_at_both_places() {
+    for (misdirected, encrypt) in
+        with_and_without_io_uring([Fault::Misdirect(4 * PAGE_SIZE as u64)])
+    {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
         let contents = random(64);
         let bystanders = world.map_with(&contents);
@@ -154,34 +158,36 @@ fn a_misdirected_write_is_noticed_where_it_was_meant_and_where_it_landed() {
 }
 
 #[test]
-fn reads_that_return_something_else_are_refused_until_the_disk_is_sound() {
-    for (silent, encrypt) in both_ways([Fault::FlipBit, Fault::Misdirect(4096), Fault::Lose]) {
+fn wrong_reads_are_rejected_until_disk_recovers() {
+    for (silent, encrypt) in
+        with_and_without_io_uring([Fault::FlipBit, Fault::Misdirect(4096), Fault::Lose])
+    {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
         let contents = random(40);
         let memory = world.map_with(&contents);
         world.evict(memory);
-        fail_next(&world, Operation::Read, FOR_EVER, silent);
+        fail_next(&world, Operation::Read, UNLIMITED_TIMES, silent);
         let refused = never_wrong(memory, &contents);
         // Of pages that are read together one has the flipped bit. If nothing is read, the buffer
         // may still have the right content.
         let all = !matches!(silent, Fault::Misdirect(_)) || refused == 40;
         assert!(all && refused > 0, "{refused} with {silent:?}");
-        world.disk.heal();
+        world.disk.clear_faults();
         assert_holds(memory, &contents);
     }
 }
 
 #[test]
-fn a_disk_that_does_not_grow_costs_nothing_but_room() {
+fn disk_that_cannot_grow_loses_no_data() {
     for failure in [ENOSPC, EIO] {
         let world = World::new(&Setup::default());
-        world.disk.fail(Operation::Grow, 0, FOR_EVER, Fault::Errno(failure));
+        world.disk.fail(Operation::Grow, 0, UNLIMITED_TIMES, Fault::Errno(failure));
         let contents = every_kind(120);
         let memory = world.map_with(&contents);
         world.engine.reclaim_now(50);
         assert_eq!(world.resident(memory), 20);
         assert_holds(memory, &contents);
-        world.disk.heal();
+        world.disk.clear_faults();
         world.assert_survives(memory, &contents);
     }
 }
@@ -202,7 +208,7 @@ fn write_until_refused(world: &World, memory: Memory) -> (usize, FaultError) {
 }
 
 #[test]
-fn at_the_limit_of_the_area_new_pages_are_refused_and_no_old_one_is_lost() {
+fn full_area_rejects_new_pages_and_keeps_old() {
     for avoid_move in [false, true] {
         let setup = Setup { memory_mib: 8, swap_mib: Some(4), avoid_move, ..Setup::default() };
         let world = World::new(&setup);
@@ -230,7 +236,7 @@ fn exhausted(error: FaultError) -> Exhausted {
 }
 
 #[test]
-fn a_disk_that_others_fill_is_told_as_the_reason() {
+fn full_disk_is_reported_as_reason() {
     let world = World::new(&Setup { memory_mib: 8, disk_mib: 16, ..Setup::default() });
     world.disk.take_space(16 << 20);
     let memory = world.map(8192);
@@ -241,7 +247,7 @@ fn a_disk_that_others_fill_is_told_as_the_reason() {
 }
 
 #[test]
-fn a_disk_that_fails_at_random_never_makes_a_page_wrong() {
+fn randomly_failing_disk_never_corrupts_pages() {
     for avoid_move in [false, true] {
         let world = World::new(&Setup { avoid_move, ..Setup::default() });
         world.disk.fail_at_random(Operation::Write, 7, Fault::Errno(EIO));
@@ -260,7 +266,7 @@ fn a_disk_that_fails_at_random_never_makes_a_page_wrong() {
 }
 
 #[test]
-fn a_mapping_that_cannot_be_moved_stays_what_it_was() {
+fn failed_mremap_keeps_mapping() {
     for avoid_move in [false, true] {
         // Compressed pages must be brought in to be moved; those in slots need not.
         let world = World::new(&Setup { avoid_move, ..Setup::default() });
@@ -273,7 +279,7 @@ fn a_mapping_that_cannot_be_moved_stays_what_it_was() {
         assert!(world.engine.damage(memory.address() + page * PAGE_SIZE, 9999));
         let (at, len) = (memory.address(), memory.len());
         assert!(world.engine.remap(at, len, 2 * len, Move::Anywhere).is_err());
-        assert!(!world.engine.any_mapped(world.engine.roomy().start, 1 << 30));
+        assert!(!world.engine.any_mapped(world.engine.growable().start, 1 << 30));
         for (at, content) in contents.iter().enumerate() {
             match page_of(memory, at) {
                 Some(bytes) => assert!(at != page && bytes == content.bytes(), "page {at}"),

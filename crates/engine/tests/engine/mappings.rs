@@ -4,9 +4,9 @@ use crate::common::{
     Content, Setup, World, assert_holds, assert_zero, every_kind, page_of, random, worlds,
     write_all,
 };
+use softswap_engine::api::engine::remap::Source;
+use softswap_engine::api::engine::{GROWABLE_ALIGN_BYTES, Move};
 use softswap_engine::base::stats::{Counter, Tier};
-use softswap_engine::door::engine::remap::Source;
-use softswap_engine::door::engine::{Move, ROOMY_ALIGN_BYTES};
 use softswap_engine::memory::address_space::Kind;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::window::READ_WRITE;
@@ -37,7 +37,7 @@ fn contents() -> Vec<Content> {
 }
 
 #[test]
-fn discarded_pages_read_as_zeroes_and_their_neighbours_stay() {
+fn discarded_pages_read_as_zeroes() {
     for world in worlds() {
         let contents = contents();
         let memory = map_in_every_place(&world, &contents);
@@ -53,7 +53,7 @@ fn discarded_pages_read_as_zeroes_and_their_neighbours_stay() {
 }
 
 #[test]
-fn what_is_discarded_or_unmapped_frees_its_slots_and_its_share_of_the_budget() {
+fn discard_and_unmap_free_slots_and_budget() {
     // Ten times what area and DRAM together could store.
     let world = World::new(&Setup { memory_mib: 8, swap_mib: Some(8), ..Setup::default() });
     let contents: Vec<_> = random(1500).into_iter().chain(every_kind(600)).collect();
@@ -71,7 +71,7 @@ fn what_is_discarded_or_unmapped_frees_its_slots_and_its_share_of_the_budget() {
 }
 
 #[test]
-fn unmapped_memory_is_refused_and_its_place_starts_afresh() {
+fn unmapped_memory_is_refused_and_remapped_fresh() {
     for world in worlds() {
         let contents = contents();
         let memory = map_in_every_place(&world, &contents);
@@ -88,7 +88,7 @@ fn unmapped_memory_is_refused_and_its_place_starts_afresh() {
 }
 
 #[test]
-fn mapping_over_a_mapping_drops_what_was_there() {
+fn mapping_over_mapping_drops_old_content() {
     for world in worlds() {
         let memory = map_in_every_place(&world, &contents());
         assert!(world.engine.map_at(memory.address(), memory.len(), READ_WRITE, true).unwrap());
@@ -97,7 +97,7 @@ fn mapping_over_a_mapping_drops_what_was_there() {
 }
 
 #[test]
-fn mapping_without_replacing_leaves_what_is_there() {
+fn mapping_without_replace_keeps_existing() {
     for world in worlds() {
         let contents = contents();
         let memory = map_in_every_place(&world, &contents);
@@ -111,7 +111,7 @@ fn mapping_without_replacing_leaves_what_is_there() {
 }
 
 #[test]
-fn a_remapped_range_takes_its_content_along() {
+fn remap_moves_content() {
     for world in worlds() {
         let contents = contents();
         let memory = map_in_every_place(&world, &contents);
@@ -147,7 +147,7 @@ fn a_range_shrinks_and_grows_in_place() {
 }
 
 #[test]
-fn protection_holds_wherever_the_pages_are() {
+fn protection_applies_to_swapped_pages() {
     for world in worlds() {
         let contents = contents();
         let memory = map_in_every_place(&world, &contents);
@@ -165,7 +165,7 @@ fn protection_holds_wherever_the_pages_are() {
 }
 
 #[test]
-fn a_mapping_forgets_the_protection_of_the_one_before() {
+fn new_mapping_has_fresh_protection() {
     let world = World::new(&Setup::default());
     let memory = world.map(20);
     world.engine.protect(memory.address(), memory.len(), PROT_NONE).unwrap();
@@ -175,7 +175,7 @@ fn a_mapping_forgets_the_protection_of_the_one_before() {
 }
 
 #[test]
-fn pinned_pages_stay_until_they_are_unpinned() {
+fn pinned_pages_stay_resident() {
     for world in worlds() {
         let contents = contents();
         let memory = map_in_every_place(&world, &contents);
@@ -196,7 +196,7 @@ fn pinned_pages_stay_until_they_are_unpinned() {
 }
 
 #[test]
-fn pinning_ends_where_the_mapping_does() {
+fn pinning_stops_at_mapping_end() {
     let world = World::new(&Setup::default());
     let memory = world.map(8);
     world.engine.unmap(memory.address() + 5 * PAGE_SIZE, PAGE_SIZE).unwrap();
@@ -225,7 +225,7 @@ fn locked_memory_is_resident_and_bounded() {
 }
 
 #[test]
-fn a_mapping_that_moves_may_leave_its_place_mapped() {
+fn remap_may_keep_old_range_mapped() {
     for world in worlds() {
         let contents = contents();
         let memory = map_in_every_place(&world, &contents);
@@ -239,7 +239,7 @@ fn a_mapping_that_moves_may_leave_its_place_mapped() {
 }
 
 #[test]
-fn what_is_not_one_mapping_is_not_moved_and_displaces_nothing() {
+fn several_mappings_are_not_moved() {
     for world in worlds() {
         let contents = contents();
         let memory = map_in_every_place(&world, &contents);
@@ -263,23 +263,23 @@ fn what_is_not_one_mapping_is_not_moved_and_displaces_nothing() {
 }
 
 #[test]
-fn at_rest_nothing_leaves_and_the_forking_thread_can_bring_everything_in() {
+fn quiesced_engine_evicts_nothing_and_forker_can_fault() {
     for world in worlds() {
         let contents = contents();
         let memory = map_in_every_place(&world, &contents);
         let before = world.resident(memory);
         assert!(before < 130);
-        let at_rest = world.engine.rest();
+        let quiesced = world.engine.quiesce();
         assert_holds(memory, &contents);
         assert_eq!(world.resident(memory), 130);
-        drop(at_rest);
+        drop(quiesced);
         world.engine.end_fork();
         world.assert_survives(memory, &contents);
     }
 }
 
 #[test]
-fn a_sequential_first_touch_is_served_in_strides() {
+fn sequential_first_touch_uses_fault_around() {
     let world = World::new(&Setup::default());
     let memory = world.map(1024);
     assert!((0..1024).all(|page| memory.write(page * PAGE_SIZE, page as u64)));
@@ -290,15 +290,15 @@ fn a_sequential_first_touch_is_served_in_strides() {
 }
 
 #[test]
-fn memory_with_room_grows_where_it_is_whatever_is_mapped_meanwhile() {
+fn growable_memory_grows_in_place() {
     let world = World::new(&Setup::default());
     let contents = contents();
     let mut len = contents.len() * PAGE_SIZE;
-    let at = world.engine.map_roomy(len, READ_WRITE).unwrap().expect("the window has room");
-    assert!(world.engine.roomy().contains(&at) && at.is_multiple_of(ROOMY_ALIGN_BYTES));
+    let at = world.engine.map_growable(len, READ_WRITE).unwrap().expect("the window has room");
+    assert!(world.engine.growable().contains(&at) && at.is_multiple_of(GROWABLE_ALIGN_BYTES));
     write_all(Memory::new(at, len).unwrap(), &contents);
     while len < 64 << 20 {
-        let other = world.engine.map_roomy(PAGE_SIZE, READ_WRITE).unwrap().unwrap();
+        let other = world.engine.map_growable(PAGE_SIZE, READ_WRITE).unwrap().unwrap();
         assert!(!(at..at + len * 2).contains(&other) && world.map(300).address() < at);
         assert_eq!(world.engine.remap(at, len, len * 3 / 2, Move::Never).unwrap(), at);
         len = (len * 3 / 2).next_multiple_of(PAGE_SIZE);
@@ -308,11 +308,11 @@ fn memory_with_room_grows_where_it_is_whatever_is_mapped_meanwhile() {
     assert_eq!(world.engine.remap(at, len, PAGE_SIZE, Move::Never).unwrap(), at);
     assert_eq!(world.engine.remap(at, PAGE_SIZE, len, Move::Never).unwrap(), at);
     world.engine.unmap(at, len).unwrap();
-    assert_eq!(world.engine.map_roomy(PAGE_SIZE, READ_WRITE).unwrap(), Some(at));
+    assert_eq!(world.engine.map_growable(PAGE_SIZE, READ_WRITE).unwrap(), Some(at));
 }
 
 #[test]
-fn a_mapping_that_had_to_move_to_grow_moves_once() {
+fn mapping_moves_once_to_grow() {
     let world = World::new(&Setup::default());
     let contents = contents();
     let memory = map_in_every_place(&world, &contents);
@@ -330,7 +330,7 @@ fn a_mapping_that_had_to_move_to_grow_moves_once() {
 }
 
 #[test]
-fn fresh_pages_come_ahead_up_to_where_the_protection_changes() {
+fn fault_around_stops_at_protection_change() {
     let world = World::new(&Setup::default());
     let memory = world.map(128);
     let (open, barred) = (96, 32 * PAGE_SIZE);

@@ -3,9 +3,9 @@
 use crate::common::{
     Content, Setup, World, assert_holds, every_kind, in_threads, random, read_and_write, until,
 };
+use softswap_engine::api::live_settings;
+use softswap_engine::api::settings::PoolLimit;
 use softswap_engine::base::stats::Counter;
-use softswap_engine::door::live_settings;
-use softswap_engine::door::settings::PoolLimit;
 
 const PAGES: u64 = 16_384;
 
@@ -24,7 +24,7 @@ fn keeps(world: &World, asked: &str) -> bool {
 }
 
 #[test]
-fn a_limit_that_moves_under_load_is_kept_and_no_page_is_lost() {
+fn moving_limit_loses_no_page() {
     for pool in [PoolLimit::Auto, PoolLimit::Percent(40)] {
         let world = World::new(&Setup { memory_mib: 32, disk_mib: 512, pool, ..Setup::default() });
         let contents = every_kind(PAGES);
@@ -48,7 +48,7 @@ fn a_limit_that_moves_under_load_is_kept_and_no_page_is_lost() {
 }
 
 #[test]
-fn what_goes_by_the_budget_follows_it() {
+fn derived_limits_follow_budget() {
     let world = World::new(&Setup { memory_mib: 16, ..Setup::default() });
     let contents: Vec<_> = (0..PAGES).map(Content::Sparse).collect();
     set(&world, "256M").unwrap();
@@ -65,7 +65,7 @@ fn what_goes_by_the_budget_follows_it() {
 }
 
 #[test]
-fn a_limit_that_is_too_small_is_refused_with_what_is_enough() {
+fn too_small_limit_is_rejected_with_minimum() {
     let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
     for (asked, part) in [
         ("1M", "give at least"),
@@ -88,7 +88,7 @@ fn a_limit_that_is_too_small_is_refused_with_what_is_enough() {
 }
 
 #[test]
-fn a_limit_for_which_nothing_can_leave_is_given_up_and_said() {
+fn unreachable_limit_is_cancelled_and_reported() {
     let world = World::new(&Setup { memory_mib: 64, swap_mib: Some(4), ..Setup::default() });
     let contents = random(8192);
     let memory = world.map_with(&contents);

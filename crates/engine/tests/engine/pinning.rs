@@ -2,9 +2,9 @@
 //! signal ends a wait for free memory.
 
 use crate::common::{Setup, World, assert_holds, mix64, random, write_all};
+use softswap_engine::api::engine::pinning::Then;
 use softswap_engine::base::access::Access;
 use softswap_engine::core::errors::{Exhausted, FaultError};
-use softswap_engine::door::engine::pinning::Then;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_thread;
 use softswap_sys::{signals, threads};
@@ -18,7 +18,7 @@ const PAGES: usize = 512;
 /// Concurrent calls of many threads, each larger than the share of all. They charge pages before
 /// they pin them and take turns, and each makes progress.
 #[test]
-fn calls_of_many_threads_hold_their_share_at_most() {
+fn pinned_memory_of_calls_is_bounded() {
     let world = World::new(&Setup { memory_mib: 8, ..Setup::default() });
     let engine = &*world.engine;
     let most = engine.hold_limit_bytes() / PAGE_SIZE;
@@ -43,7 +43,7 @@ fn calls_of_many_threads_hold_their_share_at_most() {
                         let part = memory.part(first * PAGE_SIZE, pages * PAGE_SIZE);
                         while !engine.try_hold(pages) {
                             refused.fetch_add(1, Relaxed);
-                            engine.await_letting_go();
+                            engine.wait_for_release();
                         }
                         let pinned = engine.pin_until(part.address(), part.len(), 0).unwrap();
                         assert_eq!((pinned.bytes, pinned.then), (part.len(), Then::Done));
@@ -51,7 +51,7 @@ fn calls_of_many_threads_hold_their_share_at_most() {
                         assert_holds(part, &contents[first..first + pages]);
                         assert_eq!(world.resident(part), pages, "pinned pages have left");
                         engine.unpin(part.address(), part.len());
-                        engine.let_go(pages);
+                        engine.release(pages);
                         pinned_whole.fetch_add(1, Relaxed);
                     }
                 })
@@ -70,7 +70,7 @@ fn calls_of_many_threads_hold_their_share_at_most() {
 }
 
 #[test]
-fn memory_that_is_held_counts_against_the_budget() {
+fn held_memory_is_charged() {
     let world = World::new(&Setup { memory_mib: 8, ..Setup::default() });
     let engine = &*world.engine;
     let pages = engine.hold_limit_bytes() / PAGE_SIZE;
@@ -82,7 +82,7 @@ fn memory_that_is_held_counts_against_the_budget() {
     write_all(memory, &random(2000));
     let beside = world.resident(memory);
     assert!(beside + pages / 2 < before, "{beside} pages beside {pages}, {before} without");
-    engine.let_go_memory(pages);
+    engine.release_memory(pages);
     assert_eq!(engine.held_pages(), 0);
     write_all(memory, &random(2000));
     assert!(world.resident(memory) > beside);
@@ -102,7 +102,7 @@ fn exhaust(world: &World) {
 }
 
 #[test]
-fn what_cannot_be_locked_whole_is_not_locked_at_all() {
+fn partial_mlock_is_undone() {
     let world = World::new(&Setup { memory_mib: 8, ..Setup::default() });
     let engine = &*world.engine;
     let memory = world.map(8);
@@ -123,7 +123,7 @@ fn what_cannot_be_locked_whole_is_not_locked_at_all() {
 }
 
 #[test]
-fn who_waits_for_room_is_called_away_by_a_signal_and_not_for_ever() {
+fn signal_interrupts_wait_for_memory() {
     let world = World::new(&Setup { memory_mib: 8, ..Setup::default() });
     let memory = world.map(8);
     exhaust(&world);

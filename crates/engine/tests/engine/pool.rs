@@ -4,11 +4,11 @@ use crate::common::{
     Content, Setup, World, assert_holds, every_kind, mix64, page_of, read_in_threads,
     until_all_have_moved, wait_until,
 };
+use softswap_engine::api::engine::Move;
+use softswap_engine::api::live_settings;
+use softswap_engine::api::settings::PoolLimit;
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::{Counter, StopReason};
-use softswap_engine::door::engine::Move;
-use softswap_engine::door::live_settings;
-use softswap_engine::door::settings::PoolLimit;
 use softswap_engine::store::io::Operation;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
@@ -36,7 +36,7 @@ fn slow() -> Setup {
 }
 
 #[test]
-fn a_pool_that_may_grow_holds_what_was_read_from_the_disk_and_stays_when_it_is_set() {
+fn auto_pool_grows_and_fixed_pool_stays() {
     let (world, memory, contents) = world_with_packed(&slow());
     let reads = || {
         let before = world.count(Counter::PagesRead);
@@ -59,7 +59,7 @@ fn a_pool_that_may_grow_holds_what_was_read_from_the_disk_and_stays_when_it_is_s
 }
 
 #[test]
-fn a_pool_that_may_grow_gives_way_to_pages_that_are_used_all_the_time() {
+fn auto_pool_shrinks_for_hot_pages() {
     let world = World::new(&Setup { pool: PoolLimit::Auto, ..slow() });
     let contents = sparse(PAGES);
     let memory = world.map_with(&contents);
@@ -95,7 +95,7 @@ fn world_with_packed(setup: &Setup) -> (World, Memory, Vec<Content>) {
 }
 
 #[test]
-fn what_fits_into_the_pool_touches_no_disk() {
+fn pages_fitting_pool_use_no_disk() {
     let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
     let contents = sparse(PAGES);
     let memory = world.map_with(&contents);
@@ -106,7 +106,7 @@ fn what_fits_into_the_pool_touches_no_disk() {
 }
 
 #[test]
-fn who_touches_pages_takes_others_out_as_long_as_those_stay_in_memory() {
+fn faulting_threads_reclaim_while_disk_is_unused() {
     let batches_of = |content: fn(u64) -> Content| {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
         let contents: Vec<_> = (0..2 * PAGES).map(content).collect();
@@ -126,7 +126,7 @@ fn who_touches_pages_takes_others_out_as_long_as_those_stay_in_memory() {
 }
 
 #[test]
-fn what_does_not_compress_fills_the_disk_and_not_the_pool() {
+fn incompressible_pages_bypass_pool() {
     let world = World::new(&Setup::default());
     let contents: Vec<_> = (0..PAGES).map(Content::Random).collect();
     let memory = world.map_with(&contents);
@@ -136,7 +136,7 @@ fn what_does_not_compress_fills_the_disk_and_not_the_pool() {
 }
 
 #[test]
-fn pages_share_slots_on_the_disk_and_come_back_in_any_order() {
+fn shared_slots_are_read_in_any_order() {
     let (world, memory, contents) = world_with_packed(&Setup::default());
     let written_back = world.count(Counter::PagesWrittenBack);
     let slots = world.count(Counter::PagesWritten);
@@ -152,7 +152,7 @@ fn pages_share_slots_on_the_disk_and_come_back_in_any_order() {
 }
 
 #[test]
-fn slots_are_free_when_all_who_shared_them_have_gone() {
+fn shared_slot_is_freed_with_last_page() {
     let setup = Setup { swap_mib: Some(12), ..Setup::default() };
     let world = World::new(&setup.all_offered());
     for round in 0..6 {
@@ -166,7 +166,7 @@ fn slots_are_free_when_all_who_shared_them_have_gone() {
 }
 
 #[test]
-fn a_page_that_shares_a_slot_can_be_moved_by_mremap() {
+fn page_in_shared_slot_can_be_remapped() {
     let (world, memory, contents) = world_with_packed(&Setup::default());
     let len = memory.pages() * PAGE_SIZE;
     // No free address space after it, so it cannot grow in place.
@@ -179,7 +179,7 @@ fn a_page_that_shares_a_slot_can_be_moved_by_mremap() {
 }
 
 #[test]
-fn a_failed_area_gives_up_what_shares_its_slots() {
+fn shared_slots_leave_failed_area() {
     let setup = Setup { spare_disk_mib: Some(64), ..Setup::default() };
     let (world, memory, contents) = world_with_packed(&setup);
     world.disk.fail(Operation::Write, 0, u64::MAX, Fault::Errno(EIO));
@@ -196,7 +196,7 @@ fn a_failed_area_gives_up_what_shares_its_slots() {
 }
 
 #[test]
-fn one_damaged_slot_stops_those_who_share_it_and_nobody_else() {
+fn damaged_shared_slot_affects_its_pages_only() {
     let (world, memory, contents) = world_with_packed(&Setup::default());
     world.disk.fail(Operation::Read, world.disk.counts().reads, 1, Fault::FlipBit);
     let mut refused = 0;
@@ -212,7 +212,7 @@ fn one_damaged_slot_stops_those_who_share_it_and_nobody_else() {
 }
 
 #[test]
-fn a_damaged_page_in_memory_stops_its_toucher_and_nobody_else() {
+fn damaged_pool_object_affects_one_page() {
     for codec in ["lz4", "zstd"] {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
         live_settings::set(&world.engine, "codec", codec).unwrap();
@@ -241,7 +241,7 @@ fn a_damaged_page_in_memory_stops_its_toucher_and_nobody_else() {
 }
 
 #[test]
-fn thinned_out_slabs_move_together() {
+fn sparse_slabs_are_compacted() {
     let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
     let contents = sparse(PAGES);
     let memory = world.map_with(&contents);
@@ -261,7 +261,7 @@ fn thinned_out_slabs_move_together() {
 }
 
 #[test]
-fn every_kind_of_page_survives_threads_and_a_small_pool() {
+fn small_pool_keeps_pages_of_many_threads() {
     let world = World::new(&Setup::default());
     let contents = every_kind(PAGES);
     let memory = world.map_with(&contents);
@@ -271,7 +271,7 @@ fn every_kind_of_page_survives_threads_and_a_small_pool() {
 }
 
 #[test]
-fn what_comes_into_a_full_pool_is_packed_densely() {
+fn full_pool_uses_dense_codec() {
     let average_bytes = |codec: &str| {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
         live_settings::set(&world.engine, "codec", codec).unwrap();
@@ -289,7 +289,7 @@ fn what_comes_into_a_full_pool_is_packed_densely() {
 }
 
 #[test]
-fn what_lz4_cannot_pack_is_packed_by_zstd_unless_lz4_was_asked_for() {
+fn zstd_compresses_what_lz4_cannot_unless_lz4_is_fixed() {
     for (codec, is_packed) in [("auto", true), ("lz4", false)] {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
         live_settings::set(&world.engine, "codec", codec).unwrap();
@@ -303,7 +303,7 @@ fn what_lz4_cannot_pack_is_packed_by_zstd_unless_lz4_was_asked_for() {
 }
 
 #[test]
-fn the_limit_of_the_pool_can_change_while_it_is_used() {
+fn pool_limit_can_change_under_load() {
     let world = World::new(&Setup { memory_mib: 32, ..Setup::default() });
     let contents = sparse(PAGES);
     let memory = world.map_with(&contents);
@@ -324,7 +324,7 @@ fn the_limit_of_the_pool_can_change_while_it_is_used() {
 }
 
 #[test]
-fn pages_share_slots_also_where_free_slots_lie_apart() {
+fn shared_slots_work_with_scattered_free_slots() {
     let setup = Setup { swap_mib: Some(64), ..Setup::default() };
     let world = World::new(&setup.all_offered());
     // All of the disk is in use, except every second slot.
@@ -345,7 +345,7 @@ fn pages_share_slots_also_where_free_slots_lie_apart() {
 }
 
 #[test]
-fn write_back_leaves_no_slab_with_a_few_pages_behind() {
+fn write_back_empties_whole_slabs() {
     let world = World::new(&Setup { memory_mib: 32, ..Setup::default() }.all_offered());
     let kind =
         |page| if mix64(page) & 1 == 0 { Content::Text(page) } else { Content::Sparse(page) };

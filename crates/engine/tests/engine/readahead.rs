@@ -5,8 +5,8 @@ use crate::common::{
     Content, Setup, World, assert_holds, mix64, page_of, prefetch, random, wait_until,
     with_prefetch,
 };
+use softswap_engine::api::settings::PoolLimit;
 use softswap_engine::base::stats::{Counter, Tier};
-use softswap_engine::door::settings::PoolLimit;
 use softswap_engine::store::io::Operation;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
@@ -65,7 +65,7 @@ fn kinds() -> [fn(u64) -> Content; 2] {
 }
 
 #[test]
-fn a_stream_takes_few_faults_upwards_and_downwards_from_disk_and_pool() {
+fn readahead_serves_streams_in_both_directions() {
     for kind in kinds() {
         for down in [false, true] {
             let (world, memory, contents) = evicted(kind);
@@ -83,7 +83,7 @@ fn a_stream_takes_few_faults_upwards_and_downwards_from_disk_and_pool() {
 }
 
 #[test]
-fn a_stream_whose_pages_lie_apart_takes_few_faults_too() {
+fn readahead_serves_strided_streams() {
     const STRIDE: usize = 20;
     for kind in kinds() {
         for down in [false, true] {
@@ -103,7 +103,7 @@ fn a_stream_whose_pages_lie_apart_takes_few_faults_too() {
 }
 
 #[test]
-fn a_stream_over_slots_that_lie_anywhere_takes_as_few() {
+fn readahead_works_with_scattered_slots() {
     const GROUPS: u64 = 30;
     for down in [false, true] {
         let world = World::new(&Setup::default());
@@ -130,7 +130,7 @@ fn a_stream_over_slots_that_lie_anywhere_takes_as_few() {
 }
 
 #[test]
-fn streams_side_by_side_are_followed_each() {
+fn concurrent_streams_are_followed() {
     let world = World::new(&Setup::default());
     let contents = random(1600);
     let memory = world.map_with(&contents);
@@ -146,7 +146,7 @@ fn streams_side_by_side_are_followed_each() {
 }
 
 #[test]
-fn touches_at_random_bring_hardly_anything_ahead() {
+fn random_touches_cause_little_readahead() {
     let world = World::new(&Setup::default());
     let contents = random(PAGES as u64);
     let memory = world.map_with(&contents);
@@ -167,7 +167,7 @@ fn rows() -> impl Iterator<Item = usize> {
 }
 
 #[test]
-fn what_is_touched_together_comes_together_from_slots_of_any_kind() {
+fn co_accessed_pages_are_read_together() {
     // One page for each slot, uncompressed; then two or more in a slot.
     for pool in [PoolLimit::Percent(0), PoolLimit::Bytes(64 << 10)] {
         let world = World::new(&Setup { pool, ..Setup::default() });
@@ -191,7 +191,7 @@ fn what_is_touched_together_comes_together_from_slots_of_any_kind() {
 }
 
 #[test]
-fn a_companion_that_cannot_be_had_harms_nobody() {
+fn unreadable_neighbour_is_ignored() {
     for fault in [Fault::Errno(EIO), Fault::FlipBit] {
         let world = World::new(&Setup { pool: PoolLimit::Percent(0), ..Setup::default() });
         let contents = random(PAGES as u64);
@@ -208,14 +208,14 @@ fn a_companion_that_cannot_be_had_harms_nobody() {
         world.disk.fail(Operation::Read, world.disk.counts().reads, 1, fault);
         assert!(page_of(memory, 601).is_some_and(|it| it == contents[601].bytes()));
         assert_eq!(errors(), 0);
-        world.disk.heal();
+        world.disk.clear_faults();
         assert_holds(memory, &contents);
         world.assert_within_budget();
     }
 }
 
 #[test]
-fn a_bad_place_ahead_stops_its_toucher_and_nobody_else() {
+fn read_error_ahead_affects_one_page() {
     for fault in [Fault::Errno(EIO), Fault::FlipBit] {
         let world = World::new(&Setup::default());
         let contents = random(400);
@@ -229,13 +229,13 @@ fn a_bad_place_ahead_stops_its_toucher_and_nobody_else() {
                 assert!(found.is_none_or(|bytes| bytes == content.bytes()), "page {page}");
             }
         });
-        world.disk.heal();
+        world.disk.clear_faults();
         assert_holds(memory, &contents);
     }
 }
 
 #[test]
-fn what_comes_ahead_and_what_is_touched_first_is_all_there_is() {
+fn every_page_is_read_ahead_or_faulted() {
     let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
     let contents = random(PAGES as u64);
     let memory = world.map_with(&contents);
@@ -247,7 +247,7 @@ fn what_comes_ahead_and_what_is_touched_first_is_all_there_is() {
 }
 
 #[test]
-fn an_error_ahead_counts_once_its_page_is_touched() {
+fn readahead_error_counts_on_touch() {
     for fault in [Fault::Errno(EIO), Fault::FlipBit] {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
         // Enough pages to make the resident ones a small part: then one resident page behind is
@@ -275,7 +275,7 @@ fn an_error_ahead_counts_once_its_page_is_touched() {
             assert_eq!(errors(), 0, "nobody has touched such a page");
             assert_eq!(page_of(memory, 399), None);
             assert_eq!(errors(), 1);
-            world.disk.heal();
+            world.disk.clear_faults();
             touch_all(&world, memory, &contents, 7..400);
             assert_eq!(errors(), 1);
         });
@@ -283,7 +283,7 @@ fn an_error_ahead_counts_once_its_page_is_touched() {
 }
 
 #[test]
-fn what_is_parked_is_not_taken_for_what_its_slot_holds_later() {
+fn stale_read_ahead_page_is_not_used() {
     for encrypt in [true, false] {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
         let before = random(600);
@@ -307,7 +307,7 @@ fn what_is_parked_is_not_taken_for_what_its_slot_holds_later() {
 }
 
 #[test]
-fn threads_read_and_write_streams_while_others_are_followed_and_reclaimed() {
+fn streams_are_intact_under_reclaim() {
     let world = World::new(&Setup { memory_mib: 12, ..Setup::default() });
     let done = AtomicBool::new(false);
     let pass = |number: u64| {

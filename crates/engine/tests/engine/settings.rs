@@ -1,15 +1,15 @@
 //! Settings of a running engine, queried and changed as through the socket.
 
 use crate::common::{Setup, World};
-use softswap_engine::base::stats::Counter;
-use softswap_engine::door::control_protocol::{
+use softswap_engine::api::control_protocol::{
     Answer, MAX_ANSWER_BYTES, Snapshot, answer, carry_out,
 };
-use softswap_engine::door::live_settings::SETTINGS;
+use softswap_engine::api::live_settings::SETTINGS;
+use softswap_engine::base::stats::Counter;
 use softswap_engine::store::io::poll::mode::{Mode, Sleep};
 use std::time::Duration;
 
-fn ask(world: &World, request: &str) -> Answer {
+fn send_request(world: &World, request: &str) -> Answer {
     let line = format!("softswap 1 {request}");
     let text = answer(line.as_bytes(), |request| {
         carry_out(&world.engine, Duration::from_secs(3), request)
@@ -26,24 +26,27 @@ fn ok(body: &str) -> Answer {
 }
 
 #[test]
-fn what_is_set_is_what_is_got_and_what_holds() {
+fn settings_round_trip_and_take_effect() {
     let world = World::new(&Setup::default());
-    assert_eq!(ask(&world, "get"), ok(AS_IT_IS));
-    assert_eq!(ask(&world, "set io.poll hybrid"), ok("io.poll hybrid\n"));
-    assert_eq!(ask(&world, "set io.poll_sleep 1500us"), ok("io.poll_sleep 1500us\n"));
-    assert_eq!(ask(&world, "get io.poll"), ok("io.poll hybrid\n"));
+    assert_eq!(send_request(&world, "get"), ok(AS_IT_IS));
+    assert_eq!(send_request(&world, "set io.poll hybrid"), ok("io.poll hybrid\n"));
+    assert_eq!(send_request(&world, "set io.poll_sleep 1500us"), ok("io.poll_sleep 1500us\n"));
+    assert_eq!(send_request(&world, "get io.poll"), ok("io.poll hybrid\n"));
     let knobs = world.engine.knobs().next().unwrap();
     assert_eq!((knobs.mode(), knobs.sleep()), (Mode::Hybrid, Sleep::Fixed(1_500_000)));
     for (asked, shown) in [("zstd", "zstd"), ("zstd:3", "zstd:3"), ("none", "none")] {
-        assert_eq!(ask(&world, &format!("set codec {asked}")), ok(&format!("codec {shown}\n")));
+        assert_eq!(
+            send_request(&world, &format!("set codec {asked}")),
+            ok(&format!("codec {shown}\n"))
+        );
         assert_eq!(world.engine.codec().get().to_string(), shown);
     }
-    assert_eq!(ask(&world, "set io.poll_sleep auto"), ok("io.poll_sleep auto\n"));
+    assert_eq!(send_request(&world, "set io.poll_sleep auto"), ok("io.poll_sleep auto\n"));
     assert_eq!(knobs.sleep(), Sleep::Adaptive);
 }
 
 #[test]
-fn unknown_keys_and_bad_values_are_named_and_change_nothing() {
+fn invalid_settings_are_reported_and_ignored() {
     let world = World::new(&Setup::default());
     for (request, parts) in [
         ("get io.pol", ["\"io.pol\"", "codec, io.poll, io.poll_sleep, memory and pool.limit"]),
@@ -57,21 +60,23 @@ fn unknown_keys_and_bad_values_are_named_and_change_nothing() {
         ("set io.poll_sleep 2s", ["io.poll_sleep: \"2s\"", "at most 100ms"]),
         ("set io.poll_sleep -1us", ["io.poll_sleep: \"-1us\"", "at most 100ms"]),
     ] {
-        let Answer::Error(why) = ask(&world, request) else { panic!("{request} was accepted") };
+        let Answer::Error(why) = send_request(&world, request) else {
+            panic!("{request} was accepted")
+        };
         for part in parts {
             assert!(why.contains(part), "{part:?} is missing in: {why}");
         }
     }
-    assert_eq!(ask(&world, "get"), ok(AS_IT_IS));
+    assert_eq!(send_request(&world, "get"), ok(AS_IT_IS));
 }
 
 #[test]
-fn stat_tells_uptime_settings_and_the_counters_of_now() {
+fn stat_returns_uptime_settings_and_counters() {
     let world = World::new(&Setup::default());
     let memory = world.map(300);
     assert!(memory.write(0, 1));
     world.evict(memory);
-    let Answer::Ok(body) = ask(&world, "stat") else { panic!("no answer") };
+    let Answer::Ok(body) = send_request(&world, "stat") else { panic!("no answer") };
     let snapshot = Snapshot::parse(&body).unwrap();
     assert_eq!(snapshot.uptime, Duration::from_secs(3));
     let keys: Vec<_> = snapshot.settings.iter().map(|(key, _)| key.as_str()).collect();

@@ -14,14 +14,14 @@ const PAGES: usize = 300;
 const STEP_BYTES: usize = 5 * PAGE_SIZE;
 
 /// Pages that are never used again: with many evictions, a few early refaults stand out.
-const OTHERS: u64 = 6000;
+const UNRELATED_PAGES: u64 = 6000;
 
 /// Returns pages that all refaulted soon, so that more are kept at eviction.
-fn wanted_again(world: &World) -> (Memory, Vec<Content>) {
-    world.evict(world.map_with(&random(OTHERS)));
+fn early_refaulted_pages(world: &World) -> (Memory, Vec<Content>) {
+    world.evict(world.map_with(&random(UNRELATED_PAGES)));
     let (memory, contents) = some(world, 0);
     for _ in 0..2 {
-        leave(world, memory);
+        evict_resident(world, memory);
         assert_each(memory, &contents);
     }
     (memory, contents)
@@ -51,7 +51,7 @@ fn assert_each(memory: Memory, contents: &[Content]) {
 }
 
 /// Evicts resident pages only, so that the standby list stays.
-fn leave(world: &World, memory: Memory) {
+fn evict_resident(world: &World, memory: Memory) {
     while world.resident(memory) > 0 {
         assert_eq!(world.engine.reclaim_now(1), 1);
     }
@@ -62,33 +62,33 @@ fn from_standby(world: &World) -> u64 {
 }
 
 #[test]
-fn what_is_wanted_again_soon_is_had_without_the_disk() {
+fn early_refaults_need_no_disk() {
     for encrypt in [false, true] {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
-        let (memory, contents) = wanted_again(&world);
+        let (memory, contents) = early_refaulted_pages(&world);
         let (before, read) = (from_standby(&world), world.count(Counter::PagesRead));
-        leave(&world, memory);
+        evict_resident(&world, memory);
         assert_each(memory, &contents);
         let kept = from_standby(&world) - before;
         assert!(kept >= PAGES as u64 / 3, "{kept}");
         assert_eq!(world.count(Counter::PagesRead), read + PAGES as u64 - kept);
-        assert_eq!(world.count(Counter::PagesWritten), OTHERS + PAGES as u64);
+        assert_eq!(world.count(Counter::PagesWritten), UNRELATED_PAGES + PAGES as u64);
     }
 }
 
 #[test]
-fn what_comes_back_in_streams_is_not_kept() {
+fn stream_pages_are_not_kept() {
     let world = World::new(&Setup::default());
     let contents: Vec<_> = (50_000..50_512).map(Content::Random).collect();
     let stream = world.map_with(&contents);
     for _ in 0..3 {
-        leave(&world, stream);
+        evict_resident(&world, stream);
         assert_holds(stream, &contents);
     }
-    let (memory, wanted) = wanted_again(&world);
+    let (memory, wanted) = early_refaulted_pages(&world);
     assert_holds(stream, &contents);
-    leave(&world, memory);
-    leave(&world, stream);
+    evict_resident(&world, memory);
+    evict_resident(&world, stream);
     let before = from_standby(&world);
     assert_holds(stream, &contents);
     assert_eq!(from_standby(&world), before);
@@ -97,14 +97,14 @@ fn what_comes_back_in_streams_is_not_kept() {
 }
 
 #[test]
-fn what_was_written_is_had_as_it_was_written() {
+fn standby_returns_written_content() {
     let world = World::new(&Setup::default());
-    let (memory, _) = wanted_again(&world);
+    let (memory, _) = early_refaulted_pages(&world);
     for round in 1..5 {
         let anew: Vec<_> = (0..PAGES as u64).map(|at| Content::Random(at + 1000 * round)).collect();
         write(memory, &anew);
         for _ in 0..2 {
-            leave(&world, memory);
+            evict_resident(&world, memory);
             assert_each(memory, &anew);
         }
     }
@@ -112,10 +112,10 @@ fn what_was_written_is_had_as_it_was_written() {
 }
 
 #[test]
-fn what_is_kept_needs_no_disk_that_works() {
+fn standby_works_with_failing_disk() {
     let world = World::new(&Setup::default());
-    let (memory, contents) = wanted_again(&world);
-    leave(&world, memory);
+    let (memory, contents) = early_refaulted_pages(&world);
+    evict_resident(&world, memory);
     let before = from_standby(&world);
     world.disk.fail(Operation::Read, 0, u64::MAX, Fault::Errno(EIO));
     let is_had = |at: &usize| {
@@ -126,18 +126,18 @@ fn what_is_kept_needs_no_disk_that_works() {
     let had = (0..PAGES).filter(is_had).count() as u64;
     assert_eq!(had, from_standby(&world) - before);
     assert!(had >= PAGES as u64 / 3, "{had}");
-    world.disk.heal();
+    world.disk.clear_faults();
     assert_each(memory, &contents);
 }
 
 #[test]
-fn a_page_that_is_only_read_is_written_once_however_often_it_leaves() {
+fn clean_page_is_written_once() {
     let world = World::new(&Setup::default());
-    wanted_again(&world);
+    early_refaulted_pages(&world);
     let before = world.count(Counter::PagesWritten);
     let (memory, contents) = some(&world, 5000);
     for _ in 0..6 {
-        leave(&world, memory);
+        evict_resident(&world, memory);
         assert_each(memory, &contents);
     }
     assert!(from_standby(&world) > PAGES as u64);
@@ -145,22 +145,22 @@ fn a_page_that_is_only_read_is_written_once_however_often_it_leaves() {
 }
 
 #[test]
-fn a_disk_that_takes_nothing_is_told_although_pages_were_kept() {
+fn write_error_is_reported_despite_standby() {
     let world = World::new(&Setup::default());
-    let (memory, contents) = wanted_again(&world);
+    let (memory, contents) = early_refaulted_pages(&world);
     world.disk.fail(Operation::Write, 0, u64::MAX, Fault::Errno(ENOSPC));
     let more = world.map(8192);
     let stopped = (0..8192)
         .find(|page| !more.write_bytes(page * PAGE_SIZE, &Content::Random(*page as u64).bytes()));
     assert!(stopped.is_some(), "16 MiB hold 32");
-    world.disk.heal();
+    world.disk.clear_faults();
     assert_each(memory, &contents);
 }
 
 /// Random touches, mostly in a hot set that barely fits, so that many pages refault soon after
 /// their eviction. Compares the content on every touch.
 #[test]
-fn any_mixture_of_touches_finds_what_was_written_last() {
+fn random_touches_find_last_write() {
     for avoid_move in [false, true] {
         let world = World::new(&Setup { avoid_move, ..Setup::default() });
         let pages = 12_000;

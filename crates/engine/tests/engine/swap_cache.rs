@@ -5,8 +5,8 @@ use crate::common::{
     Content, LINE, Setup, World, assert_holds, assert_zero, fill_from, in_threads, mix64, page_of,
     random, until_all_have_moved, worlds, write_all,
 };
+use softswap_engine::api::engine::Engine;
 use softswap_engine::base::stats::Counter;
-use softswap_engine::door::engine::Engine;
 use softswap_engine::store::io::Operation;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
@@ -60,7 +60,7 @@ fn each_of<I: Iterator<Item = World>>(worlds: fn() -> I) -> impl Iterator<Item =
 }
 
 #[test]
-fn a_page_that_was_only_read_is_not_stored_again() {
+fn clean_page_is_not_stored_again() {
     for (world, copies) in each_of(worlds) {
         let (memory, contents) = copies.unchanged(&world);
         for round in 1..4 {
@@ -73,7 +73,7 @@ fn a_page_that_was_only_read_is_not_stored_again() {
 }
 
 #[test]
-fn a_page_that_was_written_since_is_stored_again_and_no_other() {
+fn only_dirty_pages_are_stored_again() {
     for (world, copies) in each_of(worlds) {
         let (memory, mut contents) = copies.unchanged(&world);
         for page in (0..PAGES).step_by(7) {
@@ -90,7 +90,7 @@ fn a_page_that_was_written_since_is_stored_again_and_no_other() {
 }
 
 #[test]
-fn a_page_that_is_pinned_may_be_written_by_the_kernel() {
+fn pinned_page_may_be_written_by_kernel() {
     for (world, copies) in each_of(worlds) {
         let (memory, mut contents) = copies.unchanged(&world);
         let (start, len) = (memory.address() + 10 * PAGE_SIZE, 20 * PAGE_SIZE);
@@ -143,7 +143,7 @@ fn copies_are_freed_with_their_pages() {
 }
 
 #[test]
-fn a_move_onto_unchanged_pages_leaves_none_of_them() {
+fn remap_onto_clean_pages_drops_them() {
     for world in worlds() {
         let (target, _) = IN_AREA.unchanged(&world);
         let (source, contents) = IN_AREA.unchanged(&world);
@@ -157,7 +157,7 @@ fn a_move_onto_unchanged_pages_leaves_none_of_them() {
 }
 
 #[test]
-fn an_area_that_is_half_full_keeps_no_copies_and_a_full_one_gives_them_up() {
+fn half_full_area_keeps_no_copies_and_full_area_frees_them() {
     // 2048 slots: fewer than half are in use at the first swap-ins.
     let world = World::new(&Setup { swap_mib: Some(8), ..Setup::default() });
     let first = random(900);
@@ -179,7 +179,7 @@ fn an_area_that_is_half_full_keeps_no_copies_and_a_full_one_gives_them_up() {
 }
 
 #[test]
-fn pages_leave_a_failed_area_although_it_has_copies_of_them() {
+fn pages_with_copies_leave_failed_area() {
     let world = World::new(&Setup { spare_disk_mib: Some(64), ..Setup::default() });
     let (memory, contents) = IN_AREA.unchanged(&world);
     world.disk.fail(Operation::Write, 0, u64::MAX / 2, Fault::Errno(EIO));
@@ -195,7 +195,7 @@ fn pages_leave_a_failed_area_although_it_has_copies_of_them() {
 }
 
 #[test]
-fn a_chunk_that_is_always_written_stops_keeping_copies() {
+fn written_chunk_stops_keeping_copies() {
     let world = World::new(&Setup::default());
     let contents = random(PAGES as u64);
     let memory = world.map_with(&contents);
@@ -246,7 +246,7 @@ fn share(world: &World, memory: Memory, thread: usize) {
 }
 
 #[test]
-fn threads_that_share_pages_lose_no_write() {
+fn shared_pages_lose_no_write() {
     // With enough space for all copies, and with so little that copies are freed.
     for (avoid_move, swap_mib) in [(false, None), (true, None), (false, Some(14))] {
         let setup = Setup { memory_mib: 12, avoid_move, swap_mib, ..Setup::default() };

@@ -11,7 +11,7 @@ fn sparse(count: usize) -> Vec<Content> {
 
 /// Makes gaps in the slabs, so that compaction moves the remaining objects.
 #[test]
-fn copies_move_with_what_lies_beside_them() {
+fn compaction_moves_copies() {
     let world = World::new(&Setup { memory_mib: 32, ..Setup::default() });
     let contents = sparse(8000);
     let memory = world.map_with(&contents);
@@ -20,12 +20,12 @@ fn copies_move_with_what_lies_beside_them() {
     assert!(kept > 1000, "{kept}");
     world.evict(memory);
     // One page in five stays, with its copy in the slab.
-    let stays = |page: usize| page.is_multiple_of(5);
-    for page in (0..contents.len()).filter(|page| !stays(*page)) {
+    let keep_copy = |page: usize| page.is_multiple_of(5);
+    for page in (0..contents.len()).filter(|page| !keep_copy(*page)) {
         world.engine.discard(memory.address() + page * PAGE_SIZE, PAGE_SIZE).unwrap();
     }
     let part = |page: usize| memory.part(page * PAGE_SIZE, PAGE_SIZE);
-    let left: Vec<_> = (0..contents.len()).filter(|page| stays(*page)).collect();
+    let left: Vec<_> = (0..contents.len()).filter(|page| keep_copy(*page)).collect();
     left.iter().for_each(|page| assert_holds(part(*page), &contents[*page..][..1]));
     assert!(world.engine.pooled_copies() > left.len() / 2);
     let before = world.count(Counter::PagesCompacted);
@@ -42,7 +42,7 @@ fn copies_move_with_what_lies_beside_them() {
 }
 
 #[test]
-fn a_pool_that_is_nearly_full_gives_copies_up_and_none_is_lost() {
+fn nearly_full_pool_frees_copies() {
     let world = World::new(&Setup::default());
     let (memory, contents) = IN_POOL.unchanged(&world);
     let more: Vec<_> = (0..16_000).map(|page| Content::Sparse(page + 5000)).collect();
@@ -59,7 +59,7 @@ fn a_pool_that_is_nearly_full_gives_copies_up_and_none_is_lost() {
 }
 
 #[test]
-fn threads_that_read_and_write_see_what_they_wrote() {
+fn threads_see_their_writes() {
     for avoid_move in [false, true] {
         let setup = Setup { memory_mib: 12, avoid_move, ..Setup::default() };
         let world = World::new(&setup);

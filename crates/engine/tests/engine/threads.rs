@@ -104,7 +104,7 @@ fn in_threads(body: impl Fn(u64) + Sync) {
 }
 
 #[test]
-fn every_thread_finds_what_it_wrote() {
+fn threads_find_their_own_writes() {
     for avoid_move in [false, true] {
         let world = World::new(&Setup { memory_mib: 12, avoid_move, ..Setup::default() });
         with_reclaim(&world, || {
@@ -123,7 +123,7 @@ fn every_thread_finds_what_it_wrote() {
 }
 
 #[test]
-fn resting_stops_everybody_but_the_thread_that_forks() {
+fn quiesce_stops_all_but_forking_thread() {
     let world = World::new(&Setup { memory_mib: 12, ..Setup::default() });
     let memory = world.map(200);
     with_reclaim(&world, || {
@@ -132,10 +132,10 @@ fn resting_stops_everybody_but_the_thread_that_forks() {
             for step in 0..STEPS / 4 {
                 owner.step();
                 if number == 0 && step % 100 == 0 {
-                    let at_rest = world.engine.rest();
+                    let quiesced = world.engine.quiesce();
                     (0..200).for_each(|page| assert!(memory.write(page * PAGE_SIZE, step)));
                     assert_eq!(world.resident(memory), 200);
-                    drop(at_rest);
+                    drop(quiesced);
                     world.engine.end_fork();
                 }
             }
@@ -145,7 +145,7 @@ fn resting_stops_everybody_but_the_thread_that_forks() {
 }
 
 #[test]
-fn threads_that_touch_the_same_pages_all_see_the_newest_word() {
+fn threads_see_newest_value_of_shared_pages() {
     for avoid_move in [false, true] {
         let world = World::new(&Setup { memory_mib: 8, avoid_move, ..Setup::default() });
         let memory = world.map(64);
@@ -180,7 +180,7 @@ fn threads_that_touch_the_same_pages_all_see_the_newest_word() {
 }
 
 #[test]
-fn a_reader_beside_a_discarder_sees_the_content_or_zeroes() {
+fn concurrent_discard_shows_content_or_zeroes() {
     for avoid_move in [false, true] {
         let world = World::new(&Setup { memory_mib: 8, avoid_move, ..Setup::default() });
         let memory = world.map(128);
@@ -218,7 +218,7 @@ fn a_reader_beside_a_discarder_sees_the_content_or_zeroes() {
 }
 
 #[test]
-fn writes_that_fail_now_and_then_disturb_nobody() {
+fn occasional_write_errors_are_tolerated() {
     let world = World::new(&Setup { memory_mib: 12, disk_mib: 512, ..Setup::default() });
     world.disk.fail_at_random(Operation::Write, 9, Fault::Errno(EIO));
     with_reclaim(&world, || {

@@ -2,7 +2,7 @@
 
 use super::shards::{READ_NS, Shard, State, WRITE_NS, owner, shards, topology};
 use super::{Found, Latencies, Settings};
-use crate::copies::PATIENCE;
+use crate::copies::HEDGE_DELAY;
 use crate::placement::{Placement, group_of};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -11,25 +11,25 @@ const ROUND_TRIP_NS: u64 = 100_000;
 /// The default of `deadline=`.
 const DEADLINE_NS: u64 = 10_000_000_000;
 /// Time after which groups of a dead shard get other slots.
-const GIVEN_UP_NS: u64 = 3_000_000_000;
+const REASSIGN_AFTER_NS: u64 = 3_000_000_000;
 /// Extents that each client compares or restores in a second.
-const LOOKED_AT: u64 = 2000;
+const COMPARED_PER_SECOND: u64 = 2000;
 const SECOND_NS: u64 = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Death { with_replica: bool },
     FailedOver { shard: usize },
-    GivenUp { shard: usize },
+    Reassigned { shard: usize },
     Returned { shard: usize },
     Repaired { extent: usize, copy: usize, since_ns: u64 },
     Read { client: usize },
-    Ask(Asking),
+    StartRead(PendingRead),
     Write { client: usize },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Asking {
+struct PendingRead {
     client: usize,
     extent: usize,
     tried: [bool; 2],
@@ -71,7 +71,7 @@ struct Model<'s> {
     is_known_dead: Vec<Vec<bool>>,
     reads_ns: Vec<u64>,
     writes_ns: Vec<u64>,
-    longest_repair_ns: u64,
+    max_repair_ns: u64,
     found: Found,
 }
 
@@ -96,7 +96,7 @@ pub fn simulate(settings: &Settings) -> Found {
         placement,
         reads_ns: Vec::new(),
         writes_ns: Vec::new(),
-        longest_repair_ns: 0,
+        max_repair_ns: 0,
         found: Found::default(),
     };
     let end_ns = u64::from(settings.seconds) * SECOND_NS;
@@ -111,7 +111,7 @@ pub fn simulate(settings: &Settings) -> Found {
     while let Some(Reverse((now_ns, event))) = model.events.pop()
         && now_ns < end_ns
     {
-        model.happen(now_ns, event);
+        model.handle_event(now_ns, event);
     }
     model.result(end_ns)
 }
@@ -130,11 +130,11 @@ impl Model<'_> {
         self.at(now_ns + pause_ns, event);
     }
 
-    fn happen(&mut self, now_ns: u64, event: Event) {
+    fn handle_event(&mut self, now_ns: u64, event: Event) {
         match event {
             Event::Death { with_replica } => self.die(now_ns, with_replica),
             Event::FailedOver { shard } => self.fail_over(now_ns, shard),
-            Event::GivenUp { shard } => self.give_up(now_ns, shard),
+            Event::Reassigned { shard } => self.reassign_groups(now_ns, shard),
             Event::Returned { shard } => {
                 self.shards[shard].has_replica = true;
                 self.shards[shard].state = State::Serves;
@@ -146,7 +146,7 @@ impl Model<'_> {
                 self.read(now_ns, client);
                 self.next_operation(now_ns, event);
             }
-            Event::Ask(asking) => self.ask(now_ns, asking),
+            Event::StartRead(pending_read) => self.start_read(now_ns, pending_read),
             Event::Write { client } => {
                 self.write(now_ns, client);
                 self.next_operation(now_ns, event);
@@ -164,33 +164,33 @@ impl Model<'_> {
         let back_ns = now_ns + u64::from(self.settings.return_s) * SECOND_NS;
         let is_gone = with_replica || !self.shards[shard].has_replica;
         let (state, after_ns, event) = match is_gone {
-            true => (State::Gone, GIVEN_UP_NS, Event::GivenUp { shard }),
+            true => (State::Lost, REASSIGN_AFTER_NS, Event::Reassigned { shard }),
             false => {
                 let failover_ns = u64::from(self.settings.failover_ms) * 1_000_000;
-                (State::FailsOver, failover_ns, Event::FailedOver { shard })
+                (State::Promoting, failover_ns, Event::FailedOver { shard })
             }
         };
         let it = &mut self.shards[shard];
         (it.state, it.has_replica, it.back_ns) = (state, false, now_ns + after_ns);
         self.at(now_ns + after_ns, event);
         if is_gone {
-            self.all_of(shard).into_iter().for_each(|(extent, copy)| self.spoil(extent, copy));
+            self.all_of(shard).into_iter().for_each(|(extent, copy)| self.corrupt(extent, copy));
             self.at(back_ns.max(now_ns + after_ns), Event::Returned { shard });
         } else {
-            self.spoil_what_the_replica_lacks(now_ns, shard);
+            self.corrupt_unreplicated(now_ns, shard);
         }
     }
 
     /// Marks the copies as bad whose last write had not reached the replica.
-    fn spoil_what_the_replica_lacks(&mut self, now_ns: u64, shard: usize) {
+    fn corrupt_unreplicated(&mut self, now_ns: u64, shard: usize) {
         let lag_ns = u64::from(self.settings.replica_lag_ms) * 1_000_000;
         let since_ns = now_ns.saturating_sub(lag_ns);
-        let lacks: Vec<_> =
+        let missing_services: Vec<_> =
             self.recent[shard].drain(..).filter(|(at_ns, ..)| *at_ns > since_ns).collect();
-        lacks.into_iter().for_each(|(_, extent, copy)| self.spoil(extent, copy));
+        missing_services.into_iter().for_each(|(_, extent, copy)| self.corrupt(extent, copy));
     }
 
-    fn spoil(&mut self, extent: usize, copy: usize) {
+    fn corrupt(&mut self, extent: usize, copy: usize) {
         let copies = usize::from(self.settings.copies);
         let was_lost = self.bad[extent][..copies].iter().all(|is_bad| *is_bad);
         self.bad[extent][copy] = true;
@@ -222,14 +222,14 @@ impl Model<'_> {
     }
 
     /// Moves the groups of a dead shard to other slots, and restores their copies.
-    fn give_up(&mut self, now_ns: u64, shard: usize) {
+    fn reassign_groups(&mut self, now_ns: u64, shard: usize) {
         let moved = self.placement.misplaced(&topology(&self.shards));
         let lost = self.all_of(shard);
         for (group, copy, slot) in moved {
             self.placement.groups[group].slots[copy] = slot;
         }
         self.is_known_dead.iter_mut().for_each(|known| known[shard] = false);
-        self.make_again(now_ns, &lost, now_ns - GIVEN_UP_NS);
+        self.make_again(now_ns, &lost, now_ns - REASSIGN_AFTER_NS);
     }
 
     /// Each client restores its own copies, one after the other.
@@ -239,7 +239,7 @@ impl Model<'_> {
         for (extent, copy) in all.iter().copied() {
             let turn = &mut seen[extent / extents];
             *turn += 1;
-            let at_ns = now_ns + *turn * SECOND_NS / LOOKED_AT;
+            let at_ns = now_ns + *turn * SECOND_NS / COMPARED_PER_SECOND;
             if self.bad[extent][copy] {
                 self.at(at_ns, Event::Repaired { extent, copy, since_ns });
             }
@@ -255,7 +255,7 @@ impl Model<'_> {
         self.shards[shard].serve(now_ns, WRITE_NS);
         self.bad[extent][copy] = false;
         self.found.repaired_copies += 1;
-        self.longest_repair_ns = self.longest_repair_ns.max(now_ns - since_ns);
+        self.max_repair_ns = self.max_repair_ns.max(now_ns - since_ns);
     }
 
     fn place(&self, extent: usize, copy: usize) -> usize {
@@ -270,25 +270,28 @@ impl Model<'_> {
 
     fn read(&mut self, now_ns: u64, client: usize) {
         let extent = self.any_extent(client);
-        self.ask(now_ns, Asking { client, extent, tried: [false; 2], since_ns: now_ns });
+        self.start_read(
+            now_ns,
+            PendingRead { client, extent, tried: [false; 2], since_ns: now_ns },
+        );
     }
 
     /// Reads one copy; if its server does not answer or the copy is bad, reads the other.
-    fn ask(&mut self, now_ns: u64, asking: Asking) {
-        let Asking { client, extent, mut tried, since_ns } = asking;
+    fn start_read(&mut self, now_ns: u64, pending_read: PendingRead) {
+        let PendingRead { client, extent, mut tried, since_ns } = pending_read;
         let copies = 0..usize::from(self.settings.copies);
         let is_known = |copy: &usize| self.is_known_dead[client][self.place(extent, *copy)];
         let Some(copy) = copies.filter(|copy| !tried[*copy]).min_by_key(is_known) else {
-            return self.wait_for_any(now_ns, asking);
+            return self.wait_for_any(now_ns, pending_read);
         };
         let shard = self.place(extent, copy);
         tried[copy] = true;
-        let next = Event::Ask(Asking { tried, ..asking });
+        let next = Event::StartRead(PendingRead { tried, ..pending_read });
         if !self.shards[shard].serves() {
             let known = std::mem::replace(&mut self.is_known_dead[client][shard], true);
             // The client has closed its connections to a server known as dead, or asks it last.
-            let patience_ns = if known { 0 } else { PATIENCE.as_nanos() as u64 };
-            return self.at(now_ns + patience_ns, next);
+            let read_timeout_ns = if known { 0 } else { HEDGE_DELAY.as_nanos() as u64 };
+            return self.at(now_ns + read_timeout_ns, next);
         }
         let done_ns = self.shards[shard].serve(now_ns + ROUND_TRIP_NS / 2, READ_NS);
         let answered_ns = done_ns + ROUND_TRIP_NS / 2;
@@ -299,7 +302,7 @@ impl Model<'_> {
     }
 
     /// No copy is available now: waits for the first server with a good copy to recover.
-    fn wait_for_any(&mut self, now_ns: u64, Asking { extent, since_ns, .. }: Asking) {
+    fn wait_for_any(&mut self, now_ns: u64, PendingRead { extent, since_ns, .. }: PendingRead) {
         let copies = (0..usize::from(self.settings.copies)).filter(|copy| !self.bad[extent][*copy]);
         let back_ns = copies.map(|copy| self.shards[self.place(extent, copy)].back_ns).min();
         match back_ns.filter(|ns| *ns < since_ns + DEADLINE_NS) {
@@ -329,7 +332,7 @@ impl Model<'_> {
                 true => self.shards[shard].serve(now_ns + ROUND_TRIP_NS / 2, WRITE_NS),
                 false => start_ns + ROUND_TRIP_NS / 2 + WRITE_NS,
             };
-            self.bad[extent][copy] = self.shards[shard].state == State::Gone;
+            self.bad[extent][copy] = self.shards[shard].state == State::Lost;
             self.note_recent(served_ns, shard, extent, copy);
             done_ns = done_ns.max(served_ns + ROUND_TRIP_NS / 2);
         }
@@ -349,7 +352,7 @@ impl Model<'_> {
         let worked_ns: u64 = self.shards.iter().map(|shard| shard.worked_ns).sum();
         let all_ns = end_ns as f64 * self.shards.len() as f64;
         self.found.busy_share = worked_ns as f64 / all_ns;
-        self.found.longest_repair_s = self.longest_repair_ns as f64 / SECOND_NS as f64;
+        self.found.longest_repair_s = self.max_repair_ns as f64 / SECOND_NS as f64;
         self.found.reads = Latencies::of(self.reads_ns);
         self.found.writes = Latencies::of(self.writes_ns);
         self.found
@@ -379,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn without_deaths_nothing_is_lost_and_a_read_takes_its_way_and_its_service() {
+    fn reads_without_failures_take_network_and_service_time() {
         let found = simulate(&settings());
         assert_eq!((found.lost_extents, found.late_reads, found.failed_writes), (0, 0, 0));
         assert_eq!(found.reads.p50_us, (ROUND_TRIP_NS + READ_NS) as f64 / 1000.0);
@@ -388,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn one_copy_is_lost_with_its_server_and_two_are_not() {
+    fn two_copies_survive_server_loss() {
         let dying = Settings { deaths: 6, ..settings() };
         let one = simulate(&Settings { copies: 1, ..dying.clone() });
         assert!(one.lost_extents > 0, "{one:?}");
@@ -402,16 +405,16 @@ mod tests {
     }
 
     #[test]
-    fn a_read_waits_for_a_dead_server_once_and_then_asks_the_other() {
+    fn read_waits_once_for_dead_server() {
         let found = simulate(&Settings { deaths: 3, ..settings() });
-        assert!(found.reads.longest_us >= PATIENCE.as_micros() as f64, "{found:?}");
+        assert!(found.reads.longest_us >= HEDGE_DELAY.as_micros() as f64, "{found:?}");
         assert!(found.reads.p99_us < 1000.0, "{found:?}");
         // A write needs both servers.
         assert!(found.writes.longest_us > 500_000.0, "{found:?}");
     }
 
     #[test]
-    fn many_pairs_that_die_together_lose_pages() {
+    fn simultaneous_pair_failures_lose_pages() {
         let found = simulate(&Settings { pair_deaths: 30, return_s: 1, ..settings() });
         assert!(found.lost_extents > 0, "{found:?}");
     }

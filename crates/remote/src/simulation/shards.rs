@@ -11,9 +11,9 @@ pub(super) const WRITE_NS: u64 = 60_000;
 pub(super) enum State {
     Serves,
     /// The replica is becoming the primary.
-    FailsOver,
+    Promoting,
     /// Primary and replica are dead, and their content is lost.
-    Gone,
+    Lost,
 }
 
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ pub(super) fn topology(shards: &[Shard]) -> Topology {
     let count = shards.len();
     let line = |(at, shard): (usize, &Shard)| {
         let (first, last) = (at * SLOTS / count, (at + 1) * SLOTS / count - 1);
-        let flags = if shard.state == State::Gone { "master,fail" } else { "master" };
+        let flags = if shard.state == State::Lost { "master,fail" } else { "master" };
         format!("id{at} node{at}:6379@1 {flags} - 0 0 1 connected {first}-{last}\n")
     };
     let text: String = shards.iter().enumerate().map(line).collect();
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_have_the_owners_that_the_cluster_tells() {
+    fn slot_owners_follow_topology() {
         for count in [2, 3, 7, 50] {
             let topology = topology(&shards(count));
             for slot in 0..SLOTS as u16 {

@@ -101,7 +101,7 @@ impl PageStore for InMemory {
 }
 
 #[tokio::test]
-async fn what_is_written_is_read_and_nothing_else() {
+async fn store_returns_written_pages_only() {
     let store = InMemory::default();
     store.write(5, &[1, 2], &[[7; 4096], [8; 4096]]).await.unwrap();
     let mut pages = [[0; 4096]; 2];
@@ -118,11 +118,11 @@ async fn what_is_written_is_read_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_full_store_takes_what_it_has_anew() {
+async fn full_store_accepts_overwrites() {
     let store = InMemory::with_limit(1);
     store.write(0, &[1], &[[1; 4096]]).await.unwrap();
     let full = store.write(1, &[1], &[[1; 4096]]).await.unwrap_err();
-    assert!(full.is_passing() && full.to_string().contains("no space"), "{full}");
+    assert!(full.is_transient() && full.to_string().contains("no space"), "{full}");
     store.write(0, &[2], &[[2; 4096]]).await.unwrap();
     store.fail_next(full.clone());
     assert_eq!(store.remove(0..1).await, Err(full));

@@ -18,17 +18,17 @@ use std::time::Duration;
 const PAGE: usize = 4096;
 const LONG_NS: u64 = 120_000_000_000;
 
-struct Rig {
+struct Fixture {
     fd: OwnedFd,
     queue: RequestQueue,
     store: Arc<InMemory>,
 }
 
-impl Rig {
-    fn new(store: InMemory) -> Rig {
+impl Fixture {
+    fn new(store: InMemory) -> Fixture {
         let (fd, words) = softswap_sys::shared::create(SHAPE.words()).unwrap();
         let queue = RequestQueue::create(words, SHAPE, 1 << 16, LONG_NS);
-        Rig { fd, queue, store: Arc::new(store) }
+        Fixture { fd, queue, store: Arc::new(store) }
     }
 
     fn device(&self) -> RemoteDevice {
@@ -51,9 +51,9 @@ fn filled(page: u64, round: u8) -> Vec<u8> {
 }
 
 #[test]
-fn pages_come_back_as_they_were_while_servers_are_killed_and_come_again() {
-    let rig = Rig::new(InMemory::default());
-    let device = rig.device();
+fn pages_survive_server_restarts() {
+    let fixture = Fixture::new(InMemory::default());
+    let device = fixture.device();
     let (device, done) = (&device, &std::sync::atomic::AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for thread in 0..6_u64 {
@@ -73,7 +73,7 @@ fn pages_come_back_as_they_were_while_servers_are_killed_and_come_again() {
             });
         }
         while done.load(std::sync::atomic::Ordering::SeqCst) < 6 {
-            let server = rig.serve();
+            let server = fixture.serve();
             std::thread::sleep(Duration::from_millis(30));
             server.shutdown_background();
             // Time for the tasks in progress to end.
@@ -83,17 +83,17 @@ fn pages_come_back_as_they_were_while_servers_are_killed_and_come_again() {
 }
 
 #[test]
-fn what_a_store_lacks_is_told_by_what_was_asked() {
-    let rig = Rig::new(InMemory::with_limit(2));
-    let _server = rig.serve();
-    let device = rig.device();
+fn missing_pages_are_reported_per_request() {
+    let fixture = Fixture::new(InMemory::with_limit(2));
+    let _server = fixture.serve();
+    let device = fixture.device();
     let page = filled(3, 1);
     device.write(&mut Lane::Plain, 0, &page).unwrap();
     device.write(&mut Lane::Plain, PAGE as u64, &page).unwrap();
     let full = device.write(&mut Lane::Plain, 2 * PAGE as u64, &page).unwrap_err();
     assert!(full.to_string().contains("memory has no space"), "{full}");
     device.discard(0, PAGE as u64).unwrap();
-    assert_eq!(rig.store.stored_pages(), 1);
+    assert_eq!(fixture.store.stored_pages(), 1);
     let mut read = vec![0; PAGE];
     let lost = device.read(&mut Lane::Plain, 0, &mut read).unwrap_err().to_string();
     assert!(lost.contains("is lost") && lost.contains("memory"), "{lost}");
@@ -102,10 +102,10 @@ fn what_a_store_lacks_is_told_by_what_was_asked() {
 }
 
 #[test]
-fn what_an_area_leaves_is_removed_and_another_has_pages_of_its_own() {
-    let rig = Rig::new(InMemory::default());
-    let _server = rig.serve();
-    let (one, other) = (rig.device(), rig.device());
+fn removed_area_is_deleted_and_areas_are_separate() {
+    let fixture = Fixture::new(InMemory::default());
+    let _server = fixture.serve();
+    let (one, other) = (fixture.device(), fixture.device());
     let content = [filled(1, 1), filled(2, 2)];
     one.write(&mut Lane::Plain, 0, &content[0]).unwrap();
     other.write(&mut Lane::Plain, 0, &content[1]).unwrap();
@@ -113,17 +113,17 @@ fn what_an_area_leaves_is_removed_and_another_has_pages_of_its_own() {
     one.read(&mut Lane::Plain, 0, &mut read).unwrap();
     assert!(read == content[0]);
     drop(one);
-    eventually("one page is stored", || rig.store.stored_pages() == 1);
+    eventually("one page is stored", || fixture.store.stored_pages() == 1);
     other.read(&mut Lane::Plain, 0, &mut read).unwrap();
     assert!(read == content[1]);
 }
 
 #[test]
-fn what_is_asked_of_an_area_that_was_removed_stores_nothing() {
-    let rig = Rig::new(InMemory::default());
-    let _server = rig.serve();
-    let areas = Areas::open(rig.queue, rig.fd.as_raw_fd()).unwrap();
-    let area = Area::take(rig.queue, rig.fd.as_raw_fd()).unwrap();
+fn requests_to_removed_area_store_nothing() {
+    let fixture = Fixture::new(InMemory::default());
+    let _server = fixture.serve();
+    let areas = Areas::open(fixture.queue, fixture.fd.as_raw_fd()).unwrap();
+    let area = Area::take(fixture.queue, fixture.fd.as_raw_fd()).unwrap();
     assert!(area.claim(512));
     let number = area.number();
     drop(area);
@@ -131,26 +131,26 @@ fn what_is_asked_of_an_area_that_was_removed_stores_nothing() {
     let me = ProcessIdentity::current().unwrap();
     let pages = [Page { number: 3, generation: 1 }];
     let page = filled(3, 1);
-    let asked = rig.queue.begin(me, Operation::Write, number, &pages, &[&page]).unwrap();
-    let told = rig.queue.finish(asked, std::iter::empty()).unwrap_err().to_string();
-    assert!(told.contains("no process has the area"), "{told}");
-    assert_eq!(rig.store.stored_pages(), 0);
+    let asked = fixture.queue.begin(me, Operation::Write, number, &pages, &[&page]).unwrap();
+    let corruption_count = fixture.queue.finish(asked, std::iter::empty()).unwrap_err().to_string();
+    assert!(corruption_count.contains("no process has the area"), "{corruption_count}");
+    assert_eq!(fixture.store.stored_pages(), 0);
 }
 
 #[test]
-fn a_helper_ends_when_neither_run_nor_any_process_is_left() {
-    let rig = Rig::new(InMemory::default());
-    let areas = Areas::open(rig.queue, rig.fd.as_raw_fd()).unwrap();
-    let device = rig.device();
+fn helper_exits_without_run_and_processes() {
+    let fixture = Fixture::new(InMemory::default());
+    let areas = Areas::open(fixture.queue, fixture.fd.as_raw_fd()).unwrap();
+    let device = fixture.device();
     let tree = std::fs::File::options()
         .read(true)
         .write(true)
-        .open(format!("/proc/self/fd/{}", rig.fd.as_raw_fd()))
+        .open(format!("/proc/self/fd/{}", fixture.fd.as_raw_fd()))
         .unwrap();
     assert!(hold_tree(tree.as_fd()).unwrap());
     let (run, ends) = tokio::sync::oneshot::channel::<()>();
-    let store = Arc::clone(&rig.store);
-    let queue = rig.queue;
+    let store = Arc::clone(&fixture.store);
+    let queue = fixture.queue;
     let helper = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(serve(queue, areas, store, async { drop(ends.await) })).unwrap();
@@ -159,24 +159,24 @@ fn a_helper_ends_when_neither_run_nor_any_process_is_left() {
     drop((run, tree));
     // Each check removes the areas of processes that have exited.
     for look in 0..2 {
-        let other = rig.device();
+        let other = fixture.device();
         other.write(&mut Lane::Plain, 0, &filled(2, 2)).unwrap();
         drop(other);
-        eventually("one page is stored", || rig.store.stored_pages() == 1);
+        eventually("one page is stored", || fixture.store.stored_pages() == 1);
         assert!(!helper.is_finished(), "a process has pages yet, look {look}");
     }
     let mut read = vec![0; PAGE];
     device.read(&mut Lane::Plain, 0, &mut read).unwrap();
     drop(device);
     helper.join().unwrap();
-    assert_eq!(rig.store.stored_pages(), 0);
+    assert_eq!(fixture.store.stored_pages(), 0);
 }
 
 #[test]
-fn what_is_mirrored_is_read_as_it_was_written_whatever_becomes_of_the_cluster() {
+fn mirrored_pages_survive_cluster_loss() {
     const PAGES: u64 = 256;
-    let rig = Rig::new(InMemory::with_limit(PAGES as usize / 2));
-    let cluster = RemoteDevice::open(rig.queue, rig.fd.as_raw_fd()).unwrap();
+    let fixture = Fixture::new(InMemory::with_limit(PAGES as usize / 2));
+    let cluster = RemoteDevice::open(fixture.queue, fixture.fd.as_raw_fd()).unwrap();
     let file = Box::new(SimDevice::new(PAGES * PAGE as u64, 1));
     let device = MirrorDevice::new(file, cluster);
     device.grow(0, PAGES * PAGE as u64).unwrap();
@@ -193,7 +193,7 @@ fn what_is_mirrored_is_read_as_it_was_written_whatever_becomes_of_the_cluster() 
                     server.shutdown_background();
                     None
                 }
-                None => Some(rig.serve()),
+                None => Some(fixture.serve()),
             };
         }
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -214,5 +214,5 @@ fn what_is_mirrored_is_read_as_it_was_written_whatever_becomes_of_the_cluster() 
             _ => {}
         }
     }
-    eventually("a page is stored", || rig.store.stored_pages() > 0);
+    eventually("a page is stored", || fixture.store.stored_pages() > 0);
 }

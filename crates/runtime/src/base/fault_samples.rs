@@ -9,11 +9,11 @@
 
 use super::python_frames;
 use super::uaccess::copy_by_kernel;
+use softswap_engine::api::control_protocol::Python;
+use softswap_engine::api::fault_samples::{FaultSample, FaultSamples, Toucher};
 use softswap_engine::base::stats::Tier;
-use softswap_engine::door::control_protocol::Python;
-use softswap_engine::door::fault_samples::{FaultSample, FaultSamples, Toucher};
 use softswap_sys::signals::{self, Registers};
-use softswap_sys::{found, raw};
+use softswap_sys::{proc_maps, raw};
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -27,7 +27,7 @@ const STACK_WORDS: usize = 1024;
 /// Time after the last request until sampling stops.
 const LEASE_NS: u64 = 2_000_000_000;
 /// Approximate limit of an answer in bytes. Further samples wait for the next request.
-const MOST_ANSWER_BYTES: usize = 128 << 10;
+const MAX_ANSWER_BYTES: usize = 128 << 10;
 
 /// One in this many faults is sampled; 0: none.
 static EVERY: AtomicU32 = AtomicU32::new(0);
@@ -63,7 +63,7 @@ struct Slot {
     state: AtomicU32,
     words: [AtomicU64; WORDS],
     stack: [AtomicU64; STACK_WORDS],
-    python: [AtomicU64; python_frames::MOST_FRAMES],
+    python: [AtomicU64; python_frames::MAX_FRAMES],
 }
 
 /// A fault selected for sampling.
@@ -159,13 +159,13 @@ pub(crate) fn take(every: u32, python: Option<Python>) -> FaultSamples {
         };
         (0..SLOTS).map(|_| slot()).collect()
     });
-    let lies = |mapping: &found::Mapping| mapping.protection & libc::PROT_EXEC != 0;
-    let all = found::mappings(0..usize::MAX, false).unwrap_or_default();
+    let lies = |mapping: &proc_maps::Mapping| mapping.protection & libc::PROT_EXEC != 0;
+    let all = proc_maps::mappings(0..usize::MAX, false).unwrap_or_default();
     let code: Vec<_> = all.into_iter().filter(lies).map(|mapping| mapping.range).collect();
     let mut told = FaultSamples { missed: MISSED.swap(0, Relaxed), ..FaultSamples::default() };
     let mut bytes = 0;
     for slot in ring.iter().filter(|slot| slot.state.load(Acquire) == FULL) {
-        if bytes > MOST_ANSWER_BYTES {
+        if bytes > MAX_ANSWER_BYTES {
             break;
         }
         let sample = slot.sample(&code);

@@ -159,7 +159,7 @@ pub(crate) fn take_deferred() -> Option<Deferred> {
 
 /// Forgets all calls that this thread was handling, and releases their resources.
 #[inline]
-pub(crate) fn leave() {
+pub(crate) fn drop_all() {
     CONTEXT.set(0);
     ANSWERING.set(NONE);
     TRAPPED.set(None);

@@ -1,6 +1,6 @@
 //! The engine of this process, its state, and the test for managed addresses.
 
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::{futex, raw};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};

@@ -19,7 +19,7 @@ pub(crate) fn issue(number: i64, arguments: Arguments) -> isize {
 
 /// Issues a call of the engine.
 #[inline]
-pub(crate) fn ask(number: i64, arguments: Arguments) -> isize {
+pub(crate) fn engine_syscall(number: i64, arguments: Arguments) -> isize {
     // SAFETY: such calls concern descriptors, or memory that the runtime has mapped for itself;
     // they write to locals or nowhere. The kernel rejects bad pointers.
     unsafe { raw::syscall(number, arguments) }

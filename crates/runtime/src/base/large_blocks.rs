@@ -5,13 +5,13 @@
 //! samples, and its content is a hint.
 
 use crate::base::instance;
+use softswap_engine::api::fault_samples::Block;
 use softswap_engine::base::stats::Counter;
-use softswap_engine::door::fault_samples::Block;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Minimum size of a recorded block.
-pub(crate) const LEAST_BYTES: usize = 1 << 20;
+pub(crate) const MIN_BYTES: usize = 1 << 20;
 const ENTRIES: usize = 1024;
 /// Caller of a mapping: unknown.
 pub(crate) const NO_CALLER: usize = 0;
@@ -40,7 +40,7 @@ fn places(start: usize) -> impl Iterator<Item = &'static Entry> {
 /// Records a block that the program has allocated by a call that returns to `caller`.
 #[inline]
 pub(crate) fn note(start: usize, len: usize, caller: usize) {
-    if len >= LEAST_BYTES && start != 0 {
+    if len >= MIN_BYTES && start != 0 {
         insert(start, len, caller);
     }
 }
@@ -107,10 +107,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_found_by_an_address_in_it_until_it_is_given_up() {
+    fn block_is_found_by_inner_address_until_freed() {
         const START: usize = 0x7f00_0000_0000;
         note(START, 2 << 20, 0x5500);
-        note(START + (4 << 20), LEAST_BYTES - 1, 0x5501);
+        note(START + (4 << 20), MIN_BYTES - 1, 0x5501);
         let of = |address: usize| around([address as u64].into_iter()).first().map(|it| it.caller);
         assert_eq!(of(START), Some(0x5500));
         assert_eq!(of(START + (2 << 20) - 1), Some(0x5500));

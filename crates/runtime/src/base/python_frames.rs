@@ -5,21 +5,21 @@
 //! a wrong address ends the walk and never faults.
 
 use super::uaccess::copy_by_kernel;
-use softswap_engine::door::control_protocol::Python;
-use softswap_engine::door::engine::Engine;
-use softswap_engine::door::fault_samples::{FaultSample, PythonCode, PythonFrame};
+use softswap_engine::api::control_protocol::Python;
+use softswap_engine::api::engine::Engine;
+use softswap_engine::api::fault_samples::{FaultSample, PythonCode, PythonFrame};
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Frames that are read of a stack, from the innermost one.
-pub(super) const MOST_FRAMES: usize = 64;
+pub(super) const MAX_FRAMES: usize = 64;
 /// glibc keeps the values of these keys in the thread's descriptor, which is never managed.
 const DESCRIPTOR_KEYS: u32 = 32;
 /// Longer names are not read.
-const MOST_CHARACTERS: u64 = 512;
+const MAX_CHARACTERS: u64 = 512;
 /// Bytes of functions in an answer, which has samples and blocks, too.
-const MOST_ANSWER_BYTES: usize = 64 << 10;
+const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// A page that was brought in may be evicted before it is read.
 const ATTEMPTS: usize = 4;
 
@@ -153,12 +153,12 @@ fn interpreter() -> Option<(&'static Layout, u32)> {
 
 /// Notes the frames of the calling thread, from the innermost one: addresses of code objects, odd
 /// ones for entries. Returns their number. Called in signal handlers.
-pub(super) fn note(to: &[AtomicU64; MOST_FRAMES]) -> usize {
+pub(super) fn note(to: &[AtomicU64; MAX_FRAMES]) -> usize {
     let mut count = 0_usize;
     let Some(mut frame) = innermost_frame() else { return 0 };
     let Some((layout, _)) = interpreter() else { return 0 };
     // Each shim frame follows a function's.
-    for _ in 0..2 * MOST_FRAMES {
+    for _ in 0..2 * MAX_FRAMES {
         let Some(bytes) = read::<FRAME_BYTES>(frame) else { break };
         let code = word(&bytes, layout.code);
         let (is_shim, is_entry) = match layout.boundary {
@@ -212,7 +212,7 @@ pub(crate) fn codes(engine: &Engine, samples: &[FaultSample]) -> Vec<PythonCode>
     codes
         .take_while(|code| {
             bytes += code.line().len();
-            bytes <= MOST_ANSWER_BYTES
+            bytes <= MAX_ANSWER_BYTES
         })
         .collect()
 }
@@ -237,7 +237,7 @@ impl Layout {
         let state = half(&header, STATE);
         let width = state as usize >> 2 & 7;
         let characters = word(&header, CHARACTERS);
-        if state & COMPACT == 0 || ![1, 2, 4].contains(&width) || characters > MOST_CHARACTERS {
+        if state & COMPACT == 0 || ![1, 2, 4].contains(&width) || characters > MAX_CHARACTERS {
             return None;
         }
         let start = if state & ASCII != 0 { self.ascii } else { self.compact };

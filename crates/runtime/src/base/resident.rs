@@ -1,6 +1,6 @@
 //! Ranges kept resident while the C library runs code in which no page can be faulted in.
 
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw;
 
@@ -30,7 +30,7 @@ impl<'e> ResidentRanges<'e> {
             let at = address + done;
             while !self.engine.pin_resident(at) {
                 let page = at & !(PAGE_SIZE - 1);
-                raw::ask_for_pages(page, PAGE_SIZE, libc::MADV_POPULATE_WRITE);
+                raw::request_pages(page, PAGE_SIZE, libc::MADV_POPULATE_WRITE);
             }
             done += PAGE_SIZE - at % PAGE_SIZE;
         }

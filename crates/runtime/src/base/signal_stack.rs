@@ -2,7 +2,7 @@
 
 use super::instance;
 use libc::stack_t;
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::engine_stack::{self, Stacks};
 use softswap_sys::signals;
 use std::cell::Cell;
@@ -15,24 +15,24 @@ thread_local! {
 }
 
 /// Bytes at the lower end of each stack that the program uses as its alternate stack.
-static LENT_BYTES: AtomicUsize = AtomicUsize::new(0);
+static PROGRAM_HALF_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Reserves the lower half of each stack for the program. Go queries a thread's alternate stack by
 /// a system-call instruction, gets the engine's, and runs its handlers there.
-pub(crate) fn lend_half() {
-    LENT_BYTES.store(signals::stack_at(0).len() / 2, Ordering::Relaxed);
+pub(crate) fn reserve_program_half() {
+    PROGRAM_HALF_BYTES.store(signals::stack_at(0).len() / 2, Ordering::Relaxed);
 }
 
 /// Returns the part of this thread's stack that the program uses.
-pub(crate) fn lent() -> Option<stack_t> {
-    let ss_size = LENT_BYTES.load(Ordering::Relaxed);
+pub(crate) fn program_half() -> Option<stack_t> {
+    let ss_size = PROGRAM_HALF_BYTES.load(Ordering::Relaxed);
     let stack = alternate().filter(|_| ss_size > 0)?;
     Some(stack_t { ss_size, ..stack })
 }
 
 fn own_part(base: usize) -> Range<usize> {
     let all = signals::stack_at(base);
-    all.start + LENT_BYTES.load(Ordering::Relaxed)..all.end
+    all.start + PROGRAM_HALF_BYTES.load(Ordering::Relaxed)..all.end
 }
 
 /// Sets the base of this thread's signal stack; 0: none.
@@ -46,7 +46,7 @@ pub(crate) fn exists() -> bool {
     BASE.get() != 0
 }
 
-/// Returns the addresses of this thread's signal stack, without the [`lent`] part.
+/// Returns the addresses of this thread's signal stack, without the [`program_half`] part.
 pub(crate) fn addresses() -> Option<Range<usize>> {
     exists().then(|| own_part(BASE.get()))
 }

@@ -6,7 +6,7 @@
 //! absent pages ([`copy_from_user`]).
 
 use super::errno::refused;
-use super::issue_call::ask;
+use super::issue_call::engine_syscall;
 use super::{instance, signal_stack};
 use softswap_sys::{PAGE_SIZE, exemption, raw, signals};
 
@@ -27,7 +27,7 @@ pub(crate) fn copy_from_user(address: usize, to: &mut [u8]) -> bool {
             return true;
         }
         let is_mapped = || instance::engine().is_some_and(|engine| engine.is_mapped(first, len));
-        let populate = || raw::ask_for_pages(first, len, libc::MADV_POPULATE_READ);
+        let populate = || raw::request_pages(first, len, libc::MADV_POPULATE_READ);
         if !instance::is_managed(address) || !is_mapped() || raw::preserving_errno(populate) != 0 {
             return false;
         }
@@ -76,7 +76,7 @@ pub(crate) fn copy_by_kernel(from: usize, to: *mut u8, len: usize) -> isize {
     let remote = libc::iovec { iov_base: from as *mut _, iov_len: len };
     let (local, remote) = (&raw const local as usize, &raw const remote as usize);
     let pid = raw::current_process() as usize;
-    ask(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0])
+    engine_syscall(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0])
 }
 
 /// Does the same as [`copy_from_user_nofault`] under a filter installed by the program: tests each
@@ -99,7 +99,7 @@ fn kernel_reads(address: usize) -> bool {
     // A null pointer would mean no set.
     let word = (address & !(size_of::<u64>() - 1)).max(size_of::<u64>());
     let arguments = [NOTHING, word, 0, size_of::<u64>(), 0, 0];
-    ask(libc::SYS_rt_sigprocmask, arguments) != refused(libc::EFAULT)
+    engine_syscall(libc::SYS_rt_sigprocmask, arguments) != refused(libc::EFAULT)
 }
 
 unsafe extern "C" {
@@ -122,13 +122,13 @@ fn is_on_stack(address: usize, len: usize) -> bool {
     let main_end = unsafe { __libc_stack_end };
     // A thread's descriptor is at the upper end of its stack.
     // SAFETY: has no preconditions.
-    let thread_end = unsafe { libc::pthread_self() } as usize;
+    let thread_exit = unsafe { libc::pthread_self() } as usize;
     let end = address + len;
     if end <= main_end && main_end - here < (8 << 20) {
         return true;
     }
     // Memory between the signal stack and a descriptor is not stack.
-    end <= thread_end && thread_end > here && !signal_stack::contains(here)
+    end <= thread_exit && thread_exit > here && !signal_stack::contains(here)
 }
 
 /// Calls `body` with the part of the range in each page until it returns false.
@@ -148,7 +148,7 @@ fn all_pages(address: usize, len: usize, body: impl Fn(usize, usize) -> bool) ->
 /// Returns true if the engine allows the access to a page; `None` if the engine does not manage it.
 fn engine_allows(address: usize, len: usize, wanted: i32) -> Option<bool> {
     let engine = instance::engine().filter(|engine| engine.contains(address))?;
-    if engine.is_foreign(address) {
+    if engine.is_unmanaged(address) {
         return None;
     }
     Some(signals::with_all_blocked(|| engine.allowed_bytes(address, len, wanted) == len))
@@ -175,7 +175,7 @@ pub(crate) fn is_writable(address: usize, len: usize) -> bool {
 fn kernel_writes(address: usize) -> bool {
     let here = 0_u8;
     let page = &raw const here as usize & !(PAGE_SIZE - 1);
-    ask(libc::SYS_mincore, [page, 1, address, 0, 0, 0]) != refused(libc::EFAULT)
+    engine_syscall(libc::SYS_mincore, [page, 1, address, 0, 0, 0]) != refused(libc::EFAULT)
 }
 
 /// Reads a structure of the program; `None` if it cannot be read.

@@ -10,7 +10,7 @@
 use super::filter_install;
 use super::pinned_call::issue_pinned;
 use crate::base::errno::c_result;
-use crate::base::issue_call::{Answer, Arguments, ask, is_our_own};
+use crate::base::issue_call::{Answer, Arguments, engine_syscall, is_our_own};
 use crate::base::real::real;
 use crate::base::{instance, uaccess};
 use crate::memory::sleep_gate;
@@ -34,14 +34,14 @@ fn concerns_threads(option: usize) -> bool {
 }
 
 /// Issues a call of the program while no engine thread exists.
-fn alone<const NUMBER: i64>(arguments: Arguments) -> isize {
+fn without_engine_threads<const NUMBER: i64>(arguments: Arguments) -> isize {
     engine_threads::without(|| issue_pinned(NUMBER, arguments))
 }
 
 fn keyctl(arguments: Arguments) -> isize {
     const JOIN_SESSION_KEYRING: usize = 1;
     match arguments[0] {
-        JOIN_SESSION_KEYRING => alone::<{ libc::SYS_keyctl }>(arguments),
+        JOIN_SESSION_KEYRING => without_engine_threads::<{ libc::SYS_keyctl }>(arguments),
         _ => issue_pinned(libc::SYS_keyctl, arguments),
     }
 }
@@ -50,7 +50,9 @@ fn control(arguments: Arguments) -> isize {
     match arguments[0] as i32 {
         libc::PR_SET_SECCOMP => filter_install::set_by_prctl(arguments),
         libc::PR_GET_SECCOMP => filter_install::mode(arguments),
-        _ if concerns_threads(arguments[0]) => alone::<{ libc::SYS_prctl }>(arguments),
+        _ if concerns_threads(arguments[0]) => {
+            without_engine_threads::<{ libc::SYS_prctl }>(arguments)
+        }
         _ => issue_pinned(libc::SYS_prctl, arguments),
     }
 }
@@ -65,21 +67,21 @@ fn answer_of(number: i64) -> Option<Answer> {
     Some(match number {
         libc::SYS_prctl => control,
         libc::SYS_seccomp => filter_install::set,
-        libc::SYS_capset => alone::<{ libc::SYS_capset }>,
-        libc::SYS_unshare => alone::<{ libc::SYS_unshare }>,
-        libc::SYS_setns => alone::<{ libc::SYS_setns }>,
-        libc::SYS_setuid => alone::<{ libc::SYS_setuid }>,
-        libc::SYS_setgid => alone::<{ libc::SYS_setgid }>,
-        libc::SYS_setreuid => alone::<{ libc::SYS_setreuid }>,
-        libc::SYS_setregid => alone::<{ libc::SYS_setregid }>,
-        libc::SYS_setresuid => alone::<{ libc::SYS_setresuid }>,
-        libc::SYS_setresgid => alone::<{ libc::SYS_setresgid }>,
-        libc::SYS_setfsuid => alone::<{ libc::SYS_setfsuid }>,
-        libc::SYS_setfsgid => alone::<{ libc::SYS_setfsgid }>,
-        libc::SYS_setgroups => alone::<{ libc::SYS_setgroups }>,
+        libc::SYS_capset => without_engine_threads::<{ libc::SYS_capset }>,
+        libc::SYS_unshare => without_engine_threads::<{ libc::SYS_unshare }>,
+        libc::SYS_setns => without_engine_threads::<{ libc::SYS_setns }>,
+        libc::SYS_setuid => without_engine_threads::<{ libc::SYS_setuid }>,
+        libc::SYS_setgid => without_engine_threads::<{ libc::SYS_setgid }>,
+        libc::SYS_setreuid => without_engine_threads::<{ libc::SYS_setreuid }>,
+        libc::SYS_setregid => without_engine_threads::<{ libc::SYS_setregid }>,
+        libc::SYS_setresuid => without_engine_threads::<{ libc::SYS_setresuid }>,
+        libc::SYS_setresgid => without_engine_threads::<{ libc::SYS_setresgid }>,
+        libc::SYS_setfsuid => without_engine_threads::<{ libc::SYS_setfsuid }>,
+        libc::SYS_setfsgid => without_engine_threads::<{ libc::SYS_setfsgid }>,
+        libc::SYS_setgroups => without_engine_threads::<{ libc::SYS_setgroups }>,
         libc::SYS_keyctl => keyctl,
-        SYS_LANDLOCK_RESTRICT_SELF => alone::<SYS_LANDLOCK_RESTRICT_SELF>,
-        SYS_LSM_SET_SELF_ATTR => alone::<SYS_LSM_SET_SELF_ATTR>,
+        SYS_LANDLOCK_RESTRICT_SELF => without_engine_threads::<SYS_LANDLOCK_RESTRICT_SELF>,
+        SYS_LSM_SET_SELF_ATTR => without_engine_threads::<SYS_LSM_SET_SELF_ATTR>,
         _ => return None,
     })
 }
@@ -100,12 +102,12 @@ pub(crate) fn answer_for_trapped(number: i64) -> Option<Answer> {
 pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i32 {
     real!(setgroups: fn(usize, *const libc::gid_t) -> i32);
     /// The kernel rejects longer lists before it reads them.
-    const MOST: usize = 65536;
+    const MAX: usize = 65536;
     if !instance::is_managed(list as usize) {
         // SAFETY: the C library's function of this name, with the program's arguments.
         return unsafe { setgroups()(count, list) };
     }
-    let mut copy = vec![0; count.min(MOST) * size_of::<libc::gid_t>()];
+    let mut copy = vec![0; count.min(MAX) * size_of::<libc::gid_t>()];
     let can_be_read = uaccess::copy_from_user(list as usize, &mut copy);
     let list = if can_be_read { copy.as_ptr().cast() } else { std::ptr::null() };
     // SAFETY: the copy has `count` entries, if the kernel reads it at all.
@@ -137,7 +139,7 @@ pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usi
 }
 
 /// Defines calls that the C library makes only for the calling thread.
-macro_rules! alone {
+macro_rules! without_engine_threads {
     ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
         /// # Safety
         /// As the system call of the same name.
@@ -151,7 +153,7 @@ macro_rules! alone {
     )*};
 }
 
-alone! {
+without_engine_threads! {
     capset(header: *mut c_void, data: *const c_void);
     unshare(flags: i32);
     setns(fd: i32, kind: i32);
@@ -192,7 +194,7 @@ fn lowers(resource: u32, limit: Limit) -> bool {
         return false;
     }
     let mut now = [0_u64; 2];
-    ask(libc::SYS_prlimit64, [0, resource as usize, 0, now.as_mut_ptr() as usize, 0, 0]);
+    engine_syscall(libc::SYS_prlimit64, [0, resource as usize, 0, now.as_mut_ptr() as usize, 0, 0]);
     let Some(new) = uaccess::words::<2>(limit as usize) else { return false };
     new.iter().zip(&now).any(|(new, now)| (*new as u64) < *now)
 }

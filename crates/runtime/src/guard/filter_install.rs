@@ -20,7 +20,7 @@ use crate::base::issue_call::{Arguments, issue};
 use crate::base::{instance, uaccess};
 use crate::memory::inline_calls;
 use crate::process::{engine_threads, forked_children};
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::exemption;
 use softswap_sys::seccomp::Instruction;
 use softswap_sys::signals;
@@ -80,7 +80,7 @@ fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isi
         let result = issue(number, arguments);
         // With TSYNC, a positive result is the ID of a thread that could not be synchronized.
         if result == 0 || result > 0 && gives_descriptor {
-            engine_threads::stay_ended();
+            engine_threads::forbid_restart();
         } else if is_first {
             exemption::undo();
         }
@@ -96,7 +96,7 @@ fn get_ready(engine: &Engine) -> bool {
             forked_children::lock().provide();
         }
         let mut is_first = false;
-        engine.make_do(|| is_first = exemption::begin());
+        engine.enter_restricted_mode(|| is_first = exemption::begin());
         is_first
     })
 }
@@ -104,7 +104,7 @@ fn get_ready(engine: &Engine) -> bool {
 /// Returns the filter's instructions, if their number is valid and all can be read.
 fn instructions(header: &Program) -> Option<Vec<Instruction>> {
     let count = usize::from(header.len);
-    if count == 0 || count > exemption::MOST_INSTRUCTIONS {
+    if count == 0 || count > exemption::MAX_INSTRUCTIONS {
         return None;
     }
     let mut all = vec![Instruction::default(); count];

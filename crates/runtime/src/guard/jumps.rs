@@ -8,7 +8,7 @@ use crate::base::instance;
 use crate::base::real::{Real, real};
 use crate::memory::{pins, sleep_gate};
 use crate::signals::pending;
-use crate::signals::sets::ours;
+use crate::signals::sets::engine_signals;
 use crate::signals::virtual_mask;
 use crate::signals::virtual_mask::settle;
 use softswap_sys::signals::Mask;
@@ -18,7 +18,7 @@ const MARK: u64 = 0x50f7_5a9e << 32;
 const MARK_BITS: u64 = !0 << 32;
 
 /// The saved mask contained other signals.
-const HAD_OTHERS: u64 = 1;
+const HAD_OTHER_SIGNALS: u64 = 1;
 
 /// Content of a C library `sigset_t`: the kernel's word, and the runtime's.
 type Words = [u64; 2];
@@ -47,7 +47,7 @@ unsafe fn store_mask(at: *mut u8) {
 unsafe fn stored_mask(at: *const u8) -> Option<Mask> {
     // SAFETY: two words of a `sigset_t` can be read there.
     let [_, second] = unsafe { at.cast::<Words>().read_unaligned() };
-    (second & MARK_BITS == MARK).then_some(second & ours())
+    (second & MARK_BITS == MARK).then_some(second & engine_signals())
 }
 
 /// Returns the stack pointer that a jump restores. The C library mangles it: rotated by 17 bits and
@@ -136,16 +136,16 @@ unsafe fn adopt(context: *mut u8) {
         let mask = word.read_unaligned();
         let wanted = match stored_mask(at) {
             // The program has emptied the mask since it was saved.
-            Some(_) if mask == 0 && word.add(1).read_unaligned() & HAD_OTHERS != 0 => 0,
-            kept => kept.unwrap_or(0) | mask & ours(),
+            Some(_) if mask == 0 && word.add(1).read_unaligned() & HAD_OTHER_SIGNALS != 0 => 0,
+            kept => kept.unwrap_or(0) | mask & engine_signals(),
         };
-        if mask & ours() != 0 {
-            word.write_unaligned(mask & !ours());
+        if mask & engine_signals() != 0 {
+            word.write_unaligned(mask & !engine_signals());
             // Save the emulated mask for later uses of this context, unless it is a kernel context,
             // where this word is other data.
             let second = word.add(1).read_unaligned();
             if matches!(second, 0 | u64::MAX) || second & MARK_BITS == MARK {
-                let others = if mask & !ours() == 0 { 0 } else { HAD_OTHERS };
+                let others = if mask & !engine_signals() == 0 { 0 } else { HAD_OTHER_SIGNALS };
                 word.add(1).write_unaligned(MARK | wanted | others);
             }
         }
@@ -180,7 +180,7 @@ unsafe extern "C" fn before_swapcontext(from: *mut u8, to: *mut u8) -> *const c_
 
 /// Defines a function that continues in the C library's function, in the caller's own frame,
 /// because that frame is saved.
-macro_rules! looking_first {
+macro_rules! checked_tail_call {
     ($($name:ident: $before:ident;)*) => {$(
         /// # Safety
         /// As the C library's function of the same name.
@@ -202,7 +202,7 @@ macro_rules! looking_first {
     )*};
 }
 
-looking_first! {
+checked_tail_call! {
     __sigsetjmp: before_sigsetjmp;
     getcontext: before_getcontext;
     setcontext: before_setcontext;

@@ -16,20 +16,20 @@ use crate::base::real::real;
 use crate::base::uaccess;
 use crate::memory::pins::Pins;
 use crate::process::named_memory;
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::nested_pointers::{MOST_BYTES, Structure, Walk, structure_of, walk_of};
+use softswap_sys::nested_pointers::{MAX_BYTES, Structure, Walk, structure_of, walk_of};
 use softswap_sys::raw;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Maximum number of ranges that one call pins for its inner pointers.
-const MOST_RANGES: usize = 256;
+const MAX_RANGES: usize = 256;
 const EFAULT: isize = refused(libc::EFAULT);
 const WORD: usize = size_of::<usize>();
 /// Bytes behind a pointer that a deep walk reads.
 const INNER_BYTES: usize = 512;
 
-type Inner<'e> = Pins<'e, MOST_RANGES>;
+type Inner<'e> = Pins<'e, MAX_RANGES>;
 
 /// Issues a call after the memory behind the pointers of its structures is faulted in.
 pub(super) fn with_nested(
@@ -69,7 +69,7 @@ pub(super) fn with_nested(
 
 /// Pins the memory behind known pointers. Returns false if other calls hold too much.
 fn pin_structure(pins: &mut Inner<'_>, structure: &Structure) -> bool {
-    let mut bytes = [0_u8; MOST_BYTES];
+    let mut bytes = [0_u8; MAX_BYTES];
     let bytes = &mut bytes[..structure.bytes];
     for index in 0..structure.count {
         let address = structure.address.wrapping_add(index * structure.bytes);
@@ -82,7 +82,7 @@ fn pin_structure(pins: &mut Inner<'_>, structure: &Structure) -> bool {
             .iter()
             .map(|(at, extent)| (word_at(bytes, *at), extent.bytes(bytes)));
         for (address, len) in own.into_iter().chain(inner) {
-            if pins.room() == 0 || !pins.add_in_turn(address, len) {
+            if pins.free_entries() == 0 || !pins.add_in_turn(address, len) {
                 return false;
             }
         }

@@ -9,7 +9,7 @@ use crate::base::guarded_call::issue_waiting;
 use crate::base::issue_call::{Answer, Arguments, issue};
 use crate::base::{instance, uaccess};
 use crate::memory::pins::Pins;
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::pointer_arguments::{self, Pointee};
 
 /// Issues a call after pinning its pointees, if there is an engine.

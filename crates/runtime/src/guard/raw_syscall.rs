@@ -10,10 +10,10 @@
 use super::transfers::interposed;
 use super::{credentials, kernel_async_io, pinned_call, signal_calls, told_memory};
 use crate::base::errno::{c_result, refused};
-use crate::base::issue_call::{Answer, SYSCALL, ask, is_our_own};
+use crate::base::issue_call::{Answer, SYSCALL, engine_syscall, is_our_own};
 use crate::memory::mappings;
 use crate::process::spawn::exec_call;
-use crate::process::{clone, descriptors, thread_end};
+use crate::process::{clone, descriptors, thread_exit};
 use std::ffi::c_void;
 
 /// Returns the runtime's handler for a call, if any; for some calls it depends on the first two
@@ -26,7 +26,7 @@ fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
         .or_else(|| clone::answer_for(number, a, b))
         .or_else(|| signal_calls::answer_for(number))
         .or_else(|| exec_call::answer_for(number))
-        .or_else(|| thread_end::answer_for(number))
+        .or_else(|| thread_exit::answer_for(number))
         .or_else(|| interposed::answer_for(number))
         .or_else(|| told_memory::answer_for(number))
         .or_else(|| pinned_call::answer_for(number))
@@ -67,7 +67,7 @@ extern "C" fn own(
     e: usize,
     f: usize,
 ) -> isize {
-    c_result(ask(number, [a, b, c, d, e, f]))
+    c_result(engine_syscall(number, [a, b, c, d, e, f]))
 }
 
 /// # Safety

@@ -19,10 +19,10 @@ use crate::base::instance;
 use crate::base::issue_call::{Arguments, issue};
 use crate::memory::mappings::memory_calls;
 use crate::process::spawn::exec_call;
-use crate::process::thread_end;
+use crate::process::thread_exit;
 use crate::signals::deliver::{deliver, deliver_deferred};
+use softswap_engine::api::engine::Engine;
 use softswap_engine::base::stats::Counter;
-use softswap_engine::door::engine::Engine;
 use softswap_sys::raw;
 use softswap_sys::seccomp::BY_CALLER;
 use softswap_sys::signals::{self, Action, SIGSYS, TrappedCall, siginfo_t};
@@ -175,7 +175,7 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     };
     PROBED.store(true, Ordering::Relaxed);
     engine.stats().add(Counter::GuardedCalls, 1);
-    thread_end::note_call(engine);
+    thread_exit::note_call(engine);
     if let Some(result) =
         memory_calls::answer(engine, number, arguments).or_else(|| kernel_async_io::refusal(number))
     {

@@ -3,7 +3,7 @@
 
 use crate::base::issue_call::Arguments;
 use crate::base::uaccess;
-use crate::signals::sets::ours;
+use crate::signals::sets::engine_signals;
 use crate::signals::temporary_mask;
 use softswap_sys::signals::Mask;
 
@@ -51,7 +51,7 @@ impl StrippedMask {
         }
         // SAFETY: any bits are a mask.
         let Some(mask) = (unsafe { uaccess::get_user::<Mask>(from) }) else { return };
-        self.mask = mask & !ours();
+        self.mask = mask & !engine_signals();
         temporary_mask::note(self.mask);
         let stripped = &raw const self.mask as usize;
         if is_pair {

@@ -10,7 +10,7 @@ use crate::base::errno::refused;
 use crate::base::instance;
 use crate::base::issue_call::{Arguments, issue};
 use crate::memory::arenas;
-use crate::memory::insistence;
+use crate::memory::hint_retries;
 use crate::memory::sleep_gate::{self, Inside};
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_sys::committed::Committed;
@@ -26,7 +26,7 @@ const HUGE_BYTES: usize = 2 << 20;
 /// Largest alignment of a mapping. Allocators want large mappings aligned to this.
 const LARGE_ALIGN_BYTES: usize = 32 << 20;
 /// Range in bytes within which the first address is chosen.
-const MOST_SCATTER_BYTES: usize = 256 << 30;
+const MAX_SCATTER_BYTES: usize = 256 << 30;
 /// Addresses to try if the range is already mapped.
 const TRIES: usize = 16;
 
@@ -109,7 +109,7 @@ pub(crate) fn become_child() {
 }
 
 /// Publishes the committed bytes in `figures`.
-pub(crate) fn tell(figures: Stats) {
+pub(crate) fn publish(figures: Stats) {
     FIGURES.get_or_init(|| figures);
     HAS_FIGURES.store(true, Relaxed);
 }
@@ -131,7 +131,7 @@ fn place() -> Option<&'static Place> {
     let (base, len) = instance::window()?;
     let committed = Committed::new(base, len).ok()?;
     // The start is in the first half of its range, so at least as much remains after it.
-    let scatter = (len / 4).min(MOST_SCATTER_BYTES);
+    let scatter = (len / 4).min(MAX_SCATTER_BYTES);
     let first = aslr::below(scatter / PAGE_SIZE) * PAGE_SIZE;
     let roomy = aslr::below(scatter / HUGE_BYTES) * HUGE_BYTES;
     let next = [base + first, base + len / 2 + roomy].map(AtomicUsize::new);
@@ -149,7 +149,7 @@ impl Place {
     /// Counts a range as committed.
     fn commit(&self, range: &Range<usize>) {
         self.committed.add(range);
-        self.tell();
+        self.publish();
         // Meanwhile another thread may have committed, or returned what was granted to this one.
         let committed = self.committed.bytes();
         if let Some(share) = SHARE.get()
@@ -166,9 +166,9 @@ impl Place {
     }
 
     /// Counts a range as no longer committed.
-    fn give_back(&self, range: &Range<usize>) {
+    fn uncommit(&self, range: &Range<usize>) {
         self.committed.remove(range);
-        self.tell();
+        self.publish();
         if let Some(share) = SHARE.get() {
             let committed = self.committed.bytes();
             let unused = LIMIT_BYTES.load(Relaxed).saturating_sub(committed);
@@ -178,7 +178,7 @@ impl Place {
         }
     }
 
-    fn tell(&self) {
+    fn publish(&self) {
         if HAS_FIGURES.load(Relaxed)
             && let Some(figures) = FIGURES.get()
         {
@@ -246,13 +246,13 @@ impl Place {
             self.commit(&range);
         } else {
             // The previous content is gone.
-            self.give_back(&range);
+            self.uncommit(&range);
         }
     }
 
     /// Accounts for an unmapped range.
     fn note_unmapped(&self, range: &Range<usize>) {
-        self.give_back(range);
+        self.uncommit(range);
         // Reuse the addresses if they were the last ones taken, and no other thread has taken any
         // since.
         for next in &self.next {
@@ -281,7 +281,7 @@ pub(crate) fn is_unwanted(flags: i32) -> bool {
 
 /// Returns the length of the longest managed mapping in a window: what remains of its lower half
 /// after any choice of the first address.
-pub(crate) fn most_managed_bytes(window_bytes: usize) -> usize {
+pub(crate) fn max_managed_bytes(window_bytes: usize) -> usize {
     window_bytes / 4 + window_bytes.saturating_sub(1 << 40) / 6
 }
 
@@ -295,7 +295,7 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     let (prot, flags) = (prot as i32, flags as i32);
     const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
     if !is_managed_kind(prot, flags, len) {
-        return map_foreign(arguments);
+        return map_unmanaged(arguments);
     }
     let inside = sleep_gate::enter()?;
     if flags & FIXED != 0 {
@@ -303,7 +303,7 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
         let whole = len.checked_next_multiple_of(PAGE_SIZE)?;
         let range = address..address.checked_add(whole)?;
         let more = committed_by(place.committed.missing_bytes(&range), prot);
-        let _inside = with_room(inside, more)?;
+        let _inside = check_commit(inside, more)?;
         let there = issue(libc::SYS_mmap, arguments);
         place.note_mapped(there, whole, prot);
         return Some(there);
@@ -311,21 +311,21 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     if len < MIN_MANAGED_BYTES || is_unwanted(flags) || !offset.is_multiple_of(PAGE_SIZE) {
         return None;
     }
-    let place = place().filter(|place| len <= most_managed_bytes(place.len))?;
-    let is_wish = address != 0 && !place.contains(address) && prot == libc::PROT_NONE;
-    if is_wish && insistence::is_kept(address, len) {
+    let place = place().filter(|place| len <= max_managed_bytes(place.len))?;
+    let is_hint = address != 0 && !place.contains(address) && prot == libc::PROT_NONE;
+    if is_hint && hint_retries::is_kept(address, len) {
         return None;
     }
-    let _inside = with_room(inside, committed_by(len, prot))?;
+    let _inside = check_commit(inside, committed_by(len, prot))?;
     let there = place.map(arguments, Half::Lower, 0)?;
-    if is_wish && there >= 0 {
-        insistence::not_kept(there as usize);
+    if is_hint && there >= 0 {
+        hint_retries::not_kept(there as usize);
     }
     Some(there)
 }
 
 /// Maps a file, shared memory or code at an address that the program chose inside the window.
-fn map_foreign(arguments: Arguments) -> Option<isize> {
+fn map_unmanaged(arguments: Arguments) -> Option<isize> {
     let [address, len, _, flags, ..] = arguments;
     if flags as i32 & libc::MAP_FIXED == 0 || !instance::is_in_window(address) {
         return None;
@@ -340,25 +340,25 @@ fn map_foreign(arguments: Arguments) -> Option<isize> {
 
 /// Maps `len` bytes that can grow in place. Returns `None` if the process does not sleep, or on
 /// failure.
-pub(crate) fn map_roomy(len: usize) -> Option<usize> {
+pub(crate) fn map_growable(len: usize) -> Option<usize> {
     let inside = sleep_gate::enter()?;
     let place = place().filter(|place| len <= place.len / 4)?;
-    let _inside = with_room(inside, len)?;
+    let _inside = check_commit(inside, len)?;
     let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
-    let room = room_for(len);
+    let room = growth_gap_for(len);
     let there = place.map([0, len, access, flags, usize::MAX, 0], Half::Roomy, room)?;
     (there >= 0).then_some(there as usize)
 }
 
-fn room_for(len: usize) -> usize {
-    const LEAST: usize = 16 << 20;
-    const MOST: usize = 16 << 30;
-    len.saturating_mul(3).clamp(LEAST, MOST)
+fn growth_gap_for(len: usize) -> usize {
+    const MIN: usize = 16 << 20;
+    const MAX: usize = 16 << 30;
+    len.saturating_mul(3).clamp(MIN, MAX)
 }
 
-/// Resizes a mapping of [`map_roomy`]. Returns its address afterwards.
-pub(crate) fn resize_roomy(address: usize, old_len: usize, len: usize) -> Option<usize> {
+/// Resizes a mapping of [`map_growable`]. Returns its address afterwards.
+pub(crate) fn resize_growable(address: usize, old_len: usize, len: usize) -> Option<usize> {
     let arguments = [address, old_len, len, libc::MREMAP_MAYMOVE as usize, 0, 0];
     let there = remap_to(arguments, Half::Roomy)?;
     (there >= 0).then_some(there as usize)
@@ -384,7 +384,7 @@ fn remap_to(arguments: Arguments, half: Half) -> Option<isize> {
     let is_committed = place.committed.missing_bytes(&from) < old_len;
     let more = if is_committed { len.saturating_sub(old_len) } else { 0 };
     let doubled = flags as i32 & libc::MREMAP_DONTUNMAP != 0;
-    let _inside = with_room(inside, if doubled { len } else { more })?;
+    let _inside = check_commit(inside, if doubled { len } else { more })?;
     let there = if flags as i32 & NAMED == 0 {
         resize(place, arguments, old_len, len, half)
     } else {
@@ -418,7 +418,7 @@ fn resize(place: &Place, arguments: Arguments, old_len: usize, len: usize, half:
     }
     let room = match half {
         Half::Lower => 0,
-        Half::Roomy => room_for(len),
+        Half::Roomy => growth_gap_for(len),
     };
     // Reserves the target, so that the move does not replace another mapping.
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
@@ -452,7 +452,7 @@ pub(crate) fn answer(number: i64, arguments: Arguments) -> Option<isize> {
     }
     match number {
         libc::SYS_munmap => {
-            insistence::given_back(address, || place.committed.missing_bytes(&range) >= len);
+            hint_retries::note_unmapped(address, || place.committed.missing_bytes(&range) >= len);
             let result = issue(number, arguments);
             if result == 0 {
                 place.note_unmapped(&range);
@@ -460,7 +460,7 @@ pub(crate) fn answer(number: i64, arguments: Arguments) -> Option<isize> {
             Some(result)
         }
         libc::SYS_mprotect if third as i32 & libc::PROT_WRITE != 0 => {
-            let _inside = with_room(inside, place.committed.missing_bytes(&range))?;
+            let _inside = check_commit(inside, place.committed.missing_bytes(&range))?;
             let result = issue(number, arguments);
             if result == 0 {
                 place.commit(&range);
@@ -505,18 +505,18 @@ pub(crate) fn set_mapped(range: &Range<usize>, is_mapped: bool) -> Option<()> {
         return (there >= 0).then_some(());
     }
     // Reserved addresses are not reused.
-    place.give_back(range);
+    place.uncommit(range);
     (issue(libc::SYS_munmap, [at, len, 0, 0, 0, 0]) == 0).then_some(())
 }
 
 /// Enters the gate for an operation that commits `bytes` more. If they do not fit, tries to wake
 /// the process. Returns `None` if the engine must handle the operation.
-pub(crate) fn enter_with_room(bytes: usize) -> Option<Inside> {
-    with_room(sleep_gate::enter()?, bytes)
+pub(crate) fn enter_for_commit(bytes: usize) -> Option<Inside> {
+    check_commit(sleep_gate::enter()?, bytes)
 }
 
-/// Does the same as [`enter_with_room`] for a caller inside the gate.
-fn with_room(inside: Inside, bytes: usize) -> Option<Inside> {
+/// Does the same as [`enter_for_commit`] for a caller inside the gate.
+fn check_commit(inside: Inside, bytes: usize) -> Option<Inside> {
     let committed = committed_bytes();
     let wanted = committed.saturating_add(bytes);
     let may = || wanted <= LIMIT_BYTES.load(Relaxed);
@@ -524,8 +524,8 @@ fn with_room(inside: Inside, bytes: usize) -> Option<Inside> {
     if sleep_gate::is_nested() {
         return Some(inside);
     }
-    let is_wanted_by_others = bytes > 0 && share.is_some_and(|share| (share.is_short)(committed));
-    if may() && !is_wanted_by_others {
+    let is_needed_by_others = bytes > 0 && share.is_some_and(|share| (share.is_short)(committed));
+    if may() && !is_needed_by_others {
         return Some(inside);
     }
     if let Some(share) = share
@@ -533,14 +533,14 @@ fn with_room(inside: Inside, bytes: usize) -> Option<Inside> {
     {
         (share.grow)(wanted);
     }
-    let has_room = may() && !is_wanted_by_others;
+    let has_space = may() && !is_needed_by_others;
     let needs_thread = share.is_some_and(|share| (share.needs_thread)());
-    if has_room && !needs_thread {
+    if has_space && !needs_thread {
         return Some(inside);
     }
     drop(inside);
     match share {
-        Some(share) if has_room => (share.start_thread)(),
+        Some(share) if has_space => (share.start_thread)(),
         _ => drop(instance::awake()),
     }
     sleep_gate::enter()

@@ -17,7 +17,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The flags that [`dlopen`] passes on.
-static PASSED_ON: AtomicU32 = AtomicU32::new(u32::MAX);
+static FLAGS_MASK: AtomicU32 = AtomicU32::new(u32::MAX);
 /// The next `dlopen` in search order: the C library's, or another preloaded library's.
 static NEXT: Real = Real::new(c"dlopen");
 
@@ -25,7 +25,7 @@ type Open = unsafe extern "C-unwind" fn(*const c_char, i32) -> *mut c_void;
 
 /// Starts to drop the flag and to search new libraries for system calls.
 pub(crate) fn manage() {
-    PASSED_ON.store(!(libc::RTLD_DEEPBIND as u32), Ordering::Relaxed);
+    FLAGS_MASK.store(!(libc::RTLD_DEEPBIND as u32), Ordering::Relaxed);
 }
 
 /// Returns the function that completes the call.
@@ -37,7 +37,7 @@ unsafe extern "C" fn target_of(name: *const c_char) -> *const c_void {
     // SAFETY: a C string, as asked for above.
     let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_bytes());
     let is_path = name.is_some_and(|name| name.contains(&b'/') && !name.contains(&b'$'));
-    if is_path && PASSED_ON.load(Ordering::Relaxed) != u32::MAX {
+    if is_path && FLAGS_MASK.load(Ordering::Relaxed) != u32::MAX {
         open_path as *const c_void
     } else {
         NEXT.get()
@@ -72,6 +72,6 @@ pub unsafe extern "C" fn dlopen() {
         "and esi, dword ptr [rip + {passed_on}]",
         "jmp rax",
         target_of = sym target_of,
-        passed_on = sym PASSED_ON,
+        passed_on = sym FLAGS_MASK,
     )
 }

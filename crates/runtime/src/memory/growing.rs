@@ -6,8 +6,8 @@
 //! beyond a megabyte is copied once more, to a mapping of its own with free addresses after it, and
 //! then grows in place.
 //!
-//! Such a block starts at a multiple of [`ROOMY_ALIGN_BYTES`], unlike nearly all other blocks, so
-//! one instruction recognizes the others. A table by address stores its length, without locks: a
+//! Such a block starts at a multiple of [`GROWABLE_ALIGN_BYTES`], unlike nearly all other blocks,
+//! so one instruction recognizes the others. A table by address stores its length, without locks: a
 //! block belongs to the thread that frees or resizes it. An entry is written before the address is
 //! returned and cleared before the address is unmapped. A forked child therefore inherits a
 //! consistent table.
@@ -15,7 +15,7 @@
 use crate::base::instance;
 use crate::base::issue_call::issue;
 use crate::memory::asleep;
-use softswap_engine::door::engine::{Engine, Move, ROOMY_ALIGN_BYTES};
+use softswap_engine::api::engine::{Engine, GROWABLE_ALIGN_BYTES, Move};
 use softswap_sys::memory::reserve_u64;
 use softswap_sys::window::READ_WRITE;
 use softswap_sys::{PAGE_SIZE, signals};
@@ -27,10 +27,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Initial size from which a block becomes a growing one. Each growing block takes 12 KiB of tables
 /// and fresh pages, although mimalloc may have freed pages to reuse. If growing blocks are freed,
 /// the threshold rises above their size, up to eight times this.
-const LEAST_BYTES: usize = 1 << 20;
-static LEAST: AtomicUsize = AtomicUsize::new(LEAST_BYTES);
+const MIN_BYTES: usize = 1 << 20;
+static MIN: AtomicUsize = AtomicUsize::new(MIN_BYTES);
 /// A block that shrinks below this becomes an ordinary block again, to save its page and tables.
-pub(crate) const SMALL_BYTES: usize = LEAST_BYTES / 8;
+pub(crate) const SMALL_BYTES: usize = MIN_BYTES / 8;
 
 struct Blocks {
     places: Range<usize>,
@@ -42,7 +42,7 @@ static BLOCKS: OnceLock<Blocks> = OnceLock::new();
 
 /// Creates the table for an engine that has just started.
 pub(crate) fn set_up(engine: &Engine) -> io::Result<()> {
-    make_table(engine.roomy())
+    make_table(engine.growable())
 }
 
 /// Creates the table, unless it was created while the process slept.
@@ -50,15 +50,16 @@ fn make_table(places: Range<usize>) -> io::Result<()> {
     if BLOCKS.get().is_some() {
         return Ok(());
     }
-    let lens = reserve_u64(places.len().div_ceil(ROOMY_ALIGN_BYTES))?;
+    let lens = reserve_u64(places.len().div_ceil(GROWABLE_ALIGN_BYTES))?;
     BLOCKS.get_or_init(|| Blocks { places, lens });
     Ok(())
 }
 
 impl Blocks {
     fn len_at(&self, address: usize) -> Option<&AtomicU64> {
-        let is_place = self.places.contains(&address) && address.is_multiple_of(ROOMY_ALIGN_BYTES);
-        is_place.then(|| &self.lens[(address - self.places.start) / ROOMY_ALIGN_BYTES])
+        let is_place =
+            self.places.contains(&address) && address.is_multiple_of(GROWABLE_ALIGN_BYTES);
+        is_place.then(|| &self.lens[(address - self.places.start) / GROWABLE_ALIGN_BYTES])
     }
 }
 
@@ -71,11 +72,11 @@ fn note(address: usize, len: usize) {
 /// Returns the bytes of a growing block; `None` for all other pointers.
 #[inline]
 pub(crate) fn usable(address: usize) -> Option<usize> {
-    if address.is_multiple_of(ROOMY_ALIGN_BYTES) { look_up(address) } else { None }
+    if address.is_multiple_of(GROWABLE_ALIGN_BYTES) { find_block(address) } else { None }
 }
 
 #[cold]
-fn look_up(address: usize) -> Option<usize> {
+fn find_block(address: usize) -> Option<usize> {
     let len = BLOCKS.get()?.len_at(address)?.load(Ordering::Acquire);
     (len > 0).then_some(len as usize)
 }
@@ -88,8 +89,8 @@ fn pages_for(engine: &Engine, size: usize) -> Option<usize> {
 
 /// Returns true if a block that grows to `size` bytes is to become a growing one.
 #[inline]
-pub(crate) fn is_worth_it(size: usize) -> bool {
-    size >= LEAST.load(Ordering::Relaxed)
+pub(crate) fn is_worthwhile(size: usize) -> bool {
+    size >= MIN.load(Ordering::Relaxed)
 }
 
 /// Allocates a growing block of at least `size` bytes.
@@ -99,7 +100,7 @@ pub(crate) fn allocate(size: usize) -> Option<usize> {
     }
     let engine = instance::engine()?;
     let len = pages_for(engine, size)?;
-    let address = signals::with_all_blocked(|| engine.map_roomy(len, READ_WRITE)).ok()??;
+    let address = signals::with_all_blocked(|| engine.map_growable(len, READ_WRITE)).ok()??;
     note(address, len);
     Some(address)
 }
@@ -112,7 +113,7 @@ fn allocate_asleep(size: usize) -> Option<usize> {
     let (base, len) = instance::window()?;
     make_table(base + len / 2..base + len).ok()?;
     let len = size.checked_next_multiple_of(PAGE_SIZE)?;
-    let address = asleep::map_roomy(len)?;
+    let address = asleep::map_growable(len)?;
     note(address, len);
     Some(address)
 }
@@ -123,7 +124,7 @@ pub(crate) fn resize(address: usize, old_len: usize, size: usize) -> Option<usiz
     if instance::is_asleep() {
         let len = size.checked_next_multiple_of(PAGE_SIZE)?;
         note(address, 0);
-        let there = asleep::resize_roomy(address, old_len, len);
+        let there = asleep::resize_growable(address, old_len, len);
         // If the process has woken meanwhile, the engine resizes the block.
         let is_done = there.is_some() || instance::is_asleep();
         note(there.unwrap_or(address), if there.is_some() { len } else { old_len });
@@ -138,13 +139,13 @@ pub(crate) fn resize(address: usize, old_len: usize, size: usize) -> Option<usiz
     }
     // The old address may be reused by another thread at once.
     note(address, 0);
-    let moved = signals::with_all_blocked(|| engine.remap(address, old_len, len, Move::ToRoom));
+    let moved = signals::with_all_blocked(|| engine.remap(address, old_len, len, Move::ToGrowable));
     note(*moved.as_ref().unwrap_or(&address), if moved.is_ok() { len } else { old_len });
     moved.ok()
 }
 
 pub(crate) fn release(address: usize, len: usize) {
-    LEAST.fetch_max((len + 1).min(8 * LEAST_BYTES), Ordering::Relaxed);
+    MIN.fetch_max((len + 1).min(8 * MIN_BYTES), Ordering::Relaxed);
     note(address, 0);
     if asleep::unmap(address, len) {
         return;

@@ -18,7 +18,7 @@ const NATURAL: usize = 16;
 
 /// Returns true if an allocation of `size` bytes must stay outside the window.
 #[inline]
-fn is_ours(caller: usize, size: usize) -> bool {
+fn belongs_outside_window(caller: usize, size: usize) -> bool {
     libc_memory::keeps(caller, size) || !instance::is_settled() || libc_memory::is_outside()
 }
 
@@ -58,7 +58,7 @@ extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
     if let Some(buffer) = stdio_buffers::allocate(size, caller) {
         return buffer;
     }
-    if is_ours(caller, size) {
+    if belongs_outside_window(caller, size) {
         return checked(HEAP.allocate(size, NATURAL, false).cast());
     }
     // SAFETY: mi_malloc takes any size.
@@ -69,7 +69,7 @@ extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
 #[inline]
 fn noted(block: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     large_blocks::note(block as usize, size, caller);
-    if size >= large_blocks::LEAST_BYTES {
+    if size >= large_blocks::MIN_BYTES {
         large_blocks::publish(size);
     }
     block
@@ -77,7 +77,7 @@ fn noted(block: *mut c_void, size: usize, caller: usize) -> *mut c_void {
 
 extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *mut c_void {
     let Some(total) = count.checked_mul(size) else { return checked(std::ptr::null_mut()) };
-    if is_ours(caller, total) {
+    if belongs_outside_window(caller, total) {
         return checked(HEAP.allocate(total, NATURAL, true).cast());
     }
     // SAFETY: mi_zalloc takes any size.
@@ -94,7 +94,7 @@ extern "C" fn memalign_from(align: usize, size: usize, caller: usize) -> *mut c_
 }
 
 fn aligned(align: usize, size: usize, caller: usize) -> *mut c_void {
-    if is_ours(caller, size) {
+    if belongs_outside_window(caller, size) {
         return HEAP.allocate(size, align.max(NATURAL), false).cast();
     }
     // SAFETY: the alignment is a power of two.
@@ -147,9 +147,9 @@ unsafe fn resize(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
         // SAFETY: the caller's live block.
         return unsafe { resize_growing(old, len, size) };
     }
-    if growing::is_worth_it(size) && !is_ours(caller, size) {
+    if growing::is_worthwhile(size) && !belongs_outside_window(caller, size) {
         // SAFETY: the caller's live block.
-        if let Some(new) = unsafe { let_grow(old, size) } {
+        if let Some(new) = unsafe { make_growing(old, size) } {
             return new;
         }
     }
@@ -180,7 +180,7 @@ unsafe fn move_to(new: *mut c_void, old: *mut c_void, size: usize) -> *mut c_voi
 ///
 /// # Safety
 /// As [`move_to`].
-unsafe fn let_grow(old: *mut c_void, size: usize) -> Option<*mut c_void> {
+unsafe fn make_growing(old: *mut c_void, size: usize) -> Option<*mut c_void> {
     // SAFETY: a live mimalloc block.
     if size <= unsafe { mi::mi_usable_size(old) } {
         return None;

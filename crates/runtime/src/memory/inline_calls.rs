@@ -11,7 +11,7 @@ use crate::base::instance;
 use crate::base::issue_call::is_our_own;
 use softswap_sys::alloc::while_blocked;
 use softswap_sys::inline_calls::Objects;
-use softswap_sys::seccomp::{self, MOST_CALLERS};
+use softswap_sys::seccomp::{self, MAX_CALLERS};
 use softswap_sys::{exemption, raw};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +23,7 @@ static TRAPPED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 static FILTERS: AtomicUsize = AtomicUsize::new(0);
 /// Limit of the filters of a process, inherited ones included. Each filter slows every system call,
 /// and the kernel limits their number: the program's and the guard's filters must fit.
-const MOST_FILTERS: usize = 8;
+const MAX_FILTERS: usize = 8;
 
 pub(crate) fn filters() -> usize {
     FILTERS.load(Ordering::Relaxed)
@@ -57,8 +57,8 @@ fn trap(callers: &[usize]) {
     }
     // A filter of the program would see the call that installs this one.
     let is_possible = !exemption::is_in_force()
-        && callers.len() <= MOST_CALLERS
-        && installed_filters() < MOST_FILTERS;
+        && callers.len() <= MAX_CALLERS
+        && installed_filters() < MAX_FILTERS;
     if !is_possible || seccomp::install(&seccomp::build_for_callers(callers)).is_err() {
         static IS_REPORTED: AtomicBool = AtomicBool::new(false);
         if !IS_REPORTED.swap(true, Ordering::Relaxed) {

@@ -54,7 +54,7 @@ static THREADS: Code = Code::nowhere();
 /// Divisor: an eighth of the budget may be lent.
 const SHARE: usize = 8;
 /// Longer blocks are assumed to be buffers for callers of the C library.
-const LONGEST_BYTES: usize = 16 << 10;
+const MAX_BYTES: usize = 16 << 10;
 /// Maximum number of bytes that one call site may allocate.
 const SITE_BYTES: u64 = 64 << 10;
 /// Overhead counted for each block in addition to its length, so that many small blocks reach the
@@ -106,10 +106,10 @@ pub(crate) fn keeps(caller: usize, size: usize) -> bool {
 
 #[cold]
 fn may_take(caller: usize, size: usize) -> bool {
-    let Some(left) = LIMIT.load(Ordering::Relaxed).checked_sub(HEAP.lent_bytes()) else {
+    let Some(left) = LIMIT.load(Ordering::Relaxed).checked_sub(HEAP.outside_bytes_in_use()) else {
         return false;
     };
-    size <= LONGEST_BYTES.min(left) && note(caller as u32, size as u64 + BLOCK_BYTES)
+    size <= MAX_BYTES.min(left) && note(caller as u32, size as u64 + BLOCK_BYTES)
 }
 
 /// Counts `bytes` for the site at `address`. Returns false if its limit is exceeded.
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_that_allocates_again_and_again_works_for_the_program() {
+    fn repeated_allocation_site_uses_program_heap() {
         let most = SITE_BYTES / (BLOCK_BYTES + 24);
         let taken = (0..1000).filter(|_| note(0x1_2340, BLOCK_BYTES + 24)).count() as u64;
         assert_eq!(taken, most);

@@ -5,13 +5,13 @@
 //! | `pins` | memory that guarded calls keep resident, and its release |
 //! | `libc_memory` | memory that the C library and the loader keep for themselves |
 //! | `stdio_buffers` | buffers of the C library's streams |
-//! | `insistence` | programs that require addresses outside the window |
+//! | `hint_retries` | programs that require addresses outside the window |
 //! | `sleep_gate` | operations that must finish before a sleeping process wakes |
 //! | `arenas` | mimalloc's options |
 //! | `asleep` | memory calls of a process without an engine |
 //! | `growing` | large blocks that `realloc` grows in place |
 //! | `heap` | `malloc` and related functions |
-//! | `redirect` | patches the C library's allocator to jump to the runtime's |
+//! | `libc_malloc_patch` | patches the C library's allocator to jump to the runtime's |
 //! | `inline_calls` | objects that map memory by their own system-call instructions |
 //! | `dlopen` | `dlopen`: drops `RTLD_DEEPBIND`, searches new libraries |
 //! | `other_malloc` | programs with their own `malloc` |
@@ -20,13 +20,13 @@
 pub(crate) mod pins;
 pub(crate) mod libc_memory;
 pub(crate) mod stdio_buffers;
-pub(crate) mod insistence;
+pub(crate) mod hint_retries;
 pub(crate) mod sleep_gate;
 pub(crate) mod arenas;
 pub(crate) mod asleep;
 pub(crate) mod growing;
 pub(crate) mod heap;
-pub(crate) mod redirect;
+pub(crate) mod libc_malloc_patch;
 pub(crate) mod inline_calls;
 pub(crate) mod dlopen;
 pub(crate) mod other_malloc;

@@ -13,7 +13,7 @@
 //! The replaced functions free blocks of both allocators. Blocks allocated before the engine
 //! started are in unmanaged memory.
 
-use crate::memory::{libc_memory, redirect};
+use crate::memory::{libc_malloc_patch, libc_memory};
 use softswap_sys::alloc::HEAP;
 use softswap_sys::linked;
 use softswap_sys::raw::set_errno;
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const NAMES: [&CStr; 4] = [c"malloc", c"calloc", c"realloc", c"free"];
 
 /// Addresses of the program's functions of these names.
-static THEIRS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+static PROGRAM_FUNCTIONS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
 /// Alignment of every block, as in the C library.
 const NATURAL: usize = 16;
@@ -31,9 +31,9 @@ const NATURAL: usize = 16;
 type Block = *mut c_void;
 
 /// Calls the program's function at an index of [`NAMES`].
-macro_rules! theirs {
+macro_rules! program_function {
     ($index:literal as fn($($ty:ty),*) $(-> $ret:ty)?, $($argument:expr),*) => {{
-        let function = THEIRS[$index].load(Ordering::Relaxed);
+        let function = PROGRAM_FUNCTIONS[$index].load(Ordering::Relaxed);
         // SAFETY: the program's function of that name, with the C library's prototype; the
         // arguments are the caller's.
         unsafe {
@@ -44,7 +44,7 @@ macro_rules! theirs {
     }};
 }
 
-fn ours(size: usize, zeroed: bool) -> Block {
+fn own_block(size: usize, zeroed: bool) -> Block {
     let block = HEAP.allocate(size, NATURAL, zeroed);
     if block.is_null() {
         set_errno(libc::ENOMEM);
@@ -54,7 +54,7 @@ fn ours(size: usize, zeroed: bool) -> Block {
 
 fn zeroes(count: usize, size: usize) -> Block {
     match count.checked_mul(size) {
-        Some(total) => ours(total, true),
+        Some(total) => own_block(total, true),
         None => {
             set_errno(libc::ENOMEM);
             std::ptr::null_mut()
@@ -63,7 +63,7 @@ fn zeroes(count: usize, size: usize) -> Block {
 }
 
 extern "C" fn malloc_of_loader(size: usize) -> Block {
-    ours(size, false)
+    own_block(size, false)
 }
 
 extern "C" fn calloc_of_loader(count: usize, size: usize) -> Block {
@@ -71,14 +71,14 @@ extern "C" fn calloc_of_loader(count: usize, size: usize) -> Block {
 }
 
 extern "C" fn realloc_of_loader(old: Block, size: usize) -> Block {
-    if old.is_null() { ours(size, false) } else { realloc_either(old, size) }
+    if old.is_null() { own_block(size, false) } else { realloc_either(old, size) }
 }
 
 extern "C" fn malloc_of_library(size: usize) -> Block {
     if libc_memory::is_outside() {
-        ours(size, false)
+        own_block(size, false)
     } else {
-        theirs!(0 as fn(usize) -> Block, size)
+        program_function!(0 as fn(usize) -> Block, size)
     }
 }
 
@@ -86,7 +86,7 @@ extern "C" fn calloc_of_library(count: usize, size: usize) -> Block {
     if libc_memory::is_outside() {
         zeroes(count, size)
     } else {
-        theirs!(1 as fn(usize, usize) -> Block, count, size)
+        program_function!(1 as fn(usize, usize) -> Block, count, size)
     }
 }
 
@@ -97,13 +97,13 @@ extern "C" fn realloc_of_library(old: Block, size: usize) -> Block {
 /// Resizes a block in the allocator that it came from.
 fn realloc_either(old: Block, size: usize) -> Block {
     if !HEAP.owns(old as usize) {
-        return theirs!(2 as fn(Block, usize) -> Block, old, size);
+        return program_function!(2 as fn(Block, usize) -> Block, old, size);
     }
     if size == 0 {
         free_either(old);
         return std::ptr::null_mut();
     }
-    let new = ours(size, false);
+    let new = own_block(size, false);
     if !new.is_null() {
         // SAFETY: both are live blocks of the heap, at least `len` bytes long; the caller frees the
         // old one.
@@ -121,14 +121,14 @@ extern "C" fn free_either(block: Block) {
         // SAFETY: a block of this heap, which the caller frees.
         unsafe { HEAP.release(block.cast()) };
     } else {
-        theirs!(3 as fn(Block), block);
+        program_function!(3 as fn(Block), block);
     }
 }
 
 /// Runs code of an engine thread, in which the C library's allocations must not come from the
 /// program's allocator.
 pub(crate) fn without_program_malloc<R>(body: impl FnOnce() -> R) -> R {
-    let is_theirs = THEIRS[0].load(Ordering::Relaxed) != 0;
+    let is_theirs = PROGRAM_FUNCTIONS[0].load(Ordering::Relaxed) != 0;
     if is_theirs { libc_memory::outside_the_window(body) } else { body() }
 }
 
@@ -138,11 +138,11 @@ pub(crate) fn without_program_malloc<R>(body: impl FnOnce() -> R) -> R {
 /// # Errors
 /// The reason if they cannot be patched. Memory that they need could then be evicted.
 pub(crate) fn install() -> Result<(), String> {
-    if redirect::is_ours() {
+    if libc_malloc_patch::is_runtime_malloc() {
         return Ok(());
     }
-    for (name, theirs) in NAMES.iter().zip(&THEIRS) {
-        theirs.store(linked::definition(name), Ordering::Relaxed);
+    for (name, program_function) in NAMES.iter().zip(&PROGRAM_FUNCTIONS) {
+        program_function.store(linked::definition(name), Ordering::Relaxed);
     }
     lead_loader().and_then(|()| lead_libraries()).map_err(|why| {
         format!(
@@ -156,7 +156,7 @@ pub(crate) fn install() -> Result<(), String> {
 /// Patches the loader. It stores each function's address in a variable: the address of the code, or
 /// of the executable's stub.
 fn lead_loader() -> Result<(), String> {
-    let ours = [
+    let own_functions = [
         malloc_of_loader as *const c_void,
         calloc_of_loader as *const c_void,
         realloc_of_loader as *const c_void,
@@ -164,8 +164,10 @@ fn lead_loader() -> Result<(), String> {
     ];
     let loader = libc_memory::loader().ok_or("the dynamic loader cannot be found")?;
     let mut words = Vec::new();
-    for ((theirs, ours), name) in THEIRS.iter().zip(ours).zip(NAMES) {
-        let (code, stub) = (theirs.load(Ordering::Relaxed), linked::address(name));
+    for ((program_function, own_functions), name) in
+        PROGRAM_FUNCTIONS.iter().zip(own_functions).zip(NAMES)
+    {
+        let (code, stub) = (program_function.load(Ordering::Relaxed), linked::address(name));
         let mut found = loader.words_with(code);
         if stub != code {
             found.extend(loader.words_with(stub));
@@ -174,7 +176,7 @@ fn lead_loader() -> Result<(), String> {
             let name = name.to_string_lossy();
             return Err(format!("softswap cannot find where the dynamic loader keeps {name}"));
         };
-        words.push((word, ours as usize));
+        words.push((word, own_functions as usize));
     }
     // SAFETY: functions of the same names; `free_either` frees earlier allocations of the loader
     // too.
@@ -185,7 +187,7 @@ fn lead_loader() -> Result<(), String> {
 
 /// Patches the C library and its companion libraries.
 fn lead_libraries() -> Result<(), String> {
-    let ours = [
+    let own_functions = [
         malloc_of_library as *const c_void,
         calloc_of_library as *const c_void,
         realloc_of_library as *const c_void,
@@ -194,7 +196,7 @@ fn lead_libraries() -> Result<(), String> {
     for library in libc_memory::libraries() {
         let words = library.words_for(&NAMES);
         let words: Vec<_> =
-            words.iter().map(|(word, which)| (*word, ours[*which] as usize)).collect();
+            words.iter().map(|(word, which)| (*word, own_functions[*which] as usize)).collect();
         // SAFETY: functions of the same names, which accept blocks of either allocator.
         unsafe { library.replace(&words) }.map_err(|why| {
             format!("the C library cannot be redirected to softswap's malloc ({why})")

@@ -1,6 +1,6 @@
 //! Memory that guarded calls keep resident or map for themselves, and its release.
 //!
-//! Pages are counted before they are pinned or copied ([`softswap_engine::door::engine::pinning`]):
+//! Pages are counted before they are pinned or copied ([`softswap_engine::api::engine::pinning`]):
 //! all calls together hold a share of the budget.
 //!
 //! A call pins its buffers while it runs. It may end without returning: a handler of the program
@@ -12,14 +12,14 @@
 //! A signal that arrives while a call waits for a free page interrupts the call. The call is
 //! restarted after the handler, unless it has had an effect.
 
-use crate::base::issue_call::ask;
+use crate::base::issue_call::engine_syscall;
 use crate::base::{fault_samples, guarded_call, instance, signal_stack};
 use crate::signals::{page_fault, temporary_mask};
+use softswap_engine::api::engine::Engine;
+use softswap_engine::api::engine::pinning::{Pinned, Then};
+use softswap_engine::api::fault_samples::Toucher;
 use softswap_engine::base::stats::Tier;
 use softswap_engine::core::errors::FaultError;
-use softswap_engine::door::engine::Engine;
-use softswap_engine::door::engine::pinning::{Pinned, Then};
-use softswap_engine::door::fault_samples::Toucher;
 use softswap_sys::locked::Locked;
 use softswap_sys::raw::now_ns;
 use softswap_sys::signal_frame::resume;
@@ -34,29 +34,29 @@ const TEXT_BYTES: usize = 4096;
 
 /// Maximum number of ranges that one thread's calls can pin at once: a message with the maximum
 /// number of vectors, and the calls of a handler on top of it.
-const MAX_RANGES: usize = signals::ROOM_BYTES / size_of::<Range>();
+const MAX_RANGES: usize = signals::THREAD_DATA_BYTES / size_of::<Range>();
 
 /// Pages of one buffer that a call may always hold, for structures, paths, and arrays of vectors.
-const FEW_PAGES: usize = 5;
+const GUARANTEED_PAGES: usize = 5;
 
 /// Longest wait of a call for other calls to release pages, in nanoseconds.
-const MOST_WAIT_NS: u64 = 4_000_000_000;
+const MAX_WAIT_NS: u64 = 4_000_000_000;
 
 /// Protects the check of the limit for undivided calls.
 static UNDIVIDED: Locked<()> = Locked::new(());
 
 /// Divisor: calls hold at most a quarter of the budget available for pages.
 const HOLD_SHARE: usize = 4;
-/// Divisor: an eighth of that budget, and at least `LEAST_LEFT_BYTES`, is reserved for the rest of
+/// Divisor: an eighth of that budget, and at least `MIN_LEFT_BYTES`, is reserved for the rest of
 /// the program.
 const LEFT_PART: usize = 8;
-const LEAST_LEFT_BYTES: usize = 1 << 20;
+const MIN_LEFT_BYTES: usize = 1 << 20;
 
 /// Returns the number of bytes that all calls may pin, including calls that cannot be split. With a
 /// higher limit other threads would find no page to evict.
 pub(crate) fn undivided_limit_bytes(engine: &Engine) -> usize {
     let all_bytes = engine.hold_limit_bytes() * HOLD_SHARE;
-    let left_bytes = (all_bytes / LEFT_PART).max(LEAST_LEFT_BYTES);
+    let left_bytes = (all_bytes / LEFT_PART).max(MIN_LEFT_BYTES);
     all_bytes.saturating_sub(left_bytes).max(engine.hold_limit_bytes())
 }
 
@@ -94,7 +94,7 @@ fn is_left(call: usize, here: usize) -> bool {
 /// signal stack gets a table that is never freed; such threads are rare.
 fn range(index: usize) -> Option<&'static Cell<Range>> {
     if PINNED.get().is_null() {
-        let room = memory::reserve_bytes(signals::ROOM_BYTES).ok()?;
+        let room = memory::reserve_bytes(signals::THREAD_DATA_BYTES).ok()?;
         PINNED.set(room.as_ptr().cast());
     }
     // SAFETY: the table has room for `MAX_RANGES` ranges, for which all-zero bytes are valid, and
@@ -144,7 +144,7 @@ pub(crate) fn become_child(engine: &Engine) {
                 if engine.contains(range.address) {
                     engine.unpin(range.address, range.len);
                 } else {
-                    ask(libc::SYS_munmap, [range.address, range.len, 0, 0, 0, 0]);
+                    engine_syscall(libc::SYS_munmap, [range.address, range.len, 0, 0, 0, 0]);
                 }
             }
         }
@@ -155,7 +155,7 @@ pub(crate) fn become_child(engine: &Engine) {
 
 /// Forgets, in a forked child of a sleeping process, the tables of other threads. Calls of such a
 /// process hold nothing.
-pub(crate) fn forget_others() {
+pub(crate) fn forget_other_threads() {
     let own = Table(PINNED.get());
     TABLES.with(|tables| tables.retain(|table| *table == own));
 }
@@ -180,21 +180,21 @@ pub(crate) fn forget_pins() {
 
 /// Releases the pins of calls that a jump to a frame at `target` leaves.
 pub(crate) fn jump_to(target: usize) {
-    guarded_call::leave();
-    release_while(|range| is_left(range.call, target));
+    guarded_call::drop_all();
+    release_dead_if(|range| is_left(range.call, target));
 }
 
 /// Releases the pins of calls that were left without notice: code that runs at `here` reuses the
 /// addresses of their frames.
 fn notice_dead(here: usize) {
-    release_while(|range| is_left(range.call, here));
+    release_dead_if(|range| is_left(range.call, here));
 }
 
 fn top() -> Option<Range> {
     Some(range(DEPTH.get().checked_sub(1)?)?.get())
 }
 
-fn release_while(is_dead: impl Fn(&Range) -> bool) {
+fn release_dead_if(is_dead: impl Fn(&Range) -> bool) {
     while let (Some(engine), Some(_)) = (instance::engine(), top().filter(&is_dead)) {
         release_down_to(engine, DEPTH.get() - 1);
     }
@@ -213,12 +213,12 @@ fn release_down_to(engine: &Engine, floor: usize) {
         place.set(Range::default());
         if engine.contains(address) {
             engine.unpin(address, len);
-            engine.let_go(held as usize);
+            engine.release(held as usize);
             continue;
         }
-        ask(libc::SYS_munmap, [address, len, 0, 0, 0, 0]);
+        engine_syscall(libc::SYS_munmap, [address, len, 0, 0, 0, 0]);
         if held > 0 {
-            engine.let_go_memory(held as usize);
+            engine.release_memory(held as usize);
         }
     }
 }
@@ -250,14 +250,14 @@ impl<'e, const N: usize> Pins<'e, N> {
         if len == 0 || !self.engine.contains(address) {
             return len;
         }
-        let few = FEW_PAGES * PAGE_SIZE - address % PAGE_SIZE;
+        let inline = GUARANTEED_PAGES * PAGE_SIZE - address % PAGE_SIZE;
         let most = len.min(most);
-        if most > few
+        if most > inline
             && let Some(pinned) = self.add_held(address, most)
         {
             return pinned;
         }
-        self.pin(address, most.min(few), |engine, pages| {
+        self.pin(address, most.min(inline), |engine, pages| {
             engine.hold(pages);
             true
         })
@@ -314,7 +314,7 @@ impl<'e, const N: usize> Pins<'e, N> {
             return true;
         }
         let len = len.min(self.engine.hold_limit_bytes().saturating_sub(PAGE_SIZE));
-        if len <= FEW_PAGES * PAGE_SIZE - address % PAGE_SIZE {
+        if len <= GUARANTEED_PAGES * PAGE_SIZE - address % PAGE_SIZE {
             self.add(address, len, len);
             return true;
         }
@@ -335,11 +335,11 @@ impl<'e, const N: usize> Pins<'e, N> {
     }
 
     /// Waits until other calls release pages. Returns false if `since_ns` is more than
-    /// [`MOST_WAIT_NS`] ago.
+    /// [`MAX_WAIT_NS`] ago.
     pub(crate) fn may_wait(&self, since_ns: u64) -> bool {
-        let may = now_ns() - since_ns < MOST_WAIT_NS;
+        let may = now_ns() - since_ns < MAX_WAIT_NS;
         if may {
-            self.engine.await_letting_go();
+            self.engine.wait_for_release();
         }
         may
     }
@@ -395,7 +395,7 @@ impl<'e, const N: usize> Pins<'e, N> {
                     if *then == Then::Missing {
                         let rest = pages - engine.pages_under(address, done);
                         place.set(Range { held: (pages - rest) as u32, ..place.get() });
-                        engine.let_go(rest);
+                        engine.release(rest);
                     }
                 }
                 next
@@ -420,7 +420,7 @@ impl<'e, const N: usize> Pins<'e, N> {
     }
 
     /// Returns the number of free entries.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn free_entries(&self) -> usize {
         let used = DEPTH.get();
         MAX_RANGES.saturating_sub(used).min((self.floor + N).saturating_sub(used))
     }
@@ -434,7 +434,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         held: usize,
         map_it: impl FnOnce() -> Option<usize>,
     ) -> Option<usize> {
-        let place = range(DEPTH.get()).filter(|_| self.room() > 0)?;
+        let place = range(DEPTH.get()).filter(|_| self.free_entries() > 0)?;
         let (engine, pages) = (self.engine, held.div_ceil(PAGE_SIZE));
         signals::with_all_blocked(|| {
             if pages > 0 && !engine.try_hold_memory(pages) {
@@ -442,7 +442,7 @@ impl<'e, const N: usize> Pins<'e, N> {
             }
             let Some(address) = map_it() else {
                 if pages > 0 {
-                    engine.let_go_memory(pages);
+                    engine.release_memory(pages);
                 }
                 return None;
             };
@@ -502,12 +502,12 @@ fn note_sample(due: fault_samples::Due, address: usize, tier: Tier) {
 
 /// Leaves the guard of a trapped call; the thread then issues the call again.
 fn abandon_call(context: *mut c_void, before: impl FnOnce()) -> ! {
-    release_while(|range| range.call == context as usize);
+    release_dead_if(|range| range.call == context as usize);
     temporary_mask::forget();
     // SAFETY: the context of the call that this thread handles; all that it held is released.
     unsafe {
         TrappedCall::make_again(context, guarded_call::number());
-        guarded_call::leave();
+        guarded_call::drop_all();
         before();
         resume(context)
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 /// Number of threads inside the gate.
 static INSIDE: AtomicU32 = AtomicU32::new(0);
 /// Longest wait of the waking thread, in nanoseconds.
-const MOST_WAIT_NS: u64 = 1_000_000_000;
+const MAX_WAIT_NS: u64 = 1_000_000_000;
 
 thread_local! {
     /// Nesting depth of this thread in the gate: an operation inside may enter again.
@@ -44,7 +44,7 @@ pub(crate) fn enter() -> Option<Inside> {
             // Sequentially consistent: either the waker sees this thread inside, or this thread
             // sees the waking.
             if !instance::is_asleep() {
-                leave();
+                end_wait();
                 continue;
             }
             let local = 0_u8;
@@ -55,7 +55,7 @@ pub(crate) fn enter() -> Option<Inside> {
     }
 }
 
-fn leave() {
+fn end_wait() {
     if INSIDE.fetch_sub(1, SeqCst) == 1 && instance::is_waking() {
         futex::wake_all(&INSIDE);
     }
@@ -64,16 +64,16 @@ fn leave() {
 impl Drop for Inside {
     fn drop(&mut self) {
         if self.is_counted {
-            come_out();
+            exit_gate();
         }
     }
 }
 
-fn come_out() {
+fn exit_gate() {
     if DEPTH.get() > 0 {
         DEPTH.set(DEPTH.get() - 1);
         if DEPTH.get() == 0 {
-            leave();
+            end_wait();
         }
     }
 }
@@ -82,7 +82,7 @@ fn come_out() {
 pub(crate) fn jump_to(target: usize) {
     if DEPTH.get() > 0 && signal_stack::is_left(FRAME.get(), target) {
         DEPTH.set(0);
-        leave();
+        end_wait();
     }
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn begin_vfork() -> bool {
 
 /// Leaves the gate of [`begin_vfork`].
 pub(crate) fn end_vfork() {
-    come_out();
+    exit_gate();
 }
 
 /// Returns true if this thread has entered the gate more than once.
@@ -109,7 +109,7 @@ pub(crate) fn is_inside() -> bool {
 
 /// Waits, in the waking thread, until no thread is inside. Returns false on timeout.
 pub(crate) fn drain() -> bool {
-    let until_ns = now_ns() + MOST_WAIT_NS;
+    let until_ns = now_ns() + MAX_WAIT_NS;
     loop {
         let inside = INSIDE.load(SeqCst);
         let now = now_ns();

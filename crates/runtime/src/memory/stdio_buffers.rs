@@ -77,7 +77,7 @@ fn take() -> Option<*mut c_void> {
             TAKEN.compare_exchange(taken, taken | 1 << index, Ordering::Acquire, Ordering::Relaxed);
         match change {
             Ok(_) => {
-                HEAP.lend(PAGE_SIZE);
+                HEAP.count_outside(PAGE_SIZE);
                 let address = BASE.load(Ordering::Relaxed) + index * PAGE_SIZE;
                 return Some(address as *mut c_void);
             }

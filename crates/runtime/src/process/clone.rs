@@ -9,7 +9,7 @@ use crate::base::real::Real;
 use crate::base::resident::ResidentRanges;
 use crate::base::{instance, uaccess};
 use crate::memory::sleep_gate;
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::raw;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn clone(
     let (Some(body), false) = (body, stack.is_null()) else {
         return c_result(refused(libc::EINVAL)) as i32;
     };
-    tree_asleep::not_alone();
+    tree_asleep::note_child_created();
     // A sleeping process cannot be prepared for an unknown thread, nor for a child of several
     // threads.
     if is_thread(flags as usize) || instance::emulates_signals() {
@@ -249,7 +249,7 @@ static VFORK: Real = Real::new(c"vfork");
 
 /// Prepares a `vfork`. Returns the function to continue at; null if the call is made here.
 extern "C" fn before_vfork() -> *const c_void {
-    tree_asleep::not_alone();
+    tree_asleep::note_child_created();
     if instance::emulates_signals() && sleep_gate::begin_vfork() {
         return std::ptr::null();
     }

@@ -7,8 +7,8 @@
 
 use super::{descriptors, tree};
 use crate::base::{fault_samples, instance, large_blocks, python_frames, uaccess};
-use softswap_engine::door::control_protocol::{self as protocol, Request};
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::control_protocol::{self as protocol, Request};
+use softswap_engine::api::engine::Engine;
 use softswap_sys::control_socket::{self, Listener};
 use softswap_sys::{PAGE_SIZE, futex, raw, signals};
 use std::ffi::{CString, OsString};
@@ -71,17 +71,17 @@ pub(crate) fn prepare() {
     OWNER.store(raw::current_process(), Ordering::Relaxed);
 }
 
-/// Runs the thread while `goes_on` returns true.
-pub(crate) fn serve(goes_on: fn() -> bool) {
+/// Runs the thread while `note_fault_end` returns true.
+pub(crate) fn serve(note_fault_end: fn() -> bool) {
     let (Some(engine), Some(plan)) = (instance::engine(), PLAN.get()) else { return };
-    if !descriptors::leave_table() {
+    if !descriptors::unshare_descriptors() {
         return;
     }
     let lookup =
         |wanted: &str| Some(plan.variables.iter().find(|(name, _)| *name == wanted)?.1.clone());
     // The process's current user may differ from the one at start.
     let Some(listener) = open(&control_socket::directories(lookup, own_uid())) else { return };
-    while goes_on() {
+    while note_fault_end() {
         match listener.accept() {
             // Continue after an error of one client.
             Ok(client) => {
@@ -159,7 +159,7 @@ static ON_EXIT: extern "C" fn() = remove_name;
 /// Removes the socket's name and the ledger membership when the process exits by itself. A name
 /// left by a killed process is removed by the next process that finds it.
 extern "C" fn remove_name() {
-    tree::leave();
+    tree::release_at_exit();
     if OWNER.load(Ordering::Relaxed) != raw::current_process() {
         return;
     }

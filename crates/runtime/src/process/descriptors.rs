@@ -15,7 +15,7 @@ use softswap_sys::own_descriptors;
 
 const NOT_OPEN: isize = refused(libc::EBADF);
 
-fn is_ours(fd: i32) -> bool {
+fn is_engine_descriptor(fd: i32) -> bool {
     own_descriptors::is_kept(fd) && !instance::is_plain()
 }
 
@@ -41,7 +41,7 @@ fn close_around(first: u32, last: u32, flags: u32) -> isize {
 /// Gives the calling thread its own table of descriptors, with only the engine's open. The
 /// program's files then close when the program closes them, and the engine can still fault in pages
 /// in this thread. Returns false if the kernel refuses.
-pub(crate) fn leave_table() -> bool {
+pub(crate) fn unshare_descriptors() -> bool {
     close_around(0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) >= 0
 }
 
@@ -64,8 +64,12 @@ fn not_open(_arguments: Arguments) -> isize {
 pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<fn(Arguments) -> isize> {
     let names_ours = match number {
         libc::SYS_close_range => return Some(answer_close_range),
-        libc::SYS_close | libc::SYS_dup | libc::SYS_fcntl | libc::SYS_fstat => is_ours(a as i32),
-        libc::SYS_dup2 | libc::SYS_dup3 => is_ours(a as i32) || is_ours(b as i32),
+        libc::SYS_close | libc::SYS_dup | libc::SYS_fcntl | libc::SYS_fstat => {
+            is_engine_descriptor(a as i32)
+        }
+        libc::SYS_dup2 | libc::SYS_dup3 => {
+            is_engine_descriptor(a as i32) || is_engine_descriptor(b as i32)
+        }
         _ => false,
     };
     names_ours.then_some(not_open)
@@ -76,7 +80,7 @@ pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<fn(Arguments
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: i32) -> i32 {
     real!(close: fn(i32) -> i32);
-    if is_ours(fd) {
+    if is_engine_descriptor(fd) {
         return c_result(NOT_OPEN) as i32;
     }
     // SAFETY: the C library's function of this name, with the program's arguments.
@@ -103,13 +107,15 @@ pub unsafe extern "C" fn closefrom(first: i32) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(old: i32) -> i32 {
     let arguments = [old as usize, 0, 0, 0, 0, 0];
-    c_result(if is_ours(old) { NOT_OPEN } else { issue(libc::SYS_dup, arguments) }) as i32
+    c_result(if is_engine_descriptor(old) { NOT_OPEN } else { issue(libc::SYS_dup, arguments) })
+        as i32
 }
 
 fn duplicate(number: i64, arguments: Arguments) -> isize {
     let _inside = sleep_gate::enter();
-    let is_ours = is_ours(arguments[0] as i32) || is_ours(arguments[1] as i32);
-    if is_ours { NOT_OPEN } else { issue(number, arguments) }
+    let is_engine_descriptor =
+        is_engine_descriptor(arguments[0] as i32) || is_engine_descriptor(arguments[1] as i32);
+    if is_engine_descriptor { NOT_OPEN } else { issue(number, arguments) }
 }
 
 /// # Safety
@@ -129,15 +135,15 @@ pub unsafe extern "C" fn dup3(old: i32, new: i32, flags: i32) -> i32 {
 }
 
 /// Defines an interposed function that queries a descriptor.
-macro_rules! asking {
+macro_rules! query {
     ($name:ident($($argument:ident),*)) => {
         /// # Safety
         /// As the C library's function of the same name. The third argument of
         /// `fcntl`, where a command has one, is a word in a register.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(fd: i32, $($argument: usize),*) -> i32 {
-            real!($name: fn(i32, $(asking!(@word $argument)),*) -> i32);
-            if is_ours(fd) {
+            real!($name: fn(i32, $(query!(@word $argument)),*) -> i32);
+            if is_engine_descriptor(fd) {
                 return c_result(NOT_OPEN) as i32;
             }
             // SAFETY: the C library's function of this name, with the program's arguments.
@@ -147,7 +153,7 @@ macro_rules! asking {
     (@word $argument:ident) => { usize };
 }
 
-asking!(fcntl(command, argument));
-asking!(fcntl64(command, argument));
-asking!(fstat(status));
-asking!(fstat64(status));
+query!(fcntl(command, argument));
+query!(fcntl64(command, argument));
+query!(fstat(status));
+query!(fstat64(status));

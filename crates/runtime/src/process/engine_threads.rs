@@ -11,11 +11,11 @@
 //! copy of it (`fork`) has no engine threads.
 //!
 //! A sleeping process has none, except if it holds a large part of a shared budget: then one thread
-//! waits for requests of other members ([`attend_asleep`]).
+//! waits for requests of other members ([`serve_while_asleep`]).
 
 use super::own_threads::{self, COUNT};
 use super::program_threads::Start;
-use super::{control_thread, forked_children, program_threads, thread_end, tree, tree_asleep};
+use super::{control_thread, forked_children, program_threads, thread_exit, tree, tree_asleep};
 use crate::base::cancellation::uncancelled;
 use crate::base::instance;
 use crate::memory::other_malloc;
@@ -31,12 +31,12 @@ const TREE: usize = COUNT - 2;
 /// Index of the control socket's thread.
 const CONTROL: usize = COUNT - 1;
 /// Maximum number of restarts.
-const MOST_RESTARTS: u32 = 256;
+const MAX_RESTARTS: u32 = 256;
 /// Interval between two attempts to wake an engine thread, in nanoseconds.
 const WAKE_NS: u64 = 1_000_000;
 
 /// True while the threads are to run.
-static GO_ON: AtomicBool = AtomicBool::new(true);
+static KEEP_RUNNING: AtomicBool = AtomicBool::new(true);
 /// 1 while the thread runs.
 static RUNNING: [AtomicU32; COUNT] = [const { AtomicU32::new(0) }; COUNT];
 
@@ -68,14 +68,14 @@ pub(super) fn become_child() {
 fn work_of(index: usize) -> Start {
     match index {
         0 => reclaim,
-        TREE => attend,
+        TREE => serve_requests,
         CONTROL => control,
         _ => read_ahead,
     }
 }
 
-fn go_on() -> bool {
-    GO_ON.load(Ordering::Relaxed)
+fn should_run() -> bool {
+    KEEP_RUNNING.load(Ordering::Relaxed)
 }
 
 extern "C" fn reclaim(_index: *mut c_void) -> *mut c_void {
@@ -83,9 +83,9 @@ extern "C" fn reclaim(_index: *mut c_void) -> *mut c_void {
     if let Some(engine) = instance::engine() {
         engine.run_reclaim(|| {
             forked_children::reap(engine);
-            thread_end::release_gone(engine);
+            thread_exit::release_exited(engine);
             tree::report();
-            go_on()
+            should_run()
         });
     }
     std::ptr::null_mut()
@@ -94,21 +94,21 @@ extern "C" fn reclaim(_index: *mut c_void) -> *mut c_void {
 extern "C" fn read_ahead(index: *mut c_void) -> *mut c_void {
     let _ = rustix::thread::set_name(c"softswap-ahead");
     if let Some(engine) = instance::engine() {
-        engine.run_prefetch(index.addr() - 1, go_on);
+        engine.run_prefetch(index.addr() - 1, should_run);
     }
     std::ptr::null_mut()
 }
 
-extern "C" fn attend(_index: *mut c_void) -> *mut c_void {
+extern "C" fn serve_requests(_index: *mut c_void) -> *mut c_void {
     let _ = rustix::thread::set_name(c"softswap-tree");
-    tree_asleep::await_request(go_on);
-    tree::run_budget(go_on);
+    tree_asleep::await_request(should_run);
+    tree::run_budget(should_run);
     std::ptr::null_mut()
 }
 
 extern "C" fn control(_index: *mut c_void) -> *mut c_void {
     let _ = rustix::thread::set_name(c"softswap-ctl");
-    control_thread::serve(go_on);
+    control_thread::serve(should_run);
     std::ptr::null_mut()
 }
 
@@ -126,7 +126,7 @@ extern "C" fn run(index: *mut c_void) -> *mut c_void {
 /// message: the C library would allocate for that, and no page can be faulted in under
 /// [`undisturbed`].
 fn start_all(state: &mut State) -> bool {
-    GO_ON.store(true, Ordering::Relaxed);
+    KEEP_RUNNING.store(true, Ordering::Relaxed);
     let has_engine = instance::engine().is_some();
     for at in 0..COUNT {
         let is_wanted = if at == TREE { tree::is_shared() } else { has_engine };
@@ -149,7 +149,7 @@ fn start_one(state: &mut State, at: usize) -> bool {
 
 /// Makes all threads exit, and waits until they are gone from the kernel.
 fn end_all(state: &mut State) {
-    GO_ON.store(false, Ordering::Relaxed);
+    KEEP_RUNNING.store(false, Ordering::Relaxed);
     if let Some(engine) = instance::engine() {
         engine.wake_background();
     }
@@ -168,14 +168,14 @@ fn end_all(state: &mut State) {
         // SAFETY: a thread that was started joinable and is joined once.
         unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
         // `pthread_join` may return shortly before the kernel removes the thread.
-        kernel::wait_until_gone(own_threads::number(at));
+        kernel::wait_until_exited(own_threads::number(at));
     }
 }
 
 /// Starts the threads, or continues permanently without them.
 pub(crate) fn start() {
     if own_threads::is_this() {
-        return start_beside();
+        return start_from_engine_thread();
     }
     undisturbed(start_with);
 }
@@ -189,22 +189,22 @@ fn start_with(state: &mut State) {
 
 /// Does the same as [`start`] from an engine thread. A thread that ends the engine threads holds
 /// the lock and waits for this one; it then starts all of them again.
-fn start_beside() {
-    while go_on() && STATE.try_with_mask_as_is(start_with).is_none() {
+fn start_from_engine_thread() {
+    while should_run() && STATE.try_with_mask_as_is(start_with).is_none() {
         futex::sleep_a_moment();
     }
 }
 
 /// Starts the thread that waits for requests in a sleeping process. Fails in a forked child.
 /// Returns true if the thread runs.
-pub(crate) fn attend_asleep() -> bool {
+pub(crate) fn serve_while_asleep() -> bool {
     let is_forked = || own_threads::owner() != 0 && !has_them();
     undisturbed(|state| {
         if is_forked() || state.calls > 0 || state.for_good {
             return false;
         }
         own_threads::own();
-        GO_ON.store(true, Ordering::Relaxed);
+        KEEP_RUNNING.store(true, Ordering::Relaxed);
         state.threads[TREE].is_some() || start_one(state, TREE)
     })
 }
@@ -240,7 +240,7 @@ pub(crate) fn without<R>(call: impl FnOnce() -> R) -> R {
     undisturbed(|state| {
         state.calls -= 1;
         state.restarts += 1;
-        if state.calls == 0 && !state.for_good && state.restarts < MOST_RESTARTS {
+        if state.calls == 0 && !state.for_good && state.restarts < MAX_RESTARTS {
             start_all(state);
         }
     });
@@ -248,7 +248,7 @@ pub(crate) fn without<R>(call: impl FnOnce() -> R) -> R {
 }
 
 /// Prevents further starts: the program's own filter may forbid the threads' calls.
-pub(crate) fn stay_ended() {
+pub(crate) fn forbid_restart() {
     if has_them() {
         STATE.with(|state| state.for_good = true);
     }

@@ -14,8 +14,8 @@
 
 use super::forked_children::{ChildMark, ForkedChildren};
 use super::{
-    aio, engine_threads, file_turns, forked_children, named_memory, statistics, thread_end, tree,
-    tree_asleep,
+    aio, engine_threads, file_write_locks, forked_children, named_memory, statistics, thread_exit,
+    tree, tree_asleep,
 };
 use crate::base::instance;
 use crate::base::real::real;
@@ -27,7 +27,7 @@ use crate::memory::mappings::program_break::Break;
 use crate::memory::pins;
 use crate::memory::sleep_gate::{self, Inside};
 use crate::signals::{lifecycle, program_actions, virtual_mask};
-use softswap_engine::door::engine::{AtRest, Engine};
+use softswap_engine::api::engine::{Engine, Quiesced};
 use softswap_sys::alloc::HEAP;
 use softswap_sys::exemption;
 use softswap_sys::raw;
@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Resources held during a fork, from `prepare` to `parent` or `child`.
 struct Forking {
-    at_rest: AtRest<'static>,
+    quiesced: Quiesced<'static>,
     children: MutexGuard<'static, ForkedChildren>,
     /// `None` if the child reads none of this process's slots.
     mark: Option<ChildMark>,
@@ -65,8 +65,8 @@ enum Held {
 
 struct Slot(UnsafeCell<Option<Held>>);
 
-// SAFETY: accessed only by the forking thread, between `prepare` and `parent` or `child`; `AtRest`
-// excludes a second fork meanwhile, and the child has only that thread.
+// SAFETY: accessed only by the forking thread, between `prepare` and `parent` or `child`;
+// `Quiesced` excludes a second fork meanwhile, and the child has only that thread.
 unsafe impl Sync for Slot {}
 
 static FORKING: Slot = Slot(UnsafeCell::new(None));
@@ -128,7 +128,7 @@ pub(crate) fn install() -> Result<(), String> {
 /// Takes these locks, so that no other thread holds them during a fork.
 fn lock_for_fork() {
     program_actions::lock_for_fork();
-    thread_end::lock_for_fork();
+    thread_exit::lock_for_fork();
     named_memory::lock_for_fork();
     aio::queue::lock_for_fork();
     pins::lock_for_fork();
@@ -172,11 +172,11 @@ pub(super) extern "C" fn prepare() {
     }
     let heap_break = program_break::lock_break();
     lock_for_fork();
-    let at_rest = engine.rest();
+    let quiesced = engine.quiesce();
     // On failure the child has no window: it faults instead of reading zeroes.
-    let _ = engine.before_fork(&at_rest);
-    let mark = engine.leaves_slots(&at_rest).then(|| children.make());
-    hold(Held::Awake(Forking { at_rest, children, mark, heap_break, mask, pinned }));
+    let _ = engine.before_fork(&quiesced);
+    let mark = engine.child_reads_slots(&quiesced).then(|| children.make());
+    hold(Held::Awake(Forking { quiesced, children, mark, heap_break, mask, pinned }));
 }
 
 fn take() -> Option<Held> {
@@ -187,7 +187,7 @@ fn take() -> Option<Held> {
     aio::queue::unlock_after_fork();
     pins::unlock_after_fork();
     named_memory::unlock_after_fork();
-    thread_end::unlock_after_fork();
+    thread_exit::unlock_after_fork();
     program_actions::unlock_after_fork();
     // SAFETY: accessed only by the forking thread, between `prepare` and `parent` or `child`.
     unsafe { (*FORKING.0.get()).take() }
@@ -202,19 +202,19 @@ pub(super) extern "C" fn parent() {
         }
         None => {}
     }
-    tree_asleep::not_alone();
+    tree_asleep::note_child_created();
 }
 
 fn parent_awake(mut forking: Forking) {
     let Some(engine) = instance::engine() else { return };
-    engine.child_made(&forking.at_rest, forking.mark.is_some());
+    engine.child_made(&forking.quiesced, forking.mark.is_some());
     // Also runs after a failed fork, when no process is attached.
     if let Some(mark) = forking.mark {
         forking.children.made(mark);
     }
     drop(forking.heap_break);
     drop(forking.children);
-    drop(forking.at_rest);
+    drop(forking.quiesced);
     engine.end_fork();
     // SAFETY: taken in `prepare` by this thread.
     unsafe { _IO_list_unlock() };
@@ -237,7 +237,7 @@ pub(super) extern "C" fn child() {
 /// Puts the child of a sleeping process to sleep, with its own memory. Returns false if it must
 /// wake.
 fn sleep_on() -> bool {
-    statistics::leave();
+    statistics::detach();
     asleep::become_child();
     tree_asleep::become_child()
 }
@@ -252,13 +252,13 @@ fn child_asleep(forking: ForkingAsleep) {
             sleep_on()
         }
         None => {
-            statistics::leave();
+            statistics::detach();
             true
         }
     };
     virtual_mask::become_child();
     aio::queue::become_child();
-    pins::forget_others();
+    pins::forget_other_threads();
     drop((forking.heap_break, forking.inside));
     end(forking.mask);
     if !may_sleep {
@@ -268,19 +268,19 @@ fn child_asleep(forking: ForkingAsleep) {
 
 fn child_awake(mut forking: Forking) {
     let Some(engine) = instance::engine() else { return };
-    if let Err(error) = engine.become_child(&mut forking.at_rest) {
+    if let Err(error) = engine.become_child(&mut forking.quiesced) {
         stop_child(&error);
     }
-    statistics::leave();
+    statistics::detach();
     tree::become_child(engine);
     virtual_mask::become_child();
     aio::queue::become_child();
     pins::become_child(engine);
-    file_turns::become_child();
-    thread_end::become_child();
+    file_write_locks::become_child();
+    thread_exit::become_child();
     named_memory::become_child(engine);
     drop(forking.heap_break);
-    drop(forking.at_rest);
+    drop(forking.quiesced);
     if let Some(mark) = forking.mark {
         mark.keep();
     }

@@ -7,7 +7,7 @@
 //! A child counts those of its children that read its own slots. Children that read its parent's
 //! slots have inherited the parent's attach count, too.
 
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::attach_count::AttachCount;
 use softswap_sys::exemption;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -85,9 +85,9 @@ impl ForkedChildren {
     pub(crate) fn reap(&mut self, engine: &Engine) {
         let stays = exemption::is_in_force();
         self.0.retain_mut(|group| {
-            let are_there = !group.attached.is_alone();
+            let are_there = !group.attached.has_single_process();
             if !are_there {
-                (0..group.children).for_each(|_| engine.child_gone());
+                (0..group.children).for_each(|_| engine.child_exited());
                 group.children = 0;
             }
             are_there || stays

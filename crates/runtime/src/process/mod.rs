@@ -10,11 +10,11 @@
 //! | `tree` | share in a budget of the process tree |
 //! | `tree_asleep` | the same for a sleeping process |
 //! | `control_thread` | `softswap stat` and `softswap ctl`; `_exit` |
-//! | `file_turns` | locks for long writes to one file |
+//! | `file_write_locks` | locks for long writes to one file |
 //! | `forked_children` | children that read this process's slots |
-//! | `thread_end` | memory that the kernel accesses for a thread by itself |
+//! | `thread_exit` | memory that the kernel accesses for a thread by itself |
 //! | `named_memory` | memory registered by an `ioctl` for later use |
-//! | `calls_under_way` | calls that started before the process woke |
+//! | `calls_in_progress` | calls that started before the process woke |
 //! | `program_threads` | `pthread_create`: a signal stack for every thread |
 //! | `engine_threads` | start and end of the engine's threads |
 //! | `aio` | POSIX asynchronous I/O, in threads like the program's |
@@ -31,11 +31,11 @@ mod tree_account;
 pub(crate) mod tree;
 pub(crate) mod tree_asleep;
 pub(crate) mod control_thread;
-pub(crate) mod file_turns;
+pub(crate) mod file_write_locks;
 pub(crate) mod forked_children;
-pub(crate) mod thread_end;
+pub(crate) mod thread_exit;
 pub(crate) mod named_memory;
-pub(crate) mod calls_under_way;
+pub(crate) mod calls_in_progress;
 pub(crate) mod program_threads;
 pub(crate) mod engine_threads;
 pub(crate) mod aio;

@@ -11,9 +11,9 @@
 
 use crate::base::errno::refused;
 use crate::base::instance;
-use crate::base::issue_call::{Arguments, ask};
+use crate::base::issue_call::{Arguments, engine_syscall};
 use crate::base::uaccess;
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::locked::Locked;
 use softswap_sys::{raw, signals};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -138,9 +138,12 @@ fn is_of_device(fd: usize, name: &[u8]) -> bool {
     let link = format!("/proc/self/fd/{}\0", fd as i32);
     let mut target = [0_u8; 64];
     let places = [link.as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0, 0];
-    match ask(libc::SYS_readlink, places) {
+    match engine_syscall(libc::SYS_readlink, places) {
         len if len >= 0 => target.starts_with(name),
-        error => error != refused(libc::ENOENT) || ask(libc::SYS_fcntl, [fd, 1, 0, 0, 0, 0]) >= 0,
+        error => {
+            error != refused(libc::ENOENT)
+                || engine_syscall(libc::SYS_fcntl, [fd, 1, 0, 0, 0, 0]) >= 0
+        }
     }
 }
 

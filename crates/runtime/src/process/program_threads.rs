@@ -1,7 +1,7 @@
 //! `pthread_create`: gives every thread a signal stack of the engine, so that a page can be faulted
 //! in even if the thread's own stack is managed memory (a coroutine's, for example) or nearly full.
 
-use super::thread_end;
+use super::thread_exit;
 use crate::base::instance;
 use crate::base::real::real;
 use crate::base::resident::ResidentRanges;
@@ -9,7 +9,7 @@ use crate::memory::libc_memory::outside_the_window;
 use crate::memory::{pins, sleep_gate};
 use crate::signals::sets::INTERNAL;
 use crate::signals::{lifecycle, virtual_mask};
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::alloc::HEAP;
 use softswap_sys::signals;
 use std::cell::Cell;
@@ -70,10 +70,10 @@ extern "C" fn take_stack(base: *mut c_void) {
     if round < ROUNDS && keep_stack(base as usize) {
         return;
     }
-    lifecycle::leave();
+    lifecycle::unregister_thread();
     pins::forget_pins();
     if let Some(engine) = instance::engine() {
-        thread_end::prepare(engine);
+        thread_exit::prepare(engine);
     }
     // SAFETY: this thread stored the value when it created the stack, and destructors run on the
     // thread's ordinary stack.
@@ -82,7 +82,7 @@ extern "C" fn take_stack(base: *mut c_void) {
 
 /// Gives this thread its signal stack. Returns its base, or `None` if it could not be removed at
 /// exit.
-fn give_stack() -> Option<usize> {
+fn install_signal_stack() -> Option<usize> {
     let base = signals::install_stack().ok()?;
     pins::keep_pins(base);
     if keep_stack(base) {
@@ -117,9 +117,9 @@ extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     // those of the creator, or of the attributes.
     virtual_mask::inherit(blocked | given);
     if is_own {
-        lifecycle::be_engines();
+        lifecycle::mark_engine_thread();
     }
-    let stack = give_stack();
+    let stack = install_signal_stack();
     signals::set_mask(given & !unblocked);
     if let Some(stack) = stack.filter(|_| !is_own) {
         lifecycle::enter(stack);

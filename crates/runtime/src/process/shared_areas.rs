@@ -3,7 +3,7 @@
 //! `softswap run` has claimed them, and all started programs inherit the descriptors. They stay
 //! open for programs started by this process or by exec, also while it sleeps.
 
-use softswap_engine::door::settings::{Config, Inherited};
+use softswap_engine::api::settings::{Config, Inherited};
 use softswap_shared::cluster_table::ClusterTables;
 use softswap_shared::request_queue::SHAPE;
 use softswap_sys::{file, own_descriptors, shared};

@@ -2,8 +2,8 @@
 //! programs that the process becomes by exec.
 
 use crate::memory::asleep;
+use softswap_engine::api::settings::Config;
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
-use softswap_engine::door::settings::Config;
 use softswap_sys::{memory, own_descriptors, raw, shared};
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -26,12 +26,12 @@ pub(crate) fn map(config: &Config) -> std::io::Result<Stats> {
 }
 
 /// Marks the process as asleep in its page.
-pub(crate) fn say_asleep(config: &Config) {
+pub(crate) fn mark_asleep(config: &Config) {
     if let Some(stats) = shared_statistics(config) {
         stats.set(Counter::BudgetBytes, config.memory_bytes);
         stats.set(Counter::UsedBytes, 0);
         stats.set(Counter::Asleep, 1);
-        asleep::tell(stats);
+        asleep::publish(stats);
     }
 }
 
@@ -64,7 +64,7 @@ fn shared_statistics(config: &Config) -> Option<Stats> {
 }
 
 /// Gives a forked child and its descendants their own statistics.
-pub(crate) fn leave() {
+pub(crate) fn detach() {
     let number = STATISTICS.swap(-1, Ordering::Relaxed);
     if number >= 0 {
         own_descriptors::forget(number);

@@ -13,10 +13,10 @@
 
 use super::{descriptors, own_threads, tree_account};
 use crate::base::{instance, issue_call};
+use softswap_engine::api::engine::Engine;
+use softswap_engine::api::engine::memory_limit::LimitRefused;
+use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_engine::base::stats::Counter;
-use softswap_engine::door::engine::Engine;
-use softswap_engine::door::engine::memory_limit::LimitRefused;
-use softswap_engine::door::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_shared::ledger::{Counts, Ledger, Member, SHAPE, Sizes};
 use softswap_sys::process_identity::{self, ProcessIdentity};
 use softswap_sys::raw::{self, now_ns};
@@ -39,7 +39,7 @@ const AREA_BYTES: usize = 512 << 10;
 pub(super) const CHILD_BYTES: usize = 4 << 20;
 /// A process with at most this many chunks leaves the ledger at exit. A larger one is reaped once
 /// its memory is freed.
-const MOST_LEFT_CHUNKS: usize = 8;
+const MAX_LEFT_CHUNKS: usize = 8;
 /// Chunks that a process without a writable area requests again if it still lacks memory.
 const URGENT_CHUNKS: usize = 2;
 /// Time that a request to other members may take.
@@ -54,7 +54,7 @@ const INTERVAL_NS: u64 = 1_000_000_000;
 /// Unused memory that is kept at least.
 const SLACK_BYTES: usize = 1 << 20;
 /// Maximum number of bytes taken at once.
-const MOST_BYTES: usize = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
 /// Benefit published by a process that cannot release memory, so that it is asked last.
 const UNAVAILABLE: u64 = u64::MAX;
 
@@ -68,7 +68,7 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 static CHUNK_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Chunks that this process holds, and its minimum limit in bytes.
 static GRANTED: AtomicUsize = AtomicUsize::new(0);
-static LEAST_BYTES: AtomicUsize = AtomicUsize::new(0);
+static MIN_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// True if the engine about to start is a forked child's.
 static INHERITS: AtomicBool = AtomicBool::new(false);
 /// Limit of a forked child's parent in bytes.
@@ -107,7 +107,7 @@ pub(super) fn chunk_bytes() -> usize {
 
 /// Returns the limit in bytes if the process holds `chunks`.
 fn limit_of(chunks: usize) -> usize {
-    (chunks * chunk_bytes()).max(LEAST_BYTES.load(Relaxed))
+    (chunks * chunk_bytes()).max(MIN_BYTES.load(Relaxed))
 }
 
 pub(super) fn chunks_for(bytes: usize) -> usize {
@@ -164,8 +164,10 @@ pub(super) fn open(number: i32) -> Option<Ledger> {
 fn identity_of_file(number: i32) -> Option<[u64; 2]> {
     // SAFETY: all-zero is a valid stat to write over.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    let found =
-        issue_call::ask(libc::SYS_fstat, [number as usize, &raw mut stat as usize, 0, 0, 0, 0]);
+    let found = issue_call::engine_syscall(
+        libc::SYS_fstat,
+        [number as usize, &raw mut stat as usize, 0, 0, 0, 0],
+    );
     (found == 0).then_some([stat.st_dev, stat.st_ino])
 }
 
@@ -186,8 +188,8 @@ pub(crate) fn join(config: &Config) -> Option<u64> {
         report_fixed_share(share as usize, "cannot be used");
         return Some(share);
     };
-    let least = least_for(config).max(LEAST_BYTES.load(Relaxed));
-    LEAST_BYTES.store(least, Relaxed);
+    let least = minimum_for(config).max(MIN_BYTES.load(Relaxed));
+    MIN_BYTES.store(least, Relaxed);
     // Exec does not change the chunks of the process.
     let had = member.held() + member.excess();
     let ledger = member.ledger();
@@ -200,7 +202,7 @@ pub(crate) fn join(config: &Config) -> Option<u64> {
 }
 
 /// Returns the minimum limit of an engine, which has tables and rings for each area.
-fn least_for(config: &Config) -> usize {
+fn minimum_for(config: &Config) -> usize {
     let areas_bytes = config.areas.len().saturating_sub(1) * AREA_BYTES;
     (MIN_MEMORY_BYTES as usize + areas_bytes).min(config.memory_bytes as usize)
 }
@@ -234,7 +236,7 @@ pub(super) fn join_asleep() -> Option<Member> {
 pub(super) fn forget_member() {
     process_identity::forget();
     INHERITS.store(false, Relaxed);
-    LEAST_BYTES.store(0, Relaxed);
+    MIN_BYTES.store(0, Relaxed);
     MEMBER.store(0, Release);
     GRANTED.store(0, Relaxed);
     HAS_THREAD.store(false, Relaxed);
@@ -273,33 +275,33 @@ pub(super) fn set_has_thread(has: bool) {
 /// Sets the minimum limit of a forked child whose engine is about to start: its inherited memory,
 /// for which its parent holds the chunks.
 pub(super) fn begin_with(bytes: usize) {
-    LEAST_BYTES.store(bytes, Relaxed);
+    MIN_BYTES.store(bytes, Relaxed);
     INHERITS.store(true, Relaxed);
 }
 
 /// Called once the engine of such a child has charged the inherited memory. Sets the limit as in a
 /// child of a process that was awake.
-pub(crate) fn leave_to_parent(engine: &Engine) {
+pub(crate) fn inherit_minimum(engine: &Engine) {
     if INHERITS.swap(false, Relaxed) {
-        engine.leave_to_parent();
+        engine.charge_to_parent();
         let granted = GRANTED.load(Relaxed);
-        set_least(engine, limit_of(granted));
+        set_minimum(engine, limit_of(granted));
         engine.begin_share(limit_of(granted));
     }
 }
 
 /// Sets the minimum limit of a forked child: the engine's own memory and a little.
-fn set_least(engine: &Engine, limit_of_parent: usize) {
+fn set_minimum(engine: &Engine, limit_of_parent: usize) {
     LIMIT_OF_PARENT.store(limit_of_parent, Relaxed);
-    LEAST_BYTES.store(engine.used_bytes() + CHILD_BYTES, Relaxed);
-    raise_least(engine);
+    MIN_BYTES.store(engine.used_bytes() + CHILD_BYTES, Relaxed);
+    raise_minimum(engine);
 }
 
 /// Raises the minimum limit to the parent's if the child has no writable area: it can evict
 /// nothing, so any lower limit would stop it.
-fn raise_least(engine: &Engine) {
+fn raise_minimum(engine: &Engine) {
     if !engine.may_write() {
-        LEAST_BYTES.fetch_max(LIMIT_OF_PARENT.load(Relaxed), Relaxed);
+        MIN_BYTES.fetch_max(LIMIT_OF_PARENT.load(Relaxed), Relaxed);
     }
 }
 
@@ -319,8 +321,8 @@ pub(super) fn become_child(engine: &Engine) {
     // Without an identity it keeps its parent's limit.
     let Some(me) = me else { return };
     let Some(member) = LEDGER.get().and_then(|ledger| ledger.join(me)) else { return };
-    set_least(engine, limit_of(GRANTED.load(Relaxed)));
-    let granted = member.take(chunks_for(LEAST_BYTES.load(Relaxed)));
+    set_minimum(engine, limit_of(GRANTED.load(Relaxed)));
+    let granted = member.take(chunks_for(MIN_BYTES.load(Relaxed)));
     set_member(&member, granted);
     engine.begin_share(limit_of(granted));
 }
@@ -331,7 +333,7 @@ pub(crate) fn grow(raise: &dyn Fn(usize)) -> bool {
     let Some(engine) = instance::engine() else { return false };
     let before = GRANTED.load(Relaxed);
     let limit = limit_of(before);
-    raise_least(engine);
+    raise_minimum(engine);
     let seen = member.ledger().releases().wrapping_add(1);
     let is_raised = limit_of(before) > limit;
     if !is_raised && (NONE_SINCE.load(Relaxed) == seen || !member.is_sound()) {
@@ -343,7 +345,7 @@ pub(crate) fn grow(raise: &dyn Fn(usize)) -> bool {
     }
     let used_bytes = engine.used_bytes();
     // Above the minimum limit, and above the memory in use.
-    let rise = (limit / 4).clamp(2 * chunk_bytes(), MOST_BYTES.max(2 * chunk_bytes()));
+    let rise = (limit / 4).clamp(2 * chunk_bytes(), MAX_BYTES.max(2 * chunk_bytes()));
     let wanted = chunks_for(limit.max(used_bytes) + rise).saturating_sub(before);
     let got = member.take(wanted);
     if got < wanted {
@@ -377,25 +379,25 @@ fn demand(member: &Member, chunks: usize, used_bytes: usize) {
 }
 
 /// Called at exit. Releases a small share; a larger one is reaped once the memory is freed.
-pub(crate) fn leave() {
+pub(crate) fn release_at_exit() {
     let Some(member) = member().filter(|_| OWNER.load(Relaxed) == raw::current_process()) else {
         return;
     };
     instance::engine().iter().for_each(|engine| tree_account::publish_counts(engine, &member));
-    if GRANTED.load(Relaxed) <= MOST_LEFT_CHUNKS && MEMBER.swap(0, AcqRel) != 0 {
+    if GRANTED.load(Relaxed) <= MAX_LEFT_CHUNKS && MEMBER.swap(0, AcqRel) != 0 {
         member.leave();
     }
 }
 
-/// Runs the budget thread while `goes_on` returns true.
-pub(super) fn run_budget(goes_on: fn() -> bool) {
+/// Runs the budget thread while `note_fault_end` returns true.
+pub(super) fn run_budget(note_fault_end: fn() -> bool) {
     let Some(engine) = instance::engine() else { return };
-    if member().is_none() || !descriptors::leave_table() {
+    if member().is_none() || !descriptors::unshare_descriptors() {
         return;
     }
     let mut work = Work::default();
     HAS_THREAD.store(true, Relaxed);
-    while goes_on()
+    while note_fault_end()
         && let Some(member) = member()
     {
         let seen = member.notifications();
@@ -486,7 +488,7 @@ impl Work {
         if passed_ns >= INTERVAL_NS {
             // A child that only writes to inherited memory makes no fault.
             engine.count_inherited();
-            let spared_ns = engine.spared_by_a_mib_ns();
+            let spared_ns = engine.saved_by_mib_ns();
             if self.ticked_at_ns > 0 {
                 let rise = spared_ns.saturating_sub(self.spared_ns);
                 let in_a_second =
@@ -534,7 +536,7 @@ fn request(engine: &Engine, member: &Member, missing: usize) {
     ledger.reap(|process| process.liveness());
     let granted = GRANTED.load(Relaxed);
     let owed = ledger.floor().saturating_sub(granted);
-    let most = (MOST_BYTES / 4 / chunk_bytes()).max(1);
+    let most = (MAX_BYTES / 4 / chunk_bytes()).max(1);
     let need = (granted / 8).max(owed).max(missing).clamp(1, most);
     let got = member.obtain(need, REQUEST_TIMEOUT_NS);
     if got > 0 {
@@ -562,9 +564,8 @@ fn lower(engine: &Engine, member: &Member, keep: usize) {
                 member.release(granted - next);
             }
             Err(
-                LimitRefused::TooSmall { least_bytes, .. }
-                | LimitRefused::Locked { least_bytes, .. },
-            ) if chunks_for(least_bytes as usize) > keep => keep = chunks_for(least_bytes as usize),
+                LimitRefused::TooSmall { min_bytes, .. } | LimitRefused::Locked { min_bytes, .. },
+            ) if chunks_for(min_bytes as usize) > keep => keep = chunks_for(min_bytes as usize),
             // The limit cannot be reached, since pages cannot be evicted: keep the old one.
             _ => {
                 let _ = engine.set_memory_limit(limit_of(granted) as u64);

@@ -3,8 +3,8 @@
 //! The budget thread publishes them at least twice a second. A forked child has no such thread; it
 //! publishes them when it finds no free memory, and at exit.
 
+use softswap_engine::api::engine::Engine;
 use softswap_engine::base::stats::{Counter, TIERS, Tier};
-use softswap_engine::door::engine::Engine;
 use softswap_shared::ledger::{Counts, Member, Sizes};
 
 // [`Counts::returns`] leaves the first tier out.

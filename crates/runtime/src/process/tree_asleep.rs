@@ -15,7 +15,7 @@ use crate::base::cancellation::uncancelled;
 use crate::base::instance;
 use crate::memory::asleep::{self, Share};
 use crate::memory::libc_memory::outside_the_window;
-use softswap_engine::door::settings::Config;
+use softswap_engine::api::settings::Config;
 use softswap_shared::ledger::{Ledger, Member};
 use softswap_sys::process_identity::ProcessIdentity;
 use softswap_sys::{raw, signals};
@@ -42,28 +42,28 @@ const SHORT_INTERVAL_NS: u64 = 10_000_000;
 const INTERVAL_NS: u64 = 10_000_000_000;
 const RETRY_NS: u64 = 100_000_000;
 
-static LOOKED_AT_NS: AtomicU64 = AtomicU64::new(0);
+static LAST_CHECK_NS: AtomicU64 = AtomicU64::new(0);
 /// Bytes that are left free for this process's engine.
 static LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Starts the thread.
-static ATTEND: OnceLock<fn() -> bool> = OnceLock::new();
+static SERVE_REQUESTS: OnceLock<fn() -> bool> = OnceLock::new();
 /// True if the thread must be started, and if it cannot be.
 static NEEDS_THREAD: AtomicBool = AtomicBool::new(false);
 static HAS_NO_THREAD: AtomicBool = AtomicBool::new(false);
 /// True if this is the only process of its tree, and the budget is fixed.
-static IS_ALONE: AtomicBool = AtomicBool::new(false);
+static IS_ONLY_PROCESS: AtomicBool = AtomicBool::new(false);
 
 /// Returns the bytes that this process may commit at first, or `None` without a usable ledger.
-/// Releases the chunks of the program before exec. `attend` starts the thread, if possible.
+/// Releases the chunks of the program before exec. `serve_requests` starts the thread, if possible.
 pub(crate) fn begin(
     config: &Config,
     left_for_engine: usize,
-    attend: fn() -> bool,
+    serve_requests: fn() -> bool,
 ) -> Option<usize> {
-    ATTEND.get_or_init(|| attend);
+    SERVE_REQUESTS.get_or_init(|| serve_requests);
     LEFT_BYTES.store(left_for_engine, Relaxed);
     let may_be_alone = statistics::is_supervised(config) && !config.is_moving;
-    IS_ALONE.store(may_be_alone && !raw::has_children(), Relaxed);
+    IS_ONLY_PROCESS.store(may_be_alone && !raw::has_children(), Relaxed);
     let ledger = tree::open(config.ledger_fd?)?;
     if ledger.has_member(raw::current_process()) {
         let member = ledger.join(ProcessIdentity::current()?)?;
@@ -91,7 +91,7 @@ pub(crate) fn prepare_for_threads() {
 
 /// Returns the chunks that large processes may take.
 fn spare_chunks(ledger: &Ledger) -> usize {
-    let left = match tree::has_thread() || IS_ALONE.load(Relaxed) {
+    let left = match tree::has_thread() || IS_ONLY_PROCESS.load(Relaxed) {
         true => tree::chunks_for(LEFT_BYTES.load(Relaxed)),
         false => ledger.limit() / LEFT_PART,
     };
@@ -154,24 +154,24 @@ fn set_granted(member: &Member, granted: usize, used_bytes: usize) {
     // Memory beyond the limit will not be committed.
     let used_bytes = used_bytes.min(limit_bytes);
     tree::publish_asleep(member, used_bytes);
-    NEEDS_THREAD.store(wants_thread(member, used_bytes), Relaxed);
+    NEEDS_THREAD.store(needs_thread(member, used_bytes), Relaxed);
     asleep::set_limit(limit_bytes);
 }
 
-fn wants_thread(member: &Member, used_bytes: usize) -> bool {
+fn needs_thread(member: &Member, used_bytes: usize) -> bool {
     let may_be_wanted = !tree::has_thread() && !HAS_NO_THREAD.load(Relaxed);
-    may_be_wanted && !IS_ALONE.load(Relaxed) && !is_small(member.ledger(), used_bytes)
+    may_be_wanted && !IS_ONLY_PROCESS.load(Relaxed) && !is_small(member.ledger(), used_bytes)
 }
 
 /// Called before and after this process starts a child: it is no longer alone.
-pub(crate) fn not_alone() {
-    if !IS_ALONE.load(Relaxed) || !asleep::is_owner() {
+pub(crate) fn note_child_created() {
+    if !IS_ONLY_PROCESS.load(Relaxed) || !asleep::is_owner() {
         return;
     }
-    IS_ALONE.store(false, Relaxed);
+    IS_ONLY_PROCESS.store(false, Relaxed);
     if instance::is_asleep()
         && let Some(member) = tree::member()
-        && wants_thread(&member, asleep::committed_bytes())
+        && needs_thread(&member, asleep::committed_bytes())
     {
         start_thread();
     }
@@ -184,18 +184,18 @@ fn start_thread() {
         return;
     }
     NEEDS_THREAD.store(false, Relaxed);
-    let attend = || ATTEND.get().is_some_and(|attend| attend());
+    let serve_requests = || SERVE_REQUESTS.get().is_some_and(|serve_requests| serve_requests());
     raw::preserving_errno(|| {
         instance::prepare_for_threads();
-        if instance::emulates_signals() && !uncancelled(|| outside_the_window(attend)) {
+        if instance::emulates_signals() && !uncancelled(|| outside_the_window(serve_requests)) {
             HAS_NO_THREAD.store(true, Relaxed);
         }
     });
 }
 
 /// Runs the thread: waits for a request, then wakes the process.
-pub(super) fn await_request(goes_on: fn() -> bool) {
-    while goes_on()
+pub(super) fn await_request(note_fault_end: fn() -> bool) {
+    while note_fault_end()
         && let Some(member) = tree::member()
     {
         // Read before `may_wake`: a thread that wakes the process notifies afterwards.
@@ -229,12 +229,12 @@ fn is_short(bytes: usize) -> bool {
     }
     let Some(member) = tree::member() else { return false };
     let now_ns = raw::now_ns();
-    let looked_at_ns = LOOKED_AT_NS.load(Relaxed);
+    let looked_at_ns = LAST_CHECK_NS.load(Relaxed);
     if is_small(member.ledger(), bytes) || now_ns < looked_at_ns + SHORT_INTERVAL_NS {
         return false;
     }
-    LOOKED_AT_NS.store(now_ns, Relaxed);
-    member.excess() > 0 || !IS_ALONE.load(Relaxed) && spare_chunks(member.ledger()) == 0
+    LAST_CHECK_NS.store(now_ns, Relaxed);
+    member.excess() > 0 || !IS_ONLY_PROCESS.load(Relaxed) && spare_chunks(member.ledger()) == 0
 }
 
 /// Joins the ledger in a forked child for the memory that it inherits, since it may write to all of
@@ -251,7 +251,7 @@ pub(super) fn become_child() -> bool {
     }
     NEEDS_THREAD.store(false, Relaxed);
     HAS_NO_THREAD.store(false, Relaxed);
-    IS_ALONE.store(false, Relaxed);
+    IS_ONLY_PROCESS.store(false, Relaxed);
     let inherited = asleep::committed_bytes();
     if inherited <= CHILD_BYTES {
         asleep::set_limit(inherited + UNCOUNTED_BYTES);

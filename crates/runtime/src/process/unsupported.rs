@@ -16,7 +16,7 @@ use std::ffi::c_void;
 ///
 /// # Safety
 /// `event` is a valid sigevent or null.
-unsafe fn wants_thread(event: *const libc::sigevent) -> bool {
+unsafe fn needs_thread(event: *const libc::sigevent) -> bool {
     // SAFETY: an event of the program, valid or null.
     unsafe { event.as_ref() }.is_some_and(|event| event.sigev_notify == libc::SIGEV_THREAD)
         && instance::awake().is_some()
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn timer_create(
     // SAFETY: the C library's function of this name, with the program's arguments; the event is
     // valid or null.
     unsafe {
-        if wants_thread(event) {
+        if needs_thread(event) {
             return fail(libc::ENOTSUP);
         }
         timer_create()(clock, event, timer)
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn mq_notify(queue: libc::mqd_t, event: *const libc::sigev
     // SAFETY: the C library's function of this name, with the program's arguments; the event is
     // valid or null.
     unsafe {
-        if wants_thread(event) {
+        if needs_thread(event) {
             return fail(libc::ENOTSUP);
         }
         mq_notify()(queue, event)

@@ -62,7 +62,7 @@ pub(super) struct Place {
 /// alternate stack if `wants` is true and the program has set one.
 pub(super) fn place(pointer: usize, wants: bool) -> Place {
     let own = PROGRAMS.get();
-    let stack = signal_stack::lent().filter(|_| own.ss_size == 0).unwrap_or(own);
+    let stack = signal_stack::program_half().filter(|_| own.ss_size == 0).unwrap_or(own);
     let is_nested = is_on(&stack, pointer);
     let is_entered = wants && stack.ss_size != 0 && !is_nested;
     let addresses = addresses(&stack);

@@ -4,7 +4,7 @@ use super::force_signal::force_signal;
 use super::handler_frame;
 use super::pending::is_poke;
 use super::program_actions::of_engines;
-use super::sets::{kinds, ours};
+use super::sets::{engine_signals, kinds};
 use super::{pending, virtual_mask, waiting};
 use crate::base::guarded_call::{self, closed};
 use crate::base::{instance, signal_stack};
@@ -44,9 +44,9 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
     }
     let was_sent = details.si_code <= 0;
     let is_blocked = virtual_mask::get() & signals::bit(signal) != 0;
-    if was_sent && (is_blocked || is_engines_code || pending::takes_nothing()) {
+    if was_sent && (is_blocked || is_engines_code || pending::takes_no_signals()) {
         pending::hold(signal, details);
-        waiting::look_again();
+        waiting::recheck_held_signals();
         if is_engines_code && !is_blocked {
             // SAFETY: the handler's own context.
             unsafe { end_call(pointer, context) };
@@ -60,13 +60,13 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
         // of its guard, because it finds their frames gone.
         unsafe {
             TrappedCall::make_again(call, guarded_call::number());
-            guarded_call::leave();
-            strike(signal, info, call);
+            guarded_call::drop_all();
+            act_on_signal(signal, info, call);
             resume(call);
         }
     }
     // SAFETY: the handler's own details and context.
-    unsafe { strike(signal, info, context) };
+    unsafe { act_on_signal(signal, info, context) };
 }
 
 /// Ends the call in which the guard waits: a signal is held for this thread, which was interrupted
@@ -86,7 +86,7 @@ unsafe fn end_call(pointer: usize, context: *mut c_void) {
 ///
 /// # Safety
 /// The details are valid; `context` is the context of a running handler.
-unsafe fn strike(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
+unsafe fn act_on_signal(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the details are valid.
     let was_sent = unsafe { (*info).si_code } <= 0;
     let is_blocked = virtual_mask::get() & signals::bit(signal) != 0;
@@ -121,13 +121,13 @@ unsafe fn strike(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
 /// # Safety
 /// `context` is the one that the kernel restores next, on the engine's stack.
 pub(crate) unsafe fn deliver_held(context: *mut c_void) {
-    for signal in kinds(ours()) {
+    for signal in kinds(engine_signals()) {
         while virtual_mask::get() & signals::bit(signal) == 0
-            && !pending::takes_nothing()
+            && !pending::takes_no_signals()
             && let Some(mut info) = pending::take(signal)
         {
             // SAFETY: details that a handler received for this signal, and the context.
-            unsafe { strike(signal, &raw mut info, context) };
+            unsafe { act_on_signal(signal, &raw mut info, context) };
         }
     }
 }
@@ -168,7 +168,7 @@ unsafe fn call_handler(signal: i32, action: &Action, info: *mut siginfo_t, conte
     }
     // SAFETY: the context that the kernel passed to the running handler, which alone uses it.
     let mask = unsafe { &mut *signals::interrupted_mask(context) };
-    let wanted = *mask & ours();
-    *mask &= !ours();
+    let wanted = *mask & engine_signals();
+    *mask &= !engine_signals();
     virtual_mask::settle(wanted);
 }

@@ -2,7 +2,7 @@
 //! the engine.
 
 use super::program_actions::of_engines;
-use super::sets::{kinds, ours, set_of};
+use super::sets::{engine_signals, kinds, set_of};
 use super::virtual_mask;
 use crate::base::{guarded_call, instance};
 use libc::sigset_t;
@@ -22,7 +22,8 @@ pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
     }
     let blocked = virtual_mask::get();
     let is_forked = virtual_mask::is_forked();
-    let ignored = || kinds(ours()).filter(|signal| is_forked && of_engines(*signal).is_ignored());
+    let ignored =
+        || kinds(engine_signals()).filter(|signal| is_forked && of_engines(*signal).is_ignored());
     if blocked == 0 && ignored().next().is_none() {
         return exec(open);
     }
@@ -30,7 +31,7 @@ pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
     signals::set_mask(mask | blocked);
     // Now the kernel holds the pending signals. The child of a `vfork` has none of its parent's.
     if !virtual_mask::is_borrowing() {
-        virtual_mask::give_back(blocked);
+        virtual_mask::resend_held(blocked);
     }
     let ignore = Action::new(libc::SIG_IGN, 0, 0);
     let mut before = [None; 3];

@@ -4,7 +4,7 @@
 //! ([`handler_frame`]). So the engine's stack is free while that handler runs, even if it never
 //! returns.
 
-use super::program_actions::ASKED;
+use super::program_actions::PROGRAM_ACTIONS;
 use super::{handler_frame, temporary_mask};
 use crate::base::guarded_call::{self, Deferred, closed};
 use crate::base::signal_stack;
@@ -21,7 +21,7 @@ unsafe extern "C" fn enter(signal: i32, info: *mut siginfo_t, context: *mut c_vo
 }
 
 unsafe fn enter_with_errno(signal: i32, info: *mut siginfo_t, context: *mut c_void) -> usize {
-    let action = ASKED[signal as usize].get();
+    let action = PROGRAM_ACTIONS[signal as usize].get();
     // SAFETY: the kernel passed these arguments to the entry, which alone uses them.
     unsafe {
         let temporary = temporary_mask::take(context);

@@ -2,7 +2,7 @@
 
 use super::alternate_stack;
 use super::force_signal::force_signal;
-use super::sets::ours;
+use super::sets::engine_signals;
 use super::virtual_mask;
 use crate::base::{instance, uaccess};
 use softswap_sys::signal_frame::{Frame, start_handler};
@@ -39,8 +39,8 @@ pub(super) unsafe fn begin(
     let mask = unsafe { &mut *signals::interrupted_mask(context) };
     let in_force = temporary.unwrap_or(*mask);
     *mask |= blocked;
-    virtual_mask::set(blocked | named & ours());
-    (in_force | named) & !ours()
+    virtual_mask::set(blocked | named & engine_signals());
+    (in_force | named) & !engine_signals()
 }
 
 /// Makes the return of the running handler start one of the program, as if the kernel had

@@ -5,7 +5,7 @@
 //! restored from there.
 
 use super::deliver::deliver_held;
-use super::sets::ours;
+use super::sets::engine_signals;
 use super::{alternate_stack, virtual_mask};
 use crate::base::guarded_call::closed;
 use crate::base::{instance, signal_stack};
@@ -38,13 +38,13 @@ unsafe extern "C" fn place_of(context: *mut c_void) -> usize {
 unsafe fn settle_mask(context: *mut c_void) {
     // SAFETY: only this thread uses the context.
     let mask = unsafe { &mut *signals::interrupted_mask(context) };
-    virtual_mask::set(*mask & ours());
-    *mask &= !ours();
+    virtual_mask::set(*mask & engine_signals());
+    *mask &= !engine_signals();
 }
 
 /// Copies the context of a returning handler to `place` on the engine's stack; this function runs
 /// below that address. Returns the copy in the kernel's form.
-unsafe extern "C" fn leave(context: *const c_void, place: usize) -> *mut c_void {
+unsafe extern "C" fn copy_context_back(context: *const c_void, place: usize) -> *mut c_void {
     // SAFETY: `place_of` has chosen the place.
     let copy = unsafe { copy_context(context, place) };
     // SAFETY: only this thread uses the copy.
@@ -99,7 +99,7 @@ core::arch::global_asm!(
     "mov rdi, rsp",
     "mov rsi, rax",
     "mov rsp, rax",
-    "call {leave}",
+    "call {copy_context_back}",
     "mov rsp, rax",
     "2:",
     "mov eax, {sigreturn}",
@@ -107,6 +107,6 @@ core::arch::global_asm!(
     ".cfi_endproc",
     ".size softswap_handler_return, . - softswap_handler_return",
     place_of = sym place_of,
-    leave = sym leave,
+    copy_context_back = sym copy_context_back,
     sigreturn = const libc::SYS_rt_sigreturn,
 );

@@ -1,6 +1,6 @@
 //! Start and end of signal emulation: at process start, for each thread, and around a fork.
 
-use super::sets::ours;
+use super::sets::engine_signals;
 use super::{pending, program_actions, sigaction, virtual_mask};
 use softswap_sys::signals::{self, Action};
 
@@ -38,7 +38,7 @@ pub(crate) fn end_fork() {
 
 /// Takes the signals that were held meanwhile.
 pub(crate) fn look() {
-    virtual_mask::release(ours() & !virtual_mask::get());
+    virtual_mask::release(engine_signals() & !virtual_mask::get());
 }
 
 /// Returns true if a thread has its signal stack and its emulated mask.
@@ -48,13 +48,13 @@ pub(crate) fn knows(thread: i32) -> bool {
 
 /// Unregisters this thread at its exit. Does nothing in the child of a `vfork`, whose memory is its
 /// parent's.
-pub(crate) fn leave() {
+pub(crate) fn unregister_thread() {
     if !virtual_mask::is_borrowing() {
-        pending::leave();
+        pending::unlist_thread();
     }
 }
 
 /// Marks this thread as the engine's.
-pub(crate) fn be_engines() {
-    pending::be_engines();
+pub(crate) fn mark_engine_thread() {
+    pending::mark_engine_thread();
 }

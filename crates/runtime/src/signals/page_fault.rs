@@ -3,13 +3,13 @@
 
 use super::deliver::deliver;
 use super::force_signal::force_signal;
-use super::sets::ours;
+use super::sets::engine_signals;
 use super::user_mode;
 use crate::base::{fault_samples, instance};
+use softswap_engine::api::fault_samples::Toucher;
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::{Counter, Tier};
 use softswap_engine::core::errors::FaultError;
-use softswap_engine::door::fault_samples::Toucher;
 use softswap_sys::signals::{self, Action, Mask, SIGBUS, SIGSEGV, siginfo_t};
 use softswap_sys::{raw, threads};
 use std::ffi::c_void;
@@ -18,7 +18,7 @@ use std::io;
 /// All signals are blocked while a page is faulted in: a handler of the program that touched the
 /// same page would deadlock. If the fault has to wait for a free page and a signal is pending, the
 /// handler returns and the touch is repeated.
-const WHILE_HANDLING: Mask = !0;
+const DURING_FAULT: Mask = !0;
 
 pub(crate) fn install() -> io::Result<Action> {
     install_with(0)
@@ -29,17 +29,17 @@ pub(crate) fn install() -> io::Result<Action> {
 ///
 /// # Errors
 /// If the kernel refuses the change.
-pub(crate) fn let_calls_restart(may: bool) -> io::Result<()> {
+pub(crate) fn set_call_restart(may: bool) -> io::Result<()> {
     install_with(if may { libc::SA_RESTART } else { 0 }).map(drop)
 }
 
 /// Installs the handler of faults by page protection.
 pub(crate) fn install_segv() -> io::Result<Action> {
-    signals::install(SIGSEGV, on_sigsegv, WHILE_HANDLING, 0)
+    signals::install(SIGSEGV, on_sigsegv, DURING_FAULT, 0)
 }
 
 fn install_with(flags: i32) -> io::Result<Action> {
-    signals::install(SIGBUS, on_sigbus, WHILE_HANDLING, flags)
+    signals::install(SIGBUS, on_sigbus, DURING_FAULT, flags)
 }
 
 extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {
@@ -115,7 +115,7 @@ fn handle(address: usize, context: *mut c_void) -> bool {
         // The program's handler runs, then the touch is repeated.
         Err(error) if error.is_for_a_signal() => {}
         // A fault of a file mapping, for example beyond the end of the file.
-        Err(FaultError::Foreign) => return false,
+        Err(FaultError::Unmanaged) => return false,
         Err(error) => refuse(address, &error, context),
     }
     true
@@ -137,7 +137,7 @@ pub(crate) fn refuse(address: usize, error: &FaultError, context: *mut c_void) {
         let mut info = signals::segv_info(address);
         // SAFETY: valid details; `context` is the handler's.
         unsafe {
-            match ours() & signals::bit(SIGSEGV) {
+            match engine_signals() & signals::bit(SIGSEGV) {
                 0 => force_signal(SIGSEGV, &raw const info, context),
                 _ => deliver(SIGSEGV, &raw mut info, context),
             }

@@ -16,7 +16,7 @@
 //! system-call instruction stays listed. Therefore the entry is stored next to the signal stack,
 //! which is then not freed, and not in thread-local storage.
 
-use super::sets::{kinds, ours};
+use super::sets::{engine_signals, kinds};
 use crate::base::issue_call::Arguments;
 use crate::base::signal_stack;
 use softswap_sys::futex::Lock;
@@ -57,7 +57,7 @@ fn keep(held: &Held, signal: i32, info: &siginfo_t) {
     }
 }
 
-fn told(details: Details) -> siginfo_t {
+fn siginfo_of(details: Details) -> siginfo_t {
     // SAFETY: all-zero is a valid siginfo_t.
     let mut info: siginfo_t = unsafe { std::mem::zeroed() };
     // SAFETY: within siginfo_t.
@@ -89,7 +89,7 @@ struct Thread {
     /// True while it holds the lock for a fork.
     has_lock: Cell<bool>,
     /// True in a child in which the parent's pending signals have been dropped.
-    is_anew: Cell<bool>,
+    was_reset: Cell<bool>,
     // The remaining fields are accessed under the lock.
     is_listed: Cell<bool>,
     next: Cell<*const Thread>,
@@ -114,7 +114,7 @@ impl Thread {
             is_engines: Cell::new(false),
             forks_as: Cell::new(0),
             has_lock: Cell::new(false),
-            is_anew: Cell::new(false),
+            was_reset: Cell::new(false),
             is_listed: Cell::new(false),
             next: Cell::new(ptr::null()),
             before: Cell::new(ptr::null()),
@@ -132,7 +132,7 @@ impl Thread {
     }
 
     /// Copies the state of the same thread from its previous place.
-    fn be(&self, other: &Thread) {
+    fn copy_state_of(&self, other: &Thread) {
         self.number.store(other.number.load(Ordering::Relaxed), Ordering::Relaxed);
         self.blocked.store(other.blocked.load(Ordering::Relaxed), Ordering::SeqCst);
         self.waits_for.store(other.waits_for.load(Ordering::Relaxed), Ordering::SeqCst);
@@ -268,7 +268,7 @@ impl Process {
 
     /// Pokes a thread that takes the signal, if one is held: preferably the first thread of the
     /// process, as in the kernel.
-    fn tell(&self, signal: i32) {
+    fn poke_taker(&self, signal: i32) {
         if self.held[place_of(signal)].get().is_none() {
             return;
         }
@@ -303,7 +303,7 @@ impl Process {
 
     /// Resets the state at the start, or in a child: only this thread exists, and nothing is
     /// pending.
-    fn begin_anew(&self, me: &Thread) {
+    fn reset(&self, me: &Thread) {
         self.first.set(ptr::null());
         self.held.iter().chain(&me.held).for_each(|held| held.set(None));
         me.waits_for.store(0, Ordering::Relaxed);
@@ -326,7 +326,7 @@ pub(super) fn enter(note: usize) {
             place.write(Thread::new());
             &*place
         };
-        listed.be(me);
+        listed.copy_state_of(me);
         listed.number.store(raw::current_thread(), Ordering::Relaxed);
         process.list(listed);
         LISTED.set(listed);
@@ -390,22 +390,22 @@ pub(super) fn hidden_call_of(thread: i32) -> Option<(i64, Arguments)> {
 }
 
 /// Unlists this thread at its exit, and pokes other threads for signals pending for the process.
-pub(super) fn leave() {
+pub(super) fn unlist_thread() {
     with(|process, me| {
         process.unlist(me);
         LISTED.set(ptr::null());
         OWN.with(|own| {
             if !ptr::eq(own, me) {
-                own.be(me);
+                own.copy_state_of(me);
             }
             own.waits_for.store(0, Ordering::Relaxed);
         });
-        kinds(ours()).for_each(|signal| process.tell(signal));
+        kinds(engine_signals()).for_each(|signal| process.poke_taker(signal));
     });
 }
 
 /// Marks this thread as the engine's: it takes no sent signals.
-pub(super) fn be_engines() {
+pub(super) fn mark_engine_thread() {
     with_me(|me| me.is_engines.set(true));
 }
 
@@ -414,7 +414,7 @@ pub(super) fn is_engines() -> bool {
 }
 
 /// Returns true if this thread takes no sent signals, regardless of its mask.
-pub(super) fn takes_nothing() -> bool {
+pub(super) fn takes_no_signals() -> bool {
     with_me(|me| me.is_engines.get() || me.forks_as.get() != 0)
 }
 
@@ -431,7 +431,7 @@ pub(super) fn block(mask: Mask) {
 pub(super) fn wait_for(mask: Mask) {
     with(|process, me| {
         let before = me.waits_for.swap(mask, Ordering::SeqCst);
-        kinds(before & !mask).for_each(|signal| process.tell(signal));
+        kinds(before & !mask).for_each(|signal| process.poke_taker(signal));
     });
 }
 
@@ -446,22 +446,22 @@ pub(super) fn hold(signal: i32, info: &siginfo_t) {
         ANY.store(true, Ordering::SeqCst);
         // Sent to a child before the child has reset its state.
         let is_child = || me.forks_as.get() != raw::current_thread();
-        if me.forks_as.get() != 0 && !me.is_anew.get() && is_child() {
-            process.begin_anew(me);
-            me.is_anew.set(true);
+        if me.forks_as.get() != 0 && !me.was_reset.get() && is_child() {
+            process.reset(me);
+            me.was_reset.set(true);
         }
         if info.si_code == libc::SI_TKILL && !me.is_engines.get() {
             keep(&me.held, signal, info);
         } else {
             keep(&process.held, signal, info);
-            process.tell(signal);
+            process.poke_taker(signal);
         }
     });
 }
 
 /// Pokes another thread for a signal that this one no longer takes.
 pub(super) fn pass_on(signal: i32) {
-    with(|process, _| process.tell(signal));
+    with(|process, _| process.poke_taker(signal));
 }
 
 /// Takes a held signal for this thread.
@@ -470,7 +470,7 @@ pub(super) fn take(signal: i32) -> Option<siginfo_t> {
         return None;
     }
     let place = place_of(signal);
-    with(|process, me| me.held[place].take().or_else(|| process.held[place].take())).map(told)
+    with(|process, me| me.held[place].take().or_else(|| process.held[place].take())).map(siginfo_of)
 }
 
 /// Returns the set of held signals that this thread may take.
@@ -480,7 +480,7 @@ pub(super) fn held() -> Mask {
             let place = place_of(*signal);
             process.held[place].get().is_some() || me.held[place].get().is_some()
         };
-        let all = kinds(ours()).filter(is_held);
+        let all = kinds(engine_signals()).filter(is_held);
         all.fold(0, |mask, signal| mask | signals::bit(signal))
     })
 }
@@ -499,8 +499,8 @@ pub(super) fn forget(signal: i32) {
 /// pending.
 pub(super) fn become_child() {
     with(|process, me| {
-        if !me.is_anew.replace(false) {
-            process.begin_anew(me);
+        if !me.was_reset.replace(false) {
+            process.reset(me);
         }
     });
 }

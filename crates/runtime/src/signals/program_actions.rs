@@ -2,7 +2,7 @@
 //! for the signals whose action in the kernel is the runtime's entry.
 
 use super::pending;
-use super::sets::{kinds, ours};
+use super::sets::{engine_signals, kinds};
 use crate::base::instance;
 use softswap_sys::futex::Lock;
 use softswap_sys::signals::{self, Action, Mask, SA_RESTORER, SIGSEGV, SIGSYS};
@@ -98,15 +98,19 @@ pub(crate) fn unlock_after_fork() {
 }
 
 /// The program's action for a signal whose action in the kernel is the runtime's entry.
-pub(super) struct Asked {
+pub(super) struct ProgramAction {
     pub(super) handler: AtomicUsize,
     pub(super) flags: AtomicU64,
     pub(super) mask: AtomicU64,
 }
 
-impl Asked {
-    const fn new() -> Asked {
-        Asked { handler: AtomicUsize::new(0), flags: AtomicU64::new(0), mask: AtomicU64::new(0) }
+impl ProgramAction {
+    const fn new() -> ProgramAction {
+        ProgramAction {
+            handler: AtomicUsize::new(0),
+            flags: AtomicU64::new(0),
+            mask: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn get(&self) -> Action {
@@ -122,14 +126,16 @@ impl Asked {
     }
 }
 
-pub(super) static ASKED: [Asked; 65] = [const { Asked::new() }; 65];
+pub(super) static PROGRAM_ACTIONS: [ProgramAction; 65] = [const { ProgramAction::new() }; 65];
 
 pub(super) fn remembered(signal: i32) -> Option<&'static Remembered> {
     // Before and without signal emulation, the kernel has the program's actions.
     if !instance::emulates_signals() {
         return None;
     }
-    kinds(ours()).any(|ours| ours == signal).then(|| of_engines(signal))
+    kinds(engine_signals())
+        .any(|engine_signals| engine_signals == signal)
+        .then(|| of_engines(signal))
 }
 
 /// Returns the program's action for one of the engine's signals.

@@ -5,7 +5,7 @@ use libc::sigset_t;
 use softswap_sys::signals::{self, Mask, SIGBUS, SIGSEGV, SIGSYS, never_blocked};
 
 #[inline]
-pub(crate) fn ours() -> Mask {
+pub(crate) fn engine_signals() -> Mask {
     never_blocked()
 }
 

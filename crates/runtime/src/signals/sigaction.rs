@@ -1,7 +1,7 @@
 //! `sigaction` and the functions based on it.
 
-use super::program_actions::{ASKED, remembered};
-use super::sets::{INTERNAL, bits, is_for_programs, ours, set_bits, set_of};
+use super::program_actions::{PROGRAM_ACTIONS, remembered};
+use super::sets::{INTERNAL, bits, engine_signals, is_for_programs, set_bits, set_of};
 use super::virtual_mask;
 use super::virtual_mask::is_borrowing;
 use super::{handler_entry as entry, handler_frame, pending};
@@ -38,7 +38,7 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
         return Ok(before);
     }
     let error_number = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
-    let asked = ASKED.get(signal as usize).filter(|_| instance::emulates_signals());
+    let asked = PROGRAM_ACTIONS.get(signal as usize).filter(|_| instance::emulates_signals());
     let Some(asked) = asked else {
         // A handler that is running when the process wakes must also return to the runtime.
         let new = new.map(|new| Action { restorer: handler_frame::return_address(), ..new });
@@ -75,7 +75,7 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
 pub(super) fn adopt() {
     for signal in signals::SIGNALS {
         if INTERNAL & signals::bit(signal) == 0
-            && ours() & signals::bit(signal) == 0
+            && engine_signals() & signals::bit(signal) == 0
             && let Ok(action) = signals::action_of(signal)
             && is_function(action.handler)
         {

@@ -20,7 +20,7 @@ pub(crate) fn begin_round() {
     ROUND.fetch_add(1, SeqCst);
 }
 
-pub(crate) fn ask(thread: i32) {
+pub(crate) fn query_thread(thread: i32) {
     threads::question(thread);
 }
 
@@ -76,20 +76,20 @@ fn restart(registers: &mut libc::mcontext_t) {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     const MOVE: u8 = 0xb8;
     const MOVE_BYTES: usize = 5;
-    const LOOK_BACK: usize = 24;
+    const CODE_BYTES_BEFORE: usize = 24;
     if registers.gregs[libc::REG_RAX as usize] != INTERRUPTED {
         return;
     }
     let next = registers.gregs[libc::REG_RIP as usize] as usize;
     let call = next.wrapping_sub(SYSCALL.len());
-    let mut code = [0; LOOK_BACK + SYSCALL.len()];
+    let mut code = [0; CODE_BYTES_BEFORE + SYSCALL.len()];
     let is_read = uaccess::copy_from_user(next.wrapping_sub(code.len()), &mut code);
-    if !is_read || code[LOOK_BACK..] != SYSCALL {
+    if !is_read || code[CODE_BYTES_BEFORE..] != SYSCALL {
         return;
     }
     let number = match pending::hidden_call() {
         Some((number, _)) if raw::is_in_gate(call as u64) => Some(number),
-        _ => code[..LOOK_BACK].windows(MOVE_BYTES).rev().find_map(|bytes| {
+        _ => code[..CODE_BYTES_BEFORE].windows(MOVE_BYTES).rev().find_map(|bytes| {
             let &[MOVE, a, b, c, d] = bytes else { return None };
             let number = i64::from(i32::from_le_bytes([a, b, c, d]));
             ENDED.contains(&number).then_some(number)

@@ -2,7 +2,7 @@
 //! program's view. The kernel's mask never contains them.
 
 use super::pending;
-use super::sets::{kinds, ours};
+use super::sets::{engine_signals, kinds};
 use crate::base::issue_call::issue;
 use crate::base::{guarded_call, instance};
 use softswap_sys::raw;
@@ -64,15 +64,15 @@ pub(crate) fn set(mask: Mask) {
 
 /// Sets the mask of a new thread, from its creator or its attributes.
 pub(crate) fn inherit(mask: Mask) {
-    pending::block(mask & ours());
+    pending::block(mask & engine_signals());
 }
 
 /// Moves the engine's signals from the kernel's mask to the emulated one.
 pub(super) fn adopt_mask() {
     let mask = signals::current_mask();
-    if mask & ours() != 0 {
-        pending::block(mask & ours());
-        signals::set_mask(mask & !ours());
+    if mask & engine_signals() != 0 {
+        pending::block(mask & engine_signals());
+        signals::set_mask(mask & !engine_signals());
     }
 }
 
@@ -86,11 +86,11 @@ pub(crate) fn settle(mask: Mask) {
 /// Delivers held signals to this thread. Returns true if there were any. In the guard they are
 /// delivered when it returns.
 pub(super) fn release(of: Mask) -> bool {
-    guarded_call::open_mask().is_none() && give_back(of)
+    guarded_call::open_mask().is_none() && resend_held(of)
 }
 
 /// Sends held signals of this thread to itself through the kernel. Returns true if there were any.
-pub(super) fn give_back(of: Mask) -> bool {
+pub(super) fn resend_held(of: Mask) -> bool {
     let mut any = false;
     for signal in kinds(of) {
         while let Some(info) = pending::take(signal) {
@@ -124,11 +124,12 @@ fn changed(before: Mask, how: i32, set: Mask) -> Mask {
 /// Changes the mask of this thread, if `set` is given. Returns the previous mask, or an error
 /// number. Every change of a mask in force ends here.
 pub(crate) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
-    if how != libc::SIG_UNBLOCK && set.is_some_and(|set| set & ours() == ours()) {
+    if how != libc::SIG_UNBLOCK && set.is_some_and(|set| set & engine_signals() == engine_signals())
+    {
         instance::prepare_for_full_mask();
     }
-    let ours = if instance::emulates_signals() { ours() } else { 0 };
-    let local = set.map(|set| set & !ours);
+    let engine_signals = if instance::emulates_signals() { engine_signals() } else { 0 };
+    let local = set.map(|set| set & !engine_signals);
     let mut before: Mask = 0;
     let at = local.as_ref().map_or(0, |set| std::ptr::from_ref(set) as usize);
     let args = [how as usize, at, &raw mut before as usize, size_of::<Mask>(), 0, 0];
@@ -139,7 +140,7 @@ pub(crate) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
         return Err(-result as i32);
     }
     if let Some(set) = set {
-        let wanted = changed(blocked, how, set) & ours;
+        let wanted = changed(blocked, how, set) & engine_signals;
         if wanted != blocked {
             settle(wanted);
         }
@@ -160,8 +161,8 @@ pub(crate) fn change_interrupted(
             return Err(libc::EINVAL);
         }
         let wanted = changed(before, how, set);
-        *mask = wanted & !ours();
-        settle(wanted & ours());
+        *mask = wanted & !engine_signals();
+        settle(wanted & engine_signals());
     }
     Ok(before)
 }

@@ -6,7 +6,7 @@
 //! thread's handler.
 
 use super::pending::is_poke;
-use super::sets::{bits, ours, set_of};
+use super::sets::{bits, engine_signals, set_of};
 use super::virtual_mask::settle;
 use super::{pending, temporary_mask, virtual_mask};
 use crate::base::instance;
@@ -18,28 +18,28 @@ use std::cell::Cell;
 
 /// Mask for the kernel while a call waits. Until the call ends, the thread's emulated mask is the
 /// one it has passed.
-struct While {
+struct WaitMask {
     set: Option<sigset_t>,
     before: Mask,
     /// True if a held signal was delivered: the call is interrupted.
-    struck: bool,
+    delivered: bool,
 }
 
-impl While {
+impl WaitMask {
     /// # Safety
     /// `set` is valid or null.
-    unsafe fn new(set: *const sigset_t) -> While {
+    unsafe fn new(set: *const sigset_t) -> WaitMask {
         let before = virtual_mask::get();
         // SAFETY: a set of the program, valid or null.
-        let wanted = unsafe { set.as_ref() }.map(|set| unsafe { bits(set) });
-        let Some(wanted) = wanted.filter(|_| instance::emulates_signals()) else {
+        let waited_for = unsafe { set.as_ref() }.map(|set| unsafe { bits(set) });
+        let Some(waited_for) = waited_for.filter(|_| instance::emulates_signals()) else {
             // SAFETY: a set of the program, valid or null.
-            return While { set: unsafe { set.as_ref() }.copied(), before, struck: false };
+            return WaitMask { set: unsafe { set.as_ref() }.copied(), before, delivered: false };
         };
-        virtual_mask::set(wanted & ours());
-        let freed = before & !wanted;
-        let struck = freed != 0 && virtual_mask::release(freed);
-        While { set: Some(set_of(wanted & !ours())), before, struck }
+        virtual_mask::set(waited_for & engine_signals());
+        let freed = before & !waited_for;
+        let delivered = freed != 0 && virtual_mask::release(freed);
+        WaitMask { set: Some(set_of(waited_for & !engine_signals())), before, delivered }
     }
 
     fn pointer(&self) -> *const sigset_t {
@@ -48,7 +48,7 @@ impl While {
 
     /// Issues the call, unless it is already interrupted.
     fn call(self, call: impl FnOnce(*const sigset_t) -> i32) -> i32 {
-        let result = if self.struck {
+        let result = if self.delivered {
             raw::set_errno(libc::EINTR);
             -1
         } else {
@@ -73,7 +73,7 @@ impl While {
 pub unsafe extern "C" fn sigsuspend(set: *const sigset_t) -> i32 {
     real!(sigsuspend: fn(*const sigset_t) -> i32);
     // SAFETY: the C library's function of this name, with the program's arguments.
-    unsafe { While::new(set).call(|set| sigsuspend()(set)) }
+    unsafe { WaitMask::new(set).call(|set| sigsuspend()(set)) }
 }
 
 /// # Safety
@@ -121,7 +121,7 @@ macro_rules! masked {
         pub unsafe extern "C" fn $name($($arg: $ty,)* set: *const sigset_t) -> i32 {
             real!($name: fn($($ty,)* *const sigset_t) -> i32);
             // SAFETY: the C library's function of this name, with the program's arguments.
-            unsafe { While::new(set).call(|set| $name()($($arg,)* set)) }
+            unsafe { WaitMask::new(set).call(|set| $name()($($arg,)* set)) }
         }
     )*};
 }
@@ -148,10 +148,10 @@ pub unsafe extern "C" fn __ppoll_chk(
     type Fds = *mut libc::pollfd;
     real!(__ppoll_chk: fn(Fds, libc::nfds_t, *const timespec, *const sigset_t, usize) -> i32);
     // SAFETY: the C library's function of this name, with the program's arguments.
-    unsafe { While::new(set).call(|set| __ppoll_chk()(fds, count, time, set, len)) }
+    unsafe { WaitMask::new(set).call(|set| __ppoll_chk()(fds, count, time, set, len)) }
 }
 
-const FOR_EVER: timespec = timespec { tv_sec: i64::MAX, tv_nsec: 0 };
+const NO_TIMEOUT: timespec = timespec { tv_sec: i64::MAX, tv_nsec: 0 };
 const NOT_AT_ALL: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 
 thread_local! {
@@ -162,14 +162,14 @@ thread_local! {
 }
 
 /// Makes this thread check for held signals before it waits.
-pub(super) fn look_again() {
+pub(super) fn recheck_held_signals() {
     TIME.set(NOT_AT_ALL);
 }
 
 /// Handles a poke for `signal`. Returns true if this thread takes the signal now.
 pub(super) fn takes(signal: i32) -> bool {
-    look_again();
-    let takes = virtual_mask::get() & signals::bit(signal) == 0 && !pending::takes_nothing();
+    recheck_held_signals();
+    let takes = virtual_mask::get() & signals::bit(signal) == 0 && !pending::takes_no_signals();
     if !takes && !pending::is_waiting_for(signal) {
         pending::pass_on(signal);
     }
@@ -180,9 +180,9 @@ pub(super) fn takes(signal: i32) -> bool {
 ///
 /// # Safety
 /// As `sigtimedwait(2)`.
-unsafe fn wait_for_ours(
+unsafe fn wait_with_engine_signals(
     set: *const sigset_t,
-    wanted: Mask,
+    waited_for: Mask,
     info: *mut siginfo_t,
     time: *const timespec,
     wait: impl Fn(*const sigset_t, *mut siginfo_t, *const timespec) -> i32,
@@ -190,11 +190,11 @@ unsafe fn wait_for_ours(
     // SAFETY: the caller's pointer is valid or null.
     let asked = unsafe { time.as_ref() }.copied();
     loop {
-        TIME.set(asked.unwrap_or(FOR_EVER));
-        pending::wait_for(wanted);
+        TIME.set(asked.unwrap_or(NO_TIMEOUT));
+        pending::wait_for(waited_for);
         // SAFETY: all-zero is a valid value to write over.
         let mut got: siginfo_t = unsafe { std::mem::zeroed() };
-        let result = match virtual_mask::take_held(wanted) {
+        let result = match virtual_mask::take_held(waited_for) {
             Some((signal, held)) => {
                 got = held;
                 signal
@@ -206,7 +206,7 @@ unsafe fn wait_for_ours(
         raw::preserving_errno(|| pending::wait_for(0));
         let is_poke = result > 0 && is_poke(&got);
         // The wait was ended by a poke or by the zero timeout, so check again.
-        if is_poke || timed_out && virtual_mask::held() & wanted != 0 {
+        if is_poke || timed_out && virtual_mask::held() & waited_for != 0 {
             continue;
         }
         // SAFETY: the caller's pointer is valid or null.
@@ -228,11 +228,13 @@ pub unsafe extern "C" fn sigtimedwait(
     real!(sigtimedwait: fn(*const sigset_t, *mut siginfo_t, *const timespec) -> i32);
     // SAFETY: the program's set; space for details, and a time, valid or null.
     unsafe {
-        let wanted = bits(set) & virtual_mask::get();
-        if wanted == 0 || !instance::emulates_signals() {
+        let waited_for = bits(set) & virtual_mask::get();
+        if waited_for == 0 || !instance::emulates_signals() {
             return sigtimedwait()(set, info, time);
         }
-        wait_for_ours(set, wanted, info, time, |set, info, time| sigtimedwait()(set, info, time))
+        wait_with_engine_signals(set, waited_for, info, time, |set, info, time| {
+            sigtimedwait()(set, info, time)
+        })
     }
 }
 

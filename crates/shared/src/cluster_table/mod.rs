@@ -23,7 +23,7 @@ mod tests;
 
 use crate::claims::Claims;
 use crate::segment::Segment;
-use softswap_sys::open_mark::MOST_MARKS;
+use softswap_sys::open_mark::MAX_MARKS;
 use softswap_sys::primitive::AtomicU64;
 use softswap_sys::primitive::Ordering::Relaxed;
 
@@ -157,7 +157,7 @@ impl ClusterTable {
         /// Exceeds the number of processes that start at the same time.
         const TRIES: usize = 4096;
         for _ in 0..TRIES {
-            let next = self.next_mark.fetch_add(1, Relaxed) % MOST_MARKS;
+            let next = self.next_mark.fetch_add(1, Relaxed) % MAX_MARKS;
             let mark = next.max(MARK_OF_TREE + 1);
             if put(mark)? {
                 return Some(mark);
@@ -191,8 +191,8 @@ impl ClusterTable {
 
     /// Frees the clusters of marks that are gone, and returns their number. Processes may reap
     /// concurrently. Does not allocate.
-    pub fn reap(&self, mut is_gone: impl FnMut(u64) -> bool) -> usize {
-        self.clusters.reap(|mark| mark >= MOST_MARKS || is_gone(mark))
+    pub fn reap(&self, mut is_released: impl FnMut(u64) -> bool) -> usize {
+        self.clusters.reap(|mark| mark >= MAX_MARKS || is_released(mark))
     }
 
     /// Returns the number of free clusters.

@@ -12,7 +12,7 @@ fn tables(areas: &[SharedArea]) -> ClusterTables {
 }
 
 #[test]
-fn each_area_has_its_own_table_and_no_other_is_found() {
+fn areas_have_separate_tables() {
     let areas = [area(1, 2), area(2, 5), area(3, 1)];
     let made = tables(&areas);
     let opened = ClusterTables::open(made.segment.words()).unwrap();
@@ -31,7 +31,7 @@ fn each_area_has_its_own_table_and_no_other_is_found() {
 }
 
 #[test]
-fn other_words_and_impossible_sizes_are_refused() {
+fn invalid_tables_are_rejected() {
     let areas = [area(1, 4)];
     let made = tables(&areas);
     assert!(ClusterTables::open(&made.segment.words()[..FIRST_CLUSTER_WORD - 1]).is_none());
@@ -45,7 +45,7 @@ fn other_words_and_impossible_sizes_are_refused() {
 }
 
 #[test]
-fn a_mark_is_one_that_no_file_has() {
+fn marks_are_unique() {
     let table = tables(&[area(1, 1)]).table(area(1, 1)).unwrap();
     let taken: BTreeSet<u64> = (2..40).collect();
     assert_eq!(table.mark(|mark| Some(!taken.contains(&mark))), Some(40));
@@ -54,7 +54,7 @@ fn a_mark_is_one_that_no_file_has() {
     // Works with any value of the counter.
     table.next_mark.store(u64::MAX, Relaxed);
     let mark = table.mark(|mark| Some(mark > MARK_OF_TREE));
-    assert!(mark.is_some_and(|mark| mark < MOST_MARKS), "{mark:?}");
+    assert!(mark.is_some_and(|mark| mark < MAX_MARKS), "{mark:?}");
 }
 
 #[derive(Debug, Clone)]
@@ -77,7 +77,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..200)
 }
 
-fn wild_acts() -> impl Strategy<Value = Vec<Act>> {
+fn corrupting_acts() -> impl Strategy<Value = Vec<Act>> {
     let overwrite = (0..400_usize, any::<u64>()).prop_map(|(at, word)| Act::Overwrite(at, word));
     (acts(), prop::collection::vec(overwrite, 1..40)).prop_map(|(acts, wild)| {
         let mut wild = wild.into_iter();
@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn no_content_makes_a_table_exceed_its_words(acts in wild_acts()) {
+    fn no_content_makes_a_table_exceed_its_words(acts in corrupting_acts()) {
         let areas = [area(1, 20), area(2, 3)];
         let made = tables(&areas);
         for act in acts {

@@ -73,7 +73,7 @@ impl Counts {
 
     /// Returns the maximum of each count.
     #[must_use]
-    pub fn at_least(&self, other: &Counts) -> Counts {
+    pub fn max_of_each(&self, other: &Counts) -> Counts {
         self.with(other, u64::max)
     }
 

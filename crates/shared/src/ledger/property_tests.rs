@@ -133,8 +133,8 @@ impl Both {
         match act {
             Act::Join(pid) if !model.dead.contains(pid) => {
                 let member = ledger.join(process(*pid));
-                let has_room = model.joined.contains(pid) || model.joined.len() < SMALL.members;
-                prop_assert_eq!(member.is_some(), has_room);
+                let has_space = model.joined.contains(pid) || model.joined.len() < SMALL.members;
+                prop_assert_eq!(member.is_some(), has_space);
                 if let Some(member) = member {
                     members.insert(*pid, member);
                     if !model.joined.contains(pid) {

@@ -18,10 +18,10 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 /// Mark of the open file that the whole tree inherits; the numbers of areas are larger.
 const TREE_MARK: u64 = 0;
 
-/// Largest number of an area; a word has space for it and [`MOST_AREA_PAGES`].
-pub const MOST_NUMBER: u64 = 1 << 27;
+/// Largest number of an area; a word has space for it and [`MAX_AREA_PAGES`].
+pub const MAX_NUMBER: u64 = 1 << 27;
 /// Maximum number of pages of an area.
-pub const MOST_AREA_PAGES: u64 = 1 << 36;
+pub const MAX_AREA_PAGES: u64 = 1 << 36;
 
 /// Reasons why a process gets no area.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +68,7 @@ impl Area {
     pub fn take(queue: RequestQueue, fd: i32) -> Result<Area, NoArea> {
         let file = SwapFile::reopened(fd)?;
         let number = queue.header(Header::LastArea).fetch_add(1, AcqRel) + 1;
-        if number > MOST_NUMBER || !queue.segment.is_sound() || !open_mark::put(&file, number)? {
+        if number > MAX_NUMBER || !queue.segment.is_sound() || !open_mark::put(&file, number)? {
             return Err(NoArea::Unsound);
         }
         let at = queue.numbers().take(number, 0).next();
@@ -94,11 +94,11 @@ impl Area {
         let own = self.queue.pages(self.at);
         // First: of two concurrent claims of the last pages, at most one succeeds.
         own.fetch_add(pages, AcqRel);
-        let has_room = self.queue.claimed_pages() <= self.queue.limit_pages();
-        if !has_room {
+        let has_space = self.queue.claimed_pages() <= self.queue.limit_pages();
+        if !has_space {
             own.fetch_sub(pages, AcqRel);
         }
-        has_room
+        has_space
     }
 
     /// Releases claimed pages.
@@ -196,7 +196,7 @@ impl Areas {
     /// Returns true if the tree has a living process, or that is unknown.
     #[must_use]
     pub fn has_tree(&self) -> bool {
-        !self.is_gone(TREE_MARK)
+        !self.is_released(TREE_MARK)
     }
 
     /// Returns true if an area exists, in use or not removed yet.
@@ -208,19 +208,19 @@ impl Areas {
     /// Returns true if an area is in use.
     #[must_use]
     pub fn has_living(&self) -> bool {
-        self.all().any(|area| !self.is_gone(area.number))
+        self.all().any(|area| !self.is_released(area.number))
     }
 
     /// Returns true if the area with this number is in use.
     #[must_use]
     pub fn have(&self, number: u64) -> bool {
-        self.all().any(|area| area.number == number && !self.is_gone(number))
+        self.all().any(|area| area.number == number && !self.is_released(number))
     }
 
     /// Returns the areas that are not in use any more.
     #[must_use]
     pub fn dead(&self) -> Vec<DeadArea> {
-        self.all().filter(|area| self.is_gone(area.number)).collect()
+        self.all().filter(|area| self.is_released(area.number)).collect()
     }
 
     /// Frees the entry of an area whose pages have been removed.
@@ -233,12 +233,12 @@ impl Areas {
     fn all(&self) -> impl Iterator<Item = DeadArea> {
         (0..self.queue.shape.areas).filter_map(|at| {
             let number = self.queue.numbers().0[at].load(Acquire);
-            let pages = self.queue.pages(at).load(Acquire).min(MOST_AREA_PAGES);
+            let pages = self.queue.pages(at).load(Acquire).min(MAX_AREA_PAGES);
             (number != 0).then_some(DeadArea { at, number, pages })
         })
     }
 
-    fn is_gone(&self, number: u64) -> bool {
-        open_mark::is_gone(&self.file, number)
+    fn is_released(&self, number: u64) -> bool {
+        open_mark::is_released(&self.file, number)
     }
 }

@@ -12,14 +12,14 @@ const TEXT_WORDS: usize = 64;
 /// Maximum length of an answer's text in bytes.
 pub const TEXT_BYTES: usize = TEXT_WORDS * 8;
 /// Maximum number of pages of a request.
-pub const MOST_PAGES: usize = 32;
+pub const MAX_PAGES: usize = 32;
 
 /// Dimensions of a request queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Largest number of pending requests.
     pub requests: usize,
-    /// Maximum number of pages of a request, at most [`MOST_PAGES`].
+    /// Maximum number of pages of a request, at most [`MAX_PAGES`].
     pub pages: usize,
     /// Words of a page.
     pub page_words: usize,
@@ -29,7 +29,7 @@ pub struct Shape {
 
 /// Dimensions of a tree's request queue.
 pub const SHAPE: Shape =
-    Shape { requests: 64, pages: MOST_PAGES, page_words: PAGE_SIZE / 8, areas: 1024 };
+    Shape { requests: 64, pages: MAX_PAGES, page_words: PAGE_SIZE / 8, areas: 1024 };
 
 impl Shape {
     /// Returns the number of words of a queue. Only words in use take DRAM.

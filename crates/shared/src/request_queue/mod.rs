@@ -32,11 +32,11 @@ use crate::membership::Membership;
 use crate::segment::Segment;
 #[cfg(not(feature = "loom"))]
 pub use areas::{
-    Area, Areas, DeadArea, MOST_AREA_PAGES, MOST_NUMBER, NoArea, hold_tree, open_inherited,
+    Area, Areas, DeadArea, MAX_AREA_PAGES, MAX_NUMBER, NoArea, hold_tree, open_inherited,
 };
 pub use client::{Failure, PendingRequest};
 use layout::{Header, MAGIC, Word};
-pub use layout::{MOST_PAGES, SHAPE, Shape, TEXT_BYTES};
+pub use layout::{MAX_PAGES, SHAPE, Shape, TEXT_BYTES};
 pub use server::{Job, Outcome};
 use softswap_sys::primitive::AtomicU64;
 use softswap_sys::primitive::Ordering::{AcqRel, Relaxed};
@@ -119,8 +119,8 @@ impl RequestQueue {
     /// Returns the time-out of a request in ns, at most an hour.
     #[must_use]
     pub fn timeout_ns(&self) -> u64 {
-        const MOST_NS: u64 = 3_600_000_000_000;
-        self.header(Header::TimeoutNs).load(Relaxed).min(MOST_NS)
+        const MAX_NS: u64 = 3_600_000_000_000;
+        self.header(Header::TimeoutNs).load(Relaxed).min(MAX_NS)
     }
 
     fn header(&self, word: Header) -> &'static AtomicU64 {

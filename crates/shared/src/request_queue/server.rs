@@ -1,7 +1,7 @@
 //! The server's side: takes up requests and answers them. There is one server at a time.
 
 use super::layout::{Header, State, Word, pair, unpair};
-use super::{MOST_PAGES, Operation, Page, RequestQueue, TEXT_BYTES, load_bytes, store_bytes};
+use super::{MAX_PAGES, Operation, Page, RequestQueue, TEXT_BYTES, load_bytes, store_bytes};
 use crate::membership::Owner;
 use softswap_sys::primitive::Ordering::{Acquire, Relaxed};
 use softswap_sys::primitive::{wait_shared, wake_shared};
@@ -111,7 +111,7 @@ impl RequestQueue {
             2 => Some(Operation::Discard),
             _ => None,
         };
-        let most = self.shape.pages.min(MOST_PAGES);
+        let most = self.shape.pages.min(MAX_PAGES);
         let valid = operation.filter(|_| (1..=most).contains(&count));
         let count = if valid.is_some() { count } else { 0 };
         let page = |index| {

@@ -84,7 +84,7 @@ fn many_threads_get_back_what_they_wrote() {
             scope.spawn(move || {
                 let me = process(client + 1);
                 for round in 0..40_u64 {
-                    let count = (round as usize % MOST_PAGES) + 1;
+                    let count = (round as usize % MAX_PAGES) + 1;
                     let first = u64::from(client) * 10_000 + round * 40;
                     let pages: Vec<Page> = (0..count as u64).map(|at| page(first + at)).collect();
                     let fill = |at: usize| (first as usize + at * 3) as u8;
@@ -216,7 +216,7 @@ fn an_overwritten_queue_is_noticed() {
 proptest! {
     /// Both sides survive any content of the shared memory, and answer in time.
     #[test]
-    fn garbage_is_survived(
+    fn garbage_is_tolerated(
         garbage in proptest::collection::vec((0_usize..3, 0_usize..140, any::<u64>()), 1..40),
         states in proptest::collection::vec(0_u64..8, 3),
     ) {
@@ -231,7 +231,7 @@ proptest! {
         queue.begin_service();
         queue.reap(|_| Liveness::Dead, |_| true);
         while let Some(job) = queue.next_job(0) {
-            prop_assert!((1..=MOST_PAGES).contains(&job.pages.len()));
+            prop_assert!((1..=MAX_PAGES).contains(&job.pages.len()));
             queue.answer(&job, &Outcome::Lost("x".repeat(1000)), &vec![1; 40 * PAGE]);
         }
         let mut bytes = [0; PAGE];

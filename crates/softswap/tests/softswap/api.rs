@@ -56,7 +56,7 @@ fn is_member(line: &str) -> bool {
 }
 
 #[test]
-fn the_api_is_what_was_agreed() {
+fn api_matches_recorded_api() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
     let Ok(lib) = std::fs::read_to_string(source.join("src/lib.rs")) else {
         println!("skipped: the sources are not there");

@@ -2,7 +2,7 @@
 //! because the filter is permanent.
 #![allow(unsafe_code, reason = "calls are made by the C library's functions")]
 
-use crate::common::{PAGE, assert_full, full, in_child, is_alone};
+use crate::common::{PAGE, assert_full, full, in_child, runs_in_child};
 use softswap::{Pool, Region};
 use std::ffi::CString;
 use std::fs::File;
@@ -21,7 +21,7 @@ fn pool() -> Pool {
 
 #[test]
 fn files() {
-    if !is_alone("calls::files") {
+    if !runs_in_child("calls::files") {
         return;
     }
     let pool = pool();
@@ -48,7 +48,7 @@ fn files() {
 
 #[test]
 fn pipes_and_sockets() {
-    if !is_alone("calls::pipes_and_sockets") {
+    if !runs_in_child("calls::pipes_and_sockets") {
         return;
     }
     let pool = pool();
@@ -78,8 +78,8 @@ fn pipes_and_sockets() {
 /// The buffers of `readv`, `writev`, `sendmsg` and `recvmsg` are named by a structure only. The
 /// kernel reports absent pages as bad pointers, and transfers no other bytes instead.
 #[test]
-fn buffers_that_a_structure_names_are_the_programs_to_pin() {
-    if !is_alone("calls::buffers_that_a_structure_names_are_the_programs_to_pin") {
+fn buffers_inside_structures_need_pinning() {
+    if !runs_in_child("calls::buffers_inside_structures_need_pinning") {
         return;
     }
     let pool = pool();
@@ -158,8 +158,8 @@ fn out<T>(region: &mut Region, page: usize) -> *mut T {
 }
 
 #[test]
-fn structures_texts_and_arrays() {
-    if !is_alone("calls::structures_texts_and_arrays") {
+fn structures_strings_and_arrays() {
+    if !runs_in_child("calls::structures_strings_and_arrays") {
         return;
     }
     let pool = pool();
@@ -200,8 +200,8 @@ fn structures_texts_and_arrays() {
 }
 
 #[test]
-fn what_is_wrong_is_the_kernels_to_say() {
-    if !is_alone("calls::what_is_wrong_is_the_kernels_to_say") {
+fn invalid_calls_get_kernel_errors() {
+    if !runs_in_child("calls::invalid_calls_get_kernel_errors") {
         return;
     }
     let pool = pool();
@@ -226,8 +226,8 @@ extern "C" fn programs(signal: i32) {
 }
 
 #[test]
-fn threads_children_and_the_programs_own_handler() {
-    if !is_alone("calls::threads_children_and_the_programs_own_handler") {
+fn threads_children_and_program_handler() {
+    if !runs_in_child("calls::threads_children_and_program_handler") {
         return;
     }
     // SAFETY: the handler only adds to an atomic.
@@ -262,8 +262,8 @@ extern "C" fn on_timer(_signal: i32) {
 }
 
 #[test]
-fn signals_come_while_many_threads_write() {
-    if !is_alone("calls::signals_come_while_many_threads_write") {
+fn signals_are_delivered_while_threads_write() {
+    if !runs_in_child("calls::signals_are_delivered_while_threads_write") {
         return;
     }
     let pool = pool();

@@ -5,10 +5,10 @@ use std::io::{Read, Seek, Write};
 use std::sync::Mutex;
 
 /// Serializes the tests, because the process's resources are counted.
-static ALONE: Mutex<()> = Mutex::new(());
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+fn exclusive() -> std::sync::MutexGuard<'static, ()> {
+    EXCLUSIVE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 const PAGE: usize = 4096;
@@ -38,8 +38,8 @@ fn content(number: usize) -> [u8; PAGE] {
 }
 
 #[test]
-fn a_region_holds_four_times_the_budget_for_many_threads() {
-    let _alone = alone();
+fn region_holds_four_budgets_for_many_threads() {
+    let _alone = exclusive();
     let pool = pool("16M");
     let mut region = pool.map(64 << 20).unwrap();
     let pages = region.len() / PAGE;
@@ -71,8 +71,8 @@ fn a_region_holds_four_times_the_budget_for_many_threads() {
 }
 
 #[test]
-fn an_order_that_is_known_is_not_found_out() {
-    let _alone = alone();
+fn advised_order_needs_no_detection() {
+    let _alone = exclusive();
     let pool = pool("16M");
     let mut region = pool.map(96 << 20).unwrap();
     // Incompressible, so that evicted pages are read from the disk.
@@ -95,19 +95,19 @@ fn an_order_that_is_known_is_not_found_out() {
         (after.faults - before.faults, after.pages_read_ahead - before.pages_read_ahead)
     };
     region.advise(.., Advice::Random).unwrap();
-    let (alone, ahead) = read(&region, 100);
-    assert_eq!(ahead, 0, "of {alone} faults");
+    let (exclusive, ahead) = read(&region, 100);
+    assert_eq!(ahead, 0, "of {exclusive} faults");
     region.advise(.., Advice::Normal).unwrap();
     let (found_out, ahead) = read(&region, 200);
-    assert!(found_out < alone && ahead > 0, "{alone} {found_out} {ahead}");
+    assert!(found_out < exclusive && ahead > 0, "{exclusive} {found_out} {ahead}");
     region.advise(.., Advice::Sequential).unwrap();
     let (known, ahead) = read(&region, 300);
     assert!(known < found_out && ahead > 0, "{found_out} {known} {ahead}");
 }
 
 #[test]
-fn pools_do_not_know_of_each_other() {
-    let _alone = alone();
+fn pools_are_independent() {
+    let _alone = exclusive();
     let pools: Vec<_> = (0..8).map(|_| pool("8M")).collect();
     let mut regions: Vec<_> = pools.iter().map(|pool| pool.map(12 << 20).unwrap()).collect();
     for (number, region) in regions.iter_mut().enumerate() {
@@ -124,8 +124,8 @@ fn pools_do_not_know_of_each_other() {
 }
 
 #[test]
-fn advice_does_what_it_says() {
-    let _alone = alone();
+fn advice_takes_effect() {
+    let _alone = exclusive();
     let pool = pool("16M");
     let mut region = pool.map(32 << 20).unwrap();
     region.chunks_mut(PAGE).enumerate().for_each(|(number, page)| page.fill(number as u8 | 1));
@@ -148,8 +148,8 @@ fn advice_does_what_it_says() {
 }
 
 #[test]
-fn what_is_pinned_goes_through_the_kernel_and_what_is_out_does_not() {
-    let _alone = alone();
+fn pinned_memory_is_usable_by_kernel() {
+    let _alone = exclusive();
     let pool = pool("16M");
     let mut region = pool.map(64 << 20).unwrap();
     region.chunks_mut(PAGE).enumerate().for_each(|(at, page)| page.copy_from_slice(&content(at)));
@@ -177,8 +177,8 @@ fn what_is_pinned_goes_through_the_kernel_and_what_is_out_does_not() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_reason() {
-    let _alone = alone();
+fn impossible_requests_are_rejected_with_reason() {
+    let _alone = exclusive();
     for size in ["", "M", "-1", "1.5G", "64X", "99999999999999999999G"] {
         assert!(matches!(Pool::builder().memory(size), Err(Error::Size { .. })), "{size}");
     }
@@ -220,8 +220,8 @@ fn what_cannot_be_is_refused_with_its_reason() {
 }
 
 #[test]
-fn the_budget_moves() {
-    let _alone = alone();
+fn budget_can_be_changed() {
+    let _alone = exclusive();
     let pool = pool("32M");
     let mut region = pool.map(96 << 20).unwrap();
     region.chunks_mut(PAGE).enumerate().for_each(|(at, page)| page.copy_from_slice(&content(at)));
@@ -234,8 +234,8 @@ fn the_budget_moves() {
 }
 
 #[test]
-fn more_pools_are_there_at_a_time_than_long_windows_fit() {
-    let _alone = alone();
+fn more_pools_than_large_windows_can_exist() {
+    let _alone = exclusive();
     // There is address space for 56 windows of one TiB.
     let mut pools: Vec<_> = (0..80).map(|_| pool("8M")).collect();
     let mut regions: Vec<_> = pools.iter().map(|pool| pool.map(1 << 20).unwrap()).collect();
@@ -246,7 +246,7 @@ fn more_pools_are_there_at_a_time_than_long_windows_fit() {
 }
 
 /// Returns the bytes of mappings, and the numbers of descriptors and threads.
-fn had() -> [usize; 3] {
+fn process_resources() -> [usize; 3] {
     let count = |path: &str| std::fs::read_dir(path).unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     // The standard library's allocator keeps its memory.
@@ -261,8 +261,8 @@ fn had() -> [usize; 3] {
 }
 
 #[test]
-fn a_thousand_pools_leave_nothing() {
-    let _alone = alone();
+fn dropped_pools_leak_nothing() {
+    let _alone = exclusive();
     let directory = tempfile::tempdir().unwrap();
     let swap = directory.path().to_str().unwrap();
     let made = |bytes: usize| {
@@ -273,11 +273,11 @@ fn a_thousand_pools_leave_nothing() {
     };
     made(16 << 20);
     made(16 << 20);
-    let before = had();
+    let before = process_resources();
     for number in 0..1000 {
         made(if number % 100 == 0 { 16 << 20 } else { 256 << 10 });
     }
-    let after = had();
+    let after = process_resources();
     let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten().take(40);
     let open: Vec<_> = open.map(|link| std::fs::read_link(link.path())).collect();
     assert_eq!(before[1..], after[1..], "descriptors, threads: {open:?}");

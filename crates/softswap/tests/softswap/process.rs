@@ -2,7 +2,7 @@
 //! stacks, asynchronous signals. Each test runs in its own process.
 #![allow(unsafe_code, reason = "handlers, fork and threads are made by the C library's functions")]
 
-use crate::common::{PAGE, assert_full, full, in_child, is_alone};
+use crate::common::{PAGE, assert_full, full, in_child, runs_in_child};
 use softswap::{Error, Pool, Region};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -50,8 +50,8 @@ fn page_beyond_a_file() -> *mut u8 {
 }
 
 #[test]
-fn the_programs_own_handler_has_what_is_not_a_pools() {
-    if !is_alone("process::the_programs_own_handler_has_what_is_not_a_pools") {
+fn program_handler_gets_other_faults() {
+    if !runs_in_child("process::program_handler_gets_other_faults") {
         return;
     }
     install(programs as *const () as usize, libc::SA_SIGINFO);
@@ -65,8 +65,8 @@ fn the_programs_own_handler_has_what_is_not_a_pools() {
 }
 
 #[test]
-fn without_a_handler_a_bad_touch_ends_the_program() {
-    if !is_alone("process::without_a_handler_a_bad_touch_ends_the_program") {
+fn bad_touch_without_handler_kills() {
+    if !runs_in_child("process::bad_touch_without_handler_kills") {
         return;
     }
     let pool = pool();
@@ -82,8 +82,8 @@ fn without_a_handler_a_bad_touch_ends_the_program() {
 }
 
 #[test]
-fn a_forked_child_has_nothing_and_may_make_pools_of_its_own() {
-    if !is_alone("process::a_forked_child_has_nothing_and_may_make_pools_of_its_own") {
+fn forked_child_inherits_no_pool_and_may_create_one() {
+    if !runs_in_child("process::forked_child_inherits_no_pool_and_may_create_one") {
         return;
     }
     let own = pool();
@@ -119,8 +119,8 @@ extern "C" fn toucher(region: *mut libc::c_void) -> *mut libc::c_void {
 }
 
 #[test]
-fn threads_of_the_c_library_have_stack_enough() {
-    if !is_alone("process::threads_of_the_c_library_have_stack_enough") {
+fn libc_threads_have_sufficient_stack() {
+    if !runs_in_child("process::libc_threads_have_sufficient_stack") {
         return;
     }
     let pool = pool();
@@ -147,8 +147,8 @@ fn threads_of_the_c_library_have_stack_enough() {
 }
 
 #[test]
-fn a_child_makes_a_pool_whatever_other_threads_of_its_parent_did() {
-    if !is_alone("process::a_child_makes_a_pool_whatever_other_threads_of_its_parent_did") {
+fn child_creates_pool_despite_parent_threads() {
+    if !runs_in_child("process::child_creates_pool_despite_parent_threads") {
         return;
     }
     let is_done = AtomicUsize::new(0);
@@ -194,8 +194,8 @@ extern "C" fn await_first_pool() {
 }
 
 #[test]
-fn a_child_makes_a_pool_though_its_parents_first_came_while_it_forked() {
-    if !is_alone("process::a_child_makes_a_pool_though_its_parents_first_came_while_it_forked") {
+fn child_creates_pool_while_parent_creates_its_first() {
+    if !runs_in_child("process::child_creates_pool_while_parent_creates_its_first") {
         return;
     }
     // SAFETY: the handler only waits.
@@ -228,8 +228,8 @@ extern "C" fn on_timer(_signal: i32) {
 }
 
 #[test]
-fn signal_handlers_touch_regions_while_others_do() {
-    if !is_alone("process::signal_handlers_touch_regions_while_others_do") {
+fn signal_handlers_touch_regions_concurrently() {
+    if !runs_in_child("process::signal_handlers_touch_regions_concurrently") {
         return;
     }
     let pool = pool();

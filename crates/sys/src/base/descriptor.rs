@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 /// From this number on, descriptors would slow down each fork noticeably.
 const FARTHEST: u64 = 4096;
 /// Amount by which the limit is raised: more than the engine ever opens.
-const ABOVE: u64 = own_descriptors::MOST as u64;
+const ABOVE: u64 = own_descriptors::MAX as u64;
 /// Below this limit the engine opens no rings: the program needs the numbers.
 const FEW: u64 = 256;
 /// The engine may use 1/SHARE of the numbers below the limit.
 const SHARE: u64 = 4;
 const UNLIMITED: u64 = 1 << 20;
 
-/// Nesting depth of [`with_room`].
+/// Nesting depth of [`with_raised_limit`].
 static RAISED: AtomicU32 = AtomicU32::new(0);
 /// The program's soft limit while it is raised; otherwise 0.
 static SOFT_BEFORE: AtomicI32 = AtomicI32::new(0);
@@ -79,7 +79,7 @@ impl Drop for Raised {
 /// The limit belongs to the process, and [`move_high`] uses low numbers for a moment. So the engine
 /// opens descriptors only while no program thread runs: at start, and in a child just forked. If
 /// the program has its own filter, the limit is not changed.
-pub fn with_room<R>(body: impl FnOnce() -> R) -> R {
+pub fn with_raised_limit<R>(body: impl FnOnce() -> R) -> R {
     if RAISED.fetch_add(1, Ordering::AcqRel) > 0 {
         let result = body();
         RAISED.fetch_sub(1, Ordering::AcqRel);
@@ -101,7 +101,7 @@ pub fn with_room<R>(body: impl FnOnce() -> R) -> R {
 /// registers it in [`crate::own_descriptors`]. [`release`] closes it.
 #[must_use]
 pub fn move_high(fd: OwnedFd) -> OwnedFd {
-    let moved = with_room(|| {
+    let moved = with_raised_limit(|| {
         let soft = SOFT_BEFORE.load(Ordering::Relaxed);
         let floors = if soft > 0 { [soft; 3] } else { floors_below(limits().0) };
         floors.into_iter().find_map(|floor| duplicate(&fd, floor))
@@ -140,7 +140,7 @@ fn floors_below(limit: u64) -> [i32; 3] {
 
 /// Returns the number of descriptors that the engine may use for its rings.
 #[must_use]
-pub fn room() -> usize {
+pub fn free_numbers() -> usize {
     let (soft, hard) = limits();
     let room = match hard.saturating_sub(soft) {
         above if soft <= FARTHEST && above >= FEW => above.min(ABOVE / 2),

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_has_the_lock() {
+    fn lock_is_exclusive() {
         static LOCK: Lock = Lock::new();
         static COUNT: AtomicU64 = AtomicU64::new(0);
         const EACH: u64 = 20_000;

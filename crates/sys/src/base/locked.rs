@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_lost_between_threads() {
+    fn no_update_is_lost_between_threads() {
         static COUNT: Locked<u64> = Locked::new(0);
         const EACH: u64 = 20_000;
         std::thread::scope(|scope| {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_renewed_is_nobodys() {
+    fn renewed_lock_is_free() {
         static COUNT: Locked<u64> = Locked::new(0);
         COUNT.lock_for_fork();
         assert_eq!(COUNT.try_with_mask_as_is(|count| *count), None);

@@ -147,7 +147,7 @@ unsafe fn advise(bytes: &mut [u8], advice: i32) -> io::Result<usize> {
 ///
 /// # Panics
 /// If `bytes` does not start and end at page boundaries.
-pub fn give_back(bytes: &mut [u8]) {
+pub fn release_dram(bytes: &mut [u8]) {
     assert!(
         (bytes.as_ptr() as usize).is_multiple_of(PAGE_SIZE)
             && bytes.len().is_multiple_of(PAGE_SIZE)
@@ -168,7 +168,7 @@ pub fn give_back(bytes: &mut [u8]) {
 const LARGE_BYTES: usize = 4 << 20;
 
 /// Excludes whole pages of the engine from core files.
-pub(crate) fn leave_out_of_dumps(start: usize, len: usize) {
+pub(crate) fn exclude_from_dumps(start: usize, len: usize) {
     // SAFETY: no content changes, only what a core file contains. If nothing is mapped, the kernel
     // refuses.
     unsafe { raw::syscall(libc::SYS_madvise, [start, len, libc::MADV_DONTDUMP as usize, 0, 0, 0]) };
@@ -212,7 +212,7 @@ fn map_anonymous(len: usize) -> io::Result<*mut u8> {
         raw::syscall(libc::SYS_madvise, [base, len, libc::MADV_NOHUGEPAGE as usize, 0, 0, 0])
     };
     if len >= LARGE_BYTES {
-        leave_out_of_dumps(base, len);
+        exclude_from_dumps(base, len);
     }
     // SAFETY: null, or a reference that a `collect` further up this thread's stack borrows.
     if let Some(reservations) = unsafe { COLLECTING.get().as_ref() } {

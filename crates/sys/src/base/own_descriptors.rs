@@ -11,8 +11,8 @@ const NONE: i32 = -1;
 /// Flag of a descriptor that a forked child must close.
 const WITHHELD: i32 = 1 << 30;
 /// Table size: rings for every context and area, files, userfaultfd, pipes to children.
-pub(crate) const MOST: usize = 8192;
-static KEPT: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
+pub(crate) const MAX: usize = 8192;
+static KEPT: [AtomicI32; MAX] = [const { AtomicI32::new(NONE) }; MAX];
 /// Number of entries that were ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// The lowest number that was ever kept: nearly all numbers that are checked are below it.
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_descriptors_are_found_in_order_until_forgotten() {
+    fn kept_descriptors_are_listed_until_removed() {
         for fd in [100_900, 100_100, 100_500] {
             keep(fd);
         }

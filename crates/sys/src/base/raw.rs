@@ -149,24 +149,29 @@ pub unsafe fn syscall_through_guard(number: i64, args: [usize; 4]) -> isize {
 /// 6.14.
 pub(crate) const PIDFD_SELF: i32 = -10000;
 
-/// Marks [`ask_for_pages`]'s call, in an argument that the kernel ignores: exempted filters of the
+/// Marks [`request_pages`]'s call, in an argument that the kernel ignores: exempted filters of the
 /// program allow it.
-pub(crate) const ASKING: usize = 0x736f_6674_7061_6765;
+pub(crate) const REQUEST_PAGES_MARK: usize = 0x736f_6674_7061_6765;
 
 /// Faults in pages of the program (`MADV_POPULATE_READ` or `MADV_POPULATE_WRITE`). If they are
 /// managed, the guard does so, on any stack of the caller. Other advice is refused (EINVAL).
-pub fn ask_for_pages(address: usize, len: usize, advice: i32) -> isize {
+pub fn request_pages(address: usize, len: usize, advice: i32) -> isize {
     if !matches!(advice, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE) {
         return -(libc::EINVAL as isize);
     }
     // SAFETY: both kinds of advice do what touching the pages does and change no byte. If nothing
     // is mapped, the kernel returns ENOMEM.
-    unsafe { syscall_through_guard(libc::SYS_madvise, [address, len, advice as usize, ASKING]) }
+    unsafe {
+        syscall_through_guard(
+            libc::SYS_madvise,
+            [address, len, advice as usize, REQUEST_PAGES_MARK],
+        )
+    }
 }
 
 /// Copies the calling code to `address` and uses that copy from now on. Returns false if the
 /// address is taken. A gate never moves.
-pub(crate) fn settle_gate(address: usize) -> bool {
+pub(crate) fn place_gate(address: usize) -> bool {
     if GATE.load(Ordering::Relaxed) != 0 {
         return true;
     }

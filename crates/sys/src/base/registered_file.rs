@@ -46,7 +46,7 @@ fn map(file: &OwnedFd) -> io::Result<usize> {
     const REGISTER_FILES: usize = 2;
     let mut parameters = [0u8; PARAMETER_BYTES];
     let args = [1, parameters.as_mut_ptr() as usize, 0, 0, 0, 0];
-    let ring = crate::descriptor::with_room(|| {
+    let ring = crate::descriptor::with_raised_limit(|| {
         // SAFETY: the kernel reads and writes `struct io_uring_params`, of 120 bytes, and opens a
         // new descriptor.
         raw::check(unsafe { raw::syscall(libc::SYS_io_uring_setup, args) })
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_stays_open_without_a_descriptor() {
+    fn registered_file_outlives_descriptor() {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let registered = RegisteredFile::new(&write);
         if registered.0.load(Ordering::Relaxed) == 0 {

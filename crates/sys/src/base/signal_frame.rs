@@ -22,14 +22,14 @@ const STATE_ALIGN: usize = 64;
 /// Bytes of the state that FXSAVE writes.
 const LEGACY_STATE_BYTES: usize = 512;
 /// Bytes of the XSAVE header and of the word that marks the end of the area.
-const LEAST_EXTENSION_BYTES: usize = 64 + 4;
+const MIN_EXTENSION_BYTES: usize = 64 + 4;
 /// Offsets in the FXSAVE area of the mark and the size of an extended state: `struct
 /// _fpx_sw_bytes`.
 const MAGIC_AT: usize = 464;
 const EXTENDED_SIZE_AT: usize = 468;
 const MAGIC: u32 = 0x4650_5853;
 /// Upper bound of the extended state of any processor, in bytes.
-const MOST_STATE_BYTES: usize = 64 << 10;
+const MAX_STATE_BYTES: usize = 64 << 10;
 
 /// Returns address and length of the extended state of a context; length 0 if it has none.
 ///
@@ -47,7 +47,7 @@ unsafe fn extended_state(context: *const c_void) -> (usize, usize) {
     };
     let len = match word(EXTENDED_SIZE_AT) as usize {
         _ if word(MAGIC_AT) != MAGIC => LEGACY_STATE_BYTES,
-        len @ ..=MOST_STATE_BYTES if len >= LEGACY_STATE_BYTES + LEAST_EXTENSION_BYTES => len,
+        len @ ..=MAX_STATE_BYTES if len >= LEGACY_STATE_BYTES + MIN_EXTENSION_BYTES => len,
         _ => LEGACY_STATE_BYTES,
     };
     (state, len)

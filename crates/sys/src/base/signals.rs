@@ -27,12 +27,12 @@ pub type Handler = extern "C" fn(i32, *mut siginfo_t, *mut libc::c_void);
 pub const STACK_BYTES: usize = 1 << 20;
 /// Bytes above the stack for other data of its thread. Thread-local variables would use the
 /// thread's own stack, which may be small.
-pub const ROOM_BYTES: usize = 48 << 10;
+pub const THREAD_DATA_BYTES: usize = 48 << 10;
 /// Bytes for the data that other threads read about the thread.
 pub const NOTE_BYTES: usize = 320;
 /// Bytes of a thread's mapping: guard page, stack, note, room.
 const THREAD_BYTES: usize =
-    (PAGE_SIZE + STACK_BYTES + NOTE_BYTES + ROOM_BYTES).next_multiple_of(PAGE_SIZE);
+    (PAGE_SIZE + STACK_BYTES + NOTE_BYTES + THREAD_DATA_BYTES).next_multiple_of(PAGE_SIZE);
 
 /// A set of signals in the kernel's format: bit n-1 for signal n.
 ///
@@ -177,7 +177,7 @@ static LEFT_OPEN: AtomicU64 = AtomicU64::new(0);
 
 /// Makes [`block_all`] and [`with_blocked`] leave these signals unblocked from now on. Another
 /// library's handlers need them to fault in pages of this process, such as those of its heap.
-pub fn leave_open(mask: Mask) {
+pub fn keep_unblocked(mask: Mask) {
     LEFT_OPEN.fetch_or(mask, Ordering::Relaxed);
 }
 
@@ -295,7 +295,8 @@ pub fn note(base: usize) -> usize {
     base + PAGE_SIZE + STACK_BYTES
 }
 
-/// Returns the address of the [`ROOM_BYTES`] of the thread whose stack is at `base`, zero at first.
+/// Returns the address of the [`THREAD_DATA_BYTES`] of the thread whose stack is at `base`, zero at
+/// first.
 #[must_use]
 pub fn room(base: usize) -> usize {
     note(base) + NOTE_BYTES

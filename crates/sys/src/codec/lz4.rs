@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_compressed_comes_back() {
+    fn compressed_data_round_trips() {
         let source: Vec<u8> = (0..4096u32).map(|i| (i / 7 % 11) as u8).collect();
         let (mut packed, mut back) = ([0; 4096], [0; 4096]);
         let len = compress(&source, &mut packed, &mut State::new()).unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_too_small_is_refused_and_never_overrun() {
+    fn small_output_is_rejected_without_overrun() {
         let source: Vec<u8> =
             (0..4096u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let mut state = State::new();

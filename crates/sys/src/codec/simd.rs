@@ -147,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn the_widest_is_one_of_those_there_are() {
+    fn selected_width_is_available() {
         let all = Width::all();
         assert_eq!(all.last(), Some(&Width::widest()));
         assert_eq!(all[0], Width(Registers::Words));
     }
 
     #[test]
-    fn every_width_sees_every_bit() {
+    fn every_width_detects_every_bit() {
         for width in Width::all() {
             for word in [0, u64::MAX, 0x0123_4567_89AB_CDEF] {
                 let mut page = filled(word);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn no_width_wants_a_page_to_be_aligned() {
+    fn unaligned_pages_work_with_every_width() {
         let mut bytes = vec![0x5A; PAGE_SIZE + 64];
         for width in Width::all() {
             for offset in 0..64 {

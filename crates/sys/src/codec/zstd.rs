@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_packed_at_any_level_comes_back() {
+    fn every_level_round_trips() {
         let (mut compressor, mut decompressor) = pair();
         // Up and down, so that every context follows a larger and a smaller one.
         for level in LEVELS.chain([LITERALS_ONLY]).chain(LEVELS.rev()) {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_few_kinds_of_bytes_in_no_order_packs_by_its_literals() {
+    fn literal_coding_compresses_skewed_bytes() {
         let (mut compressor, mut decompressor) = pair();
         let mut state = 0x9E37_79B9_7F4A_7C15u64;
         let digits: [u8; PAGE_SIZE] = std::array::from_fn(|_| {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_too_small_is_refused_and_never_overrun() {
+    fn small_output_is_rejected_without_overrun() {
         let (mut compressor, mut decompressor) = pair();
         let mut state = 0x9E37_79B9_7F4A_7C15u64;
         let noise: [u8; PAGE_SIZE] = std::array::from_fn(|_| {
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_touched_by_use_only() {
+    fn memory_is_touched_only_when_used() {
         let (mut compressor, mut decompressor) = pair();
         assert_eq!((compressor.touched_bytes(), decompressor.touched_bytes()), (0, 0));
         let mut packed = [0; PAGE_SIZE];

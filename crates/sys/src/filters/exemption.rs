@@ -26,7 +26,7 @@
 //! their parent. Before Linux 6.15 one rule must contain it: those kernels have no other name for a
 //! thread that signals itself.
 //!
-//! One call is allowed from everywhere: [`raw::ask_for_pages`], which does the same as touching the
+//! One call is allowed from everywhere: [`raw::request_pages`], which does the same as touching the
 //! pages.
 
 use crate::raw;
@@ -39,7 +39,7 @@ use crate::{descriptor, program_filter, uffd};
 pub use crate::program_filter::is_in_force;
 
 /// Maximum number of instructions in a filter.
-pub const MOST_INSTRUCTIONS: usize = 4096;
+pub const MAX_INSTRUCTIONS: usize = 4096;
 
 /// Condition on an argument. The kernel uses only the low half of all arguments but pointers.
 #[derive(Debug, Clone, Copy)]
@@ -52,11 +52,11 @@ enum Is {
     With(u32),
     Null,
     /// ID of the process that installs the filter, if rules need it.
-    Ourselves,
+    OwnPid,
     /// A descriptor number as high as the engine's.
     High,
 }
-use Is::{High, In, Null, Ourselves, With, Without};
+use Is::{High, In, Null, OwnPid, With, Without};
 
 /// A call's number, and the conditions on its arguments.
 type Rule = (i64, &'static [(u32, Is)]);
@@ -162,7 +162,7 @@ const RULES: &[Rule] = &[
     (libc::SYS_rt_sigpending, &[]),
     (libc::SYS_rt_sigaction, &[]),
     (libc::SYS_sigaltstack, &[]),
-    (libc::SYS_rt_tgsigqueueinfo, &[(0, Ourselves)]),
+    (libc::SYS_rt_tgsigqueueinfo, &[(0, OwnPid)]),
     (libc::SYS_pidfd_send_signal, &[(0, In(&[SELF]))]),
     // Checks that a thread exists.
     (libc::SYS_tgkill, &[(2, In(&[0]))]),
@@ -275,13 +275,13 @@ impl Code {
                 self.need_one_of(low, &[0]);
                 self.need_one_of(low + 4, &[0]);
             }
-            Ourselves => self.need_one_of(low, &[names.process]),
+            OwnPid => self.need_one_of(low, &[names.process]),
             High => self.need(low, IF_AT_LEAST, names.high, true),
         }
     }
 
     /// Judges a listed call from the engine's gate: allows it if its arguments meet the conditions.
-    fn judge_ours(&mut self, names: Names) {
+    fn check_gate_call(&mut self, names: Names) {
         self.put(&[plain(LOAD, OFFSET_NUMBER)]);
         for (number, arguments) in RULES.iter().filter(|(_, arguments)| !arguments.is_empty()) {
             let start = self.code.len();
@@ -301,11 +301,11 @@ impl Code {
         ]);
     }
 
-    /// Judges a listed call from elsewhere: allows it if it is `ask_for_pages`.
-    fn judge_others(&mut self) {
+    /// Judges a listed call from elsewhere: allows it if it is `request_pages`.
+    fn check_other_call(&mut self) {
         const ADVICE: [u32; 2] =
             [libc::MADV_POPULATE_READ as u32, libc::MADV_POPULATE_WRITE as u32];
-        let word = raw::ASKING as u64;
+        let word = raw::REQUEST_PAGES_MARK as u64;
         self.need_one_of(OFFSET_NUMBER, &[libc::SYS_madvise as u32]);
         self.need_one_of(OFFSET_ARGUMENTS + 3 * 8, &[word as u32]);
         self.need_one_of(OFFSET_ARGUMENTS + 3 * 8 + 4, &[(word >> 32) as u32]);
@@ -336,9 +336,9 @@ fn exemption(names: Names) -> Vec<Instruction> {
         if_equal((names.gate >> 32) as u32, 1, 0),
         plain(JUMP, 0),
     ]);
-    code.judge_ours(names);
+    code.check_gate_call(names);
     code.code[caller + 4].value = (code.code.len() - caller - 5) as u32;
-    code.judge_others();
+    code.check_other_call();
     // Resets the accumulator to its value at the start of a filter.
     let end = code.code.len();
     code.put(&[plain(SET, 0)]);
@@ -358,7 +358,7 @@ pub fn before(program: &[Instruction]) -> Option<Vec<Instruction>> {
         high: descriptor::first_high(),
     });
     code.extend_from_slice(program);
-    (code.len() <= MOST_INSTRUCTIONS).then_some(code)
+    (code.len() <= MAX_INSTRUCTIONS).then_some(code)
 }
 
 #[cfg(test)]
@@ -371,7 +371,7 @@ mod tests {
     const NAMES: Names = Names { gate: GATE, process: 4711, high: 1024 };
     const OTHER: u64 = 3;
 
-    fn judged(number: i64, ip: u64, args: [u64; 6]) -> u32 {
+    fn verdict_of(number: i64, ip: u64, args: [u64; 6]) -> u32 {
         let mut code = exemption(NAMES);
         code.push(plain(RETURN, KILL));
         verdict_within(&code, number, ip, args, 400)
@@ -387,7 +387,7 @@ mod tests {
             Without(bits) => (3, vec![u64::from(bits), u64::from(bits) | 3]),
             With(bits) => (u64::from(bits) | 2, vec![2, 1, 0]),
             Null => (0, vec![1, 1 << 40, 0x7fff_0000_1000]),
-            Ourselves => (4711, vec![4710, 0, 1, u64::MAX]),
+            OwnPid => (4711, vec![4710, 0, 1, u64::MAX]),
             High => (1024, vec![0, 2, 1023]),
         }
     }
@@ -401,27 +401,27 @@ mod tests {
     }
 
     #[test]
-    fn what_the_engine_needs_passes_from_its_instruction_and_nowhere_else() {
-        assert_eq!(judged(libc::SYS_rt_sigreturn, 0x1000, [0; 6]), ALLOW);
+    fn engine_calls_are_allowed_from_gate_only() {
+        assert_eq!(verdict_of(libc::SYS_rt_sigreturn, 0x1000, [0; 6]), ALLOW);
         for number in (0..600).filter(|number| *number != libc::SYS_rt_sigreturn) {
             let rule = RULES.iter().find(|(listed, _)| *listed == number);
             let args = rule.map_or([OTHER; 6], |(_, rules)| good(rules));
             let expected = if rule.is_some() { ALLOW } else { KILL };
-            assert_eq!(judged(number, GATE, args), expected, "{number}");
+            assert_eq!(verdict_of(number, GATE, args), expected, "{number}");
             for other in [GATE + raw::APART as u64, GATE - 1, GATE ^ 1 << 40, 0x1000] {
-                assert_eq!(judged(number, other, args), KILL, "{number}");
+                assert_eq!(verdict_of(number, other, args), KILL, "{number}");
             }
         }
     }
 
     #[test]
-    fn with_other_arguments_nothing_passes() {
+    fn other_arguments_are_denied() {
         for (number, rules) in RULES {
             for (argument, what) in *rules {
                 for bad in examples(*what).1 {
                     let mut args = good(rules);
                     args[*argument as usize] = bad;
-                    assert_eq!(judged(*number, GATE, args), KILL, "{number} {argument} {bad}");
+                    assert_eq!(verdict_of(*number, GATE, args), KILL, "{number} {argument} {bad}");
                 }
             }
         }
@@ -429,7 +429,7 @@ mod tests {
 
     /// Calls that a sandbox must prevent.
     #[test]
-    fn nothing_passes_that_reaches_beyond_the_process() {
+    fn calls_to_other_processes_are_denied() {
         let process = u64::from(NAMES.process);
         for (number, args) in [
             (libc::SYS_io_uring_enter, [1024, 1, 1, 0, 0, 0]),
@@ -448,23 +448,23 @@ mod tests {
             (libc::SYS_ioctl, [0, 0x5412, 0, 0, 0, 0]),
             (libc::SYS_userfaultfd, [0; 6]),
         ] {
-            assert_eq!(judged(number, GATE, args), KILL, "{number}");
+            assert_eq!(verdict_of(number, GATE, args), KILL, "{number}");
         }
     }
 
     #[test]
-    fn no_file_can_be_mapped() {
-        let map = |flags, fd| judged(libc::SYS_mmap, GATE, [0, 4096, 3, flags, fd, 0]);
+    fn file_mappings_are_denied() {
+        let map = |flags, fd| verdict_of(libc::SYS_mmap, GATE, [0, 4096, 3, flags, fd, 0]);
         assert_eq!(map(0x22, u64::MAX), ALLOW);
         assert_eq!(map(1, 1023), KILL);
         assert_eq!(map(1, 1024), KILL);
     }
 
     #[test]
-    fn pages_are_asked_for_from_anywhere_by_one_call_only() {
-        let asking = raw::ASKING as u64;
+    fn request_pages_is_allowed_from_anywhere() {
+        let asking = raw::REQUEST_PAGES_MARK as u64;
         let ask = |advice: i32, word| {
-            judged(libc::SYS_madvise, 0x1000, [0x1000, 4096, advice as u64, word, 0, 0])
+            verdict_of(libc::SYS_madvise, 0x1000, [0x1000, 4096, advice as u64, word, 0, 0])
         };
         assert_eq!(ask(libc::MADV_POPULATE_READ, asking), ALLOW);
         assert_eq!(ask(libc::MADV_POPULATE_WRITE, asking), ALLOW);
@@ -472,23 +472,23 @@ mod tests {
             assert_eq!(ask(libc::MADV_POPULATE_READ, word), KILL);
         }
         assert_eq!(ask(libc::MADV_DONTNEED, asking), KILL);
-        assert_eq!(judged(libc::SYS_mprotect, 0x1000, [0, 0, 22, asking, 0, 0]), KILL);
+        assert_eq!(verdict_of(libc::SYS_mprotect, 0x1000, [0, 0, 22, asking, 0, 0]), KILL);
     }
 
     #[test]
-    fn who_asks_learns_that_there_is_an_exemption() {
+    fn exemption_can_be_queried() {
         let question = [u64::from(QUESTION), 0, 0, 0, 0, 0];
-        assert_eq!(judged(libc::SYS_getppid, GATE, question), ERRNO | YES as u32);
-        assert_eq!(judged(libc::SYS_getppid, GATE, [0; 6]), ALLOW);
-        assert_eq!(judged(libc::SYS_getppid, 0x1000, question), KILL);
+        assert_eq!(verdict_of(libc::SYS_getppid, GATE, question), ERRNO | YES as u32);
+        assert_eq!(verdict_of(libc::SYS_getppid, GATE, [0; 6]), ALLOW);
+        assert_eq!(verdict_of(libc::SYS_getppid, 0x1000, question), KILL);
     }
 
     #[test]
-    fn a_filter_that_is_too_long_with_it_is_told() {
+    fn overlong_filter_with_exemption_is_reported() {
         let own = exemption(NAMES).len();
         assert!(own < 256, "{own}");
-        let program = vec![plain(RETURN, ALLOW); MOST_INSTRUCTIONS - own];
-        assert_eq!(before(&program).unwrap().len(), MOST_INSTRUCTIONS);
-        assert_eq!(before(&vec![plain(RETURN, ALLOW); MOST_INSTRUCTIONS - own + 1]), None);
+        let program = vec![plain(RETURN, ALLOW); MAX_INSTRUCTIONS - own];
+        assert_eq!(before(&program).unwrap().len(), MAX_INSTRUCTIONS);
+        assert_eq!(before(&vec![plain(RETURN, ALLOW); MAX_INSTRUCTIONS - own + 1]), None);
     }
 }

@@ -19,7 +19,7 @@ use crate::chained::Before;
 use crate::pointer_arguments::{Pointee, buffer_of, pointers};
 use crate::signals::{self, Mask, SIGSYS, TrappedCall, siginfo_t};
 use crate::touches::{Hold, with_resolver};
-use crate::{aslr, found, raw, seccomp, window};
+use crate::{aslr, proc_maps, raw, seccomp, window};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
@@ -65,14 +65,14 @@ pub fn area() -> io::Result<Range<usize>> {
         return Err(io::ErrorKind::Unsupported.into());
     }
     // The filter contains the gate's address.
-    window::settle_gate();
+    window::place_gate();
     if !IS_INSTALLED.swap(true, Ordering::AcqRel) {
         // No signals are blocked: the call may sleep for long, and the program's handlers must run
         // and interrupt it as usual.
         BEFORE.install(SIGSYS, on_sigsys, 0, libc::SA_NODEFER)?;
     }
     let is_free = |area: &Range<usize>| {
-        let found = found::mappings(area.clone(), false);
+        let found = proc_maps::mappings(area.clone(), false);
         found.is_ok_and(|found| found.is_empty()) && !is_trapped(area.start, Caller::Gate)
     };
     let area = aslr::areas().find(is_free).ok_or(io::ErrorKind::AddrNotAvailable)?;
@@ -148,7 +148,7 @@ struct Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if self.len > 0 {
-            with_resolver(self.address, |resolver| resolver.let_go(self.address, self.len));
+            with_resolver(self.address, |resolver| resolver.release(self.address, self.len));
         }
     }
 }

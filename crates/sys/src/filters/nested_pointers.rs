@@ -60,7 +60,7 @@ impl Extent {
 pub struct Structure {
     /// Address of the first one.
     pub address: usize,
-    /// Size of one in bytes, at most [`MOST_BYTES`].
+    /// Size of one in bytes, at most [`MAX_BYTES`].
     pub bytes: usize,
     /// Number of structures.
     pub count: usize,
@@ -71,7 +71,7 @@ pub struct Structure {
 }
 
 /// The largest structure in this file, in bytes.
-pub const MOST_BYTES: usize = 128;
+pub const MAX_BYTES: usize = 128;
 
 const fn counted(at: usize, width: usize, each: usize) -> Extent {
     Extent::Counted { at, width, each, more: 0 }
@@ -172,7 +172,7 @@ pub struct Walk {
 
 /// Assumed bytes of a structure whose request encodes no size.
 const UNKNOWN_BYTES: usize = 256;
-const MOST_WALK_BYTES: usize = 4096;
+const MAX_WALK_BYTES: usize = 4096;
 
 /// Returns the bytes in which a call may have pointers that no [`Structure`] describes; for SG_IO,
 /// the vectors of an array.
@@ -197,7 +197,7 @@ pub fn walk_of(number: i64, arguments: &[usize; 6]) -> Option<Walk> {
         libc::SYS_keyctl if first == KEYCTL_DH_COMPUTE => (fifth, 48, true),
         _ => return None,
     };
-    Some(Walk { address, bytes: bytes.min(MOST_WALK_BYTES), is_before })
+    Some(Walk { address, bytes: bytes.min(MAX_WALK_BYTES), is_before })
 }
 
 /// Returns true for requests that transfer data before they copy results to the program: SG_IO with
@@ -213,9 +213,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_are_small_and_their_pointers_within() {
+    fn structure_pointers_are_in_bounds() {
         for (request, (bytes, pointers, own)) in REQUESTS {
-            assert!(*bytes <= MOST_BYTES, "{request:#x}");
+            assert!(*bytes <= MAX_BYTES, "{request:#x}");
             let extents = pointers.iter().map(|(_, extent)| *extent).chain(*own);
             for extent in extents {
                 if let Extent::Counted { at, width, .. } = extent {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_the_size_of_its_structure() {
+    fn ioctl_number_encodes_structure_size() {
         for (request, (bytes, ..)) in REQUESTS {
             let encoded = request >> 16 & 0x3fff;
             assert!(encoded == 0 || encoded == *bytes, "{request:#x}");

@@ -23,7 +23,7 @@ pub enum Pointee {
     /// (`_IOC_SIZE`); 4 KiB if it encodes less.
     Request(u8),
     /// The number of bytes that the next argument gives; 4 KiB if that is less, or is no length.
-    NextSays(u8),
+    LengthInNext(u8),
     /// A set with the number of bits that another argument gives.
     Bits(u8),
     /// The number of bytes in the 32-bit number behind another argument.
@@ -62,28 +62,28 @@ impl Pointee {
             Pointee::Array(count, size) => arguments[count as usize].saturating_mul(size as usize),
             Pointee::Struct(len) => len as usize,
             Pointee::Request(request) => request_bytes(arguments[request as usize]),
-            Pointee::NextSays(length) => match arguments[length as usize] {
-                bytes @ 0..=MOST_PAYLOAD_BYTES => bytes.max(LEAST_BYTES),
-                _ => LEAST_BYTES,
+            Pointee::LengthInNext(length) => match arguments[length as usize] {
+                bytes @ 0..=MAX_PAYLOAD_BYTES => bytes.max(MIN_BYTES),
+                _ => MIN_BYTES,
             },
             // A negative number, which the kernel refuses, is a large one here.
-            Pointee::Bits(count) => arguments[count as usize].min(MOST_BITS).div_ceil(64) * 8,
-            Pointee::SizeBehind(_) => LEAST_BYTES,
+            Pointee::Bits(count) => arguments[count as usize].min(MAX_BITS).div_ceil(64) * 8,
+            Pointee::SizeBehind(_) => MIN_BYTES,
             _ => return None,
         })
     }
 }
 
 /// Assumed bytes of a structure of unknown size.
-const LEAST_BYTES: usize = 4096;
+const MIN_BYTES: usize = 4096;
 /// The longest payload of a key, in bytes.
-const MOST_PAYLOAD_BYTES: usize = 1 << 20;
+const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 /// Upper bound of descriptors of a process (`fs.nr_open`), and of the bits in a set of nodes.
-const MOST_BITS: usize = 1 << 20;
+const MAX_BITS: usize = 1 << 20;
 
 /// Returns the size of the structure that an `ioctl` request names.
 fn request_bytes(request: usize) -> usize {
-    (request >> 16 & 0x3fff).max(LEAST_BYTES)
+    (request >> 16 & 0x3fff).max(MIN_BYTES)
 }
 
 /// A pointer argument: its index and what it points to.

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_of_the_kernel_has_a_class() {
+    fn every_system_call_is_classified() {
         const HEADERS: [&str; 2] =
             ["/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"];
         let header = HEADERS.iter().find_map(|path| std::fs::read_to_string(path).ok());
@@ -110,7 +110,7 @@ mod tests {
 
     /// Does not need the kernel's header: the call numbers have two gaps.
     #[test]
-    fn the_table_has_every_number_and_no_other() {
+    fn table_covers_all_numbers() {
         for number in 0..MAX_NUMBER as i64 {
             let is_call = matches!(number, 0..=336 | 424..);
             assert_eq!(class_of(number).is_some(), is_call, "call {number}");
@@ -139,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn a_structure_is_as_long_as_its_request_says() {
+    fn structure_length_follows_request() {
         let len = |request| Request(1).byte_count(&[0, request, 0, 0, 0, 0]);
         assert_eq!(len(0x8912), Some(4096));
         assert_eq!(len(0xc000_0000 | 0x3000 << 16), Some(0x3000));
     }
 
     #[test]
-    fn a_set_is_as_long_as_its_count_says() {
+    fn set_length_follows_count() {
         let len = |count| Bits(0).byte_count(&[count, 0, 0, 0, 0, 0]);
         assert_eq!([len(0), len(1), len(65), len(40_000)], [0, 8, 16, 5000].map(Some));
         assert_eq!(len(usize::MAX), Some(128 << 10));

@@ -93,7 +93,7 @@ struct Run {
 }
 
 impl Run {
-    fn is_alike(&self, other: &Run) -> bool {
+    fn is_same(&self, other: &Run) -> bool {
         (self.pointers, self.kind) == (other.pointers, other.kind)
     }
 }
@@ -101,7 +101,7 @@ impl Run {
 /// Calls whose pointers depend on another argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Usual,
+    Pointers,
     /// The address counts only if one of [`FIXED`] is set.
     Mmap,
     /// Each operation uses its own pointers; the other arguments may have any value. A trap for
@@ -121,17 +121,17 @@ fn kind_of(number: i64) -> Kind {
         libc::SYS_mmap => Kind::Mmap,
         libc::SYS_futex => Kind::Futex,
         libc::SYS_arch_prctl => Kind::ArchPrctl,
-        _ => Kind::Usual,
+        _ => Kind::Pointers,
     }
 }
 
 fn runs() -> Vec<Run> {
     let masks = pointer_masks();
-    let mut runs: Vec<Run> = Vec::with_capacity(ROOM);
+    let mut runs: Vec<Run> = Vec::with_capacity(INSTRUCTION_CAPACITY);
     for number in 0..=MAX_NUMBER {
         let pointers = masks.get(number).copied().unwrap_or(0);
         let run = Run { first: number as u32, pointers, kind: kind_of(number as i64) };
-        if !runs.last().is_some_and(|last| last.is_alike(&run)) {
+        if !runs.last().is_some_and(|last| last.is_same(&run)) {
             runs.push(run);
         }
     }
@@ -147,18 +147,18 @@ pub fn build(base: usize, len: usize, exempt: u64) -> Vec<Instruction> {
     assert!(len > 0 && (base | len).trailing_zeros() >= 32);
     let this = Match { base: (base >> 32) as u32, len: (len >> 32) as u32, exempt };
     // Allocated once: inside the runtime each allocation costs two system calls.
-    let mut code = Vec::with_capacity(ROOM);
+    let mut code = Vec::with_capacity(INSTRUCTION_CAPACITY);
     code.extend([
         plain(LOAD, OFFSET_ARCH),
         Instruction { code: IF_EQUAL, if_true: 1, if_false: 0, value: ARCH_X86_64 },
         plain(RETURN, ALLOW),
         plain(LOAD, OFFSET_NUMBER),
     ]);
-    let mut leaves = Vec::with_capacity(ROOM);
+    let mut leaves = Vec::with_capacity(INSTRUCTION_CAPACITY);
     search(&mut code, &runs(), &mut leaves);
-    let mut checks: Vec<(Run, usize)> = Vec::with_capacity(ROOM / 8);
+    let mut checks: Vec<(Run, usize)> = Vec::with_capacity(INSTRUCTION_CAPACITY / 8);
     for (at, run) in leaves {
-        let known = checks.iter().find(|(checked, _)| checked.is_alike(&run));
+        let known = checks.iter().find(|(checked, _)| checked.is_same(&run));
         let start = known.map_or(code.len(), |(_, start)| *start);
         if known.is_none() {
             checks.push((run, start));
@@ -170,7 +170,7 @@ pub fn build(base: usize, len: usize, exempt: u64) -> Vec<Instruction> {
 }
 
 /// Capacity for instructions, calls and checks that avoids further allocations.
-const ROOM: usize = 1536;
+const INSTRUCTION_CAPACITY: usize = 1536;
 
 /// Emits a binary search over the call number. Each run with pointers ends in a jump, recorded in
 /// `leaves`, whose target is set later.
@@ -269,7 +269,7 @@ fn check_futex(code: &mut Vec<Instruction>, run: Run, this: Match) {
         ),
         (&[libc::FUTEX_WAIT_REQUEUE_PI], WORD | TIMEOUT | SECOND_WORD),
     ];
-    let with = |pointers| Run { pointers, kind: Kind::Usual, ..run };
+    let with = |pointers| Run { pointers, kind: Kind::Pointers, ..run };
     code.extend([
         plain(LOAD, OFFSET_ARGUMENTS + FUTEX_OPERATION * 8),
         plain(AND, libc::FUTEX_CMD_MASK as u32),
@@ -291,17 +291,17 @@ const MEMORY_CALLS: [i64; 5] =
     [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise];
 
 /// Maximum number of addresses for [`build_for_callers`]: the kernel refuses longer filters.
-pub const MOST_CALLERS: usize = 1200;
+pub const MAX_CALLERS: usize = 1200;
 
 /// Builds a filter that traps memory calls from these return addresses: those after the `syscall`
-/// instructions, in ascending order, at most [`MOST_CALLERS`].
+/// instructions, in ascending order, at most [`MAX_CALLERS`].
 ///
 /// The filter survives `exec`. Single addresses rarely match such an instruction of the next
 /// program; a range of code would. Other calls are decided by number alone, so the kernel caches
 /// the result.
 #[must_use]
 pub fn build_for_callers(callers: &[usize]) -> Vec<Instruction> {
-    assert!(callers.len() <= MOST_CALLERS && callers.is_sorted());
+    assert!(callers.len() <= MAX_CALLERS && callers.is_sorted());
     let mut filter = vec![
         plain(LOAD, OFFSET_ARCH),
         Instruction { code: IF_EQUAL, if_true: 1, if_false: 0, value: ARCH_X86_64 },
@@ -451,7 +451,7 @@ pub(crate) mod tests {
     #[test]
     fn exactly_the_pointer_arguments_in_the_window_trap() {
         let program = build(BASE, LEN, EXEMPT);
-        assert!(program.len() <= ROOM, "{}", program.len());
+        assert!(program.len() <= INSTRUCTION_CAPACITY, "{}", program.len());
         let masks = pointer_masks();
         for number in 0..(MAX_NUMBER + 40) {
             for argument in 0..6 {
@@ -506,7 +506,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_base_of_a_segment_is_no_pointer() {
+    fn segment_base_is_not_a_pointer() {
         let program = build(BASE, LEN, EXEMPT);
         for (operation, expected) in [(0x1001, ALLOW), (0x1002, ALLOW), (0x1003, TRAP)] {
             let args = [operation, BASE as u64 + 8, 0, 0, 0, 0];
@@ -515,7 +515,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_hint_to_mmap_passes_and_a_fixed_address_traps() {
+    fn mmap_hint_is_allowed_and_fixed_address_traps() {
         let program = build(BASE, LEN, EXEMPT);
         let ask = |number, address, flags| {
             verdict(&program, number, 0x1000, [address, 4096, 3, flags, u64::MAX, 0])
@@ -536,8 +536,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn memory_calls_trap_by_where_they_are_made() {
-        for count in [1, 4, 5, 9, 372, MOST_CALLERS] {
+    fn memory_calls_trap_by_caller() {
+        for count in [1, 4, 5, 9, 372, MAX_CALLERS] {
             // The second half is in another 4 GiB.
             let callers: Vec<usize> = (0..count)
                 .map(|at| 0x5555_0000_1000 + at * 0x123 + ((at / (count / 2 + 1)) << 32))
@@ -560,7 +560,7 @@ pub(crate) mod tests {
 
     /// In a child, because a filter cannot be removed.
     #[test]
-    fn threads_there_are_already_get_the_filter() {
+    fn existing_threads_get_the_filter() {
         use crate::probe::{Ended, in_child};
         let program = trapping(libc::SYS_getppid);
         let ended = in_child(|| {

@@ -8,8 +8,8 @@
 use crate::pointee::{Class, Pointee};
 use Class::{Described, Interposed, NoPointer, Refused};
 use Pointee::{
-    Array, Bits, Bytes, BytesPlus, Message, Messages, NextSays, Range, Request, SizeBehind, Struct,
-    Text, Texts, Vectors,
+    Array, Bits, Bytes, BytesPlus, LengthInNext, Message, Messages, Range, Request, SizeBehind,
+    Struct, Text, Texts, Vectors,
 };
 use libc::*;
 
@@ -278,7 +278,7 @@ pub(crate) const CALLS: &[(i64, Class)] = &[
     (SYS_request_key, Described(&[(0, Text), (1, Text), (2, Text)])),
     (
         SYS_keyctl,
-        Described(&[(1, Struct(4096)), (2, NextSays(3)), (3, Struct(4096)), (4, Struct(4096))]),
+        Described(&[(1, Struct(4096)), (2, LengthInNext(3)), (3, Struct(4096)), (4, Struct(4096))]),
     ),
     // Memory: the engine handles these for the window instead of the kernel.
     (SYS_mmap, Described(&[(0, Range)])),

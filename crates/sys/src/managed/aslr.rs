@@ -27,7 +27,7 @@ const TIB: usize = 1 << 40;
 /// Ranges for windows and gates.
 const PLACES: [Range<usize>; 2] = [17 * TIB..42 * TIB, 49 * TIB..80 * TIB];
 /// Length of the largest window in bytes.
-pub(crate) const LONGEST: usize = 12 * TIB;
+pub(crate) const MAX_WINDOW_BYTES: usize = 12 * TIB;
 /// Range of a tree's first window. Programs with sanitizers may inherit the filter. None of them
 /// makes a call with an address in this range: it is a gap in the layouts of ThreadSanitizer (52 to
 /// 85 TiB) and MemorySanitizer (64 to 80 TiB), and below AddressSanitizer's heap (80 TiB). Calls
@@ -58,9 +58,9 @@ pub struct Bases {
 /// Returns a random number, or 0 if the user has disabled randomization (`setarch -R`).
 fn chance() -> usize {
     const NO_RANDOMIZE: isize = 0x0004_0000;
-    const ASK: usize = 0xffff_ffff;
+    const QUERY: usize = 0xffff_ffff;
     // SAFETY: with this argument the call only returns the current value.
-    let personality = unsafe { raw::syscall(libc::SYS_personality, [ASK, 0, 0, 0, 0, 0]) };
+    let personality = unsafe { raw::syscall(libc::SYS_personality, [QUERY, 0, 0, 0, 0, 0]) };
     let mut bytes = [0; size_of::<usize>()];
     // Early at boot, without randomness, addresses are predictable.
     if personality < 0 || personality & NO_RANDOMIZE == 0 {
@@ -76,12 +76,12 @@ pub fn below(most: usize) -> usize {
 }
 
 fn places_of_window() -> impl Iterator<Item = usize> {
-    (FIRST_WINDOW.start..=FIRST_WINDOW.end - LONGEST).step_by(TIB)
+    (FIRST_WINDOW.start..=FIRST_WINDOW.end - MAX_WINDOW_BYTES).step_by(TIB)
 }
 
 /// Returns the ranges for windows of a tree, or of one process, whose first window is at `first`.
 pub(crate) fn windows(first: usize) -> impl Iterator<Item = Range<usize>> {
-    std::iter::once(first..first + LONGEST).chain(OTHER_WINDOWS)
+    std::iter::once(first..first + MAX_WINDOW_BYTES).chain(OTHER_WINDOWS)
 }
 
 fn is_place_for(len: usize, at: usize) -> bool {
@@ -152,13 +152,13 @@ pub fn inherit(bases: Bases) {
 }
 
 /// Returns the inherited addresses, or random ones.
-pub(crate) fn wanted() -> Bases {
+pub(crate) fn chosen_bases() -> Bases {
     INHERITED.get().copied().unwrap_or_else(Bases::choose)
 }
 
 /// Makes calls from that gate from now on, unless its address is taken.
 pub fn settle(bases: Bases) {
-    raw::settle_gate(bases.gate);
+    raw::place_gate(bases.gate);
 }
 
 /// Length of an area for several adjacent windows, and its alignment, in bytes.
@@ -169,10 +169,11 @@ const AREA_LEN: usize = 4 * TIB;
 /// [`AREA_LEN`].
 pub(crate) fn areas() -> impl Iterator<Item = Range<usize>> {
     let kept = kept_area();
-    let mut others = whole_areas();
-    let first = below(others.len());
-    others.rotate_left(first);
-    std::iter::once(kept.clone()).chain(others.into_iter().filter(move |area| *area != kept))
+    let mut other_addresses = whole_areas();
+    let first = below(other_addresses.len());
+    other_addresses.rotate_left(first);
+    std::iter::once(kept.clone())
+        .chain(other_addresses.into_iter().filter(move |area| *area != kept))
 }
 
 fn whole_areas() -> Vec<Range<usize>> {
@@ -215,12 +216,13 @@ static HELD: AtomicUsize = AtomicUsize::new(0);
 pub fn hold(bases: Bases) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As);
     // Without the gate the filter would treat this as a call of the program.
-    if limit.current.is_some() || !raw::settle_gate(bases.gate) {
+    if limit.current.is_some() || !raw::place_gate(bases.gate) {
         return;
     }
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    let args = [bases.window, LONGEST, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0];
+    let args =
+        [bases.window, MAX_WINDOW_BYTES, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0];
     // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
     let held = unsafe { raw::syscall(libc::SYS_mmap, args) };
     if held == bases.window as isize {
@@ -229,11 +231,11 @@ pub fn hold(bases: Bases) {
 }
 
 /// Releases the range of [`hold`]. Called before the kernel counts all mapped memory (`mlockall`).
-pub fn let_go() {
+pub fn release_hold() {
     let held = HELD.swap(0, Ordering::Relaxed);
     if held != 0 {
         // SAFETY: `hold` mapped the range without access, so it holds nothing.
-        unsafe { raw::syscall(libc::SYS_munmap, [held, LONGEST, 0, 0, 0, 0]) };
+        unsafe { raw::syscall(libc::SYS_munmap, [held, MAX_WINDOW_BYTES, 0, 0, 0, 0]) };
     }
 }
 
@@ -243,7 +245,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn places_differ_and_can_be_handed_on() {
+    fn bases_are_random_and_inheritable() {
         let mut places = BTreeSet::new();
         let mut gates = BTreeSet::new();
         for _ in 0..500 {
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_many_beside_those_that_lie_together() {
+    fn many_windows_fit() {
         let (kept, many) = (areas().next().unwrap(), areas_for_many());
         assert_eq!(areas().next().unwrap(), kept, "it stays the same one");
         let starts: BTreeSet<_> = areas().map(|area| area.start).collect();
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_place_is_refused() {
+    fn invalid_bases_are_rejected() {
         for bad in [
             "",
             "410000000000",

@@ -19,7 +19,7 @@ use crate::raw;
 /// use softswap_sys::attach_count::AttachCount;
 ///
 /// if let Some(count) = AttachCount::make() {
-///     assert!(count.is_alone(), "no child has been forked");
+///     assert!(count.has_single_process(), "no child has been forked");
 /// }
 /// ```
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct AttachCount {
 }
 
 /// Upper bound of the random part of the size, in bytes.
-const MOST_BYTES: usize = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 /// Permission that lets the process read the count after it has changed its user.
 const READABLE: usize = 0o444;
 const NO_RESERVE: usize = 0o10000;
@@ -48,7 +48,7 @@ impl AttachCount {
     /// Creates a segment, which children inherit; returns `None` if the kernel refuses.
     #[must_use]
     pub fn make() -> Option<AttachCount> {
-        let bytes = PAGE_SIZE + aslr::below(MOST_BYTES);
+        let bytes = PAGE_SIZE + aslr::below(MAX_BYTES);
         let flags = libc::IPC_CREAT as usize | NO_RESERVE | READABLE;
         // SAFETY: the call takes no pointers and maps nothing.
         let id = unsafe { call(libc::SYS_shmget, libc::IPC_PRIVATE as usize, bytes, flags)? };
@@ -69,7 +69,7 @@ impl AttachCount {
 
     /// Returns true if only this process has mapped the segment.
     #[must_use]
-    pub fn is_alone(&self) -> bool {
+    pub fn has_single_process(&self) -> bool {
         // SAFETY: all fields are integers, for which zero is valid.
         let mut state: libc::shmid_ds = unsafe { std::mem::zeroed() };
         let (ask, place) = (libc::IPC_STAT as usize, &raw mut state as usize);
@@ -98,15 +98,15 @@ mod tests {
     use crate::probe::{Ended, in_child};
 
     #[test]
-    fn a_child_is_seen_until_its_end() {
+    fn child_is_counted_until_exit() {
         let Some(attached) = AttachCount::make() else { return eprintln!("skipped: not here") };
-        assert!(attached.is_alone());
+        assert!(attached.has_single_process());
         // A child that inherited the mapping sees that it is not alone.
-        let seen = in_child(|| i32::from(attached.is_alone()));
+        let seen = in_child(|| i32::from(attached.has_single_process()));
         assert_eq!(seen.unwrap(), Ended::Exit(0));
-        assert!(attached.is_alone(), "the child is gone");
+        assert!(attached.has_single_process(), "the child is gone");
         attached.hand_on(false);
-        let seen = in_child(|| i32::from(attached.is_alone()));
+        let seen = in_child(|| i32::from(attached.has_single_process()));
         assert_eq!(seen.unwrap(), Ended::Exit(1));
     }
 }

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_or_removed_twice_counts_once() {
+    fn duplicate_ranges_count_once() {
         let committed = Committed::new(BASE, 1 << 30).unwrap();
         committed.add(&range(10..200));
         committed.add(&range(0..64));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_of_the_window_does_not_count() {
+    fn memory_outside_window_is_not_counted() {
         let committed = Committed::new(BASE, 1 << 30).unwrap();
         committed.add(&(0..BASE));
         committed.add(&(BASE + (1 << 30)..usize::MAX));

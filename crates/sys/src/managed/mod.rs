@@ -5,7 +5,7 @@ pub mod uffd;
 pub(crate) mod self_memory;
 pub mod faults;
 pub mod committed;
-pub mod found;
+pub mod proc_maps;
 pub mod window;
 pub mod touches;
 pub mod attach_count;

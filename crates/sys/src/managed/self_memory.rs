@@ -19,7 +19,7 @@ struct SelfFile {
 impl SelfFile {
     fn open(path: &'static str, flags: OFlags) -> io::Result<SelfFile> {
         let file = SelfFile { number: AtomicI32::new(-1), path, flags };
-        match file.open_anew() {
+        match file.open_fresh() {
             Ok(fd) => {
                 let fd = descriptor::move_high(fd);
                 file.number.store(fd.into_raw_fd(), Ordering::Relaxed);
@@ -30,7 +30,7 @@ impl SelfFile {
         Ok(file)
     }
 
-    fn open_anew(&self) -> io::Result<OwnedFd> {
+    fn open_fresh(&self) -> io::Result<OwnedFd> {
         // The program's own filter would judge the call, and could kill the process.
         if program_filter::is_in_force() {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
@@ -41,10 +41,10 @@ impl SelfFile {
     /// Opens this process's own file in a forked child, which has one thread. If the process may
     /// not open it, the file stays closed.
     fn reopen(&self) {
-        let fresh = descriptor::with_room(|| self.open_anew()).or_else(|error| {
+        let fresh = descriptor::with_raised_limit(|| self.open_fresh()).or_else(|error| {
             // If all numbers are in use, this value's number is reused.
             self.close();
-            if error.raw_os_error() == Some(libc::EMFILE) { self.open_anew() } else { Err(error) }
+            if error.raw_os_error() == Some(libc::EMFILE) { self.open_fresh() } else { Err(error) }
         });
         self.close();
         if let Ok(fresh) = fresh {

@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 pub const STACK_NEEDED_BYTES: usize = 64 << 10;
 
 /// Maximum number of windows of a process at a time.
-pub const MOST_WINDOWS: usize = 1024;
+pub const MAX_WINDOWS: usize = 1024;
 
 /// Faults in pages of one window.
 pub trait Resolver: Send + Sync {
@@ -36,7 +36,7 @@ pub trait Resolver: Send + Sync {
     }
 
     /// Undoes [`Resolver::hold`].
-    fn let_go(&self, _address: usize, _len: usize) {}
+    fn release(&self, _address: usize, _len: usize) {}
 }
 
 /// Result of pinning bytes.
@@ -69,14 +69,14 @@ struct Window {
     resolver: AtomicPtr<Box<dyn Resolver>>,
 }
 
-static WINDOWS: [Window; MOST_WINDOWS] = [const {
+static WINDOWS: [Window; MAX_WINDOWS] = [const {
     Window {
         base: AtomicUsize::new(0),
         len: AtomicUsize::new(0),
         users: AtomicU32::new(0),
         resolver: AtomicPtr::new(null_mut()),
     }
-}; MOST_WINDOWS];
+}; MAX_WINDOWS];
 /// Number of entries that were ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
@@ -116,7 +116,7 @@ pub struct Served {
 /// [`in_child`] in the child.
 ///
 /// # Errors
-/// `QuotaExceeded` if there are [`MOST_WINDOWS`] already; otherwise the kernel's refusal.
+/// `QuotaExceeded` if there are [`MAX_WINDOWS`] already; otherwise the kernel's refusal.
 pub fn serve(base: usize, len: usize, resolver: Box<dyn Resolver>) -> io::Result<Served> {
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     for (signal, before) in [(SIGBUS, &BEFORE_SIGBUS), (SIGSEGV, &BEFORE_SIGSEGV)] {
@@ -224,11 +224,11 @@ mod tests {
         }
     }
 
-    static PASSED_ON: AtomicU64 = AtomicU64::new(0);
+    static FORWARDED_CODE: AtomicU64 = AtomicU64::new(0);
 
     extern "C" fn programs(_signal: i32, info: *mut siginfo_t, _context: *mut libc::c_void) {
         // SAFETY: `info` is the argument of this handler.
-        PASSED_ON.store(1 + unsafe { (*info).si_code } as u64, Ordering::Relaxed);
+        FORWARDED_CODE.store(1 + unsafe { (*info).si_code } as u64, Ordering::Relaxed);
     }
 
     fn served(content: u8, faults: Faults) -> (Served, *const u8) {
@@ -239,7 +239,7 @@ mod tests {
 
     // One test, because the signals belong to the process.
     #[test]
-    fn each_window_has_its_resolver_and_the_rest_is_the_programs() {
+    fn windows_have_own_resolvers() {
         for signal in [SIGBUS, SIGSEGV] {
             signals::install(signal, programs, 0, 0).unwrap();
         }
@@ -258,10 +258,10 @@ mod tests {
         drop(two);
 
         for signal in [SIGBUS, SIGSEGV] {
-            PASSED_ON.store(0, Ordering::Relaxed);
+            FORWARDED_CODE.store(0, Ordering::Relaxed);
             // SAFETY: the signals have handlers.
             unsafe { libc::raise(signal) };
-            assert_eq!(PASSED_ON.load(Ordering::Relaxed) as i32, 1 + libc::SI_TKILL);
+            assert_eq!(FORWARDED_CODE.load(Ordering::Relaxed) as i32, 1 + libc::SI_TKILL);
         }
     }
 }

@@ -216,14 +216,15 @@ impl Uffd {
     /// Replaces this descriptor by a new one with the same features, in a forked child. The old one
     /// belongs to the parent's memory. The child has one thread.
     pub fn reopen(&self) -> io::Result<()> {
-        let fresh = descriptor::with_room(|| open(Privilege::UserModeOnly)).or_else(|error| {
-            if error.raw_os_error() != Some(libc::EMFILE) {
-                return Err(error);
-            }
-            // All numbers are in use: reuse this value's number.
-            self.close();
-            open(Privilege::UserModeOnly)
-        })?;
+        let fresh =
+            descriptor::with_raised_limit(|| open(Privilege::UserModeOnly)).or_else(|error| {
+                if error.raw_os_error() != Some(libc::EMFILE) {
+                    return Err(error);
+                }
+                // All numbers are in use: reuse this value's number.
+                self.close();
+                open(Privilege::UserModeOnly)
+            })?;
         agree(&fresh, self.features)?;
         let fresh = descriptor::move_high(fresh);
         self.registered.renew(&fresh);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const RESERVED_BYTES: usize = 4 << 30;
 /// Minimum size of the heap in bytes. If address space is limited, the heap takes at most
 /// 1/LIMIT_SHARE of it: the window needs space, too.
-const LEAST_RESERVED_BYTES: usize = RESERVED_BYTES / 64;
+const MIN_RESERVED_BYTES: usize = RESERVED_BYTES / 64;
 const LIMIT_SHARE: usize = 64;
 /// dlmalloc requests at least this many bytes at a time.
 const GRANULE: usize = 64 << 10;
@@ -32,11 +32,11 @@ fn start() -> usize {
         return known;
     }
     let fair = (memory::address_space_limit() / LIMIT_SHARE) & !(GRANULE - 1);
-    for len in [RESERVED_BYTES.min(fair.max(LEAST_RESERVED_BYTES)), LEAST_RESERVED_BYTES] {
+    for len in [RESERVED_BYTES.min(fair.max(MIN_RESERVED_BYTES)), MIN_RESERVED_BYTES] {
         if let Ok(base) = memory::map_new(len) {
             NEXT.store(base, Ordering::Relaxed);
             END.store(base + len, Ordering::Relaxed);
-            memory::leave_out_of_dumps(base, len);
+            memory::exclude_from_dumps(base, len);
             START.store(base, Ordering::Release);
             return base;
         }
@@ -128,7 +128,7 @@ pub struct Heap {
     locked: Lock,
     /// Bytes in use outside the engine, and their maximum.
     lent: AtomicUsize,
-    most_lent: AtomicUsize,
+    max_outside_bytes: AtomicUsize,
     inner: UnsafeCell<dlmalloc::Dlmalloc<Arena>>,
 }
 
@@ -140,7 +140,7 @@ unsafe impl Sync for Heap {}
 pub static HEAP: Heap = Heap {
     locked: Lock::new(),
     lent: AtomicUsize::new(0),
-    most_lent: AtomicUsize::new(0),
+    max_outside_bytes: AtomicUsize::new(0),
     inner: UnsafeCell::new(dlmalloc::Dlmalloc::new_with_allocator(Arena)),
 };
 
@@ -188,7 +188,7 @@ impl Heap {
         if block.is_null() {
             return block;
         }
-        self.lend(total);
+        self.count_outside(total);
         // SAFETY: the block is `offset + size` bytes long. Its first `offset` bytes end at the
         // returned pointer, have space for a header, and are a multiple of its alignment.
         unsafe {
@@ -220,19 +220,19 @@ impl Heap {
     }
 
     /// Counts `bytes` as used outside the engine.
-    pub fn lend(&self, bytes: usize) {
+    pub fn count_outside(&self, bytes: usize) {
         let lent = self.lent.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.most_lent.fetch_max(lent, Ordering::Relaxed);
+        self.max_outside_bytes.fetch_max(lent, Ordering::Relaxed);
     }
 
-    /// Undoes [`Heap::lend`].
+    /// Undoes [`Heap::count_outside`].
     pub fn take_back(&self, bytes: usize) {
         self.lent.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Returns the bytes in use outside the engine.
     #[must_use]
-    pub fn lent_bytes(&self) -> usize {
+    pub fn outside_bytes_in_use(&self) -> usize {
         self.lent.load(Ordering::Relaxed)
     }
 
@@ -240,7 +240,7 @@ impl Heap {
     /// freed blocks.
     #[must_use]
     pub fn taken_bytes(&self) -> usize {
-        self.most_lent.load(Ordering::Relaxed)
+        self.max_outside_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the usable bytes at `pointer`.
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_grow_keep_their_content_and_come_back() {
+    fn blocks_grow_and_are_reused() {
         let mut blocks: Vec<(*mut u8, usize, u8)> = Vec::new();
         for round in 0..2000usize {
             let size = (round * 37) % 5000 + 1;

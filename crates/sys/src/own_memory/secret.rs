@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_wiped_before_they_are_given_up() {
+    fn pages_are_wiped_before_release() {
         // A second mapping of the same memory shows the content after the first was dropped.
         let file = rustix::fs::memfd_create("secret", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, PAGE_SIZE as u64).unwrap();
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forked_child_has_zeroes_in_place_of_an_unshared_value() {
+    fn unshared_value_is_zero_in_forked_child() {
         use crate::probe::{Ended, in_child};
         let unshared = Unshared::new(|| Ok([0xA5_u8; 32])).unwrap();
         let seen = in_child(|| {
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_is_an_error_and_values_are_dropped() {
+    fn construction_failure_is_an_error() {
         let refused = Secret::<u8>::new(|| Err(io::ErrorKind::Other.into()));
         assert!(refused.is_err());
         let shared = std::sync::Arc::new(());

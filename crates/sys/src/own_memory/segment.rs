@@ -8,7 +8,7 @@
 //! A closed segment allocates no slots and has no memory. Segments are opened and closed at run
 //! time, but never unmapped.
 
-use crate::memory::{PAGE_SIZE, give_back, populate, reserve_bytes};
+use crate::memory::{PAGE_SIZE, populate, release_dram, reserve_bytes};
 use crate::primitive::{AtomicBool, AtomicU64, Ordering};
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -165,7 +165,7 @@ impl Segment {
                 Ordering::Relaxed,
             );
             match change {
-                Ok(_) => return Some(Run { segment: self, first, slots, is_alone: false }),
+                Ok(_) => return Some(Run { segment: self, first, slots, is_exclusive: false }),
                 Err(now) => taken = now,
             }
             *contended += 1;
@@ -175,13 +175,13 @@ impl Segment {
     /// Allocates the first `slots` slots of a segment without other runs, and prevents others while
     /// this run exists. Dropping the run returns its memory to the system.
     #[must_use]
-    pub fn take_alone(&self, slots: usize) -> Option<Run<'_>> {
+    pub fn take_exclusive(&self, slots: usize) -> Option<Run<'_>> {
         debug_assert!((1..=self.slots()).contains(&slots));
         let all_free = self.taken.load(Ordering::Relaxed) == self.missing;
         if !all_free || !self.swap_all(self.missing, u64::MAX) {
             return None;
         }
-        Some(Run { segment: self, first: 0, slots, is_alone: true })
+        Some(Run { segment: self, first: 0, slots, is_exclusive: true })
     }
 
     /// Returns the number of slots.
@@ -229,7 +229,9 @@ impl Segment {
         }
         // SAFETY: no slot was allocated, and now that every bit is set, none can be. The segment
         // cannot be opened before `is_closed` is set again. So no other thread accesses the memory.
-        give_back(unsafe { std::slice::from_raw_parts_mut(self.base, self.slots() * PAGE_SIZE) });
+        release_dram(unsafe {
+            std::slice::from_raw_parts_mut(self.base, self.slots() * PAGE_SIZE)
+        });
         self.is_closed.store(true, Ordering::Release);
         true
     }
@@ -275,7 +277,7 @@ pub struct Run<'s> {
     segment: &'s Segment,
     first: usize,
     slots: usize,
-    is_alone: bool,
+    is_exclusive: bool,
 }
 
 impl Run<'_> {
@@ -317,11 +319,14 @@ impl DerefMut for Run<'_> {
 impl Drop for Run<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.is_alone {
-            give_back(self);
+        if self.is_exclusive {
+            release_dram(self);
         }
-        let mask =
-            if self.is_alone { !self.segment.missing } else { run_mask(self.slots) << self.first };
+        let mask = if self.is_exclusive {
+            !self.segment.missing
+        } else {
+            run_mask(self.slots) << self.first
+        };
         let before = self.segment.taken.fetch_and(!mask, Ordering::Release);
         // Impossible unless memory was overwritten: panic rather than give the same bytes to two
         // owners.
@@ -340,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_the_first_that_is_long_enough() {
+    fn first_fitting_run_is_allocated() {
         for free in [0, 1, 0b1101_1000, u64::MAX, u64::MAX << 60, 0xff00_ff00_00ff_0f0f] {
             for count in 1..=SEGMENT_SLOTS {
                 let fits = |first: &usize| free >> first & run_mask(count) == run_mask(count);
@@ -351,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_apart_and_merge_when_they_go() {
+    fn freed_runs_merge() {
         let segment = segment(64);
         let mut none = 0;
         let mut runs: Vec<_> =
@@ -374,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn single_slots_leave_room_for_long_runs() {
+    fn single_slots_do_not_fragment_runs() {
         let segment = segment(48);
         let single: Vec<_> = (0..16).map(|_| segment.take(1, &mut 0).unwrap()).collect();
         assert!(segment.take(32, &mut 0).is_some());
@@ -392,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_closes_only_when_nothing_is_taken_and_forgets() {
+    fn segment_closes_only_if_empty() {
         let segment = segment(8);
         let mut run = segment.take(2, &mut 0).unwrap();
         run.fill(7);
@@ -406,16 +411,16 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_was_taken_alone_shuts_others_out_and_leaves_no_memory() {
+    fn exclusive_run_blocks_others_and_frees_memory() {
         let segment = segment(8);
-        let mut run = segment.take_alone(3).unwrap();
+        let mut run = segment.take_exclusive(3).unwrap();
         assert_eq!(run.len(), 3 * PAGE_SIZE);
         run.fill(9);
-        assert!(segment.take(1, &mut 0).is_none() && segment.take_alone(1).is_none());
+        assert!(segment.take(1, &mut 0).is_none() && segment.take_exclusive(1).is_none());
         assert!(!segment.close());
         drop(run);
         let shared = segment.take(8, &mut 0).unwrap();
         assert!(shared.iter().all(|byte| *byte == 0));
-        assert!(segment.take_alone(1).is_none());
+        assert!(segment.take_exclusive(1).is_none());
     }
 }

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_sides_see_the_same_words() {
+    fn mappings_share_words() {
         let (fd, ours) = create(700).unwrap();
         let theirs = open(&fd, 700).unwrap();
         ours[699].store(42, Relaxed);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_copy_keeps_its_values_and_is_no_longer_seen() {
+    fn private_copy_is_detached() {
         let (fd, ours) = create(700).unwrap();
         let theirs = open(&fd, 700).unwrap();
         ours[3].store(7, Relaxed);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_or_short_descriptor_is_refused() {
+    fn wrong_descriptor_is_rejected() {
         let (fd, _) = create(8).unwrap();
         assert!(open(&fd, 9).is_err());
         assert!(open(std::fs::File::open("/dev/null").unwrap(), 1).is_err());

@@ -12,18 +12,18 @@ use std::time::Duration;
 /// A signal taken from the queue.
 ///
 /// ```
-/// use softswap_sys::child::{self, Arrived};
+/// use softswap_sys::child::{self, ReceivedSignal};
 ///
-/// # fn example(child: i32, arrived: Arrived) -> std::io::Result<()> {
+/// # fn example(child: i32, received: ReceivedSignal) -> std::io::Result<()> {
 /// // A signal of the terminal's reaches the child by itself.
-/// if arrived.from_process {
-///     child::send(child, arrived.signal)?;
+/// if received.from_process {
+///     child::send(child, received.signal)?;
 /// }
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrived {
+pub struct ReceivedSignal {
     /// The signal's number.
     pub signal: i32,
     /// True if a process sent it (`kill`, `tgkill`, `sigqueue`). False if the kernel or the
@@ -42,8 +42,8 @@ pub struct Arrived {
 /// let queue = SignalQueue::hold(&[libc::SIGUSR1])?;
 /// child::send(std::process::id() as i32, libc::SIGUSR1)?;
 /// queue.wait(Duration::from_secs(10))?;
-/// let arrived = queue.next()?.unwrap();
-/// assert!(arrived.signal == libc::SIGUSR1 && arrived.from_process);
+/// let received = queue.next()?.unwrap();
+/// assert!(received.signal == libc::SIGUSR1 && received.from_process);
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl SignalQueue {
     }
 
     /// Returns the next pending signal, if any.
-    pub fn next(&self) -> io::Result<Option<Arrived>> {
+    pub fn next(&self) -> io::Result<Option<ReceivedSignal>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let size = size_of::<libc::signalfd_siginfo>();
         // SAFETY: the kernel writes at most `size` bytes to `info`, which has that size.
@@ -107,7 +107,7 @@ impl SignalQueue {
         let info = unsafe { info.assume_init() };
         let from_process = matches!(info.ssi_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE);
         let sender = if from_process { info.ssi_pid as i32 } else { 0 };
-        Ok(Some(Arrived { signal: info.ssi_signo as i32, from_process, sender }))
+        Ok(Some(ReceivedSignal { signal: info.ssi_signo as i32, from_process, sender }))
     }
 
     /// Prepares `command`: its process starts with the signal mask and SIGCHLD disposition from
@@ -165,7 +165,7 @@ impl SignalQueue {
 
 /// Prepares `command` so that its process is independent: in a session of its own, without signals
 /// from a terminal, with no blocked signals, and with the descriptors `kept`.
-pub fn stand_alone(command: &mut Command, kept: &[BorrowedFd<'_>]) {
+pub fn detach_from_session(command: &mut Command, kept: &[BorrowedFd<'_>]) {
     let kept: Vec<i32> = kept.iter().map(AsRawFd::as_raw_fd).collect();
     let in_child = move || -> io::Result<()> {
         rustix::process::setsid()?;

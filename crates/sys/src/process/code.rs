@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_goes_on_to_the_other_one() {
+    fn patched_function_jumps_to_replacement() {
         let address = |index: usize| (&raw const FUNCTIONS.0[index]) as usize;
         let other = (&raw const OTHER) as usize;
         assert_eq!(call(address(3)), 1);

@@ -22,7 +22,7 @@ const SESSION_VARIABLE: &str = "XDG_RUNTIME_DIR";
 /// The variables that [`directories`] reads.
 pub const DIR_VARIABLES: [&str; 2] = [DIR_VARIABLE, SESSION_VARIABLE];
 /// A socket's path has at most 107 bytes, and a PID at most 7 digits.
-const LONGEST_DIR_BYTES: usize = 107 - "/1234567.sock".len();
+const MAX_DIR_BYTES: usize = 107 - "/1234567.sock".len();
 /// Clients that may wait while another one is served.
 const BACKLOG: i32 = 16;
 /// Interval at which a client retries if the queue is full.
@@ -135,7 +135,7 @@ pub fn check(dir: &Path, uid: u32) -> Result<(), Unusable> {
 fn check_name(dir: &Path) -> Result<(), Unusable> {
     match dir.as_os_str().len() {
         _ if !dir.is_absolute() => Err(Unusable::Relative),
-        0..=LONGEST_DIR_BYTES => Ok(()),
+        0..=MAX_DIR_BYTES => Ok(()),
         _ => Err(Unusable::TooLong),
     }
 }

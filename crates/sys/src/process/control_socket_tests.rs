@@ -36,7 +36,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn the_directory_and_the_socket_are_the_users_alone() {
+fn directory_and_socket_are_private() {
     let scratch = Scratch::new("modes");
     let dir = scratch.with("new");
     let listener = Listener::open(&dir, uid(), 7).unwrap();
@@ -45,7 +45,7 @@ fn the_directory_and_the_socket_are_the_users_alone() {
 }
 
 #[test]
-fn directories_of_others_links_and_open_ones_are_refused() {
+fn unsafe_directories_are_rejected() {
     let scratch = Scratch::new("refused");
     let [plain, link, file] = ["plain", "link", "file"].map(|name| scratch.with(name));
     make(&plain, uid()).unwrap();
@@ -64,7 +64,7 @@ fn directories_of_others_links_and_open_ones_are_refused() {
 }
 
 #[test]
-fn the_environment_says_where() {
+fn environment_selects_directory() {
     let scratch = Scratch::new("environment");
     let session = scratch.0.clone().into_os_string();
     let look_up = |own: Option<&str>, session: Option<OsString>, uid| {
@@ -85,7 +85,7 @@ fn the_environment_says_where() {
 }
 
 #[test]
-fn a_socket_left_behind_is_replaced_and_one_in_use_is_not() {
+fn stale_socket_is_replaced() {
     let scratch = Scratch::new("stale");
     let pid = std::process::id();
     drop(Listener::open(&scratch.0, uid(), 7).unwrap());
@@ -104,7 +104,7 @@ fn a_socket_left_behind_is_replaced_and_one_in_use_is_not() {
 }
 
 #[test]
-fn both_ends_are_told_who_the_other_is() {
+fn peers_are_identified() {
     let scratch = Scratch::new("peers");
     let listener = Listener::open(&scratch.0, uid(), 7).unwrap();
     let client = connect(listener.path(), LONG).unwrap();
@@ -115,7 +115,7 @@ fn both_ends_are_told_who_the_other_is() {
 }
 
 #[test]
-fn a_line_may_come_in_pieces_and_an_answer_be_long() {
+fn split_requests_and_long_answers_work() {
     let scratch = Scratch::new("pieces");
     let listener = Listener::open(&scratch.0, uid(), 7).unwrap();
     let path = listener.path().to_path_buf();
@@ -136,7 +136,7 @@ fn a_line_may_come_in_pieces_and_an_answer_be_long() {
 }
 
 #[test]
-fn an_end_that_keeps_still_or_says_too_much_is_given_up() {
+fn silent_and_verbose_peers_time_out() {
     let scratch = Scratch::new("silence");
     let listener = Listener::open(&scratch.0, uid(), 7).unwrap();
     let client = connect(listener.path(), LONG).unwrap();
@@ -155,7 +155,7 @@ fn an_end_that_keeps_still_or_says_too_much_is_given_up() {
 }
 
 #[test]
-fn a_client_does_not_wait_for_ever_behind_others() {
+fn queued_client_times_out() {
     let scratch = Scratch::new("queue");
     let listener = Listener::open(&scratch.0, uid(), 7).unwrap();
     let queue: Vec<_> =
@@ -167,7 +167,7 @@ fn a_client_does_not_wait_for_ever_behind_others() {
 }
 
 #[test]
-fn a_user_that_a_name_space_does_not_map_has_no_number_of_its_own() {
+fn unmapped_uid_is_unknown() {
     let all = "         0          0 4294967295\n";
     assert!(is_mapped(all, 0) && is_mapped(all, 65534));
     let one = "         0       1000          1\n";

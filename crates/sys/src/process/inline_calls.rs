@@ -3,14 +3,14 @@
 //!
 //! Searching all code would slow down the start of each program. So this searches only objects that
 //! look like Rust: they need the unwinder's library but not that of C++, and have at most
-//! [`MOST_CODE_BYTES`] of code. It skips executables at a fixed address: the filter that the caller
+//! [`MAX_CODE_BYTES`] of code. It skips executables at a fixed address: the filter that the caller
 //! installs survives `exec`, and the next program may have the same address. For the same reason
 //! the result is the address of each instruction, not the range of the code.
 
 use super::linked::Linked;
 use std::ffi::{CStr, c_void};
 
-const MOST_CODE_BYTES: usize = 64 << 20;
+const MAX_CODE_BYTES: usize = 64 << 20;
 const UNWINDER: &CStr = c"libgcc_s.so.1";
 const CPP_LIBRARY: &CStr = c"libstdc++.so.6";
 /// `mov eax, 9`: the number of `mmap`.
@@ -54,7 +54,7 @@ impl Objects {
                     let code = unsafe {
                         std::slice::from_raw_parts(range.start as *const u8, range.len())
                     };
-                    let is_it = code.len() <= MOST_CODE_BYTES && maps_memory(code);
+                    let is_it = code.len() <= MAX_CODE_BYTES && maps_memory(code);
                     is_it.then(|| calls_in(code).map(|after| range.start + after).collect())
                 }));
             }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn each_object_is_looked_at_once() {
+    fn objects_are_scanned_once() {
         let mut objects = Objects::new();
         let mut count = 0;
         objects.visit(|_| count += 1);

@@ -430,7 +430,7 @@ unsafe extern "C" fn softswap_find_object(inside: *const c_void, found: *mut Fou
 #[cfg(test)]
 mod tests {
     #[test]
-    fn an_object_is_found_as_by_the_c_library() {
+    fn object_lookup_matches_libc() {
         type Find = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> i32;
         // SAFETY: the function reads a C string.
         let theirs = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
@@ -440,7 +440,7 @@ mod tests {
         }
         // SAFETY: the function of that name has this type.
         let theirs: Find = unsafe { std::mem::transmute(theirs) };
-        let here = an_object_is_found_as_by_the_c_library as *const c_void;
+        let here = object_lookup_matches_libc as *const c_void;
         for inside in [here, libc::getpid as *const c_void] {
             let ask = |find: Find| {
                 // SAFETY: all fields are integers, for which zero is valid.
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_found_by_their_librarys_own_tables() {
+    fn functions_are_found_in_symbol_tables() {
         for name in [c"getppid", c"setlocale", c"qsort", c"open", c"malloc_usable_size"] {
             let theirs = address(name);
             let library = Linked::around(theirs).expect("the C library");
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_is_found_by_its_code() {
+    fn library_is_found_by_code_address() {
         let here = own as *const () as usize;
         assert!(own().code_around(here).unwrap().contains(&here));
         let other = Linked::around(libc::setlocale as *const () as usize).expect("the C library");
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_called_through_a_word_changes_with_it() {
+    fn patched_pointer_changes_calls() {
         extern "C" fn instead() -> i32 {
             -7
         }

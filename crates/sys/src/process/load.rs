@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_figure_before_the_stroke_counts() {
+    fn runnable_count_is_parsed() {
         assert_eq!(parse(b"0.31 2.08 2.71 12/345 6789\n"), Some(12));
         for bad in [&b""[..], b"0.31 2.08", b"0.31 2.08 2.71 345", b"0 0 0 x/3", b"\xff 1 1 1/1"] {
             assert_eq!(parse(bad), None);
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn this_thread_wants_to_run() {
+    fn running_thread_is_counted() {
         if let Some(load) = Load::open() {
             assert!(load.runnable() >= Some(1) && load.processors() >= 1);
         }

@@ -76,7 +76,7 @@ mod tests {
     use crate::ring::Ring;
 
     #[test]
-    fn rings_contexts_and_devices_are_told_from_files_and_memory() {
+    fn pinning_mappings_are_recognised() {
         let line = |name: &str| format!("7f00-7f01 rw-s 00000000 00:0f 2083       {name}");
         for name in ["anon_inode:[io_uring]", "/[aio] (deleted)", "/dev/nvidia0"] {
             assert!(is_pinner(line(name).as_bytes()), "{name}");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_more_is_one_more_at_least() {
+    fn new_ring_is_counted() {
         let Some(mappings) = Mappings::open() else { return };
         let Ok(first) = Ring::new(4) else { return };
         let before = mappings.pinners().unwrap();

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stat_without_all_fields_says_nothing() {
+    fn truncated_stat_is_rejected() {
         for text in ["", "12 (a name", "12 (a) name) S 1 2"] {
             assert_eq!(parse_stat(text.as_bytes()), None);
         }

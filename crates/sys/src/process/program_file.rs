@@ -45,7 +45,7 @@ const MARKS: [(&[u8], Sanitizer); 6] = [
 ];
 /// Part of every symbol name in [`MARKS`], searched first.
 const COMMON: &[u8] = b"san";
-const LONGEST_MARK: usize = 32;
+const MAX_MARK: usize = 32;
 
 /// Smallest buffer size for [`sanitizer`] to work with the output of common linkers.
 pub const BUFFER_BYTES: usize = 1024;
@@ -98,15 +98,15 @@ pub fn sanitizer(
         }
         // The next piece starts with the end of this one, where a mark may begin.
         let is_last = at + got as u64 >= end;
-        at += got.checked_sub(LONGEST_MARK).filter(|more| *more > 0 && !is_last)? as u64;
+        at += got.checked_sub(MAX_MARK).filter(|more| *more > 0 && !is_last)? as u64;
     }
     None
 }
 
 fn marked(strings: &[u8]) -> Option<Sanitizer> {
     let places = strings.windows(COMMON.len()).enumerate().filter(|(_, word)| *word == COMMON);
-    places.map(|(at, _)| &strings[at.saturating_sub(LONGEST_MARK)..]).find_map(|around| {
-        let around = &around[..around.len().min(2 * LONGEST_MARK)];
+    places.map(|(at, _)| &strings[at.saturating_sub(MAX_MARK)..]).find_map(|around| {
+        let around = &around[..around.len().min(2 * MAX_MARK)];
         let has = |mark: &[u8]| around.windows(mark.len()).any(|bytes| bytes == mark);
         MARKS.iter().find(|(mark, _)| has(mark)).map(|(_, sanitizer)| *sanitizer)
     })
@@ -130,7 +130,7 @@ fn dynamic_strings(
     const STRINGS: u64 = 5;
     const STRINGS_BYTES: u64 = 10;
     /// Longer tables are searched only up to this size.
-    const MOST_STRINGS_BYTES: u64 = 16 << 20;
+    const MAX_STRINGS_BYTES: u64 = 16 << 20;
     let got = read_at(buffer, 0)?;
     let head = buffer[..got].first_chunk::<HEAD_BYTES>()?;
     head.starts_with(b"\x7fELF\x02\x01").then_some(())?;
@@ -158,7 +158,7 @@ fn dynamic_strings(
         let mut entries = buffer[..got].chunks_exact(ENTRY_BYTES);
         word(entries.find(|entry| word(entry, 0) == Some(tag))?, 8)
     };
-    let (address, len) = (value(STRINGS)?, value(STRINGS_BYTES)?.min(MOST_STRINGS_BYTES));
+    let (address, len) = (value(STRINGS)?, value(STRINGS_BYTES)?.min(MAX_STRINGS_BYTES));
     let is_around =
         |part: &&Loaded| address.checked_sub(part.address).is_some_and(|inside| inside < part.len);
     let part = parts.iter().find(is_around)?;
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_without_a_sanitizer_are_told_from_those_with_one() {
+    fn sanitizers_are_detected() {
         assert_eq!(found("/bin/sh"), None);
         assert_eq!(found("/proc/self/exe"), None);
         assert_eq!(found("/etc/passwd"), None);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_tell_nothing() {
+    fn damaged_files_are_ignored() {
         let mut bytes = std::fs::read("/bin/sh").unwrap();
         bytes.truncate(5000);
         let path = std::env::temp_dir().join(format!("softswap-damaged-{}", std::process::id()));

@@ -10,7 +10,7 @@ const INTERRUPTS: usize = 0x736f_6674_7377_6170;
 /// Value of a SIGSYS that asks a sleeping process to wake.
 const WAKES: usize = 0x736f_6674_7761_6b65;
 /// Value of a SIGBUS that asks a thread to show that it is not in the kernel.
-const ASKS: usize = 0x736f_6674_6173_6b73;
+const STATE_QUERY: usize = 0x736f_6674_6173_6b73;
 
 fn queue(thread: i32, info: &siginfo_t) {
     let signal = info.si_signo;
@@ -64,7 +64,7 @@ pub unsafe fn is_interruption(info: *const siginfo_t) -> bool {
 /// a kind can be pending, so the trap of a system call could be lost. A lost fault does not matter,
 /// because its access is repeated. The details may be lost ([`signals::has_lost_details`]).
 pub fn question(thread: i32) {
-    queue(thread, &signals::queued_info(SIGBUS, ASKS));
+    queue(thread, &signals::queued_info(SIGBUS, STATE_QUERY));
 }
 
 /// Returns true if a SIGBUS came from [`question`].
@@ -74,7 +74,7 @@ pub fn question(thread: i32) {
 #[must_use]
 pub unsafe fn is_question(info: *const siginfo_t) -> bool {
     // SAFETY: the caller promises that `info` is a handler's argument.
-    unsafe { has_value(info, ASKS) }
+    unsafe { has_value(info, STATE_QUERY) }
 }
 
 /// Activity of a thread that does not run, as /proc reports it.
@@ -98,7 +98,7 @@ pub enum Activity {
     /// The thread runs, or waits for another reason.
     Unknown,
     /// The thread does not exist.
-    Gone,
+    Exited,
 }
 
 /// Returns the IDs of this process's threads in its own PID namespace.
@@ -175,11 +175,11 @@ pub fn activity(thread: i32) -> io::Result<Activity> {
     match name_of(thread).and_then(read) {
         Ok(text) => Ok(parse_activity(&text)),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
-            Ok(Activity::Gone)
+            Ok(Activity::Exited)
         }
         // Once the main thread has exited, only root may read its system call.
         Err(_) if status(thread, "State:").is_ok_and(|state| state.starts_with(['Z', 'X'])) => {
-            Ok(Activity::Gone)
+            Ok(Activity::Exited)
         }
         Err(error) => Err(error),
     }
@@ -203,7 +203,7 @@ fn parse_activity(text: &str) -> Activity {
     let number = fields.next().and_then(|field| field.parse::<i64>().ok());
     // The main thread, which has exited before the others.
     if number == Some(-1) && fields.clone().all(|field| field == "0x0") {
-        return Activity::Gone;
+        return Activity::Exited;
     }
     let Some(number) = number.filter(|number| *number >= 0) else { return Activity::Unknown };
     let mut arguments = [0; 6];
@@ -218,7 +218,7 @@ fn parse_activity(text: &str) -> Activity {
 }
 
 /// Waits until an exiting thread no longer exists in the kernel.
-pub fn wait_until_gone(thread: i32) {
+pub fn wait_until_exited(thread: i32) {
     let pid = raw::current_process() as usize;
     let still_there = || {
         // SAFETY: signal 0 is never delivered; the call only reports whether it could be.
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_waits_in_a_call_is_seen_with_its_arguments() {
+    fn waiting_thread_shows_its_call() {
         let mut ends = [0; 2];
         // SAFETY: the array has space for two descriptors.
         assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
@@ -274,7 +274,7 @@ mod tests {
         });
         assert_eq!(byte[0], b'x');
         assert_eq!(parse_activity("running\n"), Activity::Unknown);
-        assert_eq!(parse_activity("-1 0x0 0x0\n"), Activity::Gone);
+        assert_eq!(parse_activity("-1 0x0 0x0\n"), Activity::Exited);
         assert_eq!(parse_activity("-1 0x7ffc 0x7f00\n"), Activity::Unknown);
     }
 }

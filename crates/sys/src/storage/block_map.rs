@@ -32,11 +32,11 @@ impl BlockExtent {
 /// which it begins.
 ///
 /// ```
-/// use softswap_sys::block_map::{Unfit, judge};
+/// use softswap_sys::block_map::{Unfit, check_layout};
 /// use softswap_sys::fiemap::FileExtent;
 ///
 /// let unwritten = FileExtent::new(0, 1 << 30, 8192, 0x800).unwrap();
-/// assert_eq!(judge(&[unwritten], 2), Err(Unfit::Unwritten(0)));
+/// assert_eq!(check_layout(&[unwritten], 2), Err(Unfit::Unwritten(0)));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfit {
@@ -120,7 +120,7 @@ impl Builder {
 ///
 /// # Errors
 /// The first reason why the device must not be written.
-pub fn judge(extents: &[FileExtent], pages: u64) -> Result<Vec<BlockExtent>, Unfit> {
+pub fn check_layout(extents: &[FileExtent], pages: u64) -> Result<Vec<BlockExtent>, Unfit> {
     let (mut builder, mut found) = (Builder::new(pages), Vec::new());
     let mut each = |extent| found.push(extent);
     extents.iter().for_each(|extent| builder.add(extent, &mut each));
@@ -134,7 +134,7 @@ pub fn judge(extents: &[FileExtent], pages: u64) -> Result<Vec<BlockExtent>, Unf
 pub fn read(file: BorrowedFd<'_>, pages: u64) -> io::Result<Result<Vec<BlockExtent>, Unfit>> {
     let mut extents = Vec::new();
     Reader::default().read(file, |extent| extents.push(extent))?;
-    Ok(judge(&extents, pages))
+    Ok(check_layout(&extents, pages))
 }
 
 /// A digest of a map. Maps that differ in one number have different digests; others almost
@@ -215,34 +215,34 @@ mod tests {
         let extents = [at(0, 100, 10, flags::MERGED), at(10, 110, 5, 0), at(15, 40, 10, 0)];
         let first = BlockExtent { page: 0, pages: 15, block: 100 };
         let second = BlockExtent { page: 15, pages: 10, block: 40 };
-        assert_eq!(judge(&extents, 25), Ok(vec![first, second]));
-        assert_eq!(judge(&extents, 15), Ok(vec![first]));
-        assert_eq!(judge(&extents, 17), Ok(vec![first, BlockExtent { pages: 2, ..second }]));
-        assert_eq!(judge(&extents, 26), Err(Unfit::Hole(25 * PAGE_BYTES)));
+        assert_eq!(check_layout(&extents, 25), Ok(vec![first, second]));
+        assert_eq!(check_layout(&extents, 15), Ok(vec![first]));
+        assert_eq!(check_layout(&extents, 17), Ok(vec![first, BlockExtent { pages: 2, ..second }]));
+        assert_eq!(check_layout(&extents, 26), Err(Unfit::Hole(25 * PAGE_BYTES)));
     }
 
     #[test]
     fn every_flag_but_last_and_merged_is_refused() {
         for bit in 0..32 {
             let extents = [at(0, 100, 10, 0), at(10, 200, 10, 1 << bit)];
-            let is_fit = judge(&extents, 20).is_ok();
+            let is_fit = check_layout(&extents, 20).is_ok();
             assert_eq!(is_fit, [flags::LAST, flags::MERGED].contains(&(1 << bit)), "bit {bit}");
-            assert!(judge(&extents, 10).is_ok(), "bit {bit} is outside the area");
+            assert!(check_layout(&extents, 10).is_ok(), "bit {bit} is outside the area");
         }
-        let unwritten = judge(&[at(0, 100, 10, flags::UNWRITTEN)], 10);
+        let unwritten = check_layout(&[at(0, 100, 10, flags::UNWRITTEN)], 10);
         assert_eq!(unwritten, Err(Unfit::Unwritten(0)));
-        let both = judge(&[at(0, 100, 10, flags::UNWRITTEN | flags::SHARED)], 10);
+        let both = check_layout(&[at(0, 100, 10, flags::UNWRITTEN | flags::SHARED)], 10);
         assert_eq!(both, Err(Unfit::Shared(0)));
     }
 
     #[test]
     fn only_whole_pages_at_a_place_other_than_zero_are_accepted() {
         let shifted = FileExtent::new(0, 100 * PAGE_BYTES + 1024, 10 * PAGE_BYTES, 0).unwrap();
-        assert_eq!(judge(&[shifted], 10), Err(Unfit::Unaligned(0)));
+        assert_eq!(check_layout(&[shifted], 10), Err(Unfit::Unaligned(0)));
         let halves = [(0, 100), (PAGE_BYTES / 2, 300)]
             .map(|(at, block)| FileExtent::new(at, block * PAGE_BYTES, PAGE_BYTES / 2, 0).unwrap());
-        assert_eq!(judge(&halves, 1), Err(Unfit::Unaligned(0)));
-        assert_eq!(judge(&[at(0, 0, 10, 0)], 10), Err(Unfit::Unaligned(0)));
+        assert_eq!(check_layout(&halves, 1), Err(Unfit::Unaligned(0)));
+        assert_eq!(check_layout(&[at(0, 0, 10, 0)], 10), Err(Unfit::Unaligned(0)));
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub enum ClaimError {
     #[error(
         "{} is {used}, and was not changed: {}, or choose another",
         path.display(),
-        used.way_out()
+        used.remedy()
     )]
     InUse { path: PathBuf, used: Use },
     #[error(
@@ -144,7 +144,7 @@ pub struct Claimed {
     /// Permission bits, in chmod's format.
     pub mode: u32,
     /// The owner, if it is neither this user nor root.
-    pub foreign_owner: Option<u32>,
+    pub untrusted_owner: Option<u32>,
 }
 
 /// Claims the file or block device at `path`. Retries for two seconds if it is busy.
@@ -205,7 +205,7 @@ pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
         is_device,
         len_bytes,
         mode: stat.st_mode & 0o7777,
-        foreign_owner: (!owners.contains(&stat.st_uid)).then_some(stat.st_uid),
+        untrusted_owner: (!owners.contains(&stat.st_uid)).then_some(stat.st_uid),
     })
 }
 
@@ -312,10 +312,10 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_lasts_as_long_as_any_copy_of_its_descriptor() {
+    fn claim_lasts_until_last_descriptor_closes() {
         let scratch = Scratch::new("copies", 8192);
         let first = claim_at_once(&scratch.0).unwrap();
-        assert!(!first.is_device && first.len_bytes == 8192 && first.foreign_owner.is_none());
+        assert!(!first.is_device && first.len_bytes == 8192 && first.untrusted_owner.is_none());
         let copy = first.file.as_fd().try_clone_to_owned().unwrap();
         let is_locked = || matches!(claim_at_once(&scratch.0), Err(ClaimError::Locked { .. }));
         assert!(is_locked());
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_storage_is_refused_by_its_kind() {
+    fn non_storage_is_rejected_by_kind() {
         for (path, kind) in [("/dev/null", "a character device"), ("/", "a directory")] {
             let error = claim(Path::new(path)).unwrap_err().to_string();
             assert!(error.contains(path) && error.contains(kind), "{error}");
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_program_is_not_for_swapping() {
+    fn running_executable_is_rejected() {
         let scratch = Scratch::new("program", 0);
         // Copied by another process: a program does not start while it is open for writing, which
         // includes a copy of the descriptor in a child that another test has just forked.

@@ -219,7 +219,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     #[test]
-    fn written_pieces_are_found_in_order_and_holes_are_not() {
+    fn written_extents_are_returned_in_order() {
         let path = std::env::temp_dir().join(format!("softswap-fiemap-{}", std::process::id()));
         let file = std::fs::File::create(&path).unwrap();
         std::fs::remove_file(&path).unwrap();

@@ -98,7 +98,7 @@ impl SwapFile {
         (file.reader, file.is_unnamed) = (reader, true);
         // No test if the file system reports direct I/O: it would wait for the disk three times at
         // the start of every program.
-        if direct && file.says_it_is_direct() {
+        if direct && file.reports_direct_io() {
             return Ok(file);
         }
         file.probe().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -220,7 +220,7 @@ impl SwapFile {
 
     /// Returns true if the file system reports that pages can be transferred by direct I/O (Linux
     /// 6.1).
-    fn says_it_is_direct(&self) -> bool {
+    fn reports_direct_io(&self) -> bool {
         const PAGE: std::ops::RangeInclusive<u32> = 1..=PAGE_SIZE as u32;
         let mask = StatxFlags::DIOALIGN;
         rustix::fs::statx(self.descriptor(), c"", AtFlags::EMPTY_PATH, mask).is_ok_and(|stat| {
@@ -231,7 +231,7 @@ impl SwapFile {
     }
 
     /// Switches to transfers through the page cache.
-    pub fn leave_direct(&mut self) -> io::Result<()> {
+    pub fn disable_direct_io(&mut self) -> io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(self.descriptor())?;
         rustix::fs::fcntl_setfl(self.descriptor(), flags - OFlags::DIRECT)?;
         self.direct = false;
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back_and_leaves_no_name() {
+    fn unnamed_file_round_trips() {
         let scratch = Scratch::new("round-trip");
         let file = SwapFile::open(&scratch.0).unwrap();
         assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0);
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_reads_what_was_written_and_can_change_nothing() {
+    fn reader_has_read_only_access() {
         let scratch = Scratch::new("reader");
         let file = SwapFile::open(&scratch.0).unwrap();
         assert_eq!(file.write_at(&page_of(7).0, 0).unwrap(), PAGE_SIZE);
@@ -537,14 +537,14 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_file_is_empty_although_it_was_probed() {
+    fn probed_file_is_empty() {
         let scratch = Scratch::new("empty");
         let file = SwapFile::open(&scratch.0).unwrap();
         assert_eq!(file.read_at(&mut page_of(1).0, 0).unwrap(), 0);
     }
 
     #[test]
-    fn buffered_files_round_trip_too() {
+    fn buffered_files_round_trip() {
         let scratch = Scratch::new("buffered");
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = rustix::fs::open(&scratch.0, flags, Mode::empty()).unwrap();
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_path_and_the_way_out() {
+    fn errors_contain_path_and_remedy() {
         let scratch = Scratch::new("errors");
         let missing = scratch.0.join("missing");
         let error = SwapFile::open(&missing).unwrap_err();
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_takes_no_files_is_refused() {
+    fn unwritable_directory_is_rejected() {
         // Not even root can create a file in this directory.
         let error = SwapFile::open(Path::new("/proc/self")).unwrap_err();
         let text = error.to_string();
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_changed_in_a_file_that_got_the_number_meanwhile() {
+    fn reused_descriptor_number_is_not_touched() {
         let scratch = Scratch::new("number");
         let mut file = SwapFile::open(&scratch.0).unwrap();
         file.allocate(0, 1 << 20).unwrap();

@@ -14,11 +14,11 @@ use std::os::fd::AsFd;
 ///
 /// ```
 /// use softswap_sys::fiemap::FileExtent;
-/// use softswap_sys::file_layout::{Flaw, judge};
+/// use softswap_sys::file_layout::{Flaw, check_layout};
 ///
 /// let extent = FileExtent::new(0, 1 << 30, 8192, 0).unwrap();
-/// assert_eq!(judge(&[extent], 8192), Ok(1));
-/// assert_eq!(judge(&[extent], 12288), Err(Flaw::Hole(8192)));
+/// assert_eq!(check_layout(&[extent], 8192), Ok(1));
+/// assert_eq!(check_layout(&[extent], 12288), Err(Flaw::Hole(8192)));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
@@ -35,7 +35,7 @@ pub enum Flaw {
 /// contiguous pieces, or `None` if the file system does not report extents.
 pub fn examine(file: &SwapFile, bytes: u64) -> io::Result<Result<Option<u64>, Flaw>> {
     match fiemap::extents(file.as_fd()) {
-        Ok(extents) => Ok(judge(&extents, bytes).map(Some)),
+        Ok(extents) => Ok(check_layout(&extents, bytes).map(Some)),
         Err(error) if has_no_map(&error) => Ok(match first_hole(file)? {
             Some(hole) if hole < bytes => Err(Flaw::Hole(hole)),
             _ => Ok(None),
@@ -65,7 +65,7 @@ fn first_hole(file: &SwapFile) -> io::Result<Option<u64>> {
 ///
 /// # Errors
 /// The first flaw that keeps the file from being a swap area.
-pub fn judge(extents: &[FileExtent], bytes: u64) -> Result<u64, Flaw> {
+pub fn check_layout(extents: &[FileExtent], bytes: u64) -> Result<u64, Flaw> {
     let (mut covered, mut pieces, mut physical) = (0, 0, None);
     for extent in extents {
         if covered >= bytes {
@@ -98,29 +98,29 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_counted_by_where_they_lie() {
+    fn pieces_are_counted_by_position() {
         let extents = [at(0, 100, 10, 0), at(10, 110, 10, UNWRITTEN), at(20, 500, 10, 0)];
-        assert_eq!(judge(&extents, 30), Ok(2));
-        assert_eq!(judge(&extents, 20), Ok(1), "what lies behind is of no interest");
-        assert_eq!(judge(&[], 0), Ok(0));
+        assert_eq!(check_layout(&extents, 30), Ok(2));
+        assert_eq!(check_layout(&extents, 20), Ok(1), "what lies behind is of no interest");
+        assert_eq!(check_layout(&[], 0), Ok(0));
     }
 
     #[test]
-    fn flaws_are_found_where_they_begin_and_only_where_it_matters() {
-        assert_eq!(judge(&[], 10), Err(Flaw::Hole(0)));
-        assert_eq!(judge(&[at(5, 0, 10, 0)], 10), Err(Flaw::Hole(0)));
+    fn flaws_are_reported_with_offset() {
+        assert_eq!(check_layout(&[], 10), Err(Flaw::Hole(0)));
+        assert_eq!(check_layout(&[at(5, 0, 10, 0)], 10), Err(Flaw::Hole(0)));
         let hole = [at(0, 0, 10, 0), at(20, 20, 10, 0)];
-        assert_eq!(judge(&hole, 30), Err(Flaw::Hole(10)));
-        assert_eq!(judge(&hole, 10), Ok(1));
-        assert_eq!(judge(&hole[..1], 11), Err(Flaw::Hole(10)));
+        assert_eq!(check_layout(&hole, 30), Err(Flaw::Hole(10)));
+        assert_eq!(check_layout(&hole, 10), Ok(1));
+        assert_eq!(check_layout(&hole[..1], 11), Err(Flaw::Hole(10)));
         for (flag, flaw) in [
             (SHARED, Flaw::Shared(10)),
             (ENCODED, Flaw::Packed(10)),
             (DATA_INLINE, Flaw::Packed(10)),
         ] {
             let extents = [at(0, 0, 10, 0), at(10, 10, 10, flag)];
-            assert_eq!(judge(&extents, 20), Err(flaw));
-            assert_eq!(judge(&extents, 10), Ok(1));
+            assert_eq!(check_layout(&extents, 20), Err(flaw));
+            assert_eq!(check_layout(&extents, 10), Ok(1));
         }
     }
 }

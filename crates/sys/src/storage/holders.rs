@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 /// ```
 /// use softswap_sys::holders::Use;
 ///
-/// let used = Use::Mounted("/mnt".into());
-/// assert_eq!(format!("{used}: {}", used.way_out()), "mounted at /mnt: unmount it with `umount /mnt`");
+/// let used = Use::Mounted("/mnt".into()); assert_eq!(format!("{used}: {}", used.remedy()),
+/// "mounted at /mnt: unmount it with `umount /mnt`");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Use {
@@ -45,13 +45,13 @@ impl fmt::Display for Use {
 impl Use {
     /// Returns instructions to end the use.
     #[must_use]
-    pub fn way_out(&self) -> String {
+    pub fn remedy(&self) -> String {
         match self {
             Self::Mounted(point) => format!("unmount it with `umount {}`", point.display()),
             Self::ActiveSwap => "disable it with `swapoff`".into(),
             Self::HeldBy(name) => format!("remove {name}"),
             Self::Behind(name) => format!("detach it with `losetup --detach /dev/{name}`"),
-            Self::Part(_, of) => of.way_out(),
+            Self::Part(_, of) => of.remedy(),
         }
     }
 }
@@ -70,7 +70,7 @@ pub fn use_of(stat: &Stat) -> Option<Use> {
     }
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::BlockDevice => use_of_device(stat.st_rdev).or_else(|| use_of_part(stat.st_rdev)),
-        FileType::RegularFile => loop_device_over(stat).map(Use::Behind),
+        FileType::RegularFile => loop_device_on(stat).map(Use::Behind),
         _ => None,
     }
 }
@@ -177,7 +177,7 @@ fn is_active_swap(stat: &Stat) -> bool {
     })
 }
 
-fn loop_device_over(stat: &Stat) -> Option<String> {
+fn loop_device_on(stat: &Stat) -> Option<String> {
     names_in(Path::new("/sys/block")).filter(|name| name.starts_with("loop")).find_map(|name| {
         let place = Path::new("/sys/block").join(&name).join("loop/backing_file");
         let mut path = std::fs::read(place).ok()?;
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_are_found_by_number_whatever_their_point_is_called() {
+    fn mounts_are_found_by_device_number() {
         let mounts = b"22 1 0:20 / /proc rw - proc proc rw\n\
             23 1 254:3 / /mnt/a\\040b\\134 rw,noatime shared:1 - ext4 /dev/vdc rw\n\
             24 1 254:4 / /srv rw - ext4 /dev/vdd rw\n";
@@ -232,24 +232,24 @@ mod tests {
     }
 
     #[test]
-    fn every_use_says_what_it_is_and_what_ends_it() {
+    fn every_use_has_description_and_remedy() {
         let table = [
             (Use::Mounted("/mnt".into()), "mounted at /mnt", "umount /mnt"),
             (Use::ActiveSwap, "active kernel swap", "swapoff"),
             (Use::HeldBy("dm-0".into()), "held by dm-0", "dm-0"),
             (Use::Behind("loop3".into()), "behind /dev/loop3", "losetup --detach /dev/loop3"),
         ];
-        for (used, what, way_out) in table {
+        for (used, what, remedy) in table {
             assert_eq!(used.to_string(), what);
-            assert!(used.way_out().contains(way_out), "{used}");
+            assert!(used.remedy().contains(remedy), "{used}");
             let part = Use::Part("sda1".into(), Box::new(used));
             assert!(part.to_string().ends_with(&format!("sda1 is {what}")), "{part}");
-            assert!(part.way_out().contains(way_out), "{part}");
+            assert!(part.remedy().contains(remedy), "{part}");
         }
     }
 
     #[test]
-    fn a_file_that_nobody_uses_is_not_in_use() {
+    fn unused_file_has_no_holder() {
         let path = std::env::temp_dir().join(format!("softswap-holders-{}", std::process::id()));
         std::fs::write(&path, b"x").unwrap();
         assert_eq!(use_of_path(&path), None);

@@ -16,7 +16,7 @@ use std::io;
 /// Byte of mark 0: beyond the end of any file.
 const FIRST_BYTE: u64 = 1 << 62;
 /// Exclusive upper bound of marks.
-pub const MOST_MARKS: u64 = 1 << 32;
+pub const MAX_MARKS: u64 = 1 << 32;
 
 /// Marks an open file for as long as it is open. Returns false if another open file of the same
 /// file holds the mark.
@@ -36,14 +36,14 @@ pub fn put(file: impl AsFd, mark: u64) -> io::Result<bool> {
 /// Returns true if no other open file of the same file holds the mark. Returns false if that is
 /// unknown, as under the program's own filter.
 #[must_use]
-pub fn is_gone(file: impl AsFd, mark: u64) -> bool {
+pub fn is_released(file: impl AsFd, mark: u64) -> bool {
     let is_free = |lock: libc::flock| i32::from(lock.l_type) == libc::F_UNLCK;
     !program_filter::is_in_force()
         && control(file.as_fd(), libc::F_OFD_GETLK, mark).is_ok_and(is_free)
 }
 
 fn control(fd: BorrowedFd<'_>, command: i32, mark: u64) -> io::Result<libc::flock> {
-    if mark >= MOST_MARKS {
+    if mark >= MAX_MARKS {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     let mut lock = libc::flock {
@@ -71,28 +71,28 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_lasts_as_long_as_any_copy_of_its_open_file() {
+    fn mark_lasts_until_open_file_closes() {
         let path = std::env::temp_dir().join(format!("softswap-mark-{}", std::process::id()));
         let (one, other) = (open(&path), open(&path));
         std::fs::remove_file(&path).unwrap();
         assert!(put(&one, 7).unwrap() && put(&one, 7).unwrap(), "its own is no obstacle");
         assert!(!put(&other, 7).unwrap() && put(&other, 8).unwrap());
-        assert!(!is_gone(&other, 7) && is_gone(&other, 9));
+        assert!(!is_released(&other, 7) && is_released(&other, 9));
         let copy = one.try_clone().unwrap();
         drop(one);
-        assert!(!is_gone(&other, 7));
+        assert!(!is_released(&other, 7));
         drop(copy);
         // Children that other tests fork also hold copies for a moment.
         let is_freed = (0..1000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
-            is_gone(&other, 7)
+            is_released(&other, 7)
         });
         assert!(is_freed);
-        assert!(put(&other, MOST_MARKS).is_err() && !is_gone(&other, MOST_MARKS));
+        assert!(put(&other, MAX_MARKS).is_err() && !is_released(&other, MAX_MARKS));
     }
 
     #[test]
-    fn a_forked_child_keeps_what_its_parent_has_marked() {
+    fn forked_child_keeps_parent_marks() {
         let path = std::env::temp_dir().join(format!("softswap-heir-{}", std::process::id()));
         let (one, other) = (open(&path), open(&path));
         std::fs::remove_file(&path).unwrap();
@@ -100,9 +100,9 @@ mod tests {
         // The child closes its copy, which is not the last one.
         let seen = in_child(|| {
             drop(std::os::fd::OwnedFd::from(one.try_clone().unwrap()));
-            i32::from(is_gone(&other, 3))
+            i32::from(is_released(&other, 3))
         });
         assert_eq!(seen.unwrap(), Ended::Exit(0));
-        assert!(!is_gone(&other, 3));
+        assert!(!is_released(&other, 3));
     }
 }

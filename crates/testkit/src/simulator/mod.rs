@@ -18,7 +18,7 @@ use softswap_engine::policy::mechanism::{Mechanism, Without};
 use softswap_engine::policy::partition::{NEARLY_FULL_PERCENT, Partition, PoolView};
 use softswap_engine::policy::pool_limit::PoolLimit;
 use softswap_engine::policy::prefetch::readahead::{self, Ahead, Touch};
-use softswap_engine::policy::stored_copies::Stays;
+use softswap_engine::policy::stored_copies::KeepCopy;
 use softswap_engine::store::pool::{Handle, Pool, SLAB_BYTES};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::reserve_u64;
@@ -50,7 +50,7 @@ pub struct Costs {
     /// Processor time to write a page.
     pub write_ns: u64,
     /// Eviction of a page, without compression and write.
-    pub leave_ns: u64,
+    pub evict_ns: u64,
 }
 
 impl Default for Costs {
@@ -67,7 +67,7 @@ impl Default for Costs {
             lz4_ns: 3_000,
             zstd_ns: 9_000,
             write_ns: 2_000,
-            leave_ns: 3_000,
+            evict_ns: 3_000,
         }
     }
 }
@@ -169,7 +169,7 @@ impl Simulation {
         let space = AddressSpace::new(window_pages)?;
         space.add(&mut space.lock(), 0..window_pages);
         let limit = |limit: PoolLimit| limit.bytes_of(memory_bytes) / SLAB_BYTES * SLAB_BYTES;
-        let (least, most) = (limit(PoolLimit::LEAST), limit(PoolLimit::LARGEST));
+        let (least, most) = (limit(PoolLimit::MIN), limit(PoolLimit::LARGEST));
         let pool_bytes = pool_percent.map_or(most, |percent| limit(PoolLimit::Percent(percent)));
         let is_on = pool_percent.is_none() && !without.has(Mechanism::Partition);
         let partition = Partition::new(is_on, least, most, memory_bytes, 1);
@@ -238,7 +238,7 @@ impl Simulation {
             if let Place::Resident { copy, .. } = place {
                 self.space.sub_resident(page);
                 self.resident -= 1;
-                let copy = copy.and_then(|copy| self.part_from(copy));
+                let copy = copy.and_then(|copy| self.detach_copy(copy));
                 copy.into_iter().for_each(|copy| self.free(copy));
             }
             self.free(place);
@@ -260,10 +260,10 @@ impl Simulation {
 
     fn make_writable(&mut self, page: PageNo) {
         let claim = self.pages.claim(page);
-        let Place::Resident { heat, copy: Some(copy) } = claim.before().place() else { return };
-        claim.publish(Place::resident(heat));
-        self.part_from(copy).into_iter().for_each(|place| self.free(place));
-        self.policies.stored_copies.note(page, self.policies.clock.comes_soon(page), true);
+        let Place::Resident { age, copy: Some(copy) } = claim.before().place() else { return };
+        claim.publish(Place::resident(age));
+        self.detach_copy(copy).into_iter().for_each(|place| self.free(place));
+        self.policies.stored_copies.note(page, self.policies.clock.refaults_early(page), true);
         self.figures.write_faults += 1;
         let ns = self.setup.costs.write_fault_ns;
         self.stall(ns, ns);
@@ -277,29 +277,29 @@ impl Simulation {
     /// Faults a page in, as the engine's `page_in`.
     fn page_in(&mut self, page: PageNo, access: Access) {
         let touch = self.policies.readahead.reach(page);
-        self.policies.readahead.go_on(touch, &self.ahead());
-        self.make_room();
+        self.policies.readahead.next_window(touch, &self.ahead());
+        self.charge_pages();
         let place = self.pages.load(page).place();
         self.policies.note_return(page, place, || self.pool_view());
         let most = match touch {
-            _ if touch.is_asked_for() || place.in_slot().is_none() => 1,
+            _ if touch.is_requested() || place.in_slot().is_none() => 1,
             _ if !self.policies.has(Mechanism::FaultReadahead) => 1,
             _ => readahead::neighbours(&self.pages, page, || self.resident_of_all()),
         };
         let window = self.policies.readahead.up_to_marker(page, most);
         let is_stream = readahead::is_stream(most);
-        if is_stream || touch == Touch::Early || touch.is_asked_for() {
+        if is_stream || touch == Touch::Early || touch.is_requested() {
             self.policies.note_streamed(page, place, self.pool.limit_bytes());
         } else {
             self.policies.note_waited_for(page, place);
         }
-        let heat = self.policies.grace(page, place, self.resident);
-        let stays = self.stays(page, place, access, true);
+        let age = self.policies.age_of_faulted(page, place, self.resident);
+        let keep_copy = self.keep_copy(page, place, access, true);
         let tier = self.fetch(place);
         let (pool_ns, disk_ns) = self.policies.partition.costs().faults_ns();
-        self.policies.passing_over.note_back(place, tier, pool_ns, disk_ns);
+        self.policies.incompressible_bias.note_refault_cost(place, tier, pool_ns, disk_ns);
         let claim = self.pages.claim(page);
-        self.arrive(page, claim, heat, stays);
+        self.on_swap_in(page, claim, age, keep_copy);
         if tier == Tier::Disk {
             (page + 1..page + window as u64).for_each(|next| self.bring_along(next, is_stream));
         }
@@ -318,7 +318,7 @@ impl Simulation {
         let costs = self.setup.costs;
         let figures = &mut self.figures;
         let (tier, count, ns, cpu_ns) = match place {
-            Place::Filled { .. } => {
+            Place::SameFilled { .. } => {
                 (Tier::Filled, &mut figures.filled_faults, costs.filled_ns, costs.filled_ns)
             }
             Place::Pool { handle } => {
@@ -326,7 +326,7 @@ impl Simulation {
                 let _ = self.pool.load(Handle::from_bits(handle), |_| ());
                 (Tier::Pool, &mut figures.pool_faults, costs.pool_ns, costs.pool_ns)
             }
-            Place::Slot { .. } | Place::Packed { .. } => {
+            Place::Slot { .. } | Place::CompressedSlot { .. } => {
                 (Tier::Disk, &mut figures.disk_faults, costs.disk_ns, costs.disk_cpu_ns)
             }
             _ => (Tier::Zero, &mut figures.zero_faults, costs.zero_ns, costs.zero_ns),
@@ -347,14 +347,14 @@ impl Simulation {
         if place.in_slot().is_none() {
             return;
         }
-        self.make_room();
+        self.charge_pages();
         if is_stream {
             self.policies.note_streamed(page, place, self.pool.limit_bytes());
         }
-        let heat = self.policies.grace_ahead(page, is_stream, self.resident);
-        let stays = self.stays(page, place, Access::Read, false);
+        let age = self.policies.age_of_read_ahead(page, is_stream, self.resident);
+        let keep_copy = self.keep_copy(page, place, Access::Read, false);
         let claim = self.pages.claim(page);
-        self.arrive(page, claim, heat, stays);
+        self.on_swap_in(page, claim, age, keep_copy);
         self.figures.pages_ahead += 1;
         let ns = self.setup.costs.along_ns;
         self.stall(if is_stream { 0 } else { ns }, ns);
@@ -376,9 +376,9 @@ impl Simulation {
         }
     }
 
-    fn arrive(&mut self, page: PageNo, claim: Claim<'_>, heat: u8, stays: Stays) {
+    fn on_swap_in(&mut self, page: PageNo, claim: Claim<'_>, age: u8, keep_copy: KeepCopy) {
         let place = claim.before().place();
-        let copy = stays.copy_of(place);
+        let copy = keep_copy.copy_of(place);
         let copies = &mut self.policies.stored_copies;
         match copy {
             None => self.free(place),
@@ -392,24 +392,24 @@ impl Simulation {
         }
         self.space.touch(page);
         self.space.add_resident(page, 1);
-        claim.publish(Place::Resident { heat, copy });
+        claim.publish(Place::Resident { age, copy });
         self.resident += 1;
     }
 
-    /// Returns how much of the stored copy to keep, as `swap_cache::stays`.
-    fn stays(&self, page: PageNo, place: Place, access: Access, is_touched: bool) -> Stays {
+    /// Returns how much of the stored copy to keep, as `swap_cache::keep_copy`.
+    fn keep_copy(&self, page: PageNo, place: Place, access: Access, is_touched: bool) -> KeepCopy {
         if access == Access::Write {
-            return Stays::Nothing;
+            return KeepCopy::No;
         }
-        let is_room = match place {
-            Place::Slot { .. } | Place::Packed { .. } => true,
-            Place::Pool { handle } => self.may_stay(Handle::from_bits(handle)),
-            _ => return Stays::Nothing,
+        let has_space_left = match place {
+            Place::Slot { .. } | Place::CompressedSlot { .. } => true,
+            Place::Pool { handle } => self.may_keep_pooled(Handle::from_bits(handle)),
+            _ => return KeepCopy::No,
         };
-        self.policies.stays(page, place, is_room, is_touched)
+        self.policies.keep_copy(page, place, has_space_left, is_touched)
     }
 
-    fn may_stay(&self, handle: Handle) -> bool {
+    fn may_keep_pooled(&self, handle: Handle) -> bool {
         let (used, limit) = (self.pool.used_bytes(), self.pool.limit_bytes());
         let budget_bytes = self.setup.memory_bytes;
         let copies = &self.policies.stored_copies;
@@ -418,7 +418,7 @@ impl Simulation {
     }
 
     /// Detaches the stored copy of a resident page. Returns the place of the copy.
-    fn part_from(&mut self, copy: StoredCopy) -> Option<Place> {
+    fn detach_copy(&mut self, copy: StoredCopy) -> Option<Place> {
         let copies = &mut self.policies.stored_copies;
         match copy {
             StoredCopy::Slot(copy) => {
@@ -438,7 +438,7 @@ impl Simulation {
     fn free(&mut self, place: Place) {
         match place {
             Place::Pool { handle } => self.pool.free(Handle::from_bits(handle)),
-            Place::Slot { slot, .. } | Place::Packed { slot, .. } => {
+            Place::Slot { slot, .. } | Place::CompressedSlot { slot, .. } => {
                 let parts = self.slots.get_mut(&slot);
                 let is_last = parts.is_none_or(|parts| {
                     *parts -= 1;
@@ -470,7 +470,7 @@ impl Simulation {
     fn balance(&mut self) {
         let partition = &self.policies.partition;
         let cpu_ns = self.cpu_ns;
-        partition.costs().look(self.now_ns, || cpu_ns);
+        partition.costs().sample(self.now_ns, || cpu_ns);
         let distance = |random| self.policies.clock.distance(self.pool.owner_at_random(random)?);
         let set_limit = |limit_bytes| self.pool.set_limit_bytes(limit_bytes);
         partition.step(|| self.pool_view(), distance, set_limit);

@@ -2,13 +2,13 @@
 
 use super::{Content, Simulation};
 use softswap_engine::base::page::{PageNo, Place, StoredCopy};
-use softswap_engine::codec::packed_slot::SlotPacker;
+use softswap_engine::codec::compressed_slot::SlotPacker;
 use softswap_engine::codec::{Codec, MAX_PACKED_BYTES, Packer};
 use softswap_engine::core::policies::Batch;
 use softswap_engine::memory::context::{BATCH_PAGES, GROUP_PAGES, WRITE_BACK_PAGES};
 use softswap_engine::policy::compression_tier::SECOND;
+use softswap_engine::policy::incompressible_bias::IncompressibleBias;
 use softswap_engine::policy::partition::WRITE_BACK_PERCENT;
-use softswap_engine::policy::passing_over::PassingOver;
 use softswap_engine::store::pool::{Handle, SLAB_BYTES};
 use softswap_sys::PAGE_SIZE;
 
@@ -23,7 +23,7 @@ enum NotInPool {
 
 impl Simulation {
     /// Evicts until there is memory for one more page.
-    pub(super) fn make_room(&mut self) {
+    pub(super) fn charge_pages(&mut self) {
         while self.used_bytes() + PAGE_SIZE > self.setup.memory_bytes {
             if !self.round() {
                 return;
@@ -47,7 +47,7 @@ impl Simulation {
 
     /// Evicts a batch of cold pages. Returns their number.
     fn page_out(&mut self) -> usize {
-        let times = self.policies.times_passed_over();
+        let times = self.policies.visits_per_incompressible();
         let mut victims = [const { None }; BATCH_PAGES];
         let pages = self.pages;
         let found = self.policies.clock.claim_victims(&pages, &self.space, times, &mut victims);
@@ -58,10 +58,10 @@ impl Simulation {
             self.space.sub_resident(page);
             self.resident -= 1;
             let place = self.leave(page, claim.before().place().copy(), &mut batch);
-            batch.incompressible += u64::from(PassingOver::is_incompressible(place));
+            batch.incompressible += u64::from(IncompressibleBias::is_incompressible(place));
             claim.publish(place);
         }
-        self.reclaim(found as u64 * self.setup.costs.leave_ns);
+        self.reclaim(found as u64 * self.setup.costs.evict_ns);
         batch.cpu_ns = self.cpu_ns - cpu_ns;
         self.policies.note_batch(found, batch);
         self.figures.pages_out += found as u64;
@@ -71,14 +71,14 @@ impl Simulation {
     /// Returns the place of an evicted page: that of its copy, or a new one.
     fn leave(&mut self, page: PageNo, copy: Option<StoredCopy>, batch: &mut Batch) -> Place {
         if let Some(copy) = copy {
-            self.policies.stored_copies.note(page, self.policies.clock.comes_soon(page), false);
-            if let Some(place) = self.part_from(copy) {
-                return self.leave_for_copy(page, place);
+            self.policies.stored_copies.note(page, self.policies.clock.refaults_early(page), false);
+            if let Some(place) = self.detach_copy(copy) {
+                return self.evict_to_copy(page, place);
             }
         }
         let content = self.contents[page as usize];
         if content.lz4_bytes == 0 {
-            return Place::Filled { code: 0 };
+            return Place::SameFilled { code: 0 };
         }
         let is_incompressible = match self.pack_into_pool(page) {
             Ok(place) => return place,
@@ -93,11 +93,11 @@ impl Simulation {
     }
 
     /// Evicts a page to its copy, or to the pool if that accepts it now.
-    fn leave_for_copy(&mut self, page: PageNo, place: Place) -> Place {
+    fn evict_to_copy(&mut self, page: PageNo, place: Place) -> Place {
         let is_on_disk = place.in_slot().is_some();
         let is_offered = is_on_disk
             && !self.policies.bypasses_pool(page, || true, || self.pool_view())
-            && self.policies.stored_copies.may_be_packed();
+            && self.policies.stored_copies.should_offer_to_pool();
         if is_offered {
             let packed = self.pack_into_pool(page);
             self.policies.stored_copies.note_packed(packed.is_ok());
@@ -107,7 +107,7 @@ impl Simulation {
             }
         }
         if is_on_disk && !place.is_incompressible() && self.pool_view().is_nearly_full() {
-            self.policies.note_passed(page);
+            self.policies.note_bypassed(page);
         }
         place
     }
@@ -128,13 +128,13 @@ impl Simulation {
         if self.policies.bypasses_pool(page, || true, || self.pool_view())
             && !self.policies.admission.is_due(page)
         {
-            self.policies.note_passed(page);
+            self.policies.note_bypassed(page);
             return Err(NotInPool::NotTaken);
         }
         // The evicted page itself frees memory.
-        let has_room = self.used_bytes() + SLAB_BYTES <= self.setup.memory_bytes + PAGE_SIZE;
-        let is_room = self.pool.accepts() && (has_room || self.pool.used_bytes() > 0);
-        let first = is_room.then(|| self.policies.packer(|| self.pool_view())).flatten();
+        let has_space = self.used_bytes() + SLAB_BYTES <= self.setup.memory_bytes + PAGE_SIZE;
+        let has_space_left = self.pool.accepts() && (has_space || self.pool.used_bytes() > 0);
+        let first = has_space_left.then(|| self.policies.packer(|| self.pool_view())).flatten();
         let first = first.ok_or(NotInPool::NotTaken)?;
         let packed = self.pack(first, content).or_else(|| {
             let second = self.policies.second_packer(first)?;
@@ -177,7 +177,7 @@ impl Simulation {
                 break;
             }
             let (owner, handle) = oldest[0];
-            self.shed(owner, handle);
+            self.reclaim_copies(owner, handle);
             let first = owner / GROUP_PAGES as u64 * GROUP_PAGES as u64;
             for page in first..(first + GROUP_PAGES as u64).min(self.setup.window_pages) {
                 let Place::Pool { handle } = self.pages.load(page).place() else { continue };
@@ -191,7 +191,7 @@ impl Simulation {
                 let age = self.policies.clock.distance(page);
                 let rate = self.policies.partition.write_back_rate();
                 age.into_iter().for_each(|age| rate.note_age(age));
-                self.pages.claim(page).publish(Place::Packed { slot, part });
+                self.pages.claim(page).publish(Place::CompressedSlot { slot, part });
                 self.pool.free(Handle::from_bits(handle));
                 gone += 1;
             }
@@ -199,19 +199,19 @@ impl Simulation {
         self.figures.pages_written += slots as u64;
         self.reclaim(slots as u64 * self.setup.costs.write_ns);
         let partition = &self.policies.partition;
-        partition.write_back_rate().note_gone(gone as u64);
-        partition.costs().passed_on(gone as u64, self.cpu_ns - cpu_ns);
+        partition.write_back_rate().note_write_backs(gone as u64);
+        partition.costs().note_write_backs(gone as u64, self.cpu_ns - cpu_ns);
         gone
     }
 
     /// Frees the copy of a resident page, if it is this object.
-    fn shed(&mut self, page: PageNo, handle: Handle) {
+    fn reclaim_copies(&mut self, page: PageNo, handle: Handle) {
         let copy = StoredCopy::pooled(handle.to_bits());
         let claim = self.pages.claim(page);
         match claim.before().place() {
-            Place::Resident { heat, copy: Some(has) } if has == copy => {
-                claim.publish(Place::resident(heat));
-                self.part_from(copy).into_iter().for_each(|place| self.free(place));
+            Place::Resident { age, copy: Some(has) } if has == copy => {
+                claim.publish(Place::resident(age));
+                self.detach_copy(copy).into_iter().for_each(|place| self.free(place));
             }
             _ => drop(claim),
         }

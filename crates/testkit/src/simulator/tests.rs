@@ -26,14 +26,14 @@ fn skip_about(simulation: &mut Simulation, pages: u64, touches: u64, content: Co
 }
 
 #[test]
-fn what_fits_is_touched_for_the_first_time_only() {
+fn fitting_memory_has_only_first_touches() {
     let figures = skip_about(&mut simulation(2000, ""), 1000, 10_000, WHOLE);
     let expected = Figures { zero_faults: 1000, stalled_ns: 7_700_000, ..Figures::default() };
     assert_eq!(figures, expected);
 }
 
 #[test]
-fn the_same_touches_come_to_the_same_figures() {
+fn simulation_is_deterministic() {
     let run = || skip_about(&mut simulation(2000, ""), 5000, 50_000, HALF);
     let figures = run();
     assert_eq!(figures, run());
@@ -41,7 +41,7 @@ fn the_same_touches_come_to_the_same_figures() {
 }
 
 #[test]
-fn what_packs_is_spared_the_disk_and_what_does_not_is_written() {
+fn compressible_pages_avoid_disk() {
     let packed = skip_about(&mut simulation(4000, ""), 5000, 200_000, HALF);
     let whole = skip_about(&mut simulation(4000, ""), 5000, 200_000, WHOLE);
     assert!(whole.pool_faults == 0 && whole.disk_faults > 5000, "{whole:?}");
@@ -51,7 +51,7 @@ fn what_packs_is_spared_the_disk_and_what_does_not_is_written() {
 }
 
 #[test]
-fn each_mechanism_can_be_left_out() {
+fn each_mechanism_can_be_disabled() {
     for mechanism in Mechanism::ALL {
         let mut simulation = simulation(2000, mechanism.name());
         let figures = skip_about(&mut simulation, 5000, 5000, HALF);
@@ -63,7 +63,7 @@ fn each_mechanism_can_be_left_out() {
 }
 
 #[test]
-fn pages_given_up_are_nowhere() {
+fn unmapped_pages_are_vacant() {
     let mut simulation = simulation(2000, "");
     skip_about(&mut simulation, 5000, 20_000, HALF);
     simulation.gone(0..5000);
@@ -75,7 +75,7 @@ fn pages_given_up_are_nowhere() {
 }
 
 #[test]
-fn a_stream_is_read_ahead() {
+fn stream_is_read_ahead() {
     let round = |simulation: &mut Simulation| {
         (0..5000).for_each(|page| simulation.touch(page, false, None));
     };

@@ -60,7 +60,7 @@ mod tests {
     use super::signs;
 
     #[test]
-    fn parts_fill_a_bar_by_their_share_and_never_more() {
+    fn bar_parts_are_proportional() {
         assert_eq!(signs(&[50, 25], 100, 40), [20, 10]);
         assert_eq!(signs(&[1, 0, 99], 100, 10), [1, 0, 9]);
         // The parts exceed the whole briefly after the budget was lowered.

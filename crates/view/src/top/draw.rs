@@ -21,11 +21,11 @@ const TALL: u16 = 36;
 const LABEL: usize = 9;
 const VALUE: usize = 9;
 /// Height of the table's title and two processes.
-const LEAST_TABLE: u16 = 3;
+const MIN_TABLE: u16 = 3;
 /// Columns of the list of trees: PID, state, and memory.
 const LIST: [u16; 3] = [7, 13, 18];
 /// Smallest width at which a command is shown.
-const LEAST_COMMAND: u16 = 8;
+const MIN_COMMAND: u16 = 8;
 /// Placeholder for an unknown value.
 const NONE: &str = "-";
 
@@ -33,14 +33,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen, theme: Theme) {
     let area = frame.area();
     match screen.selected() {
         Some(tree) => draw_tree(frame, area, screen, tree, theme),
-        None => draw_nothing(frame, area, screen, theme),
+        None => draw_empty(frame, area, screen, theme),
     }
     match &screen.mode {
         Mode::Help => draw_help(frame, area, theme),
         Mode::Type { target, text } => {
             let now = target.now.as_ref().map_or_else(String::new, |now| format!(", now {now}"));
             let lines = [
-                format!("{} of {}{now}", target.setting.key, target.whose),
+                format!("{} of {}{now}", target.setting.key, target.owner_text),
                 format!("for instance {}", target.setting.example),
                 format!("> {text}_"),
                 "Enter: continue, Esc: cancel".to_string(),
@@ -49,7 +49,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen, theme: Theme) {
         }
         Mode::Confirm { target, text } => {
             let lines = [
-                format!("Set {} of {} to {text}?", target.setting.key, target.whose),
+                format!("Set {} of {} to {text}?", target.setting.key, target.owner_text),
                 "y: yes, any other key: no".to_string(),
             ];
             draw_box(frame, area, theme, "Confirm", &lines);
@@ -58,7 +58,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen, theme: Theme) {
     }
 }
 
-fn draw_nothing(frame: &mut Frame<'_>, area: Rect, screen: &Screen, theme: Theme) {
+fn draw_empty(frame: &mut Frame<'_>, area: Rect, screen: &Screen, theme: Theme) {
     let mut lines = vec![Line::styled("softswap top", theme.title()), Line::raw("")];
     let none = format!("No program of {} runs under softswap.", screen.user);
     lines.extend(match (screen.has_looked, screen.only) {
@@ -85,7 +85,7 @@ fn draw_tree(frame: &mut Frame<'_>, area: Rect, screen: &Screen, tree: &Tree, th
     };
     let lines = rate_lines(area.height >= TALL);
     // If space is short, the processes and the memory have priority.
-    let mut left = area.height.saturating_sub(1 + LEAST_TABLE);
+    let mut left = area.height.saturating_sub(1 + MIN_TABLE);
     let mut take = |wanted: u16| {
         let taken = wanted.min(left);
         left -= taken;
@@ -129,13 +129,13 @@ fn counted(count: usize, one: &str, many: &str) -> String {
 fn draw_list(frame: &mut Frame<'_>, area: Rect, screen: &Screen, shown: &Tree, theme: Theme) {
     let mut left = area.width;
     let mut fits = |width: u16| {
-        let has_room = width < left;
+        let has_space = width < left;
         left = left.saturating_sub(width + 1);
-        has_room
+        has_space
     };
     let mut widths: Vec<Constraint> =
         LIST.into_iter().take_while(|width| fits(*width)).map(Constraint::Length).collect();
-    if widths.len() == LIST.len() && fits(LEAST_COMMAND) {
+    if widths.len() == LIST.len() && fits(MIN_COMMAND) {
         widths.push(Constraint::Fill(1));
     }
     let rows = screen.trees.iter().map(|tree| {
@@ -223,13 +223,13 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, screen: &Screen, tree: &Tree, th
         },
         match has_ended {
             true => Line::raw("out -"),
-            false => line_of_what_is_out(&now, width, theme),
+            false => swapped_out_line(&now, width, theme),
         },
     ];
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-fn line_of_what_is_out(tree: &Tree, width: usize, theme: Theme) -> Line<'static> {
+fn swapped_out_line(tree: &Tree, width: usize, theme: Theme) -> Line<'static> {
     let sum = tree.sum();
     let (awake, asleep) = tree.awake_and_asleep();
     let out = bytes(sum.disk_bytes + sum.pool_pages * softswap_sys::PAGE_SIZE as u64);
@@ -349,7 +349,7 @@ fn aligned(text: String, is_text: bool) -> Line<'static> {
 
 /// Draws the result of a change, or details of the selected process.
 fn draw_foot(frame: &mut Frame<'_>, area: Rect, screen: &Screen, theme: Theme) {
-    if let Some((is_done, text)) = &screen.said {
+    if let Some((is_done, text)) = &screen.change_result {
         let style = if *is_done { theme.title() } else { theme.warning() };
         return frame.render_widget(Line::styled(text.clone(), style), area);
     }

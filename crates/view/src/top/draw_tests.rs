@@ -1,4 +1,4 @@
-use super::super::keys::{Answer, pressed};
+use super::super::keys::{Answer, handle_key};
 use super::*;
 use crate::reading::Reading;
 use crate::tree::Shared;
@@ -48,11 +48,11 @@ fn tree(root: u32, processes: Vec<Process>) -> Tree {
 /// Returns the screen after `looks` samples, one per second.
 fn after(looks: u64, trees: impl Fn(u64) -> Vec<Tree>) -> Screen {
     let mut screen = Screen::new("somebody".into(), None);
-    (1..=looks).for_each(|look| screen.look(Duration::from_secs(look), trees(look)));
+    (1..=looks).for_each(|sample| screen.update(Duration::from_secs(sample), trees(sample)));
     screen
 }
 
-fn picture(screen: &Screen, (width, height): (u16, u16), theme: Theme) -> String {
+fn rendered(screen: &Screen, (width, height): (u16, u16), theme: Theme) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(frame, screen, theme)).unwrap();
     let cells = terminal.backend().buffer().content();
@@ -63,33 +63,34 @@ fn picture(screen: &Screen, (width, height): (u16, u16), theme: Theme) -> String
 }
 
 fn press(screen: &mut Screen, code: KeyCode) -> Answer {
-    pressed(screen, KeyEvent::new(code, KeyModifiers::NONE))
+    handle_key(screen, KeyEvent::new(code, KeyModifiers::NONE))
 }
 
 fn type_in(screen: &mut Screen, text: &str) {
-    text.chars().for_each(|sign| assert_eq!(press(screen, KeyCode::Char(sign)), Answer::Stay));
+    text.chars().for_each(|sign| assert_eq!(press(screen, KeyCode::Char(sign)), Answer::Continue));
 }
 
 #[test]
 fn page_protection_is_shown_with_its_mappings() {
-    let by_protection = |look| {
-        let mut process = process(8, "python3", look);
+    let by_protection = |sample| {
+        let mut process = process(8, "python3", sample);
         if let State::Awake(reading) = &mut process.state {
             (reading.mappings, reading.mappings_limit) = (16_061, 58_977);
         }
         vec![tree(7, vec![process])]
     };
-    let shown = picture(&after(2, by_protection), (200, 60), Theme::of(true, false));
+    let shown = rendered(&after(2, by_protection), (200, 60), Theme::of(true, false));
     for part in ["faults by page protection", "MAPS", "16.1k"] {
         assert!(shown.contains(part), "{part:?} is missing in\n{shown}");
     }
 }
 
 #[test]
-fn a_tree_is_shown_with_all_that_there_is_to_know() {
-    let screen = after(5, |look| vec![tree(7, vec![process(8, "python3", look), asleep(9, "sh")])]);
+fn tree_view_shows_all_details() {
+    let screen =
+        after(5, |sample| vec![tree(7, vec![process(8, "python3", sample), asleep(9, "sh")])]);
     for size in [(80, 24), (200, 60)] {
-        let shown = picture(&screen, size, Theme::of(true, false));
+        let shown = rendered(&screen, size, Theme::of(true, false));
         for part in [
             "softswap top: 1 tree, 2 processes (1 asleep)",
             "7 python3 analysis-7.py",
@@ -112,28 +113,28 @@ fn a_tree_is_shown_with_all_that_there_is_to_know() {
 }
 
 #[test]
-fn every_size_is_drawn_and_ascii_stays_ascii() {
-    let mut screen = after(3, |look| {
-        let many = (0..100).map(|at| process(100 + at, "worker", look)).collect();
+fn every_size_is_drawn_and_ascii_mode_is_ascii() {
+    let mut screen = after(3, |sample| {
+        let many = (0..100).map(|at| process(100 + at, "worker", sample)).collect();
         vec![tree(1, many), tree(2, vec![asleep(3, "sleeper")])]
     });
     for mode in [Mode::Watch, Mode::Help] {
         for size in SIZES {
             screen.mode = mode.clone();
-            assert!(!picture(&screen, size, Theme::of(false, false)).is_empty());
-            let plain = picture(&screen, size, Theme::of(true, true));
+            assert!(!rendered(&screen, size, Theme::of(false, false)).is_empty());
+            let plain = rendered(&screen, size, Theme::of(true, true));
             // The border of boxes is drawn with line characters.
             assert!(mode == Mode::Help || plain.is_ascii(), "{plain}");
         }
     }
     let nothing = after(2, |_| Vec::new());
-    let shown = picture(&nothing, (80, 24), Theme::of(true, false));
+    let shown = rendered(&nothing, (80, 24), Theme::of(true, false));
     assert!(shown.contains("No program of somebody runs under softswap."), "{shown}");
 }
 
 #[test]
-fn without_colours_there_are_none() {
-    let screen = after(3, |look| vec![tree(7, vec![process(8, "python3", look)])]);
+fn no_colour_mode_has_no_colour() {
+    let screen = after(3, |sample| vec![tree(7, vec![process(8, "python3", sample)])]);
     let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
     for (no_color, expected) in [(true, false), (false, true)] {
         let theme = Theme::of(no_color, false);
@@ -146,20 +147,20 @@ fn without_colours_there_are_none() {
 }
 
 #[test]
-fn a_tree_that_ends_says_so_and_goes_after_a_while() {
-    let trees = |look: u64| {
-        let mut trees = vec![tree(1, vec![process(2, "long", look)])];
-        trees.extend((look <= 3).then(|| tree(5, vec![process(6, "short", look)])));
+fn exited_tree_is_marked_and_removed_later() {
+    let trees = |sample: u64| {
+        let mut trees = vec![tree(1, vec![process(2, "long", sample)])];
+        trees.extend((sample <= 3).then(|| tree(5, vec![process(6, "short", sample)])));
         trees
     };
-    let shown = picture(&after(4, trees), (80, 24), Theme::of(true, false));
+    let shown = rendered(&after(4, trees), (80, 24), Theme::of(true, false));
     assert!(shown.contains("has ended") && shown.contains("1 tree, 1 process"), "{shown}");
-    let shown = picture(&after(20, trees), (80, 24), Theme::of(true, false));
+    let shown = rendered(&after(20, trees), (80, 24), Theme::of(true, false));
     assert!(!shown.contains("has ended") && shown.contains("1 tree,"), "{shown}");
     // A tree requested by PID stays on the screen.
     let mut screen = Screen::new("somebody".into(), Some(5));
-    (1..=30).for_each(|look| screen.look(Duration::from_secs(look), trees(look)));
-    let shown = picture(&screen, (80, 24), Theme::of(true, false));
+    (1..=30).for_each(|sample| screen.update(Duration::from_secs(sample), trees(sample)));
+    let shown = rendered(&screen, (80, 24), Theme::of(true, false));
     assert!(shown.contains("5 has ended python3 analysis-5.py"), "{shown}");
     // Figures of the exited tree are not shown.
     for part in ["0 trees, 0 processes", "- of 256.0 MiB", "resident -", "out -", "6 short"] {
@@ -173,29 +174,29 @@ fn a_tree_that_ends_says_so_and_goes_after_a_while() {
 }
 
 #[test]
-fn before_all_have_answered_it_says_so_and_rates_are_unknown_at_first() {
+fn first_screen_shows_pending_state() {
     let theme = Theme::of(true, false);
-    let shown = picture(&Screen::new("somebody".into(), None), (80, 24), theme);
+    let shown = rendered(&Screen::new("somebody".into(), None), (80, 24), theme);
     assert!(shown.contains("softswap top") && shown.contains("Looking for programs"), "{shown}");
     assert!(!shown.contains("No program"), "{shown}");
-    let trees = |look| vec![tree(7, vec![process(8, "python3", look)])];
+    let trees = |sample| vec![tree(7, vec![process(8, "python3", sample)])];
     let value = |shown: &str, label: &str| {
         let line = shown.lines().find(|line| line.starts_with(label)).unwrap();
         line.split_whitespace().nth(1).unwrap().to_string()
     };
-    let first = picture(&after(1, trees), (80, 24), theme);
+    let first = rendered(&after(1, trees), (80, 24), theme);
     for label in ["stalled", "pool", "disk", "others", "read", "written"] {
         assert_eq!(value(&first, label), "-", "{first}");
     }
-    let second = picture(&after(2, trees), (80, 24), theme);
+    let second = rendered(&after(2, trees), (80, 24), theme);
     let values = ["stalled", "pool", "others"].map(|label| value(&second, label));
     assert_eq!(values, ["50%", "12.3k/s", "0/s"], "{second}");
 }
 
 #[test]
-fn on_a_small_screen_what_is_shown_is_whole() {
-    let screen = after(3, |look| {
-        vec![tree(7, vec![process(8, "python3", look)]), tree(9, vec![process(10, "b", look)])]
+fn small_screen_shows_complete_fields() {
+    let screen = after(3, |sample| {
+        vec![tree(7, vec![process(8, "python3", sample)]), tree(9, vec![process(10, "b", sample)])]
     });
     // Every figure that may appear, in full.
     let whole = [
@@ -237,7 +238,7 @@ fn on_a_small_screen_what_is_shown_is_whole() {
     ];
     let is_figure = |word: &&str| word.starts_with(|sign: char| sign.is_ascii_digit());
     for (width, height) in [(40, 10), (40, 24), (30, 8), (20, 5), (20, 24), (60, 12)] {
-        let shown = picture(&screen, (width, height), Theme::of(true, true));
+        let shown = rendered(&screen, (width, height), Theme::of(true, true));
         let words = shown.split(|sign: char| sign.is_whitespace() || ",;()".contains(sign));
         for word in words.filter(is_figure) {
             assert!(whole.contains(&word), "{word:?} at {width}x{height} in:\n{shown}");
@@ -247,29 +248,29 @@ fn on_a_small_screen_what_is_shown_is_whole() {
 }
 
 #[test]
-fn a_setting_is_changed_only_when_that_is_confirmed() {
-    let mut screen = after(2, |look| vec![tree(7, vec![process(8, "python3", look)])]);
+fn setting_change_needs_confirmation() {
+    let mut screen = after(2, |sample| vec![tree(7, vec![process(8, "python3", sample)])]);
     press(&mut screen, KeyCode::Char('c'));
-    let shown = picture(&screen, (80, 24), Theme::of(true, false));
+    let shown = rendered(&screen, (80, 24), Theme::of(true, false));
     assert!(shown.contains("codec of python3 (8), now auto"), "{shown}");
     type_in(&mut screen, "zsdt");
     (0..3).for_each(|_| drop(press(&mut screen, KeyCode::Backspace)));
     type_in(&mut screen, "std");
     press(&mut screen, KeyCode::Enter);
-    let shown = picture(&screen, (80, 24), Theme::of(true, false));
+    let shown = rendered(&screen, (80, 24), Theme::of(true, false));
     assert!(shown.contains("Set codec of python3 (8) to zstd?"), "{shown}");
     let wanted = Answer::Set { pid: 8, key: "codec".into(), value: "zstd".into() };
     assert_eq!(press(&mut screen, KeyCode::Char('y')), wanted);
     // Any other key changes nothing.
     for keys in [vec![KeyCode::Esc], vec![KeyCode::Char('1'), KeyCode::Enter, KeyCode::Char('n')]] {
         press(&mut screen, KeyCode::Char('m'));
-        keys.into_iter().for_each(|key| assert_eq!(press(&mut screen, key), Answer::Stay));
+        keys.into_iter().for_each(|key| assert_eq!(press(&mut screen, key), Answer::Continue));
         assert_eq!(screen.mode, Mode::Watch);
     }
 }
 
 #[test]
-fn the_budget_of_a_tree_is_the_trees_and_who_sleeps_has_no_settings() {
+fn tree_budget_is_shared_and_sleeping_process_has_no_settings() {
     let shared = Some(Shared { budget_bytes: 96 << 20, granted_bytes: 90 << 20 });
     let mut screen = after(2, |_| vec![Tree { shared, ..tree(7, vec![asleep(8, "sh")]) }]);
     press(&mut screen, KeyCode::Char('m'));
@@ -278,16 +279,16 @@ fn the_budget_of_a_tree_is_the_trees_and_who_sleeps_has_no_settings() {
     let wanted = Answer::Set { pid: 7, key: "memory".into(), value: "1G".into() };
     assert_eq!(press(&mut screen, KeyCode::Char('y')), wanted);
     press(&mut screen, KeyCode::Char('c'));
-    let shown = picture(&screen, (120, 24), Theme::of(true, false));
+    let shown = rendered(&screen, (120, 24), Theme::of(true, false));
     assert!(shown.contains("process 8 (sh) is asleep"), "{shown}");
     assert_eq!(screen.mode, Mode::Watch);
 }
 
 #[test]
 fn keys_select_sort_and_leave() {
-    let mut screen = after(3, |look| {
+    let mut screen = after(3, |sample| {
         vec![
-            tree(1, vec![process(2, "a", look), process(3, "b", look)]),
+            tree(1, vec![process(2, "a", sample), process(3, "b", sample)]),
             tree(5, vec![asleep(6, "c")]),
         ]
     });
@@ -301,9 +302,9 @@ fn keys_select_sort_and_leave() {
     press(&mut screen, KeyCode::BackTab);
     assert_eq!(screen.selected().unwrap().root, 1);
     press(&mut screen, KeyCode::Char('?'));
-    assert_eq!(press(&mut screen, KeyCode::Char('q')), Answer::Stay);
+    assert_eq!(press(&mut screen, KeyCode::Char('q')), Answer::Continue);
     let control = |sign| KeyEvent::new(KeyCode::Char(sign), KeyModifiers::CONTROL);
-    assert_eq!(pressed(&mut screen, control('z')), Answer::Suspend);
-    assert_eq!(pressed(&mut screen, control('c')), Answer::Leave);
-    assert_eq!(press(&mut screen, KeyCode::Char('q')), Answer::Leave);
+    assert_eq!(handle_key(&mut screen, control('z')), Answer::Suspend);
+    assert_eq!(handle_key(&mut screen, control('c')), Answer::Quit);
+    assert_eq!(press(&mut screen, KeyCode::Char('q')), Answer::Quit);
 }

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_is_to_the_right_and_the_most_is_full() {
+    fn sparkline_has_newest_right_and_maximum_full() {
         let mut history = History::default();
         let signs = ["0", "1", "2", "3", "4"];
         let stalled = |rates: &Rates| rates.stalled;

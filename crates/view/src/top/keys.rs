@@ -6,42 +6,42 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 /// Action for a key, in addition to changes of the screen.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    Stay,
-    Leave,
+    Continue,
+    Quit,
     Suspend,
     Set { pid: u32, key: String, value: String },
 }
 
 /// Longest value of a setting.
-const LONGEST_VALUE: usize = 40;
+const MAX_VALUE: usize = 40;
 const PAGE: isize = 10;
 
-pub(super) fn pressed(screen: &mut Screen, key: KeyEvent) -> Answer {
+pub(super) fn handle_key(screen: &mut Screen, key: KeyEvent) -> Answer {
     let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
     match key.code {
-        KeyCode::Char('c') if is_control => return Answer::Leave,
+        KeyCode::Char('c') if is_control => return Answer::Quit,
         KeyCode::Char('z') if is_control => return Answer::Suspend,
         _ => {}
     }
     match std::mem::replace(&mut screen.mode, Mode::Watch) {
         Mode::Watch => watch(screen, key.code),
         // Any key closes the help.
-        Mode::Help => Answer::Stay,
+        Mode::Help => Answer::Continue,
         Mode::Type { target, mut text } => {
             match key.code {
-                KeyCode::Esc => return Answer::Stay,
-                KeyCode::Enter if text.is_empty() => return Answer::Stay,
+                KeyCode::Esc => return Answer::Continue,
+                KeyCode::Enter if text.is_empty() => return Answer::Continue,
                 KeyCode::Enter => {
                     screen.mode = Mode::Confirm { target, text };
-                    return Answer::Stay;
+                    return Answer::Continue;
                 }
                 KeyCode::Backspace => drop(text.pop()),
                 KeyCode::Char('u') if is_control => text.clear(),
-                KeyCode::Char(sign) if !is_control && text.len() < LONGEST_VALUE => text.push(sign),
+                KeyCode::Char(sign) if !is_control && text.len() < MAX_VALUE => text.push(sign),
                 _ => {}
             }
             screen.mode = Mode::Type { target, text };
-            Answer::Stay
+            Answer::Continue
         }
         // Any key except yes cancels.
         Mode::Confirm { target, text } => match key.code {
@@ -50,17 +50,17 @@ pub(super) fn pressed(screen: &mut Screen, key: KeyEvent) -> Answer {
                 Answer::Set { pid, key, value: text }
             }
             _ => {
-                screen.said(Err(format!("{} was not changed", target.setting.key)));
-                Answer::Stay
+                screen.change_result(Err(format!("{} was not changed", target.setting.key)));
+                Answer::Continue
             }
         },
     }
 }
 
 fn watch(screen: &mut Screen, code: KeyCode) -> Answer {
-    screen.said = None;
+    screen.change_result = None;
     match code {
-        KeyCode::Char('q' | 'Q') | KeyCode::Esc => return Answer::Leave,
+        KeyCode::Char('q' | 'Q') | KeyCode::Esc => return Answer::Quit,
         KeyCode::Char('h' | '?') | KeyCode::F(1) => screen.mode = Mode::Help,
         KeyCode::Down | KeyCode::Char('j') => screen.step(1),
         KeyCode::Up | KeyCode::Char('k') => screen.step(-1),
@@ -74,12 +74,12 @@ fn watch(screen: &mut Screen, code: KeyCode) -> Answer {
         KeyCode::Char(press) => {
             let setting = SETTINGS.into_iter().find(|setting| setting.press == press);
             if let Some(Err(why)) = setting.map(|setting| screen.begin(setting)) {
-                screen.said(Err(why));
+                screen.change_result(Err(why));
             }
         }
         _ => {}
     }
-    Answer::Stay
+    Answer::Continue
 }
 
 /// Text of the help.

@@ -27,7 +27,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Source of the trees.
 pub trait Source: Send + 'static {
     /// Returns all trees.
-    fn look(&mut self) -> Vec<Tree>;
+    fn collect(&mut self) -> Vec<Tree>;
 
     /// Changes a setting of a process.
     ///
@@ -50,9 +50,9 @@ pub struct Options {
 }
 
 /// Message of the sampling thread to the screen.
-enum News {
-    Look(Duration, Vec<Tree>),
-    Said(Result<String, String>),
+enum Update {
+    Sampled(Duration, Vec<Tree>),
+    ChangeResult(Result<String, String>),
 }
 
 /// Change that the sampling thread is asked to make.
@@ -67,41 +67,41 @@ struct Change {
 /// # Errors
 /// If the terminal fails.
 pub fn show(source: impl Source, options: Options) -> io::Result<()> {
-    let (news, heard) = channel();
-    let (wishes, asked) = channel();
+    let (updates, incoming) = channel();
+    let (change_requests, asked) = channel();
     let looks = std::thread::Builder::new().name("look".into());
-    looks.spawn(move || look_again_and_again(source, &news, &asked))?;
+    looks.spawn(move || run_sampler(source, &updates, &asked))?;
     let theme = Theme::of(options.no_color, options.ascii);
     let mut screen = Screen::new(options.user, options.only);
     // Include results that are available at once in the first picture, without waiting for slow
     // ones.
-    if let Ok(first) = heard.recv_timeout(TICK) {
+    if let Ok(first) = incoming.recv_timeout(TICK) {
         take(&mut screen, first);
     }
     let mut terminal = Terminal::enter()?;
-    let ended = attend(&mut terminal, &mut screen, theme, &heard, &wishes);
+    let ended = handle_input(&mut terminal, &mut screen, theme, &incoming, &change_requests);
     terminal.leave();
     ended
 }
 
-fn take(screen: &mut Screen, news: News) {
-    match news {
-        News::Look(at, trees) => screen.look(at, trees),
-        News::Said(said) => screen.said(said),
+fn take(screen: &mut Screen, updates: Update) {
+    match updates {
+        Update::Sampled(at, trees) => screen.update(at, trees),
+        Update::ChangeResult(change_result) => screen.change_result(change_result),
     }
 }
 
-fn attend(
+fn handle_input(
     terminal: &mut Terminal,
     screen: &mut Screen,
     theme: Theme,
-    heard: &Receiver<News>,
-    wishes: &Sender<Change>,
+    incoming: &Receiver<Update>,
+    change_requests: &Sender<Change>,
 ) -> io::Result<()> {
     let mut is_old = true;
     loop {
-        for news in heard.try_iter() {
-            take(screen, news);
+        for updates in incoming.try_iter() {
+            take(screen, updates);
             is_old = true;
         }
         if is_old {
@@ -116,12 +116,12 @@ fn attend(
                 true
             }
             terminal::Event::Key(key) => {
-                match keys::pressed(screen, key) {
-                    keys::Answer::Stay => {}
-                    keys::Answer::Leave => return Ok(()),
+                match keys::handle_key(screen, key) {
+                    keys::Answer::Continue => {}
+                    keys::Answer::Quit => return Ok(()),
                     keys::Answer::Suspend => terminal.suspend()?,
                     keys::Answer::Set { pid, key, value } => {
-                        let _ = wishes.send(Change { pid, key, value });
+                        let _ = change_requests.send(Change { pid, key, value });
                     }
                 }
                 true
@@ -131,18 +131,18 @@ fn attend(
 }
 
 /// Runs the sampling thread, so that a process that answers slowly does not block the screen.
-fn look_again_and_again(mut source: impl Source, news: &Sender<News>, asked: &Receiver<Change>) {
+fn run_sampler(mut source: impl Source, updates: &Sender<Update>, asked: &Receiver<Change>) {
     let (started, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
-        let trees = source.look();
-        if news.send(News::Look(started.elapsed(), trees)).is_err() {
+        let trees = source.collect();
+        if updates.send(Update::Sampled(started.elapsed(), trees)).is_err() {
             return;
         }
         let next = Instant::now() + std::mem::replace(&mut pause, PAUSE);
         loop {
             match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(Change { pid, key, value }) => {
-                    if news.send(News::Said(source.set(pid, &key, &value))).is_err() {
+                    if updates.send(Update::ChangeResult(source.set(pid, &key, &value))).is_err() {
                         return;
                     }
                 }

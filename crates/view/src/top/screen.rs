@@ -46,7 +46,7 @@ pub(super) enum Mode {
 pub(super) struct Target {
     pub(super) pid: u32,
     /// Description for the user.
-    pub(super) whose: String,
+    pub(super) owner_text: String,
     pub(super) setting: Setting,
     pub(super) now: Option<String>,
 }
@@ -68,7 +68,7 @@ pub(super) struct Screen {
     pub(super) sort: Sort,
     pub(super) mode: Mode,
     /// Result of the last change: success, and a message.
-    pub(super) said: Option<(bool, String)>,
+    pub(super) change_result: Option<(bool, String)>,
 }
 
 impl Screen {
@@ -86,15 +86,15 @@ impl Screen {
             process: None,
             sort: Sort::default(),
             mode: Mode::Watch,
-            said: None,
+            change_result: None,
         }
     }
 
     /// Takes a new sample.
-    pub(super) fn look(&mut self, at: Duration, mut trees: Vec<Tree>) {
+    pub(super) fn update(&mut self, at: Duration, mut trees: Vec<Tree>) {
         trees.retain(|tree| self.only.is_none_or(|only| only == tree.root));
         self.has_looked = true;
-        self.compared = self.comparison.look(at, &trees);
+        self.compared = self.comparison.update(at, &trees);
         let compared = &mut self.compared;
         for tree in &trees {
             self.ended.remove(&tree.root);
@@ -127,8 +127,8 @@ impl Screen {
     }
 
     /// Stores the result of a change.
-    pub(super) fn said(&mut self, said: Result<String, String>) {
-        self.said = Some(match said {
+    pub(super) fn change_result(&mut self, change_result: Result<String, String>) {
+        self.change_result = Some(match change_result {
             Ok(text) => (true, text),
             Err(why) => (false, why),
         });
@@ -193,7 +193,12 @@ impl Screen {
         }
         let target = if setting.key == "memory" && tree.shared.is_some() {
             let now = tree.shared.map(|shared| crate::units::bytes(shared.budget_bytes));
-            Target { pid: tree.root, whose: format!("the tree of {}", tree.root), setting, now }
+            Target {
+                pid: tree.root,
+                owner_text: format!("the tree of {}", tree.root),
+                setting,
+                now,
+            }
         } else {
             let rows = self.rows();
             let row = rows.get(self.at(&rows)).ok_or("there is no process to change")?;
@@ -205,7 +210,7 @@ impl Screen {
                 ));
             }
             let now = row.process.setting(setting.key).map(ToString::to_string);
-            Target { pid: *pid, whose: format!("{name} ({pid})"), setting, now }
+            Target { pid: *pid, owner_text: format!("{name} ({pid})"), setting, now }
         };
         self.mode = Mode::Type { target, text: String::new() };
         Ok(())

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_down_names_go_up_and_both_turn_round() {
+    fn sort_order_defaults_and_reverses() {
         let all = [process(1, "b", 5), process(2, "a", 9), process(3, "c", 5)];
         let order = |column, is_reversed| {
             let rows = Sort { column, is_reversed }.rows(&all, &Compared::default());
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn each_column_that_is_shown_is_whole_and_the_least_useful_go_first() {
+    fn narrow_table_drops_columns() {
         let width = |columns: &[Column]| {
             columns.iter().map(|column| column.width()).sum::<u16>() + columns.len() as u16 - 1
         };
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_counts_are_short() {
+    fn sizes_and_counts_are_abbreviated() {
         assert_eq!(short_bytes(12_900_000), "12.3M");
         assert_eq!((short_count(999.0), short_count(12_345.0)), ("999".into(), "12.3k".into()));
     }

@@ -52,25 +52,28 @@ impl Terminal {
         // Restore the terminal first, so that a panic message is visible.
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            give_back();
+            restore();
             before(info);
         }));
         take()?;
         match ratatui::Terminal::new(CrosstermBackend::new(stdout())) {
             Ok(inner) => Ok(Terminal { inner, ended, stopped, continued }),
             Err(error) => {
-                give_back();
+                restore();
                 Err(error)
             }
         }
     }
 
     pub(super) fn leave(self) {
-        give_back();
+        restore();
     }
 
-    pub(super) fn draw(&mut self, picture: impl FnOnce(&mut ratatui::Frame<'_>)) -> io::Result<()> {
-        self.inner.draw(picture).map(drop)
+    pub(super) fn draw(
+        &mut self,
+        rendered: impl FnOnce(&mut ratatui::Frame<'_>),
+    ) -> io::Result<()> {
+        self.inner.draw(rendered).map(drop)
     }
 
     /// Waits for an event, for at most `limit`.
@@ -108,7 +111,7 @@ impl Terminal {
         if is_orphaned() {
             return Ok(());
         }
-        give_back();
+        restore();
         signal_hook::low_level::raise(Signal::STOP.as_raw())?;
         self.take_again()
     }
@@ -150,7 +153,7 @@ fn take() -> io::Result<()> {
 }
 
 /// Restores the terminal. Ignores errors, because the terminal may be closed.
-fn give_back() {
+fn restore() {
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();
 }

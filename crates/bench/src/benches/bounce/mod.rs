@@ -20,7 +20,7 @@ use softswap_engine::store::bounce::{Pools, Shape};
 use softswap_engine::store::io::{Device, FileDevice};
 use softswap_sys::file::SwapFile;
 use std::time::Duration;
-use tasks::{MOST_TASKS, PART_BYTES, Ran, Task, WORKLOADS, Workload, bind_to_cpu};
+use tasks::{MAX_TASKS, PART_BYTES, Ran, Task, WORKLOADS, Workload, bind_to_cpu};
 
 /// Measure bounce buffers: the order in which pools are searched, and the cost of one.
 ///
@@ -71,11 +71,11 @@ fn combinations() -> impl Iterator<Item = Combination> {
 }
 
 pub(super) fn measure(args: &BounceArgs) -> Result<Findings<Figures>, Refusal> {
-    let bytes = (MOST_TASKS * PART_BYTES) as u64;
+    let bytes = (MAX_TASKS * PART_BYTES) as u64;
     let dir = args.common.dir(bytes)?;
     let device = FileDevice::new(SwapFile::open(&dir.path).map_err(own)?, false);
     device.grow(0, bytes).map_err(own)?;
-    let tasks: std::io::Result<Vec<_>> = (0..MOST_TASKS as u64).map(Task::new).collect();
+    let tasks: std::io::Result<Vec<_>> = (0..MAX_TASKS as u64).map(Task::new).collect();
     let mut tasks = tasks.or_own("no memory")?;
     for (number, task) in tasks.iter_mut().enumerate() {
         task.attach(&device);
@@ -101,7 +101,7 @@ pub(super) fn measure(args: &BounceArgs) -> Result<Findings<Figures>, Refusal> {
         let Combination { workload, is_ram, .. } = triple[0].key;
         let (name, suffix) = (workload.name, if is_ram { "" } else { "_device" });
         for (other, against) in [(&triple[1], "pool_first"), (&triple[2], "itself")] {
-            let ratio = triple[0].over(other, |ran| ran.mib_per_s);
+            let ratio = triple[0].ratio_to(other, |ran| ran.mib_per_s);
             log.ratio(format!("{name}_area_first_vs_{against}{suffix}"), ratio);
         }
     }

@@ -37,7 +37,7 @@ pub(super) const WORKLOADS: [Workload; 3] = [
     Workload { name: "fourway", tasks: 4, pages: 1 },
 ];
 
-pub(super) const MOST_TASKS: usize = 4;
+pub(super) const MAX_TASKS: usize = 4;
 
 impl Workload {
     /// Returns pools of which the first is far too small: either combined, so that they are searched area by

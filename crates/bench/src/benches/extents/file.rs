@@ -11,11 +11,11 @@ use std::path::Path;
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Binary logarithm of the maximum extent size in pages. All magnitudes are equally likely; the mean is 18
 /// pages.
-const LARGEST_MAGNITUDE: u64 = 6;
+const MAX_MAGNITUDE: u64 = 6;
 
 /// Returns the maximum space that the files need.
 pub(super) fn most_bytes(pieces: u32) -> u64 {
-    u64::from(pieces) * ((PAGE_BYTES << LARGEST_MAGNITUDE) + PAGE_BYTES) / 3
+    u64::from(pieces) * ((PAGE_BYTES << MAX_MAGNITUDE) + PAGE_BYTES) / 3
 }
 
 /// Grows a file alternately with a second one, which allocates a page after each piece, and returns the
@@ -25,7 +25,7 @@ pub(super) fn fragmented(dir: &Path, pieces: u32) -> Result<Vec<FileExtent>, Str
     let (file, spacer) = (open()?, open()?);
     let mut length_bytes = 0;
     for (piece, number) in (0..u64::from(pieces)).zip(noise(23)) {
-        let bytes = PAGE_BYTES << below(number, LARGEST_MAGNITUDE + 1);
+        let bytes = PAGE_BYTES << below(number, MAX_MAGNITUDE + 1);
         file.allocate(length_bytes, bytes)
             .and_then(|()| spacer.allocate(piece * PAGE_BYTES, PAGE_BYTES))
             .or_text("it cannot grow")?;

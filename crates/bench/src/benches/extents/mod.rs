@@ -119,8 +119,8 @@ fn same(figure: &f64) -> f64 {
 pub(super) fn measure(args: &ExtentsArgs) -> Result<Findings<Figures>, Refusal> {
     let dir = args.common.dir(file::most_bytes(args.pieces))?;
     let counts: Vec<usize> = args.tasks.iter().map(|count| *count as usize).collect();
-    let most_tasks = counts.iter().copied().max().unwrap_or(0).max(SWEEP_TASKS);
-    let tasks: std::io::Result<Vec<Task>> = (0..most_tasks).map(|_| Task::new()).collect();
+    let max_tasks = counts.iter().copied().max().unwrap_or(0).max(SWEEP_TASKS);
+    let tasks: std::io::Result<Vec<Task>> = (0..max_tasks).map(|_| Task::new()).collect();
     let (mut tasks, mut log) = (tasks.or_own("no memory for the tasks")?, Log::start());
     let table = table(args, &counts, &mut tasks, &mut log)?;
     let mut maps = Vec::new();
@@ -130,13 +130,13 @@ pub(super) fn measure(args: &ExtentsArgs) -> Result<Findings<Figures>, Refusal> 
     let sweep = sweep(args, &maps, &mut tasks[..SWEEP_TASKS], &mut log)?;
     let mut lookups = Vec::new();
     for maps in maps.chunks_exact(maps::COUNT) {
-        lookups.extend(looked_up(args, maps, &maps[0].extents.to_string(), &mut log)?);
+        lookups.extend(measure_lookups(args, maps, &maps[0].extents.to_string(), &mut log)?);
     }
     let file = match file::fragmented(&dir.path, args.pieces) {
         Ok(found) => {
             let maps = maps::all(&Layout::of_file(&found))?;
             let bytes = found.iter().map(|extent| extent.length).sum();
-            let lookups = looked_up(args, &maps, "file", &mut log)?;
+            let lookups = measure_lookups(args, &maps, "file", &mut log)?;
             Some(FileFigures { extents: maps[0].extents, bytes, lookups })
         }
         Err(why) => {
@@ -177,7 +177,8 @@ fn table(
         for (direction, is_out) in DIRECTIONS {
             let of = |name| find(&cells, name, TABLE_EXTENTS, is_out);
             for other in [LIST, RBTREE, NONE] {
-                let ratio = of(SOFTSWAP).zip(of(other)).map(|(ours, other)| ours.over(other, same));
+                let ratio =
+                    of(SOFTSWAP).zip(of(other)).map(|(ours, other)| ours.ratio_to(other, same));
                 log.ratio(format!("{direction}_softswap_vs_{other}_{count}"), ratio);
             }
         }
@@ -197,7 +198,7 @@ fn sweep(
     let (from, to) = (SWEEP_EXTENTS[0], SWEEP_EXTENTS[SWEEP_EXTENTS.len() - 1]);
     for (direction, is_out) in DIRECTIONS {
         let of = |extents| find(&cells, SOFTSWAP, extents, is_out);
-        let ratio = of(to).zip(of(from)).map(|(many, few)| many.over(few, same));
+        let ratio = of(to).zip(of(from)).map(|(many, few)| many.ratio_to(few, same));
         log.ratio(format!("{direction}_softswap_{to}_vs_{from}"), ratio);
     }
     Ok(task_rows(SWEEP_TASKS, &cells))
@@ -234,7 +235,7 @@ fn task_rows(tasks: usize, cells: &[SwapCell<'_>]) -> Vec<Row> {
     let (out, back): (Vec<_>, Vec<_>) = cells.iter().partition(|cell| cell.key.1);
     let lookup_share = |cell: &SwapCell<'_>| {
         let none = find(cells, NONE, cell.key.0.extents, cell.key.1);
-        none.map(|none| 1.0 - cell.over(none, same))
+        none.map(|none| 1.0 - cell.ratio_to(none, same))
     };
     let rows = out.into_iter().zip(back).map(|(out, back)| {
         row! {
@@ -253,7 +254,7 @@ fn task_rows(tasks: usize, cells: &[SwapCell<'_>]) -> Vec<Row> {
 }
 
 /// Measures look-ups alone over one layout, and adds their ratios.
-fn looked_up(
+fn measure_lookups(
     args: &ExtentsArgs,
     maps: &[Map],
     layout: &str,
@@ -272,7 +273,7 @@ fn looked_up(
     let (random, sequential) = (of(true)?, of(false)?);
     let find = |name: &str| random.iter().find(|cell| cell.key.name == name);
     for rival in [LIST, RBTREE] {
-        let ratio = find(rival).zip(find(SOFTSWAP)).map(|(rival, ours)| rival.over(ours, same));
+        let ratio = find(rival).zip(find(SOFTSWAP)).map(|(rival, ours)| rival.ratio_to(ours, same));
         log.ratio(format!("lookup_{rival}_vs_softswap_{layout}"), ratio);
     }
     let row = |(random, sequential): (&Cell<&Map, f64>, &Cell<&Map, f64>)| LookupRow {

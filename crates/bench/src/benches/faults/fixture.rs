@@ -2,10 +2,10 @@
 
 use crate::measure::failure::own;
 use softswap_cli::refusal::Refusal;
+use softswap_engine::api::engine::Engine;
+use softswap_engine::api::settings::Config;
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::codec::Choice;
-use softswap_engine::door::engine::Engine;
-use softswap_engine::door::settings::Config;
 use softswap_engine::store::io::{Device, FileDevice, Lane};
 use softswap_engine::store::swap::Backing;
 use softswap_sys::PAGE_SIZE;

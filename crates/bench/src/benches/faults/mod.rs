@@ -23,7 +23,7 @@ use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_engine::codec::{self, Packer, Scratch};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::faults::Faults;
-use softswap_sys::memory::{Page, give_back, reserve_bytes, reserve_pages};
+use softswap_sys::memory::{Page, release_dram, reserve_bytes, reserve_pages};
 use softswap_sys::raw::now_ns;
 use softswap_sys::window::Writes;
 use softswap_testkit::Memory;
@@ -97,7 +97,7 @@ impl Fault {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum What {
+enum Quantity {
     Fault(Fault),
     SigbusCopy,
     Copy,
@@ -106,22 +106,22 @@ enum What {
     Step(Step),
 }
 
-const VARIANTS: [(&str, What); 15] = [
-    ("fault_zero_read", What::Fault(Fault::ZeroRead)),
-    ("fault_zero_write", What::Fault(Fault::ZeroWrite)),
-    ("fault_same_filled", What::Fault(Fault::SameFilled)),
-    ("fault_pool", What::Fault(Fault::Pool)),
-    ("fault_disk", What::Fault(Fault::Disk)),
-    ("sigbus_copy", What::SigbusCopy),
-    ("copy", What::Copy),
-    ("device_read", What::DeviceRead),
-    ("kernel_anonymous", What::KernelAnonymous),
-    ("step_signal_entry", What::Step(Step::SignalEntry)),
-    ("step_entry", What::Step(Step::Entry)),
-    ("step_fill", What::Step(Step::Fill)),
-    ("step_unpack", What::Step(Step::Unpack)),
-    ("step_install_protected", What::Step(Step::Install)),
-    ("step_signal_return", What::Step(Step::SignalReturn)),
+const VARIANTS: [(&str, Quantity); 15] = [
+    ("fault_zero_read", Quantity::Fault(Fault::ZeroRead)),
+    ("fault_zero_write", Quantity::Fault(Fault::ZeroWrite)),
+    ("fault_same_filled", Quantity::Fault(Fault::SameFilled)),
+    ("fault_pool", Quantity::Fault(Fault::Pool)),
+    ("fault_disk", Quantity::Fault(Fault::Disk)),
+    ("sigbus_copy", Quantity::SigbusCopy),
+    ("copy", Quantity::Copy),
+    ("device_read", Quantity::DeviceRead),
+    ("kernel_anonymous", Quantity::KernelAnonymous),
+    ("step_signal_entry", Quantity::Step(Step::SignalEntry)),
+    ("step_entry", Quantity::Step(Step::Entry)),
+    ("step_fill", Quantity::Step(Step::Fill)),
+    ("step_unpack", Quantity::Step(Step::Unpack)),
+    ("step_install_protected", Quantity::Step(Step::Install)),
+    ("step_signal_return", Quantity::Step(Step::SignalReturn)),
 ];
 
 pub(super) fn measure(args: &FaultsArgs) -> Result<Findings<Figures>, Refusal> {
@@ -156,17 +156,17 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Findings<Figures>, Refusal> {
         packed_share * 100.0
     ));
     let mut differences = Map::new();
-    let find = |what: What| cells.iter().find(|cell| cell.key.1 == what);
+    let find = |what: Quantity| cells.iter().find(|cell| cell.key.1 == what);
     for (fault, name, part, part_name) in [
-        (Fault::Disk, "disk", What::DeviceRead, "device"),
-        (Fault::Pool, "pool", What::SigbusCopy, "sigbus_copy"),
-        (Fault::SameFilled, "same_filled", What::SigbusCopy, "sigbus_copy"),
+        (Fault::Disk, "disk", Quantity::DeviceRead, "device"),
+        (Fault::Pool, "pool", Quantity::SigbusCopy, "sigbus_copy"),
+        (Fault::SameFilled, "same_filled", Quantity::SigbusCopy, "sigbus_copy"),
     ] {
-        let Some((one, other)) = find(What::Fault(fault)).zip(find(part)) else { continue };
+        let Some((one, other)) = find(Quantity::Fault(fault)).zip(find(part)) else { continue };
         let pairs = one.rounds.iter().zip(&other.rounds);
         let difference = median(pairs.map(|(one, other)| one.p50_us - other.p50_us).collect());
         differences.insert(format!("{name}_minus_{part_name}_us"), difference.into());
-        log.ratio(format!("{name}_vs_{part_name}"), one.over(other, |round| round.p50_us));
+        log.ratio(format!("{name}_vs_{part_name}"), one.ratio_to(other, |round| round.p50_us));
     }
     let rows = cells.iter().map(|cell| {
         row! {
@@ -235,14 +235,14 @@ impl Bench {
     }
 
     /// Measures the latencies of a variant, in ns.
-    fn time(&mut self, name: &str, what: What) -> Result<Vec<u64>, Refusal> {
+    fn time(&mut self, name: &str, what: Quantity) -> Result<Vec<u64>, Refusal> {
         let timed = match what {
-            What::Fault(fault) => return self.time_faults(name, fault),
-            What::Step(step) => self.steps.time(step, &self.order),
-            What::SigbusCopy | What::Copy => self.time_copies(what == What::SigbusCopy),
-            What::DeviceRead => self.time_device(),
-            What::KernelAnonymous => {
-                give_back(self.plain);
+            Quantity::Fault(fault) => return self.time_faults(name, fault),
+            Quantity::Step(step) => self.steps.time(step, &self.order),
+            Quantity::SigbusCopy | Quantity::Copy => self.time_copies(what == Quantity::SigbusCopy),
+            Quantity::DeviceRead => self.time_device(),
+            Quantity::KernelAnonymous => {
+                release_dram(self.plain);
                 let plain = &mut *self.plain;
                 time_each(&self.order, |page| {
                     plain[page * STRIDE * PAGE_SIZE] = 1;

@@ -13,7 +13,7 @@ use clap::Args;
 use serde::Serialize;
 use softswap_cli::library;
 use softswap_cli::refusal::Refusal;
-use softswap_engine::door::settings::{AreaSpec, Config};
+use softswap_engine::api::settings::{AreaSpec, Config};
 use softswap_sys::aslr::Bases;
 use std::path::Path;
 
@@ -93,7 +93,7 @@ pub(super) fn measure(args: &FitsArgs) -> Result<Findings<Figures>, Refusal> {
         take_turns(&mut cells, args.rounds, |is_managed, _| one_run(*is_managed))?;
         let [plain, managed] = &cells;
         let seconds = |seconds: &f64| *seconds;
-        log.ratio(format!("{}_softswap_vs_plain", ready.name), managed.over(plain, seconds));
+        log.ratio(format!("{}_softswap_vs_plain", ready.name), managed.ratio_to(plain, seconds));
         if ready.name == STARTS {
             let pairs = plain.rounds.iter().zip(&managed.rounds);
             let added = median(pairs.map(|(plain, managed)| managed - plain).collect());

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Concurrent reads of the variants with several.
 pub(super) const DEPTH: usize = 32;
 /// Maximum number of characters shown of fio's error messages.
-const MOST_SHOWN: usize = 160;
+const MAX_SHOWN: usize = 160;
 
 /// Kind of softswap's variants with which a job is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Job {
             // Like softswap's reads: other offsets in every round, with possible repetitions.
             .args(["--norandommap", "--randrepeat=1"])
             .args(["--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:99"])
-            .arg(format!("--filename={}", target.path_for_others.display()))
+            .arg(format!("--filename={}", target.path_for_other_processes.display()))
             .arg(format!("--size={}", target.bytes))
             .arg(format!("--runtime={}us", time.as_micros()))
             .arg(format!("--randseed={seed}"))
@@ -92,7 +92,7 @@ impl Job {
         let words = |bytes: &[u8]| {
             let text = String::from_utf8_lossy(bytes);
             let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-            text.chars().take(MOST_SHOWN).collect::<String>()
+            text.chars().take(MAX_SHOWN).collect::<String>()
         };
         if !output.status.success() {
             return Err(words(&output.stderr));

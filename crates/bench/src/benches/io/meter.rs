@@ -31,7 +31,7 @@ pub(super) struct Slice {
     pub(super) cpu_us: f64,
 }
 
-pub(super) struct Way {
+pub(super) struct WaitMode {
     pub(super) mode: Mode,
     pub(super) polling: Polling,
     pub(super) stats: Stats,
@@ -40,7 +40,7 @@ pub(super) struct Way {
 pub(super) struct Meter<'t> {
     target: &'t Target,
     lane: Lane,
-    pub(super) ways: Vec<Way>,
+    pub(super) ways: Vec<WaitMode>,
     pages: &'static mut [Page],
 }
 
@@ -48,11 +48,11 @@ impl<'t> Meter<'t> {
     pub(super) fn new(target: &'t Target) -> Result<Meter<'t>, Refusal> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let overshoot_ns = timer_overshoot_ns();
-        let way = |mode| -> Result<Way, Refusal> {
+        let way = |mode| -> Result<WaitMode, Refusal> {
             let stats = Stats::new(reserve_u64(STATS_WORDS).or_own("no memory")?);
             let pressure = Pressure::shared(cpus, Load::open());
             let polling = Polling::new(mode, cpus, pressure, overshoot_ns, stats);
-            Ok(Way { mode, polling, stats })
+            Ok(WaitMode { mode, polling, stats })
         };
         Ok(Meter {
             target,

@@ -13,7 +13,7 @@ use crate::measure::row::{Row, row};
 use crate::measure::sample::{Cell, median, rotated};
 use clap::Args;
 use fio::{DEPTH, Job, Kind};
-use meter::{Meter, Slice, Way};
+use meter::{Meter, Slice, WaitMode};
 use serde::Serialize;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::units::parse_size;
@@ -75,7 +75,7 @@ pub(crate) struct IoArgs {
 }
 
 #[derive(Debug, Clone)]
-enum What {
+enum Quantity {
     /// One page at a time, in this wait mode.
     Read(Mode),
     /// One page at a time, with a plain system call.
@@ -87,13 +87,13 @@ enum What {
 #[derive(Debug, Clone)]
 struct Variant {
     name: &'static str,
-    what: What,
+    what: Quantity,
 }
 
 fn chosen(with_fio: bool, only: &[String]) -> Result<Vec<Cell<Variant, Slice>>, Refusal> {
-    let modes = Mode::ALL.into_iter().map(|mode| (mode.name(), What::Read(mode)));
-    let own = [("pread", What::Pread), ("depth_32", What::ReadMany)];
-    let fio = fio::JOBS.into_iter().filter(|_| with_fio).map(|job| (job.name, What::Fio(job)));
+    let modes = Mode::ALL.into_iter().map(|mode| (mode.name(), Quantity::Read(mode)));
+    let own = [("pread", Quantity::Pread), ("depth_32", Quantity::ReadMany)];
+    let fio = fio::JOBS.into_iter().filter(|_| with_fio).map(|job| (job.name, Quantity::Fio(job)));
     let all = modes.chain(own).chain(fio).map(|(name, what)| Variant { name, what });
     let mut all: Vec<Variant> = all.collect();
     if let Some(unknown) = only.iter().find(|name| !all.iter().any(|v| v.name == **name)) {
@@ -128,9 +128,9 @@ pub(crate) struct Figures {
 
 fn row_of(cell: &Cell<Variant, Slice>) -> Row {
     let (by, depth) = match &cell.key.what {
-        What::Fio(job) => ("fio", job.depth),
-        What::ReadMany => ("softswap", DEPTH),
-        What::Read(_) | What::Pread => ("softswap", 1),
+        Quantity::Fio(job) => ("fio", job.depth),
+        Quantity::ReadMany => ("softswap", DEPTH),
+        Quantity::Read(_) | Quantity::Pread => ("softswap", 1),
     };
     row! {
         variant: cell.key.name,
@@ -152,14 +152,14 @@ fn p50_us(slice: &Slice) -> f64 {
 
 pub(super) fn measure(args: &IoArgs) -> Result<Findings<Figures>, Refusal> {
     let target = target::open(args.target.as_deref(), args.size, &args.common.swap)?;
-    let facts = target.device.describe();
+    let properties = target.device.describe();
     let fio_version = if args.no_fio { Err("--no-fio".to_string()) } else { fio::version() };
     let mut log = Log::start();
     log.notes.extend(target.notes.clone());
     if let Err(why) = &fio_version {
         log.note(format!("fio is left out: {why}"));
     }
-    log.notes.extend(notes_on(facts.direct, facts.io_uring));
+    log.notes.extend(notes_on(properties.direct, properties.io_uring));
     let mut cells = chosen(fio_version.is_ok(), &args.only)?;
     let mut meter = Meter::new(&target)?;
     let mut overshoots_ns = Vec::new();
@@ -170,10 +170,10 @@ pub(super) fn measure(args: &IoArgs) -> Result<Findings<Figures>, Refusal> {
         for index in rotated(cells.len(), round) {
             let seed = (round * 1000 + index) as u64;
             let slice = match &cells[index].key.what {
-                What::Read(mode) => meter.read(*mode, time, seed)?,
-                What::Pread => meter.pread(time, seed)?,
-                What::ReadMany => meter.read_many(DEPTH, time, seed)?,
-                What::Fio(job) => match job.run(&target, facts.direct, time, seed) {
+                Quantity::Read(mode) => meter.read(*mode, time, seed)?,
+                Quantity::Pread => meter.pread(time, seed)?,
+                Quantity::ReadMany => meter.read_many(DEPTH, time, seed)?,
+                Quantity::Fio(job) => match job.run(&target, properties.direct, time, seed) {
                     Ok(slice) => slice,
                     Err(why) => {
                         failed.push((index, why));
@@ -192,7 +192,7 @@ pub(super) fn measure(args: &IoArgs) -> Result<Findings<Figures>, Refusal> {
         }
     }
     add_ratios(&cells, &mut log);
-    let of_way = |Way { mode, stats, .. }: &Way| (mode.name(), PollCounts::of(stats));
+    let of_way = |WaitMode { mode, stats, .. }: &WaitMode| (mode.name(), PollCounts::of(stats));
     let overshoot_ns = meter.ways[Mode::Hybrid as usize].polling.overshoot_ns() as f64;
     let figures = Figures {
         target: target.name.clone(),
@@ -200,9 +200,9 @@ pub(super) fn measure(args: &IoArgs) -> Result<Findings<Figures>, Refusal> {
         rounds: args.common.rounds,
         seconds: args.seconds.as_secs_f64(),
         fio: fio_version.ok(),
-        io_uring: facts.io_uring,
-        direct: facts.direct,
-        device_polling: facts.device_polling,
+        io_uring: properties.io_uring,
+        direct: properties.direct,
+        device_polling: properties.device_polling,
         timer_overshoot_us: median(overshoots_ns) / 1000.0,
         hybrid_overshoot_us: overshoot_ns / 1000.0,
         rows: cells.iter().map(row_of).collect(),
@@ -216,7 +216,7 @@ type Measured<'c> = Option<&'c Cell<Variant, Slice>>;
 fn add_ratios(cells: &[Cell<Variant, Slice>], log: &mut Log) {
     let find = |name: &str| cells.iter().find(|cell| cell.key.name == name);
     let best_fio = |kind: Kind| {
-        let of_kind = |cell: &&Cell<Variant, Slice>| matches!(&cell.key.what, What::Fio(job) if job.kind == kind);
+        let of_kind = |cell: &&Cell<Variant, Slice>| matches!(&cell.key.what, Quantity::Fio(job) if job.kind == kind);
         let p50 = |cell: &Cell<Variant, Slice>| cell.median(p50_us);
         cells.iter().filter(of_kind).min_by(|one, other| p50(one).total_cmp(&p50(other)))
     };
@@ -233,7 +233,7 @@ fn add_ratios(cells: &[Cell<Variant, Slice>], log: &mut Log) {
         ("latency_softswap_vs_fio_interrupt", interrupt, fio_interrupt),
         ("latency_softswap_vs_fio_poll", poll, fio_poll),
     ] {
-        let ratio = |figure: fn(&Slice) -> f64| Some(one?.over(other?, figure));
+        let ratio = |figure: fn(&Slice) -> f64| Some(one?.ratio_to(other?, figure));
         log.ratio(key, ratio(p50_us));
         log.ratio(format!("{key}_mean"), ratio(|slice| slice.round.mean_us));
     }

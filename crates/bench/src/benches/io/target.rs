@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 const OWN_FILE_BYTES: u64 = 1 << 30;
 /// Minimum size: with less, reads would repeat the same few offsets.
-const LEAST_BYTES: u64 = 1 << 20;
+const MIN_BYTES: u64 = 1 << 20;
 /// Size of a write when the file is filled.
 const FILL_BYTES: usize = 1 << 20;
 const SECTOR_BYTES: u64 = 512;
@@ -30,16 +30,17 @@ pub(super) struct Target {
     pub(super) name: String,
     pub(super) machine: Machine,
     /// Path through which another process of this user can open the unnamed file.
-    pub(super) path_for_others: PathBuf,
+    pub(super) path_for_other_processes: PathBuf,
     pub(super) notes: Vec<String>,
 }
 
 impl Target {
     fn new(file: SwapFile, bytes: u64, name: String, machine: Machine) -> Target {
         let descriptor = file.as_fd().as_raw_fd();
-        let path_for_others = format!("/proc/{}/fd/{descriptor}", std::process::id()).into();
+        let path_for_other_processes =
+            format!("/proc/{}/fd/{descriptor}", std::process::id()).into();
         let device = FileDevice::new(file, false);
-        Target { device, bytes, name, machine, path_for_others, notes: Vec::new() }
+        Target { device, bytes, name, machine, path_for_other_processes, notes: Vec::new() }
     }
 }
 
@@ -65,7 +66,7 @@ fn own_file(size: Option<u64>, swap: &Path) -> Result<Target, Refusal> {
         target.device.write(&mut Lane::Plain, offset, &buffer[..len]).map_err(own)?;
     }
     // Deferred writes of the file system would disturb the reads.
-    let synced = File::open(&target.path_for_others).and_then(|file| file.sync_all());
+    let synced = File::open(&target.path_for_other_processes).and_then(|file| file.sync_all());
     synced.or_own("the file could not be filled")?;
     Ok(target)
 }
@@ -74,13 +75,13 @@ fn existing(path: &Path, size: Option<u64>) -> Result<Target, Refusal> {
     let shown = path.display();
     let refuse = |why: String| Refusal::usage(format!("{shown}: {why}"));
     let meta = fs::metadata(path).map_err(|error| {
-        let way_out = "choose a file or a block device, or leave the path out for a temporary file";
-        refuse(format!("cannot be measured: {}; {way_out}", plain(&error)))
+        let remedy = "choose a file or a block device, or leave the path out for a temporary file";
+        refuse(format!("cannot be measured: {}; {remedy}", plain(&error)))
     })?;
     let is_device = meta.file_type().is_block_device();
     if meta.is_dir() {
-        let way_out = format!("for a temporary file in it give --swap {shown}");
-        return Err(refuse(format!("is a directory; {way_out}")));
+        let remedy = format!("for a temporary file in it give --swap {shown}");
+        return Err(refuse(format!("is a directory; {remedy}")));
     }
     if !is_device && !meta.is_file() {
         return Err(refuse("is neither a file nor a block device; choose one of these".into()));
@@ -107,11 +108,11 @@ fn existing(path: &Path, size: Option<u64>) -> Result<Target, Refusal> {
 
 fn whole_pages(bytes: u64, of: &str) -> Result<u64, Refusal> {
     let bytes = bytes / PAGE_SIZE as u64 * PAGE_SIZE as u64;
-    match bytes < LEAST_BYTES {
+    match bytes < MIN_BYTES {
         true => Err(Refusal::usage(format!(
             "{of} ({}): too small to be measured; at least {} are needed",
             units::bytes(bytes),
-            units::bytes(LEAST_BYTES)
+            units::bytes(MIN_BYTES)
         ))),
         false => Ok(bytes),
     }

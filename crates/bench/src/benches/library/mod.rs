@@ -19,7 +19,7 @@ use serde::Serialize;
 use softswap_cli::library;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::units::{self, parse_size};
-use softswap_engine::door::settings::{AreaSpec, Config, MIN_MEMORY_BYTES};
+use softswap_engine::api::settings::{AreaSpec, Config, MIN_MEMORY_BYTES};
 use softswap_sys::child::SignalQueue;
 use std::path::Path;
 use task::{Place, STEPS, StepTimes, Task};
@@ -83,7 +83,7 @@ pub(super) fn measure(args: &LibraryArgs) -> Result<Findings<Figures>, Refusal> 
         for cell in &cells {
             let place = cell.key.name();
             if let Some(pool) = pool.filter(|pool| pool.key != cell.key) {
-                log.ratio(format!("{step}_{place}_vs_pool"), cell.over(pool, ns));
+                log.ratio(format!("{step}_{place}_vs_pool"), cell.ratio_to(pool, ns));
             }
             let (cov, count) = (cell.cov(ns), cell.rounds.len());
             rows.push(row! { place, step, ns: cell.median(ns), cov, count });
@@ -130,7 +130,7 @@ fn one_run(
         Ok(times)
     };
     let times = run();
-    let bounds = testbed.leave(held)?;
+    let bounds = testbed.remove_cgroup(held)?;
     if bounds.oom_kills > 0 {
         return Err(Refusal::own(format!(
             "{}: the kernel killed it at {}; give more --memory",

@@ -29,7 +29,7 @@ const PERCENTS: [usize; 3] = [75, 50, 25];
 /// Fixed pool shares that --random compares with the default, in percent.
 const FIXED_PERCENTS: [u8; 6] = [0, 10, 20, 40, 60, 80];
 /// Minimum memory, in pages.
-const LEAST_PAGES: usize = 64;
+const MIN_PAGES: usize = 64;
 
 /// Simulate softswap's policies over recorded traces and patterns.
 ///
@@ -143,13 +143,13 @@ fn traces(args: &PolicyArgs) -> Result<Vec<(String, Recorded)>, Refusal> {
         let refuse = |why: String| Refusal::usage(format!("--trace {}: {why}", path.display()));
         let bytes = std::fs::read(path);
         let recorded = bytes.and_then(|bytes| Recorded::from_bytes(&bytes)).map_err(|error| {
-            let way_out = "record one with `softswap bench record --out FILE -- PROGRAM`";
-            refuse(format!("{}; {way_out}", plain(&error)))
+            let remedy = "record one with `softswap bench record --out FILE -- PROGRAM`";
+            refuse(format!("{}; {remedy}", plain(&error)))
         })?;
         let name = path.file_stem().map_or("trace".into(), |stem| stem.to_string_lossy());
         if traces.iter().any(|(other, _)| *other == name) {
-            let way_out = "rename the file";
-            return Err(refuse(format!("there is a trace {name:?} already; {way_out}")));
+            let remedy = "rename the file";
+            return Err(refuse(format!("there is a trace {name:?} already; {remedy}")));
         }
         traces.push((name.into_owned(), recorded));
     }
@@ -248,7 +248,7 @@ fn simulate(
             Event::Touch { page, is_write, content: of_page } => {
                 simulation.touch(page.into(), is_write, of_page.map(content));
             }
-            Event::Gone { page, pages } => {
+            Event::Freed { page, pages } => {
                 simulation.gone(page.into()..u64::from(page) + u64::from(pages));
             }
         }
@@ -266,7 +266,7 @@ fn rows_of(
     let touched = recorded.touches();
     let (touches, pages) = (touched.len(), BTreeSet::from_iter(touched).len());
     let row = |memory_percent: usize, memory_pages: usize| {
-        let memory_pages = memory_pages.max(LEAST_PAGES);
+        let memory_pages = memory_pages.max(MIN_PAGES);
         let figures = simulate(recorded, memory_pages, costs, without, None)?;
         let stalled_ms = figures.stalled_ns as f64 / 1e6;
         let row = row! {

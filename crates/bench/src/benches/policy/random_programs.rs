@@ -8,12 +8,12 @@ use crate::measure::noise::{below, noise, shuffled};
 const PAGES: usize = 4096;
 /// Total touches of all threads, without the initial ones.
 const TOUCHES: usize = 60 * PAGES;
-const MOST_THREADS: u64 = 8;
-const MOST_PHASES: u64 = 4;
+const MAX_THREADS: u64 = 8;
+const MAX_PHASES: u64 = 4;
 /// Maximum number of consecutive touches by one thread.
-const MOST_IN_A_ROW: u64 = 64;
+const MAX_CONSECUTIVE: u64 = 64;
 /// Number of consecutive pages with the same kind of content.
-const ALIKE_PAGES: u64 = 256;
+const SAME_KIND_PAGES: u64 = 256;
 /// Kinds of content: same-filled, text and tables, small integers, numbers, random bytes.
 const CONTENTS: [Content; 5] = [
     Content { lz4: 0, zstd: 0 },
@@ -31,65 +31,70 @@ pub(super) struct Program {
 }
 
 /// Source of bounded random numbers.
-struct Dice<I>(I);
+struct BoundedRandom<I>(I);
 
-impl<I: Iterator<Item = u64>> Dice<I> {
+impl<I: Iterator<Item = u64>> BoundedRandom<I> {
     fn below(&mut self, count: u64) -> u64 {
         below(self.0.by_ref().next().unwrap_or_default(), count)
     }
 }
 
 pub(super) fn program(seed: u64) -> Program {
-    let mut dice = Dice(noise(seed + 1));
-    let threads = 1 + dice.below(MOST_THREADS) as usize;
-    let mut touches: Vec<_> =
-        (0..threads).map(|_| thread(&mut dice, TOUCHES / threads).into_iter().peekable()).collect();
+    let mut random_source = BoundedRandom(noise(seed + 1));
+    let threads = 1 + random_source.below(MAX_THREADS) as usize;
+    let mut touches: Vec<_> = (0..threads)
+        .map(|_| thread(&mut random_source, TOUCHES / threads).into_iter().peekable())
+        .collect();
     let kinds: Vec<Content> =
-        (0..3).map(|_| CONTENTS[dice.below(CONTENTS.len() as u64) as usize]).collect();
+        (0..3).map(|_| CONTENTS[random_source.below(CONTENTS.len() as u64) as usize]).collect();
     let mut events: Vec<Event> = Vec::with_capacity(PAGES + TOUCHES);
     let mut kind = kinds[0];
     let mut alike = 0;
     for page in 0..PAGES as u32 {
         if alike == 0 {
-            (kind, alike) = (kinds[dice.below(3) as usize], 1 + dice.below(ALIKE_PAGES));
+            (kind, alike) =
+                (kinds[random_source.below(3) as usize], 1 + random_source.below(SAME_KIND_PAGES));
         }
         alike -= 1;
         events.push(Event::Touch { page, is_write: true, content: Some(kind) });
     }
     while !touches.is_empty() {
-        let at = dice.below(touches.len() as u64) as usize;
-        let in_a_row = 1 + dice.below(MOST_IN_A_ROW) as usize;
+        let at = random_source.below(touches.len() as u64) as usize;
+        let in_a_row = 1 + random_source.below(MAX_CONSECUTIVE) as usize;
         events.extend(touches[at].by_ref().take(in_a_row));
         if touches[at].peek().is_none() {
             drop(touches.swap_remove(at));
         }
     }
-    let work_ns = [100, 500, 2_000, 10_000][dice.below(4) as usize];
+    let work_ns = [100, 500, 2_000, 10_000][random_source.below(4) as usize];
     let recorded = Recorded {
         pages: PAGES as u32,
         before: PAGES as u32,
         cpu_us: (TOUCHES * work_ns / 1000) as u32,
         events,
     };
-    Program { recorded, memory_percent: 20 + dice.below(70) as usize, threads }
+    Program { recorded, memory_percent: 20 + random_source.below(70) as usize, threads }
 }
 
-fn thread(dice: &mut Dice<impl Iterator<Item = u64>>, count: usize) -> Vec<Event> {
-    let phases = 1 + dice.below(MOST_PHASES) as usize;
+fn thread(
+    random_source: &mut BoundedRandom<impl Iterator<Item = u64>>,
+    count: usize,
+) -> Vec<Event> {
+    let phases = 1 + random_source.below(MAX_PHASES) as usize;
     let mut all = Vec::with_capacity(count);
     for _ in 0..phases {
-        let pages = (PAGES / 20) + dice.below((PAGES * 19 / 20) as u64) as usize;
-        let first = dice.below((PAGES - pages) as u64 + 1) as usize;
-        let writes = [0, 0, 10, 30, 100][dice.below(5) as usize];
+        let pages = (PAGES / 20) + random_source.below((PAGES * 19 / 20) as u64) as usize;
+        let first = random_source.below((PAGES - pages) as u64 + 1) as usize;
+        let writes = [0, 0, 10, 30, 100][random_source.below(5) as usize];
         let each = count / phases;
-        let seed = dice.below(u64::MAX);
-        let touches: Vec<usize> = match dice.below(5) {
+        let seed = random_source.below(u64::MAX);
+        let touches: Vec<usize> = match random_source.below(5) {
             0 => (0..pages).cycle().take(each).collect(),
             // Each page several times before the next.
             1 => (0..pages).cycle().flat_map(|page| [page; 6]).take(each).collect(),
             2 => {
                 let order = shuffled(pages, seed);
-                let hot = &order[..(pages * (1 + dice.below(30) as usize) / 100).max(1)];
+                let hot = &order[..(pages * (1 + random_source.below(30) as usize) / 100).max(1)];
                 mostly(hot, pages, each, seed).collect()
             }
             3 => zipf(pages, seed).into_iter().cycle().take(each).collect(),
@@ -97,7 +102,7 @@ fn thread(dice: &mut Dice<impl Iterator<Item = u64>>, count: usize) -> Vec<Event
         };
         all.extend(touches.into_iter().map(|page| Event::Touch {
             page: (first + page) as u32,
-            is_write: dice.below(100) < writes,
+            is_write: random_source.below(100) < writes,
             content: None,
         }));
     }
@@ -109,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_of_a_seed_are_the_same_and_touch_known_pages() {
+    fn same_seed_generates_same_program_with_valid_pages() {
         for seed in 0..20 {
             let Program { recorded, memory_percent, threads } = program(seed);
             assert_eq!(program(seed).recorded, recorded);

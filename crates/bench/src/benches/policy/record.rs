@@ -8,9 +8,9 @@ use crate::measure::task_pipe::signals;
 use clap::Args;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::{library, units};
+use softswap_engine::api::settings::{AreaSpec, Config, MIN_MEMORY_BYTES, PoolLimit};
 use softswap_engine::base::stats::Counter;
 use softswap_engine::codec::Choice;
-use softswap_engine::door::settings::{AreaSpec, Config, MIN_MEMORY_BYTES, PoolLimit};
 use softswap_engine::policy::mechanism::{Mechanism, Without};
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Mechanisms that would hide touches, switched off for recordings.
 const OFF: [Mechanism; 7] = [
     Mechanism::RefaultDistance,
-    Mechanism::PassingOver,
+    Mechanism::IncompressibleBias,
     Mechanism::Readahead,
     Mechanism::FaultReadahead,
     Mechanism::OffsetPrefetch,

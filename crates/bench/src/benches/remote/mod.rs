@@ -177,7 +177,7 @@ fn program_rows(
         for (at, step) in STEPS.into_iter().enumerate() {
             let (area, ns) = (cell.key.name(), |times: &StepTimes| times[at]);
             if cell.key != Area::Disk {
-                log.ratio(format!("{step}_{area}_vs_disk"), cell.over(&cells[0], ns));
+                log.ratio(format!("{step}_{area}_vs_disk"), cell.ratio_to(&cells[0], ns));
             }
             let (cov, count) = (cell.cov(ns), cell.rounds.len());
             rows.push(row! { area, step, ns: cell.median(ns), cov, count });

@@ -47,13 +47,18 @@ impl Servers {
     fn join(&self, ports: &[u16]) -> Result<(), Refusal> {
         let count = self.servers.len();
         for (at, server) in self.servers.iter().enumerate() {
-            eventually("a redis-server answers", || server.ask(&["PING"]).is_ok())?;
+            eventually("a redis-server answers", || server.request_from(&["PING"]).is_ok())?;
             let (first, last) = (at * SLOTS / count, (at + 1) * SLOTS / count - 1);
-            server.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()])?;
-            server.ask(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()])?;
+            server.request_from(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()])?;
+            server.request_from(&[
+                "CLUSTER",
+                "ADDSLOTSRANGE",
+                &first.to_string(),
+                &last.to_string(),
+            ])?;
             if at > 0 {
                 let (port, bus_port) = (ports[0].to_string(), ports[1].to_string());
-                server.ask(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port])?;
+                server.request_from(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port])?;
             }
         }
         let knows_all = |server: &Server| {
@@ -82,7 +87,7 @@ impl Servers {
     }
 
     pub(super) fn empty(&self) -> Result<(), Refusal> {
-        self.servers.iter().try_for_each(|server| server.ask(&["FLUSHALL"]).map(|_| ()))
+        self.servers.iter().try_for_each(|server| server.request_from(&["FLUSHALL"]).map(|_| ()))
     }
 
     pub(super) fn version(&self) -> String {
@@ -94,7 +99,7 @@ impl Servers {
 }
 
 impl Server {
-    fn ask(&self, command: &[&str]) -> Result<redis::Value, Refusal> {
+    fn request_from(&self, command: &[&str]) -> Result<redis::Value, Refusal> {
         let failed = |error: redis::RedisError| {
             Refusal::own(format!("{} to 127.0.0.1:{}: {error}", command.join(" "), self.port))
         };
@@ -107,7 +112,7 @@ impl Server {
     }
 
     fn text(&self, command: &[&str]) -> Result<String, Refusal> {
-        redis::from_redis_value(self.ask(command)?).map_err(own)
+        redis::from_redis_value(self.request_from(command)?).map_err(own)
     }
 }
 

@@ -7,7 +7,7 @@ mod mix;
 use crate::measure::machine::Machine;
 use crate::measure::options::Named;
 use crate::measure::report::{Findings, Log};
-use crate::measure::sample::{median, over, rotated, variation};
+use crate::measure::sample::{median, ratio_to, rotated, variation};
 use crate::measure::task_pipe::signals;
 use crate::pages::Page;
 use crate::pages::checks::{Check, CheckRow, Shares, Verdicts, mbps};
@@ -19,7 +19,7 @@ use softswap_cli::{memory_limits, units};
 use softswap_sys::PAGE_SIZE;
 
 /// Maximum number of pages of a program (256 MiB).
-const MOST_COLLECTED: usize = 65_536;
+const MAX_COLLECTED: usize = 65_536;
 /// Number of pages that fit in any L2 cache.
 const IN_CACHE_PAGES: usize = 128;
 const CACHE_LINE_BYTES: usize = 64;
@@ -140,7 +140,7 @@ fn check_memory(pages: usize) -> Result<(), Refusal> {
 }
 
 fn collected_pages(pages: usize) -> usize {
-    (pages / (PROGRAMS.len() + 1)).min(MOST_COLLECTED)
+    (pages / (PROGRAMS.len() + 1)).min(MAX_COLLECTED)
 }
 
 /// Collects pages of every program that this machine supports, and of the mix.
@@ -228,7 +228,7 @@ fn add_ratios(suffix: &str, dumps: &[&Dump], log: &mut Log) {
             ("last_first_vs_forward", Check::LastFirst, Check::Forward),
             ("softswap_vs_last_first", Check::Softswap, Check::LastFirst),
         ] {
-            let gain = over(&times(dumps, cache, slow), &times(dumps, cache, fast));
+            let gain = ratio_to(&times(dumps, cache, slow), &times(dumps, cache, fast));
             log.ratio(format!("throughput_{name}{place}{suffix}"), gain);
         }
     }

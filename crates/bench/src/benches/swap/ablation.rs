@@ -1,7 +1,7 @@
 //! `bench ablation`: the benefit of each mechanism, from pairs of runs with and without it.
 
 use super::options::WorkOptions;
-use super::plan::{Data, How, Side, suffix};
+use super::plan::{Data, RunKind, Side, suffix};
 use super::rounds::{Cell, Variant, check_size};
 use super::runs::{Bench, Work};
 use crate::measure::machine::Machine;
@@ -13,7 +13,7 @@ use crate::measure::task_pipe::signals;
 use clap::Args;
 use serde::Serialize;
 use softswap_cli::refusal::Refusal;
-use softswap_engine::door::settings::Config;
+use softswap_engine::api::settings::Config;
 use softswap_engine::policy::mechanism::{Mechanism, Without};
 use std::time::Duration;
 
@@ -112,8 +112,9 @@ fn without(
     let config = Config { without: Without::default().and(mechanism), ..Config::default() };
     let mut cells = Vec::new();
     for &share_percent in &args.shares {
-        let how = How::Limited { side: Side::Softswap, share_percent, beside: None };
-        let variants = || vec![Variant::new(how, &Config::default()), Variant::new(how, &config)];
+        let run_kind = RunKind::Limited { side: Side::Softswap, share_percent, beside: None };
+        let variants =
+            || vec![Variant::new(run_kind, &Config::default()), Variant::new(run_kind, &config)];
         cells.extend(works.iter().map(|work| Cell { work: work.clone(), variants: variants() }));
     }
     bench.run(&mut cells, rounds, &mut log.notes)?;
@@ -125,8 +126,8 @@ fn without(
         if count < rounds as usize {
             continue;
         }
-        let (share_percent, threads) = (with.how.share_percent(), cell.work.threads());
-        let (work, gain) = (cell.work.name(), without.over(with, |ran| ran.seconds));
+        let (share_percent, threads) = (with.run_kind.share_percent(), cell.work.threads());
+        let (work, gain) = (cell.work.name(), without.ratio_to(with, |ran| ran.seconds));
         let suffix = suffix(share_percent, threads);
         log.ratio(format!("{work}_without_{name}_vs_with{suffix}"), gain);
         gains.push(gain);

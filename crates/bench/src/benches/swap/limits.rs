@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_first_budget_leaves_room_and_a_later_one_what_the_runs_before_had() {
+    fn budget_follows_earlier_runs() {
         let limit = 64 << 20;
         assert_eq!(Limits::first(limit).memory_bytes, 60 << 20);
         assert_eq!(Limits::first(1 << 20).memory_bytes, 0);

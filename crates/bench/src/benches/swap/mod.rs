@@ -26,14 +26,14 @@ use crate::measure::sample::variation;
 use crate::measure::task_pipe::signals;
 use clap::Args;
 use options::WorkOptions;
-use plan::{Data, How, PATTERN_SHARES, PROGRAM_SHARES, QUICK_PROGRAM_SHARES, Side, compared};
+use plan::{Data, PATTERN_SHARES, PROGRAM_SHARES, QUICK_PROGRAM_SHARES, RunKind, Side, compared};
 use rounds::{Cell, Variant, check_size};
 use runs::{Bench, Run, Work};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_cli::refusal::Refusal;
 use softswap_cli::swapdir;
-use softswap_engine::door::settings::Config;
+use softswap_engine::api::settings::Config;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -196,9 +196,9 @@ pub(crate) struct Figures {
 /// Returns table columns with the limits of runs and the kernel's accounting of their cgroups.
 fn memory_columns(variant: &Variant, rounds: usize) -> Row {
     let most = |figure: fn(&Run) -> Option<u64>| variant.runs.iter().filter_map(figure).max();
-    let is_ours = variant.how.is_softswap();
+    let is_ours = variant.run_kind.is_softswap();
     row! {
-        share_percent: variant.how.share_percent(),
+        share_percent: variant.run_kind.share_percent(),
         cov: variation(&variant.of(|ran| ran.seconds)),
         limit_bytes: most(|ran| Some(ran.limits?.limit_bytes)),
         memory_bytes: most(|ran| Some(ran.limits?.memory_bytes)).filter(|_| is_ours),
@@ -237,7 +237,7 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Figures {
     let (mut rows, mut programs) = (Vec::new(), Vec::new());
     let variants = || cells.iter().flat_map(|cell| cell.variants.iter().map(move |v| (cell, v)));
     for (cell, variant) in variants() {
-        let side = variant.how.name();
+        let side = variant.run_kind.name();
         let seconds = variant.median(|ran| ran.seconds);
         let cpu_seconds = variant.median(|ran| ran.cpu_seconds);
         let (to, mut row) = match &cell.work {
@@ -255,7 +255,7 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Figures {
                 },
             ),
             Work::Program { ready, .. } => {
-                let beside = variant.how.beside().map(|side| side.name());
+                let beside = variant.run_kind.beside().map(|side| side.name());
                 (&mut programs, row! { side, program: ready.name, beside, seconds, cpu_seconds })
             }
         };
@@ -263,7 +263,7 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Figures {
         to.push(row);
     }
     let kills = |ours: bool| {
-        let of = variants().filter(|(_, variant)| variant.how.is_softswap() == ours);
+        let of = variants().filter(|(_, variant)| variant.run_kind.is_softswap() == ours);
         of.map(|(_, variant)| variant.kills).sum()
     };
     let is_within = |ran: &Run| {
@@ -304,7 +304,8 @@ fn pattern_cells(
             for &pattern in args.work.patterns() {
                 cells.extend(args.threads.iter().map(|&threads| Cell {
                     work: Work::Pattern { pattern, data, threads },
-                    variants: hows.iter().map(|how| Variant::new(*how, softswap)).collect(),
+                    variants:
+                        hows.iter().map(|run_kind| Variant::new(*run_kind, softswap)).collect(),
                 }));
             }
         }
@@ -322,8 +323,8 @@ fn program_cells(
     notes: &mut Vec<String>,
 ) -> Result<Vec<Cell>, Refusal> {
     let (has_ours, counts_zswap) = (sides.contains(&Side::Softswap), bench.testbed.counts_zswap());
-    let mut hows = vec![How::Plain];
-    hows.extend(has_ours.then_some(How::Roomy));
+    let mut hows = vec![RunKind::Plain];
+    hows.extend(has_ours.then_some(RunKind::Unlimited));
     for &share_percent in args.program_shares() {
         hows.extend(compared(has_ours, None, share_percent, counts_zswap));
         for rival in sides.iter().filter(|side| **side != Side::Softswap) {
@@ -332,7 +333,7 @@ fn program_cells(
         }
     }
     let cell = |ready| {
-        let variants = hows.iter().map(|how| Variant::new(*how, softswap)).collect();
+        let variants = hows.iter().map(|run_kind| Variant::new(*run_kind, softswap)).collect();
         Ok(Cell { work: bench.program(ready, 1)?, variants })
     };
     let ready = bench.ready(args.work.programs(), args.program_size(), notes);

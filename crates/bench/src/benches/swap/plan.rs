@@ -78,11 +78,11 @@ pub(super) const QUICK_PROGRAM_SHARES: [u32; 1] = [50];
 const USUAL_SHARE: u32 = 25;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum RunKind {
     /// Without a limit.
     Plain,
     /// Under softswap, with a budget that everything fits in.
-    Roomy,
+    Unlimited,
     Limited {
         side: Side,
         share_percent: u32,
@@ -92,36 +92,36 @@ pub(super) enum How {
     },
 }
 
-impl How {
+impl RunKind {
     /// Returns the name in rows.
     pub(super) fn name(self) -> String {
         match self {
-            How::Plain => "in_memory".into(),
-            How::Roomy => Side::Softswap.name(),
-            How::Limited { beside: Some(_), .. } => "softswap_same_dram".into(),
-            How::Limited { side, .. } => side.name(),
+            RunKind::Plain => "in_memory".into(),
+            RunKind::Unlimited => Side::Softswap.name(),
+            RunKind::Limited { beside: Some(_), .. } => "softswap_same_dram".into(),
+            RunKind::Limited { side, .. } => side.name(),
         }
     }
 
     pub(super) fn is_softswap(self) -> bool {
         match self {
-            How::Plain => false,
-            How::Roomy => true,
-            How::Limited { side, .. } => side.is_softswap(),
+            RunKind::Plain => false,
+            RunKind::Unlimited => true,
+            RunKind::Limited { side, .. } => side.is_softswap(),
         }
     }
 
     pub(super) fn beside(self) -> Option<Side> {
         match self {
-            How::Limited { beside, .. } => beside,
-            How::Plain | How::Roomy => None,
+            RunKind::Limited { beside, .. } => beside,
+            RunKind::Plain | RunKind::Unlimited => None,
         }
     }
 
     pub(super) fn share_percent(self) -> u32 {
         match self {
-            How::Limited { share_percent, .. } => share_percent,
-            How::Plain | How::Roomy => 100,
+            RunKind::Limited { share_percent, .. } => share_percent,
+            RunKind::Plain | RunKind::Unlimited => 100,
         }
     }
 
@@ -145,8 +145,8 @@ pub(super) fn compared(
     rival: Option<Side>,
     share_percent: u32,
     counts_zswap: bool,
-) -> Vec<How> {
-    let limited = |side, beside| How::Limited { side, share_percent, beside };
+) -> Vec<RunKind> {
+    let limited = |side, beside| RunKind::Limited { side, share_percent, beside };
     let ours = has_ours.then(|| limited(Side::Softswap, None));
     let outside = rival.filter(|side| has_ours && side.keeps_outside(counts_zswap));
     let theirs = rival.map(|side| limited(side, None));

@@ -1,15 +1,15 @@
 //! The rounds: every variant of each piece of work, in rotating order.
 
 use super::limits::Limits;
-use super::plan::{How, Side};
+use super::plan::{RunKind, Side};
 use super::programs::{Program, Ready};
 use super::runs::{Bench, Failure, Run, Work};
 use crate::measure::options::Named;
-use crate::measure::sample::{median, over, rotated};
+use crate::measure::sample::{median, ratio_to, rotated};
 use indicatif::{ProgressBar, ProgressStyle};
 use softswap_cli::refusal::Refusal;
 use softswap_cli::{memory_limits, units};
-use softswap_engine::door::settings::{Config, MIN_MEMORY_BYTES};
+use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_sys::PAGE_SIZE;
 
 /// Maximum attempts of a run. The kernel may OOM-kill its own sides although it could reclaim memory, so
@@ -19,15 +19,15 @@ const ATTEMPTS: usize = 5;
 
 /// Work under one set of conditions, with its runs by round. Has fewer runs after a failure.
 pub(super) struct Variant {
-    pub(super) how: How,
+    pub(super) run_kind: RunKind,
     pub(super) config: Config,
     pub(super) runs: Vec<Run>,
     pub(super) kills: u64,
 }
 
 impl Variant {
-    pub(super) fn new(how: How, config: &Config) -> Variant {
-        Variant { how, config: config.clone(), runs: Vec::new(), kills: 0 }
+    pub(super) fn new(run_kind: RunKind, config: &Config) -> Variant {
+        Variant { run_kind, config: config.clone(), runs: Vec::new(), kills: 0 }
     }
 
     pub(super) fn of(&self, figure: fn(&Run) -> f64) -> Vec<f64> {
@@ -39,8 +39,8 @@ impl Variant {
     }
 
     /// Returns the median ratio of a figure to that of `other`.
-    pub(super) fn over(&self, other: &Variant, figure: fn(&Run) -> f64) -> f64 {
-        over(&self.of(figure), &other.of(figure))
+    pub(super) fn ratio_to(&self, other: &Variant, figure: fn(&Run) -> f64) -> f64 {
+        ratio_to(&self.of(figure), &other.of(figure))
     }
 }
 
@@ -114,8 +114,11 @@ impl Bench<'_> {
             for index in rotated(cells.len(), round) {
                 let cell = &mut cells[index];
                 for at in in_turn(&cell.variants, round) {
-                    let what =
-                        format!("{}, {}", cell.work.described(), cell.variants[at].how.described());
+                    let what = format!(
+                        "{}, {}",
+                        cell.work.described(),
+                        cell.variants[at].run_kind.described()
+                    );
                     bar.set_message(format!("round {}: {what}", round + 1));
                     bar.inc(1);
                     // A variant that failed once would fail again.
@@ -141,35 +144,35 @@ impl Bench<'_> {
         at: usize,
         round: usize,
     ) -> Result<Option<Result<Run, String>>, Refusal> {
-        let Variant { how, ref config, .. } = cell.variants[at];
-        let ran = match (&cell.work, how) {
-            (Work::Program { ready, .. }, How::Plain) => self.plain_run(ready).map(Run::from),
-            (Work::Program { ready, first, .. }, How::Roomy) => {
-                self.roomy_run(ready, config, first.peak_bytes).map(Run::from)
+        let Variant { run_kind, ref config, .. } = cell.variants[at];
+        let ran = match (&cell.work, run_kind) {
+            (Work::Program { ready, .. }, RunKind::Plain) => self.plain_run(ready).map(Run::from),
+            (Work::Program { ready, first, .. }, RunKind::Unlimited) => {
+                self.unlimited_run(ready, config, first.peak_bytes).map(Run::from)
             }
-            _ => match self.limit_of(cell, how, round) {
+            _ => match self.limit_of(cell, run_kind, round) {
                 None => return Ok(None),
                 Some(limit_bytes) => self.attempt(cell, at, limit_bytes, round)?,
             },
         };
         match (&cell.work, &ran) {
             (Work::Program { first, .. }, Ok(ran)) if ran.digest != first.digest => {
-                let what = format!("{}, {}", cell.work.described(), how.described());
+                let what = format!("{}, {}", cell.work.described(), run_kind.described());
                 Err(Refusal::own(format!("{what}: its output differs from that without a limit")))
             }
             _ => Ok(Some(ran)),
         }
     }
 
-    fn limit_of(&self, cell: &Cell, how: How, round: usize) -> Option<u64> {
-        let share_percent = how.share_percent();
-        let Some(side) = how.beside() else {
+    fn limit_of(&self, cell: &Cell, run_kind: RunKind, round: usize) -> Option<u64> {
+        let share_percent = run_kind.share_percent();
+        let Some(side) = run_kind.beside() else {
             return Some(whole_pages(
                 self.whole_bytes(&cell.work) * u64::from(share_percent) / 100,
             ));
         };
-        let theirs = How::Limited { side, share_percent, beside: None };
-        let rival = cell.variants.iter().find(|variant| variant.how == theirs)?;
+        let theirs = RunKind::Limited { side, share_percent, beside: None };
+        let rival = cell.variants.iter().find(|variant| variant.run_kind == theirs)?;
         let ran = rival.runs.get(round)?;
         Some(whole_pages(ran.limits?.limit_bytes + ran.bounds.outside_bytes))
     }
@@ -187,7 +190,7 @@ impl Bench<'_> {
         let variant = &mut variants[at];
         let mut failed = String::new();
         for limits in attempts {
-            match self.limited_run(work, variant.how, &variant.config, limits, round)? {
+            match self.limited_run(work, variant.run_kind, &variant.config, limits, round)? {
                 Ok(ran) => return Ok(Ok(ran)),
                 Err(Failure::Killed(kills)) => {
                     variant.kills += kills;
@@ -196,7 +199,7 @@ impl Bench<'_> {
                         variant.kills
                     );
                 }
-                Err(Failure::Other(why)) if variant.how.is_softswap() => failed = why,
+                Err(Failure::Other(why)) if variant.run_kind.is_softswap() => failed = why,
                 Err(Failure::Other(why)) => return Ok(Err(why)),
             }
         }
@@ -206,13 +209,13 @@ impl Bench<'_> {
 
 /// Returns the order of variants in a round. softswap with a kernel side's DRAM runs right after that side.
 fn in_turn(variants: &[Variant], round: usize) -> Vec<usize> {
-    let hows: Vec<How> = variants.iter().map(|variant| variant.how).collect();
+    let hows: Vec<RunKind> = variants.iter().map(|variant| variant.run_kind).collect();
     let first = rotated(hows.len(), round).filter(|at| hows[*at].beside().is_none());
     let mut order = Vec::new();
     for at in first {
         order.push(at);
-        let How::Limited { side, share_percent, .. } = hows[at] else { continue };
-        let same = How::Limited { side: Side::Softswap, share_percent, beside: Some(side) };
+        let RunKind::Limited { side, share_percent, .. } = hows[at] else { continue };
+        let same = RunKind::Limited { side: Side::Softswap, share_percent, beside: Some(side) };
         order.extend((0..hows.len()).filter(|at| hows[*at] == same));
     }
     order
@@ -222,11 +225,11 @@ fn in_turn(variants: &[Variant], round: usize) -> Vec<usize> {
 /// equal for all variants under the same conditions.
 fn attempts(cell: &Cell, at: usize, limit_bytes: u64, round: usize) -> Vec<Limits> {
     let first = Limits::first(limit_bytes);
-    let how = cell.variants[at].how;
-    if !how.is_softswap() {
+    let run_kind = cell.variants[at].run_kind;
+    if !run_kind.is_softswap() {
         return vec![first; ATTEMPTS];
     }
-    let alike = || cell.variants.iter().filter(|variant| variant.how == how);
+    let alike = || cell.variants.iter().filter(|variant| variant.run_kind == run_kind);
     if alike().any(|variant| variant.kills > 0) {
         return vec![first];
     }

@@ -2,7 +2,7 @@
 
 use super::limits::Limits;
 use super::page_content;
-use super::plan::{Data, How, Pattern, Side};
+use super::plan::{Data, Pattern, RunKind, Side};
 use super::programs::{ProgramRun, Ready};
 use super::task::Task;
 use super::testbed::{Bounds, Testbed};
@@ -11,17 +11,17 @@ use crate::measure::managed_program::{Counters, command, this_program};
 use crate::measure::options::Named;
 use softswap_cli::library;
 use softswap_cli::refusal::Refusal;
-use softswap_engine::door::settings::{AreaSpec, Config, Faults, MIN_MEMORY_BYTES};
+use softswap_engine::api::settings::{AreaSpec, Config, Faults, MIN_MEMORY_BYTES};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Maximum time for warming up, as a multiple of the measured time.
-const MOST_WARM: f64 = 4.0;
-/// Share of hot pages. Larger if it were below [`LEAST_HOT_OF_LIMIT`] of the pages that fit.
+const MAX_WARM: f64 = 4.0;
+/// Share of hot pages. Larger if it were below [`MIN_HOT_OF_LIMIT`] of the pages that fit.
 const HOT_SHARE: f64 = 0.1;
-const LEAST_HOT_OF_LIMIT: f64 = 0.3;
+const MIN_HOT_OF_LIMIT: f64 = 0.3;
 
 #[derive(Clone)]
 pub(super) enum Work {
@@ -140,7 +140,7 @@ impl<'b> Bench<'b> {
     }
 
     /// Runs a program under softswap with a budget that everything fits in.
-    pub(super) fn roomy_run(
+    pub(super) fn unlimited_run(
         &self,
         ready: &Ready,
         asked: &Config,
@@ -160,12 +160,12 @@ impl<'b> Bench<'b> {
     pub(super) fn limited_run(
         &mut self,
         work: &Work,
-        how: How,
+        run_kind: RunKind,
         asked: &Config,
         limits: Limits,
         round: usize,
     ) -> Result<Result<Run, Failure>, Refusal> {
-        let How::Limited { side, share_percent, .. } = how else {
+        let RunKind::Limited { side, share_percent, .. } = run_kind else {
             return Ok(Err(Failure::Other("it has no limit".into())));
         };
         let is_softswap = side.is_softswap();
@@ -207,12 +207,12 @@ impl<'b> Bench<'b> {
                 Ok(ready.run(command, self.signals, &counters).map(Run::from))
             }
         };
-        let bounds = self.testbed.leave(held)?;
+        let bounds = self.testbed.remove_cgroup(held)?;
         if bounds.oom_kills > 0 {
             return Ok(Err(Failure::Killed(bounds.oom_kills)));
         }
         let ran = ran.map_err(|refusal| {
-            let what = format!("{}, {}", work.described(), how.described());
+            let what = format!("{}, {}", work.described(), run_kind.described());
             Refusal::new(refusal.status, format!("{what}: {refusal}"))
         })?;
         let ran = bounds.check(limits.limit_bytes).and(ran).map_err(Failure::Other);
@@ -237,10 +237,10 @@ impl<'b> Bench<'b> {
             threads: threads as usize,
             // As many touches as pages fit, so that resident pages result from this pattern.
             warm_touches: limits.limit_bytes / PAGE_SIZE as u64,
-            warm_seconds: self.seconds * MOST_WARM,
+            warm_seconds: self.seconds * MAX_WARM,
             seconds: self.seconds,
             most_touches: u64::MAX,
-            hot_share: HOT_SHARE.max(LEAST_HOT_OF_LIMIT * f64::from(share_percent) / 100.0),
+            hot_share: HOT_SHARE.max(MIN_HOT_OF_LIMIT * f64::from(share_percent) / 100.0),
             // The same touches for every side in a round.
             seed: 1000 * (round as u64 + 1) + 100 * u64::from(threads),
         }

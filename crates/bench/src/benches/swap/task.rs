@@ -50,7 +50,7 @@ pub(crate) struct Task {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Took {
+pub(crate) struct TaskTimes {
     pub(crate) touches: u64,
     pub(crate) seconds: f64,
     /// User and system time of the whole process, reclaim included.
@@ -67,7 +67,7 @@ impl Task {
         signals: &SignalQueue,
         counters: &Counters,
         has_engine: bool,
-    ) -> Result<(Took, Stats), Refusal> {
+    ) -> Result<(TaskTimes, Stats), Refusal> {
         let mut pipe = TaskPipe::start(command, "swap-task", self, signals, &[counters.fd()])?;
         pipe.expect(FILLED)?;
         if has_engine {
@@ -83,7 +83,7 @@ impl Task {
         Ok((took, stats))
     }
 
-    fn perform(&self, region: &Region) -> Took {
+    fn perform(&self, region: &Region) -> TaskTimes {
         // Sequential threads start at different pages. After warming up they continue at their positions,
         // because the last pages are still resident.
         let touches = |thread: usize, touched: u64| Touches {
@@ -105,7 +105,7 @@ impl Task {
         let mut latencies = Latencies::new();
         touched.iter().for_each(|thread| latencies.add_all(&thread.latencies));
         let touches = touched.iter().map(|thread| thread.touches).sum();
-        Took { touches, seconds, cpu_seconds, latencies }
+        TaskTimes { touches, seconds, cpu_seconds, latencies }
     }
 }
 

@@ -6,7 +6,7 @@ use super::watch::{GroupWatch, Outside};
 use crate::measure::failure::OrRefuse;
 use crate::measure::managed_program;
 use crate::measure::options::Named;
-use crate::measure::restore::changes::Act;
+use crate::measure::restore::changes::Action;
 use crate::measure::restore::group::MemoryGroup;
 use crate::measure::restore::process::Restorer;
 use crate::measure::restore::zram;
@@ -98,7 +98,7 @@ impl Testbed {
         notes: &mut Vec<String>,
     ) -> Result<Testbed, Refusal> {
         let mut restorer = Restorer::start().map_err(Refusal::own)?;
-        let dir = restorer.ask(&Act::MakeDirectory { under: under.into() });
+        let dir = restorer.request_from(&Action::MakeDirectory { under: under.into() });
         let dir = PathBuf::from(dir.map_err(Refusal::own)?);
         let file = dir.join("swapfile");
         let page_cluster = read_setting(PAGE_CLUSTER);
@@ -134,7 +134,7 @@ impl Testbed {
         let group = self.make_group(1 << 30, true)?;
         let groups = Groups { version: group.version, count_zswap: group.counts_zswap() };
         let joined = command_in(Some(&group), Vec::new(), Path::new("true")).output();
-        self.restorer.ask(&Act::RemoveGroup { path: group.dir })?;
+        self.restorer.request_from(&Action::RemoveGroup { path: group.dir })?;
         let joined = joined.or_text("/bin/sh")?;
         let errors = String::from_utf8_lossy(&joined.stderr);
         joined
@@ -145,8 +145,8 @@ impl Testbed {
     }
 
     fn make_group(&mut self, limit_bytes: u64, may_swap: bool) -> Result<MemoryGroup, String> {
-        let act = Act::MakeGroup { limit_bytes, may_swap };
-        self.restorer.ask(&act).map(|path| MemoryGroup::at(path.into()))
+        let act = Action::MakeGroup { limit_bytes, may_swap };
+        self.restorer.request_from(&act).map(|path| MemoryGroup::at(path.into()))
     }
 
     /// Returns true if zswap's compressed pages count within the limit.
@@ -160,14 +160,14 @@ impl Testbed {
         if side.is_softswap() {
             return Ok(None);
         }
-        self.restorer.ask(&Act::HoldSwap)?;
+        self.restorer.request_from(&Action::HoldSwap)?;
         if side == Side::KernelZram {
-            let name = self.restorer.ask(&Act::AddZram { bytes })?;
+            let name = self.restorer.request_from(&Action::AddZram { bytes })?;
             let path = Path::new("/dev").join(&name);
-            self.restorer.ask(&Act::Format { path })?;
+            self.restorer.request_from(&Action::Format { path })?;
             self.zram = Some(name);
         } else if !self.file.exists() {
-            self.restorer.ask(&Act::MakeSwapFile { path: self.file.clone(), bytes })?;
+            self.restorer.request_from(&Action::MakeSwapFile { path: self.file.clone(), bytes })?;
         }
         if side == Side::KernelZswap {
             self.set_zswap("enabled", "N")?;
@@ -175,12 +175,12 @@ impl Testbed {
             let _ = self.set_zswap("compressor", zram::ALGORITHM);
         }
         let path = self.area_of(side).ok_or("it has no area")?;
-        self.restorer.ask(&Act::SwapOn { path: path.clone() })?;
+        self.restorer.request_from(&Action::SwapOn { path: path.clone() })?;
         Ok(Some(path))
     }
 
     fn swap_off(&mut self, area: Option<PathBuf>) -> Result<(), Refusal> {
-        let off = area.map(|path| self.restorer.ask(&Act::SwapOff { path }));
+        let off = area.map(|path| self.restorer.request_from(&Action::SwapOff { path }));
         off.transpose().map(drop).map_err(Refusal::own)
     }
 
@@ -197,7 +197,7 @@ impl Testbed {
         if !path.exists() {
             return Err("this kernel has no zswap".into());
         }
-        self.restorer.ask(&Act::Set { path, value: value.into() }).map(drop)
+        self.restorer.request_from(&Action::Set { path, value: value.into() }).map(drop)
     }
 
     /// Activates `side` for swapping and creates a cgroup of `limit_bytes`.
@@ -215,8 +215,8 @@ impl Testbed {
             }
             let value =
                 if is_zswap { ZSWAP_PAGE_CLUSTER.into() } else { self.page_cluster.clone() };
-            self.restorer.ask(&Act::Set { path: PAGE_CLUSTER.into(), value })?;
-            self.restorer.ask(&Act::SwapOn { path })?;
+            self.restorer.request_from(&Action::Set { path: PAGE_CLUSTER.into(), value })?;
+            self.restorer.request_from(&Action::SwapOn { path })?;
         }
         let outside = match (side, &self.zram) {
             (Side::KernelZram, Some(name)) => Outside::Zram(name.clone()),
@@ -234,7 +234,7 @@ impl Testbed {
     }
 
     /// Removes the cgroup and deactivates the area. Returns the kernel's accounting.
-    pub(crate) fn leave(&mut self, held: Held) -> Result<Bounds, Refusal> {
+    pub(crate) fn remove_cgroup(&mut self, held: Held) -> Result<Bounds, Refusal> {
         let Held { group, swap, watch, exceeded_limit_bytes } = held;
         let peaks = watch.stop();
         let mut bounds = Bounds {
@@ -245,7 +245,9 @@ impl Testbed {
         if let Some(group) = group {
             bounds.peak_bytes = group.peak_bytes().map_err(Refusal::own)?;
             bounds.oom_kills = group.oom_kills().map_err(Refusal::own)?;
-            self.restorer.ask(&Act::RemoveGroup { path: group.dir }).map_err(Refusal::own)?;
+            self.restorer
+                .request_from(&Action::RemoveGroup { path: group.dir })
+                .map_err(Refusal::own)?;
         }
         self.swap_off(swap)?;
         Ok(exceeded_limit_bytes.map_or(bounds, |limit_bytes| bounds.within(limit_bytes)))

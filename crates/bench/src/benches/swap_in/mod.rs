@@ -4,7 +4,7 @@
 //! reclaim, writes to disk. The modes take turns, with a new program each time.
 
 use super::swap::plan::{Data, Pattern};
-use super::swap::task::{Task, Took};
+use super::swap::task::{Task, TaskTimes};
 use crate::measure::machine::Machine;
 use crate::measure::managed_program::{Counters, command, this_program};
 use crate::measure::options::InRounds;
@@ -18,13 +18,13 @@ use serde::Serialize;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::units::parse_size;
 use softswap_cli::{library, memory_limits, units};
+use softswap_engine::api::settings::{AreaSpec, Config, MIN_MEMORY_BYTES};
 use softswap_engine::base::stats::{Counter, Stats, Tier};
-use softswap_engine::door::settings::{AreaSpec, Config, MIN_MEMORY_BYTES};
 use softswap_engine::store::io::poll::mode::Mode;
 use softswap_sys::PAGE_SIZE;
 
 /// No time limit: a run ends after its touches.
-const LONGEST_SECONDS: f64 = 1e6;
+const MAX_SECONDS: f64 = 1e6;
 /// Default size of the region divided by the budget.
 const REGION_OVER_BUDGET: u64 = 4;
 
@@ -67,13 +67,13 @@ pub(crate) struct SwapInArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Way {
+struct WaitMode {
     mode: Mode,
     threads: u32,
 }
 
 struct TaskRun {
-    took: Took,
+    took: TaskTimes,
     /// Counters during the touches.
     stats: Stats,
     facts: Facts,
@@ -105,7 +105,7 @@ pub(super) fn measure(args: &SwapInArgs) -> Result<Findings<Figures>, Refusal> {
     // Twice the region, because evicted pages are written to other slots.
     let dir = args.common.dir(region_bytes.saturating_mul(2))?;
     let (library, signals, mut log) = (library::find()?, signals()?, Log::start());
-    let run = |way: &Way, round: usize| {
+    let run = |way: &WaitMode, round: usize| {
         let config = Config {
             memory_bytes: args.memory,
             areas: vec![AreaSpec::new(&dir.path)],
@@ -122,7 +122,7 @@ pub(super) fn measure(args: &SwapInArgs) -> Result<Findings<Figures>, Refusal> {
             threads: way.threads as usize,
             warm_touches: 0,
             warm_seconds: 0.0,
-            seconds: LONGEST_SECONDS,
+            seconds: MAX_SECONDS,
             most_touches: u64::from(args.touches / way.threads),
             hot_share: 0.0,
             // The same touches for every mode in a round.
@@ -139,7 +139,8 @@ pub(super) fn measure(args: &SwapInArgs) -> Result<Findings<Figures>, Refusal> {
         };
         Ok(TaskRun { took, stats, facts })
     };
-    let ways = args.threads.iter().flat_map(|&threads| Mode::ALL.map(|mode| Way { mode, threads }));
+    let ways =
+        args.threads.iter().flat_map(|&threads| Mode::ALL.map(|mode| WaitMode { mode, threads }));
     let mut cells: Vec<_> = ways.map(Cell::new).collect();
     take_turns(&mut cells, args.common.rounds, run)?;
     add_ratios(&cells, &mut log);
@@ -177,7 +178,7 @@ fn check(memory: u64, region: u64) -> Result<(), Refusal> {
     Err(Refusal::usage(why))
 }
 
-fn row_of(cell: &Cell<Way, TaskRun>) -> Row {
+fn row_of(cell: &Cell<WaitMode, TaskRun>) -> Row {
     let quantile_us = |quantile: f64| {
         cell.median(|ran| {
             let ns = ran.stats.fault_quantile_ns(Tier::Disk, quantile);
@@ -187,7 +188,7 @@ fn row_of(cell: &Cell<Way, TaskRun>) -> Row {
     let sum = |counter| cell.rounds.iter().map(|ran| ran.stats.get(counter)).sum::<u64>();
     let counts: PollCounts = cell.rounds.iter().map(|ran| PollCounts::of(&ran.stats)).sum();
     let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
-    let Way { mode, threads } = cell.key;
+    let WaitMode { mode, threads } = cell.key;
     row! {
         variant: format!("{mode}_t{threads}"),
         mode: mode.name(),
@@ -211,14 +212,14 @@ fn row_of(cell: &Cell<Way, TaskRun>) -> Row {
     }
 }
 
-fn add_ratios(cells: &[Cell<Way, TaskRun>], log: &mut Log) {
+fn add_ratios(cells: &[Cell<WaitMode, TaskRun>], log: &mut Log) {
     for cell in cells.iter().filter(|cell| cell.key.mode != Mode::Interrupt) {
-        let Way { mode, threads } = cell.key;
-        let interrupt = Way { mode: Mode::Interrupt, threads };
+        let WaitMode { mode, threads } = cell.key;
+        let interrupt = WaitMode { mode: Mode::Interrupt, threads };
         let Some(interrupt) = cells.iter().find(|other| other.key == interrupt) else { continue };
-        let time = interrupt.over(cell, |ran| ran.took.seconds);
+        let time = interrupt.ratio_to(cell, |ran| ran.took.seconds);
         log.ratio(format!("swapin_interrupt_vs_{mode}_t{threads}"), time);
-        let cpu = cell.over(interrupt, |ran| ran.took.cpu_seconds);
+        let cpu = cell.ratio_to(interrupt, |ran| ran.took.cpu_seconds);
         log.ratio(format!("swapin_cpu_{mode}_vs_interrupt_t{threads}"), cpu);
     }
 }

@@ -62,9 +62,9 @@ pub(super) fn measure(args: &TreeArgs) -> Result<Findings<Figures>, Refusal> {
         one_run(args, &program, *budget == "shared")
     })?;
     let [shared, halves] = &cells;
-    log.ratio("hot_shared_vs_halves", shared.over(halves, |rates| rates.hot));
-    log.ratio("stream_shared_vs_halves", shared.over(halves, |rates| rates.stream));
-    log.ratio("total_shared_vs_halves", shared.over(halves, Rates::total));
+    log.ratio("hot_shared_vs_halves", shared.ratio_to(halves, |rates| rates.hot));
+    log.ratio("stream_shared_vs_halves", shared.ratio_to(halves, |rates| rates.stream));
+    log.ratio("total_shared_vs_halves", shared.ratio_to(halves, Rates::total));
     let rows = cells.iter().map(|cell| {
         row! {
             budget: cell.key,

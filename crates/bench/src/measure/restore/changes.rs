@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Request to the restorer, one JSON object per line.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Act {
+pub(crate) enum Action {
     /// Take the lock for changes of swap.
     HoldSwap,
     /// Create a directory below this one.
@@ -95,32 +95,32 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    pub(super) fn perform(&mut self, act: Act) -> Answer {
+    pub(super) fn perform(&mut self, act: Action) -> Answer {
         let nothing = |()| String::new();
         match act {
-            Act::HoldSwap => self.hold_swap().map(nothing),
-            Act::MakeDirectory { under } => self.make_directory(&under),
-            Act::AddZram { bytes } => {
+            Action::HoldSwap => self.hold_swap().map(nothing),
+            Action::MakeDirectory { under } => self.make_directory(&under),
+            Action::AddZram { bytes } => {
                 let number = zram::add()?;
                 self.all.push(Change::Zram(number));
                 zram::set_up(number, bytes)?;
                 Ok(format!("zram{number}"))
             }
-            Act::MakeSwapFile { path, bytes } => {
+            Action::MakeSwapFile { path, bytes } => {
                 make_file(&path, bytes).or_text(path.display())?;
                 format(&path).map(nothing)
             }
-            Act::Format { path } => format(&path).map(nothing),
-            Act::SwapOn { path } => {
+            Action::Format { path } => format(&path).map(nothing),
+            Action::SwapOn { path } => {
                 swap_on(&path, HIGHEST_PRIORITY)
                     .or_text(format!("`swapon {}` failed", path.display()))?;
                 self.all.push(Change::Swapping(path));
                 Ok(String::new())
             }
-            Act::SwapOff { path } => self.undo_one(&Change::Swapping(path)).map(nothing),
-            Act::Set { path, value } => self.set(path, &value).map(nothing),
-            Act::MakeGroup { limit_bytes, may_swap } => self.make_group(limit_bytes, may_swap),
-            Act::RemoveGroup { path } => self.undo_one(&Change::Group(path)).map(nothing),
+            Action::SwapOff { path } => self.undo_one(&Change::Swapping(path)).map(nothing),
+            Action::Set { path, value } => self.set(path, &value).map(nothing),
+            Action::MakeGroup { limit_bytes, may_swap } => self.make_group(limit_bytes, may_swap),
+            Action::RemoveGroup { path } => self.undo_one(&Change::Group(path)).map(nothing),
         }
     }
 
@@ -274,19 +274,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_undone_and_a_setting_gets_its_first_value_back() {
+    fn changes_are_undone_and_settings_restored() {
         let dir = tempfile::tempdir().unwrap();
         let setting = dir.path().join("setting");
         fs::write(&setting, "60\n").unwrap();
         let mut changes = Changes::default();
-        let made = changes.perform(Act::MakeDirectory { under: dir.path().into() }).unwrap();
+        let made = changes.perform(Action::MakeDirectory { under: dir.path().into() }).unwrap();
         fs::write(Path::new(&made).join("file"), "x").unwrap();
         for value in ["0", "100"] {
-            let act = Act::Set { path: setting.clone(), value: value.into() };
+            let act = Action::Set { path: setting.clone(), value: value.into() };
             changes.perform(act).unwrap();
             assert_eq!(fs::read_to_string(&setting).unwrap(), value);
         }
-        let unknown = Act::SwapOff { path: "/dev/other".into() };
+        let unknown = Action::SwapOff { path: "/dev/other".into() };
         assert!(changes.perform(unknown).unwrap_err().contains("not a change of this restorer"));
         assert_eq!(changes.undo_all(), Vec::<String>::new());
         assert_eq!(fs::read_to_string(&setting).unwrap(), "60");

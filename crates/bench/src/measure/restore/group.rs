@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_handed_down_once_and_taken_back_if_no_group_needs_it() {
+    fn memory_controller_is_enabled_once_and_disabled_when_unused() {
         let top = tempfile::tempdir().unwrap();
         write(top.path(), &[(TO_HAND_DOWN, "cpu memory\n"), (HANDED_DOWN, "cpu\n")]);
         assert_eq!(hand_down_memory(top.path()), Ok(true));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_may_not_swap_is_limited_to_dram() {
+    fn group_without_swap_is_limited_to_dram() {
         let top = tempfile::tempdir().unwrap();
         let dir = top.path();
         hold_to(GroupVersion::One, dir, 4096, false).unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_the_kernel_are_read_in_both_versions() {
+    fn kernel_counters_are_parsed_for_both_cgroup_versions() {
         let top = tempfile::tempdir().unwrap();
         let (first, second) = (top.path().join("1"), top.path().join("2"));
         write(&first, &[("memory.max_usage_in_bytes", "12288\n")]);

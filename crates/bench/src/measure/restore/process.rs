@@ -1,6 +1,6 @@
 //! The restorer's process, and its client.
 
-use super::changes::{Act, Answer, Changes};
+use super::changes::{Action, Answer, Changes};
 use crate::measure::failure::OrRefuse;
 use clap::Args;
 use softswap_cli::refusal::{Refusal, plain};
@@ -50,7 +50,7 @@ impl Restorer {
     }
 
     /// Requests a change and waits for its completion.
-    pub(crate) fn ask(&mut self, act: &Act) -> Answer {
+    pub(crate) fn request_from(&mut self, act: &Action) -> Answer {
         let exited = || "the restorer of changes to the machine has exited".to_string();
         let text = serde_json::to_string(act).map_err(|error| error.to_string())?;
         let to = self.to.as_mut().ok_or_else(exited)?;

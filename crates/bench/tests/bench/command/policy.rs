@@ -34,7 +34,7 @@ fn every_pattern_is_simulated_and_the_same_seed_gives_the_same_figures() {
 }
 
 #[test]
-fn a_recorded_trace_is_simulated_without_mechanisms_and_with_other_costs() {
+fn recorded_trace_is_simulated_with_options() {
     let options = ["--only-traces", "--trace", RECORDED, "--without", "swap_cache,pool_copies"];
     let found = json_of(&mut policy(&options));
     let (with, without) = (stalls(&found, ""), stalls(&found, "swap_cache,pool_copies"));
@@ -53,7 +53,7 @@ fn a_recorded_trace_is_simulated_without_mechanisms_and_with_other_costs() {
 }
 
 #[test]
-fn a_program_is_recorded_and_its_touches_are_simulated() {
+fn recorded_program_is_simulated() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let (lines, trace) = (dir.path().join("lines"), dir.path().join("sort.touches"));
     let text: String = (0..300_000_u64).map(|at| format!("{}\n", at * 7919 % 1_000_003)).collect();
@@ -76,7 +76,7 @@ fn a_program_is_recorded_and_its_touches_are_simulated() {
 }
 
 #[test]
-fn other_files_than_traces_are_refused() {
+fn non_trace_files_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let taken = dir.path().join("loop.touches");
     std::fs::copy(RECORDED, &taken).unwrap();

@@ -1,7 +1,7 @@
 //! `softswap bench swap`: runs with the kernel's sides, and reversal of all changes.
 
-use super::{assert_refused, has_zram, machine_alone, wait_until, zram_devices};
-use crate::common::{self, as_nobody, is_root, softswap, std_softswap};
+use super::{assert_refused, exclusive_machine, has_zram, wait_until, zram_devices};
+use crate::common::{self, as_unprivileged, is_root, softswap, std_softswap};
 use crate::{assert_contains, assert_empty, assert_header, json_of};
 use serde_json::Value;
 use std::path::Path;
@@ -88,8 +88,8 @@ fn assert_swap_figures_are_plausible(found: &Value, sides: &[&str]) {
 }
 
 #[test]
-fn softswap_is_measured_with_the_kernels_swap_and_all_changes_are_undone() {
-    let _alone = machine_alone();
+fn comparison_with_kernel_swap_restores_the_system() {
+    let _alone = exclusive_machine();
     let (dir, before) = (tempfile::tempdir().unwrap(), Machine::now());
     let options = ["--no-programs", "--patterns", "random_read,hot_set"];
     let found = json_of(&mut swap(dir.path(), &options));
@@ -132,8 +132,8 @@ fn softswap_is_measured_with_the_kernels_swap_and_all_changes_are_undone() {
 }
 
 #[test]
-fn a_program_is_measured_with_the_dram_that_the_kernels_sides_had_too() {
-    let _alone = machine_alone();
+fn program_is_measured_with_equal_total_dram() {
+    let _alone = exclusive_machine();
     let dir = tempfile::tempdir().unwrap();
     let options = ["--no-patterns", "--programs", "hash_join", "--program-size", "64M"];
     let found = json_of(&mut swap(dir.path(), &options));
@@ -169,11 +169,11 @@ fn a_program_is_measured_with_the_dram_that_the_kernels_sides_had_too() {
 }
 
 #[test]
-fn without_rights_softswap_is_measured_alone() {
-    let _alone = machine_alone();
+fn unprivileged_bench_measures_softswap_only() {
+    let _alone = exclusive_machine();
     let (home, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     common::set_mode(dir.path(), 0o777);
-    let mut command = as_nobody(home.path());
+    let mut command = as_unprivileged(home.path());
     if is_root() {
         // The library is next to the copied command.
         let library = common::bin_dir().join("libsoftswap.so");
@@ -200,8 +200,8 @@ fn without_rights_softswap_is_measured_alone() {
 }
 
 #[test]
-fn a_damaged_page_is_noticed_in_a_group_too() {
-    let _alone = machine_alone();
+fn damaged_page_in_cgroup_is_detected() {
+    let _alone = exclusive_machine();
     let dir = tempfile::tempdir().unwrap();
     let options = ["--damage", "--no-programs", "--sides", "softswap", "--patterns", "hot_set"];
     let output = swap(dir.path(), &options).assert().code(125);
@@ -210,7 +210,7 @@ fn a_damaged_page_is_noticed_in_a_group_too() {
 }
 
 #[test]
-fn a_swap_that_cannot_be_measured_is_refused() {
+fn invalid_swap_benchmark_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let table: &[(&[&str], &[&str])] = &[
         (&["--working-set", "16M"], &["--working-set", "too little", "64M or more"]),
@@ -233,11 +233,11 @@ fn a_swap_that_cannot_be_measured_is_refused() {
 }
 
 #[test]
-fn a_bench_of_swap_that_is_killed_undoes_everything() {
+fn killed_swap_bench_restores_the_system() {
     if !has_zram() {
         return common::skip("no zram device to be had");
     }
-    let _alone = machine_alone();
+    let _alone = exclusive_machine();
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
         let (dir, before) = (tempfile::tempdir().unwrap(), Machine::now());
         let groups_before = groups();

@@ -99,7 +99,7 @@ pub(crate) fn found(path: &Path) -> Value {
     found
 }
 
-pub(crate) fn assert_says(text: &str, parts: &[&str]) {
+pub(crate) fn assert_contains_all(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "{part:?} is missing in: {text}");
     }
@@ -109,7 +109,7 @@ pub(crate) fn assert_says(text: &str, parts: &[&str]) {
 pub(crate) fn message(command: &mut assert_cmd::Command, parts: &[&str]) {
     let output = command.assert().code(2).get_output().clone();
     assert!(output.stdout.is_empty());
-    assert_says(&String::from_utf8(output.stderr).unwrap(), parts);
+    assert_contains_all(&String::from_utf8(output.stderr).unwrap(), parts);
 }
 
 pub(crate) fn check_refused(path: &Path, parts: &[&str]) {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command as Std;
 
 /// UID without privileges, as in containers.
-pub(crate) const NOBODY: u32 = 65_534;
+pub(crate) const UNPRIVILEGED_UID: u32 = 65_534;
 
 /// Directory of `softswap` and `libsoftswap.so`: `SOFTSWAP_BIN_DIR`, or the parent of cargo's directory of
 /// test executables.
@@ -66,12 +66,12 @@ pub(crate) fn is_root() -> bool {
 
 /// Returns a `softswap` command for an unprivileged user. If the test runs as root, copies the binaries to
 /// `dir` first.
-pub(crate) fn as_nobody(dir: &Path) -> assert_cmd::Command {
+pub(crate) fn as_unprivileged(dir: &Path) -> assert_cmd::Command {
     if !is_root() {
         return softswap();
     }
     copy_binaries(dir);
-    assert_cmd::Command::from_std(std_nobody(dir))
+    assert_cmd::Command::from_std(std_unprivileged(dir))
 }
 
 /// Copies the binaries to a directory and makes them executable for all users.
@@ -85,9 +85,14 @@ pub(crate) fn copy_binaries(dir: &Path) {
 }
 
 /// Returns the `softswap` in `binaries` as a command of an unprivileged user.
-pub(crate) fn std_nobody(binaries: &Path) -> Std {
+pub(crate) fn std_unprivileged(binaries: &Path) -> Std {
     let mut command = Std::new(binaries.join("softswap"));
-    command.env_clear().env("PATH", "/usr/bin:/bin").uid(NOBODY).gid(NOBODY).current_dir("/");
+    command
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .uid(UNPRIVILEGED_UID)
+        .gid(UNPRIVILEGED_UID)
+        .current_dir("/");
     command
 }
 

@@ -12,7 +12,7 @@ pub(crate) enum Injected {
     Done {
         times: u64,
         end: End,
-        longest_pause: Duration,
+        max_interval: Duration,
     },
     /// Not possible on this machine, for this reason.
     Skipped(String),
@@ -39,7 +39,7 @@ kinds! {
     memory_group_shrinks,
     file_system_fills_up,
     read_only_remount,
-    file_system_gives_up,
+    file_system_aborts,
     device_write_protected,
     device_loses_writes,
     device_loses_content,
@@ -55,25 +55,25 @@ type Outcome = Result<(u64, End, Duration), String>;
 
 fn as_injected(outcome: Outcome) -> Injected {
     match outcome {
-        Ok((times, end, longest_pause)) => Injected::Done { times, end, longest_pause },
+        Ok((times, end, max_interval)) => Injected::Done { times, end, max_interval },
         Err(why) => Injected::Skipped(why),
     }
 }
 
-/// Injects a fault at most `MOST` times in one run, with pauses, while the program runs.
-fn strike_often(
+/// Injects a fault at most `MAX` times in one run, with pauses, while the program runs.
+fn inject_repeatedly(
     victim: &mut Victim,
     random: &mut Random,
-    mut strike: impl FnMut(&mut Victim, &mut Random) -> Result<(), String>,
+    mut apply_behaviour: impl FnMut(&mut Victim, &mut Random) -> Result<(), String>,
 ) -> Result<u64, String> {
-    const MOST: u64 = 4;
+    const MAX: u64 = 4;
     let mut times = 0;
-    for _ in 0..1 + random.below(MOST) {
+    for _ in 0..1 + random.below(MAX) {
         victim.watch(random.milliseconds(10, 250));
         if victim.has_ended() {
             break;
         }
-        strike(victim, random)?;
+        apply_behaviour(victim, random)?;
         times += 1;
     }
     Ok(times)
@@ -102,7 +102,7 @@ fn expect_free(disk: &Disk, before_bytes: u64) {
 fn stop_and_continue(random: &mut Random) -> Outcome {
     let dir = directory();
     let mut victim = Victim::under(&Setting::on(dir.path()));
-    let times = strike_often(&mut victim, random, |victim, random| {
+    let times = inject_repeatedly(&mut victim, random, |victim, random| {
         // softswap stops and continues together with its program.
         let Some(program) = victim.program() else { return Ok(()) };
         let _ = softswap_sys::child::send(program, libc::SIGSTOP);
@@ -111,7 +111,7 @@ fn stop_and_continue(random: &mut Random) -> Outcome {
         victim.excuse();
         Ok(())
     })?;
-    finish(victim, times, May::GoOn)
+    finish(victim, times, May::Continue)
 }
 
 fn freeze_group(random: &mut Random) -> Outcome {
@@ -119,14 +119,14 @@ fn freeze_group(random: &mut Random) -> Outcome {
     let dir = directory();
     let shell = Some(freezer.join());
     let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
-    let times = strike_often(&mut victim, random, |victim, random| {
+    let times = inject_repeatedly(&mut victim, random, |victim, random| {
         freezer.freeze(true);
         std::thread::sleep(random.milliseconds(1, 300));
         freezer.freeze(false);
         victim.excuse();
         Ok(())
     })?;
-    finish(victim, times, May::GoOn)
+    finish(victim, times, May::Continue)
 }
 
 /// Kills a program. On a small file system, if one can be made, also checks that the space is freed.
@@ -138,7 +138,7 @@ fn killed(random: &mut Random, kill: impl FnOnce(&mut Victim)) -> Outcome {
     let mut victim = Victim::under(&Setting::on(swap));
     victim.watch(random.milliseconds(1, 700));
     kill(&mut victim);
-    let outcome = finish(victim, 1, May::BeKilled(libc::SIGKILL));
+    let outcome = finish(victim, 1, May::Killed(libc::SIGKILL));
     assert_eq!(std::fs::read_dir(dir.path()).map_or(0, Iterator::count), 0, "files are left");
     if let Some(disk) = disk {
         // If softswap itself was killed, no process waits for the kernel to free the file.
@@ -176,7 +176,7 @@ fn kill_group(random: &mut Random) -> Outcome {
         freezer.freeze(false);
         victim.excuse();
     }
-    finish(victim, 1, May::BeKilled(libc::SIGKILL))
+    finish(victim, 1, May::Killed(libc::SIGKILL))
 }
 
 /// Lowers the cgroup's limit below the program's usage, so that the OOM killer runs in the group.
@@ -192,7 +192,7 @@ fn memory_group_shrinks(random: &mut Random) -> Outcome {
     victim.watch(random.milliseconds(20, 300));
     let _ = group.limit_to(256 << 20);
     victim.excuse();
-    finish(victim, 1, May::BeKilled(libc::SIGKILL))
+    finish(victim, 1, May::Killed(libc::SIGKILL))
 }
 
 // ---- file systems --------------------------------------------------------------------
@@ -204,13 +204,13 @@ fn file_system_fills_up(random: &mut Random) -> Outcome {
     // The program needs more than the first extent of the swap file.
     let setting = Setting { options, mib: 100, ..Setting::on(disk.path()) };
     let mut victim = Victim::under(&setting);
-    let times = strike_often(&mut victim, random, |victim, random| {
+    let times = inject_repeatedly(&mut victim, random, |victim, random| {
         let filler = disk.fill();
         victim.watch(random.milliseconds(10, 1200));
         drop(filler);
         Ok(())
     })?;
-    let outcome = finish(victim, times, May::BeTold);
+    let outcome = finish(victim, times, May::StopWithMessage);
     expect_free(&disk, before_bytes);
     outcome
 }
@@ -219,14 +219,14 @@ fn read_only_remount(random: &mut Random) -> Outcome {
     let disk = Disk::of(160)?;
     let mut victim = Victim::under(&Setting::on(disk.path()));
     let mut refused = String::new();
-    let times = strike_often(&mut victim, random, |_, _| {
+    let times = inject_repeatedly(&mut victim, random, |_, _| {
         // A file open for writing prevents a read-only remount.
         if let Err(why) = disk.remount("ro") {
             refused = why;
         }
         Ok(())
     })?;
-    let outcome = finish(victim, times, May::BeTold);
+    let outcome = finish(victim, times, May::StopWithMessage);
     let _ = disk.remount("rw");
     if times > 0 && !refused.contains("busy") {
         assert!(refused.is_empty(), "{refused}");
@@ -235,13 +235,13 @@ fn read_only_remount(random: &mut Random) -> Outcome {
 }
 
 /// Aborts the file system, as after a metadata error: all writes fail at once.
-fn file_system_gives_up(random: &mut Random) -> Outcome {
+fn file_system_aborts(random: &mut Random) -> Outcome {
     let disk = Disk::of(160)?;
     let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
     victim.watch(random.milliseconds(1, 600));
     disk.remount("abort")?;
     victim.watch(random.milliseconds(10, 1000));
-    finish(victim, 1, May::BeTold)
+    finish(victim, 1, May::StopWithMessage)
 }
 
 fn directory_vanishes(random: &mut Random) -> Outcome {
@@ -262,7 +262,7 @@ fn directory_vanishes(random: &mut Random) -> Outcome {
         None => std::fs::remove_dir(&swap).map_err(|error| error.to_string())?,
     }
     victim.watch(random.milliseconds(10, 500));
-    finish(victim, 1, May::GoOn)
+    finish(victim, 1, May::Continue)
 }
 
 // ---- devices ---------------------------------------------------------------------------
@@ -270,25 +270,25 @@ fn directory_vanishes(random: &mut Random) -> Outcome {
 fn device_write_protected(random: &mut Random) -> Outcome {
     let disk = Disk::of(160)?;
     let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
-    let times = strike_often(&mut victim, random, |victim, random| {
+    let times = inject_repeatedly(&mut victim, random, |victim, random| {
         tool("blockdev", &["--setro", &disk.device.0])?;
         victim.watch(random.milliseconds(10, 400));
         tool("blockdev", &["--setrw", &disk.device.0]).map(drop)
     })?;
-    finish(victim, times, May::BeTold)
+    finish(victim, times, May::StopWithMessage)
 }
 
 /// Injects write errors: the device's storage is smaller than its size. Later it becomes large enough.
 fn device_loses_writes(random: &mut Random) -> Outcome {
-    let disk = Disk::hollow(160, 24 + random.below(30))?;
+    let disk = Disk::thin_provisioned(160, 24 + random.below(30))?;
     let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
     let mut storage_mib = 80;
-    let times = strike_often(&mut victim, random, |victim, random| {
+    let times = inject_repeatedly(&mut victim, random, |victim, random| {
         victim.watch(random.milliseconds(10, 400));
         storage_mib += 20;
         disk.set_storage(storage_mib)
     })?;
-    finish(victim, times, May::BeTold)
+    finish(victim, times, May::StopWithMessage)
 }
 
 /// Overwrites parts of the device with zeroes, without any error.
@@ -298,14 +298,14 @@ fn device_loses_content(random: &mut Random) -> Outcome {
     victim.wait_ready();
     let image = std::fs::File::options().write(true).open(&disk.image);
     let image = image.map_err(|error| error.to_string())?;
-    let times = strike_often(&mut victim, random, |_, random| {
+    let times = inject_repeatedly(&mut victim, random, |_, random| {
         use rustix::fs::FallocateFlags as Flags;
         let at = (20 + random.below(120)) << 20;
         let flags = Flags::PUNCH_HOLE | Flags::KEEP_SIZE;
         rustix::fs::fallocate(&image, flags, at, (1 + random.below(8)) << 20)
             .map_err(|error| error.to_string())
     })?;
-    finish(victim, times, May::BeTold)
+    finish(victim, times, May::StopWithMessage)
 }
 
 /// Runs a program on a device-mapper device, and replaces its table while the program runs.
@@ -314,12 +314,12 @@ fn mapped(random: &mut Random, table: fn(&mut Random, &str) -> String) -> Outcom
     let disk = Disk::of(160)?;
     let target = Mapper::over(&disk)?;
     let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(target.path()) });
-    let times = strike_often(&mut victim, random, |victim, random| {
+    let times = inject_repeatedly(&mut victim, random, |victim, random| {
         target.load(&table(random, &target.device))?;
         victim.watch(random.milliseconds(10, 400));
         target.load(&format!("linear {} 0", target.device))
     })?;
-    finish(victim, times, May::BeTold)
+    finish(victim, times, May::StopWithMessage)
 }
 
 fn device_flakey(random: &mut Random) -> Outcome {
@@ -445,7 +445,7 @@ fn limits_from_outside(random: &mut Random) -> Outcome {
 fn next_run_at_once(random: &mut Random) -> Outcome {
     let disk = Disk::of(112)?;
     let before_bytes = disk.free_bytes();
-    let mut last = (End::WentOn, Duration::ZERO);
+    let mut last = (End::Completed, Duration::ZERO);
     for _ in 0..2 {
         let setting = Setting { options: &["--codec=none"], mib: 60, ..Setting::on(disk.path()) };
         let mut victim = Victim::under(&setting);
@@ -454,7 +454,7 @@ fn next_run_at_once(random: &mut Random) -> Outcome {
         if is_killed && let Some(program) = victim.program() {
             let _ = softswap_sys::child::send(program, libc::SIGKILL);
         }
-        last = victim.finish(if is_killed { May::BeKilled(libc::SIGKILL) } else { May::GoOn });
+        last = victim.finish(if is_killed { May::Killed(libc::SIGKILL) } else { May::Continue });
         expect_free(&disk, before_bytes);
     }
     Ok((2, last.0, last.1))

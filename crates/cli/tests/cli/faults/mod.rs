@@ -40,16 +40,16 @@ impl Random {
 #[derive(Default)]
 struct Tally {
     injected: u64,
-    went_on: u64,
-    told: u64,
+    completed: u64,
+    reported: u64,
     killed: u64,
     skipped: u64,
-    why_skipped: String,
-    longest_pause: Duration,
+    skip_reason: String,
+    max_interval: Duration,
 }
 
 #[test]
-fn no_fault_costs_a_byte_or_goes_unsaid() {
+fn injected_faults_lose_no_data_and_are_reported() {
     let wanted = number("SOFTSWAP_FAULTS", BY_DEFAULT);
     let seed = number("SOFTSWAP_FAULTS_SEED", 1);
     let only = std::env::var("SOFTSWAP_FAULTS_ONLY").unwrap_or_default();
@@ -71,20 +71,20 @@ fn no_fault_costs_a_byte_or_goes_unsaid() {
         match (kind.inject)(&mut random) {
             Injected::Skipped(why) => {
                 tally.skipped += 1;
-                if tally.why_skipped.is_empty() {
+                if tally.skip_reason.is_empty() {
                     println!("skipped: {}: {why}", kind.name);
                 }
-                tally.why_skipped = why;
+                tally.skip_reason = why;
             }
-            Injected::Done { times, end, longest_pause } => {
+            Injected::Done { times, end, max_interval } => {
                 done += times;
                 tally.injected += times;
                 match end {
-                    victim::End::WentOn => tally.went_on += 1,
-                    victim::End::Told => tally.told += 1,
+                    victim::End::Completed => tally.completed += 1,
+                    victim::End::Reported => tally.reported += 1,
                     victim::End::Killed => tally.killed += 1,
                 }
-                tally.longest_pause = tally.longest_pause.max(longest_pause);
+                tally.max_interval = tally.max_interval.max(max_interval);
             }
         }
     }
@@ -95,23 +95,23 @@ fn no_fault_costs_a_byte_or_goes_unsaid() {
     println!("  {:<22} injected  verified  told  killed  longest pause", "kind");
     for (name, tally) in &tallies {
         if tally.injected == 0 {
-            println!("  {name:<22} skipped: {}", tally.why_skipped);
+            println!("  {name:<22} skipped: {}", tally.skip_reason);
             continue;
         }
         println!(
             "  {name:<22} {:>8}  {:>8}  {:>4}  {:>6}  {:>10} ms",
             tally.injected,
-            tally.went_on,
-            tally.told,
+            tally.completed,
+            tally.reported,
             tally.killed,
-            tally.longest_pause.as_millis()
+            tally.max_interval.as_millis()
         );
     }
 }
 
 /// Checks the test program itself: it detects a wrong byte.
 #[test]
-fn a_wrong_byte_is_noticed() {
+fn wrong_byte_is_detected() {
     let mut victim = victim::Victim::plain(&["--corrupt", "run", "--mib", "4"]);
     victim.wait_ready();
     victim.send(libc::SIGTERM);

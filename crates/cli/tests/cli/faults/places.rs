@@ -73,7 +73,7 @@ pub(crate) struct Disk {
     pub(crate) image: PathBuf,
     point: PathBuf,
     /// The tmpfs that contains the image, if the disk has its own.
-    shelf: Option<Mounted>,
+    tmpfs: Option<Mounted>,
     dir: TempDir,
 }
 
@@ -84,7 +84,7 @@ impl Disk {
 
     /// Creates a file system of `mib` MiB on a sparse image with only `storage_mib` MiB of storage. Writes to
     /// the device fail when the storage is used up.
-    pub(crate) fn hollow(mib: u64, storage_mib: u64) -> Result<Disk, String> {
+    pub(crate) fn thin_provisioned(mib: u64, storage_mib: u64) -> Result<Disk, String> {
         Disk::made(mib, Some(storage_mib))
     }
 
@@ -97,13 +97,13 @@ impl Disk {
         std::fs::create_dir(&point).expect("a directory");
         std::fs::create_dir(&shelf_point).expect("a directory");
         let text = |path: &Path| path.display().to_string();
-        let shelf = storage_mib.map(|mib| {
+        let tmpfs = storage_mib.map(|mib| {
             let size = format!("size={mib}m");
             tool("mount", &["-t", "tmpfs", "-o", &size, "none", &text(&shelf_point)])
                 .map(|_| Mounted(shelf_point.clone()))
         });
-        let shelf = shelf.transpose()?;
-        let image = shelf.as_ref().map_or(dir.path(), |shelf| &shelf.0).join("image");
+        let tmpfs = tmpfs.transpose()?;
+        let image = tmpfs.as_ref().map_or(dir.path(), |tmpfs| &tmpfs.0).join("image");
         let made = File::create_new(&image).and_then(|file| file.set_len(mib * MIB));
         made.map_err(|error| error.to_string())?;
         let device = Loop::over(&image)?;
@@ -112,7 +112,7 @@ impl Disk {
         tool("mkfs.ext4", &["-q", "-F", "-m", "0", "-E", options, &device.0])?;
         tool("mount", &["-o", "errors=remount-ro", &device.0, &text(&point)])?;
         let mounted = Some(Mounted(point.clone()));
-        Ok(Disk { mounted, device, image, point, shelf, dir })
+        Ok(Disk { mounted, device, image, point, tmpfs, dir })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -146,9 +146,9 @@ impl Disk {
 
     /// Resizes the tmpfs that contains the image.
     pub(crate) fn set_storage(&self, mib: u64) -> Result<(), String> {
-        let shelf = self.shelf.as_ref().expect("a hollow one");
+        let tmpfs = self.tmpfs.as_ref().expect("a hollow one");
         let size = format!("remount,size={mib}m");
-        tool("mount", &["-o", &size, &shelf.0.display().to_string()]).map(drop)
+        tool("mount", &["-o", &size, &tmpfs.0.display().to_string()]).map(drop)
     }
 
     pub(crate) fn unmount_lazily(&mut self) -> Result<(), String> {

@@ -1,7 +1,7 @@
 //! The program under fault injection. The test watches its progress while it runs and checks for leftovers
 //! after its exit.
 
-use crate::support::control_client::{PATIENCE, wait_until};
+use crate::support::control_client::{WAIT_TIMEOUT, wait_until};
 use crate::support::{Ended, Running, compiled, softswap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,18 +11,19 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Limits against hangs, not expectations of speed. `LONGEST_SILENCE` limits a stall without a message.
-const LONGEST_SILENCE: Duration = PATIENCE;
-const END_LIMIT: Duration = PATIENCE;
+/// Limits against hangs, not expectations of speed. `SILENCE_TIMEOUT` limits a stall without a
+/// message.
+const SILENCE_TIMEOUT: Duration = WAIT_TIMEOUT;
+const END_LIMIT: Duration = WAIT_TIMEOUT;
 const THREADS: u64 = 2;
 const STRIDE_BYTES: u64 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// The program verified all of its data.
-    WentOn,
+    Completed,
     /// The program was stopped with a message that states the reason.
-    Told,
+    Reported,
     /// The injected signal killed the program.
     Killed,
 }
@@ -30,10 +31,10 @@ pub(crate) enum End {
 /// Outcomes permitted in addition to verifying all data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum May {
-    GoOn,
-    BeTold,
+    Continue,
+    StopWithMessage,
     /// Also killed by this signal, without a message.
-    BeKilled(i32),
+    Killed(i32),
 }
 
 pub(crate) struct Victim {
@@ -42,7 +43,7 @@ pub(crate) struct Victim {
     /// Directory of the control sockets.
     runtime_dir: TempDir,
     _beat_dir: TempDir,
-    longest_pause: Duration,
+    max_interval: Duration,
     /// Stalls until this time were caused by the test itself.
     excused_until: Instant,
 }
@@ -115,7 +116,7 @@ impl Victim {
             beat,
             runtime_dir,
             _beat_dir: beat_dir,
-            longest_pause: Duration::ZERO,
+            max_interval: Duration::ZERO,
             excused_until: Instant::now(),
         }
     }
@@ -194,10 +195,10 @@ impl Victim {
             }
             let pause = Duration::from_nanos(now.saturating_sub(last));
             let pause = pause.min(self.excused_until.elapsed());
-            self.longest_pause = self.longest_pause.max(pause);
+            self.max_interval = self.max_interval.max(pause);
             let stderr = || self.running.stderr_so_far();
             assert!(
-                pause < LONGEST_SILENCE || stderr().contains("softswap: "),
+                pause < SILENCE_TIMEOUT || stderr().contains("softswap: "),
                 "a thread has made no step for {pause:?}, and nobody says why"
             );
         }
@@ -214,29 +215,29 @@ impl Victim {
             assert!(Instant::now() < end, "no end: {}", self.running.stderr_so_far());
         }
         let (group, runtime_dir) = (self.id(), self.runtime_dir);
-        let pause = self.longest_pause;
+        let pause = self.max_interval;
         let ended = self.running.finish(END_LIMIT);
-        nothing_is_left(group, runtime_dir.path());
-        (judge(&ended, may), pause)
+        assert_nothing_left(group, runtime_dir.path());
+        (evaluate(&ended, may), pause)
     }
 
     /// Like [`Victim::finish`], under a resource limit. The program or its loader may report the limit and
     /// fail; that is not a wrong byte.
     pub(crate) fn finish_under_limit(self, signal: i32, limit: &str) -> (End, Duration) {
         self.send(libc::SIGTERM);
-        let (group, pause) = (self.id(), self.longest_pause);
+        let (group, pause) = (self.id(), self.max_interval);
         let ended = self.running.finish(END_LIMIT);
-        nothing_is_left(group, self.runtime_dir.path());
+        assert_nothing_left(group, self.runtime_dir.path());
         let is_wrong =
             ended.stderr.contains("expected ") || ended.stderr.contains("internal error");
         assert!(!is_wrong, "{limit}: {}", ended.stderr);
         let is_told = !ended.stderr.is_empty();
         match ended.status.signal() {
-            None if ended.status.success() => (End::WentOn, pause),
+            None if ended.status.success() => (End::Completed, pause),
             Some(got) if got == signal || got == libc::SIGKILL => (End::Killed, pause),
             // Killed before it installed its handler.
             Some(libc::SIGTERM) => (End::Killed, pause),
-            _ if is_told => (End::Told, pause),
+            _ if is_told => (End::Reported, pause),
             _ => panic!("{limit}: it ended by {} and nobody says why", ended.status),
         }
     }
@@ -247,26 +248,26 @@ impl Victim {
     }
 }
 
-fn judge(ended: &Ended, may: May) -> End {
+fn evaluate(ended: &Ended, may: May) -> End {
     let (stdout, stderr) = (ended.stdout_text(), &ended.stderr);
     assert!(!stderr.contains("FAILED"), "a wrong byte: {stderr}");
     assert!(!stderr.contains("internal error"), "{stderr}");
     if ended.status.success() {
         let last = stdout.lines().last().unwrap_or_default();
         assert!(last.starts_with("ok steady"), "{last:?}, {stderr}");
-        return End::WentOn;
+        return End::Completed;
     }
-    if let May::BeKilled(signal) = may
+    if let May::Killed(signal) = may
         && ended.status.signal() == Some(signal)
     {
         return End::Killed;
     }
     assert!(
-        may != May::GoOn && stderr.contains("softswap: "),
+        may != May::Continue && stderr.contains("softswap: "),
         "it ended by {} and may {may:?}: {stderr}",
         ended.status
     );
-    End::Told
+    End::Reported
 }
 
 pub(crate) fn members(group: i32) -> Vec<i32> {
@@ -285,7 +286,7 @@ pub(crate) fn members(group: i32) -> Vec<i32> {
 }
 
 /// Asserts that no process and no socket is left. Killed processes take a moment to exit.
-fn nothing_is_left(group: i32, runtime_dir: &Path) {
+fn assert_nothing_left(group: i32, runtime_dir: &Path) {
     wait_until("no process to be left", || match members(group) {
         none if none.is_empty() => Ok(()),
         some => Err(format!("{some:?}")),

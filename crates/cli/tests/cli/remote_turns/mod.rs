@@ -8,14 +8,14 @@
 //! `make test-long` injects 500.
 
 mod program;
-mod ways;
-mod scene;
+mod proxies;
+mod setup;
 mod injections;
 
-use crate::bed::eventually;
-use injections::{KINDS, Kind, LOSSES, Loss, PATIENT};
+use crate::test_cluster::eventually;
+use injections::{KINDS, Kind, LONG_DEADLINE, LOSSES, Loss};
 use program::Program;
-use scene::{Mode, Random, Scene};
+use setup::{Mode, Random, Setup};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -30,8 +30,8 @@ fn number(name: &str, otherwise: u64) -> u64 {
 
 #[derive(Default)]
 struct Tally {
-    went_on: u64,
-    told: u64,
+    completed: u64,
+    stop_message: u64,
     /// Longest time from the fault until the program worked as before or had stopped.
     longest: Duration,
 }
@@ -68,35 +68,35 @@ impl Drop for Seed {
 }
 
 struct Turns {
-    scene: Scene,
+    setup: Setup,
     tallies: BTreeMap<(&'static str, Mode), Tally>,
     done: u64,
     started: Instant,
 }
 
 impl Turns {
-    fn note(&mut self, name: &'static str, since: Instant, has_told: bool) {
-        let tally = self.tallies.entry((name, self.scene.mode)).or_default();
-        *(if has_told { &mut tally.told } else { &mut tally.went_on }) += 1;
+    fn note(&mut self, name: &'static str, since: Instant, has_reported: bool) {
+        let tally = self.tallies.entry((name, self.setup.mode)).or_default();
+        *(if has_reported { &mut tally.stop_message } else { &mut tally.completed }) += 1;
         tally.longest = tally.longest.max(since.elapsed());
         self.done += 1;
     }
 
     fn say(&self, what: &str) {
-        let (at, mode) = (self.started.elapsed().as_secs_f64(), self.scene.mode);
+        let (at, mode) = (self.started.elapsed().as_secs_f64(), self.setup.mode);
         println!("{at:7.1} s  {:4}  {mode:?}: {what}", self.done + 1);
     }
 
     /// Injects a fault that the program must survive, then repairs the cluster.
-    fn go_through(&mut self, kind: &Kind, program: &mut Program) {
+    fn inject_and_recover(&mut self, kind: &Kind, program: &mut Program) {
         self.say(kind.name);
         let since = Instant::now();
-        (kind.inject)(&mut self.scene, program);
+        (kind.inject)(&mut self.setup, program);
         program.wait_for_steps(kind.name);
-        self.scene.repair();
+        self.setup.repair();
         program.wait_for_steps(kind.name);
-        if self.scene.mode != Mode::Beside {
-            self.scene.await_two_copies(program);
+        if self.setup.mode != Mode::OutsideBudget {
+            self.setup.await_two_copies(program);
         }
         self.note(kind.name, since, false);
     }
@@ -105,11 +105,11 @@ impl Turns {
     fn get_by(&mut self, loss: &Loss, program: &mut Program) {
         self.say(loss.name);
         let since = Instant::now();
-        (loss.inject)(&mut self.scene);
-        std::thread::sleep(self.scene.random.milliseconds(200, 3000));
+        (loss.inject)(&mut self.setup);
+        std::thread::sleep(self.setup.random.milliseconds(200, 3000));
         program.wait_for_steps(loss.name);
-        (loss.undo)(&mut self.scene);
-        self.scene.repair();
+        (loss.undo)(&mut self.setup);
+        self.setup.repair();
         program.wait_for_steps(loss.name);
         self.note(loss.name, since, false);
     }
@@ -119,15 +119,15 @@ impl Turns {
         self.say(loss.name);
         let helper = program.helper();
         let since = Instant::now();
-        (loss.inject)(&mut self.scene);
-        let has_told = program.has_told(loss.says, loss.may_go_on);
-        if has_told {
-            println!("  it says: {}", program.told().unwrap_or_default());
+        (loss.inject)(&mut self.setup);
+        let has_reported = program.has_reported(loss.assert_output, loss.may_continue);
+        if has_reported {
+            println!("  it says: {}", program.stop_message().unwrap_or_default());
         }
-        self.note(loss.name, since, has_told);
-        (loss.undo)(&mut self.scene);
-        self.scene.repair();
-        match has_told {
+        self.note(loss.name, since, has_reported);
+        (loss.undo)(&mut self.setup);
+        self.setup.repair();
+        match has_reported {
             true => drop(program),
             false => _ = program.finish(),
         }
@@ -142,31 +142,31 @@ impl Turns {
 
     /// Runs one program with several faults, and with a final loss if given.
     fn round(&mut self, kinds: Vec<&'static Kind>, loss: Option<&'static Loss>) {
-        let deadline = loss.map_or(PATIENT, |loss| loss.deadline);
-        let url = self.scene.url(deadline);
-        let mut program = Program::start(&url, self.scene.mode == Mode::Beside);
-        if self.scene.random.below(2) == 0 || kinds.is_empty() {
+        let deadline = loss.map_or(LONG_DEADLINE, |loss| loss.deadline);
+        let url = self.setup.url(deadline);
+        let mut program = Program::start(&url, self.setup.mode == Mode::OutsideBudget);
+        if self.setup.random.below(2) == 0 || kinds.is_empty() {
             program.wait_ready();
         }
         for kind in kinds {
-            std::thread::sleep(self.scene.random.milliseconds(50, 800));
-            self.go_through(kind, &mut program);
+            std::thread::sleep(self.setup.random.milliseconds(50, 800));
+            self.inject_and_recover(kind, &mut program);
         }
-        std::thread::sleep(self.scene.random.milliseconds(50, 800));
+        std::thread::sleep(self.setup.random.milliseconds(50, 800));
         match loss {
-            Some(loss) if self.scene.mode == Mode::Beside => self.get_by(loss, &mut program),
+            Some(loss) if self.setup.mode == Mode::OutsideBudget => self.get_by(loss, &mut program),
             Some(loss) => return self.lose(loss, program),
             None => {}
         }
         program.finish();
-        eventually("nothing is left on the cluster", || self.scene.is_empty());
+        eventually("nothing is left on the cluster", || self.setup.is_empty());
     }
 }
 
 #[test]
 #[ignore = "minutes: `make test-long` runs it"]
-fn whatever_happens_to_a_cluster_no_byte_is_wrong_and_nothing_goes_unsaid() {
-    let Some(bed) = crate::bed::bed() else { return };
+fn cluster_faults_lose_no_data_and_are_reported() {
+    let Some(test_cluster) = crate::test_cluster::test_cluster() else { return };
     let wanted = number("SOFTSWAP_TURNS", BY_DEFAULT);
     let seed = number("SOFTSWAP_TURNS_SEED", 1);
     let only = std::env::var("SOFTSWAP_TURNS_ONLY").unwrap_or_default();
@@ -185,18 +185,18 @@ fn whatever_happens_to_a_cluster_no_byte_is_wrong_and_nothing_goes_unsaid() {
     let has_any = decks.iter().any(|deck| !deck.all.is_empty()) || !loss_decks[0].all.is_empty();
     assert!(has_any, "there is no kind {only:?}");
 
-    let scene = Scene::new(bed, seed);
-    let mut turns = Turns { scene, tallies: BTreeMap::new(), done: 0, started: Instant::now() };
+    let setup = Setup::new(test_cluster, seed);
+    let mut turns = Turns { setup, tallies: BTreeMap::new(), done: 0, started: Instant::now() };
     for at in (0..Mode::ALL.len()).cycle() {
         if turns.done >= wanted {
             break;
         }
         let count = (wanted / 3).clamp(1, IN_A_ROUND).min(wanted - turns.done);
-        turns.scene.begin(Mode::ALL[at]);
-        let random = &mut turns.scene.random;
+        turns.setup.begin(Mode::ALL[at]);
+        let random = &mut turns.setup.random;
         // With a short deadline, delays caused by earlier faults would use up a good part of it.
         let loss = loss_decks[at].next(random);
-        let is_alone = loss.is_some_and(|loss| loss.deadline != PATIENT);
+        let is_alone = loss.is_some_and(|loss| loss.deadline != LONG_DEADLINE);
         let before = match loss {
             Some(_) if is_alone => 0,
             Some(_) => count - 1,
@@ -213,8 +213,8 @@ fn report(turns: &Turns, seed: u64) {
     println!("{} with seed {seed} in {seconds} s: no wrong byte, nothing unsaid", turns.done);
     println!("  {:<28} {:<8} went on  stopped and said why  longest", "kind", "mode");
     for ((name, mode), tally) in &turns.tallies {
-        let Tally { went_on, told, longest } = tally;
+        let Tally { completed, stop_message, longest } = tally;
         let (mode, longest) = (format!("{mode:?}"), longest.as_millis());
-        println!("  {name:<28} {mode:<8} {went_on:>7}  {told:>20}  {longest:>6} ms");
+        println!("  {name:<28} {mode:<8} {completed:>7}  {stop_message:>20}  {longest:>6} ms");
     }
 }

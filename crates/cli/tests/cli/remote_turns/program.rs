@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Limit against hangs: requests to a cluster and the start of a helper have their own deadlines.
-const PATIENCE: Duration = Duration::from_secs(150);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(150);
 const THREADS: u64 = 2;
 const STRIDE_BYTES: u64 = 64;
 const MIB: &str = "32";
@@ -48,7 +48,7 @@ impl Program {
         let running = Running::start(&mut command);
         let mut program =
             Program { running, swapped, beat, _sockets: sockets, _directory: directory };
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_TIMEOUT;
         while program.last_step(0) == 0 {
             let has_ended = program.running.has_ended();
             // Other load on the machine may make the cluster slow.
@@ -65,8 +65,8 @@ impl Program {
     /// Waits until the program has written all of its memory.
     pub(crate) fn wait_ready(&mut self) {
         self.wait("ready", |program| {
-            let told = program.running.stdout_so_far();
-            String::from_utf8_lossy(&told).lines().any(|line| line == "ready")
+            let stop_message = program.running.stdout_so_far();
+            String::from_utf8_lossy(&stop_message).lines().any(|line| line == "ready")
         });
     }
 
@@ -77,7 +77,7 @@ impl Program {
     }
 
     fn wait(&mut self, what: &str, is_so: impl Fn(&Program) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_TIMEOUT;
         while !is_so(self) {
             let is_late = Instant::now() > end;
             if self.running.has_ended() || is_late {
@@ -110,16 +110,17 @@ impl Program {
         });
     }
 
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn release(&self) {
         send(self.running.id(), Signal::CONT);
     }
 
-    /// Waits until the program has stopped without a wrong byte and with a message that contains one of
-    /// `parts`. If it `may_go_on`, also accepts that it still works. Returns true if it has stopped.
-    pub(crate) fn has_told(&mut self, parts: &[&str], may_go_on: bool) -> bool {
-        if may_go_on {
+    /// Waits until the program has stopped without a wrong byte and with a message that contains
+    /// one of `parts`. If it `may_continue`, also accepts that it still works. Returns true if it
+    /// has stopped.
+    pub(crate) fn has_reported(&mut self, parts: &[&str], may_continue: bool) -> bool {
+        if may_continue {
             let now = softswap_sys::raw::now_ns();
-            let end = Instant::now() + PATIENCE;
+            let end = Instant::now() + WAIT_TIMEOUT;
             while !self.running.has_ended() && Instant::now() < end {
                 if (0..THREADS).all(|thread| self.last_step(thread) > now) {
                     return false;
@@ -127,7 +128,7 @@ impl Program {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_TIMEOUT;
         while !self.running.has_ended() {
             let stderr = self.running.stderr_so_far();
             assert!(Instant::now() < end, "it neither stops nor goes on: {stderr}");
@@ -136,14 +137,18 @@ impl Program {
         let stderr = self.running.stderr_so_far();
         assert!(!stderr.contains("FAILED"), "a wrong byte: {stderr}");
         assert!(!stderr.contains("internal error"), "{stderr}");
-        let told =
-            self.told().unwrap_or_else(|| panic!("it stopped, and nobody says why: {stderr}"));
-        assert!(parts.iter().any(|part| told.contains(part)), "it is to say {parts:?}: {told}");
+        let stop_message = self
+            .stop_message()
+            .unwrap_or_else(|| panic!("it stopped, and nobody says why: {stderr}"));
+        assert!(
+            parts.iter().any(|part| stop_message.contains(part)),
+            "it is to say {parts:?}: {stop_message}"
+        );
         true
     }
 
     /// Returns the message that states why the program was stopped.
-    pub(crate) fn told(&self) -> Option<String> {
+    pub(crate) fn stop_message(&self) -> Option<String> {
         let stderr = self.running.stderr_so_far();
         let is_it = |line: &&str| line.contains("softswap: stopping the program");
         stderr.lines().find(is_it).map(str::to_string)

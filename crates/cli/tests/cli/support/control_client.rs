@@ -2,10 +2,10 @@
 
 use super::{Ended, Running, Swapped, compiled, python, softswap};
 use serde_json::Value;
+use softswap_engine::api::control_protocol::{Answer, MAX_ANSWER_BYTES, Request, Snapshot};
 use softswap_engine::base::stats::Stats;
-use softswap_engine::door::control_protocol::{Answer, MAX_ANSWER_BYTES, Request, Snapshot};
 use softswap_sys::control_socket::{self, DIR_VARIABLE};
-pub(crate) use softswap_testkit::waiting::{HANG_TIMEOUT as PATIENCE, wait_until};
+pub(crate) use softswap_testkit::waiting::{HANG_TIMEOUT as WAIT_TIMEOUT, wait_until};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -77,7 +77,7 @@ impl Program {
 
     pub(crate) fn pid(&self) -> String {
         wait_until("an answer of the program", || {
-            let output = ask(&["stat", &self.supervisor(), "--json"]);
+            let output = query(&["stat", &self.supervisor(), "--json"]);
             let stat: Value = serde_json::from_slice(&output.stdout)
                 .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())?;
             // Until the program answers, the supervisor answers for the tree.
@@ -106,9 +106,9 @@ impl Program {
         // A program waits only briefly for a request, so it is repeated on a busy machine.
         wait_until("the counters", || {
             let line = Request::Stat.line().unwrap();
-            let answer = control_socket::connect(&socket, PATIENCE).and_then(|peer| {
-                peer.write_all(line.as_bytes(), PATIENCE)?;
-                peer.read_to_end(MAX_ANSWER_BYTES, PATIENCE)
+            let answer = control_socket::connect(&socket, WAIT_TIMEOUT).and_then(|peer| {
+                peer.write_all(line.as_bytes(), WAIT_TIMEOUT)?;
+                peer.read_to_end(MAX_ANSWER_BYTES, WAIT_TIMEOUT)
             });
             let answer = answer.map_err(|error| error.to_string())?;
             match Answer::parse(&answer) {
@@ -126,13 +126,13 @@ impl Program {
     /// Tells a script to exit, and waits for it.
     pub(crate) fn finish(self) -> Ended {
         std::fs::write(self.sockets.path().join("done"), "").unwrap();
-        self.running.finish(PATIENCE)
+        self.running.finish(WAIT_TIMEOUT)
     }
 }
 
 /// Runs the command. Repeats it if a process did not answer in time, as on a busy machine.
-pub(crate) fn ask(arguments: &[&str]) -> Output {
-    let end = Instant::now() + PATIENCE;
+pub(crate) fn query(arguments: &[&str]) -> Output {
+    let end = Instant::now() + WAIT_TIMEOUT;
     loop {
         let mut command = Command::new(softswap());
         let output = command.args(arguments).env_remove(DIR_VARIABLE).output().unwrap();
@@ -144,8 +144,8 @@ pub(crate) fn ask(arguments: &[&str]) -> Output {
 }
 
 /// Runs the command, which must succeed, and returns its standard output.
-pub(crate) fn told(arguments: &[&str]) -> String {
-    let output = ask(arguments);
+pub(crate) fn stdout_of(arguments: &[&str]) -> String {
+    let output = query(arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && errors.is_empty(), "{arguments:?}: {errors}");
     String::from_utf8(output.stdout).unwrap()
@@ -153,10 +153,10 @@ pub(crate) fn told(arguments: &[&str]) -> String {
 
 /// Asserts that the command fails with `status` and a message that contains all `parts`.
 pub(crate) fn refused(arguments: &[&str], status: i32, parts: &[&str]) {
-    says(&ask(arguments), status, parts);
+    assert_output(&query(arguments), status, parts);
 }
 
-pub(crate) fn says(output: &Output, status: i32, parts: &[&str]) {
+pub(crate) fn assert_output(output: &Output, status: i32, parts: &[&str]) {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(status), "{errors}");
     assert!(output.stdout.is_empty(), "refusals go to standard error");

@@ -192,10 +192,10 @@ impl Running {
         wait_until(&format!("a line that begins with {word:?}"), || {
             // Checked before the output is read, so that output written just before the exit is seen.
             let has_ended = self.has_ended();
-            let said = String::from_utf8_lossy(&self.stdout_so_far()).into_owned();
-            let (lines, _) = said.rsplit_once('\n').unwrap_or_default();
+            let output_of_case = String::from_utf8_lossy(&self.stdout_so_far()).into_owned();
+            let (lines, _) = output_of_case.rsplit_once('\n').unwrap_or_default();
             let rest = lines.lines().find_map(|line| line.strip_prefix(word));
-            let instead = || format!("{}: {said}\n{}", self.name, self.stderr_so_far());
+            let instead = || format!("{}: {output_of_case}\n{}", self.name, self.stderr_so_far());
             assert!(rest.is_some() || !has_ended, "ended without {word:?}: {}", instead());
             rest.map(|rest| rest.trim().to_string()).ok_or_else(instead)
         })

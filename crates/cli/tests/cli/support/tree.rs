@@ -1,6 +1,6 @@
 //! Process trees that share one budget.
 
-use super::control_client::{ask, wait_until};
+use super::control_client::{query, wait_until};
 use super::{Ended, LIMIT, Running, compiled};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -53,10 +53,11 @@ impl Tree {
 
     pub(crate) fn wait_until_ready(&self, count: usize) {
         wait_until("ready", || {
-            let said = String::from_utf8_lossy(&self.running.stdout_so_far()).into_owned();
+            let output_of_case =
+                String::from_utf8_lossy(&self.running.stdout_so_far()).into_owned();
             // Python without buffers writes the end of a line by a call of its own.
-            let is_ready = said.matches("ready").count() == count;
-            is_ready.then_some(()).ok_or_else(|| said + &self.running.stderr_so_far())
+            let is_ready = output_of_case.matches("ready").count() == count;
+            is_ready.then_some(()).ok_or_else(|| output_of_case + &self.running.stderr_so_far())
         });
     }
 
@@ -66,7 +67,7 @@ impl Tree {
 
     /// Returns the tree's answer to `stat --json`, or a description of a different answer.
     pub(crate) fn try_stat(&self) -> Result<Value, String> {
-        let output = ask(&["stat", &self.pid(), "--json"]);
+        let output = query(&["stat", &self.pid(), "--json"]);
         let stat: Value = serde_json::from_slice(&output.stdout)
             .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())?;
         Some(stat["tree"].clone()).filter(Value::is_object).ok_or_else(|| stat.to_string())

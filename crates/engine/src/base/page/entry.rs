@@ -6,12 +6,12 @@ pub(super) const WAITERS: u64 = 1 << 4;
 const PAYLOAD_SHIFT: u32 = 6;
 /// Exclusive upper bound of payloads.
 pub(crate) const PAYLOAD_LIMIT: u64 = 1 << (64 - PAYLOAD_SHIFT);
-pub(super) const HEAT_SHIFT: u32 = PAYLOAD_SHIFT;
-pub(crate) const MAX_HEAT: u8 = 15;
-pub(super) const HEAT: u64 = (MAX_HEAT as u64) << HEAT_SHIFT;
-const PROTECTED: u64 = 1 << (HEAT_SHIFT + 4);
+pub(super) const AGE_SHIFT: u32 = PAYLOAD_SHIFT;
+pub(crate) const MAX_AGE: u8 = 15;
+pub(super) const AGE_MASK: u64 = (MAX_AGE as u64) << AGE_SHIFT;
+const PROTECTED: u64 = 1 << (AGE_SHIFT + 4);
 const COPY_IN_POOL: u64 = PROTECTED << 1;
-pub(super) const PIN_SHIFT: u32 = HEAT_SHIFT + 5;
+pub(super) const PIN_SHIFT: u32 = AGE_SHIFT + 5;
 pub(super) const PIN_ONE: u64 = 1 << PIN_SHIFT;
 pub(super) const PINS: u64 = 0xffff << PIN_SHIFT;
 const RESIDENT_COPY_SHIFT: u32 = 64 - COPY_BITS;
@@ -49,8 +49,8 @@ pub enum Place {
     Vacant,
     /// In the program's memory.
     Resident {
-        /// Clock rounds that the page survives, 0 to [`MAX_HEAT`].
-        heat: u8,
+        /// Clock rounds that the page survives, 0 to [`MAX_AGE`].
+        age: u8,
         /// The stored copy, if any. It is valid while the page is write-protected.
         copy: Option<StoredCopy>,
     },
@@ -60,7 +60,7 @@ pub enum Place {
         frame: u32,
     },
     /// Same-filled: all words are equal.
-    Filled {
+    SameFilled {
         /// The word, encoded by [`crate::codec::same_filled`].
         code: u64,
     },
@@ -77,9 +77,9 @@ pub enum Place {
         is_incompressible: bool,
     },
     /// Covered by an unmanaged mapping.
-    Foreign,
+    Unmanaged,
     /// Compressed, in a swap slot that holds several pages.
-    Packed {
+    CompressedSlot {
         /// Slot number.
         slot: u64,
         /// Part number within the slot, below [`PART_LIMIT`].
@@ -108,7 +108,7 @@ pub struct SlotCopy {
 
 impl SlotCopy {
     /// Returns the position of a page that has the slot to itself.
-    fn alone(slot: u64, is_incompressible: bool) -> SlotCopy {
+    fn whole_slot(slot: u64, is_incompressible: bool) -> SlotCopy {
         SlotCopy { slot, part: if is_incompressible { INCOMPRESSIBLE } else { NOT_TRIED } }
     }
 
@@ -136,7 +136,7 @@ impl SlotCopy {
             INCOMPRESSIBLE | NOT_TRIED => {
                 Place::Slot { slot, is_incompressible: part == INCOMPRESSIBLE }
             }
-            _ => Place::Packed { slot, part },
+            _ => Place::CompressedSlot { slot, part },
         }
     }
 
@@ -186,8 +186,8 @@ impl StoredCopy {
 impl Place {
     /// Returns the place of a resident page without a copy.
     #[must_use]
-    pub const fn resident(heat: u8) -> Place {
-        Place::Resident { heat, copy: None }
+    pub const fn resident(age: u8) -> Place {
+        Place::Resident { age, copy: None }
     }
 
     /// Returns the stored copy of a resident page.
@@ -219,9 +219,9 @@ impl Place {
     pub fn in_slot(self) -> Option<SlotCopy> {
         match self {
             Place::Slot { slot, is_incompressible } => {
-                Some(SlotCopy::alone(slot, is_incompressible))
+                Some(SlotCopy::whole_slot(slot, is_incompressible))
             }
-            Place::Packed { slot, part } => Some(SlotCopy { slot, part }),
+            Place::CompressedSlot { slot, part } => Some(SlotCopy { slot, part }),
             _ => None,
         }
     }
@@ -246,15 +246,15 @@ impl Entry {
     pub(crate) fn new(place: Place) -> Entry {
         let (state, payload) = match place {
             Place::Vacant => (0, 0),
-            Place::Resident { heat, copy } => return Entry::resident(heat, copy),
+            Place::Resident { age, copy } => return Entry::resident(age, copy),
             Place::Staged { frame } => (2, u64::from(frame)),
-            Place::Filled { code } => (3, code),
+            Place::SameFilled { code } => (3, code),
             Place::Pool { handle } => (4, handle),
             Place::Slot { slot, is_incompressible } => {
-                (5, SlotCopy::alone(slot, is_incompressible).bits())
+                (5, SlotCopy::whole_slot(slot, is_incompressible).bits())
             }
-            Place::Foreign => (6, 0),
-            Place::Packed { slot, part } => {
+            Place::Unmanaged => (6, 0),
+            Place::CompressedSlot { slot, part } => {
                 debug_assert!(part < PART_LIMIT);
                 (7, SlotCopy { slot, part }.bits())
             }
@@ -263,9 +263,9 @@ impl Entry {
         Entry(state | payload << PAYLOAD_SHIFT)
     }
 
-    fn resident(heat: u8, copy: Option<StoredCopy>) -> Entry {
-        debug_assert!(heat <= MAX_HEAT);
-        Entry(1 | u64::from(heat) << HEAT_SHIFT | copy.map_or(0, StoredCopy::bits))
+    fn resident(age: u8, copy: Option<StoredCopy>) -> Entry {
+        debug_assert!(age <= MAX_AGE);
+        Entry(1 | u64::from(age) << AGE_SHIFT | copy.map_or(0, StoredCopy::bits))
     }
 
     /// Returns the place of the page.
@@ -275,13 +275,13 @@ impl Entry {
         match self.0 & STATE {
             0 => Place::Vacant,
             1 => Place::Resident {
-                heat: ((self.0 & HEAT) >> HEAT_SHIFT) as u8,
+                age: ((self.0 & AGE_MASK) >> AGE_SHIFT) as u8,
                 copy: StoredCopy::from_bits(self.0),
             },
             2 => Place::Staged { frame: payload as u32 },
-            3 => Place::Filled { code: payload },
+            3 => Place::SameFilled { code: payload },
             4 => Place::Pool { handle: payload },
-            6 => Place::Foreign,
+            6 => Place::Unmanaged,
             _ => SlotCopy::from_bits(payload).place(),
         }
     }

@@ -1,17 +1,17 @@
 //! One 64-bit atomic entry per page: its place, and the right to change it.
 //!
 //! ```text
-//!  bit 0-2  state        Vacant Resident Staged Filled Pool Slot Foreign Packed
+//!  bit 0-2  state        Vacant Resident Staged SameFilled Pool Slot Unmanaged CompressedSlot
 //!  bit 3    busy         one thread is changing the page's place
 //!  bit 4    waiters      somebody sleeps until busy is cleared
-//!  bit 6-63 payload      Resident: heat (4 bits), whether it is protected, then
+//!  bit 6-63 payload      Resident: age (4 bits), whether it is protected, then
 //!                                  pins (16 bits) or whether a copy is in the
 //!                                  pool and, from bit 19 on, where
 //!                        Staged: frame
-//!                        Filled: word code
+//!                        SameFilled: word code
 //!                        Pool: handle     Slot: slot number, whether it is
 //!                                                         known not to pack
-//!                        Packed: slot number, part
+//!                        CompressedSlot: slot number, part
 //! ```
 //!
 //! A resident page with a stored copy is write-protected: unless it is written first, it is evicted
@@ -29,6 +29,6 @@ mod tests;
 #[cfg(all(test, feature = "loom"))]
 mod model;
 
-pub(crate) use entry::{MAX_HEAT, OBJECT_BITS, PART_LIMIT};
+pub(crate) use entry::{MAX_AGE, OBJECT_BITS, PART_LIMIT};
 pub use entry::{PageNo, Place, SlotCopy, StoredCopy};
 pub use table::{Claim, PageTable};

@@ -15,7 +15,7 @@ fn one(place: Place) -> Arc<Vec<AtomicU64>> {
 }
 
 #[test]
-fn a_missing_page_is_brought_in_exactly_once_and_nobody_sleeps_for_ever() {
+fn missing_page_is_faulted_in_once_without_lost_wakeup() {
     loom::model(|| {
         let words = one(Place::Slot { slot: 7, is_incompressible: true });
         let reads = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
@@ -43,7 +43,7 @@ fn a_missing_page_is_brought_in_exactly_once_and_nobody_sleeps_for_ever() {
 }
 
 #[test]
-fn a_page_is_never_both_pinned_and_taken_out() {
+fn page_is_never_pinned_and_evicted() {
     loom::model(|| {
         let words = one(Place::resident(0));
         let other = {
@@ -72,7 +72,7 @@ fn a_page_is_never_both_pinned_and_taken_out() {
 }
 
 #[test]
-fn a_page_rescued_while_its_write_is_under_way_stays_with_the_program() {
+fn page_rescued_during_write_stays_resident() {
     loom::model(|| {
         let words = one(Place::Staged { frame: 3 });
         let writer = {
@@ -102,10 +102,10 @@ fn a_page_rescued_while_its_write_is_under_way_stays_with_the_program() {
 }
 
 #[test]
-fn a_page_that_is_written_never_leaves_as_its_copy() {
+fn written_page_is_never_evicted_to_its_copy() {
     loom::model(|| {
         let copy = Place::Slot { slot: 7, is_incompressible: true }.to_copy();
-        let words = one(Place::Resident { heat: 0, copy });
+        let words = one(Place::Resident { age: 0, copy });
         let evictor = {
             let words = words.clone();
             thread::spawn(move || {

@@ -1,6 +1,6 @@
 //! The table of entries, and claims: the right to change one entry.
 
-use super::entry::{BUSY, Entry, HEAT, HEAT_SHIFT, PIN_ONE, PINS, PageNo, Place, WAITERS};
+use super::entry::{AGE_MASK, AGE_SHIFT, BUSY, Entry, PIN_ONE, PINS, PageNo, Place, WAITERS};
 use softswap_sys::primitive::{self, AtomicU64, Ordering};
 use std::ops::Range;
 
@@ -140,11 +140,11 @@ impl<'t> PageTable<'t> {
 
     /// Decrements the rounds that a resident page survives, unless the page is busy. Returns true
     /// if they were 0.
-    pub(crate) fn cool(&self, page: PageNo, seen: Entry) -> bool {
-        if seen.0 & HEAT == 0 {
+    pub(crate) fn age_down(&self, page: PageNo, seen: Entry) -> bool {
+        if seen.0 & AGE_MASK == 0 {
             return true;
         }
-        let cooler = seen.0 - (1 << HEAT_SHIFT);
+        let cooler = seen.0 - (1 << AGE_SHIFT);
         // A lost race means that the page is in use.
         let _ = self.words[page as usize].compare_exchange(
             seen.0,
@@ -157,14 +157,14 @@ impl<'t> PageTable<'t> {
 }
 
 impl PageTable<'_> {
-    /// Clears the heat of a resident page that is not busy.
-    pub(crate) fn chill(&self, page: PageNo) {
+    /// Clears the age of a resident page that is not busy.
+    pub(crate) fn deactivate(&self, page: PageNo) {
         let seen = self.load(page);
         if seen.is_resident() && !seen.is_busy() {
             // A lost race means that the page is in use.
             let _ = self.words[page as usize].compare_exchange(
                 seen.0,
-                seen.0 & !HEAT,
+                seen.0 & !AGE_MASK,
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             );

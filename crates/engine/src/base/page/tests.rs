@@ -7,7 +7,8 @@ fn in_slots() -> impl Strategy<Value = Place> {
     prop_oneof![
         (0..SLOT_LIMIT, any::<bool>())
             .prop_map(|(slot, is_incompressible)| Place::Slot { slot, is_incompressible }),
-        (0..SLOT_LIMIT, 0..PART_LIMIT).prop_map(|(slot, part)| Place::Packed { slot, part }),
+        (0..SLOT_LIMIT, 0..PART_LIMIT)
+            .prop_map(|(slot, part)| Place::CompressedSlot { slot, part }),
     ]
 }
 
@@ -25,18 +26,18 @@ fn copies() -> impl Strategy<Value = Option<StoredCopy>> {
 fn places() -> impl Strategy<Value = Place> {
     prop_oneof![
         Just(Place::Vacant),
-        (0..=MAX_HEAT, copies()).prop_map(|(heat, copy)| Place::Resident { heat, copy }),
+        (0..=MAX_AGE, copies()).prop_map(|(age, copy)| Place::Resident { age, copy }),
         any::<u32>().prop_map(|frame| Place::Staged { frame }),
-        (0..PAYLOAD_LIMIT).prop_map(|code| Place::Filled { code }),
+        (0..PAYLOAD_LIMIT).prop_map(|code| Place::SameFilled { code }),
         (0..PAYLOAD_LIMIT).prop_map(|handle| Place::Pool { handle }),
         in_slots(),
-        Just(Place::Foreign),
+        Just(Place::Unmanaged),
     ]
 }
 
 proptest! {
     #[test]
-    fn an_entry_says_what_was_published(place in places()) {
+    fn entry_contains_published_place(place in places()) {
         let words = [AtomicU64::new(0)];
         let table = PageTable::new(&words);
         table.claim(0).publish(place);
@@ -45,10 +46,10 @@ proptest! {
     }
 
     #[test]
-    fn a_copy_is_where_the_page_goes_again_and_such_a_page_is_not_pinned(
-        copy in copies(), heat in 0..=MAX_HEAT,
+    fn page_with_copy_is_evicted_to_it_and_not_pinned(
+        copy in copies(), age in 0..=MAX_AGE,
     ) {
-        let words = [AtomicU64::new(Entry::new(Place::Resident { heat, copy }).0)];
+        let words = [AtomicU64::new(Entry::new(Place::Resident { age, copy }).0)];
         let table = PageTable::new(&words);
         prop_assert_eq!(table.load(0).is_protected(), copy.is_some());
         if let Some(slot) = copy.and_then(StoredCopy::in_slot) {
@@ -57,14 +58,14 @@ proptest! {
         prop_assert_eq!(table.load(0).pins(), 0);
         prop_assert_eq!(table.try_pin(0), copy.is_none());
         table.unpin(0);
-        // Only the heat changes.
-        while !table.cool(0, table.load(0)) {}
-        prop_assert_eq!(table.load(0).place(), Place::Resident { heat: 0, copy });
+        // Only the age changes.
+        while !table.age_down(0, table.load(0)) {}
+        prop_assert_eq!(table.load(0).place(), Place::Resident { age: 0, copy });
     }
 }
 
 #[test]
-fn a_claim_excludes_other_claims_and_pins_until_it_ends() {
+fn claim_excludes_claims_and_pins() {
     let words = [AtomicU64::new(Entry::new(Place::resident(1)).0)];
     let table = PageTable::new(&words);
     let seen = table.load(0);
@@ -83,10 +84,10 @@ fn a_claim_excludes_other_claims_and_pins_until_it_ends() {
 }
 
 #[test]
-fn grace_ends_after_as_many_rounds_as_there_was_heat() {
+fn age_counts_down_one_per_round() {
     let words = [AtomicU64::new(Entry::new(Place::resident(2)).0)];
     let table = PageTable::new(&words);
-    assert!(!table.cool(0, table.load(0)));
-    assert!(!table.cool(0, table.load(0)));
-    assert!(table.cool(0, table.load(0)));
+    assert!(!table.age_down(0, table.load(0)));
+    assert!(!table.age_down(0, table.load(0)));
+    assert!(table.age_down(0, table.load(0)));
 }

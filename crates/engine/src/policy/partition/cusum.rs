@@ -5,8 +5,8 @@ use super::ghost_hits::STEPS;
 
 /// Bounds of the binary exponent of the cost factor for moves to resident pages. The factor is
 /// between 1/4 and 256.
-const MOST_DOUBT: i32 = 8;
-const LEAST_DOUBT: i32 = -2;
+const MAX_COST_EXPONENT: i32 = 8;
+const MIN_COST_EXPONENT: i32 = -2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Towards {
@@ -29,13 +29,13 @@ pub(super) struct Plan {
 #[derive(Debug, Default, Clone, Copy)]
 struct Gain {
     ns: f64,
-    looks: u32,
+    samples: u32,
 }
 
 impl Gain {
     fn add(&mut self, ns: f64) {
         self.ns += ns;
-        self.looks += 1;
+        self.samples += 1;
         if self.ns <= 0.0 {
             *self = Gain::default();
         }
@@ -51,21 +51,21 @@ pub(super) struct Cusum {
     /// is undone before.
     on_trial: Option<u32>,
     /// Binary exponent of the factor on the cost of moves to resident pages.
-    doubt: i32,
+    cost_exponent: i32,
 }
 
 impl Default for Cusum {
     /// Begins with the lowest doubt, because nothing supports the initial limit: the first move to
     /// resident pages needs a gain of a quarter of its cost.
     fn default() -> Cusum {
-        Cusum::with_doubt(LEAST_DOUBT)
+        Cusum::with_cost_exponent(MIN_COST_EXPONENT)
     }
 }
 
 impl Cusum {
-    fn with_doubt(doubt: i32) -> Cusum {
+    fn with_cost_exponent(cost_exponent: i32) -> Cusum {
         let none = [Gain::default(); STEPS + 1];
-        Cusum { to_pool: none, to_resident: none, on_trial: None, doubt }
+        Cusum { to_pool: none, to_resident: none, on_trial: None, cost_exponent }
     }
 
     /// Adds one sample. `plan` returns the estimate for a direction and a number of steps, if that
@@ -76,44 +76,44 @@ impl Cusum {
     ) -> Option<(Towards, usize)> {
         self.on_trial = match self.on_trial {
             Some(0) => {
-                self.doubt = (self.doubt - 1).max(LEAST_DOUBT);
+                self.cost_exponent = (self.cost_exponent - 1).max(MIN_COST_EXPONENT);
                 None
             }
-            looks => looks.map(|looks| looks - 1),
+            samples => samples.map(|samples| samples - 1),
         };
-        let doubted = 2_f64.powi(self.doubt);
+        let cost_factor = 2_f64.powi(self.cost_exponent);
         let mut best = None;
-        let mut most_ns = 0.0;
+        let mut max_ns = 0.0;
         for (towards, gains, factor) in [
             (Towards::Pool, &mut self.to_pool, 1.0),
-            (Towards::Resident, &mut self.to_resident, doubted),
+            (Towards::Resident, &mut self.to_resident, cost_factor),
         ] {
             for (steps, gain) in gains.iter_mut().enumerate().skip(1) {
                 let Some(plan) = plan(towards, steps) else { break };
                 gain.add(plan.gain_ns);
                 let price_ns = plan.cost_ns * factor + plan.reading_ns;
                 let beyond_ns = gain.ns - price_ns;
-                if beyond_ns > most_ns {
-                    most_ns = beyond_ns;
+                if beyond_ns > max_ns {
+                    max_ns = beyond_ns;
                     let whole_ns = plan.cost_ns + plan.reading_ns;
                     // At the present rate, the gain reaches the full cost after this many samples.
-                    let looks = f64::from(gain.looks) * whole_ns / price_ns;
-                    best = Some((towards, steps, looks.ceil() as u32));
+                    let samples = f64::from(gain.samples) * whole_ns / price_ns;
+                    best = Some((towards, steps, samples.ceil() as u32));
                 }
             }
         }
-        let (towards, steps, looks) = best?;
-        self.decide(towards, looks);
+        let (towards, steps, samples) = best?;
+        self.decide(towards, samples);
         Some((towards, steps))
     }
 
-    /// Records the decision to move. `looks` is the number of samples in which the move should have
-    /// gained its cost.
-    fn decide(&mut self, towards: Towards, looks: u32) {
+    /// Records the decision to move. `samples` is the number of samples in which the move should
+    /// have gained its cost.
+    fn decide(&mut self, towards: Towards, samples: u32) {
         let was_wrong = self.on_trial.is_some() && towards == Towards::Pool;
-        let doubt = (self.doubt + i32::from(was_wrong)).min(MOST_DOUBT);
-        let on_trial = (towards == Towards::Resident).then_some(looks);
-        *self = Cusum { on_trial, ..Cusum::with_doubt(doubt) };
+        let cost_exponent = (self.cost_exponent + i32::from(was_wrong)).min(MAX_COST_EXPONENT);
+        let on_trial = (towards == Towards::Resident).then_some(samples);
+        *self = Cusum { on_trial, ..Cusum::with_cost_exponent(cost_exponent) };
     }
 }
 
@@ -126,9 +126,9 @@ mod tests {
     }
 
     #[test]
-    fn the_move_that_earned_most_beyond_its_cost_is_made() {
+    fn move_with_largest_net_gain_is_chosen() {
         let mut cusum = Cusum::default();
-        let mut look = || {
+        let mut sample = || {
             cusum.follow(|towards, steps| match (towards, steps) {
                 (Towards::Resident, 1) => plan(3.0, 40.0),
                 (Towards::Resident, 2) => plan(6.0, 44.0),
@@ -137,19 +137,19 @@ mod tests {
                 _ => None,
             })
         };
-        assert_eq!((look(), look()), (None, Some((Towards::Resident, 2))));
-        assert_eq!(look(), None);
+        assert_eq!((sample(), sample()), (None, Some((Towards::Resident, 2))));
+        assert_eq!(sample(), None);
     }
 
     #[test]
-    fn a_move_beyond_the_bound_is_not_made() {
+    fn move_beyond_bound_is_rejected() {
         let mut cusum = Cusum::default();
         let bounded = |_, steps| if steps < 3 { plan(-1.0, 1.0) } else { None };
         (0..100).for_each(|_| assert_eq!(cusum.follow(bounded), None));
     }
 
     #[test]
-    fn a_move_is_on_trial_for_as_long_as_it_takes_to_gain_what_it_costs() {
+    fn move_is_on_trial_until_it_pays() {
         let only = |wanted: Towards, gain_ns: f64| {
             move |towards, steps| {
                 (towards == wanted && steps == 1).then(|| plan(gain_ns, 10.0)).flatten()
@@ -158,19 +158,24 @@ mod tests {
         // Losses before the gains began do not count. One sample suffices if its gain is large
         // enough.
         for (gain_ns, trial) in [(1.0, 12), (2.0, 8), (100.0, 4)] {
-            for (wait, doubt) in [(trial - 1, LEAST_DOUBT + 1), (trial, LEAST_DOUBT)] {
+            for (wait, cost_exponent) in
+                [(trial - 1, MIN_COST_EXPONENT + 1), (trial, MIN_COST_EXPONENT)]
+            {
                 let mut cusum = Cusum::default();
                 (0..50).for_each(|_| assert_eq!(cusum.follow(only(Towards::Resident, 0.0)), None));
                 while cusum.follow(only(Towards::Resident, gain_ns)).is_none() {}
                 (0..wait).for_each(|_| assert_eq!(cusum.follow(only(Towards::Pool, 0.0)), None));
                 assert!(cusum.follow(only(Towards::Pool, 11.0)).is_some());
-                assert_eq!(cusum.doubt, doubt, "{gain_ns} a look, undone after {wait}");
+                assert_eq!(
+                    cusum.cost_exponent, cost_exponent,
+                    "{gain_ns} a look, undone after {wait}"
+                );
             }
         }
     }
 
     #[test]
-    fn what_was_wrong_is_doubted_and_what_was_right_is_not() {
+    fn wrong_moves_raise_cost_factor() {
         let back = |cusum: &mut Cusum| {
             let back = |towards, steps| {
                 (towards == Towards::Resident && steps == 1).then(|| plan(1.0, 9.5)).flatten()
@@ -185,13 +190,13 @@ mod tests {
         };
         // The first move needs a quarter of its cost.
         let mut cusum = Cusum::default();
-        for looks in [3, 5, 10, 20, 39] {
-            assert_eq!(back(&mut cusum), looks);
+        for samples in [3, 5, 10, 20, 39] {
+            assert_eq!(back(&mut cusum), samples);
             forth(&mut cusum);
         }
         // Moves that stay for long enough count as right.
-        for looks in [77, 39, 20, 10, 5, 3, 3] {
-            assert_eq!(back(&mut cusum), looks);
+        for samples in [77, 39, 20, 10, 5, 3, 3] {
+            assert_eq!(back(&mut cusum), samples);
             let neither = |_, steps| if steps == 1 { plan(0.0, 1.0) } else { None };
             (0..100).for_each(|_| assert_eq!(cusum.follow(neither), None));
             forth(&mut cusum);
@@ -199,15 +204,15 @@ mod tests {
     }
 
     #[test]
-    fn reads_of_what_is_sent_on_count_in_full_however_right_moves_were() {
+    fn write_back_reads_are_not_scaled() {
         let mut cusum = Cusum::default();
         let to_resident = |towards, steps| {
             let plan = Plan { gain_ns: 1.0, cost_ns: 10.0, reading_ns: 6.0 };
             (towards == Towards::Resident && steps == 1).then_some(plan)
         };
         // A quarter of 10, all of 6, and more.
-        let looks = (1..100).find(|_| cusum.follow(to_resident).is_some());
-        assert_eq!(looks, Some(9));
+        let samples = (1..100).find(|_| cusum.follow(to_resident).is_some());
+        assert_eq!(samples, Some(9));
         // On trial until it has gained 16 at this rate.
         let neither = |_, steps| if steps == 1 { plan(0.0, 1.0) } else { None };
         let wait = 9.0 * 16.0 / 8.5;

@@ -17,19 +17,19 @@ const POOL_FAULT_NS: u64 = 5_000;
 const DISK_FAULT_NS: u64 = 60_000;
 const DISK_CPU_NS: u64 = 20_000;
 /// Initial estimates of the CPU time to evict a page, and to write one back.
-const LEAVE_NS: u64 = 5_000;
-const PASS_ON_NS: u64 = 2_000;
-/// Cap of a measurement: this multiple of the average, or of `LEAST_NS` if that is more.
-const MOST_TIMES: u64 = 4;
-const LEAST_NS: u64 = 5_000;
+const EVICT_NS: u64 = 5_000;
+const WRITE_BACK_NS: u64 = 2_000;
+/// Cap of a measurement: this multiple of the average, or of `MIN_NS` if that is more.
+const MAX_TIMES: u64 = 4;
+const MIN_NS: u64 = 5_000;
 /// Time to enter and leave the signal handler, which cannot be measured there.
 const SIGNAL_NS: u64 = 2_500;
 /// One in this many faults is measured with the thread's CPU clock, which is a system call.
 const SAMPLED: u64 = 16;
 /// Interval over which the idle time of the CPUs is measured.
 const WINDOW_NS: u64 = 10_000_000;
-/// If threads wait less than 1/LEAST_WAITED of the interval, they count as not waiting.
-const LEAST_WAITED: u64 = 16;
+/// If threads wait less than 1/MIN_WAITED of the interval, they count as not waiting.
+const MIN_WAITED: u64 = 16;
 
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
@@ -56,8 +56,8 @@ pub struct FaultCosts {
     /// Total time of a fault from the disk.
     disk_fault_ns: AtomicU64,
     /// CPU time to evict a page, and to write one back.
-    leave_ns: AtomicU64,
-    pass_on_ns: AtomicU64,
+    evict_ns: AtomicU64,
+    write_back_ns: AtomicU64,
     /// Share of faults from the disk among those from pool and disk, out of [`WHOLE`].
     disk_share: AtomicU32,
     /// Time that threads have waited for the disk in this window.
@@ -81,8 +81,8 @@ impl FaultCosts {
             pool_cpu_ns: AtomicU64::new(POOL_FAULT_NS),
             disk_cpu_ns: AtomicU64::new(DISK_CPU_NS),
             disk_fault_ns: AtomicU64::new(DISK_FAULT_NS),
-            leave_ns: AtomicU64::new(LEAVE_NS),
-            pass_on_ns: AtomicU64::new(PASS_ON_NS),
+            evict_ns: AtomicU64::new(EVICT_NS),
+            write_back_ns: AtomicU64::new(WRITE_BACK_NS),
             disk_share: AtomicU32::new(0),
             waited_ns: AtomicU64::new(0),
             window_ns: AtomicU64::new(0),
@@ -94,13 +94,13 @@ impl FaultCosts {
     }
 
     /// Records a completed fault. Returns its duration in ns.
-    pub(crate) fn took(&self, tier: Tier, watch: &Stopwatch) -> u64 {
+    pub(crate) fn note_fault(&self, tier: Tier, watch: &Stopwatch) -> u64 {
         let ns = now_ns().saturating_sub(watch.start_ns);
         self.note(tier, ns, watch.cpu_start_ns.map(|start| thread_cpu_ns().saturating_sub(start)));
         ns
     }
 
-    /// As [`FaultCosts::took`], with given times.
+    /// As [`FaultCosts::note_fault`], with given times.
     pub fn note(&self, tier: Tier, ns: u64, cpu_ns: Option<u64>) {
         let (average, is_disk) = match tier {
             Tier::Pool => (&self.pool_cpu_ns, 0),
@@ -117,15 +117,15 @@ impl FaultCosts {
     }
 
     /// Records that `pages` pages were evicted in `cpu_ns` of CPU time.
-    pub(crate) fn left(&self, pages: u64, cpu_ns: u64) {
+    pub(crate) fn note_evictions(&self, pages: u64, cpu_ns: u64) {
         let each_ns = cpu_ns.checked_div(pages);
-        each_ns.into_iter().for_each(|ns| follow_capped(&self.leave_ns, ns, 16));
+        each_ns.into_iter().for_each(|ns| follow_capped(&self.evict_ns, ns, 16));
     }
 
     /// Records that `pages` pages were written back from the pool in `cpu_ns` of CPU time.
-    pub fn passed_on(&self, pages: u64, cpu_ns: u64) {
+    pub fn note_write_backs(&self, pages: u64, cpu_ns: u64) {
         let each_ns = cpu_ns.checked_div(pages);
-        each_ns.into_iter().for_each(|ns| follow_capped(&self.pass_on_ns, ns, 16));
+        each_ns.into_iter().for_each(|ns| follow_capped(&self.write_back_ns, ns, 16));
     }
 
     pub(crate) fn reclaimed_behind(&self, cpu_ns: u64) {
@@ -135,7 +135,7 @@ impl FaultCosts {
     /// Returns true if the process leaves a CPU to background reclaim, regardless of what reclaim
     /// itself uses. Other processes are ignored; compression in program threads counts as use.
     #[must_use]
-    pub(crate) fn leaves_a_processor(&self) -> bool {
+    pub(crate) fn leaves_processor_idle(&self) -> bool {
         // If n busy threads compete with it for n CPUs, its share is n / (n + 1). The threshold is
         // halfway between that share and a whole CPU.
         let (n, whole) = (self.processors, u64::from(WHOLE));
@@ -143,7 +143,7 @@ impl FaultCosts {
     }
 
     /// Updates the idle shares if the window has ended.
-    pub fn look(&self, now_ns: u64, cpu_ns: impl FnOnce() -> u64) {
+    pub fn sample(&self, now_ns: u64, cpu_ns: impl FnOnce() -> u64) {
         let since_ns = self.window_ns.load(Relaxed);
         let wall_ns = now_ns.saturating_sub(since_ns);
         let is_mine =
@@ -162,7 +162,7 @@ impl FaultCosts {
         let spare_ns = (all_ns + behind_ns).saturating_sub(busy_ns).min(all_ns);
         follow(&self.spare, (spare_ns as f64 / wall_ns as f64 * f64::from(WHOLE)) as u64, 4);
         let idle_ns = all_ns.saturating_sub(busy_ns);
-        let share = if waited_ns < wall_ns / LEAST_WAITED {
+        let share = if waited_ns < wall_ns / MIN_WAITED {
             // Almost no waiting and no idle CPU: nothing can be learnt.
             if idle_ns < wall_ns / 2 {
                 return;
@@ -175,12 +175,12 @@ impl FaultCosts {
         follow(&self.idle_share, (share.min(1.0) * f64::from(WHOLE)) as u64, 4);
     }
 
-    pub(super) fn leave_ns(&self) -> u64 {
-        self.leave_ns.load(Relaxed)
+    pub(super) fn evict_ns(&self) -> u64 {
+        self.evict_ns.load(Relaxed)
     }
 
-    pub(crate) fn pass_on_ns(&self) -> u64 {
-        self.pass_on_ns.load(Relaxed)
+    pub(crate) fn write_back_ns(&self) -> u64 {
+        self.write_back_ns.load(Relaxed)
     }
 
     /// Returns the share of faults from the disk, out of [`WHOLE`].
@@ -192,7 +192,7 @@ impl FaultCosts {
     /// eviction of another page.
     #[must_use]
     pub fn faults_ns(&self) -> (u64, u64) {
-        let beside_ns = SIGNAL_NS + self.leave_ns();
+        let beside_ns = SIGNAL_NS + self.evict_ns();
         let disk_cpu_ns = self.disk_cpu_ns.load(Relaxed);
         let waits_ns = self.disk_fault_ns.load(Relaxed).saturating_sub(disk_cpu_ns);
         let waits_ns = waits_ns.saturating_mul(self.idle_share.load(Relaxed)) / u64::from(WHOLE);
@@ -203,8 +203,8 @@ impl FaultCosts {
 /// Moves an average by 1/`of` of the difference. Caps the measurement, because the time of a
 /// preempted thread is not typical.
 fn follow_capped(average: &AtomicU64, ns: u64, of: u64) {
-    let most_ns = MOST_TIMES * average.load(Relaxed).max(LEAST_NS);
-    follow(average, ns.min(most_ns), of);
+    let max_ns = MAX_TIMES * average.load(Relaxed).max(MIN_NS);
+    follow(average, ns.min(max_ns), of);
 }
 
 #[cfg(test)]
@@ -221,25 +221,25 @@ mod tests {
         let costs = FaultCosts::new(2);
         (0..1000).for_each(|_| costs.note(Tier::Disk, DISK_NS, Some(CPU_NS)));
         let (mut now_ns, mut cpu_ns) = (7, 0);
-        costs.look(now_ns, || cpu_ns);
+        costs.sample(now_ns, || cpu_ns);
         costs.waited_ns.store(0, Relaxed);
         for (used_percent, reads) in phases.iter().flat_map(|phase| [phase; 100]) {
             (0..*reads).for_each(|_| costs.note(Tier::Disk, DISK_NS, None));
             now_ns += 2 * WINDOW_NS;
             cpu_ns += 2 * WINDOW_NS * 2 * used_percent / 100;
-            costs.look(now_ns, || cpu_ns);
-            costs.look(now_ns + 1, || unreachable!("not due"));
+            costs.sample(now_ns, || cpu_ns);
+            costs.sample(now_ns + 1, || unreachable!("not due"));
         }
         costs
     }
 
     fn disk_ns(costs: &FaultCosts) -> u64 {
         let (_, disk_ns) = costs.faults_ns();
-        disk_ns - SIGNAL_NS - costs.leave_ns()
+        disk_ns - SIGNAL_NS - costs.evict_ns()
     }
 
     #[test]
-    fn one_thread_that_waits_leaves_its_processor_idle() {
+    fn one_waiting_thread_leaves_processor_idle() {
         // It waits for 16 of 20 ms and runs for the rest.
         let alone = disk_ns(&after(&[(10, 100)]));
         assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&alone), "{alone}");
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn many_threads_that_wait_leave_no_processor_idle() {
+    fn many_waiting_threads_leave_no_processor_idle() {
         let busy = disk_ns(&after(&[(100, 100)]));
         assert!((CPU_NS * 9 / 10..=CPU_NS * 11 / 10).contains(&busy), "{busy}");
         // 32 ms of waiting in 2 * 20 ms of CPU time, of which 8 ms were idle.
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_that_is_idle_would_be_so_for_one_who_waits() {
+    fn idle_processor_covers_one_waiter() {
         let crowd = (100, 100);
         let busy = disk_ns(&after(&[crowd, (100, 1)]));
         assert!((CPU_NS * 9 / 10..=CPU_NS * 11 / 10).contains(&busy), "{busy}");
@@ -267,14 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_wait_beside_idle_processors_are_no_crowd() {
+    fn waiters_with_idle_processors_are_not_contended() {
         // All 32 threads wait all the time: 640 ms in 20 ms. A tenth of the CPU time is used.
         let idle = disk_ns(&after(&[(10, 4_000)]));
         assert!((DISK_NS * 8 / 10..=DISK_NS).contains(&idle), "{idle}");
     }
 
     #[test]
-    fn a_read_that_was_held_up_counts_like_a_few() {
+    fn delayed_read_is_capped() {
         let costs = FaultCosts::new(2);
         (0..1000).for_each(|_| costs.note(Tier::Disk, DISK_NS, Some(CPU_NS)));
         let before = disk_ns(&costs);
@@ -284,38 +284,38 @@ mod tests {
     }
 
     #[test]
-    fn what_a_fault_from_the_pool_takes_is_what_it_takes_of_a_processor() {
+    fn pool_fault_cost_is_cpu_time() {
         let costs = FaultCosts::new(2);
         (0..1000).for_each(|_| costs.note(Tier::Pool, 4_000_000, None));
-        assert_eq!(costs.faults_ns().0, POOL_FAULT_NS + SIGNAL_NS + LEAVE_NS);
+        assert_eq!(costs.faults_ns().0, POOL_FAULT_NS + SIGNAL_NS + EVICT_NS);
         (0..1000).for_each(|_| costs.note(Tier::Pool, 4_000_000, Some(8_000)));
-        let pool_ns = costs.faults_ns().0 - SIGNAL_NS - LEAVE_NS;
+        let pool_ns = costs.faults_ns().0 - SIGNAL_NS - EVICT_NS;
         assert!((7_800..=8_000).contains(&pool_ns), "{pool_ns}");
         costs.note(Tier::Zero, 1, Some(1));
         assert_eq!(costs.disk_share(), 0);
     }
 
     #[test]
-    fn a_clock_that_begins_anew_is_no_use_of_processors() {
+    fn cpu_clock_reset_is_ignored() {
         let costs = FaultCosts::new(2);
-        costs.look(WINDOW_NS, || 1_000 * WINDOW_NS);
-        costs.look(3 * WINDOW_NS, || WINDOW_NS);
+        costs.sample(WINDOW_NS, || 1_000 * WINDOW_NS);
+        costs.sample(3 * WINDOW_NS, || WINDOW_NS);
         assert_eq!(costs.idle_share.load(Relaxed), u64::from(WHOLE));
     }
 
     #[test]
-    fn what_background_reclaim_uses_was_left_to_it() {
+    fn background_reclaim_time_counts_as_idle() {
         let leaves = |processors: u64, used_percent: u64, behind_percent: u64| {
             let costs = FaultCosts::new(processors as usize);
             let (mut now_ns, mut cpu_ns) = (7, 0);
-            costs.look(now_ns, || cpu_ns);
+            costs.sample(now_ns, || cpu_ns);
             for _ in 0..100 {
                 now_ns += WINDOW_NS;
                 cpu_ns += WINDOW_NS * (used_percent + behind_percent) / 100;
                 costs.reclaimed_behind(WINDOW_NS * behind_percent / 100);
-                costs.look(now_ns, || cpu_ns);
+                costs.sample(now_ns, || cpu_ns);
             }
-            costs.leaves_a_processor()
+            costs.leaves_processor_idle()
         };
         for behind_percent in [0, 50, 100] {
             assert!(leaves(2, 100, behind_percent), "{behind_percent}");
@@ -326,15 +326,16 @@ mod tests {
         assert!(!leaves(2, 133, 67) && !leaves(3, 225, 75) && !leaves(4, 320, 80));
         // Before any measurement.
         assert!(
-            FaultCosts::new(2).leaves_a_processor() && !FaultCosts::new(1).leaves_a_processor()
+            FaultCosts::new(2).leaves_processor_idle()
+                && !FaultCosts::new(1).leaves_processor_idle()
         );
     }
 
     #[test]
-    fn a_stopwatch_says_how_long_it_ran() {
+    fn stopwatch_measures_time() {
         let costs = FaultCosts::new(1);
         let watch = Stopwatch::start();
-        let first = costs.took(Tier::Pool, &watch);
-        assert!(costs.took(Tier::Pool, &watch) >= first);
+        let first = costs.note_fault(Tier::Pool, &watch);
+        assert!(costs.note_fault(Tier::Pool, &watch) >= first);
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct GhostHits {
 
 /// Changes if the limit had been 0, 1, 2 ... steps away.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Seen {
+pub(super) struct StepGains {
     /// Saved faults from the pool, with more memory for resident pages.
     pub(super) resident: [u32; STEPS + 1],
     /// Saved faults from the disk on incompressible pages.
@@ -108,12 +108,12 @@ impl GhostHits {
         self.settle(0);
     }
 
-    pub(super) fn take(&self) -> Seen {
+    pub(super) fn take(&self) -> StepGains {
         self.events.store(0, Relaxed);
         let (from, until) = (sums(&self.lost_from), sums(&self.lost_until));
         // The two are recorded one after the other, so the second may be missing.
         let lost = std::array::from_fn(|steps| from[steps].saturating_sub(until[steps]));
-        Seen {
+        StepGains {
             resident: sums(&self.resident),
             incompressible: sums(&self.incompressible),
             lost,
@@ -156,7 +156,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_steepest_way_is_the_one_that_gains_most_a_step() {
+    fn steepest_move_has_largest_gain_per_step() {
         let mut counts = [0; STEPS + 1];
         assert!(steepest(&counts).abs() < f64::EPSILON);
         counts[2..].fill(10);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_step_counts_for_a_part() {
+    fn partial_step_counts_partially() {
         let counts = std::array::from_fn(|steps| 10 * steps as u32);
         for (steps, wanted) in [(0.0, 0.0), (0.5, 5.0), (1.0, 10.0), (7.25, 72.5)] {
             assert_eq!(within(&counts, steps), wanted, "{steps}");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_move_as_many_faults_as_pages_are_not_counted() {
+    fn faults_after_move_are_ignored() {
         let ghost_hits = GhostHits::default();
         ghost_hits.settle(3);
         (0..3).for_each(|_| ghost_hits.note_pooled(1, STEPS));
@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_fault_counts_where_it_had_been_another(
+        fn fault_counts_for_steps_that_change_it(
             pooled in prop::collection::vec((0..2 * STEPS, 0..2 * STEPS), 0..100),
             on_disk in prop::collection::vec(0..2 * STEPS, 0..100),
         ) {

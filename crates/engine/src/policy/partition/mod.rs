@@ -29,7 +29,7 @@ use crate::policy::write_back_rate::WriteBackRate;
 use cusum::{Cusum, Plan, Towards};
 use fault_costs::WHOLE;
 pub(crate) use fault_costs::{FaultCosts, Stopwatch};
-use ghost_hits::{GhostHits, STEPS, Seen, steepest, within};
+use ghost_hits::{GhostHits, STEPS, StepGains, steepest, within};
 use object_ages::{ObjectAges, Samples};
 use softswap_sys::PAGE_SIZE;
 use std::sync::Mutex;
@@ -39,9 +39,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 /// Faults per sample.
 const EVENTS: u32 = 128;
 /// Below this number of objects in the pool, their ages are not sampled.
-const LEAST_OBJECTS: usize = 64;
+const MIN_OBJECTS: usize = 64;
 /// Lower bound of the assumed share of written-back pages that refault.
-const LEAST_BACK: f64 = 1.0 / 8.0;
+const MIN_REFAULT_SHARE: f64 = 1.0 / 8.0;
 /// A pool from which pages are written back uses at least this, in percent of its limit.
 const FULL_PERCENT: usize = 70;
 /// Use at which pages are written back from the pool, in percent of its limit.
@@ -78,18 +78,18 @@ fn step_in(budget_bytes: usize) -> usize {
 #[derive(Debug)]
 pub struct Partition {
     is_on: AtomicBool,
-    least_bytes: AtomicUsize,
+    min_bytes: AtomicUsize,
     most_bytes: AtomicUsize,
     step_bytes: AtomicUsize,
     budget_bytes: AtomicUsize,
     /// The configured limit, independent of the current budget.
-    asked: Mutex<PoolLimit>,
+    configured: Mutex<PoolLimit>,
     ghost_hits: GhostHits,
     ages: ObjectAges,
     costs: FaultCosts,
     write_back_rate: WriteBackRate,
     /// Time that one MiB more of DRAM would have saved so far, in ns.
-    spared_ns: AtomicU64,
+    saved_ns: AtomicU64,
     cusum: Mutex<(Cusum, Samples)>,
 }
 
@@ -98,23 +98,23 @@ impl Partition {
     #[must_use]
     pub fn new(
         is_on: bool,
-        least_bytes: usize,
+        min_bytes: usize,
         most_bytes: usize,
         budget_bytes: usize,
         processors: usize,
     ) -> Partition {
         Partition {
             is_on: AtomicBool::new(is_on),
-            least_bytes: AtomicUsize::new(least_bytes),
+            min_bytes: AtomicUsize::new(min_bytes),
             most_bytes: AtomicUsize::new(most_bytes),
             step_bytes: AtomicUsize::new(step_in(budget_bytes)),
             budget_bytes: AtomicUsize::new(budget_bytes),
-            asked: Mutex::new(PoolLimit::Auto),
+            configured: Mutex::new(PoolLimit::Auto),
             ghost_hits: GhostHits::default(),
             ages: ObjectAges::default(),
             costs: FaultCosts::new(processors),
             write_back_rate: WriteBackRate::default(),
-            spared_ns: AtomicU64::new(0),
+            saved_ns: AtomicU64::new(0),
             cusum: Mutex::default(),
         }
     }
@@ -132,12 +132,12 @@ impl Partition {
 
     /// Sets the limit and enables or disables its adaptation. Waits for a move in progress. Clears
     /// events recorded under another limit.
-    pub(crate) fn set(&self, asked: PoolLimit, is_on: bool, set_limit: impl FnOnce(usize)) {
-        self.anew(|| {
+    pub(crate) fn set(&self, configured: PoolLimit, is_on: bool, set_limit: impl FnOnce(usize)) {
+        self.with_reset(|| {
             self.write_back_rate.forget();
             self.is_on.store(is_on, Relaxed);
-            *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = asked;
-            set_limit(self.limit_of(asked));
+            *self.configured.lock().unwrap_or_else(PoisonError::into_inner) = configured;
+            set_limit(self.limit_of(configured));
         });
     }
 
@@ -145,7 +145,7 @@ impl Partition {
     /// keeps its share; otherwise the configured limit is evaluated again.
     pub(crate) fn resize(
         &self,
-        least_bytes: usize,
+        min_bytes: usize,
         most_bytes: usize,
         budget_bytes: usize,
         limit_bytes: usize,
@@ -153,17 +153,17 @@ impl Partition {
     ) {
         let before_bytes = self.budget_bytes.load(Relaxed);
         let change = || {
-            self.least_bytes.store(least_bytes, Relaxed);
+            self.min_bytes.store(min_bytes, Relaxed);
             self.most_bytes.store(most_bytes, Relaxed);
             self.step_bytes.store(step_in(budget_bytes), Relaxed);
             self.budget_bytes.store(budget_bytes, Relaxed);
             if self.is_on() {
                 let share = limit_bytes as f64 / before_bytes.max(1) as f64;
                 let bytes = (budget_bytes as f64 * share) as usize;
-                return set_limit(bytes.clamp(least_bytes, most_bytes));
+                return set_limit(bytes.clamp(min_bytes, most_bytes));
             }
-            let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-            set_limit(self.limit_of(asked));
+            let configured = *self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+            set_limit(self.limit_of(configured));
         };
         // Events are counted in shares of the budget, so they stay roughly valid for a budget of
         // similar size. Otherwise nothing would be learnt under a budget that changes often.
@@ -171,13 +171,13 @@ impl Partition {
             let _still = self.cusum.lock().unwrap_or_else(PoisonError::into_inner);
             change();
         } else {
-            self.anew(change);
+            self.with_reset(change);
         }
     }
 
     /// Runs `change` while the limit cannot move, and clears the recorded events. The write-back
     /// rate is a moving average and is kept.
-    fn anew(&self, change: impl FnOnce()) {
+    fn with_reset(&self, change: impl FnOnce()) {
         let mut cusum = self.cusum.lock().unwrap_or_else(PoisonError::into_inner);
         *cusum = Default::default();
         self.ghost_hits.forget();
@@ -197,8 +197,8 @@ impl Partition {
     /// A limit that is too large costs decompression and is corrected soon; one that is too small
     /// costs disk I/O.
     #[must_use]
-    fn limit_of(&self, asked: PoolLimit) -> usize {
-        let asked_bytes = asked.bytes_of(self.budget_bytes.load(Relaxed));
+    fn limit_of(&self, configured: PoolLimit) -> usize {
+        let asked_bytes = configured.bytes_of(self.budget_bytes.load(Relaxed));
         if self.is_on() { asked_bytes.min(self.most_bytes()) } else { asked_bytes }
     }
 
@@ -214,8 +214,8 @@ impl Partition {
     /// Returns the approximate time that one MiB more of DRAM would have saved so far, in ns: ghost
     /// hits times cost, for the side with the larger gain. Constant while the limit does not adapt.
     #[must_use]
-    pub(crate) fn spared_by_a_mib_ns(&self) -> u64 {
-        self.spared_ns.load(Relaxed)
+    pub(crate) fn saved_by_mib_ns(&self) -> u64 {
+        self.saved_ns.load(Relaxed)
     }
 
     /// Returns the measured costs of faults.
@@ -239,12 +239,12 @@ impl Partition {
     }
 
     /// Returns the assumed likelihood that a page written back refaults.
-    fn share_back(&self) -> f64 {
-        self.write_back_rate.share_back().max(LEAST_BACK)
+    fn refault_share(&self) -> f64 {
+        self.write_back_rate.refault_share().max(MIN_REFAULT_SHARE)
     }
 
     /// Records a fault on a page in the pool, with its refault distance.
-    pub(crate) fn found_in_pool(&self, distance: u64, limit_bytes: usize, used_bytes: usize) {
+    pub(crate) fn note_pool_fault(&self, distance: u64, limit_bytes: usize, used_bytes: usize) {
         if !self.is_on() {
             return;
         }
@@ -266,7 +266,7 @@ impl Partition {
     }
 
     /// Records a fault on an incompressible page on the disk, with its refault distance.
-    pub(crate) fn found_incompressible(&self, distance: u64) {
+    pub(crate) fn note_incompressible_fault(&self, distance: u64) {
         if self.is_on() {
             let bytes = (distance as usize).saturating_mul(PAGE_SIZE);
             self.ghost_hits.note_incompressible(bytes / self.step_bytes());
@@ -275,7 +275,7 @@ impl Partition {
 
     /// Records a fault on a compressed page on the disk, which a pool with `more` more pages would
     /// still hold.
-    pub(crate) fn found_on_disk(&self, more: u64, pool: PoolView) {
+    pub(crate) fn note_disk_fault(&self, more: u64, pool: PoolView) {
         if self.is_on() && pool.is_full() {
             let more_bytes = (more as usize).saturating_mul(pool.average_bytes());
             self.ghost_hits.note_on_disk(more_bytes / self.step_bytes());
@@ -297,7 +297,7 @@ impl Partition {
         }
         let view = view();
         // A sample would find no objects if there are only a few.
-        if !is_due && view.objects < LEAST_OBJECTS {
+        if !is_due && view.objects < MIN_OBJECTS {
             return;
         }
         // Do not wait: in a forked child the lock may be held by a thread that does not exist
@@ -307,7 +307,7 @@ impl Partition {
             return;
         }
         let (cusum, samples) = &mut *cusum;
-        samples.look(at_random);
+        samples.sample(at_random);
         self.ages.learn(samples);
         if !is_due {
             return;
@@ -321,22 +321,22 @@ impl Partition {
     }
 
     fn next(&self, cusum: &mut Cusum, view: PoolView) -> Option<usize> {
-        let look = Look {
+        let sample = Interval {
             partition: self,
             view,
             seen: self.ghost_hits.take(),
             prices_ns: self.costs.faults_ns(),
         };
-        self.spared_ns.fetch_add(look.spared_by_more_ns(), Relaxed);
-        let (towards, steps) = cusum.follow(|towards, steps| look.plan(towards, steps))?;
-        let bytes = look.bytes(towards, steps)?;
+        self.saved_ns.fetch_add(sample.saved_by_step_ns(), Relaxed);
+        let (towards, steps) = cusum.follow(|towards, steps| sample.plan(towards, steps))?;
+        let bytes = sample.bytes(towards, steps)?;
         Some(match towards {
             Towards::Pool => {
                 self.ghost_hits.settle(0);
                 view.limit_bytes + bytes
             }
             Towards::Resident => {
-                self.ghost_hits.settle(look.freed_bytes(bytes) / PAGE_SIZE);
+                self.ghost_hits.settle(sample.freed_bytes(bytes) / PAGE_SIZE);
                 view.limit_bytes - bytes
             }
         })
@@ -346,21 +346,21 @@ impl Partition {
     fn room(&self, view: PoolView, towards: Towards) -> usize {
         match towards {
             Towards::Pool => self.most_bytes().saturating_sub(view.limit_bytes),
-            Towards::Resident => view.limit_bytes.saturating_sub(self.least_bytes.load(Relaxed)),
+            Towards::Resident => view.limit_bytes.saturating_sub(self.min_bytes.load(Relaxed)),
         }
     }
 }
 
 /// Events since the last sample, and their consequences for each move.
-struct Look<'b> {
+struct Interval<'b> {
     partition: &'b Partition,
     view: PoolView,
-    seen: Seen,
+    seen: StepGains,
     /// Cost of a fault from the pool, and of one from the disk.
     prices_ns: (u64, u64),
 }
 
-impl Look<'_> {
+impl Interval<'_> {
     /// Returns the size of a move of `steps` steps; `None` if a smaller one already reaches the
     /// bound.
     fn bytes(&self, towards: Towards, steps: usize) -> Option<usize> {
@@ -392,9 +392,9 @@ impl Look<'_> {
                 let gained_ns = within(&self.seen.resident, freed) * pool_ns
                     + within(&self.seen.incompressible, freed) * disk_ns;
                 let passed_on = (freed_bytes / self.view.average_bytes()) as u64;
-                let writing_ns = (passed_on * self.partition.costs.pass_on_ns()) as f64;
+                let writing_ns = (passed_on * self.partition.costs.write_back_ns()) as f64;
                 let gain_ns = gained_ns - self.lost_by_pool(bytes) * saved_ns;
-                let reading_ns = passed_on as f64 * self.unseen_share_back() * saved_ns;
+                let reading_ns = passed_on as f64 * self.unseen_refault_share() * saved_ns;
                 // The cost of undoing the move is included.
                 Plan { gain_ns, cost_ns: writing_ns + packing_ns, reading_ns }
             }
@@ -403,7 +403,7 @@ impl Look<'_> {
 
     /// Returns the time that one MiB more, for resident pages or the pool, would have saved since
     /// the last sample.
-    fn spared_by_more_ns(&self) -> u64 {
+    fn saved_by_step_ns(&self) -> u64 {
         const MIB: f64 = (1 << 20) as f64;
         let (pool_ns, disk_ns) = self.prices_ns;
         let resident_ns = within(&self.seen.resident, 1.0) * pool_ns as f64
@@ -417,8 +417,8 @@ impl Look<'_> {
     /// events. It is 0 for a nearly full pool, which would write the page back soon anyway. In
     /// another pool the page would stay and may be touched later: a sort that works on one half of
     /// its data will touch the other half. There it is 1 if no page was written back recently.
-    fn unseen_share_back(&self) -> f64 {
-        if self.view.is_nearly_full() { 0.0 } else { self.partition.share_back() }
+    fn unseen_refault_share(&self) -> f64 {
+        if self.view.is_nearly_full() { 0.0 } else { self.partition.refault_share() }
     }
 
     fn steps(&self, bytes: usize) -> f64 {

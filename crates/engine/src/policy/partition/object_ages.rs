@@ -31,7 +31,7 @@ impl Samples {
 
     /// Takes more samples. `at_random` maps a random number to an object, if there is one, and
     /// returns the number of pages evicted since.
-    pub(super) fn look(&mut self, at_random: impl Fn(u64) -> Option<u64>) {
+    pub(super) fn sample(&mut self, at_random: impl Fn(u64) -> Option<u64>) {
         let wanted = EACH_TIME.max(SAMPLES.saturating_sub(self.count));
         let until = self.count + wanted;
         for _ in 0..TRIES * wanted {
@@ -95,28 +95,28 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn nothing_is_younger_while_nothing_is_known() {
+    fn younger_share_is_zero_without_samples() {
         let ages = ObjectAges::default();
         assert_eq!(ages.younger(u64::MAX, 1600), 0);
         let mut samples = Samples::default();
         let few = Cell::new(STEPS - 1);
-        samples.look(|_| few.replace(few.get().saturating_sub(1)).checked_sub(1).map(|_| 10));
+        samples.sample(|_| few.replace(few.get().saturating_sub(1)).checked_sub(1).map(|_| 10));
         ages.learn(&samples);
         assert!(!ages.are_known());
         assert_eq!(ages.younger(1 << 40, 1600), 0);
         few.set(1);
-        samples.look(|_| few.replace(few.get().saturating_sub(1)).checked_sub(1).map(|_| 10));
+        samples.sample(|_| few.replace(few.get().saturating_sub(1)).checked_sub(1).map(|_| 10));
         ages.learn(&samples);
         assert!(ages.are_known());
         assert_eq!(ages.younger(11, 1600), 1600);
     }
 
     #[test]
-    fn shares_are_those_of_the_objects_and_what_was_long_ago_does_not_count() {
+    fn shares_follow_recent_objects() {
         let (ages, mut samples) = (ObjectAges::default(), Samples::default());
         for oldest in [1 << 20, 1000] {
             for _ in 0..=SAMPLES / EACH_TIME {
-                samples.look(|random| Some((random >> 32) % oldest));
+                samples.sample(|random| Some((random >> 32) % oldest));
             }
             ages.learn(&samples);
             assert_eq!(ages.younger(0, 1600), 0);
@@ -129,13 +129,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_no_sample_and_others_are_looked_at() {
+    fn missing_objects_are_resampled() {
         let mut samples = Samples::default();
-        samples.look(|random| (random >> 60 == 0).then_some(1));
+        samples.sample(|random| (random >> 60 == 0).then_some(1));
         assert!((1..SAMPLES).contains(&samples.count), "{}", samples.count);
-        samples.look(|random| (random >> 63 == 0).then_some(1));
+        samples.sample(|random| (random >> 63 == 0).then_some(1));
         assert_eq!(samples.count, SAMPLES);
-        samples.look(|random| (random >> 63 == 0).then_some(1));
+        samples.sample(|random| (random >> 63 == 0).then_some(1));
         assert_eq!(samples.count, SAMPLES + EACH_TIME);
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Pages of finished windows per evaluation.
-const LOOK_PAGES: u64 = 1024;
+const EVALUATION_PAGES: u64 = 1024;
 /// If more than 1/TOO_MANY of the pages was not touched, the maximum window is halved.
 const TOO_MANY: u64 = 4;
 /// If at most 1/FEW of the pages was not touched, the maximum window is doubled.
@@ -62,14 +62,14 @@ impl Accuracy {
     }
 
     fn look(&self) {
-        if self.reached_pages.load(Relaxed) + self.lost_pages.load(Relaxed) < LOOK_PAGES {
+        if self.reached_pages.load(Relaxed) + self.lost_pages.load(Relaxed) < EVALUATION_PAGES {
             return;
         }
         // If several threads do this at the same time, one of them gets all counts.
         let reached = self.reached_pages.swap(0, Relaxed);
         let lost = self.lost_pages.swap(0, Relaxed);
         let all = reached + lost;
-        if all < LOOK_PAGES {
+        if all < EVALUATION_PAGES {
             return;
         }
         let longest = self.longest();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn short_runs_shorten_windows_and_long_ones_have_the_longest() {
+    fn window_size_follows_run_length() {
         let accuracy = Accuracy::new(8, 128);
         assert_eq!(accuracy.longest(), 128, "nothing speaks against it");
         assert!(waste(&accuracy, 20) < 0.8);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_stay_within_their_bounds() {
+    fn windows_stay_within_bounds() {
         let accuracy = Accuracy::new(8, 100);
         (0..10_000).for_each(|_| accuracy.lost(8));
         assert_eq!(accuracy.longest(), 8);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_windows_decide_nothing() {
+    fn few_windows_change_nothing() {
         let accuracy = Accuracy::new(8, 128);
         (0..7).for_each(|_| accuracy.lost(64));
         assert_eq!(accuracy.longest(), 128);

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_chunks_have_the_order_and_no_others() {
+    fn advice_covers_whole_chunks_only() {
         let advised = Advised::new(100 * CHUNK_PAGES as usize).unwrap();
         advised.set(CHUNK_PAGES - 1..40 * CHUNK_PAGES + 1, Order::Random);
         advised.set(CHUNK_PAGES + 1..2 * CHUNK_PAGES, Order::Sequential);

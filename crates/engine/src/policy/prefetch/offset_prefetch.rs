@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_page_mostly_is_read_along_soon() {
+    fn frequent_offset_is_prefetched() {
         let prefetch = prefetch();
         assert!(likely(&prefetch, 100).is_empty());
         for row in 0..10 {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_no_more_is_not_read_along_soon_after() {
+    fn stale_offset_is_dropped() {
         let prefetch = prefetch();
         for row in 0..20 {
             note(&prefetch, &[1024 + 20 * row, 1025 + 20 * row]);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn every_now_and_then_nothing_is_read_along() {
+    fn prefetch_is_skipped_periodically() {
         let prefetch = prefetch();
         (0..20).for_each(|row| note(&prefetch, &[1024 + 20 * row, 1025 + 20 * row]));
         let probes = (0..160).filter(|_| prefetch.likely(1024, all()).is_empty()).count();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_watched_is_not_judged() {
+    fn unwatched_offsets_are_not_evaluated() {
         let prefetch = prefetch();
         (0..50).for_each(|row| prefetch.note(1024 + row, Offsets::default()));
         assert!(likely(&prefetch, 1024).is_empty());
@@ -237,7 +237,7 @@ mod tests {
         /// Random touches almost never make an offset likely, and no page outside the window is
         /// returned.
         #[test]
-        fn touches_at_random_follow_at_no_offset(pages in prop::collection::vec(0..512u64, 200..400)) {
+        fn random_touches_have_no_offset(pages in prop::collection::vec(0..512u64, 200..400)) {
             let prefetch = prefetch();
             let mut named = 0;
             for page in &pages {
@@ -248,7 +248,7 @@ mod tests {
         }
 
         #[test]
-        fn offsets_name_the_pages_they_were_made_of(page in 0..1_u64 << 40, bits: u8) {
+        fn offsets_map_to_their_pages(page in 0..1_u64 << 40, bits: u8) {
             let wanted = |near: PageNo| bits >> (near % 8) & 1 == 1;
             let offsets = Offsets::of(page, wanted);
             let near = |other: &PageNo| *other != page && wanted(*other);

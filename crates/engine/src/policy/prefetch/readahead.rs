@@ -47,7 +47,7 @@ const RELIABLE_PAGES: usize = 8;
 /// Number of markers. A marker's place is a hash of its page number.
 const MARKERS: usize = 256;
 /// Maximum number of resident pages that a stream skips.
-const PASSED_OVER: u64 = REQUEST_PAGES as u64;
+const MAX_SKIPPED: u64 = REQUEST_PAGES as u64;
 /// Age of an old marker, in faults.
 const LIFE_FAULTS: u64 = 1024;
 /// Queued requests cover at most 1/QUEUE_SHARE of the budget.
@@ -56,7 +56,7 @@ const QUEUE_SHARE: usize = 8;
 const MAX_REQUESTS: usize = 64;
 
 /// Number of windows remembered as in progress: two for each of many streams.
-const UNDER_WAY: usize = 32;
+const IN_FLIGHT: usize = 32;
 /// Number of faults after which a window is complete or will not be.
 const ARRIVAL_FAULTS: u64 = LIFE_FAULTS / 4;
 
@@ -64,7 +64,7 @@ const ARRIVAL_FAULTS: u64 = LIFE_FAULTS / 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
     /// Not part of a followed stream.
-    Alone,
+    Isolated,
     /// In a window that is being read: an early touch, not the start of a stream.
     Early,
     /// Was a marker: the following pages are being read.
@@ -74,8 +74,8 @@ pub enum Touch {
 impl Touch {
     /// Returns true if the page was the marker of a requested window.
     #[must_use]
-    pub fn is_asked_for(self) -> bool {
-        matches!(self, Touch::Marker(window) if window.is_asked_for())
+    pub fn is_requested(self) -> bool {
+        matches!(self, Touch::Marker(window) if window.is_requested())
     }
 }
 
@@ -92,14 +92,14 @@ impl<F: Fn(PageNo) -> bool> Ahead<F> {
     /// Returns the window starting at its first absent page. `None` if there is none nearby before
     /// the end.
     fn first_missing(&self, window: Window) -> Option<Window> {
-        let steps = (0..PASSED_OVER).map_while(|step| window.onward(step));
+        let steps = (0..MAX_SKIPPED).map_while(|step| window.page_after(step));
         let mut pages = steps.take_while(|page| *page < self.end);
         pages.find(|page| !(self.is_there)(*page)).map(|marker| Window { marker, ..window })
     }
 }
 
 /// Returns the maximum window size for a budget, in pages.
-fn longest_window(budget_pages: usize) -> usize {
+fn max_window(budget_pages: usize) -> usize {
     (budget_pages / BUDGET_SHARE).clamp(FIRST_WINDOW, MAX_WINDOW)
 }
 
@@ -115,17 +115,17 @@ pub struct Readahead {
     /// True while threads serve the requests.
     is_served: AtomicBool,
     /// Incremented to wake these threads.
-    kick: AtomicU32,
+    wakeups: AtomicU32,
     /// Number of sleeping threads.
     asleep: AtomicU32,
     /// Maximum pages of the next windows of all streams together.
     all: AtomicUsize,
-    most_requests: AtomicUsize,
+    max_requests: AtomicUsize,
     accuracy: Accuracy,
     strides: Strides,
     /// The most recent requested windows; a ring.
-    under_way: [AtomicU64; UNDER_WAY],
-    asked: AtomicUsize,
+    in_flight: [AtomicU64; IN_FLIGHT],
+    request_count: AtomicUsize,
 }
 
 impl Readahead {
@@ -137,14 +137,14 @@ impl Readahead {
             queue: ArrayQueue::new(MAX_REQUESTS),
             faults: AtomicU64::new(0),
             is_served: AtomicBool::new(false),
-            kick: AtomicU32::new(0),
+            wakeups: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
             all: AtomicUsize::new(0),
-            most_requests: AtomicUsize::new(1),
-            accuracy: Accuracy::new(FIRST_WINDOW, longest_window(budget_pages)),
+            max_requests: AtomicUsize::new(1),
+            accuracy: Accuracy::new(FIRST_WINDOW, max_window(budget_pages)),
             strides: Strides::new(),
-            under_way: [const { AtomicU64::new(0) }; UNDER_WAY],
-            asked: AtomicUsize::new(0),
+            in_flight: [const { AtomicU64::new(0) }; IN_FLIGHT],
+            request_count: AtomicUsize::new(0),
         };
         readahead.resize(budget_pages);
         readahead
@@ -152,9 +152,9 @@ impl Readahead {
 
     pub(crate) fn resize(&self, budget_pages: usize) {
         let requests = (budget_pages / QUEUE_SHARE / REQUEST_PAGES).clamp(1, MAX_REQUESTS);
-        self.most_requests.store(requests, Ordering::Relaxed);
+        self.max_requests.store(requests, Ordering::Relaxed);
         self.all.store(budget_pages / ALL_SHARE, Ordering::Relaxed);
-        self.accuracy.resize(longest_window(budget_pages));
+        self.accuracy.resize(max_window(budget_pages));
     }
 
     /// Enables or disables requests. They are made only while threads serve them.
@@ -166,7 +166,7 @@ impl Readahead {
     /// Returns the relation of a touched page to streams. If it is a marker, the marker is removed.
     pub fn reach(&self, page: PageNo) -> Touch {
         if !self.is_served.load(Ordering::Relaxed) {
-            return Touch::Alone;
+            return Touch::Isolated;
         }
         let now = self.faults.fetch_add(1, Ordering::Relaxed);
         let place = &self.markers[place_of(page)];
@@ -177,7 +177,7 @@ impl Readahead {
         let Some(window) = window.filter(is_it) else { return self.unmarked(page, now) };
         // Reached late: the window was useful, but the touch may be a coincidence.
         let is_young = Window::age(bits, now) < LIFE_FAULTS;
-        if is_young { Touch::Marker(window) } else { Touch::Alone }
+        if is_young { Touch::Marker(window) } else { Touch::Isolated }
     }
 
     fn unmarked(&self, page: PageNo, now: u64) -> Touch {
@@ -186,7 +186,7 @@ impl Readahead {
             Window::age(bits, now) < ARRIVAL_FAULTS
                 && Window::from_bits(bits).is_some_and(|window| window.has(page))
         };
-        if self.under_way.iter().any(is_under_way) { Touch::Early } else { Touch::Alone }
+        if self.in_flight.iter().any(is_under_way) { Touch::Early } else { Touch::Isolated }
     }
 
     /// Returns the number of pages, from `page` on and up to `most`, before the next valid marker.
@@ -206,25 +206,25 @@ impl Readahead {
         let bits = self.markers[place_of(page)].load(Ordering::Relaxed);
         let is_young = Window::age(bits, now) < LIFE_FAULTS;
         Window::from_bits(bits)
-            .is_some_and(|window| window.marker == page && window.is_asked_for() && is_young)
+            .is_some_and(|window| window.marker == page && window.is_requested() && is_young)
     }
 
     /// Requests the window after one that its stream has reached, before the touched page is
     /// processed further. Returns the number of lost windows of other streams; `None` if the
     /// touched page is not the marker of a requested window.
-    pub fn go_on(&self, touch: Touch, ahead: &Ahead<impl Fn(PageNo) -> bool>) -> Option<u64> {
+    pub fn next_window(&self, touch: Touch, ahead: &Ahead<impl Fn(PageNo) -> bool>) -> Option<u64> {
         let Touch::Marker(window) = touch else { return None };
-        if !window.is_asked_for() {
+        if !window.is_requested() {
             return None;
         }
         self.accuracy.reached(window.pages);
-        let (others, lost) = self.others();
+        let (other_streams, lost) = self.other_streams();
         // Concurrent streams share the memory for pages read ahead; otherwise they would evict each
         // other's pages.
         let all = self.all.load(Ordering::Relaxed);
-        let longest = (all / (others + 1)).clamp(FIRST_WINDOW, self.longest());
+        let longest = (all / (other_streams + 1)).clamp(FIRST_WINDOW, self.longest());
         let next = window.next(longest).and_then(|next| ahead.first_missing(next));
-        Some(lost + next.map_or(0, |next| u64::from(self.ask(next))))
+        Some(lost + next.map_or(0, |next| u64::from(self.request(next))))
     }
 
     fn longest(&self) -> usize {
@@ -236,12 +236,12 @@ impl Readahead {
     }
 
     /// Returns the number of followed streams, and the number of lost windows, which are removed.
-    fn others(&self) -> (usize, u64) {
+    fn other_streams(&self) -> (usize, u64) {
         let now = self.faults.load(Ordering::Relaxed);
         let (mut followed, mut lost) = (0, 0);
         for place in &self.markers {
             let bits = place.load(Ordering::Relaxed);
-            let Some(window) = Window::from_bits(bits).filter(|it| it.is_asked_for()) else {
+            let Some(window) = Window::from_bits(bits).filter(|it| it.is_requested()) else {
                 continue;
             };
             if Window::age(bits, now) < LIFE_FAULTS {
@@ -268,11 +268,11 @@ impl Readahead {
         }
         match touch {
             Touch::Early => 0,
-            _ if touch.is_asked_for() => 0,
+            _ if touch.is_requested() => 0,
             Touch::Marker(Window { pages, stride, .. }) => {
                 self.lead_on(page, stride, pages + 1, ahead)
             }
-            Touch::Alone => {
+            Touch::Isolated => {
                 // Its recent touches nearly prove a stream.
                 let strided = match self.without.has(Mechanism::Strides) {
                     true => None,
@@ -293,7 +293,7 @@ impl Readahead {
         ahead: &Ahead<impl Fn(PageNo) -> bool>,
     ) -> u64 {
         match touch {
-            Touch::Alone if self.is_served.load(Ordering::Relaxed) => {
+            Touch::Isolated if self.is_served.load(Ordering::Relaxed) => {
                 self.lead_on(page, UP, STREAM_FAULTS, ahead)
             }
             _ => self.expect(page, touch, ahead),
@@ -312,32 +312,32 @@ impl Readahead {
         let pages = if faults < STREAM_FAULTS { faults } else { FIRST_WINDOW };
         let Some(marker) = page.checked_add_signed(stride) else { return 0 };
         let Some(window) = ahead.first_missing(Window { marker, pages, stride }) else { return 0 };
-        u64::from(if window.is_asked_for() { self.ask(window) } else { self.mark(window) })
+        u64::from(if window.is_requested() { self.request(window) } else { self.mark(window) })
     }
 
     /// Requests a window. Returns true if another window is lost for it.
-    fn ask(&self, window: Window) -> bool {
+    fn request(&self, window: Window) -> bool {
         let requests = window.requests().map(ReadRequest::to_bits);
-        let has_room = || self.queue.len() < self.most_requests.load(Ordering::Relaxed);
-        let asked =
-            requests.take_while(|request| has_room() && self.queue.push(*request).is_ok()).count();
+        let has_space = || self.queue.len() < self.max_requests.load(Ordering::Relaxed);
+        let request_count =
+            requests.take_while(|request| has_space() && self.queue.push(*request).is_ok()).count();
         // The queue is full. The stream continues with faults.
-        if asked == 0 {
+        if request_count == 0 {
             return false;
         }
         // Requests beyond the queue's capacity are dropped.
-        let pages = window.pages.min(asked * REQUEST_PAGES);
+        let pages = window.pages.min(request_count * REQUEST_PAGES);
         let displaced = self.mark(window);
-        let under_way = Window { pages, ..window };
+        let in_flight = Window { pages, ..window };
         let now = self.faults.load(Ordering::Relaxed);
-        let place = self.asked.fetch_add(1, Ordering::Relaxed) % UNDER_WAY;
-        self.under_way[place].store(under_way.to_bits(now), Ordering::Relaxed);
+        let place = self.request_count.fetch_add(1, Ordering::Relaxed) % IN_FLIGHT;
+        self.in_flight[place].store(in_flight.to_bits(now), Ordering::Relaxed);
         // This order is required: a thread about to sleep increments `asleep` and then checks
-        // `kick`.
-        self.kick.fetch_add(1, Ordering::SeqCst);
+        // `wakeups`.
+        self.wakeups.fetch_add(1, Ordering::SeqCst);
         let asleep = self.asleep.load(Ordering::SeqCst);
         if asleep > 0 {
-            futex::wake(&self.kick, asleep.min(asked as u32));
+            futex::wake(&self.wakeups, asleep.min(request_count as u32));
         }
         displaced
     }
@@ -348,9 +348,9 @@ impl Readahead {
         let now = self.faults.load(Ordering::Relaxed);
         let place = &self.markers[place_of(window.marker)];
         let bits = place.load(Ordering::Relaxed);
-        let before = Window::from_bits(bits).filter(|before| before.is_asked_for());
+        let before = Window::from_bits(bits).filter(|before| before.is_requested());
         let is_young = Window::age(bits, now) < LIFE_FAULTS;
-        if before.is_some() && is_young && !window.is_asked_for() {
+        if before.is_some() && is_young && !window.is_requested() {
             return false;
         }
         place.store(window.to_bits(now), Ordering::Relaxed);
@@ -363,8 +363,8 @@ impl Readahead {
 
     /// Returns a value that changes with each request.
     #[must_use]
-    pub(crate) fn kick(&self) -> u32 {
-        self.kick.load(Ordering::SeqCst)
+    pub(crate) fn wakeups(&self) -> u32 {
+        self.wakeups.load(Ordering::SeqCst)
     }
 
     /// Takes the oldest request, if any.
@@ -375,8 +375,8 @@ impl Readahead {
 
     /// Wakes all sleeping threads without a request.
     pub(crate) fn wake(&self) {
-        self.kick.fetch_add(1, Ordering::SeqCst);
-        futex::wake_all(&self.kick);
+        self.wakeups.fetch_add(1, Ordering::SeqCst);
+        futex::wake_all(&self.wakeups);
     }
 
     /// Returns true if all requests are done and all `threads` are asleep. A thread decrements
@@ -389,7 +389,7 @@ impl Readahead {
     /// Sleeps until a request is made after `seen`, or until `ns` have passed.
     pub(crate) fn sleep(&self, seen: u32, ns: u64) {
         self.asleep.fetch_add(1, Ordering::SeqCst);
-        futex::wait(&self.kick, seen, Some(ns));
+        futex::wait(&self.wakeups, seen, Some(ns));
         self.asleep.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fourth_touch_equally_far_apart_tells() {
+    fn fourth_equal_stride_is_detected() {
         for stride in [2, -2, 20, -20, MAX_STRIDE as Stride, -(MAX_STRIDE as Stride)] {
             let expected = [None, None, None, Some(stride), Some(stride)];
             assert_eq!(told(along(100_000, stride).take(5)), expected);
@@ -77,14 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_side_by_side_or_too_far_apart_tells_nothing() {
+    fn adjacent_and_distant_pages_are_no_stride() {
         for stride in [0, 1, -1, MAX_STRIDE as Stride + 1] {
             assert_eq!(told(along(100_000, stride).take(6)), [None; 6], "{stride}");
         }
     }
 
     #[test]
-    fn streams_that_take_turns_are_told_apart() {
+    fn interleaved_streams_are_distinguished() {
         let mut walks = [(0, 7), (500_000, -30), (1_000_000, 400), (2_000_000, 2)]
             .map(|(first, stride)| (stride, along(first + 100_000, stride)));
         let strides = Strides::new();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn near_page_zero_nothing_lies_before() {
+    fn stride_stops_at_page_zero() {
         assert_eq!(told([1, 3, 5, 7]), [None, None, None, Some(2)]);
         assert_eq!(told([3, 1, 5, 0]), [None; 4]);
     }
@@ -105,7 +105,7 @@ mod tests {
     proptest! {
         /// If a stride is returned, the touches that prove it were made.
         #[test]
-        fn what_is_told_is_so(touches in prop::collection::vec(0..60_u64, 1..60)) {
+        fn detected_strides_are_correct(touches in prop::collection::vec(0..60_u64, 1..60)) {
             let strides = Strides::new();
             for (index, page) in touches.iter().enumerate() {
                 let last = &touches[index.saturating_sub(TOUCHES)..index];

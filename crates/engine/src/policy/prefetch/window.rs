@@ -25,10 +25,10 @@ pub(crate) const MAX_STRIDE: u64 = (1 << (STRIDE_BITS - 1)) - 1;
 const PAGE_BITS: u32 = 32;
 const LENGTH_BITS: u32 = 8;
 const STRIDE_BITS: u32 = 12;
-const BORN_BITS: u32 = 11;
+const CREATED_BITS: u32 = 11;
 /// Base-2 logarithm of the age resolution, in faults.
-const BORN_SHIFT: u32 = 3;
-const _: () = assert!(1 + BORN_BITS + STRIDE_BITS + LENGTH_BITS + PAGE_BITS <= 64);
+const CREATED_SHIFT: u32 = 3;
+const _: () = assert!(1 + CREATED_BITS + STRIDE_BITS + LENGTH_BITS + PAGE_BITS <= 64);
 
 /// Packs and unpacks the fields of a word, from its lowest bits.
 struct Fields(u64);
@@ -67,12 +67,12 @@ impl Window {
     /// Returns the window after this one, twice as long up to `most`. `None` if page numbers
     /// overflow.
     pub(crate) fn next(self, most: usize) -> Option<Window> {
-        let marker = self.onward(self.pages as u64)?;
+        let marker = self.page_after(self.pages as u64)?;
         Some(Window { marker, pages: (2 * self.pages).min(most), ..self })
     }
 
     /// Returns the page `steps` strides after the marker.
-    pub(crate) fn onward(self, steps: u64) -> Option<PageNo> {
+    pub(crate) fn page_after(self, steps: u64) -> Option<PageNo> {
         self.marker.checked_add_signed(self.stride * steps as Stride)
     }
 
@@ -86,7 +86,7 @@ impl Window {
 
     /// Returns true if the window was requested and not only expected.
     #[must_use]
-    pub(crate) fn is_asked_for(self) -> bool {
+    pub(crate) fn is_requested(self) -> bool {
         self.pages >= FIRST_WINDOW
     }
 
@@ -96,7 +96,7 @@ impl Window {
         let steps = (0..self.pages).step_by(REQUEST_PAGES);
         steps.map_while(move |step| {
             let pages = (self.pages - step).min(REQUEST_PAGES);
-            let near = self.onward(step as u64)?;
+            let near = self.page_after(step as u64)?;
             Some(if self.stride > 0 {
                 ReadRequest { first: near, pages, stride, marker: Marker::at(step, Marker::First) }
             } else {
@@ -108,10 +108,10 @@ impl Window {
         })
     }
 
-    pub(crate) fn to_bits(self, born: u64) -> u64 {
+    pub(crate) fn to_bits(self, created_at: u64) -> u64 {
         Fields::of(&[
             (1, 1),
-            (born >> BORN_SHIFT, BORN_BITS),
+            (created_at >> CREATED_SHIFT, CREATED_BITS),
             (self.stride as u64, STRIDE_BITS),
             (self.pages as u64, LENGTH_BITS),
             (self.marker, PAGE_BITS),
@@ -123,13 +123,14 @@ impl Window {
         if fields.take(1) == 0 {
             return None;
         }
-        fields.take(BORN_BITS);
+        fields.take(CREATED_BITS);
         let (stride, pages) = (fields.take_stride(), fields.take(LENGTH_BITS) as usize);
         Some(Window { marker: fields.take(PAGE_BITS), pages, stride })
     }
 
     pub(crate) fn age(bits: u64, now: u64) -> u64 {
-        ((now >> BORN_SHIFT).wrapping_sub(bits >> 1) & ((1 << BORN_BITS) - 1)) << BORN_SHIFT
+        ((now >> CREATED_SHIFT).wrapping_sub(bits >> 1) & ((1 << CREATED_BITS) - 1))
+            << CREATED_SHIFT
     }
 }
 
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_read_from_its_near_end() {
+    fn window_is_read_from_near_end() {
         assert_eq!(requests(100, 128, UP), [(100, 64), (164, 64)]);
         assert_eq!(requests(100, 8, UP), [(100, 8)]);
         assert_eq!(requests(100, 128, 10), [(100, 64), (740, 64)]);
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_marker_is_where_the_stream_comes_from() {
+    fn marker_is_at_near_end() {
         for stride in [UP, DOWN, 30, -30] {
             let window = Window { marker: 5000, pages: 128, stride };
             let markers: Vec<_> = window.requests().map(ReadRequest::marker).collect();
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_looked_at_from_page_to_page() {
+    fn piece_iterates_pages() {
         let window = Window { marker: 10, pages: 8, stride: 3 };
         let request = window.requests().next().unwrap();
         assert_eq!(request.range(), 10..32);
@@ -261,7 +262,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_handed_on_is_what_it_was(
+        fn window_encoding_round_trips(
             marker in 0..3_u64 << 30, pages in 1..256_usize, stride in strides(),
         ) {
             let it = Window { marker, pages, stride };
@@ -274,13 +275,13 @@ mod tests {
 
         /// Each page occurs exactly once.
         #[test]
-        fn pieces_make_up_the_window(
+        fn pieces_cover_window(
             marker in 0..100_000_u64, pages in 1..256_usize, stride in strides(),
         ) {
             let it = Window { marker, pages, stride };
             let mut found: Vec<_> = it.requests().flat_map(|request| request.pages(0..u64::MAX)).collect();
             found.sort_unstable();
-            let mut expected: Vec<_> = (0..pages as u64).map_while(|step| it.onward(step)).collect();
+            let mut expected: Vec<_> = (0..pages as u64).map_while(|step| it.page_after(step)).collect();
             prop_assert!(expected.iter().all(|page| it.has(*page)));
             let beside = marker.saturating_sub(300)..marker + 300;
             prop_assert!(beside.into_iter().all(|page| it.has(page) == expected.contains(&page)));

@@ -15,21 +15,21 @@ pub(super) const MAX_POOLS: usize = 8;
 /// Maximum number of transient buffers in use.
 const TRANSIENT_BUFFERS: usize = 8;
 /// Limit for added pools and transient buffers in any budget, in bytes.
-pub(crate) const MOST_EXTRA_BYTES: usize = 8 << 20;
+pub(crate) const MAX_EXTRA_BYTES: usize = 8 << 20;
 
 #[derive(Debug)]
 pub(super) struct Growth {
     limit_bytes: AtomicUsize,
     pub(super) bytes: AtomicUsize,
-    pub(super) is_asked_for: AtomicBool,
+    pub(super) is_requested: AtomicBool,
     transient: Box<[CachePadded<Segment>]>,
-    lent_slots: AtomicUsize,
-    lent: AtomicU64,
+    transient_slots_used: AtomicUsize,
+    transient_total: AtomicU64,
     pub(super) grown: AtomicU64,
     pub(super) released: AtomicU64,
     /// For each pool, the number of buffers taken when it was last seen busy, and that time in ns.
     /// Held while pools are added and released.
-    pub(super) seen: Mutex<[(u64, u64); MAX_POOLS]>,
+    pub(super) last_busy: Mutex<[(u64, u64); MAX_POOLS]>,
 }
 
 impl Growth {
@@ -37,18 +37,18 @@ impl Growth {
     /// fewer areas if the rest is too small for that.
     pub(super) fn new(
         pools: &mut Vec<Pool>,
-        most_areas: usize,
+        max_areas: usize,
         slots_per_area: usize,
         limit_bytes: usize,
     ) -> io::Result<Growth> {
         let area_bytes = slots_per_area * PAGE_SIZE;
         let mut areas = limit_bytes.checked_div(area_bytes).unwrap_or(0);
         // Also reserves pools for a later, higher limit.
-        let mut later = (MOST_EXTRA_BYTES / area_bytes.max(1)).saturating_sub(areas);
+        let mut later = (MAX_EXTRA_BYTES / area_bytes.max(1)).saturating_sub(areas);
         let mut shapes = Vec::new();
         for areas in [&mut areas, &mut later] {
             while *areas > 0 && 1 + shapes.len() < MAX_POOLS {
-                let shape = most_areas.min(1 << areas.ilog2());
+                let shape = max_areas.min(1 << areas.ilog2());
                 shapes.push(shape);
                 *areas -= shape;
             }
@@ -62,13 +62,13 @@ impl Growth {
         Ok(Growth {
             limit_bytes: AtomicUsize::new(limit_bytes),
             bytes: AtomicUsize::new(0),
-            is_asked_for: AtomicBool::new(false),
+            is_requested: AtomicBool::new(false),
             transient,
-            lent_slots: AtomicUsize::new(0),
-            lent: AtomicU64::new(0),
+            transient_slots_used: AtomicUsize::new(0),
+            transient_total: AtomicU64::new(0),
             grown: AtomicU64::new(0),
             released: AtomicU64::new(0),
-            seen: Mutex::new([(0, 0); MAX_POOLS]),
+            last_busy: Mutex::new([(0, 0); MAX_POOLS]),
         })
     }
 
@@ -77,9 +77,9 @@ impl Growth {
         self.limit_bytes.store(limit_bytes, Relaxed);
     }
 
-    pub(super) fn ask(&self) {
-        if !self.is_asked_for.load(Relaxed) {
-            self.is_asked_for.store(true, Release);
+    pub(super) fn request(&self) {
+        if !self.is_requested.load(Relaxed) {
+            self.is_requested.store(true, Release);
         }
     }
 
@@ -90,14 +90,14 @@ impl Growth {
     }
 
     /// Takes a run that is populated for this use only.
-    pub(super) fn lend(&self, pages: usize) -> Option<Run<'_>> {
+    pub(super) fn alloc_transient(&self, pages: usize) -> Option<Run<'_>> {
         if !self.charge(pages * PAGE_SIZE) {
             return None;
         }
-        let run = self.transient.iter().find_map(|segment| segment.take_alone(pages));
+        let run = self.transient.iter().find_map(|segment| segment.take_exclusive(pages));
         if run.is_some() {
-            self.lent_slots.fetch_add(pages, Relaxed);
-            self.lent.fetch_add(1, Relaxed);
+            self.transient_slots_used.fetch_add(pages, Relaxed);
+            self.transient_total.fetch_add(1, Relaxed);
         } else {
             self.bytes.fetch_sub(pages * PAGE_SIZE, Relaxed);
         }
@@ -105,7 +105,7 @@ impl Growth {
     }
 
     pub(super) fn take_back(&self, pages: usize) {
-        self.lent_slots.fetch_sub(pages, Relaxed);
+        self.transient_slots_used.fetch_sub(pages, Relaxed);
         self.bytes.fetch_sub(pages * PAGE_SIZE, Relaxed);
     }
 
@@ -113,12 +113,12 @@ impl Growth {
         self.bytes.load(Relaxed)
     }
 
-    pub(super) fn lent_slots(&self) -> usize {
-        self.lent_slots.load(Relaxed)
+    pub(super) fn transient_slots_used(&self) -> usize {
+        self.transient_slots_used.load(Relaxed)
     }
 
-    pub(super) fn lent(&self) -> u64 {
-        self.lent.load(Relaxed)
+    pub(super) fn transient_total(&self) -> u64 {
+        self.transient_total.load(Relaxed)
     }
 
     pub(super) fn grown(&self) -> u64 {

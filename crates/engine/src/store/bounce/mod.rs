@@ -26,7 +26,7 @@ mod tests;
 use area::{Pool, segments};
 use crossbeam_utils::CachePadded;
 use growth::Growth;
-pub(crate) use growth::MOST_EXTRA_BYTES;
+pub(crate) use growth::MAX_EXTRA_BYTES;
 use softswap_sys::futex;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use softswap_sys::primitive::{AtomicU32, AtomicU64};
@@ -76,7 +76,7 @@ pub struct Pools {
     fixed: StaticRange,
     growth: Growth,
     misses: AtomicU64,
-    longest_run: usize,
+    max_run: usize,
     /// Number of threads that wait for a buffer, and the futex word they wait on.
     waiters: AtomicU32,
     returns: std::sync::atomic::AtomicU32,
@@ -88,7 +88,7 @@ struct LongWait {
     /// Pages wanted; 0 if no thread waited.
     pages: AtomicUsize,
     /// Time of the last message; 0 for never.
-    said_ns: AtomicU64,
+    reported_ns: AtomicU64,
 }
 
 impl Pools {
@@ -114,7 +114,7 @@ impl Pools {
             fixed,
             growth,
             misses: AtomicU64::new(0),
-            longest_run: slots_per_area.min(SEGMENT_SLOTS),
+            max_run: slots_per_area.min(SEGMENT_SLOTS),
             waiters: AtomicU32::new(0),
             returns: std::sync::atomic::AtomicU32::new(0),
             long_wait: LongWait::default(),
@@ -144,14 +144,14 @@ impl Pools {
                 self.note(cpu, 0, contended);
                 Some(run)
             }
-            None => self.look_elsewhere(cpu, pages),
+            None => self.take_elsewhere(cpu, pages),
         }
     }
 
     #[cold]
     fn miss(&self) -> Option<Buffer<'_>> {
         self.misses.fetch_add(1, Relaxed);
-        self.growth.ask();
+        self.growth.request();
         None
     }
 
@@ -160,7 +160,7 @@ impl Pools {
     /// another pool would not have longer runs.
     #[must_use]
     pub(crate) fn take_up_to(&self, cpu: usize, pages: usize) -> Option<Buffer<'_>> {
-        let longest = pages.min(self.longest_run);
+        let longest = pages.min(self.max_run);
         let lengths = std::iter::successors(Some(longest), |pages| Some(pages / 2));
         let mut runs = lengths
             .take_while(|pages| *pages > 0)
@@ -175,7 +175,7 @@ impl Pools {
     }
 
     #[cold]
-    fn look_elsewhere(&self, cpu: usize, pages: usize) -> Option<Run<'_>> {
+    fn take_elsewhere(&self, cpu: usize, pages: usize) -> Option<Run<'_>> {
         let open = self.open.load(Acquire);
         let areas_of = |pool: usize| self.pools[pool].areas.len();
         let mut order = order::area_first(cpu, open, areas_of).skip(1);
@@ -211,7 +211,7 @@ impl Pools {
     /// Takes a buffer for one use, within the limit. This costs page faults.
     #[must_use]
     pub fn take_transient(&self, pages: usize) -> Option<Buffer<'_>> {
-        let run = self.growth.lend(pages)?;
+        let run = self.growth.alloc_transient(pages)?;
         Some(Buffer { run: Some(run), is_transient: true, pools: self })
     }
 

@@ -21,7 +21,7 @@ fn use_one(pools: &Pools, pages: usize, mark: u8) -> bool {
 }
 
 #[test]
-fn two_threads_never_have_the_same_slots_and_none_is_lost() {
+fn threads_never_share_or_lose_slots() {
     loom::model(|| {
         let pools = pools(3, 0);
         let other = {
@@ -37,7 +37,7 @@ fn two_threads_never_have_the_same_slots_and_none_is_lost() {
 }
 
 #[test]
-fn a_pool_goes_only_when_nothing_of_it_is_taken() {
+fn pool_is_removed_only_if_unused() {
     loom::model(|| {
         let pools = pools(1, 1);
         assert!(pools.grow(usize::MAX, 0));

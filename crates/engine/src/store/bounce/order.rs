@@ -46,7 +46,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_picture_is_true() {
+    fn documented_example_is_correct() {
         let areas_of = |pool: usize| [4, 2, 1][pool];
         let named = |(pool, area): (usize, usize)| ["ABCD", "EF", "G"][pool].as_bytes()[area];
         let text = |order: Vec<(usize, usize)>| {
@@ -61,7 +61,7 @@ mod tests {
         /// The definition: sorted by distance from the start, then by pool, without areas at a
         /// distance that a pool does not have.
         #[test]
-        fn every_area_comes_once_and_in_its_turn(
+        fn every_area_is_visited_once_in_order(
             start: usize,
             shapes in prop::collection::vec(0..6_u32, 1..8),
             closed: u32,

@@ -28,13 +28,13 @@ impl Pools {
     /// failed search sets it again.
     #[must_use]
     pub fn wants_pool(&self) -> bool {
-        self.growth.is_asked_for.load(Relaxed) && self.growth.is_asked_for.swap(false, Acquire)
+        self.growth.is_requested.load(Relaxed) && self.growth.is_requested.swap(false, Acquire)
     }
 
     /// Adds a pool of up to `room_bytes`, within the limit. Returns true if it did. Must not run in
     /// a fault, because it waits for concurrent growth and for the kernel's pages.
     pub fn grow(&self, room_bytes: usize, now_ns: u64) -> bool {
-        let mut seen = self.growth.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.growth.last_busy.lock().unwrap_or_else(PoisonError::into_inner);
         let open = self.open.load(Relaxed);
         let mut closed = self.pools.iter().enumerate().filter(|(index, _)| open >> index & 1 == 0);
         let Some((index, pool)) = closed.find(|(_, pool)| pool.bytes() <= room_bytes) else {
@@ -57,7 +57,7 @@ impl Pools {
         if open == 1 {
             return;
         }
-        let mut seen = self.growth.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.growth.last_busy.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, pool) in self.pools.iter().enumerate().skip(1) {
             let (takes, since_ns) = seen[index];
             if open >> index & 1 == 0 {

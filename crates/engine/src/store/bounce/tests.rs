@@ -15,7 +15,7 @@ fn take_all(pools: &Pools, cpu: usize) -> Vec<Buffer<'_>> {
 }
 
 #[test]
-fn buffers_are_aligned_for_direct_io_and_of_their_size() {
+fn buffers_are_sized_and_aligned_for_direct_io() {
     let pools = pools(SHAPE);
     for pages in [1, 2, 31, 32, 64] {
         let buffer = pools.take(0, pages).unwrap();
@@ -28,7 +28,7 @@ fn buffers_are_aligned_for_direct_io_and_of_their_size() {
 }
 
 #[test]
-fn every_buffer_is_other_memory() {
+fn buffers_do_not_overlap() {
     let pools = pools(SHAPE);
     let mut held: Vec<_> =
         [32, 1, 64, 7].iter().cycle().take(24).map(|n| pools.take(1, *n)).collect();
@@ -40,7 +40,7 @@ fn every_buffer_is_other_memory() {
 }
 
 #[test]
-fn a_cpu_is_served_from_its_own_area_while_that_lasts() {
+fn cpu_uses_own_area_first() {
     let pools = pools(Shape { slots_per_area: 2, ..SHAPE });
     let own: Vec<_> = (0..2).map(|_| pools.take(2, 1).unwrap()).collect();
     let usage = pools.usage();
@@ -54,7 +54,7 @@ fn a_cpu_is_served_from_its_own_area_while_that_lasts() {
 }
 
 #[test]
-fn single_pages_leave_room_for_batches() {
+fn single_pages_do_not_fragment_batches() {
     let pools = pools(Shape { areas: 1, slots_per_area: 4 * 32 + 16, ..SHAPE });
     let pages: Vec<_> = (0..16).map(|_| pools.take(0, 1).unwrap()).collect();
     let batches: Vec<_> = (0..4).map(|_| pools.take(0, 32).unwrap()).collect();
@@ -63,7 +63,7 @@ fn single_pages_leave_room_for_batches() {
 }
 
 #[test]
-fn swap_in_has_pages_that_nobody_else_takes() {
+fn swap_in_has_reserved_pages() {
     let pools = pools(SHAPE);
     let all = take_all(&pools, 0);
     assert_eq!(all.len(), 4 * 96);
@@ -78,7 +78,7 @@ fn swap_in_has_pages_that_nobody_else_takes() {
 }
 
 #[test]
-fn who_can_do_with_less_gets_the_longest_run_and_asks_for_no_pool_that_is_no_better() {
+fn partial_request_gets_longest_run() {
     let pools = pools(Shape { areas: 2, slots_per_area: 48, extra_bytes: 1 << 20, ..SHAPE });
     let lengths = |pages: usize| {
         let runs = std::iter::from_fn(|| pools.take_up_to(0, pages)).collect::<Vec<_>>();
@@ -93,7 +93,7 @@ fn who_can_do_with_less_gets_the_longest_run_and_asks_for_no_pool_that_is_no_bet
 }
 
 #[test]
-fn a_pool_is_added_when_asked_for_and_released_when_idle() {
+fn pool_is_added_on_request_and_released_when_idle() {
     let extra_bytes = 3 * 8 * PAGE_SIZE;
     let shape = Shape { areas: 2, slots_per_area: 8, reserve_slots: 1, extra_bytes };
     let pools = pools(shape);
@@ -126,24 +126,27 @@ fn a_pool_is_added_when_asked_for_and_released_when_idle() {
 }
 
 #[test]
-fn what_is_lent_counts_and_is_bounded() {
+fn transient_buffers_are_charged_and_bounded() {
     let extra_bytes = 40 * PAGE_SIZE;
     let pools = pools(Shape { slots_per_area: 0, extra_bytes, ..SHAPE });
     assert!(pools.take(0, 1).is_none());
-    let mut lent = pools.take_transient(32).unwrap();
-    lent.fill(3);
+    let mut transient_total = pools.take_transient(32).unwrap();
+    transient_total.fill(3);
     assert_eq!((pools.extra_bytes(), pools.usage().transient), (32 * PAGE_SIZE, 32));
     assert!(pools.take_transient(9).is_none());
     let more = pools.take_transient(8).unwrap();
-    drop(lent);
+    drop(transient_total);
     assert_eq!(pools.extra_bytes(), 8 * PAGE_SIZE);
     drop(more);
-    assert_eq!((pools.extra_bytes(), pools.usage().transient, pools.usage().lent), (0, 0, 2));
+    assert_eq!(
+        (pools.extra_bytes(), pools.usage().transient, pools.usage().transient_total),
+        (0, 0, 2)
+    );
     assert!(pools.take_transient(32).unwrap().iter().all(|byte| *byte == 0));
 }
 
 #[test]
-fn the_peak_can_begin_again() {
+fn peak_can_be_reset() {
     let pools = pools(SHAPE);
     drop((pools.take(0, 40), pools.take(0, 20)));
     assert_eq!(pools.usage().high_water, 60);
@@ -153,7 +156,7 @@ fn the_peak_can_begin_again() {
 }
 
 #[test]
-fn long_waits_are_told_now_and_then() {
+fn long_waits_are_reported_periodically() {
     let pools = pools(SHAPE);
     let _held = pools.take(0, 5);
     assert_eq!(pools.full_message(1), None);
@@ -169,7 +172,7 @@ fn long_waits_are_told_now_and_then() {
 }
 
 #[test]
-fn who_waits_is_woken_by_what_comes_back() {
+fn freed_buffer_wakes_waiter() {
     let pools = pools(Shape { areas: 1, slots_per_area: 1, reserve_slots: 0, extra_bytes: 0 });
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -190,7 +193,7 @@ fn who_waits_is_woken_by_what_comes_back() {
 }
 
 #[test]
-fn threads_never_hold_the_same_bytes_while_pools_come_and_go() {
+fn threads_never_share_buffers_while_pools_change() {
     const THREADS: usize = 4;
     let shape =
         Shape { areas: 2, slots_per_area: 20, reserve_slots: THREADS, extra_bytes: 1 << 20 };
@@ -244,7 +247,7 @@ fn threads_never_hold_the_same_bytes_while_pools_come_and_go() {
 
 proptest! {
     #[test]
-    fn all_of_the_pools_is_within_reach_of_any_cpu(
+    fn any_cpu_can_use_all_pools(
         cpu: usize,
         areas in 1..9_usize,
         each in 1..130_usize,

@@ -28,7 +28,7 @@ pub struct Usage {
     /// Buffers taken from pools so far.
     pub takes: u64,
     /// Transient buffers taken so far.
-    pub(crate) lent: u64,
+    pub(crate) transient_total: u64,
     pub(crate) misses: u64,
     /// Areas visited by all searches. Equal to `takes` if every CPU found a buffer in its own area
     /// of the first pool.
@@ -45,8 +45,8 @@ impl Pools {
     pub fn usage(&self) -> Usage {
         let open = self.open.load(Relaxed);
         let mut usage = Usage {
-            transient: self.growth.lent_slots(),
-            lent: self.growth.lent(),
+            transient: self.growth.transient_slots_used(),
+            transient_total: self.growth.transient_total(),
             misses: self.misses.load(Relaxed),
             grown: self.growth.grown(),
             released: self.growth.released(),
@@ -73,11 +73,13 @@ impl Pools {
     /// Returns a message about long waits, at most one per `QUIET_NS`.
     #[must_use]
     pub fn full_message(&self, now_ns: u64) -> Option<String> {
-        let said_ns = self.long_wait.said_ns.load(Relaxed);
-        if self.long_wait.pages.load(Relaxed) == 0 || (said_ns > 0 && now_ns - said_ns < QUIET_NS) {
+        let reported_ns = self.long_wait.reported_ns.load(Relaxed);
+        if self.long_wait.pages.load(Relaxed) == 0
+            || (reported_ns > 0 && now_ns - reported_ns < QUIET_NS)
+        {
             return None;
         }
-        self.long_wait.said_ns.store(now_ns, Relaxed);
+        self.long_wait.reported_ns.store(now_ns, Relaxed);
         let wanted = self.long_wait.pages.swap(0, Relaxed) * PAGE_SIZE;
         let usage = self.usage();
         Some(format!(

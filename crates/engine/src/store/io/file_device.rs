@@ -1,7 +1,9 @@
 //! Device for a swap file or block device.
 
 use super::poll::{self, Polling};
-use super::{Device, Facts, IoError, Lane, MAX_PIECES, Operation, Piece, Rings, transfer_whole};
+use super::{
+    Device, DeviceProperties, IoError, Lane, MAX_PIECES, Operation, Piece, Rings, transfer_whole,
+};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::{SwapFile, errno};
 use softswap_sys::memory::reserve_pages;
@@ -74,7 +76,7 @@ impl FileDevice {
         let first_ring = if avoid_io_uring { None } else { open_ring(&file).ok() };
         let io_uring = first_ring.is_some();
         let mut tried = Vec::new();
-        let device_polling = io_uring && file.is_direct() && can_ask(&file, &mut tried);
+        let device_polling = io_uring && file.is_direct() && supports_iopoll(&file, &mut tried);
         let device_polling = AtomicBool::new(device_polling);
         Self { file, held, io_uring, first_ring, device_polling, registered: None, tried }
     }
@@ -98,15 +100,15 @@ impl FileDevice {
 
     /// Reads one page with a sleep and polling in the kernel; `None` if that is not supported or
     /// not selected.
-    fn nap(
+    fn read_hybrid(
         &self,
         rings: &mut Rings,
         offset: u64,
         buf: &mut [u8],
         polling: &Polling,
     ) -> Option<io::Result<usize>> {
-        let ring = rings.napping.as_mut().filter(|ring| ring.is_usable())?;
-        if !polling.leaves_to_kernel() {
+        let ring = rings.hybrid.as_mut().filter(|ring| ring.is_usable())?;
+        if !polling.allows_kernel_polling() {
             return None;
         }
         match ring.read(Target::Attached, buf, offset) {
@@ -123,14 +125,14 @@ impl FileDevice {
 
     /// Reads one page with polling of the device; `None` if the device does not support it, which
     /// may be detected only now.
-    fn ask(
+    fn read_iopoll(
         &self,
         rings: &mut Rings,
         offset: u64,
         buf: &mut [u8],
         meanwhile: impl FnOnce(&mut Pending<'_>),
     ) -> Option<io::Result<usize>> {
-        let ring = rings.asking.as_mut().filter(|ring| ring.is_usable())?;
+        let ring = rings.iopoll.as_mut().filter(|ring| ring.is_usable())?;
         match ring.read_while(Target::Attached, buf, offset, meanwhile) {
             Err(error) if !ring.is_usable() || is_unsupported(&error) => {
                 self.device_polling.store(false, Relaxed);
@@ -152,15 +154,15 @@ impl FileDevice {
         if let Lane::Rings(rings) = lane
             && plan.is_polling()
         {
-            if let Some(result) = self.nap(rings, offset, buf, polling) {
+            if let Some(result) = self.read_hybrid(rings, offset, buf, polling) {
                 return result;
             }
             let wait = |pending: &mut Pending<'_>| polling.wait(plan, &mut Timed(pending));
-            if let Some(result) = self.ask(rings, offset, buf, wait) {
+            if let Some(result) = self.read_iopoll(rings, offset, buf, wait) {
                 return result;
             }
-            match rings.told.read_while(Target::Attached, buf, offset, wait) {
-                Err(_) if !rings.told.is_usable() => leave_rings(lane),
+            match rings.irq.read_while(Target::Attached, buf, offset, wait) {
+                Err(_) if !rings.irq.is_usable() => drop_rings(lane),
                 result => return result,
             }
         }
@@ -175,7 +177,7 @@ impl FileDevice {
     }
 
     /// Reads what a batch has not transferred; `done` is the number of bytes of each piece.
-    fn read_rest(
+    fn read_remaining(
         &self,
         lane: &mut Lane,
         pieces: &mut [Piece<&mut [u8]>],
@@ -209,8 +211,8 @@ impl FileDevice {
         plainly: impl FnOnce(&SwapFile) -> io::Result<usize>,
     ) -> io::Result<usize> {
         if let Lane::Rings(rings) = lane {
-            match through_ring(&mut rings.told) {
-                Err(_) if !rings.told.is_usable() => leave_rings(lane),
+            match through_ring(&mut rings.irq) {
+                Err(_) if !rings.irq.is_usable() => drop_rings(lane),
                 result => return result,
             }
         }
@@ -218,7 +220,7 @@ impl FileDevice {
     }
 }
 
-fn leave_rings(lane: &mut Lane) {
+fn drop_rings(lane: &mut Lane) {
     // Not dropped: a drop would call the C library in a fault handler, and close a descriptor
     // number that the program may have reused.
     std::mem::forget(std::mem::replace(lane, Lane::Plain));
@@ -233,13 +235,13 @@ impl Device for FileDevice {
         if !self.io_uring {
             return Lane::Plain;
         }
-        let Ok(told) = self.ready(Ring::new(LANE_ENTRIES)) else { return Lane::Plain };
-        let (mut asking, mut napping) = (None, None);
+        let Ok(irq) = self.ready(Ring::new(LANE_ENTRIES)) else { return Lane::Plain };
+        let (mut iopoll, mut hybrid) = (None, None);
         if self.device_polling.load(Relaxed) {
-            asking = self.ready(Ring::new_polling(1)).ok();
-            napping = self.ready(Ring::new_hybrid_polling(1)).ok();
+            iopoll = self.ready(Ring::new_polling(1)).ok();
+            hybrid = self.ready(Ring::new_hybrid_polling(1)).ok();
         }
-        Lane::Rings(Rings { told, asking, napping })
+        Lane::Rings(Rings { irq, iopoll, hybrid })
     }
 
     fn expect_buffers(&mut self, range: Option<StaticRange>) {
@@ -288,10 +290,10 @@ impl Device for FileDevice {
         let done = batch(lane, pieces.len(), |ring, results| {
             ring.read_batch(Target::Attached, pieces, results)
         });
-        self.read_rest(lane, pieces, done)
+        self.read_remaining(lane, pieces, done)
     }
 
-    fn read_few(
+    fn read_polling(
         &self,
         lane: &mut Lane,
         pieces: &mut [Piece<&mut [u8]>],
@@ -306,7 +308,7 @@ impl Device for FileDevice {
         let done = batch(lane, pieces.len(), |ring, results| {
             ring.read_batch_while(Target::Attached, pieces, results, wait)
         });
-        self.read_rest(lane, pieces, done)
+        self.read_remaining(lane, pieces, done)
     }
 
     fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
@@ -365,10 +367,10 @@ impl Device for FileDevice {
         !self.file.is_unnamed() || self.file.become_reader()
     }
 
-    fn describe(&self) -> Facts {
+    fn describe(&self) -> DeviceProperties {
         let device_polling = self.device_polling.load(Relaxed);
         let fixed_buffers = self.registered.is_some();
-        Facts {
+        DeviceProperties {
             io_uring: self.io_uring,
             direct: self.file.is_direct(),
             device_polling,
@@ -387,7 +389,7 @@ fn batch(
 ) -> [usize; MAX_PIECES] {
     let mut results = [const { Ok(0) }; MAX_PIECES];
     if let Lane::Rings(rings) = lane
-        && through_ring(&mut rings.told, &mut results[..count]).is_err()
+        && through_ring(&mut rings.irq, &mut results[..count]).is_err()
     {
         return [0; MAX_PIECES];
     }
@@ -407,7 +409,7 @@ fn attached(ring: io::Result<Ring>, file: &SwapFile) -> io::Result<Ring> {
 /// Returns true if the device supports polling for completions. A queue without support reports
 /// that only in the completion, so this tries a read. Older kernels (6.1) do not report it, but
 /// wait for the interrupt. An empty file gets a page for the trial.
-fn can_ask(file: &SwapFile, made: &mut Vec<Ring>) -> bool {
+fn supports_iopoll(file: &SwapFile, made: &mut Vec<Ring>) -> bool {
     if file.queue_polls() == Some(false) {
         return false;
     }
@@ -452,14 +454,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_returns_what_was_written_with_and_without_io_uring() {
+    fn file_round_trips_with_and_without_io_uring() {
         let directory = tempfile::tempdir().unwrap();
         round_trip(directory.path(), false);
         round_trip(directory.path(), true);
     }
 
     #[test]
-    fn a_file_in_memory_works_whether_or_not_it_takes_direct_io() {
+    fn tmpfs_file_works_with_and_without_direct_io() {
         let shared_memory = Path::new("/dev/shm");
         if SwapFile::open(shared_memory).is_err() {
             eprintln!("skipped, no writable {}", shared_memory.display());
@@ -470,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_what_was_never_stored_is_an_error() {
+    fn reading_unwritten_data_fails() {
         let directory = tempfile::tempdir().unwrap();
         for avoid_io_uring in [false, true] {
             let file = SwapFile::open(directory.path()).unwrap();
@@ -483,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_whose_ring_breaks_goes_on_without_it() {
+    fn lane_continues_without_broken_ring() {
         let directory = tempfile::tempdir().unwrap();
         let device = FileDevice::new(SwapFile::open(directory.path()).unwrap(), false);
         let mut lane = device.open_lane();
@@ -491,7 +493,7 @@ mod tests {
             eprintln!("skipped, no io_uring here");
             return;
         };
-        rings.told.retire();
+        rings.irq.retire();
         let (written, read) = (reserve_bytes(4096).unwrap(), reserve_bytes(4096).unwrap());
         written.fill(0x42);
         device.write(&mut lane, 0, written).unwrap();
@@ -511,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_the_same_whichever_way_it_is_waited_for() {
+    fn every_wait_mode_reads_the_same_page() {
         let directory = tempfile::tempdir().unwrap();
         for avoid_io_uring in [false, true] {
             let file = SwapFile::open(directory.path()).unwrap();
@@ -536,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_refuses_to_be_asked_late_is_not_asked_again() {
+    fn unsupported_iopoll_is_not_retried() {
         let directory = tempfile::tempdir().unwrap();
         let device = FileDevice::new(SwapFile::open(directory.path()).unwrap(), false);
         let can_be_asked = device.describe().device_polling;
@@ -552,12 +554,12 @@ mod tests {
             device.read_page(&mut lane, 0, read, &polling(mode)).unwrap();
             assert!(written == read, "{mode}");
         }
-        let asked = matches!(lane, Lane::Rings(Rings { asking: Some(_), .. }));
+        let asked = matches!(lane, Lane::Rings(Rings { iopoll: Some(_), .. }));
         assert!(!asked || device.describe().device_polling == can_be_asked);
     }
 
     #[test]
-    fn pieces_go_out_and_come_back_together_and_a_bad_one_is_reported() {
+    fn batch_reports_failed_piece() {
         let directory = tempfile::tempdir().unwrap();
         for avoid_io_uring in [false, true] {
             let file = SwapFile::open(directory.path()).unwrap();

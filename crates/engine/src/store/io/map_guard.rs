@@ -20,9 +20,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 /// Age from which one of the writing threads reads the map again.
 const REFRESH_NS: u64 = 500_000_000;
 /// Age from which all writing threads wait for that.
-const MOST_NS: u64 = 1_000_000_000;
+const MAX_NS: u64 = 1_000_000_000;
 
-const _: () = assert!(REFRESH_NS < MOST_NS);
+const _: () = assert!(REFRESH_NS < MAX_NS);
 
 /// Compares the block map of a swap file with the proven one.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl MapGuard {
         match self.reader.try_lock() {
             Ok(reader) => self.read(reader),
             Err(TryLockError::Poisoned(poisoned)) => self.read(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) if self.age_ns() < MOST_NS => true,
+            Err(TryLockError::WouldBlock) if self.age_ns() < MAX_NS => true,
             Err(TryLockError::WouldBlock) => {
                 let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
                 if self.age_ns() < REFRESH_NS { !self.has_stopped() } else { self.read(reader) }

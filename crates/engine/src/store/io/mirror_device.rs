@@ -5,7 +5,7 @@
 //! lost a page, that costs only time, because the file has everything.
 
 use super::poll::Polling;
-use super::{Device, Facts, FileDevice, IoError, Lane, Piece, RemoteDevice};
+use super::{Device, DeviceProperties, FileDevice, IoError, Lane, Piece, RemoteDevice};
 use softswap_sys::raw::now_ns;
 use softswap_sys::segment::StaticRange;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 /// One of 64 reads uses the side that was slower so far.
 const PROBE: u32 = 64;
 /// Timeout of a cluster read: twice the file's time, and at least 1 ms.
-const PATIENCE_TIMES: u64 = 2;
-const LEAST_PATIENCE_NS: u64 = 1_000_000;
+const TIMEOUT_FACTOR: u64 = 2;
+const MIN_TIMEOUT_NS: u64 = 1_000_000;
 
 /// A device with a file and a cluster.
 ///
@@ -91,8 +91,8 @@ impl MirrorDevice {
         is_sooner != is_probe
     }
 
-    fn patience_ns(&self) -> u64 {
-        (PATIENCE_TIMES * self.file_time.ns().unwrap_or(0)).max(LEAST_PATIENCE_NS)
+    fn read_timeout_ns(&self) -> u64 {
+        (TIMEOUT_FACTOR * self.file_time.ns().unwrap_or(0)).max(MIN_TIMEOUT_NS)
     }
 
     /// Reads from the cluster, if it is preferred and may have the pages. Returns false if it did
@@ -101,10 +101,10 @@ impl MirrorDevice {
         if !self.cluster.may_have(offset, buf.len()) || !self.prefers_cluster() {
             return false;
         }
-        let patience_ns = self.patience_ns();
-        let is_read = self.cluster.read_within(offset, buf, patience_ns);
+        let read_timeout_ns = self.read_timeout_ns();
+        let is_read = self.cluster.read_within(offset, buf, read_timeout_ns);
         if !is_read {
-            self.cluster_time.note_none(patience_ns);
+            self.cluster_time.note_none(read_timeout_ns);
         }
         is_read
     }
@@ -152,7 +152,7 @@ impl Device for MirrorDevice {
         }
     }
 
-    fn read_few(
+    fn read_polling(
         &self,
         lane: &mut Lane,
         pieces: &mut [Piece<&mut [u8]>],
@@ -160,7 +160,7 @@ impl Device for MirrorDevice {
     ) -> Result<(), IoError> {
         match pieces.iter_mut().all(|piece| self.read_there(piece.offset, piece.buf)) {
             true => Ok(()),
-            false => self.file.read_few(lane, pieces, polling),
+            false => self.file.read_polling(lane, pieces, polling),
         }
     }
 
@@ -203,7 +203,7 @@ impl Device for MirrorDevice {
         self.file.inherit()
     }
 
-    fn describe(&self) -> Facts {
+    fn describe(&self) -> DeviceProperties {
         self.file.describe()
     }
 }

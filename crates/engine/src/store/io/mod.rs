@@ -61,7 +61,7 @@ impl Lane {
     #[must_use]
     pub(crate) fn reads_at_once(&self) -> usize {
         match self {
-            Lane::Rings(rings) if rings.told.is_usable() => MAX_PIECES,
+            Lane::Rings(rings) if rings.irq.is_usable() => MAX_PIECES,
             _ => 1,
         }
     }
@@ -70,11 +70,11 @@ impl Lane {
 /// The io_urings of a lane. One ring cannot both use interrupts and poll the device.
 #[derive(Debug)]
 pub struct Rings {
-    pub(crate) told: Ring,
+    pub(crate) irq: Ring,
     /// Ring that polls the device for completions (IOPOLL), if supported.
-    pub(crate) asking: Option<Ring>,
-    /// As `asking`, but the kernel sleeps before it polls (hybrid), if supported.
-    pub(crate) napping: Option<Ring>,
+    pub(crate) iopoll: Option<Ring>,
+    /// As `iopoll`, but the kernel sleeps before it polls (hybrid), if supported.
+    pub(crate) hybrid: Option<Ring>,
 }
 
 /// Maximum number of pieces of one batch.
@@ -85,11 +85,11 @@ pub const MAX_PIECES: usize = 32;
 /// ```
 /// use softswap_engine::store::io::Device;
 /// use softswap_testkit::SimDevice;
-/// let facts = SimDevice::new(1 << 20, 1).describe();
-/// assert!(!facts.io_uring && !facts.device_polling);
+/// let properties = SimDevice::new(1 << 20, 1).describe();
+/// assert!(!properties.io_uring && !properties.device_polling);
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct DeviceProperties {
     /// Lanes have an io_uring.
     pub io_uring: bool,
     /// Transfers bypass the page cache. Buffers, offsets and lengths must be multiples of the page
@@ -103,21 +103,22 @@ pub struct Facts {
     pub(crate) remote: bool,
 }
 
-impl Facts {
+impl DeviceProperties {
     /// Merges the facts of several devices. Properties must hold for all local devices, but device
     /// polling for only one. Remote devices count only if all are remote.
-    pub(crate) fn of_all(all: impl Iterator<Item = Facts>) -> Facts {
-        let merge = |one: Facts, other: Facts| match (one.remote, other.remote) {
-            (true, _) => other,
-            (false, true) => one,
-            (false, false) => Facts {
-                io_uring: one.io_uring && other.io_uring,
-                direct: one.direct && other.direct,
-                device_polling: one.device_polling || other.device_polling,
-                fixed_buffers: one.fixed_buffers && other.fixed_buffers,
-                remote: false,
-            },
-        };
+    pub(crate) fn of_all(all: impl Iterator<Item = DeviceProperties>) -> DeviceProperties {
+        let merge =
+            |one: DeviceProperties, other: DeviceProperties| match (one.remote, other.remote) {
+                (true, _) => other,
+                (false, true) => one,
+                (false, false) => DeviceProperties {
+                    io_uring: one.io_uring && other.io_uring,
+                    direct: one.direct && other.direct,
+                    device_polling: one.device_polling || other.device_polling,
+                    fixed_buffers: one.fixed_buffers && other.fixed_buffers,
+                    remote: false,
+                },
+            };
         all.reduce(merge).unwrap_or_default()
     }
 }
@@ -178,7 +179,7 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     /// As for [`Device::read_many`].
-    fn read_few(
+    fn read_polling(
         &self,
         lane: &mut Lane,
         pieces: &mut [Piece<&mut [u8]>],
@@ -237,7 +238,7 @@ pub trait Device: Send + Sync {
     }
 
     /// Returns how this device is accessed.
-    fn describe(&self) -> Facts;
+    fn describe(&self) -> DeviceProperties;
 }
 
 /// An operation of a device.
@@ -283,7 +284,7 @@ pub enum IoErrorKind {
     /// No space is left; message of the device.
     NoSpace(&'static str),
     /// Any other failure; message of the device.
-    Told(&'static str),
+    Message(&'static str),
 }
 
 impl fmt::Display for IoErrorKind {
@@ -292,7 +293,7 @@ impl fmt::Display for IoErrorKind {
             Self::Errno(number) => io::Error::from_raw_os_error(*number).fmt(f),
             Self::Stopped => f.write_str("the device transferred no more"),
             Self::Unmapped => f.write_str("no extent holds it, a bug in softswap"),
-            Self::NoSpace(text) | Self::Told(text) => f.write_str(text),
+            Self::NoSpace(text) | Self::Message(text) => f.write_str(text),
         }
     }
 }
@@ -337,7 +338,7 @@ impl IoError {
     /// Returns true if the whole device is affected: other offsets would fail as well.
     #[must_use]
     pub(crate) fn is_of_device(&self) -> bool {
-        matches!(self.kind, IoErrorKind::Errno(errno::ETIMEDOUT) | IoErrorKind::Told(_))
+        matches!(self.kind, IoErrorKind::Errno(errno::ETIMEDOUT) | IoErrorKind::Message(_))
     }
 
     /// Returns true if the device has no space; another device may have some.
@@ -397,14 +398,17 @@ mod tests {
     const READ: Operation = Operation::Read;
 
     #[test]
-    fn facts_are_those_of_storage_here_wherever_else_pages_go() {
-        let disk = Facts { io_uring: true, direct: true, ..Facts::default() };
-        let polled = Facts { direct: false, device_polling: true, ..disk };
-        let remote = Facts { remote: true, ..Facts::default() };
-        let of = |all: &[Facts]| Facts::of_all(all.iter().copied());
-        assert_eq!(of(&[disk, polled]), Facts { direct: false, device_polling: true, ..disk });
+    fn properties_are_those_of_local_storage() {
+        let disk = DeviceProperties { io_uring: true, direct: true, ..DeviceProperties::default() };
+        let polled = DeviceProperties { direct: false, device_polling: true, ..disk };
+        let remote = DeviceProperties { remote: true, ..DeviceProperties::default() };
+        let of = |all: &[DeviceProperties]| DeviceProperties::of_all(all.iter().copied());
+        assert_eq!(
+            of(&[disk, polled]),
+            DeviceProperties { direct: false, device_polling: true, ..disk }
+        );
         assert_eq!((of(&[disk, remote]), of(&[remote, disk])), (disk, disk));
-        assert_eq!((of(&[remote, remote]), of(&[])), (remote, Facts::default()));
+        assert_eq!((of(&[remote, remote]), of(&[])), (remote, DeviceProperties::default()));
     }
 
     #[test]
@@ -420,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_that_stays_short_ends_with_what_was_done() {
+    fn repeated_short_transfer_returns_partial_count() {
         let mut calls = 0;
         let error = transfer_whole(READ, 512, 8192, |done| {
             calls += 1;
@@ -432,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn interruptions_are_retried_and_failures_are_not() {
+    fn interrupted_calls_are_retried() {
         let mut calls = 0;
         transfer_whole(READ, 0, 4096, |_| {
             calls += 1;
@@ -451,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_where_and_how_far() {
+    fn errors_contain_operation_offset_and_progress() {
         let error = transfer_whole(Operation::Write, 8192, 4096, |_| {
             Err(io::Error::from_raw_os_error(errno::ENOSPC))
         })

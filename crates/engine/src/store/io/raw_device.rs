@@ -2,7 +2,9 @@
 //! allow.
 
 use super::poll::Polling;
-use super::{Device, Facts, FileDevice, IoError, IoErrorKind, Lane, MapGuard, Operation, Piece};
+use super::{
+    Device, DeviceProperties, FileDevice, IoError, IoErrorKind, Lane, MapGuard, Operation, Piece,
+};
 use softswap_sys::file::{SwapFile, errno};
 use softswap_sys::segment::StaticRange;
 use std::io;
@@ -36,7 +38,7 @@ impl RawDevice {
         if self.guard.allows_writes() {
             return Ok(());
         }
-        let kind = IoErrorKind::Told(MOVED);
+        let kind = IoErrorKind::Message(MOVED);
         Err(IoError { kind, operation, offset, length, transferred: 0 })
     }
 }
@@ -68,13 +70,13 @@ impl Device for RawDevice {
         self.blocks.read_many(lane, pieces)
     }
 
-    fn read_few(
+    fn read_polling(
         &self,
         lane: &mut Lane,
         pieces: &mut [Piece<&mut [u8]>],
         polling: &Polling,
     ) -> Result<(), IoError> {
-        self.blocks.read_few(lane, pieces, polling)
+        self.blocks.read_polling(lane, pieces, polling)
     }
 
     fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
@@ -104,7 +106,7 @@ impl Device for RawDevice {
         Ok(0)
     }
 
-    fn describe(&self) -> Facts {
+    fn describe(&self) -> DeviceProperties {
         self.blocks.describe()
     }
 }

@@ -6,9 +6,9 @@
 //!
 //! [`request_queue`]: softswap_shared::request_queue
 
-use super::{Device, Facts, IoError, IoErrorKind, Lane, Operation, Piece};
+use super::{Device, DeviceProperties, IoError, IoErrorKind, Lane, Operation, Piece};
 use softswap_shared::request_queue::{
-    Area, Failure, MOST_AREA_PAGES, MOST_PAGES, NoArea, Operation as Request, Page, RequestQueue,
+    Area, Failure, MAX_AREA_PAGES, MAX_PAGES, NoArea, Operation as Request, Page, RequestQueue,
     open_inherited,
 };
 use softswap_sys::file::errno;
@@ -22,11 +22,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Set in the generation of a mirrored page that may be missing.
-const GONE: u32 = 1 << 31;
+const MISSING: u32 = 1 << 31;
 /// Maximum number of different messages of either kind that are kept permanently; a program stops
 /// at the first lost page.
-const MOST_TEXTS: usize = 16;
-type Texts = [OnceLock<&'static str>; MOST_TEXTS];
+const MAX_TEXTS: usize = 16;
+type Texts = [OnceLock<&'static str>; MAX_TEXTS];
 /// Timeout of a discard: a fork may wait for the thread that discards.
 const DISCARD_TIMEOUT_NS: u64 = 1_000_000_000;
 
@@ -72,8 +72,8 @@ impl RemoteDevice {
     /// If there is none, or no address space for the table of generations.
     pub fn open(queue: RequestQueue, fd: i32) -> Result<RemoteDevice, NoArea> {
         let area = Area::take(queue, fd)?;
-        let most_pages = queue.limit_pages().min(MOST_AREA_PAGES);
-        let generations = reserve_u32(most_pages as usize)?;
+        let max_pages = queue.limit_pages().min(MAX_AREA_PAGES);
+        let generations = reserve_u32(max_pages as usize)?;
         find_identity();
         let (claimed, texts, texts_of_lost) = Default::default();
         Ok(RemoteDevice { area, generations, claimed, texts, texts_of_lost })
@@ -128,23 +128,23 @@ impl RemoteDevice {
 
     fn kind_of(&self, failure: Failure) -> IoErrorKind {
         match failure {
-            Failure::Full(text) => IoErrorKind::NoSpace(told(&self.texts, text)),
-            Failure::Timeout => IoErrorKind::Told(
+            Failure::Full(text) => IoErrorKind::NoSpace(permanent_text(&self.texts, text)),
+            Failure::Timeout => IoErrorKind::Message(
                 "softswap-remote did not answer in time: it exited and cannot be started again, \
                  or it reaches no server",
             ),
-            Failure::Lost(text) => IoErrorKind::Told(told(&self.texts_of_lost, text)),
-            Failure::Failed(text) => IoErrorKind::Told(told(&self.texts, text)),
+            Failure::Lost(text) => IoErrorKind::Message(permanent_text(&self.texts_of_lost, text)),
+            Failure::Failed(text) => IoErrorKind::Message(permanent_text(&self.texts, text)),
             Failure::Unsound => {
-                IoErrorKind::Told("the request queue to softswap-remote was overwritten")
+                IoErrorKind::Message("the request queue to softswap-remote was overwritten")
             }
         }
     }
 
     fn next_generation(&self, page: u64) -> Option<u64> {
         let word = &self.generations[page as usize];
-        let next = (word.load(Acquire) & !GONE) + 1;
-        if next == GONE {
+        let next = (word.load(Acquire) & !MISSING) + 1;
+        if next == MISSING {
             return None;
         }
         // The counter also advances if the write fails, because the previous content may be
@@ -164,12 +164,12 @@ impl RemoteDevice {
             (first..).zip(piece.buf.chunks_exact(PAGE_SIZE))
         });
         loop {
-            let mut pages = [Page::default(); MOST_PAGES];
-            let mut content: [&[u8]; MOST_PAGES] = [&[]; MOST_PAGES];
+            let mut pages = [Page::default(); MAX_PAGES];
+            let mut content: [&[u8]; MAX_PAGES] = [&[]; MAX_PAGES];
             let mut count = 0;
-            for (number, bytes) in parts.by_ref().take(MOST_PAGES) {
+            for (number, bytes) in parts.by_ref().take(MAX_PAGES) {
                 let worn =
-                    IoErrorKind::Told("a page was written more often than its counter allows");
+                    IoErrorKind::Message("a page was written more often than its counter allows");
                 let generation = self.next_generation(number);
                 let generation = generation.ok_or_else(|| {
                     failed(Operation::Write, number * PAGE_BYTES, PAGE_SIZE, worn)
@@ -204,10 +204,10 @@ impl RemoteDevice {
             (first..).zip(piece.buf.chunks_exact_mut(PAGE_SIZE))
         });
         loop {
-            let mut pages = [Page::default(); MOST_PAGES];
-            let mut buffers: [&mut [u8]; MOST_PAGES] = std::array::from_fn(|_| Default::default());
+            let mut pages = [Page::default(); MAX_PAGES];
+            let mut buffers: [&mut [u8]; MAX_PAGES] = std::array::from_fn(|_| Default::default());
             let mut count = 0;
-            for (number, bytes) in parts.by_ref().take(MOST_PAGES) {
+            for (number, bytes) in parts.by_ref().take(MAX_PAGES) {
                 let generation = u64::from(self.generations[number as usize].load(Acquire));
                 if generation == 0 {
                     let never = IoErrorKind::Stopped;
@@ -228,7 +228,7 @@ impl RemoteDevice {
 
 /// Returns a permanent copy of a message, since an error is a plain value; a general one if there
 /// are too many.
-fn told(texts: &Texts, text: Box<str>) -> &'static str {
+fn permanent_text(texts: &Texts, text: Box<str>) -> &'static str {
     for kept in texts {
         match kept.get() {
             Some(kept) if **kept == *text => return kept,
@@ -265,7 +265,7 @@ impl RemoteDevice {
     /// Returns true if all these pages were sent, and are not known to be missing.
     pub(super) fn may_have(&self, offset: u64, bytes: usize) -> bool {
         let (first, count) = (offset / PAGE_BYTES, bytes / PAGE_SIZE);
-        let is_there = |word: &AtomicU32| !matches!(word.load(Acquire), 0 | GONE..);
+        let is_there = |word: &AtomicU32| !matches!(word.load(Acquire), 0 | MISSING..);
         let words = usize::try_from(first).ok().and_then(|at| self.generations.get(at..at + count));
         first + count as u64 <= self.claimed.load(Acquire)
             && words.is_some_and(|words| words.iter().all(is_there))
@@ -278,12 +278,12 @@ impl RemoteDevice {
             let end = piece.offset.saturating_add(piece.buf.len() as u64);
             if end / PAGE_BYTES > self.claimed.load(Acquire) {
                 // An older content may be there if the area grows again.
-                self.note_all_gone(piece.offset / PAGE_BYTES..end / PAGE_BYTES);
+                self.note_all_missing(piece.offset / PAGE_BYTES..end / PAGE_BYTES);
                 continue;
             }
             let _ = self.each_batch(std::slice::from_ref(piece), |pages, content| {
                 if self.queue().post(me, Request::Write, area, pages, content).is_err() {
-                    pages.iter().for_each(|page| self.note_gone(page.number));
+                    pages.iter().for_each(|page| self.note_missing(page.number));
                 }
                 Ok(())
             });
@@ -302,7 +302,7 @@ impl RemoteDevice {
     pub(super) fn send_truncate(&self, offset: u64) {
         self.release_from(offset, |pages| {
             self.send_discard(pages.start * PAGE_BYTES, (pages.end - pages.start) * PAGE_BYTES);
-            self.note_all_gone(pages);
+            self.note_all_missing(pages);
         });
     }
 
@@ -311,11 +311,11 @@ impl RemoteDevice {
     pub(super) fn read_within(&self, offset: u64, buf: &mut [u8], timeout_ns: u64) -> bool {
         let (me, area) = (me(), self.area.number());
         let mut numbers = offset / PAGE_BYTES..;
-        for buf in buf.chunks_mut(MOST_PAGES * PAGE_SIZE) {
-            let mut pages = [Page::default(); MOST_PAGES];
+        for buf in buf.chunks_mut(MAX_PAGES * PAGE_SIZE) {
+            let mut pages = [Page::default(); MAX_PAGES];
             let count = buf.len() / PAGE_SIZE;
             for (page, number) in pages[..count].iter_mut().zip(&mut numbers) {
-                let generation = self.generations[number as usize].load(Acquire) & !GONE;
+                let generation = self.generations[number as usize].load(Acquire) & !MISSING;
                 *page = Page { number, generation: u64::from(generation) };
             }
             let wanted = &pages[..count];
@@ -324,7 +324,7 @@ impl RemoteDevice {
             match request.and_then(|request| self.queue().finish(request, buffers)) {
                 Ok(()) => {}
                 Err(Failure::Lost(_)) => {
-                    pages[..count].iter().for_each(|page| self.note_gone(page.number));
+                    pages[..count].iter().for_each(|page| self.note_missing(page.number));
                     return false;
                 }
                 Err(_) => return false,
@@ -333,16 +333,16 @@ impl RemoteDevice {
         true
     }
 
-    fn note_all_gone(&self, pages: Range<u64>) {
+    fn note_all_missing(&self, pages: Range<u64>) {
         let within = pages.start..pages.end.min(self.generations.len() as u64);
         // The table of pages never written takes no DRAM.
         let is_known = |page: &u64| self.generations[*page as usize].load(Acquire) != 0;
-        within.filter(is_known).for_each(|page| self.note_gone(page));
+        within.filter(is_known).for_each(|page| self.note_missing(page));
     }
 
     /// Marks a page as missing until it is written again.
-    fn note_gone(&self, page: u64) {
-        self.generations[page as usize].fetch_or(GONE, Release);
+    fn note_missing(&self, page: u64) {
+        self.generations[page as usize].fetch_or(MISSING, Release);
     }
 }
 
@@ -420,7 +420,7 @@ impl Device for RemoteDevice {
         true
     }
 
-    fn describe(&self) -> Facts {
-        Facts { remote: true, ..Facts::default() }
+    fn describe(&self) -> DeviceProperties {
+        DeviceProperties { remote: true, ..DeviceProperties::default() }
     }
 }

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_object_goes_to_the_smallest_class_that_holds_it() {
+    fn objects_use_smallest_fitting_class() {
         for object_bytes in 1..=MAX_OBJECT_BYTES {
             let class = class_for(object_bytes);
             assert!(CLASS[class].slot_bytes >= object_bytes + HEADER_BYTES);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_fill_their_slab_and_grow() {
+    fn class_sizes_fill_slabs() {
         for (index, class) in CLASS.iter().enumerate() {
             let tail = SLAB_BYTES - class.slots * class.slot_bytes;
             assert!(tail < class.slots * ALIGN_BYTES, "class {index} leaves {tail} bytes");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn no_object_wastes_more_than_a_step_and_the_widening() {
+    fn waste_per_object_is_bounded() {
         for object_bytes in 256..=MAX_OBJECT_BYTES {
             let waste = CLASS[class_for(object_bytes)].slot_bytes - object_bytes;
             assert!(waste <= 64 + object_bytes / 16, "{object_bytes} bytes waste {waste}");

@@ -15,7 +15,7 @@ pub(super) const SLABS_PER_LANE: usize = 32;
 /// Maximum number of lanes in the pool for each processor, in addition to one for each class.
 const LANES_PER_CPU: usize = 4;
 /// With more processors, several share a lane.
-const MOST_LANES: usize = 32;
+const MAX_LANES: usize = 32;
 
 pub(super) struct Current {
     lanes: Box<[LaneSlabs]>,
@@ -35,7 +35,7 @@ pub(super) struct Lane {
 impl Current {
     pub(super) fn new(cpus: usize, slabs_per_lane: usize) -> Current {
         let lane = |_| LaneSlabs([const { AtomicU32::new(NONE) }; CLASSES]);
-        Current { lanes: (0..cpus.clamp(1, MOST_LANES)).map(lane).collect(), slabs_per_lane }
+        Current { lanes: (0..cpus.clamp(1, MAX_LANES)).map(lane).collect(), slabs_per_lane }
     }
 
     /// Returns the number of lanes of a class that has `slabs` of the pool's slabs.
@@ -58,7 +58,7 @@ impl Current {
         self.lanes[lane.index].0[class].store(slab, Relaxed);
     }
 
-    pub(super) fn is_others(&self, class: usize, lane: Lane, slab: u32) -> bool {
+    pub(super) fn is_current_elsewhere(&self, class: usize, lane: Lane, slab: u32) -> bool {
         (0..lane.count)
             .any(|index| index != lane.index && self.get(class, Lane { index, ..lane }) == slab)
     }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_has_a_lane_more_with_every_so_many_slabs_up_to_one_for_each_processor() {
+    fn lanes_grow_with_slabs_up_to_cpu_count() {
         let current = Current::new(3, 10);
         let lanes: Vec<_> =
             [0, 9, 10, 19, 20, 1000].map(|slabs| current.lanes(slabs, slabs)).into();
@@ -90,32 +90,35 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_is_a_small_part_of_the_pool_has_one_lane() {
+    fn small_class_has_one_lane() {
         let current = Current::new(2, 10);
         let lanes: Vec<_> = [60, 80, 500, 1000].map(|pool| current.lanes(60, pool)).into();
         assert_eq!(lanes, [2, 2, 1, 1]);
     }
 
     #[test]
-    fn however_many_processors_there_are_lanes_are_few() {
+    fn lane_count_is_bounded() {
         assert_eq!(Current::new(0, 1).lanes(1000, 1000), 1);
-        assert_eq!(Current::new(1000, 1).lanes(1000, 1000), MOST_LANES);
+        assert_eq!(Current::new(1000, 1).lanes(1000, 1000), MAX_LANES);
     }
 
     #[test]
-    fn a_slab_is_others_while_their_lane_is_in_use() {
+    fn current_slab_of_active_lane_is_not_shared() {
         let current = Current::new(2, 10);
         let [first, second] = [0, 1].map(|cpu| current.lane(cpu, 10, 10));
         current.set(4, second, 77);
         assert_eq!((current.get(4, second), current.get(4, first)), (77, NONE));
-        assert!(current.is_others(4, first, 77) && !current.is_others(4, second, 77));
-        assert!(!current.is_others(5, first, 77), "that is of another class");
+        assert!(
+            current.is_current_elsewhere(4, first, 77)
+                && !current.is_current_elsewhere(4, second, 77)
+        );
+        assert!(!current.is_current_elsewhere(5, first, 77), "that is of another class");
         // With fewer slabs that lane is unused.
-        assert!(!current.is_others(4, current.lane(0, 9, 9), 77));
+        assert!(!current.is_current_elsewhere(4, current.lane(0, 9, 9), 77));
     }
 
     #[test]
-    fn processors_store_into_slabs_of_their_own_once_there_are_enough() {
+    fn processors_use_separate_slabs_if_enough() {
         let pool = pool(64, 8);
         let store = |cpu: usize| pool.store_from(cpu, &[1; 2000], 0, 0).unwrap().slab();
         assert_eq!(store(0), store(1), "there is but one");
@@ -128,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_fills_up_what_others_began_before_it_is_refused() {
+    fn full_pool_fills_other_lanes_slabs() {
         let pool = pool(40, 1);
         let cpus =
             (0..40 * CLASS[class_for(2000)].slots).map(|at| if at < 900 { at % 3 } else { 1 });

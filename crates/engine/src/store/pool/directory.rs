@@ -7,10 +7,10 @@ use super::slab::{GROUPS, Slab};
 
 pub(super) struct Directory {
     free: List,
-    with_room: [[List; GROUPS]; CLASSES],
+    with_free_slots: [[List; GROUPS]; CLASSES],
     /// Longest in use first.
     by_age: List,
-    /// Links of `free` and `with_room`; a slab is never on both.
+    /// Links of `free` and `with_free_slots`; a slab is never on both.
     links: Vec<Link>,
     age_links: Vec<Link>,
 }
@@ -19,7 +19,7 @@ impl Directory {
     pub(super) fn new(count: usize) -> Directory {
         let mut directory = Directory {
             free: List::EMPTY,
-            with_room: [[List::EMPTY; GROUPS]; CLASSES],
+            with_free_slots: [[List::EMPTY; GROUPS]; CLASSES],
             by_age: List::EMPTY,
             links: Vec::new(),
             age_links: Vec::new(),
@@ -52,18 +52,18 @@ impl Directory {
         self.by_age.remove(&mut self.age_links, slab);
     }
 
-    pub(super) fn give_back(&mut self, slab: u32) {
+    pub(super) fn release_slab(&mut self, slab: u32) {
         self.free.push_first(&mut self.links, slab);
     }
 
     /// Iterates over the slabs of a class that may have a free slot, the fullest group first.
-    pub(super) fn with_room(&self, class: usize) -> impl Iterator<Item = u32> + '_ {
-        self.with_room[class].iter().rev().flat_map(|list| list.iter(&self.links))
+    pub(super) fn with_free_slots(&self, class: usize) -> impl Iterator<Item = u32> + '_ {
+        self.with_free_slots[class].iter().rev().flat_map(|list| list.iter(&self.links))
     }
 
     /// Returns a slab of a class with a free slot, from the sparsest nonempty group.
     pub(super) fn sparsest(&self, class: usize) -> Option<u32> {
-        self.with_room[class].iter().find_map(List::first)
+        self.with_free_slots[class].iter().find_map(List::first)
     }
 
     pub(super) fn oldest(&self) -> Option<u32> {
@@ -82,20 +82,20 @@ impl Directory {
 
     /// Moves a used slab to the list for its fill level, or off the lists if it accepts no objects.
     pub(super) fn list(&mut self, slab: u32, guard: &mut Slab) {
-        let group = guard.has_room().then(|| guard.group());
+        let group = guard.has_free_slot().then(|| guard.group());
         if group == guard.listed {
             return;
         }
         self.unlist(slab, guard);
         if let (Some(class), Some(group)) = (guard.class(), group) {
-            self.with_room[class][usize::from(group)].push_last(&mut self.links, slab);
+            self.with_free_slots[class][usize::from(group)].push_last(&mut self.links, slab);
             guard.listed = Some(group);
         }
     }
 
     fn unlist(&mut self, slab: u32, guard: &mut Slab) {
         if let (Some(class), Some(group)) = (guard.class(), guard.listed.take()) {
-            self.with_room[class][usize::from(group)].remove(&mut self.links, slab);
+            self.with_free_slots[class][usize::from(group)].remove(&mut self.links, slab);
         }
     }
 }

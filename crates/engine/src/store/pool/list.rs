@@ -73,7 +73,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_list_behaves_like_a_deque(
+        fn list_matches_deque(
             steps in prop::collection::vec((0..3, any::<prop::sample::Index>()), 0..200),
         ) {
             let mut table = [Link::UNLINKED; 16];

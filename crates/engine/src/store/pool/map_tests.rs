@@ -128,7 +128,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn the_pool_behaves_like_a_map(
+    fn pool_matches_map(
         slabs in 1..12usize,
         steps in prop::collection::vec((0..10u8, any::<u16>()), 0..600),
     ) {
@@ -150,7 +150,7 @@ proptest! {
 }
 
 #[test]
-fn the_pool_behaves_like_a_map_over_a_long_run_at_its_limit() {
+fn pool_matches_map_at_its_limit() {
     let mut random = Random(42);
     let mut model = Model::new(32);
     for step in 0..200_000 {

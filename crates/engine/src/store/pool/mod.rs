@@ -46,7 +46,7 @@ use std::sync::{Mutex, MutexGuard};
 /// would be random.
 const ACCEPT_PERCENT: usize = 90;
 /// Maximum number of slabs that one search for the oldest slab skips because they were used.
-const MOST_SPARED: usize = 64;
+const MAX_SPARED: usize = 64;
 
 const _: () = assert!(CLASS[0].slots <= 1 << handle::SLOT_BITS && CLASSES <= u8::MAX as usize);
 const _: () = assert!(MAX_OBJECT_BYTES < 1 << handle::LENGTH_BITS);
@@ -214,7 +214,7 @@ impl Pool {
         self.stored_bytes.fetch_sub(handle.packed_bytes(), Relaxed);
         self.count(&guard).fetch_sub(1, Relaxed);
         let moves = guard.is_empty()
-            || (guard.has_room() && guard.listed.is_none_or(|group| guard.group() < group));
+            || (guard.has_free_slot() && guard.listed.is_none_or(|group| guard.group() < group));
         drop(guard);
         if moves {
             self.settle(handle.slab());
@@ -242,14 +242,14 @@ impl Pool {
         let mut spared = 0;
         // Skips slabs that are about to be released. If the first slab was only partly listed, the
         // loop continues with it.
-        for _ in 0..=self.slabs.len() + MOST_SPARED {
+        for _ in 0..=self.slabs.len() + MAX_SPARED {
             let mut directory = self.directory();
             let Some(slab) = directory.oldest() else {
                 return 0;
             };
             let mut guard = self.slabs[slab as usize].lock();
             let is_used = std::mem::take(&mut guard.referenced) && guard.listed_to == 0;
-            if is_used && !guard.closed && spared < MOST_SPARED {
+            if is_used && !guard.closed && spared < MAX_SPARED {
                 spared += 1;
                 directory.make_youngest(slab);
                 continue;
@@ -333,7 +333,7 @@ impl Pool {
     fn current_slab(&self, class: usize, lane: Lane) -> Option<(u32, MutexGuard<'_, Slab>)> {
         let slab = self.current.get(class, lane);
         let guard = self.slabs.get(slab as usize)?.lock();
-        (guard.class() == Some(class) && guard.has_room()).then_some((slab, guard))
+        (guard.class() == Some(class) && guard.has_free_slot()).then_some((slab, guard))
     }
 
     /// Returns another slab for an object of `class`. In order of preference: one with a free slot
@@ -367,7 +367,9 @@ impl Pool {
         class: usize,
         lane: Lane,
     ) -> Option<(u32, MutexGuard<'_, Slab>)> {
-        self.slab_with_room(directory, class, |slab| self.current.is_others(class, lane, slab))
+        self.slab_with_free_slot(directory, class, |slab| {
+            self.current.is_current_elsewhere(class, lane, slab)
+        })
     }
 
     /// Returns a slab of `class` with a free slot, used by any lane, or of a class up to twice as
@@ -377,7 +379,7 @@ impl Pool {
         directory: &mut Directory,
         class: usize,
     ) -> Option<(u32, MutexGuard<'_, Slab>)> {
-        self.slab_with_room(directory, class, |_| false)
+        self.slab_with_free_slot(directory, class, |_| false)
             .or_else(|| self.larger_slot(directory, class, 2 * CLASS[class].slot_bytes))
     }
 
@@ -405,21 +407,21 @@ impl Pool {
     ) -> Option<(u32, MutexGuard<'_, Slab>)> {
         (class + 1..CLASSES)
             .take_while(|&larger| CLASS[larger].slot_bytes <= most_bytes)
-            .find_map(|larger| self.slab_with_room(directory, larger, |_| false))
+            .find_map(|larger| self.slab_with_free_slot(directory, larger, |_| false))
     }
 
-    fn slab_with_room(
+    fn slab_with_free_slot(
         &self,
         directory: &mut Directory,
         class: usize,
-        is_passed_over: impl Fn(u32) -> bool,
+        is_skipped_slab: impl Fn(u32) -> bool,
     ) -> Option<(u32, MutexGuard<'_, Slab>)> {
         loop {
-            let slab = directory.with_room(class).find(|&slab| !is_passed_over(slab))?;
+            let slab = directory.with_free_slots(class).find(|&slab| !is_skipped_slab(slab))?;
             let mut guard = self.slabs[slab as usize].lock();
             // Stores fill slabs without updating the directory.
             directory.list(slab, &mut guard);
-            if guard.has_room() {
+            if guard.has_free_slot() {
                 return Some((slab, guard));
             }
         }
@@ -462,7 +464,7 @@ impl Pool {
         drop(guard);
         self.used_slabs.fetch_sub(1, Relaxed);
         self.slabs_of[class].fetch_sub(1, Relaxed);
-        self.directory().give_back(slab);
+        self.directory().release_slab(slab);
     }
 
     fn directory(&self) -> MutexGuard<'_, Directory> {

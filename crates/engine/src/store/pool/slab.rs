@@ -10,7 +10,7 @@ use super::class::CLASS;
 use super::handle::{Handle, LENGTH_BITS, Object, STAMP_BITS, TAG_BITS};
 use super::layout::{HEADER_BYTES, OWNER_BITS, SLAB_BYTES};
 use crc32fast::Hasher;
-use softswap_sys::memory::{give_back, populate};
+use softswap_sys::memory::{populate, release_dram};
 
 const STAMP_MASK: u16 = (1 << STAMP_BITS) - 1;
 const NO_SLOT: u16 = u16::MAX;
@@ -105,7 +105,7 @@ impl Slab {
     pub(super) fn release(&mut self) {
         debug_assert!(self.live == 0 && self.listed.is_none());
         self.class = None;
-        give_back(&mut self.bytes[..]);
+        release_dram(&mut self.bytes[..]);
     }
 
     pub(super) fn class(&self) -> Option<usize> {
@@ -120,7 +120,7 @@ impl Slab {
         self.live == 0
     }
 
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_free_slot(&self) -> bool {
         !self.closed && self.live() < self.slots()
     }
 
@@ -139,7 +139,7 @@ impl Slab {
 
     /// Stores an object. The slab must have a free slot of sufficient size.
     pub(super) fn put(&mut self, slab: u32, packed: &[u8], owner: u64, tag: u8) -> Handle {
-        debug_assert!(self.has_room());
+        debug_assert!(self.has_free_slot());
         let slot = if self.first_free == NO_SLOT {
             self.untouched_from += 1;
             self.untouched_from - 1

@@ -10,10 +10,10 @@ use std::ops::Index;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-const MOST_SLABS: usize = 1 << handle::SLAB_BITS;
+const MAX_SLABS: usize = 1 << handle::SLAB_BITS;
 /// Maximum number of added parts: they double, so these cover all numbers.
-const MOST_PARTS: usize = handle::SLAB_BITS as usize;
-const LEAST_PART: usize = 16;
+const MAX_PARTS: usize = handle::SLAB_BITS as usize;
+const MIN_PART: usize = 16;
 
 /// A slab and its lock. Aligned, because slabs that come into use together are neighbours and their
 /// locks must not share a cache line.
@@ -37,7 +37,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 pub(super) struct Slabs {
     first: Box<[LockedSlab]>,
-    parts: [OnceLock<Box<[LockedSlab]>>; MOST_PARTS],
+    parts: [OnceLock<Box<[LockedSlab]>>; MAX_PARTS],
     made: AtomicUsize,
     /// Slabs of the first added part, a power of two.
     unit: usize,
@@ -46,11 +46,11 @@ pub(super) struct Slabs {
 impl Slabs {
     /// Creates a table of `count` slabs, or as many as a handle can number.
     pub(super) fn new(count: usize) -> io::Result<Slabs> {
-        let first = make(count.min(MOST_SLABS))?;
+        let first = make(count.min(MAX_SLABS))?;
         Ok(Slabs {
-            unit: first.len().next_power_of_two().max(LEAST_PART),
+            unit: first.len().next_power_of_two().max(MIN_PART),
             first,
-            parts: [const { OnceLock::new() }; MOST_PARTS],
+            parts: [const { OnceLock::new() }; MAX_PARTS],
             made: AtomicUsize::new(0),
         })
     }
@@ -66,9 +66,9 @@ impl Slabs {
     /// Adds parts until there are `count` slabs, or as many as a handle can number. Only one thread
     /// calls it at a time.
     pub(super) fn grow(&self, count: usize) -> io::Result<()> {
-        while self.len() < count.min(MOST_SLABS) {
+        while self.len() < count.min(MAX_SLABS) {
             let part = self.made.load(Relaxed);
-            let slabs = make((self.unit << part).min(MOST_SLABS - self.len()))?;
+            let slabs = make((self.unit << part).min(MAX_SLABS - self.len()))?;
             let _ = self.parts[part].set(slabs);
             self.made.store(part + 1, Relaxed);
         }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_grows_and_what_it_has_stays_where_it_is() {
+    fn growing_table_keeps_addresses() {
         for first in [0, 1, 16, 17, 100] {
             let slabs = Slabs::new(first).unwrap();
             let places = |slabs: &Slabs| -> Vec<usize> {
@@ -118,7 +118,7 @@ mod tests {
             assert_eq!(before.len(), first);
             for count in [first, first + 1, first + 40, 1000] {
                 slabs.grow(count).unwrap();
-                assert!((count..=2 * count + 2 * LEAST_PART).contains(&slabs.len()));
+                assert!((count..=2 * count + 2 * MIN_PART).contains(&slabs.len()));
                 assert!(slabs.get(slabs.len()).is_none());
             }
             let mut after = places(&slabs);

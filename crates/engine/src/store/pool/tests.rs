@@ -59,7 +59,7 @@ pub(super) fn fill_up(pool: &Pool, len: usize) -> Vec<(u64, Handle)> {
 }
 
 #[test]
-fn a_handle_fits_an_entry_and_survives_its_bits() {
+fn handle_round_trips_through_entry_bits() {
     let object = Object { slot: 1023, stamp: 1023, len: MAX_OBJECT_BYTES, tag: 3 };
     let handle = Handle::new((1 << 24) - 1, object);
     assert!(handle.to_bits() < 1 << 58);
@@ -69,7 +69,7 @@ fn a_handle_fits_an_entry_and_survives_its_bits() {
 }
 
 #[test]
-fn objects_of_every_length_come_back() {
+fn objects_of_every_length_round_trip() {
     let pool = Pool::new(64 * SLAB_BYTES).unwrap();
     let stored: Vec<_> = (1..=MAX_OBJECT_BYTES)
         .step_by(7)
@@ -83,7 +83,7 @@ fn objects_of_every_length_come_back() {
 }
 
 #[test]
-fn a_full_pool_refuses_and_takes_again_after_a_free() {
+fn full_pool_accepts_after_free() {
     let pool = Pool::new(2 * SLAB_BYTES + 1000).unwrap();
     assert_eq!(pool.limit_bytes(), 2 * SLAB_BYTES);
     let stored = fill_up(&pool, 2000);
@@ -95,14 +95,14 @@ fn a_full_pool_refuses_and_takes_again_after_a_free() {
 }
 
 #[test]
-fn a_pool_without_a_slab_is_always_full() {
+fn pool_without_slabs_is_full() {
     let pool = Pool::new(SLAB_BYTES - 1).unwrap();
     assert_eq!(pool.store(&[1], 0, 0), Err(PoolFull));
     assert_eq!(candidates(&pool, 4), []);
 }
 
 #[test]
-fn without_a_free_slab_an_object_takes_a_slot_up_to_twice_its_size() {
+fn object_uses_larger_class_without_free_slab() {
     let pool = Pool::new(SLAB_BYTES).unwrap();
     let large = pool.store(&content(1, 2000), 1, 0).unwrap();
     let small = pool.store(&content(2, 1500), 2, 0).unwrap();
@@ -112,7 +112,7 @@ fn without_a_free_slab_an_object_takes_a_slot_up_to_twice_its_size() {
 }
 
 #[test]
-fn all_freed_means_no_memory_used() {
+fn freed_pool_uses_no_memory() {
     let pool = Pool::new(16 * SLAB_BYTES).unwrap();
     for len in [40, 700, 3000] {
         let mut stored = fill_up(&pool, len);
@@ -126,7 +126,7 @@ fn all_freed_means_no_memory_used() {
 }
 
 #[test]
-fn writeback_empties_slabs_in_the_order_they_came_into_use() {
+fn write_back_empties_oldest_slab_first() {
     let pool = Pool::new(8 * SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 1000);
     let per_slab = CLASS[class_for(1000)].slots;
@@ -142,7 +142,7 @@ fn writeback_empties_slabs_in_the_order_they_came_into_use() {
 }
 
 #[test]
-fn a_slab_larger_than_the_callers_batch_is_gone_through_before_the_next() {
+fn write_back_finishes_slab_before_next() {
     let pool = Pool::new(2 * SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 1000);
     let batches: Vec<_> =
@@ -151,7 +151,7 @@ fn a_slab_larger_than_the_callers_batch_is_gone_through_before_the_next() {
 }
 
 #[test]
-fn candidates_that_the_caller_skips_do_not_hold_up_the_others() {
+fn skipped_candidates_do_not_block_others() {
     let pool = Pool::new(4 * SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 3000);
     let per_slab = CLASS[class_for(3000)].slots;
@@ -161,7 +161,7 @@ fn candidates_that_the_caller_skips_do_not_hold_up_the_others() {
 }
 
 #[test]
-fn what_was_skipped_is_found_even_where_nothing_else_is_left() {
+fn skipped_objects_are_found_later() {
     let pool = Pool::new(SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 3000);
     assert_eq!(candidates(&pool, 5), stored[..5]);
@@ -172,7 +172,7 @@ fn what_was_skipped_is_found_even_where_nothing_else_is_left() {
 }
 
 #[test]
-fn a_slab_being_written_back_is_not_refilled() {
+fn slab_in_write_back_is_not_refilled() {
     let pool = Pool::new(2 * SLAB_BYTES).unwrap();
     let stored = pool.store(&content(1, 1000), 1, 0).unwrap();
     assert_eq!(candidates(&pool, 8), [(1, stored)]);
@@ -184,7 +184,7 @@ fn a_slab_being_written_back_is_not_refilled() {
 }
 
 #[test]
-fn a_slab_in_use_gets_a_second_chance() {
+fn used_slab_gets_second_chance() {
     let pool = Pool::new(4 * SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 3000);
     let per_slab = CLASS[class_for(3000)].slots;
@@ -196,7 +196,7 @@ fn a_slab_in_use_gets_a_second_chance() {
 }
 
 #[test]
-fn once_full_it_accepts_only_when_a_tenth_is_free_again() {
+fn full_pool_accepts_after_tenth_is_free() {
     let pool = Pool::new(20 * SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 3000);
     assert!(!pool.accepts());
@@ -215,7 +215,7 @@ fn once_full_it_accepts_only_when_a_tenth_is_free_again() {
 }
 
 #[test]
-fn a_flipped_bit_is_noticed_and_harms_nobody_else() {
+fn flipped_bit_is_detected_and_affects_one_object() {
     let memory = reserve_bytes(SLAB_BYTES).unwrap();
     let mut slab = Slab::new(memory.first_chunk_mut().unwrap());
     slab.open(class_for(1000));
@@ -232,7 +232,7 @@ fn a_flipped_bit_is_noticed_and_harms_nobody_else() {
 }
 
 #[test]
-fn compaction_gives_slabs_back_until_little_is_loose() {
+fn compaction_frees_sparse_slabs() {
     let mut model = Model::of(pool_of(64, SLABS_PER_LANE));
     let mut random = Random(3);
     for _ in 0..2_000 {
@@ -255,7 +255,7 @@ fn compaction_gives_slabs_back_until_little_is_loose() {
 }
 
 #[test]
-fn a_slab_does_not_recognise_the_handle_of_a_former_tenant() {
+fn stale_handle_is_rejected() {
     let memory = reserve_bytes(SLAB_BYTES).unwrap();
     let mut slab = Slab::new(memory.first_chunk_mut().unwrap());
     slab.open(class_for(100));
@@ -297,7 +297,7 @@ fn a_double_free_is_harmless() {
 }
 
 #[test]
-fn threads_find_their_objects_unharmed_while_writeback_walks_the_slabs() {
+fn objects_are_intact_during_write_back() {
     let pool = pool_of(24, 1);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -384,7 +384,7 @@ fn waste(pages: usize, churned: usize) -> f64 {
 }
 
 #[test]
-fn little_of_a_slab_is_wasted_on_realistic_sizes() {
+fn slab_waste_is_low_for_realistic_sizes() {
     let (tiny, small, large) = (waste(1_500, 0), waste(20_000, 0), waste(60_000, 0));
     let churned = waste(60_000, 120_000);
     println!("waste: {tiny:.3}, {small:.3}, {large:.3} when filled, {churned:.3} after churn");
@@ -395,13 +395,13 @@ fn little_of_a_slab_is_wasted_on_realistic_sizes() {
 }
 
 #[test]
-fn tables_are_a_fraction_of_a_percent() {
+fn pool_tables_are_small() {
     let pool = Pool::new(64 << 20).unwrap();
     assert!(pool.metadata_bytes() < pool.limit_bytes() / 500, "{}", pool.metadata_bytes());
 }
 
 #[test]
-fn what_writeback_had_no_room_for_comes_first_next_time() {
+fn deferred_write_backs_come_first() {
     let pool = Pool::new(4 * SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 3000);
     for expected in [stored[0], stored[1]] {
@@ -419,7 +419,7 @@ fn what_writeback_had_no_room_for_comes_first_next_time() {
 }
 
 #[test]
-fn the_last_object_of_a_slab_is_not_passed_over_either() {
+fn last_object_of_slab_is_found() {
     let pool = Pool::new(4 * SLAB_BYTES).unwrap();
     let first = pool.store(&content(1, 3000), 1, 0).unwrap();
     let second = pool.store(&content(2, 200), 2, 0).unwrap();
@@ -432,7 +432,7 @@ fn the_last_object_of_a_slab_is_not_passed_over_either() {
 }
 
 #[test]
-fn any_object_may_be_found_at_random_and_nothing_else() {
+fn random_lookup_returns_only_objects() {
     let pool = Pool::new(4 * SLAB_BYTES).unwrap();
     let every = |pool: &Pool| -> std::collections::BTreeSet<u64> {
         let mut random = 1_u64;

@@ -13,7 +13,7 @@ use super::discard::Discard;
 use crate::codec::seal::{Seal, Sealer};
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::{Knobs, Mode};
-use crate::store::io::{Device, Facts, IoError, Lane};
+use crate::store::io::{Device, DeviceProperties, IoError, Lane};
 use softswap_shared::cluster_table::ClusterTable;
 use softswap_sys::block_map::Fingerprint;
 use softswap_sys::file::SwapFile;
@@ -136,7 +136,7 @@ impl Backing {
 }
 
 #[derive(Debug)]
-struct Equals {
+struct EqualPriority {
     members: Box<[usize]>,
     next: AtomicUsize,
 }
@@ -150,7 +150,7 @@ pub(crate) struct Lanes {
 impl Lanes {
     /// Replaces all rings in a forked child, because the parent uses them too. They are not
     /// dropped: their completions belong to the parent.
-    pub(crate) fn give_up_rings(&mut self) {
+    pub(crate) fn abandon_rings(&mut self) {
         for lane in &mut self.list {
             std::mem::forget(std::mem::replace(lane, Lane::Plain));
         }
@@ -171,7 +171,7 @@ pub(crate) struct Areas {
     /// Areas with a lower index are a parent's.
     first_own: AtomicUsize,
     freezes: Mutex<u32>,
-    order: Box<[Equals]>,
+    order: Box<[EqualPriority]>,
     /// Areas reached through rings, counted from the first.
     with_rings: usize,
 }
@@ -191,14 +191,14 @@ impl Areas {
         let priorities: Vec<_> = storage.iter().map(|storage| storage.priority).collect();
         let made: Result<Vec<Area>, _> =
             storage.into_iter().map(|storage| storage.into_area(cpus, &polling)).collect();
-        let equals = |priority| Equals {
+        let same_priority = |priority| EqualPriority {
             members: (0..priorities.len()).filter(|at| priorities[*at] == priority).collect(),
             next: AtomicUsize::new(0),
         };
         let mut distinct = priorities.clone();
         distinct.sort_unstable_by_key(|priority| Reverse(*priority));
         distinct.dedup();
-        let order = distinct.into_iter().map(equals).collect();
+        let order = distinct.into_iter().map(same_priority).collect();
         let made = made?;
         let count = made.len();
         let sealer = Arc::new(sealer);
@@ -256,10 +256,10 @@ impl Areas {
     }
 
     #[must_use]
-    pub(crate) fn facts(&self) -> Facts {
-        let facts = Facts::of_all(self.iter().map(Area::facts));
+    pub(crate) fn properties(&self) -> DeviceProperties {
+        let properties = DeviceProperties::of_all(self.iter().map(Area::properties));
         let have_rings = self.rings() == self.iter().map(rings_of).sum();
-        Facts { io_uring: facts.io_uring && have_rings, ..facts }
+        DeviceProperties { io_uring: properties.io_uring && have_rings, ..properties }
     }
 
     pub(crate) fn knobs(&self) -> impl Iterator<Item = &Knobs> {
@@ -299,7 +299,7 @@ impl Areas {
         want: usize,
         first: impl FnOnce(usize) -> Result<Run, AreaFull>,
     ) -> Result<SlotBatch, AreaFull> {
-        let want = want.clamp(1, SlotBatch::MOST);
+        let want = want.clamp(1, SlotBatch::MAX);
         let run = first(want)?;
         let index = index_of(run.first);
         let mut batch = SlotBatch::of(run);
@@ -316,11 +316,12 @@ impl Areas {
             return self.alloc_added(cpu, want, last);
         }
         let mut refused = None;
-        for equals in &self.order {
-            let count = equals.members.len();
-            let first = if count > 1 { equals.next.fetch_add(1, Relaxed) % count } else { 0 };
+        for same_priority in &self.order {
+            let count = same_priority.members.len();
+            let first =
+                if count > 1 { same_priority.next.fetch_add(1, Relaxed) % count } else { 0 };
             for step in 0..count {
-                let index = equals.members[(first + step) % count];
+                let index = same_priority.members[(first + step) % count];
                 let area = self.area(index);
                 if area.is_last() != last {
                     continue;
@@ -372,9 +373,9 @@ impl Areas {
 
     /// Frees slots that were allocated but never used. No page refers to them, so a freeze does not
     /// delay it.
-    pub(crate) fn give_back(&self, first: u64, len: usize) {
+    pub(crate) fn free_unused(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
-        area.give_back(first, len);
+        area.free_unused(first, len);
     }
 
     pub(crate) fn retire(&self, first: u64, len: usize) {
@@ -407,7 +408,7 @@ impl Areas {
         buf: &[u8],
     ) -> Result<(), IoError> {
         let Some(first) = slots.first() else { return Ok(()) };
-        debug_assert!(slots.iter().all(|slot| self.are_together(*first, *slot)));
+        debug_assert!(slots.iter().all(|slot| self.are_contiguous(*first, *slot)));
         let (area, _) = self.of(*first);
         area.write_each(lane_of(lanes, *first), |at| self.of(slots[at]).1, buf)
     }
@@ -432,7 +433,7 @@ impl Areas {
         waits: bool,
     ) -> Result<(), IoError> {
         let Some(first) = slots.first() else { return Ok(()) };
-        debug_assert!(slots.iter().all(|slot| self.are_together(*first, *slot)));
+        debug_assert!(slots.iter().all(|slot| self.are_contiguous(*first, *slot)));
         let (area, _) = self.of(*first);
         area.read_each(lane_of(lanes, *first), |at| self.of(slots[at]).1, buf, waits)
     }
@@ -444,7 +445,7 @@ impl Areas {
     }
 
     #[must_use]
-    pub(crate) fn are_together(&self, one: u64, other: u64) -> bool {
+    pub(crate) fn are_contiguous(&self, one: u64, other: u64) -> bool {
         index_of(one) == index_of(other)
     }
 
@@ -485,8 +486,8 @@ impl Areas {
 
     /// Returns true if the pages of a slot's area must move to another area.
     #[must_use]
-    pub(crate) fn is_leaving(&self, slot: u64) -> bool {
-        self.of(slot).0.is_leaving()
+    pub(crate) fn is_evacuating(&self, slot: u64) -> bool {
+        self.of(slot).0.is_evacuating()
     }
 
     pub(crate) fn discard_one(&self) -> Discarded {
@@ -535,8 +536,8 @@ impl Areas {
 
 /// Rings of a lane: two more if the device supports polling for completions.
 fn rings_of(area: &Area) -> usize {
-    let facts = area.facts();
-    match (facts.io_uring, facts.device_polling) {
+    let properties = area.properties();
+    match (properties.io_uring, properties.device_polling) {
         (false, _) => 0,
         (true, false) => 1,
         (true, true) => 3,

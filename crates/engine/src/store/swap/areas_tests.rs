@@ -42,7 +42,7 @@ fn fill_up(areas: &Areas) -> (Vec<usize>, AreaFull) {
 }
 
 #[test]
-fn the_highest_priority_is_filled_first_and_equals_take_turns() {
+fn highest_priority_is_filled_first_and_equals_rotate() {
     let (_, areas) = areas(&[(4, 1), (4, 5), (4, 5), (2, 0)]);
     let (order, full) = fill_up(&areas);
     assert_eq!(full, AreaFull::Every { areas: 4, size_bytes: 14 * MIB });
@@ -56,7 +56,7 @@ fn the_highest_priority_is_filled_first_and_equals_take_turns() {
 }
 
 #[test]
-fn a_slot_leads_back_to_its_own_area() {
+fn slot_number_identifies_area() {
     let (disks, areas) = areas(&[(4, 0), (4, 0), (4, 0)]);
     let mut lanes = areas.open_lanes();
     let mut stored = BTreeMap::new();
@@ -79,7 +79,7 @@ fn a_slot_leads_back_to_its_own_area() {
 }
 
 #[test]
-fn pages_are_read_together_wherever_their_slots_are() {
+fn pages_of_any_slots_are_read_in_one_batch() {
     let (_disks, areas) = areas(&[(8, 0)]);
     let mut lanes = areas.open_lanes();
     let run = areas.alloc_run(0, 64).unwrap();
@@ -101,7 +101,7 @@ fn pages_are_read_together_wherever_their_slots_are() {
 }
 
 #[test]
-fn an_area_that_fails_is_not_asked_any_more_but_is_still_read() {
+fn failed_area_is_read_only() {
     let (disks, areas) = areas(&[(4, 9), (4, 0)]);
     let mut lanes = areas.open_lanes();
     let page = reserve_bytes(PAGE_SIZE).unwrap();
@@ -120,16 +120,16 @@ fn an_area_that_fails_is_not_asked_any_more_but_is_still_read() {
         failures += 1;
         assert!(failures < 20, "it is still asked");
     }
-    assert!(areas.has_failed(kept.first) && areas.is_leaving(kept.first));
+    assert!(areas.has_failed(kept.first) && areas.is_evacuating(kept.first));
     let mut read = [0; PAGE_SIZE];
     areas.read_page(&mut lanes, kept.first, &mut read).unwrap();
     assert!(read.iter().all(|byte| *byte == 7));
     areas.free(kept.first, 1);
-    assert!(!areas.is_leaving(kept.first), "nothing is left in it");
+    assert!(!areas.is_evacuating(kept.first), "nothing is left in it");
 }
 
 #[test]
-fn with_no_area_that_works_all_are_tried_until_one_recovers() {
+fn all_failed_areas_are_retried() {
     let (disks, areas) = areas(&[(4, 0)]);
     let mut lanes = areas.open_lanes();
     disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(errno::EIO));
@@ -139,14 +139,14 @@ fn with_no_area_that_works_all_are_tried_until_one_recovers() {
         write_run(&areas, &mut lanes, run, page).unwrap_err();
     }
     assert!(areas.iter().all(Area::has_failed));
-    disks[0].heal();
+    disks[0].clear_faults();
     let run = areas.alloc_run(0, 1).unwrap();
     write_run(&areas, &mut lanes, run, page).unwrap();
     assert!(!areas.iter().any(Area::has_failed));
 }
 
 #[test]
-fn errors_that_are_not_in_a_row_leave_an_area_in_use() {
+fn scattered_errors_do_not_fail_area() {
     let (disks, areas) = areas(&[(4, 0)]);
     let mut lanes = areas.open_lanes();
     let page = reserve_bytes(PAGE_SIZE).unwrap();
@@ -159,7 +159,7 @@ fn errors_that_are_not_in_a_row_leave_an_area_in_use() {
 }
 
 #[test]
-fn no_area_and_too_many_are_refused() {
+fn area_count_is_validated() {
     let polling = |_| {
         Polling::new(
             Mode::Auto,
@@ -209,7 +209,7 @@ fn discarding_reaches_every_area() {
 }
 
 #[test]
-fn an_area_that_recovered_is_asked_when_the_others_are_full() {
+fn recovered_area_is_used_when_others_are_full() {
     let (disks, areas) = areas(&[(4, 9), (4, 0)]);
     let mut lanes = areas.open_lanes();
     let page = reserve_bytes(PAGE_SIZE).unwrap();
@@ -217,9 +217,9 @@ fn an_area_that_recovered_is_asked_when_the_others_are_full() {
     for _ in 0..8 {
         let run = areas.alloc_run(0, 1).unwrap();
         write_run(&areas, &mut lanes, run, page).unwrap_err();
-        areas.give_back(run.first, 1);
+        areas.free_unused(run.first, 1);
     }
-    disks[0].heal();
+    disks[0].clear_faults();
     let elsewhere = areas.alloc_elsewhere(0, 1).unwrap();
     assert_eq!(index_of(elsewhere.as_slice()[0]), 1);
     let (order, full) = fill_up(&areas);
@@ -227,7 +227,7 @@ fn an_area_that_recovered_is_asked_when_the_others_are_full() {
 }
 
 #[test]
-fn want_of_space_is_no_failure_of_the_device() {
+fn enospc_is_not_a_device_failure() {
     let (disks, areas) = areas(&[(4, 9), (4, 0)]);
     let mut lanes = areas.open_lanes();
     let page = reserve_bytes(PAGE_SIZE).unwrap();
@@ -241,7 +241,7 @@ fn want_of_space_is_no_failure_of_the_device() {
 }
 
 #[test]
-fn an_area_that_takes_nothing_now_is_asked_last() {
+fn paused_area_is_tried_last() {
     for number in [errno::ENOSPC, errno::ETIMEDOUT] {
         let (disks, areas) = areas(&[(4, 9), (4, 0)]);
         let mut lanes = areas.open_lanes();
@@ -250,7 +250,7 @@ fn an_area_that_takes_nothing_now_is_asked_last() {
         let run = areas.alloc_run(0, 1).unwrap();
         assert_eq!(index_of(run.first), 0);
         write_run(&areas, &mut lanes, run, page).unwrap_err();
-        areas.give_back(run.first, 1);
+        areas.free_unused(run.first, 1);
         // The next is in the other area, and in this one when that is full.
         let run = areas.alloc_run(0, 1).unwrap();
         assert_eq!(index_of(run.first), 1);
@@ -261,7 +261,7 @@ fn an_area_that_takes_nothing_now_is_asked_last() {
 }
 
 #[test]
-fn a_batch_is_whole_where_no_run_is_and_lies_in_one_area() {
+fn fragmented_batch_uses_one_area() {
     let (_disks, areas) = areas(&[(4, 0), (4, 0)]);
     let mut slots = Vec::new();
     while let Ok(run) = areas.alloc_run(0, 64) {
@@ -276,7 +276,7 @@ fn a_batch_is_whole_where_no_run_is_and_lies_in_one_area() {
     let (mut batches, mut found) = (Vec::new(), Vec::new());
     while let Ok(batch) = areas.alloc_batch(0, 32) {
         let slots = batch.as_slice();
-        assert!(slots.iter().all(|slot| areas.are_together(slots[0], *slot)));
+        assert!(slots.iter().all(|slot| areas.are_contiguous(slots[0], *slot)));
         let pages: Vec<u8> = slots.iter().flat_map(|slot| stamp(*slot)).collect();
         areas.write_each(&mut lanes, slots, &pages).unwrap();
         found.extend_from_slice(slots);
@@ -304,7 +304,7 @@ fn add(areas: &Areas, mib: u64) -> Result<(), AreaError> {
 }
 
 #[test]
-fn a_child_takes_slots_of_its_own_areas_only_under_a_key_of_their_own() {
+fn child_allocates_only_from_own_areas_with_own_key() {
     let (_, areas) = areas(&[(8, 0)]);
     let before = areas.alloc_run(0, 4).unwrap();
     areas.inherit();
@@ -316,21 +316,21 @@ fn a_child_takes_slots_of_its_own_areas_only_under_a_key_of_their_own() {
         add(&areas, 4).unwrap();
         let own = areas.alloc_run(0, 4).unwrap();
         assert!(!areas.is_inherited(own.first) && areas.has_own());
-        assert!(!areas.are_together(own.first, before.first));
+        assert!(!areas.are_contiguous(own.first, before.first));
         assert!(areas.sealer(own.first).encrypts() && !areas.sealer(before.first).encrypts());
         assert_eq!(areas.own_used_slots(), 4);
         // A child of this process inherits all of them.
         areas.inherit();
         assert_eq!((areas.first_own(), areas.own_used_slots()), (1 + round, 0));
     }
-    while areas.have_room() {
+    while areas.have_space() {
         add(&areas, 4).unwrap();
     }
     assert!(matches!(add(&areas, 4), Err(AreaError::Count { .. })));
 }
 
 #[test]
-fn an_area_added_in_a_freeze_ends_it_with_the_others() {
+fn area_added_during_freeze_thaws_with_others() {
     let (_, areas) = areas(&[(8, 0)]);
     areas.inherit();
     add(&areas, 2).unwrap();

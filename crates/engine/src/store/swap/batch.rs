@@ -6,21 +6,21 @@ use crate::store::io::MAX_PIECES;
 /// Slots of one area, allocated for pages that are written together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotBatch {
-    slots: [u64; SlotBatch::MOST],
+    slots: [u64; SlotBatch::MAX],
     count: usize,
 }
 
 impl SlotBatch {
     /// Maximum number of pages of one write, even if none are adjacent.
-    pub(crate) const MOST: usize = MAX_PIECES;
+    pub(crate) const MAX: usize = MAX_PIECES;
 
     /// Creates a batch from one run.
     ///
     /// # Panics
-    /// With more than [`SlotBatch::MOST`] slots.
+    /// With more than [`SlotBatch::MAX`] slots.
     #[must_use]
     pub(crate) fn of(run: Run) -> SlotBatch {
-        let mut batch = SlotBatch { slots: [0; SlotBatch::MOST], count: 0 };
+        let mut batch = SlotBatch { slots: [0; SlotBatch::MAX], count: 0 };
         batch.add(run);
         batch
     }
@@ -28,7 +28,7 @@ impl SlotBatch {
     /// Adds another run of the same area.
     ///
     /// # Panics
-    /// With more than [`SlotBatch::MOST`] slots in all.
+    /// With more than [`SlotBatch::MAX`] slots in all.
     pub(crate) fn add(&mut self, run: Run) {
         let to = &mut self.slots[self.count..self.count + run.len];
         to.iter_mut().zip(run.first..).for_each(|(to, slot)| *to = slot);
@@ -54,7 +54,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_are_what_was_added_neighbours_put_together(
+        fn adjacent_slots_form_runs(
             added in prop::collection::vec((1..1000u64, 1..=4usize), 1..=8),
         ) {
             let added: Vec<_> = added.into_iter().map(|(first, len)| Run { first, len }).collect();

@@ -73,7 +73,7 @@ impl ChildAreas {
     /// Resets the state in a forked child. Returns true if it may open areas.
     pub(crate) fn begin(&self, areas: &Areas) -> bool {
         *self.lock() = State::default();
-        self.may_open.load(Relaxed) && areas.have_room() && !self.places.is_empty()
+        self.may_open.load(Relaxed) && areas.have_space() && !self.places.is_empty()
     }
 
     pub(crate) fn forbid(&self) {
@@ -96,7 +96,7 @@ impl ChildAreas {
             return Opened::Yes;
         }
         while self.may_open.load(Relaxed)
-            && areas.have_room()
+            && areas.have_space()
             && let Some(place) = self.places.get(state.next)
         {
             state.next += 1;

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_cluster_is_one_run_and_a_full_one_has_none() {
+    fn empty_cluster_is_one_run() {
         assert_eq!(find_run(&[0; WORDS], CLUSTER_SLOTS), Some(0..CLUSTER_SLOTS));
         assert_eq!(find_run(&[0; WORDS], 1), Some(0..1));
         assert_eq!(find_run(&[u64::MAX; WORDS], 1), None);
@@ -81,7 +81,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_run_found_is_the_first_that_fits_or_else_the_longest(
+        fn first_fitting_or_longest_run_is_found(
             // Runs of one value, so that words are crossed and filled.
             pieces in prop::collection::vec((any::<bool>(), 1..150_usize), 1..40),
             want in 1..=CLUSTER_SLOTS,

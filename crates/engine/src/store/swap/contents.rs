@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_magic_is_recognised_where_it_belongs() {
+    fn every_magic_is_recognised_at_its_offset() {
         for magic in MAGICS {
             let mut head = vec![0; HEAD_BYTES];
             head[magic.offset..][..magic.bytes.len()].copy_from_slice(magic.bytes);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn none_lies_across_two_pages() {
+    fn no_magic_spans_two_pages() {
         for magic in MAGICS {
             let last = magic.offset + magic.bytes.len() - 1;
             assert_eq!(magic.offset / PAGE_SIZE, last / PAGE_SIZE, "{}", magic.name);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_recognised_in_nothing() {
+    fn empty_input_is_not_recognised() {
         assert!(recognise(&[]).next().is_none());
         assert!(recognise(&vec![0; HEAD_BYTES]).next().is_none());
         assert!(recognise(b"XFS").next().is_none());

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_is_understood_and_others_are_refused_by_name() {
+    fn discard_words_are_parsed() {
         for (discard, name) in Discard::ALL {
             assert_eq!(name.parse(), Ok(discard));
             assert_eq!(discard.to_string(), name);

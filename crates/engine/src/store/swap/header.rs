@@ -83,7 +83,7 @@ pub enum HeaderError {
     #[error("its swap header lists page {page} as bad, and its pages are 1 to {last_page}")]
     BadPageOutside { page: u32, last_page: u32 },
     #[error("its swap header lists every page as bad")]
-    NothingGood,
+    AllBad,
     #[error(
         "it has {storage_pages} pages and is shorter than the size in its swap header \
          ({header_pages} pages)"
@@ -129,7 +129,7 @@ impl Header {
         bad_pages.sort_unstable();
         bad_pages.dedup();
         if bad_pages.len() as u64 == u64::from(last_page) {
-            return Err(HeaderError::NothingGood);
+            return Err(HeaderError::AllBad);
         }
         let (uuid, label) = (array_at(page, UUID_AT), array_at(page, LABEL_AT));
         Ok(Self { last_page, bad_pages, uuid, label, is_swapped })
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_lie_where_the_kernel_looks_for_them() {
+    fn header_fields_have_kernel_offsets() {
         let mut page = [0xaa; PAGE_SIZE];
         header(0x0102_0304, &[5, 6]).write_to(&mut page);
         assert!(page[..1024].iter().all(|&byte| byte == 0xaa), "not ours");
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_to_be_wrong_has_its_own_error() {
+    fn each_header_fault_has_own_error() {
         let good = page_of(&header(99, &[7]));
         let parse = |change: &dyn Fn(&mut [u8; PAGE_SIZE]), pages| {
             let mut page = good;
@@ -286,11 +286,11 @@ mod tests {
         assert_eq!(parse(&put(BAD_PAGES_AT, 99), 100), Ok(header(99, &[99])));
         assert_eq!(Header::parse(&good[..4095], 100), Err(HeaderError::NoSignature));
         let all_bad = page_of(&header(2, &[1, 2]));
-        assert_eq!(Header::parse(&all_bad, 3), Err(HeaderError::NothingGood));
+        assert_eq!(Header::parse(&all_bad, 3), Err(HeaderError::AllBad));
     }
 
     #[test]
-    fn a_header_for_other_pages_is_told_from_none() {
+    fn header_with_other_page_size_is_recognised() {
         let mut head = vec![0; 64 << 10];
         assert_eq!(Header::parse(&head, 100), Err(HeaderError::NoSignature));
         head[(64 << 10) - 10..].copy_from_slice(SIGNATURE);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_pages_count_once_and_the_header_is_not_usable() {
+    fn bad_pages_are_deduplicated_and_header_excluded() {
         let parsed = Header::parse(&page_of(&header(99, &[9, 3, 9])), 100).unwrap();
         assert_eq!(parsed.bad_pages, [3, 9]);
         assert_eq!((parsed.pages(), parsed.usable_pages()), (100, 97));
@@ -331,7 +331,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_in_either_byte_order(
+        fn header_round_trips_in_both_byte_orders(
             header in any_header(),
             before in any::<u8>(),
         ) {
@@ -342,7 +342,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_the_bytes_are_the_answer_keeps_its_promises(
+        fn arbitrary_header_yields_valid_result(
             bytes in prop::collection::vec(any::<u8>(), PAGE_SIZE),
             numbers in prop::array::uniform3(prop_oneof![0..700_u32, any::<u32>()]),
             is_swapped in any::<bool>(),

@@ -23,9 +23,9 @@ use std::path::{Path, PathBuf};
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Fewest pages of an area: slots are allocated from whole clusters.
-pub(crate) const LEAST_PAGES: u64 = CLUSTER_SLOTS as u64;
+pub(crate) const MIN_PAGES: u64 = CLUSTER_SLOTS as u64;
 /// Maximum number of pages that a header can describe.
-pub(crate) const MOST_PAGES: u64 = 1 << 32;
+pub(crate) const MAX_PAGES: u64 = 1 << 32;
 
 /// A named area that this process claimed, ready for use.
 ///
@@ -72,13 +72,13 @@ pub enum ActivateError {
     #[error(
         "{} has {bytes} bytes, too few for a swap area, which needs at least {}: choose a larger \
          one, or enlarge it{}",
-        path.display(), LEAST_PAGES * PAGE_BYTES, how_to_enlarge(path, *is_device)
+        path.display(), MIN_PAGES * PAGE_BYTES, how_to_enlarge(path, *is_device)
     )]
     TooSmall { path: PathBuf, bytes: u64, is_device: bool },
     #[error(
         "{} has {bytes} bytes, but the swap area on it only {area_bytes}, and at least {} are \
          needed: format it again with `softswap mkswap --force {}`, or choose another",
-        path.display(), LEAST_PAGES * PAGE_BYTES, path.display()
+        path.display(), MIN_PAGES * PAGE_BYTES, path.display()
     )]
     AreaTooSmall { path: PathBuf, bytes: u64, area_bytes: u64 },
     #[error(
@@ -87,7 +87,7 @@ pub enum ActivateError {
         path.display(), if *beside_header { " and a swap header" } else { "" }, path.display()
     )]
     Holds { path: PathBuf, found: &'static str, beside_header: bool },
-    #[error("{} cannot be used: {cause}; {}", path.display(), header_way_out(path, cause))]
+    #[error("{} cannot be used: {cause}; {}", path.display(), header_remedy(path, cause))]
     Header { path: PathBuf, cause: HeaderError },
     #[error(
         "{} has a hole at byte {offset}, and a swap file must have all its blocks: fill it with \
@@ -119,7 +119,7 @@ fn how_to_enlarge(path: &Path, is_device: bool) -> String {
     }
 }
 
-fn header_way_out(path: &Path, cause: &HeaderError) -> String {
+fn header_remedy(path: &Path, cause: &HeaderError) -> String {
     let shown = path.display();
     match cause {
         HeaderError::NoSignature => {
@@ -144,13 +144,13 @@ fn header_way_out(path: &Path, cause: &HeaderError) -> String {
 #[allow(missing_docs)]
 pub enum Warning {
     /// The header describes less than the size of the file or device.
-    RestUnused { bytes: u64 },
+    PartlyUnused { bytes: u64 },
     /// A header cannot describe the whole device.
     BeyondHeader { bytes: u64 },
     /// Other users may read or write the file.
     Insecure { path: PathBuf, mode: u32 },
     /// The file belongs to another user.
-    ForeignOwner { path: PathBuf, owner: u32 },
+    UntrustedOwner { path: PathBuf, owner: u32 },
     /// Direct I/O is refused.
     PageCache,
     /// The file is on a file system in DRAM.
@@ -164,7 +164,7 @@ pub enum Warning {
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::RestUnused { bytes } => {
+            Self::PartlyUnused { bytes } => {
                 write!(
                     f,
                     "it is larger than the size in its swap header; {} are not used",
@@ -182,7 +182,7 @@ impl fmt::Display for Warning {
                 let shown = path.display();
                 write!(f, "insecure permissions {mode:04o}, fix with: chmod 0600 {shown}")
             }
-            Self::ForeignOwner { path, owner } => {
+            Self::UntrustedOwner { path, owner } => {
                 let shown = path.display();
                 write!(f, "it belongs to user {owner}, who can read it; fix with: chown 0 {shown}")
             }
@@ -228,7 +228,7 @@ impl Storage {
     pub fn open(path: &Path) -> Result<Self, ActivateError> {
         let mut claimed = claim(path)?;
         let bytes = claimed.len_bytes;
-        if bytes / PAGE_BYTES < LEAST_PAGES {
+        if bytes / PAGE_BYTES < MIN_PAGES {
             let (path, is_device) = (path.to_owned(), claimed.is_device);
             return Err(ActivateError::TooSmall { path, bytes, is_device });
         }
@@ -240,7 +240,7 @@ impl Storage {
     /// Returns the number of whole pages, limited to what a header can describe.
     #[must_use]
     pub fn pages(&self) -> u64 {
-        (self.claimed.len_bytes / PAGE_BYTES).min(MOST_PAGES)
+        (self.claimed.len_bytes / PAGE_BYTES).min(MAX_PAGES)
     }
 
     /// Returns true for a block device.
@@ -283,14 +283,14 @@ impl Storage {
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = Vec::new();
-        let Claimed { file, is_device, mode, foreign_owner, len_bytes } = &self.claimed;
+        let Claimed { file, is_device, mode, untrusted_owner, len_bytes } = &self.claimed;
         let path = || self.path.clone();
         // The system sets the permissions of devices.
         if !is_device && mode & 0o077 != 0 {
             warnings.push(Warning::Insecure { path: path(), mode: *mode });
         }
-        if let Some(owner) = foreign_owner.filter(|_| !is_device) {
-            warnings.push(Warning::ForeignOwner { path: path(), owner });
+        if let Some(owner) = untrusted_owner.filter(|_| !is_device) {
+            warnings.push(Warning::UntrustedOwner { path: path(), owner });
         }
         if file.is_in_memory() && !is_device {
             warnings.push(Warning::InMemory);
@@ -300,8 +300,8 @@ impl Storage {
         if !is_device && file.is_copied_on_write() {
             warnings.push(Warning::CopyOnWrite { path: path() });
         }
-        if len_bytes / PAGE_BYTES > MOST_PAGES {
-            let bytes = len_bytes - MOST_PAGES * PAGE_BYTES;
+        if len_bytes / PAGE_BYTES > MAX_PAGES {
+            let bytes = len_bytes - MAX_PAGES * PAGE_BYTES;
             warnings.push(Warning::BeyondHeader { bytes });
         }
         warnings
@@ -373,7 +373,7 @@ fn read_head(file: &mut SwapFile) -> io::Result<Vec<u8>> {
         && file.is_direct()
         && error.raw_os_error() == Some(errno::EINVAL)
     {
-        file.leave_direct()?;
+        file.disable_direct_io()?;
     }
     let mut head = Vec::with_capacity(HEAD_BYTES);
     for page in 0..HEAD_BYTES / PAGE_SIZE {
@@ -382,7 +382,7 @@ fn read_head(file: &mut SwapFile) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-const _: () = assert!(HEAD_BYTES as u64 <= LEAST_PAGES * PAGE_BYTES);
+const _: () = assert!(HEAD_BYTES as u64 <= MIN_PAGES * PAGE_BYTES);
 
 /// Claims the area at `path`, reads its header and checks that every page has a block. Changes
 /// nothing.
@@ -398,7 +398,7 @@ pub fn activate(path: &Path) -> Result<Activated, ActivateError> {
         return Err(ActivateError::Holds { path, found: magic.name, beside_header });
     }
     let header = header.map_err(|cause| ActivateError::Header { path: path.to_owned(), cause })?;
-    if header.pages() < LEAST_PAGES {
+    if header.pages() < MIN_PAGES {
         let area_bytes = header.pages() * PAGE_BYTES;
         let bytes = storage.claimed.len_bytes;
         return Err(ActivateError::AreaTooSmall { path: path.to_owned(), bytes, area_bytes });
@@ -407,7 +407,7 @@ pub fn activate(path: &Path) -> Result<Activated, ActivateError> {
     let mut warnings = storage.warnings();
     if storage.pages() > header.pages() {
         let bytes = (storage.pages() - header.pages()) * PAGE_BYTES;
-        warnings.push(Warning::RestUnused { bytes });
+        warnings.push(Warning::PartlyUnused { bytes });
     }
     if storage.contents().any(|magic| magic.kind == Kind::BootSector) {
         warnings.push(Warning::BootSector);
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_file_is_activated_as_its_header_says() {
+    fn file_is_activated_as_its_header_states() {
         let place = area(4 * MIB, Some(1024));
         let activated = activate(&place.path).unwrap();
         assert_eq!(activated.header, header(1024));
@@ -491,18 +491,18 @@ mod tests {
     }
 
     #[test]
-    fn more_storage_than_the_header_says_is_left_alone() {
+    fn storage_beyond_header_is_unused() {
         let place = area(2 * MIB + 10_000, Some(512));
         fs::set_permissions(&place.path, fs::Permissions::from_mode(0o644)).unwrap();
         let activated = activate(&place.path).unwrap();
         assert_eq!(activated.header.pages(), 512);
-        assert!(activated.warnings.contains(&Warning::RestUnused { bytes: 8192 }));
+        assert!(activated.warnings.contains(&Warning::PartlyUnused { bytes: 8192 }));
         let path = place.path.clone();
         assert!(activated.warnings.contains(&Warning::Insecure { path, mode: 0o644 }));
     }
 
     #[test]
-    fn what_cannot_hold_the_area_is_refused() {
+    fn unsuitable_storage_is_rejected() {
         let error = refused(&area(2 * MIB - 4096, Some(511)).path);
         assert!(matches!(error, ActivateError::TooSmall { .. }), "{error}");
         let error = refused(&area(4 * MIB, Some(511)).path);
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_refused_only_where_there_would_be_pages() {
+    fn hole_is_rejected_only_within_pages() {
         let place = area(2 * MIB, Some(768));
         let file = fs::OpenOptions::new().write(true).open(&place.path).unwrap();
         file.set_len(3 * MIB).unwrap();
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_beside_a_header_is_not_overwritten() {
+    fn file_system_signature_is_not_overwritten() {
         let place = area(2 * MIB, Some(512));
         let file = fs::OpenOptions::new().write(true).open(&place.path).unwrap();
         file.write_all_at(b"\x55\xaa", 0x1fe).unwrap();
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn formatting_leaves_one_thing_to_recognise_and_the_boot_sector() {
+    fn formatting_leaves_header_and_boot_sector() {
         let place = area(2 * MIB, None);
         fs::write(&place.path, vec![0x11; 2 * MIB as usize]).unwrap();
         let file = fs::OpenOptions::new().write(true).open(&place.path).unwrap();

@@ -6,9 +6,9 @@
 //! The area is divided into clusters of 512 slots. Each processor allocates from its own current
 //! cluster, under a lock that is rarely contended. Only the holder of a current cluster sets bits
 //! in it, so free bits stay free. Any thread clears bits without a lock. All other clusters are on
-//! lists by fill level. The lists are in shelves, a [`shelf`] for each processor; its lock is
-//! needed only to move a cluster between lists. A full cluster is on no list; the first free puts
-//! it back on one.
+//! lists by fill level. The lists are in free-list sets, a [`free_lists`] for each processor; its
+//! lock is needed only to move a cluster between lists. A full cluster is on no list; the first
+//! free puts it back on one.
 //!
 //! If discarding is enabled, an emptied cluster first waits for its discard. The discarding thread
 //! holds it meanwhile, so no thread allocates from it. If nothing else is free, a waiting cluster
@@ -17,17 +17,19 @@
 //! [`frozen`] delays the reuse of freed slots. [`service`] takes slots and clusters out of service.
 //! [`sparse`] adds and removes single clusters of an area that several processes share.
 //!
-//! Lock order: growing and shrinking, then up to two shelves in the order of their indexes.
+//! Lock order: growing and shrinking, then up to two free-list sets in the order of their indexes.
 
-mod shelf;
-mod homes;
+mod free_lists;
+mod percpu_clusters;
 mod service;
 mod frozen;
 mod sparse;
 
 use super::cluster::{Bits, CLUSTER_SLOTS, PAGE_BYTES, WORDS, find_run, masks};
 use crossbeam_utils::CachePadded;
-use shelf::{CURRENT, FREE, FULL, GONE, Holds, ROOMY, Shelf, TIGHT, WAITING, lock};
+use free_lists::{
+    ABSENT, CURRENT, FREE, FULL, FreeLists, Lists, MOSTLY_FREE, MOSTLY_USED, WAITING, lock,
+};
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use softswap_sys::primitive::{AtomicBool, AtomicU32, AtomicU64, Mutex};
 use softswap_sys::primitive::{current_cpu, in_one_order, reserve_u32, reserve_u64};
@@ -75,7 +77,7 @@ pub struct SlotAllocator {
     place: &'static [AtomicU32],
     next: &'static [AtomicU32],
     prev: &'static [AtomicU32],
-    shelves: Box<[CachePadded<Shelf>]>,
+    all_lists: Box<[CachePadded<FreeLists>]>,
     discards: AtomicBool,
     /// A bit for each cluster whose storage is empty since its discard.
     clean: &'static [AtomicU64],
@@ -85,8 +87,8 @@ pub struct SlotAllocator {
     touched_clusters: AtomicU32,
     touched_words: AtomicU32,
     is_sparse: bool,
-    /// Maximum number of free clusters on a processor's shelf, and a hint that a shelf may have
-    /// more.
+    /// Maximum number of free clusters on a processor's free-list set, and a hint that a free-list
+    /// set may have more.
     keep: AtomicU32,
     has_surplus: AtomicBool,
     in_use: Box<[CachePadded<AtomicU64>]>,
@@ -117,7 +119,7 @@ impl SlotAllocator {
             place: reserve_u32(clusters)?,
             next: reserve_u32(clusters)?,
             prev: reserve_u32(clusters)?,
-            shelves: (0..=cpus.max(1)).map(|_| CachePadded::new(Shelf::new())).collect(),
+            all_lists: (0..=cpus.max(1)).map(|_| CachePadded::new(FreeLists::new())).collect(),
             discards: AtomicBool::new(false),
             clean: reserve_u64(clusters.div_ceil(64))?,
             touched: reserve_u64(clusters.div_ceil(64))?,
@@ -163,7 +165,7 @@ impl SlotAllocator {
     #[must_use]
     pub fn alloc_run(&self, cpu: usize, want: usize) -> Option<(u64, usize)> {
         let want = want.clamp(1, CLUSTER_SLOTS);
-        let own = self.shelf_of(cpu);
+        let own = self.lists_of(cpu);
         self.alloc_held(own, want, want)
             .or_else(|| {
                 // A free cluster is better than any shorter run of the current one, whose gaps grow
@@ -187,29 +189,29 @@ impl SlotAllocator {
     fn alloc_any(&self, own: usize, want: usize) -> Option<(u64, usize)> {
         loop {
             let before = self.changes();
-            let run = self.alloc_next(own, want).or_else(|| {
-                self.shelves_from(own).find_map(|shelf| self.alloc_held(shelf, want, 1))
-            });
+            let run = self
+                .alloc_next(own, want)
+                .or_else(|| self.lists_from(own).find_map(|lists| self.alloc_held(lists, want, 1)));
             if run.is_some() || self.changes() == before {
                 return run;
             }
         }
     }
 
-    fn alloc_held(&self, shelf: usize, want: usize, least: usize) -> Option<(u64, usize)> {
-        let mut shelf = self.shelves[shelf].lock();
-        self.carve(&mut shelf, want, least)
+    fn alloc_held(&self, lists: usize, want: usize, least: usize) -> Option<(u64, usize)> {
+        let mut lists = self.all_lists[lists].lock();
+        self.carve(&mut lists, want, least)
     }
 
-    fn carve(&self, shelf: &mut Holds, want: usize, least: usize) -> Option<(u64, usize)> {
-        let cluster = shelf.current?;
+    fn carve(&self, lists: &mut Lists, want: usize, least: usize) -> Option<(u64, usize)> {
+        let cluster = lists.current?;
         let base = cluster as usize * WORDS;
         let mut seen: Bits = [0; WORDS];
         for (word, bits) in seen.iter_mut().enumerate() {
             *bits = self.bits[base + word].load(Acquire);
         }
         let run = find_run(&seen, want).filter(|run| run.len() >= least)?;
-        shelf.changes += 1;
+        lists.changes += 1;
         self.stripe().fetch_add(run.len() as u64, Relaxed);
         for (word, mask) in masks(run.clone()) {
             let before = self.bits[base + word].fetch_or(mask, AcqRel);
@@ -231,7 +233,7 @@ impl SlotAllocator {
     ///
     /// # Errors
     /// If some slots are not in use; the others are freed.
-    pub(crate) fn give_back(&self, first: u64, len: usize) -> Result<(), NotInUse> {
+    pub(crate) fn free_unused(&self, first: u64, len: usize) -> Result<(), NotInUse> {
         self.owned(first, len, |word, mask| self.release(word, mask))
     }
 
@@ -264,10 +266,10 @@ impl SlotAllocator {
         // the state afterwards. So at least one of them sees the other's change.
         in_one_order();
         let moves = match self.state(cluster) {
-            CURRENT | GONE => false,
+            CURRENT | ABSENT => false,
             FULL => true,
             // Counts the bits only if the count matters.
-            TIGHT => self.state_for(cluster) != TIGHT,
+            MOSTLY_USED => self.state_for(cluster) != MOSTLY_USED,
             _ => self.is_empty(cluster),
         };
         if moves {
@@ -338,9 +340,9 @@ impl SlotAllocator {
         match used.sum::<u32>() {
             0 if self.discards.load(SeqCst) && !self.is_clean(cluster) => WAITING,
             0 => FREE,
-            1..=HALF => ROOMY,
+            1..=HALF => MOSTLY_FREE,
             ALL => FULL,
-            _ => TIGHT,
+            _ => MOSTLY_USED,
         }
     }
 
@@ -375,7 +377,7 @@ impl SlotAllocator {
     }
 
     #[must_use]
-    pub(crate) fn room_clusters(&self) -> u32 {
+    pub(crate) fn capacity_clusters(&self) -> u32 {
         self.capacity - self.clusters.load(Acquire)
     }
 

@@ -2,10 +2,10 @@
 //! public interface and no unsafe code.
 #![allow(dead_code, reason = "no test uses all of it")]
 
+use softswap_engine::api::engine::Engine;
+use softswap_engine::api::settings::{Config, PoolLimit};
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use softswap_engine::codec::Choice;
-use softswap_engine::door::engine::Engine;
-use softswap_engine::door::settings::{Config, PoolLimit};
 use softswap_engine::memory::context::PREFETCH_THREADS;
 use softswap_engine::policy::mechanism::{Mechanism, Without};
 use softswap_engine::store::swap::{Backing, Discard};

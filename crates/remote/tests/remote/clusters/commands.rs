@@ -1,7 +1,7 @@
 //! `softswap-remote check`, `ls` and `gc`.
 
-use super::bed::{Bed, alone, bed};
 use super::job::{Job, block_on, new_run};
+use super::test_cluster::{TestCluster, single_server, test_cluster};
 use assert_cmd::Command;
 use serde_json::Value;
 use softswap_remote::check::examine;
@@ -29,34 +29,35 @@ fn json(arguments: &[&str]) -> Value {
         .unwrap_or_else(|_| panic!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-fn refusals(bed: &Bed, options: &str) -> String {
-    let report = block_on(examine(&Url::parse(&bed.secure_url(options)).unwrap())).unwrap();
+fn refusals(test_cluster: &TestCluster, options: &str) -> String {
+    let report =
+        block_on(examine(&Url::parse(&test_cluster.secure_url(options)).unwrap())).unwrap();
     report.refusals.join("\n")
 }
 
 #[test]
-fn a_cluster_that_would_lose_pages_is_refused() {
-    let Some(bed) = bed() else { return };
-    assert_eq!(refusals(&bed, "&size=100M"), "");
-    let small = refusals(&bed, "&size=10G");
+fn evicting_cluster_is_rejected() {
+    let Some(test_cluster) = test_cluster() else { return };
+    assert_eq!(refusals(&test_cluster, "&size=100M"), "");
+    let small = refusals(&test_cluster, "&size=10G");
     assert!(small.contains("does not fit") && small.contains("maxmemory"), "{small}");
-    let node = &bed.nodes[bed.primaries()[0]];
+    let node = &test_cluster.nodes[test_cluster.primaries()[0]];
     node.set("maxmemory-policy", "allkeys-lru");
-    let evicting = refusals(&bed, "");
+    let evicting = refusals(&test_cluster, "");
     assert!(evicting.contains("noeviction") && evicting.contains("127.0.0.1"), "{evicting}");
-    let found = json(&["check", &bed.secure_url("")]);
+    let found = json(&["check", &test_cluster.secure_url("")]);
     assert!(found["result"]["refusals"][0].as_str().unwrap().contains("allkeys-lru"), "{found}");
     node.set("maxmemory-policy", "noeviction");
 
-    let output = softswap_remote(&["check", &bed.secure_url("")]).output().unwrap();
+    let output = softswap_remote(&["check", &test_cluster.secure_url("")]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && text.contains("it can be used"), "{text}");
     assert!(text.contains("all primaries are on 127.0.0.1"), "{text}");
 }
 
 #[test]
-fn one_server_that_is_no_cluster_is_for_beside_a_disk() {
-    let Some(server) = alone() else { return };
+fn single_server_requires_local_disk() {
+    let Some(server) = single_server() else { return };
     let found = json(&["check", &server.url("&single=1&copies=local&wait=1")]);
     assert!(found["result"]["refusals"][0].as_str().unwrap().contains("no replica"), "{found}");
     let refused = softswap_remote(&["check", &server.url("")]).output().unwrap();
@@ -69,18 +70,18 @@ fn one_server_that_is_no_cluster_is_for_beside_a_disk() {
 }
 
 #[test]
-fn who_cannot_get_in_is_told_why() {
-    let Some(bed) = bed() else { return };
-    let (port, tls_port) = (bed.nodes[0].port, bed.nodes[0].tls_port);
-    let ca = bed.file("ca.pem").display().to_string();
+fn login_failure_is_explained() {
+    let Some(test_cluster) = test_cluster() else { return };
+    let (port, tls_port) = (test_cluster.nodes[0].port, test_cluster.nodes[0].tls_port);
+    let ca = test_cluster.file("ca.pem").display().to_string();
     for (url, status, part) in [
         (format!("redis://127.0.0.1:{port}"), 1, "password"),
         ("redis://127.0.0.1:1".to_string(), 1, "127.0.0.1:1"),
         (format!("redis://127.0.0.1:{tls_port}"), 1, "rediss://"),
         (format!("rediss://127.0.0.1:{port}?ca={ca}"), 1, "redis://"),
         ("redis://user:secret@127.0.0.1".to_string(), 2, "SOFTSWAP_REMOTE_PASSWORD"),
-        (bed.secure_url("").replace("ca.pem", "node.key"), 1, "node.key"),
-        (bed.secure_url("").replace("&cert=", "&deadline=2s&cert="), 0, ""),
+        (test_cluster.secure_url("").replace("ca.pem", "node.key"), 1, "node.key"),
+        (test_cluster.secure_url("").replace("&cert=", "&deadline=2s&cert="), 0, ""),
     ] {
         let output = softswap_remote(&["check", &url]).output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();
@@ -90,9 +91,9 @@ fn who_cannot_get_in_is_told_why() {
 }
 
 #[test]
-fn what_a_dead_run_left_is_listed_and_removed_and_a_living_one_stays() {
-    let Some(bed) = bed() else { return };
-    let url = bed.secure_url("");
+fn stale_runs_are_listed_and_removed() {
+    let Some(test_cluster) = test_cluster() else { return };
+    let url = test_cluster.secure_url("");
     let (living, dead) = (new_run(), new_run());
     let names = [&living, &dead].map(|run| format!("{:016x}", run.id));
     block_on(async {
@@ -102,12 +103,12 @@ fn what_a_dead_run_left_is_listed_and_removed_and_a_living_one_stays() {
         gone.write(0, 100).await.unwrap();
         drop(gone);
         // Deletes its lease.
-        for primary in bed.primaries() {
-            let node = &bed.nodes[primary];
-            let keys = node.ask(&["KEYS", &format!("*:{}:lease", names[1])]);
+        for primary in test_cluster.primaries() {
+            let node = &test_cluster.nodes[primary];
+            let keys = node.send(&["KEYS", &format!("*:{}:lease", names[1])]);
             let keys: Vec<String> = redis::from_redis_value(keys).unwrap();
             for key in keys {
-                node.ask(&["DEL", &key]);
+                node.send(&["DEL", &key]);
             }
         }
         let listed = json(&["ls", &url]);
@@ -133,19 +134,20 @@ fn what_a_dead_run_left_is_listed_and_removed_and_a_living_one_stays() {
 }
 
 #[test]
-fn what_the_servers_user_may_not_do_is_told_before_a_program_needs_it() {
-    let Some(bed) = bed() else { return };
+fn missing_server_rights_are_reported_at_start() {
+    let Some(test_cluster) = test_cluster() else { return };
     let all = "~softswap:* +@read +@write +@connection +info +cluster|nodes +client +wait +asking";
     let refused = |rights: &str| {
-        for node in &bed.nodes {
+        for node in &test_cluster.nodes {
             let mut rule = vec!["ACL", "SETUSER", "swapper", "reset", "on", ">word"];
             rule.extend(rights.split(' '));
-            node.ask(&rule);
+            node.send(&rule);
         }
-        let file = bed.file("word");
+        let file = test_cluster.file("word");
         std::fs::write(&file, "word\n").unwrap();
-        let url = bed.plain_url("").replacen("redis://", "redis://swapper@", 1);
-        let url = url.replace(&*bed.file("password").to_string_lossy(), &file.to_string_lossy());
+        let url = test_cluster.plain_url("").replacen("redis://", "redis://swapper@", 1);
+        let url =
+            url.replace(&*test_cluster.file("password").to_string_lossy(), &file.to_string_lossy());
         let output = softswap_remote(&["check", &url]).output().unwrap();
         (!output.status.success()).then(|| String::from_utf8(output.stderr).unwrap())
     };

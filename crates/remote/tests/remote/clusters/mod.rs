@@ -1,8 +1,8 @@
 //! Tests of the store with a real cluster and its failures.
 
-mod bed;
+mod test_cluster;
 mod job;
-mod lies;
-mod liar;
+mod corruptions;
+mod corrupting_proxy;
 mod failures;
 mod commands;

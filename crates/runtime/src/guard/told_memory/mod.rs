@@ -15,9 +15,9 @@ mod files;
 use crate::base::cancellation::until_cancelled;
 use crate::base::errno::c_result;
 use crate::base::instance;
-use crate::base::issue_call::{Answer, Arguments, ask, pass_on};
+use crate::base::issue_call::{Answer, Arguments, engine_syscall, pass_on};
 use crate::base::uaccess;
-use crate::memory::{asleep, redirect};
+use crate::memory::{asleep, libc_malloc_patch};
 use crate::process::tree;
 use files::Told;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Memory that the program is told; 0: the machine's.
 static TOTAL_BYTES: AtomicU64 = AtomicU64::new(0);
 /// Largest file that is rewritten. Those of the kernel have less than 2 KiB.
-const MOST_BYTES: u64 = 64 << 10;
+const MAX_BYTES: u64 = 64 << 10;
 
 /// Tells the program about `total_bytes` of memory. Called before it starts.
 ///
@@ -44,7 +44,7 @@ pub(crate) fn begin(total_bytes: u64) -> io::Result<()> {
         return Ok(());
     }
     TOTAL_BYTES.store(total_bytes, Relaxed);
-    redirect::redirect(&[
+    libc_malloc_patch::redirect(&[
         (c"sysinfo", sysinfo as *const _),
         (c"open64", open as *const _),
         (c"openat64", openat as *const _),
@@ -86,7 +86,7 @@ fn used_bytes() -> u64 {
 fn answer_sysinfo([to, ..]: Arguments) -> isize {
     // SAFETY: all-zero is a valid structure to write over.
     let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
-    let result = ask(libc::SYS_sysinfo, [&raw mut info as usize, 0, 0, 0, 0, 0]);
+    let result = engine_syscall(libc::SYS_sysinfo, [&raw mut info as usize, 0, 0, 0, 0, 0]);
     if result < 0 {
         return result;
     }
@@ -161,14 +161,14 @@ fn replace(fd: i32, flags: i32) -> io::Result<()> {
     let mut text = String::new();
     // SAFETY: as above. The file is not closed here.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
-    (&*file).take(MOST_BYTES).read_to_string(&mut text)?;
+    (&*file).take(MAX_BYTES).read_to_string(&mut text)?;
     let Some(text) = files::rewritten(path, &text, told(), dram_bytes()) else { return Ok(()) };
     let closes = OFlags::from_bits_retain(flags as u32) & OFlags::CLOEXEC;
     let sealed = sealed(&text)?;
     let path = format!("/proc/self/fd/{}", sealed.as_raw_fd());
     let read_only = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let arguments = [read_only.as_raw_fd() as usize, fd as usize, closes.bits() as usize, 0, 0, 0];
-    ask(libc::SYS_dup3, arguments);
+    engine_syscall(libc::SYS_dup3, arguments);
     Ok(())
 }
 

@@ -16,11 +16,11 @@
 
 use crate::base::errno::refused;
 use crate::base::instance;
-use crate::base::issue_call::ask;
+use crate::base::issue_call::engine_syscall;
 use crate::base::uaccess::TASK_SIZE;
 use crate::memory::pins::{Pins, undivided_limit_bytes};
 use libc::iovec;
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{now_ns, write_stderr_fmt};
 use softswap_sys::signals;
@@ -32,21 +32,21 @@ pub(super) const MAX_VECTORS: usize = 1024;
 const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 
 /// Ranges of one call: its vectors, and addresses and control data.
-pub(super) const MOST_RANGES: usize = 1536;
+pub(super) const MAX_RANGES: usize = 1536;
 
 pub(super) const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 /// Vectors stored without a mapping.
-pub(super) const FEW: usize = 10;
+pub(super) const INLINE_COUNT: usize = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Strategy {
     /// To the program. The value limits the bytes that no kernel buffer holds yet.
     In(usize),
     Out,
 }
 
 /// Data that arrives in the kernel's own buffers.
-pub(super) const RECEIVED: Way = Way::In(0);
+pub(super) const RECEIVED: Strategy = Strategy::In(0);
 
 fn is_managed(vector: &iovec) -> bool {
     vector.iov_len > 0 && instance::is_managed(vector.iov_base as usize)
@@ -80,19 +80,19 @@ pub(super) fn shorten(vectors: &mut [iovec], bytes: usize) {
     }
 }
 
-/// Returns space for `count` values: `few` if they fit, otherwise a mapping that lasts as long as
-/// the pins.
+/// Returns space for `count` values: `inline` if they fit, otherwise a mapping that lasts as long
+/// as the pins.
 pub(super) fn room<'p, T: Copy>(
-    pins: &mut Pins<'_, MOST_RANGES>,
-    few: &'p mut [T],
+    pins: &mut Pins<'_, MAX_RANGES>,
+    inline: &'p mut [T],
     count: usize,
 ) -> Option<&'p mut [T]> {
-    if count <= few.len() {
-        return Some(&mut few[..count]);
+    if count <= inline.len() {
+        return Some(&mut inline[..count]);
     }
     let len = (count * size_of::<T>()).next_multiple_of(PAGE_SIZE);
     let address = pins.keep_mapping(len, 0, || map_memory(len))? as *mut T;
-    let first = *few.first()?;
+    let first = *inline.first()?;
     for index in 0..count {
         // SAFETY: within the mapping just made, which is page-aligned.
         unsafe { address.add(index).write(first) };
@@ -105,22 +105,22 @@ pub(super) fn room<'p, T: Copy>(
 pub(super) fn map_memory(len: usize) -> Option<usize> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    let address = ask(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]);
+    let address = engine_syscall(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]);
     if address < 0 {
         return None;
     }
     if len >= 2 << 20 {
         // A huge page would take memory for bytes that never arrive.
         let advice = libc::MADV_NOHUGEPAGE as usize;
-        ask(libc::SYS_madvise, [address as usize, len, advice, 0, 0, 0]);
+        engine_syscall(libc::SYS_madvise, [address as usize, len, advice, 0, 0, 0]);
     }
     Some(address as usize)
 }
 
 /// Reports once which call of the program fails for lack of memory, and returns its error.
 pub(super) fn too_long(engine: &Engine, originals: &[iovec]) -> isize {
-    static IS_SAID: AtomicBool = AtomicBool::new(false);
-    if !IS_SAID.swap(true, Ordering::Relaxed) {
+    static IS_REPORTED_ONCE: AtomicBool = AtomicBool::new(false);
+    if !IS_REPORTED_ONCE.swap(true, Ordering::Relaxed) {
         let most = undivided_limit_bytes(engine) >> 10;
         write_stderr_fmt(format_args!(
             "softswap: a system call that cannot be split fails with ENOMEM: its buffers have {} \
@@ -137,7 +137,7 @@ fn span(vector: &iovec) -> usize {
 }
 
 pub(super) struct Buffers<'e, 'v> {
-    pins: Pins<'e, MOST_RANGES>,
+    pins: Pins<'e, MAX_RANGES>,
     originals: &'v [iovec],
     /// Vectors that name the copies; the originals if nothing is copied.
     copies: &'v [iovec],
@@ -165,7 +165,7 @@ impl<'e, 'v> Buffers<'e, 'v> {
     pub(super) fn new(
         engine: &'e Engine,
         originals: &'v [iovec],
-        way: Way,
+        strategy: Strategy,
         most: usize,
     ) -> Result<Buffers<'e, 'v>, isize> {
         if let Some(buffers) = Buffers::pinned(engine, originals, most) {
@@ -176,8 +176,8 @@ impl<'e, 'v> Buffers<'e, 'v> {
         let bytes = managed_bytes(originals);
         loop {
             let pins = bytes <= undivided_limit_bytes(engine);
-            if way == Way::Out && pins && buffers.pin_by(Pins::add_undivided)
-                || buffers.copy(engine, way)
+            if strategy == Strategy::Out && pins && buffers.pin_by(Pins::add_undivided)
+                || buffers.copy(engine, strategy)
                 || pins && buffers.pin()
             {
                 return Ok(buffers);
@@ -199,10 +199,10 @@ impl<'e, 'v> Buffers<'e, 'v> {
 
     fn pin_by(
         &mut self,
-        pin: impl Fn(&mut Pins<'e, MOST_RANGES>, usize, usize) -> Option<usize>,
+        pin: impl Fn(&mut Pins<'e, MAX_RANGES>, usize, usize) -> Option<usize>,
     ) -> bool {
         let managed = || self.originals.iter().filter(|vector| is_managed(vector));
-        if managed().count() > self.pins.room() {
+        if managed().count() > self.pins.free_entries() {
             return false;
         }
         let mark = self.pins.mark();
@@ -222,21 +222,21 @@ impl<'e, 'v> Buffers<'e, 'v> {
         true
     }
 
-    fn copy(&mut self, engine: &Engine, way: Way) -> bool {
+    fn copy(&mut self, engine: &Engine, strategy: Strategy) -> bool {
         let array = size_of_val(self.originals).next_multiple_of(PAGE_SIZE);
         let managed = self.originals.iter().filter(|vector| is_managed(vector));
         let len = managed.fold(array, |sum, vector| sum + span(vector));
         let pins = &mut self.pins;
-        let held = match way {
-            Way::In(held) => held.min(len),
-            Way::Out => len,
+        let held = match strategy {
+            Strategy::In(held) => held.min(len),
+            Strategy::Out => len,
         };
         let Some(base) = pins.keep_mapping(len, held, || map_memory(len)) else { return false };
         let mut at = base + array;
         for (index, vector) in self.originals.iter().enumerate() {
             let mut copied = *vector;
             if is_managed(vector) {
-                copied.iov_base = copy_of(engine, vector, at, way) as *mut _;
+                copied.iov_base = copy_of(engine, vector, at, strategy) as *mut _;
                 at += span(vector);
             }
             // SAFETY: the space of the array at the start of the new mapping.
@@ -271,12 +271,12 @@ impl<'e, 'v> Buffers<'e, 'v> {
 }
 
 /// Copies a vector into the space at `at`. Returns the address of the copy.
-fn copy_of(engine: &Engine, vector: &iovec, at: usize, way: Way) -> usize {
-    let wanted = if way == Way::Out { libc::PROT_READ } else { libc::PROT_WRITE };
+fn copy_of(engine: &Engine, vector: &iovec, at: usize, strategy: Strategy) -> usize {
+    let wanted = if strategy == Strategy::Out { libc::PROT_READ } else { libc::PROT_WRITE };
     let (base, len) = (vector.iov_base as usize, vector.iov_len);
     let allowed = signals::with_all_blocked(|| engine.allowed_bytes(base, len, wanted));
     let address = at + base % PAGE_SIZE;
-    if way == Way::Out {
+    if strategy == Strategy::Out {
         // SAFETY: the program may read the original, and a touch faults it in; the space for the
         // copy is in a new mapping.
         unsafe {
@@ -286,7 +286,7 @@ fn copy_of(engine: &Engine, vector: &iovec, at: usize, way: Way) -> usize {
     if allowed < len {
         let bad = if allowed == 0 { at } else { address + allowed };
         let len = at + span(vector) - bad;
-        ask(libc::SYS_mprotect, [bad, len, libc::PROT_NONE as usize, 0, 0, 0]);
+        engine_syscall(libc::SYS_mprotect, [bad, len, libc::PROT_NONE as usize, 0, 0, 0]);
     }
     address
 }
@@ -295,16 +295,16 @@ fn copy_of(engine: &Engine, vector: &iovec, at: usize, way: Way) -> usize {
 pub(super) fn whole(
     engine: &Engine,
     originals: &[iovec],
-    way: Way,
+    strategy: Strategy,
     most: usize,
     go: impl FnOnce(&[iovec]) -> isize,
 ) -> isize {
-    let buffers = match Buffers::new(engine, originals, way, most) {
+    let buffers = match Buffers::new(engine, originals, strategy, most) {
         Ok(buffers) => buffers,
         Err(error) => return error,
     };
     let result = go(buffers.vectors());
-    if way != Way::Out && result > 0 {
+    if strategy != Strategy::Out && result > 0 {
         buffers.hand_back(0, originals.len(), result as usize);
     }
     result

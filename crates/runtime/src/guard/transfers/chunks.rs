@@ -1,11 +1,11 @@
 //! Transfers cut into pieces that can be pinned.
 
-use super::buffers::{EMPTY, FEW, MOST_RANGES, room};
+use super::buffers::{EMPTY, INLINE_COUNT, MAX_RANGES, room};
 use crate::base::errno::refused;
 use crate::base::{guarded_call, instance};
 use crate::memory::pins::Pins;
 use libc::iovec;
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 
 /// Position of a piece in its transfer.
 #[derive(Debug, Clone, Copy)]
@@ -18,12 +18,12 @@ pub(super) struct Step {
 pub(super) struct Moved {
     pub(super) result: isize,
     /// True if the next piece may follow.
-    pub(super) goes_on: bool,
+    pub(super) note_fault_end: bool,
 }
 
 impl From<isize> for Moved {
     fn from(result: isize) -> Moved {
-        Moved { result, goes_on: true }
+        Moved { result, note_fault_end: true }
     }
 }
 
@@ -35,8 +35,8 @@ pub(super) fn in_chunks(
     mut go: impl FnMut(&[iovec], Step) -> Moved,
 ) -> isize {
     let mut kept = Pins::new(engine);
-    let mut few = [EMPTY; FEW];
-    let Some(vectors) = room(&mut kept, &mut few, originals.len()) else {
+    let mut inline = [EMPTY; INLINE_COUNT];
+    let Some(vectors) = room(&mut kept, &mut inline, originals.len()) else {
         return refused(libc::ENOMEM);
     };
     let mut progress = Progress { originals, index: 0, skip: 0 };
@@ -51,7 +51,7 @@ pub(super) fn in_chunks(
             return if total > 0 { total as isize } else { moved.result };
         }
         total += moved.result as usize;
-        let is_done = (moved.result as usize) < bytes || step.is_last || !moved.goes_on;
+        let is_done = (moved.result as usize) < bytes || step.is_last || !moved.note_fault_end;
         if is_done || guarded_call::is_killed() {
             return total as isize;
         }
@@ -74,7 +74,7 @@ impl Progress<'_> {
     /// calls hold too much. Returns the number of vectors and bytes.
     fn take(
         &mut self,
-        pins: &mut Pins<'_, MOST_RANGES>,
+        pins: &mut Pins<'_, MAX_RANGES>,
         vectors: &mut [iovec],
         most: usize,
     ) -> (usize, usize) {
@@ -84,7 +84,7 @@ impl Progress<'_> {
             let wanted = original.iov_len - self.skip;
             let mut len = wanted;
             if wanted > 0 && instance::is_managed(base) {
-                if left == 0 || pins.room() == 0 {
+                if left == 0 || pins.free_entries() == 0 {
                     break;
                 }
                 let (asked, pinned) = pins.add_some(base, wanted.min(left));

@@ -1,7 +1,7 @@
 //! Kind of file behind a descriptor, as far as it affects transfers.
 
 use crate::base::guarded_call;
-use crate::base::issue_call::ask;
+use crate::base::issue_call::engine_syscall;
 
 /// Kind of file, which determines how a transfer may be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(super) enum Kind {
 pub(super) fn kind_of(fd: usize, writes: bool) -> Kind {
     // SAFETY: all-zero is a valid stat to write over.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    if ask(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) != 0 {
+    if engine_syscall(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) != 0 {
         return if writes { Kind::Sink } else { Kind::Whole };
     }
     if writes && !may_write(fd) {
@@ -57,7 +57,7 @@ pub(super) fn kind_of(fd: usize, writes: bool) -> Kind {
 fn disk(fd: usize) -> Kind {
     const BLKGETSIZE64: usize = 0x8008_1272;
     let mut len = 0_u64;
-    match ask(libc::SYS_ioctl, [fd, BLKGETSIZE64, &raw mut len as usize, 0, 0, 0]) {
+    match engine_syscall(libc::SYS_ioctl, [fd, BLKGETSIZE64, &raw mut len as usize, 0, 0, 0]) {
         0 => Kind::Disk { len },
         _ => Kind::Whole,
     }
@@ -84,7 +84,7 @@ pub(super) fn is_direct(fd: usize) -> bool {
 }
 
 fn may_write(fd: usize) -> bool {
-    let flags = ask(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
+    let flags = engine_syscall(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
     flags >= 0
         && flags as i32 & libc::O_ACCMODE != libc::O_RDONLY
         && flags as i32 & libc::O_PATH == 0
@@ -95,14 +95,14 @@ pub(super) fn appends(fd: usize) -> bool {
 }
 
 fn has_flag(fd: usize, flag: i32) -> bool {
-    let flags = ask(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
+    let flags = engine_syscall(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
     flags < 0 || flags as i32 & flag != 0
 }
 
 pub(super) fn file_len(fd: usize) -> Option<usize> {
     // SAFETY: all-zero is a valid stat to write over.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    let found = ask(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]);
+    let found = engine_syscall(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]);
     (found == 0).then_some(stat.st_size as usize)
 }
 
@@ -111,7 +111,7 @@ pub(super) fn seek(fd: usize, by: isize) -> isize {
     if by != 0 {
         guarded_call::note_effect();
     }
-    ask(libc::SYS_lseek, [fd, by as usize, libc::SEEK_CUR as usize, 0, 0, 0])
+    engine_syscall(libc::SYS_lseek, [fd, by as usize, libc::SEEK_CUR as usize, 0, 0, 0])
 }
 
 fn socket_option(fd: usize, option: i32) -> Option<i32> {
@@ -119,7 +119,7 @@ fn socket_option(fd: usize, option: i32) -> Option<i32> {
     let mut len = size_of::<i32>() as u32;
     let (at, level) = (&raw mut value as usize, libc::SOL_SOCKET as usize);
     let arguments = [fd, level, option as usize, at, &raw mut len as usize, 0];
-    (ask(libc::SYS_getsockopt, arguments) == 0).then_some(value)
+    (engine_syscall(libc::SYS_getsockopt, arguments) == 0).then_some(value)
 }
 
 /// Returns true if MSG_TRUNC makes a socket discard the data that it reports as received.

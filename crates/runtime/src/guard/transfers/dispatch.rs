@@ -2,7 +2,7 @@
 
 use super::{messages, vectors};
 use crate::base::issue_call::Arguments;
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 
 pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
     Some(match number {

@@ -1,7 +1,7 @@
 //! Long writes to regular files.
 //!
 //! Up to the limit for calls, a write is one call over pinned buffers. A longer one is cut into
-//! pinned pieces, under a lock for its file ([`crate::process::file_turns`]):
+//! pinned pieces, under a lock for its file ([`crate::process::file_write_locks`]):
 //!
 //! - With an explicit position, piece after piece.
 //! - At the file's own position, the call first claims its part by one `lseek` over it. So two
@@ -21,15 +21,15 @@ use super::chunks::{Moved, Step, in_chunks};
 use super::descriptor_kind::{Kind, appends, file_len, is_direct, kind_of, seek};
 use super::reading::are_blocks;
 use super::transfer_call::Call;
-use crate::base::issue_call::ask;
-use crate::process::file_turns::{self, Turn};
+use crate::base::issue_call::engine_syscall;
+use crate::process::file_write_locks::{self, Turn};
 use libc::iovec;
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::exemption;
 
 /// Returns true if a short write could get between the pieces of another thread's write.
 pub(super) fn waits_for_turn(call: &Call) -> bool {
-    file_turns::are_taken() && matches!(kind_of(call.fd(), true), Kind::File { .. })
+    file_write_locks::are_taken() && matches!(kind_of(call.fd(), true), Kind::File { .. })
 }
 
 pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec], inode: u64) -> isize {
@@ -42,7 +42,7 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec], inode: u6
         Buffers::pinned(engine, originals, engine.hold_limit_bytes())
     };
     if let Some(buffers) = whole {
-        return call.go(buffers.vectors());
+        return call.issue(buffers.vectors());
     }
     if call.is_atomic() {
         return too_long(engine, originals);
@@ -51,10 +51,10 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec], inode: u6
     let mut part = Part::of(call, is_append, bytes);
     let result = in_chunks(engine, originals, |vectors, step| {
         if step.done > 0 && !part.may_follow(step.done) {
-            return Moved { result: 0, goes_on: false };
+            return Moved { result: 0, note_fault_end: false };
         }
-        let result = part.call(call, step).go_on(vectors, step);
-        Moved { result, goes_on: part.is_followed(result) }
+        let result = part.call(call, step).issue_piece(vectors, step);
+        Moved { result, note_fault_end: part.is_followed(result) }
     });
     if let Part::Claimed { .. } = part {
         let unwritten = bytes as isize - result.max(0);
@@ -134,6 +134,6 @@ impl Part {
 fn file_limit_bytes() -> usize {
     let mut limit = [u64::MAX; 2];
     let at = &raw mut limit as usize;
-    ask(libc::SYS_prlimit64, [0, libc::RLIMIT_FSIZE as usize, 0, at, 0, 0]);
+    engine_syscall(libc::SYS_prlimit64, [0, libc::RLIMIT_FSIZE as usize, 0, at, 0, 0]);
     limit[0] as usize
 }

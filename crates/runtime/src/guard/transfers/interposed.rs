@@ -241,21 +241,21 @@ macro_rules! between_processes {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             pid: libc::pid_t,
-            ours: *const iovec,
+            own_vectors: *const iovec,
             count: libc::c_ulong,
-            theirs: *const iovec,
+            remote_vectors: *const iovec,
             their_count: libc::c_ulong,
             flags: libc::c_ulong,
         ) -> isize {
             type Count = libc::c_ulong;
             real!($name: fn(libc::pid_t, *const iovec, Count, *const iovec, Count, Count) -> isize);
-            let rest = [theirs as usize, their_count as usize, flags as usize];
-            let call = || match plain(libc::$number, pid, ours, signed(count as usize), rest) {
+            let rest = [remote_vectors as usize, their_count as usize, flags as usize];
+            let call = || match plain(libc::$number, pid, own_vectors, signed(count as usize), rest) {
                 Some(result) => result,
                 // SAFETY: the C library's function of this name, with the program's arguments.
-                None => unsafe { $name()(pid, ours, count, theirs, their_count, flags) },
+                None => unsafe { $name()(pid, own_vectors, count, remote_vectors, their_count, flags) },
             };
-            $make(pid, theirs as usize, their_count as usize, call)
+            $make(pid, remote_vectors as usize, their_count as usize, call)
         }
     )*};
 }

@@ -3,10 +3,10 @@
 //! A message consists of data, an address and control data, all of which are buffers and treated
 //! alike. They are listed message by message, the data first.
 
-use super::buffers::{Buffers, EMPTY, FEW, MAX_VECTORS, MOST_RANGES, RECEIVED, cut, room};
+use super::buffers::{Buffers, EMPTY, INLINE_COUNT, MAX_RANGES, MAX_VECTORS, RECEIVED, cut, room};
 use super::chunks::{Moved, in_chunks};
 use super::descriptor_kind::{Kind, drops_truncated, kind_of};
-use super::reading::{most_waiting, waits_for_all};
+use super::reading::{max_waiting, waits_for_all};
 use super::writing::{piece_flags, undivided};
 use crate::base::errno::refused;
 use crate::base::guarded_call::issue_waiting;
@@ -14,7 +14,7 @@ use crate::base::issue_call::Arguments;
 use crate::base::uaccess;
 use crate::memory::pins::Pins;
 use libc::{iovec, mmsghdr, msghdr, timespec};
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 
 /// Number of other buffers of a message: address and control data.
 const OTHERS: usize = 2;
@@ -22,7 +22,7 @@ const MAX_ADDRESS_BYTES: usize = 128;
 /// Maximum number of messages that the kernel accepts in one call.
 const MAX_MESSAGES: usize = 1024;
 /// Messages stored without a mapping.
-const FEW_MESSAGES: usize = 4;
+const INLINE_MESSAGES: usize = 4;
 
 /// Lists the buffers of a message in `list`, whose length is that of [`buffers_of`]. Returns false
 /// if they cannot be read, or the kernel must reject them.
@@ -123,8 +123,8 @@ fn send_by(
     };
     let go = |message: &msghdr, flags| issue_one(fd, message, flags);
     let Some(count) = buffers_of(&message) else { return go(&message, flags) };
-    let (mut pins, mut few) = (Pins::<MOST_RANGES>::new(engine), [EMPTY; FEW]);
-    let Some(list) = room(&mut pins, &mut few, count) else { return refused(libc::ENOMEM) };
+    let (mut pins, mut inline) = (Pins::<MAX_RANGES>::new(engine), [EMPTY; INLINE_COUNT]);
+    let Some(list) = room(&mut pins, &mut inline, count) else { return refused(libc::ENOMEM) };
     if !list_buffers(&message, list) {
         return go(&message, flags);
     }
@@ -165,12 +165,12 @@ pub(super) fn receive(engine: &Engine, arguments: Arguments) -> isize {
         issue_waiting(libc::SYS_recvmsg, [fd, std::ptr::from_mut(message) as usize, flags, 0, 0, 0])
     };
     let Some(count) = buffers_of(&message) else { return go(&mut message) };
-    let (mut pins, mut few) = (Pins::<MOST_RANGES>::new(engine), [EMPTY; FEW]);
-    let Some(list) = room(&mut pins, &mut few, count) else { return refused(libc::ENOMEM) };
+    let (mut pins, mut inline) = (Pins::<MAX_RANGES>::new(engine), [EMPTY; INLINE_COUNT]);
+    let Some(list) = room(&mut pins, &mut inline, count) else { return refused(libc::ENOMEM) };
     if !list_buffers(&message, list) {
         return asked_as_is();
     }
-    let most = most_waiting(engine);
+    let most = max_waiting(engine);
     let pinned = Buffers::pinned(engine, list, most);
     if pinned.is_none() && waits_for_all(flags) && kind_of(fd, false) == Kind::Stream {
         let (data, others) = list.split_at(count - OTHERS);
@@ -212,7 +212,7 @@ fn receive_all_of(
         if result >= 0 {
             received = piece;
         }
-        Moved { result, goes_on: piece.msg_controllen == 0 }
+        Moved { result, note_fault_end: piece.msg_controllen == 0 }
     });
     if result < 0 {
         return result;
@@ -228,20 +228,20 @@ struct Messages<'p> {
 
 /// Reads the headers at `original`; `None` if the kernel is to report an error.
 fn read_headers<'p>(
-    pins: &mut Pins<'_, MOST_RANGES>,
-    few: &'p mut [mmsghdr],
-    few_buffers: &'p mut [iovec],
+    pins: &mut Pins<'_, MAX_RANGES>,
+    inline: &'p mut [mmsghdr],
+    inline_buffers: &'p mut [iovec],
     original: usize,
     count: usize,
 ) -> Option<Messages<'p>> {
-    let headers = room(pins, few, count)?;
+    let headers = room(pins, inline, count)?;
     // SAFETY: any bytes are headers.
     if !unsafe { uaccess::get_user_array(original, headers) } {
         return None;
     }
     let counts = headers.iter().map(|header| buffers_of(&header.msg_hdr));
     let total = counts.sum::<Option<usize>>()?;
-    let buffers = room(pins, few_buffers, total)?;
+    let buffers = room(pins, inline_buffers, total)?;
     let mut rest = &mut *buffers;
     for header in headers.iter() {
         let (list, others) = rest.split_at_mut(buffers_of(&header.msg_hdr)?);
@@ -277,18 +277,19 @@ fn places(headers: &[mmsghdr]) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-fn no_messages() -> [mmsghdr; FEW_MESSAGES] {
+fn no_messages() -> [mmsghdr; INLINE_MESSAGES] {
     // SAFETY: all-zero is a valid mmsghdr.
-    [unsafe { std::mem::zeroed() }; FEW_MESSAGES]
+    [unsafe { std::mem::zeroed() }; INLINE_MESSAGES]
 }
 
 /// Sends short messages by one call, others one by one, as the kernel does internally.
 pub(super) fn send_all(engine: &Engine, mut arguments: Arguments) -> isize {
     let (original, count) = (arguments[1], (arguments[2] as u32 as usize).min(MAX_MESSAGES));
-    let mut pins = Pins::<MOST_RANGES>::new(engine);
-    let (mut few, mut few_buffers) = (no_messages(), [EMPTY; FEW]);
+    let mut pins = Pins::<MAX_RANGES>::new(engine);
+    let (mut inline, mut inline_buffers) = (no_messages(), [EMPTY; INLINE_COUNT]);
     let most = engine.call_limit_bytes();
-    if let Some(messages) = read_headers(&mut pins, &mut few, &mut few_buffers, original, count)
+    if let Some(messages) =
+        read_headers(&mut pins, &mut inline, &mut inline_buffers, original, count)
         && let Some(buffers) = Buffers::pinned(engine, messages.buffers, most)
     {
         let count = messages.headers.len();
@@ -334,12 +335,12 @@ fn return_len(original: usize, index: usize, len: u32) -> bool {
 
 pub(super) fn receive_all(engine: &Engine, mut arguments: Arguments) -> isize {
     let (original, count) = (arguments[1], (arguments[2] as u32 as usize).min(MAX_MESSAGES));
-    let mut pins = Pins::<MOST_RANGES>::new(engine);
-    let (mut few, mut few_buffers) = (no_messages(), [EMPTY; FEW]);
+    let mut pins = Pins::<MAX_RANGES>::new(engine);
+    let (mut inline, mut inline_buffers) = (no_messages(), [EMPTY; INLINE_COUNT]);
     // The kernel receives messages up to the first bad pointer.
     let count = (0..count).take_while(|index| is_good(original, *index)).count();
     let messages = if count > 0 {
-        read_headers(&mut pins, &mut few, &mut few_buffers, original, count)
+        read_headers(&mut pins, &mut inline, &mut inline_buffers, original, count)
     } else {
         None
     };
@@ -347,7 +348,7 @@ pub(super) fn receive_all(engine: &Engine, mut arguments: Arguments) -> isize {
         return issue_waiting(libc::SYS_recvmmsg, arguments);
     };
     pins.add(arguments[4], size_of::<timespec>(), usize::MAX);
-    let buffers = match Buffers::new(engine, list, RECEIVED, most_waiting(engine)) {
+    let buffers = match Buffers::new(engine, list, RECEIVED, max_waiting(engine)) {
         Ok(buffers) => buffers,
         Err(error) => return error,
     };

@@ -8,7 +8,7 @@ use super::buffers::EMPTY;
 use crate::base::{instance, uaccess};
 use crate::memory::libc_memory::outside_the_window;
 use libc::iovec;
-use softswap_engine::door::control_protocol::{Answer, Request};
+use softswap_engine::api::control_protocol::{Answer, Request};
 use softswap_sys::control_socket::{self, Peer};
 use softswap_sys::{exemption, raw};
 use std::io;
@@ -16,18 +16,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Timeout for the other process's answer, as for `softswap ctl`.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Attempts if the process closes the connection: it waits for a request only a quarter of a
 /// second.
 const ATTEMPTS: usize = 4;
 /// Time for which a process that did not answer is not asked again: a tracer may have stopped it.
 const SILENCE_NS: u64 = 2_000_000_000;
-const LONGEST_ANSWER_BYTES: usize = 256;
+const MAX_ANSWER_BYTES: usize = 256;
 /// Maximum number of ranges of a call for which the other process is asked.
 const RANGES: usize = 16;
 
 /// Time from which a process that did not answer may be asked again.
-static ASK_AGAIN_NS: AtomicU64 = AtomicU64::new(0);
+static RETRY_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Makes a call that reads `count` ranges of another process, and repeats it if pages were absent.
 pub(super) fn read(pid: i32, theirs: usize, count: usize, call: impl Fn() -> isize) -> isize {
@@ -43,13 +43,13 @@ pub(super) fn read(pid: i32, theirs: usize, count: usize, call: impl Fn() -> isi
     let is_known = unsafe { uaccess::get_user_array(theirs, ranges) };
     let wanted = ranges.iter().fold(0, |sum: usize, range| sum.saturating_add(range.iov_len));
     let done = usize::try_from(first).unwrap_or(0);
-    if !is_known || done >= wanted || raw::now_ns() < ASK_AGAIN_NS.load(Ordering::Relaxed) {
+    if !is_known || done >= wanted || raw::now_ns() < RETRY_NS.load(Ordering::Relaxed) {
         return first;
     }
     let brought = raw::preserving_errno(|| outside_the_window(|| bring_in(pid, ranges, done)));
     if !matches!(brought, Ok(true)) {
         if brought.is_err_and(|why| why.kind() == io::ErrorKind::TimedOut) {
-            ASK_AGAIN_NS.store(raw::now_ns() + SILENCE_NS, Ordering::Relaxed);
+            RETRY_NS.store(raw::now_ns() + SILENCE_NS, Ordering::Relaxed);
         }
         return first;
     }
@@ -80,7 +80,7 @@ fn bring_in(pid: i32, ranges: &[iovec], mut done: usize) -> io::Result<bool> {
         done -= before;
         let (address, len) = (range.iov_base as usize + before, range.iov_len - before);
         let request = Request::Touch(address, len);
-        let is_done = || match ask(pid, &path, &request) {
+        let is_done = || match send_request(pid, &path, &request) {
             Err(why) if why.kind() == io::ErrorKind::TimedOut => Some(Err(why)),
             Ok(true) => Some(Ok(())),
             _ => None,
@@ -102,14 +102,14 @@ fn socket_of(pid: u32) -> Option<std::path::PathBuf> {
     paths.map(|dir| control_socket::socket_path(&dir, pid)).find(|path| path.exists())
 }
 
-fn ask(pid: i32, path: &std::path::Path, request: &Request<'_>) -> io::Result<bool> {
+fn send_request(pid: i32, path: &std::path::Path, request: &Request<'_>) -> io::Result<bool> {
     let Some(line) = request.line() else { return Ok(false) };
-    let peer: Peer = control_socket::connect(path, PATIENCE)?;
+    let peer: Peer = control_socket::connect(path, ANSWER_TIMEOUT)?;
     // Another process may own a socket of that name.
     if peer.credentials()?.pid != pid {
         return Ok(false);
     }
-    peer.write_all(line.as_bytes(), PATIENCE)?;
-    let answer = peer.read_to_end(LONGEST_ANSWER_BYTES, PATIENCE)?;
+    peer.write_all(line.as_bytes(), ANSWER_TIMEOUT)?;
+    let answer = peer.read_to_end(MAX_ANSWER_BYTES, ANSWER_TIMEOUT)?;
     Ok(matches!(Answer::parse(&answer), Answer::Ok(_)))
 }

@@ -4,39 +4,39 @@
 //! A read at the file's own position first claims its part of the file by one `lseek` over it. So
 //! two concurrent readers get separate contiguous parts, as by one call each.
 
-use super::buffers::{Buffers, RECEIVED, Way, managed_bytes, shorten, whole};
+use super::buffers::{Buffers, RECEIVED, Strategy, managed_bytes, shorten, whole};
 use super::chunks::in_chunks;
 use super::descriptor_kind::{Kind, drops_truncated, is_direct, kind_of, seek};
 use super::transfer_call::Call;
 use libc::iovec;
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::exemption;
 
 /// Returns the maximum of bytes pinned for a call that may wait.
-pub(super) fn most_waiting(engine: &Engine) -> usize {
+pub(super) fn max_waiting(engine: &Engine) -> usize {
     (engine.call_limit_bytes() / 4).max(64 << 10)
 }
 
 pub(super) fn read(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
-    if let Some(buffers) = Buffers::pinned(engine, originals, most_waiting(engine)) {
-        return call.go(buffers.vectors());
+    if let Some(buffers) = Buffers::pinned(engine, originals, max_waiting(engine)) {
+        return call.issue(buffers.vectors());
     }
     if call.number == libc::SYS_getrandom {
-        return in_chunks(engine, originals, |vectors, _| call.go(vectors).into());
+        return in_chunks(engine, originals, |vectors, _| call.issue(vectors).into());
     }
     match (kind_of(call.fd(), false), call.position()) {
-        (Kind::Endless, _) => in_chunks(engine, originals, |vectors, _| call.go(vectors).into()),
+        (Kind::Endless, _) => in_chunks(engine, originals, |vectors, _| call.issue(vectors).into()),
         (Kind::File { .. } | Kind::Disk { .. }, Some(position)) => {
             in_chunks(engine, originals, |vectors, step| {
-                call.at(position + step.done).go_on(vectors, step).into()
+                call.at(position + step.done).issue_piece(vectors, step).into()
             })
         }
         (Kind::File { len, .. } | Kind::Disk { len }, None) => {
             claimed(engine, call, originals, len)
         }
         (Kind::Stream, _) if waits_for_all(call.flags()) => {
-            in_chunks(engine, originals, |vectors, _| call.go(vectors).into())
+            in_chunks(engine, originals, |vectors, _| call.issue(vectors).into())
         }
         _ => in_one(engine, call, originals, RECEIVED),
     }
@@ -54,10 +54,10 @@ pub(super) fn waits_for_all(flags: usize) -> bool {
     flags & libc::MSG_WAITALL as usize != 0 && flags & NOT as usize == 0
 }
 
-fn in_one(engine: &Engine, call: &Call, originals: &[iovec], way: Way) -> isize {
+fn in_one(engine: &Engine, call: &Call, originals: &[iovec], strategy: Strategy) -> isize {
     let mut dropped = 0;
-    let result = whole(engine, originals, way, most_waiting(engine), |vectors| {
-        let result = call.go(vectors);
+    let result = whole(engine, originals, strategy, max_waiting(engine), |vectors| {
+        let result = call.issue(vectors);
         let truncates = call.flags() & libc::MSG_TRUNC as usize != 0;
         if truncates && drops_truncated(call.fd()) {
             dropped = result.max(0);
@@ -75,9 +75,9 @@ fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> i
     // A short read is one call: the end of a file, or a file whose length is unknown because the
     // kernel generates it on reading.
     let bytes = managed_bytes(originals);
-    let in_one = || in_one(engine, call, originals, Way::In(bytes.min(left)));
+    let in_one = || in_one(engine, call, originals, Strategy::In(bytes.min(left)));
     let is_direct = is_direct(call.fd());
-    if position < 0 || left <= most_waiting(engine) {
+    if position < 0 || left <= max_waiting(engine) {
         return in_one();
     }
     // With direct I/O the kernel may reject all vectors if one is not whole blocks.
@@ -85,11 +85,11 @@ fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> i
         && !are_blocks(originals)
         && let Some(buffers) = Buffers::undivided(engine, originals)
     {
-        return call.go(buffers.vectors());
+        return call.issue(buffers.vectors());
     }
     // The program's own filter may forbid all calls except this one.
     if exemption::is_in_force() {
-        return in_chunks(engine, originals, |vectors, _| call.go(vectors).into());
+        return in_chunks(engine, originals, |vectors, _| call.issue(vectors).into());
     }
     let wanted = wanted.min(if is_direct { left.next_multiple_of(PAGE_SIZE) } else { left });
     let end = seek(call.fd(), wanted as isize);
@@ -99,7 +99,7 @@ fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> i
     let start = end as usize - wanted;
     shorten(originals, wanted);
     let result = in_chunks(engine, originals, |vectors, step| {
-        call.at(start + step.done).go_on(vectors, step).into()
+        call.at(start + step.done).issue_piece(vectors, step).into()
     });
     let unread = wanted as isize - result.max(0);
     if unread > 0 {

@@ -85,17 +85,17 @@ impl Call {
         call
     }
 
-    pub(super) fn go(&self, vectors: &[iovec]) -> isize {
-        self.go_by(vectors, issue_waiting)
+    pub(super) fn issue(&self, vectors: &[iovec]) -> isize {
+        self.issue_by(vectors, issue_waiting)
     }
 
-    /// Does the same as [`Call::go`] for a piece of a file or disk: after the first piece, signals
-    /// do not interrupt it.
-    pub(super) fn go_on(&self, vectors: &[iovec], step: Step) -> isize {
-        self.go_by(vectors, if step.done > 0 { issue } else { issue_waiting })
+    /// Does the same as [`Call::issue`] for a piece of a file or disk: after the first piece,
+    /// signals do not interrupt it.
+    pub(super) fn issue_piece(&self, vectors: &[iovec], step: Step) -> isize {
+        self.issue_by(vectors, if step.done > 0 { issue } else { issue_waiting })
     }
 
-    fn go_by(&self, vectors: &[iovec], issue: fn(i64, Arguments) -> isize) -> isize {
+    fn issue_by(&self, vectors: &[iovec], issue: fn(i64, Arguments) -> isize) -> isize {
         let mut arguments = self.arguments;
         match (self.buffer_at(), vectors) {
             (Some(at), [vector, ..]) => {

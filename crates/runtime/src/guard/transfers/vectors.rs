@@ -1,6 +1,6 @@
 //! Calls over one buffer, and over an array of buffers.
 
-use super::buffers::{EMPTY, FEW, MAX_VECTORS, MOST_RANGES, cut, room};
+use super::buffers::{EMPTY, INLINE_COUNT, MAX_RANGES, MAX_VECTORS, cut, room};
 use super::chunks::{Moved, in_chunks};
 use super::transfer_call::Call;
 use super::{reading, writing};
@@ -9,7 +9,7 @@ use crate::base::issue_call::{Arguments, issue};
 use crate::base::uaccess;
 use crate::memory::pins::Pins;
 use libc::iovec;
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::pointer_arguments::{self, Pointee};
 
 fn move_data(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
@@ -66,12 +66,12 @@ pub(super) fn has_vectors(number: i64) -> bool {
 
 pub(super) fn answer_vectors(engine: &Engine, number: i64, arguments: Arguments) -> isize {
     let [_, address, count, ..] = arguments;
-    let mut pins = Pins::<MOST_RANGES>::new(engine);
-    let mut few = [EMPTY; FEW];
+    let mut pins = Pins::<MAX_RANGES>::new(engine);
+    let mut inline = [EMPTY; INLINE_COUNT];
     if count > MAX_VECTORS {
         return issue(number, arguments);
     }
-    let Some(originals) = room(&mut pins, &mut few, count) else {
+    let Some(originals) = room(&mut pins, &mut inline, count) else {
         return refused(libc::ENOMEM);
     };
     // SAFETY: any bytes are a vector.
@@ -92,5 +92,8 @@ pub(super) fn answer_vectors(engine: &Engine, number: i64, arguments: Arguments)
 
 /// Moves as much as can be pinned at once, for calls that may move less than requested.
 fn one_piece(engine: &Engine, call: &Call, originals: &[iovec]) -> isize {
-    in_chunks(engine, originals, |vectors, _| Moved { result: call.go(vectors), goes_on: false })
+    in_chunks(engine, originals, |vectors, _| Moved {
+        result: call.issue(vectors),
+        note_fault_end: false,
+    })
 }

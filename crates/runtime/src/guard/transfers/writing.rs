@@ -5,7 +5,7 @@
 //!
 //! A piece is moved by the call that the program made, so that its own filter judges it.
 
-use super::buffers::{Buffers, Way};
+use super::buffers::{Buffers, Strategy};
 use super::chunks::{Step, in_chunks};
 use super::descriptor_kind::{Kind, kind_of};
 use super::file_writing;
@@ -13,7 +13,7 @@ use super::transfer_call::Call;
 use crate::base::errno::refused;
 use crate::base::guarded_call::issue_waiting;
 use libc::{iovec, msghdr};
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::exemption;
 
 pub(super) fn write(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
@@ -21,27 +21,27 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &mut [iovec]) -> is
     if !file_writing::waits_for_turn(call)
         && let Some(buffers) = Buffers::pinned(engine, originals, most)
     {
-        return call.go(buffers.vectors());
+        return call.issue(buffers.vectors());
     }
     let originals = &*originals;
     match (kind_of(call.fd(), true), call.position()) {
         // The kernel does not read the data, so it does not fault.
-        (Kind::Sink, _) => call.go(originals),
+        (Kind::Sink, _) => call.issue(originals),
         (Kind::File { inode, .. }, _) => file_writing::write(engine, call, originals, inode),
         (Kind::Stream, _) if !exemption::is_in_force() => {
             in_chunks(engine, originals, |vectors, step| send_piece(call, vectors, step).into())
         }
         (Kind::Disk { .. }, Some(position)) => in_chunks(engine, originals, |vectors, step| {
-            call.at(position + step.done).go_on(vectors, step).into()
+            call.at(position + step.done).issue_piece(vectors, step).into()
         }),
         (Kind::Disk { .. }, None) => {
-            in_chunks(engine, originals, |vectors, step| call.go_on(vectors, step).into())
+            in_chunks(engine, originals, |vectors, step| call.issue_piece(vectors, step).into())
         }
         (Kind::Pipe | Kind::Endless | Kind::Stream, _) => {
-            in_chunks(engine, originals, |vectors, _| call.go(vectors).into())
+            in_chunks(engine, originals, |vectors, _| call.issue(vectors).into())
         }
         (kind @ (Kind::Messages | Kind::Whole), _) => {
-            undivided(engine, originals, kind, |vectors| call.go(vectors))
+            undivided(engine, originals, kind, |vectors| call.issue(vectors))
         }
     }
 }
@@ -53,7 +53,7 @@ pub(super) fn undivided(
     kind: Kind,
     go: impl Fn(&[iovec]) -> isize,
 ) -> isize {
-    match Buffers::new(engine, originals, Way::Out, engine.call_limit_bytes()) {
+    match Buffers::new(engine, originals, Strategy::Out, engine.call_limit_bytes()) {
         Ok(buffers) => go(buffers.vectors()),
         // A socket rejects a message that is too long before it reads it, and sends nothing of one
         // that it cannot read.

@@ -1,7 +1,7 @@
 //! Address of a new mapping.
 //!
 //! Linux takes an address without MAP_FIXED as a hint and maps there if the range is free. A hint
-//! in the window is treated the same way, one outside of it only in the cases of [`insistence`].
+//! in the window is treated the same way, one outside of it only in the cases of [`hint_retries`].
 //! Memory that is accessible from the start stays managed, except for small pieces near code.
 
 use super::populate::populate;
@@ -11,10 +11,10 @@ use crate::base::instance;
 use crate::base::issue_call::{Arguments, issue};
 use crate::base::uaccess::TASK_SIZE;
 use crate::memory::asleep::{
-    self, MIN_MANAGED_BYTES, is_managed_kind, is_unwanted, most_managed_bytes,
+    self, MIN_MANAGED_BYTES, is_managed_kind, is_unwanted, max_managed_bytes,
 };
-use crate::memory::insistence;
-use softswap_engine::door::engine::Engine;
+use crate::memory::hint_retries;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::io;
@@ -24,8 +24,8 @@ const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
 const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
 /// Returns true if the engine manages such a new mapping.
-fn wants_window(engine: &Engine, len: usize, prot: i32, flags: i32) -> bool {
-    (MIN_MANAGED_BYTES..=most_managed_bytes(engine.window().1)).contains(&len)
+fn is_managed_mapping(engine: &Engine, len: usize, prot: i32, flags: i32) -> bool {
+    (MIN_MANAGED_BYTES..=max_managed_bytes(engine.window().1)).contains(&len)
         && is_managed_kind(prot, flags, len)
         && !is_unwanted(flags)
 }
@@ -47,7 +47,7 @@ pub(super) fn map(arguments: Arguments) -> isize {
     }
     // Otherwise the kernel reports the error.
     let is_sound = offset.is_multiple_of(PAGE_SIZE);
-    if is_sound && wants_window(engine, len, prot, flags) {
+    if is_sound && is_managed_mapping(engine, len, prot, flags) {
         let hint = address & !(PAGE_SIZE - 1);
         if let Some(address) = map_managed(engine, hint, len, prot & ACCESS) {
             if flags & libc::MAP_POPULATE != 0 && prot & libc::PROT_WRITE != 0 {
@@ -84,13 +84,13 @@ fn map_outside(arguments: Arguments) -> Option<isize> {
         return None;
     }
     if flags & libc::MAP_FIXED_NOREPLACE != 0 {
-        let is_refused = prot == libc::PROT_NONE && insistence::is_refused(address, len, flags);
+        let is_refused = prot == libc::PROT_NONE && hint_retries::is_refused(address, len, flags);
         return is_refused.then_some(refused(libc::EEXIST));
     }
     if flags & libc::MAP_FIXED != 0 || len < MIN_MANAGED_BYTES {
         return None;
     }
-    insistence::map_near_code(arguments)
+    hint_retries::map_near_code(arguments)
 }
 
 /// Returns true if a range that starts before the end of the window overlaps it.
@@ -109,13 +109,13 @@ fn map_managed(engine: &Engine, hint: usize, len: usize, prot: i32) -> Option<us
             return Some(hint);
         }
     }
-    let is_wish = hint != 0 && !is_inside && prot == libc::PROT_NONE;
-    if is_wish && insistence::is_kept(hint, len) {
+    let is_hint = hint != 0 && !is_inside && prot == libc::PROT_NONE;
+    if is_hint && hint_retries::is_kept(hint, len) {
         return None;
     }
     let address = signals::with_all_blocked(|| engine.map(len, prot)).ok()??;
-    if is_wish {
-        insistence::not_kept(address);
+    if is_hint {
+        hint_retries::not_kept(address);
     }
     Some(address)
 }
@@ -150,7 +150,7 @@ fn map_within(engine: &Engine, arguments: Arguments) -> isize {
     }
     let replace = flags & libc::MAP_FIXED_NOREPLACE == 0;
     let placed = signals::with_all_blocked(|| {
-        engine.lend(address, len, replace, || put(made, len, address, arguments))
+        engine.map_unmanaged(address, len, replace, || put(made, len, address, arguments))
     });
     match placed {
         Ok(true) => address as isize,

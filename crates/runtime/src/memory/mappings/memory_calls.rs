@@ -7,8 +7,8 @@ use crate::base::issue_call::{Answer, Arguments, issue};
 use crate::base::large_blocks::{self, NO_CALLER};
 use crate::base::uaccess::TASK_SIZE;
 use crate::base::{filter_verdict, instance};
-use crate::memory::{asleep, insistence};
-use softswap_engine::door::engine::Engine;
+use crate::memory::{asleep, hint_retries};
+use softswap_engine::api::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::ffi::c_void;
@@ -23,7 +23,7 @@ fn unmap(engine: &Engine, address: usize, len: usize) -> isize {
     }
     let (base, window_len) = engine.window();
     let inside = end.min(base + window_len);
-    insistence::given_back(address, || {
+    hint_retries::note_unmapped(address, || {
         signals::with_all_blocked(|| {
             engine.is_one_mapping(address, len) && engine.protection(address) == libc::PROT_NONE
         })

@@ -14,7 +14,7 @@
 //! - **Fixed addresses are used as requested.** In the window, private anonymous memory is managed
 //!   and everything else unmanaged; outside, the kernel maps.
 //! - **A hint in the window is used** ([`address_choice`]). A hint outside of it is treated as if
-//!   the range were taken, so that the memory can be managed. `memory::insistence` lists the
+//!   the range were taken, so that the memory can be managed. `memory::hint_retries` lists the
 //!   exceptions.
 //! - **Protection keys and `mlockall` are refused**, as on a processor without keys and with a low
 //!   limit.

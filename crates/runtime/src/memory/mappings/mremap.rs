@@ -8,8 +8,8 @@
 use crate::base::errno::{kernel_error, refused};
 use crate::base::issue_call::{Arguments, issue};
 use crate::base::uaccess::TASK_SIZE;
-use softswap_engine::door::engine::remap::Source;
-use softswap_engine::door::engine::{Engine, Move};
+use softswap_engine::api::engine::remap::Source;
+use softswap_engine::api::engine::{Engine, Move};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::io;
@@ -71,14 +71,14 @@ pub(super) fn remap(engine: &Engine, arguments: Arguments) -> isize {
         Ok(request) => request,
         Err(error) => return error,
     };
-    let is_foreign = engine.contains(request.old) && engine.is_foreign(request.old);
-    let is_managed = engine.contains(request.old) && !is_foreign;
+    let is_unmanaged = engine.contains(request.old) && engine.is_unmanaged(request.old);
+    let is_managed = engine.contains(request.old) && !is_unmanaged;
     let goes_inside = request.fixed().is_some_and(|target| engine.contains(target));
     match request.fixed() {
         Some(target) if ends_elsewhere(engine, target, request.len) => refused(libc::ENOMEM),
         _ if is_managed => remap_managed(engine, &request, goes_inside),
-        Some(target) if goes_inside => move_inside(engine, &request, target, is_foreign),
-        _ if is_foreign => move_foreign(engine, &request),
+        Some(target) if goes_inside => move_inside(engine, &request, target, is_unmanaged),
+        _ if is_unmanaged => move_unmanaged(engine, &request),
         _ => issue(libc::SYS_mremap, arguments),
     }
 }
@@ -123,9 +123,9 @@ fn lift(request: &Request) -> isize {
 }
 
 /// Moves an unmanaged mapping into the window.
-fn move_inside(engine: &Engine, request: &Request, target: usize, is_foreign: bool) -> isize {
-    let lifted = if is_foreign {
-        move_foreign(
+fn move_inside(engine: &Engine, request: &Request, target: usize, is_unmanaged: bool) -> isize {
+    let lifted = if is_unmanaged {
+        move_unmanaged(
             engine,
             &Request {
                 target: None,
@@ -147,14 +147,14 @@ fn move_inside(engine: &Engine, request: &Request, target: usize, is_foreign: bo
             _ => Ok(()),
         }
     };
-    match signals::with_all_blocked(|| engine.lend(target, len, true, put)) {
+    match signals::with_all_blocked(|| engine.map_unmanaged(target, len, true, put)) {
         Ok(_) => target as isize,
         Err(error) => kernel_error(&error),
     }
 }
 
 /// Resizes or moves an unmanaged mapping in the window. If it moves, it leaves the window.
-fn move_foreign(engine: &Engine, request: &Request) -> isize {
+fn move_unmanaged(engine: &Engine, request: &Request) -> isize {
     let Request { old, old_len, len, .. } = *request;
     let stays = request.target.is_none() && len <= old_len && !request.has(libc::MREMAP_FIXED);
     if stays && len < old_len {

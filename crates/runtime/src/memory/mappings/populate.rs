@@ -1,7 +1,7 @@
 //! Faults in a mapped range.
 
-use softswap_engine::door::engine::Engine;
-use softswap_engine::door::engine::pinning::{Pinned, Then};
+use softswap_engine::api::engine::Engine;
+use softswap_engine::api::engine::pinning::{Pinned, Then};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 

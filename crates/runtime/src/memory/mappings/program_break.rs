@@ -9,7 +9,7 @@ use crate::base::instance;
 use crate::base::issue_call::issue;
 use crate::memory::asleep;
 use crate::memory::sleep_gate::Inside;
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::process_image;
 use softswap_sys::signals;
@@ -58,7 +58,7 @@ fn memory_for(more: usize) -> Option<Memory> {
     if is_kernels() {
         return None;
     }
-    match asleep::enter_with_room(more) {
+    match asleep::enter_for_commit(more) {
         Some(inside) => {
             Some(Memory::Asleep { window_bytes: instance::window()?.1, _inside: inside })
         }

@@ -11,7 +11,7 @@ use crate::base::issue_call::{Arguments, issue};
 use crate::base::uaccess::TASK_SIZE;
 use crate::base::{instance, uaccess};
 use crate::memory::pins::Pins;
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_engine::memory::address_space::{AtFork, Kind};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
@@ -42,7 +42,7 @@ fn each_part(
     for (start, len, kind) in segments {
         let result = match kind {
             Kind::Managed => on_managed(start, len),
-            Kind::Foreign => on_foreign(start, len),
+            Kind::Unmanaged => on_foreign(start, len),
             Kind::Hole if stop_at_hole => return Ok(true),
             Kind::Hole => {
                 has_holes = true;
@@ -318,7 +318,7 @@ pub(super) fn unlock(engine: &Engine, address: usize, len: usize) -> isize {
 /// Linux's earlier checks come first.
 pub(super) fn lock_all(arguments: Arguments) -> isize {
     if instance::awake().is_none() {
-        softswap_sys::aslr::let_go();
+        softswap_sys::aslr::release_hold();
         return issue(libc::SYS_mlockall, arguments);
     }
     let flags = arguments[0] as i32;

@@ -6,7 +6,7 @@
 use crate::base::errno::{c_result, refused, result_of};
 use crate::base::instance;
 use crate::base::issue_call::{Arguments, issue};
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_engine::memory::address_space::Kind;
 use softswap_sys::{PAGE_SIZE, signals};
 use std::ffi::c_void;

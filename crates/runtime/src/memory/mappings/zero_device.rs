@@ -1,6 +1,6 @@
 //! Private mappings of `/dev/zero`, which are anonymous memory.
 
-use crate::base::issue_call::{Arguments, ask};
+use crate::base::issue_call::{Arguments, engine_syscall};
 use crate::memory::asleep::MIN_MANAGED_BYTES;
 use softswap_sys::PAGE_SIZE;
 
@@ -25,13 +25,13 @@ fn is_zero(fd: usize) -> bool {
     const ZERO: libc::dev_t = libc::makedev(1, 5);
     // SAFETY: all-zero is a valid stat to write over.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    if ask(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) != 0
+    if engine_syscall(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) != 0
         || stat.st_mode & libc::S_IFMT != libc::S_IFCHR
         || stat.st_rdev != ZERO
     {
         return false;
     }
-    let opened = ask(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
+    let opened = engine_syscall(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
     let is_path = opened as i32 & libc::O_PATH != 0;
     opened >= 0 && !is_path && opened as i32 & libc::O_ACCMODE != libc::O_WRONLY
 }

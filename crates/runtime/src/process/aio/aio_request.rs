@@ -4,7 +4,7 @@ use libc::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize};
 
-pub(super) const MOST_PRIORITY: i32 = 20;
+pub(super) const MAX_PRIORITY: i32 = 20;
 
 /// `struct aiocb`, with glibc's internal fields.
 #[repr(C)]

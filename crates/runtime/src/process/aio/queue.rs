@@ -1,6 +1,6 @@
 //! Queue of requests and the worker threads that carry them out.
 
-use super::aio_request::{ControlBlock, List, MOST_PRIORITY, Operation, Request};
+use super::aio_request::{ControlBlock, List, MAX_PRIORITY, Operation, Request};
 use super::completion::{announce, perform, settle};
 use super::worker_thread::start_thread;
 use crate::signals::sets::INTERNAL;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Maximum number of workers: glibc's default.
-const MOST_WORKERS: usize = 20;
+const MAX_WORKERS: usize = 20;
 /// Time that an idle worker waits for a request.
 const IDLE_NS: u64 = 1_000_000_000;
 
@@ -48,12 +48,12 @@ impl State {
     }
 
     /// Returns true if more requests are ready than idle workers can take.
-    fn wants_worker(&self) -> bool {
+    fn needs_worker(&self) -> bool {
         let is_first = |at: usize, fd: i32| self.waiting[..at].iter().all(|other| other.fd != fd);
         let ready = |(at, request): &(usize, &Request)| {
             !self.busy.contains(&request.fd) && is_first(*at, request.fd)
         };
-        self.workers < MOST_WORKERS
+        self.workers < MAX_WORKERS
             && self.waiting.iter().enumerate().filter(ready).count() > self.idle
     }
 }
@@ -68,7 +68,7 @@ unsafe impl Send for State {}
 pub(super) static QUEUE: Queue = Queue(Locked::new(None));
 
 /// Number of submitted requests, as a futex.
-static GIVEN: AtomicU32 = AtomicU32::new(0);
+static SUBMITTED: AtomicU32 = AtomicU32::new(0);
 
 impl Queue {
     /// Runs `body` under the lock; it must not touch the program's memory.
@@ -94,7 +94,7 @@ pub(crate) fn become_child() {
 
 extern "C" fn work(_: *mut c_void) -> *mut c_void {
     loop {
-        let given = GIVEN.load(Ordering::Acquire);
+        let given = SUBMITTED.load(Ordering::Acquire);
         let next = QUEUE.with(|state| {
             let request = state.take();
             state.idle += usize::from(request.is_none());
@@ -106,11 +106,11 @@ extern "C" fn work(_: *mut c_void) -> *mut c_void {
             QUEUE.with(|state| state.done_with(fd));
             continue;
         }
-        futex::wait(&GIVEN, given, Some(IDLE_NS));
+        futex::wait(&SUBMITTED, given, Some(IDLE_NS));
         let ends = QUEUE.with(|state| {
             state.idle -= 1;
             let ends = state.waiting.iter().all(|request| state.busy.contains(&request.fd))
-                && GIVEN.load(Ordering::Acquire) == given;
+                && SUBMITTED.load(Ordering::Acquire) == given;
             state.workers -= usize::from(ends);
             ends
         });
@@ -132,7 +132,7 @@ pub(super) unsafe fn submit(
     // SAFETY: the program's control block, which it does not use until the request is done.
     let asked = unsafe { &mut *block };
     let is_sync = matches!(operation, Operation::Sync | Operation::DataSync);
-    if !is_sync && !(0..=MOST_PRIORITY).contains(&asked.priority) {
+    if !is_sync && !(0..=MAX_PRIORITY).contains(&asked.priority) {
         // SAFETY: the program's control block, for which no request exists yet.
         unsafe { settle(block, Err(libc::EINVAL)) };
         return Err(libc::EINVAL);
@@ -147,17 +147,17 @@ pub(super) unsafe fn submit(
         bytes: asked.bytes,
         offset: asked.offset,
         // A sync follows all existing requests.
-        priority: if is_sync { MOST_PRIORITY } else { asked.priority },
+        priority: if is_sync { MAX_PRIORITY } else { asked.priority },
         event: asked.event,
         list,
     };
     let starts = QUEUE.with(|state| {
         state.add(request);
-        let starts = state.wants_worker();
+        let starts = state.needs_worker();
         state.workers += usize::from(starts);
         starts
     });
-    announce(&GIVEN);
+    announce(&SUBMITTED);
     if !starts || start_worker() || !take_back(block) {
         return Ok(());
     }

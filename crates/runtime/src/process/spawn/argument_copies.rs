@@ -38,11 +38,11 @@ pub(crate) fn set_up() {
 extern "C" fn take_buffer(_base: *mut c_void) {
     let (base, len) = BUFFER.replace((0, 0));
     if len > 0 {
-        give_up(base, len);
+        unmap_copies(base, len);
     }
 }
 
-fn give_up(base: usize, len: usize) {
+fn unmap_copies(base: usize, len: usize) {
     if HEAP.owns(base) {
         // SAFETY: allocated there as a whole; not used afterwards.
         unsafe { HEAP.release(base as *mut u8) };
@@ -110,14 +110,14 @@ impl Readable {
         Some(unsafe { std::slice::from_raw_parts(text.cast(), len - 1) })
     }
 
-    pub(super) fn text_room(&mut self, text: *const c_char) -> usize {
+    pub(super) fn text_bytes(&mut self, text: *const c_char) -> usize {
         self.text_len(text).unwrap_or(0).next_multiple_of(size_of::<usize>())
     }
 
-    pub(super) fn strings_room(&mut self, strings: Strings) -> usize {
+    pub(super) fn strings_bytes(&mut self, strings: Strings) -> usize {
         let Some(words) = self.array_len(strings) else { return 0 };
         // SAFETY: within the array, which was found readable.
-        let texts = (0..words - 1).map(|index| self.text_room(unsafe { *strings.add(index) }));
+        let texts = (0..words - 1).map(|index| self.text_bytes(unsafe { *strings.add(index) }));
         texts.sum::<usize>() + words * size_of::<usize>()
     }
 }
@@ -137,14 +137,14 @@ impl Drop for Copies {
         self.set_unused();
         if self.base != BUFFER.get().0 && self.start == 0 {
             // A larger buffer has replaced this one meanwhile.
-            give_up(self.base, self.len);
+            unmap_copies(self.base, self.len);
         }
     }
 }
 
 impl Copies {
     /// Reserves `len` bytes; `None` if there is no memory.
-    pub(super) fn with_room(len: usize) -> Option<Copies> {
+    pub(super) fn with_capacity(len: usize) -> Option<Copies> {
         let ((base, have), start) = (BUFFER.get(), USED.get());
         let len = len.next_multiple_of(size_of::<usize>());
         if have >= start + len {
@@ -152,7 +152,7 @@ impl Copies {
             return Some(Copies { base, len: have, start, used: start, readable: Readable::new() });
         }
         if have > 0 && start == 0 {
-            give_up(base, have);
+            unmap_copies(base, have);
         }
         let used = len;
         let len = len.next_multiple_of(PAGE_SIZE).next_power_of_two();
@@ -181,7 +181,7 @@ impl Copies {
 
     /// Called before an exec. If it succeeds after `vfork`, this value is never dropped, and the
     /// parent continues to use the buffer.
-    pub(super) fn leave_to_exec(&self) {
+    pub(super) fn keep_for_exec(&self) {
         if virtual_mask::is_borrowing() {
             self.set_unused();
         }

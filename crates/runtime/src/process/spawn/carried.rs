@@ -9,7 +9,7 @@ use super::argument_copies::{Copies, Readable, Strings, count};
 use super::environment::{environment, settle_environment};
 use super::fork_safe_mutex::ForkSafeMutex;
 use crate::base::instance;
-use softswap_engine::door::settings::ENV_PREFIX;
+use softswap_engine::api::settings::ENV_PREFIX;
 use softswap_sys::linked::is_go_program;
 use softswap_sys::program_file::preloaded_sanitizer;
 use std::cell::Cell;
@@ -146,16 +146,16 @@ impl Additions {
     }
 }
 
-pub(super) fn most_appended() -> usize {
+pub(super) fn max_appended() -> usize {
     CARRIED.get().map_or(0, |carried| carried.settings.len() + 1)
 }
 
-/// Bytes that [`put_environment`] needs beyond a copy of the strings, which takes `strings_room`.
-pub(super) fn room(strings_room: usize) -> usize {
+/// Bytes that [`put_environment`] needs beyond a copy of the strings, which takes `strings_bytes`.
+pub(super) fn environment_bytes(strings_bytes: usize) -> usize {
     CARRIED.get().map_or(0, |carried| {
-        let words = most_appended() + 3;
+        let words = max_appended() + 3;
         // The array once more, and LD_PRELOAD, which is one of the strings or new.
-        strings_room + words * size_of::<usize>() + PRELOAD.len() + carried.library.len() + 2
+        strings_bytes + words * size_of::<usize>() + PRELOAD.len() + carried.library.len() + 2
     })
 }
 
@@ -252,8 +252,8 @@ thread_local! {
 }
 
 /// Runs a call of the C library that starts a shell with `environ`, which contains the runtime's
-/// variables meanwhile. Returns `None` if there is no memory. The copies have [`room`] for the
-/// environment.
+/// variables meanwhile. Returns `None` if there is no memory. The copies have [`environment_bytes`]
+/// for the environment.
 ///
 /// Other threads may see these variables meanwhile, and may change others.
 pub(super) fn with_shown<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Option<R> {
@@ -266,7 +266,7 @@ pub(super) fn with_shown<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Op
 }
 
 fn show<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Option<R> {
-    if !settle_environment(most_appended()) {
+    if !settle_environment(max_appended()) {
         return None;
     }
     if !is_set() {
@@ -334,7 +334,7 @@ pub(super) fn put_environment(copies: &mut Copies, envp: Strings, takes_library:
     if additions.is_empty() {
         return copy;
     }
-    let array = copies.take((strings.len() + most_appended() + 1) * size_of::<usize>());
+    let array = copies.take((strings.len() + max_appended() + 1) * size_of::<usize>());
     let array = array.cast::<*const c_char>();
     let replace = |(at, text): (usize, &*const c_char)| match additions.replaced {
         Some((index, other)) if index == at => other,

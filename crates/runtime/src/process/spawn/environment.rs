@@ -7,7 +7,7 @@ use super::fork_safe_mutex::ForkSafeMutex;
 use crate::base::instance;
 use crate::base::real::real;
 use crate::base::resident::ResidentRanges;
-use softswap_engine::door::engine::Engine;
+use softswap_engine::api::engine::Engine;
 use softswap_sys::alloc::HEAP;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -50,8 +50,8 @@ pub(super) fn settle_environment(additional: usize) -> bool {
         // SAFETY: `environ` is a null-terminated array, or null.
         let count = if original.is_null() { 0 } else { unsafe { count(original) } };
         let words = count + 1 + additional;
-        let has_room = additional == 0 || (original == array.at && array.room >= words);
-        if has_room && !instance::is_managed(original as usize) {
+        let has_space = additional == 0 || (original == array.at && array.room >= words);
+        if has_space && !instance::is_managed(original as usize) {
             return true;
         }
         let reusable = SUPERSEDED.swap(std::ptr::null_mut(), Ordering::Relaxed) == array.at;

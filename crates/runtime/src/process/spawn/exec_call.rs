@@ -40,14 +40,14 @@ pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize)
     // SAFETY: `Readable` only reads what is readable; the kernel rejects the rest.
     unsafe {
         let mut readable = Readable::new();
-        let envp_room = readable.strings_room(envp);
-        let room = readable.text_room(path)
-            + readable.strings_room(argv)
-            + envp_room
-            + carried::room(envp_room)
-            + started_program::ROOM
+        let envp_bytes = readable.strings_bytes(envp);
+        let room = readable.text_bytes(path)
+            + readable.strings_bytes(argv)
+            + envp_bytes
+            + carried::environment_bytes(envp_bytes)
+            + started_program::SCRATCH_BYTES
             + LINK_BYTES;
-        let Some(mut copies) = Copies::with_room(room) else {
+        let Some(mut copies) = Copies::with_capacity(room) else {
             return refused(libc::E2BIG);
         };
         let copied = copies.put_text(path);
@@ -65,7 +65,7 @@ pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize)
         arguments[path_at + 1] = copies.put_strings(argv) as usize;
         arguments[path_at + 2] =
             carried::put_environment(&mut copies, envp, takes_library) as usize;
-        copies.leave_to_exec();
+        copies.keep_for_exec();
         issue_exec(number, arguments)
     }
 }

@@ -10,16 +10,16 @@ use super::carried;
 use super::exec_call::issue_exec;
 use super::started_program::{self, Scratch, takes_library};
 use crate::base::errno::refused;
-use crate::base::issue_call::ask;
+use crate::base::issue_call::engine_syscall;
 use std::ffi::{CStr, c_char};
 
 /// Default value of PATH.
-const USUAL: &CStr = c"/bin:/usr/bin";
+const DEFAULT_PATH: &CStr = c"/bin:/usr/bin";
 const SHELL: &CStr = c"/bin/sh";
-const MOST_NAME_BYTES: usize = libc::FILENAME_MAX as usize;
-const LONGEST_NAME: usize = 255;
+const MAX_NAME_BYTES: usize = libc::FILENAME_MAX as usize;
+const MAX_NAME: usize = 255;
 /// The C library skips PATH entries longer than this if PATH itself is longer.
-const LONGEST_PATH: usize = MOST_NAME_BYTES - 1;
+const MAX_PATH: usize = MAX_NAME_BYTES - 1;
 
 /// Words for rounding up, and for the shell's additional arguments.
 const ROUNDING_WORDS: usize = 8;
@@ -45,20 +45,20 @@ struct Program {
 pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> isize {
     let path = search_path();
     let mut readable = Readable::new();
-    let (path_room, file_room) = (readable.text_room(path), readable.text_room(file));
+    let (path_room, file_room) = (readable.text_bytes(path), readable.text_bytes(file));
     if file_room == 0 {
         return refused(libc::EFAULT);
     }
-    let argv_room = readable.strings_room(argv);
-    let envp_room = readable.strings_room(envp);
-    let envp_room = 2 * (envp_room + carried::room(envp_room));
+    let argv_bytes = readable.strings_bytes(argv);
+    let envp_bytes = readable.strings_bytes(envp);
+    let envp_bytes = 2 * (envp_bytes + carried::environment_bytes(envp_bytes));
     // The shell's arguments are one word more, which the space for the strings covers.
-    let room = 2 * (path_room + file_room + argv_room)
-        + envp_room
-        + started_program::ROOM
+    let room = 2 * (path_room + file_room + argv_bytes)
+        + envp_bytes
+        + started_program::SCRATCH_BYTES
         + SHELL.count_bytes()
         + ROUNDING_WORDS * size_of::<usize>();
-    let Some(mut copies) = Copies::with_room(room) else { return refused(libc::E2BIG) };
+    let Some(mut copies) = Copies::with_capacity(room) else { return refused(libc::E2BIG) };
     // SAFETY: found readable above, and copied.
     let (file, path) = unsafe {
         let file: &'static CStr = CStr::from_ptr(copies.put_text(file));
@@ -68,7 +68,7 @@ pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> 
     let argv = copies.put_strings(argv);
     let [envp, envp_without] =
         [true, false].map(|takes| carried::put_environment(&mut copies, envp, takes));
-    let count = if argv_room == 0 || argv.is_null() {
+    let count = if argv_bytes == 0 || argv.is_null() {
         0
     } else {
         // SAFETY: a copy of an array that ends with a null pointer.
@@ -77,7 +77,7 @@ pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> 
     let scratch = Scratch::take(&mut copies);
     let name = copies.take(path.len() + file.len() + 1);
     let for_shell = copies.take((count + 3) * size_of::<usize>()).cast();
-    copies.leave_to_exec();
+    copies.keep_for_exec();
     search(&Program { file, argv, envp, envp_without, scratch, name, for_shell, count }, path)
 }
 
@@ -89,13 +89,13 @@ fn search(program: &Program, path: &[u8]) -> isize {
     if program.file.contains(&b'/') {
         return attempt(program, &[]);
     }
-    if len > LONGEST_NAME {
+    if len > MAX_NAME {
         return refused(libc::ENAMETOOLONG);
     }
     let mut denied = false;
     let mut result = refused(libc::ENOENT);
     for directory in path.split(|byte| *byte == b':') {
-        if directory.len() > LONGEST_PATH {
+        if directory.len() > MAX_PATH {
             continue;
         }
         result = attempt(program, directory);
@@ -142,13 +142,13 @@ fn call(name: usize, argv: Strings, envp: Strings) -> isize {
 fn search_path() -> *const c_char {
     // SAFETY: the environment is the program's, and no other thread changes it meanwhile.
     let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
-    if path.is_null() { USUAL.as_ptr() } else { path }
+    if path.is_null() { DEFAULT_PATH.as_ptr() } else { path }
 }
 
 /// Returns the bytes of the copies that [`takes_library_of`] needs.
-pub(super) fn room(file: *const c_char) -> usize {
+pub(super) fn path_bytes(file: *const c_char) -> usize {
     let mut readable = Readable::new();
-    2 * readable.text_room(search_path()) + 2 * readable.text_room(file) + size_of::<usize>()
+    2 * readable.text_bytes(search_path()) + 2 * readable.text_bytes(file) + size_of::<usize>()
 }
 
 /// Applies [`takes_library`] to the program that the C library's search will find. `file` is a
@@ -165,7 +165,7 @@ pub(super) fn takes_library_of(copies: &mut Copies, scratch: Scratch, file: *con
     for directory in directories.map(|it| if is_path { b"" } else { it }) {
         put_name(name, [directory, file, b"\0"]);
         let executable = [libc::AT_FDCWD as usize, name as usize, libc::X_OK as usize, 0, 0, 0];
-        if ask(libc::SYS_faccessat, executable) == 0 {
+        if engine_syscall(libc::SYS_faccessat, executable) == 0 {
             return takes_library(scratch, libc::AT_FDCWD, name.cast());
         }
     }

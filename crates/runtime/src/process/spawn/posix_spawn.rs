@@ -48,21 +48,21 @@ fn path_word(action: &[usize; ACTION_BYTES / size_of::<usize>()]) -> Option<usiz
 ///
 /// # Safety
 /// `actions` is a valid file-actions object.
-unsafe fn actions_room(actions: &Actions) -> usize {
+unsafe fn actions_bytes(actions: &Actions) -> usize {
     let mut room = size_of::<Actions>() + actions.used as usize * ACTION_BYTES;
     for index in 0..actions.used as usize {
         // SAFETY: within the array; the word is a path.
         unsafe {
             let action = &*actions.actions.add(index);
             room += path_word(action)
-                .map_or(0, |word| Readable::new().text_room(action[word] as *const c_char));
+                .map_or(0, |word| Readable::new().text_bytes(action[word] as *const c_char));
         }
     }
     room
 }
 
 /// # Safety
-/// As `actions_room`, with that space reserved.
+/// As `actions_bytes`, with that space reserved.
 unsafe fn put_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
     let count = actions.used as usize;
     let array =
@@ -123,7 +123,7 @@ unsafe fn spawn(
     argv: Strings,
     envp: Strings,
 ) -> i32 {
-    tree_asleep::not_alone();
+    tree_asleep::note_child_created();
     // SAFETY: the program's objects for this function, valid or null; strings and arrays are only
     // read if they are readable.
     unsafe {
@@ -135,16 +135,16 @@ unsafe fn spawn(
         let engine = instance::engine();
         let parsed = actions.cast::<Actions>().as_ref();
         let mut readable = Readable::new();
-        let envp_room = readable.strings_room(envp);
-        let room = readable.text_room(path)
-            + readable.strings_room(argv)
-            + envp_room
-            + carried::room(envp_room)
-            + started_program::ROOM
-            + if is_searched_for { path_search::room(path) } else { 0 }
-            + parsed.map_or(0, |actions| actions_room(actions))
+        let envp_bytes = readable.strings_bytes(envp);
+        let room = readable.text_bytes(path)
+            + readable.strings_bytes(argv)
+            + envp_bytes
+            + carried::environment_bytes(envp_bytes)
+            + started_program::SCRATCH_BYTES
+            + if is_searched_for { path_search::path_bytes(path) } else { 0 }
+            + parsed.map_or(0, |actions| actions_bytes(actions))
             + size_of::<libc::posix_spawnattr_t>();
-        let Some(mut copies) = Copies::with_room(room) else { return libc::ENOMEM };
+        let Some(mut copies) = Copies::with_capacity(room) else { return libc::ENOMEM };
         let path = copies.put_text(path);
         let argv = copies.put_strings(argv);
         let is_full = !carried::is_set() || {

@@ -20,7 +20,7 @@ use std::ffi::{c_char, c_void};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
     real!(popen: fn(*const c_char, *const c_char) -> *mut c_void);
-    tree_asleep::not_alone();
+    tree_asleep::note_child_created();
     // SAFETY: the program's command, a C string; all other objects are locals.
     unsafe {
         if !instance::emulates_signals() && !carried::is_set() {
@@ -29,9 +29,9 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
         let _inside = sleep_gate::enter();
         let engine = instance::engine();
         let mut readable = Readable::new();
-        let environment_room = readable.strings_room(environment());
-        let room = readable.text_room(command) + carried::room(environment_room);
-        let Some(mut copies) = Copies::with_room(room) else {
+        let environment_bytes = readable.strings_bytes(environment());
+        let room = readable.text_bytes(command) + carried::environment_bytes(environment_bytes);
+        let Some(mut copies) = Copies::with_capacity(room) else {
             raw::set_errno(libc::ENOMEM);
             return std::ptr::null_mut();
         };
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     real!(system: fn(*const c_char) -> i32);
-    tree_asleep::not_alone();
+    tree_asleep::note_child_created();
     // SAFETY: the program's command, a C string; all other objects are locals.
     unsafe {
         let is_plain = !instance::emulates_signals() && !carried::is_set();

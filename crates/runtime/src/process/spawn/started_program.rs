@@ -1,14 +1,14 @@
 //! Classifies a program that is started: can its loader load this library?
 
 use super::argument_copies::Copies;
-use crate::base::issue_call::ask;
+use crate::base::issue_call::engine_syscall;
 use softswap_sys::program_file::sanitizer;
 use std::ffi::c_char;
 
 /// Bytes of a program that are read: in practice they contain its program headers.
 const HEAD_BYTES: usize = 4096;
 /// Bytes that a [`Scratch`] takes of the copies.
-pub(super) const ROOM: usize = HEAD_BYTES + size_of::<libc::stat>();
+pub(super) const SCRATCH_BYTES: usize = HEAD_BYTES + size_of::<libc::stat>();
 /// Maximum depth of nested interpreters, as in the kernel.
 const DEPTH: usize = 5;
 const LOADER: &[u8] = b"ld-linux-x86-64.so.2";
@@ -47,11 +47,15 @@ pub(super) fn takes_library(
     let mut path = path as usize;
     for _ in 0..DEPTH {
         let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
-        let fd = ask(libc::SYS_openat, [directory as usize, path, flags as usize, 0, 0, 0]);
+        let fd =
+            engine_syscall(libc::SYS_openat, [directory as usize, path, flags as usize, 0, 0, 0]);
         if fd < 0 {
             return true;
         }
-        let got = ask(libc::SYS_pread64, [fd as usize, head as usize, HEAD_BYTES - 1, 0, 0, 0]);
+        let got = engine_syscall(
+            libc::SYS_pread64,
+            [fd as usize, head as usize, HEAD_BYTES - 1, 0, 0, 0],
+        );
         // SAFETY: space of `HEAD_BYTES`, which nothing else refers to.
         let bytes = unsafe { std::slice::from_raw_parts_mut(head, HEAD_BYTES) };
         let bytes = &mut bytes[..=usize::try_from(got).unwrap_or(0)];
@@ -63,7 +67,7 @@ pub(super) fn takes_library(
             [b'#', b'!', ..] => None,
             _ => Some(true),
         };
-        ask(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
+        engine_syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
         if let Some(verdict) = verdict {
             return verdict;
         }
@@ -110,7 +114,8 @@ fn has_our_loader(fd: usize, bytes: &mut [u8]) -> bool {
         return true;
     };
     let len = len.min(bytes.len());
-    let got = ask(libc::SYS_pread64, [fd, bytes.as_mut_ptr() as usize, len, offset, 0, 0]);
+    let got =
+        engine_syscall(libc::SYS_pread64, [fd, bytes.as_mut_ptr() as usize, len, offset, 0, 0]);
     let name = &bytes[..usize::try_from(got).unwrap_or(0)];
     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
     name.is_empty() || name.rsplit(|byte| *byte == b'/').next() == Some(LOADER)
@@ -121,7 +126,10 @@ fn is_sanitized(fd: usize, head: *mut u8) -> bool {
     let buffer = unsafe { std::slice::from_raw_parts_mut(head, HEAD_BYTES) };
     let read_at = |bytes: &mut [u8], at: u64| {
         let at = usize::try_from(at).ok()?;
-        let got = ask(libc::SYS_pread64, [fd, bytes.as_mut_ptr() as usize, bytes.len(), at, 0, 0]);
+        let got = engine_syscall(
+            libc::SYS_pread64,
+            [fd, bytes.as_mut_ptr() as usize, bytes.len(), at, 0, 0],
+        );
         usize::try_from(got).ok()
     };
     sanitizer(buffer, read_at).is_some()
@@ -130,7 +138,7 @@ fn is_sanitized(fd: usize, head: *mut u8) -> bool {
 /// Returns true if the kernel gives the program another user or group: then the loader ignores
 /// LD_PRELOAD.
 fn gains_rights(fd: usize, status: *mut libc::stat) -> bool {
-    if ask(libc::SYS_fstat, [fd, status as usize, 0, 0, 0, 0]) < 0 {
+    if engine_syscall(libc::SYS_fstat, [fd, status as usize, 0, 0, 0, 0]) < 0 {
         return false;
     }
     // SAFETY: filled just now.
@@ -140,8 +148,9 @@ fn gains_rights(fd: usize, status: *mut libc::stat) -> bool {
     if !sets_user && !sets_group {
         return false;
     }
-    let is = |number, id| ask(number, [0; 6]) == id as isize;
+    let is = |number, id| engine_syscall(number, [0; 6]) == id as isize;
     let gains =
         sets_user && !is(libc::SYS_geteuid, st_uid) || sets_group && !is(libc::SYS_getegid, st_gid);
-    gains && ask(libc::SYS_prctl, [libc::PR_GET_NO_NEW_PRIVS as usize, 0, 0, 0, 0, 0]) != 1
+    gains
+        && engine_syscall(libc::SYS_prctl, [libc::PR_GET_NO_NEW_PRIVS as usize, 0, 0, 0, 0, 0]) != 1
 }

@@ -22,7 +22,7 @@ pub(crate) fn assert_full(region: &Region) {
 }
 
 /// Runs one test in a new process. In that process, returns true.
-pub(crate) fn is_alone(test: &str) -> bool {
+pub(crate) fn runs_in_child(test: &str) -> bool {
     if std::env::var_os("SOFTSWAP_ALONE").is_some() {
         return true;
     }

@@ -3,8 +3,8 @@
 
 use super::reservation::{Part, READ_WRITE, RESERVE, frame_states, mmap, settle};
 use super::{Mechanism, Window, WindowError};
-use crate::found::Pages;
 use crate::memory::PAGE_SIZE;
+use crate::proc_maps::Pages;
 use crate::raw;
 use std::io;
 use std::ops::Range;
@@ -100,7 +100,7 @@ impl Window {
             let whole = self.numbers_in(&part.range);
             let mut absent = whole.start;
             let mut runs = Vec::new();
-            access.want(&whole, wanted);
+            access.set_wanted(&whole, wanted);
             found.each_run(part.range.clone(), &mut |run| {
                 let present = self.numbers_in(&run);
                 access.note_present(&present);

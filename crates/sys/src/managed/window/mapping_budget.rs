@@ -14,16 +14,16 @@ const BETWEEN_COUNTS: usize = 2048;
 /// Interval of counting near the limit, in ns.
 const BETWEEN_COUNTS_NS: u64 = 2_000_000_000;
 /// Mappings that the window may always have.
-const LEAST: usize = 512;
+const MIN: usize = 512;
 
 /// How close a process is to its limit on mappings.
 ///
 /// ```
-/// use softswap_sys::window::Crowding;
-/// assert!(Crowding::None < Crowding::Full);
+/// use softswap_sys::window::MappingPressure;
+/// assert!(MappingPressure::None < MappingPressure::Full);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Crowding {
+pub enum MappingPressure {
     /// Below half of the limit.
     None,
     /// Above half: neighbours should be faulted in and evicted together.
@@ -40,7 +40,7 @@ pub(super) struct MappingBudget {
     pub(super) maps: SelfMaps,
     limit: usize,
     /// Mappings outside the window when last counted.
-    others: AtomicUsize,
+    others_count: AtomicUsize,
     /// Number of the window's mappings, and time in ns, at which to count again.
     count_at: AtomicUsize,
     count_at_ns: AtomicU64,
@@ -55,7 +55,7 @@ impl MappingBudget {
         Ok(MappingBudget {
             maps: SelfMaps::open()?,
             limit: limit - limit / PROGRAMS_SHARE,
-            others: AtomicUsize::new(0),
+            others_count: AtomicUsize::new(0),
             count_at: AtomicUsize::new(BETWEEN_COUNTS),
             count_at_ns: AtomicU64::new(u64::MAX),
         })
@@ -66,7 +66,7 @@ impl MappingBudget {
         self.count_at.store(0, Ordering::Relaxed);
     }
 
-    pub(super) fn crowding(&self, own: usize) -> Crowding {
+    pub(super) fn mapping_pressure(&self, own: usize) -> MappingPressure {
         let at_ns = self.count_at_ns.load(Ordering::Relaxed);
         if own >= self.count_at.load(Ordering::Relaxed)
             || at_ns != u64::MAX && raw::now_ns() >= at_ns
@@ -75,23 +75,23 @@ impl MappingBudget {
         }
         let room = self.room();
         match own {
-            _ if own >= room => Crowding::Full,
-            _ if own >= room / 4 * 3 => Crowding::High,
-            _ if own >= room / 2 => Crowding::Half,
-            _ => Crowding::None,
+            _ if own >= room => MappingPressure::Full,
+            _ if own >= room / 4 * 3 => MappingPressure::High,
+            _ if own >= room / 2 => MappingPressure::Half,
+            _ => MappingPressure::None,
         }
     }
 
     /// Returns the number of mappings that the window may have.
     pub(super) fn room(&self) -> usize {
-        self.limit.saturating_sub(self.others.load(Ordering::Relaxed)).max(LEAST)
+        self.limit.saturating_sub(self.others_count.load(Ordering::Relaxed)).max(MIN)
     }
 
     fn count(&self, own: usize) {
         // First, so that other threads do not count as well.
         self.count_at.store(own + BETWEEN_COUNTS, Ordering::Relaxed);
         if let Ok(all) = self.maps.count() {
-            self.others.store(all.saturating_sub(own), Ordering::Relaxed);
+            self.others_count.store(all.saturating_sub(own), Ordering::Relaxed);
         }
         let is_near = own >= self.room() / 2;
         let at_ns = if is_near { raw::now_ns() + BETWEEN_COUNTS_NS } else { u64::MAX };
@@ -104,19 +104,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fuller_the_fewer_mappings_are_left() {
+    fn pressure_rises_with_mappings() {
         let budget = MappingBudget { limit: 10_000, ..MappingBudget::new().unwrap() };
         let all = budget.maps.count().unwrap();
         assert!(all > 10);
-        assert_eq!(budget.crowding(0), Crowding::None);
+        assert_eq!(budget.mapping_pressure(0), MappingPressure::None);
         let seen = [4_999, 5_000, 7_500, 10_000].map(|own| {
             budget.count_at.store(usize::MAX, Ordering::Relaxed);
-            budget.crowding(own)
+            budget.mapping_pressure(own)
         });
-        assert_eq!(seen, [Crowding::None, Crowding::Half, Crowding::High, Crowding::Full]);
+        assert_eq!(
+            seen,
+            [
+                MappingPressure::None,
+                MappingPressure::Half,
+                MappingPressure::High,
+                MappingPressure::Full
+            ]
+        );
         // The kernel counts many more mappings than the window has.
         budget.note_refusal();
-        budget.crowding(1);
-        assert_eq!(budget.others.load(Ordering::Relaxed), budget.maps.count().unwrap() - 1);
+        budget.mapping_pressure(1);
+        assert_eq!(budget.others_count.load(Ordering::Relaxed), budget.maps.count().unwrap() - 1);
     }
 }

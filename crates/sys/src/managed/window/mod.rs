@@ -28,9 +28,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 pub use crate::uffd::Writes;
 pub use adoption::Occupied;
-pub use mapping_budget::Crowding;
+pub use mapping_budget::MappingPressure;
 pub use reservation::{
-    Part, Protection, READ_WRITE, WINDOW_SIZES, WindowError, among_many, longest_at, settle_gate,
+    Part, Protection, READ_WRITE, WINDOW_SIZES, WindowError, among_many, max_len_at, place_gate,
     within,
 };
 
@@ -259,10 +259,10 @@ impl Window {
 
     /// Returns how close the process is to its limit on mappings, which page protections use up.
     #[must_use]
-    pub fn crowding(&self) -> Crowding {
+    pub fn mapping_pressure(&self) -> MappingPressure {
         match &self.mechanism {
-            Mechanism::Userfaultfd(_) => Crowding::None,
-            Mechanism::Protection(access) => access.crowding(),
+            Mechanism::Userfaultfd(_) => MappingPressure::None,
+            Mechanism::Protection(access) => access.mapping_pressure(),
         }
     }
 
@@ -355,11 +355,11 @@ impl Window {
         if let Mechanism::Protection(access) = &self.mechanism {
             access.close(&numbers(page, count))?;
         }
-        self.discard_foreign(page, count)
+        self.discard_unmanaged(page, count)
     }
 
     /// As [`Window::discard`], for a mapping that is not managed.
-    pub fn discard_foreign(&self, page: u64, count: usize) -> io::Result<()> {
+    pub fn discard_unmanaged(&self, page: u64, count: usize) -> io::Result<()> {
         self.advise(self.address(page, count), count * PAGE_SIZE, libc::MADV_DONTNEED)
     }
 
@@ -748,7 +748,7 @@ impl Drop for Window {
 /// if window.take_out(3, 1, 0).pages == 1 {
 ///     let frame = window.claim_frame(0).unwrap();
 ///     println!("it begins with {}", frame.bytes()[0]);
-///     frame.give_back(3).unwrap();
+///     frame.restore_to(3).unwrap();
 /// }
 /// # }
 /// ```
@@ -770,7 +770,7 @@ impl StagedFrame<'_> {
 
     /// Returns the page to the program at `page`. On success the frame is empty if the page was
     /// moved, or still full if it was copied. On failure returns the frame with the error.
-    pub fn give_back(self, page: u64) -> Result<(), (Self, io::Error)> {
+    pub fn restore_to(self, page: u64) -> Result<(), (Self, io::Error)> {
         let window = self.window;
         let from = window.staging + self.frame * PAGE_SIZE;
         if window.use_move {

@@ -4,7 +4,7 @@
 //! `mprotect` grants the program's access, for all threads at once. Eviction uses the opposite
 //! order. A page whose writes are caught is read-only.
 
-use super::mapping_budget::{Crowding, MappingBudget};
+use super::mapping_budget::{MappingBudget, MappingPressure};
 use super::page_moves;
 use super::page_states::{PageState, PageStates};
 use super::reservation::Protection;
@@ -138,8 +138,8 @@ impl PageAccess {
         self.budget.room()
     }
 
-    pub(super) fn crowding(&self) -> Crowding {
-        self.budget.crowding(self.mappings())
+    pub(super) fn mapping_pressure(&self) -> MappingPressure {
+        self.budget.mapping_pressure(self.mappings())
     }
 
     pub(super) fn is_present(&self, page: usize) -> bool {
@@ -269,7 +269,7 @@ impl PageAccess {
             for part in self.states.used(pages) {
                 self.protect_present(part, wanted)?;
             }
-            self.states.want(pages.clone(), wanted);
+            self.states.set_wanted(pages.clone(), wanted);
             Ok(())
         })
     }
@@ -281,7 +281,7 @@ impl PageAccess {
                 self.mprotect(&run, protection)?;
             }
             let before = self.boundaries_around(&run);
-            self.states.want(run.clone(), wanted);
+            self.states.set_wanted(run.clone(), wanted);
             self.count(before, self.boundaries_around(&run));
         }
         Ok(())
@@ -295,8 +295,8 @@ impl PageAccess {
     }
 
     /// Records the protection of memory that the program had before.
-    pub(super) fn want(&self, pages: &Range<usize>, wanted: Protection) {
-        self.locked(|| self.states.want(pages.clone(), wanted));
+    pub(super) fn set_wanted(&self, pages: &Range<usize>, wanted: Protection) {
+        self.locked(|| self.states.set_wanted(pages.clone(), wanted));
     }
 
     /// Records that pages are present and accessible as the program wants.
@@ -324,7 +324,7 @@ impl PageAccess {
             for part in self.states.used(pages) {
                 self.note(&part, PageState::absent);
             }
-            self.states.want(pages.clone(), super::READ_WRITE);
+            self.states.set_wanted(pages.clone(), super::READ_WRITE);
         });
     }
 }

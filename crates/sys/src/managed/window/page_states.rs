@@ -85,7 +85,7 @@ impl PageStates {
     }
 
     /// Records the protection that the program asked for.
-    pub(super) fn want(&self, pages: Range<usize>, wanted: Protection) {
+    pub(super) fn set_wanted(&self, pages: Range<usize>, wanted: Protection) {
         let bits = (wanted ^ READ_WRITE) as u8 & WANTED;
         for (chunk, part) in by_chunk(&pages) {
             let common = &self.chunks[chunk];
@@ -143,9 +143,9 @@ mod tests {
         let states = PageStates::new(4 * CHUNK_PAGES * PAGE_SIZE).unwrap();
         let wanted = |page| states.get(page).wanted;
         assert_eq!(wanted(0), READ_WRITE);
-        states.want(100..2000, libc::PROT_NONE);
+        states.set_wanted(100..2000, libc::PROT_NONE);
         let read = libc::PROT_READ;
-        states.want(600..601, read);
+        states.set_wanted(600..601, read);
         let seen = [99, 100, 599, 600, 601, 1999, 2000].map(wanted);
         assert_eq!(seen, [READ_WRITE, 0, 0, read, 0, 0, READ_WRITE]);
 
@@ -155,7 +155,7 @@ mod tests {
         states.set(600, PageState { is_present: true, is_caught: true, ..state });
         assert!(states.used(&(0..2048)).eq(std::iter::once(512..1024)));
         assert_eq!(states.get(600).in_force(), read);
-        states.want(512..1024, READ_WRITE);
+        states.set_wanted(512..1024, READ_WRITE);
         assert_eq!(states.get(600).in_force(), read, "writes are caught");
         states.set(600, states.get(600).absent());
         assert_eq!(states.get(600).in_force(), libc::PROT_NONE);

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU8;
 /// Window sizes, largest first; smaller ones are used if limits (RLIMIT_AS, strict overcommit)
 /// forbid larger ones.
 pub const WINDOW_SIZES: [usize; 7] =
-    [aslr::LONGEST, 1 << 42, 1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
+    [aslr::MAX_WINDOW_BYTES, 1 << 42, 1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
 const SMALLEST: usize = WINDOW_SIZES[WINDOW_SIZES.len() - 1];
 /// Number of addresses to try for the gates.
 const GATES: usize = 8;
@@ -25,7 +25,7 @@ const TRIES_IN_RANGE: usize = 4;
 ///
 /// match Window::reserve(1, false) {
 ///     Ok(window) => println!("{} GiB", window.len_bytes() >> 30),
-///     Err(WindowError::Reserve { bytes, .. }) => println!("no room for {bytes} bytes"),
+///     Err(WindowError::Reserve { bytes, .. }) => println!("no constraint for {bytes} bytes"),
 ///     Err(error) => println!("{error}"),
 /// }
 /// ```
@@ -133,14 +133,14 @@ pub(super) const RESERVE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::
 /// Places the gates, unless that was done: before a filter is built that allows their calls. If the
 /// inherited address is taken, uses another one. Without a gate page, calls come from the library's
 /// own code, and each program that this one starts installs a filter of its own.
-pub fn settle_gate() {
+pub fn place_gate() {
     settle();
 }
 
 pub(super) fn settle() -> usize {
-    let mut bases = aslr::wanted();
+    let mut bases = aslr::chosen_bases();
     for _ in 0..GATES {
-        if raw::settle_gate(bases.gate()) {
+        if raw::place_gate(bases.gate()) {
             break;
         }
         bases = Bases::choose();
@@ -150,7 +150,7 @@ pub(super) fn settle() -> usize {
 
 /// Constraint on the address of a window.
 #[derive(Clone, Copy)]
-enum Room {
+enum AddressConstraint {
     /// Any address for the largest window: for a process with one window.
     Anywhere,
     /// Addresses that leave space for many windows.
@@ -161,7 +161,7 @@ enum Room {
 
 thread_local! {
     /// Constraint on windows that this thread reserves.
-    static ROOM: Cell<Room> = const { Cell::new(Room::Anywhere) };
+    static ADDRESS_CONSTRAINT: Cell<AddressConstraint> = const { Cell::new(AddressConstraint::Anywhere) };
 }
 
 /// Runs `body`, which reserves its windows within `area`.
@@ -175,7 +175,7 @@ thread_local! {
 /// # Ok::<(), window::WindowError>(())
 /// ```
 pub fn within<R>(area: &Range<usize>, body: impl FnOnce() -> R) -> R {
-    in_room(Room::Within(area.start, area.end), body)
+    with_constraint(AddressConstraint::Within(area.start, area.end), body)
 }
 
 /// Runs `body`, which reserves its windows among many of this process. Windows become shorter as
@@ -191,31 +191,31 @@ pub fn within<R>(area: &Range<usize>, body: impl FnOnce() -> R) -> R {
 /// # Ok::<(), window::WindowError>(())
 /// ```
 pub fn among_many<R>(body: impl FnOnce() -> R) -> R {
-    in_room(Room::ForMany, body)
+    with_constraint(AddressConstraint::ForMany, body)
 }
 
-fn in_room<R>(room: Room, body: impl FnOnce() -> R) -> R {
-    struct Restored(Room);
+fn with_constraint<R>(constraint: AddressConstraint, body: impl FnOnce() -> R) -> R {
+    struct Restored(AddressConstraint);
     impl Drop for Restored {
         fn drop(&mut self) {
-            ROOM.set(self.0);
+            ADDRESS_CONSTRAINT.set(self.0);
         }
     }
-    let _restored = Restored(ROOM.replace(room));
+    let _restored = Restored(ADDRESS_CONSTRAINT.replace(constraint));
     body()
 }
 
 /// Returns the addresses for a window of a length, in the order of trial.
-fn places(room: Room, first: usize, len: usize) -> Vec<usize> {
-    match room {
+fn places(constraint: AddressConstraint, first: usize, len: usize) -> Vec<usize> {
+    match constraint {
         // If the first address is taken, another one serves.
-        Room::Anywhere => {
+        AddressConstraint::Anywhere => {
             let ranges = aslr::windows(first).filter(|range| range.len() >= len);
             let bases = |Range { start, end }| (start..=end - len).step_by(len);
             ranges.flat_map(|range| bases(range).take(TRIES_IN_RANGE)).collect()
         }
-        Room::Within(start, end) => places_in(start, end, len).collect(),
-        Room::ForMany => {
+        AddressConstraint::Within(start, end) => places_in(start, end, len).collect(),
+        AddressConstraint::ForMany => {
             let areas = aslr::areas_for_many().into_iter();
             let mut places: Vec<_> =
                 areas.flat_map(|area| places_in(area.start, area.end, len)).collect();
@@ -238,14 +238,14 @@ fn places_in(start: usize, end: usize, len: usize) -> impl Iterator<Item = usize
 }
 
 pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError> {
-    let room = ROOM.get();
+    let constraint = ADDRESS_CONSTRAINT.get();
     // At most half of the process's limit: the rest is for the engine's tables, the program's code
     // and stacks, and unmanaged memory.
     let most = memory::address_space_limit() / 2;
     let mut refused = None;
     for len in WINDOW_SIZES.into_iter().filter(|len| *len <= most || *len == SMALLEST) {
         refused = None;
-        for base in places(room, first, len) {
+        for base in places(constraint, first, len) {
             // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
             match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {
                 Ok(address) if address == base => return Ok((base, len)),
@@ -268,7 +268,7 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
 /// Returns the largest possible length of a window at the start of `range`; `None` if the address
 /// is taken, or there is no address space.
 #[must_use]
-pub fn longest_at(range: &Range<usize>) -> Option<usize> {
+pub fn max_len_at(range: &Range<usize>) -> Option<usize> {
     let (base, most) = (range.start, range.len().min(memory::address_space_limit() / 2));
     WINDOW_SIZES.into_iter().filter(|len| *len <= most).find(|len| {
         let flags = RESERVE | libc::MAP_FIXED_NOREPLACE;

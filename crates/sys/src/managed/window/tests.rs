@@ -52,7 +52,7 @@ fn move_all(window: &Window, from: u64, to: u64) {
 }
 
 #[test]
-fn what_is_said_to_have_moved_has_moved_also_under_compaction() {
+fn reported_moves_are_complete_under_compaction() {
     let window = Window::reserve(BATCH, false).unwrap();
     if !window.uses_move() {
         return;
@@ -98,7 +98,7 @@ fn with_each(test: impl Fn()) {
 }
 
 #[test]
-fn runs_of_pages_are_taken_together_with_their_contents() {
+fn page_runs_are_moved_with_content() {
     let window = faults::taken(Faults::Protection, || Window::reserve(1, false)).unwrap();
     for page in 0..8 {
         assert_eq!(window.install(page, &[page as u8 + 1; PAGE_SIZE], Writes::Allowed).pages, 1);
@@ -117,7 +117,7 @@ fn runs_of_pages_are_taken_together_with_their_contents() {
 }
 
 #[test]
-fn a_page_that_may_not_be_read_is_taken_out_and_comes_back() {
+fn unreadable_page_is_moved_out_and_back() {
     with_each(take_out_an_unreadable_page);
 }
 
@@ -128,7 +128,7 @@ fn take_out_an_unreadable_page() {
     window.protect(0, 1, 0).unwrap();
     window.take_out_by_copy(0, 0, scratch).unwrap();
     assert!(!window.is_present(0).unwrap());
-    window.claim_frame(0).unwrap().give_back(0).unwrap();
+    window.claim_frame(0).unwrap().restore_to(0).unwrap();
     window.protect(0, 1, READ_WRITE).unwrap();
     assert_eq!(content_of(&window, 0), 0x5a);
     assert!(takes_writes(&window, 0));
@@ -149,7 +149,7 @@ fn flags_of_mapping(address: usize) -> Vec<String> {
 }
 
 #[test]
-fn pages_are_not_merged_with_others_where_all_of_a_process_is() {
+fn window_is_excluded_from_ksm() {
     const PR_SET_MEMORY_MERGE: i32 = 67;
     // SAFETY: the call takes no pointers. The kernel merges equal pages of this process from now
     // on, which changes no content.
@@ -168,7 +168,7 @@ fn pages_are_not_merged_with_others_where_all_of_a_process_is() {
 }
 
 #[test]
-fn just_the_pages_that_are_named_are_discarded() {
+fn only_given_pages_are_discarded() {
     with_each(discard_named_pages);
 }
 
@@ -205,7 +205,7 @@ fn content_of(window: &Window, page: u64) -> u8 {
 }
 
 #[test]
-fn pages_go_out_together_and_come_back_as_they_were() {
+fn page_runs_round_trip() {
     with_each(|| {
         let window = Window::reserve(8, false).unwrap();
         if !window.takes_runs() {
@@ -223,7 +223,7 @@ fn pages_go_out_together_and_come_back_as_they_were() {
         for page in 2..6 {
             let frame = window.claim_frame(page as usize - 2).unwrap();
             assert_eq!(frame.bytes()[0], 10 + page as u8);
-            frame.give_back(page).unwrap();
+            frame.restore_to(page).unwrap();
         }
         assert_eq!(
             (0..8).map(|page| content_of(&window, page)).collect::<Vec<_>>(),
@@ -234,7 +234,7 @@ fn pages_go_out_together_and_come_back_as_they_were() {
 }
 
 #[test]
-fn caught_writes_fail_until_they_are_allowed() {
+fn protected_writes_fault_until_allowed() {
     with_each(|| {
         let window = Window::reserve(1, false).unwrap();
         assert_eq!(window.install(5, &[1; 3 * PAGE_SIZE], Writes::Caught).pages, 3);
@@ -249,7 +249,7 @@ fn caught_writes_fail_until_they_are_allowed() {
 }
 
 #[test]
-fn protection_of_the_programs_holds_for_pages_that_come_in() {
+fn program_protection_applies_to_installed_pages() {
     with_each(|| {
         let window = Window::reserve(1, false).unwrap();
         assert_eq!(window.install(700, &[1; PAGE_SIZE], Writes::Allowed).pages, 1);
@@ -272,7 +272,7 @@ fn protection_of_the_programs_holds_for_pages_that_come_in() {
 }
 
 #[test]
-fn a_touch_is_the_programs_where_it_has_forbidden_it() {
+fn forbidden_touch_is_passed_to_program() {
     let window = faults::taken(Faults::Protection, || Window::reserve(1, false)).unwrap();
     assert_eq!(window.touch(3, libc::PROT_WRITE), Touch::Absent);
     window.protect(3, 1, libc::PROT_READ).unwrap();

@@ -20,7 +20,7 @@ use io_uring::squeue::Entry;
 use queues::Queues;
 use request::{clear, outcome_of, read_entry, write_entry};
 use setup::{CLAMP, HYBRID_IOPOLL, IOPOLL, build, set_up};
-use sleep::{nap, with_exact_timers};
+use sleep::{sleep, with_exact_timers};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -468,7 +468,7 @@ impl Pending<'_> {
     pub fn sleep(&mut self, ns: u64) -> bool {
         with_exact_timers(|| {
             if self.ring.polls_device || !self.ring.queues.has_timed_waits() {
-                nap(ns);
+                sleep(ns);
                 return;
             }
             // ETIME reports the time-out; other errors recur in a later call.
@@ -479,10 +479,10 @@ impl Pending<'_> {
 
     /// Waits for a device without interrupts, by polling at growing intervals. The kernel's own
     /// wait would keep a processor busy. Returns false if the ring fails.
-    fn ask_now_and_then(&mut self) -> bool {
-        const FIRST_NAP_NS: u64 = 50_000;
-        const LONGEST_NAP_NS: u64 = 1_000_000;
-        let mut nap_ns = FIRST_NAP_NS;
+    fn poll_with_backoff(&mut self) -> bool {
+        const FIRST_SLEEP_NS: u64 = 50_000;
+        const MAX_SLEEP_NS: u64 = 1_000_000;
+        let mut sleep_ns = FIRST_SLEEP_NS;
         loop {
             let asked = self.ring.queues.enter(0, None);
             if self.reap() {
@@ -492,8 +492,8 @@ impl Pending<'_> {
                 Ok(_) | Err(Some(errno::EINTR | errno::EAGAIN | libc::EBUSY)) => {}
                 Err(_) => return false,
             }
-            nap(nap_ns);
-            nap_ns = (2 * nap_ns).min(LONGEST_NAP_NS);
+            sleep(sleep_ns);
+            sleep_ns = (2 * sleep_ns).min(MAX_SLEEP_NS);
         }
     }
 
@@ -512,7 +512,7 @@ impl Drop for Pending<'_> {
         if self.reap() {
             return;
         }
-        if self.ring.polls_device && self.ask_now_and_then() {
+        if self.ring.polls_device && self.poll_with_backoff() {
             return;
         }
         let Pending { ring, base, left, results, failure } = self;

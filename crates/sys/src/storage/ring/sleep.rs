@@ -2,7 +2,7 @@
 
 use crate::raw;
 
-pub(super) fn nap(ns: u64) {
+pub(super) fn sleep(ns: u64) {
     let time = libc::timespec {
         tv_sec: (ns / 1_000_000_000) as i64,
         tv_nsec: (ns % 1_000_000_000) as i64,
@@ -27,13 +27,13 @@ pub(super) fn with_exact_timers<R>(body: impl FnOnce() -> R) -> R {
 /// Returns the median overshoot of five short sleeps, in ns.
 #[must_use]
 pub fn timer_overshoot_ns() -> u64 {
-    const ASKED_NS: u64 = 20_000;
+    const REQUESTED_NS: u64 = 20_000;
     let mut over = [0; 5];
     with_exact_timers(|| {
         for over in &mut over {
             let start = raw::now_ns();
-            nap(ASKED_NS);
-            *over = (raw::now_ns() - start).saturating_sub(ASKED_NS);
+            sleep(REQUESTED_NS);
+            *over = (raw::now_ns() - start).saturating_sub(REQUESTED_NS);
         }
     });
     over.sort_unstable();

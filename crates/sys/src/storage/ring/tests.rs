@@ -19,7 +19,7 @@ fn pages(count: usize) -> &'static mut [u8] {
 }
 
 #[test]
-fn what_one_ring_wrote_the_file_holds() {
+fn ring_writes_reach_the_file() {
     let Some((mut ring, file)) = ring_and_file() else {
         return;
     };
@@ -35,7 +35,7 @@ fn what_one_ring_wrote_the_file_holds() {
 }
 
 #[test]
-fn a_batch_larger_than_the_ring_delivers_every_result_to_its_request() {
+fn batch_larger_than_ring_completes() {
     let Some((mut ring, file)) = ring_and_file() else {
         return;
     };
@@ -73,7 +73,7 @@ fn a_batch_larger_than_the_ring_delivers_every_result_to_its_request() {
 }
 
 #[test]
-fn a_failed_request_fails_alone() {
+fn failed_request_does_not_affect_others() {
     let Some((mut ring, file)) = ring_and_file() else {
         return;
     };
@@ -96,7 +96,7 @@ fn reading_past_the_end_reports_nothing_read() {
 }
 
 #[test]
-fn an_attached_file_outlives_its_descriptor() {
+fn attached_file_outlives_descriptor() {
     let Some((mut ring, file)) = ring_and_file() else {
         return;
     };
@@ -112,7 +112,7 @@ fn an_attached_file_outlives_its_descriptor() {
 }
 
 #[test]
-fn a_ring_serves_one_thread_after_another() {
+fn ring_can_be_used_by_successive_threads() {
     let Some((mut ring, file)) = ring_and_file() else {
         return;
     };
@@ -133,7 +133,7 @@ fn a_ring_serves_one_thread_after_another() {
 }
 
 #[test]
-fn the_descriptor_closes_on_exec_also_when_it_was_moved() {
+fn moved_descriptor_is_close_on_exec() {
     let Some((ring, _file)) = ring_and_file() else {
         return;
     };
@@ -144,7 +144,7 @@ fn the_descriptor_closes_on_exec_also_when_it_was_moved() {
 }
 
 #[test]
-fn a_ring_whose_descriptor_was_replaced_says_so_and_serves_no_more() {
+fn replaced_descriptor_disables_ring() {
     let Some((mut ring, file)) = ring_and_file() else {
         return;
     };
@@ -161,7 +161,7 @@ fn a_ring_whose_descriptor_was_replaced_says_so_and_serves_no_more() {
 }
 
 #[test]
-fn a_forked_child_does_not_touch_its_parents_ring() {
+fn forked_child_leaves_parent_ring_untouched() {
     let Some((mut ring, file)) = ring_and_file() else {
         return;
     };
@@ -182,7 +182,7 @@ fn a_forked_child_does_not_touch_its_parents_ring() {
 }
 
 #[test]
-fn a_read_may_be_looked_for_slept_on_or_left_alone() {
+fn read_may_be_polled_or_awaited() {
     let Some((mut ring, file)) = ring_and_file() else {
         return;
     };
@@ -208,7 +208,7 @@ fn a_read_may_be_looked_for_slept_on_or_left_alone() {
 }
 
 #[test]
-fn several_reads_may_be_looked_for_together_and_each_has_its_own_outcome() {
+fn batched_reads_are_polled_with_own_results() {
     let Some((mut ring, file)) = ring_and_file() else {
         return;
     };
@@ -241,7 +241,7 @@ fn several_reads_may_be_looked_for_together_and_each_has_its_own_outcome() {
 }
 
 #[test]
-fn a_panic_while_a_read_is_under_way_waits_for_it() {
+fn panic_waits_for_pending_read() {
     let Some((mut ring, file)) = ring_and_file() else {
         return;
     };
@@ -257,7 +257,7 @@ fn a_panic_while_a_read_is_under_way_waits_for_it() {
 }
 
 #[test]
-fn asking_a_queue_that_cannot_be_asked_is_answered_late() {
+fn iopoll_on_unsupported_queue_fails_late() {
     let Some((_, file)) = ring_and_file() else {
         return;
     };

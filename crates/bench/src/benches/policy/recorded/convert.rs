@@ -7,7 +7,7 @@ use softswap_sys::PAGE_SIZE;
 use std::collections::BTreeMap;
 
 /// Maximum length of a gap between touched pages in a trace. Longer gaps are shortened.
-const MOST_GAP_PAGES: u64 = 16;
+const MAX_GAP_PAGES: u64 = 16;
 
 /// Selects the part of a recording that becomes the trace.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +66,7 @@ impl Script {
                 self.holds(page, Content { lz4: units(lz4_bytes), zstd: units(zstd_bytes) });
             }
             Noted::Filled { page } => self.holds(page, Content::default()),
-            Noted::Gone { page, pages } => {
+            Noted::Freed { page, pages } => {
                 // Only pages that existed.
                 let range = page..page.saturating_add(pages);
                 let moved: Vec<_> = self.owners.range(range.clone()).map(|(at, _)| *at).collect();
@@ -75,7 +75,7 @@ impl Script {
                 let there: Vec<_> = self.last.range(range).map(|(at, _)| *at).collect();
                 for number in there.into_iter().chain(numbers) {
                     self.last.remove(&number);
-                    self.events.push((number, Event::Gone { page: 0, pages: 1 }));
+                    self.events.push((number, Event::Freed { page: 0, pages: 1 }));
                 }
             }
             Noted::Moved { page, to } => {
@@ -118,7 +118,7 @@ impl Script {
                 Event::Touch { is_write, content, .. } => {
                     Event::Touch { page: at, is_write, content }
                 }
-                Event::Gone { pages, .. } => Event::Gone { page: at, pages },
+                Event::Freed { pages, .. } => Event::Freed { page: at, pages },
             }
         });
         let events = joined(events);
@@ -131,7 +131,7 @@ fn at_beginning(events: &[(u64, Event)]) -> Vec<(u64, Event)> {
     let mut there: BTreeMap<u64, (usize, Content)> = BTreeMap::new();
     for (at, (number, event)) in events.iter().enumerate() {
         match event {
-            Event::Gone { .. } => drop(there.remove(number)),
+            Event::Freed { .. } => drop(there.remove(number)),
             Event::Touch { content, .. } => {
                 let page = there.entry(*number).or_default();
                 *page = (at, content.unwrap_or(page.1));
@@ -149,7 +149,7 @@ fn without_gaps(numbers: impl Iterator<Item = u64>) -> (BTreeMap<u64, u32>, u32)
     let mut all: BTreeMap<u64, u32> = numbers.map(|number| (number, 0)).collect();
     let (mut next, mut last) = (0, None);
     for (number, new) in &mut all {
-        let gap = last.map_or(0, |last: u64| (number - last - 1).min(MOST_GAP_PAGES));
+        let gap = last.map_or(0, |last: u64| (number - last - 1).min(MAX_GAP_PAGES));
         *new = next + gap as u32;
         (next, last) = (*new + 1, Some(*number));
     }
@@ -159,7 +159,7 @@ fn without_gaps(numbers: impl Iterator<Item = u64>) -> (BTreeMap<u64, u32>, u32)
 fn joined(events: impl Iterator<Item = Event>) -> Vec<Event> {
     let mut all: Vec<Event> = Vec::new();
     for event in events {
-        if let (Some(Event::Gone { page: first, pages }), Event::Gone { page, .. }) =
+        if let (Some(Event::Freed { page: first, pages }), Event::Freed { page, .. }) =
             (all.last_mut(), event)
             && *first + *pages == page
         {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_touch_has_the_content_of_its_page_when_it_is_evicted() {
+    fn touch_records_page_content_at_eviction() {
         let left = Noted::Left { page: 900, lz4_bytes: 100, zstd_bytes: 4096 };
         let found = of(&[touch(900), touch(7), left, touch(900), left], ALL);
         let expected = [touched(17, Some((2, 64))), touched(0, None), touched(17, None)];
@@ -203,33 +203,33 @@ mod tests {
     }
 
     #[test]
-    fn a_freed_page_is_another_page_afterwards() {
-        let gone = Noted::Gone { page: 0, pages: 1000 };
+    fn freed_page_gets_new_number() {
+        let gone = Noted::Freed { page: 0, pages: 1000 };
         let filled = Noted::Filled { page: 7 };
         let found = of(&[touch(7), touch(8), filled, gone, gone, touch(7)], ALL);
         let expected = [
             touched(0, Some((0, 0))),
             touched(1, None),
-            Event::Gone { page: 0, pages: 2 },
+            Event::Freed { page: 0, pages: 2 },
             touched(0, None),
         ];
         assert_eq!(found.events, expected);
     }
 
     #[test]
-    fn a_moved_page_is_the_same_and_its_old_place_another() {
+    fn moved_page_keeps_its_number() {
         let moved = Noted::Moved { page: 7, to: 20 };
         let found = of(&[touch(7), touch(8), moved, touch(20), touch(7)], ALL);
         let [a, b, c, d] = [0, 1, 2, 3].map(|at| match found.events[at] {
             Event::Touch { page, .. } => page,
-            Event::Gone { .. } => u32::MAX,
+            Event::Freed { .. } => u32::MAX,
         });
         assert_eq!((a, b, c), (0, 1, 0));
         assert!(d > 1);
     }
 
     #[test]
-    fn a_part_begins_with_the_pages_that_exist() {
+    fn part_begins_with_existing_pages() {
         let events = [touch(3), touch(4), touch(5), touch(3), touch(9), touch(4), touch(3)];
         let found = of(&events, Part { skip: 4, most: 2 });
         let none = Some((0, 0));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_no_recording() {
+    fn unknown_magic_is_rejected() {
         assert_eq!(convert([1, 2, 3].into_iter(), ALL), None);
         assert_eq!(convert([MAGIC].into_iter(), ALL), None);
     }

@@ -13,14 +13,14 @@ pub(crate) const UNIT_BYTES: usize = 64;
 /// Size of an incompressible page in units.
 pub(crate) const WHOLE: u8 = 64;
 /// Limits for files that are read, larger than any trace.
-const MOST_BYTES: u64 = 1 << 30;
-const MOST_EVENTS: usize = 1 << 26;
-const MOST_PAGES: u32 = 1 << 24;
+const MAX_BYTES: u64 = 1 << 30;
+const MAX_EVENTS: usize = 1 << 26;
+const MAX_PAGES: u32 = 1 << 24;
 /// Best compression: small files matter more than the time to write them.
 const ZSTD_LEVEL: i32 = 22;
 /// Kinds of events: a touch that writes, a touch with new content, freed pages.
 const WRITES: u8 = 1;
-const TELLS: u8 = 2;
+const HAS_CONTENT: u8 = 2;
 const GONE: u8 = 4;
 
 /// Compressed sizes of a page in units of [`UNIT_BYTES`]; zero if all its words are equal.
@@ -35,7 +35,7 @@ pub(crate) enum Event {
     /// A touch of a page, with the content at its eviction if that has changed.
     Touch { page: u32, is_write: bool, content: Option<Content> },
     /// Pages were freed.
-    Gone { page: u32, pages: u32 },
+    Freed { page: u32, pages: u32 },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -61,7 +61,7 @@ impl Recorded {
     pub(crate) fn touches(&self) -> Vec<u32> {
         let touched = |event: &Event| match *event {
             Event::Touch { page, .. } => Some(page),
-            Event::Gone { .. } => None,
+            Event::Freed { .. } => None,
         };
         self.events.iter().filter_map(touched).collect()
     }
@@ -72,7 +72,7 @@ impl Recorded {
         let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| bad("it is not a recorded trace"))?;
         let mut columns = Vec::new();
         zstd::Decoder::new(rest)
-            .and_then(|frame| frame.take(MOST_BYTES).read_to_end(&mut columns))
+            .and_then(|frame| frame.take(MAX_BYTES).read_to_end(&mut columns))
             .map_err(|_| bad("its frame is damaged or cut off"))?;
         let columns: Columns =
             postcard::from_bytes(&columns).map_err(|_| bad("its columns are damaged"))?;
@@ -104,9 +104,12 @@ impl From<&Recorded> for Columns {
                 Event::Touch { page, is_write, content } => {
                     columns.lz4.extend(content.map(|content| content.lz4));
                     columns.zstd.extend(content.map(|content| content.zstd));
-                    ((u8::from(is_write) * WRITES) | (u8::from(content.is_some()) * TELLS), page)
+                    (
+                        (u8::from(is_write) * WRITES) | (u8::from(content.is_some()) * HAS_CONTENT),
+                        page,
+                    )
                 }
-                Event::Gone { page, pages } => {
+                Event::Freed { page, pages } => {
                     columns.gone.push(pages);
                     (GONE, page)
                 }
@@ -124,7 +127,7 @@ impl Columns {
     fn to_recorded(&self) -> Option<Recorded> {
         let Columns { pages, before, cpu_us, .. } = *self;
         let count = self.kinds.len();
-        let is_too_large = pages > MOST_PAGES || count > MOST_EVENTS;
+        let is_too_large = pages > MAX_PAGES || count > MAX_EVENTS;
         if is_too_large || before as usize > count || self.steps.len() != count {
             return None;
         }
@@ -137,9 +140,9 @@ impl Columns {
             if kind & GONE != 0 {
                 let pages_gone = gone.next()?;
                 let end = page.checked_add(pages_gone)?;
-                return (end <= pages).then_some(Event::Gone { page, pages: pages_gone });
+                return (end <= pages).then_some(Event::Freed { page, pages: pages_gone });
             }
-            let content = match kind & TELLS {
+            let content = match kind & HAS_CONTENT {
                 0 => None,
                 _ => Some(Content { lz4: *lz4.next()?, zstd: *zstd.next()? }),
             };
@@ -161,19 +164,19 @@ mod tests {
             prop::option::of((0..=WHOLE, 0..=WHOLE).prop_map(|(lz4, zstd)| Content { lz4, zstd }));
         let touch = (0..1000u32, any::<bool>(), content)
             .prop_map(|(page, is_write, content)| Event::Touch { page, is_write, content });
-        let gone = (0..500u32, 0..500u32).prop_map(|(page, pages)| Event::Gone { page, pages });
+        let gone = (0..500u32, 0..500u32).prop_map(|(page, pages)| Event::Freed { page, pages });
         prop::collection::vec(prop_oneof![9 => touch, 1 => gone], 0..300)
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(events in events(), cpu_us: u32) {
+        fn written_trace_is_read_back(events in events(), cpu_us: u32) {
             let recorded = Recorded { pages: 1000, before: 0, cpu_us, events };
             prop_assert_eq!(Recorded::from_bytes(&recorded.to_bytes().unwrap()).unwrap(), recorded);
         }
 
         #[test]
-        fn damaged_files_are_refused_or_read_as_another(
+        fn damaged_files_are_rejected_or_decoded_differently(
             events in events(), at: prop::sample::Index, byte: u8
         ) {
             let recorded = Recorded { pages: 1000, before: 0, cpu_us: 0, events };
@@ -183,7 +186,7 @@ mod tests {
             if let Ok(other) = Recorded::from_bytes(&bytes) {
                 let is_known = |event: &Event| match *event {
                     Event::Touch { page, .. } => page < other.pages,
-                    Event::Gone { page, pages } => page + pages <= other.pages,
+                    Event::Freed { page, pages } => page + pages <= other.pages,
                 };
                 prop_assert!(other.events.iter().all(is_known));
             }
@@ -193,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_in_order_take_hardly_any_room() {
+    fn sequential_pages_compress_well() {
         let touch = |page| Event::Touch { page, is_write: false, content: None };
         let events: Vec<_> = (0..100_000).map(|at| touch(at % 1000)).collect();
         let recorded = Recorded { pages: 1000, before: 0, cpu_us: 0, events };

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Interval between reads of a program's peak memory.
 const INTERVAL: Duration = Duration::from_millis(5);
 /// Time after which a program is killed.
-const LONGEST: Duration = Duration::from_secs(900);
+const MAX_RUN_TIME: Duration = Duration::from_secs(900);
 /// Clock ticks of /proc per second.
 const TICKS_PER_S: f64 = 100.0;
 
@@ -125,7 +125,7 @@ impl Ready {
             let mut peak_bytes = peak_of(id);
             while wait.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 peak_bytes = peak_bytes.max(peak_of(id));
-                if start.elapsed() > LONGEST {
+                if start.elapsed() > MAX_RUN_TIME {
                     let _ = kill_process(pid, Signal::KILL);
                 }
             }
@@ -139,8 +139,8 @@ impl Ready {
         let cpu_seconds = children_cpu_seconds() - cpu_before;
         match status.success() {
             true => Ok(ProgramRun { seconds, cpu_seconds, digest, peak_bytes }),
-            false if seconds > LONGEST.as_secs_f64() => {
-                Err(format!("it took more than {} s", LONGEST.as_secs()))
+            false if seconds > MAX_RUN_TIME.as_secs_f64() => {
+                Err(format!("it took more than {} s", MAX_RUN_TIME.as_secs()))
             }
             false => Err(format!("it failed: {status}")),
         }
@@ -178,12 +178,12 @@ fn children_cpu_seconds() -> f64 {
 
 /// Returns the interpreter itself: python3 on PATH may be a wrapper script.
 fn python() -> Result<PathBuf, String> {
-    const WAY_OUT: &str = "install it (`apt install python3`)";
+    const REMEDY: &str = "install it (`apt install python3`)";
     let script = "import os, sys; print(os.path.realpath(sys.executable))";
     let output = Command::new("python3").args(["-c", script]).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("python3: {}; {WAY_OUT}", plain(&error)))?;
+    let output = output.map_err(|error| format!("python3: {}; {REMEDY}", plain(&error)))?;
     match String::from_utf8_lossy(&output.stdout).trim() {
-        "" => Err(format!("python3 does not print its path; {WAY_OUT}")),
+        "" => Err(format!("python3 does not print its path; {REMEDY}")),
         path => Ok(path.into()),
     }
 }

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 /// Time between two polls, in ns, above which the thread was preempted.
 const GAP_NS: u64 = 100_000;
 /// Waits without a sleep after which sleeping is tried again.
-const DOUBTED_EVERY: u32 = 64;
+const RETRY_SLEEP_EVERY: u32 = 64;
 /// One of 16 waits is measured for its CPU time and surveys the runnable threads.
 const SAMPLED: u32 = 16;
 
@@ -144,14 +144,14 @@ impl Polling {
         }
         let plan = plan::plan(mode, self.knobs.sleep(), &self.view(bytes, now_ns));
         if mode == Mode::Hybrid && plan.sleep_ns == 0 {
-            self.doubt();
+            self.decay_evidence();
         }
         plan
     }
 
     /// Returns true if the kernel may sleep and poll itself, if it can; not if the sleep is fixed.
     #[must_use]
-    pub(crate) fn leaves_to_kernel(&self) -> bool {
+    pub(crate) fn allows_kernel_polling(&self) -> bool {
         self.knobs.mode() == Mode::Hybrid && self.knobs.sleep() == Sleep::Adaptive
     }
 
@@ -168,7 +168,7 @@ impl Polling {
             return;
         }
         if plan.spin_ns > 0 {
-            self.look(pending, plan);
+            self.poll_once(pending, plan);
         }
     }
 
@@ -202,8 +202,8 @@ impl Polling {
     }
 
     /// Lets the evidence against sleeping decay, so that sleeping is tried again after a while.
-    fn doubt(&self) {
-        if self.waits.load(Relaxed).is_multiple_of(DOUBTED_EVERY) {
+    fn decay_evidence(&self) {
+        if self.waits.load(Relaxed).is_multiple_of(RETRY_SLEEP_EVERY) {
             let before = self.overshoot_ns.load(Relaxed);
             self.overshoot_ns.store(before - before / 256, Relaxed);
             let share = self.sleep_share.load(Relaxed);
@@ -212,7 +212,7 @@ impl Polling {
     }
 
     /// Polls for the completion, until the planned time is over or the thread was preempted.
-    fn look(&self, pending: &mut impl Pending, plan: Plan) {
+    fn poll_once(&self, pending: &mut impl Pending, plan: Plan) {
         self.stats.add(Counter::IoPolled, 1);
         let start = pending.now_ns();
         let mut last = start;
@@ -234,7 +234,7 @@ impl Polling {
             last = now;
             std::hint::spin_loop();
         };
-        self.pressure.looked(now - start, lost_ns, now);
+        self.pressure.note_poll(now - start, lost_ns, now);
     }
 }
 

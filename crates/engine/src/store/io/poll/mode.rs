@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_are_known_by_name_and_others_refused() {
+    fn mode_names_are_parsed() {
         for mode in Mode::ALL {
             assert_eq!(mode.to_string().parse(), Ok(mode));
         }
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn knobs_say_what_they_were_set_to() {
+    fn knobs_return_their_settings() {
         let knobs = Knobs::new(Mode::Auto);
         assert_eq!((knobs.mode(), knobs.sleep()), (Mode::Auto, Sleep::Adaptive));
         knobs.set_mode(Mode::Hybrid);

@@ -10,7 +10,7 @@ use super::samples::Times;
 /// Share of the mean to sleep by default, of 256.
 pub(crate) const HALF: u32 = 128;
 /// Smallest share after oversleeping.
-pub(crate) const LEAST_SHARE: u32 = 16;
+pub(crate) const MIN_SHARE: u32 = 16;
 /// Polling time without measurements, in ns.
 const UNKNOWN_SPIN_NS: u64 = 200_000;
 /// Mean completion time up to which polling pays, in ns.
@@ -81,7 +81,7 @@ fn adaptive_sleep_ns(view: &View) -> u64 {
 /// Returns the share for the next sleep: smaller after oversleeping, otherwise slowly back to half.
 #[must_use]
 pub(crate) fn next_share(share: u32, overslept: bool) -> u32 {
-    if overslept { (share - share / 8).max(LEAST_SHARE) } else { (share + 1).min(HALF) }
+    if overslept { (share - share / 8).max(MIN_SHARE) } else { (share + 1).min(HALF) }
 }
 
 #[cfg(test)]
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn hybrid_sleeps_half_the_mean_less_what_the_timer_adds() {
+    fn hybrid_sleeps_half_the_mean_minus_timer_overshoot() {
         let adaptive = |view| plan(Mode::Hybrid, Sleep::Adaptive, &view).sleep_ns;
         assert_eq!(adaptive(view(Some(80_000), 0)), 40_000);
         assert_eq!(adaptive(view(Some(80_000), 5_000)), 35_000);
@@ -109,17 +109,17 @@ mod tests {
     }
 
     #[test]
-    fn auto_looks_only_where_it_pays() {
-        let looks = |view| plan(Mode::Auto, Sleep::Adaptive, &view).spin_ns > 0;
-        assert!(looks(view(Some(60_000), 0)));
-        assert!(looks(view(None, 0)));
-        assert!(!looks(view(Some(5_000_000), 0)), "too long");
-        assert!(!looks(View { is_contended: true, ..view(Some(60_000), 0) }));
+    fn auto_polls_only_if_it_pays() {
+        let polls = |view| plan(Mode::Auto, Sleep::Adaptive, &view).spin_ns > 0;
+        assert!(polls(view(Some(60_000), 0)));
+        assert!(polls(view(None, 0)));
+        assert!(!polls(view(Some(5_000_000), 0)), "too long");
+        assert!(!polls(View { is_contended: true, ..view(Some(60_000), 0) }));
     }
 
     proptest! {
         #[test]
-        fn looking_is_bounded_and_interrupt_never_looks(
+        fn polling_is_bounded_and_interrupt_never_polls(
             mean in prop::option::of(1..10_000_000_000u64), overshoot in 0..1_000_000u64,
         ) {
             for mode in Mode::ALL {
@@ -132,11 +132,11 @@ mod tests {
         }
 
         #[test]
-        fn the_share_stays_within_its_bounds(overslept in prop::collection::vec(any::<bool>(), 0..200)) {
+        fn sleep_share_stays_within_bounds(overslept in prop::collection::vec(any::<bool>(), 0..200)) {
             let mut share = HALF;
             for overslept in overslept {
                 let next = next_share(share, overslept);
-                prop_assert!((LEAST_SHARE..=HALF).contains(&next));
+                prop_assert!((MIN_SHARE..=HALF).contains(&next));
                 prop_assert!(next == share || overslept == (next < share));
                 share = next;
             }

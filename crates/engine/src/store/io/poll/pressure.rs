@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// How long the first sign counts, in ns.
-const CROWD_NS: u64 = 10_000_000;
+const FIRST_PRESSURE_NS: u64 = 10_000_000;
 /// Polling time over which the loss is judged, in ns; it averages other threads' time slices.
 const WINDOW_NS: u64 = 50_000_000;
 /// A loss of more than 1/8 is too much: polling gains about 1/4 over sleeping.
@@ -38,7 +38,7 @@ pub struct Pressure {
     waiting: AtomicU32,
     contended_until_ns: AtomicU64,
     backoff_ns: AtomicU64,
-    looked_ns: AtomicU64,
+    polled_time_ns: AtomicU64,
     lost_ns: AtomicU64,
     load: Option<Load>,
     next_survey_ns: AtomicU64,
@@ -62,7 +62,7 @@ impl Pressure {
             waiting: AtomicU32::new(0),
             contended_until_ns: AtomicU64::new(0),
             backoff_ns: AtomicU64::new(FIRST_BACKOFF_NS),
-            looked_ns: AtomicU64::new(0),
+            polled_time_ns: AtomicU64::new(0),
             lost_ns: AtomicU64::new(0),
             load,
             next_survey_ns: AtomicU64::new(0),
@@ -79,7 +79,7 @@ impl Pressure {
     pub(crate) fn enter(&self, now_ns: u64) -> Waiting<'_> {
         let others = self.waiting.fetch_add(1, Relaxed);
         if others >= self.room {
-            self.contended_until_ns.fetch_max(now_ns + CROWD_NS, Relaxed);
+            self.contended_until_ns.fetch_max(now_ns + FIRST_PRESSURE_NS, Relaxed);
         }
         Waiting { pressure: self }
     }
@@ -98,13 +98,13 @@ impl Pressure {
             && self.next_survey_ns.compare_exchange(due, next, Relaxed, Relaxed).is_ok()
             && let Some(runnable) = load.runnable()
         {
-            self.wanted(runnable.saturating_sub(load.processors()), now_ns);
+            self.note_excess(runnable.saturating_sub(load.processors()), now_ns);
         }
     }
 
     /// Records `excess` runnable threads beyond the processors. Tolerates a mean of half a thread,
     /// such as short runs of reclaim.
-    fn wanted(&self, excess: u32, now_ns: u64) {
+    fn note_excess(&self, excess: u32, now_ns: u64) {
         let before = self.demand.load(Relaxed);
         let demand = before - before / MEAN_OF + excess.min(MEAN_OF) * ONE / MEAN_OF;
         self.demand.store(demand, Relaxed);
@@ -115,13 +115,13 @@ impl Pressure {
 
     /// Records that a thread polled for `ns` until `now_ns`, and was preempted for `lost_ns` of
     /// them.
-    pub(crate) fn looked(&self, ns: u64, lost_ns: u64, now_ns: u64) {
+    pub(crate) fn note_poll(&self, ns: u64, lost_ns: u64, now_ns: u64) {
         let lost = self.lost_ns.fetch_add(lost_ns, Relaxed) + lost_ns;
-        if self.looked_ns.fetch_add(ns, Relaxed) + ns < WINDOW_NS {
+        if self.polled_time_ns.fetch_add(ns, Relaxed) + ns < WINDOW_NS {
             return;
         }
         // Threads that end a window at the same time share its result.
-        let looked = self.looked_ns.swap(0, Relaxed);
+        let looked = self.polled_time_ns.swap(0, Relaxed);
         self.lost_ns.store(0, Relaxed);
         if lost * TOLERATED_LOSS > looked.max(WINDOW_NS) {
             let backoff = self.backoff_ns.load(Relaxed);
@@ -144,30 +144,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_crowd_counts_for_a_moment() {
+    fn excess_threads_count_briefly() {
         let pressure = Pressure::new(2, None);
         let first = pressure.enter(0);
         assert!(!pressure.is_contended(0));
         drop(pressure.enter(100));
-        assert!(pressure.is_contended(100 + CROWD_NS - 1));
-        assert!(!pressure.is_contended(100 + CROWD_NS));
+        assert!(pressure.is_contended(100 + FIRST_PRESSURE_NS - 1));
+        assert!(!pressure.is_contended(100 + FIRST_PRESSURE_NS));
         drop(first);
-        drop(pressure.enter(2 * CROWD_NS));
-        assert!(!pressure.is_contended(2 * CROWD_NS), "one after the other is no crowd");
+        drop(pressure.enter(2 * FIRST_PRESSURE_NS));
+        assert!(!pressure.is_contended(2 * FIRST_PRESSURE_NS), "one after the other is no crowd");
     }
 
     #[test]
-    fn threads_that_always_wait_for_a_processor_are_pressure() {
+    fn permanent_run_queue_is_pressure() {
         let pressure = Pressure::new(8, None);
-        (0..1000).for_each(|n| pressure.wanted(u32::from(n % 4 == 0), 0));
+        (0..1000).for_each(|n| pressure.note_excess(u32::from(n % 4 == 0), 0));
         assert!(!pressure.is_contended(0), "reclaim, now and then");
-        (0..100).for_each(|_| pressure.wanted(1, 0));
+        (0..100).for_each(|_| pressure.note_excess(1, 0));
         assert!(pressure.is_contended(DEMAND_NS - 1));
-        (0..100).for_each(|_| pressure.wanted(0, 0));
+        (0..100).for_each(|_| pressure.note_excess(0, 0));
         assert!(!pressure.is_contended(DEMAND_NS), "over");
-        (0..100).for_each(|_| pressure.wanted(u32::MAX, 0));
-        (0..100).for_each(|_| pressure.wanted(0, 0));
-        pressure.wanted(0, DEMAND_NS);
+        (0..100).for_each(|_| pressure.note_excess(u32::MAX, 0));
+        (0..100).for_each(|_| pressure.note_excess(0, 0));
+        pressure.note_excess(0, DEMAND_NS);
         assert!(!pressure.is_contended(DEMAND_NS), "however many there were");
     }
 
@@ -175,13 +175,13 @@ mod tests {
     fn backoff(pressure: &Pressure, loss: u64, now: u64) -> u64 {
         const LOOK_NS: u64 = WINDOW_NS / 100;
         for _ in 0..100 {
-            pressure.looked(LOOK_NS, LOOK_NS / loss, now);
+            pressure.note_poll(LOOK_NS, LOOK_NS / loss, now);
         }
         (0..).map(|n| n * FIRST_BACKOFF_NS).find(|ns| !pressure.is_contended(now + ns)).unwrap()
     }
 
     #[test]
-    fn losing_much_counts_longer_each_time_until_a_window_is_good() {
+    fn preemption_backs_off_until_a_good_window() {
         let pressure = Pressure::new(8, None);
         let mut now = 0;
         let mut next = || {
@@ -197,10 +197,10 @@ mod tests {
     }
 
     #[test]
-    fn one_long_time_slice_of_another_is_not_yet_pressure() {
+    fn one_long_preemption_is_not_pressure() {
         let pressure = Pressure::new(8, None);
-        pressure.looked(4_000_000, 3_900_000, 0);
-        (0..1000).for_each(|_| pressure.looked(60_000, 0, 0));
+        pressure.note_poll(4_000_000, 3_900_000, 0);
+        (0..1000).for_each(|_| pressure.note_poll(60_000, 0, 0));
         assert!(!pressure.is_contended(0));
     }
 }

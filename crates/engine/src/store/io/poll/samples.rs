@@ -103,7 +103,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_first_use_only_starts_the_statistics() {
+    fn first_use_starts_statistics() {
         let samples = Samples::new(2);
         samples.record(0, 6, 10_000, 1);
         samples.record(1, 6, 20_000, WINDOW_NS);
@@ -116,7 +116,7 @@ mod tests {
     proptest! {
         /// Compares with one list of samples for each bucket and window.
         #[test]
-        fn a_window_replaces_only_buckets_that_got_samples(
+        fn window_replaces_sampled_buckets_only(
             steps in prop::collection::vec(
                 (0..4usize, 0..BUCKETS, 1..5_000_000u64, 0..60_000_000u64), 1..300),
         ) {

@@ -23,12 +23,12 @@ struct Request<'w> {
     world: &'w World,
     done_at: Option<u64>,
     taken_off: Option<(u64, u64)>,
-    looks: u64,
+    polls: u64,
 }
 
 impl Pending for Request<'_> {
     fn is_done(&mut self) -> bool {
-        self.looks += 1;
+        self.polls += 1;
         let mut now = self.world.now.get() + LOOK_NS;
         if let Some((at, _)) = self.taken_off
             && now >= at
@@ -70,18 +70,18 @@ impl World {
             world: self,
             done_at: ns.map(|ns| start + ns),
             taken_off: taken_off.map(|(after, ns)| (start + after, ns)),
-            looks: 0,
+            polls: 0,
         };
         self.polling.waits.fetch_add(1, Relaxed);
         let plan = self.polling.decide(PAGE_SIZE, start);
         self.polling.wait(plan, &mut request);
-        let looks = request.looks;
+        let polls = request.polls;
         // The ordinary wait ends at the completion, or long after a lost one.
         let done = start + ns.unwrap_or(10_000_000);
         self.now.set(self.now.get().max(done));
         let took = self.now.get() - start;
         self.polling.record(0, false, PAGE_SIZE, took, self.now.get());
-        (took, looks)
+        (took, polls)
     }
 
     fn reads(&self, count: usize, ns: u64) {
@@ -99,7 +99,7 @@ impl World {
 }
 
 #[test]
-fn interrupt_never_looks() {
+fn interrupt_never_polls() {
     let world = World::new(Mode::Interrupt, 0);
     for ns in [5_000, 10_000, 20_000, 80_000] {
         assert_eq!(world.read(Some(ns), None), (ns, 0));
@@ -108,31 +108,31 @@ fn interrupt_never_looks() {
 }
 
 #[test]
-fn poll_sees_the_completion_within_a_look() {
+fn poll_detects_completion_within_one_poll() {
     for ns in [5_000, 10_000, 20_000, 80_000] {
         let world = World::new(Mode::Poll, 0);
-        let (took, looks) = world.read(Some(ns), None);
-        assert!(took <= ns + LOOK_NS && looks >= ns / LOOK_NS, "{took} after {looks} looks");
+        let (took, polls) = world.read(Some(ns), None);
+        assert!(took <= ns + LOOK_NS && polls >= ns / LOOK_NS, "{took} after {polls} looks");
         assert_eq!((world.count(Counter::IoPolled), world.count(Counter::IoPollHit)), (1, 1));
     }
 }
 
 #[test]
-fn hybrid_looks_about_half_as_often_as_poll() {
+fn hybrid_polls_half_as_often_as_poll() {
     for ns in [5_000, 10_000, 20_000, 80_000] {
         let world = World::new(Mode::Hybrid, 0);
         world.learn(ns);
         let before = world.count(Counter::IoSlept);
-        let (took, looks) = world.read(Some(ns), None);
+        let (took, polls) = world.read(Some(ns), None);
         assert!(took <= ns + LOOK_NS, "{took} of {ns}");
-        assert!(looks <= ns / LOOK_NS * 6 / 10 + 2, "{looks} looks for {ns} ns");
+        assert!(polls <= ns / LOOK_NS * 6 / 10 + 2, "{polls} looks for {ns} ns");
         assert_eq!(world.count(Counter::IoSlept), before + 1);
         assert_eq!(world.count(Counter::IoOverslept), 0);
     }
 }
 
 #[test]
-fn hybrid_does_not_sleep_where_timers_are_coarser_than_the_gain() {
+fn hybrid_does_not_sleep_with_coarse_timers() {
     let world = World::new(Mode::Hybrid, 60_000);
     world.learn(80_000);
     let slept = world.count(Counter::IoSlept);
@@ -142,7 +142,7 @@ fn hybrid_does_not_sleep_where_timers_are_coarser_than_the_gain() {
 }
 
 #[test]
-fn hybrid_sleeps_again_when_timers_become_better() {
+fn hybrid_sleeps_again_with_better_timers() {
     let mut world = World::new(Mode::Hybrid, 60_000);
     world.learn(80_000);
     world.overshoot_ns = 1_000;
@@ -155,7 +155,7 @@ fn hybrid_sleeps_again_when_timers_become_better() {
 /// With Linux's scheme sleeps grow without bound here: a request that slept too long raises the
 /// mean, which makes the next sleep longer.
 #[test]
-fn sleeping_too_long_is_unlearnt() {
+fn oversleeping_is_corrected() {
     let world = World::new(Mode::Hybrid, 0);
     world.learn(80_000);
     // The device becomes eight times as fast.
@@ -168,39 +168,39 @@ fn sleeping_too_long_is_unlearnt() {
 }
 
 #[test]
-fn a_fixed_sleep_is_kept_to() {
+fn fixed_sleep_is_respected() {
     let world = World::new(Mode::Hybrid, 0);
     world.polling.knobs().set_sleep(Sleep::Fixed(15_000));
-    let (took, looks) = world.read(Some(20_000), None);
-    assert!(took <= 20_000 + LOOK_NS && looks <= 5_000 / LOOK_NS + 2, "{took}, {looks} looks");
-    let (took, looks) = world.read(Some(5_000), None);
-    assert_eq!((took, looks), (15_000 + LOOK_NS, 1), "overslept");
+    let (took, polls) = world.read(Some(20_000), None);
+    assert!(took <= 20_000 + LOOK_NS && polls <= 5_000 / LOOK_NS + 2, "{took}, {polls} looks");
+    let (took, polls) = world.read(Some(5_000), None);
+    assert_eq!((took, polls), (15_000 + LOOK_NS, 1), "overslept");
     assert_eq!(world.count(Counter::IoOverslept), 1);
 }
 
 #[test]
-fn a_lost_completion_is_not_looked_for_for_ever() {
+fn polling_for_lost_completion_is_bounded() {
     for mode in Mode::ALL {
         let world = World::new(mode, 0);
         world.learn(20_000);
         let start = world.now.get();
-        let (_, looks) = world.read(None, None);
-        assert!(looks * LOOK_NS <= 3_000_000, "{mode}: {looks} looks");
+        let (_, polls) = world.read(None, None);
+        assert!(polls * LOOK_NS <= 3_000_000, "{mode}: {polls} looks");
         assert!(world.now.get() >= start + 10_000_000, "{mode}: it was waited for");
     }
 }
 
 #[test]
-fn a_thread_that_lost_its_processor_waits_instead() {
+fn preempted_thread_stops_polling() {
     for mode in [Mode::Poll, Mode::Auto] {
         let world = World::new(mode, 0);
-        let (_, looks) = world.read(Some(5_000_000), Some((10_000, 3_000_000)));
-        assert!(looks <= 10_000 / LOOK_NS + 1, "{mode}: {looks} looks");
+        let (_, polls) = world.read(Some(5_000_000), Some((10_000, 3_000_000)));
+        assert!(polls <= 10_000 / LOOK_NS + 1, "{mode}: {polls} looks");
     }
 }
 
 #[test]
-fn auto_does_not_look_for_a_while_when_it_loses_its_processor_often() {
+fn auto_stops_polling_after_preemptions() {
     for mode in [Mode::Poll, Mode::Auto] {
         let world = World::new(mode, 0);
         // Other programs' time slices, each in the middle of a read.
@@ -208,15 +208,15 @@ fn auto_does_not_look_for_a_while_when_it_loses_its_processor_often() {
             world.reads(50, 60_000);
             world.read(Some(60_000), Some((10_000, 3_000_000)));
         }
-        let (_, looks) = world.read(Some(60_000), None);
-        assert_eq!(looks > 0, mode == Mode::Poll, "{mode}");
+        let (_, polls) = world.read(Some(60_000), None);
+        assert_eq!(polls > 0, mode == Mode::Poll, "{mode}");
         world.now.set(world.now.get() + 2_000_000_000);
         assert!(world.read(Some(60_000), None).1 > 0, "{mode}: not for ever");
     }
 }
 
 #[test]
-fn auto_does_not_look_in_a_crowd() {
+fn auto_does_not_poll_under_cpu_pressure() {
     let world = World::new(Mode::Auto, 0);
     let other = world.polling.enter(world.now.get());
     assert_eq!(world.read(Some(20_000), None).1, 0);
@@ -224,7 +224,7 @@ fn auto_does_not_look_in_a_crowd() {
 }
 
 #[test]
-fn the_mode_can_change_between_two_reads() {
+fn mode_can_change_between_reads() {
     let world = World::new(Mode::Interrupt, 0);
     assert_eq!(world.read(Some(20_000), None).1, 0);
     world.polling.knobs().set_mode(Mode::Poll);
@@ -236,7 +236,7 @@ fn the_mode_can_change_between_two_reads() {
 proptest! {
     /// For any latencies, polling never exceeds its plan, and the counters are consistent.
     #[test]
-    fn all_modes_survive_all_latencies(
+    fn all_modes_handle_all_latencies(
         number in 0..4usize,
         overshoot in prop_oneof![Just(0u64), 0..100_000u64],
         reads in prop::collection::vec(
@@ -248,10 +248,10 @@ proptest! {
         let world = World::new(mode, overshoot);
         for (latency, jitter, lost) in &reads {
             let ns = latency + jitter;
-            let (took, looks) = world.read((!lost).then_some(ns), None);
-            prop_assert!(looks * LOOK_NS <= 2_000_000 + 2 * LOOK_NS);
+            let (took, polls) = world.read((!lost).then_some(ns), None);
+            prop_assert!(polls * LOOK_NS <= 2_000_000 + 2 * LOOK_NS);
             if mode == Mode::Interrupt {
-                prop_assert_eq!(looks, 0);
+                prop_assert_eq!(polls, 0);
             }
             if mode == Mode::Poll && !lost && ns < 50_000 {
                 prop_assert!(took <= ns + LOOK_NS);

@@ -11,7 +11,7 @@ use std::io;
 ///
 /// ```
 /// use softswap_engine::base::stats::{STATS_WORDS, Stats};
-/// use softswap_engine::door::{engine::Engine, settings::Config};
+/// use softswap_engine::api::{engine::Engine, settings::Config};
 /// use std::sync::atomic::AtomicU64;
 /// static WORDS: [AtomicU64; STATS_WORDS] = [const { AtomicU64::new(0) }; STATS_WORDS];
 /// let error = Engine::start(&Config::default(), Vec::new(), Stats::new(&WORDS)).err().unwrap();
@@ -34,7 +34,7 @@ pub enum AreaError {
          reserve, or use another directory",
         ByteSize(*free_bytes), ByteSize(*reserve_bytes)
     )]
-    NoRoom {
+    NoSpaceLeft {
         /// Free bytes of the file system.
         free_bytes: u64,
         /// The configured reserve, in bytes.
@@ -74,7 +74,7 @@ impl AreaError {
     #[must_use]
     pub fn raw_os_error(&self) -> i32 {
         match self {
-            AreaError::NoRoom { .. } => errno::ENOSPC,
+            AreaError::NoSpaceLeft { .. } => errno::ENOSPC,
             AreaError::Tables(error) => error.raw_os_error().unwrap_or(errno::EIO),
             AreaError::Device(_) => errno::EIO,
             _ => errno::EINVAL,

@@ -24,7 +24,7 @@ impl Area {
     /// Grows before slots run out, if runs have become scarce.
     pub(super) fn grow_ahead(&self) {
         let total = match &self.share {
-            Some(_) if !self.is_plentiful() => return,
+            Some(_) if !self.may_take_ahead() => return,
             Some(_) => self.size_bytes() / PAGE_BYTES,
             None if !self.is_growing => return,
             None => self.slots.total_slots(),
@@ -94,7 +94,7 @@ impl Area {
         {
             return Err(AreaFull::Limit { limit_bytes });
         }
-        let table_bytes = u64::from(self.slots.room_clusters()) * CLUSTER_BYTES;
+        let table_bytes = u64::from(self.slots.capacity_clusters()) * CLUSTER_BYTES;
         if table_bytes == 0 {
             return Err(AreaFull::Tables { size_bytes });
         }
@@ -127,7 +127,7 @@ impl Area {
     /// Claims returned storage again, for the cluster of a slot.
     pub(super) fn claim_again(&self, first: u64) -> Result<(), AreaFull> {
         let cluster = first / CLUSTER_SLOTS as u64;
-        let (word, bit) = (&self.hollow[cluster as usize / 64], 1 << (cluster % 64));
+        let (word, bit) = (&self.punched[cluster as usize / 64], 1 << (cluster % 64));
         if word.load(Acquire) & bit == 0 {
             return Ok(());
         }
@@ -146,7 +146,7 @@ impl Area {
     /// need. Returns the number of bytes.
     pub(crate) fn shrink(&self) -> u64 {
         if let Some(share) = &self.share {
-            return self.give_spare(share);
+            return self.return_spare(share);
         }
         let total = self.slots.total_slots();
         let is_wide = self.slots.used_slots() * 100 < total * SHRINK_BELOW_USED_PERCENT;

@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 const FAILED_AFTER: u32 = 8;
 
 /// First pause for a device that accepts no writes, in ns. Each refusal in a row after a pause
-/// doubles it, up to `MOST_DOUBLINGS` times.
-const REST_NS: u64 = 1_000_000_000;
-const MOST_DOUBLINGS: u32 = 6;
+/// doubles it, up to `MAX_DOUBLINGS` times.
+const FIRST_PAUSE_NS: u64 = 1_000_000_000;
+const MAX_DOUBLINGS: u32 = 6;
 
 #[derive(Debug, Default)]
 pub(super) struct Health {
     failed_in_row: AtomicU32,
     has_failed: AtomicBool,
     /// True if the remaining pages cannot be read.
-    pub(super) is_given_up: AtomicBool,
-    rests_in_row: AtomicU32,
-    rests_until_ns: AtomicU64,
+    pub(super) is_abandoned: AtomicBool,
+    pauses_in_row: AtomicU32,
+    paused_until_ns: AtomicU64,
 }
 
 impl Health {
@@ -28,7 +28,7 @@ impl Health {
     pub(super) fn note_write(&self, result: Result<(), IoError>, now_ns: u64) {
         let Err(error) = result else { return self.recover() };
         if error.is_no_space() || error.is_of_device() {
-            self.rest(now_ns);
+            self.pause(now_ns);
         }
         // Lack of space is no failure of the device. Some storage is not claimed in advance, so
         // this error shows up only on a write.
@@ -40,29 +40,29 @@ impl Health {
     fn recover(&self) {
         if self.failed_in_row.load(Relaxed) > 0 || self.has_failed.load(Acquire) {
             self.failed_in_row.store(0, Relaxed);
-            self.is_given_up.store(false, Relaxed);
+            self.is_abandoned.store(false, Relaxed);
             self.has_failed.store(false, Release);
         }
-        if self.rests_in_row.load(Relaxed) > 0 {
-            self.rests_in_row.store(0, Relaxed);
+        if self.pauses_in_row.load(Relaxed) > 0 {
+            self.pauses_in_row.store(0, Relaxed);
         }
     }
 
     /// Starts a pause, unless one is active: concurrent refusals count as one.
-    fn rest(&self, now_ns: u64) {
-        if !self.rests(now_ns) {
-            let doublings = self.rests_in_row.fetch_add(1, Relaxed).min(MOST_DOUBLINGS);
-            self.rests_until_ns.store(now_ns + (REST_NS << doublings), Relaxed);
+    fn pause(&self, now_ns: u64) {
+        if !self.is_paused(now_ns) {
+            let doublings = self.pauses_in_row.fetch_add(1, Relaxed).min(MAX_DOUBLINGS);
+            self.paused_until_ns.store(now_ns + (FIRST_PAUSE_NS << doublings), Relaxed);
         }
     }
 
-    pub(super) fn rests(&self, now_ns: u64) -> bool {
-        now_ns < self.rests_until_ns.load(Relaxed)
+    pub(super) fn is_paused(&self, now_ns: u64) -> bool {
+        now_ns < self.paused_until_ns.load(Relaxed)
     }
 
     /// Returns true if there ever was a pause; otherwise the caller need not read the clock.
-    pub(super) fn has_rested(&self) -> bool {
-        self.rests_until_ns.load(Relaxed) > 0
+    pub(super) fn was_paused(&self) -> bool {
+        self.paused_until_ns.load(Relaxed) > 0
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -95,33 +95,33 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_nothing_rests_longer_each_time_until_it_takes_a_page() {
+    fn refused_writes_double_the_pause() {
         for number in [errno::ENOSPC, errno::ETIMEDOUT] {
             let health = Health::default();
-            assert!(!health.has_rested());
+            assert!(!health.was_paused());
             let mut now_ns = 5 * SECOND_NS;
-            for rest in [1, 2, 4, 8, 16, 32, 64, 64, 64] {
+            for pause in [1, 2, 4, 8, 16, 32, 64, 64, 64] {
                 health.note_write(refused(number), now_ns);
                 // A concurrent write is refused too.
                 health.note_write(refused(number), now_ns + 1);
-                assert!(health.rests(now_ns + rest * SECOND_NS - 1), "{rest} s");
-                now_ns += rest * SECOND_NS;
-                assert!(!health.rests(now_ns), "{rest} s");
+                assert!(health.is_paused(now_ns + pause * SECOND_NS - 1), "{pause} s");
+                now_ns += pause * SECOND_NS;
+                assert!(!health.is_paused(now_ns), "{pause} s");
             }
             health.note_write(Ok(()), now_ns);
             health.note_write(refused(number), now_ns);
-            assert!(!health.rests(now_ns + SECOND_NS));
+            assert!(!health.is_paused(now_ns + SECOND_NS));
         }
     }
 
     #[test]
-    fn a_bad_place_is_no_reason_to_rest_and_want_of_space_no_failure() {
+    fn bad_block_causes_no_pause_and_enospc_no_failure() {
         let health = Health::default();
         for _ in 0..FAILED_AFTER {
             assert!(!health.has_failed());
             health.note_write(refused(errno::EIO), 1);
         }
-        assert!(health.has_failed() && !health.has_rested());
+        assert!(health.has_failed() && !health.was_paused());
         health.note_write(Ok(()), 1);
         (0..2 * FAILED_AFTER).for_each(|_| health.note_write(refused(errno::ENOSPC), 1));
         assert!(!health.has_failed());

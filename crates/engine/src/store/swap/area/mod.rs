@@ -25,7 +25,7 @@ use super::extent::ExtentMap;
 use super::slot::{NotInUse, SlotAllocator};
 use crate::codec::seal::{Seal, TAG_BYTES};
 use crate::store::io::poll::Polling;
-use crate::store::io::{Device, Facts, Lane};
+use crate::store::io::{Device, DeviceProperties, Lane};
 use health::Health;
 use softswap_sys::memory::{reserve_u32, reserve_u64};
 use softswap_sys::segment::StaticRange;
@@ -111,8 +111,8 @@ pub(crate) struct Area {
     has_parts: AtomicBool,
     /// A bit for each cluster whose storage was returned to the file system. It must be claimed
     /// again before a write.
-    hollow: &'static [AtomicU64],
-    has_hollow: AtomicBool,
+    punched: &'static [AtomicU64],
+    has_punched: AtomicBool,
     health: Health,
     discarded_at_start: Discarded,
     growth: Mutex<()>,
@@ -152,7 +152,7 @@ impl Area {
         }
         let reserve_bytes = config.reserve_bytes;
         if free_bytes.saturating_sub(reserve_bytes) < CLUSTER_BYTES {
-            return Err(AreaError::NoRoom { free_bytes, reserve_bytes });
+            return Err(AreaError::NoSpaceLeft { free_bytes, reserve_bytes });
         }
         config.chunk_bytes = whole_clusters(config.chunk_bytes).max(CLUSTER_BYTES);
         // Tables reserve address space only, so they allow for file-system space that becomes free
@@ -200,7 +200,7 @@ impl Area {
         let slots = SlotAllocator::sparse(fixed.clusters(), config.cpus)?;
         let area = Self::assemble(device, slots, fixed.spans.len(), config, polling)?;
         area.settle_in(fixed)?;
-        area.look_around(&share);
+        area.update_limits(&share);
         Ok(Self { share: Some(share), ..area })
     }
 
@@ -241,8 +241,8 @@ impl Area {
             has_epochs: AtomicBool::new(false),
             parts: reserve_u32(count)?,
             has_parts: AtomicBool::new(false),
-            hollow: reserve_u64(clusters.div_ceil(64))?,
-            has_hollow: AtomicBool::new(false),
+            punched: reserve_u64(clusters.div_ceil(64))?,
+            has_punched: AtomicBool::new(false),
             health: Health::default(),
             discarded_at_start: Discarded::Nothing,
             growth: Mutex::new(()),
@@ -271,7 +271,7 @@ impl Area {
     }
 
     #[must_use]
-    pub(crate) fn facts(&self) -> Facts {
+    pub(crate) fn properties(&self) -> DeviceProperties {
         self.device.describe()
     }
 
@@ -282,17 +282,17 @@ impl Area {
     pub(crate) fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
         /// Maximum number of clusters without storage that one call tries; the next call continues
         /// after them.
-        const MOST_HOLLOW: u32 = 64;
+        const MAX_PUNCHED: u32 = 64;
         self.grow_ahead();
-        let mut hollow = 0;
+        let mut punched = 0;
         loop {
             if let Some((first, len)) = self.slots.alloc_run(cpu, want) {
-                if self.has_hollow.load(Acquire)
+                if self.has_punched.load(Acquire)
                     && let Err(full) = self.claim_again(first)
                 {
                     self.slots.set_aside(first, len);
-                    hollow += 1;
-                    if hollow == MOST_HOLLOW {
+                    punched += 1;
+                    if punched == MAX_PUNCHED {
                         return Err(full);
                     }
                     continue;
@@ -312,8 +312,8 @@ impl Area {
     }
 
     /// Frees slots that were allocated but never used, even during a freeze.
-    pub(crate) fn give_back(&self, first: u64, len: usize) {
-        self.unless_worn_out(first, len, |first, len| self.slots.give_back(first, len));
+    pub(crate) fn free_unused(&self, first: u64, len: usize) {
+        self.unless_worn_out(first, len, |first, len| self.slots.free_unused(first, len));
     }
 
     /// Frees a run, but retires slots whose generation is at its maximum: a repeated generation
@@ -339,7 +339,7 @@ impl Area {
         if start < end {
             expect_in_use(free(start, (end - start) as usize));
         }
-        self.give_surplus();
+        self.return_surplus();
     }
 
     pub(crate) fn retire(&self, first: u64, len: usize) {
@@ -412,7 +412,7 @@ impl Area {
 
     pub(crate) fn thaw(&self) {
         self.slots.thaw();
-        self.give_surplus();
+        self.return_surplus();
     }
 
     /// Returns the number of used slots, including those freed during a freeze.

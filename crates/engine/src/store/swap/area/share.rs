@@ -16,7 +16,7 @@ pub(crate) struct Share {
     pub(super) is_own: AtomicBool,
     pub(super) next: AtomicU32,
     /// Time of the next check for free clusters, in ns.
-    pub(super) next_look_ns: AtomicU64,
+    pub(super) next_check_ns: AtomicU64,
 }
 
 impl Share {
@@ -28,12 +28,12 @@ impl Share {
             file,
             is_own: AtomicBool::new(true),
             next: AtomicU32::new(0),
-            next_look_ns: AtomicU64::new(0),
+            next_check_ns: AtomicU64::new(0),
         }
     }
 
     pub(super) fn reap(&self) -> usize {
         let Some(file) = &self.file else { return 0 };
-        self.table.reap(|mark| mark != self.mark && open_mark::is_gone(&**file, mark))
+        self.table.reap(|mark| mark != self.mark && open_mark::is_released(&**file, mark))
     }
 }

@@ -14,14 +14,14 @@ use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 /// A process takes at most 1/64 of the free clusters at a time, and at most 8, because other
 /// processes may need them. If fewer than 64 are free, it takes one when it has none left.
 const FREE_PART: usize = 64;
-const MOST_CLUSTERS: usize = 8;
+const MAX_CLUSTERS: usize = 8;
 /// Interval between checks of the free clusters of the tree, in ns.
-const LOOK_NS: u64 = 250_000_000;
+const CHECK_INTERVAL_NS: u64 = 250_000_000;
 
 /// Returns the number of clusters to take at once, and to keep for each processor, if `free`
 /// clusters are free in the tree.
-fn few_of(free: usize) -> usize {
-    (free / FREE_PART).min(MOST_CLUSTERS)
+fn clusters_per_batch(free: usize) -> usize {
+    (free / FREE_PART).min(MAX_CLUSTERS)
 }
 
 impl Area {
@@ -37,29 +37,30 @@ impl Area {
     }
 
     /// Updates the limits from the free clusters of the tree, and returns their number.
-    pub(super) fn look_around(&self, share: &Share) -> usize {
+    pub(super) fn update_limits(&self, share: &Share) -> usize {
         let free = share.table.free_count();
         let capacity_bytes = self.size_bytes() + free as u64 * CLUSTER_BYTES;
         self.capacity_bytes.store(capacity_bytes, Relaxed);
-        self.slots.set_keep(few_of(free) as u32);
-        share.next_look_ns.store(now_ns() + LOOK_NS, Relaxed);
+        self.slots.set_keep(clusters_per_batch(free) as u32);
+        share.next_check_ns.store(now_ns() + CHECK_INTERVAL_NS, Relaxed);
         free
     }
 
     /// Returns true if enough clusters are free to take one before it is needed.
-    pub(super) fn is_plentiful(&self) -> bool {
+    pub(super) fn may_take_ahead(&self) -> bool {
         let free_bytes = self.capacity_bytes.load(Relaxed).saturating_sub(self.size_bytes());
-        few_of((free_bytes / CLUSTER_BYTES) as usize) > 0
+        clusters_per_batch((free_bytes / CLUSTER_BYTES) as usize) > 0
     }
 
     /// Takes some free clusters. The caller holds the lock `growth`.
     pub(super) fn take_clusters(&self, share: &Share) -> Result<(), AreaFull> {
         if share.is_own.load(Relaxed) {
-            let mut free = self.look_around(share);
-            if few_of(free) == 0 && share.reap() > 0 {
-                free = self.look_around(share);
+            let mut free = self.update_limits(share);
+            if clusters_per_batch(free) == 0 && share.reap() > 0 {
+                free = self.update_limits(share);
             }
-            let taken = (0..few_of(free).max(1)).map_while(|_| self.take_cluster(share));
+            let taken =
+                (0..clusters_per_batch(free).max(1)).map_while(|_| self.take_cluster(share));
             if taken.count() > 0 {
                 return Ok(());
             }
@@ -78,27 +79,27 @@ impl Area {
     }
 
     /// Returns clusters that became free, except a few.
-    pub(super) fn give_surplus(&self) {
+    pub(super) fn return_surplus(&self) {
         let Some(share) = self.share.as_ref().filter(|share| share.is_own.load(Relaxed)) else {
             return;
         };
         while let Some(cluster) = self.slots.take_surplus() {
-            self.give_cluster(share, cluster);
+            self.return_cluster(share, cluster);
         }
     }
 
     /// Returns free clusters that other processes may need. Returns their size in bytes.
-    pub(super) fn give_spare(&self, share: &Share) -> u64 {
-        if !share.is_own.load(Relaxed) || now_ns() < share.next_look_ns.load(Relaxed) {
+    pub(super) fn return_spare(&self, share: &Share) -> u64 {
+        if !share.is_own.load(Relaxed) || now_ns() < share.next_check_ns.load(Relaxed) {
             return 0;
         }
         let _held = lock(&self.growth);
-        let keep = few_of(self.look_around(share)) * 2;
+        let keep = clusters_per_batch(self.update_limits(share)) * 2;
         let spare = std::iter::from_fn(|| self.slots.take_spare(keep as u32));
-        spare.inspect(|cluster| self.give_cluster(share, *cluster)).count() as u64 * CLUSTER_BYTES
+        spare.inspect(|cluster| self.return_cluster(share, *cluster)).count() as u64 * CLUSTER_BYTES
     }
 
-    fn give_cluster(&self, share: &Share, cluster: u32) {
+    fn return_cluster(&self, share: &Share, cluster: u32) {
         debug_assert!(share.is_own.load(Relaxed), "cluster {cluster} is a parent's");
         self.size_bytes.fetch_sub(CLUSTER_BYTES, AcqRel);
         // False only if the table was overwritten; then the cluster is another process's.

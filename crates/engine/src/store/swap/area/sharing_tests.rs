@@ -72,12 +72,12 @@ fn free_all(area: &Area, runs: &[Run]) {
 
 /// Runs the background's check of a while later.
 fn shrink(area: &Area) -> u64 {
-    area.share.as_ref().unwrap().next_look_ns.store(0, Relaxed);
+    area.share.as_ref().unwrap().next_check_ns.store(0, Relaxed);
     area.shrink()
 }
 
 #[test]
-fn processes_fill_an_area_between_them_and_no_slot_is_two_processes() {
+fn processes_share_area_without_sharing_slots() {
     let tree = Tree::new(9 * 512 + 100);
     let (one, other) = (tree.process(7), tree.process(8));
     assert_eq!((one.size_bytes(), tree.table.free_count()), (0, 10), "it costs nothing to have it");
@@ -101,7 +101,7 @@ fn processes_fill_an_area_between_them_and_no_slot_is_two_processes() {
 }
 
 #[test]
-fn pages_of_several_processes_come_back_as_they_were_written() {
+fn pages_of_several_processes_round_trip() {
     let tree = Tree::of_clusters(8);
     let areas = [tree.process(7), tree.process(8), tree.process(9)];
     let mut written = Vec::new();
@@ -121,14 +121,14 @@ fn pages_of_several_processes_come_back_as_they_were_written() {
 }
 
 #[test]
-fn what_one_process_frees_another_gets_at_once() {
+fn freed_clusters_are_available_to_other_processes() {
     let tree = Tree::of_clusters(512);
     let (one, other) = (tree.process(7), tree.process(8));
     let runs = fill(&one);
     assert!(other.alloc_run(0, 1).is_err());
     free_all(&one, &runs);
-    // Some are kept on the processors' shelves for a while.
-    assert!(tree.table.held(7) <= 2 * MOST_CLUSTERS + 2, "{}", tree.table.held(7));
+    // Some are kept on the processors' free-list sets for a while.
+    assert!(tree.table.held(7) <= 2 * MAX_CLUSTERS + 2, "{}", tree.table.held(7));
     let rest = slots_of(&fill(&other)).len();
     assert!(rest > 480 * CLUSTER_SLOTS, "{rest}");
     assert!(shrink(&one) > 0);
@@ -138,11 +138,11 @@ fn what_one_process_frees_another_gets_at_once() {
 }
 
 #[test]
-fn a_process_that_is_alone_takes_a_few_clusters_at_a_time() {
+fn single_process_takes_few_clusters_at_once() {
     let tree = Tree::of_clusters(1024);
     let area = tree.process(7);
     let run = area.alloc_run(0, 1).unwrap();
-    assert_eq!(tree.table.held(7), MOST_CLUSTERS);
+    assert_eq!(tree.table.held(7), MAX_CLUSTERS);
     assert!(area.has_spare());
     area.free(run.first, 1);
     assert_eq!(shrink(&area), 0, "a few are kept while there are many");
@@ -156,7 +156,7 @@ fn a_process_that_is_alone_takes_a_few_clusters_at_a_time() {
 }
 
 #[test]
-fn a_forked_child_hands_out_nothing_of_its_parents_and_gives_nothing_back() {
+fn forked_child_neither_allocates_nor_returns_parent_clusters() {
     let tree = Tree::of_clusters(20);
     let parent = tree.process(7);
     let runs: Vec<_> = (0..40).map(|_| parent.alloc_run(0, 64).unwrap()).collect();
@@ -170,7 +170,7 @@ fn a_forked_child_hands_out_nothing_of_its_parents_and_gives_nothing_back() {
 }
 
 #[test]
-fn slots_that_a_child_may_read_keep_their_clusters() {
+fn slots_readable_by_child_keep_clusters() {
     let tree = Tree::of_clusters(128);
     let (parent, other) = (tree.process(7), tree.process(8));
     let runs: Vec<_> = (0..160).map(|_| parent.alloc_run(0, 64).unwrap()).collect();
@@ -187,7 +187,7 @@ fn slots_that_a_child_may_read_keep_their_clusters() {
 }
 
 #[test]
-fn what_the_dead_have_left_is_had_by_who_finds_nothing_free() {
+fn clusters_of_dead_processes_are_reaped() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let file = SwapFile::open(dir.path()).unwrap();
     let reopened = || SwapFile::reopened(file.as_fd().as_raw_fd()).unwrap();
@@ -216,7 +216,7 @@ fn what_the_dead_have_left_is_had_by_who_finds_nothing_free() {
 }
 
 #[test]
-fn clusters_wait_to_be_discarded_before_they_are_given_back() {
+fn clusters_are_discarded_before_return() {
     let tree = Tree::of_clusters(256);
     let area = tree.process_with(Share::new(tree.table, 7, None), Discard::Pages);
     let runs: Vec<_> = (0..128).map(|_| area.alloc_run(0, 64).unwrap()).collect();

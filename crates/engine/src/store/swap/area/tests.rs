@@ -51,7 +51,7 @@ fn each_of(run: Run) -> impl Fn(usize) -> u64 {
 }
 
 #[test]
-fn storage_is_claimed_when_the_first_slot_is() {
+fn first_slot_claims_storage() {
     let (device, area) = simulated(64, config(4));
     assert_eq!((device.counts().grows, area.size_bytes()), (0, 0));
     let run = area.alloc_run(0, 64).unwrap();
@@ -100,7 +100,7 @@ fn transfers_are_split_where_extents_end() {
 }
 
 #[test]
-fn the_limit_is_kept_and_named() {
+fn limit_is_enforced_and_reported() {
     let limits = AreaConfig { limit_bytes: Some(5 * MIB), ..config(4) };
     let (_, area) = simulated(64, limits);
     let (runs, full) = fill_up(&area);
@@ -114,7 +114,7 @@ fn the_limit_is_kept_and_named() {
 }
 
 #[test]
-fn the_reserve_stays_free() {
+fn reserve_is_kept_free() {
     let reserve = AreaConfig { reserve_bytes: 7 * MIB, ..config(8) };
     let (device, area) = simulated(20, reserve);
     let (_, full) = fill_up(&area);
@@ -125,7 +125,7 @@ fn the_reserve_stays_free() {
 }
 
 #[test]
-fn space_taken_by_others_stops_growth_until_it_is_free_again() {
+fn lack_of_space_stops_growth_temporarily() {
     let (device, area) = simulated(20, config(4));
     area.alloc_run(0, 1).unwrap();
     device.take_space(16 * MIB);
@@ -137,7 +137,7 @@ fn space_taken_by_others_stops_growth_until_it_is_free_again() {
 }
 
 #[test]
-fn a_refused_chunk_is_tried_smaller_before_the_area_is_full() {
+fn refused_growth_is_retried_with_smaller_chunk() {
     let (device, area) = simulated(64, config(16));
     device.fail(Operation::Grow, 0, 2, Fault::Errno(errno::ENOSPC));
     area.alloc_run(0, 1).unwrap();
@@ -150,7 +150,7 @@ fn a_refused_chunk_is_tried_smaller_before_the_area_is_full() {
 }
 
 #[test]
-fn a_device_that_fails_to_grow_is_not_called_full() {
+fn growth_failure_is_not_reported_as_full() {
     let (device, area) = simulated(64, config(16));
     device.fail(Operation::Grow, 0, 1, Fault::Errno(errno::EIO));
     let full = area.alloc_run(0, 1).unwrap_err();
@@ -159,19 +159,19 @@ fn a_device_that_fails_to_grow_is_not_called_full() {
 }
 
 #[test]
-fn an_area_without_room_is_refused_at_the_start() {
+fn area_without_space_is_rejected() {
     let device = || Box::new(SimDevice::new(8 * MIB, 1));
     let tiny = AreaConfig { limit_bytes: Some(MIB), ..config(4) };
     let error = Area::growing(device(), tiny, polling()).unwrap_err();
     assert!(matches!(error, AreaError::LimitTooSmall { limit_bytes: MIB }), "{error}");
     let greedy = AreaConfig { reserve_bytes: 7 * MIB, ..config(4) };
     let error = Area::growing(device(), greedy, polling()).unwrap_err();
-    assert!(matches!(error, AreaError::NoRoom { .. }), "{error}");
+    assert!(matches!(error, AreaError::NoSpaceLeft { .. }), "{error}");
     assert!(error.to_string().contains("lower the reserve"), "{error}");
 }
 
 #[test]
-fn an_area_without_free_clusters_grows_ahead_once_it_is_half_used() {
+fn half_used_area_grows_ahead() {
     let (_, area) = simulated(64, config(6));
     assert_eq!(area.alloc_run(0, 512).unwrap().len, 512);
     assert_eq!(area.alloc_run(0, 100).unwrap().len, 100);
@@ -184,7 +184,7 @@ fn an_area_without_free_clusters_grows_ahead_once_it_is_half_used() {
 }
 
 #[test]
-fn failed_transfers_are_reported_and_pass() {
+fn failed_transfers_are_reported_and_transient() {
     let (device, area) = simulated(64, config(4));
     let mut lane = area.open_lane();
     let run = area.alloc_run(0, 8).unwrap();
@@ -202,7 +202,7 @@ fn failed_transfers_are_reported_and_pass() {
 }
 
 #[test]
-fn a_slot_outside_the_area_is_reported_as_a_bug() {
+fn slot_outside_area_is_a_bug() {
     let (_, area) = simulated(64, config(4));
     let mut lane = area.open_lane();
     let error = area.read(&mut lane, 5, &mut [0; PAGE_SIZE]).unwrap_err();
@@ -222,7 +222,7 @@ fn retired_slots_are_not_handed_out_again() {
 }
 
 #[test]
-fn seals_stay_and_generations_count_allocations() {
+fn generations_count_allocations() {
     let (_, area) = simulated(64, config(4));
     let run = area.alloc_run(0, 2).unwrap();
     area.set_seal(run.first, Seal::Checksum(0xdead_beef));
@@ -236,7 +236,7 @@ fn seals_stay_and_generations_count_allocations() {
 }
 
 #[test]
-fn tags_stay_and_count_instead_of_checksums() {
+fn tags_replace_checksums() {
     let (_, area) = simulated(64, config(4));
     let run = area.alloc_run(0, 2).unwrap();
     let before_bytes = area.metadata_bytes();
@@ -269,7 +269,7 @@ fn slots_whose_generation_cannot_rise_are_retired() {
     assert_eq!(area.generation(run.first), u32::MAX);
     area.free(run.first, 4);
     area.freeze();
-    area.give_back(run.first + 4, 4);
+    area.free_unused(run.first + 4, 4);
     area.thaw();
     assert_eq!((area.retired_slots(), area.used_slots()), (4, 0));
     let (rest, _) = fill_up(&area);
@@ -278,7 +278,7 @@ fn slots_whose_generation_cannot_rise_are_retired() {
 }
 
 #[test]
-fn a_worn_out_slot_keeps_its_content_in_a_frozen_area() {
+fn exhausted_slot_keeps_content_in_frozen_area() {
     let (_, area) = simulated(64, config(4));
     let run = area.alloc_run(0, 1).unwrap();
     area.generations[run.first as usize].store(u32::MAX, Relaxed);
@@ -290,7 +290,7 @@ fn a_worn_out_slot_keeps_its_content_in_a_frozen_area() {
 }
 
 #[test]
-fn a_frozen_area_keeps_what_is_freed() {
+fn frozen_area_keeps_freed_slots() {
     let limits = AreaConfig { limit_bytes: Some(2 * MIB), ..config(4) };
     let (_, area) = simulated(64, limits);
     let (runs, _) = fill_up(&area);
@@ -302,7 +302,7 @@ fn a_frozen_area_keeps_what_is_freed() {
 }
 
 #[test]
-fn tables_cost_dram_only_for_what_was_used() {
+fn tables_use_dram_only_for_used_slots() {
     let device = Box::new(SimDevice::new(MIB << 10, 1));
     let area = Area::growing(device, AreaConfig::default(), polling()).unwrap();
     assert_eq!(area.metadata_bytes(), 0);
@@ -312,7 +312,7 @@ fn tables_cost_dram_only_for_what_was_used() {
 }
 
 #[test]
-fn threads_get_their_content_back_while_the_area_grows() {
+fn content_is_intact_while_area_grows() {
     let (device, area) = simulated(64, config(2));
     device.fail_at_random(Operation::Write, 5, Fault::Short(4096));
     std::thread::scope(|scope| {
@@ -346,7 +346,7 @@ fn file_area(directory: &Path, avoid_io_uring: bool) {
     let device = FileDevice::new(SwapFile::open(directory).unwrap(), avoid_io_uring);
     let limits = AreaConfig { limit_bytes: Some(8 * MIB), ..config(4) };
     let area = Area::growing(Box::new(device), limits, polling()).unwrap();
-    assert!(!(avoid_io_uring && area.facts().io_uring));
+    assert!(!(avoid_io_uring && area.properties().io_uring));
     let mut lane = area.open_lane();
     let (runs, full) = fill_up(&area);
     assert_eq!(full, AreaFull::Limit { limit_bytes: 8 * MIB });
@@ -364,14 +364,14 @@ fn file_area(directory: &Path, avoid_io_uring: bool) {
 }
 
 #[test]
-fn an_area_on_a_real_file_returns_its_content_with_and_without_io_uring() {
+fn area_on_file_round_trips_with_and_without_io_uring() {
     let directory = tempfile::tempdir().unwrap();
     file_area(directory.path(), false);
     file_area(directory.path(), true);
 }
 
 #[test]
-fn an_area_on_a_file_in_memory_works_too() {
+fn area_on_tmpfs_works() {
     let shared_memory = Path::new("/dev/shm");
     if SwapFile::open(shared_memory).is_ok() {
         file_area(shared_memory, false);
@@ -394,7 +394,7 @@ fn emptied(area: &Area) {
 }
 
 #[test]
-fn a_discarded_cluster_of_a_file_is_claimed_again_before_it_is_written() {
+fn punched_cluster_is_reclaimed_before_write() {
     let (device, area) = discarding(16, Discard::Pages);
     emptied(&area);
     let mut clusters = 0;
@@ -413,7 +413,7 @@ fn a_discarded_cluster_of_a_file_is_claimed_again_before_it_is_written() {
 }
 
 #[test]
-fn clusters_whose_storage_cannot_be_had_are_passed_over() {
+fn clusters_without_storage_are_skipped() {
     let (device, area) = discarding(64, Discard::Pages);
     let runs: Vec<_> = (0..4).map(|_| area.alloc_run(0, 512).unwrap()).collect();
     area.free(runs[1].first, runs[1].len);
@@ -425,12 +425,12 @@ fn clusters_whose_storage_cannot_be_had_are_passed_over() {
     assert_eq!(slots_of(&rest), 300, "{full}");
     assert!(matches!(full, AreaFull::NoSpace { .. }), "{full}");
     assert_eq!(area.used_slots(), used + 300);
-    device.heal();
+    device.clear_faults();
     assert!(area.alloc_run(1, 512).is_ok_and(|run| run.len == 512));
 }
 
 #[test]
-fn storage_that_another_processor_still_has_is_found_behind_what_cannot_be_had() {
+fn usable_storage_is_found_after_unavailable_storage() {
     let (device, area) = discarding(64, Discard::Pages);
     // The first cluster never becomes empty; the last two are held.
     let runs: Vec<_> =
@@ -445,7 +445,7 @@ fn storage_that_another_processor_still_has_is_found_behind_what_cannot_be_had()
 }
 
 #[test]
-fn storage_is_not_claimed_again_out_of_the_reserve() {
+fn punched_storage_is_not_taken_from_reserve() {
     let config = AreaConfig { reserve_bytes: 8 * MIB, discard: Discard::Pages, ..config(2) };
     let (device, area) = simulated(24, config);
     emptied(&area);
@@ -459,7 +459,7 @@ fn storage_is_not_claimed_again_out_of_the_reserve() {
 }
 
 #[test]
-fn storage_that_cannot_discard_is_asked_once_and_used_all_the_same() {
+fn unsupported_discard_is_tried_once() {
     for (errno, expected) in
         [(errno::EOPNOTSUPP, Discarded::Unsupported), (errno::EIO, Discarded::Failed)]
     {
@@ -475,7 +475,7 @@ fn storage_that_cannot_discard_is_asked_once_and_used_all_the_same() {
 }
 
 #[test]
-fn an_area_gives_back_what_it_does_not_need_and_grows_again() {
+fn area_shrinks_and_grows() {
     let (device, area) = simulated(32, config(2));
     emptied(&area);
     assert_eq!(area.size_bytes(), 32 * MIB);
@@ -508,7 +508,7 @@ fn fixed(discard: Discard) -> (SimDevice, Area) {
 }
 
 #[test]
-fn pages_set_aside_are_used_where_they_lie_but_for_the_header_and_bad_ones() {
+fn named_area_uses_all_but_header_and_bad_pages() {
     let (device, area) = fixed(Discard::None);
     let mut lane = area.open_lane();
     let (runs, full) = fill_up(&area);
@@ -531,7 +531,7 @@ fn pages_set_aside_are_used_where_they_lie_but_for_the_header_and_bad_ones() {
 }
 
 #[test]
-fn all_but_the_header_is_discarded_before_use_if_that_is_wanted() {
+fn area_is_discarded_before_use_on_request() {
     for (discard, count) in [(Discard::Once, 2), (Discard::Both, 2), (Discard::Pages, 0)] {
         let (device, area) = fixed(discard);
         assert_eq!(device.counts().discards, count, "{discard}");
@@ -555,7 +555,7 @@ fn all_but_the_header_is_discarded_before_use_if_that_is_wanted() {
 }
 
 #[test]
-fn pages_without_a_place_are_refused() {
+fn pages_without_extent_are_rejected() {
     for spans in [vec![], vec![(0, 10, 0)], vec![(1, 100, 0)], vec![(0, 50, 0), (60, 40, 60)]] {
         let pages = FixedPages { pages: 100, spans, bad_pages: vec![] };
         let device = Box::new(SimDevice::new(16 * MIB, 1));
@@ -575,7 +575,7 @@ fn polling() -> Polling {
 }
 
 #[test]
-fn what_cannot_be_discarded_any_more_is_not_asked_again_when_it_is_set_aside() {
+fn failed_discard_is_not_retried() {
     let (device, area) = discarding(64, Discard::Pages);
     let runs: Vec<_> = (0..4).map(|_| area.alloc_run(0, 512).unwrap()).collect();
     area.free(runs[1].first, runs[1].len);

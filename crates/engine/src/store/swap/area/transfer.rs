@@ -103,7 +103,7 @@ impl Area {
             }
             match &mut pieces[..count] {
                 several if waits => {
-                    let read = || self.device.read_few(lane, several, &self.polling);
+                    let read = || self.device.read_polling(lane, several, &self.polling);
                     // At most `FEW_PAGES` pages, so one round reads all.
                     return self.polling.waited(bytes, read);
                 }

@@ -18,11 +18,11 @@ impl Area {
         let result = self.discard(u64::from(cluster) * CLUSTER_SLOTS as u64, CLUSTER_SLOTS);
         if self.is_growing && matches!(result, Discarded::Bytes(_)) {
             let bit = 1 << (cluster % 64);
-            self.hollow[cluster as usize / 64].fetch_or(bit, AcqRel);
-            self.has_hollow.store(true, Release);
+            self.punched[cluster as usize / 64].fetch_or(bit, AcqRel);
+            self.has_punched.store(true, Release);
         }
         self.slots.discarded(cluster);
-        self.give_surplus();
+        self.return_surplus();
         result
     }
 
@@ -62,7 +62,7 @@ impl Area {
     /// recently.
     #[must_use]
     pub(crate) fn is_last(&self) -> bool {
-        self.has_failed() || self.health.has_rested() && self.health.rests(now_ns())
+        self.has_failed() || self.health.was_paused() && self.health.is_paused(now_ns())
     }
 
     /// Returns why the area accepts no writes after `error`; `None` if only single slots are bad.
@@ -74,12 +74,12 @@ impl Area {
 
     /// Returns true if the area's pages must move to another area.
     #[must_use]
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.has_failed() && self.used_slots() > 0 && !self.health.is_given_up.load(Relaxed)
+    pub(crate) fn is_evacuating(&self) -> bool {
+        self.has_failed() && self.used_slots() > 0 && !self.health.is_abandoned.load(Relaxed)
     }
 
     /// Records that the remaining pages cannot be read.
-    pub(crate) fn give_up(&self) {
-        self.health.is_given_up.store(true, Relaxed);
+    pub(crate) fn abandon_pages(&self) {
+        self.health.is_abandoned.store(true, Relaxed);
     }
 }

@@ -35,7 +35,7 @@ impl Areas {
     }
 
     #[must_use]
-    pub(crate) fn have_room(&self) -> bool {
+    pub(crate) fn have_space(&self) -> bool {
         self.count() < MAX_AREAS
     }
 

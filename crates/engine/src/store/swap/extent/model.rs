@@ -33,7 +33,7 @@ fn empty() -> Arc<ExtentMap> {
 }
 
 #[test]
-fn what_is_mapped_is_found_while_the_area_grows_and_hints_are_made_anew() {
+fn lookups_are_correct_during_growth_and_new_hints() {
     // The third and the fourth make the buckets larger.
     const EXTENTS: Extents = &[(0, 1, 10), (1, 1, 20), (2, 6, 30), (8, 20, 50)];
     explore(|| {
@@ -53,7 +53,7 @@ fn what_is_mapped_is_found_while_the_area_grows_and_hints_are_made_anew() {
 }
 
 #[test]
-fn the_last_extent_may_become_longer_meanwhile() {
+fn last_extent_may_grow_concurrently() {
     const BEFORE: Extents = &[(0, 2, 10), (2, 2, 20)];
     const AFTER: Extents = &[(0, 2, 10), (2, 7, 20)];
     explore(|| {
@@ -71,7 +71,7 @@ fn the_last_extent_may_become_longer_meanwhile() {
 }
 
 #[test]
-fn what_is_kept_is_found_while_the_tail_goes_and_another_comes() {
+fn lookups_are_correct_while_tail_is_replaced() {
     explore(|| {
         let map = empty();
         append_all(&map, &[(0, 2, 10), (2, 3, 20), (5, 1, 30), (6, 9, 40)]);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
-fn neighbours_on_both_sides_become_one_extent() {
+fn adjacent_extents_merge() {
     let map = ExtentMap::new(8).unwrap();
     map.append(0, 10, 100).unwrap();
     map.append(10, 5, 110).unwrap();
@@ -18,7 +18,7 @@ fn neighbours_on_both_sides_become_one_extent() {
 }
 
 #[test]
-fn a_page_outside_the_area_is_an_error_of_its_own_kind() {
+fn page_outside_area_has_own_error() {
     let map = ExtentMap::new(8).unwrap();
     assert_eq!(map.lookup(0), Err(Unmapped { page: 0, pages: 0 }));
     map.append(0, 10, 0).unwrap();
@@ -26,7 +26,7 @@ fn a_page_outside_the_area_is_an_error_of_its_own_kind() {
 }
 
 #[test]
-fn bad_extents_are_refused_and_change_nothing() {
+fn invalid_extents_are_rejected_unchanged() {
     let map = ExtentMap::new(1).unwrap();
     map.append(0, 10, 50).unwrap();
     assert_eq!(map.append(11, 1, 0), Err(AppendError::NotAdjacent { start_page: 11, pages: 10 }));
@@ -70,7 +70,7 @@ fn change() -> impl Strategy<Value = Change> {
 
 proptest! {
     #[test]
-    fn any_history_maps_like_a_list_of_blocks(
+    fn extent_map_matches_block_list(
         changes in prop::collection::vec(change(), 1..40),
         first_block in 0..1000_u64,
     ) {
@@ -94,7 +94,7 @@ proptest! {
 }
 
 #[test]
-fn a_range_is_walked_piece_by_piece() {
+fn range_is_iterated_by_extent() {
     let map = ExtentMap::new(8).unwrap();
     for (start, nr_pages, block) in [(0, 10, 100), (10, 5, 300), (15, 20, 200)] {
         map.append(start, nr_pages, block).unwrap();
@@ -111,7 +111,7 @@ fn a_range_is_walked_piece_by_piece() {
 }
 
 #[test]
-fn a_walk_goes_on_where_the_map_has_grown_and_stops_where_it_has_shrunk() {
+fn iteration_follows_growth_and_shrinking() {
     let map = ExtentMap::new(8).unwrap();
     map.append(0, 10, 100).unwrap();
     let mut walk = map.pieces(0, 30);
@@ -146,7 +146,7 @@ fn map_of(lengths: Lengths, count: u64) -> ExtentMap {
 }
 
 #[test]
-fn hints_are_right_for_lengths_of_every_kind_and_cost_four_bytes_an_extent() {
+fn hints_are_correct_and_use_four_bytes_per_extent() {
     for (name, lengths) in SHAPES {
         let map = map_of(lengths, 10_000);
         for keep in [10_000, 7_500, 5_001, 5_000, 4_999, 1, 0] {
@@ -169,7 +169,7 @@ fn hints_are_right_for_lengths_of_every_kind_and_cost_four_bytes_an_extent() {
 }
 
 #[test]
-fn extents_of_similar_length_are_found_without_searching_many() {
+fn similar_extents_need_few_probes() {
     for (name, lengths) in &SHAPES[..2] {
         let map = map_of(*lengths, 10_000);
         let most = (0..map.pages())
@@ -180,7 +180,7 @@ fn extents_of_similar_length_are_found_without_searching_many() {
 }
 
 #[test]
-fn wrong_hints_cost_a_search_and_never_a_wrong_block() {
+fn wrong_hints_never_return_wrong_block() {
     let map = map_of(|number| 1 + number % 7, 1_000);
     for (lie, bucket) in (0..1_000).rev().zip(0..) {
         map.hints.set(bucket, lie);
@@ -240,7 +240,7 @@ impl Oracle {
 }
 
 #[test]
-fn millions_of_steps_agree_with_an_oracle() {
+fn long_history_matches_model() {
     const STEPS: u32 = 3_000_000;
     const LIMIT: usize = 20_000;
     let (map, mut oracle, mut chance) =
@@ -298,7 +298,7 @@ fn stress_block(page: u64) -> u64 {
 }
 
 #[test]
-fn lookups_are_right_while_the_area_grows() {
+fn lookups_are_correct_while_area_grows() {
     let map = ExtentMap::new(1 << 14).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

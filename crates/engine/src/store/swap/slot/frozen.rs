@@ -6,7 +6,7 @@
 //! allocated after the last fork are unknown to any child, so they are free at once. Therefore a
 //! parent that rewrites its data needs at most twice the space.
 
-use super::shelf::lock;
+use super::free_lists::lock;
 use super::{SlotAllocator, WORDS};
 use softswap_sys::primitive::Ordering::{Acquire, Relaxed, SeqCst};
 

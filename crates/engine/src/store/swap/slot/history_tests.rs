@@ -60,7 +60,7 @@ impl Model {
                         self.used.insert(slot);
                     }
                 }
-                None => assert!(!self.free.iter().any(|&slot| self.is_to_be_had(slot))),
+                None => assert!(!self.free.iter().any(|&slot| self.is_allocatable(slot))),
             },
             Step::Free { pick, len } => {
                 let Some(first) = self.pick(pick) else { return };
@@ -126,7 +126,7 @@ impl Model {
         assert_eq!(slots.used_slots() as usize, self.used.len() + self.limbo.len());
     }
 
-    fn is_to_be_had(&self, slot: u64) -> bool {
+    fn is_allocatable(&self, slot: u64) -> bool {
         !self.discarding.contains(&((slot / CLUSTER) as u32))
     }
 
@@ -137,7 +137,7 @@ impl Model {
 
 proptest! {
     #[test]
-    fn any_history_hands_out_free_slots_only_and_all_of_them(
+    fn random_history_allocates_each_free_slot(
         steps in prop::collection::vec(step(), 1..60),
     ) {
         let slots = SlotAllocator::new(4, 3).unwrap();

@@ -33,7 +33,7 @@ fn drain(slots: &SlotAllocator) -> u64 {
 }
 
 #[test]
-fn what_is_freed_while_its_cluster_changes_hands_is_found_again() {
+fn slot_freed_during_cluster_transfer_is_found() {
     check(|| {
         let slots = with_a_full_cluster();
         let freeing = {
@@ -52,7 +52,7 @@ fn what_is_freed_while_its_cluster_changes_hands_is_found_again() {
 }
 
 #[test]
-fn what_is_freed_while_another_processor_takes_its_cluster_is_found_again() {
+fn slot_freed_during_cluster_steal_is_found() {
     check(|| {
         let slots = with_a_full_cluster();
         // Processor 0 uses up cluster 0.
@@ -65,7 +65,7 @@ fn what_is_freed_while_another_processor_takes_its_cluster_is_found_again() {
                 slots.free(CLUSTER + 9, 55).unwrap();
             })
         };
-        // From processor 0's shelf to that of processor 1.
+        // From processor 0's free-list set to that of processor 1.
         let (first, len) = slots.alloc_run(1, 1).unwrap();
         assert_eq!((first / CLUSTER, len), (1, 1));
         freeing.join().unwrap();
@@ -74,7 +74,7 @@ fn what_is_freed_while_another_processor_takes_its_cluster_is_found_again() {
 }
 
 #[test]
-fn nobody_goes_without_while_the_only_cluster_changes_hands() {
+fn allocation_succeeds_during_cluster_transfer() {
     check(|| {
         let slots = SlotAllocator::new(1, 2).unwrap();
         assert_eq!(slots.grow(1), 1);
@@ -90,7 +90,7 @@ fn nobody_goes_without_while_the_only_cluster_changes_hands() {
 }
 
 #[test]
-fn nobody_goes_without_while_slots_are_freed_behind_and_taken_ahead() {
+fn allocation_succeeds_during_concurrent_frees() {
     check(|| {
         let slots = with_a_full_cluster();
         assert_eq!(slots.alloc_run(1, 64), Some((1, 63)));
@@ -110,7 +110,7 @@ fn nobody_goes_without_while_slots_are_freed_behind_and_taken_ahead() {
 }
 
 #[test]
-fn two_that_take_from_each_other_neither_wait_for_ever_nor_share() {
+fn mutual_steals_neither_deadlock_nor_share() {
     check(|| {
         let slots = with_a_full_cluster();
         assert_eq!(slots.alloc_run(1, 64), Some((1, 63)));
@@ -131,7 +131,7 @@ fn two_that_take_from_each_other_neither_wait_for_ever_nor_share() {
 }
 
 #[test]
-fn a_cluster_that_is_discarded_is_taken_by_nobody_and_comes_back() {
+fn cluster_in_discard_is_not_allocated() {
     check(|| {
         let slots = with_a_full_cluster();
         slots.set_discards(true);
@@ -159,7 +159,7 @@ fn a_cluster_that_is_discarded_is_taken_by_nobody_and_comes_back() {
 }
 
 #[test]
-fn what_is_added_is_found_by_all_and_once() {
+fn added_cluster_is_taken_once() {
     check(|| {
         let slots = SlotAllocator::new(3, 2).unwrap();
         assert_eq!(slots.grow(1), 1);
@@ -176,7 +176,7 @@ fn what_is_added_is_found_by_all_and_once() {
 }
 
 #[test]
-fn a_cluster_that_goes_and_comes_again_is_whole() {
+fn removed_and_readded_cluster_is_complete() {
     check(|| {
         let slots = with_a_full_cluster();
         slots.alloc_run(0, 1).unwrap();
@@ -195,7 +195,7 @@ fn a_cluster_that_goes_and_comes_again_is_whole() {
 }
 
 #[test]
-fn what_is_set_aside_is_not_lost() {
+fn cluster_set_aside_is_not_lost() {
     check(|| {
         let slots = with_a_full_cluster();
         slots.set_discards(true);
@@ -213,7 +213,7 @@ fn what_is_set_aside_is_not_lost() {
 }
 
 #[test]
-fn two_that_empty_a_cluster_leave_it_free() {
+fn concurrently_emptied_cluster_is_free() {
     check(|| {
         let slots = with_a_full_cluster();
         slots.alloc_run(0, 1).unwrap();
@@ -230,7 +230,7 @@ fn two_that_empty_a_cluster_leave_it_free() {
 }
 
 #[test]
-fn a_cluster_given_up_at_the_end_is_handed_out_by_nobody() {
+fn removed_cluster_is_not_allocated() {
     check(|| {
         let slots = with_a_full_cluster();
         slots.free(CLUSTER, 63).unwrap();
@@ -250,7 +250,7 @@ fn a_cluster_given_up_at_the_end_is_handed_out_by_nobody() {
 }
 
 #[test]
-fn what_is_freed_around_a_thaw_is_neither_lost_nor_early() {
+fn slot_freed_around_thaw_is_neither_lost_nor_early() {
     check(|| {
         let slots = with_a_full_cluster();
         slots.freeze();
@@ -265,7 +265,7 @@ fn what_is_freed_around_a_thaw_is_neither_lost_nor_early() {
 }
 
 #[test]
-fn what_is_handed_out_in_a_freeze_is_free_at_once_and_what_was_there_is_kept() {
+fn slots_allocated_in_freeze_are_freed_immediately() {
     check(|| {
         let slots = with_a_full_cluster();
         slots.freeze();
@@ -290,7 +290,7 @@ fn what_is_handed_out_in_a_freeze_is_free_at_once_and_what_was_there_is_kept() {
 }
 
 #[test]
-fn two_that_thaw_while_a_slot_is_freed_neither_lose_it_nor_keep_it() {
+fn concurrent_thaws_free_slot_once() {
     check(|| {
         let slots = with_a_full_cluster();
         slots.freeze();

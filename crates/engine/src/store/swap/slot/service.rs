@@ -1,7 +1,7 @@
 //! Slots and clusters out of service, permanently or for a while: storage that is missing or bad,
 //! clusters being discarded, and the area's end when it shrinks.
 
-use super::shelf::{CURRENT, FREE, GONE, WAITING, lock};
+use super::free_lists::{ABSENT, CURRENT, FREE, WAITING, lock};
 use super::{NotInUse, SlotAllocator, by_cluster};
 use crate::store::swap::cluster::{CLUSTER_SLOTS, WORDS, masks};
 use softswap_sys::primitive::Ordering::{Acquire, Relaxed, SeqCst};
@@ -29,10 +29,10 @@ impl SlotAllocator {
         self.discards.store(discards, SeqCst);
         if !discards {
             // Waiting clusters are never discarded now, so they become free.
-            for shelf in &self.shelves {
-                let mut shelf = shelf.lock();
-                while let Some(cluster) = shelf.first(WAITING) {
-                    self.settle(&mut shelf, cluster);
+            for lists in &self.all_lists {
+                let mut lists = lists.lock();
+                while let Some(cluster) = lists.first(WAITING) {
+                    self.settle(&mut lists, cluster);
                 }
             }
         }
@@ -46,37 +46,37 @@ impl SlotAllocator {
         if !self.discards.load(SeqCst) {
             return None;
         }
-        // The common shelf comes last: its waiting clusters were set aside and have nothing to
-        // discard.
-        self.shelves_from(self.shelf_of(0)).find_map(|shelf| {
-            let mut shelf = self.shelves[shelf].lock();
-            let cluster = shelf.first(WAITING)?;
-            self.unlink(&mut shelf, cluster);
-            self.set_state(&mut shelf, cluster, CURRENT);
+        // The common free-list set comes last: its waiting clusters were set aside and have nothing
+        // to discard.
+        self.lists_from(self.lists_of(0)).find_map(|lists| {
+            let mut lists = self.all_lists[lists].lock();
+            let cluster = lists.first(WAITING)?;
+            self.unlink(&mut lists, cluster);
+            self.set_state(&mut lists, cluster, CURRENT);
             Some(cluster)
         })
     }
 
     pub(crate) fn discarded(&self, cluster: u32) {
         self.set_clean(cluster, true);
-        self.let_go(&mut self.lock_home(cluster), cluster);
+        self.relist(&mut self.lock_home(cluster), cluster);
     }
 
     /// Frees a run whose storage cannot be claimed now, and puts its cluster where it is taken
     /// last.
     pub(crate) fn set_aside(&self, first: u64, len: usize) {
-        let _ = self.give_back(first, len);
+        let _ = self.free_unused(first, len);
         let cluster = (first / CLUSTER_SLOTS as u64) as u32;
-        for index in 0..self.shelves.len() {
-            let (mut shelf, common) = self.lock_with_common(index);
-            if shelf.current.take_if(|current| *current == cluster).is_none() {
+        for index in 0..self.all_lists.len() {
+            let (mut lists, common) = self.lock_with_common(index);
+            if lists.current.take_if(|current| *current == cluster).is_none() {
                 continue;
             }
             if self.is_empty(cluster) {
-                // On its home shelf it would be taken first.
-                self.link_common(shelf, common, cluster, WAITING);
+                // On its home free-list set it would be taken first.
+                self.link_common(lists, common, cluster, WAITING);
             } else {
-                self.let_go(&mut shelf, cluster);
+                self.relist(&mut lists, cluster);
             }
         }
     }
@@ -85,10 +85,10 @@ impl SlotAllocator {
     /// number removed.
     pub(crate) fn shrink(&self, least: u32) -> u32 {
         let _alone = lock(&self.resizing);
-        self.let_go_of_empty();
+        self.release_empty();
         let old = self.clusters.load(SeqCst);
         let mut new = old;
-        while new > least.max(1) && self.give_up(new - 1) {
+        while new > least.max(1) && self.remove_if_free(new - 1) {
             new -= 1;
         }
         self.clusters.store(new, SeqCst);
@@ -96,22 +96,22 @@ impl SlotAllocator {
     }
 
     /// Releases the processors' current clusters that have no used slot.
-    pub(super) fn let_go_of_empty(&self) {
-        for shelf in &self.shelves {
-            let mut shelf = shelf.lock();
-            if let Some(cluster) = shelf.current.take_if(|cluster| self.is_empty(*cluster)) {
-                self.let_go(&mut shelf, cluster);
+    pub(super) fn release_empty(&self) {
+        for lists in &self.all_lists {
+            let mut lists = lists.lock();
+            if let Some(cluster) = lists.current.take_if(|cluster| self.is_empty(*cluster)) {
+                self.relist(&mut lists, cluster);
             }
         }
     }
 
     /// Removes a cluster if it is free. Returns true if it was.
-    fn give_up(&self, cluster: u32) -> bool {
+    fn remove_if_free(&self, cluster: u32) -> bool {
         let mut home = self.lock_home(cluster);
         let is_free = matches!(self.state(cluster), FREE | WAITING);
         if is_free {
             self.unlink(&mut home, cluster);
-            self.set_state(&mut home, cluster, GONE);
+            self.set_state(&mut home, cluster, ABSENT);
         }
         is_free
     }

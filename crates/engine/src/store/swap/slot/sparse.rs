@@ -1,11 +1,12 @@
 //! Addition and removal of single clusters, for an area that several processes share.
 //!
-//! The tables cover the whole area, and at first every cluster is `GONE`. A cluster that the
-//! process gets is added as free; a cluster that it returns is `GONE` again. Emptied clusters are
-//! soon returned, because other processes may need them; a few stay free on each processor's shelf.
+//! The tables cover the whole area, and at first every cluster is `ABSENT`. A cluster that the
+//! process gets is added as free; a cluster that it returns is `ABSENT` again. Emptied clusters are
+//! soon returned, because other processes may need them; a few stay free on each processor's
+//! free-list set.
 
 use super::SlotAllocator;
-use super::shelf::{FREE, GONE, NONE};
+use super::free_lists::{ABSENT, FREE, NONE};
 use softswap_sys::primitive::Ordering::{Relaxed, SeqCst};
 use std::io;
 
@@ -19,11 +20,11 @@ impl SlotAllocator {
         Ok(slots)
     }
 
-    /// Adds a cluster that is `GONE`; its storage is empty.
+    /// Adds a cluster that is `ABSENT`; its storage is empty.
     pub(crate) fn add(&self, cluster: u32) {
         self.set_clean(cluster, true);
         let (home, common) = self.lock_with_common(self.home(cluster));
-        if self.state(cluster) == GONE {
+        if self.state(cluster) == ABSENT {
             self.link_common(home, common, cluster, self.state_for(cluster));
         }
     }
@@ -32,22 +33,22 @@ impl SlotAllocator {
         self.keep.store(clusters, Relaxed);
     }
 
-    /// Checks for a surplus after a shelf got a free cluster.
-    pub(super) fn look_for_surplus(&self, shelf: usize) {
-        if self.shelves[shelf].count(FREE) > self.keep.load(Relaxed) {
+    /// Checks for a surplus after a free-list set got a free cluster.
+    pub(super) fn check_surplus(&self, lists: usize) {
+        if self.all_lists[lists].count(FREE) > self.keep.load(Relaxed) {
             self.has_surplus.store(true, Relaxed);
         }
     }
 
-    /// Removes a free cluster from a processor's shelf that has more than it keeps.
+    /// Removes a free cluster from a processor's free-list set that has more than it keeps.
     #[must_use]
     pub(crate) fn take_surplus(&self) -> Option<u32> {
         if !self.has_surplus.load(Relaxed) {
             return None;
         }
         let keep = self.keep.load(Relaxed);
-        // Skips the common shelf: its clusters were requested and go to a processor next.
-        let taken = (1..self.shelves.len()).find_map(|shelf| self.take_from(shelf, keep));
+        // Skips the common free-list set: its clusters were requested and go to a processor next.
+        let taken = (1..self.all_lists.len()).find_map(|lists| self.take_from(lists, keep));
         if taken.is_none() {
             self.has_surplus.store(false, Relaxed);
         }
@@ -58,21 +59,22 @@ impl SlotAllocator {
     #[must_use]
     pub(crate) fn take_spare(&self, keep: u32) -> Option<u32> {
         if keep == 0 && self.free_clusters() == 0 {
-            self.let_go_of_empty();
+            self.release_empty();
         }
         let is_spare = self.free_clusters() > keep;
-        is_spare.then(|| (0..self.shelves.len()).find_map(|shelf| self.take_from(shelf, 0)))?
+        is_spare.then(|| (0..self.all_lists.len()).find_map(|lists| self.take_from(lists, 0)))?
     }
 
-    /// Removes the free cluster of a shelf that would be taken last, if it has more than `keep`.
-    fn take_from(&self, shelf: usize, keep: u32) -> Option<u32> {
-        if self.shelves[shelf].count(FREE) <= keep {
+    /// Removes the free cluster of a free-list set that would be taken last, if it has more than
+    /// `keep`.
+    fn take_from(&self, lists: usize, keep: u32) -> Option<u32> {
+        if self.all_lists[lists].count(FREE) <= keep {
             return None;
         }
-        let mut holds = self.shelves[shelf].lock();
-        let cluster = Some(holds.tail[FREE as usize]).filter(|cluster| *cluster != NONE)?;
-        self.unlink(&mut holds, cluster);
-        self.set_state(&mut holds, cluster, GONE);
+        let mut lists = self.all_lists[lists].lock();
+        let cluster = Some(lists.tail[FREE as usize]).filter(|cluster| *cluster != NONE)?;
+        self.unlink(&mut lists, cluster);
+        self.set_state(&mut lists, cluster, ABSENT);
         Some(cluster)
     }
 }

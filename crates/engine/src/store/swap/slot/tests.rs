@@ -11,7 +11,7 @@ fn allocator(clusters: u32, cpus: usize) -> SlotAllocator {
 }
 
 #[test]
-fn a_fresh_area_is_handed_out_in_order_and_in_one_piece() {
+fn fresh_area_is_allocated_sequentially() {
     let slots = allocator(4, 1);
     let runs: Vec<_> = (0..16).map(|_| slots.alloc_run(0, 64).unwrap()).collect();
     assert!(runs.iter().all(|run| run.1 == 64));
@@ -19,7 +19,7 @@ fn a_fresh_area_is_handed_out_in_order_and_in_one_piece() {
 }
 
 #[test]
-fn batches_of_4_mib_lie_in_one_piece_on_a_fresh_area() {
+fn four_mib_batches_are_contiguous_on_fresh_area() {
     let slots = allocator(17, 2);
     for batch in 0..8 {
         // Two clusters; reclaim asks for less at a time.
@@ -31,7 +31,7 @@ fn batches_of_4_mib_lie_in_one_piece_on_a_fresh_area() {
 }
 
 #[test]
-fn processors_take_turns_at_groups_of_clusters_and_then_each_others() {
+fn processors_take_cluster_groups_then_steal() {
     let slots = allocator(64, 2);
     let mut by_cpu = [BTreeSet::new(), BTreeSet::new()];
     for turn in 0..62 {
@@ -48,7 +48,7 @@ fn processors_take_turns_at_groups_of_clusters_and_then_each_others() {
 }
 
 #[test]
-fn clusters_that_were_given_up_come_again_as_new_ones() {
+fn removed_clusters_can_be_added_again() {
     let slots = allocator(65, 2);
     let held: Vec<_> = std::iter::from_fn(|| slots.alloc_run(0, 512)).collect();
     held.iter().for_each(|&(first, len)| slots.free(first, len).unwrap());
@@ -64,7 +64,7 @@ fn clusters_that_were_given_up_come_again_as_new_ones() {
 }
 
 #[test]
-fn what_is_set_aside_is_taken_after_what_waits_anywhere() {
+fn clusters_set_aside_are_taken_last() {
     let slots = allocator(3, 2);
     slots.set_discards(true);
     let mine = slots.alloc_run(0, 512).unwrap();
@@ -80,7 +80,7 @@ fn what_is_set_aside_is_taken_after_what_waits_anywhere() {
 }
 
 #[test]
-fn every_slot_but_slot_zero_is_handed_out_once_and_then_none() {
+fn every_slot_but_zero_is_allocated_once() {
     let slots = allocator(3, 2);
     let mut seen = BTreeSet::new();
     while let Some((first, len)) = slots.alloc_run(0, 100) {
@@ -92,7 +92,7 @@ fn every_slot_but_slot_zero_is_handed_out_once_and_then_none() {
 }
 
 #[test]
-fn the_last_slots_are_taken_from_other_processors() {
+fn last_slots_are_stolen_from_other_processors() {
     let slots = allocator(2, 4);
     for cpu in 0..2 {
         assert!(slots.alloc_run(cpu, 1).is_some());
@@ -106,7 +106,7 @@ fn the_last_slots_are_taken_from_other_processors() {
 }
 
 #[test]
-fn a_freed_slot_of_a_full_area_is_found_again() {
+fn freed_slot_of_full_area_is_reused() {
     let slots = allocator(3, 2);
     while slots.alloc_run(0, 512).is_some() {}
     for slot in [1, CLUSTER + 7, 3 * CLUSTER - 1] {
@@ -120,7 +120,7 @@ fn a_freed_slot_of_a_full_area_is_found_again() {
 }
 
 #[test]
-fn an_emptied_cluster_serves_whole_runs_again() {
+fn emptied_cluster_yields_full_runs() {
     let slots = allocator(3, 1);
     while slots.alloc_run(0, 512).is_some() {}
     for slot in CLUSTER..2 * CLUSTER {
@@ -132,7 +132,7 @@ fn an_emptied_cluster_serves_whole_runs_again() {
 /// Each batch rewrites random pages, in an area with twice as many slots. Free slots are then
 /// single ones everywhere, except in clusters that have waited.
 #[test]
-fn what_waits_longest_gives_longer_runs_than_what_was_freed_last() {
+fn oldest_waiting_clusters_give_longest_runs() {
     const CLUSTERS: u32 = 64;
     const BATCH: usize = 32;
     let slots = allocator(CLUSTERS, 1);
@@ -163,7 +163,7 @@ fn what_waits_longest_gives_longer_runs_than_what_was_freed_last() {
 }
 
 #[test]
-fn freeing_what_is_not_in_use_is_refused_and_harmless() {
+fn double_free_is_rejected() {
     let slots = allocator(2, 1);
     let (first, len) = slots.alloc_run(0, 4).unwrap();
     slots.free(first, len).unwrap();
@@ -180,15 +180,15 @@ fn freeing_what_is_not_in_use_is_refused_and_harmless() {
 }
 
 #[test]
-fn growing_stops_where_the_tables_end() {
+fn growth_stops_at_table_end() {
     let slots = SlotAllocator::new(3, 1).unwrap();
     assert_eq!(slots.alloc_run(0, 1), None);
     assert_eq!((slots.grow(2), slots.grow(2), slots.grow(2)), (2, 1, 0));
-    assert_eq!((slots.total_slots(), slots.room_clusters()), (3 * CLUSTER, 0));
+    assert_eq!((slots.total_slots(), slots.capacity_clusters()), (3 * CLUSTER, 0));
 }
 
 #[test]
-fn slots_freed_in_a_freeze_come_back_at_the_last_thaw() {
+fn slots_freed_in_freeze_return_at_last_thaw() {
     let slots = allocator(1, 1);
     while slots.alloc_run(0, 512).is_some() {}
     slots.freeze();
@@ -203,7 +203,7 @@ fn slots_freed_in_a_freeze_come_back_at_the_last_thaw() {
 }
 
 #[test]
-fn what_is_taken_after_the_last_freeze_is_free_at_once() {
+fn slots_allocated_after_freeze_are_freed_immediately() {
     let slots = allocator(2, 1);
     let kept = slots.alloc_run(0, 512).unwrap();
     slots.freeze();
@@ -223,7 +223,7 @@ fn what_is_taken_after_the_last_freeze_is_free_at_once() {
 }
 
 #[test]
-fn retired_slots_never_come_back() {
+fn retired_slots_are_never_reused() {
     let slots = allocator(1, 1);
     let (first, len) = slots.alloc_run(0, 100).unwrap();
     slots.retire(first, len).unwrap();
@@ -237,7 +237,7 @@ fn retired_slots_never_come_back() {
 }
 
 #[test]
-fn an_emptied_cluster_waits_to_be_discarded_and_is_nobodys_meanwhile() {
+fn emptied_cluster_waits_for_discard() {
     let slots = allocator(3, 1);
     slots.set_discards(true);
     assert_eq!(slots.take_waiting(), None, "what was never used needs no discarding");
@@ -254,7 +254,7 @@ fn an_emptied_cluster_waits_to_be_discarded_and_is_nobodys_meanwhile() {
 }
 
 #[test]
-fn a_cluster_that_waits_is_taken_before_anybody_goes_without() {
+fn waiting_cluster_is_taken_before_allocation_fails() {
     let slots = allocator(3, 1);
     slots.set_discards(true);
     while slots.alloc_run(0, 512).is_some() {}
@@ -267,7 +267,7 @@ fn a_cluster_that_waits_is_taken_before_anybody_goes_without() {
 }
 
 #[test]
-fn an_area_shrinks_from_its_end_as_far_as_nothing_is_in_use() {
+fn area_shrinks_to_last_used_cluster() {
     let slots = allocator(6, 1);
     let (first, _) = slots.alloc_run(0, 1).unwrap();
     assert_eq!(first / CLUSTER, 1, "an empty cluster first");
@@ -284,7 +284,7 @@ fn an_area_shrinks_from_its_end_as_far_as_nothing_is_in_use() {
 }
 
 #[test]
-fn what_is_withheld_is_never_handed_out() {
+fn withheld_slots_are_never_allocated() {
     let slots = SlotAllocator::new(2, 1).unwrap();
     slots.withhold(5, 1);
     slots.withhold(CLUSTER + 500, 12);
@@ -304,7 +304,7 @@ fn next_chance(chance: &mut u64) -> u64 {
 }
 
 #[test]
-fn threads_never_share_a_slot_and_lose_none() {
+fn threads_neither_share_nor_lose_slots() {
     const THREADS: usize = 4;
     let slots = allocator(6, THREADS);
     let owned: Vec<AtomicBool> = (0..6 * CLUSTER_SLOTS).map(|_| AtomicBool::new(false)).collect();
@@ -353,7 +353,7 @@ fn threads_never_share_a_slot_and_lose_none() {
 }
 
 #[test]
-fn what_is_freed_in_a_freeze_is_not_handed_out_by_any_thread() {
+fn slots_freed_in_freeze_are_not_reallocated() {
     let slots = allocator(4, 3);
     let mut held = Vec::new();
     while let Some((first, len)) = slots.alloc_run(0, 512) {
@@ -382,7 +382,7 @@ fn what_is_freed_in_a_freeze_is_not_handed_out_by_any_thread() {
 }
 
 #[test]
-fn threads_that_do_everything_at_once_neither_share_nor_lose() {
+fn random_concurrent_operations_keep_slots_consistent() {
     const THREADS: usize = 6;
     const CLUSTERS: u32 = 40;
     let slots = SlotAllocator::new(CLUSTERS, 3).unwrap();
@@ -421,7 +421,7 @@ fn threads_that_do_everything_at_once_neither_share_nor_lose() {
                             give(run);
                             match number % 16 {
                                 0 => slots.set_aside(run.0, run.1),
-                                1 => slots.give_back(run.0, run.1).unwrap(),
+                                1 => slots.free_unused(run.0, run.1).unwrap(),
                                 _ => slots.free(run.0, run.1).unwrap(),
                             }
                         }

@@ -1,0 +1,314 @@
+//! Collects all process trees under softswap that this user may see.
+
+use crate::control_client::{self, own_uid};
+use crate::refusal::{FAILED, Refusal};
+use crate::tree_report::TreeReport;
+use procfs::process::{Stat, all_processes};
+use softswap_engine::api::control_protocol::{Answer, MAX_ANSWER_BYTES, Request, Snapshot, pairs};
+use softswap_engine::api::settings::ENV_PREFIX;
+use softswap_engine::base::stats::{STATS_WORDS, TIERS};
+use softswap_sys::control_socket::{self, Peer};
+use softswap_view::reading::Reading;
+use softswap_view::top::Source;
+use softswap_view::tree::{Process, Shared, State, Tree};
+use softswap_view::units::visible;
+use std::collections::{BTreeMap, HashMap};
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// Timeout for a process's answer; other processes wait meanwhile.
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
+/// Number of times that a process with the settings but without the runtime is checked again: the
+/// loader may not have finished.
+const RETRIES_WITHOUT_RUNTIME: u32 = 3;
+
+/// Collects repeatedly.
+pub(crate) struct TreeCollector {
+    /// Buffer for counters.
+    words: &'static [AtomicU64],
+    /// Classification of the processes seen.
+    known: HashMap<Identity, Known>,
+    has_latencies: bool,
+}
+
+/// Result of a query.
+struct QueryResult {
+    state: State,
+    settings: Vec<(String, String)>,
+    latencies: Vec<Vec<u64>>,
+}
+
+impl QueryResult {
+    fn empty(state: State) -> QueryResult {
+        QueryResult { state, settings: Vec::new(), latencies: Vec::new() }
+    }
+
+    fn silent(why: &str) -> QueryResult {
+        QueryResult::empty(State::Silent(why.to_string()))
+    }
+}
+
+/// A process while it runs one program.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Identity {
+    pid: u32,
+    started: u64,
+    name: String,
+}
+
+#[derive(Debug, Clone)]
+enum Known {
+    /// The process does not run under softswap.
+    Other,
+    /// The process has softswap's environment but not its runtime, in this many consecutive checks.
+    Without(u32),
+    Managed(Managed),
+}
+
+/// Settings with which a managed process was started.
+#[derive(Debug, Clone)]
+struct Managed {
+    root: u32,
+    budget_bytes: u64,
+    /// True if its tree shares one budget.
+    is_shared: bool,
+    /// Possible directories of its socket.
+    dirs: Vec<PathBuf>,
+}
+
+impl TreeCollector {
+    pub(crate) fn new() -> TreeCollector {
+        let words: Vec<AtomicU64> = (0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect();
+        TreeCollector { words: words.leak(), known: HashMap::new(), has_latencies: false }
+    }
+
+    /// Collects latencies, too.
+    pub(crate) fn with_latencies(self) -> TreeCollector {
+        TreeCollector { has_latencies: true, ..self }
+    }
+
+    /// Returns the tree of a process.
+    pub(crate) fn tree_of(&mut self, pid: u32) -> Result<Tree, Refusal> {
+        let is_in = |tree: &Tree| {
+            tree.root == pid || tree.processes.iter().any(|process| process.pid == pid)
+        };
+        if let Some(tree) = self.trees().into_iter().find(is_in) {
+            return Ok(tree);
+        }
+        Err(match control_client::query(pid, &Request::Stat) {
+            Err(refusal) => refusal,
+            Ok(_) => {
+                Refusal::new(FAILED, format!("process {pid} has just been started; try again"))
+            }
+        })
+    }
+
+    /// Returns all trees, by their roots.
+    pub(crate) fn trees(&mut self) -> Vec<Tree> {
+        let (mut trees, mut seen) = (BTreeMap::<u32, Tree>::new(), HashMap::new());
+        for (stat, uid) in processes() {
+            let identity = identity(&stat);
+            let known = match self.known.remove(&identity) {
+                Some(known @ (Known::Managed(_) | Known::Other)) => known,
+                Some(Known::Without(looks)) => find_out(identity.pid, uid, looks),
+                None => find_out(identity.pid, uid, 0),
+            };
+            if let Known::Managed(managed) = &known
+                && let Some(process) = self.process(&stat, managed)
+            {
+                let tree = trees.entry(managed.root).or_default();
+                tree.root = managed.root;
+                if tree.shared.is_none() && managed.is_shared {
+                    tree.shared =
+                        Some(Shared { budget_bytes: managed.budget_bytes, granted_bytes: 0 });
+                }
+                tree.processes.push(process);
+            }
+            seen.insert(identity, known);
+        }
+        self.known = seen;
+        trees.into_values().map(complete).collect()
+    }
+
+    /// Returns the figures of a managed process, unless it has exited.
+    fn process(&self, stat: &Stat, managed: &Managed) -> Option<Process> {
+        let pid = u32::try_from(stat.pid).ok()?;
+        let process = control_client::Process::read(pid).filter(|process| !process.has_ended())?;
+        let statm = procfs::process::Process::new(stat.pid).ok()?.statm().ok()?;
+        let anonymous_pages = statm.resident.saturating_sub(statm.shared);
+        let ticks = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
+        let QueryResult { state, settings, latencies } = self.query(&process, managed);
+        let budget_bytes = match &state {
+            State::Awake(reading) => reading.budget_bytes,
+            _ => managed.budget_bytes,
+        };
+        Some(Process {
+            pid,
+            name: process.name,
+            state,
+            budget_bytes,
+            anonymous_bytes: anonymous_pages * softswap_sys::PAGE_SIZE as u64,
+            cpu: Duration::from_secs_f64(ticks),
+            threads: u32::try_from(stat.num_threads).unwrap_or(1),
+            settings,
+            latencies,
+        })
+    }
+
+    fn query(&self, process: &control_client::Process, managed: &Managed) -> QueryResult {
+        if process.is_stopped() {
+            return QueryResult::silent("it is stopped");
+        }
+        let body = match converse(process.pid, &managed.dirs, &Request::Stat) {
+            Some(Ok(body)) => body,
+            Some(Err(why)) => return QueryResult::silent(&why),
+            None if process.sleeps() => return QueryResult::empty(State::Asleep),
+            None => {
+                return QueryResult::silent(
+                    "it has no control socket, because it was forked and has not called exec",
+                );
+            }
+        };
+        match Snapshot::parse_into(&body, self.words) {
+            Ok(Snapshot { settings, stats, .. }) => {
+                let settings = settings.iter().map(|(key, value)| (visible(key), visible(value)));
+                let counts = || TIERS.map(|tier| stats.fault_counts(tier)).to_vec();
+                QueryResult {
+                    state: State::Awake(Box::new(Reading::of(&stats))),
+                    settings: settings.collect(),
+                    latencies: if self.has_latencies { counts() } else { Vec::new() },
+                }
+            }
+            Err(error) => QueryResult::silent(&error.to_string()),
+        }
+    }
+}
+
+impl Source for TreeCollector {
+    fn collect(&mut self) -> Vec<Tree> {
+        self.trees()
+    }
+
+    fn set(&mut self, pid: u32, key: &str, value: &str) -> Result<String, String> {
+        let (_, body) = control_client::query(pid, &Request::Set(key, value))
+            .map_err(|refusal| refusal.to_string())?;
+        let said = pairs(&body).map(|(key, value)| format!("{key} = {}", visible(value)));
+        Ok(said.collect::<Vec<_>>().join(", "))
+    }
+}
+
+fn identity(stat: &Stat) -> Identity {
+    let pid = u32::try_from(stat.pid).unwrap_or_default();
+    Identity { pid, started: stat.starttime, name: stat.comm.clone() }
+}
+
+/// Returns the processes that this user may inspect: their own, or all for root.
+fn processes() -> impl Iterator<Item = (Stat, u32)> {
+    let own = own_uid();
+    let all = all_processes().into_iter().flatten().flatten();
+    all.filter_map(move |process| {
+        let uid = process.uid().ok().filter(|uid| own == 0 || own == *uid)?;
+        Some((process.stat().ok()?, uid))
+    })
+}
+
+/// Classifies a process by its environment and its mappings.
+fn find_out(pid: u32, uid: u32, looks: u32) -> Known {
+    let Some(process) = control_client::Process::read(pid) else { return Known::Other };
+    let number = |name: &str| -> Option<u64> {
+        process.variable(&format!("{ENV_PREFIX}{name}"))?.to_str()?.parse().ok()
+    };
+    let (Some(budget_bytes), Some(root)) = (number("MEMORY"), number("SUPERVISOR_PID")) else {
+        return Known::Other;
+    };
+    match process.is_managed() {
+        Some(true) => Known::Managed(Managed {
+            root: u32::try_from(root).unwrap_or_default(),
+            budget_bytes,
+            is_shared: number("LEDGER_FD").is_some(),
+            dirs: process.directories().into_iter().filter(|dir| is_safe(dir, uid)).collect(),
+        }),
+        _ if looks + 1 >= RETRIES_WITHOUT_RUNTIME => Known::Other,
+        _ => Known::Without(looks + 1),
+    }
+}
+
+/// Returns true if a socket directory belongs to the user.
+fn is_safe(dir: &std::path::Path, uid: u32) -> bool {
+    !dir.exists() || control_socket::check(dir, uid).is_ok()
+}
+
+/// Queries a process by its socket, if it has one. Returns the answer, or the reason for its
+/// absence.
+fn converse(pid: u32, dirs: &[PathBuf], request: &Request<'_>) -> Option<Result<String, String>> {
+    let peer = dirs.iter().find_map(|dir| {
+        let path = control_socket::socket_path(dir, pid);
+        match control_socket::connect(&path, REQUEST_TIMEOUT) {
+            // Any user may create a socket there; the kernel reports its owner.
+            Ok(peer) => peer.credentials().is_ok_and(|it| it.pid == pid as i32).then_some(Ok(peer)),
+            Err(error) if error.kind() == ErrorKind::TimedOut => Some(Err(no_answer())),
+            Err(_) => None,
+        }
+    })?;
+    Some(peer.and_then(|peer| answer(&peer, request)))
+}
+
+fn no_answer() -> String {
+    format!("it did not answer within {} ms", REQUEST_TIMEOUT.as_millis())
+}
+
+fn answer(peer: &Peer, request: &Request<'_>) -> Result<String, String> {
+    let line = request.line().unwrap_or_default();
+    let answered = peer
+        .write_all(line.as_bytes(), REQUEST_TIMEOUT)
+        .and_then(|()| peer.read_to_end(MAX_ANSWER_BYTES, REQUEST_TIMEOUT));
+    match answered.map(|bytes| Answer::parse(&bytes)) {
+        Ok(Answer::Ok(body)) => Ok(body),
+        Ok(Answer::Error(why) | Answer::Denied(why)) => Err(visible(&why)),
+        Ok(Answer::Garbled) | Err(_) => Err(no_answer()),
+    }
+}
+
+/// Adds the figures of the whole tree.
+fn complete(mut tree: Tree) -> Tree {
+    tree.processes.sort_by_key(|process| process.pid);
+    let first = tree.processes.first().and_then(|it| control_client::Process::read(it.pid));
+    let mut words = first.map_or_else(Vec::new, |process| process.command());
+    // Show the name without the directory.
+    if let Some(name) = words.first().and_then(|word| word.rsplit('/').next().map(String::from)) {
+        words[0] = name;
+    }
+    tree.command = words.join(" ");
+    let Some(shared) = &mut tree.shared else { return tree };
+    let Some(supervisor) = control_client::Process::read(tree.root) else { return tree };
+    let mut dirs = supervisor.directories();
+    for process in &tree.processes {
+        let others = control_client::Process::read(process.pid);
+        dirs.extend(others.into_iter().flat_map(|process| process.directories()));
+    }
+    dirs.sort();
+    dirs.dedup();
+    let Some(Ok(body)) = converse(tree.root, &dirs, &Request::Stat) else { return tree };
+    let Some(report) = TreeReport::parse(&body) else { return tree };
+    *shared = Shared { budget_bytes: report.budget_bytes, granted_bytes: report.granted_bytes };
+    for process in &mut tree.processes {
+        let told = report.processes.iter().find(|told| told.pid == process.pid);
+        process.budget_bytes = told.map_or(0, |told| told.granted_bytes);
+    }
+    let known: Vec<u32> = tree.processes.iter().map(|process| process.pid).collect();
+    let others = report.unmanaged.into_iter().filter(|it| !known.contains(&it.pid));
+    tree.processes.extend(others.map(|it| Process {
+        pid: it.pid,
+        name: it.name,
+        state: State::Silent("it runs unmanaged, outside the budget".to_string()),
+        budget_bytes: 0,
+        anonymous_bytes: it.anonymous_bytes,
+        cpu: Duration::ZERO,
+        threads: 1,
+        settings: Vec::new(),
+        latencies: Vec::new(),
+    }));
+    tree
+}

@@ -1,0 +1,199 @@
+//! Memory of a process outside the budget, which is always reported.
+//!
+//! The kernel counts a process's resident memory by kind; the statistics page contains the part
+//! that the engine manages. The rest is outside the budget: stacks, small mappings, code and files,
+//! shared memory, and all memory of a program without the runtime. It is freed at exit, so it is
+//! sampled while the process runs.
+
+use crate::control_client;
+use serde::Serialize;
+use softswap_engine::base::stats::{Counter, Stats};
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+/// Time of the first sample, early for programs that exit early; the interval then grows to the
+/// second value.
+pub(super) const FIRST_SAMPLE_DELAY: Duration = Duration::from_millis(10);
+const MAX_INTERVAL: Duration = Duration::from_millis(200);
+/// Consecutive samples without the runtime from which it counts as absent: at the first the loader
+/// may not have finished.
+const SAMPLES_WITHOUT_RUNTIME: u32 = 2;
+
+/// Memory outside the budget: peaks of each field over the samples, or current values.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct OutsideBudget {
+    /// Sum of the fields below.
+    pub(super) total_bytes: u64,
+    /// Private memory not managed by the engine: `RssAnon` minus the memory charged to the budget.
+    pub(super) anonymous_bytes: u64,
+    /// `RssShmem`.
+    pub(super) shared_bytes: u64,
+    /// `RssFile`: code and mapped files.
+    pub(super) file_bytes: u64,
+    /// True if the process had become, by exec, a program without the runtime.
+    pub(super) left_by_exec: bool,
+}
+
+impl OutsideBudget {
+    /// Returns the current values of a process; `None` if it has exited, or may not be inspected.
+    pub(crate) fn of(pid: u32, stats: &Stats) -> Option<OutsideBudget> {
+        sample(pid, stats, true).map(|(beside, _)| beside)
+    }
+
+    fn raise(&mut self, other: &OutsideBudget) {
+        self.total_bytes = self.total_bytes.max(other.total_bytes);
+        self.anonymous_bytes = self.anonymous_bytes.max(other.anonymous_bytes);
+        self.shared_bytes = self.shared_bytes.max(other.shared_bytes);
+        self.file_bytes = self.file_bytes.max(other.file_bytes);
+    }
+}
+
+/// Takes a sample: memory outside the budget, and the peak resident memory of the process.
+fn sample(pid: u32, stats: &Stats, is_managed: bool) -> Option<(OutsideBudget, u64)> {
+    // Read in this order, so that memory charged in between does not count as unmanaged.
+    let now = control_client::Process::read(pid)?.resident?;
+    let used_bytes = if is_managed { stats.get(Counter::UsedBytes) } else { 0 };
+    // In a sleeping process all committed memory counts as used, touched or not.
+    let anonymous_bytes = now.anonymous_bytes.saturating_sub(used_bytes);
+    let (shared_bytes, file_bytes) = (now.shared_bytes, now.file_bytes);
+    let total_bytes = anonymous_bytes + shared_bytes + file_bytes;
+    let beside = OutsideBudget {
+        total_bytes,
+        anonymous_bytes,
+        shared_bytes,
+        file_bytes,
+        ..OutsideBudget::default()
+    };
+    Some((beside, now.peak_bytes))
+}
+
+/// Returns the number of a process's threads, without the engine's.
+fn threads_of(pid: u32, stats: &Stats) -> Option<u32> {
+    let stat = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
+    let threads = u64::try_from(stat.num_threads).unwrap_or(1);
+    Some(threads.saturating_sub(stats.get(Counter::EngineThreads)).max(1) as u32)
+}
+
+/// Samples a process while it runs.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pid: u32,
+    stats: Stats,
+    pause: Duration,
+    peak: Option<OutsideBudget>,
+    /// Most threads, without the engine's.
+    threads_peak: Option<u32>,
+    /// The file that the process executes, and the number of samples without the runtime.
+    program: Option<((u64, u64), u32)>,
+}
+
+impl Watch {
+    pub(super) fn new(pid: u32, stats: Stats) -> Watch {
+        Watch {
+            pid,
+            stats,
+            pause: FIRST_SAMPLE_DELAY,
+            peak: None,
+            threads_peak: None,
+            program: None,
+        }
+    }
+
+    /// Returns the time until the next sample.
+    pub(super) fn pause(&self) -> Duration {
+        self.pause
+    }
+
+    pub(super) fn poll(&mut self) {
+        self.pause = (self.pause * 2).min(MAX_INTERVAL);
+        self.threads_peak = self.threads_peak.max(threads_of(self.pid, &self.stats));
+        let samples_without_runtime = self.note_sample_without_runtime();
+        let is_managed = samples_without_runtime == 0;
+        let Some((now, most_bytes)) = sample(self.pid, &self.stats, is_managed) else { return };
+        let peak = self.peak.get_or_insert(now);
+        peak.raise(&now);
+        peak.left_by_exec = samples_without_runtime >= SAMPLES_WITHOUT_RUNTIME;
+        // Peak between samples: at least the resident memory that the engine never managed.
+        let used_bytes = if is_managed { self.stats.get(Counter::UsedPeakBytes) } else { 0 };
+        if self.stats.get(Counter::Asleep) == 0 {
+            peak.total_bytes = peak.total_bytes.max(most_bytes.saturating_sub(used_bytes));
+        }
+    }
+
+    /// Returns the number of consecutive samples in which the runtime was not found in the current
+    /// program. Once found, it is not searched for again until the next exec.
+    fn note_sample_without_runtime(&mut self) -> u32 {
+        let exe = std::fs::metadata(format!("/proc/{}/exe", self.pid));
+        // Before the runtime is present, asleep or not, exec cannot lose it.
+        let is_there = |counter| self.stats.get(counter) != 0;
+        let was_there = is_there(Counter::Version) || is_there(Counter::Asleep);
+        let Some(exe) = exe.ok().filter(|_| was_there) else {
+            return 0;
+        };
+        let exe = (exe.dev(), exe.ino());
+        let before = self.program.filter(|(known, _)| *known == exe).map(|(_, looks)| looks);
+        let looks = match before {
+            Some(looks @ (0 | SAMPLES_WITHOUT_RUNTIME..)) => looks,
+            _ => match control_client::Process::read(self.pid)
+                .and_then(|process| process.is_managed())
+            {
+                Some(false) => before.unwrap_or(0) + 1,
+                _ => 0,
+            },
+        };
+        self.program = Some((exe, looks));
+        looks
+    }
+
+    /// Returns the largest number of threads, without the engine's.
+    pub(super) fn threads_peak(&self) -> Option<u32> {
+        self.threads_peak
+    }
+
+    /// Returns the peaks; `None` if the process exited before the first sample.
+    pub(super) fn peak(&self) -> Option<OutsideBudget> {
+        self.peak
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use softswap_engine::base::stats::STATS_WORDS;
+    use std::sync::atomic::AtomicU64;
+
+    fn stats() -> Stats {
+        Stats::new(Box::leak((0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>()))
+    }
+
+    #[test]
+    fn engine_memory_is_inside_budget() {
+        let stats = stats();
+        let block = vec![1u8; 64 << 20];
+        let all = OutsideBudget::of(std::process::id(), &stats).unwrap();
+        assert!(all.anonymous_bytes >= 64 << 20, "{all:?}");
+        stats.set(Counter::UsedBytes, 64 << 20);
+        let rest = OutsideBudget::of(std::process::id(), &stats).unwrap();
+        assert!(rest.total_bytes + (60 << 20) < all.total_bytes, "{rest:?} of {all:?}");
+        assert!(std::hint::black_box(block)[5] == 1);
+    }
+
+    #[test]
+    fn peaks_include_memory_between_samples() {
+        let mut watch = Watch::new(std::process::id(), stats());
+        watch.poll();
+        let before = watch.peak().unwrap();
+        drop(std::hint::black_box(vec![1u8; 96 << 20]));
+        watch.poll();
+        let after = watch.peak().unwrap();
+        assert!(after.total_bytes >= before.total_bytes.max(96 << 20), "{after:?}");
+        assert!(watch.pause() <= MAX_INTERVAL);
+    }
+
+    #[test]
+    fn exited_process_has_no_sample() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        assert_eq!(OutsideBudget::of(child.id(), &stats()), None);
+    }
+}

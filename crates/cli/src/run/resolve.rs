@@ -1,0 +1,596 @@
+//! Resolves the settings: flags before environment before file before defaults. Checks every value;
+//! each refusal names the value's source.
+
+use super::areas;
+use super::auto_memory::Bounds;
+use super::options::{CommandLineOptions, RunArgs};
+use super::sourced::{Sourced, without_password};
+use super::told;
+use crate::refusal::{Refusal, plain};
+use crate::{library, memory_limits};
+use clap::Args;
+use softswap_engine::api::settings::{
+    BadPoolLimit, Config, ENV_PREFIX, MIN_MEMORY_BYTES, PoolLimit,
+};
+use softswap_sys::control_socket;
+use softswap_view::units::{self, Amount, parse_amount, parse_size};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// The resolved settings of `run`.
+#[derive(Debug)]
+pub(super) struct Resolved {
+    pub(super) config: Config,
+    /// Areas that the process tree shares.
+    pub(super) common: areas::Common,
+    /// True if each process has its own budget.
+    pub(super) is_per_process: bool,
+    /// Bounds of the tree's budget, if it follows the machine.
+    pub(super) auto: Option<Bounds>,
+    /// Memory that the tree may use: the budget and the swap areas.
+    pub(super) may_use_bytes: u64,
+    pub(super) reports: Vec<PathBuf>,
+    pub(super) log: Option<PathBuf>,
+    pub(super) quiet: bool,
+    pub(super) verbose: bool,
+    pub(super) progress: bool,
+    /// Notes about settings that are allowed but probably not intended.
+    pub(super) notes: Vec<String>,
+}
+
+/// Settings with several values.
+const SEVERAL: [&str; 2] = ["swap", "report"];
+/// How programs that the program starts can be treated.
+pub(crate) const CHILDREN: [&str; 2] = ["managed", "plain"];
+
+struct Sources<'a, E> {
+    given: &'a CommandLineOptions,
+    env: E,
+    file: toml::Table,
+    file_path: &'a Path,
+}
+
+impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
+    /// Returns the effective value for `name`, written as in the file (`no_move`).
+    fn pick(&self, name: &str) -> Result<Option<Sourced>, Refusal> {
+        Ok(self.pick_all(name)?.pop())
+    }
+
+    /// Returns all effective values for a repeatable option: repeated flags, `;` in the variable,
+    /// an array in the file.
+    fn pick_all(&self, name: &str) -> Result<Vec<Sourced>, Refusal> {
+        let given = self.given.values(name);
+        if !given.is_empty() {
+            let name = name.replace('_', "-");
+            let shown = |text: &String| format!("--{name} {}", without_password(text));
+            return Ok(given
+                .iter()
+                .map(|text| Sourced { text: text.clone(), shown: shown(text) })
+                .collect());
+        }
+        if let Some(text) = self.in_env(name) {
+            let variable = variable_of(name);
+            let shown = format!("{variable}={}", without_password(&text));
+            let each = |text: &str| Sourced { text: text.into(), shown: shown.clone() };
+            if !SEVERAL.contains(&name) {
+                return Ok(vec![each(&text)]);
+            }
+            let values: Vec<_> = areas::each(&text).map(each).collect();
+            // A value of semicolons only names none.
+            return Ok(if values.is_empty() { vec![each("")] } else { values });
+        }
+        match self.file.get(name) {
+            Some(toml::Value::Array(values)) if SEVERAL.contains(&name) => {
+                values.iter().map(|value| self.in_file(name, value)).collect()
+            }
+            other => other.map(|value| self.in_file(name, value)).into_iter().collect(),
+        }
+    }
+
+    /// Returns the value for `name`, unless `other` was given in a source with higher precedence.
+    fn pick_unless(&self, name: &str, other: &str) -> Result<Option<Sourced>, Refusal> {
+        if self.rank(other) < self.rank(name) { Ok(None) } else { self.pick(name) }
+    }
+
+    /// The place of a setting among its sources: lower ones win.
+    fn rank(&self, name: &str) -> usize {
+        let places = [
+            !self.given.values(name).is_empty(),
+            self.in_env(name).is_some(),
+            self.file.contains_key(name),
+        ];
+        places.iter().position(|has| *has).unwrap_or(places.len())
+    }
+
+    /// An empty variable counts as unset.
+    fn in_env(&self, name: &str) -> Option<String> {
+        (self.env)(&variable_of(name)).filter(|text| !text.is_empty())
+    }
+
+    fn in_file(&self, name: &str, value: &toml::Value) -> Result<Sourced, Refusal> {
+        let text = match value {
+            toml::Value::String(text) => text.clone(),
+            toml::Value::Integer(number) => number.to_string(),
+            toml::Value::Boolean(on) => on.to_string(),
+            other => {
+                return Err(Refusal::usage(format!(
+                    "{}: `{name}` is of type {}; give text, a number or true/false",
+                    self.file_path.display(),
+                    other.type_str()
+                )));
+            }
+        };
+        let shown = format!("{name} = {} in {}", without_password(&text), self.file_path.display());
+        Ok(Sourced { text, shown })
+    }
+
+    fn switch(&self, name: &str) -> Result<Option<bool>, Refusal> {
+        let Some(asked) = self.pick(name)? else { return Ok(None) };
+        match asked.text.to_ascii_lowercase().as_str() {
+            "1" | "true" | "yes" | "on" => Ok(Some(true)),
+            "0" | "false" | "no" | "off" => Ok(Some(false)),
+            _ => Err(asked.refuse("give true or false")),
+        }
+    }
+}
+
+/// Resolves and checks every setting. Settings in the engine's table need no line here; sizes and
+/// areas do.
+pub(super) fn resolve(
+    args: &RunArgs,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Resolved, Refusal> {
+    let file_path = args
+        .config
+        .clone()
+        .or_else(|| env("SOFTSWAP_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from));
+    let options = options();
+    let read = |path: &Path| read_file(path, &options);
+    let file = file_path.as_deref().map(read).transpose()?.unwrap_or_default();
+    let file_path = file_path.unwrap_or_default();
+    let sources = Sources { given: &args.given, env, file, file_path: &file_path };
+    let mut notes = Vec::new();
+    let mut config = Config::default();
+    for option in &options {
+        resolve_one(option, &sources, &mut config)?;
+    }
+    let per_process = sources.pick_unless("memory_per_process", "memory")?;
+    let is_per_process = per_process.is_some();
+    let memory = match per_process {
+        Some(asked) => Some(asked),
+        None => sources.pick("memory")?,
+    };
+    let auto;
+    (config.memory_bytes, auto) = match &memory {
+        None => {
+            let bounds = Bounds::default();
+            (bounds.first(), Some(bounds))
+        }
+        Some(asked) => resolve_memory(asked, is_per_process, &mut notes)?,
+    };
+    config.is_moving = auto.is_some();
+    if let Some(reserve) = sources.pick("reserve")? {
+        config.reserve_bytes = parse_size(&reserve.text).map_err(|why| reserve.refuse(why))?;
+    }
+    notes.extend(misspelt(&options, std::env::vars_os()));
+    let swap = sources.pick_all("swap")?;
+    let common;
+    (config.areas, common) = areas::resolve(swap, &config.areas, config.reserve_bytes, &mut notes)?;
+    let may_use_bytes = told::all_bytes(&config, &common);
+    config.told_bytes = match sources.pick("tell")? {
+        Some(asked) => told::resolve(&asked, config.memory_bytes, may_use_bytes)?,
+        None => 0,
+    };
+    let children = sources.pick("children")?;
+    config.manage_children = choose(children.as_ref(), CHILDREN)?;
+    let reports = match args.report.is_empty() {
+        true => sources.pick_all("report")?.into_iter().map(|asked| asked.text.into()).collect(),
+        // Paths are not converted, because a path need not be valid text.
+        false => args.report.clone(),
+    };
+    let log = sources.pick("log")?;
+    let verbose = sources.switch("verbose")?.unwrap_or(false);
+    let is_overruled = verbose && sources.rank("verbose") < sources.rank("quiet");
+    Ok(Resolved {
+        config,
+        common,
+        is_per_process,
+        auto,
+        may_use_bytes,
+        reports,
+        log: args.log.clone().or(log.map(|asked| asked.text.into())),
+        quiet: sources.switch("quiet")?.unwrap_or(false) && !is_overruled,
+        verbose,
+        progress: sources.switch("progress")?.unwrap_or(false),
+        notes,
+    })
+}
+
+/// Returns the environment variable of a setting.
+fn variable_of(name: &str) -> String {
+    format!("SOFTSWAP_{}", name.to_ascii_uppercase())
+}
+
+/// Returns notes about variables whose names resemble one of softswap's.
+fn misspelt(
+    options: &[clap::Arg],
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> Vec<String> {
+    let of_option = |option: &clap::Arg| variable_of(option.get_id().as_str());
+    let others = [library::VARIABLE, control_socket::DIR_VARIABLE].map(str::to_string);
+    let known: Vec<_> = options.iter().map(of_option).chain(others).collect();
+    let note = |name: OsString| {
+        // Excludes variables that softswap passes to programs, which another softswap may inherit.
+        let may_be = |name: &&str| name.starts_with("SOFTSWAP_") && !name.starts_with(ENV_PREFIX);
+        let name = name.to_str().filter(may_be)?;
+        let distance = |known: &str| strsim::damerau_levenshtein(known, name);
+        let nearest = known.iter().min_by_key(|known| distance(known))?;
+        matches!(distance(nearest), 1 | 2)
+            .then(|| format!("softswap does not know the variable {name}; did you mean {nearest}?"))
+    };
+    variables.filter_map(|(name, _)| note(name)).collect()
+}
+
+/// Sets the field with the option's name in the engine's table. `--no-encrypt` turns `encrypt` off,
+/// `--no-move` turns `avoid_move` on.
+fn resolve_one<E: Fn(&str) -> Option<String>>(
+    option: &clap::Arg,
+    sources: &Sources<'_, E>,
+    config: &mut Config,
+) -> Result<(), Refusal> {
+    let name = option.get_id().as_str();
+    let is_switch = !option.get_action().takes_values();
+    let without = name.strip_prefix("no_").unwrap_or_default();
+    let avoid = format!("avoid_{without}");
+    let (setting, turns_on) = match name {
+        _ if Config::has(name) => (name, true),
+        _ if Config::has(without) => (without, false),
+        _ if Config::has(&avoid) => (avoid.as_str(), true),
+        _ => return Ok(()),
+    };
+    if is_switch {
+        let on = sources.switch(name)?;
+        return on.map_or(Ok(()), |on| {
+            let text = (on == turns_on).to_string();
+            config.set(setting, &text).map_err(Refusal::usage)
+        });
+    }
+    let Some(asked) = sources.pick(name)? else { return Ok(()) };
+    let text = match setting {
+        "pool" => parse_pool(&asked.text).map_err(|why| asked.refuse(why))?.to_string(),
+        _ => asked.text.clone(),
+    };
+    config.set(setting, &text).map_err(|why| asked.refuse(why))
+}
+
+/// Parses a pool limit: a share as in the engine, a size as elsewhere on the command line.
+pub(crate) fn parse_pool(text: &str) -> Result<PoolLimit, BadPoolLimit> {
+    text.parse().or_else(|bad| match parse_size(text) {
+        Ok(bytes) if text.ends_with(char::is_alphabetic) => Ok(PoolLimit::Bytes(bytes)),
+        _ => Err(bad),
+    })
+}
+
+/// Returns the options of `run`, which are also the keys of the file, except for `config`.
+fn options() -> Vec<clap::Arg> {
+    let command = RunArgs::augment_args(clap::Command::new("run"));
+    command.get_arguments().filter(|option| option.get_long().is_some()).cloned().collect()
+}
+
+fn read_file(path: &Path, options: &[clap::Arg]) -> Result<toml::Table, Refusal> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Refusal::usage(format!("--config {shown}: the file cannot be read: {}", plain(&error)))
+    })?;
+    parse_file(&text, options).map_err(|why| Refusal::usage(format!("--config {shown}: {why}")))
+}
+
+fn parse_file(text: &str, options: &[clap::Arg]) -> Result<toml::Table, String> {
+    let file: toml::Table =
+        text.parse().map_err(|error: toml::de::Error| error.to_string().trim().to_string())?;
+    let names =
+        || options.iter().map(|option| option.get_id().as_str()).filter(|it| *it != "config");
+    match file.keys().find(|key| !names().any(|name| name == key.as_str())) {
+        None => Ok(file),
+        Some(key) => {
+            let names = names().collect::<Vec<_>>().join(", ");
+            Err(format!("unknown field `{key}`, expected one of {names}"))
+        }
+    }
+}
+
+/// Parses the settings in a file's text, as far as that is possible without the machine.
+pub(crate) fn understand(text: &str) -> Result<Vec<(String, String)>, String> {
+    let file = parse_file(text, &options())?;
+    let (given, env) = (CommandLineOptions::default(), |_: &str| None);
+    let sources = Sources { given: &given, env, file, file_path: Path::new("it") };
+    let mut understood = Vec::new();
+    for name in sources.file.keys() {
+        let values = sources.pick_all(name).map_err(|why| why.to_string())?;
+        understood.extend(values.into_iter().map(|asked| (name.clone(), asked.text)));
+    }
+    Ok(understood)
+}
+
+/// Returns true for the first of two words and by default, false for the second.
+fn choose(asked: Option<&Sourced>, words: [&str; 2]) -> Result<bool, Refusal> {
+    match asked {
+        None => Ok(true),
+        Some(asked) if asked.text == words[0] => Ok(true),
+        Some(asked) if asked.text == words[1] => Ok(false),
+        Some(asked) => Err(asked.refuse(format!("give {} or {}", words[0], words[1]))),
+    }
+}
+
+/// Returns the budget at the start, and its bounds if it follows the machine.
+fn resolve_memory(
+    asked: &Sourced,
+    is_per_process: bool,
+    notes: &mut Vec<String>,
+) -> Result<(u64, Option<Bounds>), Refusal> {
+    if let Some(bounds) = Bounds::parse(&asked.text) {
+        if is_per_process {
+            return Err(asked.refuse("only --memory, the budget of the whole tree, can be auto"));
+        }
+        let bounds = bounds.map_err(|why| asked.refuse(why))?;
+        return Ok((bounds.first(), Some(bounds)));
+    }
+    let (bytes, of) = match parse_amount(&asked.text).map_err(|why| asked.refuse(why))? {
+        Amount::Bytes(bytes) => (bytes, String::new()),
+        Amount::Percent(percent) => {
+            let available = memory_limits::available();
+            let bytes = (available.bytes as f64 * percent / 100.0) as u64;
+            let of = format!(
+                " ({} of {} available by {})",
+                units::bytes(bytes),
+                units::bytes(available.bytes),
+                available.because
+            );
+            (bytes, of)
+        }
+    };
+    if bytes < MIN_MEMORY_BYTES {
+        return Err(asked.refuse(format!(
+            "too little{of}: the engine needs at least {} of DRAM; give more, such as --memory \
+             256M",
+            units::bytes(MIN_MEMORY_BYTES)
+        )));
+    }
+    let physical = softswap_sys::memory::dram_bytes();
+    if bytes > physical {
+        notes.push(format!(
+            "{} is more than the machine's {} of DRAM; the program may use all DRAM, so the \
+             kernel may swap, or kill the program",
+            asked.shown,
+            units::bytes(physical)
+        ));
+    } else {
+        notes.extend(too_large_for_group(&asked.shown, bytes));
+    }
+    // Tables are sized for the resident memory.
+    Ok((bytes.min(physical), None))
+}
+
+/// Returns a note if a control group allows the budget, but not the additional memory outside it.
+fn too_large_for_group(shown: &str, bytes: u64) -> Option<String> {
+    let available = memory_limits::available();
+    let fits_bytes = Bounds::default().first();
+    (available.is_group && bytes > fits_bytes).then(|| {
+        format!(
+            "{shown}: the {} allows {} now; code, stacks and other memory outside the budget need \
+             more than that, so the kernel may kill the program; use --memory auto, or --memory \
+             {}M",
+            available.because,
+            units::bytes(available.bytes),
+            fits_bytes >> 20
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use softswap_engine::api::settings::AreaSpec;
+    use softswap_engine::codec::{Choice, Packer};
+    use softswap_engine::store::io::poll::mode::Mode;
+
+    #[derive(Parser)]
+    struct Harness {
+        #[command(flatten)]
+        args: RunArgs,
+    }
+
+    fn resolve_with(flags: &[&str], env: &[(&str, &str)]) -> Result<Resolved, Refusal> {
+        let line = ["run"].iter().chain(flags).chain(&["--", "true"]);
+        let args = Harness::try_parse_from(line).unwrap().args;
+        resolve(&args, |name| {
+            let found = env.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| (*value).to_string())
+        })
+    }
+
+    #[test]
+    fn unusable_swap_path_is_rejected() {
+        let refused = |flags: &[&str], env: &[(&str, &str)]| {
+            resolve_with(flags, env).unwrap_err().to_string()
+        };
+        assert!(refused(&["--swap", ""], &[]).contains("the path is empty"));
+        assert!(refused(&[], &[("SOFTSWAP_SWAP", ";")]).contains("the path is empty"));
+        assert!(refused(&["--swap", "/proc"], &[]).contains("stores no files"));
+    }
+
+    #[test]
+    fn misspelt_variable_is_reported() {
+        let noted = |name: &str| misspelt(&options(), [(name.into(), "1".into())].into_iter());
+        let note =
+            "softswap does not know the variable SOFTSWAP_MEMROY; did you mean SOFTSWAP_MEMORY?";
+        assert_eq!(noted("SOFTSWAP_MEMROY"), [note]);
+        for name in [
+            "SOFTSWAP_MEMORY",
+            "SOFTSWAP_NO_MOVE",
+            "SOFTSWAP_LIBRARY",
+            "SOFTSWAP_BIN_DIR",
+            "SOFTSWAP_RT_ENCRYPT",
+        ] {
+            assert!(noted(name).is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn default_budget_depends_on_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let swap = dir.path().to_str().unwrap();
+        let auto = |flags: &[&str]| {
+            let flags = [&["--reserve", "0", "--swap", swap], flags].concat();
+            resolve_with(&flags, &[]).map(|settled| settled.auto.is_some())
+        };
+        assert!(auto(&[]).unwrap() && auto(&["--memory", "auto:16M-64M"]).unwrap());
+        assert!(!auto(&["--memory", "64M"]).unwrap() && !auto(&["--memory", "50%"]).unwrap());
+        assert!(!auto(&["--memory-per-process", "64M"]).unwrap());
+        assert!(auto(&["--memory-per-process", "auto"]).is_err());
+    }
+
+    #[test]
+    fn pool_accepts_share_or_size() {
+        assert_eq!(parse_pool("1.5GiB"), Ok(PoolLimit::Bytes(3 << 29)));
+        assert_eq!(parse_pool("64MB"), Ok(PoolLimit::Bytes(64_000_000)));
+        assert_eq!(parse_pool("20%"), Ok(PoolLimit::Percent(20)));
+        for text in ["81", "100", "4.5", "4.5%", "-1M", "pool"] {
+            assert!(parse_pool(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn flags_precede_environment_file_and_defaults() {
+        let dir = tempfile::tempdir().unwrap();
+        let swap = dir.path().to_str().unwrap();
+        let path = dir.path().join("softswap.toml");
+        std::fs::write(
+            &path,
+            "memory = \"100M\"\npool = 10\ncodec = \"none\"\nno_move = true\npoll = \"hybrid\"\n",
+        )
+        .unwrap();
+        let path = path.to_str().unwrap();
+        let env =
+            [("SOFTSWAP_MEMORY", "200M"), ("SOFTSWAP_POOL", "20%"), ("SOFTSWAP_RESERVE", "0")];
+        let settled =
+            resolve_with(&["--config", path, "--memory", "300M", "--swap", swap], &env).unwrap();
+        assert_eq!(settled.config.memory_bytes, 300 << 20);
+        assert_eq!(settled.config.pool, PoolLimit::Percent(20));
+        assert_eq!(settled.config.codec, Choice::NONE);
+        assert!(settled.config.avoid_move);
+        assert_eq!(settled.config.poll, Mode::Hybrid);
+        assert!(settled.config.manage_children && settled.config.encrypt);
+        assert_eq!(settled.config.reserve_bytes, 0);
+    }
+
+    #[test]
+    fn codec_is_parsed_with_level() {
+        let dir = tempfile::tempdir().unwrap();
+        let swap = dir.path().to_str().unwrap();
+        let codec = |flags: &[&str], env: &[(&str, &str)]| {
+            let flags = [&["--reserve", "0", "--swap", swap], flags].concat();
+            resolve_with(&flags, env).map(|settled| settled.config.codec)
+        };
+        let zstd = |level| Choice::Fixed(Some(Packer::Zstd { level }));
+        assert_eq!(codec(&[], &[]).unwrap(), Choice::Auto);
+        assert_eq!(codec(&["--codec", "lz4"], &[]).unwrap(), Choice::LZ4);
+        assert_eq!(codec(&["--codec", "zstd"], &[]).unwrap(), zstd(1));
+        assert_eq!(codec(&[], &[("SOFTSWAP_CODEC", "zstd:3")]).unwrap(), zstd(3));
+        let error = codec(&[], &[("SOFTSWAP_CODEC", "zstd:99")]).unwrap_err().to_string();
+        assert!(error.starts_with("SOFTSWAP_CODEC=zstd:99: \"zstd:99\" is not a codec"), "{error}");
+    }
+
+    #[test]
+    fn any_source_disables_encryption() {
+        let dir = tempfile::tempdir().unwrap();
+        let swap = dir.path().to_str().unwrap();
+        let path = dir.path().join("softswap.toml");
+        std::fs::write(&path, "no_encrypt = true\n").unwrap();
+        let encrypts = |flags: &[&str], env: &[(&str, &str)]| {
+            let flags = [&["--reserve", "0", "--swap", swap], flags].concat();
+            resolve_with(&flags, env).unwrap().config.encrypt
+        };
+        let file = ["--config", path.to_str().unwrap()];
+        assert!(encrypts(&[], &[]));
+        assert!(!encrypts(&["--no-encrypt"], &[]));
+        assert!(!encrypts(&[], &[("SOFTSWAP_NO_ENCRYPT", "1")]));
+        assert!(!encrypts(&file, &[]));
+        assert!(encrypts(&file, &[("SOFTSWAP_NO_ENCRYPT", "0")]));
+    }
+
+    #[test]
+    fn empty_variable_is_ignored() {
+        let env = [("SOFTSWAP_MEMORY", ""), ("SOFTSWAP_QUIET", "no"), ("SOFTSWAP_RESERVE", "0")];
+        let dir = tempfile::tempdir().unwrap();
+        let settled = resolve_with(&["--swap", dir.path().to_str().unwrap()], &env).unwrap();
+        assert!(settled.config.memory_bytes >= MIN_MEMORY_BYTES);
+        assert!(!settled.quiet);
+    }
+
+    #[test]
+    fn areas_come_from_one_source() {
+        let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+        let [one, two] = [0, 1].map(|at| dirs[at].path().to_str().unwrap());
+        let path = dirs[0].path().join("softswap.toml");
+        std::fs::write(&path, format!("swap = [\"{one},pri=3\", \"{two}:1G\"]\n")).unwrap();
+        let path = path.to_str().unwrap();
+        let areas = |flags: &[&str], env: &[(&str, &str)]| {
+            let areas =
+                resolve_with(&[&["--reserve", "0"], flags].concat(), env).unwrap().config.areas;
+            let of = |area: AreaSpec| (area.path, area.priority, area.limit_bytes);
+            areas.into_iter().map(of).collect::<Vec<_>>()
+        };
+        let (one_path, two_path) = (PathBuf::from(one), PathBuf::from(two));
+        assert_eq!(
+            areas(&["--config", path], &[]),
+            [(one_path.clone(), Some(3), None), (two_path.clone(), None, Some(1 << 30))]
+        );
+        let both = format!("{two};{one},pri=7");
+        assert_eq!(
+            areas(&["--config", path], &[("SOFTSWAP_SWAP", &both)]),
+            [(two_path.clone(), None, None), (one_path.clone(), Some(7), None)]
+        );
+        assert_eq!(
+            areas(&["--swap", one, "--swap", two], &[("SOFTSWAP_SWAP", &both)]),
+            [(one_path, None, None), (two_path, None, None)]
+        );
+    }
+
+    #[test]
+    fn report_paths_come_from_one_source() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("softswap.toml");
+        std::fs::write(&path, "report = [\"a.json\", \"b.html\"]\n").unwrap();
+        let config = ["--config", path.to_str().unwrap()];
+        let swap = ["--reserve", "0", "--swap", dir.path().to_str().unwrap()];
+        let reports = |flags: &[&str], env: &[(&str, &str)]| {
+            resolve_with(&[&swap[..], flags].concat(), env).unwrap().reports
+        };
+        let env = [("SOFTSWAP_REPORT", "c.json;d.json")];
+        assert_eq!(reports(&config, &[]), ["a.json", "b.html"].map(PathBuf::from));
+        assert_eq!(reports(&config, &env), ["c.json", "d.json"].map(PathBuf::from));
+        assert_eq!(reports(&["--report", "e;f"], &env), [PathBuf::from("e;f")]);
+    }
+
+    #[test]
+    fn verbose_precedes_quiet_of_lower_source() {
+        let dir = tempfile::tempdir().unwrap();
+        let swap = ["--reserve", "0", "--swap", dir.path().to_str().unwrap()];
+        let is_quiet = |flags: &[&str], env: &[(&str, &str)]| {
+            resolve_with(&[&swap[..], flags].concat(), env).unwrap().quiet
+        };
+        let (quiet, verbose) = (("SOFTSWAP_QUIET", "1"), ("SOFTSWAP_VERBOSE", "1"));
+        assert!(is_quiet(&[], &[quiet]) && !is_quiet(&["-v"], &[quiet]));
+        assert!(is_quiet(&["-q"], &[verbose]) && is_quiet(&[], &[quiet, verbose]));
+    }
+
+    #[test]
+    fn source_of_invalid_value_is_reported() {
+        let error = resolve_with(&[], &[("SOFTSWAP_MEMORY", "banana")]).unwrap_err().to_string();
+        assert!(error.starts_with("SOFTSWAP_MEMORY=banana: not a size"), "{error}");
+        let error = resolve_with(&["--memory", "0"], &[]).unwrap_err().to_string();
+        assert!(error.starts_with("--memory 0: too little"), "{error}");
+    }
+}

@@ -1,0 +1,146 @@
+//! Proxies in front of the servers. They forward everything, or on request add latency, stall, or alter
+//! answers.
+
+use crate::corruptions::corrupt_answer;
+use crate::support::mix64;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+/// Additional latency in each direction.
+const DELAY: Duration = Duration::from_millis(20);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behaviour {
+    Fair = 0,
+    /// All data is delayed by 20 ms.
+    Slow = 1,
+    /// Packet loss: data stalls for the time of a retransmission, and connections break.
+    Lossy = 2,
+    Lying = 3,
+}
+
+#[derive(Default)]
+struct State {
+    behaviour: AtomicU8,
+    connections: AtomicU64,
+    /// Number of chunks that were delayed or altered.
+    altered_chunks: AtomicU64,
+}
+
+impl State {
+    fn is(&self, behaviour: Behaviour) -> bool {
+        self.behaviour.load(Relaxed) == behaviour as u8
+    }
+}
+
+pub(crate) struct Proxy {
+    pub(crate) port: u16,
+    state: Arc<State>,
+}
+
+impl Proxy {
+    /// Starts a proxy to a local server.
+    pub(crate) fn to(server: u16, seed: u64) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("a port").port();
+        let state = Arc::new(State::default());
+        let shared = Arc::clone(&state);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
+                let number = shared.connections.fetch_add(1, Relaxed);
+                let random = |proxy: u64| {
+                    ByteDice(mix64(seed ^ u64::from(port) << 32 ^ number << 1 ^ proxy))
+                };
+                pass_on(&client, &server, Arc::clone(&shared), random(0), false);
+                pass_on(&server, &client, Arc::clone(&shared), random(1), true);
+            }
+        });
+        Proxy { port, state }
+    }
+
+    pub(crate) fn set_behaviour(&self, behaviour: Behaviour) {
+        self.state.behaviour.store(behaviour as u8, Relaxed);
+    }
+
+    pub(crate) fn altered_chunks(&self) -> u64 {
+        self.state.altered_chunks.load(Relaxed)
+    }
+}
+
+struct ByteDice(u64);
+
+impl ByteDice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        mix64(self.0) % limit
+    }
+}
+
+/// Forwards bytes with two threads, so that delayed bytes hold up only those after them.
+fn pass_on(
+    from: &TcpStream,
+    to: &TcpStream,
+    state: Arc<State>,
+    mut random: ByteDice,
+    answers: bool,
+) {
+    let (Ok(mut from), Ok(mut to)) = (from.try_clone(), to.try_clone()) else { return };
+    let _ = to.set_nodelay(true);
+    let (came, goes) = sync_channel::<(Instant, Vec<u8>)>(64);
+    let other = (from.try_clone(), to.try_clone());
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            if came.send((Instant::now(), buffer[..count].to_vec())).is_err() {
+                break;
+            }
+        }
+    });
+    std::thread::spawn(move || {
+        for (when, mut bytes) in goes {
+            if !apply_behaviour(&state, &mut random, when, &mut bytes, answers)
+                || to.write_all(&bytes).is_err()
+            {
+                break;
+            }
+        }
+        for end in [other.0, other.1].into_iter().flatten() {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    });
+}
+
+/// Applies the current behavior to a chunk. Returns false if the connection breaks.
+fn apply_behaviour(
+    state: &State,
+    random: &mut ByteDice,
+    when: Instant,
+    bytes: &mut Vec<u8>,
+    answers: bool,
+) -> bool {
+    if state.is(Behaviour::Fair) {
+        return true;
+    }
+    if state.is(Behaviour::Slow) {
+        std::thread::sleep((when + DELAY).saturating_duration_since(Instant::now()));
+    } else if state.is(Behaviour::Lossy) {
+        match random.below(200) {
+            0 => return false,
+            // About 4 % loss, with TCP's retransmission timeouts.
+            1..8 => std::thread::sleep(Duration::from_millis(200 << random.below(4))),
+            _ => return true,
+        }
+    } else if answers {
+        if random.below(2) == 0 {
+            return true;
+        }
+        corrupt_answer(bytes, &mut |limit| random.below(limit));
+    }
+    state.altered_chunks.fetch_add(1, Relaxed);
+    true
+}

@@ -1,0 +1,172 @@
+//! The cluster under fault injection, and checks of the copies that it stores.
+
+use super::program::Program;
+use super::proxies::{Behaviour, Proxy};
+use crate::support::mix64;
+use crate::test_cluster::{Node, PASSWORD, TestCluster, eventually};
+use std::collections::BTreeMap;
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+/// Storage and connection of a program's pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Mode {
+    /// Two copies, over TLS.
+    Secure,
+    /// Two copies, through faulty proxies.
+    Proxied,
+    /// One copy in addition to a local area, through faulty proxies.
+    OutsideBudget,
+}
+
+impl Mode {
+    pub(crate) const ALL: [Mode; 3] = [Mode::Proxied, Mode::OutsideBudget, Mode::Secure];
+
+    pub(crate) fn uses_proxies(self) -> bool {
+        self != Mode::Secure
+    }
+}
+
+/// Pseudo-random numbers, reproducible from the seed.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        mix64(self.0) % limit
+    }
+
+    pub(crate) fn milliseconds(&mut self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(least + self.below(most - least + 1))
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for at in (1..items.len()).rev() {
+            items.swap(at, self.below(at as u64 + 1) as usize);
+        }
+    }
+}
+
+/// For each extent, by its name without slot: node, key, and digest of the value.
+type Extents = BTreeMap<String, Vec<(usize, String, String)>>;
+
+pub(crate) struct Setup {
+    pub(crate) test_cluster: MutexGuard<'static, TestCluster>,
+    pub(crate) proxies: Vec<Proxy>,
+    pub(crate) random: Random,
+    pub(crate) mode: Mode,
+}
+
+impl Setup {
+    pub(crate) fn new(test_cluster: MutexGuard<'static, TestCluster>, seed: u64) -> Setup {
+        let proxies = test_cluster.nodes.iter().map(|node| Proxy::to(node.port, seed)).collect();
+        Setup { test_cluster, proxies, random: Random(mix64(seed)), mode: Mode::Secure }
+    }
+
+    /// Repairs and empties the cluster for a program in `mode`.
+    pub(crate) fn begin(&mut self, mode: Mode) {
+        self.mode = mode;
+        self.repair();
+        self.test_cluster.forget();
+    }
+
+    /// Makes all servers run and reachable. Keeps their data.
+    pub(crate) fn repair(&mut self) {
+        self.proxies.iter().for_each(|proxy| proxy.set_behaviour(Behaviour::Fair));
+        self.test_cluster.repair();
+        let port = |proxy: &Proxy| self.mode.uses_proxies().then_some(proxy.port);
+        let announced: Vec<u16> = (self.proxies.iter().zip(&self.test_cluster.nodes))
+            .map(|(proxy, node)| port(proxy).unwrap_or(node.port))
+            .collect();
+        for (node, proxy) in self.test_cluster.nodes.iter().zip(&self.proxies) {
+            node.announce(port(proxy));
+        }
+        let knows_all = |node: &Node| {
+            let stop_message = node.text(&["CLUSTER", "NODES"]);
+            announced.iter().all(|port| stop_message.contains(&format!(":{port}@")))
+        };
+        eventually("all know how each is reached", || {
+            self.test_cluster.nodes.iter().all(knows_all)
+        });
+    }
+
+    pub(crate) fn url(&self, deadline: &str) -> String {
+        let options = format!("&size=256M&deadline={deadline}");
+        if !self.mode.uses_proxies() {
+            return self.test_cluster.secure_url(&options);
+        }
+        let password = self.test_cluster.file("password");
+        std::fs::write(&password, format!("{PASSWORD}\n")).expect("a file");
+        let seeds: Vec<String> =
+            self.proxies.iter().map(|proxy| format!("127.0.0.1:{}", proxy.port)).collect();
+        format!("redis://{}?password-file={}{options}", seeds.join(","), password.display())
+    }
+
+    /// Lists the extents. Returns `None` if a primary does not answer: on a busy machine a node may briefly
+    /// consider another one failed.
+    fn extents(&self) -> Option<Extents> {
+        let script = "local all = {} \
+             for _, key in ipairs(redis.call('KEYS', 'softswap:*')) do \
+               if not key:find('lease$') and not key:find('placement$') then \
+                 all[#all + 1] = key \
+                 all[#all + 1] = redis.sha1hex(redis.call('GET', key)) \
+               end \
+             end \
+             return all";
+        let mut extents = Extents::new();
+        for primary in self.test_cluster.primaries() {
+            let stop_message = self.test_cluster.nodes[primary].try_send(&["EVAL", script, "0"])?;
+            let stop_message: Vec<String> =
+                redis::from_redis_value(stop_message).expect("keys and digests");
+            for [key, digest] in stop_message.as_chunks().0 {
+                let name = key.split_once('}').map_or(key.as_str(), |(_, name)| name);
+                extents.entry(name.into()).or_default().push((
+                    primary,
+                    key.clone(),
+                    digest.clone(),
+                ));
+            }
+        }
+        Some(extents)
+    }
+
+    /// Returns the reason why not every extent has two equal copies on two primaries, or `None`.
+    fn missing_redundancy(&self) -> Option<String> {
+        let Some(extents) = self.extents() else { return Some("a primary does not tell".into()) };
+        let is_intact = |copies: &&Vec<(usize, String, String)>| {
+            let [(first, _, digest), rest @ ..] = &copies[..] else { return false };
+            rest.iter().any(|it| it.0 != *first) && rest.iter().all(|it| it.2 == *digest)
+        };
+        let wrong = extents.iter().find(|(_, copies)| !is_intact(copies));
+        match wrong {
+            Some((name, copies)) => Some(format!("{name}: {copies:?}")),
+            None => extents.is_empty().then(|| "nothing is stored".into()),
+        }
+    }
+
+    /// Stops the program until every extent has two equal copies again.
+    pub(crate) fn await_two_copies(&self, program: &mut Program) {
+        program.hold();
+        let mut why = None;
+        let settled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            eventually("two copies of everything", || {
+                why = self.missing_redundancy();
+                why.is_none()
+            });
+        }));
+        if let Err(panic) = settled {
+            println!("not intact: {}", why.unwrap_or_default());
+            std::panic::resume_unwind(panic);
+        }
+        program.release();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        let keys = |at: usize| self.test_cluster.nodes[at].number(&["DBSIZE"]);
+        self.test_cluster.primaries().into_iter().map(keys).sum::<i64>() == 0
+    }
+}

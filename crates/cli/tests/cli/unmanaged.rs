@@ -1,0 +1,143 @@
+//! Reports about memory outside the budget and about programs that a signal killed.
+
+use crate::support::control_client::{WAIT_TIMEOUT, query};
+use crate::support::{Running, Swapped, compiled, wait_for_rounds};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+const MIB: u64 = 1 << 20;
+
+fn beside(report: &crate::support::Report, key: &str) -> u64 {
+    report.figures["beside"][key].as_u64().unwrap_or_else(|| panic!("{}", report.figures))
+}
+
+#[test]
+fn unmanaged_memory_is_reported() {
+    let arguments = ["--only", "mapped", "--mib", "64"];
+    let report = Swapped::within("32M").option("-v").run(compiled("beside"), &arguments);
+    report.ended.expect_success("beside");
+    assert!(beside(&report, "anonymous_bytes") >= 60 * MIB, "{}", report.figures);
+    assert!(beside(&report, "total_bytes") >= 60 * MIB, "{}", report.figures);
+    let stderr = &report.ended.stderr;
+    for part in ["  outside    at most ", "outside the budget", "UNMANAGED", "as Go does"] {
+        assert!(stderr.contains(part), "{part:?} is missing: {stderr}");
+    }
+}
+
+#[test]
+fn managed_memory_is_not_reported_as_unmanaged() {
+    let report = Swapped::within("64M").run_ok("hog", &["--mib", "100", "--pressure", "80"]);
+    // Only the runtime, the C library and the program's own data are unmanaged.
+    assert!(beside(&report, "anonymous_bytes") < 4 * MIB, "{}", report.figures);
+    assert!(beside(&report, "total_bytes") < 16 * MIB, "{}", report.figures);
+}
+
+/// Bytes of anonymous memory outside the budget, as `stat --json` of a running program shows them.
+fn unmanaged_bytes_while_running(case: &str) -> u64 {
+    let swapped = Swapped::within("32M");
+    let arguments = ["--only", case, "--mib", "64", "--linger", "1000"];
+    let mut program = Running::start(&mut swapped.command(compiled("commits"), &arguments));
+    program.wait_for_line("ready");
+    let output = query(&["stat", &program.id().to_string(), "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an object");
+    json["beside"]["anonymous_bytes"].as_u64().unwrap_or_else(|| panic!("{json}"))
+}
+
+#[test]
+fn private_memory_is_managed_for_every_kind_of_commit() {
+    for case in ["stacks", "zero_device", "by_number", "executable"] {
+        let bytes = unmanaged_bytes_while_running(case);
+        assert!(bytes < 16 * MIB, "{case}: {bytes} bytes are not managed");
+    }
+}
+
+#[test]
+fn stat_shows_memory_of_running_program() {
+    let swapped = Swapped::within("32M");
+    let arguments = ["--only", "mapped", "--mib", "64", "--seconds", "1000"];
+    let mut command = swapped.command(compiled("beside"), &arguments);
+    let mut program = Running::start(command.env("SOFTSWAP_AWAKE", "1"));
+    program.wait_for_line("ready");
+    let number = program.id().to_string();
+    let text = String::from_utf8(query(&["stat", &number]).stdout).expect("text");
+    assert!(text.contains("  outside    ") && text.contains("UNMANAGED"), "{text}");
+    let json = query(&["stat", &number, "--json"]).stdout;
+    let json: serde_json::Value = serde_json::from_slice(&json).expect("an object");
+    assert!(json["beside"]["anonymous_bytes"].as_u64() >= Some(60 * MIB), "{json}");
+}
+
+#[test]
+fn exec_of_static_program_is_reported_unmanaged() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (source, program) = (dir.path().join("still.c"), dir.path().join("still"));
+    let text = "#include <stdio.h>\n#include <unistd.h>\n\
+                int main(int count, char **words) { puts(\"ready\"); fflush(stdout); \
+                while (count > 1 && access(words[1], F_OK)) usleep(10000); return 0; }\n";
+    std::fs::write(&source, text).expect("a source");
+    let built = Command::new("gcc").arg("-static").arg("-o").args([&program, &source]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: there is no static C library here");
+    }
+    let seen = dir.path().join("seen");
+    let script = format!("exec {} {}", program.display(), seen.display());
+    let swapped = Swapped::within("32M");
+    let mut running = Running::start(&mut swapped.command("sh", &["-c", &script]));
+    running.wait_for_line("ready");
+    // softswap samples the process periodically.
+    wait_for_rounds(running.id(), 3);
+    std::fs::write(&seen, "").expect("a file");
+    let report = swapped.report_of(running.finish(WAIT_TIMEOUT));
+    report.ended.expect_success("still");
+    assert_eq!(report.figures["beside"]["left_by_exec"], true, "{}", report.figures);
+    assert!(
+        report.ended.stderr.contains("sh called exec with a program without"),
+        "{}",
+        report.ended.stderr
+    );
+}
+
+#[test]
+fn blocked_fatal_signal_is_explained_when_quiet() {
+    let arguments = ["--only", "blocked", "--pressure", "40"];
+    let report = Swapped::within("16M").option("-q").run(compiled("beside"), &arguments);
+    assert_eq!(report.ended.status.signal(), Some(libc::SIGBUS), "{}", report.ended.stderr);
+    let lines: Vec<&str> = report.ended.stderr.lines().collect();
+    assert!(matches!(lines[..], [line] if line.contains("SIGBUS killed it")), "{lines:?}");
+}
+
+#[test]
+fn fatal_signal_of_program_is_not_explained() {
+    for signal in ["BUS", "SYS", "KILL"] {
+        let script = format!("kill -{signal} $$");
+        let report = Swapped::within("16M").option("-q").run("sh", &["-c", &script]);
+        assert_eq!(report.ended.stderr, "", "{signal}");
+    }
+    let killed = Swapped::within("16M").run("sh", &["-c", "kill -KILL $$"]);
+    assert!(
+        killed.ended.stderr.contains("from outside softswap: `kill -9`"),
+        "{}",
+        killed.ended.stderr
+    );
+}
+
+#[test]
+fn full_area_ends_program_and_counts_written_pages_only() {
+    let dir = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
+    let mut swap = std::ffi::OsString::from("--swap=");
+    swap.push(dir.path());
+    swap.push(":32M");
+    let arguments = ["--mib", "200", "--seconds", "0"];
+    let swapped = Swapped::within("16M").option("--reserve=0").option("--codec=none").option(swap);
+    let running = Running::start(&mut swapped.command(compiled("hog"), &arguments));
+    let report = swapped.report_of(running.finish(WAIT_TIMEOUT));
+    let stderr = &report.ended.stderr;
+    assert!(stderr.contains("all of its limit of 32.0 MiB is in use"), "{stderr}");
+    assert!(stderr.contains("--memory"), "{stderr}");
+    // Each evicted page was written, dropped because its copy was valid, or is zero.
+    let (out, written) = (report.figure("pages_out"), report.figure("pages_written"));
+    let unchanged = report.figures["areas"]["unchanged_pages"].as_u64().expect("a figure");
+    assert!(out <= written + unchanged, "{}", report.figures);
+    // The program exits after about 1,500 failed attempts, however long each takes on this machine.
+    let tries = report.figure("direct_reclaims");
+    assert!(tries < 10_000, "the end took {tries} tries");
+}

@@ -1,0 +1,457 @@
+//! The protocol of the control socket: a request of one line, and a text as answer.
+//!
+//! ```text
+//!   softswap 1 stat                     ok, then properties, settings and counters
+//!   softswap 1 get [KEY]                ok, then KEY VALUE, a line each
+//!   softswap 1 set KEY VALUE            ok, then KEY VALUE as it is now
+//!   softswap 1 sample EVERY [VERSION RUNTIME]
+//!                                       ok, then faults (`fault_samples`)
+//!   softswap 1 touch ADDRESS LENGTH     ok, then touched BYTES: they are in DRAM now
+//! ```
+//!
+//! Otherwise the answer is one line: `error` and the problem with the request, or `denied` and the
+//! reason.
+
+use crate::api::engine::Engine;
+use crate::api::live_settings;
+use crate::base::stats::{STATS_VERSION, STATS_WORDS, Stats};
+use softswap_sys::control_socket::Peer;
+use std::fmt::Write;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Prefix of every request: the protocol and its version.
+const OPENING: &str = "softswap 1 ";
+/// Time-out for reading the request and for writing the answer. Other clients wait meanwhile.
+const CLIENT_TIMEOUT: Duration = Duration::from_millis(250);
+/// Maximum length of a request.
+pub const MAX_REQUEST_BYTES: usize = 256;
+/// Maximum length of an answer.
+pub const MAX_ANSWER_BYTES: usize = 256 << 10;
+// All counters in decimal, each with a space.
+const _: () = assert!(STATS_WORDS * 21 < MAX_ANSWER_BYTES / 2);
+
+/// Key of the answer to [`Request::Touch`].
+pub const TOUCHED: &str = "touched";
+
+/// Parses an address or a length: decimal, or hexadecimal after `0x`.
+///
+/// ```
+/// use softswap_engine::api::control_protocol::parse_number;
+/// assert_eq!(parse_number("0x1000"), Some(4096));
+/// assert_eq!(parse_number("4096"), Some(4096));
+/// assert_eq!(parse_number("-1"), None);
+/// ```
+#[must_use]
+pub fn parse_number(text: &str) -> Option<usize> {
+    match text.strip_prefix("0x") {
+        Some(digits) => usize::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// A request to the control socket.
+///
+/// ```
+/// use softswap_engine::api::control_protocol::Request;
+/// assert_eq!(Request::parse(b"softswap 1 stat"), Ok(Request::Stat));
+/// assert_eq!(Request::parse(b"softswap 1 get codec"), Ok(Request::Get(Some("codec"))));
+/// assert!(Request::parse(b"GET / HTTP/1.1").is_err());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// Facts, settings and counters.
+    Stat,
+    /// One setting, or all of them.
+    Get(Option<&'a str>),
+    /// Changes a setting.
+    Set(&'a str, &'a str),
+    /// Samples one fault in this many for two seconds (0: none), and returns the samples since the
+    /// last request. With the frames of a Python interpreter, if one is named.
+    Sample(u32, Option<Python>),
+    /// Brings in the pages from an address on, for a reader in another process. At most a quarter
+    /// of the budget: the answer has the length.
+    Touch(usize, usize),
+}
+
+/// The interpreter of a Python program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Python {
+    /// `Py_Version >> 16`: 0x030b is 3.11.
+    pub version: u16,
+    /// The address of `_PyRuntime`.
+    pub runtime: usize,
+}
+
+impl Python {
+    fn parse(text: &str) -> Option<Python> {
+        let (version, runtime) = text.split_once(' ')?;
+        let version = u16::from_str_radix(version, 16).ok()?;
+        Some(Python { version, runtime: usize::from_str_radix(runtime, 16).ok()? })
+    }
+
+    fn text(self) -> String {
+        format!("{:x} {:x}", self.version, self.runtime)
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Parses a line without its end.
+    ///
+    /// # Errors
+    /// The problem with the line.
+    pub fn parse(line: &'a [u8]) -> Result<Request<'a>, String> {
+        let text = std::str::from_utf8(line).unwrap_or("");
+        let Some(request) = text.strip_prefix(OPENING) else {
+            return Err(format!(
+                "not a request that this program understands: it runs softswap {}, and its \
+                 requests begin with {OPENING:?}",
+                env!("CARGO_PKG_VERSION")
+            ));
+        };
+        let unknown = || {
+            "not a request: send `stat`, `get [KEY]`, `set KEY VALUE`, `sample EVERY` or `touch \
+             ADDRESS LENGTH`"
+                .to_string()
+        };
+        let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
+        match (verb, rest.split_once(' ').unwrap_or((rest, ""))) {
+            ("stat", ("", "")) => Ok(Request::Stat),
+            ("get", ("", "")) => Ok(Request::Get(None)),
+            ("get", (key, "")) => Ok(Request::Get(Some(key))),
+            ("set", (key, value)) if !key.is_empty() => Ok(Request::Set(key, value)),
+            ("touch", (address, len)) => match (parse_number(address), parse_number(len)) {
+                (Some(address), Some(len)) => Ok(Request::Touch(address, len)),
+                _ => Err(unknown()),
+            },
+            ("sample", (every, python)) => {
+                let every = every.parse().map_err(|_| unknown())?;
+                let python = Some(python).filter(|python| !python.is_empty());
+                let python = python.map(|python| Python::parse(python).ok_or_else(unknown));
+                Ok(Request::Sample(every, python.transpose()?))
+            }
+            _ => Err(unknown()),
+        }
+    }
+
+    /// Returns the line to send, with its end. `None` if it could not be parsed: too long, or with
+    /// control characters.
+    #[must_use]
+    pub fn line(&self) -> Option<String> {
+        let request = match self {
+            Request::Stat => "stat".to_string(),
+            Request::Get(None) => "get".to_string(),
+            Request::Get(Some(key)) => format!("get {key}"),
+            Request::Set(key, value) => format!("set {key} {value}"),
+            Request::Sample(every, None) => format!("sample {every}"),
+            Request::Sample(every, Some(python)) => format!("sample {every} {}", python.text()),
+            Request::Touch(address, len) => format!("touch {address:#x} {len}"),
+        };
+        let line = format!("{OPENING}{request}\n");
+        let fits = line.len() <= MAX_REQUEST_BYTES && !request.contains(char::is_control);
+        (fits && Request::parse(line.trim_end_matches('\n').as_bytes()) == Ok(*self))
+            .then_some(line)
+    }
+}
+
+/// Answers one client with the result of `carry_out`, if its user is the socket's owner or root.
+///
+/// # Errors
+/// If the client does not send its request or read the answer in time.
+pub fn converse(
+    client: &Peer,
+    own_uid: u32,
+    carry_out: impl FnOnce(Request<'_>) -> Result<String, String>,
+) -> io::Result<()> {
+    let mut buffer = [0; MAX_REQUEST_BYTES];
+    let asker = client.credentials()?.uid;
+    let line = client.read_line(&mut buffer, CLIENT_TIMEOUT)?;
+    let answer = if asker == 0 || asker == own_uid {
+        answer(line, carry_out)
+    } else {
+        denied(&format!("it belongs to uid {own_uid}, and the request came from uid {asker}"))
+    };
+    client.write_all(answer.as_bytes(), CLIENT_TIMEOUT)
+}
+
+/// Returns the answer to a client without permission.
+fn denied(why: &str) -> String {
+    format!("denied {why}\n")
+}
+
+/// Returns the answer to a line, with the result of `carry_out`.
+#[must_use]
+pub fn answer(
+    line: &[u8],
+    carry_out: impl FnOnce(Request<'_>) -> Result<String, String>,
+) -> String {
+    match Request::parse(line).and_then(carry_out) {
+        Ok(body) => format!("ok\n{body}"),
+        Err(why) => format!("error {why}\n"),
+    }
+}
+
+/// Executes a request to an engine and returns the body of the answer.
+///
+/// # Errors
+/// The problem with the request.
+pub fn carry_out(
+    engine: &Engine,
+    uptime: Duration,
+    request: Request<'_>,
+) -> Result<String, String> {
+    match request {
+        Request::Stat => Ok(format_snapshot(engine, uptime)),
+        Request::Get(None) => Ok(values(live_settings::all(engine))),
+        Request::Get(Some(key)) => {
+            live_settings::get(engine, key).map(|value| values([(key, value)]))
+        }
+        Request::Set(key, value) => live_settings::set(engine, key, value)
+            .and_then(|()| live_settings::get(engine, key))
+            .map(|value| values([(key, value)])),
+        Request::Sample(..) => Err("this process does not sample faults".to_string()),
+        Request::Touch(address, len) => match engine.bring_in(address, len) {
+            Ok(touched) => Ok(values([(TOUCHED, touched.to_string())])),
+            Err(why) => Err(format!("the pages cannot be brought in: {why}")),
+        },
+    }
+}
+
+fn values<'k>(pairs: impl IntoIterator<Item = (&'k str, String)>) -> String {
+    pairs.into_iter().map(|(key, value)| format!("{key} {value}\n")).collect()
+}
+
+fn format_snapshot(engine: &Engine, uptime: Duration) -> String {
+    engine.note_peaks();
+    let mut text = format!("uptime_ns {}\n", uptime.as_nanos());
+    for (key, value) in live_settings::all(engine) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "setting {key} {value}");
+    }
+    let _ = write!(text, "counters {STATS_VERSION}");
+    for word in engine.stats().words() {
+        let _ = write!(text, " {}", word.load(Relaxed));
+    }
+    text.push('\n');
+    text
+}
+
+/// Answer of a program.
+///
+/// ```
+/// use softswap_engine::api::control_protocol::Answer;
+/// assert_eq!(Answer::parse(b"ok\ncodec lz4\n"), Answer::Ok("codec lz4\n".into()));
+/// assert_eq!(Answer::parse(b"ok\ncut of"), Answer::Garbled);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Success, with the body.
+    Ok(String),
+    /// The request was wrong; nothing was changed.
+    Error(String),
+    /// The client has no permission.
+    Denied(String),
+    /// Truncated, or not an answer of softswap.
+    Garbled,
+}
+
+impl Answer {
+    /// Parses an answer.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Answer {
+        let text = std::str::from_utf8(bytes).ok().filter(|text| text.ends_with('\n'));
+        let Some((first, body)) = text.and_then(|text| text.split_once('\n')) else {
+            return Answer::Garbled;
+        };
+        match first.split_once(' ').unwrap_or((first, "")) {
+            ("ok", "") => Answer::Ok(body.to_string()),
+            ("error", why) => Answer::Error(why.to_string()),
+            ("denied", why) => Answer::Denied(why.to_string()),
+            _ => Answer::Garbled,
+        }
+    }
+}
+
+/// Returns the `KEY VALUE` lines of an answer.
+pub fn pairs(body: &str) -> impl Iterator<Item = (&str, &str)> {
+    body.lines().filter_map(|line| line.split_once(' '))
+}
+
+/// Answer to [`Request::Stat`].
+///
+/// ```
+/// use softswap_engine::api::control_protocol::Snapshot;
+/// // Without counters of this version there is nothing to show.
+/// assert!(Snapshot::parse("uptime_ns 5\nsetting codec lz4\n").is_err());
+/// ```
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Time since the engine was started.
+    pub uptime: Duration,
+    /// Settings: keys and values.
+    pub settings: Vec<(String, String)>,
+    /// A copy of the counters.
+    pub stats: Stats,
+}
+
+impl Snapshot {
+    /// Parses the body of an answer. Call it once only: the memory of the counters is never freed.
+    ///
+    /// # Errors
+    /// If the answer comes from another version of softswap.
+    pub fn parse(body: &str) -> Result<Snapshot, OtherVersion> {
+        let words: Vec<AtomicU64> = (0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect();
+        Snapshot::parse_into(body, words.leak())
+    }
+
+    /// Parses the body of an answer, with the counters in `words`, which can be reused.
+    ///
+    /// # Errors
+    /// If the answer comes from another version of softswap.
+    ///
+    /// # Panics
+    /// If there are fewer words than [`STATS_WORDS`].
+    pub fn parse_into(body: &str, words: &'static [AtomicU64]) -> Result<Snapshot, OtherVersion> {
+        let (mut uptime, mut settings, mut counters) = (None, Vec::new(), None);
+        for (name, rest) in pairs(body) {
+            match name {
+                "uptime_ns" => uptime = rest.parse().ok().map(Duration::from_nanos),
+                "setting" => settings.extend(rest.split_once(' ').map(owned)),
+                "counters" => counters = read_counters(rest, words),
+                // Unknown lines of newer versions are ignored.
+                _ => {}
+            }
+        }
+        match (uptime, counters) {
+            (Some(uptime), Some(stats)) => Ok(Snapshot { uptime, settings, stats }),
+            _ => Err(OtherVersion),
+        }
+    }
+}
+
+/// The counters come from another version of softswap.
+///
+/// ```
+/// use softswap_engine::api::control_protocol::Snapshot;
+/// let error = Snapshot::parse("").unwrap_err();
+/// assert!(error.to_string().starts_with("the program runs another version"));
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("the program runs another version of softswap; use the `softswap` command of that version")]
+pub struct OtherVersion;
+
+fn owned((key, value): (&str, &str)) -> (String, String) {
+    (key.to_string(), value.to_string())
+}
+
+fn read_counters(text: &str, words: &'static [AtomicU64]) -> Option<Stats> {
+    let mut values = text.split(' ').map(|word| word.parse::<u64>().ok());
+    if values.next()?? != STATS_VERSION {
+        return None;
+    }
+    for word in &words[..STATS_WORDS] {
+        word.store(values.next()??, Relaxed);
+    }
+    values.next().is_none().then(|| Stats::new(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::stats::Counter;
+
+    #[test]
+    fn requests_round_trip() {
+        for request in [
+            Request::Stat,
+            Request::Get(None),
+            Request::Get(Some("io.poll")),
+            Request::Set("io.poll", "hybrid"),
+            Request::Set("io.poll", "two words"),
+            Request::Set("io.poll", ""),
+            Request::Sample(0, None),
+            Request::Sample(u32::MAX, Some(Python { version: 0x030b, runtime: 0x7f00_0000_1000 })),
+            Request::Touch(0x7000_0000_1000, 1 << 20),
+        ] {
+            let line = request.line().unwrap();
+            assert_eq!(Request::parse(line.strip_suffix('\n').unwrap().as_bytes()), Ok(request));
+        }
+    }
+
+    #[test]
+    fn values_with_newlines_are_rejected() {
+        let long = "x".repeat(MAX_REQUEST_BYTES);
+        for request in [
+            Request::Set("io.poll", "auto\nset io.poll poll"),
+            Request::Set("io.poll", &long),
+            Request::Set("", "auto"),
+            Request::Get(Some("two words")),
+            Request::Get(Some("")),
+            Request::Get(Some("\0")),
+        ] {
+            assert_eq!(request.line(), None, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn garbage_gets_usage_answer() {
+        for line in ["", "stat", "GET / HTTP/1.1", "softswap 2 stat", "softswap 1", "\0\0\0"] {
+            let why = Request::parse(line.as_bytes()).unwrap_err();
+            assert!(why.contains("softswap 1 ") && !why.contains('\n'), "{line:?}: {why}");
+        }
+        assert!(Request::parse(b"softswap 1 \xff").is_err());
+        for line in [
+            "",
+            " ",
+            "stat all",
+            "get a b",
+            "set",
+            "set ",
+            "drop io.poll",
+            "sample",
+            "sample x",
+            "sample 1 x",
+        ] {
+            let line = format!("softswap 1 {line}");
+            assert!(Request::parse(line.as_bytes()).unwrap_err().contains("set KEY VALUE"));
+        }
+    }
+
+    #[test]
+    fn truncated_answers_are_detected() {
+        assert_eq!(Answer::parse(b"ok\n"), Answer::Ok(String::new()));
+        assert_eq!(Answer::parse(b"ok\na b\n"), Answer::Ok("a b\n".into()));
+        assert_eq!(Answer::parse(b"error no such\n"), Answer::Error("no such".into()));
+        assert_eq!(Answer::parse(denied("not you").as_bytes()), Answer::Denied("not you".into()));
+        for cut in [&b""[..], b"o", b"ok", b"ok\na", b"\n", b"okay\n", b"ok\n\xff\n"] {
+            assert_eq!(Answer::parse(cut), Answer::Garbled, "{cut:?}");
+        }
+    }
+
+    fn body(version: u64, words: usize) -> String {
+        let counters: String = (0..words).map(|word| format!(" {word}")).collect();
+        format!("uptime_ns 1500\nsetting a.b c d\nnews 7\ncounters {version}{counters}\n")
+    }
+
+    #[test]
+    fn a_snapshot_has_uptime_settings_and_every_counter() {
+        let snapshot = Snapshot::parse(&body(STATS_VERSION, STATS_WORDS)).unwrap();
+        assert_eq!(snapshot.uptime, Duration::from_nanos(1500));
+        assert_eq!(snapshot.settings, [("a.b".to_string(), "c d".to_string())]);
+        let budget = snapshot.stats.get(Counter::BudgetBytes);
+        assert_eq!(budget, Counter::BudgetBytes as u64);
+        assert_eq!(snapshot.stats.words().len(), STATS_WORDS);
+    }
+
+    #[test]
+    fn counters_of_another_version_are_refused() {
+        for (version, words) in
+            [(STATS_VERSION + 1, STATS_WORDS), (STATS_VERSION, STATS_WORDS - 1), (STATS_VERSION, 0)]
+        {
+            assert!(Snapshot::parse(&body(version, words)).is_err());
+        }
+        assert!(Snapshot::parse("").is_err());
+        assert!(Snapshot::parse("uptime_ns 1\ncounters banana\n").is_err());
+    }
+}

@@ -1,0 +1,617 @@
+//! The engine, as used by the runtime.
+//!
+//! Addresses are converted to page numbers here.
+
+use crate::api::builder;
+pub use crate::api::builder::StartError;
+use crate::api::settings::{Config, PoolLimit};
+use crate::base::access::Access;
+use crate::base::page::{PageNo, Place};
+use crate::base::stats::{Stats, Tier};
+use crate::codec::Selector;
+use crate::core::Core;
+use crate::core::errors::FaultError;
+use crate::core::recorder::Recorder;
+use crate::memory::address_space::{AtFork, CHUNK_PAGES, Kind, Layout};
+use crate::memory::context::{Context, Contexts, PREFETCH_THREADS};
+use crate::paths::mapping;
+use crate::paths::page_in;
+use crate::paths::prefetch;
+use crate::paths::reclaim;
+use crate::policy::prefetch::advised::Order;
+use crate::steps::swap_cache;
+use crate::store::bounce::Pools;
+use crate::store::io::poll::mode::Knobs;
+use crate::store::pool::Handle;
+use crate::store::swap::Backing;
+use softswap_sys::signals::{self, Mask};
+use softswap_sys::window::{Protection, Touch};
+use softswap_sys::{PAGE_SIZE, own_descriptors};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+mod held;
+pub mod pinning;
+mod locking;
+pub mod memory_limit;
+pub mod remap;
+pub mod waking;
+
+/// Alignment of memory with room to grow.
+pub const GROWABLE_ALIGN_BYTES: usize = CHUNK_PAGES as usize * PAGE_SIZE;
+
+/// How a growing mapping may move.
+///
+/// ```
+/// use softswap_engine::api::engine::{Engine, Move};
+/// /// As `mremap` with `MREMAP_MAYMOVE`.
+/// fn double(engine: &Engine, address: usize, len: usize) -> std::io::Result<usize> {
+///     engine.remap(address, len, 2 * len, Move::Anywhere)
+/// }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Move {
+    /// Grow in place, or fail.
+    Never,
+    /// Prefers an address with room to grow, and moves anywhere else otherwise.
+    Anywhere,
+    /// Moves only to an address with room to grow.
+    ToGrowable,
+}
+
+/// A running swap engine.
+///
+/// ```no_run
+/// use softswap_engine::base::stats::{STATS_WORDS, Stats};
+/// use softswap_engine::api::{engine::Engine, settings::Config};
+/// use std::sync::atomic::AtomicU64;
+/// static WORDS: [AtomicU64; STATS_WORDS] = [const { AtomicU64::new(0) }; STATS_WORDS];
+/// use softswap_engine::base::access::Access;
+/// use softswap_engine::store::swap::Backing;
+/// use softswap_testkit::SimDevice;
+/// use softswap_sys::window::READ_WRITE;
+/// let area = Backing::growing(Box::new(SimDevice::new(1 << 30, 1)), None, 0);
+/// let engine = Engine::start(&Config::default(), vec![area], Stats::new(&WORDS)).unwrap();
+/// let address = engine.map(1 << 20, READ_WRITE).unwrap().unwrap();
+/// engine.fault(address, Access::Write).unwrap();
+/// ```
+pub struct Engine {
+    core: Core,
+    contexts: Contexts,
+    /// Held while pages are moved between mappings.
+    remapping: Mutex<()>,
+    /// Pages held by system calls.
+    held: held::Held,
+}
+
+/// The quiesced engine: no operation is in progress. Used for fork.
+///
+/// ```
+/// use softswap_engine::api::engine::Engine;
+/// fn fork(engine: &Engine, fork: impl FnOnce()) -> std::io::Result<()> {
+///     let quiesced = engine.quiesce();
+///     engine.before_fork(&quiesced)?;
+///     fork();
+///     engine.child_made(&quiesced, engine.child_reads_slots(&quiesced));
+///     drop(quiesced);
+///     engine.end_fork();
+///     Ok(())
+/// }
+/// ```
+pub struct Quiesced<'e> {
+    contexts: Vec<MutexGuard<'e, Context>>,
+    layout: MutexGuard<'e, Layout>,
+    _moves: MutexGuard<'e, ()>,
+}
+
+impl Engine {
+    /// Builds an engine over swap areas made of `storage`.
+    pub fn start(
+        config: &Config,
+        storage: Vec<Backing>,
+        stats: Stats,
+    ) -> Result<Engine, StartError> {
+        let (core, contexts) = builder::build(config, storage, stats, None)?;
+        Ok(Engine { core, contexts, remapping: Mutex::new(()), held: held::Held::default() })
+    }
+
+    /// Sets the limit of the pool, or makes it adaptive.
+    pub fn set_pool_limit(&self, limit: PoolLimit) {
+        let (partition, pool) = (&self.core.policies.partition, &self.core.stores.pool);
+        let is_auto = limit == PoolLimit::Auto;
+        // A fork waits for this lock, because the child moves the limit, too.
+        let _moves = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
+        partition.set(limit, is_auto, |limit_bytes| pool.set_limit_bytes(limit_bytes));
+    }
+
+    /// Returns the limit of the pool: automatic, or its present size.
+    #[must_use]
+    pub(crate) fn pool_limit(&self) -> PoolLimit {
+        match self.core.policies.partition.is_on() {
+            true => PoolLimit::Auto,
+            false => PoolLimit::Bytes(self.core.stores.pool.limit_bytes() as u64),
+        }
+    }
+
+    /// Returns the bounce buffers.
+    #[must_use]
+    pub fn buffers(&self) -> &Pools {
+        &self.core.stores.bounce
+    }
+
+    /// Returns the number of resident pages with a copy in the swap areas.
+    #[must_use]
+    pub fn copies(&self) -> usize {
+        self.core.policies.stored_copies.count()
+    }
+
+    /// Returns the number of resident pages with a copy in the pool.
+    #[must_use]
+    pub fn pooled_copies(&self) -> usize {
+        self.core.policies.stored_copies.pooled()
+    }
+
+    /// Returns the counters.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.core.stats
+    }
+
+    /// Returns the polling settings of each area, which may be changed at any time.
+    pub fn knobs(&self) -> impl Iterator<Item = &Knobs> {
+        self.core.stores.areas.knobs()
+    }
+
+    /// Returns the codec setting, which may be changed at any time. Pages compressed before are not
+    /// converted.
+    pub fn codec(&self) -> &Selector {
+        &self.core.policies.codec
+    }
+
+    /// Returns the first address and the length in bytes of the managed window.
+    #[must_use]
+    pub fn window(&self) -> (usize, usize) {
+        (self.core.memory.window.base(), self.core.memory.window.len_bytes())
+    }
+
+    /// Returns true if an address is in the managed window.
+    #[must_use]
+    #[inline]
+    pub fn contains(&self, address: usize) -> bool {
+        self.core.memory.window.contains(address)
+    }
+
+    fn page_of(&self, address: usize) -> PageNo {
+        ((address - self.core.memory.window.base()) / PAGE_SIZE) as PageNo
+    }
+
+    fn address_of(&self, page: PageNo) -> usize {
+        self.core.memory.window.base() + page as usize * PAGE_SIZE
+    }
+
+    /// Returns the pages of `len` bytes from a page-aligned `address`.
+    fn pages_of(&self, address: usize, len: usize) -> io::Result<Range<PageNo>> {
+        const EINVAL: i32 = 22;
+        let end = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| address.checked_add(len));
+        match end {
+            Some(end)
+                if address.is_multiple_of(PAGE_SIZE)
+                    && len > 0
+                    && self.contains(address)
+                    && self.contains(end - 1) =>
+            {
+                let first = self.page_of(address);
+                Ok(first..first + ((end - address) / PAGE_SIZE) as PageNo)
+            }
+            _ => Err(io::Error::from_raw_os_error(EINVAL)),
+        }
+    }
+
+    /// Brings in the page at `address`.
+    pub fn fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
+        self.fault_until(address, access, 0).map(drop)
+    }
+
+    /// As [`Engine::fault`], but a wait for memory ends without the page when one of the signals
+    /// `open` is pending. The thread must take the signal and repeat the touch. Returns the
+    /// previous place of the page; `None` if it was resident.
+    pub fn fault_until(
+        &self,
+        address: usize,
+        access: Access,
+        open: Mask,
+    ) -> Result<Option<Tier>, FaultError> {
+        let page = self.page_of(address);
+        let from = page_in::page_in(&self.core, &self.contexts, page, access, open)?;
+        if from.is_some() {
+            reclaim::reclaim_ahead(&self.core, &self.contexts, self.held.pages());
+        }
+        Ok(from)
+    }
+
+    /// Returns true if an access to a managed address that raised SIGSEGV is not one that the
+    /// program itself has forbidden. `access` is one bit of a protection.
+    #[must_use]
+    pub fn is_absent(&self, address: usize, access: Protection) -> bool {
+        self.core.memory.window.touch(self.page_of(address), access) == Touch::Absent
+    }
+
+    /// Returns how many bytes from `address` on, up to `len`, may be accessed as `wanted`.
+    /// Unmanaged mappings count as accessible; the kernel checks them.
+    #[must_use]
+    pub fn allowed_bytes(&self, address: usize, len: usize, wanted: Protection) -> usize {
+        let layout = self.core.memory.space.lock();
+        let mut done = 0;
+        while done < len && self.contains(address + done) {
+            let page = self.page_of(address + done);
+            let is_managed = self.core.memory.space.is_mapped(page);
+            if is_managed && layout.protection(page) & wanted != wanted
+                || !is_managed && self.core.memory.pages.load(page).place() != Place::Unmanaged
+            {
+                break;
+            }
+            done += PAGE_SIZE - (address + done) % PAGE_SIZE;
+        }
+        done.min(len)
+    }
+
+    /// Maps `len` bytes of fresh memory. `None` if the window is full.
+    pub fn map(&self, len: usize, protection: Protection) -> io::Result<Option<usize>> {
+        let count = len.div_ceil(PAGE_SIZE) as u64;
+        let page = mapping::map(&self.core.memory, count, protection)?;
+        Ok(page.map(|page| self.address_of(page)))
+    }
+
+    /// Maps `len` bytes of fresh memory with room to grow in place ([`Engine::remap`]). `None` if
+    /// there is no space for it.
+    pub fn map_growable(&self, len: usize, protection: Protection) -> io::Result<Option<usize>> {
+        let page =
+            mapping::map_growable(&self.core.memory, len.div_ceil(PAGE_SIZE) as u64, protection)?;
+        Ok(page.map(|page| self.address_of(page)))
+    }
+
+    /// Returns the address range of memory with room to grow. Each such mapping begins at a
+    /// multiple of [`GROWABLE_ALIGN_BYTES`].
+    #[must_use]
+    pub fn growable(&self) -> Range<usize> {
+        let Range { start, end } = self.core.memory.space.growable();
+        self.address_of(start)..self.address_of(end)
+    }
+
+    /// Maps fresh memory exactly at `address`, replacing what is mapped there. Without `replace`,
+    /// returns `Ok(false)` if any of it is in use.
+    pub fn map_at(
+        &self,
+        address: usize,
+        len: usize,
+        protection: Protection,
+        replace: bool,
+    ) -> io::Result<bool> {
+        mapping::map_at(&self.core, self.pages_of(address, len)?, protection, replace)
+    }
+
+    /// Replaces a range by an unmanaged mapping that `place_it` creates. `replace` is as in
+    /// [`Engine::map_at`].
+    pub fn map_unmanaged(
+        &self,
+        address: usize,
+        len: usize,
+        replace: bool,
+        place_it: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<bool> {
+        mapping::map_unmanaged(&self.core, self.pages_of(address, len)?, replace, place_it)
+    }
+
+    /// Returns true if `address` is in an unmanaged mapping.
+    #[must_use]
+    pub fn is_unmanaged(&self, address: usize) -> bool {
+        self.core.memory.pages.load(self.page_of(address)).place() == Place::Unmanaged
+    }
+
+    /// Unmaps a range.
+    pub fn unmap(&self, address: usize, len: usize) -> io::Result<()> {
+        mapping::unmap(&self.core, self.pages_of(address, len)?)
+    }
+
+    /// Discards the content of a range, which reads as zeroes afterwards.
+    pub fn discard(&self, address: usize, len: usize) -> io::Result<()> {
+        mapping::discard(&self.core, self.pages_of(address, len)?)
+    }
+
+    /// Changes the protection of a range.
+    pub fn protect(&self, address: usize, len: usize, protection: Protection) -> io::Result<()> {
+        mapping::protect(&self.core.memory, self.pages_of(address, len)?, protection)
+    }
+
+    /// Seals a range, which must be mapped completely: later calls that unmap, move or protect it
+    /// fail with EPERM.
+    pub fn seal(&self, address: usize, len: usize) -> io::Result<()> {
+        mapping::seal(&self.core.memory, self.pages_of(address, len)?);
+        Ok(())
+    }
+
+    /// Returns true if the page at `address` is sealed.
+    #[must_use]
+    pub fn is_sealed(&self, address: usize) -> bool {
+        let page = self.page_of(address);
+        let layout = || self.core.memory.space.lock();
+        signals::with_all_blocked(|| layout().first_sealed(&(page..page + 1)).is_some())
+    }
+
+    /// Returns the address of the first page of a range whose content may not be dropped, because
+    /// it is sealed and not writable.
+    #[must_use]
+    pub fn first_kept(&self, address: usize, len: usize) -> Option<usize> {
+        let range = self.pages_of(address, len).ok()?;
+        let layout = || self.core.memory.space.lock();
+        let page = signals::with_all_blocked(|| layout().first_kept(&range))?;
+        Some(self.address_of(page))
+    }
+
+    /// Returns the protection of the page at `address`.
+    #[must_use]
+    pub fn protection(&self, address: usize) -> Protection {
+        signals::with_all_blocked(|| {
+            self.core.memory.space.lock().protection(self.page_of(address))
+        })
+    }
+
+    /// Splits a range into segments in address order: (first address, bytes, kind). Parts outside
+    /// the window are omitted.
+    #[must_use]
+    pub fn segments(&self, address: usize, len: usize) -> Vec<(usize, usize, Kind)> {
+        let (base, window_len) = self.window();
+        let end = address.saturating_add(len.next_multiple_of(PAGE_SIZE)).min(base + window_len);
+        if len == 0 || end <= address || !self.contains(address) {
+            return Vec::new();
+        }
+        let range = self.page_of(address)..self.page_of(end - 1) + 1;
+        let segments = signals::with_all_blocked(|| mapping::segments(&self.core.memory, &range));
+        let segments = segments.into_iter();
+        let bytes = |pages: &Range<PageNo>| (pages.end - pages.start) as usize * PAGE_SIZE;
+        segments.map(|(pages, kind)| (self.address_of(pages.start), bytes(&pages), kind)).collect()
+    }
+
+    /// Sets or clears the treatment of a range in forked children.
+    pub fn set_at_fork(
+        &self,
+        address: usize,
+        len: usize,
+        what: AtFork,
+        on: bool,
+    ) -> io::Result<()> {
+        let range = self.pages_of(address, len)?;
+        self.core.memory.space.lock().at_fork(range, what, on);
+        Ok(())
+    }
+
+    /// Returns true if the page at `address` has content, resident or not.
+    #[must_use]
+    pub fn holds_something(&self, address: usize) -> bool {
+        self.core.memory.pages.wait(self.page_of(address)).place() != Place::Vacant
+    }
+
+    /// Returns true if all of a range may be accessed as `wanted`.
+    #[must_use]
+    pub fn allows(&self, address: usize, len: usize, wanted: Protection) -> bool {
+        self.pages_of(address, len).is_ok_and(|range| {
+            signals::with_all_blocked(|| {
+                !self.core.memory.space.lock().lacks_permission(&range, wanted)
+            })
+        })
+    }
+
+    /// Returns true if all pages of a range are mapped.
+    #[must_use]
+    pub fn is_mapped(&self, address: usize, len: usize) -> bool {
+        self.pages_of(address, len)
+            .is_ok_and(|range| self.core.memory.space.is_range_mapped(&range))
+    }
+
+    /// Returns true if any page of a range is mapped.
+    #[must_use]
+    pub fn any_mapped(&self, address: usize, len: usize) -> bool {
+        self.pages_of(address, len).is_ok_and(|range| self.core.memory.space.is_any_mapped(&range))
+    }
+
+    /// Allocates `len` bytes of the window without mapping them.
+    pub fn reserve(&self, len: usize) -> io::Result<Option<usize>> {
+        let page = mapping::reserve(&self.core.memory, len.div_ceil(PAGE_SIZE) as u64);
+        Ok(page.map(|page| self.address_of(page)))
+    }
+
+    /// Unmaps a range that stays allocated.
+    pub fn retract(&self, address: usize, len: usize) -> io::Result<()> {
+        mapping::retract(&self.core, self.pages_of(address, len)?)
+    }
+
+    /// Sets each byte of `out` to 1 if its page is resident, else to 0 (`mincore`).
+    pub fn residency(&self, address: usize, out: &mut [u8]) -> io::Result<()> {
+        let range = self.pages_of(address, out.len() * PAGE_SIZE)?;
+        for (page, byte) in range.zip(out) {
+            *byte = u8::from(self.core.memory.pages.load(page).is_resident());
+        }
+        Ok(())
+    }
+
+    /// Makes the resident pages of a range the first to be evicted (`MADV_COLD`).
+    pub fn deactivate(&self, address: usize, len: usize) -> io::Result<()> {
+        self.pages_of(address, len)?.for_each(|page| self.core.memory.pages.deactivate(page));
+        Ok(())
+    }
+
+    /// Sets the access order of the 2 MiB chunks completely within a range. It stays in effect
+    /// until it is set again, even if the range is unmapped.
+    pub fn set_order(&self, address: usize, len: usize, order: Order) -> io::Result<()> {
+        self.core.policies.advised.set(self.pages_of(address, len)?, order);
+        Ok(())
+    }
+
+    /// Runs background reclaim in the calling thread, until `go_on` returns false.
+    pub fn run_reclaim(&self, go_on: impl Fn() -> bool) {
+        reclaim::run(&self.core, &self.contexts, go_on);
+    }
+
+    /// Runs one of the [`PREFETCH_THREADS`] in the calling thread, until `go_on` returns false.
+    pub fn run_prefetch(&self, thread: usize, go_on: impl Fn() -> bool) {
+        prefetch::run(&self.core, &self.contexts, thread, go_on);
+    }
+
+    /// Returns true if all [`PREFETCH_THREADS`] sleep and no request is queued; for tests.
+    #[must_use]
+    pub fn is_prefetch_idle(&self) -> bool {
+        self.core.policies.readahead.is_idle(PREFETCH_THREADS)
+    }
+
+    /// Wakes the threads above, so that they check `go_on` at once.
+    pub fn wake_background(&self) {
+        self.core.background.wake_all();
+        self.core.policies.readahead.wake();
+    }
+
+    /// Runs up to `rounds` rounds of reclaim, until one makes no progress. Returns the number that
+    /// made progress; for tests and benchmarks.
+    pub fn reclaim_now(&self, rounds: usize) -> usize {
+        let mut context = self.contexts.claim_background();
+        let _ = self.core.stores.standby.maintain();
+        self.core.memory.pinners.look();
+        (0..rounds)
+            .take_while(|_| {
+                matches!(reclaim::round(&self.core, &mut context), reclaim::Round::Progress)
+            })
+            .count()
+    }
+
+    /// Releases all pages on standby, so that evicted pages are read from the disk; for benchmarks.
+    pub fn release_standby(&self) {
+        while self.core.stores.standby.release() > 0 {}
+    }
+
+    /// Flips a bit of the page at `address` if it is in the pool, for tests of error handling.
+    /// Returns true if it was.
+    pub fn damage(&self, address: usize, bit: usize) -> bool {
+        let place = self.core.memory.pages.load(self.page_of(address)).place();
+        if let Place::Pool { handle } = place {
+            self.core.stores.pool.damage(Handle::from_bits(handle), bit);
+        }
+        matches!(place, Place::Pool { .. })
+    }
+
+    /// Waits until no other thread has an operation in progress, and prevents new ones. For fork;
+    /// the calling thread can still fault. Drop the result, then call [`Engine::end_fork`].
+    #[must_use]
+    pub fn quiesce(&self) -> Quiesced<'_> {
+        let moves = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
+        let layout = self.core.memory.space.lock();
+        Quiesced { contexts: self.contexts.claim_for_fork(), layout, _moves: moves }
+    }
+
+    /// Ends the state of [`Engine::quiesce`], in parent and child.
+    pub fn end_fork(&self) {
+        self.contexts.end_fork();
+    }
+
+    /// Prepares a fork: lets the child inherit the window and the keys of the pages that it may
+    /// read.
+    pub fn before_fork(&self, quiesced: &Quiesced<'_>) -> io::Result<()> {
+        self.core.stores.areas.hand_down_keys();
+        self.core.memory.window.inherit(&self.managed_ranges(quiesced), true)
+    }
+
+    /// Enters the restricted mode, in which the engine uses fewer system calls. `body` runs while
+    /// no other thread has an operation in progress.
+    pub fn enter_restricted_mode(&self, body: impl FnOnce()) {
+        let quiesced = self.quiesce();
+        body();
+        self.core.stores.child_areas.forbid();
+        // If pages can be moved, disables batch unmapping, which copies by process_vm_readv.
+        self.core.memory.pinners.stop();
+        drop(quiesced);
+        self.end_fork();
+    }
+
+    /// Returns true if a child forked now has pages in slots of this process's own areas.
+    #[must_use]
+    pub fn child_reads_slots(&self, _quiesced: &Quiesced<'_>) -> bool {
+        self.core.stores.areas.own_used_slots() > 0
+    }
+
+    /// Returns true if the background thread exists. A forked child has none.
+    #[must_use]
+    pub fn has_background(&self) -> bool {
+        self.core.background.is_running()
+    }
+
+    /// Completes a fork in the parent. If the child reads slots, those in use now are not reused
+    /// until [`Engine::child_exited`].
+    pub fn child_made(&self, quiesced: &Quiesced<'_>, reads_slots: bool) {
+        if reads_slots {
+            self.core.stores.areas.freeze();
+        }
+        self.core.stores.areas.change_keys();
+        // Fails only if the call before the fork failed; then nothing is inherited.
+        let _ = self.core.memory.window.inherit(&self.managed_ranges(quiesced), false);
+    }
+
+    /// Returns the parts of the window outside unmanaged mappings.
+    fn managed_ranges(&self, quiesced: &Quiesced<'_>) -> Vec<(PageNo, usize)> {
+        let whole = 0..self.core.memory.window.pages() as PageNo;
+        let mut managed = Vec::new();
+        let mut start = whole.start;
+        for foreign in quiesced.layout.unmanaged_in(&whole) {
+            managed.push((start, (foreign.start - start) as usize));
+            start = foreign.end;
+        }
+        managed.push((start, (whole.end - start) as usize));
+        managed.retain(|(_, count)| *count > 0);
+        managed
+    }
+
+    /// Reverts one [`Engine::child_made`] when that child no longer reads slots.
+    pub fn child_exited(&self) {
+        self.core.stores.areas.thaw();
+    }
+
+    /// Makes the engine of a forked child independent. The child reads its parent's slots and
+    /// writes to areas that it opens on demand. If it cannot open any, its pages stay in DRAM or in
+    /// the pool, within the budget.
+    ///
+    /// # Errors
+    /// If userfaultfd cannot be opened again, or a swap file cannot be read. The child must be
+    /// stopped then.
+    pub fn become_child(&self, quiesced: &mut Quiesced<'_>) -> io::Result<()> {
+        self.contexts.abandon_rings(&mut quiesced.contexts);
+        own_descriptors::close_withheld();
+        let managed = self.managed_ranges(quiesced);
+        self.core.memory.window.reopen_after_fork(&managed)?;
+        self.core.memory.window.inherit(&managed, false)?;
+        softswap_sys::shared::make_private(self.core.stats.words())?;
+        self.core.stats.reset();
+        // Before anything is freed: free slots of a shared area belong to the parent.
+        if !self.core.stores.areas.inherit() {
+            return Err(io::Error::other(
+                "its parent's swap file cannot be opened for reading only",
+            ));
+        }
+        swap_cache::forget_all(&self.core);
+        self.core.memory.budget.inherit();
+        let may_write = self.core.stores.child_areas.begin(&self.core.stores.areas);
+        self.core.stores.may_write.store(may_write, Relaxed);
+        mapping::drop_not_inherited(&self.core, &mut quiesced.layout)?;
+        if !may_write {
+            self.core.widen_pool();
+        }
+        self.core.memory.pinners.stop();
+        self.core.policies.readahead.serve(false);
+        self.core.background.stop();
+        self.core.recorder.iter().for_each(Recorder::stop);
+        Ok(())
+    }
+
+    /// Updates the counters.
+    pub fn note_peaks(&self) {
+        self.core.report();
+    }
+}

@@ -1,0 +1,97 @@
+//! Memory locked by the program (`mlock`): pinned by the engine, and locked by the kernel, which
+//! checks limits and privileges and counts it.
+
+use super::Engine;
+use crate::base::page::PageNo;
+use crate::codec::seal::Sealer;
+use crate::paths::mapping;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::signals;
+use std::io;
+use std::ops::Range;
+
+/// At most 1/SHARE of the budget may be locked.
+pub(super) const SHARE: usize = 4;
+
+impl Engine {
+    /// Returns the maximum size of locked memory, in bytes.
+    #[must_use]
+    pub fn lock_limit_bytes(&self) -> usize {
+        self.core.memory.budget.target_bytes() / SHARE
+    }
+
+    /// Brings a range in and locks it. Fails with ENOMEM beyond the kernel's limit or
+    /// [`Engine::lock_limit_bytes`], and with EAGAIN if a page cannot be brought in. On failure
+    /// nothing is newly locked.
+    pub fn lock_range(&self, address: usize, len: usize) -> io::Result<()> {
+        const EAGAIN: i32 = 11;
+        let range = self.pages_of(address, len)?;
+        let most = self.lock_limit_bytes() / PAGE_SIZE;
+        let new = mapping::lock(&self.core.memory, range, most as u64)?;
+        let mut failed = None;
+        for part in &new {
+            let (start, len) = self.bytes_of(part);
+            // These pins do not count toward the limit of pages that calls may pin.
+            if failed.is_none() && self.pin(start, len, len).is_err() {
+                failed = Some(part.start);
+            }
+        }
+        let Some(failed) = failed else { return Ok(()) };
+        for part in &new {
+            for were in mapping::unlock(&self.core.memory, part)? {
+                // Only the pages before the failed part are pinned.
+                were.filter(|_| part.start < failed)
+                    .for_each(|page| self.core.memory.pages.unpin(page));
+            }
+        }
+        Err(io::Error::from_raw_os_error(EAGAIN))
+    }
+
+    /// Discards the content of a range, and locks again the locked parts of it.
+    pub fn discard_locked(&self, address: usize, len: usize) -> io::Result<()> {
+        let locked = self.unlock_pages(&self.pages_of(address, len)?)?;
+        let done = self.discard(address, len);
+        for part in &locked {
+            let (start, len) = self.bytes_of(part);
+            self.lock_range(start, len)?;
+        }
+        done
+    }
+
+    /// Unlocks a range.
+    pub fn unlock_range(&self, address: usize, len: usize) -> io::Result<()> {
+        self.unlock_pages(&self.pages_of(address, len)?).map(drop)
+    }
+
+    /// Unlocks all memory of the program.
+    pub fn unlock_all(&self) -> io::Result<()> {
+        self.unlock_pages(&(0..self.core.memory.window.pages() as PageNo)).map(drop)
+    }
+
+    /// Locks the engine's own secrets again, after the kernel has unlocked all memory of the
+    /// process.
+    pub fn all_was_unlocked(&self) {
+        self.core.stores.areas.sealers().for_each(Sealer::lock_again);
+    }
+
+    /// Returns true if any page of a range is locked.
+    #[must_use]
+    pub fn has_locked(&self, address: usize, len: usize) -> bool {
+        self.pages_of(address, len).is_ok_and(|range| {
+            signals::with_all_blocked(|| self.core.memory.space.lock().has_locked(&range))
+        })
+    }
+
+    /// Unlocks and unpins a range. Returns the parts that were locked.
+    pub(super) fn unlock_pages(&self, range: &Range<PageNo>) -> io::Result<Vec<Range<PageNo>>> {
+        let were = mapping::unlock(&self.core.memory, range)?;
+        for part in &were {
+            part.clone().for_each(|page| self.core.memory.pages.unpin(page));
+        }
+        Ok(were)
+    }
+
+    pub(super) fn bytes_of(&self, range: &Range<PageNo>) -> (usize, usize) {
+        (self.address_of(range.start), (range.end - range.start) as usize * PAGE_SIZE)
+    }
+}

@@ -1,0 +1,230 @@
+//! Memory held by system calls: pinned pages, and copies of pages.
+//!
+//! Pinned memory is not evictable. Therefore all calls together hold at most a share of the budget,
+//! and each call reserves what it takes. A call that is refused copies to other places, uses
+//! smaller pieces, or waits until other calls release memory. A few pages without which no call
+//! could proceed are held regardless.
+
+use super::Engine;
+use crate::base::access::Access;
+use crate::base::page::PageNo;
+use crate::base::stats::Tier;
+use crate::core::errors::FaultError;
+use crate::paths::page_in;
+use softswap_sys::signals::{self, Mask};
+use softswap_sys::{PAGE_SIZE, futex};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// All calls together may hold 1/SHARE of the budget for pages.
+const SHARE: usize = 4;
+/// Maximum sleep in a wait for other calls, because not all of them wake waiters.
+const IDLE_SLEEP_NS: u64 = 5_000_000;
+/// Number of pages brought in for a call after which pending signals are checked.
+const PAGES_BETWEEN_CHECKS: usize = 16;
+
+/// Result of pinning a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pinned {
+    /// Number of bytes pinned, from the start.
+    pub bytes: usize,
+    /// Why it ended there.
+    pub then: Then,
+    /// Previous place of the last page brought in for it, if any.
+    pub from: Option<Tier>,
+}
+
+/// Why pinning ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// The whole buffer is pinned.
+    Done,
+    /// The next page is unmapped or unmanaged.
+    Missing,
+    /// The thread must take a signal first.
+    Signal,
+}
+
+/// How a page was pinned.
+struct PinKind {
+    was_there: bool,
+    from: Option<Tier>,
+}
+
+impl Engine {
+    /// Returns the maximum size that all calls together may hold.
+    #[must_use]
+    pub fn hold_limit_bytes(&self) -> usize {
+        let budget = &self.core.memory.budget;
+        let spent_bytes = budget.fixed_bytes() + budget.reserve_bytes();
+        (budget.target_bytes().saturating_sub(spent_bytes) / SHARE) & !(PAGE_SIZE - 1)
+    }
+
+    /// Returns half of the budget, in bytes: the limit of prefetching on request.
+    #[must_use]
+    pub fn half_of_budget_bytes(&self) -> usize {
+        self.core.memory.budget.target_bytes() / 2
+    }
+
+    /// Returns the maximum size that one call pins: an eighth of the budget, within bounds.
+    #[must_use]
+    pub fn call_limit_bytes(&self) -> usize {
+        let part_bytes = (self.core.memory.budget.target_bytes() / 8).clamp(64 << 10, 4 << 20);
+        part_bytes.min(self.hold_limit_bytes()) & !(PAGE_SIZE - 1)
+    }
+
+    /// Reserves `pages` if the share of all calls allows it.
+    #[must_use]
+    pub fn try_hold(&self, pages: usize) -> bool {
+        let most = self.hold_limit_bytes() / PAGE_SIZE;
+        let fits = |held: usize| held.checked_add(pages).filter(|sum| *sum <= most);
+        self.held.pages.fetch_update(Relaxed, Relaxed, fits).is_ok()
+    }
+
+    /// Reserves a few pages regardless of the share.
+    pub fn hold(&self, pages: usize) {
+        self.held.pages.fetch_add(pages, Relaxed);
+    }
+
+    /// Releases pages of [`Engine::try_hold`] or [`Engine::hold`].
+    pub fn release(&self, pages: usize) {
+        let before = self.held.pages.fetch_sub(pages, Relaxed);
+        debug_assert!(before >= pages, "more pages let go than were held");
+        if self.held.waiting.load(Relaxed) > 0 {
+            self.held.rings.fetch_add(1, Relaxed);
+            futex::wake_all(&self.held.rings);
+        }
+    }
+
+    /// Reserves `pages` of memory outside the window and charges them to the budget, if the share
+    /// of all calls allows it. Other pages are evicted for them.
+    #[must_use]
+    pub fn try_hold_memory(&self, pages: usize) -> bool {
+        let has_space = self.try_hold(pages);
+        if has_space {
+            self.core.memory.budget.charge(pages);
+            if self.core.memory.budget.is_low(self.core.other_bytes()) {
+                self.core.background.wake();
+            }
+        }
+        has_space
+    }
+
+    /// Releases pages of [`Engine::try_hold_memory`].
+    pub fn release_memory(&self, pages: usize) {
+        self.core.memory.budget.release(pages);
+        self.release(pages);
+    }
+
+    /// Returns the number of pages held.
+    #[must_use]
+    pub fn held_pages(&self) -> usize {
+        self.held.pages()
+    }
+
+    /// Sleeps until another call releases pages, or for a short time.
+    pub fn wait_for_release(&self) {
+        let seen = self.held.rings.load(Relaxed);
+        self.held.waiting.fetch_add(1, Relaxed);
+        futex::wait(&self.held.rings, seen, Some(IDLE_SLEEP_NS));
+        self.held.waiting.fetch_sub(1, Relaxed);
+    }
+
+    /// Resets the held pages in a forked child to those of the thread that forked.
+    pub fn inherit_held(&self, pages: usize) {
+        self.held.pages.store(pages, Relaxed);
+        self.held.waiting.store(0, Relaxed);
+    }
+
+    /// Brings in the pages of a range for a reader outside the program, up to a quarter of the
+    /// budget. Returns the length of that part. Unmanaged pages are skipped.
+    ///
+    /// # Errors
+    /// If a page cannot be brought in.
+    pub fn bring_in(&self, address: usize, len: usize) -> Result<usize, FaultError> {
+        let len = len.min(self.half_of_budget_bytes() / 2);
+        let end = address.saturating_add(len);
+        let mut at = address;
+        while at < end {
+            if self.contains(at) {
+                match self.fault(at, Access::Read) {
+                    Ok(()) | Err(FaultError::NotMapped | FaultError::Unmanaged) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            at = (at | (PAGE_SIZE - 1)).saturating_add(1);
+        }
+        Ok(len)
+    }
+
+    /// Brings in and pins the pages of a buffer, up to `most` bytes. Returns the number of bytes
+    /// pinned from its start, which is less if the rest is not mapped.
+    pub fn pin(&self, address: usize, len: usize, most: usize) -> Result<usize, FaultError> {
+        self.pin_until(address, len.min(most), 0).map(|pinned| pinned.bytes)
+    }
+
+    /// Brings in and pins the pages of a buffer. Ends early if one of the signals `open` is
+    /// pending.
+    pub fn pin_until(&self, address: usize, len: usize, open: Mask) -> Result<Pinned, FaultError> {
+        let (mut done, mut brought, mut from) = (0, 0, None);
+        let end = |bytes: usize, then: Then, from| Ok(Pinned { bytes: bytes.min(len), then, from });
+        while done < len && self.contains(address + done) {
+            match self.pin_page(self.page_of(address + done), open) {
+                Ok(Some(kind_of_pin)) => {
+                    done += PAGE_SIZE - (address + done) % PAGE_SIZE;
+                    brought += usize::from(!kind_of_pin.was_there);
+                    from = kind_of_pin.from.or(from);
+                }
+                Ok(None) => return end(done, Then::Missing, from),
+                Err(error) if error.is_for_a_signal() => return end(done, Then::Signal, from),
+                Err(error) => {
+                    self.unpin(address, done);
+                    return Err(error);
+                }
+            }
+            if brought == PAGES_BETWEEN_CHECKS && done < len {
+                brought = 0;
+                if signals::pending() & open != 0 {
+                    return end(done, Then::Signal, from);
+                }
+            }
+        }
+        end(done, if done < len { Then::Missing } else { Then::Done }, from)
+    }
+
+    /// Brings in and pins a page. `None` if it is not managed.
+    fn pin_page(&self, page: PageNo, open: Mask) -> Result<Option<PinKind>, FaultError> {
+        let mut kind_of_pin = PinKind { was_there: true, from: None };
+        while !self.core.memory.pages.try_pin(page) {
+            kind_of_pin.was_there = false;
+            match page_in::page_in(&self.core, &self.contexts, page, Access::Write, open) {
+                Ok(from) => kind_of_pin.from = from.or(kind_of_pin.from),
+                // The kernel will report the error or handle the page by itself.
+                Err(FaultError::NotMapped | FaultError::Unmanaged) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(kind_of_pin))
+    }
+
+    /// Pins the page at a managed address if it is resident. Returns true if it was.
+    #[must_use]
+    pub fn pin_resident(&self, address: usize) -> bool {
+        self.core.memory.pages.try_pin(self.page_of(address))
+    }
+
+    /// Unpins pages pinned by [`Engine::pin`] or [`Engine::pin_resident`].
+    pub fn unpin(&self, address: usize, len: usize) {
+        if len == 0 {
+            return;
+        }
+        for page in self.page_of(address)..=self.page_of(address + len - 1) {
+            self.core.memory.pages.unpin(page);
+        }
+    }
+
+    /// Returns the number of pages that `len` bytes from `address` touch.
+    #[must_use]
+    pub fn pages_under(&self, address: usize, len: usize) -> usize {
+        if len == 0 { 0 } else { (address % PAGE_SIZE + len).div_ceil(PAGE_SIZE) }
+    }
+}

@@ -1,0 +1,63 @@
+//! Start of an engine in a process that has run without one.
+
+use super::{Engine, StartError, held};
+use crate::api::builder;
+use crate::api::settings::Config;
+use crate::base::stats::Stats;
+use crate::paths::adopt;
+use crate::store::swap::Backing;
+use softswap_sys::proc_maps::{self, Mapping};
+use softswap_sys::window::{Occupied, Part};
+use std::ops::Range;
+use std::sync::Mutex;
+
+/// State of the process before it wakes.
+#[derive(Debug, Clone)]
+pub struct Before {
+    /// First address of the future window.
+    pub base: usize,
+    /// Length of the window in bytes.
+    pub len: usize,
+    /// Address range kept from other mappings.
+    pub reserved: Option<Range<usize>>,
+    /// True if the program has set the treatment of memory in forked children.
+    pub is_odd: bool,
+}
+
+impl Engine {
+    /// As [`Engine::start`], for a process that has mappings in the window. The caller has signals
+    /// blocked, and calls [`Engine::fit`] as soon as it can take faults. Meanwhile other threads
+    /// must not change mappings; they wait if they touch absent pages.
+    ///
+    /// # Errors
+    /// As [`Engine::start`]. The program's memory is unchanged then.
+    pub fn start_around(
+        config: &Config,
+        storage: Vec<Backing>,
+        stats: Stats,
+        before: &Before,
+    ) -> Result<Engine, StartError> {
+        let with_details = before.is_odd || proc_maps::has_locked_memory();
+        let mappings = proc_maps::mappings(before.base..before.base + before.len, with_details)?;
+        let part = |mapping: &Mapping| Part {
+            range: mapping.range.clone(),
+            managed_as: mapping.is_private_anonymous.then_some(mapping.protection),
+        };
+        let parts = mappings.iter().map(part).collect();
+        let occupied = Occupied { base: before.base, len: before.len, parts };
+        let (core, contexts) = builder::build(config, storage, stats, Some(&occupied))?;
+        adopt::adopt(&core, &mappings, before.reserved.as_ref())?;
+        let held = held::Held::default();
+        let engine = Engine { core, contexts, remapping: Mutex::new(()), held };
+        for mapping in mappings.iter().filter(|it| it.is_private_anonymous && it.is_locked) {
+            // Fails only beyond the limit, which the kernel has enforced already.
+            let _ = engine.lock_range(mapping.range.start, mapping.range.len());
+        }
+        Ok(engine)
+    }
+
+    /// Evicts pages until the budget is met.
+    pub fn fit(&self) {
+        adopt::fit(&self.core, &self.contexts);
+    }
+}

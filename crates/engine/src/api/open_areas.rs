@@ -1,0 +1,214 @@
+//! Opens the storage of the configured areas: directories, named areas (of this process or shared
+//! by its tree), and areas on a cluster of servers.
+
+use crate::api::settings::{AreaSpec, Inherited};
+use crate::store::io::{FileDevice, MirrorDevice, RemoteDevice};
+use crate::store::swap::areas::{Backing, Layout};
+use crate::store::swap::header::Header;
+use crate::store::swap::named::{ActivateError, Activated, activate};
+use crate::store::swap::raw::{self, SharedDevice};
+use crate::store::swap::{CLUSTER_SLOTS, Discard, FixedPages, SharedPages};
+use softswap_shared::cluster_table::{ClusterTables, MARK_OF_TREE, SharedArea};
+use softswap_shared::request_queue::NoArea;
+use softswap_sys::block_map::{BlockExtent, Fingerprint};
+use softswap_sys::file::{FileError, SwapFile};
+use softswap_sys::raw_device::RawError;
+use softswap_sys::{PAGE_SIZE, Page, block_map, open_mark, own_descriptors};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Failure to open an area.
+///
+/// ```
+/// use softswap_engine::api::{open_areas::open, settings::AreaSpec};
+/// let specs = [AreaSpec::new("/nowhere/swap")];
+/// let error = open(&specs, None, 0, true).next().unwrap().err().unwrap();
+/// assert!(error.to_string().contains("/nowhere/swap"));
+/// ```
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No file can be created in the directory.
+    #[error(transparent)]
+    Directory(#[from] FileError),
+    /// The named file or device is not usable.
+    #[error(transparent)]
+    Named(#[from] ActivateError),
+    /// The cluster has no area for this process.
+    #[error(transparent)]
+    Cluster(#[from] NoArea),
+    /// The device below a raw swap file cannot be opened here.
+    #[error(
+        "the swap area {} is written through its device, which this process cannot use: {cause}; \
+         leave out `raw`, or give a directory with --swap, too", path.display()
+    )]
+    Raw {
+        /// The swap file.
+        path: PathBuf,
+        /// The reason.
+        cause: RawError,
+    },
+    /// The blocks of a raw swap file are not the proven ones.
+    #[error(
+        "the file system has moved blocks of the swap area {}, so it is not used any more: find \
+         out what changed the file, and start anew", path.display()
+    )]
+    Moved {
+        /// The swap file.
+        path: PathBuf,
+    },
+    /// The area shared by the tree cannot be reached.
+    #[error(
+        "this process cannot open the swap area {} of its tree: a parent process has closed \
+         descriptors that it did not open, or the area was overwritten; start the program without \
+         that parent, or add a directory with --swap", path.display()
+    )]
+    Unreachable {
+        /// The area.
+        path: PathBuf,
+    },
+}
+
+/// Opens the areas. Those without a priority come after all others, in the given order, as with
+/// `swapon`. `tables` are for areas shared by a tree of processes.
+///
+/// # Errors
+/// An error takes the place of each area that is not usable.
+pub fn open<'s>(
+    specs: &'s [AreaSpec],
+    tables: Option<&'s ClusterTables>,
+    reserve_bytes: u64,
+    avoid_io_uring: bool,
+) -> impl Iterator<Item = Result<Backing, OpenError>> + 's {
+    specs.iter().enumerate().map(move |(order, spec)| {
+        let discard = spec.discard;
+        let backing = match spec.inherited {
+            Some(Inherited::File(number)) => {
+                let lost = || OpenError::Unreachable { path: spec.path.clone() };
+                let tables = tables.ok_or_else(lost)?;
+                shared(spec, number, tables, avoid_io_uring).ok_or_else(lost)?
+            }
+            Some(Inherited::Raw(number, proven)) => {
+                let lost = || OpenError::Unreachable { path: spec.path.clone() };
+                let file = SwapFile::inherited(number).map_err(|_| lost())?;
+                let table = tables.and_then(|tables| shared_pages(&file, number, tables));
+                let pages = table.ok_or_else(lost)?;
+                raw(spec, Arc::new(file), pages, proven, avoid_io_uring)?
+            }
+            Some(Inherited::RequestQueue(number)) => {
+                let device = Box::new(RemoteDevice::inherited(number)?);
+                Backing { discard, ..Backing::growing(device, spec.limit_bytes, 0) }
+            }
+            Some(Inherited::Mirror(_)) | None if spec.path.is_dir() => {
+                let file = SwapFile::open(&spec.path)?;
+                let mirror = spec.inherited.and_then(Inherited::mirror);
+                let device = MirrorDevice::over(FileDevice::new(file, avoid_io_uring), mirror);
+                Backing { discard, ..Backing::growing(device, spec.limit_bytes, reserve_bytes) }
+            }
+            Some(Inherited::Mirror(_)) | None => {
+                let area = activate(&spec.path)?;
+                let (pages, discard) = (pages_of(&area.header), discard_of(&area, false, discard));
+                let device = Box::new(FileDevice::new(area.file, avoid_io_uring));
+                Backing { device, layout: Layout::Fixed(pages), priority: 0, discard, poll: None }
+            }
+        };
+        Ok(Backing { priority: spec.priority_among(order), poll: spec.poll, ..backing })
+    })
+}
+
+/// Returns the discard mode of a named area: none for a file, which would get holes and could not
+/// be used again. The blocks of a raw file are discarded on its device and stay the file's.
+#[must_use]
+pub fn discard_of(area: &Activated, is_raw: bool, asked: Discard) -> Discard {
+    if area.is_device || is_raw { asked } else { Discard::None }
+}
+
+/// Returns the pages described by a header, at their offsets in the file or device.
+fn pages_of(header: &Header) -> FixedPages {
+    let whole = BlockExtent { page: 0, pages: header.pages(), block: 0 };
+    raw::pages_of(header, &[whole])
+}
+
+/// Returns the pages and table of a shared area, given by an inherited file; `None` if the
+/// descriptor was reused, or the area has changed.
+fn shared_pages(file: &SwapFile, number: i32, tables: &ClusterTables) -> Option<SharedPages> {
+    let pages = Arc::new(pages_of(&read_header(file)?));
+    let table = tables.table(shared_area(file, pages.pages))?;
+    // Programs after exec, and started processes, use it, too.
+    own_descriptors::keep(number);
+    let (mark, file, raw) = (MARK_OF_TREE, None, None);
+    Some(SharedPages { pages, table, mark, file, inherited: number, raw })
+}
+
+/// Opens a shared area by an inherited descriptor. Reopens it for this process if permitted, else
+/// uses the inherited open file. Returns `None` if the descriptor was reused, or the area has
+/// changed.
+fn shared(
+    spec: &AreaSpec,
+    number: i32,
+    tables: &ClusterTables,
+    avoid_io_uring: bool,
+) -> Option<Backing> {
+    let inherited = SwapFile::inherited(number).ok()?;
+    let pages = shared_pages(&inherited, number, tables)?;
+    let opened = SwapFile::reopened(number).ok().and_then(|file| {
+        let mark = pages.table.mark(|mark| open_mark::put(&file, mark).ok())?;
+        Some((file, mark))
+    });
+    let (file, mark) = opened.unwrap_or((inherited, MARK_OF_TREE));
+    let file = Arc::new(file);
+    let device = Box::new(FileDevice::new(Arc::clone(&file), avoid_io_uring));
+    let layout = Layout::Shared(SharedPages { mark, file: Some(file), ..pages });
+    Some(Backing { device, layout, priority: 0, discard: spec.discard, poll: None })
+}
+
+/// Opens a shared raw area: the device below an inherited file, with the blocks of the file, which
+/// must be the proven ones. The tree inherits the file only, so each process needs the right to
+/// open the device.
+fn raw(
+    spec: &AreaSpec,
+    file: Arc<SwapFile>,
+    pages: SharedPages,
+    proven: Fingerprint,
+    avoid_io_uring: bool,
+) -> Result<Backing, OpenError> {
+    let refused = |cause| OpenError::Raw { path: spec.path.clone(), cause };
+    let map = block_map::read(file.as_fd(), pages.pages.pages).map_err(|it| refused(it.into()))?;
+    let map = map.ok().filter(|map| Fingerprint::of(map) == proven);
+    let map = map.ok_or_else(|| OpenError::Moved { path: spec.path.clone() })?;
+    let header = read_header(&file).ok_or_else(|| OpenError::Moved { path: spec.path.clone() })?;
+    let opened = SharedDevice::open(&file, &pages.table).map_err(refused)?;
+    let checked = (pages.pages.pages, proven);
+    let device = opened.guarded(&file, checked, pages.table, avoid_io_uring);
+    let layout = Layout::Shared(SharedPages {
+        pages: Arc::new(raw::pages_of(&header, &map)),
+        mark: opened.mark,
+        file: Some(opened.device),
+        raw: Some((file, proven)),
+        ..pages
+    });
+    Ok(Backing { device, layout, priority: 0, discard: spec.discard, poll: None })
+}
+
+/// Reads the header of an area that was validated before.
+fn read_header(file: &SwapFile) -> Option<Header> {
+    // Aligned, as O_DIRECT requires.
+    let mut page = Box::new(Page([0; PAGE_SIZE]));
+    let read = file.read_at(&mut page.0, 0).ok()?;
+    let pages = file.len_bytes().ok()? / PAGE_SIZE as u64;
+    (read == PAGE_SIZE).then(|| Header::parse(&page.0, pages).ok())?
+}
+
+fn shared_area(file: &SwapFile, pages: u64) -> SharedArea {
+    let (device, inode) = file.identity();
+    SharedArea { device, inode, clusters: pages.div_ceil(CLUSTER_SLOTS as u64) as usize }
+}
+
+/// Marks an area that `softswap run` has claimed for its tree.
+///
+/// # Errors
+/// If its file system does not support locks.
+pub fn claim_for_tree(area: &Activated) -> std::io::Result<SharedArea> {
+    open_mark::put(&area.file, MARK_OF_TREE)?;
+    Ok(shared_area(&area.file, area.header.pages()))
+}

@@ -1,0 +1,405 @@
+//! Start settings of an engine. A new setting is a line in the table `settings!` below, and an
+//! option in the command's `run/options.rs`.
+//!
+//! `softswap run` combines flags, environment and file into one [`Config`]. It passes it to the
+//! runtime in environment variables with a prefix of their own ([`Config::to_env`]), so the runtime
+//! does not parse user input.
+
+use crate::codec::Choice;
+use crate::policy::mechanism::Without;
+pub use crate::policy::pool_limit::{BadPoolLimit, PoolLimit, size_of_text};
+use crate::store::io::poll::mode::Mode;
+use crate::store::swap::Discard;
+use softswap_sys::aslr::Bases;
+use softswap_sys::block_map::Fingerprint;
+pub use softswap_sys::faults::Faults;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Minimum budget of an engine. With less, the fixed parts (fault contexts, bounce buffers,
+/// staging) would leave no memory for pages.
+pub const MIN_MEMORY_BYTES: u64 = 8 << 20;
+
+/// Descriptor of an area that all processes of a tree inherit.
+///
+/// ```
+/// use softswap_engine::api::settings::Inherited;
+/// assert_eq!(Inherited::RequestQueue(1032).to_string().parse(), Ok(Inherited::RequestQueue(1032)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inherited {
+    /// A file or device shared by the tree ([`Config::tables_fd`]).
+    File(i32),
+    /// A file shared by the tree, whose blocks are written through its device, and its proven map.
+    Raw(i32, Fingerprint),
+    /// The request queue to the helper of a cluster of servers.
+    RequestQueue(i32),
+    /// A request queue, for a cluster that mirrors the area in the directory.
+    Mirror(i32),
+}
+
+impl Inherited {
+    /// Returns the descriptor of a mirror.
+    pub(crate) fn mirror(self) -> Option<i32> {
+        match self {
+            Inherited::Mirror(fd) => Some(fd),
+            Inherited::File(_) | Inherited::Raw(..) | Inherited::RequestQueue(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Inherited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Inherited::File(fd) => write!(f, "file,{fd}"),
+            Inherited::Raw(fd, proven) => write!(f, "raw,{fd},{proven}"),
+            Inherited::RequestQueue(fd) => write!(f, "requests,{fd}"),
+            Inherited::Mirror(fd) => write!(f, "mirror,{fd}"),
+        }
+    }
+}
+
+impl FromStr for Inherited {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Inherited, ()> {
+        let (kind, fd) = text.split_once(',').ok_or(())?;
+        let (fd, proven) = fd.split_once(',').map_or((fd, None), |(fd, map)| (fd, Some(map)));
+        let fd = fd.parse().map_err(drop)?;
+        match (kind, proven) {
+            ("file", None) => Ok(Inherited::File(fd)),
+            ("raw", Some(proven)) => proven.parse().map(|proven| Inherited::Raw(fd, proven)),
+            ("requests", None) => Ok(Inherited::RequestQueue(fd)),
+            ("mirror", None) => Ok(Inherited::Mirror(fd)),
+            _ => Err(()),
+        }
+    }
+}
+
+/// Configuration of one swap area.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AreaSpec {
+    /// A directory, for an unlinked file in it; a swap file or device; or a cluster, as displayed.
+    pub path: PathBuf,
+    /// Maximum size of a file in a directory, in bytes; `None`: free space minus the reserve.
+    pub limit_bytes: Option<u64>,
+    /// Areas with a higher priority are filled first. `None`: after all that have one, in the given
+    /// order.
+    pub priority: Option<u16>,
+    /// When unused storage is discarded.
+    pub discard: Discard,
+    /// How a thread waits for a single page; `None`: the common setting.
+    pub poll: Option<Mode>,
+    /// Use the blocks of a swap file on its device. Only `softswap run` proves where they are, so
+    /// the runtime obeys [`Inherited::Raw`] instead.
+    pub raw: bool,
+    /// Descriptor that the tree inherits from `softswap run`, if any.
+    pub inherited: Option<Inherited>,
+}
+
+impl AreaSpec {
+    /// Returns the default configuration of an area at `path`.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> AreaSpec {
+        AreaSpec {
+            path: path.into(),
+            limit_bytes: None,
+            priority: None,
+            discard: Discard::None,
+            poll: None,
+            raw: false,
+            inherited: None,
+        }
+    }
+
+    /// Returns the effective priority of the area with number `order`. Areas without a priority
+    /// come after all others, in the given order, as with `swapon`.
+    pub(crate) fn priority_among(&self, order: usize) -> i32 {
+        self.priority.map_or(-1 - order as i32, i32::from)
+    }
+
+    /// The path comes last, because it may contain any character.
+    fn to_text(&self) -> String {
+        fn shown(value: Option<impl ToString>) -> String {
+            value.map_or_else(String::new, |value| value.to_string())
+        }
+        let path = self.path.to_string_lossy();
+        let AreaSpec { limit_bytes, priority, discard, poll, .. } = self;
+        let (limit, priority, poll) = (shown(*limit_bytes), shown(*priority), shown(*poll));
+        format!("{limit},{priority},{poll},{discard},{path}")
+    }
+
+    fn from_text(text: &str) -> Option<AreaSpec> {
+        fn value<T: FromStr>(text: &str) -> Option<Option<T>> {
+            if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
+        }
+        let mut parts = text.splitn(5, ',');
+        Some(AreaSpec {
+            limit_bytes: value(parts.next()?)?,
+            priority: value(parts.next()?)?,
+            poll: value(parts.next()?)?,
+            discard: parts.next()?.parse().ok()?,
+            path: parts.next().filter(|path| !path.is_empty())?.into(),
+            raw: false,
+            inherited: None,
+        })
+    }
+}
+
+/// The table of settings. A line is a field of [`Config`] with its default, and the variable that
+/// passes it to the runtime. The option of `softswap run` with the field's name sets it. (Sizes,
+/// and options with other names, are set by `settle` of the command.)
+macro_rules! settings {
+    ($($(#[doc = $doc:literal])+ $variable:ident $field:ident: $type:ty = $default:expr;)+) => {
+        /// Settings of one engine.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct Config {
+            $($(#[doc = $doc])+ pub $field: $type,)+
+            /// Swap areas, at least one.
+            pub areas: Vec<AreaSpec>,
+            /// Descriptor of the shared statistics page, inherited from `softswap run`.
+            pub stats_fd: Option<i32>,
+            /// Process that shares that page. Its direct child reports there.
+            pub supervisor_pid: Option<i32>,
+            /// Descriptor of the ledger of a tree that shares one budget.
+            pub ledger_fd: Option<i32>,
+            /// Descriptor of the tables with the owners of clusters in shared areas.
+            pub tables_fd: Option<i32>,
+            /// Addresses of the window and the gate in the tree of processes.
+            pub place: Option<Bases>,
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Config {
+                    $($field: $default,)+
+                    areas: vec![AreaSpec::new("/var/tmp")],
+                    stats_fd: None,
+                    supervisor_pid: None,
+                    ledger_fd: None,
+                    tables_fd: None,
+                    place: None,
+                }
+            }
+        }
+
+        impl Config {
+            /// Returns true if the table has a setting of that name.
+            #[must_use]
+            pub fn has(name: &str) -> bool {
+                [$(stringify!($field)),+].contains(&name)
+            }
+
+            /// Parses and sets the setting of that name, if there is one.
+            ///
+            /// # Errors
+            /// The problem with the text.
+            pub fn set(&mut self, name: &str, text: &str) -> Result<(), String> {
+                match name {
+                    $(stringify!($field) => {
+                        self.$field = text.parse::<$type>().map_err(|bad| bad.to_string())?;
+                    })+
+                    _ => {}
+                }
+                Ok(())
+            }
+
+            fn table_to_env(&self) -> Vec<(&'static str, String)> {
+                vec![$((stringify!($variable), self.$field.to_string())),+]
+            }
+
+            /// Sets values from variables. Returns the name of the first that is invalid.
+            fn set_from_env(
+                &mut self,
+                lookup: &impl Fn(&str) -> Option<String>,
+            ) -> Result<(), &'static str> {
+                $(if let Some(text) = lookup(stringify!($variable)) {
+                    self.set(stringify!($field), &text).map_err(|_| stringify!($variable))?;
+                })+
+                Ok(())
+            }
+        }
+    };
+}
+
+settings! {
+    /// DRAM budget: resident + pool + staging + bounce + metadata, in bytes.
+    MEMORY memory_bytes: u64 = 1 << 30;
+    /// Free space to leave on a swap directory's file system, in bytes.
+    RESERVE reserve_bytes: u64 = 512 << 20;
+    /// Limit of the compressed pool; can be changed later.
+    POOL pool: PoolLimit = PoolLimit::Auto;
+    /// Encrypt pages in the swap areas.
+    ENCRYPT encrypt: bool = true;
+    /// Codec of pages that leave DRAM; can be changed later.
+    CODEC codec: Choice = Choice::Auto;
+    /// Run programs started by the program under softswap, too, each with its own budget.
+    CHILDREN manage_children: bool = true;
+    /// Mechanism by which touches of absent pages reach the engine.
+    FAULTS faults: Faults = Faults::Auto;
+    /// Unmap pages by write-protect and copy even if UFFDIO_MOVE works.
+    AVOID_MOVE avoid_move: bool = false;
+    /// Use pread/pwrite even if io_uring works.
+    AVOID_IO_URING avoid_io_uring: bool = false;
+    /// How a thread waits for a single page from the disk; can be changed later.
+    POLL poll: Mode = Mode::Auto;
+    /// Disabled mechanisms; for developers.
+    WITHOUT without: Without = Without::default();
+    /// Start an engine even if memory suffices; for developers.
+    AWAKE awake: bool = false;
+    /// The budget of the tree is adjusted automatically.
+    MOVING is_moving: bool = false;
+    /// Memory that programs believe to have, in bytes; 0: the machine's.
+    TELL told_bytes: u64 = 0;
+    /// New file that records page events of the first process; empty: none.
+    RECORD record: String = String::new();
+}
+
+/// Prefix of the variables that carry a [`Config`] to the runtime.
+pub const ENV_PREFIX: &str = "SOFTSWAP_RT_";
+
+impl Config {
+    /// Returns the variables (without [`ENV_PREFIX`]) of this configuration.
+    #[must_use]
+    pub fn to_env(&self) -> Vec<(String, String)> {
+        let mut env = self.table_to_env();
+        if let Some(fd) = self.stats_fd {
+            env.push(("STATS_FD", fd.to_string()));
+        }
+        if let Some(pid) = self.supervisor_pid {
+            env.push(("SUPERVISOR_PID", pid.to_string()));
+        }
+        if let Some(fd) = self.ledger_fd {
+            env.push(("LEDGER_FD", fd.to_string()));
+        }
+        if let Some(fd) = self.tables_fd {
+            env.push(("TABLES_FD", fd.to_string()));
+        }
+        if let Some(place) = self.place {
+            env.push(("PLACE", place.to_string()));
+        }
+        let areas = self.areas.iter().enumerate().flat_map(|(number, area)| {
+            let inherited = area.inherited.map(|it| (inherited_variable(number), it.to_string()));
+            [(area_variable(number), area.to_text())].into_iter().chain(inherited)
+        });
+        env.into_iter().map(|(name, value)| (name.to_string(), value)).chain(areas).collect()
+    }
+
+    /// Parses the variables of [`Config::to_env`]. `lookup` gets names without the prefix. `None`
+    /// if there is no configuration (MEMORY is absent or empty). On failure returns the name of the
+    /// invalid variable.
+    pub fn from_env(
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Option<Result<Config, &'static str>> {
+        lookup("MEMORY").filter(|text| !text.is_empty())?;
+        let parse = || -> Result<Config, &'static str> {
+            let number = |name: &'static str| {
+                lookup(name).map(|text| text.parse().map_err(|_| name)).transpose()
+            };
+            let mut config = Config::default();
+            config.set_from_env(&lookup)?;
+            let texts = (0..).map_while(|number| Some((number, lookup(&area_variable(number))?)));
+            let areas: Option<Vec<_>> = texts
+                .map(|(number, text)| {
+                    let inherited = lookup(&inherited_variable(number)).map(|text| text.parse());
+                    let inherited = inherited.transpose().ok()?;
+                    Some(AreaSpec { inherited, ..AreaSpec::from_text(&text)? })
+                })
+                .collect();
+            let areas = areas.ok_or("SWAP")?;
+            if !areas.is_empty() {
+                config.areas = areas;
+            }
+            config.stats_fd = number("STATS_FD")?;
+            config.supervisor_pid = number("SUPERVISOR_PID")?;
+            config.ledger_fd = number("LEDGER_FD")?;
+            config.tables_fd = number("TABLES_FD")?;
+            config.place = place(&lookup);
+            Ok(config)
+        };
+        Some(parse())
+    }
+}
+
+/// Returns the addresses of the tree's window and gate from the same variables, also for a program
+/// without an engine. `None` if absent or invalid.
+#[must_use]
+pub fn place(lookup: &impl Fn(&str) -> Option<String>) -> Option<Bases> {
+    lookup("PLACE")?.parse().ok()
+}
+
+fn area_variable(number: usize) -> String {
+    format!("SWAP_{number}")
+}
+
+fn inherited_variable(number: usize) -> String {
+    format!("SWAP_FD_{number}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Packer;
+    use std::collections::HashMap;
+
+    #[test]
+    fn configuration_round_trips_through_environment() {
+        let config = Config {
+            memory_bytes: 123 << 20,
+            areas: vec![
+                AreaSpec {
+                    limit_bytes: Some(7 << 30),
+                    priority: Some(5),
+                    discard: Discard::Both,
+                    poll: Some(Mode::Poll),
+                    ..AreaSpec::new("/tmp/a b,c")
+                },
+                AreaSpec { inherited: Some(Inherited::File(1040)), ..AreaSpec::new("/dev/sdx") },
+                AreaSpec {
+                    inherited: Some(Inherited::Raw(1043, Fingerprint::of(&[]))),
+                    ..AreaSpec::new("/swap")
+                },
+                AreaSpec {
+                    inherited: Some(Inherited::RequestQueue(1041)),
+                    ..AreaSpec::new("redis://a:1,b:2")
+                },
+            ],
+            manage_children: false,
+            encrypt: false,
+            avoid_move: true,
+            faults: Faults::Protection,
+            codec: Choice::Fixed(Some(Packer::Zstd { level: -3 })),
+            poll: Mode::Hybrid,
+            stats_fd: Some(9),
+            ledger_fd: Some(1031),
+            tables_fd: Some(1032),
+            place: Some(Bases::choose()),
+            ..Config::default()
+        };
+        let env: HashMap<_, _> = config.to_env().into_iter().collect();
+        assert_eq!(Config::from_env(|k| env.get(k).cloned()), Some(Ok(config)));
+        for bad in ["", "7", "file,", "file,x", "pipe,7", "raw,7", "raw,7,x", "file,7,7"] {
+            assert_eq!(bad.parse::<Inherited>(), Err(()), "{bad}");
+        }
+        for bad in ["", "1,2", ",,,none,", "x,,,none,/tmp", ",70000,,none,/tmp", ",,,some,/tmp"] {
+            assert_eq!(AreaSpec::from_text(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn invalid_value_is_named() {
+        let lookup = |k: &str| match k {
+            "MEMORY" => Some("1000000".into()),
+            "CODEC" => Some("maybe".into()),
+            _ => None,
+        };
+        assert_eq!(Config::from_env(lookup), Some(Err("CODEC")));
+    }
+
+    #[test]
+    fn configuration_requires_budget() {
+        assert_eq!(Config::from_env(|_| None), None);
+        assert_eq!(Config::from_env(|_| Some(String::new())), None);
+    }
+}

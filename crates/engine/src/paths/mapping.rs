@@ -1,0 +1,450 @@
+//! The `mmap` family for managed ranges.
+//!
+//! All functions are called from program context with signals blocked. They hold the layout lock
+//! throughout, and wait for busy pages.
+
+use crate::base::page::{PageNo, Place};
+use crate::core::{Core, Memory};
+use crate::memory::address_space::{AtFork, Kind, Layout};
+use crate::steps::swap_cache;
+use softswap_sys::window::{Protection, READ_WRITE, Writes};
+use std::io;
+use std::ops::Range;
+
+/// Alignment, in pages, of large mappings, as allocators want it for their arenas.
+const LARGE_ALIGN_PAGES: u64 = 8192;
+
+/// Maps `count` fresh pages. `None` if the window has no such gap.
+pub(crate) fn map(
+    memory: &Memory,
+    count: u64,
+    protection: Protection,
+) -> io::Result<Option<PageNo>> {
+    let mut layout = memory.space.lock();
+    let align = count.next_power_of_two().min(LARGE_ALIGN_PAGES);
+    let Some(range) =
+        memory.space.find(&layout, count, align).or_else(|| memory.space.find(&layout, count, 1))
+    else {
+        return Ok(None);
+    };
+    add(memory, &mut layout, range.clone(), protection)?;
+    Ok(Some(range.start))
+}
+
+/// Maps `count` fresh pages with room to grow in place. `None` if there is no space for them.
+pub(crate) fn map_growable(
+    memory: &Memory,
+    count: u64,
+    protection: Protection,
+) -> io::Result<Option<PageNo>> {
+    let mut layout = memory.space.lock();
+    let Some((range, room)) = memory.space.find_growable(&layout, count) else { return Ok(None) };
+    add(memory, &mut layout, range.clone(), protection)?;
+    layout.set_growth_gap(room);
+    Ok(Some(range.start))
+}
+
+fn add(
+    memory: &Memory,
+    layout: &mut Layout,
+    range: Range<PageNo>,
+    protection: Protection,
+) -> io::Result<()> {
+    if protection != READ_WRITE {
+        memory.window.protect(range.start, (range.end - range.start) as usize, protection)?;
+    }
+    memory.space.add(layout, range.clone());
+    layout.set_protection(range, protection);
+    Ok(())
+}
+
+/// Maps fresh pages exactly at `range`, replacing what is mapped there. Without `replace`, returns
+/// `Ok(false)` if any of it is in use.
+pub(crate) fn map_at(
+    core: &Core,
+    range: Range<PageNo>,
+    protection: Protection,
+    replace: bool,
+) -> io::Result<bool> {
+    let mut layout = core.memory.space.lock();
+    if !replace && !core.memory.space.is_free(&layout, &range) {
+        return Ok(false);
+    }
+    check_unsealed(&layout, &range)?;
+    clear(core, &mut layout, &range)?;
+    add(&core.memory, &mut layout, range, protection)?;
+    Ok(true)
+}
+
+/// Unmaps `range`. Unmapped parts are skipped.
+pub(crate) fn unmap(core: &Core, range: Range<PageNo>) -> io::Result<()> {
+    let mut layout = core.memory.space.lock();
+    check_unsealed(&layout, &range)?;
+    clear(core, &mut layout, &range)?;
+    core.memory.space.remove(&mut layout, range);
+    Ok(())
+}
+
+/// Fails with EPERM if any page of `range` is sealed.
+fn check_unsealed(layout: &Layout, range: &Range<PageNo>) -> io::Result<()> {
+    layout.first_sealed(range).map_or(Ok(()), |_| Err(not_permitted()))
+}
+
+fn not_permitted() -> io::Error {
+    const EPERM: i32 = 1;
+    io::Error::from_raw_os_error(EPERM)
+}
+
+/// Seals `range`, which must be mapped completely.
+pub(crate) fn seal(memory: &Memory, range: Range<PageNo>) {
+    memory.space.lock().seal(range);
+}
+
+/// Drops the content and attributes of `range`. It stays allocated, so no other mapping can be
+/// placed there while the caller holds the lock.
+fn clear(core: &Core, layout: &mut Layout, range: &Range<PageNo>) -> io::Result<()> {
+    core.memory.space.close(range);
+    unlock_in(&core.memory, layout, range)?;
+    for foreign in layout.unmanaged_in(range) {
+        core.memory.window.restore(foreign.start, (foreign.end - foreign.start) as usize)?;
+    }
+    drop_content(core, range.clone())?;
+    if layout.has_protection(range) {
+        core.memory.window.protect(range.start, (range.end - range.start) as usize, READ_WRITE)?;
+    }
+    layout.forget(range);
+    Ok(())
+}
+
+/// Allocates `count` pages of the window without mapping them.
+pub(crate) fn reserve(memory: &Memory, count: u64) -> Option<PageNo> {
+    let mut layout = memory.space.lock();
+    let range = memory.space.find(&layout, count, LARGE_ALIGN_PAGES)?;
+    layout.reserve(range.clone());
+    Some(range.start)
+}
+
+/// Unmaps `range` but keeps it allocated.
+pub(crate) fn retract(core: &Core, range: Range<PageNo>) -> io::Result<()> {
+    let mut layout = core.memory.space.lock();
+    check_unsealed(&layout, &range)?;
+    clear(core, &mut layout, &range)
+}
+
+/// Locks `range` in memory by the kernel and records it. Fails if more than `most` pages would be
+/// locked. Returns the parts that were not locked before.
+pub(crate) fn lock(
+    memory: &Memory,
+    range: Range<PageNo>,
+    most: u64,
+) -> io::Result<Vec<Range<PageNo>>> {
+    let mut layout = memory.space.lock();
+    let new = layout.lock_range(range.clone(), most).ok_or_else(no_memory)?;
+    for (done, part) in new.iter().enumerate() {
+        if let Err(error) = memory.window.lock(part.start, (part.end - part.start) as usize) {
+            for part in &new[..done] {
+                memory.window.unlock(part.start, (part.end - part.start) as usize)?;
+            }
+            new.into_iter().for_each(|part| drop(layout.unlock_range(&part)));
+            return Err(error);
+        }
+    }
+    Ok(new)
+}
+
+pub(crate) fn locked_bytes(memory: &Memory) -> usize {
+    let locked = memory.space.lock().locked();
+    locked.iter().map(|range| (range.end - range.start) as usize * softswap_sys::PAGE_SIZE).sum()
+}
+
+/// Unlocks `range`. Returns the parts of it that were locked.
+pub(crate) fn unlock(memory: &Memory, range: &Range<PageNo>) -> io::Result<Vec<Range<PageNo>>> {
+    unlock_in(memory, &mut memory.space.lock(), range)
+}
+
+/// Must precede a discard, because the kernel does not drop locked pages.
+fn unlock_in(
+    memory: &Memory,
+    layout: &mut Layout,
+    range: &Range<PageNo>,
+) -> io::Result<Vec<Range<PageNo>>> {
+    let were = layout.unlock_range(range);
+    for part in &were {
+        memory.window.unlock(part.start, (part.end - part.start) as usize)?;
+    }
+    Ok(were)
+}
+
+/// Replaces `range` by an unmanaged mapping that `place_it` creates. Without `replace`, returns
+/// `Ok(false)` if any of it is in use.
+pub(crate) fn map_unmanaged(
+    core: &Core,
+    range: Range<PageNo>,
+    replace: bool,
+    place_it: impl FnOnce() -> io::Result<()>,
+) -> io::Result<bool> {
+    let mut layout = core.memory.space.lock();
+    if !replace && !core.memory.space.is_free(&layout, &range) {
+        return Ok(false);
+    }
+    check_unsealed(&layout, &range)?;
+    clear(core, &mut layout, &range)?;
+    layout.reserve(range.clone());
+    if let Err(error) = place_it() {
+        // The kernel may have left a partial mapping: restore the window.
+        core.memory.window.restore(range.start, (range.end - range.start) as usize)?;
+        core.memory.space.remove(&mut layout, range);
+        return Err(error);
+    }
+    for page in range.clone() {
+        core.memory.space.touch(page);
+        core.memory.pages.claim(page).publish(Place::Unmanaged);
+    }
+    layout.set_unmanaged(range);
+    Ok(true)
+}
+
+/// Discards `range`, which reads as zeroes afterwards (`MADV_DONTNEED`).
+pub(crate) fn discard(core: &Core, range: Range<PageNo>) -> io::Result<()> {
+    let layout = core.memory.space.lock();
+    let mut start = range.start;
+    for foreign in layout.unmanaged_in(&range) {
+        drop_content(core, start..foreign.start)?;
+        core.memory
+            .window
+            .discard_unmanaged(foreign.start, (foreign.end - foreign.start) as usize)?;
+        start = foreign.end;
+    }
+    drop_content(core, start..range.end)
+}
+
+/// Changes the protection of `range`, which must be mapped completely, up to the first sealed page.
+pub(crate) fn protect(
+    memory: &Memory,
+    range: Range<PageNo>,
+    protection: Protection,
+) -> io::Result<()> {
+    let mut layout = memory.space.lock();
+    let sealed = layout.first_sealed(&range);
+    let range = range.start..sealed.unwrap_or(range.end);
+    if !range.is_empty() {
+        memory.window.protect(range.start, (range.end - range.start) as usize, protection)?;
+        layout.set_protection(range, protection);
+    }
+    sealed.map_or(Ok(()), |_| Err(not_permitted()))
+}
+
+fn no_memory() -> io::Error {
+    const ENOMEM: i32 = 12;
+    io::Error::from_raw_os_error(ENOMEM)
+}
+
+/// Grows a mapping into the free pages after it. Returns false if they are in use.
+pub(crate) fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Result<bool> {
+    let mut layout = memory.space.lock();
+    let more = range.end..range.start + count;
+    if !memory.space.is_free(&layout, &more) {
+        return Ok(false);
+    }
+    let protection = layout.protection(range.end - 1);
+    add(memory, &mut layout, more, protection)?;
+    layout.take_along(&range, &(range.start..range.start + count));
+    Ok(true)
+}
+
+pub(crate) fn segments(memory: &Memory, range: &Range<PageNo>) -> Vec<(Range<PageNo>, Kind)> {
+    memory.space.segments(&memory.space.lock(), range)
+}
+
+/// Removes memory that a forked child does not inherit, zeroes memory that it gets wiped, and
+/// clears all locks. No other thread runs.
+pub(crate) fn drop_not_inherited(core: &Core, layout: &mut Layout) -> io::Result<()> {
+    for part in layout.locked() {
+        layout.unlock_range(&part);
+        part.for_each(|page| core.memory.pages.unpin(page));
+    }
+    for wiped in layout.kept_from_children(AtFork::Wiped) {
+        drop_content(core, wiped)?;
+    }
+    for withheld in layout.kept_from_children(AtFork::Withheld) {
+        clear(core, layout, &withheld)?;
+        core.memory.space.remove(layout, withheld);
+    }
+    Ok(())
+}
+
+/// Moves the content of `from` to the mapped pages at `to`. `from` stays mapped and reads as
+/// zeroes. `fetch` brings a page in. If that fails, everything is moved back.
+pub(crate) fn transfer(
+    core: &Core,
+    from: Range<PageNo>,
+    to: PageNo,
+    fetch: impl Fn(PageNo) -> io::Result<()>,
+) -> io::Result<()> {
+    let start = from.start;
+    transfer_until(core, from, to, &fetch).map_err(|(page, error)| {
+        if transfer_until(core, to..to + (page - start), start, &fetch).is_err() {
+            core.die("a page that was moved to another mapping cannot be moved back");
+        }
+        error
+    })
+}
+
+/// On failure returns the page; the pages before it have been moved.
+fn transfer_until(
+    core: &Core,
+    from: Range<PageNo>,
+    to: PageNo,
+    fetch: impl Fn(PageNo) -> io::Result<()>,
+) -> Result<(), (PageNo, io::Error)> {
+    let mut page = core.memory.space.next_touched(from.clone());
+    while page < from.end {
+        let target = to + (page - from.start);
+        while !transfer_page(core, page, target).map_err(|error| (page, error))? {
+            fetch(page).map_err(|error| (page, error))?;
+        }
+        page = core.memory.space.next_touched(page + 1..from.end);
+    }
+    Ok(())
+}
+
+/// Moves one page. Returns false if it must be brought in first: a pool object records its owner,
+/// and a staging frame belongs to a batch. Also returns false if the move must be retried: a moved
+/// page is not write-protected any more, so its copy must be freed first.
+fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool> {
+    let seen = core.memory.pages.load(source).place();
+    if matches!(seen, Place::Pool { .. } | Place::Staged { .. }) {
+        return Ok(false);
+    }
+    for page in [source, target] {
+        if core.memory.pages.load(page).is_protected() {
+            swap_cache::make_writable(core, page, core.memory.pages.claim(page))?;
+        }
+    }
+    // Claim the target first: a thread that holds it (fault-around) waits for no other claim.
+    core.memory.space.touch(target);
+    let arriving = core.memory.pages.claim(target);
+    if arriving.before().is_protected() {
+        return Ok(false);
+    }
+    if arriving.before().is_resident() {
+        core.memory.window.discard(target, 1)?;
+        core.memory.space.sub_resident(target);
+        core.memory.budget.release(1);
+    }
+    let leaving = core.memory.pages.claim(source);
+    let place = leaving.before().place();
+    match place {
+        Place::SameFilled { .. } | Place::Slot { .. } | Place::CompressedSlot { .. } => {}
+        Place::Resident { copy: None, .. } => {
+            if core.memory.window.relocate(target, source, 1).pages == 0
+                && let Err(error) = copy_over(core, source, target)
+            {
+                // The previous content of the target is gone.
+                arriving.publish(Place::Vacant);
+                return Err(error);
+            }
+            core.memory.space.sub_resident(source);
+            core.memory.space.add_resident(target, 1);
+        }
+        Place::Pool { .. } | Place::Staged { .. } | Place::Resident { copy: Some(_), .. } => {
+            arriving.publish(Place::Vacant);
+            return Ok(false);
+        }
+        Place::Vacant | Place::Unmanaged => {
+            arriving.publish(Place::Vacant);
+            return Ok(true);
+        }
+    }
+    leaving.publish(Place::Vacant);
+    core.recorder.iter().for_each(|recorder| recorder.moved(source, target));
+    arriving.publish(place);
+    Ok(true)
+}
+
+fn copy_over(core: &Core, source: PageNo, target: PageNo) -> io::Result<()> {
+    let mut copy = Box::new(softswap_sys::Page([0; softswap_sys::PAGE_SIZE]));
+    core.memory.window.take_page(source, &mut copy.0)?;
+    match core.memory.window.install(target, &copy.0, Writes::Allowed).error {
+        None => Ok(()),
+        Some(error)
+            if core.memory.window.install(source, &copy.0, Writes::Allowed).error.is_none() =>
+        {
+            Err(error)
+        }
+        Some(_) => core.die("a page that was to move cannot go back"),
+    }
+}
+
+/// Frees the content of all pages of `range`. A run of adjacent resident pages is dropped in one
+/// call, while all of them are claimed.
+fn drop_content(core: &Core, range: Range<PageNo>) -> io::Result<()> {
+    const RUN: usize = 64;
+    core.recorder.iter().for_each(|recorder| recorder.note_freed(&range));
+    let mut run: [Option<crate::base::page::Claim<'_>>; RUN] = [const { None }; RUN];
+    let (mut first, mut len) = (range.start, 0);
+    let mut page = core.memory.space.next_touched(range.clone());
+    while page < range.end {
+        let seen = core.memory.pages.load(page);
+        if seen.place() == Place::Vacant && !seen.is_busy() {
+            page = core.memory.space.next_touched(page + 1..range.end);
+            continue;
+        }
+        let claim = match core.memory.pages.try_claim(page, seen) {
+            Some(claim) => claim,
+            // Release the claims first: the page's holder may be waiting for one of them.
+            None => {
+                drop_run(core, first, &mut run[..len])?;
+                len = 0;
+                core.memory.pages.claim(page)
+            }
+        };
+        match claim.before().place() {
+            Place::Vacant => drop(claim),
+            Place::Resident { .. } => {
+                if len == RUN || (len > 0 && first + len as u64 != page) {
+                    drop_run(core, first, &mut run[..len])?;
+                    len = 0;
+                }
+                if len == 0 {
+                    first = page;
+                }
+                run[len] = Some(claim);
+                len += 1;
+            }
+            // The batch empties the frame, but counts the page as rescued and does not uncharge it.
+            // So uncharge it here.
+            Place::Staged { .. } => {
+                core.memory.budget.release(1);
+                claim.publish(Place::Vacant);
+            }
+            place => {
+                core.stores.free(place);
+                claim.publish(Place::Vacant);
+            }
+        }
+        page = core.memory.space.next_touched(page + 1..range.end);
+    }
+    drop_run(core, first, &mut run[..len])
+}
+
+fn drop_run(
+    core: &Core,
+    first: PageNo,
+    run: &mut [Option<crate::base::page::Claim<'_>>],
+) -> io::Result<()> {
+    if run.is_empty() {
+        return Ok(());
+    }
+    core.memory.window.discard(first, run.len())?;
+    for (page, claim) in (first..).zip(run.iter_mut()) {
+        if let Some(claim) = claim.take() {
+            core.memory.space.sub_resident(page);
+            let copy = claim.before().place().copy();
+            claim.publish(Place::Vacant);
+            copy.into_iter().for_each(|copy| swap_cache::free_copy(core, copy));
+        }
+    }
+    core.memory.budget.release(run.len());
+    Ok(())
+}

@@ -1,0 +1,412 @@
+//! Page-out: victim -> unmap -> fill | pool | bounce -> slot -> extent -> write -> publish. It is
+//! done by [`page_out`] (steps 1 to 5), [`store`] (6 to 8) and [`write_staged`] (8 to 10).
+//!
+//! Clean victims are dropped in place ([`clean_reclaim`]). They are evicted to their copies, except
+//! those that the pool may accept. Other victims are unmapped in a batch if that takes fewer TLB
+//! shootdowns ([`batch_unmap`]), or moved to staging frames ([`staging`]), from which a touch takes
+//! them back at once. A slot is published only after its write has succeeded. After a failed write
+//! the pages are written one by one. Slots that fail are retired, and their pages stay in memory.
+
+use crate::base::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
+use crate::base::stats::Counter;
+use crate::core::Core;
+use crate::core::errors::NoSlot;
+use crate::core::policies::Batch;
+use crate::memory::context::{BATCH_PAGES, Context};
+use crate::policy::clock::Victim;
+use crate::policy::incompressible_bias::IncompressibleBias;
+use crate::steps::batch_unmap;
+use crate::steps::clean_reclaim;
+use crate::steps::compress::{self, NotInDram};
+use crate::steps::mapping_pressure;
+use crate::steps::staging::{self, InFrame, Staged};
+use crate::steps::swap_cache;
+use crate::steps::write_out::{allocate, write_sealed};
+use crate::store::bounce::Buffer;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::{current_cpu, thread_cpu_ns};
+
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// Pages evicted, including those compressed in DRAM.
+    pub(crate) pages_out: usize,
+    /// Evicted pages whose staging frames are still in use and charged.
+    in_frames: usize,
+    /// Evicted pages known to be incompressible.
+    incompressible: usize,
+    /// Pages intended for the swap area.
+    pub(crate) for_disk: usize,
+    /// Why pages intended for the swap area were not written.
+    pub(crate) area_full: Option<NoSlot>,
+}
+
+impl Outcome {
+    fn note(&mut self, place: Place) {
+        self.pages_out += 1;
+        self.incompressible += usize::from(IncompressibleBias::is_incompressible(place));
+    }
+
+    /// Counts a page evicted to `place` whose memory is still in a staging frame.
+    fn note_in_frame(&mut self, place: Place) {
+        self.note(place);
+        self.in_frames += 1;
+    }
+}
+
+/// Evicts up to one batch of cold pages.
+pub(crate) fn page_out(core: &Core, context: &mut Context) -> Outcome {
+    let start_ns = thread_cpu_ns();
+    let mut outcome = Outcome::default();
+    let mut victims = [const { None }; BATCH_PAGES];
+    // 1. Claim cold pages in address order.
+    let found = claim_victims(core, &mut victims);
+    // 2. Separate the clean ones.
+    let (clean, dirty) = clean_first(&mut victims[..found]);
+    // 3. Drop clean pages in place. Those with a copy are evicted by that.
+    let has_buffer = reclaim_clean(core, context, clean, dirty, &mut outcome);
+    // 4. Unmap scattered dirty pages in a batch, if that takes fewer shootdowns. (Step 3 may have
+    //    staged them already.)
+    if dirty.iter().any(Option::is_some) && !unmap_batch(core, context, dirty, &mut outcome) {
+        // 5. Move the others to staging frames, adjacent ones together, and store them (6 to 10).
+        let staged = staging::stage(core, context, dirty, 0);
+        store_and_empty(core, context, &staged, &mut outcome);
+    }
+    if outcome.pages_out == 0 && !has_buffer {
+        // Wait without claims; the next batch will find a buffer.
+        drop(core.wait_for_buffer(1));
+    }
+    debug_assert_eq!(outcome.in_frames, 0, "charged for ever");
+    report_to_policies(core, found, &outcome, start_ns);
+    if outcome.pages_out > 0 {
+        // Partial success is progress. A full area will be noticed again.
+        outcome.area_full = None;
+    }
+    outcome
+}
+
+fn claim_victims(core: &Core, victims: &mut [Victim<'static>]) -> usize {
+    let (policies, memory) = (&core.policies, &core.memory);
+    let times = policies.visits_per_incompressible();
+    let found = policies.clock.claim_victims(&memory.pages, &memory.space, times, victims);
+    match mapping_pressure::cluster_pages(memory) {
+        1 => found,
+        cluster => mapping_pressure::claim_clusters(memory, cluster, &mut victims[..]),
+    }
+}
+
+/// Moves the clean victims to the front.
+fn clean_first<'v, 't>(
+    victims: &'v mut [Victim<'t>],
+) -> (&'v mut [Victim<'t>], &'v mut [Victim<'t>]) {
+    let mut clean = 0;
+    for at in 0..victims.len() {
+        if victims[at].as_ref().is_some_and(|(_, claim)| claim.before().is_protected()) {
+            victims[clean..=at].rotate_right(1);
+            clean += 1;
+        }
+    }
+    victims.split_at_mut(clean)
+}
+
+fn report_to_policies(core: &Core, found: usize, outcome: &Outcome, start_ns: u64) {
+    let left = outcome.pages_out as u64;
+    // Excludes pages that were restored to the program.
+    core.stats.add(Counter::PagesOut, left);
+    let (incompressible, for_disk) = (outcome.incompressible as u64, outcome.for_disk);
+    let cpu_ns = thread_cpu_ns() - start_ns;
+    core.policies.note_batch(found, Batch { left, incompressible, for_disk, cpu_ns });
+}
+
+/// Drops clean victims in place, and stores those that are not evicted to a copy. If that needs the
+/// disk, the `dirty` victims of the batch are staged meanwhile and stored afterwards. Returns false
+/// if there is no buffer.
+fn reclaim_clean(
+    core: &Core,
+    context: &mut Context,
+    clean: &mut [Victim<'_>],
+    dirty: &mut [Victim<'_>],
+    outcome: &mut Outcome,
+) -> bool {
+    if clean.is_empty() {
+        return true;
+    }
+    let for_copy = clean_reclaim::for_copy(core, clean);
+    let to_store = clean.len() - for_copy.count_ones() as usize;
+    // Pages without a buffer are retried in a later batch.
+    let some = || core.stores.bounce.take_up_to(current_cpu(), to_store).or_else(|| core.buffer(1));
+    let mut buffer = (to_store > 0).then(|| core.buffer(to_store).or_else(some)).flatten();
+    let mut unmapped = [const { None }; BATCH_PAGES];
+    let copies = buffer.as_mut().map_or(&mut [][..], |buffer| buffer.as_chunks_mut().0);
+    let done = clean_reclaim::reclaim(core, clean, for_copy, &mut unmapped, copies);
+    outcome.pages_out += done.left;
+    outcome.incompressible += done.incompressible;
+    core.memory.budget.release(done.left);
+    let Some(mut buffer) = buffer else { return to_store == 0 };
+    let unmapped = &mut unmapped[..done.to_store];
+    let for_disk = store_unmapped(core, context, unmapped, &mut buffer, outcome);
+    if !for_disk.is_empty() {
+        // Stage the dirty ones first: their touches must not wait for the write.
+        let staged = staging::stage(core, context, dirty, for_disk.count);
+        write_staged(core, context, &for_disk, &mut buffer, outcome);
+        // A thread that holds a buffer must not wait for another.
+        drop(buffer);
+        store_and_empty(core, context, &staged, outcome);
+    }
+    true
+}
+
+/// Unmaps scattered victims in a batch and stores them, if that is better and there is a buffer.
+/// Returns true if any were unmapped; the others are released then.
+fn unmap_batch(
+    core: &Core,
+    context: &mut Context,
+    victims: &mut [Victim<'_>],
+    outcome: &mut Outcome,
+) -> bool {
+    if !batch_unmap::is_better(core, victims) {
+        return false;
+    }
+    let buffer = core.stores.bounce.take(current_cpu(), victims.len());
+    let Some(mut buffer) = buffer else { return false };
+    let mut unmapped = [const { None }; BATCH_PAGES];
+    let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
+    let count = batch_unmap::unmap(&core.memory, victims, &mut unmapped, copies);
+    if count > 0 {
+        // Release the rest: their touches must not wait for the write.
+        victims.iter_mut().for_each(|victim| drop(victim.take()));
+    }
+    let unmapped = &mut unmapped[..count];
+    let for_disk = store_unmapped(core, context, unmapped, &mut buffer, outcome);
+    if !for_disk.is_empty() {
+        write_staged(core, context, &for_disk, &mut buffer, outcome);
+        empty_frames(core, context, outcome);
+    }
+    count > 0
+}
+
+/// Staged pages to be written. Their contents are at the front of a bounce buffer.
+#[derive(Default)]
+struct ForDisk {
+    pages: [InFrame; BATCH_PAGES],
+    count: usize,
+    /// A bit for each page that is known to be incompressible.
+    incompressible: u32,
+}
+
+const _: () = assert!(BATCH_PAGES <= u32::BITS as usize);
+
+impl ForDisk {
+    fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn pages(&self) -> &[InFrame] {
+        &self.pages[..self.count]
+    }
+
+    fn push(&mut self, page: InFrame, why: NotInDram) {
+        self.pages[self.count] = page;
+        self.incompressible |= u32::from(why == NotInDram::Incompressible) << self.count;
+        self.count += 1;
+    }
+
+    fn is_incompressible(&self, at: usize) -> bool {
+        self.incompressible >> at & 1 != 0
+    }
+}
+
+/// Stores unmapped victims, whose contents are in `buffer`. Stages those that must be written and
+/// returns them.
+fn store_unmapped(
+    core: &Core,
+    context: &mut Context,
+    unmapped: &mut [Victim<'_>],
+    buffer: &mut Buffer<'_>,
+    outcome: &mut Outcome,
+) -> ForDisk {
+    let memory = &core.memory;
+    memory.budget.begin_eviction(unmapped.len());
+    let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
+    let mut for_disk = ForDisk::default();
+    for (at, (page, claim)) in unmapped.iter_mut().filter_map(Option::take).enumerate() {
+        core.policies.clock.note_eviction(page);
+        memory.space.sub_resident(page);
+        let stored = claim.before().place().copy();
+        let stored = stored.and_then(|copy| swap_cache::copy_in_working_area(core, page, copy));
+        let place = place_without_write(core, context, page, &copies[at], stored);
+        memory.budget.end_eviction(1);
+        let waiting = for_disk.count;
+        let frame = context.first_frame + waiting;
+        match place {
+            Ok(place) => {
+                // Release at once: the next page may need memory for the pool.
+                memory.budget.release(1);
+                claim.publish(place);
+                settle_copy(core, page, stored, place);
+                outcome.note(place);
+            }
+            Err(why) if staging::stage_copy(core, frame, page, claim, &copies[at]) => {
+                for_disk.push((page, frame as u32), why);
+                copies.copy_within(at..=at, waiting);
+            }
+            Err(_) => {}
+        }
+    }
+    for_disk
+}
+
+/// Returns a place without a write: in DRAM (steps 6 and 7), or the existing copy.
+fn place_without_write(
+    core: &Core,
+    context: &mut Context,
+    page: PageNo,
+    content: &[u8; PAGE_SIZE],
+    copy: Option<SlotCopy>,
+) -> Result<Place, NotInDram> {
+    let packed = compress::in_dram(core, context, page, content);
+    let Some(copy) = copy else { return packed };
+    core.policies.stored_copies.note_packed(packed.is_ok());
+    if let (Err(_), Place::Slot { slot, .. }) = (packed, copy.place()) {
+        core.keep_on_standby(page, slot, |to| filled_from(to, content));
+    }
+    Ok(match packed {
+        Ok(place) => place,
+        Err(NotInDram::Incompressible) => copy.place().known_not_to_pack(),
+        Err(NotInDram::NotTaken) => copy.place(),
+    })
+}
+
+/// Keeps the copy if the page's place is that copy; otherwise frees it.
+fn settle_copy(core: &Core, page: PageNo, copy: Option<SlotCopy>, place: Place) {
+    let Some(copy) = copy else { return };
+    if place.in_slot().is_some_and(|now| now.is_same_place(copy)) {
+        swap_cache::drop_to_copy(core, page, StoredCopy::Slot(copy));
+    } else {
+        swap_cache::free_copy(core, StoredCopy::Slot(copy));
+    }
+}
+
+/// Stores all staged pages, and empties the context's frames.
+fn store_and_empty(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outcome) {
+    core.memory.budget.begin_eviction(staged.count());
+    store(core, context, staged, outcome);
+    // Before the release: a page must not count as free and as leaving.
+    core.memory.budget.end_eviction(staged.count());
+    empty_frames(core, context, outcome);
+}
+
+/// Empties the context's frames, whose pages are stored elsewhere.
+fn empty_frames(core: &Core, context: &Context, outcome: &mut Outcome) {
+    core.memory.window.empty_frames(context.first_frame, BATCH_PAGES);
+    core.memory.budget.release(std::mem::take(&mut outcome.in_frames));
+}
+
+fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outcome) {
+    let mut buffer = None;
+    let mut for_disk = ForDisk::default();
+    for in_frame in staged.pages() {
+        let Some(mut held) = staging::claim_staged(core, in_frame) else { continue };
+        // 6. Same-filled pages become their word.
+        // 7. Compressible, admitted pages become pool objects.
+        let why = match compress::in_dram(core, context, in_frame.0, held.0.bytes()) {
+            Ok(place) => {
+                let (content, claim) = held;
+                publish_in_dram(content, claim, place, outcome);
+                continue;
+            }
+            Err(why) => why,
+        };
+        // 8. The remaining pages are copied to a bounce buffer and get slots (`write_staged`).
+        if buffer.is_none() {
+            buffer = core.buffer(staged.count());
+        }
+        if buffer.is_none() {
+            // Wait without a claim: a touch must not wait for the disk, and the buffer's holder may
+            // wait for a thread that needs the claim.
+            drop(held);
+            buffer = Some(core.wait_for_buffer(staged.count()));
+            let Some(again) = staging::claim_staged(core, in_frame) else { continue };
+            held = again;
+        }
+        let Some(buffer) = &mut buffer else { continue };
+        buffer[for_disk.count * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(held.0.bytes());
+        for_disk.push(in_frame, why);
+    }
+    if let Some(buffer) = &mut buffer {
+        write_staged(core, context, &for_disk, buffer, outcome);
+    }
+}
+
+fn publish_in_dram<F>(content: F, claim: Claim<'_>, place: Place, outcome: &mut Outcome) {
+    // The frame first, so that the next claimer finds it free.
+    drop(content);
+    claim.publish(place);
+    outcome.note_in_frame(place);
+}
+
+fn write_staged(
+    core: &Core,
+    context: &mut Context,
+    for_disk: &ForDisk,
+    buffer: &mut Buffer<'_>,
+    outcome: &mut Outcome,
+) {
+    let Core { stores, policies, .. } = core;
+    let pages = for_disk.pages();
+    outcome.for_disk += pages.len();
+    let mut done = 0;
+    while done < pages.len() {
+        // 8. Slots in few runs of one area.
+        let slots = match allocate(stores, context, pages.len() - done) {
+            Ok(slots) => slots,
+            Err(full) => {
+                outcome.area_full = Some(full);
+                staging::return_all(core, &pages[done..]);
+                return;
+            }
+        };
+        let slots = slots.as_slice();
+        let copies = &mut buffer[done * PAGE_SIZE..][..slots.len() * PAGE_SIZE];
+        // 9. Seal each for its slot, and write all at once.
+        let written = write_sealed(stores, &policies.admission, context, slots, copies);
+        // 10. Publish the written pages; put the others back.
+        for (at, slot) in slots.iter().enumerate() {
+            let page = &pages[done + at];
+            if written.has(at) {
+                let is_incompressible = for_disk.is_incompressible(done + at);
+                publish_slot(core, *page, *slot, is_incompressible, outcome);
+            } else {
+                staging::return_all(core, std::slice::from_ref(page));
+            }
+        }
+        if let Some(refusal) = written.refusal {
+            outcome.area_full = Some(refusal.into());
+        }
+        done += slots.len();
+    }
+}
+
+fn filled_from(to: &mut [u8; PAGE_SIZE], from: &[u8; PAGE_SIZE]) -> bool {
+    to.copy_from_slice(from);
+    true
+}
+
+fn publish_slot(
+    core: &Core,
+    (page, frame): InFrame,
+    slot: u64,
+    is_incompressible: bool,
+    outcome: &mut Outcome,
+) {
+    let claim = core.memory.pages.claim(page);
+    if staging::is_staged(&claim, frame) {
+        let content = |to: &mut _| filled_from(to, staging::frame_of(core, frame).bytes());
+        core.keep_on_standby(page, slot, content);
+        let place = Place::Slot { slot, is_incompressible };
+        claim.publish(place);
+        outcome.note_in_frame(place);
+    } else {
+        // Rescued during the write: the slot's content is stale.
+        core.stores.areas.free_unused(slot, 1);
+    }
+}

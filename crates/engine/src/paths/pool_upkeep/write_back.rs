@@ -1,0 +1,138 @@
+//! Write-back of the pool's oldest pages to the swap area, compressed, several to a slot.
+
+use super::objects::copy_packed;
+use crate::base::page::{PageNo, Place};
+use crate::base::stats::Counter;
+use crate::codec::MAX_PACKED_BYTES;
+use crate::codec::compressed_slot::{MAX_PART_BYTES, SlotPacker};
+use crate::core::Core;
+use crate::core::errors::NoSlot;
+use crate::memory::context::{BATCH_PAGES, Context, GROUP_PAGES, WRITE_BACK_PAGES};
+use crate::steps::relocate::{Relocating, Relocation};
+use crate::steps::swap_cache;
+use crate::steps::write_out::allocate;
+use crate::store::pool::Handle;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::thread_cpu_ns;
+
+const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each has a place in an empty page");
+
+/// Writes the oldest pages of the pool to the swap area, compressed, several to a slot if they fit.
+/// Returns the number of pages.
+///
+/// The entries stay claimed during the write, so that a page cannot change and be compressed to the
+/// same place again.
+pub(crate) fn write_back(core: &Core, context: &mut Context) -> Result<usize, NoSlot> {
+    let Some(mut cluster) = core.buffer(BATCH_PAGES) else { return Ok(0) };
+    let before_ns = thread_cpu_ns();
+    // Allocate slots first: searching for the oldest objects closes their slab to new ones, which
+    // would be useless without slots.
+    let slots = allocate(&core.stores, context, BATCH_PAGES)?;
+    let mut moved = [const { None }; WRITE_BACK_PAGES];
+    let batch = Batch::new(&mut cluster, slots.as_slice().len());
+    let count = fill_batch(core, context, batch, &mut moved);
+    let moves = Relocation { slots, moved: &mut moved[..count] };
+    let gone = moves.carry_out(&core.stores, &core.policies.admission, context, &mut cluster);
+    core.stats.add(Counter::PagesWrittenBack, gone as u64);
+    core.policies.partition.write_back_rate().note_write_backs(gone as u64);
+    core.policies.partition.costs().note_write_backs(gone as u64, thread_cpu_ns() - before_ns);
+    Ok(gone)
+}
+
+/// Fills a batch with the oldest pages and their neighbours. Returns the number of pages.
+fn fill_batch(
+    core: &Core,
+    context: &mut Context,
+    mut batch: Batch<'_>,
+    moved: &mut [Option<Relocating<'static>>; WRITE_BACK_PAGES],
+) -> usize {
+    let mut count = 0;
+    // Most objects after the first of a slab belong to neighbours that are in the batch already or
+    // were moved.
+    for _ in 0..WRITE_BACK_PAGES {
+        let mut oldest = [(0, Handle::default())];
+        if core.stores.pool.oldest(&mut oldest) == 0 {
+            break;
+        }
+        let (owner, handle) = oldest[0];
+        // If the object is only a copy of a resident page, free it: the closed slab is released
+        // only when it is empty.
+        swap_cache::reclaim_copy_of(core, owner, handle);
+        let first = owner / GROUP_PAGES as u64 * GROUP_PAGES as u64;
+        // A damaged header may contain any owner.
+        let end = (first + GROUP_PAGES as u64).min(core.memory.window.pages() as u64);
+        for page in first..end {
+            if count < moved.len() {
+                moved[count] = batch.add(core, context, page);
+                if moved[count].is_some() {
+                    count += 1;
+                    let age = core.policies.clock.distance(page);
+                    age.into_iter()
+                        .for_each(|age| core.policies.partition.write_back_rate().note_age(age));
+                }
+            }
+            if count == moved.len() || batch.is_full {
+                // It may not have fitted in this batch.
+                core.stores.pool.return_oldest(handle);
+                return count;
+            }
+        }
+    }
+    count
+}
+
+/// A bounce buffer being filled with objects of the pool.
+struct Batch<'b> {
+    pages: &'b mut [[u8; PAGE_SIZE]],
+    /// Number of started pages, and the fill state of the last one.
+    count: usize,
+    last: SlotPacker,
+    /// The last page is started, and an object did not fit there.
+    is_full: bool,
+}
+
+impl<'b> Batch<'b> {
+    fn new(cluster: &'b mut [u8], pages: usize) -> Batch<'b> {
+        let (all, _) = cluster.as_chunks_mut::<PAGE_SIZE>();
+        Batch { pages: &mut all[..pages], count: 0, last: SlotPacker::FULL, is_full: false }
+    }
+
+    fn fits(&self, packed_bytes: usize) -> bool {
+        self.last.fits(packed_bytes) || self.count < self.pages.len()
+    }
+
+    /// Claims a page of the pool and copies it to the batch. `None` if it is elsewhere or busy,
+    /// does not fit, or is damaged, which is reported by a touch.
+    fn add(
+        &mut self,
+        core: &Core,
+        context: &mut Context,
+        page: PageNo,
+    ) -> Option<Relocating<'static>> {
+        let seen = core.memory.pages.load(page);
+        let Place::Pool { handle } = seen.place() else { return None };
+        let handle = Handle::from_bits(handle);
+        if !self.fits(handle.packed_bytes()) {
+            self.is_full = true;
+            return None;
+        }
+        let claim = core.memory.pages.try_claim(page, seen)?;
+        let (at, part) = self.pack(handle.tag(), copy_packed(core, context, handle)?)?;
+        Some(Relocating { claim, at, part: Some(part) })
+    }
+
+    /// Adds a part to the last page, or starts another. Pages are added in address order, so the
+    /// parts of one slot are neighbours.
+    fn pack(&mut self, tag: u8, packed: &[u8]) -> Option<(usize, u8)> {
+        let last = self.count.wrapping_sub(1);
+        if let Some(page) = self.pages.get_mut(last)
+            && let Some(part) = self.last.add(page, tag, packed)
+        {
+            return Some((last, part));
+        }
+        self.last = SlotPacker::default();
+        let part = self.last.add(&mut self.pages[self.count], tag, packed)?;
+        self.count += 1;
+        Some((self.count - 1, part))
+    }
+}

@@ -1,0 +1,394 @@
+//! Background and direct reclaim.
+//!
+//! The background thread starts when free memory falls below the low watermark and stops at the
+//! high one. While evicted pages do not need the disk ([`crate::policy::write_load`]), free memory
+//! is kept at the high watermark: by the background thread if the process leaves a CPU to it,
+//! otherwise, or if that is too slow, by the threads that bring pages in. A thread that finds no
+//! free memory evicts a batch, too (direct reclaim); this is rare and counted.
+
+use crate::base::stats::Counter;
+use crate::core::Core;
+use crate::core::errors::{Exhausted, NoSlot};
+use crate::memory::context::{BATCH_PAGES, Context, Contexts};
+use crate::paths::page_out;
+use crate::paths::pool_upkeep;
+use crate::paths::upkeep::Upkeep;
+use crate::policy::mechanism::Mechanism;
+use crate::policy::partition::WRITE_BACK_PERCENT;
+use crate::steps::swap_cache;
+use crate::store::swap::AreaFull;
+use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
+use softswap_sys::signals::{self, Mask};
+use softswap_sys::window::MappingPressure;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Copies freed at once if the areas or the pool are full.
+const RECLAIM_COPIES: usize = 4 * BATCH_PAGES;
+/// Number of pages in DRAM below which program threads do not evict ahead of need.
+const MIN_PAGES: usize = 8 * BATCH_PAGES;
+/// Wait for the progress of other threads before a retry.
+const PAUSE_NS: u64 = 1_000_000;
+/// Time without progress after which memory counts as exhausted.
+const RECLAIM_TIMEOUT_NS: u64 = 1_500_000_000;
+/// Maximum time counted for one try. A longer one means that the process or its disk was stopped.
+const MAX_TRY_NS: u64 = 100_000_000;
+/// Time counted for a try in which a device timed out and failed, so that a few of them suffice.
+const FAILED_TRY_NS: u64 = RECLAIM_TIMEOUT_NS / 3 + 1;
+
+/// Time without progress after which a lower limit is abandoned.
+const LOWER_LIMIT_TIMEOUT_NS: u64 = RECLAIM_TIMEOUT_NS / 4;
+
+/// Number of pauses after which standby pages are released.
+const PAUSES_TO_RELEASE: u32 = 4;
+
+/// Sleep of the background thread when idle, and minimum interval between two steps of upkeep.
+const IDLE_SLEEP_NS: u64 = 1_000_000_000;
+const MIN_STEP_INTERVAL_NS: u64 = 5_000_000;
+
+pub(crate) enum Round {
+    /// Memory was freed, or a retry may free some.
+    Progress,
+    /// No page could be evicted; the area's error, if that is the reason.
+    Stuck(Option<NoSlot>),
+}
+
+/// Frees memory of the pool if it is nearly full, and evicts one batch. Skips the batch if a pool
+/// above its limit released memory.
+pub(crate) fn round(core: &Core, context: &mut Context) -> Round {
+    let mut area_full = None;
+    let mut from_pool = 0;
+    // First, because compaction frees a slab without evicting a page.
+    pool_upkeep::compact(core, context);
+    if is_pool_high(core) || has_few_pages(core) {
+        let before_bytes = core.stores.pool.used_bytes();
+        from_pool = take_from_pool(core, context, &mut area_full);
+        let used_bytes = core.stores.pool.used_bytes();
+        // Resident pages need not be evicted if the pool released memory that it had to release.
+        let is_to_give = used_bytes > core.stores.pool.limit_bytes() || has_few_pages(core);
+        if used_bytes < before_bytes && is_to_give {
+            return Round::Progress;
+        }
+    }
+    let outcome = page_out::page_out(core, context);
+    if outcome.pages_out + from_pool > 0 {
+        return Round::Progress;
+    }
+    match outcome.area_full.or(area_full) {
+        // Pages that bypassed the pool will be offered to it in the next round.
+        Some(NoSlot::Area(_)) if core.policies.admission.refuse() => Round::Progress,
+        Some(NoSlot::Area(_)) if swap_cache::reclaim_copies(core, RECLAIM_COPIES) > 0 => {
+            Round::Progress
+        }
+        why => Round::Stuck(why),
+    }
+}
+
+/// As [`round`], for a thread that needs memory. If no page is evictable, also shrinks a pool that
+/// is below its limit, or raises the pool's limit if the areas accept nothing.
+pub(crate) fn direct_round(core: &Core, context: &mut Context) -> Round {
+    let stuck = round(core, context);
+    if let Round::Stuck(mut why) = stuck {
+        return match take_from_pool(core, context, &mut why) {
+            0 if why.is_some() && core.widen_pool() => Round::Progress,
+            0 => Round::Stuck(why),
+            _ => Round::Progress,
+        };
+    }
+    stuck
+}
+
+/// Shrinks the pool by freeing copies or by write-back: whichever removes pages of less value, or
+/// the other if that removes none. Returns the number of pages removed.
+fn take_from_pool(core: &Core, context: &mut Context, area_full: &mut Option<NoSlot>) -> usize {
+    if core.stores.pool.used_bytes() == 0 {
+        return 0;
+    }
+    let mut write_back = || {
+        pool_upkeep::write_back(core, context).unwrap_or_else(|full| {
+            *area_full = Some(full);
+            0
+        })
+    };
+    let reclaim_pooled = || swap_cache::reclaim_pooled_copies(core, RECLAIM_COPIES);
+    let are_copies_last = swap_cache::outweighs_write_back(core);
+    let first = if are_copies_last { write_back() } else { reclaim_pooled() };
+    match first {
+        0 if are_copies_last => reclaim_pooled(),
+        0 => write_back(),
+        taken => taken,
+    }
+}
+
+/// Rounds of reclaim between checks for signals, while other threads take the freed memory.
+const ROUNDS_BETWEEN_CHECKS: u32 = 8;
+
+/// Charges `count` pages to the budget, with reclaim if necessary. Returns early when one of the
+/// signals `open` is pending.
+///
+/// # Errors
+/// If no page could be evicted for a while, or a signal must be taken first.
+pub(crate) fn charge_pages(
+    core: &Core,
+    context: &mut Context,
+    count: usize,
+    open: Mask,
+) -> Result<(), Exhausted> {
+    if !context.may_reclaim {
+        core.memory.budget.charge(count);
+        return Ok(());
+    }
+    core.count_inherited(count);
+    let (mut stuck, mut rounds) = (Stuck::default(), 0_u32);
+    loop {
+        let other = core.other_bytes();
+        if core.try_charge(&mut context.scratch, count, other) {
+            // Memory was freed, so the next wait starts anew.
+            core.background.interrupted_wait.forget();
+            // Wake it now, so that it runs while the page is brought in.
+            if core.memory.budget.is_low(other) && !core.grow_budget() {
+                core.background.wake();
+            }
+            if core.memory.budget.is_moving() {
+                core.memory.budget.follow(core.other_bytes());
+            }
+            return Ok(());
+        }
+        if core.grow_budget() {
+            continue;
+        }
+        core.background.wake();
+        core.stats.add(Counter::DirectReclaims, 1);
+        let began_ns = now_ns();
+        match direct_round(core, context) {
+            Round::Progress => {
+                stuck = Stuck::default();
+                core.background.interrupted_wait.forget();
+                rounds += 1;
+                if rounds.is_multiple_of(ROUNDS_BETWEEN_CHECKS) && signals::pending() & open != 0 {
+                    return Err(Exhausted::Signal);
+                }
+            }
+            Round::Stuck(why) => {
+                // The process may have just learnt that it has no area.
+                core.count_inherited(0);
+                stuck.pause(core, why, began_ns, open)?;
+                // The area may accept writes again.
+                context.refusal = None;
+            }
+        }
+    }
+}
+
+/// Evicts pages while the process is at its limit on mappings.
+pub(crate) fn keep_mappings(core: &Core, context: &mut Context) {
+    const MAX_ROUNDS: usize = 32;
+    for _ in 0..MAX_ROUNDS {
+        let is_full = core.memory.window.mapping_pressure() == MappingPressure::Full;
+        if !is_full || matches!(round(core, context), Round::Stuck(_)) {
+            return;
+        }
+    }
+}
+
+/// Time without progress of a thread that waits for memory.
+#[derive(Default)]
+struct Stuck {
+    ns: u64,
+    tried_at_ns: Option<u64>,
+    pauses: u32,
+}
+
+impl Stuck {
+    /// Waits for progress of other threads after a failed try that began at `began_ns`. Fails if
+    /// the time is up or a signal is pending.
+    fn pause(
+        &mut self,
+        core: &Core,
+        why: Option<NoSlot>,
+        began_ns: u64,
+        open: Mask,
+    ) -> Result<(), Exhausted> {
+        let interrupted_wait = &core.background.interrupted_wait;
+        let now = now_ns();
+        let before = self.tried_at_ns.replace(now).unwrap_or_else(|| {
+            let (waited_ns, at_ns) = interrupted_wait.take_wait(now);
+            self.ns = waited_ns;
+            at_ns
+        });
+        self.ns += match why {
+            Some(NoSlot::Area(AreaFull::Write { .. })) if now - began_ns > MAX_TRY_NS => {
+                FAILED_TRY_NS
+            }
+            _ => (now - before).min(MAX_TRY_NS),
+        };
+        self.pauses += 1;
+        if self.pauses.is_multiple_of(PAUSES_TO_RELEASE) {
+            core.stores.standby.release();
+        }
+        if self.ns > RECLAIM_TIMEOUT_NS {
+            return Err(exhausted(core, why));
+        }
+        // If the limit cannot be reached, keep the old one; do not kill the program.
+        if self.ns > LOWER_LIMIT_TIMEOUT_NS && cancel_lowering(core) {
+            return Ok(());
+        }
+        if signals::pending() & open != 0 {
+            interrupted_wait.note(self.ns, now);
+            return Err(Exhausted::Signal);
+        }
+        core.background.pause(core.background.seen(), PAUSE_NS);
+        Ok(())
+    }
+}
+
+/// Reclaims up to the high watermark, or wakes background reclaim to do so, while evicted pages
+/// rarely need the disk. Background reclaim is used if a CPU is idle and it keeps up; otherwise the
+/// calling thread evicts a batch. `pinned` is the number of pages that are not evictable. Must be
+/// called without claims.
+pub(crate) fn reclaim_ahead(core: &Core, contexts: &Contexts, pinned: usize) {
+    // With very few pages it would evict the page that it just brought in, again and again.
+    let are_many = || core.memory.budget.pages() >= pinned + MIN_PAGES;
+    let is_spared =
+        || core.policies.write_load.avoids_disk() && !core.policies.partition.disk_dominates();
+    let other = core.other_bytes();
+    if core.memory.budget.is_above_high(other)
+        || !core.policies.has(Mechanism::KeepRoom)
+        || !(are_many() && is_spared())
+        || is_pool_high(core)
+        || core.grow_budget()
+    {
+        return;
+    }
+    let is_for_others = || {
+        core.background.is_running()
+            && core.policies.partition.costs().leaves_processor_idle()
+            && !core.memory.budget.is_low(other)
+    };
+    if core.memory.pinners.is_due() || is_for_others() {
+        return core.background.wake();
+    }
+    let mut context = contexts.claim(current_cpu());
+    if !context.may_reclaim {
+        return;
+    }
+    let start = now_ns();
+    core.balance_pool();
+    pool_upkeep::compact(core, &mut context);
+    let pages = page_out::page_out(core, &mut context).pages_out;
+    core.stats.add(Counter::StalledNs, now_ns() - start);
+    core.stats.add(Counter::ReclaimedAhead, u64::from(pages > 0));
+}
+
+/// Abandons a lower limit that is not reached yet. Returns false if there is none.
+fn cancel_lowering(core: &Core) -> bool {
+    let has_given_way = core.memory.budget.cancel_lowering();
+    if has_given_way {
+        core.background.limit_failed.store(true, Relaxed);
+        core.background.wake_all();
+    }
+    has_given_way
+}
+
+/// Returns true if so few pages are in DRAM that one instruction's pages might not fit at once.
+/// Then the pool shrinks regardless of its size.
+fn has_few_pages(core: &Core) -> bool {
+    let budget = &core.memory.budget;
+    budget.pages() < MIN_PAGES && budget.is_low(core.other_bytes())
+}
+
+fn is_pool_high(core: &Core) -> bool {
+    core.stores.pool.used_bytes() * 100 > core.stores.pool.limit_bytes() * WRITE_BACK_PERCENT
+}
+
+fn exhausted(core: &Core, why: Option<NoSlot>) -> Exhausted {
+    if let Some(full) = why {
+        return Exhausted::NoSlot(full);
+    }
+    let pages = core.memory.budget.pages() * softswap_sys::PAGE_SIZE;
+    Exhausted::NoVictims {
+        limit_mib: core.memory.budget.limit_bytes() >> 20,
+        other_mib: (core.used_bytes() - pages) >> 20,
+        pages_mib: pages >> 20,
+    }
+}
+
+/// Runs the background thread, until `take_wait` returns false.
+pub(crate) fn run(core: &Core, contexts: &Contexts, take_wait: impl Fn() -> bool) {
+    let mut at_ease = IdleUpkeep::default();
+    let mut cpu_ns = thread_cpu_ns();
+    let mut stuck_rounds = 0;
+    core.background.set_running(true);
+    core.stats.add(Counter::EngineThreads, 1);
+    while take_wait() {
+        let seen = core.background.seen();
+        let before_ns = std::mem::replace(&mut cpu_ns, thread_cpu_ns());
+        core.policies.partition.costs().reclaimed_behind(cpu_ns.saturating_sub(before_ns));
+        maintain(core, contexts);
+        core.memory.pinners.look();
+        core.memory.budget.follow(core.other_bytes());
+        if core.memory.budget.is_above_high(core.other_bytes()) {
+            let sleep_ns = at_ease.step(core, contexts);
+            sleep_until_low(core, seen, sleep_ns);
+            continue;
+        }
+        if core.grow_budget() {
+            continue;
+        }
+        // Claim per batch, so that a fork can come in between.
+        let mut context = contexts.claim_background();
+        let stuck = matches!(direct_round(core, &mut context), Round::Stuck(_));
+        drop(context);
+        core.memory.budget.follow(core.other_bytes());
+        core.report();
+        stuck_rounds = if stuck { stuck_rounds + 1 } else { 0 };
+        if stuck {
+            core.background.pause(seen, PAUSE_NS);
+        }
+        if stuck_rounds > LOWER_LIMIT_TIMEOUT_NS / PAUSE_NS && cancel_lowering(core) {
+            stuck_rounds = 0;
+        }
+    }
+    core.background.set_running(false);
+}
+
+/// Upkeep while free memory is above the high watermark. It has its own interval, because
+/// background reclaim may be woken thousands of times a second.
+#[derive(Default)]
+struct IdleUpkeep {
+    upkeep: Upkeep,
+    /// True if there may be more to do; the next step is not before `next_ns`.
+    has_more: bool,
+    next_ns: u64,
+}
+
+impl IdleUpkeep {
+    /// Does a step if one is due. Returns the time to sleep, in ns.
+    fn step(&mut self, core: &Core, contexts: &Contexts) -> u64 {
+        let now = now_ns();
+        if now >= self.next_ns {
+            self.has_more = self.upkeep.step(core, contexts);
+            self.next_ns = now + MIN_STEP_INTERVAL_NS;
+        }
+        if self.has_more { self.next_ns.saturating_sub(now) } else { IDLE_SLEEP_NS }
+    }
+}
+
+/// Adds and removes bounce buffers, and moves the pool's limit. Holds a context, so that a fork
+/// waits: a child must not inherit a half-built pool, or a slab whose lock is held.
+fn maintain(core: &Core, contexts: &Contexts) {
+    let context = contexts.claim_background();
+    core.follow_budget();
+    core.resize_buffers();
+    core.balance_pool();
+    // Without address space standby stays off.
+    let _ = core.stores.standby.maintain();
+    drop(context);
+    // The context is released first, because standard error may block.
+    core.report_full_buffers();
+}
+
+/// Sleeps until a fault finds memory low, or for `sleep_ns`; then updates peaks.
+fn sleep_until_low(core: &Core, seen: u32, sleep_ns: u64) {
+    core.background.sleep(seen, sleep_ns);
+    core.report();
+}

@@ -1,0 +1,244 @@
+//! Free-list sets: the home of each cluster, and the lists.
+//!
+//! Each processor has a free-list set: its current cluster, and the clusters it had before, listed
+//! by fill level. A common free-list set holds clusters that no processor has had since they were
+//! added, and those set aside. A cluster's home is the free-list set whose lock protects its place
+//! and links. If a processor takes a cluster from another free-list set, its own free-list set
+//! becomes the home; both locks are held for that. So a processor that finds clusters at home
+//! touches no other free-list set.
+
+use super::SlotAllocator;
+use super::free_lists::{
+    ABSENT, CURRENT, FREE, FULL, Lists, MOSTLY_FREE, MOSTLY_USED, NONE, WAITING,
+};
+use softswap_sys::primitive::Ordering::{Relaxed, SeqCst};
+use softswap_sys::primitive::{MutexGuard, in_one_order};
+
+const STATE_BITS: u32 = 3;
+const STATE_MASK: u32 = (1 << STATE_BITS) - 1;
+
+/// The free-list set of clusters that no processor has had since they were added, and of those
+/// whose storage could not be claimed.
+const COMMON: usize = 0;
+
+/// Clusters that a processor gets together. Their table entries share a cache line, which avoids
+/// false sharing between processors.
+const GROUP_CLUSTERS: u32 = 16;
+
+impl SlotAllocator {
+    pub(super) fn lists_of(&self, cpu: usize) -> usize {
+        1 + cpu % (self.all_lists.len() - 1)
+    }
+
+    /// Iterates over all free-list sets: the given one, then the others by distance. The common one
+    /// is last, because its free clusters are dealt to processors and its waiting ones were set
+    /// aside.
+    pub(super) fn lists_from(&self, own: usize) -> impl Iterator<Item = usize> {
+        let cpus = self.all_lists.len() - 1;
+        let others = (1..cpus).map(move |distance| 1 + (own - 1 + distance) % cpus);
+        [own].into_iter().chain(others).chain([COMMON])
+    }
+
+    /// Returns the state of a cluster. Without its home's lock it may change at once.
+    pub(super) fn state(&self, cluster: u32) -> u32 {
+        self.place[cluster as usize].load(SeqCst) & STATE_MASK
+    }
+
+    pub(super) fn home(&self, cluster: u32) -> usize {
+        (self.place[cluster as usize].load(SeqCst) >> STATE_BITS) as usize
+    }
+
+    /// Sets the place of a cluster. Its home must be locked, and the new home too if it differs.
+    fn set_place(&self, lists: &mut Lists, cluster: u32, home: usize, state: u32) {
+        lists.changes += 1;
+        self.place[cluster as usize].store((home as u32) << STATE_BITS | state, SeqCst);
+    }
+
+    pub(super) fn set_state(&self, lists: &mut Lists, cluster: u32, state: u32) {
+        self.set_place(lists, cluster, self.home(cluster), state);
+    }
+
+    /// Returns a count of changes. While it is constant, no cluster changes its place and no slot
+    /// is allocated.
+    pub(super) fn changes(&self) -> u64 {
+        self.all_lists.iter().map(|lists| lists.lock().changes).sum()
+    }
+
+    /// Locks one or two free-list sets in the order of their indexes.
+    fn lock_both(
+        &self,
+        own: usize,
+        other: usize,
+    ) -> (MutexGuard<'_, Lists>, Option<MutexGuard<'_, Lists>>) {
+        let lower = (other < own).then(|| self.all_lists[other].lock());
+        let lists = self.all_lists[own].lock();
+        let higher = (other > own).then(|| self.all_lists[other].lock());
+        (lists, lower.or(higher))
+    }
+
+    pub(super) fn lock_with_common(
+        &self,
+        lists: usize,
+    ) -> (MutexGuard<'_, Lists>, Option<MutexGuard<'_, Lists>>) {
+        self.lock_both(lists, COMMON)
+    }
+
+    /// Appends an unlisted cluster to a list of the common free-list set. Its home and the common
+    /// free-list set are locked.
+    pub(super) fn link_common(
+        &self,
+        mut home: MutexGuard<'_, Lists>,
+        common: Option<MutexGuard<'_, Lists>>,
+        cluster: u32,
+        to: u32,
+    ) {
+        self.set_place(&mut home, cluster, COMMON, self.state(cluster));
+        self.link(&mut common.unwrap_or(home), cluster, to, false);
+    }
+
+    pub(super) fn lock_home(&self, cluster: u32) -> MutexGuard<'_, Lists> {
+        loop {
+            let home = self.home(cluster);
+            let lists = self.all_lists[home].lock();
+            // It may have moved before the lock was taken.
+            if self.home(cluster) == home {
+                return lists;
+            }
+        }
+    }
+
+    /// Takes a run of the emptiest cluster; of equal ones, the own free-list set's first. The
+    /// cluster becomes the current one of the processor's free-list set.
+    pub(super) fn alloc_next(&self, own: usize, want: usize) -> Option<(u64, usize)> {
+        [FREE, MOSTLY_FREE, MOSTLY_USED, WAITING].into_iter().find_map(|list| {
+            if list == FREE {
+                self.deal(own);
+            }
+            self.lists_from(own).find_map(|from| {
+                if self.all_lists[from].count(list) == 0 {
+                    return None;
+                }
+                let (mut lists, mut other) = self.lock_both(own, from);
+                let source = other.as_deref_mut().unwrap_or(&mut lists);
+                let next = source.first(list)?;
+                self.unlink(source, next);
+                self.set_place(source, next, own, CURRENT);
+                drop(other);
+                self.set_clean(next, false);
+                self.touch(next);
+                // The old cluster is released after the choice, so that it is not chosen again.
+                if let Some(old) = lists.current.replace(next) {
+                    self.relist(&mut lists, old);
+                }
+                self.carve(&mut lists, want, 1)
+            })
+        })
+    }
+
+    /// Gives a processor's free-list set without a free cluster a group from the common one.
+    fn deal(&self, own: usize) {
+        if self.all_lists[own].count(FREE) > 0 || self.all_lists[COMMON].count(FREE) == 0 {
+            return;
+        }
+        let mut common = self.all_lists[COMMON].lock();
+        let mut lists = self.all_lists[own].lock();
+        let group = common.first(FREE).map(|cluster| cluster / GROUP_CLUSTERS);
+        while let Some(cluster) = common.first(FREE)
+            && Some(cluster / GROUP_CLUSTERS) == group
+        {
+            self.unlink(&mut common, cluster);
+            self.set_place(&mut common, cluster, own, FULL);
+            self.link(&mut lists, cluster, FREE, false);
+        }
+    }
+
+    /// Puts a cluster that its holder releases on the list for its fill level.
+    pub(super) fn relist(&self, home: &mut Lists, cluster: u32) {
+        self.set_state(home, cluster, FULL);
+        self.settle(home, cluster);
+    }
+
+    /// Moves a cluster that no processor holds to the list for its fill level.
+    pub(super) fn settle(&self, home: &mut Lists, cluster: u32) {
+        loop {
+            let state = self.state(cluster);
+            in_one_order();
+            let wanted = self.state_for(cluster);
+            if state == CURRENT || state == ABSENT || state == wanted {
+                return;
+            }
+            self.unlink(home, cluster);
+            // Free ones to the front: rewriting storage is cheaper than writing it for the first
+            // time. Partly used ones to the end: those that waited longest have the most free slots
+            // and the longest runs.
+            self.link(home, cluster, wanted, matches!(wanted, FREE | WAITING));
+            if wanted == FREE {
+                self.check_surplus(self.home(cluster));
+            }
+            // Slots may have been freed before the new state was visible: check again.
+        }
+    }
+
+    fn set_next(&self, home: &mut Lists, list: usize, before: u32, next: u32) {
+        match before {
+            NONE => home.head[list] = next,
+            before => self.next[before as usize].store(next, Relaxed),
+        }
+    }
+
+    fn set_prev(&self, home: &mut Lists, list: usize, after: u32, prev: u32) {
+        match after {
+            NONE => home.tail[list] = prev,
+            after => self.prev[after as usize].store(prev, Relaxed),
+        }
+    }
+
+    pub(super) fn link(&self, home: &mut Lists, cluster: u32, to: u32, in_front: bool) {
+        if let list @ FREE..=WAITING = to {
+            let list = list as usize;
+            let (before, after) =
+                if in_front { (NONE, home.head[list]) } else { (home.tail[list], NONE) };
+            self.prev[cluster as usize].store(before, Relaxed);
+            self.next[cluster as usize].store(after, Relaxed);
+            self.set_next(home, list, before, cluster);
+            self.set_prev(home, list, after, cluster);
+            self.all_lists[self.home(cluster)].counts[list].fetch_add(1, Relaxed);
+        }
+        self.set_state(home, cluster, to);
+    }
+
+    /// Removes a cluster from its list, if it is on one, and keeps its place.
+    pub(super) fn unlink(&self, home: &mut Lists, cluster: u32) {
+        let list @ FREE..=WAITING = self.state(cluster) else {
+            return;
+        };
+        let list = list as usize;
+        let before = self.prev[cluster as usize].load(Relaxed);
+        let after = self.next[cluster as usize].load(Relaxed);
+        self.set_next(home, list, before, after);
+        self.set_prev(home, list, after, before);
+        self.all_lists[self.home(cluster)].counts[list].fetch_sub(1, Relaxed);
+    }
+
+    /// Returns true if there is a free cluster. Checks the own free-list set first, because the
+    /// other counts are in other processors' caches.
+    pub(super) fn has_free_cluster(&self, own: usize) -> bool {
+        self.lists_from(own).any(|index| self.all_lists[index].count(FREE) > 0)
+    }
+
+    pub(super) fn has_gaps(&self, own: usize) -> bool {
+        [MOSTLY_FREE, MOSTLY_USED].into_iter().any(|list| self.all_lists[own].count(list) > 0)
+    }
+
+    /// Returns the number of clusters without used slots that no processor holds.
+    #[must_use]
+    pub(crate) fn free_clusters(&self) -> u32 {
+        self.all_lists.iter().map(|lists| lists.count(FREE)).sum()
+    }
+
+    /// Returns the number of clusters without used slots that wait for their discard.
+    #[must_use]
+    pub(crate) fn waiting_clusters(&self) -> u32 {
+        self.all_lists.iter().map(|lists| lists.count(WAITING)).sum()
+    }
+}

@@ -1,0 +1,120 @@
+//! Programs that require their memory at given addresses outside the window.
+//!
+//! Linux takes an address without MAP_FIXED as a hint and maps there if the range is free. Memory
+//! can only be managed in the window, so a hint outside of it is treated as if the range were
+//! taken. The exceptions:
+//!
+//! - **Insistence**: ZGC places its heap by hints (V8 and Go only prefer). Such a program reserves
+//!   address space without access, unmaps an untouched reservation at another address, and tries
+//!   the next address. After [`IGNORED_HINTS`] such reservations in a row the kernel gets the next
+//!   ones, unmanaged.
+//! - **Tag bits**: a reservation at a power of two from [`LOWEST_TAG`] up. The program keeps flags
+//!   of its pointers in that bit (ZGC's views), so no other address can serve.
+//! - **Code**: LuaJIT maps memory for its code near its library, by hints. A small mapping near
+//!   executable code is left to the kernel, up to [`NEAR_CODE_BYTES`] altogether.
+//!
+//! MAP_FIXED_NOREPLACE is the reverse: the kernel maps there. JDK 25 reserves its heap by it below
+//! 4 GiB, tries other addresses, and finally accepts any. So a large reservation gets EEXIST, up to
+//! [`REFUSALS`] times in a row.
+
+use crate::base::issue_call::{Arguments, issue};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::process_image;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Consecutive hints that are ignored. Go's runtime stops after 128 of them, Java's other
+/// collectors after fewer.
+const IGNORED_HINTS: usize = 160;
+/// Consecutive reservations that were unmapped, and the address of the last one that is still
+/// mapped, or 0.
+static UNMAPPED_IN_ROW: AtomicUsize = AtomicUsize::new(0);
+static LAST: AtomicUsize = AtomicUsize::new(0);
+
+/// Lower powers of two are ordinary addresses: GHC and SBCL place their heaps at round ones.
+const LOWEST_TAG: usize = 1 << 40;
+
+/// Larger mappings near code are not only for machine code.
+const MAX_CODE_BYTES: usize = 4 << 20;
+/// The reach of a call or a jump on x86_64.
+const REACH_BYTES: usize = 2 << 30;
+/// Bytes that the kernel maps near code. An allocator that continues a mapping there by hints
+/// must not take all its memory in this way.
+const NEAR_CODE_BYTES: usize = 64 << 20;
+static NEAR_CODE: AtomicUsize = AtomicUsize::new(0);
+
+/// Smaller reservations with MAP_FIXED_NOREPLACE are not heaps.
+const MIN_HEAP_BYTES: usize = 16 << 20;
+/// JDK 25 tries 64 places for a heap. ZGC stops after 128.
+const REFUSALS: usize = 100;
+/// Refusals in a row, and the length that was refused.
+static REFUSED: AtomicUsize = AtomicUsize::new(0);
+static REFUSED_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes a reservation at an address other than its hint.
+pub(crate) fn not_kept(address: usize) {
+    if LAST.swap(address, Relaxed) != 0 && UNMAPPED_IN_ROW.load(Relaxed) < IGNORED_HINTS {
+        // The program has kept the previous reservation.
+        UNMAPPED_IN_ROW.store(0, Relaxed);
+    }
+}
+
+/// Notes that a mapping is unmapped. It may be such a reservation, still without access.
+pub(crate) fn note_unmapped(address: usize, is_untouched: impl FnOnce() -> bool) {
+    if LAST.load(Relaxed) != address || LAST.swap(0, Relaxed) != address {
+        return;
+    }
+    if is_untouched() {
+        UNMAPPED_IN_ROW.fetch_add(1, Relaxed);
+    }
+}
+
+/// Returns true if the kernel is to map this reservation at its hint.
+pub(crate) fn is_kept(hint: usize, len: usize) -> bool {
+    let is_tag = hint.is_power_of_two() && hint >= LOWEST_TAG;
+    (is_tag || UNMAPPED_IN_ROW.load(Relaxed) >= IGNORED_HINTS) && is_free(hint, len)
+}
+
+/// Maps a small piece at a hint near executable code. Returns `None` for other mappings, or if the
+/// range is taken.
+pub(crate) fn map_near_code(arguments: Arguments) -> Option<isize> {
+    let [hint, len, ..] = arguments;
+    let near = |code: usize| code.abs_diff(hint) < REACH_BYTES;
+    if len > MAX_CODE_BYTES || !process_image::code().into_iter().any(near) {
+        return None;
+    }
+    let add = |taken: usize| taken.checked_add(len).filter(|taken| *taken <= NEAR_CODE_BYTES);
+    NEAR_CODE.fetch_update(Relaxed, Relaxed, add).ok()?;
+    let mut there = arguments;
+    there[0] = hint & !(PAGE_SIZE - 1);
+    there[3] |= libc::MAP_FIXED_NOREPLACE as usize;
+    let there = issue(libc::SYS_mmap, there);
+    if there < 0 {
+        NEAR_CODE.fetch_sub(len, Relaxed);
+        return None;
+    }
+    Some(there)
+}
+
+/// Returns true if a reservation with MAP_FIXED_NOREPLACE fails with EEXIST though the range is
+/// free, so that the program tries another place.
+pub(crate) fn is_refused(address: usize, len: usize, flags: i32) -> bool {
+    if len < MIN_HEAP_BYTES || flags & libc::MAP_NORESERVE == 0 || !is_free(address, len) {
+        return false;
+    }
+    if REFUSED_LEN.swap(len, Relaxed) != len {
+        REFUSED.store(0, Relaxed);
+    }
+    REFUSED.fetch_add(1, Relaxed) < REFUSALS
+}
+
+/// Returns true if the range is unmapped, so that the kernel would map there.
+fn is_free(address: usize, len: usize) -> bool {
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let none = libc::PROT_NONE as usize;
+    let there = issue(libc::SYS_mmap, [address, len, none, flags as usize, usize::MAX, 0]);
+    if there > 0 {
+        issue(libc::SYS_munmap, [there as usize, len, 0, 0, 0, 0]);
+    }
+    there == address as isize
+}

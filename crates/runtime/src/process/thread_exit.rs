@@ -1,0 +1,212 @@
+//! Memory that the kernel accesses for a thread by itself, when it cannot fault in a page.
+//!
+//! At a thread's exit these are the robust mutexes that it holds, linked in a list, and a word that
+//! is cleared to wake a waiter. While it runs, it is the thread's area for restartable sequences
+//! (`rseq`), which the kernel writes after each preemption. So this memory is faulted in before the
+//! thread exits, or when it is registered, and stays pinned until the thread is gone.
+
+use crate::base::errno::refused;
+use crate::base::issue_call::{Answer, Arguments, engine_syscall, pass_on};
+use crate::base::{instance, uaccess};
+use crate::signals::lifecycle;
+use softswap_engine::api::engine::Engine;
+use softswap_sys::locked::Locked;
+use softswap_sys::{raw, signals};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+/// Memory that stays pinned until a thread is gone, or its call has ended.
+struct KeptRange {
+    thread: i32,
+    is_for_call: bool,
+    address: usize,
+    len: usize,
+}
+
+static LIST: Locked<Vec<KeptRange>> = Locked::new(Vec::new());
+
+static FORKING: AtomicI32 = AtomicI32::new(0);
+
+/// Takes the lock, so that no other thread holds it during a fork.
+pub(crate) fn lock_for_fork() {
+    LIST.lock_for_fork();
+    FORKING.store(raw::current_thread(), Ordering::Relaxed);
+}
+
+/// Assigns the forking thread's memory to its new ID, in the child.
+pub(crate) fn become_child() {
+    let (before, now) = (FORKING.load(Ordering::Relaxed), raw::current_thread());
+    let of_forking = |range: &&mut KeptRange| range.thread == before;
+    LIST.with(|kept| kept.iter_mut().filter(of_forking).for_each(|range| range.thread = now));
+}
+
+pub(crate) fn unlock_after_fork() {
+    LIST.unlock_after_fork();
+}
+
+/// Faults in `len` bytes and pins them while this thread exists. Returns false if they cannot be
+/// read.
+fn keep(engine: &Engine, address: usize, len: usize) -> bool {
+    if !engine.contains(address) {
+        return true;
+    }
+    let pinned = signals::with_all_blocked(|| engine.pin(address, len, len));
+    let Ok(pinned) = pinned else { return false };
+    if pinned > 0 {
+        let thread = raw::current_thread();
+        LIST.with(|kept| kept.push(KeptRange { thread, is_for_call: false, address, len: pinned }));
+    }
+    pinned == len
+}
+
+/// True if anything is pinned for calls.
+static ANY_FOR_CALLS: AtomicBool = AtomicBool::new(false);
+
+/// Pins up to `len` bytes until the current call of another thread has ended.
+pub(super) fn keep_for_call(engine: &Engine, thread: i32, address: usize, len: usize) {
+    let pinned = signals::with_all_blocked(|| engine.pin(address, len, len)).unwrap_or(0);
+    if pinned > 0 {
+        LIST.with(|kept| kept.push(KeptRange { thread, is_for_call: true, address, len: pinned }));
+        ANY_FOR_CALLS.store(true, Ordering::Release);
+    }
+}
+
+/// Releases memory pinned for this thread's previous call, because it makes another one.
+#[inline]
+pub(crate) fn note_call(engine: &Engine) {
+    if ANY_FOR_CALLS.load(Ordering::Acquire) {
+        end_call(engine);
+    }
+}
+
+#[cold]
+fn end_call(engine: &Engine) {
+    let own = raw::current_thread();
+    LIST.with(|kept| {
+        kept.retain(|range| {
+            let ends = range.is_for_call && range.thread == own;
+            if ends {
+                engine.unpin(range.address, range.len);
+            }
+            !ends
+        });
+        if !kept.iter().any(|range| range.is_for_call) {
+            ANY_FOR_CALLS.store(false, Ordering::Release);
+        }
+    });
+}
+
+/// Releases memory pinned for threads that are gone.
+pub(crate) fn release_exited(engine: &Engine) {
+    let process = raw::current_process() as usize;
+    let is_gone = |thread: i32| {
+        engine_syscall(libc::SYS_tgkill, [process, thread as usize, 0, 0, 0, 0])
+            == refused(libc::ESRCH)
+    };
+    LIST.with(|kept| {
+        kept.retain(|range| {
+            let stays = !is_gone(range.thread);
+            if !stays {
+                engine.unpin(range.address, range.len);
+            }
+            stays
+        });
+    });
+}
+
+/// Maximum number of list entries that the kernel processes.
+const MAX_ENTRIES: usize = 2048;
+/// Flag of entries of priority-inheritance mutexes.
+const MARK: usize = 1;
+
+/// Pins the memory that the kernel accesses when this thread exits.
+pub(crate) fn prepare(engine: &Engine) {
+    let (mut at, mut len) = (0_usize, 0_usize);
+    let places = [0, &raw mut at as usize, &raw mut len as usize, 0, 0, 0];
+    if engine_syscall(libc::SYS_get_robust_list, places) < 0 || at == 0 {
+        return;
+    }
+    // <linux/futex.h>: the first entry, the offset of a futex word from its entry, and the entry
+    // that is being inserted or removed.
+    const HEAD_BYTES: usize = 3 * size_of::<usize>();
+    if !keep(engine, at, HEAD_BYTES) {
+        return;
+    }
+    let Some([mut entry, word_at, pending]) = uaccess::words(at) else { return };
+    let keep_word = |entry: usize| {
+        keep(engine, (entry & !MARK).wrapping_add(word_at), size_of::<u32>());
+    };
+    if pending & !MARK != 0 {
+        keep_word(pending);
+    }
+    for _ in 0..MAX_ENTRIES {
+        let place = entry & !MARK;
+        if place == at || place == 0 || !keep(engine, place, size_of::<usize>()) {
+            break;
+        }
+        // The kernel stops at an unmapped entry, too.
+        let Some([next]) = uaccess::words(place) else { break };
+        keep_word(entry);
+        entry = next;
+    }
+    release_exited(engine);
+}
+
+fn exit(arguments: Arguments) -> isize {
+    lifecycle::unregister_thread();
+    if let Some(engine) = instance::engine() {
+        prepare(engine);
+    }
+    pass_on(libc::SYS_exit, arguments)
+}
+
+fn set_tid_address(arguments: Arguments) -> isize {
+    if instance::is_in_window(arguments[0]) {
+        instance::awake();
+    }
+    if let Some(engine) = instance::engine() {
+        keep(engine, arguments[0], size_of::<u32>());
+    }
+    pass_on(libc::SYS_set_tid_address, arguments)
+}
+
+/// Releases the area of this thread at `address` that [`keep`] has pinned.
+fn release(engine: &Engine, address: usize) {
+    let thread = raw::current_thread();
+    LIST.with(|kept| {
+        let is_it = |range: &KeptRange| range.thread == thread && range.address == address;
+        if let Some(at) = kept.iter().position(|range| is_it(range) && !range.is_for_call) {
+            let range = kept.swap_remove(at);
+            engine.unpin(range.address, range.len);
+        }
+    });
+}
+
+fn rseq(arguments: Arguments) -> isize {
+    const UNREGISTER: usize = 1;
+    let [address, len, flags, ..] = arguments;
+    if instance::is_in_window(address) {
+        instance::awake();
+    }
+    let Some(engine) = instance::engine().filter(|engine| engine.contains(address)) else {
+        return pass_on(libc::SYS_rseq, arguments);
+    };
+    let registers = flags & UNREGISTER == 0;
+    if registers {
+        keep(engine, address, len as u32 as usize);
+    }
+    let result = pass_on(libc::SYS_rseq, arguments);
+    if registers != (result == 0) {
+        release(engine, address);
+    }
+    result
+}
+
+/// Returns the handler of a call that registers memory for later access by the kernel.
+pub(crate) fn answer_for(number: i64) -> Option<Answer> {
+    match number {
+        libc::SYS_rseq => Some(rseq),
+        libc::SYS_exit => Some(exit),
+        libc::SYS_set_tid_address => Some(set_tid_address),
+        _ => None,
+    }
+}
