@@ -60,7 +60,7 @@ pub(crate) fn extents(input: &[u8]) {
     assert_eq!(mapped_bytes, bytes);
     assert!(pages <= bytes / PAGE_SIZE as u64);
     assert!(hole_bytes <= file_bytes.max(found.last().map_or(0, FileExtent::end)));
-    if let Ok(map) = block_map::judge(&found, file_bytes / PAGE_SIZE as u64) {
+    if let Ok(map) = block_map::check_layout(&found, file_bytes / PAGE_SIZE as u64) {
         let pages: u64 = map.iter().map(|extent| extent.pages).sum();
         assert_eq!(pages, file_bytes / PAGE_SIZE as u64);
         assert!(map.len() <= found.len());

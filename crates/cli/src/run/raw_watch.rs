@@ -69,7 +69,7 @@ impl RawWatch {
         let _ = inotify::add_watch(&events, path, changes);
         let (ended, end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let Some(guard) = self.guard.clone() else { return Ok(()) };
-        let watch = move || while wait(&events, &ended) && guard.poll() {};
+        let watch = move || while wait(&events, &ended) && guard.check() {};
         self.thread = Some(std::thread::Builder::new().name("raw-watch".into()).spawn(watch)?);
         self.end = Some(end);
         Ok(())

@@ -80,7 +80,7 @@ impl MapGuard {
 
     /// Reads the map now. Returns true if it is the proven one.
     #[must_use]
-    pub fn look(&self) -> bool {
+    pub fn check(&self) -> bool {
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         !self.has_stopped() && self.read(reader)
     }

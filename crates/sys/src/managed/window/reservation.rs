@@ -25,7 +25,7 @@ const TRIES_IN_RANGE: usize = 4;
 ///
 /// match Window::reserve(1, false) {
 ///     Ok(window) => println!("{} GiB", window.len_bytes() >> 30),
-///     Err(WindowError::Reserve { bytes, .. }) => println!("no constraint for {bytes} bytes"),
+///     Err(WindowError::Reserve { bytes, .. }) => println!("no room for {bytes} bytes"),
 ///     Err(error) => println!("{error}"),
 /// }
 /// ```
