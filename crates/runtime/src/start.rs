@@ -3,7 +3,7 @@
 
 use crate::base::instance;
 use crate::bring_up::{self, fail};
-use crate::guard::told_memory;
+use crate::guard::advertised_memory;
 use crate::memory::{arenas, dlopen, inline_calls, libc_malloc_patch};
 use crate::process::spawn::{argument_copies, carried};
 use crate::waking;
@@ -44,14 +44,14 @@ extern "C" fn on_load() {
     }
     let is_started = lookup("STARTED").is_some();
     let mut is_emulated = is_started && is_under_valgrind();
-    let mut told_bytes = 0;
+    let mut advertised_bytes = 0;
     let is_managed = match while_blocked(|| Config::from_env(lookup)) {
         _ if is_emulated => false,
         None => false,
         Some(Err(name)) => fail(&format!("the setting {ENV_PREFIX}{name} cannot be understood")),
         Some(Ok(config)) => {
             is_emulated = is_started && is_under_emulator(config.faults);
-            told_bytes = config.told_bytes;
+            advertised_bytes = config.advertised_bytes;
             let config = Config { faults: config.faults.settled(), ..config };
             start(&config, is_emulated).unwrap_or_else(|why| fail(&why))
         }
@@ -62,8 +62,8 @@ extern "C" fn on_load() {
     if let Err(why) = while_blocked(libc_malloc_patch::install) {
         report_not_redirected(&why);
     }
-    if let Err(why) = while_blocked(|| told_memory::begin(told_bytes)) {
-        report_not_told(&why);
+    if let Err(why) = while_blocked(|| advertised_memory::begin(advertised_bytes)) {
+        report_not_advertised(&why);
     }
     if is_managed {
         dlopen::manage();
@@ -108,7 +108,7 @@ fn report_not_redirected(why: &std::io::Error) {
     );
 }
 
-fn report_not_told(why: &std::io::Error) {
+fn report_not_advertised(why: &std::io::Error) {
     raw::write_stderr(
         format!(
             "softswap: the C library's code cannot be changed here ({why}): the program sees the \

@@ -6,13 +6,13 @@ use crate::units::bytes;
 use serde::Serialize;
 use softswap_engine::base::stats::StopReason;
 
-/// Shares of the run's budget between which the estimate is searched.
+/// Bounds of the search, as shares of the run's budget.
 const MIN_SHARE: f64 = 0.25;
-const MOST_SHARE: f64 = 8.0;
+const MAX_SHARE: f64 = 8.0;
 const STEPS: u32 = 24;
 /// Sizes are rounded up to this.
 const MIB: u64 = 1 << 20;
-/// Part of the used memory that is added if the program fitted its budget: below that it wakes.
+/// Part of the used memory that is added if the program fitted its budget. With less it would wake.
 const SPARE_PART: u64 = 8;
 
 /// A budget and what it is expected to cost.
@@ -24,7 +24,7 @@ pub struct Estimate {
     pub slowdown: f64,
     /// Requested slowdown.
     pub slowdown_limit: f64,
-    /// True if a smaller budget may do, which this run cannot tell.
+    /// True if a smaller budget may suffice; the run does not show it.
     pub is_at_most: bool,
     /// Budget and slowdown of the run that the estimate is based on.
     pub run_memory_bytes: u64,
@@ -68,14 +68,22 @@ pub fn size_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String
         (point.is_known, slowdown(point.stalled_ns), point.budget_bytes)
     };
     let is_enough = |share: f64| matches!(at(share), (true, it, _) if it <= slowdown_limit);
-    let (mut low, mut high) = (MIN_SHARE, MOST_SHARE);
-    if !is_enough(high) {
-        let (_, least, memory_bytes) = at(high);
+    if !is_enough(MAX_SHARE) {
+        let (_, least, memory_bytes) = at(MAX_SHARE);
         return Err(format!(
             "even with {} it is expected to take {least:.1} times as long",
             bytes(memory_bytes)
         ));
     }
+    let (low, high) = boundary(is_enough);
+    let (_, expected, memory_bytes) = at(high);
+    let (is_known, below, _) = at(low);
+    Ok(of(memory_bytes, expected, !is_known || below <= slowdown_limit))
+}
+
+/// Returns the neighbouring shares of which only the second is enough.
+fn boundary(is_enough: impl Fn(f64) -> bool) -> (f64, f64) {
+    let (mut low, mut high) = (MIN_SHARE, MAX_SHARE);
     for _ in 0..STEPS {
         let middle = f64::midpoint(low, high);
         if is_enough(middle) {
@@ -84,9 +92,7 @@ pub fn size_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String
             low = middle;
         }
     }
-    let (_, expected, memory_bytes) = at(high);
-    let (is_known, below, _) = at(low);
-    Ok(of(memory_bytes, expected, !is_known || below <= slowdown_limit))
+    (low, high)
 }
 
 /// Returns the slowdown of the run itself, by its waits for memory.
@@ -105,10 +111,10 @@ fn fitting(report: &Report, slowdown_limit: f64) -> Result<(u64, f64), String> {
             let bytes = used_bytes + used_bytes / SPARE_PART;
             Ok((bytes.min(report.budget_bytes.max(used_bytes)), slowdown))
         }
-        true => Err("it did not say how much memory it used; take a report of a longer run, with \
+        true => Err("it shows no used memory; take a report of a longer run, with \
                      a --memory that makes it swap"
             .into()),
-        false => Err("too few pages came back to tell what another budget would cost; take a \
+        false => Err("too few pages came back to estimate the cost of another budget; take a \
                       report of a longer run"
             .into()),
     }
@@ -150,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_slowdown_needs_a_larger_budget() {
+    fn smaller_slowdown_needs_larger_budget() {
         let sizes = [3.0, 2.0, 1.5, 1.2].map(|limit| size_for(&run(), limit).unwrap());
         assert!(sizes.windows(2).all(|pair| pair[0].memory_bytes <= pair[1].memory_bytes));
         assert!(sizes[0].memory_bytes < sizes[3].memory_bytes);
@@ -160,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fitted_needs_what_it_used() {
+    fn run_that_fitted_needs_its_used_memory() {
         let fitted = Report {
             stalled_ns: 0,
             used_peak_bytes: 80 << 20,

@@ -34,10 +34,10 @@ pub struct Report {
     pub tree: Option<Tree>,
     pub unmanaged: Option<Unmanaged>,
     pub budget_bytes: u64,
-    /// Memory that the program was told; 0: the machine's.
-    pub told_bytes: Option<u64>,
-    /// Memory that it may use: the budget and the swap areas.
-    pub may_use_bytes: Option<u64>,
+    /// Memory that the program saw by `--tell`; 0: the machine's.
+    pub advertised_bytes: Option<u64>,
+    /// Budget and swap areas together.
+    pub usable_bytes: Option<u64>,
     pub budget_peak_bytes: u64,
     pub used_peak_bytes: u64,
     pub mapped_peak_bytes: u64,

@@ -48,10 +48,10 @@ pub(crate) struct Figures {
     pub(super) stop_reason: Option<u64>,
 
     pub(super) budget_bytes: u64,
-    /// Memory that the program was told by `--tell`; 0 without it, `null` while it runs.
-    pub(super) told_bytes: Option<u64>,
-    /// Memory that it may use: the budget and the swap areas; `null` while it runs.
-    pub(super) may_use_bytes: Option<u64>,
+    /// Memory that the program saw by `--tell`; 0: the machine's; `null` while it runs.
+    pub(super) advertised_bytes: Option<u64>,
+    /// Budget and swap areas together; `null` while it runs.
+    pub(super) usable_bytes: Option<u64>,
     /// Peak of the budget.
     pub(super) budget_peak_bytes: u64,
     /// Memory charged to the budget at the last sample, and its peak.
@@ -215,8 +215,8 @@ impl Figures {
                 0 => budget_bytes,
                 now => now,
             },
-            told_bytes: None,
-            may_use_bytes: None,
+            advertised_bytes: None,
+            usable_bytes: None,
             budget_peak_bytes: budget_bytes.max(get(C::BudgetPeakBytes)),
             used_bytes: get(C::UsedBytes),
             used_peak_bytes: get(C::UsedPeakBytes),

@@ -81,13 +81,13 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(super) no_encrypt: bool,
 
-    /// Memory that the program and all that it starts believe to have: auto, budget, off, or a
-    /// size such as 8G [default: off]
+    /// Memory that the program and its children see: auto, budget, off, or a size such as 8G
+    /// [default: off]
     ///
     /// Many programs size their heap or buffers by the machine's memory: Java, Node, DuckDB, GNU
-    /// sort. With `auto` they see the budget and the swap areas together, with `budget` the DRAM
-    /// of the budget. It is what sysinfo, sysconf, /proc/meminfo, the nodes' meminfo and the
-    /// control group's memory files say, in this tree alone. What is free follows its use.
+    /// sort. With `auto` they see the budget plus the swap areas, at most 100 times the budget,
+    /// with `budget` the budget alone. This changes sysinfo, sysconf, /proc/meminfo, meminfo of the
+    /// nodes and the control group's memory files, for this tree only. Free memory follows its use.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(super) tell: Option<String>,
 

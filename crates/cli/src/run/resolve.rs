@@ -1,11 +1,11 @@
 //! Resolves the settings: flags before environment before file before defaults. Checks every value;
 //! each refusal names the value's source.
 
+use super::advertised;
 use super::areas;
 use super::auto_memory::Bounds;
 use super::options::{CommandLineOptions, RunArgs};
 use super::sourced::{Sourced, without_password};
-use super::told;
 use crate::refusal::{Refusal, plain};
 use crate::{library, memory_limits};
 use clap::Args;
@@ -28,7 +28,7 @@ pub(super) struct Resolved {
     /// Bounds of the tree's budget, if it follows the machine.
     pub(super) auto: Option<Bounds>,
     /// Memory that the tree may use: the budget and the swap areas.
-    pub(super) may_use_bytes: u64,
+    pub(super) usable_bytes: u64,
     pub(super) reports: Vec<PathBuf>,
     pub(super) log: Option<PathBuf>,
     pub(super) quiet: bool,
@@ -176,9 +176,9 @@ pub(super) fn resolve(
     let swap = sources.pick_all("swap")?;
     let common;
     (config.areas, common) = areas::resolve(swap, &config.areas, config.reserve_bytes, &mut notes)?;
-    let may_use_bytes = told::all_bytes(&config, &common);
-    config.told_bytes = match sources.pick("tell")? {
-        Some(asked) => told::resolve(&asked, config.memory_bytes, may_use_bytes)?,
+    let usable_bytes = advertised::usable_bytes(&config, &common);
+    config.advertised_bytes = match sources.pick("tell")? {
+        Some(asked) => advertised::resolve(&asked, config.memory_bytes, usable_bytes)?,
         None => 0,
     };
     let children = sources.pick("children")?;
@@ -196,7 +196,7 @@ pub(super) fn resolve(
         common,
         is_per_process,
         auto,
-        may_use_bytes,
+        usable_bytes,
         reports,
         log: args.log.clone().or(log.map(|asked| asked.text.into())),
         quiet: sources.switch("quiet")?.unwrap_or(false) && !is_overruled,

@@ -250,8 +250,8 @@ settings! {
     AWAKE awake: bool = false;
     /// The budget of the tree is adjusted automatically.
     MOVING is_moving: bool = false;
-    /// Memory that programs believe to have, in bytes; 0: the machine's.
-    TELL told_bytes: u64 = 0;
+    /// Memory that programs see, in bytes; 0: the machine's.
+    TELL advertised_bytes: u64 = 0;
     /// New file that records page events of the first process; empty: none.
     RECORD record: String = String::new();
 }

@@ -31,7 +31,7 @@
 //! | `filter_install` | the program's own seccomp filters |
 //! | `credentials` | `capset`, `prctl`, `unshare` and other per-thread calls |
 //! | `kernel_async_io` | io_uring and kernel asynchronous I/O: refused |
-//! | `told_memory` | memory that the program believes to have |
+//! | `advertised_memory` | memory that the program sees (`--tell`) |
 //! | `sigsys` | SIGSYS: faults in the buffers and issues the call |
 //! | `raw_syscall` | `syscall`: raw calls through the C library |
 
@@ -44,6 +44,6 @@ mod pinned_call;
 mod filter_install;
 mod credentials;
 mod kernel_async_io;
-pub(crate) mod told_memory;
+pub(crate) mod advertised_memory;
 pub(crate) mod sigsys;
 mod raw_syscall;

@@ -1,4 +1,4 @@
-//! `--tell`: the memory that the program believes to have.
+//! `--tell`: the memory that the program sees.
 
 use super::areas::Common;
 use super::sourced::Sourced;
@@ -9,12 +9,12 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::path::Path;
 
-/// The engine's tables for evicted pages allow this many times the budget, also if pages compress
+/// Multiple of the budget that the engine's tables for evicted pages allow, even if pages compress
 /// badly.
-const MOST_TIMES: u64 = 100;
+const MAX_TIMES: u64 = 100;
 
 /// Returns the memory that the tree may use: the budget and its swap areas.
-pub(super) fn all_bytes(config: &Config, common: &Common) -> u64 {
+pub(super) fn usable_bytes(config: &Config, common: &Common) -> u64 {
     let areas = config.areas.iter().enumerate().map(|(order, area)| {
         let free_bytes = free_bytes(&area.path).saturating_sub(config.reserve_bytes);
         let is_named = common.named.iter().any(|named| named.order == order);
@@ -26,7 +26,7 @@ pub(super) fn all_bytes(config: &Config, common: &Common) -> u64 {
         }
     });
     let all = areas.fold(config.memory_bytes, u64::saturating_add);
-    all.min(config.memory_bytes.saturating_mul(MOST_TIMES))
+    all.min(config.memory_bytes.saturating_mul(MAX_TIMES))
 }
 
 fn free_bytes(dir: &Path) -> u64 {
@@ -38,19 +38,23 @@ fn length_bytes(path: &Path) -> u64 {
     File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0))).unwrap_or(0)
 }
 
-/// Returns the memory that the program is told; 0: the machine's.
-pub(super) fn resolve(asked: &Sourced, budget_bytes: u64, all_bytes: u64) -> Result<u64, Refusal> {
-    match asked.text.as_str() {
+/// Returns the advertised memory; 0: the machine's.
+pub(super) fn resolve(
+    given: &Sourced,
+    budget_bytes: u64,
+    usable_bytes: u64,
+) -> Result<u64, Refusal> {
+    match given.text.as_str() {
         "off" => Ok(0),
         "budget" => Ok(budget_bytes),
-        "auto" => Ok(all_bytes),
+        "auto" => Ok(usable_bytes),
         size => match parse_size(size) {
             Ok(bytes) if bytes >= MIN_MEMORY_BYTES => Ok(bytes),
-            Ok(_) => Err(asked.refuse(format!(
+            Ok(_) => Err(given.refuse(format!(
                 "too little: programs expect at least {}",
                 units::bytes(MIN_MEMORY_BYTES)
             ))),
-            Err(why) => Err(asked.refuse(format!("{why}; or auto, budget or off"))),
+            Err(why) => Err(given.refuse(format!("{why}; or auto, budget or off"))),
         },
     }
 }

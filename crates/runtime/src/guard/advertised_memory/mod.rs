@@ -1,11 +1,10 @@
-//! Memory that the program believes to have (`--tell`): what it reads of the machine and of its
-//! control group.
+//! Memory that the program sees (`--tell`) as that of the machine and of its control group.
 //!
-//! The code of three functions of the C library is redirected: `sysinfo`, `open` and `openat`, with
-//! all their other names. `sysconf`, `get_phys_pages`, `fopen` and the C++ library call these.
-//! Without `--tell` nothing is redirected. After an open, the file system's type shows if the file
-//! may be one of the kernel's. One about memory is replaced, under its number, by an unnamed sealed
-//! file with the changed text.
+//! Three functions of the C library are redirected: `sysinfo`, `open` and `openat`, with
+//! all their aliases. `sysconf`, `get_phys_pages`, `fopen` and the C++ library call these. Without
+//! `--tell` nothing is redirected. After an open, the type of the file system shows if the file may
+//! be one of the kernel's. A file about memory is replaced, under the same descriptor, by a sealed
+//! memfd with the changed text.
 //!
 //! Programs that read these files by system-call instructions of their own (Go, static programs)
 //! get the kernel's text.
@@ -19,7 +18,7 @@ use crate::base::issue_call::{Answer, Arguments, engine_syscall, pass_on};
 use crate::base::uaccess;
 use crate::memory::{asleep, libc_malloc_patch};
 use crate::process::tree;
-use files::Told;
+use files::Advertised;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use softswap_engine::base::stats::Counter;
 use softswap_sys::exemption;
@@ -30,12 +29,12 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Memory that the program is told; 0: the machine's.
+/// Advertised memory; 0: the machine's.
 static TOTAL_BYTES: AtomicU64 = AtomicU64::new(0);
-/// Largest file that is rewritten. Those of the kernel have less than 2 KiB.
+/// Largest file that is rewritten. The kernel's are below 2 KiB.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Tells the program about `total_bytes` of memory. Called before it starts.
+/// Makes the program see `total_bytes` of memory. Called before it starts.
 ///
 /// # Errors
 /// If the system does not allow code of a library to be changed.
@@ -66,9 +65,9 @@ pub(super) fn answer_for(number: i64) -> Option<Answer> {
     }
 }
 
-/// Returns what the program is told now.
-fn told() -> Told {
-    Told { total_bytes: TOTAL_BYTES.load(Relaxed), used_bytes: used_bytes() }
+/// Returns the memory that the program sees now.
+fn advertised() -> Advertised {
+    Advertised { total_bytes: TOTAL_BYTES.load(Relaxed), used_bytes: used_bytes() }
 }
 
 /// Returns the memory of the tree, in DRAM and swapped out, or of this process with a budget of its
@@ -90,10 +89,10 @@ fn answer_sysinfo([to, ..]: Arguments) -> isize {
     if result < 0 {
         return result;
     }
-    let told = told();
+    let advertised = advertised();
     let units = |bytes: u64| bytes / u64::from(info.mem_unit.max(1));
-    info.totalram = units(told.total_bytes);
-    info.freeram = units(told.free_bytes());
+    info.totalram = units(advertised.total_bytes);
+    info.freeram = units(advertised.free_bytes());
     (info.sharedram, info.bufferram, info.totalswap, info.freeswap) = (0, 0, 0, 0);
     (info.totalhigh, info.freehigh) = (0, 0);
     if uaccess::put_user(to, info) { 0 } else { -(libc::EFAULT as isize) }
@@ -102,7 +101,7 @@ fn answer_sysinfo([to, ..]: Arguments) -> isize {
 fn answer_openat(arguments: Arguments) -> isize {
     let opened = pass_on(libc::SYS_openat, arguments);
     if let Ok(fd @ 0..) = i32::try_from(opened) {
-        // Without a replacement the program gets the kernel's text.
+        // If that fails, the program reads the kernel's text.
         let _ = replace(fd, arguments[2] as i32);
     }
     opened
@@ -126,8 +125,8 @@ extern "C" fn openat(dir: i32, path: usize, flags: i32, mode: u32) -> i32 {
     c_result(opened) as i32
 }
 
-/// Returns true if the file may be the kernel's, by the type of its file system: also behind a
-/// symbolic link, or in a container that has its own /proc/meminfo (lxcfs).
+/// Returns true if the file may be the kernel's, by the type of its file system. This covers
+/// symbolic links, and containers with their own /proc/meminfo (lxcfs).
 fn may_be_kernels(fd: BorrowedFd<'_>) -> bool {
     const FUSE: i64 = 0x6573_5546;
     const KINDS: [i64; 5] = [
@@ -140,7 +139,7 @@ fn may_be_kernels(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|found| KINDS.contains(&(found.f_type as i64)))
 }
 
-/// Replaces an open file by the text that the program is told, if it is one about memory.
+/// Replaces an open file about memory by the advertised text.
 fn replace(fd: i32, flags: i32) -> io::Result<()> {
     let is_read = flags & libc::O_ACCMODE == libc::O_RDONLY;
     // A filter of the program may not allow the calls below.
@@ -154,15 +153,17 @@ fn replace(fd: i32, flags: i32) -> io::Result<()> {
     }
     let path = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new())?;
     let Ok(path) = path.to_str() else { return Ok(()) };
-    // Before the file is read: others have no end (`/proc/kmsg`).
-    if files::rewritten(path, "Node 0 MemTotal: 0 kB\n", told(), 1).is_none() {
+    // Checked before the file is read: reads of other files may block (`/proc/kmsg`).
+    if files::rewritten(path, "Node 0 MemTotal: 0 kB\n", advertised(), 1).is_none() {
         return Ok(());
     }
     let mut text = String::new();
     // SAFETY: as above. The file is not closed here.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
     (&*file).take(MAX_BYTES).read_to_string(&mut text)?;
-    let Some(text) = files::rewritten(path, &text, told(), dram_bytes()) else { return Ok(()) };
+    let Some(text) = files::rewritten(path, &text, advertised(), dram_bytes()) else {
+        return Ok(());
+    };
     let closes = OFlags::from_bits_retain(flags as u32) & OFlags::CLOEXEC;
     let sealed = sealed(&text)?;
     let path = format!("/proc/self/fd/{}", sealed.as_raw_fd());
