@@ -11,7 +11,7 @@
 
 mod files;
 
-use crate::base::cancellation::until_cancelled;
+use crate::base::cancellation::{uncancelled, until_cancelled};
 use crate::base::errno::c_result;
 use crate::base::instance;
 use crate::base::issue_call::{Answer, Arguments, engine_syscall, pass_on};
@@ -101,8 +101,7 @@ fn answer_sysinfo([to, ..]: Arguments) -> isize {
 fn answer_openat(arguments: Arguments) -> isize {
     let opened = pass_on(libc::SYS_openat, arguments);
     if let Ok(fd @ 0..) = i32::try_from(opened) {
-        // If that fails, the program reads the kernel's text.
-        let _ = replace(fd, arguments[2] as i32);
+        advertise(fd, arguments[2] as i32);
     }
     opened
 }
@@ -120,9 +119,14 @@ extern "C" fn openat(dir: i32, path: usize, flags: i32, mode: u32) -> i32 {
     let arguments = [dir as usize, path, flags as usize, mode as usize, 0, 0];
     let opened = until_cancelled(|| pass_on(libc::SYS_openat, arguments));
     if let Ok(fd @ 0..) = i32::try_from(opened) {
-        let _ = replace(fd, flags);
+        advertise(fd, flags);
     }
     c_result(opened) as i32
+}
+
+/// Replaces an open file about memory. If that fails, the program reads the kernel's text.
+fn advertise(fd: i32, flags: i32) {
+    let _ = uncancelled(|| replace(fd, flags));
 }
 
 /// Returns true if the file may be the kernel's, by the type of its file system. This covers
@@ -139,7 +143,7 @@ fn may_be_kernels(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|found| KINDS.contains(&(found.f_type as i64)))
 }
 
-/// Replaces an open file about memory by the advertised text.
+/// Replaces an open file about memory by the advertised text, under the same descriptor.
 fn replace(fd: i32, flags: i32) -> io::Result<()> {
     let is_read = flags & libc::O_ACCMODE == libc::O_RDONLY;
     // A filter of the program may not allow the calls below.
