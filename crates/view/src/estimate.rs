@@ -12,8 +12,9 @@ const MAX_SHARE: f64 = 8.0;
 const STEPS: u32 = 24;
 /// Sizes are rounded up to this.
 const MIB: u64 = 1 << 20;
-/// Part of the used memory that is added if the program fitted its budget. With less it would wake.
-const SPARE_PART: u64 = 8;
+/// A program sleeps while its memory fits the budget less this many bytes and less this share.
+const SPARE_BYTES: u64 = 6 << 20;
+const SPARE_PART: u64 = 16;
 
 /// A budget and what it is expected to cost.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -104,11 +105,12 @@ pub fn slowdown(report: &Report) -> f64 {
 
 /// Returns the size and the slowdown of a run with too few refaults for a curve.
 fn fitting(report: &Report, slowdown_limit: f64) -> Result<(u64, f64), String> {
-    let used_bytes = report.used_peak_bytes_of_all();
+    let mapped_bytes = if report.slept { report.mapped_peak_bytes } else { 0 };
+    let used_bytes = report.used_peak_bytes_of_all().max(mapped_bytes);
     let slowdown = slowdown(report);
     match slowdown <= slowdown_limit {
         true if used_bytes > 0 => {
-            let bytes = used_bytes + used_bytes / SPARE_PART;
+            let bytes = (used_bytes + SPARE_BYTES) / (SPARE_PART - 1) * SPARE_PART;
             Ok((bytes.min(report.budget_bytes.max(used_bytes)), slowdown))
         }
         true => Err("it shows no used memory; take a report of a longer run, with \
@@ -174,7 +176,7 @@ mod tests {
             returns: [].into(),
             ..run()
         };
-        assert_eq!(size_for(&fitted, 1.5).unwrap().memory_bytes, 90 << 20);
+        assert_eq!(size_for(&fitted, 1.5).unwrap().memory_bytes, 92 << 20);
         assert!(size_for(&fitted, 1.5).unwrap().is_at_most);
         let silent = Report { used_peak_bytes: 0, ..fitted.clone() };
         assert!(size_for(&silent, 1.5).unwrap_err().contains("--memory"));
