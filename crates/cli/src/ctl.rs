@@ -49,7 +49,7 @@ enum Action {
     /// `all-stacks` brings in 256 KiB of the stack of each waiting thread.
     Populate {
         /// The first address (0x7f0000001000), or all-stacks
-        #[arg(value_parser = populate::from, value_name = "ADDRESS|all-stacks")]
+        #[arg(value_parser = populate::from, value_name = "ADDRESS")]
         from: populate::From,
         /// The length in bytes; not with all-stacks
         #[arg(value_parser = populate::number)]

@@ -3,7 +3,7 @@
 use crate::report::Report;
 use crate::units::bytes;
 
-/// Part of the limit that the program must have used, if it exited with 0.
+/// Part of the limit that the program must have used.
 const NOTABLE_PART: u64 = 2;
 const MIB: u64 = 1 << 20;
 
@@ -36,8 +36,8 @@ const RUNTIMES: [Runtime; 2] = [
     },
 ];
 
-/// Returns a line if the program is such a runtime, used half of its limit or failed, and the
-/// budget and the swap areas allow at least twice the limit.
+/// Returns a line if the program is such a runtime, may have reached its limit, and the budget and
+/// the swap areas allow at least twice the limit.
 pub(crate) fn line(report: &Report) -> Option<String> {
     let runtime = RUNTIMES.iter().find(|runtime| runtime.program == report.name())?;
     let is_set = |argument: &String| runtime.options.iter().any(|it| argument.starts_with(it));
@@ -52,7 +52,10 @@ pub(crate) fn line(report: &Report) -> Option<String> {
     let ratio = report.compression_ratio.unwrap_or(1.0);
     let pooled_bytes = (report.pool_peak_bytes as f64 * ratio) as u64;
     let used_bytes = report.resident_peak_bytes + report.disk_peak_bytes + pooled_bytes;
-    let is_near = used_bytes > limit_bytes / NOTABLE_PART || report.outcome.status != Some(0);
+    // A program that slept has no figures, but its memory fitted the budget.
+    let failed_asleep =
+        report.slept && limit_bytes <= report.budget_bytes && report.outcome.status != Some(0);
+    let is_near = used_bytes > limit_bytes / NOTABLE_PART || failed_asleep;
     (is_near && usable_bytes / 2 > limit_bytes).then_some(())?;
     let [before, after] = runtime.option;
     let tell = if advertised_bytes.is_some() { "" } else { "--tell auto, or " };
@@ -77,6 +80,8 @@ mod tests {
         let report = Report {
             program: ["java", "Main"].map(str::to_string).into(),
             outcome: Outcome { status: Some(1), ..Outcome::default() },
+            slept: true,
+            budget_bytes: 2 << 30,
             advertised_bytes: Some(8 << 30),
             usable_bytes: Some(40 << 30),
             ..Report::default()
@@ -90,6 +95,10 @@ mod tests {
         assert_eq!(line(&given), None);
         let small = Report { usable_bytes: Some(4 << 30), ..report.clone() };
         assert_eq!(line(&small), None);
+        let far = Report { slept: false, disk_peak_bytes: 1 << 29, ..report.clone() };
+        assert_eq!(line(&far), None);
+        let near = Report { disk_peak_bytes: 3 << 29, ..far };
+        assert!(line(&near).is_some());
         let other = Report { program: vec!["javac".into()], ..report };
         assert_eq!(line(&other), None);
     }
