@@ -18,6 +18,7 @@ const MAX_INTERVAL: Duration = Duration::from_millis(200);
 /// Consecutive samples without the runtime from which it counts as absent: at the first the loader
 /// may not have finished.
 const SAMPLES_WITHOUT_RUNTIME: u32 = 2;
+const MAX_THREADS: usize = 256;
 
 /// Memory outside the budget: peaks of each field over the samples, or current values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -67,11 +68,13 @@ fn sample(pid: u32, stats: &Stats, is_managed: bool) -> Option<(OutsideBudget, u
     Some((beside, now.peak_bytes))
 }
 
-/// Returns the number of a process's threads, without the engine's.
-fn threads_of(pid: u32, stats: &Stats) -> Option<u32> {
-    let stat = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
-    let threads = u64::try_from(stat.num_threads).unwrap_or(1);
-    Some(threads.saturating_sub(stats.get(Counter::EngineThreads)).max(1) as u32)
+/// Returns the number of a process's threads, without the engine's, which have its name. At most
+/// [`MAX_THREADS`] are examined.
+fn threads_of(pid: u32) -> Option<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let is_programs = |name: &Vec<u8>| !name.starts_with(b"softswap") && !name.starts_with(b"iou-");
+    let names = threads.take(MAX_THREADS).flatten().map(|it| std::fs::read(it.path().join("comm")));
+    u32::try_from(names.flatten().filter(is_programs).count()).ok()
 }
 
 /// Samples a process while it runs.
@@ -106,7 +109,7 @@ impl Watch {
 
     pub(super) fn poll(&mut self) {
         self.pause = (self.pause * 2).min(MAX_INTERVAL);
-        self.threads_peak = self.threads_peak.max(threads_of(self.pid, &self.stats));
+        self.threads_peak = self.threads_peak.max(threads_of(self.pid));
         let samples_without_runtime = self.note_sample_without_runtime();
         let is_managed = samples_without_runtime == 0;
         let Some((now, most_bytes)) = sample(self.pid, &self.stats, is_managed) else { return };
