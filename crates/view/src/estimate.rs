@@ -69,6 +69,13 @@ pub fn size_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String
         (point.is_known, slowdown(point.stalled_ns), point.budget_bytes)
     };
     let is_enough = |share: f64| matches!(at(share), (true, it, _) if it <= slowdown_limit);
+    // With its whole memory in DRAM the program sleeps, so more is never needed.
+    let whole_bytes =
+        if report.tree.is_none() { asleep_bytes(report.mapped_peak_bytes) } else { u64::MAX };
+    let whole_share = whole_bytes as f64 / report.budget_bytes.max(1) as f64;
+    if whole_share < MAX_SHARE && !is_enough(whole_share) {
+        return Ok(of(whole_bytes, 1.0, true));
+    }
     if !is_enough(MAX_SHARE) {
         let (_, least, memory_bytes) = at(MAX_SHARE);
         return Err(format!(
@@ -80,6 +87,11 @@ pub fn size_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String
     let (_, expected, memory_bytes) = at(high);
     let (is_known, below, _) = at(low);
     Ok(of(memory_bytes, expected, !is_known || below <= slowdown_limit))
+}
+
+/// Returns the budget with which a program sleeps that has mapped this much memory.
+fn asleep_bytes(mapped_bytes: u64) -> u64 {
+    (mapped_bytes + SPARE_BYTES) / (SPARE_PART - 1) * SPARE_PART
 }
 
 /// Returns the neighbouring shares of which only the second is enough.
@@ -110,8 +122,8 @@ fn fitting(report: &Report, slowdown_limit: f64) -> Result<(u64, f64), String> {
     let slowdown = slowdown(report);
     match slowdown <= slowdown_limit {
         true if used_bytes > 0 => {
-            let bytes = (used_bytes + SPARE_BYTES) / (SPARE_PART - 1) * SPARE_PART;
-            Ok((bytes.min(report.budget_bytes.max(used_bytes)), slowdown))
+            let most_bytes = report.budget_bytes.max(used_bytes);
+            Ok((asleep_bytes(used_bytes).min(most_bytes), slowdown))
         }
         true => Err("it shows no used memory; take a report of a longer run, with \
                      a --memory that makes it swap"
@@ -141,6 +153,7 @@ mod tests {
             engine_started: true,
             budget_bytes,
             used_peak_bytes: budget_bytes,
+            mapped_peak_bytes: 64 * budget_bytes,
             pages_out: 100_000,
             stalled_ns: 5_000_000_000,
             faults: [("pool".to_string(), Tier { count, ..Tier::default() })].into(),
@@ -165,6 +178,14 @@ mod tests {
         assert!(sizes.iter().all(|it| it.slowdown <= it.slowdown_limit + 0.01), "{sizes:?}");
         assert!((sizes[0].run_slowdown - 2.0).abs() < 0.01);
         assert!((sizes[1].memory_bytes as f64 / run().budget_bytes as f64 - 1.0).abs() < 0.3);
+    }
+
+    #[test]
+    fn no_more_is_needed_than_the_whole_memory() {
+        let whole = Report { mapped_peak_bytes: 1 << 20, ..run() };
+        let estimate = size_for(&whole, 1.0001).unwrap();
+        assert_eq!((estimate.memory_bytes, estimate.slowdown), (8 << 20, 1.0));
+        assert!(size_for(&whole, 3.0).unwrap().memory_bytes < 8 << 20);
     }
 
     #[test]

@@ -5,21 +5,20 @@ use super::sourced::Sourced;
 use crate::refusal::Refusal;
 use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_view::units::{self, parse_size};
-use std::fs::File;
-use std::io::{Seek, SeekFrom};
 use std::path::Path;
 
 /// Multiple of the budget that the engine's tables for evicted pages allow, even if pages compress
 /// badly.
 const MAX_TIMES: u64 = 100;
+const PAGE_BYTES: u64 = 4096;
 
 /// Returns the memory that the tree may use: the budget and its swap areas.
 pub(super) fn usable_bytes(config: &Config, common: &Common) -> u64 {
     let areas = config.areas.iter().enumerate().map(|(order, area)| {
         let free_bytes = free_bytes(&area.path).saturating_sub(config.reserve_bytes);
-        let is_named = common.named.iter().any(|named| named.order == order);
-        match (area.limit_bytes, is_named) {
-            (_, true) => length_bytes(&area.path),
+        let named = common.named.iter().find(|named| named.order == order);
+        match (area.limit_bytes, named) {
+            (_, Some(named)) => u64::from(named.area.header.last_page) * PAGE_BYTES,
             // A cluster.
             (Some(bytes), _) if !area.path.is_dir() => bytes,
             (limit, _) => limit.unwrap_or(u64::MAX).min(free_bytes),
@@ -31,11 +30,6 @@ pub(super) fn usable_bytes(config: &Config, common: &Common) -> u64 {
 
 fn free_bytes(dir: &Path) -> u64 {
     rustix::fs::statvfs(dir).map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize))
-}
-
-/// Returns the length of a file or device.
-fn length_bytes(path: &Path) -> u64 {
-    File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0))).unwrap_or(0)
 }
 
 /// Returns the advertised memory; 0: the machine's.

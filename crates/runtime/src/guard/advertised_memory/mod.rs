@@ -140,7 +140,7 @@ fn may_be_kernels(fd: BorrowedFd<'_>) -> bool {
         libc::CGROUP2_SUPER_MAGIC,
         FUSE,
     ];
-    rustix::fs::fstatfs(fd).is_ok_and(|found| KINDS.contains(&(found.f_type as i64)))
+    rustix::fs::fstatfs(fd).is_ok_and(|found| KINDS.contains(&found.f_type))
 }
 
 /// Replaces an open file about memory by the advertised text, under the same descriptor.
