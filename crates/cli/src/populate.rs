@@ -1,6 +1,6 @@
 //! `softswap ctl PID populate`: brings memory in for a debugger or profiler.
 
-use crate::control_client::{Process, query};
+use crate::control_client::{Process, program_threads, query};
 use crate::refusal::{FAILED, Refusal};
 use softswap_engine::api::control_protocol::{Request, TOUCHED, pairs, parse_number};
 
@@ -63,13 +63,13 @@ fn all_stacks(pid: u32) -> Result<String, Refusal> {
     Ok(format!("stacks = {}\n{TOUCHED} = {touched}\n", pointers.len()))
 }
 
-/// Returns the stack pointers of the threads that wait in a system call or a fault. A running
-/// thread has none.
+/// Returns the stack pointers of the program's threads that wait in a system call or a fault. A
+/// running thread has none.
 fn stack_pointers(pid: u32) -> std::io::Result<Vec<usize>> {
     let mut pointers = Vec::new();
-    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+    for thread in program_threads(pid, usize::MAX)? {
         // NUMBER ARGUMENT... SP PC, `-1 SP PC` or `running`. The thread may have exited meanwhile.
-        let call = match std::fs::read_to_string(thread?.path().join("syscall")) {
+        let call = match std::fs::read_to_string(thread.join("syscall")) {
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 return Err(error);
             }

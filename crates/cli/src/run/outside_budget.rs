@@ -18,6 +18,7 @@ const MAX_INTERVAL: Duration = Duration::from_millis(200);
 /// Consecutive samples without the runtime from which it counts as absent: at the first the loader
 /// may not have finished.
 const SAMPLES_WITHOUT_RUNTIME: u32 = 2;
+/// Most threads that a sample examines.
 const MAX_THREADS: usize = 256;
 
 /// Memory outside the budget: peaks of each field over the samples, or current values.
@@ -68,15 +69,6 @@ fn sample(pid: u32, stats: &Stats, is_managed: bool) -> Option<(OutsideBudget, u
     Some((beside, now.peak_bytes))
 }
 
-/// Returns the number of a process's threads, without the engine's, which have its name. At most
-/// [`MAX_THREADS`] are examined.
-fn threads_of(pid: u32) -> Option<u32> {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let is_programs = |name: &Vec<u8>| !name.starts_with(b"softswap") && !name.starts_with(b"iou-");
-    let names = threads.take(MAX_THREADS).flatten().map(|it| std::fs::read(it.path().join("comm")));
-    u32::try_from(names.flatten().filter(is_programs).count()).ok()
-}
-
 /// Samples a process while it runs.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -109,7 +101,9 @@ impl Watch {
 
     pub(super) fn poll(&mut self) {
         self.pause = (self.pause * 2).min(MAX_INTERVAL);
-        self.threads_peak = self.threads_peak.max(threads_of(self.pid));
+        let threads = control_client::program_threads(self.pid, MAX_THREADS).ok();
+        let threads = threads.map(|threads| threads.len() as u32);
+        self.threads_peak = self.threads_peak.max(threads);
         let samples_without_runtime = self.note_sample_without_runtime();
         let is_managed = samples_without_runtime == 0;
         let Some((now, most_bytes)) = sample(self.pid, &self.stats, is_managed) else { return };
