@@ -7,7 +7,8 @@ use serde::Serialize;
 use softswap_engine::base::stats::StopReason;
 
 /// Bounds of the search, as shares of the run's budget.
-const MIN_SHARE: f64 = 0.25;
+/// Below the first one a program may thrash, which the run does not show.
+const MIN_SHARE: f64 = 0.75;
 const MAX_SHARE: f64 = 8.0;
 const STEPS: u32 = 24;
 /// Sizes are rounded up to this.
