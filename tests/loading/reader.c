@@ -1,5 +1,4 @@
-/* Reads all of another process's data in pieces of a megabyte and of two ranges, like transport
- * layers, and prints how much of it is wrong or missing. */
+/* Reads all of another process's data in pieces of 64 KiB and of two ranges, like transport layers, and prints how much of it is wrong or missing. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -7,7 +6,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#define PIECE (1UL << 20)
+#define PIECE (64UL << 10)
 
 int main(int count, char **words)
 {

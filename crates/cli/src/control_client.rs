@@ -175,6 +175,17 @@ impl Process {
     }
 }
 
+/// Returns the directories in `/proc` of a process's threads, without the engine's, which have its
+/// name. At most `max` threads are examined.
+pub(crate) fn program_threads(pid: u32, max: usize) -> std::io::Result<Vec<PathBuf>> {
+    let is_programs = |thread: &PathBuf| {
+        let name = std::fs::read(thread.join("comm")).unwrap_or_default();
+        !name.starts_with(b"softswap") && !name.starts_with(b"iou-")
+    };
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"))?.take(max).flatten();
+    Ok(threads.map(|thread| thread.path()).filter(is_programs).collect())
+}
+
 pub fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }

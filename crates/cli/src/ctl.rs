@@ -2,9 +2,10 @@
 
 use crate::control_client::{self, Process};
 use crate::output::print;
+use crate::populate;
 use crate::refusal::Refusal;
 use clap::{Args, Subcommand};
-use softswap_engine::api::control_protocol::{Request, pairs, parse_number};
+use softswap_engine::api::control_protocol::{Request, pairs};
 use softswap_engine::api::live_settings::SETTINGS;
 use softswap_view::units::visible;
 use std::fmt::Write as _;
@@ -44,21 +45,16 @@ enum Action {
     },
     /// Bring memory in for a debugger or profiler, which cannot read swapped-out pages
     ///
-    /// At most a quarter of the budget: `touched` is the length of the part that was brought in.
-    Touch {
-        /// The first address (0x7f0000001000)
-        #[arg(value_parser = number)]
-        address: usize,
-        /// The length in bytes
-        #[arg(value_parser = number)]
-        len: usize,
+    /// One request brings in at most a quarter of the budget: `touched` is the length of that part.
+    /// `all-stacks` brings in 256 KiB of the stack of each waiting thread.
+    Populate {
+        /// The first address (0x7f0000001000), or all-stacks
+        #[arg(value_parser = populate::from, value_name = "ADDRESS")]
+        from: populate::From,
+        /// The length in bytes; not with all-stacks
+        #[arg(value_parser = populate::number)]
+        len: Option<usize>,
     },
-}
-
-fn number(text: &str) -> Result<usize, String> {
-    parse_number(text).ok_or_else(|| {
-        "not a number; give a decimal number, or a hexadecimal one that begins with 0x".to_string()
-    })
 }
 
 fn after_help() -> String {
@@ -83,7 +79,10 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
     let request = match &args.action {
         Action::Get { key } => Request::Get(key.as_deref()),
         Action::Set { key, value } => Request::Set(key, value),
-        Action::Touch { address, len } => Request::Touch(*address, *len),
+        Action::Populate { from, len } => {
+            print(&populate::populate(args.pid, *from, *len)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
     };
     let (process, mut body) = control_client::query(args.pid, &request)?;
     if matches!(request, Request::Get(None)) {

@@ -37,6 +37,7 @@ mod swapon_raw;
 mod run;
 mod discover;
 mod stat;
+mod populate;
 mod ctl;
 mod top;
 mod export;

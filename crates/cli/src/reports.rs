@@ -5,7 +5,7 @@ use crate::refusal::{FAILED, Refusal, plain};
 use clap::{Args, ValueHint};
 use softswap_view::report::Report;
 use softswap_view::units::{bytes, visible};
-use softswap_view::{advice, compared, page, summary};
+use softswap_view::{advice, compared, estimate, page, summary};
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -45,11 +45,28 @@ pub(crate) struct ReportArgs {
 /// Each sentence names the figure that it is based on.
 #[derive(Args)]
 #[command(after_long_help = "\
-Exit status: 0, or 1 if the file cannot be read or is not a report.")]
+Exit status: 0, or 1 if the file cannot be read or is not a report, or if the run does not allow
+the estimate.")]
 pub(crate) struct AdviseArgs {
     /// The report
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     report: PathBuf,
+
+    /// Print the smallest --memory with which the program is expected to take at most this many
+    /// times as long as without softswap
+    #[arg(long, value_name = "TIMES", value_parser = times)]
+    slowdown: Option<f64>,
+
+    /// Print one object
+    #[arg(long)]
+    json: bool,
+}
+
+fn times(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(times) if times > 1.0 && times <= 1000.0 => Ok(times),
+        _ => Err("give a number above 1, such as 1.5".into()),
+    }
 }
 
 pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Refusal> {
@@ -83,9 +100,31 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Refusal> {
 
 pub(crate) fn advise(args: &AdviseArgs) -> Result<ExitCode, Refusal> {
     let report = parse(&args.report, &read(&args.report)?)?;
+    if let Some(times) = args.slowdown {
+        return size_for(args, &report, times);
+    }
     let told = advice::of(&report);
+    if args.json {
+        return print_json(&serde_json::json!({ "advice": told }));
+    }
     let told: String = told.iter().map(|it| format!("{}\n  ({})\n", it.what, it.figure)).collect();
     print(&told)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the size alone, as `--memory` and schedulers take it.
+fn size_for(args: &AdviseArgs, report: &Report, times: f64) -> Result<ExitCode, Refusal> {
+    let estimate = estimate::size_for(report, times)
+        .map_err(|why| failed(format!("{}: {why}", args.report.display())))?;
+    if args.json {
+        return print_json(&serde_json::json!(estimate));
+    }
+    print(&format!("{}M\n", estimate.memory_bytes >> 20))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_json(value: &serde_json::Value) -> Result<ExitCode, Refusal> {
+    print(&format!("{value:#}\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,6 +3,7 @@
 
 use crate::base::instance;
 use crate::bring_up::{self, fail};
+use crate::guard::advertised_memory;
 use crate::memory::{arenas, dlopen, inline_calls, libc_malloc_patch};
 use crate::process::spawn::{argument_copies, carried};
 use crate::waking;
@@ -43,12 +44,14 @@ extern "C" fn on_load() {
     }
     let is_started = lookup("STARTED").is_some();
     let mut is_emulated = is_started && is_under_valgrind();
+    let mut advertised_bytes = 0;
     let is_managed = match while_blocked(|| Config::from_env(lookup)) {
         _ if is_emulated => false,
         None => false,
         Some(Err(name)) => fail(&format!("the setting {ENV_PREFIX}{name} cannot be understood")),
         Some(Ok(config)) => {
             is_emulated = is_started && is_under_emulator(config.faults);
+            advertised_bytes = config.advertised_bytes;
             let config = Config { faults: config.faults.settled(), ..config };
             start(&config, is_emulated).unwrap_or_else(|why| fail(&why))
         }
@@ -58,6 +61,9 @@ extern "C" fn on_load() {
     }
     if let Err(why) = while_blocked(libc_malloc_patch::install) {
         report_not_redirected(&why);
+    }
+    if let Err(why) = while_blocked(|| advertised_memory::begin(advertised_bytes)) {
+        report_not_advertised(&why);
     }
     if is_managed {
         dlopen::manage();
@@ -97,6 +103,16 @@ fn report_not_redirected(why: &std::io::Error) {
         format!(
             "softswap: the C library's code cannot be changed here ({why}): \
              libraries that look up malloc in the C library's handle must not be used\n"
+        )
+        .as_bytes(),
+    );
+}
+
+fn report_not_advertised(why: &std::io::Error) {
+    raw::write_stderr(
+        format!(
+            "softswap: the C library's code cannot be changed here ({why}): the program sees the \
+             machine's memory, not that of --tell\n"
         )
         .as_bytes(),
     );

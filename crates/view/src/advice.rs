@@ -3,6 +3,7 @@
 use crate::curve::Curve;
 use crate::report::{Report, TIERS};
 use crate::units::{bytes, count, nanoseconds};
+use serde::Serialize;
 use softswap_engine::base::stats::StopReason;
 
 /// Share of its time below which a program's waiting is not notable.
@@ -12,7 +13,7 @@ const UNUSED: f64 = 0.6;
 const MIB: u64 = 1 << 20;
 
 /// A suggestion, and the figure that supports it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Advice {
     /// The suggestion, as a sentence.
     pub what: String,

@@ -4,9 +4,11 @@
 //! the page's eviction and its refault. The model assumes that memory is a mixture of kinds of
 //! pages. Pages touched at random have exponentially distributed distances; the pages of a loop all
 //! have about the same distance (Erlang distribution). Expectation maximization finds the mixture
-//! with the maximum likelihood (Dempster, Laird, Rubin, 1977). A kind with `n` refaults at a mean
-//! distance of `m` while `T` pages are evicted has `n * m / T` pages. A larger budget keeps the
-//! pages with the shortest distances resident. For a random kind the saved share of refaults equals
+//! with the maximum likelihood (Dempster, Laird, Rubin, 1977). While `T` pages are evicted, only
+//! refaults up to the distance `T` can be seen, and of the distance `d` only the share `1 - d / T`:
+//! the likelihood is that of a truncated sample ([`Spell`]). A kind's evicted pages follow from its
+//! refaults and the time that its pages stay out. A larger budget keeps the pages with the shortest
+//! distances resident. For a random kind the saved share of refaults equals
 //! the share of its pages that fits; for a loop it is smaller until the whole loop fits
 //! ([`LOOP_POWER`]).
 //!
@@ -16,6 +18,10 @@
 //!
 //! Same-filled pages are excluded: they take no space while evicted, and most refault once, when
 //! cleared memory is filled. Their cost is assumed constant, as is that of first touches.
+//!
+//! Each refault needs room, so it evicts a page. While pages come from the disk, that is done
+//! during the waits. If pages come from the pool at short intervals, eviction is the bottleneck
+//! ([`Curve::eviction_ns`]).
 
 use crate::report::Report;
 use softswap_engine::base::stats::{bucket_floor, bucket_of};
@@ -70,6 +76,8 @@ struct Kind {
     mean: f64,
     /// Refaults by [`FROM`].
     returns: [f64; FROM.len()],
+    /// Evicted pages for each refault.
+    pages: f64,
 }
 
 /// Where refaulting pages are stored: in the pool, on the disk, and on the disk because they are
@@ -96,8 +104,6 @@ pub struct Curve {
     budget_bytes: u64,
     /// Shortest distances first.
     kinds: Vec<Kind>,
-    /// Pages per refault with a mean distance of one.
-    pages: f64,
     resident_pages: f64,
     pool_bytes: f64,
     /// Compression ratio of the pool.
@@ -109,6 +115,10 @@ pub struct Curve {
     other_ns: f64,
     /// Cost of first touches and same-filled pages, which does not depend on the budget.
     first_ns: f64,
+    /// Time that evicting a page takes.
+    eviction_ns: f64,
+    /// Time for which the program itself ran.
+    own_ns: f64,
     /// Number of disk reads whose cost is known.
     max_from_disk: f64,
 }
@@ -141,10 +151,10 @@ impl Curve {
             waited as f64 / count.max(1) as f64
         };
         let pool_ns = mean_ns(&["pool"]);
+        let evicted = report.pages_out.saturating_sub(filled).max(count) as f64;
         let mut curve = Curve {
             budget_bytes: report.budget_bytes,
-            kinds: kinds_of(&seen),
-            pages: 1.0,
+            kinds: kinds_of(&seen, evicted),
             resident_pages: resident_bytes / PAGE_BYTES,
             pool_bytes,
             ratio: report.compression_ratio.unwrap_or(NO_COMPRESSION_RATIO).max(1.0),
@@ -152,18 +162,16 @@ impl Curve {
             disk_ns: mean_ns(&["disk", "standby"]).max(pool_ns),
             other_ns: 0.0,
             first_ns: first_ns(report),
+            eviction_ns: eviction_ns(report),
+            own_ns: (report.wall_s - report.lost_s()).max(0.0) * 1e9,
             max_from_disk: MAX_FOR_OBSERVED * report.faults_of("disk") as f64,
         };
-        // Pages read ahead refault too, but without a wait. And before the first refaults, pages
-        // were evicted that have not refaulted yet.
+        // Pages read ahead refault too, but without a wait. The pages of all kinds are evicted now;
+        // others may never refault.
         let ahead = 1.0 + report.pages_read_ahead as f64 / count as f64;
-        let back = count as f64 * ahead;
-        let left = report.pages_out.saturating_sub(filled) as f64 - out_pages;
-        curve.pages = ahead / left.max(back);
-        let pages: f64 = curve.kinds.iter().map(|it| curve.pages_of(it.all(), it.mean)).sum();
-        // Refaults after the end of the run are not observed. Their number is estimated by that of
-        // the evicted pages.
-        curve.pages *= (out_pages / pages.max(1.0)).clamp(1.0, MAX_UNSEEN);
+        let pages: f64 = curve.kinds.iter().map(|kind| kind.all() * kind.pages).sum();
+        let scale = (out_pages / pages.max(1.0)).clamp(ahead, ahead * MAX_UNSEEN);
+        curve.kinds.iter_mut().for_each(|kind| kind.pages *= scale);
         let told = curve.point(1.0, &curve.kinds);
         curve.other_ns = (report.stalled_ns as f64 - told.stalled_ns).max(0.0);
         Some(curve)
@@ -174,24 +182,23 @@ impl Curve {
     pub fn at(&self, share: f64) -> Point {
         let mut kinds = self.kinds.clone();
         let more = (share - 1.0) * self.budget_bytes as f64 / PAGE_BYTES;
-        let pages = |from: usize| {
-            kinds.iter().map(|kind| self.pages_of(kind.returns[from], kind.mean)).sum::<f64>()
-        };
+        let pages =
+            |from: usize| kinds.iter().map(|kind| kind.returns[from] * kind.pages).sum::<f64>();
         let (pooled, packs_on_disk) = (pages(POOL), pages(DISK));
         if packs_on_disk > FULL_POOL * (pooled + packs_on_disk) {
             // The pool is full and keeps its share.
             let resident = (share - 1.0) * self.resident_pages;
             let pool_room = (share - 1.0) * self.pool_bytes * self.ratio / PAGE_BYTES;
-            let freed = self.move_resident(&mut kinds, resident);
-            self.move_pooled(&mut kinds, pool_room + freed);
+            let freed = Self::move_resident(&mut kinds, resident);
+            Self::move_pooled(&mut kinds, pool_room + freed);
         } else {
             // The pool holds all compressible pages, and each page that becomes resident leaves it.
             let all = pooled + packs_on_disk + pages(2);
             let packed = pooled / all.max(1.0) / self.ratio;
-            let freed = self.move_resident(&mut kinds, more / (1.0 - packed).max(0.1));
+            let freed = Self::move_resident(&mut kinds, more / (1.0 - packed).max(0.1));
             let most = MAX_POOL * share * self.budget_bytes as f64;
             let holds = self.pool_bytes - freed * PAGE_BYTES / self.ratio;
-            self.move_pooled(&mut kinds, ((most - holds) * self.ratio / PAGE_BYTES).min(0.0));
+            Self::move_pooled(&mut kinds, ((most - holds) * self.ratio / PAGE_BYTES).min(0.0));
         }
         self.point(share, &kinds)
     }
@@ -202,13 +209,12 @@ impl Curve {
         let from_pool = sum(kinds, POOL);
         let from_disk = all(kinds) - from_pool;
         let other_ns = self.other_ns * all(kinds) / all(&self.kinds).max(1.0);
+        let waits_ns = from_pool * self.pool_ns + from_disk * self.disk_ns + other_ns;
+        let evictions_ns = all(kinds) * self.eviction_ns - self.own_ns;
         Point {
             share,
             budget_bytes: (self.budget_bytes as f64 * share) as u64,
-            stalled_ns: from_pool * self.pool_ns
-                + from_disk * self.disk_ns
-                + other_ns
-                + self.first_ns,
+            stalled_ns: waits_ns.max(evictions_ns) + self.first_ns,
             is_known: from_disk <= self.max_from_disk.max(FEW_FROM_DISK),
         }
     }
@@ -250,21 +256,16 @@ impl Curve {
         format!("with {budget} about {percent:.0} % {how} time stalled")
     }
 
-    /// Returns the number of pages behind this many refaults of a kind.
-    fn pages_of(&self, returns: f64, mean: f64) -> f64 {
-        returns * mean * self.pages
-    }
-
     /// Subtracts the refaults that additional resident pages save, the hottest first. If `more` is
     /// negative, adds refaults as of the hottest evicted pages. Returns the number of pages that
     /// leave the pool.
-    fn move_resident(&self, kinds: &mut [Kind], more: f64) -> f64 {
+    fn move_resident(kinds: &mut [Kind], more: f64) -> f64 {
         let (mut room, mut freed) = (more.abs(), 0.0);
         for kind in kinds {
-            let pages = self.pages_of(kind.all(), kind.mean);
+            let pages = kind.all() * kind.pages;
             let share = share_of(room, pages);
             room -= pages * share;
-            let pooled = self.pages_of(kind.returns[POOL], kind.mean) * share;
+            let pooled = kind.returns[POOL] * kind.pages * share;
             freed += pooled.copysign(more);
             let gain = kind.gain(share).copysign(more);
             kind.returns.iter_mut().for_each(|returns| *returns *= 1.0 - gain);
@@ -274,11 +275,11 @@ impl Curve {
 
     /// Moves refaults from the disk to the pool if it has more space, the hottest first, or from
     /// the pool to the disk, the coldest first.
-    fn move_pooled(&self, kinds: &mut [Kind], more: f64) {
+    fn move_pooled(kinds: &mut [Kind], more: f64) {
         let (from, to) = if more >= 0.0 { (DISK, POOL) } else { (POOL, DISK) };
         let mut room = more.abs();
         let mut step = |kind: &mut Kind| {
-            let pages = self.pages_of(kind.returns[from], kind.mean);
+            let pages = kind.returns[from] * kind.pages;
             let share = share_of(room, pages);
             room -= pages * share;
             let moved = kind.returns[from] * kind.gain(share);
@@ -299,6 +300,19 @@ fn first_ns(report: &Report) -> f64 {
     let (waited_ns, count) = (report.waited_ns("zero"), report.faults_of("zero"));
     let touches_ns = (median_ns as f64 * count as f64).min(waited_ns as f64);
     (touches_ns + report.waited_ns("filled") as f64).min(report.stalled_ns as f64)
+}
+
+/// Returns the time that evicting a page takes: memory that is touched for the first time grows
+/// faster than pages are evicted, so these touches wait. A touch may bring in several pages.
+fn eviction_ns(report: &Report) -> f64 {
+    let median_ns = report.faults.get("zero").and_then(|tier| tier.p50_ns).unwrap_or(0);
+    let touches_ns = median_ns as f64 * report.faults_of("zero") as f64;
+    let fitting = report.resident_peak_bytes;
+    let evictions = report.mapped_peak_bytes.saturating_sub(fitting) as f64 / PAGE_BYTES;
+    if evictions < MIN_RETURNS as f64 {
+        return 0.0;
+    }
+    ((report.waited_ns("zero") as f64 - touches_ns) / evictions).max(0.0)
 }
 
 /// Returns the share of `pages` that fits.
@@ -357,10 +371,8 @@ fn buckets_of(seen: &[Counts; FROM.len()]) -> Vec<Bucket> {
     floors.into_iter().map(bucket).collect()
 }
 
-/// Returns the probability that a page of a kind refaults within `left` evictions.
-fn back_before(is_loop: bool, mean: f64, left: f64) -> f64 {
-    let shape = if is_loop { LOOP_SHAPE } else { 1 };
-    let x = left / mean * shape as f64;
+/// Returns the probability that a sum of `shape` exponential times with a mean of 1 is at most `x`.
+fn erlang(shape: usize, x: f64) -> f64 {
     let (mut term, mut sum) = (1.0, 1.0);
     for at in 1..shape {
         term *= x / at as f64;
@@ -369,31 +381,63 @@ fn back_before(is_loop: bool, mean: f64, left: f64) -> f64 {
     1.0 - sum * (-x).exp()
 }
 
-/// Returns the most likely mixture of kinds, the shortest distances first. Loops are included only
-/// if they improve the fit clearly: additional parameters always improve it a little.
-fn kinds_of(seen: &[Counts; FROM.len()]) -> Vec<Kind> {
+/// The time that a page of a kind is out, in a run that evicts `evicted` pages.
+struct Spell {
+    shape: usize,
+    mean: f64,
+    evicted: f64,
+    /// Probability that a page evicted at any moment of the run refaults before its end.
+    seen: f64,
+}
+
+impl Spell {
+    fn of(kind: &Kind, evicted: f64) -> Spell {
+        let (mean, shape) = (kind.mean, if kind.is_loop { LOOP_SHAPE } else { 1 });
+        let step = mean / shape as f64;
+        let out: f64 = (1..=shape).map(|shape| erlang(shape, evicted / step)).sum();
+        Spell { shape, mean, evicted, seen: 1.0 - out * step / evicted }
+    }
+
+    /// Returns the probability that a refault that is seen lies in the bucket.
+    fn in_bucket(&self, bucket: &Bucket) -> f64 {
+        let before = |left: f64| erlang(self.shape, left / self.mean * self.shape as f64);
+        let middle = f64::midpoint(bucket.from, bucket.to).min(self.evicted);
+        (before(bucket.to) - before(bucket.from)) * (1.0 - middle / self.evicted) / self.seen
+    }
+
+    /// Returns the pages that are out at a time, for each refault that is seen.
+    fn pages(&self) -> f64 {
+        (1.0 - self.seen) / self.seen
+    }
+}
+
+/// Returns the most likely mixture of kinds, the shortest distances first, while `evicted` pages
+/// were evicted. Loops are included only if they improve the fit clearly: additional parameters
+/// always improve it a little.
+fn kinds_of(seen: &[Counts; FROM.len()], evicted: f64) -> Vec<Kind> {
     let buckets = buckets_of(seen);
+    let evicted = buckets.last().map_or(evicted, |bucket| evicted.max(bucket.to));
     let ((without, likely_without), (with, likely_with)) =
-        (fit(&buckets, false), fit(&buckets, true));
+        (fit(&buckets, evicted, false), fit(&buckets, evicted, true));
     if likely_with - likely_without > LOOP_EXPLAINS { with } else { without }
 }
 
 /// Fits the mixture with or without loops. Returns it with the mean log likelihood of a refault.
-fn fit(buckets: &[Bucket], with_loops: bool) -> (Vec<Kind>, f64) {
+fn fit(buckets: &[Bucket], evicted: f64, with_loops: bool) -> (Vec<Kind>, f64) {
     let most = buckets.last().map_or(1.0, |bucket| bucket.to).log2();
     let mut kinds: Vec<Kind> = (KINDS_PER_OCTAVE..=(most * KINDS_PER_OCTAVE as f64) as usize + 1)
         .flat_map(|at| {
             let mean = 2f64.powf(at as f64 / KINDS_PER_OCTAVE as f64);
-            [false, true].map(|is_loop| Kind { is_loop, mean, returns: [0.0; FROM.len()] })
+            let returns = [0.0; FROM.len()];
+            [false, true].map(|is_loop| Kind { is_loop, mean, returns, pages: 0.0 })
         })
         .filter(|kind| with_loops || !kind.is_loop)
         .collect();
+    let spells: Vec<Spell> = kinds.iter().map(|kind| Spell::of(kind, evicted)).collect();
+    kinds.iter_mut().zip(&spells).for_each(|(kind, spell)| kind.pages = spell.pages());
     let likely: Vec<Vec<f64>> = buckets
         .iter()
-        .map(|bucket| {
-            let before = |kind: &Kind, left| back_before(kind.is_loop, kind.mean, left);
-            kinds.iter().map(|kind| before(kind, bucket.to) - before(kind, bucket.from)).collect()
-        })
+        .map(|bucket| spells.iter().map(|spell| spell.in_bucket(bucket)).collect())
         .collect();
     let all: f64 = buckets.iter().flat_map(|bucket| bucket.returns).sum();
     let start = |kind: &Kind| if kind.is_loop { LOOP_LIKELY } else { 1.0 };

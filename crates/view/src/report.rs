@@ -1,8 +1,10 @@
 //! Parsed report of `softswap run --report`.
 
 use crate::sections::{Areas, Bounce, Mappings, Polling, Pool};
+use crate::stall;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Supported schema.
 const SCHEMA: u32 = 1;
@@ -21,6 +23,10 @@ pub struct Report {
     /// Present only for a running process.
     pub pid: Option<u32>,
     pub wall_s: f64,
+    /// CPU time of the program and all that it started.
+    pub cpu_s: Option<f64>,
+    /// Most threads of the program at a time.
+    pub threads_peak: Option<u32>,
     pub engine_started: bool,
     pub slept: bool,
     /// Code of the reason for which softswap stopped the program.
@@ -28,6 +34,10 @@ pub struct Report {
     pub tree: Option<Tree>,
     pub unmanaged: Option<Unmanaged>,
     pub budget_bytes: u64,
+    /// Memory that the program saw by `--tell`; 0: the machine's.
+    pub advertised_bytes: Option<u64>,
+    /// Budget and swap areas together.
+    pub usable_bytes: Option<u64>,
     pub budget_peak_bytes: u64,
     pub used_peak_bytes: u64,
     pub mapped_peak_bytes: u64,
@@ -292,6 +302,17 @@ impl Report {
     #[must_use]
     pub fn stalled_share(&self) -> f64 {
         self.share_of_time(self.stalled_ns)
+    }
+
+    /// Returns the part of the wall time that is lost to waits for memory. Waits of threads at the
+    /// same time count once.
+    #[must_use]
+    pub fn lost_s(&self) -> f64 {
+        let seconds = |s: f64| Duration::try_from_secs_f64(s).unwrap_or_default();
+        let polled = Duration::from_nanos(self.polling.wait_cpu_ns);
+        let (waited, wall) = (Duration::from_nanos(self.stalled_ns), seconds(self.wall_s));
+        let cpu = seconds(self.cpu_s.unwrap_or_default()).saturating_sub(polled);
+        stall::share(waited, cpu, wall, self.threads_peak.unwrap_or(1)) * self.wall_s
     }
 
     /// Returns a stalled time as a share of the wall time.

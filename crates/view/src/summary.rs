@@ -1,6 +1,7 @@
 //! The closing summary of a run: one sentence, at most three lines, and details on request.
 
 use crate::curve::Curve;
+use crate::heap_limits;
 use crate::report::{Process, Report, TIERS};
 use crate::sections::{Areas, Bounce, Polling, Pool};
 use crate::units::{bytes, count, duration, nanoseconds, visible};
@@ -28,7 +29,13 @@ const SIGKILL: i32 = 9;
 pub fn text(report: &Report, is_verbose: bool) -> String {
     let outside = outside_budget(report, is_verbose);
     let has_slept = report.slept && report.stalled_ns_of_all() == 0;
-    if has_slept && outside.is_none() && report.outcome.kind == "exited" && !is_verbose {
+    let heap = heap_limits::line(report);
+    if has_slept
+        && outside.is_none()
+        && heap.is_none()
+        && report.outcome.kind == "exited"
+        && !is_verbose
+    {
         return String::new();
     }
     let mut lines = vec![format!("softswap: {}", verdict(report, has_slept, outside.is_some()))];
@@ -39,6 +46,7 @@ pub fn text(report: &Report, is_verbose: bool) -> String {
         processes(report).into_iter().for_each(|text| line("processes", text));
     }
     outside.into_iter().for_each(|text| line("UNMANAGED", text));
+    heap.into_iter().for_each(|text| line("heap", text));
     errors(report).into_iter().for_each(|text| line("ERRORS", text));
     if is_verbose {
         details(report).into_iter().for_each(|(label, text)| line(label, text));

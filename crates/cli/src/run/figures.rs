@@ -29,6 +29,11 @@ pub(crate) struct Figures {
     /// As in a shell: the exit status, or 128 plus the signal; `null` while the program runs.
     pub(super) exit_status: Option<u8>,
     pub(super) wall_s: f64,
+    /// CPU time of the program and all that it started; `null` while it runs.
+    pub(super) cpu_s: Option<f64>,
+    /// Most threads of the program at a time, without the engine's; `null` if it exited before the
+    /// first sample.
+    pub(super) threads_peak: Option<u32>,
     /// True if an engine was started in the program. Otherwise the rest is 0.
     pub(super) engine_started: bool,
     /// True if the program slept to its end: its committed memory fitted the budget.
@@ -43,6 +48,10 @@ pub(crate) struct Figures {
     pub(super) stop_reason: Option<u64>,
 
     pub(super) budget_bytes: u64,
+    /// Memory that the program saw by `--tell`; 0: the machine's; `null` while it runs.
+    pub(super) advertised_bytes: Option<u64>,
+    /// Budget and swap areas together; `null` while it runs.
+    pub(super) usable_bytes: Option<u64>,
     /// Peak of the budget.
     pub(super) budget_peak_bytes: u64,
     /// Memory charged to the budget at the last sample, and its peak.
@@ -194,6 +203,8 @@ impl Figures {
             exit_status: outcome.exit_status(),
             outcome,
             wall_s: wall.as_secs_f64(),
+            cpu_s: None,
+            threads_peak: None,
             engine_started: get(C::Version) != 0,
             slept: get(C::Asleep) != 0 && get(C::Version) == 0,
             tree: None,
@@ -204,6 +215,8 @@ impl Figures {
                 0 => budget_bytes,
                 now => now,
             },
+            advertised_bytes: None,
+            usable_bytes: None,
             budget_peak_bytes: budget_bytes.max(get(C::BudgetPeakBytes)),
             used_bytes: get(C::UsedBytes),
             used_peak_bytes: get(C::UsedPeakBytes),

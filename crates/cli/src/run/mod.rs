@@ -6,6 +6,7 @@ mod remote;
 pub(crate) mod sourced;
 mod auto_memory;
 pub(crate) mod areas;
+mod advertised;
 pub(crate) mod resolve;
 mod static_program;
 mod sanitized;
@@ -127,6 +128,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         finished.beside,
     );
     tree.into_iter().for_each(|tree| figures.set_tree(tree));
+    figures.cpu_s = cpu_s_of_children();
+    figures.threads_peak = finished.threads_peak;
+    figures.advertised_bytes = Some(config.advertised_bytes);
+    figures.usable_bytes = Some(settled.usable_bytes);
     figures.unmanaged = finished.unmanaged.filter(|it| it.processes > 0);
     log.iter_mut().for_each(|log| log.end(&stats, &figures.outcome, figures.tree.as_ref()));
     let mut history = samples.end(&stats, figures.tree.as_ref());
@@ -151,6 +156,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         Ending::Exited(status) => Ok(ExitCode::from(status)),
         Ending::Killed(signal) => finished.signals.die_by(signal),
     }
+}
+
+/// Returns the CPU time of all children that have exited, with their own children.
+fn cpu_s_of_children() -> Option<f64> {
+    let stat = procfs::process::Process::myself().ok()?.stat().ok()?;
+    let ticks = u64::try_from(stat.cutime + stat.cstime).ok()?;
+    Some(ticks as f64 / procfs::ticks_per_second() as f64)
 }
 
 /// Opens the files of the reports, and refuses one that two options name.

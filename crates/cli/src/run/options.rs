@@ -81,6 +81,16 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(super) no_encrypt: bool,
 
+    /// Memory that the program and its children see: auto, budget, off, or a size such as 8G
+    /// [default: off]
+    ///
+    /// Many programs size their heap or buffers by the machine's memory: Java, Node, DuckDB, GNU
+    /// sort. With `auto` they see the budget plus the swap areas, at most 100 times the budget,
+    /// with `budget` the budget alone. This changes sysinfo, sysconf, /proc/meminfo, meminfo of the
+    /// nodes and the control group's memory files, for this tree only. Free memory follows its use.
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub(super) tell: Option<String>,
+
     /// Programs that the program starts: managed (within the budget) or plain (without softswap)
     /// [default: managed]
     #[arg(long, value_name = "HOW")]

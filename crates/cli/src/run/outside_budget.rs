@@ -18,6 +18,8 @@ const MAX_INTERVAL: Duration = Duration::from_millis(200);
 /// Consecutive samples without the runtime from which it counts as absent: at the first the loader
 /// may not have finished.
 const SAMPLES_WITHOUT_RUNTIME: u32 = 2;
+/// Most threads that a sample examines.
+const MAX_THREADS: usize = 256;
 
 /// Memory outside the budget: peaks of each field over the samples, or current values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -74,13 +76,22 @@ pub(super) struct Watch {
     stats: Stats,
     pause: Duration,
     peak: Option<OutsideBudget>,
+    /// Most threads, without the engine's.
+    threads_peak: Option<u32>,
     /// The file that the process executes, and the number of samples without the runtime.
     program: Option<((u64, u64), u32)>,
 }
 
 impl Watch {
     pub(super) fn new(pid: u32, stats: Stats) -> Watch {
-        Watch { pid, stats, pause: FIRST_SAMPLE_DELAY, peak: None, program: None }
+        Watch {
+            pid,
+            stats,
+            pause: FIRST_SAMPLE_DELAY,
+            peak: None,
+            threads_peak: None,
+            program: None,
+        }
     }
 
     /// Returns the time until the next sample.
@@ -90,6 +101,9 @@ impl Watch {
 
     pub(super) fn poll(&mut self) {
         self.pause = (self.pause * 2).min(MAX_INTERVAL);
+        let threads = control_client::program_threads(self.pid, MAX_THREADS).ok();
+        let threads = threads.map(|threads| threads.len() as u32);
+        self.threads_peak = self.threads_peak.max(threads);
         let samples_without_runtime = self.note_sample_without_runtime();
         let is_managed = samples_without_runtime == 0;
         let Some((now, most_bytes)) = sample(self.pid, &self.stats, is_managed) else { return };
@@ -126,6 +140,11 @@ impl Watch {
         };
         self.program = Some((exe, looks));
         looks
+    }
+
+    /// Returns the largest number of threads, without the engine's.
+    pub(super) fn threads_peak(&self) -> Option<u32> {
+        self.threads_peak
     }
 
     /// Returns the peaks; `None` if the process exited before the first sample.

@@ -1,6 +1,7 @@
 //! Resolves the settings: flags before environment before file before defaults. Checks every value;
 //! each refusal names the value's source.
 
+use super::advertised;
 use super::areas;
 use super::auto_memory::Bounds;
 use super::options::{CommandLineOptions, RunArgs};
@@ -26,6 +27,8 @@ pub(super) struct Resolved {
     pub(super) is_per_process: bool,
     /// Bounds of the tree's budget, if it follows the machine.
     pub(super) auto: Option<Bounds>,
+    /// Memory that the tree may use: the budget and the swap areas.
+    pub(super) usable_bytes: u64,
     pub(super) reports: Vec<PathBuf>,
     pub(super) log: Option<PathBuf>,
     pub(super) quiet: bool,
@@ -173,6 +176,11 @@ pub(super) fn resolve(
     let swap = sources.pick_all("swap")?;
     let common;
     (config.areas, common) = areas::resolve(swap, &config.areas, config.reserve_bytes, &mut notes)?;
+    let usable_bytes = advertised::usable_bytes(&config, &common);
+    config.advertised_bytes = match sources.pick("tell")? {
+        Some(asked) => advertised::resolve(&asked, config.memory_bytes, usable_bytes)?,
+        None => 0,
+    };
     let children = sources.pick("children")?;
     config.manage_children = choose(children.as_ref(), CHILDREN)?;
     let reports = match args.report.is_empty() {
@@ -188,6 +196,7 @@ pub(super) fn resolve(
         common,
         is_per_process,
         auto,
+        usable_bytes,
         reports,
         log: args.log.clone().or(log.map(|asked| asked.text.into())),
         quiet: sources.switch("quiet")?.unwrap_or(false) && !is_overruled,

@@ -57,6 +57,8 @@ pub(super) struct Finished {
     pub(super) ending: Ending,
     /// Memory outside its budget.
     pub(super) beside: Option<OutsideBudget>,
+    /// Most threads of the program at a time.
+    pub(super) threads_peak: Option<u32>,
     pub(super) unmanaged: Option<UnmanagedPeaks>,
     /// Needed to end this process by the same signal.
     pub(super) signals: SignalQueue,
@@ -154,7 +156,8 @@ pub(super) fn run(
         .map_err(|error| Refusal::own(format!("cannot wait for the program: {}", plain(&error))))?;
     progress.end();
     let unmanaged = search.map(Search::end);
-    Ok(Finished { ending, beside: watch.peak(), unmanaged, signals: queue })
+    let (beside, threads_peak) = (watch.peak(), watch.threads_peak());
+    Ok(Finished { ending, beside, threads_peak, unmanaged, signals: queue })
 }
 
 fn not_started(name: &std::ffi::OsStr, error: &std::io::Error) -> Refusal {

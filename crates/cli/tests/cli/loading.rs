@@ -200,7 +200,7 @@ fn expect_as_plainly(program: &Path) {
 /// A waiting program whose data is swapped out.
 struct Target {
     running: Running,
-    /// PID, and address and length of the data.
+    /// PID, address and length of the data, and those of a part of the stack.
     words: Vec<String>,
 }
 
@@ -244,12 +244,29 @@ fn process_vm_readv_faults_in_remote_pages() {
 fn memory_is_faulted_in_on_request_up_to_quarter_of_budget() {
     let programs = Programs::new();
     let target = Target::start(&programs);
-    let [pid, address, len] = target.words()[..] else { panic!("{:?}", target.words) };
-    let touch = |len: &str| {
-        finish(Command::new(softswap()).args(["ctl", pid, "touch", address, len])).stdout_text()
+    let [pid, address, len, ..] = target.words()[..] else { panic!("{:?}", target.words) };
+    let populate = |len: &str| {
+        finish(Command::new(softswap()).args(["ctl", pid, "populate", address, len])).stdout_text()
     };
-    assert_eq!(touch("0x10000"), "touched = 65536\n");
-    assert_eq!(touch(len), format!("touched = {}\n", 6 << 20));
+    assert_eq!(populate("0x10000"), "touched = 65536\n");
+    assert_eq!(populate(len), format!("touched = {}\n", 6 << 20));
+    for wrong in [[pid, "populate", "all-stacks", "1"], [pid, "populate", "stacks", "1"]] {
+        let ended = finish(Command::new(softswap()).arg("ctl").args(wrong));
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn stacks_in_managed_memory_are_faulted_in_on_request() {
+    let programs = Programs::new();
+    let target = Target::start(&programs);
+    let [pid, _, _, stack, len] = target.words()[..] else { panic!("{:?}", target.words) };
+    let reader = programs.compile(source!("reader"), "reader", &[]);
+    let read = || plainly(&reader, &[pid, stack, len]).stdout_text();
+    assert!(!read().starts_with("unread 0,"), "the stack was not swapped out");
+    let ended = finish(Command::new(softswap()).args(["ctl", pid, "populate", "all-stacks"]));
+    assert!(ended.stdout_text().starts_with("stacks = "), "{}", ended.stderr);
+    assert!(read().starts_with("unread 0, wrong 0,"), "{}: {}", ended.stdout_text(), read());
 }
 
 #[test]

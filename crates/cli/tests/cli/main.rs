@@ -36,6 +36,7 @@ mod started;
 mod stat_and_ctl;
 mod swap_device;
 mod swap_header;
+mod tell;
 mod thrashing;
 mod top;
 mod transfers;

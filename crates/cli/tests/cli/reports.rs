@@ -72,6 +72,22 @@ fn reports_are_shown_and_compared() {
     let advice = stdout_of(&["advise", &large]);
     assert!(advice.contains("Change nothing") || advice.contains("A smaller budget"), "{advice}");
 
+    // The size for a scheduler, alone: a larger slowdown needs at most as much memory.
+    let size = |times: &str, report: &str| {
+        let text = stdout_of(&["advise", "--slowdown", times, report]);
+        text.trim_end().strip_suffix('M').unwrap().parse::<u64>().unwrap()
+    };
+    assert!((64..96).contains(&size("1.5", &large)), "{}", size("1.5", &large));
+    assert!(size("100", &small) <= size("1.5", &small));
+    let estimate = stdout_of(&["advise", "--slowdown", "1.5", "--json", &small]);
+    let estimate: Value = serde_json::from_str(&estimate).unwrap();
+    assert_eq!(estimate["memory_bytes"].as_u64(), Some(size("1.5", &small) << 20));
+    assert_eq!(estimate["run_memory_bytes"].as_u64(), Some(24 << 20));
+    assert!(estimate["slowdown"].as_f64() <= Some(1.51), "{estimate}");
+    let advice: Value = serde_json::from_str(&stdout_of(&["advise", "--json", &small])).unwrap();
+    assert!(advice["advice"][0]["what"].is_string(), "{advice}");
+    refused(&["advise", "--slowdown", "1", &small], 2, &["--slowdown", "above 1"]);
+
     // For a single report the summary is printed; `-v` prints all figures.
     let summary = stdout_of(&["report", &small]);
     assert!(

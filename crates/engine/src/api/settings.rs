@@ -285,6 +285,8 @@ settings! {
     TURNS turns: Turns = Turns::Off;
     /// The budget of the tree is adjusted automatically.
     MOVING is_moving: bool = false;
+    /// Memory that programs see, in bytes; 0: the machine's.
+    TELL advertised_bytes: u64 = 0;
     /// New file that records page events of the first process; empty: none.
     RECORD record: String = String::new();
 }

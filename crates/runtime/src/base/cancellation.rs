@@ -1,7 +1,8 @@
-//! Disables thread cancellation for a section of code.
+//! Disables thread cancellation for a section of code, or allows it at any moment.
 
 unsafe extern "C" {
     fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
+    fn pthread_setcanceltype(kind: i32, before: *mut i32) -> i32;
 }
 
 /// Runs `body` with cancellation of this thread disabled. Waiting for a thread or a file would
@@ -14,5 +15,17 @@ pub(crate) fn uncancelled<R>(body: impl FnOnce() -> R) -> R {
     let result = body();
     // SAFETY: restores the previous state.
     unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
+    result
+}
+
+/// Runs `call` with asynchronous cancellation of this thread enabled.
+pub(crate) fn until_cancelled<R>(call: impl FnOnce() -> R) -> R {
+    const ASYNCHRONOUS: i32 = 1;
+    let mut before = 0;
+    // SAFETY: a valid cancellation type, and a local.
+    unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
+    let result = call();
+    // SAFETY: the previous type; null is allowed.
+    unsafe { pthread_setcanceltype(before, std::ptr::null_mut()) };
     result
 }

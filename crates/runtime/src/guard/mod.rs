@@ -31,6 +31,7 @@
 //! | `filter_install` | the program's own seccomp filters |
 //! | `credentials` | `capset`, `prctl`, `unshare` and other per-thread calls |
 //! | `kernel_async_io` | io_uring and kernel asynchronous I/O: refused |
+//! | `advertised_memory` | memory that the program sees (`--tell`) |
 //! | `sigsys` | SIGSYS: faults in the buffers and issues the call |
 //! | `raw_syscall` | `syscall`: raw calls through the C library |
 
@@ -43,5 +44,6 @@ mod pinned_call;
 mod filter_install;
 mod credentials;
 mod kernel_async_io;
+pub(crate) mod advertised_memory;
 pub(crate) mod sigsys;
 mod raw_syscall;

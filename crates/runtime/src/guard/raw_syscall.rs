@@ -8,7 +8,7 @@
 //! Calls by the program's own instructions reach the engine only through the filter.
 
 use super::transfers::interposed;
-use super::{credentials, kernel_async_io, pinned_call, signal_calls};
+use super::{advertised_memory, credentials, kernel_async_io, pinned_call, signal_calls};
 use crate::base::errno::{c_result, refused};
 use crate::base::issue_call::{Answer, SYSCALL, engine_syscall, is_our_own};
 use crate::memory::mappings;
@@ -28,6 +28,7 @@ fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
         .or_else(|| exec_call::answer_for(number))
         .or_else(|| thread_exit::answer_for(number))
         .or_else(|| interposed::answer_for(number))
+        .or_else(|| advertised_memory::answer_for(number))
         .or_else(|| pinned_call::answer_for(number))
 }
 

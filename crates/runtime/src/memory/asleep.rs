@@ -182,7 +182,9 @@ impl Place {
         if HAS_FIGURES.load(Relaxed)
             && let Some(figures) = FIGURES.get()
         {
-            figures.set(Counter::UsedBytes, self.committed.bytes() as u64);
+            let committed_bytes = self.committed.bytes() as u64;
+            figures.set(Counter::UsedBytes, committed_bytes);
+            figures.peak(Counter::MappedPeakBytes, committed_bytes);
         }
     }
 

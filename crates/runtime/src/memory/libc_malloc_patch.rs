@@ -47,18 +47,26 @@ pub(crate) fn install() -> io::Result<()> {
     if !is_runtime_malloc() {
         return Ok(());
     }
+    redirect(&pairs())
+}
+
+/// Makes functions of the C library jump to these replacements. Called before the program starts.
+///
+/// # Errors
+/// If the system does not allow code of a library to be changed.
+pub(crate) fn redirect(pairs: &[(&CStr, *const c_void)]) -> io::Result<()> {
     // SAFETY: a valid C string; the library is already loaded and stays loaded.
     let library =
         unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if library.is_null() {
         return Ok(());
     }
-    let jumps: Vec<(usize, usize)> = pairs()
-        .into_iter()
+    let jumps: Vec<(usize, usize)> = pairs
+        .iter()
         .map(|(name, own_functions)| {
             // SAFETY: a live handle and a valid C string.
             let program_function = unsafe { libc::dlsym(library, name.as_ptr()) };
-            (program_function as usize, own_functions as usize)
+            (program_function as usize, *own_functions as usize)
         })
         // Compilers align functions to 16 bytes.
         .filter(|(program_function, own_functions)| {
@@ -67,7 +75,7 @@ pub(crate) fn install() -> io::Result<()> {
                 && program_function.is_multiple_of(16)
         })
         .collect();
-    // SAFETY: functions of the same names. They do not run meanwhile, because until now all symbols
-    // resolve to the runtime's.
+    // SAFETY: functions of the same names. They do not run meanwhile: the process has one thread,
+    // which runs this.
     unsafe { code::redirect(&jumps) }
 }

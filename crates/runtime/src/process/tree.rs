@@ -81,6 +81,13 @@ pub(crate) fn is_shared() -> bool {
     MEMBER.load(Relaxed) != 0
 }
 
+/// Returns the memory of all processes of the tree, resident, compressed and on the disk, as they
+/// last published it.
+pub(crate) fn used_bytes_of_all() -> Option<u64> {
+    let bytes = |sizes: Sizes| sizes.resident_bytes + sizes.pool_bytes + sizes.disk_bytes;
+    Some(LEDGER.get()?.members().into_iter().map(|member| bytes(member.sizes)).sum())
+}
+
 pub(super) fn chunk_bytes() -> usize {
     CHUNK_BYTES.load(Relaxed)
 }

@@ -7,6 +7,7 @@
 use super::buffers::MAX_VECTORS;
 use super::dispatch::answer;
 use super::{other_process, vectors};
+use crate::base::cancellation::until_cancelled;
 use crate::base::errno::c_result;
 use crate::base::issue_call::{Answer, Arguments, issue};
 use crate::base::real::real;
@@ -82,10 +83,6 @@ fn hidden(number: i64, arguments: Arguments) -> Option<isize> {
     if call_hides(number, arguments) { answer(engine, number, arguments) } else { None }
 }
 
-unsafe extern "C" {
-    fn pthread_setcanceltype(kind: i32, before: *mut i32) -> i32;
-}
-
 /// Does the same as [`hidden`] for a cancellation point: as in the C library, the thread can be
 /// cancelled at any moment during the call. Its pins are released when the thread exits
 /// ([`crate::memory::pins`]).
@@ -96,18 +93,6 @@ fn hidden_until_cancelled(number: i64, arguments: Arguments) -> Option<isize> {
         return None;
     }
     until_cancelled(|| answer(engine, number, arguments))
-}
-
-/// Runs `call` with asynchronous cancellation of this thread enabled.
-fn until_cancelled<R>(call: impl FnOnce() -> R) -> R {
-    const ASYNCHRONOUS: i32 = 1;
-    let mut before = 0;
-    // SAFETY: a valid cancellation type, and a local.
-    unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
-    let result = call();
-    // SAFETY: the previous type; null is allowed.
-    unsafe { pthread_setcanceltype(before, std::ptr::null_mut()) };
-    result
 }
 
 /// Defines the handlers of raw calls with these numbers.

@@ -1,0 +1,54 @@
+//! `--tell`: the memory that the program sees.
+
+use super::areas::Common;
+use super::sourced::Sourced;
+use crate::refusal::Refusal;
+use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
+use softswap_view::units::{self, parse_size};
+use std::path::Path;
+
+/// Multiple of the budget that the engine's tables for evicted pages allow, even if pages compress
+/// badly.
+const MAX_TIMES: u64 = 100;
+const PAGE_BYTES: u64 = 4096;
+
+/// Returns the memory that the tree may use: the budget and its swap areas.
+pub(super) fn usable_bytes(config: &Config, common: &Common) -> u64 {
+    let areas = config.areas.iter().enumerate().map(|(order, area)| {
+        let free_bytes = free_bytes(&area.path).saturating_sub(config.reserve_bytes);
+        let named = common.named.iter().find(|named| named.order == order);
+        match (area.limit_bytes, named) {
+            (_, Some(named)) => u64::from(named.area.header.last_page) * PAGE_BYTES,
+            // A cluster.
+            (Some(bytes), _) if !area.path.is_dir() => bytes,
+            (limit, _) => limit.unwrap_or(u64::MAX).min(free_bytes),
+        }
+    });
+    let all = areas.fold(config.memory_bytes, u64::saturating_add);
+    all.min(config.memory_bytes.saturating_mul(MAX_TIMES))
+}
+
+fn free_bytes(dir: &Path) -> u64 {
+    rustix::fs::statvfs(dir).map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize))
+}
+
+/// Returns the advertised memory; 0: the machine's.
+pub(super) fn resolve(
+    given: &Sourced,
+    budget_bytes: u64,
+    usable_bytes: u64,
+) -> Result<u64, Refusal> {
+    match given.text.as_str() {
+        "off" => Ok(0),
+        "budget" => Ok(budget_bytes),
+        "auto" => Ok(usable_bytes),
+        size => match parse_size(size) {
+            Ok(bytes) if bytes >= MIN_MEMORY_BYTES => Ok(bytes),
+            Ok(_) => Err(given.refuse(format!(
+                "too little: programs expect at least {}",
+                units::bytes(MIN_MEMORY_BYTES)
+            ))),
+            Err(why) => Err(given.refuse(format!("{why}; or auto, budget or off"))),
+        },
+    }
+}
