@@ -35,9 +35,9 @@
 //! |              | [`touches`]           | resolvers of the faults of each window         |
 //! |              | [`attach_count`]      | detects live forked children                   |
 //! | `filters`    | `pointee`             | the memory behind a pointer argument           |
-//! |              | `system_calls`        | every call of Linux 6.18, and its pointers     |
+//! |              | `pointer_table`        | every call of Linux 6.18, and its pointers     |
 //! |              | [`nested_pointers`]   | pointers in structures                         |
-//! |              | [`pointer_arguments`] | look-ups of the pointers of a call             |
+//! |              | [`pointer_lookup`] | look-ups of the pointers of a call             |
 //! |              | [`seccomp`]           | the guard's filter                             |
 //! |              | [`guarded_calls`]     | calls in a program that uses pools             |
 //! |              | [`exemption`]         | the engine's calls under the program's filter  |
@@ -86,8 +86,8 @@ pub use base::{
     signals, waiting_call,
 };
 pub use codec::{lz4, simd, zstd};
-pub use filters::{exemption, guarded_calls, nested_pointers, pointer_arguments, seccomp};
-pub(crate) use filters::{pointee, system_calls};
+pub use filters::{exemption, guarded_calls, nested_pointers, pointer_lookup, seccomp};
+pub(crate) use filters::{pointee, pointer_table};
 pub(crate) use managed::self_memory;
 pub use managed::{aslr, attach_count, committed, faults, proc_maps, touches, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared};

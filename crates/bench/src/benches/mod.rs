@@ -2,13 +2,13 @@
 //! run.
 
 mod bounce;
-pub(crate) mod extents;
 mod faults;
 mod io;
 pub(crate) mod policy;
 mod swap;
 mod samefill;
 mod library;
+pub(crate) mod extents;
 mod swap_in;
 mod fits;
 mod tree;

@@ -1,5 +1,6 @@
-//! Start settings of an engine. A new setting is a line in the table `settings!` below, and an
-//! option in the command's `run/options.rs`.
+//! Start settings of an engine. A new setting is a line in the table `settings!` below and an
+//! option in the command's `run/options.rs`; a size also needs a case in `run/resolve.rs`, and a
+//! setting that changes at run time one in `live_settings.rs`.
 //!
 //! `softswap run` combines flags, environment and file into one [`Config`]. It passes it to the
 //! runtime in environment variables with a prefix of their own ([`Config::to_env`]), so the runtime
@@ -35,7 +36,7 @@ pub enum Inherited {
     Raw(i32, Fingerprint),
     /// The request queue to the helper of a cluster of servers.
     RequestQueue(i32),
-    /// A request queue, for a cluster that mirrors the area in the directory.
+    /// The request queue of a cluster that holds a second copy of the directory's swap file.
     Mirror(i32),
 }
 

@@ -221,7 +221,7 @@ counters! {
     PoolCopiesKept,
     /// Copies in the pool freed because the page was written.
     PoolCopiesWritten,
-    /// Copies in the pool freed because it was nearly full.
+    /// Copies in the pool freed because the pool was nearly full.
     PoolCopiesShed,
     /// Pages evicted to their copy in the pool without compression.
     PoolPagesUnchanged,

@@ -321,7 +321,7 @@ fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool
     }
     for page in [source, target] {
         if core.memory.pages.load(page).is_protected() {
-            swap_cache::make_writable(core, page, core.memory.pages.claim(page))?;
+            swap_cache::write_fault(core, page, core.memory.pages.claim(page))?;
         }
     }
     // Claim the target first: a thread that holds it (fault-around) waits for no other claim.

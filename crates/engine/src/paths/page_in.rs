@@ -74,13 +74,13 @@ fn try_page_in(
     //    claims all contexts, finds no page half brought in.
     let mut context = contexts.claim(current_cpu());
     // 3. Claim the entry. No other thread moves the page from here on.
-    let Some(claim) = claim_missing(&core.memory, page, access)? else { return Ok(None) };
+    let Some(claim) = claim_for_fault(&core.memory, page, access)? else { return Ok(None) };
     let place = claim.before().place();
     core.recorder.iter().for_each(|recorder| recorder.touched(page, access));
     let tier = match place {
         // 4. The first write to a clean page.
         Place::Resident { .. } => {
-            swap_cache::make_writable(core, page, claim).map_err(FaultError::Install)?;
+            swap_cache::write_fault(core, page, claim).map_err(FaultError::Install)?;
             core.recorder.iter().for_each(Recorder::note_fault_end);
             return Ok(None);
         }
@@ -137,7 +137,7 @@ fn is_there(memory: &Memory, page: PageNo) -> bool {
 
 /// Claims the page's entry. Returns `None` if the page is already resident. For a write, a
 /// protected resident page is claimed.
-fn claim_missing(
+fn claim_for_fault(
     memory: &Memory,
     page: PageNo,
     access: Access,

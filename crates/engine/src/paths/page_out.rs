@@ -263,7 +263,7 @@ fn place_without_write(
     content: &[u8; PAGE_SIZE],
     copy: Option<SlotCopy>,
 ) -> Result<Place, NotInDram> {
-    let packed = compress::in_dram(core, context, page, content);
+    let packed = compress::store_in_dram(core, context, page, content);
     let Some(copy) = copy else { return packed };
     core.policies.stored_copies.note_packed(packed.is_ok());
     if let (Err(_), Place::Slot { slot, .. }) = (packed, copy.place()) {
@@ -272,7 +272,7 @@ fn place_without_write(
     Ok(match packed {
         Ok(place) => place,
         Err(NotInDram::Incompressible) => copy.place().marked_incompressible(),
-        Err(NotInDram::NotTaken) => copy.place(),
+        Err(NotInDram::PoolRefused) => copy.place(),
     })
 }
 
@@ -308,7 +308,7 @@ fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outc
         let Some(mut held) = staging::claim_staged(core, in_frame) else { continue };
         // 6. Same-filled pages become their word.
         // 7. Compressible, admitted pages become pool objects.
-        let why = match compress::in_dram(core, context, in_frame.0, held.0.bytes()) {
+        let why = match compress::store_in_dram(core, context, in_frame.0, held.0.bytes()) {
             Ok(place) => {
                 let (content, claim) = held;
                 publish_in_dram(content, claim, place, outcome);

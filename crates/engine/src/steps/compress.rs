@@ -17,11 +17,11 @@ pub(crate) enum NotInDram {
     /// No codec that was tried could compress it.
     Incompressible,
     /// The pool did not admit it or was full. It may be compressible.
-    NotTaken,
+    PoolRefused,
 }
 
 /// Stores the page as a same-filled word or in the pool.
-pub(crate) fn in_dram(
+pub(crate) fn store_in_dram(
     core: &Core,
     context: &mut Context,
     page: PageNo,
@@ -56,12 +56,12 @@ fn into_pool(
     content: &[u8; PAGE_SIZE],
 ) -> Result<Place, NotInDram> {
     if !core.policies.has_codec() {
-        return Err(NotInDram::NotTaken);
+        return Err(NotInDram::PoolRefused);
     }
     if core.bypasses_pool(page) && !core.policies.admission.is_due(page) {
         core.policies.note_bypassed(page);
         core.stats.add(Counter::PoolPassed, 1);
-        return Err(NotInDram::NotTaken);
+        return Err(NotInDram::PoolRefused);
     }
     let room_to_pack =
         |scratch: &Scratch, packer| core.reserve_for_pool(scratch.bytes_to_pack(packer));
@@ -74,7 +74,7 @@ fn into_pool(
     });
     let Some((_room, packer)) = room.flatten() else {
         core.stats.add(Counter::PoolRefusals, 1);
-        return Err(NotInDram::NotTaken);
+        return Err(NotInDram::PoolRefused);
     };
     let mut packed = pack(core, context, packer, content).map(|len| (packer, len));
     if packed.is_none()
@@ -91,7 +91,7 @@ fn into_pool(
     let packed = &context.packed.0[..len];
     let Ok(handle) = core.stores.pool.store(packed, page, packer.codec().tag()) else {
         core.stats.add(Counter::PoolLimitHits, 1);
-        return Err(NotInDram::NotTaken);
+        return Err(NotInDram::PoolRefused);
     };
     core.stats.add(Counter::PagesPooled, 1);
     core.stats.add(Counter::PooledBytes, len as u64);

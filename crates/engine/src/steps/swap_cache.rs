@@ -137,7 +137,7 @@ fn detach_copy(core: &Core, copy: StoredCopy) -> Option<Place> {
 
 /// Makes a claimed page writable: removes the protection and frees its copy. If the kernel refuses,
 /// nothing is changed.
-pub(crate) fn make_writable(core: &Core, page: PageNo, claim: Claim<'_>) -> io::Result<()> {
+pub(crate) fn write_fault(core: &Core, page: PageNo, claim: Claim<'_>) -> io::Result<()> {
     let Place::Resident { age, copy } = claim.before().place() else { return Ok(()) };
     // Also called for a page without a copy, because an earlier operation may have left it
     // protected.

@@ -19,7 +19,7 @@ use crate::base::errno::refused;
 use crate::base::instance;
 use crate::base::issue_call::Answer;
 use crate::base::real::Real;
-use softswap_sys::pointer_arguments::{Class, class_of};
+use softswap_sys::pointer_lookup::{Class, class_of};
 use std::ffi::{CStr, c_void};
 
 /// Returns the error of a refused call, or `None` for other calls.

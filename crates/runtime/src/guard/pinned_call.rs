@@ -1,5 +1,5 @@
 //! Calls with structures, arrays and strings behind their pointers. The pointees that
-//! [`pointer_arguments`] lists for a call are pinned while it runs.
+//! [`pointer_lookup`] lists for a call are pinned while it runs.
 
 use super::nested_pointers::with_nested;
 use super::stripped_mask::StrippedMask;
@@ -10,7 +10,7 @@ use crate::base::issue_call::{Answer, Arguments, issue};
 use crate::base::{instance, uaccess};
 use crate::memory::pins::Pins;
 use softswap_engine::api::engine::Engine;
-use softswap_sys::pointer_arguments::{self, Pointee};
+use softswap_sys::pointer_lookup::{self, Pointee};
 
 /// Issues a call after pinning its pointees, if there is an engine.
 pub(crate) fn issue_pinned(number: i64, arguments: Arguments) -> isize {
@@ -55,7 +55,7 @@ pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments
     stripped.substitute(number, &mut arguments);
     let mut pins = Pins::<12>::new(engine);
     let mut filled = None;
-    for (index, pointee) in pointer_arguments::pointers(number) {
+    for (index, pointee) in pointer_lookup::pointers(number) {
         let address = arguments[*index as usize];
         if *pointee == Pointee::Text {
             pins.add_text(address);

@@ -9,7 +9,7 @@ use crate::signals::sets::engine_signals;
 use crate::signals::{lifecycle, user_mode};
 use libc::{iovec, mmsghdr, msghdr};
 use softswap_engine::api::engine::Engine;
-use softswap_sys::pointer_arguments::{Pointee, pointers};
+use softswap_sys::pointer_lookup::{Pointee, pointers};
 use softswap_sys::raw::{self, now_ns};
 use softswap_sys::threads::{self, Activity};
 use softswap_sys::{PAGE_SIZE, futex};

@@ -162,7 +162,7 @@ fn end_all(state: &mut State) {
         let Some(thread) = thread.take_if(|_| own_threads::number(at) != own) else { continue };
         while RUNNING[at].load(Ordering::Acquire) == 1 {
             if at >= TREE {
-                // They sleep until a client connects, a request arrives, or a signal.
+                // These threads sleep in system calls, which a signal interrupts.
                 kernel::interrupt(own_threads::number(at));
             }
             futex::wait(&RUNNING[at], 1, Some(WAKE_NS));
@@ -189,8 +189,8 @@ fn start_with(state: &mut State) {
     tree::wake_thread();
 }
 
-/// Does the same as [`start`] from an engine thread. A thread that ends the engine threads holds
-/// the lock and waits for this one; it then starts all of them again.
+/// As [`start`], from an engine thread. It only tries the lock: the lock's holder may be waiting in
+/// `end_all` for the calling thread to exit, and starts it again later.
 fn start_from_engine_thread() {
     while should_run() && STATE.try_with_mask_as_is(start_with).is_none() {
         futex::sleep_a_moment();

@@ -16,7 +16,7 @@
 //! [`Resolver::hold`]: crate::touches::Resolver::hold
 
 use crate::chained::Before;
-use crate::pointer_arguments::{Pointee, buffer_of, pointers};
+use crate::pointer_lookup::{Pointee, buffer_of, pointers};
 use crate::signals::{self, Mask, SIGSYS, TrappedCall, siginfo_t};
 use crate::touches::{Hold, with_resolver};
 use crate::{aslr, proc_maps, raw, seccomp, window};

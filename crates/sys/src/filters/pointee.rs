@@ -4,7 +4,7 @@
 /// messages; the runtime's `guard` lists the module for each kind of call.
 ///
 /// ```
-/// use softswap_sys::pointer_arguments::{Pointee, pointers};
+/// use softswap_sys::pointer_lookup::{Pointee, pointers};
 ///
 /// // read(fd, buffer, length): argument 1 points to as many bytes as argument 2 says.
 /// assert_eq!(pointers(libc::SYS_read), [(1, Pointee::Bytes(2))]);
@@ -47,7 +47,7 @@ impl Pointee {
     /// [`Pointee::SizeBehind`] that is 4 KiB: the caller reads the real number.
     ///
     /// ```
-    /// use softswap_sys::pointer_arguments::Pointee;
+    /// use softswap_sys::pointer_lookup::Pointee;
     ///
     /// assert_eq!(Pointee::Bytes(2).byte_count(&[3, 0x1000, 80, 0, 0, 0]), Some(80));
     /// assert_eq!(Pointee::Text.byte_count(&[0x1000, 0, 0, 0, 0, 0]), None);
@@ -89,7 +89,7 @@ fn request_bytes(request: usize) -> usize {
 /// A pointer argument: its index and what it points to.
 ///
 /// ```
-/// use softswap_sys::pointer_arguments::{Pointer, pointers};
+/// use softswap_sys::pointer_lookup::{Pointer, pointers};
 ///
 /// let of_call: &[Pointer] = pointers(libc::SYS_getpid);
 /// assert!(of_call.is_empty());
@@ -99,7 +99,7 @@ pub type Pointer = (u8, Pointee);
 /// The class of a system call.
 ///
 /// ```
-/// use softswap_sys::pointer_arguments::{Class, class_of};
+/// use softswap_sys::pointer_lookup::{Class, class_of};
 ///
 /// assert_eq!(class_of(libc::SYS_getpid), Some(Class::NoPointer));
 /// assert_eq!(class_of(libc::SYS_io_setup).and_then(Class::refusal), Some(libc::ENOSYS));

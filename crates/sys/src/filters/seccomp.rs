@@ -7,7 +7,7 @@
 //! window. `MAP_FIXED_NOREPLACE` fails as if the address were taken. [`crate::aslr`] describes the
 //! remaining risk. Calls from the gates ([`crate::raw`]) are allowed.
 
-use crate::pointer_arguments::{MAX_NUMBER, pointer_masks};
+use crate::pointer_lookup::{MAX_NUMBER, pointer_masks};
 use crate::raw;
 use std::io;
 

@@ -18,7 +18,7 @@ static ANYTHING: [u8; MAX_PACKED_BYTES] = [0; MAX_PACKED_BYTES];
 #[derive(PartialEq)]
 enum NotInPool {
     Incompressible,
-    NotTaken,
+    PoolRefused,
 }
 
 impl Simulation {
@@ -124,26 +124,26 @@ impl Simulation {
     fn pack_into_pool(&mut self, page: PageNo) -> Result<Place, NotInPool> {
         let content = self.contents[page as usize];
         if !self.policies.has_codec() {
-            return Err(NotInPool::NotTaken);
+            return Err(NotInPool::PoolRefused);
         }
         if self.policies.bypasses_pool(page, || true, || self.pool_view())
             && !self.policies.admission.is_due(page)
         {
             self.policies.note_bypassed(page);
-            return Err(NotInPool::NotTaken);
+            return Err(NotInPool::PoolRefused);
         }
         // The evicted page itself frees memory.
         let has_space = self.used_bytes() + SLAB_BYTES <= self.setup.memory_bytes + PAGE_SIZE;
         let has_space_left = self.pool.accepts() && (has_space || self.pool.used_bytes() > 0);
         let first = has_space_left.then(|| self.policies.packer(|| self.pool_view())).flatten();
-        let first = first.ok_or(NotInPool::NotTaken)?;
+        let first = first.ok_or(NotInPool::PoolRefused)?;
         let packed = self.pack(first, content).or_else(|| {
             let second = self.policies.second_packer(first)?;
             self.pack(second, content)
         });
         let (codec, bytes) = packed.ok_or(NotInPool::Incompressible)?;
         let stored = self.pool.store(&ANYTHING[..bytes], page, codec.tag());
-        let handle = stored.map_err(|_| NotInPool::NotTaken)?;
+        let handle = stored.map_err(|_| NotInPool::PoolRefused)?;
         Ok(Place::Pool { handle: handle.to_bits() })
     }
 

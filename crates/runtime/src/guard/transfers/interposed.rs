@@ -49,15 +49,15 @@ fn any_hides(messages: usize, count: usize) -> bool {
             .any(|index| message_hides(messages.wrapping_add(index * size_of::<mmsghdr>())))
 }
 
-/// Returns true if a call hides managed memory.
-fn call_hides(number: i64, arguments: Arguments) -> bool {
+/// Returns true if a structure that a call points to names managed memory.
+fn has_managed_buffers(number: i64, arguments: Arguments) -> bool {
     let [_, second, third, ..] = arguments;
     match number {
         libc::SYS_sendmsg | libc::SYS_recvmsg => message_hides(second),
         libc::SYS_sendmmsg | libc::SYS_recvmmsg => any_hides(second, third as u32 as usize),
         _ if vectors::has_vectors(number) => hides(second, third),
         _ => {
-            debug_assert!(false, "call {number} has a handler and no arm here");
+            debug_assert!(false, "call {number} has a handler, but no case in has_managed_buffers");
             false
         }
     }
@@ -80,7 +80,7 @@ fn note_asleep(number: i64, arguments: Arguments) {
 fn hidden(number: i64, arguments: Arguments) -> Option<isize> {
     note_asleep(number, arguments);
     let engine = instance::engine()?;
-    if call_hides(number, arguments) { answer(engine, number, arguments) } else { None }
+    if has_managed_buffers(number, arguments) { answer(engine, number, arguments) } else { None }
 }
 
 /// Does the same as [`hidden`] for a cancellation point: as in the C library, the thread can be
@@ -89,7 +89,7 @@ fn hidden(number: i64, arguments: Arguments) -> Option<isize> {
 fn hidden_until_cancelled(number: i64, arguments: Arguments) -> Option<isize> {
     note_asleep(number, arguments);
     let engine = instance::engine()?;
-    if !call_hides(number, arguments) {
+    if !has_managed_buffers(number, arguments) {
         return None;
     }
     until_cancelled(|| answer(engine, number, arguments))

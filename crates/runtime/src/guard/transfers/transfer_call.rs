@@ -4,7 +4,7 @@ use super::chunks::Step;
 use crate::base::guarded_call::issue_waiting;
 use crate::base::issue_call::{Arguments, issue};
 use libc::iovec;
-use softswap_sys::pointer_arguments::buffer_of;
+use softswap_sys::pointer_lookup::buffer_of;
 
 #[derive(Clone, Copy)]
 pub(super) struct Call {

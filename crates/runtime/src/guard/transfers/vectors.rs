@@ -10,7 +10,7 @@ use crate::base::uaccess;
 use crate::memory::pins::Pins;
 use libc::iovec;
 use softswap_engine::api::engine::Engine;
-use softswap_sys::pointer_arguments::{self, Pointee};
+use softswap_sys::pointer_lookup::{self, Pointee};
 
 fn move_data(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
     if call.writes() {
@@ -22,7 +22,7 @@ fn move_data(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
 
 /// Pins the pointees of the call other than its buffer: socket addresses and their lengths.
 fn pin_others(pins: &mut Pins<'_, 4>, call: &Call, buffer_at: usize) {
-    for (index, pointee) in pointer_arguments::pointers(call.number) {
+    for (index, pointee) in pointer_lookup::pointers(call.number) {
         let (index, arguments) = (*index as usize, &call.arguments);
         match *pointee {
             Pointee::Struct(len) if index != buffer_at => {

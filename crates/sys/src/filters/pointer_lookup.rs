@@ -1,9 +1,9 @@
 //! Look-ups in the table of system calls: which arguments are pointers, and to how many bytes.
 
 pub use crate::pointee::{Class, Pointee, Pointer};
-pub use crate::system_calls::MAX_NUMBER;
+pub use crate::pointer_table::MAX_NUMBER;
 
-use crate::system_calls::CALLS;
+use crate::pointer_table::CALLS;
 
 static BY_NUMBER: [Option<Class>; MAX_NUMBER] = by_number();
 
