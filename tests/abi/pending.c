@@ -282,6 +282,19 @@ static void a_thread_that_ends_leaves_it(void)
 
 static pthread_t first_thread;
 
+/* A signal to the process becomes pending when a thread has received it, which may be another one. */
+static void wait_until_pending(void)
+{
+    sigset_t pending;
+    for (int tries = 0, found = 0; tries < 10000 && found < KINDS; tries++) {
+        usleep(1000);
+        sigpending(&pending);
+        found = 0;
+        for (int i = 0; i < KINDS; i++)
+            found += sigismember(&pending, kinds[i]);
+    }
+}
+
 static void *remaining_thread(void *argument)
 {
     void *result;
@@ -291,7 +304,8 @@ static void *remaining_thread(void *argument)
     for (int round = 0; round < 3; round++) {
         send_all();
         wait_for_calls(argument ? 0 : 3 * (round + 1));
-        usleep(argument ? 5000 : 0);
+        if (argument)
+            wait_until_pending();
         say_pending("after main has exited");
         say_calls("after main has exited");
     }

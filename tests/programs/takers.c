@@ -14,6 +14,8 @@
 
 static size_t pages, processes, rounds, touches;
 static uint64_t *memory, state;
+/* All begin together, or one could be done before the next one starts. */
+static pthread_barrier_t *filled;
 
 static void touch_some(size_t self) {
     for (size_t i = 0; i < touches; i++) {
@@ -24,12 +26,22 @@ static void touch_some(size_t self) {
     }
 }
 
+static void make_barrier(void) {
+    filled = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(filled != MAP_FAILED, "mmap: %s", strerror(errno));
+    pthread_barrierattr_t shared;
+    PTHREAD(pthread_barrierattr_init(&shared));
+    PTHREAD(pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED));
+    PTHREAD(pthread_barrier_init(filled, &shared, (unsigned)processes));
+}
+
 static void each(void (*work)(size_t)) {
     pages = option_number("mib", 16) * MIB / PAGE;
     processes = option_number("processes", 3);
     rounds = option_number("rounds", 20);
     touches = option_number("touches", 200);
     CHECK(processes > 1 && processes <= MAX_PROCESSES, "%zu processes", processes);
+    make_barrier();
     for (size_t self = 0; self < processes; self++) {
         if (CALL(fork()) == 0) {
             /* Others may wait for one that fails. */
@@ -40,6 +52,7 @@ static void each(void (*work)(size_t)) {
                 memory[page * WORDS_PER_PAGE] = random_word(self, page);
             if (self == 0 && inject_now()) memory[0] ^= 1, touches = pages * 64;
             state = self << 32;
+            pthread_barrier_wait(filled);
             work(self);
             _exit(0);
         }

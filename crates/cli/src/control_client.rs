@@ -201,7 +201,7 @@ pub fn query(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refus
     sweep();
     let line = request.line().ok_or_else(|| {
         Refusal::usage(format!(
-            "the key or the value contains control characters, or the request is longer than \
+            "the key or the value is empty or contains control characters, or the request is longer than \
              {MAX_REQUEST_BYTES} bytes; `softswap ctl --help` lists the keys"
         ))
     })?;

@@ -224,7 +224,7 @@ fn process_exiting_during_recording_is_reported() {
     recorded.expect_success("record");
     assert_eq!(recorded.stderr, "");
     let text = recorded.stdout_text();
-    let parts = ["touch_cold", "The process ended after "];
+    let parts = ["touch_cold", "The process exited after "];
     assert!(parts.iter().all(|part| text.contains(part)), "{text}");
     assert!(std::fs::metadata(&flame_graph_file).unwrap().len() > 0);
     refused(&["record", &pid], 1, &["no such process"]);

@@ -238,7 +238,7 @@ fn damaged_headers_are_rejected() {
     check_refused(&place.path, &["version 0"]);
     let place = Place::of(2 * MIB);
     place.put((64 << 10) - 10, b"SWAPSPACE2");
-    check_refused(&place.path, &["pages of 65536 bytes", "4096 bytes here"]);
+    check_refused(&place.path, &["pages of 64 KiB", "pages of 4 KiB"]);
     mkswap_refused(&place.path, &[], &["a swap area for pages of 64 KiB"]);
 }
 

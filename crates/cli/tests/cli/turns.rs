@@ -17,7 +17,7 @@ fn tree_figure(report: &Report, name: &str) -> u64 {
     report.figures["tree"][name].as_u64().unwrap_or_else(|| panic!("{name}: {}", report.figures))
 }
 
-/// Of random touches in a third of the memory, most read the disk. In a turn none do.
+/// Of random touches in half of the memory, half read the disk. In a turn none do.
 #[test]
 fn random_readers_take_turns_and_hardly_read_the_disk() {
     let touches = TOUCHES.to_string();
@@ -27,7 +27,7 @@ fn random_readers_take_turns_and_hardly_read_the_disk() {
     assert!(tree_figure(&report, "turns") >= 2, "{}", report.figures["tree"]);
     let from_disk = report.figures["tree"]["faults_by_tier"]["disk"].as_u64().unwrap();
     let all = PROCESSES * TOUCHES;
-    assert!(from_disk < all / 5, "{from_disk} of {all} touches read the disk");
+    assert!(from_disk < all / 3, "{from_disk} of {all} touches read the disk");
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn bring(core: &Core, context: &mut Context, request: ReadRequest) {
     while page < end {
         let in_a_row = if request.stride() == 1 { (end - page) as usize } else { 1 };
         let but_marker = in_a_row - usize::from(marker == Some(page + in_a_row as u64 - 1));
-        let kind_of_pin = match core.memory.pages.load(page).place() {
+        let installed = match core.memory.pages.load(page).place() {
             // Only pages on the disk are cached; others are nearly as fast.
             Place::Pool { .. } if marker != Some(page) => {
                 from_pool(core, context, page, but_marker.min(REQUEST_PAGES))
@@ -84,8 +84,8 @@ fn bring(core: &Core, context: &mut Context, request: ReadRequest) {
             // Resident, or not in the pool.
             _ => Some(1),
         };
-        let Some(kind_of_pin) = kind_of_pin else { return };
-        page += kind_of_pin.max(1) as u64 * request.stride();
+        let Some(installed) = installed else { return };
+        page += installed.max(1) as u64 * request.stride();
     }
 }
 
@@ -131,9 +131,9 @@ fn from_disk(
         // Nothing could be read.
         return None;
     }
-    let kind_of_pin = batch.install(core, context, &mut buffer, Access::Read, true);
-    charge.pages -= kind_of_pin;
-    (kind_of_pin == count).then(|| full.unwrap_or(end))
+    let installed = batch.install(core, context, &mut buffer, Access::Read, true);
+    charge.pages -= installed;
+    (installed == count).then(|| full.unwrap_or(end))
 }
 
 /// Installs and publishes adjacent claimed pages from the pool. Returns the number of pages.
@@ -146,8 +146,8 @@ fn install_claimed(
     // Decided for the first page, because one call installs all alike.
     let place = claims[0].as_ref().map_or(Place::Vacant, |claim| claim.before().place());
     let keep_copy = swap_cache::keep_copy(core, page, place, Access::Read, false);
-    let kind_of_pin = install::install_run(&core.memory, page, bytes, keep_copy.writes()).pages;
-    for (next, claim) in (page..).zip(&mut claims[..kind_of_pin]) {
+    let installed = install::install_run(&core.memory, page, bytes, keep_copy.writes()).pages;
+    for (next, claim) in (page..).zip(&mut claims[..installed]) {
         if let Some(claim) = claim.take() {
             let (place, resident) = (claim.before().place(), core.memory.budget.pages());
             core.policies.note_streamed(next, place, core.stores.pool.limit_bytes());
@@ -156,8 +156,8 @@ fn install_claimed(
             install::finish(&core.memory, next, claim, age, copy);
         }
     }
-    core.stats.add(Counter::PagesReadAhead, kind_of_pin as u64);
-    kind_of_pin
+    core.stats.add(Counter::PagesReadAhead, installed as u64);
+    installed
 }
 
 /// Decompresses and installs the page and those after it that are in the pool. Returns the number
@@ -188,9 +188,9 @@ fn from_pool(core: &Core, context: &mut Context, page: PageNo, most: usize) -> O
     if good == 0 {
         return (count == 0).then_some(0);
     }
-    let kind_of_pin = install_claimed(core, page, &buffer[..good * PAGE_SIZE], &mut claims);
-    charge.pages -= kind_of_pin;
-    (kind_of_pin > 0).then_some(kind_of_pin)
+    let installed = install_claimed(core, page, &buffer[..good * PAGE_SIZE], &mut claims);
+    charge.pages -= installed;
+    (installed > 0).then_some(installed)
 }
 
 /// Charges pages to the budget. Must be called without claims and buffers, because it may reclaim:
