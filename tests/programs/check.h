@@ -1,5 +1,5 @@
 /* Helpers of the test programs: checks that print the difference, reproducible data, memory
- * pressure, and injected faults that prove that every check can fail.
+ * pressure, and injected faults that show that every check can fail.
  *
  * A program is a list of named cases. Each case prepares data, evicts it from DRAM, uses it and
  * compares. `--corrupt CASE` runs one case with a fault injected between "prepared" and

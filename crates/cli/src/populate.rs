@@ -7,7 +7,7 @@ use softswap_engine::api::control_protocol::{Request, TOUCHED, pairs, parse_numb
 /// Part of each stack that is brought in, from the stack pointer up.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Memory to bring in.
+/// Memory to swap in.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum From {
     Address(usize),

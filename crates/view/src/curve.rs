@@ -303,7 +303,7 @@ fn first_ns(report: &Report) -> f64 {
 }
 
 /// Returns the time that evicting a page takes: memory that is touched for the first time grows
-/// faster than pages are evicted, so these touches wait. A touch may bring in several pages.
+/// faster than pages are evicted, so these touches wait. A fault may swap in several pages.
 fn eviction_ns(report: &Report) -> f64 {
     let median_ns = report.faults.get("zero").and_then(|tier| tier.p50_ns).unwrap_or(0);
     let touches_ns = median_ns as f64 * report.faults_of("zero") as f64;

@@ -129,7 +129,7 @@ fn fitting(report: &Report, slowdown_limit: f64) -> Result<(u64, f64), String> {
         true => Err("it shows no used memory; take a report of a longer run, with \
                      a --memory that makes it swap"
             .into()),
-        false => Err("too few pages came back to estimate the cost of another budget; take a \
+        false => Err("too few pages refaulted to estimate the cost of another budget; take a \
                       report of a longer run"
             .into()),
     }

@@ -28,8 +28,8 @@ pub(super) fn open(text: &str) -> Result<Source, Refusal> {
         Refusal::new(
             FAILED,
             format!(
-                "process {text}: no such process; `pgrep -a NAME` finds PIDs, and a file \
-                 of that name is ./{text}"
+                "no process has PID {text} (`pgrep -a NAME` lists PIDs); to read a file of that \
+                 name, give ./{text}"
             ),
         )
     })?;
@@ -37,7 +37,7 @@ pub(super) fn open(text: &str) -> Result<Source, Refusal> {
     let refuse = |why: &str| Refusal::new(FAILED, format!("{name}: {why}"));
     if process.is_kernel_thread() {
         return Err(refuse(
-            "is a kernel thread and has no memory of its own; give the PID of a program",
+            "is a kernel thread, which has no user memory; give the PID of a program",
         ));
     }
     let path = |file: &str| format!("/proc/{pid}/{file}");

@@ -11,6 +11,7 @@ use crate::output::print;
 use crate::refusal::{FAILED, Refusal, plain};
 use clap::{Args, ValueHint};
 use code::Code;
+use procfs::ProcError;
 use procfs::process::MemoryMap;
 use profile::{Profile, Weighed};
 use python::Functions;
@@ -215,12 +216,13 @@ fn map_of(pid: u32) -> Result<Vec<MemoryMap>, Refusal> {
     let process = procfs::process::Process::new(pid as i32);
     let maps = process.and_then(|process| process.maps());
     maps.map(|maps| maps.0).map_err(|error| {
-        Refusal::new(
-            FAILED,
-            format!(
-                "process {pid}: its memory map cannot be read: {error}; run this command as root"
-            ),
-        )
+        let unreadable = format!("process {pid}: its memory map cannot be read: {error}");
+        let why = match error {
+            ProcError::NotFound(_) => format!("process {pid} has exited"),
+            ProcError::PermissionDenied(_) => format!("{unreadable}; run this command as root"),
+            _ => unreadable,
+        };
+        Refusal::new(FAILED, why)
     })
 }
 

@@ -215,7 +215,7 @@ impl Budget {
                 Err("only single processes sample faults: give the PID of one".to_string())
             }
             Request::Touch(..) => {
-                Err("only a process can bring in its own memory: give its PID".to_string())
+                Err("populate needs the PID of a process, not of `softswap run`".to_string())
             }
             Request::Get(Some(key)) | Request::Set(key, _) => Err(format!(
                 "{key:?} is not a setting of the tree; there are memory and turns: for others give \

@@ -216,7 +216,7 @@ fn freed_memory_reduces_usage_immediately() {
     let report = Swapped::within("72M").option("--awake").run(python(), &["-c", blocks]);
     report.ended.expect_success("python");
     let mapped = report.figure("resident_peak_bytes");
-    assert!(mapped > 40 << 20, "only {mapped} bytes were used at once");
+    assert!(mapped > 40 << 20, "only {mapped} bytes were used at one time");
     assert_eq!(report.figure("pages_out"), 0);
 }
 

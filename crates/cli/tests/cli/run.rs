@@ -361,7 +361,7 @@ fn runtime_starts_in_program() {
 /// processes that the program starts.
 #[test]
 fn a_block_larger_than_the_budget_can_hold_is_noted_when_it_is_allocated() {
-    let note = "note: the program allocated 5.0 GiB at once";
+    let note = "note: the program allocated 5.0 GiB in one call";
     let maps = |flags: &str| {
         format!(
             "import mmap, time; some = bytearray(40 << 20); \

@@ -132,8 +132,8 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Findings<Figures>, Refusal> {
     if available_bytes < sizes.memory_bytes {
         let [needed, available] = [sizes.memory_bytes, available_bytes].map(units::bytes);
         return Err(Refusal::usage(format!(
-            "--pages {pages}: {needed} of memory are needed and {available} are available; touch \
-             fewer pages"
+            "--pages {pages}: {needed} of memory are needed and {available} are available; reduce \
+             --pages"
         )));
     }
     let (fixture, mut log) = (fixture::set_up(&dir.path, &sizes, args.faults)?, Log::start());
@@ -204,7 +204,10 @@ impl Bench {
         let ranges: Result<_, _> = (0..FAULTS).map(|_| fixture.map(pages * STRIDE)).collect();
         let bare = fixture.bare_memory(pages * STRIDE);
         let bare = bare.ok_or_else(|| {
-            Refusal::own("the window for plain faults has no free space; use fewer --pages")
+            Refusal::own(format!(
+                "cannot map {} for the faults without an engine; reduce --pages (now {pages})",
+                units::bytes((pages * STRIDE) as u64)
+            ))
         })?;
         let mut bench = Bench {
             fixture,
