@@ -230,7 +230,7 @@ impl Sealer {
     }
 
     /// Opens a sealed page in place. Returns false if it does not match its seal; the content of
-    /// `page` is arbitrary then.
+    /// `page` is then undefined.
     #[must_use]
     pub fn open(&self, slot: u64, generation: u32, page: &mut [u8], seal: Seal) -> bool {
         match (&self.keys, seal) {

@@ -1,8 +1,8 @@
 //! This process's part in the turns of its tree ([`softswap_shared::turns`]).
 //!
 //! The budget thread measures how much the process waits for the disk, claims a turn, and advances
-//! the turns of the tree. If this process owns the turn, the thread requests the memory of the other
-//! claimants and brings the working set back. A process without that thread claims nothing.
+//! the turns of the tree. If this process owns the turn, the thread requests the memory of the
+//! other claimants and swaps the working set in. A process without a budget thread claims nothing.
 
 use super::own_threads;
 use super::tree::{self, GrantLock, now_ms};
@@ -35,7 +35,8 @@ const MARGIN_PART: u64 = 12;
 /// The longest distances are the last to be seen: half of this many times the mean of the first
 /// ones is the number of pages of the working set that are evicted.
 const DISTANCES_IN_HALVES: u64 = 3;
-/// Share of the time after its working set came back from which the memory did not suffice.
+/// Share of waiting, since its working set was swapped in, from which the memory did not suffice,
+/// in thousandths.
 const MISFIT: u64 = 500;
 /// Time without claims after a turn in which the process was idle, and the maximum after several.
 const PAUSE_MS: u64 = 2_000;
@@ -45,7 +46,8 @@ const RAISE_MS: u64 = 30;
 /// Number of rounds without free memory after which the rest is left to faults.
 const MOST_FULL: u32 = 100;
 
-/// Returns true if faults of this process must wait. Waits for up to `ns` before.
+/// Waits up to `ns` while another process owns the turn. Returns true if faults of this process
+/// must still wait.
 pub(crate) fn await_turn(ns: u64) -> bool {
     let Some(member) = tree::member() else { return false };
     let must_wait = member.await_turn(now_ms(), ns);
@@ -97,7 +99,7 @@ impl Sample {
 /// A turn of this process.
 #[derive(Debug)]
 struct OwnTurn {
-    /// Chunks for the pages that come back, and their return; `None` once it is done.
+    /// Chunks for the pages to swap in, and the progress of the swap-in; `None` once it is done.
     wants: usize,
     bring: Option<BringBack>,
     /// Number of rounds without free memory.
@@ -166,7 +168,7 @@ impl Turns {
         is_soon.then_some(INTERVAL_NS)
     }
 
-    /// Notes the time if the process ran or brought pages in since the last round.
+    /// Notes the time if the process ran or faulted pages in since the last round.
     fn note_progress(&mut self, engine: &Engine, at_ms: u64) {
         let stats = engine.stats();
         let faults: u64 = TIERS.iter().map(|tier| stats.faults(*tier)).sum();
@@ -230,7 +232,7 @@ impl Turns {
         }
     }
 
-    /// Takes the memory that the working set needs, and brings it back.
+    /// Takes the memory that the working set needs, and swaps the working set in.
     fn use_turn(&mut self, engine: &Engine, member: &Member, has_turn: bool, at_ms: u64) {
         if engine.is_short_of_memory() && tree::granted() >= self.claim.wants {
             self.want_more(engine, member, at_ms);
@@ -270,7 +272,7 @@ impl Turns {
         }
     }
 
-    /// Raises a claim that was too low: distances show only the pages that have come back.
+    /// Raises a claim that was too low: distances show only the pages that were swapped in.
     fn want_more(&mut self, engine: &Engine, member: &Member, at_ms: u64) {
         let most = wanted_chunks(engine, u64::MAX).min(member.ledger().limit());
         if at_ms >= self.raised_at_ms + RAISE_MS && self.claim.wants < most {

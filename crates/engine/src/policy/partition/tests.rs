@@ -7,7 +7,7 @@ const MIN: usize = BUDGET / 5 * 2;
 const MAX: usize = BUDGET / 5 * 4;
 const STEP: usize = BUDGET / STEPS;
 
-/// Age at which pages of the pool are written back.
+/// Age at which the pool writes pages back, in evictions.
 const AGE: u64 = 10_000;
 
 fn balance() -> Partition {

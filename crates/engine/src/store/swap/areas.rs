@@ -71,7 +71,7 @@ pub struct SharedPages {
     pub file: Option<Arc<SwapFile>>,
     /// The descriptor of the file that all processes of the tree inherit.
     pub inherited: i32,
-    /// The swap file and its proven map, if it is written through its device.
+    /// The swap file and its verified map, if it is written through its device.
     pub raw: Option<(Arc<SwapFile>, Fingerprint)>,
 }
 
@@ -98,7 +98,7 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// Returns a file of its own on `device` that grows by 64 MiB at a time.
+    /// Returns the storage of an area that is the whole of `device` and grows by 64 MiB at a time.
     #[must_use]
     pub fn growing(
         device: Box<dyn Device>,
@@ -356,7 +356,7 @@ impl Areas {
         Err(refused)
     }
 
-    /// Frees slots. Their content may be overwritten at once, unless the areas are frozen.
+    /// Frees slots. Their content may be overwritten immediately, unless the areas are frozen.
     pub(crate) fn free(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
         area.free(first, len);
