@@ -1,7 +1,7 @@
 # The kernel's own polling without softswap, on which the checks of softswap's polling depend.
 #
 #   polled   an NVMe controller with a poll queue
-#   plain    a controller whose single queue pair leaves no room for a poll queue
+#   plain    a controller with a single queue pair, so without a poll queue
 #   nullb1   a null_blk with a poll queue
 #   nullb0   a null_blk without a poll queue
 

@@ -381,7 +381,7 @@ HELPER void check_start(int argc, char **argv) {
 HELPER int check_end(size_t cases) {
     unsigned long out = atomic_load(&pages_seen_out), seen = atomic_load(&pages_looked_at);
     check_current = "";
-    /* Streams are brought in before they are used, so require only a quarter. */
+    /* Pages of streams are read ahead of their use, so require only a quarter. */
     CHECK(!option_flag("require-out") || out * 4 > seen,
           "only %lu of %lu pages had left DRAM when they were used: nothing was tested", out,
           seen);

@@ -19,9 +19,9 @@
 //! Same-filled pages are excluded: they take no space while evicted, and most refault once, when
 //! cleared memory is filled. Their cost is assumed constant, as is that of first touches.
 //!
-//! Each refault needs room, so it evicts a page. While pages come from the disk, that is done
-//! during the waits. If pages come from the pool at short intervals, eviction is the bottleneck
-//! ([`Curve::eviction_ns`]).
+//! Each refault needs a free page, so it evicts one. If pages are read from the disk, they are
+//! evicted during the reads. If pages refault from the pool at short intervals, eviction is the
+//! bottleneck ([`Curve::eviction_ns`]).
 
 use crate::report::Report;
 use softswap_engine::base::stats::{bucket_floor, bucket_of};

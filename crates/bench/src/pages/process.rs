@@ -2,7 +2,7 @@
 //! `pagemap`.
 //!
 //! The process is neither stopped nor changed, so its pages are read at different times. Pages that
-//! it frees meanwhile are skipped.
+//! it frees during the reads are skipped.
 
 use super::source::{Run, Source, SourceKind};
 use softswap_cli::control_client::{Process, own_uid};

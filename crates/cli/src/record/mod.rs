@@ -119,7 +119,7 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
         };
         return Err(Refusal::new(FAILED, format!("process {pid} ({name}) {why}")));
     }
-    // Read the map again to include libraries loaded meanwhile, if the process still exists.
+    // If the process still exists, read the map again: it may have loaded libraries.
     let map = map_of(*pid).ok().filter(|map| !map.is_empty()).unwrap_or(before);
     let codes = std::mem::take(&mut recording.codes).into_values();
     let mut functions = Functions::new(Code::of(*pid, &map), codes);

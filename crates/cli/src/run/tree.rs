@@ -273,7 +273,7 @@ impl Budget {
             has_memory_pressure: auto_memory::has_memory_pressure(),
         };
         let next = chunks(bounds.next(seen), self.chunk_bytes);
-        // A client may have set it meanwhile.
+        // A client may have set it since.
         let _ = self.limit.compare_exchange(before, next, Relaxed, Relaxed);
     }
 

@@ -368,7 +368,7 @@ fn killed_run_leaves_no_files() {
 }
 
 /// Returns the number of signals handled while the program waited for a page that could not be
-/// brought in.
+/// faulted in.
 fn signals_handled_while_waiting(kind: &str) -> u64 {
     let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");
     let mut place = swap.path().as_os_str().to_os_string();

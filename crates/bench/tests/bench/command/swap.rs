@@ -48,7 +48,7 @@ impl Machine {
         let zswap = "/sys/module/zswap/parameters";
         let mut settings = names(zswap);
         settings.sort();
-        // Unrelated areas may change meanwhile.
+        // Unrelated areas may change during the benchmark.
         let swaps = read(Path::new("/proc/swaps"));
         Machine {
             zram: zram_devices(),
