@@ -215,7 +215,7 @@ pub fn carry_out(
         Request::Sample(..) => Err("this process does not sample faults".to_string()),
         Request::Touch(address, len) => match engine.bring_in(address, len) {
             Ok(touched) => Ok(values([(TOUCHED, touched.to_string())])),
-            Err(why) => Err(format!("the pages cannot be brought in: {why}")),
+            Err(why) => Err(format!("the pages cannot be faulted in: {why}")),
         },
     }
 }

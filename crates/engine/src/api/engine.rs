@@ -43,7 +43,7 @@ pub mod waking;
 /// Alignment of memory with room to grow.
 pub const GROWABLE_ALIGN_BYTES: usize = CHUNK_PAGES as usize * PAGE_SIZE;
 
-/// How a growing mapping may move.
+/// Permitted moves of a growing mapping.
 ///
 /// ```
 /// use softswap_engine::api::engine::{Engine, Move};

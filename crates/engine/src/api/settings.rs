@@ -91,9 +91,9 @@ pub struct AreaSpec {
     /// Areas with a higher priority are filled first. `None`: after all that have one, in the given
     /// order.
     pub priority: Option<u16>,
-    /// When unused storage is discarded.
+    /// Time at which unused storage is discarded.
     pub discard: Discard,
-    /// How a thread waits for a single page; `None`: the common setting.
+    /// Method by which a thread waits for a single page; `None`: the general setting.
     pub poll: Option<Mode>,
     /// Use the blocks of a swap file on its device. Only `softswap run` verifies where they are, so
     /// the runtime obeys [`Inherited::Raw`] instead.
@@ -271,7 +271,7 @@ settings! {
     ENCRYPT encrypt: bool = true;
     /// Codec of pages that leave DRAM; can be changed later.
     CODEC codec: Choice = Choice::Auto;
-    /// Run programs started by the program under softswap, too, each with its own budget.
+    /// Manage programs that the program starts. By default they share the tree's budget.
     CHILDREN manage_children: bool = true;
     /// Mechanism by which touches of absent pages reach the engine.
     FAULTS faults: Faults = Faults::Auto;
@@ -279,7 +279,7 @@ settings! {
     AVOID_MOVE avoid_move: bool = false;
     /// Use pread/pwrite even if io_uring works.
     AVOID_IO_URING avoid_io_uring: bool = false;
-    /// How a thread waits for a single page from the disk; can be changed later.
+    /// Method by which a thread waits for a single page from the disk; can be changed later.
     POLL poll: Mode = Mode::Auto;
     /// Disabled mechanisms; for developers.
     WITHOUT without: Without = Without::default();

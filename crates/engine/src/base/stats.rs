@@ -313,7 +313,7 @@ impl StopReason {
     }
 }
 
-/// Where a refaulting page was stored.
+/// Place of a refaulting page before the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Return {

@@ -443,7 +443,7 @@ mod tests {
                 if forks {
                     fork(&sealer);
                 }
-                // The nonce is always the same, so the same key would give the same ciphertext.
+                // The nonce is always the same, so the same key would produce the same ciphertext.
                 stored.push(sealed(&sealer, 7, 1));
             }
             for (at, (bytes, seal)) in stored.iter().enumerate() {

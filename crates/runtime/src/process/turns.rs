@@ -18,22 +18,24 @@ use softswap_sys::raw::process_cpu_ns;
 const INTERVAL_NS: u64 = 15_000_000;
 /// Interval of measurements, in ms.
 const MEASURE_MS: u64 = 150;
-/// Shares of its time, in thousandths: a process that waited and ran for less is idle in between;
-/// one that waited for less does not thrash.
+/// Minimum share of its time that a process waits for memory or runs to claim a turn, in
+/// thousandths.
 const BUSY: u64 = 500;
+/// Share of its time that a process waits or runs below which it is idle, in thousandths.
 const IDLE: u64 = 250;
+/// Minimum share of its time that a thrashing process waits for memory, in thousandths.
 const WAITED: u64 = 300;
-/// Number of measurements in a row that show thrashing before a process claims a turn: one that is
-/// idle in between waits for others.
+/// Number of measurements in a row that must show thrashing before a process claims a turn. A
+/// process that is idle in one of them waits for other processes, not for memory.
 const CERTAIN: u32 = 2;
-/// Refaults from the disk in a measurement from which it thrashes.
+/// Minimum number of refaults from the disk in a measurement of a thrashing process.
 const LEAST_REFAULTS: u64 = 30;
-/// Share of its time in which a process runs at least that is not idle, in thousandths.
+/// Minimum share of its time that a process runs to count as making progress, in thousandths.
 const RUNS: u64 = 50;
-/// Part of its working set that a process gets in addition, for watermarks and the engine.
+/// Divisor: a process claims its working set and 1/12 more, for watermarks and the engine.
 const MARGIN_PART: u64 = 12;
-/// The longest distances are the last to be seen: half of this many times the mean of the first
-/// ones is the number of pages of the working set that are evicted.
+/// Estimate of the evicted pages of the working set: 3/2 of the mean distance of the first
+/// refaults, because the longest distances are seen last.
 const DISTANCES_IN_HALVES: u64 = 3;
 /// Share of waiting, since its working set was swapped in, from which the memory did not suffice,
 /// in thousandths.
@@ -43,7 +45,7 @@ const PAUSE_MS: u64 = 2_000;
 const MOST_PAUSE_MS: u64 = 64_000;
 /// Interval at which the owner of a turn raises its claim, in ms.
 const RAISE_MS: u64 = 30;
-/// Number of rounds without free memory after which the rest is left to faults.
+/// Number of rounds without free memory after which the remaining pages are swapped in by faults.
 const MOST_FULL: u32 = 100;
 
 /// Waits up to `ns` while another process owns the turn. Returns true if faults of this process
@@ -104,7 +106,7 @@ struct OwnTurn {
     bring: Option<BringBack>,
     /// Number of rounds without free memory.
     full: u32,
-    /// When all was back.
+    /// Sample at the end of the swap-in.
     complete: Option<Sample>,
 }
 
@@ -154,7 +156,7 @@ impl Turns {
         let thrashes = self.thrashing.look(at_ms, waited, ran);
         let turn = ledger.advance_turn(at_ms, thrashes);
         let has_turn = member.has_turn(at_ms);
-        // The last claimant needs no turn, but its working set is gone, too.
+        // The last claimant needs no turn, but its working set was evicted as well.
         let has_gone = std::mem::replace(&mut self.has_waited, must_wait);
         let is_last =
             turn.is_none() && (has_gone || self.own.as_ref().is_some_and(OwnTurn::brings));
@@ -187,7 +189,7 @@ impl Turns {
     /// Measures the load, and decides what to claim.
     fn measure(&mut self, engine: &Engine, member: &Member, at_ms: u64, must_wait: bool) {
         if must_wait {
-            // It claims the same until its turn.
+            // The claim does not change until the turn.
             self.before = Sample::default();
             (self.claim.waited, self.claim.ran) = (0, 0);
             return;
@@ -216,7 +218,7 @@ impl Turns {
         let is_busy = waited + ran >= BUSY && at_ms >= self.claims_from_ms;
         self.certainty = match (thrashes && (is_busy || has_turn), waited + ran >= IDLE) {
             (true, _) => CERTAIN.min(self.certainty + 1),
-            // One measurement says little on a busy machine.
+            // One measurement is not significant on a busy machine.
             (false, true) => self.certainty.saturating_sub(1),
             (false, false) => 0,
         };
@@ -225,7 +227,8 @@ impl Turns {
             let held = tree::granted();
             let most = member.ledger().limit() + 1;
             let wants = if self.is_misfit { wants.max(most) } else { wants.min(most) };
-            // Its share suffices as soon as it is used.
+            // If the working set fits into the chunks held, no turn is needed: they are not all in
+            // use yet.
             self.claim.wants = if wants > held || has_turn { wants } else { 0 };
         } else if self.certainty == 0 && !has_turn {
             self.claim.wants = 0;

@@ -89,7 +89,7 @@ struct Run {
     first: u32,
     /// Bit i: argument i is a pointer.
     pointers: u8,
-    /// How the check depends on other arguments.
+    /// Dependence of the check on other arguments.
     kind: Kind,
 }
 

@@ -51,7 +51,7 @@ impl DiskRefaults {
 }
 
 impl Engine {
-    /// Makes the faults of the program wait while `await_turn` says so.
+    /// Makes the faults of the program wait while `await_turn` requires it.
     pub fn share_turns(&self, await_turn: AwaitTurn) {
         self.core.background.await_turn.get_or_init(|| await_turn);
     }

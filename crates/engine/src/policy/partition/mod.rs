@@ -459,7 +459,8 @@ impl PoolView {
         self.used_bytes >= self.limit_bytes / 100 * FILLING_PERCENT
     }
 
-    /// Returns true if the pool is nearly full, so that new pages soon cause write-backs.
+    /// Returns true if the pool uses at least [`NEARLY_FULL_PERCENT`] of its limit, so that new
+    /// pages soon cause write-backs.
     pub fn is_nearly_full(self) -> bool {
         self.used_bytes >= self.limit_bytes / 100 * NEARLY_FULL_PERCENT
     }

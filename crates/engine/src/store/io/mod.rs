@@ -80,7 +80,7 @@ pub struct Rings {
 /// Maximum number of pieces of one batch.
 pub const MAX_PIECES: usize = 32;
 
-/// How lanes transfer pages: io_uring, direct I/O, polling.
+/// I/O methods of the lanes: io_uring, direct I/O, polling.
 ///
 /// ```
 /// use softswap_engine::store::io::Device;

@@ -93,7 +93,7 @@ pub struct Backing {
     pub priority: i32,
     /// Which unused storage is discarded.
     pub discard: Discard,
-    /// How a thread waits for a single page; `None` for the general setting.
+    /// Method by which a thread waits for a single page; `None` for the general setting.
     pub poll: Option<Mode>,
 }
 

@@ -1,8 +1,9 @@
 //! Clusters of an area that a tree of processes shares: how a process gets and returns them.
 //!
 //! The area starts without clusters and takes a few at a time, fewer if few are free. It returns
-//! freed clusters immediately and keeps about as many as it takes at a time; a nearly full area
-//! keeps none. If no cluster is free, the process first reaps those of processes that have exited.
+//! freed clusters immediately and keeps about as many as it takes at a time; if fewer than 64
+//! clusters are free, it keeps none. If no cluster is free, the process first reaps those of
+//! processes that have exited.
 
 use super::errors::AreaFull;
 use super::share::Share;
