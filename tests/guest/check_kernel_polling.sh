@@ -27,7 +27,7 @@ poll_queues_are_there() {
     [ "$found" = "polled 1, plain 0, nullb1 1, nullb0 0" ]
 }
 
-# Proves that interrupts are counted, which the other checks require.
+# Checks that interrupts are counted, which the other checks require.
 interrupts_are_counted() {
     iopoll "/dev/$polled_disk" write "$READS" || return
     interrupts_of "$polled" iopoll "/dev/$polled_disk" interrupt "$READS"

@@ -232,7 +232,7 @@ fn errors(report: &Report) -> Vec<String> {
         (report.write_errors, "writes failed (no page was lost)"),
         (report.read_errors, "reads failed"),
         (report.checksum_errors, "pages did not match their seal when they were read"),
-        (report.areas.failed, "swap areas fail write after write"),
+        (report.areas.failed, "swap areas failed eight writes in a row; softswap uses them last"),
         (report.areas.retired_slots, "slots are out of service: they cannot be written"),
         (
             report.areas.discard_errors,

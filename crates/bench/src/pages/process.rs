@@ -42,7 +42,7 @@ pub(super) fn open(text: &str) -> Result<Source, Refusal> {
     }
     let path = |file: &str| format!("/proc/{pid}/{file}");
     let failed = |what: &str, error: &io::Error| refuse(&explain(&process, what, error));
-    let maps = fs::read_to_string(path("maps")).map_err(|e| failed("its map", &e))?;
+    let maps = fs::read_to_string(path("maps")).map_err(|e| failed("its memory map", &e))?;
     let file = File::open(path("mem")).map_err(|e| failed("its memory", &e))?;
     let pagemap = File::open(path("pagemap")).map_err(|e| failed("its page map", &e))?;
     let read_map = |bytes: &mut [u8], position| pagemap.read_at(bytes, position);

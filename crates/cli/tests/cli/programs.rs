@@ -361,7 +361,7 @@ fn killed_run_leaves_no_files() {
     let ended = running.finish(LIMIT);
     assert_eq!(ended.status.signal(), Some(libc::SIGKILL), "{}", ended.stderr);
     assert!(ended.stderr.contains("SIGKILL"), "the summary must name the signal: {}", ended.stderr);
-    assert!(kill_process(program, Signal::CONT).is_err(), "the program is still there");
+    assert!(kill_process(program, Signal::CONT).is_err(), "the program still exists");
     assert_eq!(users_of(swap.path()), [] as [&str; 0], "a process still uses the swap directory");
     let left = std::fs::read_dir(swap.path()).expect("the swap directory").count();
     assert_eq!(left, 0, "files were left in the swap directory");

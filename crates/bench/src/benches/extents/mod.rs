@@ -141,7 +141,7 @@ pub(super) fn measure(args: &ExtentsArgs) -> Result<Findings<Figures>, Refusal> 
     let counts: Vec<usize> = args.tasks.iter().map(|count| *count as usize).collect();
     let max_tasks = counts.iter().copied().max().unwrap_or(0).max(SWEEP_TASKS);
     let tasks: std::io::Result<Vec<Task>> = (0..max_tasks).map(|_| Task::new()).collect();
-    let (mut tasks, mut log) = (tasks.or_own("no memory for the tasks")?, Log::start());
+    let (mut tasks, mut log) = (tasks.or_own("the tasks cannot be allocated")?, Log::start());
     let table = table(args, &counts, &mut tasks, &mut log)?;
     let mut maps = Vec::new();
     for extents in SWEEP_EXTENTS {
