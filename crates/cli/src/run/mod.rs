@@ -200,7 +200,7 @@ fn prepare(command: &mut Command, args: &RunArgs, config: &Config) {
     for (name, value) in config.to_env() {
         command.env(format!("{ENV_PREFIX}{name}"), value);
     }
-    // The helpers have already received it.
+    // The program does not need the password; the helpers have already received it.
     command.env_remove(softswap_remote::secret::VARIABLE);
 }
 

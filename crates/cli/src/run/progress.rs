@@ -131,7 +131,7 @@ fn write(text: &str) {
 }
 
 /// Returns true if this process group is in the terminal's foreground: a background process must
-/// not write, and may be stopped for it.
+/// not write to the terminal, and may be stopped (SIGTTOU) if it does.
 fn is_in_front() -> bool {
     tcgetpgrp(std::io::stderr()).is_ok_and(|group| group == rustix::process::getpgrp())
 }

@@ -13,8 +13,8 @@ use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_sys::PAGE_SIZE;
 
 /// Maximum attempts of a run. The kernel may OOM-kill its own sides although it could reclaim
-/// memory, so these are retried. softswap must not be killed, because its limit covers all memory
-/// that it needs. It is retried once, with the first budget, only if its budget was above that.
+/// memory, so these are retried. softswap's limit covers all memory that it needs, so a kill is an
+/// error. Its run is retried once, with the first budget, if it had a larger one.
 const ATTEMPTS: usize = 5;
 
 /// Work under one set of conditions, with its runs by round. After a failure it has fewer runs than
