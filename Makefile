@@ -127,7 +127,7 @@ install: ## install into PREFIX (default /usr/local); it uses DESTDIR
 	  -e 's|@RPATH@|$(rpath)|' crates/capi/softswap_c.pc.in >"$(clibdir)/pkgconfig/softswap_c.pc"
 	chmod 644 "$(clibdir)/pkgconfig/softswap_c.pc"
 	$(INSTALL) -m 644 $(headers) "$(includedir)/"
-# Links to what is not installed become their text.
+# Links to documents that are not installed are replaced by their text.
 	for file in $(documents); do \
 	  sed -E -e 's#!\[[^]]*\]\([^)]*\)##g' -e 's#\]\((docs/|\.\./)#](#g' \
 	    -e 's#\[([^]]*)\]\((crates|pictures|experiments|ARCHITECTURE|CONTRIBUTING|benchmarks|compatibility)[^)]*\)#\1#g' \

@@ -87,7 +87,7 @@ LONG_ABI_WAYS = {0: "8M,64M,no-move,no-io-uring,protection,wakes,sleeps", NOBODY
 RESULT = re.compile(r"^test result: .*?(\d+) passed; (\d+) failed;", re.MULTILINE)
 # Checks of the test programs themselves, without softswap.
 PLAIN_PROGRAMS = "cli::programs (plain)"
-OF_TESTS = (
+CHECKS_OF_TEST_PROGRAMS = (
     "every_test_program_detects",
     "every_program_passes_without",
     "python_programs_are_deterministic",
@@ -148,7 +148,7 @@ def part_of(executable, test):
     if (executable.crate, executable.target) not in BY_MODULE:
         return f"{executable.crate}::{executable.target}"
     name = f"{executable.crate}::{test.split('::')[0]}"
-    is_plain = name == "cli::programs" and any(word in test for word in OF_TESTS)
+    is_plain = name == "cli::programs" and any(word in test for word in CHECKS_OF_TEST_PROGRAMS)
     return PLAIN_PROGRAMS if is_plain and os.getuid() == 0 else name
 
 

@@ -1,5 +1,5 @@
 /* A program with its own malloc, which uses mmap. The C library and the loader may read its
- * blocks when no page can be brought in. The program also passes blocks of the C library to its
+ * blocks when no page can be faulted in. The program also passes blocks of the C library to its
  * own free, which must recognize only its own blocks. */
 #include "abi.h"
 #include <ctype.h>

@@ -1,5 +1,5 @@
 /* Signals: all functions that install a handler, and the arguments of handlers. Pages are
- * brought in even if the program handles SIGBUS or SIGSYS. */
+ * faulted in even if the program handles SIGBUS or SIGSYS. */
 #include "abi.h"
 #include <setjmp.h>
 #include <sys/signalfd.h>

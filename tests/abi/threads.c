@@ -1,4 +1,4 @@
-/* Memory that threads and the C library read when no page can be brought in: in a new thread
+/* Memory that threads and the C library read when no page can be faulted in: in a new thread
  * with all signals blocked, in an exiting thread, and in a forked child before its handlers run.
  * The memory is allocated and then swapped out. */
 #include "abi.h"
@@ -440,7 +440,7 @@ static unsigned char *behind;
 static void set_again(void *value)
 {
     rounds++;
-    /* Swapped-out memory must be brought in, also during the last destructor. */
+    /* Swapped-out memory must be faulted in, also during the last destructor. */
     rounds += 100 * wrong(behind, MIB, 4);
     int fd = open("/dev/null", O_WRONLY);
     rounds += 1000 * (write(fd, behind, 70000) != 70000);

@@ -1,7 +1,7 @@
 # The kernel's own polling without softswap, on which the checks of softswap's polling depend.
 #
 #   polled   an NVMe controller with a poll queue
-#   plain    a controller whose single queue pair leaves no room for a poll queue
+#   plain    a controller with a single queue pair, so without a poll queue
 #   nullb1   a null_blk with a poll queue
 #   nullb0   a null_blk without a poll queue
 
@@ -27,7 +27,7 @@ poll_queues_are_there() {
     [ "$found" = "polled 1, plain 0, nullb1 1, nullb0 0" ]
 }
 
-# Proves that interrupts are counted, which the other checks require.
+# Checks that interrupts are counted, which the other checks require.
 interrupts_are_counted() {
     iopoll "/dev/$polled_disk" write "$READS" || return
     interrupts_of "$polled" iopoll "/dev/$polled_disk" interrupt "$READS"

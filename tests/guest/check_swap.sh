@@ -87,7 +87,7 @@ when_killed() {
     within_10_s a_program_runs || { echo "no program has started"; return 1; }
     during=$(handed_down)
     kill -9 $! && within_10_s as_before "$before" || return
-    echo "handed down meanwhile: $during; before and after: ${before:-nothing}"
+    echo "available to children during the benchmark: $during; before and after: ${before:-nothing}"
     [ "$during" = memory ]
 }
 

@@ -12,7 +12,7 @@
  *     and with the keys that follow from these by the tree of key epochs.
  * The program holds the marker inverted, so a copy of it can only come from the parent. The
  * same attack must open pages that were sealed before the fork, for which the child has the
- * keys: otherwise the test would prove nothing.
+ * keys: otherwise the test would always pass.
  *
  * Exits with 1 if the child found such data or the attack is too weak, and with 3 if the
  * processor has no AES instructions. */
@@ -387,7 +387,7 @@ static void attack(int rounds_done, int finished, const unsigned char *before,
         CHECK(read(rounds_done, &done, 1) == 1, "the parent has ended");
         if (is_other) look_at_parent(after);
         look_at_descriptors(AFTER, false);
-        /* Reads of permitted pages bring in the keys that the child may have. */
+        /* A read of a permitted page makes the child load the keys that it may have. */
         for (size_t page = 0; page < BEFORE_PAGES; page++)
             CHECK(is_marker(before + page * PAGE, BEFORE), "page %zu is wrong", page);
         look_at_memory();

@@ -1,5 +1,5 @@
 /* Helpers of the test programs: checks that print the difference, reproducible data, memory
- * pressure, and injected faults that prove that every check can fail.
+ * pressure, and injected faults that show that every check can fail.
  *
  * A program is a list of named cases. Each case prepares data, evicts it from DRAM, uses it and
  * compares. `--corrupt CASE` runs one case with a fault injected between "prepared" and
@@ -381,7 +381,7 @@ HELPER void check_start(int argc, char **argv) {
 HELPER int check_end(size_t cases) {
     unsigned long out = atomic_load(&pages_seen_out), seen = atomic_load(&pages_looked_at);
     check_current = "";
-    /* Streams are brought in before they are used, so require only a quarter. */
+    /* Pages of streams are read ahead of their use, so require only a quarter. */
     CHECK(!option_flag("require-out") || out * 4 > seen,
           "only %lu of %lu pages had left DRAM when they were used: nothing was tested", out,
           seen);

@@ -524,7 +524,7 @@ static void directories(void) {
     }
     DIR *entries = opendir(path);
     CHECK(entries, "opendir: %s", strerror(errno));
-    /* The stream's buffer is a heap block that only the C library knows. */
+    /* The C library allocated the stream's buffer, so the case cannot name it. */
     push_out_data(path, strlen(path));
     bool seen[FILES] = {false};
     int found = 0, i;
@@ -547,7 +547,7 @@ static void directories(void) {
     free(path);
 }
 
-/* ---- small structures ----------------------------------------------------------- */
+/* ---- calls that write small buffers --------------------------------------------- */
 
 static void randomness(void) {
     enum { BYTES = 100000 };

@@ -65,7 +65,7 @@ enum softswap_advice {
     SOFTSWAP_COLD = 1,       /* evicted before other pages */
     SOFTSWAP_DONTNEED = 2,   /* reads as zero; EBUSY if a part of the region is pinned */
     SOFTSWAP_SEQUENTIAL = 3, /* readahead starts with the first touch */
-    SOFTSWAP_RANDOM = 4,     /* no other page is read along with a touch */
+    SOFTSWAP_RANDOM = 4,     /* a touch reads no other page */
     SOFTSWAP_NORMAL = 5      /* the order is detected (default) */
 };
 

@@ -278,7 +278,7 @@ pub unsafe extern "C" fn softswap_pool_stats_json(
             unsafe { needed.write(text.len() + 1) };
         }
         if buffer.is_null() || len <= text.len() {
-            return Err(Refusal::Argument("buffer: is too short; see *needed"));
+            return Err(Refusal::Argument("buffer: is too short; *needed has the required size"));
         }
         // SAFETY: the text and its terminating zero fit into the `len` bytes, which are writable.
         unsafe {

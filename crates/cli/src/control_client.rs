@@ -194,9 +194,10 @@ fn failed(why: impl Into<String>) -> Refusal {
     Refusal::new(FAILED, why)
 }
 
-/// Sends a request to a process. If `pid` is a `softswap run`, it answers requests for the tree's
-/// figures and for the memory setting. Its program answers other requests, and all requests if each
-/// process has its own budget. Returns the process that answered, and its answer.
+/// Sends a request to a process. If `pid` is a `softswap run` with a shared budget, `softswap run`
+/// answers requests for the tree's figures and the memory and turns settings. The program that it
+/// started answers all other requests. With a budget for each process, the program answers all.
+/// Returns the process that answered, and its answer.
 pub fn query(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal> {
     sweep();
     let line = request.line().ok_or_else(|| {

@@ -77,8 +77,8 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     let mut storage = Storage::open(&args.path).map_err(|error| refuse(&error))?;
     if let Some(found) = storage.contents().next().filter(|_| !args.force) {
         return Err(refuse(&format_args!(
-            "{shown} contains {}, and was not changed: choose another, or overwrite it with \
-             --force",
+            "{shown} contains {}, and was not changed: choose another file or device, or \
+             overwrite it with --force",
             found.name
         )));
     }
@@ -107,7 +107,7 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
             FAILED,
             format!(
                 "mkswap: {shown} could not be written ({}), and may be damaged: try again, or \
-                 choose another",
+                 choose another file or device",
                 plain(&error)
             ),
         )

@@ -1,13 +1,13 @@
-//! `softswap ctl PID populate`: brings memory in for a debugger or profiler.
+//! `softswap ctl PID populate`: swaps memory in for a debugger or profiler.
 
 use crate::control_client::{Process, program_threads, query};
 use crate::refusal::{FAILED, Refusal};
 use softswap_engine::api::control_protocol::{Request, TOUCHED, pairs, parse_number};
 
-/// Part of each stack that is brought in, from the stack pointer up.
+/// Part of each stack that is swapped in, from the stack pointer up.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Memory to bring in.
+/// Memory to swap in.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum From {
     Address(usize),
@@ -41,7 +41,7 @@ pub(crate) fn populate(pid: u32, from: From, len: Option<usize>) -> Result<Strin
     }
 }
 
-/// Returns the process that has answered, and the length of the part that was brought in.
+/// Returns the process that has answered, and the length of the part that was swapped in.
 fn touch(pid: u32, address: usize, len: usize) -> Result<(Process, u64), Refusal> {
     let (process, body) = query(pid, &Request::Touch(address, len))?;
     let touched = pairs(&body).find(|(key, _)| *key == TOUCHED).and_then(|(_, it)| it.parse().ok());
@@ -68,7 +68,7 @@ fn all_stacks(pid: u32) -> Result<String, Refusal> {
 fn stack_pointers(pid: u32) -> std::io::Result<Vec<usize>> {
     let mut pointers = Vec::new();
     for thread in program_threads(pid, usize::MAX)? {
-        // NUMBER ARGUMENT... SP PC, `-1 SP PC` or `running`. The thread may have exited meanwhile.
+        // NUMBER ARGUMENT... SP PC, `-1 SP PC` or `running`. The thread may have exited since.
         let call = match std::fs::read_to_string(thread.join("syscall")) {
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 return Err(error);

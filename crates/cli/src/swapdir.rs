@@ -29,7 +29,7 @@ pub fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Re
     let meta = fs::metadata(path).map_err(|error| {
         refuse(format!(
             "the swap directory {shown} cannot be used: {}; create it with `mkdir -p {shown}`, \
-             or choose another with --swap DIR",
+             or choose another directory with --swap DIR",
             plain(&error)
         ))
     })?;
@@ -41,14 +41,14 @@ pub fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Re
     if space.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
         return Err(refuse(format!(
             "the swap directory {shown} is on a file system mounted read-only; \
-             choose another with --swap DIR"
+             choose another directory with --swap DIR"
         )));
     }
     on_disk(path).map_err(|error| refuse(format!("{error} with --swap DIR")))?;
     if let Err(error) = may_make_files(path) {
         return Err(refuse(format!(
             "the swap directory {shown} is not writable for this user ({}); \
-             choose another with --swap DIR, or change its permissions",
+             choose another directory with --swap DIR, or change its permissions",
             plain(&error)
         )));
     }
@@ -56,8 +56,8 @@ pub fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Re
     if free_bytes < reserve_bytes.saturating_add(START_BYTES) {
         return Err(refuse(format!(
             "the swap directory {shown} is full: {} free, but {} are kept in reserve and at least \
-             {} more are needed; free space there, choose another with --swap DIR, or lower the \
-             reserve with --reserve SIZE",
+             {} more are needed; free space there, choose another directory with --swap DIR, or \
+             lower the reserve with --reserve SIZE",
             units::bytes(free_bytes),
             units::bytes(reserve_bytes),
             units::bytes(START_BYTES),

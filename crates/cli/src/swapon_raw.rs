@@ -20,8 +20,8 @@ const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// comparison.
 const TRIES: usize = 512;
 
-/// A swap file whose blocks are proven. Drop it after the claimed file: the mark must be removed
-/// only when no process holds the claim.
+/// A swap file whose block map is verified. Drop it after the claimed file: the mark must be
+/// removed only when no process holds the claim.
 #[derive(Debug)]
 pub(crate) struct Raw {
     pub(crate) file: RawFile,
@@ -29,7 +29,7 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// Checks, marks and proves a claimed file.
+    /// Checks and marks a claimed file, and verifies its block map.
     ///
     /// # Errors
     /// If writing its blocks through the device is unsafe or impossible.
@@ -75,7 +75,7 @@ pub(crate) struct RawFacts {
 }
 
 impl RawFacts {
-    /// Measures both ways of access to a proven file. Overwrites pages of the area.
+    /// Measures both ways of access to a verified file. Overwrites pages of the area.
     pub(crate) fn of(raw: &Raw, area: &Activated) -> io::Result<RawFacts> {
         let file = &raw.file;
         let mut sizes: Vec<u64> = file.map.iter().map(|extent| extent.pages * PAGE_BYTES).collect();
@@ -122,9 +122,9 @@ impl RawFacts {
             units::bytes(self.largest_bytes),
             units::bytes(self.median_bytes)
         );
-        let proven = format!("every extent, on device {} ({})", self.device, self.file_system);
+        let verified = format!("every extent, on device {} ({})", self.device, self.file_system);
         [
-            ("proven", proven),
+            ("verified", verified),
             ("raw extents", sizes),
             ("fragments", format!("{:.2} breaks in 1000 pages", self.breaks_per_1000_pages)),
             ("page read", gain(self.file_read_us, self.device_read_us)),

@@ -28,8 +28,9 @@ pub(crate) struct TreeReport {
 pub(crate) struct Turns {
     /// Number of turns so far.
     pub(crate) taken: u64,
-    /// Process that has one, or 0, and the time since which processes take turns.
+    /// Owner of the present turn; 0 if there is none.
     pub(crate) owner_pid: u32,
+    /// Time for which processes have taken turns, in seconds.
     pub(crate) taking_s: u64,
 }
 
@@ -141,16 +142,19 @@ impl TreeReport {
         if owner_pid != 0 {
             let _ = writeln!(
                 text,
-                "  turns      {taken}: processes take turns since {taking_s} s; pid {owner_pid} has \
-                 one"
+                "  turns      {taken}: processes have taken turns for {taking_s} s; pid \
+                 {owner_pid} owns the present one"
             );
         } else if taken > 0 {
             let _ = writeln!(text, "  turns      {taken}; none now");
         }
         for Unmanaged { pid, name, anonymous_bytes, anonymous_peak_bytes } in &self.unmanaged {
             let [now, peak] = [*anonymous_bytes, *anonymous_peak_bytes].map(bytes);
-            let _ =
-                writeln!(text, "  UNMANAGED  {name} (pid {pid}): {now} private, {peak} at most");
+            let _ = writeln!(
+                text,
+                "  UNMANAGED  {name} (pid {pid}): {now} private memory now, {peak} at peak, no \
+                 limit"
+            );
         }
         text
     }
@@ -242,7 +246,7 @@ mod tests {
         assert_eq!(report.processes[0].granted_bytes, 5 << 20);
         assert_eq!(TreeReport::parse(&report.to_text()).as_ref(), Some(&report));
         assert!(report.for_people(1).contains("a name 8"));
-        assert!(report.for_people(1).contains("turns since 3 s; pid 8 has one"));
+        assert!(report.for_people(1).contains("turns for 3 s; pid 8 owns the present one"));
         assert_eq!(TreeReport::parse("uptime_ns 5\nsetting codec lz4\n"), None);
     }
 }

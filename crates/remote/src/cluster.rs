@@ -145,7 +145,7 @@ impl Cluster {
     }
 }
 
-/// Removes keys of one server, each with a command of its own because their slots differ.
+/// Removes keys of one server, each with a separate command because their slots differ.
 pub(crate) async fn unlink(node: &Node, keys: impl Iterator<Item = String>) -> Result<(), Refusal> {
     let mut pipeline = redis::pipe();
     for key in keys {
@@ -190,8 +190,9 @@ impl Shared {
             None if self.live().is_empty() => {}
             None => {
                 return Err(Refusal::new(
-                    "the cluster has pages of this run, but not the table of their locations: the \
-                     table was removed or has expired",
+                    "the table of page locations is missing (removed or expired), so pages of this \
+                     run cannot be found; check eviction and persistence with `softswap remote \
+                     check`",
                 ));
             }
         }

@@ -333,7 +333,7 @@ fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, Refusal> {
             if roots.is_empty() {
                 return Err(Refusal::new(
                     "this system has no CA certificates to verify the servers: install \
-                     ca-certificates, or name a file by ca=",
+                     ca-certificates, or name a file with ca=",
                 ));
             }
         }
@@ -380,7 +380,7 @@ fn tls_error_text(error: &io::Error) -> String {
             "; the server does not use TLS on this port: use redis://, or its TLS port"
         }
         Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
-            "; name the certificate of its CA by ca="
+            "; name the certificate of its CA with ca="
         }
         _ => "",
     };

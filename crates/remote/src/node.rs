@@ -44,7 +44,7 @@ struct Breaker {
     failures: u32,
     /// The server did not answer, or refused the request, and has served nothing since.
     idle: Option<Streak>,
-    /// Time until which requests fail at once.
+    /// Time until which requests fail immediately.
     open_until: Option<Instant>,
     slow_until: Option<Instant>,
     /// The server refused writes, and has accepted none since.
@@ -169,7 +169,8 @@ impl Node {
         self.unreachable(reason)
     }
 
-    /// Sends all commands at once. Returns one answer for each, including errors of the server.
+    /// Sends all commands in one batch. Returns one answer for each, including errors of the
+    /// server.
     pub(crate) async fn send(
         &self,
         commands: &Pipeline,

@@ -42,7 +42,7 @@ impl RequestError {
             "NOAUTH" => Self::Refused {
                 node,
                 reason: format!(
-                    "it requires a password: set {VARIABLE}, or name a file by password-file="
+                    "it requires a password: set {VARIABLE}, or name a file with password-file="
                 ),
             },
             "NOPERM" => Self::Refused { node, reason: format!("{reason}; {RIGHTS}") },
@@ -93,7 +93,9 @@ impl RequestError {
 pub(crate) enum Unwritten {
     #[error("no replica confirmed the write (wait=1)")]
     NoReplica,
-    #[error("the extent did not have its full length")]
+    #[error(
+        "the server no longer has the rest of this extent (SETRANGE returned a shorter length)"
+    )]
     Gone,
     #[error("its answer to SETRANGE cannot be parsed")]
     Unparsable,

@@ -170,7 +170,7 @@ impl Router {
         let Ok(mut refreshed) = timeout_at(until, self.refreshed.lock()).await else {
             return Err(self.no_server_answers());
         };
-        // Another task has queried the topology meanwhile.
+        // Another task has queried the topology since this query began.
         if refreshed.is_some_and(|at| at >= begun) {
             return Ok(());
         }

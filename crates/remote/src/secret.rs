@@ -61,7 +61,7 @@ impl Password {
         let no_terminal = |error: &dyn fmt::Display| {
             Refusal::new(format!(
                 "there is no terminal to ask for the password ({error}): set {VARIABLE}, or name a \
-                 file by password-file="
+                 file with password-file="
             ))
         };
         let terminal = std::fs::OpenOptions::new().read(true).write(true).open("/dev/tty");

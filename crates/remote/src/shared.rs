@@ -195,8 +195,8 @@ impl Shared {
         StoreError::Deadline { nodes, keys, deadline: self.url.deadline, last }
     }
 
-    /// Waits before the next retry, longer each time, and refreshes the topology meanwhile. Returns
-    /// false if the deadline comes first.
+    /// Waits before the next retry, longer each time, and refreshes the topology during the wait.
+    /// Returns false if the deadline comes first.
     pub(crate) async fn pause(&self, tries: u32, until: Instant) -> bool {
         let pause = (MIN_PAUSE * 2u32.pow(tries.min(8))).min(MAX_PAUSE);
         let next = Instant::now() + pause;

@@ -20,7 +20,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// time its copies get other slots.
 const SUCCESSOR_WITHIN: Duration = Duration::from_secs(3);
 const EACH_WITHIN: Duration = Duration::from_secs(2);
-/// Extents completed at a time; reads and writes continue meanwhile.
+/// Extents completed at a time; reads and writes continue during the completion.
 const COMPLETED_AT_ONCE: usize = 8;
 /// Extents checked each second while no problem is known.
 const CHECKED_PER_SECOND: usize = 512;
@@ -385,7 +385,7 @@ impl Shared {
         let requests: Vec<Request> = slots.iter().copied().map(request).collect();
         let answers = self.router.once(requests, Instant::now() + EACH_WITHIN).await;
         let put = || slots.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
-        // With `wait=1` the success proves too little, because it does not include a replica.
+        // With `wait=1` the success is not sufficient, because it does not include a replica.
         if !self.url.wait_for_replica {
             put().for_each(|(slot, _)| self.router.note_written(*slot));
         }

@@ -157,7 +157,7 @@ impl Url {
             // The error repeats no part of the URL, because it would be in logs.
             return Err(Refusal::new(format!(
                 "the URL contains a password, which every user who lists processes could read: \
-                 remove it and set {VARIABLE}, or name a file by password-file="
+                 remove it and set {VARIABLE}, or name a file with password-file="
             )));
         }
         if user.is_some_and(|user| user.contains('%')) {
@@ -241,7 +241,7 @@ impl Url {
             "password" => {
                 return Err(Refusal::new(format!(
                     "password= could be read by every user who lists processes: set {VARIABLE}, \
-                     or name a file by password-file="
+                     or name a file with password-file="
                 )));
             }
             _ => {

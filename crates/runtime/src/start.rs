@@ -101,7 +101,7 @@ fn is_under_valgrind() -> bool {
 fn report_not_redirected(why: &std::io::Error) {
     raw::write_stderr(
         format!(
-            "softswap: the C library's code cannot be changed here ({why}): \
+            "softswap: the C library's code cannot be patched ({why}): \
              libraries that look up malloc in the C library's handle must not be used\n"
         )
         .as_bytes(),
@@ -111,8 +111,8 @@ fn report_not_redirected(why: &std::io::Error) {
 fn report_not_advertised(why: &std::io::Error) {
     raw::write_stderr(
         format!(
-            "softswap: the C library's code cannot be changed here ({why}): the program sees the \
-             machine's memory, not that of --tell\n"
+            "softswap: --tell has no effect: the C library's code cannot be patched ({why}). The \
+             program sees the machine's memory; set its own memory option (java -Xmx)\n"
         )
         .as_bytes(),
     );

@@ -39,11 +39,11 @@ pub struct Claimant {
     pub id: Id,
     /// Chunks that its working set needs.
     pub wants: usize,
-    /// Time to bring these chunks in, in ms.
+    /// Time to swap these chunks in, in ms.
     pub cost_ms: u64,
     /// Time since it claims a turn or had the last one, in ms.
     pub waited_ms: u64,
-    /// Time since it last ran or brought a page in, at its last sign of life, in ms.
+    /// Time since it last ran or faulted a page in, at its last sign of life, in ms.
     pub idle_ms: u64,
     /// Time since its last sign of life, in ms.
     pub silent_ms: u64,

@@ -1,5 +1,5 @@
-//! Serializes the creation and the drop of pools, and excludes forks meanwhile: a child must not
-//! inherit an unfinished operation of another thread.
+//! Serializes the creation and the drop of pools, and excludes forks while a pool is created or
+//! dropped: a child must not inherit an unfinished operation of another thread.
 
 use softswap_sys::{raw, signals, touches};
 use std::cell::Cell;
@@ -36,10 +36,10 @@ fn lock() -> MutexGuard<'static, ()> {
 }
 
 /// Excludes forks, and the creation and the drop of other pools, until dropped.
-pub(crate) struct GrantLock(Option<MutexGuard<'static, ()>>);
+pub(crate) struct ForkLock(Option<MutexGuard<'static, ()>>);
 
-impl GrantLock {
-    pub(crate) fn new() -> io::Result<GrantLock> {
+impl ForkLock {
+    pub(crate) fn new() -> io::Result<ForkLock> {
         register()?;
         loop {
             // Signals are blocked, so that a signal handler that forks finds `HOLDER` up to date.
@@ -51,18 +51,18 @@ impl GrantLock {
         }
     }
 
-    fn try_new() -> Option<GrantLock> {
+    fn try_new() -> Option<ForkLock> {
         let guard = match LOCK.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
         HOLDER.store(raw::current_thread(), Ordering::Relaxed);
-        Some(GrantLock(Some(guard)))
+        Some(ForkLock(Some(guard)))
     }
 }
 
-impl Drop for GrantLock {
+impl Drop for ForkLock {
     fn drop(&mut self) {
         signals::with_all_blocked(|| {
             HOLDER.store(0, Ordering::Relaxed);

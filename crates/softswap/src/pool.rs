@@ -50,8 +50,8 @@ impl Pool {
         Region::map(Arc::clone(&self.running), len)
     }
 
-    /// Changes the DRAM limit. Raising it takes effect at once; lowering it waits a short time for
-    /// pages to be evicted.
+    /// Changes the DRAM limit. Raising it takes effect immediately; lowering it waits a short time
+    /// for pages to be evicted.
     ///
     /// ```
     /// # fn main() -> softswap::Result<()> {

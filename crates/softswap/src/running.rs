@@ -1,7 +1,7 @@
 //! Starts and stops an engine, its threads and its fault handling.
 
 use crate::error::{Error, Result};
-use crate::fork::GrantLock;
+use crate::fork::ForkLock;
 use softswap_engine::api::engine::pinning::{Pinned, Then};
 use softswap_engine::api::engine::{Engine, StartError};
 use softswap_engine::api::open_areas::{OpenError, open};
@@ -208,7 +208,7 @@ impl Running {
         }
         signals::keep_unblocked(never_blocked());
         // The lock also covers the temporary raise of the descriptor limit.
-        let grant_lock = GrantLock::new()?;
+        let fork_lock = ForkLock::new()?;
         let reservations = Arc::new(Reservations::default());
         let started = || reservations.collect(|| start(config));
         let started = match is_guarded {
@@ -241,7 +241,7 @@ impl Running {
         };
         let started = running.start_threads();
         // Dropping `running` takes the lock again.
-        drop(grant_lock);
+        drop(fork_lock);
         started.map(|()| running)
     }
 
@@ -289,7 +289,7 @@ impl Drop for Running {
             return;
         }
         // Excludes forks, as `start` does.
-        let _grant_lock = GrantLock::new();
+        let _fork_lock = ForkLock::new();
         self.shared.keep_running.store(false, Ordering::Relaxed);
         self.shared.engine.wake_background();
         // SAFETY: `drop` runs once, and does not use these fields after it has taken them.

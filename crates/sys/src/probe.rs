@@ -34,7 +34,7 @@ pub(crate) fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
         let _ =
             rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
         let status = body();
-        // SAFETY: exits the child at once, without the parent's exit handlers.
+        // SAFETY: exits the child immediately, without the parent's exit handlers.
         unsafe { libc::_exit(status) };
     }
     let mut status = 0;

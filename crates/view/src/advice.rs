@@ -55,7 +55,7 @@ fn halves(report: &Report) -> Option<(u64, String)> {
 }
 
 /// Formats a budget as an option: `--memory 768M`.
-fn asked(bytes: u64) -> String {
+fn memory_option(bytes: u64) -> String {
     format!("--memory {}M", bytes.div_ceil(MIB))
 }
 
@@ -147,8 +147,8 @@ fn waits(report: &Report) -> Option<Advice> {
 /// Even pages with a low fault cost need free memory, which requires reclaim.
 fn waits_for_free_memory(report: &Report, tier: Option<&str>) -> Option<Advice> {
     let larger = halves(report).map_or_else(
-        || format!("try {}", asked(report.budget_bytes + report.budget_bytes / 2)),
-        |(budget, words)| format!("use {}: {words}", asked(budget)),
+        || format!("try {}", memory_option(report.budget_bytes + report.budget_bytes / 2)),
+        |(budget, words)| format!("use {}: {words}", memory_option(budget)),
     );
     let what = tier.map_or_else(String::new, |tier| {
         let pages = count(report.faults_of(tier));
@@ -173,10 +173,10 @@ fn waits_for_disk(report: &Report) -> Option<Advice> {
     let disk = report.faults.get("disk")?;
     let size = bytes(report.disk_peak_bytes);
     let larger = match halves(report) {
-        Some((budget, words)) => format!("use {}: {words}", asked(budget)),
+        Some((budget, words)) => format!("use {}: {words}", memory_option(budget)),
         None => format!(
             "{} would hold these pages in memory",
-            asked(report.budget_bytes + report.disk_peak_bytes)
+            memory_option(report.budget_bytes + report.disk_peak_bytes)
         ),
     };
     let median = disk.p50_ns.map_or_else(String::new, nanoseconds);
@@ -200,10 +200,10 @@ fn waits_for_pool(report: &Report) -> Option<Advice> {
     // The peak and the mean ratio are from different times.
     let held = ((report.pool_peak_bytes as f64 * ratio) as u64).min(report.mapped_peak_bytes);
     let larger = match halves(report) {
-        Some((budget, words)) => format!("use {}: {words}", asked(budget)),
+        Some((budget, words)) => format!("use {}: {words}", memory_option(budget)),
         None => format!(
             "{} would hold these pages uncompressed",
-            asked(report.budget_bytes + held.saturating_sub(report.pool_peak_bytes))
+            memory_option(report.budget_bytes + held.saturating_sub(report.pool_peak_bytes))
         ),
     };
     let codec = report.settings.get("codec").map(String::as_str);
@@ -244,7 +244,10 @@ fn unused(report: &Report) -> Option<Advice> {
     let share = used as f64 / report.budget_bytes.max(1) as f64;
     (report.engine_started && used > 0 && share < UNUSED).then_some(())?;
     advice(
-        format!("A smaller budget is enough: {} holds all that it used.", asked(used + used / 8)),
+        format!(
+            "A smaller budget is enough: {} holds all that it used.",
+            memory_option(used + used / 8)
+        ),
         format!("at most {} of {} used", bytes(used), bytes(report.budget_bytes)),
     )
 }

@@ -19,9 +19,9 @@
 //! Same-filled pages are excluded: they take no space while evicted, and most refault once, when
 //! cleared memory is filled. Their cost is assumed constant, as is that of first touches.
 //!
-//! Each refault needs room, so it evicts a page. While pages come from the disk, that is done
-//! during the waits. If pages come from the pool at short intervals, eviction is the bottleneck
-//! ([`Curve::eviction_ns`]).
+//! Each refault needs a free page, so it evicts one. If pages are read from the disk, they are
+//! evicted during the reads. If pages refault from the pool at short intervals, eviction is the
+//! bottleneck ([`Curve::eviction_ns`]).
 
 use crate::report::Report;
 use softswap_engine::base::stats::{bucket_floor, bucket_of};
@@ -303,7 +303,7 @@ fn first_ns(report: &Report) -> f64 {
 }
 
 /// Returns the time that evicting a page takes: memory that is touched for the first time grows
-/// faster than pages are evicted, so these touches wait. A touch may bring in several pages.
+/// faster than pages are evicted, so these touches wait. A fault may swap in several pages.
 fn eviction_ns(report: &Report) -> f64 {
     let median_ns = report.faults.get("zero").and_then(|tier| tier.p50_ns).unwrap_or(0);
     let touches_ns = median_ns as f64 * report.faults_of("zero") as f64;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use softswap_engine::base::stats::StopReason;
 
 /// Bounds of the search, as shares of the run's budget.
-/// Below the first one a program may thrash, which the run does not show.
+/// Below the first one a program may thrash, which the run's figures do not show.
 const MIN_SHARE: f64 = 0.75;
 const MAX_SHARE: f64 = 8.0;
 const STEPS: u32 = 24;
@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 const SPARE_BYTES: u64 = 6 << 20;
 const SPARE_PART: u64 = 16;
 
-/// A budget and what it is expected to cost.
+/// A budget and the slowdown that is expected with it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Estimate {
     /// A multiple of 1 MiB.
@@ -26,7 +26,7 @@ pub struct Estimate {
     pub slowdown: f64,
     /// Requested slowdown.
     pub slowdown_limit: f64,
-    /// True if a smaller budget may suffice; the run does not show it.
+    /// True if a smaller budget may suffice, which the run's figures cannot show.
     pub is_at_most: bool,
     /// Budget and slowdown of the run that the estimate is based on.
     pub run_memory_bytes: u64,
@@ -95,7 +95,7 @@ fn asleep_bytes(mapped_bytes: u64) -> u64 {
     (mapped_bytes + SPARE_BYTES) / (SPARE_PART - 1) * SPARE_PART
 }
 
-/// Returns the neighbouring shares of which only the second is enough.
+/// Returns the largest share that is not enough and the smallest that is, by bisection.
 fn boundary(is_enough: impl Fn(f64) -> bool) -> (f64, f64) {
     let (mut low, mut high) = (MIN_SHARE, MAX_SHARE);
     for _ in 0..STEPS {
@@ -129,7 +129,7 @@ fn fitting(report: &Report, slowdown_limit: f64) -> Result<(u64, f64), String> {
         true => Err("it shows no used memory; take a report of a longer run, with \
                      a --memory that makes it swap"
             .into()),
-        false => Err("too few pages came back to estimate the cost of another budget; take a \
+        false => Err("too few pages refaulted to estimate the cost of another budget; take a \
                       report of a longer run"
             .into()),
     }

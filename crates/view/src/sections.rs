@@ -166,7 +166,7 @@ pub struct Areas {
     #[serde(flatten)]
     pub copies: Copies,
     pub discarded_bytes: u64,
-    /// Areas that failed to discard; softswap does not retry them.
+    /// Areas in which a discard failed. softswap does not discard in them again.
     pub discard_errors: u64,
     /// Bytes that swap files returned to the file system by shrinking.
     pub shrunk_bytes: u64,

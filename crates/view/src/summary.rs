@@ -61,7 +61,8 @@ fn verdict(report: &Report, has_slept: bool, has_unmanaged: bool) -> String {
     if !report.engine_started && !report.slept && report.stalled_ns_of_all() == 0 {
         return format!(
             "{ending}; libsoftswap.so was not loaded into it, so it ran without a memory limit: \
-             `softswap doctor` shows what is missing, docs/limits.md lists programs that run so"
+             `softswap doctor` shows what is missing, docs/limits.md lists programs that run \
+             unmanaged"
         );
     }
     if has_slept && has_unmanaged {
@@ -231,9 +232,13 @@ fn errors(report: &Report) -> Vec<String> {
         (report.write_errors, "writes failed (no page was lost)"),
         (report.read_errors, "reads failed"),
         (report.checksum_errors, "pages did not match their seal when they were read"),
-        (report.areas.failed, "swap areas fail write after write"),
+        (report.areas.failed, "swap areas failed eight writes in a row; softswap uses them last"),
         (report.areas.retired_slots, "slots are out of service: they cannot be written"),
-        (report.areas.discard_errors, "swap areas failed to discard; softswap does not retry"),
+        (
+            report.areas.discard_errors,
+            "swap areas: discard failed and is now off for them; freed space stays allocated until \
+             the run ends",
+        ),
     ];
     let some = errors.into_iter().filter(|(n, _)| *n > 0);
     some.map(|(n, what)| format!("{} {what}", count(n))).collect()

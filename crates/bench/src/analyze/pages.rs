@@ -219,7 +219,8 @@ impl SavedPages {
         let file = file.map_err(|error| {
             let why = match error.kind() {
                 ErrorKind::AlreadyExists => {
-                    "the file exists and is not overwritten; choose another, or remove it".into()
+                    "the file exists and is not overwritten; choose another path, or remove it"
+                        .into()
                 }
                 _ => format!("the file cannot be created: {}; choose another path", plain(&error)),
             };

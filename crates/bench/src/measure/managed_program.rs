@@ -67,7 +67,8 @@ impl Counters {
     /// Returns the increase of each counter since `before`. For peaks and sizes the result is
     /// meaningless.
     pub(crate) fn since(&self, before: &[u64]) -> Result<Stats, Refusal> {
-        let words = softswap_sys::memory::reserve_u64(before.len()).or_own("no memory")?;
+        let words = softswap_sys::memory::reserve_u64(before.len())
+            .or_own("the counters cannot be allocated")?;
         for ((word, now), before) in words.iter().zip(self.values()).zip(before) {
             word.store(now.wrapping_sub(*before), Relaxed);
         }
@@ -99,5 +100,5 @@ pub(crate) fn this_program() -> Result<PathBuf, Refusal> {
 
 /// Creates a directory on a disk, removed on drop.
 pub(crate) fn temporary_directory() -> Result<tempfile::TempDir, Refusal> {
-    tempfile::tempdir_in("/var/tmp").or_own("no temporary directory")
+    tempfile::tempdir_in("/var/tmp").or_own("cannot create a temporary directory in /var/tmp")
 }

@@ -85,7 +85,8 @@ pub(crate) struct Workplace {
 
 impl Workplace {
     pub(crate) fn new() -> Result<Workplace, Refusal> {
-        let scratch = Scratch::new(Default::default()).or_own("no memory for compression")?;
+        let scratch =
+            Scratch::new(Default::default()).or_own("the codecs' memory cannot be allocated")?;
         Ok(Workplace { scratch, room: Vec::new(), lengths: Vec::new() })
     }
 

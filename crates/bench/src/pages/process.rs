@@ -2,7 +2,7 @@
 //! `pagemap`.
 //!
 //! The process is neither stopped nor changed, so its pages are read at different times. Pages that
-//! it frees meanwhile are skipped.
+//! it frees during the reads are skipped.
 
 use super::source::{Run, Source, SourceKind};
 use softswap_cli::control_client::{Process, own_uid};
@@ -28,8 +28,8 @@ pub(super) fn open(text: &str) -> Result<Source, Refusal> {
         Refusal::new(
             FAILED,
             format!(
-                "process {text}: no such process; `pgrep -a NAME` finds PIDs, and a file \
-                 of that name is ./{text}"
+                "no process has PID {text} (`pgrep -a NAME` lists PIDs); to read a file of that \
+                 name, give ./{text}"
             ),
         )
     })?;
@@ -37,12 +37,12 @@ pub(super) fn open(text: &str) -> Result<Source, Refusal> {
     let refuse = |why: &str| Refusal::new(FAILED, format!("{name}: {why}"));
     if process.is_kernel_thread() {
         return Err(refuse(
-            "is a kernel thread and has no memory of its own; give the PID of a program",
+            "is a kernel thread, which has no user memory; give the PID of a program",
         ));
     }
     let path = |file: &str| format!("/proc/{pid}/{file}");
     let failed = |what: &str, error: &io::Error| refuse(&explain(&process, what, error));
-    let maps = fs::read_to_string(path("maps")).map_err(|e| failed("its map", &e))?;
+    let maps = fs::read_to_string(path("maps")).map_err(|e| failed("its memory map", &e))?;
     let file = File::open(path("mem")).map_err(|e| failed("its memory", &e))?;
     let pagemap = File::open(path("pagemap")).map_err(|e| failed("its page map", &e))?;
     let read_map = |bytes: &mut [u8], position| pagemap.read_at(bytes, position);

@@ -112,7 +112,7 @@ impl Source {
                 Err(self.refuse("became shorter while it was read; try again when it is complete"))
             }
             Ok(bytes) => Ok(bytes / PAGE_SIZE),
-            // The page was unmapped meanwhile, or is not readable (device memory, guard page).
+            // The page was unmapped since, or is not readable (device memory, guard page).
             Err(Errno::IO | Errno::FAULT) if is_process => Ok(0),
             Err(error) => Err(self.refuse(&format!("cannot be read: {}", plain(&error.into())))),
         }

@@ -246,9 +246,9 @@ fn targets_without_pages_are_rejected() {
         ("/dev/null".into(), &["is a device", "dd"]),
         (file("empty", b""), &["is empty"]),
         (file("odd", &[0; PAGE + 1]), &["4097 bytes", "4096", "truncate -s -1"]),
-        ("0".into(), &["process 0", "no such process", "./0"]),
-        ("4194305".into(), &["process 4194305", "no such process", "pgrep"]),
-        ("99999999999999999999".into(), &["no such process"]),
+        ("0".into(), &["no process has PID 0", "./0"]),
+        ("4194305".into(), &["no process has PID 4194305", "pgrep"]),
+        ("99999999999999999999".into(), &["no process has PID"]),
     ];
     for (subject, parts) in table {
         assert_refused(&mut analyze(subject), 1, parts);

@@ -66,7 +66,11 @@ fn query(url: &str) -> Result<Report, String> {
     let own = std::env::current_exe().map_err(|error| plain(&error))?;
     let mut command = Command::new(own.with_file_name(PROGRAM));
     let output = command.args(["check", url, "--json"]).output().map_err(|error| {
-        format!("{PROGRAM}, which connects to clusters, cannot be run: {}", plain(&error))
+        format!(
+            "{PROGRAM}, which connects to clusters, cannot be run: {}; install it next to \
+             `softswap`",
+            plain(&error)
+        )
     })?;
     serde_json::from_slice::<Answer>(&output.stdout).map(|answer| answer.result).map_err(|_| {
         let said = String::from_utf8_lossy(&output.stderr);

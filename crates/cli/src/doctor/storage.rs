@@ -128,7 +128,7 @@ fn swap_file(dir: &SwapDir) -> Vec<Check> {
         Err(error) => Check::missing(
             "swap-nameless-file",
             format!("O_TMPFILE is refused: {}", plain(error)),
-            "softswap creates a named file and unlinks it at once",
+            "softswap creates a named file and unlinks it immediately",
             "softswap run --swap DIR ...   # DIR on ext4, xfs or btrfs".into(),
         ),
     }];

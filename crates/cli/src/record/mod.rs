@@ -11,6 +11,7 @@ use crate::output::print;
 use crate::refusal::{FAILED, Refusal, plain};
 use clap::{Args, ValueHint};
 use code::Code;
+use procfs::ProcError;
 use procfs::process::MemoryMap;
 use profile::{Profile, Weighed};
 use python::Functions;
@@ -118,7 +119,7 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
         };
         return Err(Refusal::new(FAILED, format!("process {pid} ({name}) {why}")));
     }
-    // Read the map again to include libraries loaded meanwhile, if the process still exists.
+    // If the process still exists, read the map again: it may have loaded libraries.
     let map = map_of(*pid).ok().filter(|map| !map.is_empty()).unwrap_or(before);
     let codes = std::mem::take(&mut recording.codes).into_values();
     let mut functions = Functions::new(Code::of(*pid, &map), codes);
@@ -215,12 +216,13 @@ fn map_of(pid: u32) -> Result<Vec<MemoryMap>, Refusal> {
     let process = procfs::process::Process::new(pid as i32);
     let maps = process.and_then(|process| process.maps());
     maps.map(|maps| maps.0).map_err(|error| {
-        Refusal::new(
-            FAILED,
-            format!(
-                "process {pid}: its memory map cannot be read: {error}; run this command as root"
-            ),
-        )
+        let unreadable = format!("process {pid}: its memory map cannot be read: {error}");
+        let why = match error {
+            ProcError::NotFound(_) => format!("process {pid} has exited"),
+            ProcError::PermissionDenied(_) => format!("{unreadable}; run this command as root"),
+            _ => unreadable,
+        };
+        Refusal::new(FAILED, why)
     })
 }
 

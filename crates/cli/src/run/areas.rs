@@ -53,7 +53,9 @@ pub(super) fn resolve(
     if let Some(beyond) = asked.get(MAX_AREAS) {
         let count = asked.len();
         return Err(beyond.refuse(format!(
-            "{count} swap areas are given, and at most {MAX_AREAS} are supported"
+            "{count} swap areas are given, but at most {MAX_AREAS} are supported; remove {} of the \
+             --swap options",
+            count - MAX_AREAS
         )));
     }
     let (mut areas, mut common) = (Vec::<AreaSpec>::new(), Common::default());
@@ -149,8 +151,8 @@ fn named(
     let area = activate(&spec.path).map_err(|error| asked.refuse(error))?;
     if let Some(bytes) = spec.limit_bytes {
         return Err(asked.refuse(format!(
-            "a size ({}) can only be given for a directory; {} has a size of its own: leave the \
-             size out",
+            "a size ({}) can only be given for a directory; {} is a file or device, whose size is \
+             used: leave the size out",
             units::bytes(bytes),
             spec.path.display()
         )));

@@ -1,10 +1,10 @@
 //! `--memory auto`: a budget that follows the memory available on the machine and in the control
 //! groups.
 //!
-//! The budget is the tree's resident memory plus available memory, minus a margin. It shrinks at
-//! once, before the kernel has to reclaim, and grows in steps. Available is MemAvailable, or less
-//! if a memory control group allows less. The budget also shrinks while pressure (PSI) shows that
-//! processes wait for memory.
+//! The budget is the tree's resident memory plus available memory, minus a margin. It shrinks
+//! immediately, before the kernel has to reclaim, and grows in steps. Available is MemAvailable, or
+//! less if a memory control group allows less. The budget also shrinks while
+//! pressure (PSI) shows that processes wait for memory.
 
 use crate::memory_limits::{self, GroupVersion};
 use softswap_engine::api::settings::MIN_MEMORY_BYTES;

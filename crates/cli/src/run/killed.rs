@@ -33,7 +33,7 @@ fn unexplained(figures: &Figures) -> Option<String> {
         libc::SIGBUS => {
             "SIGBUS killed it while that signal was blocked or had another handler: it touched a \
              swapped-out page, or memory beyond the end of a mapped file; if it maps no files, \
-             please report this, and use a larger --memory meanwhile"
+             please report this; a larger --memory may avoid it"
         }
         libc::SIGSYS => {
             "SIGSYS killed it while that signal was blocked or had another handler: a system call \

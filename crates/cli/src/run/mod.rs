@@ -82,8 +82,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let mut config = settled.config;
     config.stats_fd = Some(stats_fd.as_raw_fd());
     config.supervisor_pid = i32::try_from(std::process::id()).ok();
-    // Inside another run, use its place, because its filter is inherited. The runtime in this
-    // process has hidden the variable from the environment.
+    // A nested run uses the outer run's addresses, because it inherits the outer seccomp filter.
+    // They are read from /proc: the runtime has removed the variable from `environ`.
     let this = control_client::Process::read(std::process::id());
     let variable =
         |name: &str| this.as_ref()?.variable(&format!("{ENV_PREFIX}{name}"))?.into_string().ok();
@@ -169,7 +169,9 @@ fn cpu_s_of_children() -> Option<f64> {
 fn open_reports(paths: &[PathBuf], log: Option<&Path>) -> Result<Vec<report::Report>, Refusal> {
     let named_twice = |path: &Path, other: &str| {
         let shown = path.display();
-        Refusal::usage(format!("--report {shown}: {other} names the same file; choose another"))
+        Refusal::usage(format!(
+            "--report {shown}: {other} names the same file; choose another file"
+        ))
     };
     let mut reports: Vec<report::Report> = Vec::new();
     for path in paths {
@@ -198,7 +200,7 @@ fn prepare(command: &mut Command, args: &RunArgs, config: &Config) {
     for (name, value) in config.to_env() {
         command.env(format!("{ENV_PREFIX}{name}"), value);
     }
-    // The helpers have already received it.
+    // The program does not need the password; the helpers have already received it.
     command.env_remove(softswap_remote::secret::VARIABLE);
 }
 

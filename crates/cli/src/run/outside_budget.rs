@@ -121,7 +121,7 @@ impl Watch {
     /// program. Once found, it is not searched for again until the next exec.
     fn note_sample_without_runtime(&mut self) -> u32 {
         let exe = std::fs::metadata(format!("/proc/{}/exe", self.pid));
-        // Before the runtime is present, asleep or not, exec cannot lose it.
+        // Count only after the runtime was loaded once: before that, exec has not removed it.
         let is_there = |counter| self.stats.get(counter) != 0;
         let was_there = is_there(Counter::Version) || is_there(Counter::Asleep);
         let Some(exe) = exe.ok().filter(|_| was_there) else {

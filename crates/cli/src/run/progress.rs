@@ -4,8 +4,8 @@
 //! The program may write to the same terminal at any time. So the line is drawn below the cursor's
 //! line, and the cursor is moved back. The program's output continues in place, and its unfinished
 //! lines are preserved. The line is removed before each update and at the end. If the program has
-//! written several lines meanwhile, remains of the line stay among them. It is right-aligned, so
-//! that they are recognizable.
+//! written several lines since, fragments of the line remain between them. The line is
+//! right-aligned, so that its fragments are recognizable.
 
 use super::tree_sums::{TreeRates, TreeWatch};
 use crate::tree_report::TreeReport;
@@ -131,7 +131,7 @@ fn write(text: &str) {
 }
 
 /// Returns true if this process group is in the terminal's foreground: a background process must
-/// not write, and may be stopped for it.
+/// not write to the terminal, and may be stopped (SIGTTOU) if it does.
 fn is_in_front() -> bool {
     tcgetpgrp(std::io::stderr()).is_ok_and(|group| group == rustix::process::getpgrp())
 }

@@ -34,7 +34,7 @@ pub(super) struct RawWatch {
 }
 
 impl RawWatch {
-    /// Watches a proven file.
+    /// Watches a file whose block map is verified.
     pub(super) fn new(
         raw: Raw,
         path: PathBuf,

@@ -1,6 +1,6 @@
 //! Areas in the memory of other machines. For each, `run` starts a helper (`softswap-remote
-//! serve`), watches it, and restarts it when it exits. Meanwhile requests of processes wait until
-//! their deadline.
+//! serve`), watches it, and restarts it when it exits. Until then requests of processes wait, at
+//! most for their deadline.
 //!
 //! A socket connects `run` and the helper, and closes when either exits. The helper exits once no
 //! process of the tree exists, which may be after the exit of `run`.
@@ -28,7 +28,8 @@ use std::time::{Duration, Instant};
 
 /// Smallest size of an area on a cluster, the same as of a swap file.
 const MIN_BYTES: u64 = 16 << 20;
-/// Addition to the cluster's timeout for a request, because a helper may be starting meanwhile.
+/// Addition to the cluster's timeout for a request, because the helper may have to be restarted
+/// first.
 const RESTART: Duration = Duration::from_secs(20);
 /// First pause between attempts to start a helper; doubled after each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);

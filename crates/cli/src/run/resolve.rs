@@ -271,7 +271,8 @@ pub(crate) fn parse_pool(text: &str) -> Result<PoolLimit, BadPoolLimit> {
     })
 }
 
-/// Returns the options of `run`, which are also the keys of the file, except for `config`.
+/// Returns all options of `run`. Each of them, except `config`, is also a key of the configuration
+/// file.
 fn options() -> Vec<clap::Arg> {
     let command = RunArgs::augment_args(clap::Command::new("run"));
     command.get_arguments().filter(|option| option.get_long().is_some()).cloned().collect()

@@ -215,7 +215,7 @@ fn forward_until_exit(
             stops.note(received.signal);
             let is_for_it = received.from_process && !is_of_its_group(received.sender, program);
             if received.signal != libc::SIGCHLD && is_for_it {
-                // If the child has exited meanwhile, it is reaped below.
+                // If the child has exited since, it is reaped below.
                 let _ = child::send(program, received.signal);
             }
         }

@@ -12,7 +12,8 @@ const NOTABLE_PART: u64 = 4;
 const MAX_BUDGETS: u64 = 200;
 const MIB: u64 = 1 << 20;
 
-/// Watches the tables and the largest blocks of a program and of its tree's processes.
+/// Watches the size of softswap's page tables and the largest allocation, in the program and in the
+/// other processes of its tree.
 #[derive(Debug)]
 pub(super) struct Tables {
     stats: Stats,
@@ -46,9 +47,9 @@ impl Tables {
             self.has_noted_block = true;
             let budget_mib = |budgets| block_bytes.div_ceil(budgets * MIB);
             return Some(format!(
-                "the program allocated {} at once, but a budget of {} holds at most {}: softswap \
-                 stops the program when it touches more than that; use --memory {}M, or --memory \
-                 {}M if its pages do not compress",
+                "the program allocated {} in one call, but a budget of {} holds at most {}: \
+                 softswap stops the program when it touches more than that; use --memory {}M, or \
+                 --memory {}M if its pages do not compress",
                 bytes(block_bytes),
                 bytes(budget_bytes),
                 bytes(most_bytes),
@@ -105,7 +106,7 @@ mod tests {
         assert_eq!(poll(&mut tables, &[]), None);
         let other = Sizes { largest_block_bytes: 4 << 30, ..Sizes::default() };
         let note = poll(&mut tables, &[other]).unwrap();
-        assert!(note.contains("4.0 GiB at once"), "{note}");
+        assert!(note.contains("4.0 GiB in one call"), "{note}");
         assert!(note.contains("--memory 21M") && note.contains("--memory 41M"), "{note}");
         assert_eq!(poll(&mut tables, &[other]), None);
     }

@@ -149,7 +149,7 @@ impl Tree {
 
     /// Closes the socket, and returns the peaks.
     pub(super) fn end(mut self) -> TreePeaks {
-        // A program that exited before the first look has peaks, too.
+        // A program that exited before the first sample has peaks, too.
         let now = self.budget.report();
         let used_bytes = self.together.used_bytes(&now, self.peaks.used_peak_bytes);
         self.peaks.raise(&now, used_bytes);
@@ -215,7 +215,7 @@ impl Budget {
                 Err("only single processes sample faults: give the PID of one".to_string())
             }
             Request::Touch(..) => {
-                Err("only a process can bring in its own memory: give its PID".to_string())
+                Err("populate needs the PID of a process, not of `softswap run`".to_string())
             }
             Request::Get(Some(key)) | Request::Set(key, _) => Err(format!(
                 "{key:?} is not a setting of the tree; there are memory and turns: for others give \
@@ -273,7 +273,7 @@ impl Budget {
             has_memory_pressure: auto_memory::has_memory_pressure(),
         };
         let next = chunks(bounds.next(seen), self.chunk_bytes);
-        // A client may have set it meanwhile.
+        // A client may have set it since.
         let _ = self.limit.compare_exchange(before, next, Relaxed, Relaxed);
     }
 
@@ -334,13 +334,13 @@ fn now_ms() -> u64 {
     now_ns() / 1_000_000
 }
 
-/// Counts memory that several processes share once: a forked child counts all that it inherited.
-/// `/proc` shows the part of each process, which takes a walk over its memory.
+/// Counts memory that several processes share only once, although each forked child reports all
+/// that it inherited. `/proc` shows the share of each process, but computing it scans its memory.
 #[derive(Debug, Default)]
 struct SharedMemoryCount {
-    /// Time of the next walk.
+    /// Time of the next scan.
     next_scan: Option<Instant>,
-    /// Resident bytes and available memory at the last walk.
+    /// Resident bytes and available memory at the last scan of the processes.
     last_scan: Option<(u64, u64)>,
 }
 

@@ -131,7 +131,8 @@ fn known() -> BTreeMap<String, BTreeSet<String>> {
     lines
         .map(|line| {
             let mut words = line.split_whitespace();
-            let (name, run_modes) = (words.next().expect("a case"), words.next().expect("ways"));
+            let (name, run_modes) =
+                (words.next().expect("a case"), words.next().expect("configurations"));
             assert!(words.next().is_some(), "{name}: the reason is missing");
             let run_modes = match run_modes {
                 "all" => RUN_MODES.iter().map(|mode| mode.name.to_string()).collect(),

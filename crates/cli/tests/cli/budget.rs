@@ -35,7 +35,7 @@ fn database_of_four_budgets_returns_same_results() {
     assert_eq!(report.ended.stdout_text(), expected.stdout_text());
 }
 
-/// Checks that the cgroup's limit is effective. Otherwise the other tests here prove nothing.
+/// Checks that the cgroup's limit is effective. Otherwise the other tests here would always pass.
 #[test]
 fn same_database_without_softswap_is_oom_killed() {
     use std::os::unix::process::ExitStatusExt;

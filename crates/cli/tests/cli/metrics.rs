@@ -300,7 +300,7 @@ fn dashboard_uses_existing_metrics() {
 }
 
 #[test]
-fn prometheus_scrapes_it() {
+fn prometheus_scrapes_the_exporter() {
     if !has("prometheus") {
         return;
     }

@@ -216,7 +216,7 @@ fn freed_memory_reduces_usage_immediately() {
     let report = Swapped::within("72M").option("--awake").run(python(), &["-c", blocks]);
     report.ended.expect_success("python");
     let mapped = report.figure("resident_peak_bytes");
-    assert!(mapped > 40 << 20, "only {mapped} bytes were used at once");
+    assert!(mapped > 40 << 20, "only {mapped} bytes were used at one time");
     assert_eq!(report.figure("pages_out"), 0);
 }
 
@@ -361,14 +361,14 @@ fn killed_run_leaves_no_files() {
     let ended = running.finish(LIMIT);
     assert_eq!(ended.status.signal(), Some(libc::SIGKILL), "{}", ended.stderr);
     assert!(ended.stderr.contains("SIGKILL"), "the summary must name the signal: {}", ended.stderr);
-    assert!(kill_process(program, Signal::CONT).is_err(), "the program is still there");
+    assert!(kill_process(program, Signal::CONT).is_err(), "the program still exists");
     assert_eq!(users_of(swap.path()), [] as [&str; 0], "a process still uses the swap directory");
     let left = std::fs::read_dir(swap.path()).expect("the swap directory").count();
     assert_eq!(left, 0, "files were left in the swap directory");
 }
 
 /// Returns the number of signals handled while the program waited for a page that could not be
-/// brought in.
+/// faulted in.
 fn signals_handled_while_waiting(kind: &str) -> u64 {
     let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");
     let mut place = swap.path().as_os_str().to_os_string();

@@ -245,7 +245,7 @@ fn a_killed_program_leaves_other_files_and_the_next_check_removes_its_mark() {
 }
 
 #[test]
-fn a_file_whose_blocks_move_is_used_no_more_and_no_other_file_changes() {
+fn moved_blocks_stop_the_area_before_another_file_changes() {
     for kind in ["ext4", "xfs"] {
         let Some(image) = Image::of(kind) else { return };
         image.fragment();
@@ -279,7 +279,7 @@ fn a_file_whose_blocks_move_is_used_no_more_and_no_other_file_changes() {
 }
 
 #[test]
-fn files_whose_blocks_are_not_theirs_alone_are_refused() {
+fn files_with_unwritten_or_shared_blocks_are_refused() {
     let Some(image) = Image::of("xfs") else { return };
     let area = image.make_area();
     check(&area);

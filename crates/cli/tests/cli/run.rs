@@ -180,7 +180,7 @@ fn terminal_interrupt_is_delivered_once() {
 }
 
 #[test]
-fn forwarded_fatal_signal_ends_softswap_alike() {
+fn forwarded_fatal_signal_kills_softswap_too() {
     let dir = tempfile::tempdir().unwrap();
     let (mut child, _out, _) = start(dir.path(), "echo ready; exec sleep 1000");
     send(child.id(), libc::SIGTERM);
@@ -361,7 +361,7 @@ fn runtime_starts_in_program() {
 /// processes that the program starts.
 #[test]
 fn a_block_larger_than_the_budget_can_hold_is_noted_when_it_is_allocated() {
-    let note = "note: the program allocated 5.0 GiB at once";
+    let note = "note: the program allocated 5.0 GiB in one call";
     let maps = |flags: &str| {
         format!(
             "import mmap, time; some = bytearray(40 << 20); \
@@ -378,7 +378,7 @@ fn a_block_larger_than_the_budget_can_hold_is_noted_when_it_is_allocated() {
     assert_eq!(notes(python.as_ref(), &["-c", &maps("")]), 1);
     let shell = "\"$0\" -c \"$1\"; exit $?";
     let started = ["-c", shell, python.to_str().unwrap(), &maps("")];
-    assert_eq!(notes("/bin/sh".as_ref(), &started), 1, "in a started program");
+    assert_eq!(notes("/bin/sh".as_ref(), &started), 1, "a started program prints the note once");
     // Reservations cause no note, because programs rarely use all of them.
     assert_eq!(notes(python.as_ref(), &["-c", &maps(" | 0x4000")]), 0);
 }

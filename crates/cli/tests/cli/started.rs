@@ -1,5 +1,5 @@
-//! Programs started by managed programs. They are managed with any environment. A program that
-//! cannot be managed runs normally.
+//! Tests of programs that managed programs start. A child is managed even if it clears or replaces
+//! `LD_PRELOAD`. A program that cannot be managed (static, setuid) runs unmanaged.
 
 use crate::support::cgroup::MemoryGroup;
 use crate::support::control_client::wait_for;

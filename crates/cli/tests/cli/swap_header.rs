@@ -183,7 +183,7 @@ fn locked_area_is_rejected() {
     let place = Place::area(2 * MIB);
     let holder = File::open(&place.path).unwrap();
     holder.lock().unwrap();
-    let parts = ["is locked by another softswap", "not changed", "stop that program"];
+    let parts = ["is locked by another softswap", "not changed", "wait until"];
     check_refused(&place.path, &parts);
     mkswap_refused(&place.path, &["--force"], &parts);
     holder.unlock().unwrap();

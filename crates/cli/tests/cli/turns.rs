@@ -27,16 +27,16 @@ fn random_readers_take_turns_and_keep_their_memory() {
 }
 
 #[test]
-fn no_process_takes_a_turn_with_turns_off() {
+fn no_turns_start_if_they_are_off() {
     let arguments = ["--only", "readers", "--mib", "48", "--touches", "20000", "--rounds", "1"];
     let report = takers("off", "72M").run(compiled("takers"), &arguments);
     report.ended.expect_ok("takers");
     assert_eq!(tree_figure(&report, "turns"), 0);
 }
 
-/// Processes that wait for each other end whatever turns do: it may be the others that wait.
+/// Processes that wait for each other exit, even if the one that holds up the others has no turn.
 #[test]
-fn dependent_processes_end() {
+fn dependent_processes_exit() {
     for case in ["pipe_ring", "lock", "barrier"] {
         let arguments = ["--only", case, "--mib", "40", "--touches", "1500", "--rounds", "16"];
         let report = takers("auto", "64M").run(compiled("takers"), &arguments);
@@ -44,7 +44,8 @@ fn dependent_processes_end() {
     }
 }
 
-/// `ctl set turns` lets processes take turns, shows them, and ends them.
+/// `ctl set turns auto` starts turns, and `off` stops them, in a running tree; `stat` shows their
+/// owner.
 #[test]
 fn turns_are_switched_while_the_tree_runs() {
     let touches = (1_u64 << 40).to_string();
@@ -68,7 +69,7 @@ fn turns_are_switched_while_the_tree_runs() {
     assert_eq!(set("off"), "turns = off\n");
     wait_until("no turn", || is_owned(false));
     assert!(!running.has_ended());
-    // Passed on to the program, whose children end with it.
+    // softswap forwards the signal to the program, whose children exit with it.
     kill_process(Pid::from_raw(running.id()).unwrap(), Signal::TERM).unwrap();
     assert!(!running.finish(LIMIT).status.success());
 }

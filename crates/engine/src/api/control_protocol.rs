@@ -23,7 +23,8 @@ use std::time::Duration;
 
 /// Prefix of every request: the protocol and its version.
 const OPENING: &str = "softswap 1 ";
-/// Time-out for reading the request and for writing the answer. Other clients wait meanwhile.
+/// Time-out for reading the request and for writing the answer. Other clients wait during this
+/// time.
 const CLIENT_TIMEOUT: Duration = Duration::from_millis(250);
 /// Maximum length of a request.
 pub const MAX_REQUEST_BYTES: usize = 256;
@@ -70,8 +71,8 @@ pub enum Request<'a> {
     /// Samples one fault in this many for two seconds (0: none). Returns the samples since the last
     /// request, with Python frames if an interpreter is given.
     Sample(u32, Option<Python>),
-    /// Brings in the pages at an address, for a reader in another process. The answer is the length
-    /// brought in, at most a quarter of the budget.
+    /// Faults in the pages at an address, for a reader in another process. The answer is the length
+    /// faulted in, at most a quarter of the budget.
     Touch(usize, usize),
 }
 
@@ -214,7 +215,7 @@ pub fn carry_out(
         Request::Sample(..) => Err("this process does not sample faults".to_string()),
         Request::Touch(address, len) => match engine.bring_in(address, len) {
             Ok(touched) => Ok(values([(TOUCHED, touched.to_string())])),
-            Err(why) => Err(format!("the pages cannot be brought in: {why}")),
+            Err(why) => Err(format!("the pages cannot be faulted in: {why}")),
         },
     }
 }

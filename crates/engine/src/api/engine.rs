@@ -43,7 +43,7 @@ pub mod waking;
 /// Alignment of memory with room to grow.
 pub const GROWABLE_ALIGN_BYTES: usize = CHUNK_PAGES as usize * PAGE_SIZE;
 
-/// How a growing mapping may move.
+/// Permitted moves of a growing mapping.
 ///
 /// ```
 /// use softswap_engine::api::engine::{Engine, Move};
@@ -477,7 +477,7 @@ impl Engine {
         self.core.policies.readahead.is_idle(PREFETCH_THREADS)
     }
 
-    /// Wakes the threads above, so that they check `go_on` at once.
+    /// Wakes the threads above, so that they check `go_on` immediately.
     pub fn wake_background(&self) {
         self.core.background.wake_all();
         self.core.policies.readahead.wake();
@@ -591,8 +591,8 @@ impl Engine {
     /// the pool, within the budget.
     ///
     /// # Errors
-    /// If userfaultfd cannot be opened again, or a swap file cannot be read. The child must be
-    /// stopped then.
+    /// If userfaultfd cannot be opened again, or a swap file cannot be read. The caller must stop
+    /// the child on an error.
     pub fn become_child(&self, quiesced: &mut Quiesced<'_>) -> io::Result<()> {
         self.contexts.abandon_rings(&mut quiesced.contexts);
         own_descriptors::close_withheld();

@@ -30,7 +30,7 @@ use std::ops::Range;
 pub struct FaultSample {
     /// Number of faults that it represents, including itself.
     pub faults: u64,
-    /// Where the page was stored.
+    /// Place of the page before the fault.
     pub tier: Tier,
     /// Kind of access.
     pub toucher: Toucher,

@@ -48,7 +48,7 @@ pub enum OpenError {
         /// The reason.
         cause: RawError,
     },
-    /// The blocks of a raw swap file are not the proven ones.
+    /// The blocks of a raw swap file are not the verified ones.
     #[error(
         "the file system has moved blocks of the swap area {}, so softswap does not use it \
          any more; find out what changed the file, and start the program again", path.display()
@@ -88,12 +88,12 @@ pub fn open<'s>(
                 let tables = tables.ok_or_else(lost)?;
                 shared(spec, number, tables, avoid_io_uring).ok_or_else(lost)?
             }
-            Some(Inherited::Raw(number, proven)) => {
+            Some(Inherited::Raw(number, verified)) => {
                 let lost = || OpenError::Unreachable { path: spec.path.clone() };
                 let file = SwapFile::inherited(number).map_err(|_| lost())?;
                 let table = tables.and_then(|tables| shared_pages(&file, number, tables));
                 let pages = table.ok_or_else(lost)?;
-                raw(spec, Arc::new(file), pages, proven, avoid_io_uring)?
+                raw(spec, Arc::new(file), pages, verified, avoid_io_uring)?
             }
             Some(Inherited::RequestQueue(number)) => {
                 let device = Box::new(RemoteDevice::inherited(number)?);
@@ -164,28 +164,28 @@ fn shared(
 }
 
 /// Opens a shared raw area: the device below an inherited file. The blocks of the file must be the
-/// proven ones. The tree inherits only the file, so each process needs permission to open the
+/// verified ones. The tree inherits only the file, so each process needs permission to open the
 /// device.
 fn raw(
     spec: &AreaSpec,
     file: Arc<SwapFile>,
     pages: SharedPages,
-    proven: Fingerprint,
+    verified: Fingerprint,
     avoid_io_uring: bool,
 ) -> Result<Backing, OpenError> {
     let refused = |cause| OpenError::Raw { path: spec.path.clone(), cause };
     let map = block_map::read(file.as_fd(), pages.pages.pages).map_err(|it| refused(it.into()))?;
-    let map = map.ok().filter(|map| Fingerprint::of(map) == proven);
+    let map = map.ok().filter(|map| Fingerprint::of(map) == verified);
     let map = map.ok_or_else(|| OpenError::Moved { path: spec.path.clone() })?;
     let header = read_header(&file).ok_or_else(|| OpenError::Moved { path: spec.path.clone() })?;
     let opened = SharedDevice::open(&file, &pages.table).map_err(refused)?;
-    let checked = (pages.pages.pages, proven);
+    let checked = (pages.pages.pages, verified);
     let device = opened.guarded(&file, checked, pages.table, avoid_io_uring);
     let layout = Layout::Shared(SharedPages {
         pages: Arc::new(raw::pages_of(&header, &map)),
         mark: opened.mark,
         file: Some(opened.device),
-        raw: Some((file, proven)),
+        raw: Some((file, verified)),
         ..pages
     });
     Ok(Backing { device, layout, priority: 0, discard: spec.discard, poll: None })

@@ -32,7 +32,8 @@ pub const MIN_MEMORY_BYTES: u64 = 8 << 20;
 pub enum Inherited {
     /// A file or device shared by the tree ([`Config::tables_fd`]).
     File(i32),
-    /// A file shared by the tree, whose blocks are written through its device, and its proven map.
+    /// A file shared by the tree, whose blocks are written through its device, and its verified
+    /// map.
     Raw(i32, Fingerprint),
     /// The request queue to the helper of a cluster of servers.
     RequestQueue(i32),
@@ -54,7 +55,7 @@ impl fmt::Display for Inherited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Inherited::File(fd) => write!(f, "file,{fd}"),
-            Inherited::Raw(fd, proven) => write!(f, "raw,{fd},{proven}"),
+            Inherited::Raw(fd, verified) => write!(f, "raw,{fd},{verified}"),
             Inherited::RequestQueue(fd) => write!(f, "requests,{fd}"),
             Inherited::Mirror(fd) => write!(f, "mirror,{fd}"),
         }
@@ -66,11 +67,13 @@ impl FromStr for Inherited {
 
     fn from_str(text: &str) -> Result<Inherited, ()> {
         let (kind, fd) = text.split_once(',').ok_or(())?;
-        let (fd, proven) = fd.split_once(',').map_or((fd, None), |(fd, map)| (fd, Some(map)));
+        let (fd, verified) = fd.split_once(',').map_or((fd, None), |(fd, map)| (fd, Some(map)));
         let fd = fd.parse().map_err(drop)?;
-        match (kind, proven) {
+        match (kind, verified) {
             ("file", None) => Ok(Inherited::File(fd)),
-            ("raw", Some(proven)) => proven.parse().map(|proven| Inherited::Raw(fd, proven)),
+            ("raw", Some(verified)) => {
+                verified.parse().map(|verified| Inherited::Raw(fd, verified))
+            }
             ("requests", None) => Ok(Inherited::RequestQueue(fd)),
             ("mirror", None) => Ok(Inherited::Mirror(fd)),
             _ => Err(()),
@@ -88,11 +91,11 @@ pub struct AreaSpec {
     /// Areas with a higher priority are filled first. `None`: after all that have one, in the given
     /// order.
     pub priority: Option<u16>,
-    /// When unused storage is discarded.
+    /// Time at which unused storage is discarded.
     pub discard: Discard,
-    /// How a thread waits for a single page; `None`: the common setting.
+    /// Method by which a thread waits for a single page; `None`: the general setting.
     pub poll: Option<Mode>,
-    /// Use the blocks of a swap file on its device. Only `softswap run` proves where they are, so
+    /// Use the blocks of a swap file on its device. Only `softswap run` verifies where they are, so
     /// the runtime obeys [`Inherited::Raw`] instead.
     pub raw: bool,
     /// Descriptor that the tree inherits from `softswap run`, if any.
@@ -183,7 +186,7 @@ impl FromStr for Turns {
 
 /// The table of settings. A line is a field of [`Config`] with its default, and the variable that
 /// passes it to the runtime. The option of `softswap run` with the field's name sets it. (Sizes,
-/// and options with other names, are set by `settle` of the command.)
+/// and options with other names, are set in the command's `run/resolve.rs`.)
 macro_rules! settings {
     ($($(#[doc = $doc:literal])+ $variable:ident $field:ident: $type:ty = $default:expr;)+) => {
         /// Settings of one engine.
@@ -268,7 +271,7 @@ settings! {
     ENCRYPT encrypt: bool = true;
     /// Codec of pages that leave DRAM; can be changed later.
     CODEC codec: Choice = Choice::Auto;
-    /// Run programs started by the program under softswap, too, each with its own budget.
+    /// Manage programs that the program starts. By default they share the tree's budget.
     CHILDREN manage_children: bool = true;
     /// Mechanism by which touches of absent pages reach the engine.
     FAULTS faults: Faults = Faults::Auto;
@@ -276,7 +279,7 @@ settings! {
     AVOID_MOVE avoid_move: bool = false;
     /// Use pread/pwrite even if io_uring works.
     AVOID_IO_URING avoid_io_uring: bool = false;
-    /// How a thread waits for a single page from the disk; can be changed later.
+    /// Method by which a thread waits for a single page from the disk; can be changed later.
     POLL poll: Mode = Mode::Auto;
     /// Disabled mechanisms; for developers.
     WITHOUT without: Without = Without::default();

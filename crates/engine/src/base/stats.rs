@@ -1,8 +1,8 @@
 //! Counters of one engine, in memory shared with `softswap run`.
 //!
 //! The shared page outlives the program, so a summary can be printed even after `kill -9`. Counters
-//! are relaxed adds; no decision depends on them. Latencies go to log-linear buckets, 4 per octave
-//! of nanoseconds.
+//! are relaxed adds; no decision depends on them. Latencies are counted in log-linear buckets, 4
+//! per power of two in ns.
 
 use crate::base::transfer_size;
 use softswap_sys::faults::Faults;
@@ -94,7 +94,7 @@ counters! {
     PagesRead,
     /// Bytes read from the swap area.
     BytesRead,
-    /// Pages brought in before a touch.
+    /// Pages read ahead of a touch.
     PagesReadAhead,
     /// Time that program threads waited for pages, in ns.
     StalledNs,
@@ -221,7 +221,7 @@ counters! {
     PoolCopiesKept,
     /// Copies in the pool freed because the page was written.
     PoolCopiesWritten,
-    /// Copies in the pool freed because the pool was nearly full.
+    /// Copies in the pool freed to shrink the pool.
     PoolCopiesShed,
     /// Pages evicted to their copy in the pool without compression.
     PoolPagesUnchanged,
@@ -307,15 +307,13 @@ impl StopReason {
             StopReason::PoolDamaged => "a compressed page could not be decompressed",
             StopReason::OutOfMemory => "no memory could be freed within the budget",
             StopReason::MapRefused => "the kernel refused to map a page",
-            StopReason::PageLost => {
-                "the program dropped a managed page in a way that softswap cannot detect"
-            }
+            StopReason::PageLost => "a resident page of managed memory vanished",
             StopReason::InternalError => "an internal error of softswap; please report its message",
         }
     }
 }
 
-/// Where a refaulting page was stored.
+/// Place of a refaulting page before the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Return {

@@ -3,7 +3,7 @@
 //!
 //! The keys are the leaves of a binary tree of hashes (Goldreich, Goldwasser, Micali, 1986). A node
 //! is the hash of its parent and of its side. Every key derives from the root. A [`Cover`], at most
-//! 33 nodes, gives the keys of the epochs up to its own: the subtrees to the left of the path to
+//! 33 nodes, contains the keys of the epochs up to its own: the subtrees to the left of the path to
 //! that leaf, and the leaf. No hash leads from these to a node to their right. Therefore a process
 //! stores 32 bytes for any number of forks, and its child stores a page.
 

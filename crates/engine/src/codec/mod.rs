@@ -206,7 +206,7 @@ pub enum CodecError {
 }
 
 /// Compresses `page` to the start of `out` and returns the compressed length. Returns `None` if
-/// `out` is too short; its content is arbitrary then.
+/// `out` is too short; the content of `out` is then undefined.
 pub fn compress(
     packer: Packer,
     page: &[u8; PAGE_BYTES],

@@ -230,7 +230,7 @@ impl Sealer {
     }
 
     /// Opens a sealed page in place. Returns false if it does not match its seal; the content of
-    /// `page` is arbitrary then.
+    /// `page` is then undefined.
     #[must_use]
     pub fn open(&self, slot: u64, generation: u32, page: &mut [u8], seal: Seal) -> bool {
         match (&self.keys, seal) {
@@ -443,7 +443,7 @@ mod tests {
                 if forks {
                     fork(&sealer);
                 }
-                // The nonce is always the same, so the same key would give the same ciphertext.
+                // The nonce is always the same, so the same key would produce the same ciphertext.
                 stored.push(sealed(&sealer, 7, 1));
             }
             for (at, (bytes, seal)) in stored.iter().enumerate() {

@@ -30,8 +30,8 @@ pub(crate) struct Background {
     pub(crate) more: OnceLock<More>,
     /// Waits for a turn, if processes take turns.
     pub(crate) await_turn: OnceLock<AwaitTurn>,
-    /// Slots and pages that come back for a turn, in descending order of the slots. Locked only
-    /// with a context claimed, so not during a fork.
+    /// Slots and pages to swap in for a turn, in descending order of the slots. Locked only with a
+    /// context claimed, so not during a fork.
     returning: Mutex<Vec<(u64, PageNo)>>,
     pub(crate) interrupted_wait: InterruptedWait,
 }
@@ -54,7 +54,7 @@ impl Background {
         futex::wake_all(&self.wakeups);
     }
 
-    /// Returns the value to pass to a sleep; a later wake-up ends that sleep at once.
+    /// Returns the value to pass to a sleep; a later wake-up ends that sleep immediately.
     #[must_use]
     pub(crate) fn seen(&self) -> u32 {
         self.wakeups.load(Ordering::Acquire)

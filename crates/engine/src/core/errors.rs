@@ -18,7 +18,7 @@ pub(crate) fn die(stats: Stats, why: &str) -> ! {
     std::process::abort()
 }
 
-/// Failure to bring in a page.
+/// Failure to fault in a page.
 ///
 /// ```
 /// use softswap_engine::base::stats::StopReason;
@@ -58,8 +58,8 @@ pub enum FaultError {
     Install(io::Error),
     /// The kernel no longer has a resident page that the engine did not discard.
     #[error(
-        "the program dropped a managed page in a way that softswap cannot detect (by a system \
-         call of its own?); please report this"
+        "a resident page of managed memory vanished, probably by a raw munmap or madvise; its \
+         content is lost; use the C library's functions, or report this"
     )]
     Lost,
 }

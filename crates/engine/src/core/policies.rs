@@ -146,10 +146,11 @@ impl Policies {
         }
     }
 
-    /// Returns true if a page should be evicted to the disk, if that is writable, without trying
-    /// the pool. Either its chunk refaults in streams, or the pool is nearly full and its pages are
-    /// touched too rarely to pay for compression. The second case requires plenty of free slots,
-    /// because an uncompressed page uses a whole one.
+    /// Returns true if a page should skip the pool. The caller checks that an area is writable.
+    /// Either its chunk refaults in streams, or the pool uses at least
+    /// [`NEARLY_FULL_PERCENT`](crate::policy::partition::NEARLY_FULL_PERCENT) of its limit and its
+    /// pages are touched too rarely to pay for compression. The second case requires plenty of free
+    /// slots, because an uncompressed page uses a whole one.
     pub fn bypasses_pool(
         &self,
         page: PageNo,
@@ -176,8 +177,8 @@ impl Policies {
                 + (1.0 - share_held) * self.partition.costs().write_back_ns() as f64
     }
 
-    /// Returns the age of a touched page that comes in from `place`, while `resident` pages are
-    /// resident.
+    /// Returns the age of a touched page that is faulted in from `place`, while `resident` pages
+    /// are resident.
     #[must_use]
     pub fn age_of_faulted(&self, page: PageNo, place: Place, resident: usize) -> u8 {
         if place == Place::Vacant || !self.has(Mechanism::RefaultDistance) {

@@ -60,9 +60,10 @@ impl Core {
         Ok(())
     }
 
-    /// Raises the pool's limit to its maximum. Called if nothing can be written, because pages have
-    /// no other place then. In a forked child that can never write, the maximum is the whole budget
-    /// without pages and tables. Returns false if the limit is at its maximum or does not adapt.
+    /// Raises the pool's limit to its maximum. Called if no area can be written, because pages can
+    /// then be stored only in the pool. In a forked child that can never write, the maximum is the
+    /// whole budget without pages and tables. Returns false if the limit is at its maximum or does
+    /// not adapt.
     pub(crate) fn widen_pool(&self) -> bool {
         let (budget, pool) = (&self.memory.budget, &self.stores.pool);
         let left = || {

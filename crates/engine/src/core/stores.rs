@@ -27,7 +27,7 @@ pub(crate) struct Stores {
     /// Memory of the codecs outside their scratch.
     pub(crate) workspaces: Arc<Workspaces>,
     pub(crate) child_areas: ChildAreas,
-    /// False in a forked child that has no area of its own and can open none.
+    /// False in a forked child that has only inherited areas and can open none.
     pub(crate) may_write: AtomicBool,
     pub(crate) stats: Stats,
 }

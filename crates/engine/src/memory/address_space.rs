@@ -580,8 +580,8 @@ impl Layout {
         }
     }
 
-    /// Locks a range in memory if at most `most` pages are locked then. Returns the newly locked
-    /// parts.
+    /// Locks a range in memory if at most `most` pages are locked afterwards. Returns the newly
+    /// locked parts.
     pub(crate) fn lock_range(
         &mut self,
         range: Range<PageNo>,

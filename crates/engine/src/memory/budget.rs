@@ -4,8 +4,9 @@
 //! tables. A fault may charge a page only while more than the reserve is free. Reclaim itself uses
 //! the reserve (a slab for the pool, a page of tables).
 //!
-//! The limit can change. It rises at once. It falls as memory is reclaimed: each batch lowers it.
-//! So no thread waits for more than one batch, and a target that cannot be reached does no harm.
+//! The limit can change. It rises immediately. It falls as memory is reclaimed: each batch lowers
+//! it. So no thread waits for more than one batch, and a target that cannot be reached does no
+//! harm.
 
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
@@ -69,7 +70,7 @@ impl Budget {
         self.target_bytes.load(Relaxed)
     }
 
-    /// Changes the limit: a higher one applies at once, a lower one as in [`Budget::follow`].
+    /// Changes the limit: a higher one applies immediately, a lower one as in [`Budget::follow`].
     pub(crate) fn move_to(&self, target_bytes: usize) {
         // During a lowering, keep the limit before it: only a limit that was reached can be
         // restored.
@@ -80,7 +81,7 @@ impl Budget {
         self.limit_bytes.fetch_max(target_bytes, Relaxed);
     }
 
-    /// Raises the limit at once, unless it is being lowered.
+    /// Raises the limit immediately, unless it is being lowered.
     pub(crate) fn raise_to(&self, bytes: usize) {
         if !self.is_moving() {
             self.limit_bytes.fetch_max(bytes, Relaxed);

@@ -54,7 +54,7 @@ impl Pinners {
         let now = now_ns();
         let pinners = self.mappings.as_ref().and_then(Mappings::pinners);
         self.is_safe.store(pinners.is_some_and(|count| count <= self.pinners), Relaxed);
-        // Publish last: other threads rely on the result then.
+        // Publish the time last: once it is set, other threads rely on the result.
         self.next_check_ns.store(now + CHECK_INTERVAL_NS, Release);
     }
 

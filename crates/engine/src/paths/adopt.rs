@@ -1,7 +1,7 @@
 //! Adoption of memory that a process mapped before it had an engine.
 //!
 //! The mappings are at their addresses in the window already. Their present pages are charged and
-//! become evictable. No other thread runs meanwhile.
+//! become evictable. No other thread runs during the adoption.
 
 use crate::base::page::{PageNo, Place};
 use crate::core::Core;

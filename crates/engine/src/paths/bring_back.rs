@@ -1,5 +1,5 @@
-//! Brings the working set of a process back when it gets its turn: the pages evicted last, in the
-//! order of their slots, in large reads. Evicts nothing for them.
+//! Swaps the working set of a process in when it gets its turn: the pages evicted last, in the
+//! order of their slots, in large reads. Evicts no pages for this.
 
 use crate::base::access::Access;
 use crate::base::page::PageNo;
@@ -28,25 +28,25 @@ pub enum Step {
 /// Progress of one process.
 #[derive(Debug)]
 pub struct BringBack {
-    /// Number of pages to bring back.
+    /// Number of pages to swap in.
     wanted: u64,
     /// Pages outside memory, by their distances. The unit of distances changes with the limit, so
     /// only their order counts.
     distances: Vec<u64>,
-    /// Pages with a shorter distance come back; 0 until all are counted.
+    /// Pages with a shorter distance are swapped in; 0 until all are counted.
     below: u64,
     /// Page at which the search continues.
     from: PageNo,
 }
 
 impl BringBack {
-    /// Begins to bring back the `wanted` pages evicted last.
+    /// Begins to swap in the `wanted` pages evicted last.
     #[must_use]
     pub fn new(wanted: u64) -> BringBack {
         BringBack { wanted, distances: vec![0; BUCKETS], below: 0, from: 0 }
     }
 
-    /// Lets the readahead threads bring in further pages.
+    /// Lets the readahead threads swap in further pages.
     pub(crate) fn step(&mut self, core: &Core, contexts: &Contexts) -> Step {
         let _context = contexts.claim_prefetch(0);
         let mut returning = core.background.returning();
@@ -64,7 +64,7 @@ impl BringBack {
         Step::More
     }
 
-    /// Counts further pages by their distances. At the end decides how many of them come back.
+    /// Counts further pages by their distances. At the end decides how many of them to swap in.
     fn count(&mut self, core: &Core) {
         let end = self.from.saturating_add(SPAN_PAGES);
         while let Some((_, _, distance)) = self.next(core, end) {
@@ -116,7 +116,7 @@ impl BringBack {
     }
 }
 
-/// Returns true if pages may come in without eviction.
+/// Returns true if the budget is above the low watermark, raising the budget first if needed.
 fn has_space(core: &Core) -> bool {
     let has_space = || !core.memory.budget.is_low(core.other_bytes());
     has_space() || core.grow_budget() && has_space()

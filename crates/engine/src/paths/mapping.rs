@@ -275,7 +275,7 @@ pub(crate) fn drop_not_inherited(core: &Core, layout: &mut Layout) -> io::Result
 }
 
 /// Moves the content of `from` to the mapped pages at `to`. `from` stays mapped and reads as
-/// zeroes. `fetch` brings a page in. If that fails, everything is moved back.
+/// zeroes. `fetch` faults a page in. On failure, moves all pages back.
 pub(crate) fn transfer(
     core: &Core,
     from: Range<PageNo>,
@@ -310,7 +310,7 @@ fn transfer_until(
     Ok(())
 }
 
-/// Moves one page. Returns false if the caller must bring it in and retry. A pool object cannot be
+/// Moves one page. Returns false if the caller must fault it in and retry. A pool object cannot be
 /// moved, because it records its owner. A staged page cannot be moved, because its frame belongs to
 /// a batch. A page with a stored copy is retried after the copy is freed, because a moved page
 /// loses its write protection.

@@ -30,11 +30,11 @@ use softswap_sys::raw::current_cpu;
 use softswap_sys::signals::Mask;
 use softswap_sys::window::{MappingPressure, Writes};
 
-/// Brings a page in. Returns its previous place, or `None` if it was resident. A wait for memory
+/// Faults a page in. Returns its previous place, or `None` if it was resident. A wait for memory
 /// ends if a signal in `open` is pending.
 ///
 /// # Errors
-/// If the page cannot be brought in. Its state is unchanged then.
+/// If the page cannot be faulted in; its state is then unchanged.
 pub(crate) fn page_in(
     core: &Core,
     contexts: &Contexts,
@@ -71,7 +71,7 @@ fn try_page_in(
     //    reading it takes time.
     let touch = note_touch(core, page);
     // 2. Claim buffers, codec memory and I/O lanes. This precedes the entry, so that a fork, which
-    //    claims all contexts, finds no page half brought in.
+    //    claims all contexts, finds no page half faulted in.
     let mut context = contexts.claim(current_cpu());
     // 3. Claim the entry. No other thread moves the page from here on.
     let Some(claim) = claim_for_fault(&core.memory, page, access)? else { return Ok(None) };
@@ -90,8 +90,8 @@ fn try_page_in(
             // 6. Charge the page to the budget, with reclaim if necessary.
             reclaim::charge_pages(core, &mut context, 1, open)?;
             reclaim::keep_mappings(core, &mut context);
-            // 7. Report the refault to the policies. They decide what to read along, the page's
-            //    age, and if its copy is kept.
+            // 7. Report the refault to the policies. They decide which other pages to read, the
+            //    page's age, and if its copy is kept.
             let (wanted, age) = plan(core, page, place, access, touch);
             // 8. Bring the content into the program's memory.
             let tier = fetch(core, &mut context, place, wanted)?;
@@ -188,8 +188,8 @@ fn take_back(core: &Core, page: PageNo, claim: Claim<'_>, frame: u32) -> Result<
     Ok(Tier::Staged)
 }
 
-/// Reports the refault to the policies and gets their decisions: what to read along, and the age.
-/// A later failure to bring the page in is harmless: it counts as brought in and evicted.
+/// Reports the refault to the policies and gets their decisions: which other pages to read, and the
+/// age. A later failure to fault the page in is harmless: it counts as faulted in and evicted.
 fn plan(core: &Core, page: PageNo, place: Place, access: Access, touch: Touch) -> (Wanted, u8) {
     core.note_return(page, place);
     let has = |mechanism| core.policies.has(mechanism);
@@ -197,7 +197,7 @@ fn plan(core: &Core, page: PageNo, place: Place, access: Access, touch: Touch) -
     let (most, may_read_offsets) = match touch {
         // The following pages are being read.
         _ if touch.is_requested() => (1, false),
-        // Only swap-ins from an area read other pages along, so do not search.
+        // Only swap-ins from an area read other pages in the same batch, so do not search.
         _ if place.in_slot().is_none() => (1, false),
         _ if order == Order::Random => (1, false),
         _ if order == Order::Sequential => (readahead::MAX_NEIGHBOURS, false),
@@ -214,13 +214,13 @@ fn plan(core: &Core, page: PageNo, place: Place, access: Access, touch: Touch) -
     } else {
         core.policies.note_waited_for(page, place);
     }
-    // Decide the age first: the decision about the copy depends on it.
+    // Call `age_of_faulted` first: it updates the clock that `keep_copy` reads (`refaults_early`).
     let age = core.policies.age_of_faulted(page, place, core.memory.budget.pages());
     let keep_copy = swap_cache::keep_copy(core, page, place, access, true);
     (Wanted { page, access, keep_copy, window, may_read_offsets, is_stream }, age)
 }
 
-/// Brings in the page's content, and other pages with it. Publishes the others; the caller
+/// Reads the page's content, and other pages in the same batch. Publishes the others; the caller
 /// publishes the page itself. On failure releases the page's charge.
 fn fetch(
     core: &Core,
@@ -269,7 +269,7 @@ fn fill(
     Ok(Tier::Filled)
 }
 
-/// Publishes a page that came from `place`, found in `tier`, as resident.
+/// Publishes a page that was at `place`, found in `tier`, as resident.
 fn publish(
     core: &Core,
     page: PageNo,

@@ -4,8 +4,9 @@
 //! Clean victims are dropped in place ([`clean_reclaim`]). They are evicted to their copies, except
 //! those that the pool may accept. Other victims are unmapped in a batch if that takes fewer TLB
 //! shootdowns ([`batch_unmap`]), or moved to staging frames ([`staging`]), from which a touch takes
-//! them back at once. A slot is published only after its write has succeeded. After a failed write
-//! the pages are written one by one. Slots that fail are retired, and their pages stay in memory.
+//! them back immediately. A slot is published only after its write has succeeded. After a failed
+//! write the pages are written one by one. Slots that fail are retired, and their pages stay in
+//! memory.
 
 use crate::base::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::base::stats::Counter;
@@ -155,8 +156,8 @@ fn reclaim_clean(
     true
 }
 
-/// Unmaps scattered victims in a batch and stores them, if that is better and there is a buffer.
-/// Returns true if any were unmapped; the others are released then.
+/// Unmaps scattered victims in a batch and stores them, if a batch costs less and there is a
+/// buffer. Returns true if any were unmapped; the claims of the others are then released.
 fn unmap_batch(
     core: &Core,
     context: &mut Context,
@@ -239,7 +240,7 @@ fn store_unmapped(
         let frame = context.first_frame + waiting;
         match place {
             Ok(place) => {
-                // Release at once: the next page may need memory for the pool.
+                // Release immediately: the next page may need memory for the pool.
                 memory.budget.release(1);
                 claim.publish(place);
                 keep_or_free_copy(core, page, stored, place);
@@ -367,7 +368,7 @@ fn write_staged(
         };
         let slots = slots.as_slice();
         let copies = &mut buffer[done * PAGE_SIZE..][..slots.len() * PAGE_SIZE];
-        // 9. Seal each page for its slot, and write all at once.
+        // 9. Seal each page for its slot, and write all in one batch.
         let written = write_sealed(stores, &policies.admission, context, slots, copies);
         // 10. Publish the written pages; put the others back.
         for (at, slot) in slots.iter().enumerate() {

@@ -48,7 +48,7 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, thread: usize, next_window: 
     while next_window() {
         let seen = core.policies.readahead.wakeups();
         match core.policies.readahead.take() {
-            // Claim per request, so that a fork can come in between.
+            // Claim per request, so that a fork can run between requests.
             Some(request) => bring(core, &mut contexts.claim_prefetch(thread), request),
             None if bring_back::read_next(core, &mut contexts.claim_prefetch(thread)) => {}
             None => core.policies.readahead.sleep(seen, IDLE_SLEEP_NS),
@@ -57,8 +57,8 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, thread: usize, next_window: 
     core.policies.readahead.serve(false);
 }
 
-/// Brings in a request without its marker: first from the disk, then from the pool. Stops if there
-/// is not enough memory, or on an error.
+/// Reads the request's pages, except its marker, first from the swap areas, then from the pool.
+/// Stops if there is not enough memory, or on an error.
 fn bring(core: &Core, context: &mut Context, request: ReadRequest) {
     let Range { start, end } = request.range();
     let end = end.min(core.memory.window.pages() as PageNo);

@@ -3,8 +3,8 @@
 //! The background thread starts when free memory falls below the low watermark and stops at the
 //! high one. While evicted pages do not need the disk ([`crate::policy::write_load`]), free memory
 //! is kept at the high watermark: by the background thread if the process leaves a CPU to it,
-//! otherwise, or if that is too slow, by the threads that bring pages in. A thread that finds no
-//! free memory evicts a batch, too (direct reclaim); this is rare and counted.
+//! otherwise, or if the background thread is too slow, by the threads that fault pages in. A thread
+//! that finds no free memory evicts a batch, too (direct reclaim); this is rare and counted.
 
 use crate::base::stats::Counter;
 use crate::core::Core;
@@ -53,8 +53,9 @@ pub(crate) enum Round {
     Stuck(Option<NoSlot>),
 }
 
-/// Frees memory of the pool if it is nearly full, and evicts one batch. Skips the batch if a pool
-/// above its limit released memory.
+/// Shrinks the pool if it uses over 90 % of its limit or few pages are resident, then evicts a
+/// batch. The batch is skipped if the pool shrank and still exceeds its limit or few pages are
+/// resident.
 pub(crate) fn round(core: &Core, context: &mut Context) -> Round {
     let mut area_full = None;
     let mut from_pool = 0;
@@ -145,7 +146,7 @@ pub(crate) fn charge_pages(
         if core.try_charge(&mut context.scratch, count, other) {
             // Memory was freed, so the next wait starts from zero.
             core.background.interrupted_wait.forget();
-            // Wake background reclaim now, so that it runs while the page is brought in.
+            // Wake background reclaim now, so that it runs while the page is faulted in.
             if core.memory.budget.is_low(other) && !core.grow_budget() {
                 core.background.wake();
             }
@@ -247,7 +248,7 @@ impl Stuck {
 /// calling thread evicts a batch. `pinned` is the number of pages that are not evictable. Must be
 /// called without claims.
 pub(crate) fn reclaim_ahead(core: &Core, contexts: &Contexts, pinned: usize) {
-    // With very few pages the thread would evict the page that it just brought in.
+    // With very few pages the thread would evict the page that it just faulted in.
     let are_many = || core.memory.budget.pages() >= pinned + MIN_PAGES;
     let rarely_needs_disk =
         || core.policies.write_load.avoids_disk() && !core.policies.partition.disk_dominates();
@@ -290,7 +291,7 @@ fn cancel_lowering(core: &Core) -> bool {
     is_cancelled
 }
 
-/// Returns true if so few pages are in DRAM that one instruction's pages might not fit at once.
+/// Returns true if so few pages are in DRAM that one instruction's pages might not fit together.
 /// Then the pool shrinks regardless of its size.
 fn has_few_pages(core: &Core) -> bool {
     let budget = &core.memory.budget;
@@ -335,7 +336,7 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, should_run: impl Fn() -> boo
         if core.grow_budget() {
             continue;
         }
-        // Claim per batch, so that a fork can come in between.
+        // Claim per batch, so that a fork can run between batches.
         let mut context = contexts.claim_background();
         let stuck = matches!(direct_round(core, &mut context), Round::Stuck(_));
         drop(context);

@@ -4,8 +4,8 @@
 //! in batches. For its pages only the total cost counts. Through the pool, each page is compressed
 //! and decompressed. If the pool cannot hold the whole stream, each page is also written back and
 //! read, so even a slower disk is cheaper. Each chunk records how its pages refault: in a stream or
-//! with a wait, and if the pool could hold them until then. Pages of streams go directly to the
-//! disk if that costs less.
+//! with a wait, and if the pool could hold them until the refault. Pages of streams go directly to
+//! the disk if that costs less.
 //!
 //! The costs are measured: reading a page in a stream, writing a page in a batch, and compressing a
 //! page. Clean pages whose copy is still in the pool keep it at no cost; admission does not apply
@@ -37,7 +37,7 @@ const POOL_SPACE: (u64, u64) = (4, 3);
 const TIMES_OF: u64 = 128;
 /// Cap of a measurement, as a multiple of the average. A preempted thread measures too much.
 const MAX_TIMES: u64 = 3;
-/// Divisor. A shorter time replaces the best time at once. A longer one moves it by 1/32 of the
+/// Divisor. A shorter time replaces the best time immediately. A longer one moves it by 1/32 of the
 /// difference, because threads also wait for a CPU before they notice a completion.
 const RISES_BY: u64 = 32;
 /// Assumed compressed size of a page before the first measurement, in bytes.
@@ -47,7 +47,7 @@ const PACKED_BYTES: u64 = 2048;
 #[derive(Debug)]
 pub struct Admission {
     /// Per chunk: the likelihood that its pages refault in streams, and the likelihood that the
-    /// pool cannot hold them until then.
+    /// pool cannot hold them until they refault.
     chunks: &'static [AtomicU32],
     /// Number of pages still to be offered to the pool.
     refused: AtomicU32,
@@ -101,7 +101,7 @@ impl Admission {
         likelihood::note(self.chunk(page).0, false);
     }
 
-    /// Records that a page refaulted in a stream, and if the pool held it until then.
+    /// Records that a page refaulted in a stream, and if the pool held it until the refault.
     pub(crate) fn streamed(&self, page: PageNo, was_held: bool) {
         let (streamed, outgrown) = self.chunk(page);
         likelihood::note(streamed, true);

@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
-/// Age of a page that was brought in without a touch.
+/// Age of a page that was read ahead.
 pub const PREFETCHED: u8 = 0;
 /// Age of a page that was touched during eviction, or could not be evicted.
 pub(crate) const HOT: u8 = 3;
@@ -88,7 +88,7 @@ impl Clock {
         self.refaults.resize(max_resident);
     }
 
-    /// Returns the age of a page that comes in for the first time.
+    /// Returns the age of a page at its first touch.
     pub fn age_of_new(&self, page: PageNo) -> u8 {
         self.refaults.forget(page);
         FRESH
@@ -339,7 +339,7 @@ mod tests {
         assert!(victims(&clock(), &pages, &space, 1).is_empty());
     }
 
-    /// Evicts the page and refaults it at once.
+    /// Evicts the page and refaults it immediately.
     fn evict_and_refault(
         clock: &Clock,
         pages: &PageTable<'static>,

@@ -70,7 +70,7 @@ impl CompressionTier {
         if !self.may_be_dense() {
             Packer::Lz4
         } else if !is_likely(&self.by_lz4) && is_likely(&self.by_second) {
-            // The content may change, so LZ4 is tried now and then even if the pool is nearly full.
+            // The content may change, so LZ4 is retried for one page in `PROBE_EVERY`.
             if is_probe(&self.by_lz4, PROBE_EVERY) { Packer::Lz4 } else { SECOND }
         } else if is_filling()
             && (is_likely(&self.by_dense) || is_probe(&self.by_dense, PROBE_EVERY))

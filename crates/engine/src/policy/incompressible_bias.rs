@@ -7,7 +7,7 @@
 //! often; while they cost less, less often. Incompressible pages that are never touched again cost
 //! nothing.
 //!
-//! This resembles GreedyDual (N. E. Young, 1994), with measured results instead of prices.
+//! This resembles GreedyDual (N. E. Young, 1994), with measured costs instead of assumed ones.
 
 use crate::base::page::{Place, SlotCopy, StoredCopy};
 use crate::base::stats::Tier;
@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const HALF_LIFE_PAGES: u64 = 2048;
 /// Maximum of [`IncompressibleBias::times`].
 const MAX_TIMES: u64 = 16;
-/// Divisor: if at most a quarter of the evicted pages are compressible, skipping pages finds hardly
-/// any.
+/// Divisor: if at most 1/4 of evicted pages are compressible, the clock skips none, because it
+/// would find few compressible ones.
 const MIN_COMPRESSIBLE: u64 = 4;
 /// Relative difference in cost below which nothing changes.
 const MARGIN: f64 = 0.25;
@@ -55,7 +55,8 @@ impl Default for IncompressibleBias {
 }
 
 impl IncompressibleBias {
-    /// Returns true if the page is known to be incompressible and has a slot of its own.
+    /// Returns true if the page is known to be incompressible and is stored in a slot without other
+    /// pages.
     #[must_use]
     pub fn is_incompressible(place: Place) -> bool {
         let copy = place.copy().and_then(StoredCopy::in_slot).map(SlotCopy::place);

@@ -56,7 +56,7 @@ mechanisms! {
     Strides = "strides";
     /// Without it windows always have their maximum size.
     Accuracy = "accuracy";
-    /// Without it pages at learnt offsets are not read along.
+    /// Without it pages at learnt offsets are not read with a faulting page.
     OffsetPrefetch = "offset_prefetch";
     /// Without it pages read from a slot keep no copy there.
     SwapCache = "swap_cache";
@@ -64,7 +64,7 @@ mechanisms! {
     PoolCopies = "pool_copies";
     /// Without it only background reclaim keeps free memory at its watermark.
     KeepRoom = "keep_room";
-    /// Without it a first touch brings in a single page.
+    /// Without it a first touch installs a single page.
     FaultAround = "fault_around";
     /// Without it scattered pages are unmapped one by one.
     BatchUnmap = "batch_unmap";

@@ -15,7 +15,7 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize};
 
-/// Age of a page that comes in for the first time.
+/// Age of a page at its first touch.
 pub const FRESH: u8 = 1;
 /// Ages that a refault grants, by the page's level. The level rises by one with an early refault
 /// and falls by one with a late one.

@@ -114,7 +114,7 @@ pub enum KeepCopy {
 }
 
 impl KeepCopy {
-    /// Returns the copy that a page keeps after it comes in from `place`.
+    /// Returns the copy that a page keeps after it is faulted in from `place`.
     #[must_use]
     pub fn copy_of(self, place: Place) -> Option<StoredCopy> {
         match self {

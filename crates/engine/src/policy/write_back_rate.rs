@@ -5,7 +5,7 @@
 //! since. The time of a page's write-back is not recorded, only that of its eviction. But pages
 //! have about the same age when they are written back.
 //!
-//! A page that bypassed the pool because it was full counts as written back at once, because a
+//! A page that bypassed the pool because it was full counts as written back immediately, because a
 //! larger pool would have held it. It does not affect the age.
 
 use crate::base::average::follow;
@@ -113,7 +113,7 @@ impl WriteBackRate {
     }
 
     /// Returns the likelihood (0 to 1) that a page written back or bypassing the pool refaults.
-    /// Pages read along or read ahead do not count, because they cost little.
+    /// Pages that were prefetched do not count, because they cost little.
     #[must_use]
     pub(crate) fn refault_share(&self) -> f64 {
         let (refaulted, outgrown) = (self.refaulted.load(Relaxed), self.outgrown());

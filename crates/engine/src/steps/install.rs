@@ -40,8 +40,8 @@ pub(crate) fn install(
     done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
 }
 
-/// Installs pages in one call. If that fails because the protection changes among them, installs
-/// only the first.
+/// Installs pages in one call. If their protections differ, the call fails; then installs only the
+/// first.
 pub(crate) fn install_run(memory: &Memory, page: PageNo, bytes: &[u8], writes: Writes) -> Partial {
     let done = memory.window.install(page, bytes, writes);
     if done.pages == 0 && bytes.len() > PAGE_SIZE {

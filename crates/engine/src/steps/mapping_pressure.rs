@@ -1,5 +1,5 @@
 //! Eviction and swap-in by aligned clusters, for a process near its limit on mappings: each run of
-//! pages with a protection of its own is a mapping.
+//! pages with the same protection is a mapping.
 
 use crate::base::page::{PageNo, Place};
 use crate::core::Memory;

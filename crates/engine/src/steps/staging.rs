@@ -1,8 +1,8 @@
 //! Moves pages to staging frames and back. While a staged page is compressed or written, a touch
 //! can take it back.
 //!
-//! One call moves adjacent pages for one TLB shootdown (UFFDIO_MOVE). A single page costs a
-//! shootdown of its own.
+//! One call moves adjacent pages for one TLB shootdown (UFFDIO_MOVE). Moving a single page costs
+//! one shootdown as well.
 
 use crate::base::page::{Claim, PageNo, Place};
 use crate::core::Core;
@@ -165,7 +165,7 @@ pub(crate) fn frame_of(core: &Core, frame: u32) -> StagedFrame<'_> {
     }
 }
 
-/// Restores staged pages that could not be stored, unless they were rescued meanwhile.
+/// Restores staged pages that could not be stored, unless a touch has rescued them.
 pub(crate) fn return_all(core: &Core, pages: &[InFrame]) {
     for (page, frame) in pages {
         let claim = core.memory.pages.claim(*page);

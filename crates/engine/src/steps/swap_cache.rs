@@ -1,15 +1,16 @@
 //! The swap cache: resident pages whose stored copy is kept. While such a page is clean, it can be
 //! evicted without another store.
 //!
-//! A page that comes in for a read keeps its slot or pool object and is write-protected. The first
-//! write faults: the protection is removed and the outdated copy is freed. Pages that are not
+//! A page that is faulted in for a read keeps its slot or pool object and is write-protected. The
+//! first write faults: the protection is removed and the outdated copy is freed. Pages that are not
 //! written are dropped on eviction.
 //!
 //! A copy costs a fault if the page is written, and a slot or DRAM in any case. Therefore each
 //! chunk learns how often its pages are written, separately for pages that refault early, which are
 //! touched more often, and for others. Areas that are half full free the slots of copies (the
-//! kernel's rule for its swap cache). Copies in the pool have a share of the budget. A nearly full
-//! pool keeps a copy only if it is worth more than the pages written back for it.
+//! kernel's rule for its swap cache). Copies in the pool have a share of the budget. A pool that
+//! uses over 85 % of its limit keeps a copy only if the copy is worth more than the pages written
+//! back for it.
 
 use crate::base::access::Access;
 use crate::base::page::{Claim, OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy};
@@ -28,8 +29,8 @@ const READ_COSTS_TIMES: u64 = 4;
 
 const _: () = assert!(OBJECT_BITS == Handle::OBJECT_BITS);
 
-/// Decides if a page that comes in from `place` keeps its stored copy. If `is_touched`, the page's
-/// age was decided already, so it is known if it refaults early.
+/// Decides if a page that is faulted in from `place` keeps its stored copy. If `is_touched`, the
+/// page's age was decided already, so the clock knows if the page refaults early.
 #[must_use]
 pub(crate) fn keep_copy(
     core: &Core,
@@ -70,8 +71,8 @@ fn may_keep_pooled(core: &Core, handle: Handle) -> bool {
         core.memory.budget.limit_bytes(),
         limit,
     );
-    // If the pool is nearly full, keep only copies that are worth more than the pages written back
-    // for them. Drop objects of another codec: the present one suits a full pool.
+    // If the pool uses over 85 % of its limit, keep only copies that are worth more than the pages
+    // written back for them. Drop objects of another codec: the present one suits a full pool.
     let has_space_left = used * 100 <= limit * NEARLY_FULL_PERCENT;
     has_share
         && (has_space_left
@@ -231,7 +232,7 @@ pub(crate) fn reclaim_copies(core: &Core, want: usize) -> usize {
     freed
 }
 
-/// Frees up to `want` copies in the pool, because it is nearly full. Returns their number.
+/// Frees up to `want` copies in the pool, to shrink the pool. Returns their number.
 pub(crate) fn reclaim_pooled_copies(core: &Core, want: usize) -> usize {
     let is_wanted = |copy: StoredCopy| matches!(copy, StoredCopy::Pool { .. });
     let freed = reclaim_selected(core, want, &core.policies.stored_copies.pooled, is_wanted);

@@ -1,4 +1,4 @@
-//! Swap-in of several pages at once, as part of page-in.
+//! Swap-in of several pages together, as part of page-in.
 //!
 //! Pages may be in slots of their own or in compressed slots, adjacent or not. All slots are read
 //! in parallel, which takes hardly longer than reading one. If the device serves one request at a
@@ -22,7 +22,7 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 use std::ops::Range;
 
-/// A page to bring in.
+/// A page to swap in.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) page: PageNo,
@@ -31,9 +31,9 @@ pub(crate) struct Wanted {
     pub(crate) keep_copy: KeepCopy,
     /// Maximum number of pages to read from the swap area, including this one.
     pub(crate) window: usize,
-    /// True if pages at learnt offsets may be read along.
+    /// True if pages at learnt offsets may be read in the same batch.
     pub(crate) may_read_offsets: bool,
-    /// True if the pages read along are expected to be touched.
+    /// True if the other pages of the batch are expected to be touched.
     pub(crate) is_stream: bool,
 }
 
@@ -105,7 +105,7 @@ impl Slots {
 
     /// Returns the index at which a slot is, or would be inserted.
     fn at(&self, slot: u64) -> usize {
-        // Slots usually come in ascending order.
+        // Slots are usually in ascending order.
         let all = &self.all[..self.count];
         match all.last() {
             Some(last) if *last >= slot => all.partition_point(|other| *other < slot),
@@ -117,7 +117,7 @@ impl Slots {
         &mut bytes[self.at(slot) * PAGE_SIZE..][..PAGE_SIZE]
     }
 
-    /// Returns the opened page of a slot. Calls `open` the first time; `None` if that fails.
+    /// Returns the opened page of a slot. Calls `open` the first time; `None` if `open` fails.
     fn opened<'b>(
         &mut self,
         slot: u64,
@@ -240,7 +240,7 @@ impl SwapInBatch {
     }
 
     /// Returns the number of members from `first` on that one call can install: adjacent in memory
-    /// and in the buffer, each in a slot of its own.
+    /// and in the buffer, each alone in its slot.
     fn neighbours(&self, first: usize) -> usize {
         let at = |index: usize| {
             let member = self.members.get(index)?.as_ref()?;
@@ -325,7 +325,7 @@ pub(crate) fn bring(
     Ok(())
 }
 
-/// Returns the offsets of pages to read along with a touched page, if allowed. Records the other
+/// Returns the offsets of pages to read with a touched page, if allowed. Records the other
 /// candidates, to learn if they are touched soon.
 fn offsets_along(core: &Core, page: PageNo, may_be: bool) -> Offsets {
     if !may_be {

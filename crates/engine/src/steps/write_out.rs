@@ -1,5 +1,5 @@
-//! Writes pages to the swap area: allocates slots, seals the pages, writes all at once, and handles
-//! failures.
+//! Writes pages to the swap area: allocates slots, seals the pages, writes all in one batch, and
+//! handles failures.
 
 use crate::base::page::PART_LIMIT;
 use crate::base::stats::Counter;
@@ -58,7 +58,7 @@ pub(crate) fn allocate(
         if !stores.areas.has_inherited() {
             return Err(full.into());
         }
-        // A forked child opens areas of its own on demand.
+        // A forked child opens new areas on demand.
         match stores.child_areas.open(&stores.areas, seen, stores.stats) {
             Opened::Yes => {}
             Opened::No if !stores.areas.has_own() => {

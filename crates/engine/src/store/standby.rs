@@ -186,7 +186,7 @@ impl Standby {
         }
     }
 
-    /// Keeps the page of a slot's tenant. `fill` writes it and returns false if it cannot.
+    /// Keeps the page of a slot's tenant. `fill` writes the page, and returns false on failure.
     /// `has_space` returns true if the budget has another page.
     pub fn keep(
         &self,

@@ -84,7 +84,7 @@ fn sparse(count: u64) -> Vec<Content> {
     (0..count).map(Content::Sparse).collect()
 }
 
-/// Returns a world that has written back many compressed pages.
+/// Returns a fixture whose engine has written back many compressed pages.
 fn world_with_packed(setup: &Setup) -> (World, Memory, Vec<Content>) {
     let world = World::new(&setup.clone().all_offered());
     let contents = sparse(PAGES);

@@ -54,7 +54,7 @@ impl Copies {
     }
 }
 
-/// Returns new worlds for copies in the area, then for copies in the pool.
+/// Returns new fixtures for copies in the area, then for copies in the pool.
 fn each_of<I: Iterator<Item = World>>(worlds: fn() -> I) -> impl Iterator<Item = (World, Copies)> {
     worlds().map(|world| (world, IN_AREA)).chain(worlds().map(|world| (world, IN_POOL)))
 }
@@ -105,7 +105,7 @@ fn pinned_page_may_be_written_by_kernel() {
     }
 }
 
-/// Returns worlds with small areas, which remain half full only if copies are freed with their
+/// Returns fixtures with small areas, which remain half full only if copies are freed with their
 /// pages.
 fn worlds_with_small_areas() -> impl Iterator<Item = World> {
     let both = [false, true].into_iter();

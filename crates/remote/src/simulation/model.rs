@@ -289,7 +289,7 @@ impl Model<'_> {
         let next = Event::StartRead(PendingRead { tried, ..pending_read });
         if !self.shards[shard].serves() {
             let known = std::mem::replace(&mut self.is_known_dead[client][shard], true);
-            // A request to a server that is known to be dead fails at once.
+            // A request to a server that is known to be dead fails immediately.
             let read_timeout_ns = if known { 0 } else { HEDGE_DELAY.as_nanos() as u64 };
             return self.at(now_ns + read_timeout_ns, next);
         }

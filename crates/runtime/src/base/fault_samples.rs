@@ -1,11 +1,11 @@
 //! Page faults sampled for `softswap record`: instruction, page, waiting time, and the words of the
 //! stack needed to unwind it.
 //!
-//! If sampling is off, it costs each fault one atomic load. If it is on, the faulting thread
-//! records one fault in N in its signal handler, without locks, allocation or waiting, in a slot
-//! that it claims. If no slot is free, the fault counts as missed. The kernel copies the stack, so
-//! a bad address is an error, not a fault. Each request takes the samples; without requests,
-//! sampling stops.
+//! While sampling is off, each fault costs one atomic load more. While it is on, the faulting
+//! thread records one fault in N in its signal handler, without locks, allocation or waiting, in a
+//! slot that it claims. If no slot is free, the fault counts as missed. The kernel copies the
+//! stack, so a bad address is an error, not a fault. Each request takes the samples; without
+//! requests, sampling stops.
 
 use super::python_frames;
 use super::uaccess::copy_by_kernel;

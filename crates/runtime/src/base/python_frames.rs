@@ -18,7 +18,7 @@ pub(super) const MAX_FRAMES: usize = 64;
 const DESCRIPTOR_KEYS: u32 = 32;
 /// Maximum length of a name; longer names are not read.
 const MAX_CHARACTERS: u64 = 512;
-/// Maximum size of the functions in an answer in bytes. The answer has samples and blocks, too.
+/// Maximum size of the function names in an answer, in bytes. The rest is for samples and blocks.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// Attempts to read: a page that was faulted in may be evicted before it is read.
 const ATTEMPTS: usize = 4;

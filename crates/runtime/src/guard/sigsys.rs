@@ -4,7 +4,7 @@
 //! The kernel cannot fault in managed memory during a call. So the guard faults the pages in, pins
 //! them, issues the call again from an instruction that the filter allows, and unpins them.
 //! [`crate::guard::transfers`] handles calls that move data. A signal of the program that arrives
-//! meanwhile interrupts the call; its handler starts after the guard returns, from the trapped
+//! during the call interrupts it; its handler starts after the guard returns, from the trapped
 //! call's context.
 //!
 //! The program's own filter judges the call that the guard issues again. If that filter traps it,

@@ -26,7 +26,7 @@ fn set(option: mi::mi_option_t, value: c_long) {
 }
 
 /// Sets mimalloc up before the first allocation. mimalloc returns freed segments and large blocks
-/// at once. If it kept them, the engine would write back memory that is not in use.
+/// immediately. If it kept them, the engine would write back memory that is not in use.
 ///
 /// A process that may sleep first commits small pieces, because committed memory counts in the
 /// budget and each thread has a segment of 32 MiB. [`note_committed`] changes that.

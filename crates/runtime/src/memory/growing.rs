@@ -2,9 +2,9 @@
 //!
 //! mimalloc grows a large block by allocating a new one and copying. If most of the block is
 //! evicted, the copy faults in the whole old block and evicts as much for the new one. Growing to
-//! 64 MiB in small steps copies the block dozens of times. Therefore a block that grows beyond
-//! 1 MiB is copied once more, to a mapping of its own with free addresses after it, and then grows
-//! in place.
+//! 64 MiB in small steps copies the block dozens of times. Therefore a block that grows beyond 1
+//! MiB is copied once more, to a separate mapping with free addresses after it, and then grows in
+//! place.
 //!
 //! Such a block starts at a multiple of [`GROWABLE_ALIGN_BYTES`], unlike nearly all other blocks,
 //! so a test of the alignment excludes the others. A table by address stores its length. The table
@@ -94,7 +94,7 @@ pub(crate) fn is_worthwhile(size: usize) -> bool {
     size >= MIN.load(Ordering::Relaxed)
 }
 
-/// Allocates a growing block of at least `size` bytes.
+/// Allocates a growable block of at least `size` bytes; `None` if there is no space.
 pub(crate) fn allocate(size: usize) -> Option<usize> {
     if let Some(address) = allocate_asleep(size) {
         return Some(address);
@@ -139,7 +139,7 @@ pub(crate) fn resize(address: usize, old_len: usize, size: usize) -> Option<usiz
     if len == old_len {
         return Some(address);
     }
-    // Clear the entry first: another thread may reuse the old address at once.
+    // Clear the entry first: another thread may reuse the old address immediately.
     store_len(address, 0);
     let moved = signals::with_all_blocked(|| engine.remap(address, old_len, len, Move::ToGrowable));
     store_len(*moved.as_ref().unwrap_or(&address), if moved.is_ok() { len } else { old_len });

@@ -32,7 +32,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 /// Length of the longest path that the kernel accepts, with its zero byte.
 const TEXT_BYTES: usize = 4096;
 
-/// Maximum number of ranges that one thread's calls can pin at once: a message with the maximum
+/// Maximum number of ranges that one thread's calls can pin together: a message with the maximum
 /// number of vectors, and the calls of a handler on top of it.
 const MAX_RANGES: usize = signals::THREAD_DATA_BYTES / size_of::<Range>();
 

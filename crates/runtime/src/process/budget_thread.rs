@@ -106,10 +106,11 @@ impl Work {
                 let rise = spared_ns.saturating_sub(self.spared_ns);
                 let in_a_second =
                     u128::from(rise) * u128::from(INTERVAL_NS) / u128::from(passed_ns);
-                // Averaged, since one second shows little.
-                let rises = in_a_second as u64;
-                self.benefit = (self.benefit / 4).saturating_mul(3).saturating_add(rises / 4);
-                // What the owner of a turn has not used yet is for its working set.
+                // Smoothed: one second is a noisy sample.
+                let rise_per_second_ns = in_a_second as u64;
+                let kept_ns = (self.benefit / 4).saturating_mul(3);
+                self.benefit = kept_ns.saturating_add(rise_per_second_ns / 4);
+                // The owner of the turn keeps unused chunks for the rest of its working set.
                 if !turns::has_turn(member) {
                     release_unused(engine, member);
                 }

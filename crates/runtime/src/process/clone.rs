@@ -101,9 +101,9 @@ fn answer_clone3(arguments: Arguments) -> isize {
     answer(libc::SYS_clone3, arguments, request.flags as usize, &words)
 }
 
-/// Returns the handler of raw calls whose child continues at the same instruction on the same
-/// stack. A child with another stack returns directly from the C library's `syscall`, without this
-/// code, so it gets no managed memory.
+/// Returns the handler of a raw fork or clone whose child continues on the caller's stack, else
+/// `None`. A child on its own stack returns directly from the C library's `syscall` and bypasses
+/// this handler, so it gets no managed memory.
 pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
     match number {
         libc::SYS_fork | libc::SYS_vfork => Some(answer_fork),

@@ -165,7 +165,8 @@ extern "C" fn remove_name() {
     if OWNER.load(Ordering::Relaxed) != raw::current_process() {
         return;
     }
-    // Signals are blocked, because a handler may call `_exit`, too.
+    // Signals are blocked: a handler that calls `_exit` would wait for the name lock that this
+    // thread holds.
     signals::with_all_blocked(|| {
         let Some(mut name) = lock_name_within(EXIT_WAIT_NS) else { return };
         name.is_exiting = true;

@@ -8,7 +8,7 @@
 //! Its own children do the same.
 //!
 //! The runtime opens no descriptor in the parent for a fork, and changes no limit, because other
-//! threads of the program continue to run and may start programs meanwhile.
+//! threads of the program continue to run and may start programs during the fork.
 //!
 //! Children are forked by `fork`, by `_Fork`, or by the calls in [`super::clone`].
 
@@ -294,7 +294,7 @@ fn child_awake(mut forking: Forking) {
     end(forking.mask);
 }
 
-/// Restores the signal mask from before the fork, and delivers the signals held meanwhile.
+/// Restores the signal mask from before the fork, and delivers the signals held during the fork.
 fn end(mask: Mask) {
     lifecycle::end_fork();
     signals::set_mask(mask);

@@ -24,7 +24,7 @@ pub(crate) struct ForkedChildren(Vec<Group>);
 
 /// Attach count that the next child inherits.
 pub(crate) enum ChildMark {
-    /// The child has an attach count of its own.
+    /// The child has a separate attach count.
     Own(AttachCount),
     /// The child shares the attach count of earlier children.
     Shared,

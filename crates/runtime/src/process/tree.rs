@@ -8,7 +8,7 @@
 //! Without that thread (in a forked child, or under the program's own filter) a process takes free
 //! chunks, but releases none and is asked last. `softswap run` requests chunks for it.
 //!
-//! An engine may use its minimum without chunks, so that it can start at once. It then requests
+//! An engine may use its minimum without chunks, so that it can start immediately. It then requests
 //! chunks for the memory that it uses.
 
 use super::{own_threads, tree_account};
@@ -40,7 +40,7 @@ pub(super) const CHILD_BYTES: usize = 4 << 20;
 const MAX_LEFT_CHUNKS: usize = 8;
 /// Chunks that a process without a writable area requests again if it still lacks memory.
 const URGENT_CHUNKS: usize = 2;
-/// Maximum number of bytes taken at once.
+/// Maximum number of bytes taken together.
 pub(super) const MAX_BYTES: usize = 256 << 20;
 /// Benefit published by a process that cannot release memory, so that it is asked last.
 pub(super) const UNAVAILABLE: u64 = u64::MAX;
@@ -211,8 +211,8 @@ pub(super) fn set_member(member: &Member, granted: usize) {
     member.publish_claim(now_ms(), Claim::default());
     member.publish_counts(&Counts::default());
     member.publish_sizes(&Sizes::default());
-    // The program's filter may forbid the call. An engine's thread has a name of its own; the
-    // process's was published before.
+    // The program's filter may forbid the call. An engine's thread has a different name; the name
+    // of the process was published before.
     if !exemption::is_in_force() && !own_threads::is_this() {
         member.publish_name(threads::own_name());
     }
@@ -388,7 +388,7 @@ pub(crate) fn release_at_exit() {
 
 /// Leaves an overwritten ledger, and never changes its share again.
 pub(super) fn fall_back(member: &Member) {
-    // Another thread may have left it meanwhile.
+    // Another thread may have left it already.
     if MEMBER.compare_exchange(member.tag(), 0, AcqRel, Relaxed).is_ok() {
         HAS_FALLEN_BACK.store(true, Release);
     }

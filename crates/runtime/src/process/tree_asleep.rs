@@ -228,8 +228,8 @@ pub(super) fn await_request(keep_running: fn() -> bool) {
     }
 }
 
-/// Returns true if a large process without a thread must wake: other members need the reserved part
-/// of the budget, or the limit was lowered.
+/// Returns true if a large process without a budget thread must wake: other members need the
+/// reserved part of the budget, or the limit was lowered.
 fn is_short(bytes: usize) -> bool {
     if tree::has_thread() || !asleep::is_owner() {
         return false;

@@ -1,8 +1,8 @@
 //! This process's part in the turns of its tree ([`softswap_shared::turns`]).
 //!
 //! The budget thread measures how much the process waits for the disk, claims a turn, and advances
-//! the turns of the tree. If this process owns the turn, the thread requests the memory of the other
-//! claimants and brings the working set back. A process without that thread claims nothing.
+//! the turns of the tree. If this process owns the turn, the thread requests the memory of the
+//! other claimants and swaps the working set in. A process without a budget thread claims nothing.
 
 use super::own_threads;
 use super::tree::{self, GrantLock, now_ms};
@@ -18,34 +18,38 @@ use softswap_sys::raw::process_cpu_ns;
 const INTERVAL_NS: u64 = 15_000_000;
 /// Interval of measurements, in ms.
 const MEASURE_MS: u64 = 150;
-/// Shares of its time, in thousandths: a process that waited and ran for less is idle in between;
-/// one that waited for less does not thrash.
+/// Minimum share of its time that a process waits for memory or runs to claim a turn, in
+/// thousandths.
 const BUSY: u64 = 500;
+/// Share of its time that a process waits or runs below which it is idle, in thousandths.
 const IDLE: u64 = 250;
+/// Minimum share of its time that a thrashing process waits for memory, in thousandths.
 const WAITED: u64 = 300;
-/// Number of measurements in a row that show thrashing before a process claims a turn: one that is
-/// idle in between waits for others.
-const CERTAIN: u32 = 2;
-/// Refaults from the disk in a measurement from which it thrashes.
-const LEAST_REFAULTS: u64 = 30;
-/// Share of its time in which a process runs at least that is not idle, in thousandths.
+/// Number of measurements in a row that must show thrashing before a process claims a turn. A
+/// process that is idle in one of them waits for other processes, not for memory.
+const CERTAIN_MEASUREMENTS: u32 = 2;
+/// Minimum number of refaults from the disk in a measurement of a thrashing process.
+const MIN_REFAULTS: u64 = 30;
+/// Minimum share of its time that a process runs to count as making progress, in thousandths.
 const RUNS: u64 = 50;
-/// Part of its working set that a process gets in addition, for watermarks and the engine.
+/// Divisor: a process claims its working set and 1/12 more, for watermarks and the engine.
 const MARGIN_PART: u64 = 12;
-/// The longest distances are the last to be seen: half of this many times the mean of the first
-/// ones is the number of pages of the working set that are evicted.
+/// Estimate of the evicted pages of the working set: 3/2 of the mean distance of the first
+/// refaults, because the longest distances are seen last.
 const DISTANCES_IN_HALVES: u64 = 3;
-/// Share of the time after its working set came back from which the memory did not suffice.
+/// Share of waiting, since its working set was swapped in, from which the memory did not suffice,
+/// in thousandths.
 const MISFIT: u64 = 500;
 /// Time without claims after a turn in which the process was idle, and the maximum after several.
 const PAUSE_MS: u64 = 2_000;
-const MOST_PAUSE_MS: u64 = 64_000;
+const MAX_PAUSE_MS: u64 = 64_000;
 /// Interval at which the owner of a turn raises its claim, in ms.
 const RAISE_MS: u64 = 30;
-/// Number of rounds without free memory after which the rest is left to faults.
-const MOST_FULL: u32 = 100;
+/// Number of rounds without free memory after which the remaining pages are swapped in by faults.
+const MAX_FULL_ROUNDS: u32 = 100;
 
-/// Returns true if faults of this process must wait. Waits for up to `ns` before.
+/// Waits up to `ns` while another process owns the turn. Returns true if faults of this process
+/// must still wait.
 pub(crate) fn await_turn(ns: u64) -> bool {
     let Some(member) = tree::member() else { return false };
     let must_wait = member.await_turn(now_ms(), ns);
@@ -97,12 +101,12 @@ impl Sample {
 /// A turn of this process.
 #[derive(Debug)]
 struct OwnTurn {
-    /// Chunks for the pages that come back, and their return; `None` once it is done.
+    /// Chunks for the pages to swap in, and the progress of the swap-in; `None` once it is done.
     wants: usize,
     bring: Option<BringBack>,
     /// Number of rounds without free memory.
     full: u32,
-    /// When all was back.
+    /// Sample at the end of the swap-in.
     complete: Option<Sample>,
 }
 
@@ -118,7 +122,7 @@ pub(super) struct Turns {
     thrashing: Thrashing,
     before: Sample,
     claim: Claim,
-    /// Rises to [`CERTAIN`] with measurements that show thrashing, and falls with others.
+    /// Rises to [`CERTAIN_MEASUREMENTS`] with measurements that show thrashing, and falls with others.
     certainty: u32,
     /// Work done and CPU time used at the last round.
     worked: u64,
@@ -152,7 +156,7 @@ impl Turns {
         let thrashes = self.thrashing.look(at_ms, waited, ran);
         let turn = ledger.advance_turn(at_ms, thrashes);
         let has_turn = member.has_turn(at_ms);
-        // The last claimant needs no turn, but its working set is gone, too.
+        // The last claimant needs no turn, but its working set was evicted as well.
         let has_gone = std::mem::replace(&mut self.has_waited, must_wait);
         let is_last =
             turn.is_none() && (has_gone || self.own.as_ref().is_some_and(OwnTurn::brings));
@@ -166,7 +170,7 @@ impl Turns {
         is_soon.then_some(INTERVAL_NS)
     }
 
-    /// Notes the time if the process ran or brought pages in since the last round.
+    /// Notes the time if the process ran or faulted pages in since the last round.
     fn note_progress(&mut self, engine: &Engine, at_ms: u64) {
         let stats = engine.stats();
         let faults: u64 = TIERS.iter().map(|tier| stats.faults(*tier)).sum();
@@ -185,7 +189,7 @@ impl Turns {
     /// Measures the load, and decides what to claim.
     fn measure(&mut self, engine: &Engine, member: &Member, at_ms: u64, must_wait: bool) {
         if must_wait {
-            // It claims the same until its turn.
+            // The claim does not change until the turn.
             self.before = Sample::default();
             (self.claim.waited, self.claim.ran) = (0, 0);
             return;
@@ -205,32 +209,33 @@ impl Turns {
         if let Some(own) = &self.own
             && !engine.is_short_of_memory()
         {
-            if own.bring.is_none() && refaults.count >= LEAST_REFAULTS {
+            if own.bring.is_none() && refaults.count >= MIN_REFAULTS {
                 self.want_more(engine, member, at_ms);
             }
             return;
         }
-        let thrashes = waited >= WAITED && refaults.count >= LEAST_REFAULTS;
+        let thrashes = waited >= WAITED && refaults.count >= MIN_REFAULTS;
         let is_busy = waited + ran >= BUSY && at_ms >= self.claims_from_ms;
         self.certainty = match (thrashes && (is_busy || has_turn), waited + ran >= IDLE) {
-            (true, _) => CERTAIN.min(self.certainty + 1),
-            // One measurement says little on a busy machine.
+            (true, _) => CERTAIN_MEASUREMENTS.min(self.certainty + 1),
+            // One measurement is not significant on a busy machine.
             (false, true) => self.certainty.saturating_sub(1),
             (false, false) => 0,
         };
-        if self.certainty == CERTAIN {
+        if self.certainty == CERTAIN_MEASUREMENTS {
             let wants = wanted_chunks(engine, refaults.mean_distance() / 2 * DISTANCES_IN_HALVES);
             let held = tree::granted();
             let most = member.ledger().limit() + 1;
             let wants = if self.is_misfit { wants.max(most) } else { wants.min(most) };
-            // Its share suffices as soon as it is used.
+            // If the working set fits into the chunks held, no turn is needed: they are not all in
+            // use yet.
             self.claim.wants = if wants > held || has_turn { wants } else { 0 };
         } else if self.certainty == 0 && !has_turn {
             self.claim.wants = 0;
         }
     }
 
-    /// Takes the memory that the working set needs, and brings it back.
+    /// Takes the memory that the working set needs, and swaps the working set in.
     fn use_turn(&mut self, engine: &Engine, member: &Member, has_turn: bool, at_ms: u64) {
         if engine.is_short_of_memory() && tree::granted() >= self.claim.wants {
             self.want_more(engine, member, at_ms);
@@ -264,13 +269,13 @@ impl Turns {
         };
         let step = engine.bring_back(bring);
         own.full = if step == Step::Full { own.full + 1 } else { 0 };
-        if step == Step::Done || own.full == MOST_FULL {
+        if step == Step::Done || own.full == MAX_FULL_ROUNDS {
             engine.end_bring_back();
             own.bring = None;
         }
     }
 
-    /// Raises a claim that was too low: distances show only the pages that have come back.
+    /// Raises a claim that was too low: distances show only the pages that were swapped in.
     fn want_more(&mut self, engine: &Engine, member: &Member, at_ms: u64) {
         let most = wanted_chunks(engine, u64::MAX).min(member.ledger().limit());
         if at_ms >= self.raised_at_ms + RAISE_MS && self.claim.wants < most {
@@ -283,7 +288,7 @@ impl Turns {
     fn end_turn(&mut self, engine: &Engine, member: &Member, at_ms: u64, own: &OwnTurn) {
         if at_ms.saturating_sub(self.claim.progress_ms) >= IDLE_MS {
             // It waits for something other than memory, perhaps for another claimant.
-            self.pause_ms = (2 * self.pause_ms).clamp(PAUSE_MS, MOST_PAUSE_MS);
+            self.pause_ms = (2 * self.pause_ms).clamp(PAUSE_MS, MAX_PAUSE_MS);
             self.claims_from_ms = at_ms + self.pause_ms;
             self.claim.wants = 0;
             member.publish_claim(at_ms, self.claim);

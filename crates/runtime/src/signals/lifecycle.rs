@@ -33,7 +33,7 @@ pub(crate) fn begin_fork() {
 }
 
 /// Ends the forking state, in the parent or the child, after the locks are released. The caller
-/// then unblocks signals and calls [`deliver_held`] for signals sent meanwhile.
+/// then unblocks signals and calls [`deliver_held`] for signals sent during the fork.
 pub(crate) fn end_fork() {
     pending::end_fork();
 }

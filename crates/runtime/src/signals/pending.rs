@@ -205,7 +205,7 @@ pub(super) fn begin_fork() {
     with_me(|me| me.forks_as.set(raw::current_thread()));
 }
 
-/// Ends the state that [`begin_fork`] began. Signals that have arrived meanwhile remain held.
+/// Ends the state that [`begin_fork`] began. Signals that arrived during the fork remain held.
 pub(super) fn end_fork() {
     with_me(|me| me.forks_as.set(0));
 }

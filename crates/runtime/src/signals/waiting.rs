@@ -1,7 +1,7 @@
 //! Calls that install a signal mask while they wait, and calls that wait for a signal.
 //!
-//! Masks are passed to the kernel without the engine's signals, because a handler that runs
-//! meanwhile may touch an absent page. A thread that waits for one of the engine's signals first
+//! Masks are passed to the kernel without the engine's signals, because a handler that runs during
+//! the wait may touch an absent page. A thread that waits for one of the engine's signals first
 //! takes a held one. A signal sent while it waits reaches it through the kernel, or by a poke from
 //! another thread's handler.
 

@@ -8,10 +8,10 @@
 //!
 //! Each process opens the area itself and marks its open file ([`softswap_sys::open_mark`]). A
 //! forked child reads its parent's slots through the inherited open file, and thereby keeps the
-//! parent's mark. It stores its own pages in clusters with a mark of its own. So a mark is released
-//! once no process can read its clusters and no write to them is in flight. A process that finds no
-//! free cluster reaps those of released marks. A process that cannot open the area, because it has
-//! dropped root, uses the inherited open file and its mark.
+//! parent's mark. It stores its own pages in clusters with the child's own mark. So a mark is
+//! released once no process can read its clusters and no write to them is in flight. A process that
+//! finds no free cluster reaps those of released marks. A process that cannot open the area,
+//! because it has dropped root, uses the inherited open file and its mark.
 //!
 //! If a word is overwritten, a cluster only seems free or taken. A process that then reads a page
 //! of another process detects that by the broken seal.

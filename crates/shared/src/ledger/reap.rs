@@ -68,18 +68,19 @@ impl Ledger {
         let info = |(slot, owner)| {
             // Until this owner has joined, the words are those of the slot's previous owner.
             let has_joined = self.members.start(slot, owner).is_some();
-            let (counts, sizes) = match has_joined {
-                true => (self.counts(slot), self.sizes(slot)),
+            let (counts, sizes, name) = match has_joined {
+                true => (self.counts(slot), self.sizes(slot), self.name(slot)),
                 false => Default::default(),
             };
+            let bytes = |word| if has_joined { self.word(slot, word).load(Relaxed) } else { 0 };
             MemberInfo {
                 identity: self.members.identity(slot, owner),
                 chunks: held[slot],
-                used_bytes: self.word(slot, Word::Used).load(Relaxed),
-                peak_bytes: self.word(slot, Word::Peak).load(Relaxed),
+                used_bytes: bytes(Word::Used),
+                peak_bytes: bytes(Word::Peak),
                 counts,
                 sizes,
-                name: self.name(slot),
+                name,
             }
         };
         self.members.owned().map(info).collect()

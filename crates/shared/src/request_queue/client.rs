@@ -82,7 +82,7 @@ impl RequestQueue {
         Ok(PendingRequest { ticket, deadline })
     }
 
-    /// Submits an operation as [`RequestQueue::begin`] does, with a timeout of its own and without
+    /// Submits an operation as [`RequestQueue::begin`] does, with the given timeout and without
     /// content. Does not wait for a free request.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl RequestQueue {
                 load_bytes(self.buffer(ticket.at, at), bytes);
             }
         }
-        // Free the request after the copy. If that fails, it was reaped meanwhile.
+        // Free the request after the copy. If it cannot be freed, the server has reaped it.
         self.free(&ticket)?;
         outcome
     }

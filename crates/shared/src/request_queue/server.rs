@@ -132,7 +132,8 @@ impl RequestQueue {
             }
         }
         let area = self.word(at, Word::Area).load(Relaxed);
-        // Change the state after the copy. If that fails, the request was withdrawn meanwhile.
+        // Change the state after the copy. If the state cannot be changed, the client has withdrawn
+        // the request.
         let owner = seen.to(in_service as u8);
         if !self.requests.change(at, seen, owner) {
             return None;
@@ -142,7 +143,11 @@ impl RequestQueue {
         if valid.is_none() {
             self.answer(
                 &job,
-                &Outcome::Failed("the request has an invalid operation or number of pages".into()),
+                &Outcome::Failed(
+                    "the request queue contains an invalid request: a bug in softswap; please \
+                     report it"
+                        .into(),
+                ),
                 &[],
             );
             return None;

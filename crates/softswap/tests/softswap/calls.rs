@@ -36,7 +36,7 @@ fn files() {
     assert_eq!(file.read(&mut copy).unwrap(), 0);
 
     copy.fill(0);
-    // One call each, much longer than calls may hold at once.
+    // One call each, much longer than the memory that calls may hold together.
     let shifted = 5 * PAGE + 7;
     assert_eq!(file.write_at(&region, shifted as u64).unwrap(), region.len());
     assert_eq!(file.read_at(&mut copy, shifted as u64).unwrap(), region.len());

@@ -83,7 +83,7 @@ pub fn wake_shared(word: &AtomicU64) {
 }
 
 /// Backs off while waiting for a condition without a wake-up: spins for the first 1000 turns, then
-/// sleeps. Yielding is not enough: a waiter of higher priority would run again at once.
+/// sleeps. Yielding is not enough: a waiter of higher priority would run again immediately.
 pub fn relax(turns: &mut u32) {
     const AT_ONCE: u32 = 1000;
     if *turns < AT_ONCE {

@@ -43,7 +43,7 @@ thread_local! {
 pub struct Reservations(Mutex<Vec<(usize, usize)>>);
 
 impl Reservations {
-    /// Runs `body` and records the memory that this thread reserves meanwhile.
+    /// Runs `body` and records the memory that this thread reserves in it.
     pub fn collect<R>(&self, body: impl FnOnce() -> R) -> R {
         struct Restored(*const Reservations);
         impl Drop for Restored {

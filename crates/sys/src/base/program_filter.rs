@@ -1,4 +1,4 @@
-//! Records that the program has a seccomp filter of its own.
+//! Records that the program has installed a seccomp filter.
 //!
 //! If it has one, the engine makes only the calls that [`crate::exemption`] lists.
 

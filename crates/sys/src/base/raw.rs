@@ -287,7 +287,8 @@ pub fn thread_count() -> Option<usize> {
         [libc::AT_FDCWD as usize, PATH.as_ptr() as usize, stat.as_mut_ptr() as usize, 0, 0, 0];
     // SAFETY: a path that ends with a zero byte, and memory for one `stat`.
     let is_done = unsafe { syscall(libc::SYS_newfstatat, args) == 0 };
-    // SAFETY: written by the call. The directory has a link for each thread and two of its own.
+    // SAFETY: written by the call. The directory has a link for each thread, and two more (its name
+    // and `.`).
     is_done.then(|| unsafe { stat.assume_init() }.st_nlink.saturating_sub(2) as usize)
 }
 

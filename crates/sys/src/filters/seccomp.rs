@@ -89,7 +89,7 @@ struct Run {
     first: u32,
     /// Bit i: argument i is a pointer.
     pointers: u8,
-    /// How the check depends on other arguments.
+    /// Dependence of the check on other arguments.
     kind: Kind,
 }
 
@@ -141,8 +141,8 @@ fn runs() -> Vec<Run> {
 
 /// Builds the filter for a window at `base` of `len` bytes, both multiples of 4 GiB.
 ///
-/// A binary search over the call number ends in jumps to the checks. Equal checks are shared, which
-/// shortens the start of every program: the kernel compiles the filter then.
+/// A binary search over the call number ends in jumps to the checks. Equal checks are shared. This
+/// shortens the start of every program, when the kernel compiles the filter.
 #[must_use]
 pub fn build(base: usize, len: usize, exempt: u64) -> Vec<Instruction> {
     assert!(len > 0 && (base | len).trailing_zeros() >= 32);

@@ -1,5 +1,5 @@
 //! Handles faults on managed memory in a program that uses pools: SIGBUS, or SIGSEGV with page
-//! protection. There may be several windows, each with a [`Resolver`] of its own. Other signals are
+//! protection. There may be several windows, each with its own [`Resolver`]. Other signals are
 //! passed to the previous handler.
 //!
 //! The handler runs on the faulting thread's own stack and needs [`STACK_NEEDED_BYTES`] of it.

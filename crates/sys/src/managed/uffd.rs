@@ -308,8 +308,8 @@ impl Uffd {
         })
     }
 
-    /// Moves present pages from `from` to missing pages at `to`, which no other thread fills
-    /// meanwhile.
+    /// Moves present pages from `from` to missing pages at `to`, which no other thread fills during
+    /// the call.
     ///
     /// The kernel's result of an unfinished move is unreliable (Linux 6.18). If it had to wait for
     /// a page (compaction migrates pages at any time), it may still move that page and later ones,

@@ -25,7 +25,7 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 struct Arena;
 
-/// Returns the heap's address, reserving it on first use; 0 if that fails.
+/// Returns the heap's address, reserving it on first use; 0 if it cannot be reserved.
 fn start() -> usize {
     let known = START.load(Ordering::Acquire);
     if known != 0 {

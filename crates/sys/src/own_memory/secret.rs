@@ -142,7 +142,7 @@ impl<T> Drop for Secret<T> {
 }
 
 /// A secret that no forked child inherits, whichever call forked it. The child finds zeroes
-/// (MADV_WIPEONFORK) and can store a value of its own.
+/// (MADV_WIPEONFORK) and can store another value.
 ///
 /// ```
 /// use softswap_sys::secret::Unshared;

@@ -80,7 +80,7 @@ impl Arena {
         Ok(Arena { rest, range })
     }
 
-    /// Populates all memory that is not yet part of a segment, at once.
+    /// Populates all memory that is not yet part of a segment, in one call.
     pub fn populate(&mut self) {
         populate(self.rest);
     }
@@ -149,7 +149,7 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// Allocates the first free run of `slots` slots. A single slot comes from the end, so that it
     /// does not split space for longer runs. The slots still have the content of their last use.
-    /// Adds 1 to `contended` each time that another thread changed the segment meanwhile.
+    /// Adds 1 to `contended` each time that another thread changed the segment during the search.
     #[must_use]
     #[inline]
     pub fn take(&self, slots: usize, contended: &mut u64) -> Option<Run<'_>> {

@@ -29,7 +29,7 @@ pub struct ReceivedSignal {
     /// True if a process sent it (`kill`, `tgkill`, `sigqueue`). False if the kernel or the
     /// terminal sent it, which send to the whole process group.
     pub from_process: bool,
-    /// The sending process's ID; 0 if it is not visible from here.
+    /// The sending process's ID; 0 if that process is outside this process's PID namespace.
     pub sender: i32,
 }
 
@@ -163,8 +163,8 @@ impl SignalQueue {
     }
 }
 
-/// Prepares `command` so that its process is independent: in a session of its own, without signals
-/// from a terminal, with no blocked signals, and with the descriptors `kept`.
+/// Prepares `command` so that its process is independent: in a new session, without signals from a
+/// terminal, with no blocked signals, and with the descriptors `kept`.
 pub fn detach_from_session(command: &mut Command, kept: &[BorrowedFd<'_>]) {
     let kept: Vec<i32> = kept.iter().map(AsRawFd::as_raw_fd).collect();
     let in_child = move || -> io::Result<()> {

@@ -263,7 +263,7 @@ fn socket() -> rustix::io::Result<OwnedFd> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
-    /// The process's ID; 0 if it is not visible from here.
+    /// The process's ID; 0 if the process is outside this process's PID namespace.
     pub pid: i32,
     /// The effective user ID.
     pub uid: u32,

@@ -1,4 +1,4 @@
-//! Number of runnable threads of the machine.
+//! Reads the number of runnable threads from /proc/loadavg.
 
 use crate::descriptor::KeptFile;
 

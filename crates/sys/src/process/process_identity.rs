@@ -52,8 +52,8 @@ static PID: AtomicU32 = AtomicU32::new(0);
 static START: AtomicU64 = AtomicU64::new(0);
 static NAMESPACE: AtomicU32 = AtomicU32::new(0);
 
-/// Clears the cached identity and returns it. In a forked child it is the parent's; the child may
-/// have the same PID in a namespace of its own.
+/// Clears the cached identity and returns it. In a forked child it is the parent's; a child in a
+/// new PID namespace may have the same PID.
 pub fn forget() -> Option<ProcessIdentity> {
     let pid = PID.swap(0, Acquire);
     let (start, namespace) = (START.load(Relaxed), NAMESPACE.load(Relaxed));

@@ -111,7 +111,7 @@ pub fn all() -> io::Result<Vec<i32>> {
     if is_of_own_namespace() {
         return Ok(names);
     }
-    // A thread that has exited meanwhile has no ID.
+    // A thread that has exited since has no ID.
     Ok(names.into_iter().filter_map(|name| number_of(name).ok()).collect())
 }
 
@@ -129,7 +129,7 @@ fn names() -> io::Result<Vec<i32>> {
 fn is_of_own_namespace() -> bool {
     let name = std::fs::read_link("/proc/thread-self").ok();
     let name = name.as_deref().and_then(|path| path.file_name()?.to_str()?.parse::<i32>().ok());
-    // If this cannot be read, no other IDs are available either.
+    // If the link cannot be read, /proc cannot convert IDs either, so assume that they match.
     name.is_none_or(|name| name == raw::current_thread())
 }
 

@@ -41,7 +41,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[allow(missing_docs)]
 pub enum ClaimError {
     #[error(
-        "{} does not exist: create it with `fallocate -l SIZE {}`, or choose another",
+        "{} does not exist: create it with `fallocate -l SIZE {}`, or choose another file or \
+         device",
         path.display(),
         path.display()
     )]
@@ -50,32 +51,33 @@ pub enum ClaimError {
     Kind { path: PathBuf, kind: &'static str },
     #[error(
         "{} may not be read and written by this user ({}): change its permissions, or choose \
-         another",
+         another file or device",
         path.display(),
         plain(cause)
     )]
     Denied { path: PathBuf, cause: io::Error },
     #[error(
-        "{} can only be read ({}): remount or unlock it for writing, or choose another",
+        "{} can only be read ({}): remount or unlock it for writing, or choose another file \
+         or device",
         path.display(),
         plain(cause)
     )]
     ReadOnly { path: PathBuf, cause: io::Error },
     #[error(
-        "{} is {used}, and was not changed: {}, or choose another",
+        "{} is {used}, and was not changed: {}, or choose another file or device",
         path.display(),
         used.remedy()
     )]
     InUse { path: PathBuf, used: Use },
     #[error(
         "{} or a part of it is in use by another program, and was not changed: stop that program, \
-         or choose another",
+         or choose another file or device",
         path.display()
     )]
     Busy { path: PathBuf },
     #[error(
-        "{} is locked by another softswap or mkswap, and was not changed: stop that program, or \
-         choose another",
+        "{} is locked by another softswap or mkswap, and was not changed: wait until that program \
+         exits, or choose another file or device",
         path.display()
     )]
     Locked { path: PathBuf },
@@ -92,7 +94,7 @@ pub enum ClaimError {
         path.display()
     )]
     Sectors { path: PathBuf, sector_bytes: u32 },
-    #[error("{} cannot be used: {}; choose another", path.display(), plain(cause))]
+    #[error("{} cannot be used: {}; choose another file or device", path.display(), plain(cause))]
     Io { path: PathBuf, cause: io::Error },
 }
 

@@ -202,12 +202,11 @@ pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
 /// increasing offsets, and the loop in [`Reader::read`] on progress.
 ///
 /// # Errors
-/// `InvalidData` if it is not a valid extent, or begins before `end`: the file
-/// may have changed meanwhile.
+/// `InvalidData` if it is not a valid extent, or begins before `end`: the file may have changed
+/// between the two requests.
 pub fn following(end: u64, next: Option<FileExtent>) -> io::Result<FileExtent> {
     next.filter(|next| next.logical >= end).ok_or_else(|| {
-        let reason =
-            "the file system reports inconsistent extents; the file may have changed meanwhile";
+        let reason = "the file system reports inconsistent extents: the file may have changed";
         io::Error::new(io::ErrorKind::InvalidData, reason)
     })
 }

@@ -1,9 +1,9 @@
 //! The swap file, to which pages are written when they are evicted.
 //!
-//! The file has no name that another program could open: it is created unnamed, or unlinked at once
-//! if the file system cannot do that. So swapped-out content disappears with the process. The file
-//! is opened with O_DIRECT if possible: in the page cache, a copy of a page would take the DRAM
-//! that its eviction freed.
+//! The file has no name that another program could open: it is created unnamed, or unlinked
+//! immediately if the file system cannot do that. So swapped-out content disappears with the
+//! process. The file is opened with O_DIRECT if possible: in the page cache, a copy of a page would
+//! take the DRAM that its eviction freed.
 //!
 //! Reads and writes are raw system calls, because this code runs in a fault handler. The C
 //! library's wrappers are cancellation points and may be interposed.
@@ -82,8 +82,8 @@ impl SwapFile {
         let explain = |errno| FileError::new(directory, errno);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = rustix::fs::open(directory, flags, Mode::empty()).map_err(explain)?;
-        // If direct I/O fails for any reason, use buffered I/O. If the file system itself is
-        // broken, that fails too.
+        // Falls back to buffered I/O on any error. If the file system is broken, the buffered open
+        // fails as well, and its error is reported.
         match Self::open_with(&parent, true) {
             Ok(file) => Ok(file),
             Err(_) => Self::open_with(&parent, false).map_err(explain),
@@ -290,7 +290,7 @@ impl SwapFile {
         let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
         let device = if is_device { stat.st_rdev } else { stat.st_dev };
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        // A partition has no queue of its own; its disk has.
+        // A partition has no queue; its disk has one.
         ["queue/io_poll", "../queue/io_poll"].iter().find_map(|place| {
             let path = format!("/sys/dev/block/{major}:{minor}/{place}");
             std::fs::read_to_string(path).ok().map(|text| text.trim() == "1")

@@ -33,13 +33,16 @@ pub fn plain(error: &io::Error) -> String {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum FileError {
-    #[error("swap directory {} does not exist: create it, or choose another", path.display())]
+    #[error(
+        "swap directory {} does not exist: create it, or choose another directory",
+        path.display()
+    )]
     NoSuchDirectory { path: PathBuf },
     #[error("swap path {} is not a directory: choose a directory", path.display())]
     NotADirectory { path: PathBuf },
     #[error(
         "swap directory {} does not allow creating files ({cause}): change its permissions, or \
-         choose another",
+         choose another directory",
         path.display()
     )]
     NotWritable { path: PathBuf, cause: io::Error },
@@ -49,7 +52,8 @@ pub enum FileError {
     )]
     ReadOnly { path: PathBuf },
     #[error(
-        "the swap directory {} is on a file system that stores no files; choose another",
+        "the swap directory {} is on a file system that stores no files; choose another \
+         directory",
         path.display()
     )]
     NoFiles { path: PathBuf },

@@ -119,7 +119,7 @@ pub fn check_file_system(file: impl AsFd) -> Result<&'static str, RawError> {
 
 fn refused_file_system(magic: i64, mounted: Option<String>) -> (String, &'static str) {
     const MOVES: &str = "which moves the blocks of a file when they are written";
-    const NO_DEVICE: &str = "which has no block device of its own";
+    const NO_DEVICE: &str = "which has no block device";
     let (name, why) = match magic {
         EXT4 => ("ext2 or ext3", "an older file system than ext4"),
         0x9123_683e => ("btrfs", MOVES),

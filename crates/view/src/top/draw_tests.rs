@@ -285,7 +285,7 @@ fn tree_budget_is_shared_and_sleeping_process_has_no_settings() {
 }
 
 #[test]
-fn keys_select_sort_and_leave() {
+fn keys_select_sort_and_quit() {
     let mut screen = after(3, |sample| {
         vec![
             tree(1, vec![process(2, "a", sample), process(3, "b", sample)]),

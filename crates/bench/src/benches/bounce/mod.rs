@@ -22,6 +22,8 @@ use softswap_sys::file::SwapFile;
 use std::time::Duration;
 use tasks::{MAX_TASKS, PART_BYTES, Ran, Task, WORKLOADS, Workload, bind_to_cpu};
 
+const NO_POOLS: &str = "the bounce pools cannot be allocated";
+
 /// Measure bounce buffers: the order in which pools are searched, and the cost of one.
 ///
 /// Tasks send requests through bounce buffers to RAM and to a file, 32 at a time each, with eight
@@ -77,7 +79,7 @@ pub(super) fn measure(args: &BounceArgs) -> Result<Findings<Figures>, Refusal> {
     let device = FileDevice::new(SwapFile::open(&dir.path).map_err(own)?, false);
     device.grow(0, bytes).map_err(own)?;
     let tasks: std::io::Result<Vec<_>> = (0..MAX_TASKS as u64).map(Task::new).collect();
-    let mut tasks = tasks.or_own("no memory")?;
+    let mut tasks = tasks.or_own("the tasks' buffers cannot be allocated")?;
     for (number, task) in tasks.iter_mut().enumerate() {
         task.attach(&device);
         task.fill_part(number, &device).map_err(own)?;
@@ -87,13 +89,13 @@ pub(super) fn measure(args: &BounceArgs) -> Result<Findings<Figures>, Refusal> {
     let mut cells: Vec<_> = combinations().map(Cell::new).collect();
     let time = Duration::from_millis(u64::from(args.ms));
     take_turns(&mut cells, args.common.rounds, |one, _| {
-        let pools = one.workload.pools(one.is_apart, areas).or_own("no memory")?;
+        let pools = one.workload.pools(one.is_apart, areas).or_own(NO_POOLS)?;
         let device = (!one.is_ram).then_some(&device);
         tasks::run(one.workload, &pools, device, &mut tasks, time).map_err(own)
     })?;
     let slots_per_area = SLOTS / areas.next_power_of_two();
     let shape = Shape { areas, slots_per_area, reserve_slots: 0, extra_bytes: 0 };
-    let pools = Pools::new(shape).or_own("no memory")?;
+    let pools = Pools::new(shape).or_own(NO_POOLS)?;
     let mut alone = THREADS.map(Cell::new);
     take_turns(&mut alone, args.common.rounds, |threads, _| {
         Ok(take_ns(&pools, *threads, args.ms * 5_000))

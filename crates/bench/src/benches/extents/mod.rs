@@ -91,9 +91,9 @@ pub(crate) struct ExtentsArgs {
 pub(crate) struct Figures {
     seconds: f64,
     rounds: u32,
-    bytes_per_extent: f64,
-    bytes_per_extent_list: f64,
-    bytes_per_extent_rbtree: f64,
+    bytes_per_extent: Option<f64>,
+    bytes_per_extent_list: Option<f64>,
+    bytes_per_extent_rbtree: Option<f64>,
     tasks: Vec<Row>,
     sweep: Vec<Row>,
     lookups: Vec<LookupRow>,
@@ -141,7 +141,7 @@ pub(super) fn measure(args: &ExtentsArgs) -> Result<Findings<Figures>, Refusal> 
     let counts: Vec<usize> = args.tasks.iter().map(|count| *count as usize).collect();
     let max_tasks = counts.iter().copied().max().unwrap_or(0).max(SWEEP_TASKS);
     let tasks: std::io::Result<Vec<Task>> = (0..max_tasks).map(|_| Task::new()).collect();
-    let (mut tasks, mut log) = (tasks.or_own("no memory for the tasks")?, Log::start());
+    let (mut tasks, mut log) = (tasks.or_own("the tasks cannot be allocated")?, Log::start());
     let table = table(args, &counts, &mut tasks, &mut log)?;
     let mut maps = Vec::new();
     for extents in SWEEP_EXTENTS {
@@ -172,9 +172,9 @@ pub(super) fn measure(args: &ExtentsArgs) -> Result<Findings<Figures>, Refusal> 
     let figures = Figures {
         seconds: args.seconds.as_secs_f64(),
         rounds: args.common.rounds,
-        bytes_per_extent: bytes(SOFTSWAP),
-        bytes_per_extent_list: bytes(LIST),
-        bytes_per_extent_rbtree: bytes(RBTREE),
+        bytes_per_extent: Some(bytes(SOFTSWAP)),
+        bytes_per_extent_list: Some(bytes(LIST)),
+        bytes_per_extent_rbtree: Some(bytes(RBTREE)),
         tasks: table,
         sweep,
         lookups,

@@ -107,7 +107,7 @@ impl Fixture {
         let address = self.engine.map(len, READ_WRITE).ok().flatten();
         address
             .and_then(|address| Memory::new(address, len))
-            .ok_or_else(|| Refusal::own("the managed window has no free space; use fewer --pages"))
+            .ok_or_else(|| Refusal::own("the managed window has no free space; reduce --pages"))
     }
 
     pub(super) fn bare_memory(&self, pages: usize) -> Option<Memory> {

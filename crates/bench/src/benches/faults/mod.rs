@@ -132,8 +132,8 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Findings<Figures>, Refusal> {
     if available_bytes < sizes.memory_bytes {
         let [needed, available] = [sizes.memory_bytes, available_bytes].map(units::bytes);
         return Err(Refusal::usage(format!(
-            "--pages {pages}: {needed} of memory are needed and {available} are available; touch \
-             fewer pages"
+            "--pages {pages}: {needed} of memory are needed and {available} are available; reduce \
+             --pages"
         )));
     }
     let (fixture, mut log) = (fixture::set_up(&dir.path, &sizes, args.faults)?, Log::start());
@@ -200,11 +200,14 @@ impl Bench {
         pages: usize,
         texts: &[[u8; PAGE_SIZE]],
     ) -> Result<Bench, Refusal> {
-        const NO_MEMORY: &str = "no memory";
+        const NO_MEMORY: &str = "the benchmark's memory cannot be allocated";
         let ranges: Result<_, _> = (0..FAULTS).map(|_| fixture.map(pages * STRIDE)).collect();
         let bare = fixture.bare_memory(pages * STRIDE);
         let bare = bare.ok_or_else(|| {
-            Refusal::own("the window for plain faults has no free space; use fewer --pages")
+            Refusal::own(format!(
+                "cannot map {} for the faults without an engine; reduce --pages (now {pages})",
+                units::bytes((pages * STRIDE) as u64)
+            ))
         })?;
         let mut bench = Bench {
             fixture,
@@ -337,7 +340,8 @@ fn time_each(order: &[usize], mut body: impl FnMut(usize) -> bool) -> Option<Vec
 fn compressible_pages(most: usize) -> Result<(Vec<[u8; PAGE_SIZE]>, f64), Refusal> {
     let executable = std::fs::read("/proc/self/exe").or_own("/proc/self/exe cannot be read")?;
     let (pages, _) = executable.as_chunks::<PAGE_SIZE>();
-    let mut scratch = Scratch::new(Default::default()).or_own("no memory for compression")?;
+    let mut scratch =
+        Scratch::new(Default::default()).or_own("the codecs' memory cannot be allocated")?;
     let mut room = vec![0; codec::MAX_PACKED_BYTES];
     let mut packed_bytes = 0;
     // Sample the whole executable, because its parts differ.

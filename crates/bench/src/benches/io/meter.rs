@@ -50,7 +50,8 @@ impl<'t> Meter<'t> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let overshoot_ns = timer_overshoot_ns();
         let way = |mode| -> Result<WaitMode, Refusal> {
-            let stats = Stats::new(reserve_u64(STATS_WORDS).or_own("no memory")?);
+            let stats =
+                Stats::new(reserve_u64(STATS_WORDS).or_own("the counters cannot be allocated")?);
             let pressure = Pressure::shared(cpus, Load::open());
             let polling = Polling::new(mode, cpus, pressure, overshoot_ns, stats);
             Ok(WaitMode { mode, polling, stats })
@@ -59,7 +60,7 @@ impl<'t> Meter<'t> {
             target,
             lane: target.device.open_lane(),
             wait_modes: Mode::ALL.into_iter().map(way).collect::<Result<_, _>>()?,
-            pages: reserve_pages(MAX_PIECES).or_own("no memory")?,
+            pages: reserve_pages(MAX_PIECES).or_own("the read buffers cannot be allocated")?,
         })
     }
 

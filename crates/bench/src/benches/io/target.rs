@@ -56,7 +56,8 @@ fn own_file(size: Option<u64>, swap: &Path) -> Result<Target, Refusal> {
     let name = format!("an unnamed file of {} in {}", units::bytes(bytes), dir.path.display());
     let target = Target::new(file, bytes, name, Machine::with_dir(&dir));
     // Write the whole file: reads of unwritten preallocated storage do not access the device.
-    let buffer = reserve_bytes(FILL_BYTES).or_own("no memory")?;
+    let buffer =
+        reserve_bytes(FILL_BYTES).or_own("the buffer for filling the file cannot be allocated")?;
     for offset in (0..bytes).step_by(FILL_BYTES) {
         let (pages, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
         for (page, at) in pages.iter_mut().zip(offset / PAGE_SIZE as u64..) {

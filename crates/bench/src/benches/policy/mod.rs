@@ -109,7 +109,7 @@ pub(super) fn measure(args: &PolicyArgs) -> Result<Findings<Figures>, Refusal> {
     let costs = args.costs.as_deref().map_or(Ok(Costs::default()), read_costs)?;
     if let Some(count) = args.random {
         let rows = random(count, u64::from(args.seed), costs, &mut log);
-        let rows = rows.or_own("no memory for a random program")?;
+        let rows = rows.or_own("a random program cannot be simulated")?;
         let figures = Figures { seed: args.seed, rows };
         return Ok(log.findings("policy", Machine::without_device(), figures));
     }
@@ -117,7 +117,7 @@ pub(super) fn measure(args: &PolicyArgs) -> Result<Findings<Figures>, Refusal> {
     for (name, recorded) in &traces(args)? {
         let simulated = |without| {
             let rows = rows_of(name, recorded, &args.memory_pages, costs, without);
-            rows.or_own(format!("no memory for the trace {name}"))
+            rows.or_own(format!("the trace {name} cannot be simulated"))
         };
         let with = simulated(Without::default())?;
         let mut without = Vec::new();

@@ -104,7 +104,7 @@ pub(super) fn measure(args: &RemoteArgs) -> Result<Findings<Figures>, Refusal> {
         .worker_threads(WORKERS)
         .enable_all()
         .build()
-        .or_own("no descriptors")?;
+        .or_own("the event loop cannot be started")?;
     let named = match &servers {
         Some(servers) => {
             format!("{} primaries on this machine, Redis {}", args.primaries, servers.version())

@@ -31,8 +31,8 @@ pub(super) struct Servers {
 impl Servers {
     /// Starts primaries that share all slots, each limited to `limit_bytes` of memory.
     pub(super) fn start(primaries: u16, limit_bytes: u64) -> Result<Servers, Refusal> {
-        let directory = tempfile::tempdir().or_own("no temporary directory")?;
-        let ports = free_ports(2 * usize::from(primaries)).or_own("no port of 127.0.0.1")?;
+        let directory = tempfile::tempdir().or_own("cannot create a temporary directory")?;
+        let ports = free_ports(2 * usize::from(primaries)).or_own("no free ports on 127.0.0.1")?;
         let servers = ports.chunks(2).map(|ports| {
             let own = directory.path().join(ports[0].to_string());
             std::fs::create_dir(&own).or_own("a server's directory")?;

@@ -25,7 +25,8 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) async fn fill(url: &Url, extents: u64) -> Result<Store, Refusal> {
-        let RunKey { id, key } = RunKey::choose().or_own("no random numbers")?;
+        let RunKey { id, key } =
+            RunKey::choose().or_own("the kernel returned no random numbers")?;
         let run = Run { id, area: 0, key, continues: false };
         let cluster = Cluster::connect(url, run).await.map_err(own)?;
         let copies = if url.copies == Copies::Two { 2 } else { 1 };

@@ -132,8 +132,8 @@ fn check_memory(pages: usize) -> Result<(), Refusal> {
     let [needed, available] = [needed_bytes, available_bytes].map(units::bytes);
     match available_bytes < needed_bytes {
         true => Err(Refusal::usage(format!(
-            "--pages {pages}: {needed} of memory are needed and {available} are available; use \
-             fewer pages"
+            "--pages {pages}: {needed} of memory are needed and {available} are available; reduce \
+             --pages"
         ))),
         false => Ok(()),
     }

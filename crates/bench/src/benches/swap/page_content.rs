@@ -76,12 +76,13 @@ const RECORDS_PER_PAGE: usize = 8;
 /// Number of pages from which the sample is drawn, distributed over the whole process.
 const SAMPLE_OF_PAGES: usize = 4096;
 
-/// Returns pages of a Python process that LZ4 compresses. Without Python uses this executable
-/// instead, and adds a note.
+/// Returns pages of a Python process that LZ4 compresses. If Python cannot be run, this
+/// executable's pages are used, and a note is added.
 pub(super) fn sample(notes: &mut Vec<String>) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
     of_python().or_else(|why| {
         notes.push(format!(
-            "compressible data comes from this program, not from a Python process: {why}"
+            "the compressible pages are those of this executable, because Python cannot be run: \
+             {why}"
         ));
         let program = File::open("/proc/self/exe").map_err(|error| plain(&error))?;
         pages_that_pack(program, SAMPLE_PAGES)

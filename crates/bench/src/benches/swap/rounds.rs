@@ -13,8 +13,8 @@ use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_sys::PAGE_SIZE;
 
 /// Maximum attempts of a run. The kernel may OOM-kill its own sides although it could reclaim
-/// memory, so these are retried. softswap must not be killed, because its limit covers all memory
-/// that it needs. It is retried once, with the first budget, only if its budget was above that.
+/// memory, so these are retried. softswap's limit covers all memory that it needs, so a kill is an
+/// error. Its run is retried once, with the first budget, if it had a larger one.
 const ATTEMPTS: usize = 5;
 
 /// Work under one set of conditions, with its runs by round. After a failure it has fewer runs than
@@ -57,7 +57,8 @@ pub(super) fn check_size(name: &str, bytes: u64, shares: &[u32]) -> Result<(), R
     let smallest = shares.iter().copied().min().unwrap_or(100);
     if Limits::first(bytes * u64::from(smallest) / 100).memory_bytes < MIN_MEMORY_BYTES {
         return Err(refuse(format!(
-            "too little: within {smallest} % of it the engine needs at least {}; give 64M or more",
+            "too small: {smallest} % of it is less than the engine's minimum of {}; give 64M \
+             or more",
             units::bytes(MIN_MEMORY_BYTES)
         )));
     }
@@ -65,7 +66,9 @@ pub(super) fn check_size(name: &str, bytes: u64, shares: &[u32]) -> Result<(), R
     let (available, needed) = (memory_limits::available().bytes, bytes.saturating_mul(2));
     let (shown, is) = (units::bytes(needed), units::bytes(available));
     match available < needed {
-        true => Err(refuse(format!("needs {shown}, but only {is} are available; give less"))),
+        true => Err(refuse(format!(
+            "{shown} of memory are needed, but {is} are available; give a smaller size"
+        ))),
         false => Ok(()),
     }
 }

@@ -113,7 +113,8 @@ impl Task {
 pub(crate) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
     let task: Task = serde_json::from_str(&args.task).map_err(own)?;
     let contents = Contents::load(task.data, task.sample.as_deref()).map_err(Refusal::own)?;
-    let region = Region::filled(task.pages, &contents).or_own("no memory")?;
+    let region =
+        Region::filled(task.pages, &contents).or_own("the task's memory cannot be allocated")?;
     send(FILLED)?;
     receive()?;
     send_json(&task.perform(&region))?;

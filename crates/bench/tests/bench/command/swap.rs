@@ -48,7 +48,7 @@ impl Machine {
         let zswap = "/sys/module/zswap/parameters";
         let mut settings = names(zswap);
         settings.sort();
-        // Unrelated areas may change meanwhile.
+        // Unrelated areas may change during the benchmark.
         let swaps = read(Path::new("/proc/swaps"));
         Machine {
             zram: zram_devices(),
@@ -217,9 +217,9 @@ fn damaged_page_in_cgroup_is_detected() {
 fn invalid_swap_benchmark_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let table: &[(&[&str], &[&str])] = &[
-        (&["--working-set", "16M"], &["--working-set", "too little", "64M or more"]),
-        (&["--program-size", "16M"], &["--program-size", "too little", "64M or more"]),
-        (&["--program-size", "9T"], &["--program-size", "available", "give less"]),
+        (&["--working-set", "16M"], &["--working-set", "too small", "64M or more"]),
+        (&["--program-size", "16M"], &["--program-size", "too small", "64M or more"]),
+        (&["--program-size", "9T"], &["--program-size", "available", "give a smaller size"]),
         (&["--seconds", "0"], &["--seconds", "0.001"]),
         (&["--rounds", "0"], &["--rounds", "1..="]),
         (&["--sides", "moon"], &["--sides", "moon", "kernel_zram"]),

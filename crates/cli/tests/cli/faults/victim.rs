@@ -172,7 +172,7 @@ impl Victim {
         if read.is_ok() { u64::from_le_bytes(word) } else { 0 }
     }
 
-    /// Waits for `time`, and checks the program's progress meanwhile.
+    /// Waits for `time`, and checks the program's progress during it.
     pub(crate) fn watch(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while Instant::now() < until && !self.has_ended() {

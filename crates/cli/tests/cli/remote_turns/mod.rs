@@ -131,7 +131,7 @@ impl Turns {
             true => drop(program),
             false => _ = program.finish(),
         }
-        // The helper removes the run's keys before it exits, and renews its lease meanwhile.
+        // Before it exits, the helper removes the run's keys. It renews its lease until then.
         let name = |helper: i32| std::fs::read_to_string(format!("/proc/{helper}/comm"));
         let is_there = |helper: i32| name(helper).is_ok_and(|name| name.contains("softswap"));
         while helper.is_some_and(is_there) {

@@ -382,7 +382,7 @@ impl Report {
             .unwrap_or_else(|| panic!("the report has no figure {name:?}: {}", self.figures))
     }
 
-    /// Asserts the invariants of every successful run.
+    /// Asserts that the engine started, evicted pages, kept the budget, and met no I/O error.
     pub(crate) fn expect_healthy(&self, what: &str) {
         assert_eq!(self.figure("engine_started"), 1, "{what}: ran without the engine");
         assert!(self.figure("pages_out") > 0, "{what}: no page was evicted: {}", self.figures);

@@ -20,8 +20,8 @@ impl Engine {
         self.core.memory.budget.target_bytes() / SHARE
     }
 
-    /// Brings a range in and locks it. Fails with ENOMEM beyond the kernel's limit or
-    /// [`Engine::lock_limit_bytes`], and with EAGAIN if a page cannot be brought in. On failure
+    /// Faults a range in and locks it. Fails with ENOMEM beyond the kernel's limit or
+    /// [`Engine::lock_limit_bytes`], and with EAGAIN if a page cannot be faulted in. On failure
     /// nothing is newly locked.
     pub fn lock_range(&self, address: usize, len: usize) -> io::Result<()> {
         const EAGAIN: i32 = 11;

@@ -1,5 +1,5 @@
-//! Changes of the DRAM budget at run time: a higher limit applies at once, a lower one as pages are
-//! evicted.
+//! Changes of the DRAM budget at run time: a higher limit applies immediately, a lower one as pages
+//! are evicted.
 
 use super::Engine;
 use crate::api::settings::MIN_MEMORY_BYTES;
@@ -68,8 +68,8 @@ fn whole_mib(bytes: usize) -> u64 {
 }
 
 impl Engine {
-    /// Changes the limit of the budget. A higher one applies at once, up to the machine's DRAM. For
-    /// a lower one, waits up to 100 ms for evictions.
+    /// Changes the limit of the budget. A higher one applies immediately, up to the machine's DRAM.
+    /// For a lower one, waits up to 100 ms for evictions.
     pub fn set_memory_limit(&self, asked_bytes: u64) -> Result<(), LimitRefused> {
         let core = &self.core;
         let bytes = asked_bytes.min(dram_bytes()).next_multiple_of(PAGE_SIZE as u64);

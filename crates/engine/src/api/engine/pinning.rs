@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 const SHARE: usize = 4;
 /// Maximum sleep in a wait for other calls, in ns. Not every release wakes waiters.
 const IDLE_SLEEP_NS: u64 = 5_000_000;
-/// Number of pages brought in for a call after which pending signals are checked.
+/// Number of pages faulted in for a call after which pending signals are checked.
 const PAGES_BETWEEN_CHECKS: usize = 16;
 
 /// Result of pinning a buffer.
@@ -29,7 +29,7 @@ pub struct Pinned {
     pub bytes: usize,
     /// Reason why pinning ended there.
     pub then: Then,
-    /// Tier of the last page that was brought in; `None` if all pages were resident.
+    /// Tier of the last page that was faulted in; `None` if all pages were resident.
     pub from: Option<Tier>,
 }
 
@@ -140,7 +140,7 @@ impl Engine {
     /// budget. Returns the length of that part. Unmanaged pages are skipped.
     ///
     /// # Errors
-    /// If a page cannot be brought in.
+    /// If a page cannot be faulted in.
     pub fn bring_in(&self, address: usize, len: usize) -> Result<usize, FaultError> {
         let len = len.min(self.half_of_budget_bytes() / 2);
         let end = address.saturating_add(len);
@@ -191,7 +191,7 @@ impl Engine {
         end(done, if done < len { Then::Missing } else { Then::Done }, from)
     }
 
-    /// Brings in and pins a page. Returns `None` if it is unmapped or unmanaged.
+    /// Faults in and pins a page. Returns `None` if it is unmapped or unmanaged.
     fn pin_page(&self, page: PageNo, open: Mask) -> Result<Option<BeforePin>, FaultError> {
         let mut before = BeforePin { was_resident: true, from: None };
         while !self.core.memory.pages.try_pin(page) {

@@ -51,13 +51,14 @@ impl DiskRefaults {
 }
 
 impl Engine {
-    /// Makes the faults of the program wait while `await_turn` says so.
+    /// Makes the faults of the program wait while `await_turn` requires it.
     pub fn share_turns(&self, await_turn: AwaitTurn) {
         self.core.background.await_turn.get_or_init(|| await_turn);
     }
 
     /// Waits while another process has a turn, if the page must be read from the disk, or if there
-    /// is hardly any free memory for it. Holds nothing meanwhile. Called in faults of the program.
+    /// is hardly any free memory for it. Holds no claims while it waits. Called in faults of the
+    /// program.
     pub(super) fn await_turn(&self, page: PageNo, open: Mask) -> Result<(), FaultError> {
         let core = &self.core;
         let Some(await_turn) = core.background.await_turn.get().filter(|may| may(0)) else {
@@ -86,18 +87,18 @@ impl Engine {
         outcome
     }
 
-    /// Returns true if a page is being brought in.
+    /// Returns true if a page is being faulted in.
     #[must_use]
     pub fn is_faulting(&self) -> bool {
         self.contexts.is_any_in_use()
     }
 
-    /// Continues to bring the working set back, by the readahead threads.
+    /// Continues to swap the working set in, by the readahead threads.
     pub fn bring_back(&self, progress: &mut BringBack) -> Step {
         progress.step(&self.core, &self.contexts)
     }
 
-    /// Brings no more pages back.
+    /// Stops the swap-in of the working set.
     pub fn end_bring_back(&self) {
         let _context = self.contexts.claim_prefetch(0);
         self.core.background.returning().clear();

@@ -30,7 +30,7 @@ impl Engine {
     /// threads must not change mappings; they wait if they touch absent pages.
     ///
     /// # Errors
-    /// Those of [`Engine::start`]. The program's memory is unchanged then.
+    /// Those of [`Engine::start`]. On an error the program's memory is unchanged.
     pub fn start_around(
         config: &Config,
         storage: Vec<Backing>,

@@ -22,8 +22,8 @@ pub struct PageTable<'t> {
     words: &'t [AtomicU64],
 }
 
-/// The right to change one page's place. If it is dropped without [`Claim::publish`], the place
-/// stays as it was.
+/// The right to change one page's place. A claim that is dropped without [`Claim::publish`] does
+/// not change the place.
 ///
 /// ```
 /// use softswap_engine::base::page::{PageTable, Place};
@@ -189,7 +189,7 @@ impl Claim<'_> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        // Clear these two flags only: an unpin may have changed the entry meanwhile.
+        // Clear these two flags only: an unpin may have changed the entry since it was claimed.
         let old = self.word.fetch_and(!(BUSY | WAITERS), Ordering::AcqRel);
         end(self.word, old);
     }

@@ -25,8 +25,8 @@ const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each object fits into
 pub(crate) fn write_back(core: &Core, context: &mut Context) -> Result<usize, NoSlot> {
     let Some(mut cluster) = core.buffer(BATCH_PAGES) else { return Ok(0) };
     let before_ns = thread_cpu_ns();
-    // Allocate slots first: searching for the oldest objects closes their slab to new ones, which
-    // would be useless without slots.
+    // Allocate slots first. Searching closes a slab to new objects; without slots it would be
+    // closed for nothing.
     let slots = allocate(&core.stores, context, BATCH_PAGES)?;
     let mut moved = [const { None }; WRITE_BACK_PAGES];
     let batch = Batch::new(&mut cluster, slots.as_slice().len());

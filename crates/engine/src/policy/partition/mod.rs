@@ -3,7 +3,7 @@
 //! DRAM in the pool holds more pages, but each touch of one costs a fault. DRAM for resident pages
 //! holds fewer, at no cost. Pages in neither cost a read from the disk. The refault distance shows
 //! roughly what more DRAM would have saved. A page found in the pool would have stayed resident if
-//! there had been space for the pages evicted meanwhile. A page found compressed on the disk would
+//! there had been space for the pages evicted in between. A page found compressed on the disk would
 //! still be in the pool if that had held the pages written back since ([`WriteBackRate`]).
 //!
 //! Each fault is counted by the number of steps of the limit that would have saved it, times its
@@ -46,8 +46,8 @@ const MIN_REFAULT_SHARE: f64 = 1.0 / 8.0;
 const FULL_PERCENT: usize = 70;
 /// Use at which pages are written back from the pool, in percent of its limit.
 pub const WRITE_BACK_PERCENT: usize = 90;
-/// Use from which the pool is nearly full, in percent of its limit. Below it the pool keeps copies
-/// of resident pages.
+/// Use from which the pool is nearly full and new pages may bypass it, in percent of its limit.
+/// Below it the pool keeps copies of resident pages.
 pub const NEARLY_FULL_PERCENT: usize = 85;
 
 /// Use from which the pool may soon be full, in percent of its limit. From this use on, `auto`
@@ -326,7 +326,7 @@ impl Partition {
             partition: self,
             view,
             seen: self.ghost_hits.take(),
-            prices_ns: self.costs.faults_ns(),
+            fault_costs_ns: self.costs.faults_ns(),
         };
         self.saved_ns.fetch_add(sample.saved_by_step_ns(), Relaxed);
         let (towards, steps) = cusum.follow(|towards, steps| sample.plan(towards, steps))?;
@@ -352,13 +352,14 @@ impl Partition {
     }
 }
 
-/// Events since the last sample, and their consequences for each move.
+/// Faults since the last sample, from which the gain and cost of each move of the pool's limit are
+/// estimated.
 struct Interval<'b> {
     partition: &'b Partition,
     view: PoolView,
     seen: StepGains,
     /// Cost of a fault from the pool, and of one from the disk.
-    prices_ns: (u64, u64),
+    fault_costs_ns: (u64, u64),
 }
 
 impl Interval<'_> {
@@ -372,7 +373,7 @@ impl Interval<'_> {
 
     fn plan(&self, towards: Towards, steps: usize) -> Option<Plan> {
         let bytes = self.bytes(towards, steps)?;
-        let (pool_ns, disk_ns) = self.prices_ns;
+        let (pool_ns, disk_ns) = self.fault_costs_ns;
         let saved_ns = disk_ns.saturating_sub(pool_ns) as f64;
         let (pool_ns, disk_ns) = (pool_ns as f64, disk_ns as f64);
         // Pages that have to be compressed, and touched ones that are decompressed again.
@@ -406,7 +407,7 @@ impl Interval<'_> {
     /// the last sample.
     fn saved_by_step_ns(&self) -> u64 {
         const MIB: f64 = (1 << 20) as f64;
-        let (pool_ns, disk_ns) = self.prices_ns;
+        let (pool_ns, disk_ns) = self.fault_costs_ns;
         let resident_ns = within(&self.seen.resident, 1.0) * pool_ns as f64
             + within(&self.seen.incompressible, 1.0) * disk_ns as f64;
         let pool_ns = within(&self.seen.pooled, 1.0) * disk_ns.saturating_sub(pool_ns) as f64;
@@ -415,9 +416,10 @@ impl Interval<'_> {
     }
 
     /// Returns the likelihood that a page written back by a move refaults, beyond the recorded
-    /// events. It is 0 for a nearly full pool, which would write the page back soon anyway. In
-    /// another pool the page would stay and may be touched later: a sort that works on one half of
-    /// its data will touch the other half. There it is 1 if no page was written back recently.
+    /// events. It is 0 for a pool that uses at least [`NEARLY_FULL_PERCENT`] of its limit, which
+    /// would write the page back soon anyway. In another pool the page would stay and may be
+    /// touched later: a sort that works on one half of its data will touch the other half. There it
+    /// is 1 if no page was written back recently.
     fn unseen_refault_share(&self) -> f64 {
         if self.view.is_nearly_full() { 0.0 } else { self.partition.refault_share() }
     }
@@ -457,7 +459,8 @@ impl PoolView {
         self.used_bytes >= self.limit_bytes / 100 * FILLING_PERCENT
     }
 
-    /// Returns true if the pool is nearly full, so that new pages soon cause write-backs.
+    /// Returns true if the pool uses at least [`NEARLY_FULL_PERCENT`] of its limit, so that new
+    /// pages soon cause write-backs.
     pub fn is_nearly_full(self) -> bool {
         self.used_bytes >= self.limit_bytes / 100 * NEARLY_FULL_PERCENT
     }

@@ -7,7 +7,7 @@ const MIN: usize = BUDGET / 5 * 2;
 const MAX: usize = BUDGET / 5 * 4;
 const STEP: usize = BUDGET / STEPS;
 
-/// Age at which pages of the pool are written back.
+/// Age at which the pool writes pages back, in evictions.
 const AGE: u64 = 10_000;
 
 fn balance() -> Partition {
@@ -167,7 +167,7 @@ fn write_backs_of_partly_free_pool_count_as_reads() {
         (0..found).for_each(|_| _ = balance.write_back_rate.note_write_back_refault(0));
         until_moved(&balance, pool, &[100], &[]).expect("the limit moves").0
     };
-    // A nearly full pool would write the pages back anyway.
+    // A pool that uses at least 85 % of its limit would write the pages back anyway.
     let (quickly, not_known) = (samples(nearly_full, 0, 0), samples(growable, 0, 0));
     assert!(not_known > 10 * quickly, "{not_known} and {quickly} samples");
     // The fewer pages refault, the less has to be read.

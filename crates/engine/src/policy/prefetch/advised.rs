@@ -16,7 +16,7 @@ pub enum Order {
     /// No hint: detected from faults.
     #[default]
     Unknown,
-    /// Ascending: the pages after a touched one are read ahead at once.
+    /// Ascending: the pages after a touched one are read ahead immediately.
     Sequential,
     /// Random: no readahead.
     Random,

@@ -1,4 +1,4 @@
-//! Prefetching: bringing pages in before they are touched.
+//! Prefetching: swapping pages in before they are touched.
 
 pub mod advised;
 pub(crate) mod window;

@@ -3,9 +3,9 @@
 //! Objects often span pages: a tree node, a row, a block with its header. They are touched in the
 //! same order each time, but not as a stream. Therefore each chunk learns, for each small offset,
 //! the likelihood that the page at that offset is read from the disk within a few faults of another
-//! (offset prefetching in processors, P. Michaud, 2016). Pages that are likely enough are read
-//! along with the faulting one, in hardly more time. Such pages no longer fault, so one time in 16
-//! none is read along, to keep learning.
+//! (offset prefetching in processors, P. Michaud, 2016). Pages that are likely enough are read with
+//! the faulting one, in hardly more time. Such pages no longer fault, so one fault in 16 reads only
+//! its own page, to keep learning.
 
 use crate::base::page::PageNo;
 use crate::memory::address_space::CHUNK_PAGES;
@@ -25,7 +25,7 @@ const CERTAIN: u64 = (1 << LIKELY_BITS) - 1;
 const LIKELY: u64 = CERTAIN / 4;
 /// One fault moves a likelihood by 1/8 of the remaining difference.
 const WEIGHT_SHIFT: u32 = 3;
-/// One in this many times nothing is read along, to keep learning.
+/// One fault in this many reads only its own page, to keep learning.
 const PROBE_EVERY: u32 = 16;
 
 /// Set of offsets from a page.
@@ -95,7 +95,7 @@ impl OffsetPrefetch {
         &self.chunks[(page / CHUNK_PAGES) as usize]
     }
 
-    /// Returns those of the offsets `others` whose pages should be read along with `page`.
+    /// Returns those of the offsets `others` whose pages should be read with `page`.
     #[must_use]
     pub(crate) fn likely(&self, page: PageNo, others: Offsets) -> Offsets {
         let chunk = self.chunk(page).load(Relaxed);
@@ -104,7 +104,7 @@ impl OffsetPrefetch {
         if likely.is_empty() || self.is_probe() { Offsets::default() } else { likely }
     }
 
-    /// Returns true if nothing should be read along this time. Spread by a hash, so that periodic
+    /// Returns true if this fault should read only its own page. Spread by a hash, so that periodic
     /// access patterns are not sampled at the same phase.
     fn is_probe(&self) -> bool {
         const GOLDEN: u32 = 0x9E37_79B9;
@@ -113,7 +113,7 @@ impl OffsetPrefetch {
     }
 
     /// Records a fault from the disk. Only pages at the `watched` offsets can follow: they are on
-    /// the disk and not read along.
+    /// the disk and not read with this page.
     pub(crate) fn note(&self, page: PageNo, watched: Offsets) {
         for entry in &self.recent {
             let bits = entry.load(Relaxed);

@@ -12,11 +12,11 @@
 //! strides are detected from recent touches ([`Strides`]) and a fault on the predicted marker. The
 //! next window of a stream is read in the background by parallel requests. The page that the stream
 //! reaches first is the window's marker: it stays absent, so its touch faults and starts the next
-//! window, twice as long. Resident pages are skipped, because they cannot be markers. The marker's
-//! content is cached meanwhile ([`ReadAheadPages`](crate::store::read_ahead_pages)). A marker that
-//! is not reached within a number of faults counts as lost, and its pages were read for nothing. If
-//! that happens often, windows get shorter ([`Accuracy`]). Linux's readahead has the same marker,
-//! as a flag of a cached page.
+//! window, twice as long. Resident pages are skipped, because they cannot be markers. Until its
+//! touch, the marker's content is cached ([`ReadAheadPages`](crate::store::read_ahead_pages)). A
+//! marker that is not reached within a number of faults counts as lost, and its pages were read for
+//! nothing. If that happens often, windows get shorter ([`Accuracy`]). Linux's readahead has the
+//! same marker, as a flag of a cached page.
 
 use crate::base::page::{Claim, PageNo, PageTable, SlotCopy};
 use crate::policy::mechanism::{Mechanism, Without};
@@ -29,7 +29,7 @@ use crossbeam_queue::ArrayQueue;
 use softswap_sys::futex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Maximum number of pages that a fault reads at once, including its own.
+/// Maximum number of pages that a fault reads together, including its own.
 pub(crate) const MAX_NEIGHBOURS: usize = 32;
 /// Maximum pages of a background window: two requests, so that four are in progress together with
 /// the next window.
@@ -273,7 +273,7 @@ impl Readahead {
                 self.lead_on(page, stride, pages + 1, ahead)
             }
             Touch::Isolated => {
-                // Equally spaced recent touches nearly prove a stream.
+                // Equally spaced recent touches are nearly always a stream.
                 let strided = match self.without.has(Mechanism::Strides) {
                     true => None,
                     false => self.strides.note(page),

@@ -75,7 +75,7 @@ fn only_unclaimed_slot_pages_are_claimed() {
     assert!(!pages.load(1).is_busy(), "a dropped claim leaves the entry unchanged");
 }
 
-/// A fault on an absent page that is brought in alone.
+/// A fault on an absent page that is read alone.
 fn fault(streams: &Readahead, page: PageNo, end: PageNo) -> Touch {
     fault_among(streams, page, &Ahead { end, is_there: |_| false })
 }

@@ -30,7 +30,7 @@ impl Strides {
     /// Records a touch. Returns the smallest stride other than 1 at which it and the touches before
     /// it are equally spaced, if any.
     pub(crate) fn note(&self, page: PageNo) -> Option<Stride> {
-        // Read once, because other threads add touches meanwhile.
+        // Read once, because other threads add touches concurrently.
         let touched = self.touched.each_ref().map(|place| place.load(Relaxed));
         let place = self.next.fetch_add(1, Relaxed) % TOUCHES;
         self.touched[place].store(page, Relaxed);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     proptest! {
-        /// If a stride is returned, the touches that prove it were made.
+        /// If a stride is returned, the touches that show it were made.
         #[test]
         fn detected_strides_are_correct(touches in prop::collection::vec(0..60_u64, 1..60)) {
             let strides = Strides::new();

@@ -71,7 +71,7 @@ impl Pools {
         }
     }
 
-    /// Closes a pool, unless one of its buffers was taken meanwhile. Returns true if it did.
+    /// Closes a pool, unless one of its buffers is in use. Returns true if the pool was closed.
     pub(super) fn release(&self, index: usize) -> bool {
         let pool = &self.pools[index];
         // Close it first, so that searches skip it.

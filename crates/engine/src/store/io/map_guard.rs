@@ -1,9 +1,9 @@
 //! Guard of a swap file whose blocks are written through the device: before a write, the file's
-//! block map must be the proven one.
+//! block map must be the verified one.
 //!
 //! At most twice a second, the thread that writes next reads the map again. So no write starts more
 //! than a second after the last map that was found unchanged, even if the process or the machine
-//! was stopped meanwhile. After a change nothing more is written: the blocks may belong to another
+//! was stopped in between. After a change nothing more is written: the blocks may belong to another
 //! file. Reads continue, because a page that is not the stored one does not match its seal.
 
 use softswap_shared::cluster_table::ClusterTable;
@@ -23,12 +23,12 @@ const MAX_NS: u64 = 1_000_000_000;
 
 const _: () = assert!(REFRESH_NS < MAX_NS);
 
-/// Compares the block map of a swap file with the proven one.
+/// Compares the block map of a swap file with the verified one.
 #[derive(Debug)]
 pub struct MapGuard {
     file: Arc<SwapFile>,
     pages: u64,
-    proven: Fingerprint,
+    verified: Fingerprint,
     /// Table in which a change is published to the other processes of the tree.
     table: Option<ClusterTable>,
     reader: Mutex<Reader>,
@@ -38,18 +38,18 @@ pub struct MapGuard {
 }
 
 impl MapGuard {
-    /// Guards the first `pages` pages of `file`, whose map has the fingerprint `proven`.
+    /// Guards the first `pages` pages of `file`, whose map has the fingerprint `verified`.
     #[must_use]
     pub fn new(
         file: Arc<SwapFile>,
         pages: u64,
-        proven: Fingerprint,
+        verified: Fingerprint,
         table: Option<ClusterTable>,
     ) -> MapGuard {
         MapGuard {
             file,
             pages,
-            proven,
+            verified,
             table,
             reader: Mutex::default(),
             unchanged_ns: AtomicU64::new(0),
@@ -57,7 +57,8 @@ impl MapGuard {
         }
     }
 
-    /// Returns true if the map was the proven one less than a second ago. Called before each write.
+    /// Returns true if the map was the verified one less than a second ago. Called before each
+    /// write.
     #[must_use]
     pub(crate) fn allows_writes(&self) -> bool {
         if self.has_stopped() {
@@ -77,7 +78,7 @@ impl MapGuard {
         }
     }
 
-    /// Reads the map now. Returns true if it is the proven one.
+    /// Reads the map now. Returns true if it is the verified one.
     #[must_use]
     pub fn check(&self) -> bool {
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,7 +98,7 @@ impl MapGuard {
     fn read(&self, mut reader: MutexGuard<'_, Reader>) -> bool {
         let start_ns = now_ns();
         match Fingerprint::read(&mut reader, self.file.as_fd(), self.pages) {
-            Ok(Some(now)) if now == self.proven => {
+            Ok(Some(now)) if now == self.verified => {
                 self.unchanged_ns.store(start_ns, Release);
                 true
             }

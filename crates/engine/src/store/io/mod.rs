@@ -2,7 +2,7 @@
 //!
 //! A [`Device`] transfers whole buffers, or reports exactly how many bytes it transferred. A
 //! swapped page is the only copy, so every result code and length is checked. Short transfers are
-//! continued; if that is not possible, the transfer fails.
+//! continued, and fail if nothing more is transferred.
 //!
 //! Transfers use a [`Lane`]. A fault context or the reclaim thread opens it at the start and owns
 //! it. So lanes share no lock on the way to the device, and no transfer allocates.
@@ -57,7 +57,7 @@ pub enum Lane {
 }
 
 impl Lane {
-    /// Returns the number of requests that can be in flight at once.
+    /// Returns the number of requests that can be in flight together.
     #[must_use]
     pub(crate) fn reads_at_once(&self) -> usize {
         match self {
@@ -80,7 +80,7 @@ pub struct Rings {
 /// Maximum number of pieces of one batch.
 pub const MAX_PIECES: usize = 32;
 
-/// How lanes transfer pages: io_uring, direct I/O, polling.
+/// I/O methods of the lanes: io_uring, direct I/O, polling.
 ///
 /// ```
 /// use softswap_engine::store::io::Device;
@@ -148,7 +148,7 @@ pub trait Device: Send + Sync {
     /// Fills `buf` with the content at `offset`.
     ///
     /// # Errors
-    /// If less than all could be read; the content of `buf` is undefined then.
+    /// If less than all could be read; the content of `buf` is then undefined.
     fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError>;
 
     /// Reads one page that the caller waits for. `polling` decides how it waits.
@@ -169,7 +169,7 @@ pub trait Device: Send + Sync {
     /// Reads each of up to [`MAX_PIECES`] pieces, concurrently if the device supports it.
     ///
     /// # Errors
-    /// The first error; the content of all buffers is undefined then.
+    /// The first error; the content of all buffers is then undefined.
     fn read_many(&self, lane: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
         pieces.iter_mut().try_for_each(|piece| self.read(lane, piece.offset, piece.buf))
     }
@@ -191,7 +191,7 @@ pub trait Device: Send + Sync {
     /// Writes each of up to [`MAX_PIECES`] pieces, concurrently if the device supports it.
     ///
     /// # Errors
-    /// The first error; the stored content is unknown then.
+    /// The first error; the stored content is then unknown.
     fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
         pieces.iter().try_for_each(|piece| self.write(lane, piece.offset, piece.buf))
     }
@@ -199,7 +199,7 @@ pub trait Device: Send + Sync {
     /// Writes `buf` at `offset`.
     ///
     /// # Errors
-    /// If less than all could be written; the stored content is unknown then.
+    /// If less than all could be written; the stored content is then unknown.
     fn write(&self, lane: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError>;
 
     /// Claims storage for `[from, from + bytes)`, so that it can be written.

@@ -416,7 +416,7 @@ impl Device for RemoteDevice {
     }
 
     fn inherit(&self) -> bool {
-        // In a PID namespace of its own, the child may have its parent's PID.
+        // If the child is in a new PID namespace, it may have its parent's PID.
         if !exemption::is_in_force() {
             process_identity::forget();
         }

@@ -452,7 +452,7 @@ impl Pool {
     }
 
     /// Moves a slab to the right list after a free. Checks the slab's present state, because other
-    /// threads may have stored and freed meanwhile.
+    /// threads store and free concurrently.
     fn relist(&self, slab: u32) {
         let mut directory = self.directory();
         let mut guard = self.slabs[slab as usize].lock();

@@ -97,7 +97,7 @@ impl Slab {
         self.listed_to = 0;
     }
 
-    /// Populates all of its memory at once, because it will be filled.
+    /// Populates all of its memory in one call, because it will be filled.
     pub(super) fn populate(&mut self) {
         populate(&mut self.bytes[..]);
     }

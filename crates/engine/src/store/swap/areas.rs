@@ -71,7 +71,7 @@ pub struct SharedPages {
     pub file: Option<Arc<SwapFile>>,
     /// The descriptor of the file that all processes of the tree inherit.
     pub inherited: i32,
-    /// The swap file and its proven map, if it is written through its device.
+    /// The swap file and its verified map, if it is written through its device.
     pub raw: Option<(Arc<SwapFile>, Fingerprint)>,
 }
 
@@ -93,12 +93,12 @@ pub struct Backing {
     pub priority: i32,
     /// Which unused storage is discarded.
     pub discard: Discard,
-    /// How a thread waits for a single page; `None` for the general setting.
+    /// Method by which a thread waits for a single page; `None` for the general setting.
     pub poll: Option<Mode>,
 }
 
 impl Backing {
-    /// Returns a file of its own on `device` that grows by 64 MiB at a time.
+    /// Returns the storage of an area that is the whole of `device` and grows by 64 MiB at a time.
     #[must_use]
     pub fn growing(
         device: Box<dyn Device>,
@@ -356,7 +356,7 @@ impl Areas {
         Err(refused)
     }
 
-    /// Frees slots. Their content may be overwritten at once, unless the areas are frozen.
+    /// Frees slots. Their content may be overwritten immediately, unless the areas are frozen.
     pub(crate) fn free(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
         area.free(first, len);

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
 
-/// Creates areas with these sizes in MiB and priorities, each on a disk of its own.
+/// Creates areas with these sizes in MiB and priorities, each on a separate disk.
 fn areas(of: &[(u64, i32)]) -> (Vec<SimDevice>, Areas) {
     let disks: Vec<_> = of.iter().map(|_| SimDevice::new(64 * MIB, 1)).collect();
     let storage = of.iter().zip(&disks).map(|(&(mib, priority), disk)| Backing {
@@ -282,7 +282,7 @@ fn fragmented_batch_uses_one_area() {
         found.extend_from_slice(slots);
         batches.push(slots.len());
     }
-    // The rest of an area is a batch of its own.
+    // The rest of an area is a separate batch.
     assert!(batches.iter().filter(|len| **len < 32).count() <= 2, "{batches:?}");
     let mut page = vec![0; PAGE_SIZE];
     for slot in &found {

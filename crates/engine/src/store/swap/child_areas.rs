@@ -51,7 +51,7 @@ pub(crate) struct ChildAreas {
     pub(crate) overshoot_ns: u64,
     pub(crate) encrypt: bool,
     pub(crate) managed: Range<usize>,
-    /// False if the program has a system-call filter of its own, which would apply to these calls.
+    /// False if the program has installed a system-call filter, which would apply to these calls.
     pub(crate) may_open: AtomicBool,
     pub(crate) state: Mutex<State>,
 }
@@ -85,7 +85,7 @@ impl ChildAreas {
         self.lock().refusal.clone()
     }
 
-    /// Adds an area, unless another thread has done so: there are more than `seen` areas then.
+    /// Adds an area, unless another thread has added one: then there are more than `seen` areas.
     pub(crate) fn open(&self, areas: &Areas, seen: usize, stats: Stats) -> Opened {
         let here = 0_u8;
         if self.managed.contains(&(&raw const here).addr()) {
@@ -158,11 +158,11 @@ fn shared(pages: &SharedPages) -> Result<Backing, String> {
             let (file, mark) = opened.or_else(inherited).ok_or(lost)?;
             (Box::new(FileDevice::new(Arc::clone(&file), true)), file, mark)
         }
-        Some((file, proven)) => {
+        Some((file, verified)) => {
             let opened = SharedDevice::open(file, &pages.table).ok();
             let parents = || inherited().map(|(device, mark)| SharedDevice { device, mark });
             let opened = opened.or_else(parents).ok_or(lost)?;
-            let map = (pages.pages.pages, *proven);
+            let map = (pages.pages.pages, *verified);
             (opened.guarded(file, map, pages.table, true), opened.device, opened.mark)
         }
     };

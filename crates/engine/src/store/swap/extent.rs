@@ -207,8 +207,8 @@ impl ExtentMap {
 
     /// Unmaps all pages from `page` to the end.
     ///
-    /// The caller ensures that no thread looks up a removed page meanwhile; look-ups of other pages
-    /// continue.
+    /// The caller ensures that no thread looks up a removed page during the call; look-ups of other
+    /// pages continue.
     pub(crate) fn remove_tail(&self, page: u64) {
         let _held = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         if page >= self.pages.load(Ordering::Relaxed) {
@@ -261,7 +261,7 @@ impl ExtentMap {
     /// Searches all entries, for a reader that read hints during their rebuild.
     #[cold]
     fn find_without_hints(&self, page: u64, pages: u64, count: usize) -> Result<Extent, Unmapped> {
-        // If no entry holds it, the page has been removed meanwhile.
+        // If no entry holds the page, another thread has removed it.
         let found = (count > 0).then(|| self.extent(self.search(page, 0, count), pages, count));
         found.filter(|extent| extent.holds(page)).ok_or(Unmapped { page, pages: self.pages() })
     }

@@ -1,12 +1,12 @@
 //! Named swap areas: a file or a block device with a header.
 //!
 //! [`Storage::open`] claims the file; all later checks use the claimed descriptor. [`activate`]
-//! reads the header and checks that every page has a block of its own. [`Storage::format`] writes a
+//! reads the header and checks that every page has a separate block. [`Storage::format`] writes a
 //! header. Only `format` changes anything. Its caller first runs [`Storage::check_layout`] and its
 //! own checks.
 //!
 //! A file is accessed through its file system, so blocks are offsets in the file, unless
-//! [`super::raw`] proves its blocks on the device. Its layout is checked in both cases, because
+//! [`super::raw`] verifies its blocks on the device. Its layout is checked in both cases, because
 //! writing a page must not allocate space while memory is short.
 
 use super::cluster::CLUSTER_SLOTS;
@@ -64,7 +64,7 @@ pub enum ActivateError {
     #[error(transparent)]
     Claim(#[from] ClaimError),
     #[error(
-        "{} cannot be read ({}), and was not changed: choose another",
+        "{} cannot be read ({}), and was not changed: choose another file or device",
         path.display(),
         plain(cause)
     )]
@@ -77,13 +77,14 @@ pub enum ActivateError {
     TooSmall { path: PathBuf, bytes: u64, is_device: bool },
     #[error(
         "{} has {bytes} bytes, but the swap area on it only {area_bytes}, and at least {} are \
-         needed: format it again with `softswap mkswap --force {}`, or choose another",
+         needed: format it again with `softswap mkswap --force {}`, or choose another file \
+         or device",
         path.display(), MIN_PAGES * PAGE_BYTES, path.display()
     )]
     AreaTooSmall { path: PathBuf, bytes: u64, area_bytes: u64 },
     #[error(
-        "{} contains {found}{}, and was not changed: choose another, or overwrite it with \
-         `softswap mkswap --force {}`",
+        "{} contains {found}{}, and was not changed: choose another file or device, or overwrite \
+         it with `softswap mkswap --force {}`",
         path.display(), if *has_header { " and a swap header" } else { "" }, path.display()
     )]
     Holds { path: PathBuf, found: &'static str, has_header: bool },
@@ -99,14 +100,14 @@ pub enum ActivateError {
     #[error(
         "{} shares storage with another file from byte {offset} on (a reflink or a snapshot), so \
          that writing would need new space: create a new file with `fallocate -l {bytes} FILE`, \
-         or choose another",
+         or choose another file or device",
         path.display()
     )]
     Shared { path: PathBuf, offset: u64, bytes: u64 },
     #[error(
         "{} is compressed, encrypted or packed by its file system from byte {offset} on, so that \
          writing may need new space: disable that and create a new file with `fallocate -l \
-         {bytes} FILE`, or choose another",
+         {bytes} FILE`, or choose another file or device",
         path.display()
     )]
     Packed { path: PathBuf, offset: u64, bytes: u64 },
@@ -130,7 +131,10 @@ fn header_remedy(path: &Path, cause: &HeaderError) -> String {
              {shown}`",
             header_pages * PAGE_BYTES
         ),
-        _ => format!("format it again with `softswap mkswap --force {shown}`, or choose another"),
+        _ => format!(
+            "format it again with `softswap mkswap --force {shown}`, or choose another file or \
+             device"
+        ),
     }
 }
 
@@ -260,7 +264,7 @@ impl Storage {
         contents::recognise(&self.head)
     }
 
-    /// Checks that each of the first `pages` pages has a block of its own. Returns the number of
+    /// Checks that each of the first `pages` pages has a separate block. Returns the number of
     /// extents, if known.
     ///
     /// # Errors
@@ -314,8 +318,8 @@ impl Storage {
     /// recognise the wrong format.
     ///
     /// # Errors
-    /// The kernel's error, or EIO if the bytes read differ. The content of the first pages is
-    /// unknown then.
+    /// The kernel's error, or EIO if the bytes read differ. The content of the first pages is then
+    /// unknown.
     pub fn format(&mut self, header: &Header) -> io::Result<()> {
         let old: Vec<_> = self.contents().collect();
         let mut changed = Vec::new();

@@ -31,7 +31,7 @@ const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 const THREADS: usize = 8;
 
 /// Reason why a swap file cannot be used by its blocks. If [`RawFile::prove`] failed, it may have
-/// written through the device, but only to blocks of the file that it had proven before.
+/// written through the device, but only to blocks of the file that it had verified before.
 ///
 /// ```
 /// use softswap_engine::store::swap::raw::RawRefusal;
@@ -158,12 +158,12 @@ impl RawFile {
         Fingerprint::of(&self.map)
     }
 
-    /// Proves the place of each extent. Writes random content through the file to its first and
+    /// Verifies the place of each extent. Writes random content through the file to its first and
     /// last page, and reads it through the device. Then does the same in the other direction. The
     /// header's page is only read. `mark` is lifted while the file is written.
     ///
     /// # Errors
-    /// If one page differs, or the map changes meanwhile.
+    /// If one page differs, or the map changes during the check.
     pub fn prove(&self, area: &Activated, mark: &RawMark) -> Result<(), RawRefusal> {
         let io = |cause| RawRefusal::Io { path: self.path.clone(), cause };
         let (file, device) = (&area.file, &self.device);
@@ -252,11 +252,11 @@ impl SharedDevice {
     pub(crate) fn guarded(
         &self,
         file: &Arc<SwapFile>,
-        (pages, proven): (u64, Fingerprint),
+        (pages, verified): (u64, Fingerprint),
         table: ClusterTable,
         avoid_io_uring: bool,
     ) -> Box<dyn Device> {
-        let guard = MapGuard::new(Arc::clone(file), pages, proven, Some(table));
+        let guard = MapGuard::new(Arc::clone(file), pages, verified, Some(table));
         let (device, file) = (Arc::clone(&self.device), Arc::clone(file));
         Box::new(RawDevice::new(device, file, guard, avoid_io_uring))
     }

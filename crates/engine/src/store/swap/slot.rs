@@ -11,8 +11,8 @@
 //! free puts it back on one.
 //!
 //! If discarding is enabled, an emptied cluster first waits for its discard. The discarding thread
-//! holds it meanwhile, so no thread allocates from it. If nothing else is free, a waiting cluster
-//! is used without a discard.
+//! holds it during the discard, so no thread allocates from it. If nothing else is free, a waiting
+//! cluster is used without a discard.
 //!
 //! [`frozen`] delays the reuse of freed slots. [`service`] takes slots and clusters out of service.
 //! [`sparse`] adds and removes single clusters of an area that several processes share.
@@ -176,9 +176,9 @@ impl SlotAllocator {
         self.alloc_held(own, want, want)
             .or_else(|| {
                 // A free cluster is better than any shorter run of the current one, whose gaps grow
-                // meanwhile. Otherwise the best of the processor's own partly used clusters is
-                // better than a run below `SHORT_SLOTS`. Without either, any run is better than
-                // another processor's cluster.
+                // while the free cluster is used. Otherwise the best of the processor's own partly
+                // used clusters is better than a run below `SHORT_SLOTS`. Without either, any run
+                // is better than another processor's cluster.
                 let least = match self.has_free_cluster(own) {
                     true => want,
                     false if self.has_gaps(own) => want.min(SHORT_SLOTS),
@@ -192,7 +192,7 @@ impl SlotAllocator {
 
     /// Takes a run from any cluster, including other processors' current ones. `None` means that
     /// nothing was free at one moment. The search repeats if clusters moved or slots were allocated
-    /// meanwhile, since it may have missed a run.
+    /// during the search, since it may have missed a run.
     fn alloc_any(&self, own: usize, want: usize) -> Option<(u64, usize)> {
         loop {
             let before = self.changes();
@@ -338,8 +338,8 @@ impl SlotAllocator {
         self.bits_of(cluster).iter().all(|word| word.load(SeqCst) == 0)
     }
 
-    /// Returns the state for a cluster that no processor holds. Its bits are only cleared
-    /// meanwhile: the thread that clears the last one sees that the others are clear.
+    /// Returns the state for a cluster that no processor holds. Until a processor takes it, its
+    /// bits are only cleared: the thread that clears the last one sees that the others are clear.
     fn state_for(&self, cluster: u32) -> u32 {
         const HALF: u32 = CLUSTER_SLOTS as u32 / 2;
         const ALL: u32 = CLUSTER_SLOTS as u32;

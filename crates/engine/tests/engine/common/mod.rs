@@ -1,5 +1,5 @@
-//! An engine over a simulated device, with real page faults. Each test creates its own world, and
-//! uses the public interface and no unsafe code.
+//! An engine over a simulated device, with real page faults. Each test creates its own fixture
+//! ([`World`]), and uses the public interface and no unsafe code.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use softswap_engine::api::engine::Engine;
@@ -72,7 +72,7 @@ pub(crate) struct World {
     _served: Served,
 }
 
-/// Returns two worlds: one evicts by moving pages, one by copying.
+/// Returns two fixtures: one evicts by moving pages, one by copying.
 pub(crate) fn worlds() -> impl Iterator<Item = World> {
     let both = [false, true].into_iter();
     both.map(|avoid_move| World::new(&Setup { avoid_move, ..Setup::default() }))
@@ -250,9 +250,8 @@ pub(crate) fn assert_holds(memory: Memory, contents: &[Content]) {
     }
 }
 
-/// Makes the kernel fill `memory`. Continues after short reads: the kernel closes the io_uring
-/// rings of an earlier world in the background, which interrupts calls of the thread that created
-/// them.
+/// Reads the file into `memory`. Retries short reads: the kernel tears down the io_uring rings of
+/// an earlier test asynchronously, which interrupts system calls of the thread that created them.
 pub(crate) fn fill_from(memory: Memory, file: &std::fs::File) {
     let mut done = 0;
     while done < memory.len() {

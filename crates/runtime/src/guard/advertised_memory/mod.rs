@@ -124,7 +124,7 @@ extern "C" fn openat(dir: i32, path: usize, flags: i32, mode: u32) -> i32 {
     c_result(opened) as i32
 }
 
-/// Replaces an open file about memory. If that fails, the program reads the kernel's text.
+/// Replaces an open file about memory. On failure the program reads the kernel's text.
 fn advertise(fd: i32, flags: i32) {
     let _ = uncancelled(|| replace(fd, flags));
 }

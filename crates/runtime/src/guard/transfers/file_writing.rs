@@ -8,8 +8,8 @@
 //!   writers that share the position get separate parts. For unwritten bytes the position is moved
 //!   back.
 //! - At the end of a file, and under the program's own filter, which may forbid `lseek`, each piece
-//!   follows the previous one. If another write came in between, the call ends with a short count,
-//!   so that the record is not torn further. An append that fits
+//!   follows the previous one. If the file was written between two pieces, the call ends with a
+//!   short count, so that the record is not torn further. An append that fits
 //!   [`crate::memory::pins::undivided_limit_bytes`] is therefore not split.
 //!
 //! Errors are those of Linux: the error of the first piece, or the bytes written before a later
@@ -122,7 +122,7 @@ impl Part {
         }
     }
 
-    /// Returns true after a piece if no other write has come in between.
+    /// Returns true after a piece if nothing else was written since the previous one.
     fn is_followed(&mut self, result: isize) -> bool {
         let Part::Next { fd, end, end_of } = self else { return true };
         let now = end_of(*fd);

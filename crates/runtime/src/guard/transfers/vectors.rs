@@ -90,7 +90,7 @@ pub(super) fn answer_vectors(engine: &Engine, number: i64, arguments: Arguments)
     }
 }
 
-/// Moves as much as can be pinned at once, for calls that may move less than requested.
+/// Moves as much as can be pinned together, for calls that may move less than requested.
 fn one_piece(engine: &Engine, call: &Call, originals: &[iovec]) -> isize {
     in_chunks(engine, originals, |vectors, _| Moved {
         result: call.issue(vectors),

@@ -169,7 +169,7 @@ fn advise_managed(engine: &Engine, address: usize, len: usize, advice: i32) -> i
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_COLD | libc::MADV_PAGEOUT if locked => {
             refused(libc::EINVAL)
         }
-        // MADV_FREE may drop the content at once, too.
+        // MADV_FREE may drop the content immediately, too.
         libc::MADV_DONTNEED | libc::MADV_FREE => {
             result_of(signals::with_all_blocked(|| engine.discard(address, len)))
         }
@@ -277,7 +277,7 @@ fn around(address: usize, len: usize) -> Result<(usize, usize), isize> {
     start.checked_add(len).map(|_| (start, len)).ok_or(refused(libc::EINVAL))
 }
 
-/// `mlock`, and `mlock2` with or without MLOCK_ONFAULT: all pages are faulted in at once.
+/// `mlock`, and `mlock2` with or without MLOCK_ONFAULT: all pages are faulted in immediately.
 pub(super) fn lock(engine: &Engine, address: usize, len: usize) -> isize {
     let (start, len) = match around(address, len) {
         Ok((start, len)) if len > 0 => (start, len),

@@ -39,7 +39,7 @@ static SUPERSEDED: AtomicPtr<*const c_char> = AtomicPtr::new(std::ptr::null_mut(
 /// Moves the array of `environ` permanently out of managed memory, with space for `additional`
 /// strings. The strings are not moved. Returns false if there is no memory.
 ///
-/// No other thread may change the environment meanwhile, as C requires in general.
+/// No other thread may change the environment during the call, as C requires in general.
 pub(super) fn move_environment(additional: usize) -> bool {
     if additional == 0 && !instance::is_managed(environment() as usize) {
         return true;

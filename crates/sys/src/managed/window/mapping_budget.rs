@@ -16,7 +16,7 @@ const BETWEEN_COUNTS_NS: u64 = 2_000_000_000;
 /// Mappings that the window may always have.
 const MIN: usize = 512;
 
-/// How close a process is to its limit on mappings.
+/// Use of the limit on mappings.
 ///
 /// ```
 /// use softswap_sys::window::MappingPressure;

@@ -250,7 +250,7 @@ impl Window {
         self.use_move
     }
 
-    /// Returns true if [`Window::take_out`] can take several pages at once.
+    /// Returns true if [`Window::take_out`] can take several pages in one call.
     #[must_use]
     pub fn takes_runs(&self) -> bool {
         self.use_move || matches!(self.mechanism, Mechanism::Protection(_))

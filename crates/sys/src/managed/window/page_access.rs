@@ -1,8 +1,8 @@
 //! Faults by page protection: an absent page is inaccessible, and an access raises SIGSEGV.
 //!
 //! Content is written through `/proc/self/mem` while the page is still inaccessible. Then
-//! `mprotect` grants the program's access, for all threads at once. Eviction uses the opposite
-//! order. A page whose writes are caught is read-only.
+//! `mprotect` grants the program's access, for all threads at the same time. Eviction uses the
+//! opposite order. A page whose writes are caught is read-only.
 
 use super::mapping_budget::{MappingBudget, MappingPressure};
 use super::page_moves;
@@ -290,8 +290,8 @@ impl PageAccess {
 
     /// Applies the recorded state of a page to the kernel again, after an access failed.
     pub(super) fn renew(&self, page: usize) {
-        // Errors are ignored: the call fails only if it needs another mapping. The caller treats
-        // the page as absent then.
+        // Errors are ignored: the call fails only if it needs another mapping. In this case the
+        // caller treats the page as absent.
         let _ = self.locked(|| self.mprotect(&(page..page + 1), self.states.get(page).in_force()));
     }
 

@@ -151,7 +151,7 @@ impl Ring {
     }
 
     /// Attaches `file` like [`Ring::attach`]. Keeps `held` open until the last request has
-    /// completed, even if the process is killed meanwhile.
+    /// completed, even if the process is killed before.
     ///
     /// # Errors
     /// Those of [`Ring::attach`].
@@ -270,7 +270,7 @@ impl Ring {
         result
     }
 
-    /// Writes all `requests`, several in flight at once, and stores each result at its index in
+    /// Writes all `requests`, several in flight together, and stores each result at its index in
     /// `results`.
     ///
     /// # Errors
@@ -297,7 +297,7 @@ impl Ring {
         unsafe { self.run(requests.len(), entry, |index, outcome| results[index] = outcome) }
     }
 
-    /// Reads all `requests`, several in flight at once, and stores each result at its index in
+    /// Reads all `requests`, several in flight together, and stores each result at its index in
     /// `results`.
     ///
     /// # Errors

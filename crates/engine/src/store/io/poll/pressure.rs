@@ -2,7 +2,7 @@
 //!
 //! There are three signs:
 //!
-//! 1. Several threads wait for pages at once.
+//! 1. Several threads wait for pages at the same time.
 //! 2. More threads of all programs are runnable than there are processors. Then some thread always
 //!    waits, soon the polling one, or reclaim.
 //! 3. Threads are preempted while they poll, under a CPU quota or on a busy processor. If that
@@ -35,7 +35,7 @@ const MEAN_OF: u32 = 16;
 /// Signs that other threads want the processors.
 #[derive(Debug)]
 pub struct Pressure {
-    /// Threads that may poll at once without contention.
+    /// Threads that may poll at the same time without contention.
     max_pollers: u32,
     waiting: AtomicU32,
     contended_until_ns: AtomicU64,

@@ -1,4 +1,4 @@
-//! Growing and shrinking of an area in a file of its own.
+//! Growth and shrinking of an area that is stored alone in an unnamed file.
 //!
 //! The area starts empty and grows by chunks when its clusters run out, so a program that fits in
 //! DRAM uses no disk space. It stops growing at its limit and at the file system's reserve. If most
@@ -157,9 +157,9 @@ impl Area {
         let _held = lock(&self.growth);
         let chunk_clusters = (self.config.chunk_bytes / CLUSTER_BYTES) as u32;
         // Keeps twice the used slots, and at least a chunk.
-        let in_use = (self.slots.used_slots() * 2).div_ceil(CLUSTER_SLOTS as u64) as u32;
+        let keep_clusters = (self.slots.used_slots() * 2).div_ceil(CLUSTER_SLOTS as u64) as u32;
         let removed_bytes =
-            u64::from(self.slots.shrink(in_use.max(chunk_clusters))) * CLUSTER_BYTES;
+            u64::from(self.slots.shrink(keep_clusters.max(chunk_clusters))) * CLUSTER_BYTES;
         if removed_bytes == 0 {
             return 0;
         }

@@ -1,7 +1,7 @@
 //! A swap area: slots, their extents, the device, and metadata for each slot.
 //!
 //! To write out, a caller allocates runs of slots, records each page's seal and writes the pages.
-//! To read, it reads the slot and looks up the seal. An area is stored in a file of its own, which
+//! To read, it reads the slot and looks up the seal. An area is stored in an unnamed file, which
 //! [`growth`] extends and shrinks, or in a fixed number of preallocated pages. These belong to this
 //! process or to a tree of processes; for the latter, [`sharing`] takes and returns clusters.
 //! [`transfer`] moves pages. [`upkeep`] discards unused storage and detects failures.
@@ -308,7 +308,7 @@ impl Area {
         }
     }
 
-    /// Frees slots. Their content may be overwritten at once, unless the area is frozen.
+    /// Frees slots. Their content may be overwritten immediately, unless the area is frozen.
     pub(crate) fn free(&self, first: u64, len: usize) {
         self.free_or_retire(first, len, |first, len| self.slots.free(first, len));
     }

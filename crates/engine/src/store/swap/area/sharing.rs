@@ -1,8 +1,9 @@
 //! Clusters of an area that a tree of processes shares: how a process gets and returns them.
 //!
 //! The area starts without clusters and takes a few at a time, fewer if few are free. It returns
-//! freed clusters at once and keeps about as many as it takes at a time; a nearly full area keeps
-//! none. If no cluster is free, the process first reaps those of processes that have exited.
+//! freed clusters immediately and keeps about as many as it takes at a time; if fewer than 64
+//! clusters are free, it keeps none. If no cluster is free, the process first reaps those of
+//! processes that have exited.
 
 use super::errors::AreaFull;
 use super::share::Share;
@@ -19,7 +20,7 @@ const MAX_CLUSTERS: usize = 8;
 /// Interval between checks of the free clusters of the tree, in ns.
 const CHECK_INTERVAL_NS: u64 = 250_000_000;
 
-/// Returns the number of clusters to take at once, and to keep for each processor, if `free`
+/// Returns the number of clusters to take together, and to keep for each processor, if `free`
 /// clusters are free in the tree.
 fn clusters_per_batch(free: usize) -> usize {
     (free / FREE_PART).min(MAX_CLUSTERS)

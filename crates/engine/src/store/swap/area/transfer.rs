@@ -10,10 +10,10 @@ use softswap_sys::raw::now_ns;
 const FEW_PAGES: usize = 15;
 
 impl Area {
-    /// Writes one page to each of `slots`, as many at once as possible.
+    /// Writes one page to each of `slots`, with as many requests in flight as possible.
     ///
     /// # Errors
-    /// If not all of it was written; the content of the slots is unknown then.
+    /// If not all of it was written; the content of the slots is then unknown.
     pub(crate) fn write_each(
         &self,
         lane: &mut Lane,
@@ -58,14 +58,14 @@ impl Area {
     /// Reads whole pages from `first` and the slots that follow it.
     ///
     /// # Errors
-    /// If not all of it was read; the content of the buffer is undefined then.
+    /// If not all of it was read; the content of the buffer is then undefined.
     pub(crate) fn read(&self, lane: &mut Lane, first: u64, buf: &mut [u8]) -> Result<(), IoError> {
         let bytes = buf.len();
         self.read_pieces(lane, buf, false, |done| (first + (done / PAGE_SIZE) as u64, bytes - done))
     }
 
-    /// Reads one page from each of `slots`, as many at once as possible. If the calling thread
-    /// `waits` for them, a few pages are polled as [`Area::polling`] decides.
+    /// Reads one page from each of `slots`, with as many requests in flight as possible. If the
+    /// calling thread `waits` for them, a few pages are polled as [`Area::polling`] decides.
     pub(crate) fn read_each(
         &self,
         lane: &mut Lane,

@@ -12,7 +12,7 @@ use softswap_sys::raw::now_ns;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
 impl Area {
-    /// Discards one waiting cluster. No thread allocates from it meanwhile.
+    /// Discards one waiting cluster. No thread allocates from it during the discard.
     pub(crate) fn discard_one(&self) -> Discarded {
         let Some(cluster) = self.slots.take_waiting() else { return Discarded::Nothing };
         let result = self.discard(u64::from(cluster) * CLUSTER_SLOTS as u64, CLUSTER_SLOTS);

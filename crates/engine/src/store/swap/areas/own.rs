@@ -1,7 +1,7 @@
 //! The process's own areas and inherited ones.
 //!
 //! A forked child reads its parent's areas through private copies of the tables, and allocates none
-//! of their slots. It writes to areas that it adds. Each of these has a key of its own, because
+//! of their slots. It writes to areas that it adds. Each of these has a different key, because
 //! slots and generations repeat in the areas of different processes.
 
 use super::super::area::{Area, AreaError};
@@ -41,7 +41,7 @@ impl Areas {
         self.count() < MAX_AREAS
     }
 
-    /// Adds an area, sealed with a key of its own.
+    /// Adds an area, sealed with a new key.
     pub(crate) fn add(
         &self,
         backing: Backing,

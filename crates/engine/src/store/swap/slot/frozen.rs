@@ -3,8 +3,8 @@
 //! A forked child reads the slots that its parent had at the fork, so the parent must not overwrite
 //! them while the child lives. A fork marks the used slots, one bit each, and increments a count
 //! for the whole area. While the count is above zero, freed slots with a mark go to limbo. Slots
-//! allocated after the last fork are unknown to any child, so they are free at once. Therefore a
-//! parent that rewrites its data needs at most twice the space.
+//! allocated after the last fork are unknown to any child, so they are free immediately. Therefore
+//! a parent that rewrites its data needs at most twice the space.
 
 use super::free_lists::lock;
 use super::{SlotAllocator, WORDS};

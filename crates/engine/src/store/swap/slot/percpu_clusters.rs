@@ -39,7 +39,8 @@ impl SlotAllocator {
         [own].into_iter().chain(others).chain([COMMON])
     }
 
-    /// Returns the state of a cluster. Without its home's lock it may change at once.
+    /// Returns the state of a cluster. Unless the caller holds the lock of its list, the state may
+    /// change immediately.
     pub(super) fn state(&self, cluster: u32) -> u32 {
         self.place[cluster as usize].load(SeqCst) & STATE_MASK
     }
