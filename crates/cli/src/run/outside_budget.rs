@@ -158,6 +158,10 @@ mod tests {
     use super::*;
     use softswap_engine::base::stats::STATS_WORDS;
     use std::sync::atomic::AtomicU64;
+    use std::sync::{Mutex, PoisonError};
+
+    /// Tests that compare the memory of this process run one at a time.
+    static ALONE: Mutex<()> = Mutex::new(());
 
     fn stats() -> Stats {
         Stats::new(Box::leak((0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>()))
@@ -165,6 +169,7 @@ mod tests {
 
     #[test]
     fn engine_memory_is_inside_budget() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let stats = stats();
         let block = vec![1u8; 64 << 20];
         let all = OutsideBudget::of(std::process::id(), &stats).unwrap();
@@ -177,6 +182,7 @@ mod tests {
 
     #[test]
     fn peaks_include_memory_between_samples() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut watch = Watch::new(std::process::id(), stats());
         watch.poll();
         let before = watch.peak().unwrap();

@@ -5,7 +5,7 @@ use crate::common::area::{MIB, assert_contains_all, succeeds};
 use crate::common::{Loop, is_root, skip, tool};
 use crate::support::control_client::{wait_for, wait_until};
 use crate::support::{LIMIT, Running, Swapped, compiled, softswap};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -73,6 +73,12 @@ impl Image {
                 false => Err("umount fails".into()),
             }
         });
+        // Another test's mount namespace may have a copy of the mount.
+        wait_until("the file system is mounted nowhere", || {
+            let exclusively = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+            let opened = rustix::fs::open(self.device(), exclusively, Mode::empty());
+            opened.map(drop).map_err(|error| error.to_string())
+        });
     }
 
     /// Fills the file system with files, and removes every second one, so that a file made
@@ -132,7 +138,9 @@ impl Image {
             _ => ["xfs_repair", "-n"],
         };
         let output = tool(check[0]).unwrap().arg(check[1]).arg(self.device()).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        let text =
+            [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+        assert!(output.status.success(), "{}", text.concat());
     }
 }
 

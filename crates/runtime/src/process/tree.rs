@@ -81,9 +81,13 @@ pub(crate) fn is_shared() -> bool {
     MEMBER.load(Relaxed) != 0
 }
 
-/// Returns the memory of all processes of the tree, resident, compressed and on the disk, as they
-/// last published it.
+/// Returns the memory of all processes of the tree, resident, compressed and on the disk: this
+/// process's now, and that of the others as they last published it.
 pub(crate) fn used_bytes_of_all() -> Option<u64> {
+    // A process without a budget thread, such as a forked child, counts no inherited memory.
+    if let (Some(engine), Some(member), true) = (instance::engine(), member(), has_thread()) {
+        tree_account::publish_sizes(engine, &member);
+    }
     let bytes = |sizes: Sizes| sizes.resident_bytes + sizes.pool_bytes + sizes.disk_bytes;
     Some(LEDGER.get()?.members().into_iter().map(|member| bytes(member.sizes)).sum())
 }

@@ -14,6 +14,11 @@ const _: () = assert!(Tier::Zero as usize == 0);
 pub(super) fn publish(engine: &Engine, member: &Member) {
     engine.note_peaks();
     publish_counts(engine, member);
+    publish_sizes(engine, member);
+}
+
+/// Publishes the sizes of a process with an engine.
+pub(super) fn publish_sizes(engine: &Engine, member: &Member) {
     let get = |counter| engine.stats().get(counter);
     member.publish_sizes(&Sizes {
         resident_bytes: get(Counter::ResidentBytes),
