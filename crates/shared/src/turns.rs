@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn without_contention_nobody_waits() {
+    fn without_contention_no_process_waits() {
         let of = |wants: &[usize]| {
             let claimants: Vec<_> =
                 wants.iter().enumerate().map(|(slot, wants)| claimant(slot, *wants, 0)).collect();
@@ -219,7 +219,7 @@ mod tests {
 
     proptest! {
         /// Each claimant gets a turn within [`WAIT_MS`], no turn is longer than its bound, and the
-        /// last claimant waits for nobody.
+        /// last claimant waits for no other.
         #[test]
         fn each_claimant_gets_a_turn_within_the_bound(all in processes()) {
             const STEP_MS: u64 = 20;
@@ -243,7 +243,7 @@ mod tests {
                 }
                 let Some(Turn { owner: (owner, _), until_ms }) = turn else {
                     prop_assert!(!contend(&claimants, LIMIT));
-                    // Nobody waits.
+                    // No process waits.
                     for slot in here {
                         since[slot] = now_ms;
                         left[slot] = left[slot].saturating_sub(STEP_MS);

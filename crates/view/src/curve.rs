@@ -398,7 +398,7 @@ impl Spell {
         Spell { shape, mean, evicted, seen: 1.0 - out * step / evicted }
     }
 
-    /// Returns the probability that a refault that is seen lies in the bucket.
+    /// Returns the probability that an observed refault falls into the bucket.
     fn in_bucket(&self, bucket: &Bucket) -> f64 {
         let before = |left: f64| erlang(self.shape, left / self.mean * self.shape as f64);
         let middle = f64::midpoint(bucket.from, bucket.to).min(self.evicted);

@@ -17,7 +17,7 @@ pub(super) enum Status {
 pub(super) struct Check {
     pub(super) name: &'static str,
     pub(super) status: Status,
-    /// What the check found.
+    /// Result of the check.
     pub(super) detail: String,
     /// Substitute that softswap uses if the feature is missing.
     pub(super) instead: Option<String>,

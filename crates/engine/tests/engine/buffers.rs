@@ -18,7 +18,7 @@ fn hold_all(world: &World) -> Vec<Buffer<'_>> {
     held
 }
 
-/// Waits until a thread has waited so long for a buffer that a message is due, and returns it. The
+/// Returns the message that a thread's long wait for a buffer causes, once it is due. The
 /// caller holds all buffers.
 fn long_wait(world: &World) -> String {
     wait_until("a thread waits for a buffer", || {

@@ -254,8 +254,8 @@ fn every_page_is_read_ahead_or_faulted() {
 fn readahead_error_counts_on_touch() {
     for fault in [Fault::Errno(EIO), Fault::FlipBit] {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
-        // With so many pages, resident ones are a small part. Then one resident page behind the
-        // fault is enough to read neighbours with it.
+        // Few of 4000 pages are resident. Then one resident page behind the fault is enough to
+        // read neighbours with it.
         let contents = random(4000);
         let memory = world.map_with(&contents);
         world.evict(memory);

@@ -7,7 +7,7 @@
 //!
 //! The engine's threads exit before a filter is installed and do not start again, because the
 //! filter may kill the process for calls that starting or exiting a thread needs. The engine closes
-//! its idle rings, and from then on reads and writes pages by `pread` and `pwrite`. A program
+//! its idle rings, and then reads and writes pages by `pread` and `pwrite`. A program
 //! started under such a filter has neither engine threads nor rings from the start.
 //!
 //! Two limits: the filter does not see the allocator's calls about managed memory (`mmap`,

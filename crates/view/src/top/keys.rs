@@ -3,7 +3,7 @@
 use super::screen::{Mode, SETTINGS, Screen};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// What the caller must do after a key.
+/// Action of the caller after a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Continue,
