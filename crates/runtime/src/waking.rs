@@ -29,7 +29,7 @@ use crate::process::{
 };
 use crate::signals::{alternate_stack, lifecycle, page_fault};
 use softswap_engine::api::engine::waking::Before;
-use softswap_engine::api::settings::{AreaSpec, Config, Inherited};
+use softswap_engine::api::settings::{AreaSpec, Config, Inherited, SPARE_BYTES, SPARE_PART};
 use softswap_engine::base::stats::Counter;
 use softswap_sys::descriptor::with_raised_limit;
 use softswap_sys::file::may_make_files;
@@ -45,8 +45,7 @@ static CONFIG: OnceLock<Config> = OnceLock::new();
 /// Returns an estimate of the bytes that an engine needs. A sleeping process keeps them free in the
 /// budget.
 fn left_for_engine(memory_bytes: usize) -> usize {
-    const MIN: usize = 6 << 20;
-    MIN + memory_bytes / 16
+    SPARE_BYTES as usize + memory_bytes / SPARE_PART as usize
 }
 
 /// Puts this process to sleep if possible. Returns true if it sleeps.

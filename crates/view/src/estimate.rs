@@ -4,6 +4,7 @@ use crate::curve::Curve;
 use crate::report::Report;
 use crate::units::bytes;
 use serde::Serialize;
+use softswap_engine::api::settings::{SPARE_BYTES, SPARE_PART};
 use softswap_engine::base::stats::StopReason;
 
 /// Bounds of the search, as shares of the run's budget.
@@ -13,9 +14,6 @@ const MAX_SHARE: f64 = 8.0;
 const STEPS: u32 = 24;
 /// Sizes are rounded up to this.
 const MIB: u64 = 1 << 20;
-/// A program sleeps while its memory fits the budget less this many bytes and less this share.
-const SPARE_BYTES: u64 = 6 << 20;
-const SPARE_PART: u64 = 16;
 
 /// A budget and the slowdown that is expected with it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -90,7 +88,8 @@ pub fn size_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String
     Ok(of(memory_bytes, expected, !is_known || below <= slowdown_limit))
 }
 
-/// Returns the budget with which a program sleeps that has mapped this much memory.
+/// Returns the budget with which a program sleeps that has mapped this much memory: it then leaves
+/// the spare memory of the budget free.
 fn asleep_bytes(mapped_bytes: u64) -> u64 {
     (mapped_bytes + SPARE_BYTES) / (SPARE_PART - 1) * SPARE_PART
 }

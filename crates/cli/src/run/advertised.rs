@@ -2,15 +2,12 @@
 
 use super::areas::Common;
 use super::sourced::Sourced;
+use super::tables::MAX_BUDGETS_INCOMPRESSIBLE;
 use crate::refusal::Refusal;
 use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
+use softswap_sys::PAGE_SIZE;
 use softswap_view::units::{self, parse_size};
 use std::path::Path;
-
-/// Multiple of the budget that the engine's tables for evicted pages allow, even if pages compress
-/// badly.
-const MAX_TIMES: u64 = 100;
-const PAGE_BYTES: u64 = 4096;
 
 /// Returns the memory that the tree may use: the budget and its swap areas.
 pub(super) fn usable_bytes(config: &Config, common: &Common) -> u64 {
@@ -18,14 +15,15 @@ pub(super) fn usable_bytes(config: &Config, common: &Common) -> u64 {
         let free_bytes = free_bytes(&area.path).saturating_sub(config.reserve_bytes);
         let named = common.named.iter().find(|named| named.order == order);
         match (area.limit_bytes, named) {
-            (_, Some(named)) => u64::from(named.area.header.last_page) * PAGE_BYTES,
+            (_, Some(named)) => named.area.header.usable_pages() * PAGE_SIZE as u64,
             // A cluster.
             (Some(bytes), _) if !area.path.is_dir() => bytes,
             (limit, _) => limit.unwrap_or(u64::MAX).min(free_bytes),
         }
     });
     let all = areas.fold(config.memory_bytes, u64::saturating_add);
-    all.min(config.memory_bytes.saturating_mul(MAX_TIMES))
+    // The engine's tables allow no more, even if pages do not compress.
+    all.min(config.memory_bytes.saturating_mul(MAX_BUDGETS_INCOMPRESSIBLE))
 }
 
 fn free_bytes(dir: &Path) -> u64 {

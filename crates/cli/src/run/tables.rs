@@ -10,6 +10,8 @@ const NOTABLE_PART: u64 = 4;
 /// Ratio of program memory to budget up to which the tables fit, if pages compress well. A page
 /// outside DRAM takes 16 bytes of the page table, and a part of its slot's 20 to 28 bytes.
 const MAX_BUDGETS: u64 = 200;
+/// The same ratio for pages that do not compress.
+pub(super) const MAX_BUDGETS_INCOMPRESSIBLE: u64 = MAX_BUDGETS / 2;
 const MIB: u64 = 1 << 20;
 
 /// Watches the size of softswap's page tables and the largest allocation, in the program and in the
@@ -54,7 +56,7 @@ impl Tables {
                 bytes(budget_bytes),
                 bytes(most_bytes),
                 budget_mib(MAX_BUDGETS),
-                budget_mib(MAX_BUDGETS / 2),
+                budget_mib(MAX_BUDGETS_INCOMPRESSIBLE),
             ));
         }
         if !self.has_noted_tables && tables_bytes >= budget_bytes / NOTABLE_PART {

@@ -130,6 +130,14 @@ impl Image {
         area
     }
 
+    /// Returns a fragmented file system, its area, and the digests of its other files.
+    fn fragmented(kind: &'static str) -> Option<(Image, PathBuf, BTreeMap<PathBuf, u64>)> {
+        let image = Image::of(kind)?;
+        image.fragment();
+        let (area, before) = (image.make_area(), image.foreign());
+        Some((image, area, before))
+    }
+
     /// Checks the file system's own structures.
     fn expect_clean(self) {
         self.unmount();
@@ -186,10 +194,7 @@ fn is_immutable(path: &Path) -> bool {
 }
 
 fn runs_in_fragments(kind: &'static str) {
-    let Some(image) = Image::of(kind) else { return };
-    image.fragment();
-    let area = image.make_area();
-    let before = image.foreign();
+    let Some((image, area, before)) = Image::fragmented(kind) else { return };
     let found = check(&area);
     let extents = found["raw"]["extents"].as_u64().unwrap();
     assert!(extents >= AREA_BYTES / PIECE_BYTES / 2, "{extents} extents");
@@ -231,10 +236,7 @@ fn kill_all(running: &Running) {
 #[test]
 fn a_killed_program_leaves_other_files_and_the_next_check_removes_its_mark() {
     for kind in ["ext4", "xfs"] {
-        let Some(image) = Image::of(kind) else { return };
-        image.fragment();
-        let area = image.make_area();
-        let before = image.foreign();
+        let Some((image, area, before)) = Image::fragmented(kind) else { return };
         let swapped = raw(&area);
         for _ in 0..4 {
             let running = endless(&swapped);
@@ -255,10 +257,7 @@ fn a_killed_program_leaves_other_files_and_the_next_check_removes_its_mark() {
 #[test]
 fn moved_blocks_stop_the_area_before_another_file_changes() {
     for kind in ["ext4", "xfs"] {
-        let Some(image) = Image::of(kind) else { return };
-        image.fragment();
-        let area = image.make_area();
-        let before = image.foreign();
+        let Some((image, area, before)) = Image::fragmented(kind) else { return };
         let swapped = raw(&area);
         let running = endless(&swapped);
         // The immutable flag prevents changes of the file by programs that do not remove it.

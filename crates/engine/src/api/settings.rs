@@ -21,6 +21,10 @@ use std::str::FromStr;
 /// Minimum budget of an engine. With less, the fixed parts (fault contexts, bounce buffers,
 /// staging) would leave no memory for pages.
 pub const MIN_MEMORY_BYTES: u64 = 8 << 20;
+/// A process without an engine keeps this part of its budget free for one, and [`SPARE_BYTES`].
+pub const SPARE_PART: u64 = 16;
+/// See [`SPARE_PART`].
+pub const SPARE_BYTES: u64 = 6 << 20;
 
 /// Descriptor of an area that all processes of a tree inherit.
 ///

@@ -12,7 +12,7 @@ use softswap_sys::raw::current_cpu;
 
 /// Entries that one search examines, and pages that it finds at most.
 const SPAN_PAGES: u64 = 1 << 20;
-const MOST_FOUND: usize = 1 << 16;
+const MAX_FOUND: usize = 1 << 16;
 
 /// Result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl BringBack {
     /// Finds further pages. Returns false at the end.
     fn search(&mut self, core: &Core, found: &mut Vec<(u64, PageNo)>) -> bool {
         let end = self.from.saturating_add(SPAN_PAGES);
-        while found.len() < MOST_FOUND
+        while found.len() < MAX_FOUND
             && let Some((page, slot, distance)) = self.next(core, end)
         {
             if distance < self.below {
@@ -145,22 +145,22 @@ pub(crate) fn read_next(core: &Core, context: &mut Context) -> bool {
 }
 
 /// Reads pages that are still in their slots, from the end on, and returns the number of pages that
-/// are done: as many as one read takes. What cannot be read is left to its fault.
+/// are done: as many as one read takes. A page that cannot be read remains in its slot until it is touched.
 fn read(core: &Core, context: &mut Context, found: &[(u64, PageNo)]) -> usize {
     let (count, Some((first, _))) = (found.len(), found.last()) else { return 0 };
     if !core.memory.budget.try_charge(count, core.other_bytes()) {
         return 0;
     }
-    let (mut done, mut came) = (0, 0);
+    let (mut done, mut installed) = (0, 0);
     if let Some(mut buffer) = core.stores.bounce.take_up_to(current_cpu(), count) {
         let most = ReadLimit::of(core, context, *first, buffer.len());
         let mut batch = SwapInBatch::new(None);
         let is_full = |(_, page): &(u64, PageNo)| !batch.add(core, *page, most);
         done = found.iter().rev().position(is_full).unwrap_or(count);
         if batch.read(core, context, &mut buffer, false) {
-            came = batch.install(core, context, &mut buffer, Access::Read, false);
+            installed = batch.install(core, context, &mut buffer, Access::Read, false);
         }
     }
-    core.memory.budget.release(count - came);
+    core.memory.budget.release(count - installed);
     done
 }

@@ -29,7 +29,7 @@ pub(crate) mod statistics;
 pub(crate) mod shared_areas;
 pub(crate) mod own_threads;
 pub(crate) mod descriptors;
-mod tree_account;
+pub(crate) mod tree_account;
 pub(crate) mod tree;
 pub(crate) mod turns;
 mod budget_thread;

@@ -88,8 +88,8 @@ pub(crate) fn used_bytes_of_all() -> Option<u64> {
     if let (Some(engine), Some(member), true) = (instance::engine(), member(), has_thread()) {
         tree_account::publish_sizes(engine, &member);
     }
-    let bytes = |sizes: Sizes| sizes.resident_bytes + sizes.pool_bytes + sizes.disk_bytes;
-    Some(LEDGER.get()?.members().into_iter().map(|member| bytes(member.sizes)).sum())
+    let members = LEDGER.get()?.members().into_iter();
+    Some(members.fold(0, |sum: u64, member| sum.saturating_add(member.sizes.used_bytes())))
 }
 
 pub(super) fn chunk_bytes() -> usize {

@@ -19,14 +19,19 @@ pub(super) fn publish(engine: &Engine, member: &Member) {
 
 /// Publishes the sizes of a process with an engine.
 pub(super) fn publish_sizes(engine: &Engine, member: &Member) {
+    member.publish_sizes(&sizes(engine));
+}
+
+/// Returns the sizes of a process with an engine.
+pub(crate) fn sizes(engine: &Engine) -> Sizes {
     let get = |counter| engine.stats().get(counter);
-    member.publish_sizes(&Sizes {
+    Sizes {
         resident_bytes: get(Counter::ResidentBytes),
         pool_bytes: get(Counter::PoolUsedBytes),
         disk_bytes: get(Counter::DiskBytes),
         tables_bytes: get(Counter::MetadataPeakBytes),
         largest_block_bytes: get(Counter::LargestBlockBytes),
-    });
+    }
 }
 
 /// Publishes the counters of events.

@@ -52,7 +52,7 @@ const MAX_FULL_ROUNDS: u32 = 100;
 /// must still wait.
 pub(crate) fn await_turn(ns: u64) -> bool {
     let Some(member) = tree::member() else { return false };
-    let must_wait = member.await_turn(now_ms(), ns);
+    let must_wait = member.await_turn(now_ms, ns);
     must_wait && (ns == 0 || member.must_wait(now_ms()))
 }
 

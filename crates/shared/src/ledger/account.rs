@@ -39,6 +39,16 @@ pub struct Sizes {
     pub largest_block_bytes: u64,
 }
 
+impl Sizes {
+    /// Returns the memory in use, resident and evicted.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        // Any process of the tree may have written the sizes, so the sum may overflow.
+        let sizes = [self.resident_bytes, self.pool_bytes, self.disk_bytes];
+        sizes.into_iter().fold(0, u64::saturating_add)
+    }
+}
+
 impl Counts {
     /// Returns the number of faults on evicted pages.
     #[must_use]

@@ -186,7 +186,7 @@ fn a_waiting_member_is_woken_when_the_owner_exits() {
             owner.end_claim(NOW_MS);
             owner.leave();
         });
-        while waiter.await_turn(NOW_MS, 1) {}
+        while waiter.await_turn(|| NOW_MS, 1) {}
         ending.join().unwrap();
         assert!(!waiter.must_wait(NOW_MS));
     });
@@ -200,7 +200,7 @@ fn a_waiting_member_is_woken_when_turns_are_turned_off() {
         ledger.advance_turn(NOW_MS, true);
         let waiter = if one.must_wait(NOW_MS) { one } else { other };
         let ending = thread::spawn(move || ledger.set_takes_turns(false));
-        while waiter.await_turn(NOW_MS, 1) {}
+        while waiter.await_turn(|| NOW_MS, 1) {}
         ending.join().unwrap();
         assert_eq!((ledger.turn(NOW_MS), ledger.advance_turn(NOW_MS, true)), (None, None));
     });

@@ -234,12 +234,12 @@ impl Member {
     }
 
     /// Waits for up to `ns`, or until the turn changes, if this member must wait at all. Returns
-    /// true if it had to.
+    /// true if it had to. Each fault calls this, so the clock is read only if there is a turn.
     #[must_use]
-    pub fn await_turn(&self, now_ms: u64, ns: u64) -> bool {
+    pub fn await_turn(&self, now_ms: impl FnOnce() -> u64, ns: u64) -> bool {
         let turn = self.ledger.header(Header::Turn);
         let seen = turn.load(Acquire);
-        let must_wait = seen != 0 && self.must_wait(now_ms);
+        let must_wait = seen != 0 && self.must_wait(now_ms());
         if must_wait && ns > 0 {
             wait_shared(turn, seen, ns);
         }

@@ -2,11 +2,11 @@
 
 use crate::benches::library::task::{Place, STEPS, StepTimes, Task};
 use crate::measure::failure::OrRefuse;
-use crate::measure::managed_program::{softswap_run, this_program};
+use crate::measure::managed_program::softswap_run;
 use crate::measure::report::Log;
 use crate::measure::row::{Row, row};
 use crate::measure::sample::{Cell, take_turns};
-use crate::measure::task_pipe::{TaskPipe, signals};
+use crate::measure::task_pipe::signals;
 use softswap_cli::refusal::Refusal;
 use softswap_sys::child::SignalQueue;
 use softswap_sys::fiemap;
@@ -35,15 +35,10 @@ impl Side<'_> {
             area.push(",raw");
         }
         let mut command = softswap_run()?;
-        command.args(["--codec", "none"]).arg(format!("--memory={BUDGET_BYTES}"));
-        command.arg("--swap").arg(area).arg("--").arg(this_program()?);
+        command.arg("--swap").arg(area);
         let bytes = BUDGET_BYTES * OVER_BUDGET;
         let task = Task::new(Place::Run, bytes, TOUCHES, round, BUDGET_BYTES, PathBuf::new());
-        let task = task.with_threads(self.threads);
-        let mut pipe = TaskPipe::start(command, "library-task", &task, signals, &[])?;
-        let times = pipe.receive_json()?;
-        pipe.wait()?;
-        Ok(times)
+        task.with_threads(self.threads).run_swapped(command, signals)
     }
 
     fn step(&self, step: &str) -> String {

@@ -1,17 +1,19 @@
 //! The measured program: the same loops over the same bytes in each place.
 
 use crate::measure::failure::{OrRefuse, own};
+use crate::measure::managed_program::this_program;
 use crate::measure::noise::{below, noise};
-use crate::measure::task_pipe::send_json;
+use crate::measure::task_pipe::{TaskPipe, send_json};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use softswap::{Advice, Pool, Region};
 use softswap_cli::refusal::Refusal;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::child::SignalQueue;
 use softswap_sys::raw::now_ns;
 use std::ops::DerefMut;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Names of the steps, in order. The first writes all words, the last reads all words. The others
@@ -66,6 +68,20 @@ impl Task {
         let pages = region_bytes as usize / PAGE_SIZE;
         let seed = 1000 * (round as u64 + 1);
         Task { place, pages, touches: touches as usize, seed, memory_bytes, dir, threads: 1 }
+    }
+
+    /// Runs the program of `softswap run` with the options of `command`, and returns its times.
+    pub(crate) fn run_swapped(
+        &self,
+        mut command: Command,
+        signals: &SignalQueue,
+    ) -> Result<StepTimes, Refusal> {
+        command.args(["--codec", "none"]).arg(format!("--memory={}", self.memory_bytes));
+        command.arg("--").arg(this_program()?);
+        let mut pipe = TaskPipe::start(command, "library-task", self, signals, &[])?;
+        let times = pipe.receive_json()?;
+        pipe.wait()?;
+        Ok(times)
     }
 
     /// Divides the touches of [`Place::Run`] among threads.

@@ -1,8 +1,7 @@
 //! Whole programs with pages on disk, on the cluster alone, and on both.
 
 use crate::benches::library::task::{Place, StepTimes, Task};
-use crate::measure::managed_program::{softswap_run, this_program};
-use crate::measure::task_pipe::TaskPipe;
+use crate::measure::managed_program::softswap_run;
 use clap::ValueEnum;
 use softswap_cli::refusal::Refusal;
 use softswap_remote::url::Url;
@@ -48,19 +47,14 @@ impl Program {
         signals: &SignalQueue,
     ) -> Result<StepTimes, Refusal> {
         let mut command = softswap_run()?;
-        command.args(["--codec", "none"]).arg(format!("--memory={}", self.memory_bytes));
         if area != Area::Cluster {
             command.arg("--swap").arg(&self.directory);
         }
         if area != Area::Disk {
             command.args(["--swap", &self.url]);
         }
-        command.arg("--").arg(this_program()?);
         let (bytes, dir) = (self.memory_bytes * OVER_BUDGET, self.directory.clone());
         let task = Task::new(Place::Run, bytes, self.touches, round, self.memory_bytes, dir);
-        let mut pipe = TaskPipe::start(command, "library-task", &task, signals, &[])?;
-        let times = pipe.receive_json()?;
-        pipe.wait()?;
-        Ok(times)
+        task.run_swapped(command, signals)
     }
 }

@@ -17,10 +17,9 @@ use crate::base::instance;
 use crate::base::issue_call::{Answer, Arguments, engine_syscall, pass_on};
 use crate::base::uaccess;
 use crate::memory::{asleep, libc_malloc_patch};
-use crate::process::tree;
+use crate::process::{tree, tree_account};
 use files::Advertised;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
-use softswap_engine::base::stats::Counter;
 use softswap_sys::exemption;
 use softswap_sys::memory::dram_bytes;
 use std::fs::File;
@@ -74,10 +73,7 @@ fn advertised() -> Advertised {
 /// own.
 fn used_bytes() -> u64 {
     tree::used_bytes_of_all().unwrap_or_else(|| match instance::engine() {
-        Some(engine) => {
-            let kinds = [Counter::ResidentBytes, Counter::PoolUsedBytes, Counter::DiskBytes];
-            kinds.into_iter().map(|kind| engine.stats().get(kind)).sum()
-        }
+        Some(engine) => tree_account::sizes(engine).used_bytes(),
         None => asleep::committed_bytes() as u64,
     })
 }
