@@ -12,7 +12,7 @@ const PIECE: u64 = 64 << 10;
 
 fn bench(swap: &Path) -> assert_cmd::Command {
     let mut command = softswap();
-    command.args(["bench", "extents", "--seconds", "0.001", "--rounds", "1", "--pieces", "200"]);
+    command.args(["bench", "extents", "--seconds", "0.001", "--rounds", "1"]);
     command.arg("--swap").arg(swap);
     command
 }
@@ -76,13 +76,6 @@ fn extents_bench_reports_json() {
         (&40.0.into(), &48.0.into())
     );
 
-    if found["file"].is_null() {
-        assert!(found["notes"].to_string().contains("no fragmented file"), "{}", found["notes"]);
-    } else {
-        assert!(found["file"]["extents"].as_u64().unwrap() > 20, "{}", found["file"]);
-        assert_lookups_are_plausible(&found["file"]["lookups"]);
-        assert!(found["ratios"]["lookup_rbtree_vs_softswap_file"].as_f64().unwrap() > 0.0);
-    }
     assert_empty(swap.path());
 }
 

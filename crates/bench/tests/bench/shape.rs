@@ -10,12 +10,12 @@ const SMALLEST: [&str; 14] = [
     "ablation --mechanisms standby --patterns hot_set --working-set 64M --seconds 0.02 \
      --programs hash_join --program-size 64M --rounds 1 --swap",
     "bounce --rounds 1 --ms 2 --swap",
-    "extents --tasks 1 --seconds 0.001 --rounds 1 --pieces 100 --swap",
+    "extents --tasks 1 --seconds 0.001 --rounds 1 --swap",
     "faults --pages 64 --swap",
     "fits --rounds 1 --programs churn,starts --blocks 1000 --starts 2",
     "io --rounds 1 --seconds 0.01 --size 2M --no-fio --swap",
     "library --rounds 1 --touches 20 --memory 32M --places pool,run --swap",
-    "policy --quick",
+    concat!("policy --trace ", env!("CARGO_MANIFEST_DIR"), "/traces/node.touches"),
     "remote --rounds 1 --program-rounds 1 --memory 16M --touches 50 --extents 16 --seconds 0.05 \
      --swap",
     "samefill --pages 1024 --rounds 1",

@@ -20,9 +20,9 @@ mod options;
 pub(super) mod ablation;
 
 use crate::measure::machine::Machine;
+use crate::measure::object::{Object, object};
 use crate::measure::options::{Named, parse_seconds};
-use crate::measure::report::{Findings, Log};
-use crate::measure::row::{Row, row};
+use crate::measure::report::Log;
 use crate::measure::sample::variation;
 use crate::measure::task_pipe::signals;
 use clap::Args;
@@ -30,8 +30,6 @@ use options::WorkOptions;
 use plan::{Data, PATTERN_SHARES, PROGRAM_SHARES, QUICK_PROGRAM_SHARES, RunKind, Side, compared};
 use rounds::{Cell, Variant, check_size};
 use runs::{Bench, Run, Work};
-use serde::Serialize;
-use serde_json::{Map, Value};
 use softswap_cli::refusal::Refusal;
 use softswap_cli::swapdir;
 use softswap_engine::api::settings::Config;
@@ -180,28 +178,11 @@ impl SwapArgs {
     }
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct Figures {
-    working_set_bytes: u64,
-    program_bytes: u64,
-    seconds: f64,
-    rounds: u32,
-    /// Kernel settings during the measurement.
-    settings: Map<String, Value>,
-    /// OOM kills in softswap's cgroups.
-    oom_kills: u64,
-    /// OOM kills in the kernel's cgroups, in runs that were repeated or dropped.
-    kernel_oom_kills: u64,
-    within_limits: bool,
-    rows: Vec<Row>,
-    programs: Vec<Row>,
-}
-
 /// Returns table columns with the limits of runs and the kernel's accounting of their cgroups.
-fn memory_columns(variant: &Variant, rounds: usize) -> Row {
+fn memory_columns(variant: &Variant, rounds: usize) -> Object {
     let most = |figure: fn(&Run) -> Option<u64>| variant.runs.iter().filter_map(figure).max();
     let is_ours = variant.run_kind.is_softswap();
-    row! {
+    object! {
         share_percent: variant.run_kind.share_percent(),
         cov: variation(&variant.of(|ran| ran.seconds)),
         limit_bytes: most(|ran| Some(ran.limits?.limit_bytes)),
@@ -216,7 +197,7 @@ fn memory_columns(variant: &Variant, rounds: usize) -> Row {
     }
 }
 
-pub(super) fn measure(args: &SwapArgs) -> Result<Findings<Figures>, Refusal> {
+pub(super) fn measure(args: &SwapArgs) -> Result<Object, Refusal> {
     check_size("--working-set", args.working_set(), &PATTERN_SHARES)?;
     check_size("--program-size", args.program_size(), args.program_shares())?;
     let softswap = args.softswap_config()?;
@@ -237,7 +218,7 @@ pub(super) fn measure(args: &SwapArgs) -> Result<Findings<Figures>, Refusal> {
     Ok(log.findings("swap", Machine::with_dir(&dir), figures))
 }
 
-fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Figures {
+fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Object {
     let (mut rows, mut programs) = (Vec::new(), Vec::new());
     let variants = || cells.iter().flat_map(|cell| cell.variants.iter().map(move |v| (cell, v)));
     for (cell, variant) in variants() {
@@ -247,7 +228,7 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Figures {
         let (to, mut row) = match &cell.work {
             Work::Pattern { pattern, data, threads } => (
                 &mut rows,
-                row! {
+                object! {
                     side,
                     data: data.name(),
                     pattern: pattern.name(),
@@ -262,28 +243,31 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Figures {
                 let same_dram_as = variant.run_kind.same_dram_as().map(|side| side.name());
                 (
                     &mut programs,
-                    row! { side, program: ready.name, beside: same_dram_as, seconds, cpu_seconds },
+                    object! { side, program: ready.name, beside: same_dram_as, seconds, cpu_seconds },
                 )
             }
         };
-        row.0.extend(memory_columns(variant, args.rounds() as usize).0);
+        row.extend(memory_columns(variant, args.rounds() as usize));
         to.push(row);
     }
     let kills = |ours: bool| {
         let of = variants().filter(|(_, variant)| variant.run_kind.is_softswap() == ours);
-        of.map(|(_, variant)| variant.kills).sum()
+        of.map(|(_, variant)| variant.kills).sum::<u64>()
     };
     let is_within = |ran: &Run| {
         ran.limits.is_none_or(|limits| ran.bounds.peak_bytes <= Some(limits.limit_bytes))
     };
     let within_limits = variants().flat_map(|(_, variant)| &variant.runs).all(is_within);
-    Figures {
+    object! {
         working_set_bytes: args.working_set(),
         program_bytes: args.program_size(),
         seconds: bench.seconds,
         rounds: args.rounds(),
+        // Kernel settings during the measurement.
         settings: bench.testbed.settings(),
+        // OOM kills in softswap's cgroups.
         oom_kills: kills(true),
+        // OOM kills in the kernel's cgroups, in runs that were repeated or dropped.
         kernel_oom_kills: kills(false),
         within_limits,
         rows,

@@ -5,6 +5,7 @@ use super::plan::Side;
 use super::watch::{GroupWatch, Outside};
 use crate::measure::failure::OrRefuse;
 use crate::measure::managed_program;
+use crate::measure::object::Object;
 use crate::measure::options::Named;
 use crate::measure::restore::changes::Action;
 use crate::measure::restore::group::MemoryGroup;
@@ -255,7 +256,7 @@ impl Testbed {
     }
 
     /// Returns the machine's settings for the kernel's sides.
-    pub(crate) fn settings(&self) -> serde_json::Map<String, serde_json::Value> {
+    pub(crate) fn settings(&self) -> Object {
         let read = [
             ("swappiness", "/proc/sys/vm/swappiness"),
             ("transparent_huge_pages", "/sys/kernel/mm/transparent_hugepage/enabled"),
