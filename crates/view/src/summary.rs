@@ -122,7 +122,12 @@ fn larger_budget(report: &Report) -> Option<String> {
     // The curve describes a fixed budget and a complete run of one process.
     let is_whole = report.outcome.status == Some(0) && report.history.at_s.len() > 2;
     let is_fixed = report.budget_bytes == report.budget_peak_bytes
-        && report.history.budget_bytes.iter().all(|it| [0, report.budget_bytes].contains(it));
+        && report
+            .history
+            .columns
+            .budget_bytes
+            .iter()
+            .all(|it| [0, report.budget_bytes].contains(it));
     let waits_alone = report.stalled_ns_of_all() <= report.stalled_ns / 10 * 11;
     if !is_notable || !is_whole || !is_fixed || !waits_alone {
         return None;

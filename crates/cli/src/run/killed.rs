@@ -1,29 +1,29 @@
 //! Explains a signal that killed the program, if softswap or its budget may be the cause.
 
-use super::figures::{Figures, Outcome};
 use super::oom_kills::{OomKilled, OomKills};
+use softswap_view::report::Report;
 use softswap_view::units::visible;
 
 /// Returns the reason in one line; `None` if an earlier message has given it. `outside_bytes` is
 /// memory outside the budget that the kernel cannot drop. `before` holds the kernel's counts at the
 /// start.
-pub(super) fn explain(figures: &Figures, outside_bytes: u64, before: &OomKills) -> Option<String> {
+pub(super) fn explain(figures: &Report, outside_bytes: u64, before: &OomKills) -> Option<String> {
     out_of_memory(figures, outside_bytes, before).or_else(|| unexplained(figures))
 }
 
 /// Returns a message if the program failed and the kernel killed processes for lack of memory.
-fn out_of_memory(figures: &Figures, outside_bytes: u64, before: &OomKills) -> Option<String> {
-    let killed = match figures.outcome {
-        Outcome::Killed { signal: libc::SIGKILL, .. } => before.since(),
-        Outcome::Exited { status: 1.. } => before.since().filter(OomKilled::is_in_group),
+fn out_of_memory(figures: &Report, outside_bytes: u64, before: &OomKills) -> Option<String> {
+    let killed = match (figures.outcome.signal, figures.outcome.status) {
+        (Some(libc::SIGKILL), _) => before.since(),
+        (_, Some(1..)) => before.since().filter(OomKilled::is_in_group),
         _ => None,
     }?;
     Some(killed.explain(figures.budget_peak_bytes.max(figures.budget_bytes), outside_bytes))
 }
 
 /// Returns the reason for a signal that no message explains.
-fn unexplained(figures: &Figures) -> Option<String> {
-    let Outcome::Killed { signal, .. } = figures.outcome else { return None };
+fn unexplained(figures: &Report) -> Option<String> {
+    let signal = figures.outcome.signal?;
     // With a stop reason, softswap has printed a message. A signal that `softswap run` received and
     // forwarded was sent by the user.
     if !figures.engine_started || figures.stop_reason.is_some() || figures.signals_passed_on > 0 {

@@ -28,19 +28,18 @@ mod supervise;
 pub(crate) mod figures;
 mod oom_kills;
 mod killed;
-mod machine;
 mod report;
 
 pub(crate) use options::RunArgs;
 
 use crate::refusal::{Refusal, plain};
 use crate::{control_client, library};
-use figures::{Figures, Outcome};
 use oom_kills::OomKills;
 use softswap_engine::api::settings::{Config, ENV_PREFIX, place};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_sys::aslr::Bases;
-use softswap_view::{report as view, summary, units};
+use softswap_view::report::OutsideBudget;
+use softswap_view::{summary, units};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -119,39 +118,39 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     areas.await_helpers();
     areas.release_named();
     let program = args.program.iter().map(|word| word.to_string_lossy().into_owned());
-    let mut figures = Figures::gather(
+    let mut figures = figures::gather(
         program.collect(),
-        Outcome::of(finished.ending),
+        figures::outcome_of(finished.ending),
         wall,
         config.memory_bytes,
         &stats,
         finished.beside,
     );
-    tree.into_iter().for_each(|tree| figures.set_tree(tree));
+    if let Some(peaks) = tree {
+        figures.budget_bytes = peaks.tree.budget_bytes;
+        figures.budget_peak_bytes = peaks.tree.budget_peak_bytes;
+        // The tree itself is only reported if it had other processes than the program.
+        figures.tree = (!peaks.is_of_one()).then_some(peaks.tree);
+    }
     figures.cpu_s = cpu_s_of_children();
     figures.threads_peak = finished.threads_peak;
     figures.advertised_bytes = Some(config.advertised_bytes);
     figures.usable_bytes = Some(settled.usable_bytes);
     figures.unmanaged = finished.unmanaged.filter(|it| it.processes > 0);
     log.iter_mut().for_each(|log| log.end(&stats, &figures.outcome, figures.tree.as_ref()));
-    let mut history = samples.end(&stats, figures.tree.as_ref());
-    if figures.tree.is_none() {
-        history.use_program_columns();
-    }
-    let settings = report::settings(&config);
-    let machine = machine::Machine::this();
-    let closing = report::Closing { figures: &figures, history: &history, settings, machine };
-    let view = view::Report::of(&closing);
-    let outside_bytes = view.beside.as_ref().map_or(0, view::OutsideBudget::undroppable_bytes);
+    figures.history = samples.end(&stats, figures.tree.as_ref());
+    figures.settings = report::settings(&config);
+    figures.machine = Some(report::machine());
+    let outside_bytes = figures.beside.as_ref().map_or(0, OutsideBudget::undroppable_bytes);
     if let Some(why) = killed::explain(&figures, outside_bytes, &oom_kills) {
         eprintln!("softswap: {why}");
     }
     if !settled.quiet {
-        let summary = summary::text(&view, settled.verbose);
+        let summary = summary::text(&figures, settled.verbose);
         // A reader that has gone away must not change the program's status.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes());
     }
-    reports.into_iter().for_each(|report| report.write(&closing));
+    reports.into_iter().for_each(|report| report.write(&figures));
     match finished.ending {
         Ending::Exited(status) => Ok(ExitCode::from(status)),
         Ending::Killed(signal) => finished.signals.die_by(signal),
@@ -166,19 +165,19 @@ fn cpu_s_of_children() -> Option<f64> {
 }
 
 /// Opens the files of the reports, and refuses one that two options name.
-fn open_reports(paths: &[PathBuf], log: Option<&Path>) -> Result<Vec<report::Report>, Refusal> {
+fn open_reports(paths: &[PathBuf], log: Option<&Path>) -> Result<Vec<report::ReportFile>, Refusal> {
     let named_twice = |path: &Path, other: &str| {
         let shown = path.display();
         Refusal::usage(format!(
             "--report {shown}: {other} names the same file; choose another file"
         ))
     };
-    let mut reports: Vec<report::Report> = Vec::new();
+    let mut reports: Vec<report::ReportFile> = Vec::new();
     for path in paths {
         if reports.iter().any(|report| report.is_at(path)) {
             return Err(named_twice(path, "another --report"));
         }
-        let report = report::Report::open(path)?;
+        let report = report::ReportFile::open(path)?;
         if log.is_some_and(|log| report.is_at(log)) {
             return Err(named_twice(path, "--log"));
         }

@@ -1,12 +1,9 @@
 //! Writes the closing figures to a file, as JSON or as a page.
 
-use super::figures::Figures;
-use super::history::History;
-use super::machine::Machine;
 use crate::refusal::{Refusal, plain};
-use serde::Serialize;
 use softswap_engine::api::settings::Config;
 use softswap_view::page;
+use softswap_view::report::{Machine, Report};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -14,16 +11,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The report file, opened before the program starts, so that an unwritable path is refused early.
-pub(super) struct Report {
+pub(super) struct ReportFile {
     file: File,
     path: PathBuf,
     /// True if `open` created the file and nothing is written to it yet.
     is_empty: bool,
 }
 
-impl Report {
+impl ReportFile {
     /// Opens `path` for the report; its content is replaced at the end.
-    pub(super) fn open(path: &Path) -> Result<Report, Refusal> {
+    pub(super) fn open(path: &Path) -> Result<ReportFile, Refusal> {
         let is_empty = !path.exists();
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
         let file = file.map_err(|error| {
@@ -33,7 +30,7 @@ impl Report {
                 plain(&error)
             ))
         })?;
-        Ok(Report { file, path: path.to_path_buf(), is_empty })
+        Ok(ReportFile { file, path: path.to_path_buf(), is_empty })
     }
 
     /// Returns true if `path` refers to the report's file, and it is a regular file.
@@ -44,9 +41,9 @@ impl Report {
 
     /// Replaces the file's content by the report, as an HTML page if the name ends in `.html` or
     /// `.htm`. Prints errors.
-    pub(super) fn write(mut self, closing: &Closing<'_>) {
+    pub(super) fn write(mut self, report: &Report) {
         self.is_empty = false;
-        if let Err(error) = self.try_write(closing) {
+        if let Err(error) = self.try_write(report) {
             let (path, why) = (self.path.display(), plain(&error));
             eprintln!(
                 "softswap: the report could not be written to {path}: {why}; the program was not \
@@ -55,11 +52,11 @@ impl Report {
         }
     }
 
-    fn try_write(&mut self, closing: &Closing<'_>) -> io::Result<()> {
+    fn try_write(&mut self, report: &Report) -> io::Result<()> {
         let is_page = self.path.extension().is_some_and(|it| it == "html" || it == "htm");
         let mut text = match is_page {
-            true => page::of(&serde_json::to_string(closing)?)?,
-            false => serde_json::to_string_pretty(closing)?,
+            true => page::of(&serde_json::to_string(report)?)?,
+            false => serde_json::to_string_pretty(report)?,
         };
         text.push('\n');
         if self.file.metadata()?.is_file() {
@@ -70,7 +67,7 @@ impl Report {
 }
 
 /// Removes the new file of a report that is not written, because the program did not start.
-impl Drop for Report {
+impl Drop for ReportFile {
     fn drop(&mut self) {
         if self.is_empty {
             let _ = std::fs::remove_file(&self.path);
@@ -78,25 +75,29 @@ impl Drop for Report {
     }
 }
 
-/// The report's JSON object: the figures, and data known only after the program's exit.
-#[derive(Serialize)]
-pub(super) struct Closing<'f> {
-    #[serde(flatten)]
-    pub(super) figures: &'f Figures,
-    pub(super) history: &'f History,
-    pub(super) settings: BTreeMap<&'static str, String>,
-    pub(super) machine: Machine,
-}
-
 /// Returns the settings at the start, by their keys in `softswap ctl`.
-pub(super) fn settings(config: &Config) -> BTreeMap<&'static str, String> {
+pub(super) fn settings(config: &Config) -> BTreeMap<String, String> {
     let areas: Vec<_> = config.areas.iter().map(|area| area.path.display().to_string()).collect();
-    BTreeMap::from([
+    let settings = [
         ("memory", format!("{}M", config.memory_bytes >> 20)),
         ("codec", config.codec.to_string()),
         ("pool.limit", config.pool.to_string()),
         ("io.poll", config.poll.to_string()),
         ("swap", areas.join(", ")),
         ("encrypt", config.encrypt.to_string()),
-    ])
+    ];
+    settings.map(|(key, value)| (key.to_string(), value)).into()
+}
+
+/// Describes this machine.
+pub(super) fn machine() -> Machine {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let names = text.lines().filter_map(|line| line.strip_prefix("model name"));
+    let name = names.filter_map(|rest| rest.split_once(':')).map(|(_, name)| name.trim());
+    Machine {
+        processor: name.take(1).collect(),
+        processors: std::thread::available_parallelism().map_or(1, usize::from),
+        dram_bytes: softswap_sys::memory::dram_bytes(),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+    }
 }

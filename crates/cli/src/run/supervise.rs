@@ -8,20 +8,21 @@
 
 use super::history::Samples;
 use super::log::Log;
-use super::outside_budget::{FIRST_SAMPLE_DELAY, OutsideBudget, Watch};
+use super::outside_budget::{FIRST_SAMPLE_DELAY, Watch};
 use super::progress::{Progress, Wanted};
 use super::release::Space;
 use super::tables::Tables;
 use super::thrashing::Thrashing;
 use super::tree::Tree;
 use super::tree_areas::TreeAreas;
-use super::unmanaged::{Search, UnmanagedPeaks};
+use super::unmanaged::{self, Search};
 use crate::control_client::Process;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use rustix::process::{Pid, Signal, WaitOptions, wait};
 use serde_json::json;
 use softswap_engine::base::stats::Stats;
 use softswap_sys::child::{self, SignalQueue};
+use softswap_view::report::{OutsideBudget, Unmanaged};
 use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::process::Command;
@@ -59,7 +60,7 @@ pub(super) struct Finished {
     pub(super) beside: Option<OutsideBudget>,
     /// Most threads of the program at a time.
     pub(super) threads_peak: Option<u32>,
-    pub(super) unmanaged: Option<UnmanagedPeaks>,
+    pub(super) unmanaged: Option<Unmanaged>,
     /// Needed to end this process by the same signal.
     pub(super) signals: SignalQueue,
 }
@@ -131,7 +132,8 @@ pub(super) fn run(
             for process in &new {
                 if !std::mem::replace(&mut is_told, true) {
                     progress.end();
-                    let _ = writeln!(std::io::stderr(), "softswap: note: {}", process.note());
+                    let _ =
+                        writeln!(std::io::stderr(), "softswap: note: {}", unmanaged::note(process));
                 }
                 let event = json!({ "process": process });
                 log.iter_mut().for_each(|log| log.write("unmanaged", event.clone()));
