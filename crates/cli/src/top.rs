@@ -2,7 +2,7 @@
 
 use crate::control_client::{self, own_uid};
 use crate::discover::TreeCollector;
-use crate::refusal::{FAILED, Refusal, plain};
+use crate::refusal::{FAILED, OrRefuse, Refusal};
 use clap::Args;
 use softswap_engine::api::settings::ENV_PREFIX;
 use softswap_view::top::{Options, show};
@@ -50,8 +50,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
         no_color: std::env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty()),
         ascii: !is_utf8(|name| std::env::var(name).ok()),
     };
-    show(collector, options)
-        .map_err(|error| Refusal::new(FAILED, format!("the terminal failed: {}", plain(&error))))?;
+    show(collector, options).or_status(FAILED, "the terminal failed")?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -62,13 +62,13 @@ impl Process {
         }
     }
 
-    /// Returns the memory that the process uses of its budget.
+    /// Returns the memory that the process uses of its budget, if that is known.
     #[must_use]
-    pub fn used_bytes(&self) -> u64 {
+    pub fn used_bytes(&self) -> Option<u64> {
         match &self.state {
-            State::Awake(reading) => reading.used_bytes,
-            State::Asleep => self.anonymous_bytes,
-            State::Silent(_) => 0,
+            State::Awake(reading) => Some(reading.used_bytes),
+            State::Asleep => Some(self.anonymous_bytes),
+            State::Silent(_) => None,
         }
     }
 

@@ -2,15 +2,15 @@
 
 use crate::measure::machine::Machine;
 use crate::measure::object::{Object, object};
+use crate::pages::file::regular;
 use clap::Args;
-use rustix::fs::OFlags;
 use softswap_cli::refusal::{FAILED, Refusal, plain};
 use softswap_cli::swapdir;
 use softswap_sys::fiemap::{self, FileExtent};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 const MIB: u64 = 1 << 20;
@@ -35,7 +35,7 @@ pub(crate) struct ExtentsArgs {
 
 pub(super) fn examine(args: &ExtentsArgs) -> Result<Object, Refusal> {
     let path = &args.path;
-    let (file, file_bytes) = open(path)?;
+    let (file, file_bytes) = regular(path, not_a_file, "")?;
     let file_system = swapdir::file_system_of(path);
     let mut found = object! {
         schema: 1,
@@ -50,32 +50,6 @@ pub(super) fn examine(args: &ExtentsArgs) -> Result<Object, Refusal> {
 
 fn refuse(path: &Path, why: &str) -> Refusal {
     Refusal::new(FAILED, format!("{}: {why}", path.display()))
-}
-
-fn open(path: &Path) -> Result<(File, u64), Refusal> {
-    let failed = |error: &std::io::Error| {
-        let remedy = match error.kind() {
-            std::io::ErrorKind::PermissionDenied => {
-                "; reading it needs permission: run this as its owner or as root"
-            }
-            _ => "",
-        };
-        refuse(path, &format!("cannot be opened: {}{remedy}", plain(error)))
-    };
-    // Opening a device or a pipe may have side effects.
-    let kind = std::fs::metadata(path).map_err(|error| failed(&error))?.file_type();
-    if !kind.is_file() {
-        return Err(refuse(path, not_a_file(kind)));
-    }
-    let mut options = std::fs::OpenOptions::new();
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = options.read(true).custom_flags(flags.bits() as i32).open(path);
-    let file = file.map_err(|error| failed(&error))?;
-    let meta = file.metadata().map_err(|error| failed(&error))?;
-    match meta.is_file() {
-        true => Ok((file, meta.len())),
-        false => Err(refuse(path, not_a_file(meta.file_type()))),
-    }
 }
 
 fn not_a_file(kind: std::fs::FileType) -> &'static str {

@@ -1,7 +1,6 @@
 //! Common parts of measurements: options, pseudo-random orders and content, figures over rounds,
 //! reports, measured programs, and reversible changes to the machine.
 
-pub(crate) mod failure;
 pub(crate) mod options;
 pub(crate) mod noise;
 pub(crate) mod sample;

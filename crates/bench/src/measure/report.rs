@@ -1,11 +1,10 @@
 //! Result of a command: one JSON object, and the same data as tables.
 
-use super::failure::OrRefuse;
 use super::machine::{Machine, Usage};
 use super::object::{Object, object};
 use super::tables;
 use serde_json::Value;
-use softswap_cli::refusal::{Refusal, plain};
+use softswap_cli::refusal::{OrRefuse, Refusal, plain};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::Path;

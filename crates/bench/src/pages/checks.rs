@@ -2,12 +2,11 @@
 //! softswap's own.
 
 use super::Page;
-use crate::measure::failure::own;
 use crate::measure::object::{Object, object};
 use crate::measure::options::Named;
 use crate::measure::sample::{median, variation};
 use clap::ValueEnum;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{Refusal, own};
 use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;

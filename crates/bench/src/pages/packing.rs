@@ -2,9 +2,8 @@
 
 use super::Page;
 use super::checks::mbps;
-use crate::measure::failure::OrRefuse;
 use crate::measure::object::{Object, object};
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_engine::codec::{
     self as engine, MAX_PACKED_BYTES, Packer, Scratch, compress, decompress,

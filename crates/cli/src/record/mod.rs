@@ -8,7 +8,7 @@ mod profile;
 
 use crate::control_client::{self, Process};
 use crate::output::print;
-use crate::refusal::{FAILED, Refusal, plain};
+use crate::refusal::{FAILED, OrRefuse, Refusal, plain};
 use clap::{Args, ValueHint};
 use code::Code;
 use procfs::ProcError;
@@ -99,8 +99,7 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     let default = || PathBuf::from(format!("softswap-{}.svg", process.pid));
     // Block signals before the flame graph's file is created, so that a signal cannot leave an
     // empty file.
-    let signals = SignalQueue::hold(&STOP_SIGNALS)
-        .map_err(|error| Refusal::own(format!("cannot block signals: {}", plain(&error))))?;
+    let signals = SignalQueue::hold(&STOP_SIGNALS).or_own("cannot block signals")?;
     let flame_graph_file = FlameGraphFile::at(args.output.clone().unwrap_or_else(default))?;
     // With a perf map, Python's trampolines already have the names of its functions.
     let has_perf_map = code::perf_map(process.pid).is_some();

@@ -14,7 +14,6 @@ mod sanitized;
 pub(crate) mod program;
 pub(crate) mod outside_budget;
 mod release;
-mod thrashing;
 mod tree;
 mod raw_watch;
 mod shared_areas;
@@ -22,6 +21,7 @@ mod tree_areas;
 mod tree_sums;
 mod history;
 mod progress;
+mod thrashing;
 mod log;
 pub(crate) mod unmanaged;
 mod supervise;
@@ -32,15 +32,16 @@ mod report;
 
 pub(crate) use options::RunArgs;
 
-use crate::refusal::{Refusal, plain};
+use crate::refusal::{OrRefuse, Refusal};
 use crate::{control_client, library};
 use oom_kills::OomKills;
-use softswap_engine::api::settings::{Config, ENV_PREFIX, place};
+use softswap_engine::api::settings::{ENV_PREFIX, place};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_sys::aslr::Bases;
 use softswap_view::report::OutsideBudget;
 use softswap_view::{summary, units};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -75,9 +76,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
             .for_each(|note| eprintln!("softswap: note: {note}"));
     }
 
-    let (stats_fd, words) = softswap_sys::shared::create(STATS_WORDS).map_err(|error| {
-        Refusal::own(format!("cannot create the shared memory for counters: {}", plain(&error)))
-    })?;
+    let (stats_fd, words) = softswap_sys::shared::create(STATS_WORDS)
+        .or_own("cannot create the shared memory for counters")?;
     let mut config = settled.config;
     config.stats_fd = Some(stats_fd.as_raw_fd());
     config.supervisor_pid = i32::try_from(std::process::id()).ok();
@@ -95,10 +95,18 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let stats = Stats::new(words);
     let mut areas = TreeAreas::make(settled.common.named, helpers, &mut config, &stats)?;
     let mut command = Command::new(&program);
-    prepare(&mut command, args, &config);
-    match sanitizer {
-        Some(_) => sanitized::remove_library(&mut command),
-        None => preload(&mut command, &library),
+    command.arg0(&args.program[0]).args(&args.program[1..]);
+    library::remove_variables(&mut command);
+    // The program does not need the password; the helpers have already received it.
+    command.env_remove(softswap_remote::secret::VARIABLE);
+    if sanitizer.is_some() {
+        library::remove_preload(&mut command);
+    } else {
+        // The resolved configuration: the runtime parses no text written by the user.
+        command.envs(
+            config.to_env().into_iter().map(|(name, value)| (format!("{ENV_PREFIX}{name}"), value)),
+        );
+        command.env("LD_PRELOAD", library::preloading(&library));
     }
 
     let oom_kills = OomKills::read();
@@ -132,7 +140,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         // The tree itself is only reported if it had other processes than the program.
         figures.tree = (!peaks.is_of_one()).then_some(peaks.tree);
     }
-    figures.cpu_s = cpu_s_of_children();
+    figures.cpu_s = control_client::cpu_s_of_children();
     figures.threads_peak = finished.threads_peak;
     figures.advertised_bytes = Some(config.advertised_bytes);
     figures.usable_bytes = Some(settled.usable_bytes);
@@ -157,13 +165,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     }
 }
 
-/// Returns the CPU time of all children that have exited, with their own children.
-fn cpu_s_of_children() -> Option<f64> {
-    let stat = procfs::process::Process::myself().ok()?.stat().ok()?;
-    let ticks = u64::try_from(stat.cutime + stat.cstime).ok()?;
-    Some(ticks as f64 / procfs::ticks_per_second() as f64)
-}
-
 /// Opens the files of the reports, and refuses one that two options name.
 fn open_reports(paths: &[PathBuf], log: Option<&Path>) -> Result<Vec<report::ReportFile>, Refusal> {
     let named_twice = |path: &Path, other: &str| {
@@ -184,31 +185,4 @@ fn open_reports(paths: &[PathBuf], log: Option<&Path>) -> Result<Vec<report::Rep
         reports.push(report);
     }
     Ok(reports)
-}
-
-/// Sets the program's name and the resolved configuration: the runtime parses no text written by
-/// the user.
-fn prepare(command: &mut Command, args: &RunArgs, config: &Config) {
-    use std::os::unix::process::CommandExt;
-    command.arg0(&args.program[0]).args(&args.program[1..]);
-    for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with(ENV_PREFIX)) {
-            command.env_remove(name);
-        }
-    }
-    for (name, value) in config.to_env() {
-        command.env(format!("{ENV_PREFIX}{name}"), value);
-    }
-    // The program does not need the password; the helpers have already received it.
-    command.env_remove(softswap_remote::secret::VARIABLE);
-}
-
-/// Puts the runtime before other preloads.
-fn preload(command: &mut Command, library: &std::path::Path) {
-    let mut preload = library.as_os_str().to_os_string();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        preload.push(":");
-        preload.push(others);
-    }
-    command.env("LD_PRELOAD", preload);
 }

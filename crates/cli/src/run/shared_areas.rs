@@ -3,7 +3,7 @@
 
 use super::areas::Named;
 use super::raw_watch::RawWatch;
-use crate::refusal::{Refusal, plain};
+use crate::refusal::{OrRefuse, Refusal, plain};
 use crate::swapon_raw::Raw;
 use softswap_engine::api::open_areas::{claim_for_tree, discard_of};
 use softswap_engine::api::settings::{Config, Inherited};
@@ -60,12 +60,8 @@ impl SharedAreas {
                 None => Inherited::File(number),
             });
         }
-        let (tables_fd, words) = shared::create(ClusterTables::words(&which)).map_err(|error| {
-            let why = plain(&error);
-            Refusal::own(format!(
-                "cannot create the table through which processes share swap areas: {why}"
-            ))
-        })?;
+        let (tables_fd, words) = shared::create(ClusterTables::words(&which))
+            .or_own("cannot create the table through which processes share swap areas")?;
         config.tables_fd = Some(tables_fd.as_raw_fd());
         let tables = ClusterTables::create(words, &which);
         let areas = named.into_iter().zip(which).filter_map(|(named, which)| {
@@ -88,9 +84,7 @@ impl SharedAreas {
     pub(super) fn watch(&mut self) -> Result<(), Refusal> {
         let start =
             |area: &mut SharedArea| area.raw.iter_mut().try_for_each(|raw| raw.start(&area.file));
-        self.areas.iter_mut().try_for_each(start).map_err(|error| {
-            Refusal::own(format!("cannot watch a raw swap file: {}", plain(&error)))
-        })
+        self.areas.iter_mut().try_for_each(start).or_own("cannot watch a raw swap file")
     }
 
     /// Frees the clusters of exited processes. Returns messages for the user.

@@ -17,7 +17,7 @@ use super::tree::Tree;
 use super::tree_areas::TreeAreas;
 use super::unmanaged::{self, Search};
 use crate::control_client::Process;
-use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
+use crate::refusal::{CANNOT_RUN, NOT_FOUND, OrRefuse, Refusal, plain};
 use rustix::process::{Pid, Signal, WaitOptions, wait};
 use serde_json::json;
 use softswap_engine::base::stats::Stats;
@@ -81,8 +81,7 @@ pub(super) fn run(
     is_all_managed: bool,
 ) -> Result<Finished, Refusal> {
     let signals: Vec<i32> = FORWARDED.into_iter().chain(child::real_time_signals()).collect();
-    let queue = SignalQueue::hold(&signals)
-        .map_err(|error| Refusal::own(format!("cannot block signals: {}", plain(&error))))?;
+    let queue = SignalQueue::hold(&signals).or_own("cannot block signals")?;
     let ledger_fd = tree.as_ref().map(|tree| tree.fd());
     let kept: Vec<BorrowedFd<'_>> =
         [stats_fd].into_iter().chain(ledger_fd).chain(areas.descriptors()).collect();
@@ -154,8 +153,8 @@ pub(super) fn run(
         samples.poll(&stats, tree_report);
         tree.iter().map(|tree| tree.max_interval()).fold(watch.pause(), Duration::min)
     };
-    let ending = forward_until_exit(pid, &queue, &mut poll)
-        .map_err(|error| Refusal::own(format!("cannot wait for the program: {}", plain(&error))))?;
+    let ending =
+        forward_until_exit(pid, &queue, &mut poll).or_own("cannot wait for the program")?;
     progress.end();
     let unmanaged = search.map(Search::end);
     let (beside, threads_peak) = (watch.peak(), watch.threads_peak());

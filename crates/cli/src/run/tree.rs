@@ -4,7 +4,7 @@
 use super::auto_memory::{self, Bounds, Inputs};
 use crate::control_client::{self, own_uid};
 use crate::memory_limits::{self, Available};
-use crate::refusal::{Refusal, plain};
+use crate::refusal::{OrRefuse, Refusal};
 use crate::tree_peaks::TreePeaks;
 use crate::tree_report::{self, TreeReport};
 use softswap_engine::api::control_protocol::{Request, converse};
@@ -65,13 +65,8 @@ impl Tree {
         bounds: Option<Bounds>,
         turns: Turns,
     ) -> Result<Tree, Refusal> {
-        let made = softswap_sys::shared::create(SHAPE.words());
-        let (fd, words) = made.map_err(|error| {
-            let why = plain(&error);
-            Refusal::own(format!(
-                "cannot create the memory through which processes share a budget: {why}"
-            ))
-        })?;
+        let (fd, words) = softswap_sys::shared::create(SHAPE.words())
+            .or_own("cannot create the memory through which processes share a budget")?;
         let chunk_bytes = chunk_bytes();
         let limit = chunks(memory_bytes, chunk_bytes);
         let ledger = Ledger::create(words, SHAPE, chunk_bytes, limit);

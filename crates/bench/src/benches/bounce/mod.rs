@@ -6,7 +6,6 @@
 
 mod tasks;
 
-use crate::measure::failure::{OrRefuse, own};
 use crate::measure::machine::Machine;
 use crate::measure::object::{Object, object};
 use crate::measure::options::InRounds;
@@ -14,7 +13,7 @@ use crate::measure::region::on_threads;
 use crate::measure::report::Log;
 use crate::measure::sample::{Cell, take_turns};
 use clap::Args;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal, own};
 use softswap_engine::store::bounce::{Pools, Shape};
 use softswap_engine::store::io::{Device, FileDevice};
 use softswap_sys::file::SwapFile;

@@ -1,13 +1,12 @@
 //! Measures a program over its budget whose swap file is accessed through the file system, or raw.
 
 use crate::benches::library::task::{Place, STEPS, StepTimes, Task};
-use crate::measure::failure::OrRefuse;
 use crate::measure::managed_program::softswap_run;
 use crate::measure::object::{Object, object};
 use crate::measure::report::Log;
 use crate::measure::sample::{Cell, take_turns};
 use crate::measure::task_pipe::signals;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_sys::child::SignalQueue;
 use softswap_sys::fiemap;
 use std::fs::File;

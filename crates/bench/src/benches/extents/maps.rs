@@ -2,8 +2,7 @@
 
 use super::layout::Extent;
 use super::rivals::{List, ListNode, Tree, TreeNode};
-use crate::measure::failure::own;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{Refusal, own};
 use softswap_engine::store::swap::extent::ExtentMap;
 
 pub(super) trait Lookup: Send + Sync {

@@ -8,7 +8,6 @@ mod rivals;
 mod maps;
 mod timing;
 
-use crate::measure::failure::OrRefuse;
 use crate::measure::machine::Machine;
 use crate::measure::object::{Object, object};
 use crate::measure::options::{InRounds, parse_seconds};
@@ -16,7 +15,7 @@ use crate::measure::report::Log;
 use crate::measure::sample::{Cell, take_turns};
 use clap::Args;
 use maps::{LIST, Map, NONE, RBTREE, SOFTSWAP};
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use std::path::PathBuf;
 use std::time::Duration;
 use timing::{Task, lookup_ns, queries, throughput};

@@ -6,7 +6,6 @@
 mod fixture;
 mod steps;
 
-use crate::measure::failure::{OrRefuse, own};
 use crate::measure::machine::Machine;
 use crate::measure::noise::{fill_with_noise, shuffled};
 use crate::measure::object::{Object, object};
@@ -14,7 +13,7 @@ use crate::measure::report::Log;
 use crate::measure::sample::{Cell, Round, median};
 use clap::Args;
 use fixture::{Fixture, PATTERN, Sizes};
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal, own};
 use softswap_cli::{memory_limits, swapdir, units};
 use softswap_engine::base::stats::Tier;
 use softswap_engine::codec::same_filled::same_filled_word;

@@ -8,7 +8,7 @@ use super::swap::limits::Limits;
 use super::swap::plan::Side;
 use super::swap::testbed::Testbed;
 use crate::measure::machine::Machine;
-use crate::measure::managed_program::{Counters, this_program};
+use crate::measure::managed_program::Counters;
 use crate::measure::object::{Object, object};
 use crate::measure::options::{InRounds, Named};
 use crate::measure::report::Log;
@@ -16,6 +16,7 @@ use crate::measure::sample::{Cell, take_turns};
 use crate::measure::task_pipe::{TaskPipe, signals};
 use clap::Args;
 use softswap_cli::library;
+use softswap_cli::library::own_executable;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::units::{self, parse_size};
 use softswap_engine::api::settings::{AreaSpec, Config, MIN_MEMORY_BYTES};
@@ -108,7 +109,7 @@ fn one_run(
         Place::Run => counters.environment(&config, library),
         _ => Vec::new(),
     };
-    let command = held.command(environment, &this_program()?);
+    let command = held.command(environment, &own_executable()?);
     let region_bytes = args.memory * OVER_LIMIT;
     let (dir, memory_bytes) = (testbed.dir.clone(), limits.memory_bytes);
     let task = Task::new(place, region_bytes, args.touches, round, memory_bytes, dir);

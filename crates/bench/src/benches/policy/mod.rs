@@ -3,13 +3,12 @@
 pub(crate) mod recorded;
 pub(crate) mod record;
 
-use crate::measure::failure::OrRefuse;
 use crate::measure::machine::Machine;
 use crate::measure::object::{Object, object};
 use crate::measure::report::Log;
 use clap::Args;
 use recorded::{Content, Event, Recorded, UNIT_BYTES};
-use softswap_cli::refusal::{Refusal, plain};
+use softswap_cli::refusal::{OrRefuse, Refusal, plain};
 use softswap_engine::policy::mechanism::Without;
 use softswap_sys::PAGE_SIZE;
 use softswap_testkit::simulator::{self, Costs, Figures, Setup, Simulation};

@@ -7,7 +7,6 @@ mod store;
 mod programs;
 
 use super::library::task::{STEPS, StepTimes};
-use crate::measure::failure::OrRefuse;
 use crate::measure::machine::Machine;
 use crate::measure::object::{Object, object};
 use crate::measure::options::{InRounds, Named, parse_seconds};
@@ -17,7 +16,7 @@ use crate::measure::task_pipe::signals;
 use clap::Args;
 use programs::{Area, OVER_BUDGET, Program};
 use servers::Servers;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_cli::units::parse_size;
 use softswap_remote::WORKERS;
 use softswap_remote::url::Url;

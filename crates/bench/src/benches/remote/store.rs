@@ -2,9 +2,8 @@
 //! threads.
 
 use super::step::Step;
-use crate::measure::failure::{OrRefuse, own};
 use crate::measure::noise::{below, fill_with_noise, noise};
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal, own};
 use softswap_remote::cluster::{Cluster, EXTENT_PAGES, Run};
 use softswap_remote::control::RunKey;
 use softswap_remote::store::{Page, PageStore};

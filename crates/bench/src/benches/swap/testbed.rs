@@ -3,7 +3,6 @@
 
 use super::plan::Side;
 use super::watch::{GroupWatch, Outside};
-use crate::measure::failure::OrRefuse;
 use crate::measure::managed_program;
 use crate::measure::object::Object;
 use crate::measure::options::Named;
@@ -12,7 +11,7 @@ use crate::measure::restore::group::MemoryGroup;
 use crate::measure::restore::process::Restorer;
 use crate::measure::restore::zram;
 use softswap_cli::memory_limits::GroupVersion;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_cli::units;
 use softswap_sys::PAGE_SIZE;
 use std::ffi::OsString;

@@ -6,7 +6,7 @@
 use super::swap::plan::{Data, Pattern};
 use super::swap::task::{Task, TaskTimes};
 use crate::measure::machine::Machine;
-use crate::measure::managed_program::{Counters, command, this_program};
+use crate::measure::managed_program::{Counters, command};
 use crate::measure::object::{Object, object};
 use crate::measure::options::InRounds;
 use crate::measure::poll_counts::{notes_on, poll_counts};
@@ -14,6 +14,7 @@ use crate::measure::report::Log;
 use crate::measure::sample::{Cell, take_turns};
 use crate::measure::task_pipe::signals;
 use clap::Args;
+use softswap_cli::library::own_executable;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::units::parse_size;
 use softswap_cli::{library, memory_limits, units};
@@ -108,7 +109,7 @@ pub(super) fn measure(args: &SwapInArgs) -> Result<Object, Refusal> {
             // The same touches for every mode in a round.
             seed: 1000 * (round as u64 + 1),
         };
-        let (counters, mut command) = (Counters::new()?, command(this_program()?));
+        let (counters, mut command) = (Counters::new()?, command(own_executable()?));
         command.envs(counters.environment(&config, &library));
         let (took, stats) = task.run(command, &signals, &counters, true)?;
         let uses = [Counter::UsesIoUring, Counter::UsesDirectIo, Counter::UsesDevicePolling];

@@ -2,7 +2,6 @@
 //! budget, and with half of it for each.
 
 use super::swap::programs::compiled;
-use crate::measure::failure::OrRefuse;
 use crate::measure::machine::Machine;
 use crate::measure::managed_program::{softswap_run, temporary_directory};
 use crate::measure::object::{Object, object};
@@ -10,7 +9,7 @@ use crate::measure::options::{InRounds, parse_seconds};
 use crate::measure::report::Log;
 use crate::measure::sample::{Cell, take_turns};
 use clap::Args;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
