@@ -33,23 +33,6 @@ pub(crate) struct TreeCollector {
     has_latencies: bool,
 }
 
-/// Result of a query.
-struct QueryResult {
-    state: State,
-    settings: Vec<(String, String)>,
-    latencies: Vec<Vec<u64>>,
-}
-
-impl QueryResult {
-    fn empty(state: State) -> QueryResult {
-        QueryResult { state, settings: Vec::new(), latencies: Vec::new() }
-    }
-
-    fn silent(why: &str) -> QueryResult {
-        QueryResult::empty(State::Silent(why.to_string()))
-    }
-}
-
 /// Identity of a process and its program: PIDs are reused, and exec changes the name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Identity {
@@ -139,50 +122,53 @@ impl TreeCollector {
         let statm = procfs::process::Process::new(stat.pid).ok()?.statm().ok()?;
         let anonymous_pages = statm.resident.saturating_sub(statm.shared);
         let ticks = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
-        let QueryResult { state, settings, latencies } = self.query(&process, managed);
-        let budget_bytes = match &state {
-            State::Awake(reading) => reading.budget_bytes,
-            _ => managed.budget_bytes,
-        };
-        Some(Process {
+        let (budget_bytes, name) = (managed.budget_bytes, process.name.clone());
+        let mut found = Process {
             pid,
-            name: process.name,
-            state,
+            name,
             budget_bytes,
             anonymous_bytes: anonymous_pages * softswap_sys::PAGE_SIZE as u64,
             cpu: Duration::from_secs_f64(ticks),
             threads: u32::try_from(stat.num_threads).unwrap_or(1),
-            settings,
-            latencies,
-        })
+            ..Process::default()
+        };
+        if let Err(why) = self.query(&process, managed, &mut found) {
+            found.state = State::Silent(why);
+        }
+        Some(found)
     }
 
-    fn query(&self, process: &control_client::Process, managed: &Managed) -> QueryResult {
+    /// Adds the answer of a process, if it is awake. Fails if it does not answer.
+    fn query(
+        &self,
+        process: &control_client::Process,
+        managed: &Managed,
+        found: &mut Process,
+    ) -> Result<(), String> {
         if process.is_stopped() {
-            return QueryResult::silent("it is stopped");
+            return Err("it is stopped".into());
         }
         let body = match converse(process.pid, &managed.dirs, &Request::Stat) {
-            Some(Ok(body)) => body,
-            Some(Err(why)) => return QueryResult::silent(&why),
-            None if process.sleeps() => return QueryResult::empty(State::Asleep),
+            Some(answer) => answer?,
+            None if process.sleeps() => return Ok(()),
             None => {
-                return QueryResult::silent(
-                    "it has no control socket, because it was forked and has not called exec",
-                );
+                return Err("it has no control socket, because it was forked and has not called \
+                            exec"
+                    .into());
             }
         };
-        match Snapshot::parse_into(&body, self.words) {
-            Ok(Snapshot { settings, stats, .. }) => {
-                let settings = settings.iter().map(|(key, value)| (visible(key), visible(value)));
-                let counts = || TIERS.map(|tier| stats.fault_counts(tier)).to_vec();
-                QueryResult {
-                    state: State::Awake(Box::new(Reading::of(&stats))),
-                    settings: settings.collect(),
-                    latencies: if self.has_latencies { counts() } else { Vec::new() },
-                }
-            }
-            Err(error) => QueryResult::silent(&error.to_string()),
+        let snapshot =
+            Snapshot::parse_into(&body, self.words).map_err(|error| error.to_string())?;
+        let Snapshot { settings, stats, .. } = snapshot;
+        let settings = settings.iter().map(|(key, value)| (visible(key), visible(value)));
+        found.settings = settings.collect();
+        if self.has_latencies {
+            found.latencies = TIERS.map(|tier| stats.fault_counts(tier)).to_vec();
         }
+        let reading = Reading::of(&stats);
+        found.budget_bytes = reading.budget_bytes;
+        found.state = State::Awake(Box::new(reading));
+        Ok(())
     }
 }
 
@@ -303,12 +289,9 @@ fn complete(mut tree: Tree) -> Tree {
         pid: it.pid,
         name: it.name,
         state: State::Silent("it runs unmanaged, outside the budget".to_string()),
-        budget_bytes: 0,
         anonymous_bytes: it.anonymous_bytes,
-        cpu: Duration::ZERO,
         threads: 1,
-        settings: Vec::new(),
-        latencies: Vec::new(),
+        ..Process::default()
     }));
     tree
 }

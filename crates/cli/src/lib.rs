@@ -22,8 +22,6 @@ pub use softswap_view::units;
 #[doc(hidden)]
 pub mod memory_limits;
 #[doc(hidden)]
-pub mod contents;
-#[doc(hidden)]
 pub mod swapdir;
 #[doc(hidden)]
 pub mod library;

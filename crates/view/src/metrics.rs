@@ -215,7 +215,6 @@ fn latencies(text: &mut String, trees: &[Tree]) {
 mod tests {
     use super::*;
     use softswap_engine::base::stats::{BUCKETS, bucket_of};
-    use std::time::Duration;
 
     fn tree() -> Tree {
         let mut latencies = vec![vec![0; BUCKETS]; TIERS.len()];
@@ -227,11 +226,8 @@ mod tests {
             name: "a \"name\"\\".into(),
             state: State::Awake(Box::new(reading)),
             budget_bytes: 64 << 20,
-            anonymous_bytes: 0,
-            cpu: Duration::ZERO,
-            threads: 1,
-            settings: Vec::new(),
             latencies,
+            ..Process::default()
         };
         Tree { root: 7, processes: vec![process], ..Tree::default() }
     }

@@ -173,12 +173,9 @@ mod tests {
             pid,
             name: "a".into(),
             state: State::Awake(Box::new(reading)),
-            budget_bytes: 0,
-            anonymous_bytes: 0,
             cpu,
             threads: 1,
-            settings: Vec::new(),
-            latencies: Vec::new(),
+            ..Process::default()
         }
     }
 

@@ -194,7 +194,7 @@ fn processes(report: &Report) -> Option<String> {
 fn outside_budget(report: &Report, is_all_wanted: bool) -> Option<String> {
     let name = visible(report.name());
     let is_managed = report.engine_started || report.slept;
-    let beside = report.beside.clone().filter(|_| is_managed).unwrap_or_default();
+    let beside = report.beside.filter(|_| is_managed).unwrap_or_default();
     if beside.left_by_exec {
         return Some(format!(
             "{name} called exec with a program without libsoftswap.so, which ran without a memory \
@@ -254,7 +254,7 @@ fn details(report: &Report) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     if let Some(tree) = &report.tree {
         let shown = tree.largest.len().min(SHOWN);
-        let mut left_out = tree.left_out.clone();
+        let mut left_out = tree.left_out;
         for process in &tree.largest[shown..] {
             left_out.processes += 1;
             left_out.faults += process.faults;

@@ -23,7 +23,7 @@ pub struct Shared {
 }
 
 /// A process under softswap.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Process {
     pub pid: u32,
     pub name: String,
@@ -42,11 +42,12 @@ pub struct Process {
 }
 
 /// State of a process under softswap.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub enum State {
     /// The process's engine has answered.
     Awake(Box<Reading>),
     /// The process's memory fits the budget, so it has no engine.
+    #[default]
     Asleep,
     /// The process could not be queried, for this reason.
     Silent(String),

@@ -9,14 +9,12 @@ pub(crate) mod areas;
 mod tables;
 mod advertised;
 pub(crate) mod resolve;
-mod static_program;
 mod sanitized;
 pub(crate) mod program;
 pub(crate) mod outside_budget;
 mod release;
 mod tree;
 mod raw_watch;
-mod shared_areas;
 mod tree_areas;
 mod tree_sums;
 mod history;
@@ -26,7 +24,6 @@ mod log;
 pub(crate) mod unmanaged;
 mod supervise;
 pub(crate) mod figures;
-mod oom_kills;
 mod killed;
 mod report;
 
@@ -34,7 +31,6 @@ pub(crate) use options::RunArgs;
 
 use crate::refusal::{OrRefuse, Refusal};
 use crate::{control_client, library};
-use oom_kills::OomKills;
 use softswap_engine::api::settings::{ENV_PREFIX, place};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_sys::aslr::Bases;
@@ -46,7 +42,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 use supervise::Ending;
-use tree_areas::{Helpers, TreeAreas};
+use tree_areas::{TreeAreas, start_helpers};
 
 /// Checks a value of `--memory`.
 pub(crate) fn check_memory(text: &str) -> Result<(), String> {
@@ -64,7 +60,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let mut notes = settled.notes;
     let sanitizer = sanitized::sanitizer_of(&program);
     notes.extend(sanitizer.map(|sanitizer| sanitized::note(&args.program[0], sanitizer)));
-    let helpers = Helpers::start(&settled.common.remotes, &mut notes)?;
+    let helpers = start_helpers(settled.common.remotes, &mut notes)?;
     let reports = open_reports(&settled.reports, settled.log.as_deref())?;
     let before = || log::before(args, report::settings(&settled.config));
     let mut log = settled.log.as_deref().map(|path| log::Log::open(path, before())).transpose()?;
@@ -109,7 +105,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         command.env("LD_PRELOAD", library::preloading(&library));
     }
 
-    let oom_kills = OomKills::read();
+    let oom_kills = killed::OomKills::read();
     let started = Instant::now();
     let mut space = release::Space::of(&config.areas);
     let finished = supervise::run(
@@ -123,8 +119,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let tree = tree.map(tree::Tree::end);
     control_client::sweep();
     space.wait_until_free(&stats);
-    areas.await_helpers();
-    areas.release_named();
+    areas.release();
     let program = args.program.iter().map(|word| word.to_string_lossy().into_owned());
     let mut figures = figures::gather(
         program.collect(),

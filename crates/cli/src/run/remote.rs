@@ -166,10 +166,6 @@ impl Helper {
         self.queue_fd.as_fd()
     }
 
-    pub(super) fn number(&self) -> i32 {
-        self.queue_fd.as_raw_fd()
-    }
-
     /// Starts a thread that restarts the helper whenever it exits, with a message unless
     /// `is_quiet`.
     pub(super) fn watch(&mut self, is_quiet: bool) -> Result<(), Refusal> {

@@ -401,7 +401,9 @@ mod tests {
         args: RunArgs,
     }
 
-    fn resolve_with(flags: &[&str], env: &[(&str, &str)]) -> Result<Resolved, Refusal> {
+    type Variables<'a> = &'a [(&'a str, &'a str)];
+
+    fn resolve_with(flags: &[&str], env: Variables<'_>) -> Result<Resolved, Refusal> {
         let line = ["run"].iter().chain(flags).chain(&["--", "true"]);
         let args = Harness::try_parse_from(line).unwrap().args;
         resolve(&args, |name| {
@@ -412,7 +414,7 @@ mod tests {
 
     /// Resolves with a usable swap directory and no reserve, and a file of settings, if there are
     /// any.
-    fn settled(flags: &[&str], env: &[(&str, &str)], file: &str) -> Result<Resolved, Refusal> {
+    fn settled(flags: &[&str], env: Variables<'_>, file: &str) -> Result<Resolved, Refusal> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("softswap.toml");
         std::fs::write(&path, file).unwrap();
@@ -423,7 +425,7 @@ mod tests {
 
     #[test]
     fn unusable_value_is_rejected_with_its_source() {
-        let table: &[(&[&str], &[(&str, &str)], &str)] = &[
+        let table: &[(&[&str], Variables<'_>, &str)] = &[
             (&["--swap", ""], &[], "the path is empty"),
             (&[], &[("SOFTSWAP_SWAP", ";")], "the path is empty"),
             (&["--swap", "/proc"], &[], "stores no files"),
@@ -496,7 +498,7 @@ mod tests {
     #[test]
     fn codec_is_parsed_with_level() {
         let zstd = |level| Choice::Fixed(Some(Packer::Zstd { level }));
-        let table: &[(&[&str], &[(&str, &str)], Choice)] = &[
+        let table: &[(&[&str], Variables<'_>, Choice)] = &[
             (&[], &[], Choice::Auto),
             (&["--codec", "lz4"], &[], Choice::LZ4),
             (&["--codec", "zstd"], &[], zstd(1)),

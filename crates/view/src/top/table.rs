@@ -188,19 +188,13 @@ pub(super) fn short_count(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn process(pid: u32, name: &str, used_bytes: u64) -> Process {
         Process {
             pid,
             name: name.into(),
             state: State::Awake(Box::new(Reading { used_bytes, ..Reading::default() })),
-            budget_bytes: 0,
-            anonymous_bytes: 0,
-            cpu: Duration::ZERO,
-            threads: 1,
-            settings: Vec::new(),
-            latencies: Vec::new(),
+            ..Process::default()
         }
     }
 
