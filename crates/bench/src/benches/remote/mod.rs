@@ -1,7 +1,6 @@
 //! Memory of other machines as a swap area: operations of the store, programs with pages there and
 //! on disk, and the server memory per page.
 
-mod step;
 mod servers;
 mod store;
 mod programs;
@@ -21,8 +20,7 @@ use softswap_cli::units::parse_size;
 use softswap_remote::WORKERS;
 use softswap_remote::url::Url;
 use std::time::Duration;
-use step::Step;
-use store::Store;
+use store::{Step, Store};
 
 /// Maximum memory of each started server.
 const SERVER_LIMIT_BYTES: u64 = 2 << 30;

@@ -6,7 +6,6 @@
 
 pub(super) mod plan;
 pub(super) mod limits;
-mod latency;
 mod page_content;
 mod touch;
 pub(super) mod task;
@@ -36,8 +35,6 @@ use softswap_engine::api::settings::Config;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Settings of softswap that `--softswap` accepts.
-const SETTINGS: [&str; 6] = ["codec", "pool", "poll", "encrypt", "avoid_move", "without"];
 /// Size of the kernel's areas as a multiple of the largest memory. If an area is more than half
 /// full, the kernel frees the slot of each page that it reads.
 const AREA_TIMES: u64 = 4;
@@ -114,35 +111,12 @@ pub(crate) struct SwapArgs {
     #[arg(long, visible_alias = "dir", value_name = "DIR", default_value = "/var/tmp")]
     swap: PathBuf,
 
-    /// A setting of softswap's side, such as codec=lz4, pool=10% or without=standby; may be
-    /// repeated
-    #[arg(long, value_name = "NAME=VALUE")]
-    softswap: Vec<String>,
-
     /// Damage a page, which the comparison must detect; for tests
     #[arg(long, hide = true)]
     damage: bool,
 }
 
 impl SwapArgs {
-    fn softswap_config(&self) -> Result<Config, Refusal> {
-        let mut config = Config::default();
-        for given in &self.softswap {
-            let refuse = |why: String| Refusal::usage(format!("--softswap {given}: {why}"));
-            let (name, value) = given
-                .split_once('=')
-                .ok_or_else(|| refuse("give a name and a value, such as codec=lz4".into()))?;
-            if !SETTINGS.contains(&name) {
-                return Err(refuse(format!(
-                    "unknown setting; choose from {}",
-                    SETTINGS.join(", ")
-                )));
-            }
-            config.set(name, value).map_err(refuse)?;
-        }
-        Ok(config)
-    }
-
     fn pick<T>(&self, asked: Option<T>, usual: T, quick: T) -> T {
         asked.unwrap_or(if self.quick { quick } else { usual })
     }
@@ -200,7 +174,6 @@ fn memory_columns(variant: &Variant, rounds: usize) -> Object {
 pub(super) fn measure(args: &SwapArgs) -> Result<Object, Refusal> {
     check_size("--working-set", args.working_set(), &PATTERN_SHARES)?;
     check_size("--program-size", args.program_size(), args.program_shares())?;
-    let softswap = args.softswap_config()?;
     let dir = swapdir::check("--swap", &args.swap, args.disk_bytes())?;
     let (mut log, signals, mut sides) = (Log::start(), signals()?, args.sides.clone());
     let mut bench =
@@ -210,8 +183,8 @@ pub(super) fn measure(args: &SwapArgs) -> Result<Object, Refusal> {
         .pick(args.seconds, Duration::from_millis(500), Duration::from_millis(40))
         .as_secs_f64();
     bench.damage = args.damage;
-    let mut cells = pattern_cells(args, &bench, &sides, &softswap);
-    cells.extend(program_cells(args, &bench, &sides, &softswap, &mut log.notes)?);
+    let mut cells = pattern_cells(args, &bench, &sides);
+    cells.extend(program_cells(args, &bench, &sides, &mut log.notes)?);
     bench.run(&mut cells, args.rounds(), &mut log.notes)?;
     ratios::add(&cells, args.rounds() as usize, &mut log);
     let figures = figures(args, &bench, &cells);
@@ -276,12 +249,7 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Object {
 }
 
 /// Pairs softswap with each other side, on the content that suits that side.
-fn pattern_cells(
-    args: &SwapArgs,
-    bench: &Bench<'_>,
-    sides: &[Side],
-    softswap: &Config,
-) -> Vec<Cell> {
+fn pattern_cells(args: &SwapArgs, bench: &Bench<'_>, sides: &[Side]) -> Vec<Cell> {
     let has_ours = sides.contains(&Side::Softswap);
     let rivals = sides.iter().filter_map(|side| Some((Some(*side), side.data()?)));
     let mut rivals: Vec<_> = rivals.collect();
@@ -293,15 +261,15 @@ fn pattern_cells(
         for &(rival, data) in &rivals {
             let run_kinds = compared(has_ours, rival, share_percent, bench.testbed.counts_zswap());
             for &pattern in args.work.patterns() {
-                cells.extend(
-                    args.threads.iter().map(|&threads| Cell {
+                cells.extend(args.threads.iter().map(|&threads| {
+                    Cell {
                         work: Work::Pattern { pattern, data, threads },
                         variants: run_kinds
                             .iter()
-                            .map(|run_kind| Variant::new(*run_kind, softswap))
+                            .map(|run_kind| Variant::new(*run_kind, &Config::default()))
                             .collect(),
-                    }),
-                );
+                    }
+                }));
             }
         }
     }
@@ -314,7 +282,6 @@ fn program_cells(
     args: &SwapArgs,
     bench: &Bench<'_>,
     sides: &[Side],
-    softswap: &Config,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Cell>, Refusal> {
     let (has_ours, counts_zswap) = (sides.contains(&Side::Softswap), bench.testbed.counts_zswap());
@@ -328,7 +295,8 @@ fn program_cells(
         }
     }
     let cell = |ready| {
-        let variants = run_kinds.iter().map(|run_kind| Variant::new(*run_kind, softswap)).collect();
+        let variants =
+            run_kinds.iter().map(|run_kind| Variant::new(*run_kind, &Config::default())).collect();
         Ok(Cell { work: bench.program(ready, 1)?, variants })
     };
     let ready = bench.ready(args.work.programs(), args.program_size(), notes);

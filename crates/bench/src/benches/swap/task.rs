@@ -1,10 +1,9 @@
 //! The measured program, the same on every side. It fills its memory, touches it in the order of a
 //! pattern, and compares every page at the end.
 
-use super::latency::Latencies;
 use super::page_content::Contents;
 use super::plan::{Data, Pattern};
-use super::touch::Touches;
+use super::touch::{Latencies, Touches};
 use crate::measure::managed_program::Counters;
 use crate::measure::region::{Region, WORDS, on_threads};
 use crate::measure::task_pipe::{TaskPipe, process_cpu_seconds, receive, send, send_json};
