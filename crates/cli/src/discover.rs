@@ -4,12 +4,11 @@ use crate::control_client::{self, own_uid};
 use crate::refusal::{FAILED, Refusal};
 use crate::tree_report::TreeReport;
 use procfs::process::{Stat, all_processes};
-use softswap_engine::api::control_protocol::{Answer, MAX_ANSWER_BYTES, Request, Snapshot, pairs};
+use softswap_engine::api::control_protocol::{Answer, MAX_ANSWER_BYTES, Request, Snapshot};
 use softswap_engine::api::settings::ENV_PREFIX;
 use softswap_engine::base::stats::{STATS_WORDS, TIERS};
 use softswap_sys::control_socket::{self, Peer};
 use softswap_view::reading::Reading;
-use softswap_view::top::Source;
 use softswap_view::tree::{Process, Shared, State, Tree};
 use softswap_view::units::visible;
 use std::collections::{BTreeMap, HashMap};
@@ -169,19 +168,6 @@ impl TreeCollector {
         found.budget_bytes = reading.budget_bytes;
         found.state = State::Awake(Box::new(reading));
         Ok(())
-    }
-}
-
-impl Source for TreeCollector {
-    fn collect(&mut self) -> Vec<Tree> {
-        self.trees()
-    }
-
-    fn set(&mut self, pid: u32, key: &str, value: &str) -> Result<String, String> {
-        let (_, body) = control_client::query(pid, &Request::Set(key, value))
-            .map_err(|refusal| refusal.to_string())?;
-        let said = pairs(&body).map(|(key, value)| format!("{key} = {}", visible(value)));
-        Ok(said.collect::<Vec<_>>().join(", "))
     }
 }
 

@@ -22,6 +22,8 @@ pub use softswap_view::units;
 #[doc(hidden)]
 pub mod memory_limits;
 #[doc(hidden)]
+pub mod output_file;
+#[doc(hidden)]
 pub mod swapdir;
 #[doc(hidden)]
 pub mod library;

@@ -4,8 +4,8 @@ use super::machine::{Machine, Usage};
 use super::object::{Object, object};
 use super::tables;
 use serde_json::Value;
-use softswap_cli::refusal::{OrRefuse, Refusal, plain};
-use std::fs::OpenOptions;
+use softswap_cli::output_file::OutputFile;
+use softswap_cli::refusal::{OrRefuse, Refusal, USAGE};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -58,24 +58,10 @@ pub(crate) fn write(
         let text = if json.is_some() { text_of(&found) } else { tables::of(&found) };
         return print(&text);
     };
-    let is_new = !path.exists();
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-    let mut file = file.map_err(|error| {
-        Refusal::usage(format!(
-            "--json {}: the file cannot be written: {}; choose another path, or - for standard \
-             output",
-            path.display(),
-            plain(&error)
-        ))
-    })?;
-    let found = measure().inspect_err(|_| {
-        if is_new {
-            let _ = std::fs::remove_file(path);
-        }
-    })?;
-    let is_file = file.metadata().is_ok_and(|meta| meta.is_file());
-    let emptied = if is_file { file.set_len(0) } else { Ok(()) };
-    let written = emptied.and_then(|()| file.write_all(text_of(&found).as_bytes()));
+    let remedy = "choose another path, or - for standard output";
+    let mut file = OutputFile::open("--json", path, USAGE, remedy)?;
+    let found = measure()?;
+    let written = file.write(&text_of(&found));
     written.or_own(format!("{} cannot be written", path.display()))?;
     print(&tables::of(&found))
 }

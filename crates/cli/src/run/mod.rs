@@ -38,7 +38,6 @@ use softswap_view::report::OutsideBudget;
 use softswap_view::{summary, units};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 use supervise::Ending;
@@ -61,7 +60,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let sanitizer = sanitized::sanitizer_of(&program);
     notes.extend(sanitizer.map(|sanitizer| sanitized::note(&args.program[0], sanitizer)));
     let helpers = start_helpers(settled.common.remotes, &mut notes)?;
-    let reports = open_reports(&settled.reports, settled.log.as_deref())?;
+    let reports = report::open_all(&settled.reports, settled.log.as_deref())?;
     let before = || log::before(args, report::settings(&settled.config));
     let mut log = settled.log.as_deref().map(|path| log::Log::open(path, before())).transpose()?;
     let mut samples = history::Samples::new(!settled.quiet || !reports.is_empty());
@@ -153,31 +152,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         // A reader that has gone away must not change the program's status.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes());
     }
-    reports.into_iter().for_each(|report| report.write(&figures));
+    reports.into_iter().for_each(|file| report::write(file, &figures));
     match finished.ending {
         Ending::Exited(status) => Ok(ExitCode::from(status)),
         Ending::Killed(signal) => finished.signals.die_by(signal),
     }
-}
-
-/// Opens the files of the reports, and refuses one that two options name.
-fn open_reports(paths: &[PathBuf], log: Option<&Path>) -> Result<Vec<report::ReportFile>, Refusal> {
-    let named_twice = |path: &Path, other: &str| {
-        let shown = path.display();
-        Refusal::usage(format!(
-            "--report {shown}: {other} names the same file; choose another file"
-        ))
-    };
-    let mut reports: Vec<report::ReportFile> = Vec::new();
-    for path in paths {
-        if reports.iter().any(|report| report.is_at(path)) {
-            return Err(named_twice(path, "another --report"));
-        }
-        let report = report::ReportFile::open(path)?;
-        if log.is_some_and(|log| report.is_at(log)) {
-            return Err(named_twice(path, "--log"));
-        }
-        reports.push(report);
-    }
-    Ok(reports)
 }

@@ -1,77 +1,50 @@
 //! Writes the closing figures to a file, as JSON or as a page.
 
-use crate::refusal::{Refusal, plain};
+use crate::output_file::OutputFile;
+use crate::refusal::{Refusal, USAGE, plain};
 use softswap_engine::api::settings::Config;
 use softswap_view::page;
 use softswap_view::report::{Machine, Report};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
-/// The report file, opened before the program starts, so that an unwritable path is refused early.
-pub(super) struct ReportFile {
-    file: File,
-    path: PathBuf,
-    /// True if `open` created the file and nothing is written to it yet.
-    is_empty: bool,
+/// Opens the files of the reports, and refuses one that two options name.
+pub(super) fn open_all(paths: &[PathBuf], log: Option<&Path>) -> Result<Vec<OutputFile>, Refusal> {
+    let named_twice = |path: &Path, other: &str| {
+        let shown = path.display();
+        Refusal::usage(format!(
+            "--report {shown}: {other} names the same file; choose another file"
+        ))
+    };
+    let mut files: Vec<OutputFile> = Vec::new();
+    for path in paths {
+        if files.iter().any(|file| file.is_at(path)) {
+            return Err(named_twice(path, "another --report"));
+        }
+        let file = OutputFile::open("--report", path, USAGE, "choose another path")?;
+        if log.is_some_and(|log| file.is_at(log)) {
+            return Err(named_twice(path, "--log"));
+        }
+        files.push(file);
+    }
+    Ok(files)
 }
 
-impl ReportFile {
-    /// Opens `path` for the report; its content is replaced at the end.
-    pub(super) fn open(path: &Path) -> Result<ReportFile, Refusal> {
-        let is_empty = !path.exists();
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(|error| {
-            Refusal::usage(format!(
-                "--report {}: the file cannot be written: {}; choose another path",
-                path.display(),
-                plain(&error)
-            ))
-        })?;
-        Ok(ReportFile { file, path: path.to_path_buf(), is_empty })
-    }
-
-    /// Returns true if `path` refers to the report's file, and it is a regular file.
-    pub(super) fn is_at(&self, path: &Path) -> bool {
-        let (Ok(own), Ok(other)) = (self.file.metadata(), path.metadata()) else { return false };
-        own.is_file() && (own.dev(), own.ino()) == (other.dev(), other.ino())
-    }
-
-    /// Replaces the file's content by the report, as an HTML page if the name ends in `.html` or
-    /// `.htm`. Prints errors.
-    pub(super) fn write(mut self, report: &Report) {
-        self.is_empty = false;
-        if let Err(error) = self.try_write(report) {
-            let (path, why) = (self.path.display(), plain(&error));
-            eprintln!(
-                "softswap: the report could not be written to {path}: {why}; the program was not \
-                 affected"
-            );
-        }
-    }
-
-    fn try_write(&mut self, report: &Report) -> io::Result<()> {
-        let is_page = self.path.extension().is_some_and(|it| it == "html" || it == "htm");
-        let mut text = match is_page {
-            true => page::of(&serde_json::to_string(report)?)?,
-            false => serde_json::to_string_pretty(report)?,
-        };
-        text.push('\n');
-        if self.file.metadata()?.is_file() {
-            self.file.set_len(0)?;
-        }
-        self.file.write_all(text.as_bytes())
-    }
-}
-
-/// Removes the new file of a report that is not written, because the program did not start.
-impl Drop for ReportFile {
-    fn drop(&mut self) {
-        if self.is_empty {
-            let _ = std::fs::remove_file(&self.path);
-        }
+/// Writes the report, as an HTML page if the file's name ends in `.html` or `.htm`. Prints errors.
+pub(super) fn write(mut file: OutputFile, report: &Report) {
+    let is_page = file.path.extension().is_some_and(|it| it == "html" || it == "htm");
+    let text = match is_page {
+        true => serde_json::to_string(report).and_then(|json| page::of(&json)),
+        false => serde_json::to_string_pretty(report),
+    };
+    let written = text.map_err(io::Error::from).and_then(|text| file.write(&(text + "\n")));
+    if let Err(error) = written {
+        let (path, why) = (file.path.display(), plain(&error));
+        eprintln!(
+            "softswap: the report could not be written to {path}: {why}; the program was not \
+             affected"
+        );
     }
 }
 
