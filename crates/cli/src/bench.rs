@@ -1,7 +1,8 @@
 //! `softswap bench`, `softswap analyze` and `softswap remote`: implemented by separate programs in
 //! the same directory, so that the command remains small.
 
-use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
+use crate::library;
+use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal};
 use clap::Args;
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -22,21 +23,10 @@ pub(crate) struct OtherProgram {
 impl OtherProgram {
     /// Replaces this process by the other program, with all arguments unchanged.
     pub(crate) fn exec(&self, name: &str, first: Option<&str>) -> Result<ExitCode, Refusal> {
-        let own = std::env::current_exe().map_err(|error| {
-            Refusal::own(format!("cannot find softswap's own executable ({error})"))
-        })?;
-        let program = own.with_file_name(name);
+        let program = library::own_executable()?.with_file_name(name);
         let error = Command::new(&program).args(first).args(&self.arguments).exec();
-        let shown = program.display();
-        Err(match error.kind() {
-            ErrorKind::NotFound => Refusal::new(
-                NOT_FOUND,
-                format!(
-                    "{name}, which runs this command, is missing: looked for {shown}; build it \
-                     with `make build`, or install it with `make install`"
-                ),
-            ),
-            _ => Refusal::new(CANNOT_RUN, format!("{shown} cannot be run: {}", plain(&error))),
-        })
+        let is_missing = error.kind() == ErrorKind::NotFound;
+        let status = if is_missing { NOT_FOUND } else { CANNOT_RUN };
+        Err(Refusal::new(status, library::not_run(&program, "runs this command", &error)))
     }
 }

@@ -33,17 +33,17 @@ pub struct Process {
     pub name: String,
     state: char,
     /// `None` for a process without an address space.
-    pub(crate) resident: Option<Resident>,
+    pub resident: Option<Resident>,
 }
 
 /// Resident memory of a process, by kind.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Resident {
-    pub(crate) anonymous_bytes: u64,
-    pub(crate) shared_bytes: u64,
-    pub(crate) file_bytes: u64,
+pub struct Resident {
+    pub anonymous_bytes: u64,
+    pub shared_bytes: u64,
+    pub file_bytes: u64,
     /// Peak of the sum of all kinds.
-    pub(crate) peak_bytes: u64,
+    pub peak_bytes: u64,
 }
 
 impl Process {
@@ -184,6 +184,13 @@ pub(crate) fn program_threads(pid: u32, max: usize) -> std::io::Result<Vec<PathB
     };
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"))?.take(max).flatten();
     Ok(threads.map(|thread| thread.path()).filter(is_programs).collect())
+}
+
+/// Returns the CPU time of all children that have exited, with their own children.
+pub fn cpu_s_of_children() -> Option<f64> {
+    let stat = procfs::process::Process::myself().ok()?.stat().ok()?;
+    let ticks = u64::try_from(stat.cutime + stat.cstime).ok()?;
+    Some(ticks as f64 / procfs::ticks_per_second() as f64)
 }
 
 pub fn own_uid() -> u32 {

@@ -4,12 +4,11 @@ use crate::control_client::{self, own_uid};
 use crate::refusal::{FAILED, Refusal};
 use crate::tree_report::TreeReport;
 use procfs::process::{Stat, all_processes};
-use softswap_engine::api::control_protocol::{Answer, MAX_ANSWER_BYTES, Request, Snapshot, pairs};
+use softswap_engine::api::control_protocol::{Answer, MAX_ANSWER_BYTES, Request, Snapshot};
 use softswap_engine::api::settings::ENV_PREFIX;
 use softswap_engine::base::stats::{STATS_WORDS, TIERS};
 use softswap_sys::control_socket::{self, Peer};
 use softswap_view::reading::Reading;
-use softswap_view::top::Source;
 use softswap_view::tree::{Process, Shared, State, Tree};
 use softswap_view::units::visible;
 use std::collections::{BTreeMap, HashMap};
@@ -31,23 +30,6 @@ pub(crate) struct TreeCollector {
     /// Classification of the processes seen.
     known: HashMap<Identity, Known>,
     has_latencies: bool,
-}
-
-/// Result of a query.
-struct QueryResult {
-    state: State,
-    settings: Vec<(String, String)>,
-    latencies: Vec<Vec<u64>>,
-}
-
-impl QueryResult {
-    fn empty(state: State) -> QueryResult {
-        QueryResult { state, settings: Vec::new(), latencies: Vec::new() }
-    }
-
-    fn silent(why: &str) -> QueryResult {
-        QueryResult::empty(State::Silent(why.to_string()))
-    }
 }
 
 /// Identity of a process and its program: PIDs are reused, and exec changes the name.
@@ -139,63 +121,53 @@ impl TreeCollector {
         let statm = procfs::process::Process::new(stat.pid).ok()?.statm().ok()?;
         let anonymous_pages = statm.resident.saturating_sub(statm.shared);
         let ticks = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
-        let QueryResult { state, settings, latencies } = self.query(&process, managed);
-        let budget_bytes = match &state {
-            State::Awake(reading) => reading.budget_bytes,
-            _ => managed.budget_bytes,
-        };
-        Some(Process {
+        let (budget_bytes, name) = (managed.budget_bytes, process.name.clone());
+        let mut found = Process {
             pid,
-            name: process.name,
-            state,
+            name,
             budget_bytes,
             anonymous_bytes: anonymous_pages * softswap_sys::PAGE_SIZE as u64,
             cpu: Duration::from_secs_f64(ticks),
             threads: u32::try_from(stat.num_threads).unwrap_or(1),
-            settings,
-            latencies,
-        })
+            ..Process::default()
+        };
+        if let Err(why) = self.query(&process, managed, &mut found) {
+            found.state = State::Silent(why);
+        }
+        Some(found)
     }
 
-    fn query(&self, process: &control_client::Process, managed: &Managed) -> QueryResult {
+    /// Adds the answer of a process, if it is awake. Fails if it does not answer.
+    fn query(
+        &self,
+        process: &control_client::Process,
+        managed: &Managed,
+        found: &mut Process,
+    ) -> Result<(), String> {
         if process.is_stopped() {
-            return QueryResult::silent("it is stopped");
+            return Err("it is stopped".into());
         }
         let body = match converse(process.pid, &managed.dirs, &Request::Stat) {
-            Some(Ok(body)) => body,
-            Some(Err(why)) => return QueryResult::silent(&why),
-            None if process.sleeps() => return QueryResult::empty(State::Asleep),
+            Some(answer) => answer?,
+            None if process.sleeps() => return Ok(()),
             None => {
-                return QueryResult::silent(
-                    "it has no control socket, because it was forked and has not called exec",
-                );
+                return Err("it has no control socket, because it was forked and has not called \
+                            exec"
+                    .into());
             }
         };
-        match Snapshot::parse_into(&body, self.words) {
-            Ok(Snapshot { settings, stats, .. }) => {
-                let settings = settings.iter().map(|(key, value)| (visible(key), visible(value)));
-                let counts = || TIERS.map(|tier| stats.fault_counts(tier)).to_vec();
-                QueryResult {
-                    state: State::Awake(Box::new(Reading::of(&stats))),
-                    settings: settings.collect(),
-                    latencies: if self.has_latencies { counts() } else { Vec::new() },
-                }
-            }
-            Err(error) => QueryResult::silent(&error.to_string()),
+        let snapshot =
+            Snapshot::parse_into(&body, self.words).map_err(|error| error.to_string())?;
+        let Snapshot { settings, stats, .. } = snapshot;
+        let settings = settings.iter().map(|(key, value)| (visible(key), visible(value)));
+        found.settings = settings.collect();
+        if self.has_latencies {
+            found.latencies = TIERS.map(|tier| stats.fault_counts(tier)).to_vec();
         }
-    }
-}
-
-impl Source for TreeCollector {
-    fn collect(&mut self) -> Vec<Tree> {
-        self.trees()
-    }
-
-    fn set(&mut self, pid: u32, key: &str, value: &str) -> Result<String, String> {
-        let (_, body) = control_client::query(pid, &Request::Set(key, value))
-            .map_err(|refusal| refusal.to_string())?;
-        let said = pairs(&body).map(|(key, value)| format!("{key} = {}", visible(value)));
-        Ok(said.collect::<Vec<_>>().join(", "))
+        let reading = Reading::of(&stats);
+        found.budget_bytes = reading.budget_bytes;
+        found.state = State::Awake(Box::new(reading));
+        Ok(())
     }
 }
 
@@ -303,12 +275,9 @@ fn complete(mut tree: Tree) -> Tree {
         pid: it.pid,
         name: it.name,
         state: State::Silent("it runs unmanaged, outside the budget".to_string()),
-        budget_bytes: 0,
         anonymous_bytes: it.anonymous_bytes,
-        cpu: Duration::ZERO,
         threads: 1,
-        settings: Vec::new(),
-        latencies: Vec::new(),
+        ..Process::default()
     }));
     tree
 }

@@ -1,7 +1,8 @@
 //! `softswap jupyter`: kernels for notebooks that run within a budget.
 
+use crate::library;
 use crate::output::{lines as visible_lines, print};
-use crate::refusal::{FAILED, Refusal, plain};
+use crate::refusal::{FAILED, OrRefuse, Refusal, plain};
 use crate::run::{self, program};
 use clap::{Args, Subcommand, ValueHint};
 use serde_json::json;
@@ -116,9 +117,8 @@ fn remove(name: &str, prefix: Option<&Path>) -> Result<ExitCode, Refusal> {
         )));
     }
     let dir = dir.join(name);
-    fs::remove_dir_all(&dir).map_err(|error| {
-        Refusal::new(FAILED, format!("jupyter: {}: {}", dir.display(), plain(&error)))
-    })?;
+    let what = format!("jupyter: {}", dir.display());
+    fs::remove_dir_all(&dir).or_status(FAILED, what)?;
     print(&format!("{name} is removed from {}", dir.display()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -130,9 +130,7 @@ fn install(args: &InstallArgs) -> Result<ExitCode, Refusal> {
     if !is_name(&name) {
         return Err(bad(format!("--name {name}: use letters, digits, `-`, `_` and `.` only")));
     }
-    let own = std::env::current_exe().map_err(|error| {
-        Refusal::own(format!("cannot find softswap's own executable ({error})"))
-    })?;
+    let own = library::own_executable()?;
     let python = python(&args.python.clone().unwrap_or_else(|| python_of_environment(&own)))?;
     let dir = data_dir(args.prefix.as_deref()).map_err(bad)?.join("kernels").join(&name);
     let text = format!("{:#}\n", kernel(args, &own, &python));

@@ -22,7 +22,7 @@ pub use softswap_view::units;
 #[doc(hidden)]
 pub mod memory_limits;
 #[doc(hidden)]
-pub mod contents;
+pub mod output_file;
 #[doc(hidden)]
 pub mod swapdir;
 #[doc(hidden)]

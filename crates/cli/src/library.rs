@@ -1,8 +1,13 @@
 //! Location of the runtime library.
 
-use crate::refusal::{Refusal, plain};
+use crate::refusal::{OrRefuse, Refusal, plain};
 use object::{NameOrOrdinal, Object, ObjectKind};
+use softswap_engine::api::settings::ENV_PREFIX;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The library's name.
 pub const NAME: &str = "libsoftswap.so";
@@ -18,15 +23,7 @@ pub fn find() -> Result<PathBuf, Refusal> {
     let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
     let places = match &named {
         Some(path) => vec![PathBuf::from(path)],
-        None => {
-            let exe = std::env::current_exe().map_err(|error| {
-                Refusal::own(format!(
-                    "cannot find softswap's own executable ({error}); set {VARIABLE} to the path \
-                     of {NAME}"
-                ))
-            })?;
-            places_for(&exe)
-        }
+        None => places_for(&own_executable()?),
     };
     let Some(found) = places.iter().find(|path| path.is_file()) else {
         let looked: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
@@ -44,6 +41,23 @@ pub fn find() -> Result<PathBuf, Refusal> {
         check_library(&found)?;
     }
     Ok(found)
+}
+
+/// Returns the path of this executable, with the others in its directory.
+pub fn own_executable() -> Result<PathBuf, Refusal> {
+    std::env::current_exe().or_own("cannot find softswap's own executable")
+}
+
+/// Explains why a program in this executable's directory cannot be run.
+pub(crate) fn not_run(program: &Path, what_it_does: &str, error: &io::Error) -> String {
+    let (shown, name) = (program.display(), program.file_name().unwrap_or_default().display());
+    match error.kind() {
+        io::ErrorKind::NotFound => format!(
+            "{name}, which {what_it_does}, is missing: looked for {shown}; build it with `make \
+             build`, or install it with `make install`"
+        ),
+        _ => format!("{shown} cannot be run: {}", plain(error)),
+    }
 }
 
 fn check_library(path: &Path) -> Result<(), Refusal> {
@@ -65,6 +79,38 @@ fn places_for(exe: &Path) -> Vec<PathBuf> {
     let dir = exe.parent().unwrap_or(Path::new("/"));
     let prefix = dir.parent().unwrap_or(Path::new("/"));
     vec![dir.join(NAME), prefix.join("lib/softswap").join(NAME)]
+}
+
+/// Removes the variables of a managed program from the environment of a command: this process may
+/// run under another softswap.
+pub fn remove_variables(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.as_bytes().starts_with(ENV_PREFIX.as_bytes()) {
+            command.env_remove(name);
+        }
+    }
+}
+
+/// Returns the value of LD_PRELOAD with the library before other preloads.
+pub fn preloading(library: &Path) -> OsString {
+    let mut preload = OsString::from(library);
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    preload
+}
+
+/// Removes the library from the preloads of a command, which inside another run inherits it.
+pub(crate) fn remove_preload(command: &mut Command) {
+    let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let is_other = |path: &&[u8]| !path.is_empty() && !path.ends_with(NAME.as_bytes());
+    let paths = preload.as_bytes().split(|byte| b": ".contains(byte));
+    let others: Vec<_> = paths.filter(is_other).collect();
+    match others.is_empty() {
+        true => command.env_remove("LD_PRELOAD"),
+        false => command.env("LD_PRELOAD", OsString::from_vec(others.join(&b':'))),
+    };
 }
 
 /// Rejects paths that LD_PRELOAD cannot express: colons and spaces separate its entries, and it has

@@ -1,7 +1,7 @@
 //! `softswap ctl PID populate`: swaps memory in for a debugger or profiler.
 
 use crate::control_client::{Process, program_threads, query};
-use crate::refusal::{FAILED, Refusal};
+use crate::refusal::{FAILED, OrRefuse, Refusal};
 use softswap_engine::api::control_protocol::{Request, TOUCHED, pairs, parse_number};
 
 /// Part of each stack that is swapped in, from the stack pointer up.
@@ -51,11 +51,8 @@ fn touch(pid: u32, address: usize, len: usize) -> Result<(Process, u64), Refusal
 /// Brings in the stack of each waiting thread.
 fn all_stacks(pid: u32) -> Result<String, Refusal> {
     let (process, _) = touch(pid, 0, 0)?;
-    let pointers = stack_pointers(process.pid).map_err(|error| {
-        let why = crate::refusal::plain(&error);
-        let pid = process.pid;
-        Refusal::new(FAILED, format!("process {pid}: its stack pointers cannot be read: {why}"))
-    })?;
+    let what = format!("process {}: its stack pointers cannot be read", process.pid);
+    let pointers = stack_pointers(process.pid).or_status(FAILED, what)?;
     let mut touched = 0;
     for &pointer in &pointers {
         touched += touch(process.pid, pointer, STACK_BYTES)?.1;

@@ -1,7 +1,7 @@
 //! Errors of commands: the message and the exit status.
 
 pub use softswap_sys::file::plain;
-use std::fmt;
+use std::{fmt, io};
 
 /// The operation failed.
 pub const FAILED: u8 = 1;
@@ -32,6 +32,45 @@ impl Refusal {
 
     pub fn own(message: impl Into<String>) -> Refusal {
         Refusal::new(OWN, message)
+    }
+}
+
+/// Converts an error whose message needs no description.
+pub fn own(error: impl fmt::Display) -> Refusal {
+    Refusal::own(error.to_string())
+}
+
+/// Adds a description of the failed action to an error.
+pub trait OrRefuse<T> {
+    fn or_text(self, what: impl fmt::Display) -> Result<T, String>;
+
+    /// Refuses with an exit status.
+    fn or_status(self, status: u8, what: impl fmt::Display) -> Result<T, Refusal>;
+
+    /// Refuses with the exit status for a failure of softswap itself.
+    fn or_own(self, what: impl fmt::Display) -> Result<T, Refusal>
+    where
+        Self: Sized,
+    {
+        self.or_status(OWN, what)
+    }
+
+    /// Refuses with the exit status for an unusable value.
+    fn or_usage(self, what: impl fmt::Display) -> Result<T, Refusal>
+    where
+        Self: Sized,
+    {
+        self.or_status(USAGE, what)
+    }
+}
+
+impl<T> OrRefuse<T> for io::Result<T> {
+    fn or_text(self, what: impl fmt::Display) -> Result<T, String> {
+        self.map_err(|error| format!("{what}: {}", plain(&error)))
+    }
+
+    fn or_status(self, status: u8, what: impl fmt::Display) -> Result<T, Refusal> {
+        self.or_text(what).map_err(|text| Refusal::new(status, text))
     }
 }
 

@@ -1,7 +1,7 @@
 //! `softswap report` and `softswap advise`: read the output of `softswap run --report`.
 
 use crate::output::print;
-use crate::refusal::{FAILED, Refusal, plain};
+use crate::refusal::{FAILED, OrRefuse, Refusal};
 use clap::{Args, ValueHint};
 use softswap_view::report::Report;
 use softswap_view::units::{bytes, visible};
@@ -88,9 +88,8 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Refusal> {
     };
     if let Some(path) = &args.html {
         html.push('\n');
-        std::fs::write(path, html).map_err(|error| {
-            failed(format!("--html {}: cannot be written: {}", path.display(), plain(&error)))
-        })?;
+        let what = format!("--html {}: cannot be written", path.display());
+        std::fs::write(path, html).or_status(FAILED, what)?;
     }
     if !text.is_empty() {
         print(&text)?;
@@ -150,9 +149,9 @@ fn no_report(path: &Path, why: &str) -> Refusal {
 /// Reads the JSON of a report, from a JSON file or a page.
 fn read(path: &Path) -> Result<String, Refusal> {
     let mut text = String::new();
-    File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)).map_err(
-        |error| failed(format!("{}: cannot be read: {}", path.display(), plain(&error))),
-    )?;
+    File::open(path)
+        .and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text))
+        .or_status(FAILED, format_args!("{}: cannot be read", path.display()))?;
     if text.len() as u64 > MAX_BYTES {
         return Err(no_report(path, &format!("it is longer than {}", bytes(MAX_BYTES))));
     }

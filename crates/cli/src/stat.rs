@@ -4,17 +4,16 @@ use crate::control_client::{self, Process};
 use crate::discover::TreeCollector;
 use crate::output::print;
 use crate::refusal::{FAILED, Refusal};
-use crate::run::figures::{Figures, Outcome};
-use crate::run::outside_budget::OutsideBudget;
+use crate::run::figures::gather;
+use crate::run::outside_budget::outside_budget;
 use crate::tree_report::TreeReport;
 use clap::Args;
 use serde::Serialize;
 use softswap_engine::api::control_protocol::{Request, Snapshot};
 use softswap_engine::base::stats::Counter;
-use softswap_view::report::Report;
+use softswap_view::report::{Outcome, Report};
 use softswap_view::units::visible;
 use softswap_view::{metrics, summary};
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -52,14 +51,6 @@ pub(crate) struct StatArgs {
     every: Option<u32>,
 }
 
-#[derive(Serialize)]
-struct Stat {
-    pid: u32,
-    #[serde(flatten)]
-    figures: Figures,
-    settings: BTreeMap<String, String>,
-}
-
 pub(crate) fn stat(args: &StatArgs) -> Result<ExitCode, Refusal> {
     let mut text = read_figures(args)?;
     let mut due = Instant::now();
@@ -83,11 +74,11 @@ fn read_figures(args: &StatArgs) -> Result<String, Refusal> {
     }
     let (process, body) = control_client::query(args.pid, &Request::Stat)?;
     let Some(tree) = TreeReport::parse(&body) else {
-        return format_figures(&Stat::of(&process, &body)?, None, args);
+        return format_figures(&figures_of(&process, &body)?, None, args);
     };
     let tree = TreeStat { pid: process.pid, tree };
     let program = control_client::query_program_of(&process, &Request::Stat);
-    match program.map(|(program, body)| Stat::of(&program, &body)) {
+    match program.map(|(program, body)| figures_of(&program, &body)) {
         Some(Ok(stat)) => format_figures(&stat, Some(&tree), args),
         // The program sleeps or has just exited.
         _ if args.json => json(&tree, args),
@@ -95,35 +86,32 @@ fn read_figures(args: &StatArgs) -> Result<String, Refusal> {
     }
 }
 
-impl Stat {
-    fn of(process: &Process, body: &str) -> Result<Stat, Refusal> {
-        let pid = process.pid;
-        let snapshot = Snapshot::parse(body)
-            .map_err(|error| Refusal::new(FAILED, format!("process {pid}: {error}")))?;
-        let budget_bytes = snapshot.stats.get(Counter::BudgetBytes);
-        let figures = Figures::gather(
-            process.command(),
-            Outcome::Running { pid },
-            snapshot.uptime,
-            budget_bytes,
-            &snapshot.stats,
-            OutsideBudget::of(pid, &snapshot.stats),
-        );
-        let settings = snapshot.settings.iter().map(|(key, value)| (visible(key), visible(value)));
-        Ok(Stat { pid, figures, settings: settings.collect() })
-    }
+fn figures_of(process: &Process, body: &str) -> Result<Report, Refusal> {
+    let pid = process.pid;
+    let snapshot = Snapshot::parse(body)
+        .map_err(|error| Refusal::new(FAILED, format!("process {pid}: {error}")))?;
+    let figures = gather(
+        process.command(),
+        Outcome { kind: "running".into(), ..Outcome::default() },
+        snapshot.uptime,
+        snapshot.stats.get(Counter::BudgetBytes),
+        &snapshot.stats,
+        outside_budget(pid, &snapshot.stats),
+    );
+    let settings = snapshot.settings.iter().map(|(key, value)| (visible(key), visible(value)));
+    Ok(Report { pid: Some(pid), settings: settings.collect(), ..figures })
 }
 
 /// Formats the figures of a process, and of its tree if that was requested.
 fn format_figures(
-    stat: &Stat,
+    stat: &Report,
     tree: Option<&TreeStat>,
     args: &StatArgs,
 ) -> Result<String, Refusal> {
     #[derive(Serialize)]
     struct Whole<'a> {
         #[serde(flatten)]
-        stat: &'a Stat,
+        stat: &'a Report,
         #[serde(skip_serializing_if = "Option::is_none")]
         tree: Option<&'a TreeReport>,
     }
@@ -149,8 +137,8 @@ struct TreeStat {
     tree: TreeReport,
 }
 
-fn for_people(stat: &Stat) -> String {
-    let mut out = summary::text(&Report::of(stat), true);
+fn for_people(stat: &Report) -> String {
+    let mut out = summary::text(stat, true);
     out.push_str("  settings\n");
     for (key, value) in &stat.settings {
         // Writing to a String cannot fail.

@@ -1,12 +1,13 @@
 //! Checks whether a directory can contain the swap file.
 
-use crate::contents;
 use crate::refusal::{Refusal, plain};
+use softswap_engine::store::swap::contents::{HEAD_BYTES, recognise};
 use softswap_sys::file::{may_make_files, on_disk};
 use softswap_sys::holders::use_of_path;
 use softswap_view::units;
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Free space needed in addition to the reserve, so that swapping can start.
@@ -78,7 +79,7 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
     };
     let mut text = format!("{shown} is {what}");
     if kind.is_block_device() || kind.is_file() {
-        match contents::of_path(path) {
+        match content_of(path) {
             Ok(Some(found)) => text += &format!(" that holds {found}"),
             Ok(None) => {}
             Err(error) => text += &format!(" whose contents cannot be read ({})", plain(&error)),
@@ -88,6 +89,17 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
         }
     }
     text + ", and was not changed: give a directory with --swap DIR"
+}
+
+/// Returns the kind of content of a file or device by its first bytes, if it is recognized.
+fn content_of(path: &Path) -> io::Result<Option<&'static str>> {
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)?;
+    let mut head = Vec::new();
+    file.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
+    Ok(recognise(&head).next().map(|magic| magic.name))
 }
 
 /// Returns the kind of file system of `path`.

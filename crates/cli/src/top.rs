@@ -2,10 +2,12 @@
 
 use crate::control_client::{self, own_uid};
 use crate::discover::TreeCollector;
-use crate::refusal::{FAILED, Refusal, plain};
+use crate::refusal::{FAILED, OrRefuse, Refusal};
 use clap::Args;
+use softswap_engine::api::control_protocol::{Request, pairs};
 use softswap_engine::api::settings::ENV_PREFIX;
 use softswap_view::top::{Options, show};
+use softswap_view::units::visible;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -50,9 +52,16 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
         no_color: std::env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty()),
         ascii: !is_utf8(|name| std::env::var(name).ok()),
     };
-    show(collector, options)
-        .map_err(|error| Refusal::new(FAILED, format!("the terminal failed: {}", plain(&error))))?;
+    show(move || collector.trees(), set, options).or_status(FAILED, "the terminal failed")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Changes a setting of a process.
+fn set(pid: u32, key: &str, value: &str) -> Result<String, String> {
+    let (_, body) = control_client::query(pid, &Request::Set(key, value))
+        .map_err(|refusal| refusal.to_string())?;
+    let said = pairs(&body).map(|(key, value)| format!("{key} = {}", visible(value)));
+    Ok(said.collect::<Vec<_>>().join(", "))
 }
 
 /// Returns the PID of the `softswap run` above a process, or the PID itself if it is one. Uses the

@@ -3,8 +3,7 @@
 
 use serde::Serialize;
 use softswap_engine::api::control_protocol::pairs;
-use softswap_shared::ledger::{Counts, Sizes};
-use softswap_view::report;
+use softswap_view::report::{Process, UnmanagedProcess};
 use softswap_view::summary::process_table;
 use softswap_view::units::{bytes, visible};
 use std::fmt::Write as _;
@@ -20,7 +19,7 @@ pub(crate) struct TreeReport {
     pub(crate) turns: Turns,
     pub(crate) processes: Vec<Process>,
     /// Running processes without a share of the budget.
-    pub(crate) unmanaged: Vec<Unmanaged>,
+    pub(crate) unmanaged: Vec<UnmanagedProcess>,
 }
 
 /// Turns of the processes.
@@ -32,36 +31,6 @@ pub(crate) struct Turns {
     pub(crate) owner_pid: u32,
     /// Time for which processes have taken turns, in seconds.
     pub(crate) taking_s: u64,
-}
-
-/// A process of the tree without the runtime.
-#[derive(Debug, Clone, Default, Serialize, PartialEq, Eq)]
-pub(crate) struct Unmanaged {
-    pub(crate) pid: u32,
-    pub(crate) name: String,
-    /// Its private memory (`RssAnon`): now, and its peak over the samples.
-    pub(crate) anonymous_bytes: u64,
-    pub(crate) anonymous_peak_bytes: u64,
-}
-
-/// A process of the tree.
-#[derive(Debug, Clone, Default, Serialize, PartialEq, Eq)]
-pub(crate) struct Process {
-    pub(crate) pid: u32,
-    pub(crate) name: String,
-    pub(crate) granted_bytes: u64,
-    /// 0 if it publishes nothing, like a forked child that needs little.
-    pub(crate) used_bytes: u64,
-    pub(crate) used_peak_bytes: u64,
-    /// Refaults, and the time for which threads waited for them.
-    pub(crate) faults: u64,
-    pub(crate) stalled_ns: u64,
-    /// Only for the report of `softswap run`, like all fields below: the control socket's answers
-    /// have no space for them.
-    #[serde(skip)]
-    pub(crate) counts: Counts,
-    #[serde(skip)]
-    pub(crate) sizes: Sizes,
 }
 
 impl TreeReport {
@@ -96,7 +65,7 @@ impl TreeReport {
             );
         }
         for process in &self.unmanaged {
-            let Unmanaged { pid, name, anonymous_bytes, anonymous_peak_bytes } = process;
+            let UnmanagedProcess { pid, name, anonymous_bytes, anonymous_peak_bytes } = process;
             let _ =
                 writeln!(text, "unmanaged {pid} {anonymous_bytes} {anonymous_peak_bytes} {name}");
         }
@@ -111,8 +80,8 @@ impl TreeReport {
             match name {
                 "tree_budget_bytes" => budget_bytes = rest.parse().ok(),
                 "tree_turns" => turns = Turns::parse(rest).unwrap_or_default(),
-                "process" => processes.extend(Process::parse(rest)),
-                "unmanaged" => unmanaged.extend(Unmanaged::parse(rest)),
+                "process" => processes.extend(parse_process(rest)),
+                "unmanaged" => unmanaged.extend(parse_unmanaged(rest)),
                 _ => {}
             }
         }
@@ -134,8 +103,7 @@ impl TreeReport {
         if self.processes.is_empty() {
             text.push_str("  asleep     the memory of its processes fits the budget\n");
         } else {
-            let processes = self.processes.iter().map(Process::shown);
-            let table = process_table(&processes.collect::<Vec<_>>());
+            let table = process_table(&self.processes);
             let _ = writeln!(text, "  tree       {table}");
         }
         let Turns { taken, owner_pid, taking_s } = self.turns;
@@ -148,7 +116,8 @@ impl TreeReport {
         } else if taken > 0 {
             let _ = writeln!(text, "  turns      {taken}; none now");
         }
-        for Unmanaged { pid, name, anonymous_bytes, anonymous_peak_bytes } in &self.unmanaged {
+        for UnmanagedProcess { pid, name, anonymous_bytes, anonymous_peak_bytes } in &self.unmanaged
+        {
             let [now, peak] = [*anonymous_bytes, *anonymous_peak_bytes].map(bytes);
             let _ = writeln!(
                 text,
@@ -168,57 +137,30 @@ impl Turns {
     }
 }
 
-impl Unmanaged {
-    /// Returns a one-line note about this process.
-    pub(crate) fn note(&self) -> String {
-        let Unmanaged { pid, name, .. } = self;
-        format!(
-            "{name} (pid {pid}) runs unmanaged: its memory is outside the budget; the report \
-             lists all such processes, docs/limits.md lists programs that cannot be managed"
-        )
-    }
-
-    fn parse(text: &str) -> Option<Unmanaged> {
-        let mut words = text.splitn(4, ' ');
-        let mut number = || words.next()?.parse::<u64>().ok();
-        let pid = u32::try_from(number()?).ok()?;
-        let [anonymous_bytes, anonymous_peak_bytes] = [number()?, number()?];
-        let name = visible(words.next()?);
-        Some(Unmanaged { pid, name, anonymous_bytes, anonymous_peak_bytes })
-    }
+/// Parses the fields of an unmanaged process.
+fn parse_unmanaged(text: &str) -> Option<UnmanagedProcess> {
+    let mut words = text.splitn(4, ' ');
+    let mut number = || words.next()?.parse::<u64>().ok();
+    let pid = u32::try_from(number()?).ok()?;
+    let [anonymous_bytes, anonymous_peak_bytes] = [number()?, number()?];
+    let name = visible(words.next()?);
+    Some(UnmanagedProcess { pid, name, anonymous_bytes, anonymous_peak_bytes })
 }
 
-impl Process {
-    /// Returns the fields for a table.
-    fn shown(&self) -> report::Process {
-        report::Process {
-            pid: self.pid,
-            name: self.name.clone(),
-            granted_bytes: self.granted_bytes,
-            used_peak_bytes: self.used_peak_bytes,
-            faults: self.faults,
-            stalled_ns: self.stalled_ns,
-        }
-    }
-
-    fn parse(text: &str) -> Option<Process> {
-        let mut words = text.splitn(7, ' ');
-        let mut number = || words.next()?.parse::<u64>().ok();
-        let pid = u32::try_from(number()?).ok()?;
-        let [granted_bytes, used_bytes, used_peak_bytes] = [number()?, number()?, number()?];
-        let [faults, stalled_ns] = [number()?, number()?];
-        let name = visible(words.next()?);
-        Some(Process {
-            pid,
-            name,
-            granted_bytes,
-            used_bytes,
-            used_peak_bytes,
-            faults,
-            stalled_ns,
-            ..Process::default()
-        })
-    }
+/// Parses the fields of a process.
+fn parse_process(text: &str) -> Option<Process> {
+    let mut words = text.splitn(7, ' ');
+    let mut number = || words.next()?.parse::<u64>().ok();
+    Some(Process {
+        pid: u32::try_from(number()?).ok()?,
+        granted_bytes: number()?,
+        used_bytes: number()?,
+        used_peak_bytes: number()?,
+        faults: number()?,
+        stalled_ns: number()?,
+        name: visible(words.next()?),
+        ..Process::default()
+    })
 }
 
 #[cfg(test)]
@@ -241,7 +183,7 @@ mod tests {
         let name = "another name".to_string();
         report.turns = Turns { taken: 5, owner_pid: 8, taking_s: 3 };
         report.unmanaged =
-            vec![Unmanaged { pid: 9, name, anonymous_bytes: 3, anonymous_peak_bytes: 4 }];
+            vec![UnmanagedProcess { pid: 9, name, anonymous_bytes: 3, anonymous_peak_bytes: 4 }];
         assert_eq!(report.granted_bytes, 6 << 20);
         assert_eq!(report.processes[0].granted_bytes, 5 << 20);
         assert_eq!(TreeReport::parse(&report.to_text()).as_ref(), Some(&report));

@@ -2,7 +2,7 @@
 
 use crate::page::{self, document, escaped, figure, table};
 use crate::plots::{Plot, Series, Unit};
-use crate::report::{Report, TIERS, TreeHistory};
+use crate::report::{Columns, History, Report, TIERS};
 use crate::units::{bytes, count, duration, nanoseconds};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn rows(both: [&Report; 2]) -> Vec<Row> {
     let time = |value: f64| nanoseconds(value as u64);
     let of = |value: fn(&Report) -> u64| both.map(|report| value(report) as f64);
     // Uses the figures of all processes if the report contains them.
-    let all = |of_program: fn(&Report) -> u64, column: fn(&TreeHistory) -> &Vec<u64>| {
+    let all = |of_program: fn(&Report) -> u64, column: fn(&Columns) -> &Vec<u64>| {
         both.map(|report| report.max_over_tree(of_program(report), column) as f64)
     };
     let mut rows = vec![
@@ -98,46 +98,27 @@ pub fn page(names: [&str; 2], both: [&Report; 2]) -> String {
         vec![row.name, first, second, ratio]
     });
     body += &table(&["", names[0], names[1], "ratio"], cells);
-    let each = |of: fn(&Report, &str) -> Series| -> Vec<Series> {
-        names.iter().zip(both).map(|(name, report)| of(report, name)).collect()
+    let each = |of: fn(&str, &History) -> Series| -> Vec<Series> {
+        names.iter().zip(both).map(|(name, report)| of(name, &report.history)).collect()
     };
     let plots = [
         (
             "DRAM used",
             Unit::Bytes,
-            each(|report, name| {
-                let history = &report.history;
-                let used = match &history.tree {
-                    Some(tree) => &tree.used_bytes,
-                    None => &history.used_bytes,
-                };
-                let used = used.iter().map(|bytes| *bytes as f64);
-                Series {
-                    name: name.into(),
-                    points: history.at_s.iter().copied().zip(used).collect(),
-                }
-            }),
+            each(|name, of| page::amounts(name, &of.at_s, &of.whole().used_bytes)),
         ),
         (
             "Time stalled",
             Unit::Share,
-            each(|report, name| {
-                let history = &report.history;
-                let stalled_ns = match &history.tree {
-                    Some(tree) => &tree.stalled_ns,
-                    None => &history.stalled_ns,
-                };
-                page::stalled(name, &history.at_s, stalled_ns)
-            }),
+            each(|name, of| page::stalled(name, &of.at_s, &of.whole().stalled_ns)),
         ),
         (
             "Read from the disk",
             Unit::BytesPerSecond,
-            each(|report, name| {
-                let history = &report.history;
-                let tree = history.tree.as_ref().map(|tree| &tree.bytes_read);
-                let read = tree.filter(|read| !read.is_empty()).unwrap_or(&history.bytes_read);
-                page::rate(name, &history.at_s, read)
+            each(|name, of| match &of.whole().bytes_read {
+                // Older versions of softswap did not record it for a tree.
+                read if read.is_empty() => page::rate(name, &of.at_s, &of.columns.bytes_read),
+                read => page::rate(name, &of.at_s, read),
             }),
         ),
     ];
@@ -151,7 +132,7 @@ pub fn page(names: [&str; 2], both: [&Report; 2]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{History, Tree};
+    use crate::report::{Tree, TreeHistory};
 
     #[test]
     fn compared_values_have_ratio() {
@@ -171,7 +152,8 @@ mod tests {
             faults_by_tier: [("disk".to_string(), 7)].into(),
             ..Tree::default()
         };
-        let seen = TreeHistory { bytes_read: vec![0, 4 << 20], ..TreeHistory::default() };
+        let columns = Columns { bytes_read: vec![0, 4 << 20], ..Columns::default() };
+        let seen = TreeHistory { columns, ..TreeHistory::default() };
         let history = History { tree: Some(seen), ..History::default() };
         let of_tree = Report { tree: Some(tree), history, ..Report::default() };
         let shown = text(["a.json", "b.json"], [&first, &of_tree]);

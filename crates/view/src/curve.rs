@@ -330,7 +330,8 @@ struct Pressure {
 
 fn under_pressure(report: &Report) -> Pressure {
     let history = &report.history;
-    let rows = history.used_bytes.iter().zip(&history.budget_bytes).enumerate();
+    let columns = &history.columns;
+    let rows = columns.used_bytes.iter().zip(&columns.budget_bytes).enumerate();
     let is_full = |used: u64, budget: u64| budget > 0 && used as f64 > FULL * budget as f64;
     let full: Vec<usize> =
         rows.filter(|(_, (used, budget))| is_full(**used, **budget)).map(|(row, _)| row).collect();
@@ -341,10 +342,10 @@ fn under_pressure(report: &Report) -> Pressure {
         rows => full.iter().filter_map(|row| column.get(*row)).sum::<u64>() as f64 / rows as f64,
     };
     Pressure {
-        resident_bytes: mean(&history.resident_bytes, report.resident_peak_bytes),
-        pool_bytes: mean(&history.pool_bytes, report.pool_peak_bytes),
+        resident_bytes: mean(&columns.resident_bytes, report.resident_peak_bytes),
+        pool_bytes: mean(&columns.pool_bytes, report.pool_peak_bytes),
         pool_pages: mean(&history.pool_pages, report.pool.stored_pages),
-        disk_bytes: mean(&history.disk_bytes, report.disk_peak_bytes),
+        disk_bytes: mean(&columns.disk_bytes, report.disk_peak_bytes),
     }
 }
 
@@ -471,7 +472,7 @@ fn fit(buckets: &[Bucket], evicted: f64, with_loops: bool) -> (Vec<Kind>, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{History, Tier};
+    use crate::report::{Columns, History, Tier};
 
     const RESIDENT: u64 = 1000;
     const LEFT: u64 = 100_000;
@@ -494,10 +495,13 @@ mod tests {
             faults: [("pool".to_string(), Tier { count, ..Tier::default() })].into(),
             latencies: [("pool".to_string(), vec![(900, count)])].into(),
             history: History {
-                budget_bytes: vec![bytes],
-                used_bytes: vec![bytes],
-                resident_bytes: vec![bytes],
-                pool_bytes: vec![0],
+                columns: Columns {
+                    budget_bytes: vec![bytes],
+                    used_bytes: vec![bytes],
+                    resident_bytes: vec![bytes],
+                    pool_bytes: vec![0],
+                    ..Columns::default()
+                },
                 ..History::default()
             },
             ..Report::default()

@@ -82,20 +82,34 @@ const METRICS: [Metric; 17] = [
 /// Name of the latency metric.
 const LATENCY: &str = "softswap_fault_duration_seconds";
 
+/// A figure of each tree with one budget.
+type OfTree = (&'static str, &'static str, fn(&Shared) -> u64);
+
+const OF_TREES: [OfTree; 2] = [
+    ("softswap_tree_budget_bytes", "DRAM budget of a tree.", |shared| shared.budget_bytes),
+    ("softswap_tree_granted_bytes", "Part of the tree's budget that processes hold.", |shared| {
+        shared.granted_bytes
+    }),
+];
+
 /// Returns the metrics of all trees.
 #[must_use]
 pub fn text(trees: &[Tree]) -> String {
     let mut text = String::new();
-    states(&mut text, trees);
-    budgets(&mut text, trees);
-    for metric in &METRICS {
-        head(&mut text, metric.name, metric.kind, metric.help);
-        for (tree, process) in all(trees) {
-            if let Some(reading) = process.reading() {
-                let labels = labels(tree, process);
-                let _ = writeln!(text, "{}{{{labels}}} {}", metric.name, (metric.value)(reading));
-            }
-        }
+    let help = "Processes by state: awake, asleep (memory fits the budget), or silent (no answer).";
+    write(&mut text, "softswap_processes", Kind::Gauge, help, trees.iter().flat_map(states));
+    let budgets = all(trees).map(|(tree, it)| (labels(tree, it), it.budget_bytes as f64));
+    let help = "DRAM budget of a process.";
+    write(&mut text, "softswap_budget_bytes", Kind::Gauge, help, budgets);
+    for (name, help, value) in OF_TREES {
+        let shared = trees.iter().filter_map(|tree| Some((tree.root, tree.shared.as_ref()?)));
+        let values = shared.map(|(root, it)| (format!("root=\"{root}\""), value(it) as f64));
+        write(&mut text, name, Kind::Gauge, help, values);
+    }
+    for Metric { name, kind, help, value } in &METRICS {
+        let readings = all(trees).filter_map(|(tree, it)| Some((tree, it, it.reading()?)));
+        let values = readings.map(|(tree, it, reading)| (labels(tree, it), value(reading)));
+        write(&mut text, name, *kind, help, values);
     }
     latencies(&mut text, trees);
     text
@@ -105,13 +119,8 @@ pub fn text(trees: &[Tree]) -> String {
 #[must_use]
 pub fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
-    names.extend([
-        "softswap_processes",
-        "softswap_budget_bytes",
-        "softswap_tree_budget_bytes",
-        "softswap_tree_granted_bytes",
-        LATENCY,
-    ]);
+    names.extend(OF_TREES.map(|(name, _, _)| name));
+    names.extend(["softswap_processes", "softswap_budget_bytes", LATENCY]);
     names
 }
 
@@ -119,13 +128,23 @@ fn all(trees: &[Tree]) -> impl Iterator<Item = (&Tree, &Process)> {
     trees.iter().flat_map(|tree| tree.processes.iter().map(move |process| (tree, process)))
 }
 
-/// Writes a metric's HELP and TYPE lines. (Writing to a String cannot fail, here and below.)
-fn head(text: &mut String, name: &str, kind: Kind, help: &str) {
+/// Writes a metric with the labels and the value of each sample. (Writing to a String cannot fail,
+/// here and below.)
+fn write(
+    text: &mut String,
+    name: &str,
+    kind: Kind,
+    help: &str,
+    samples: impl Iterator<Item = (String, f64)>,
+) {
     let kind = match kind {
         Kind::Gauge => "gauge",
         Kind::Counter => "counter",
     };
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    for (labels, value) in samples {
+        let _ = writeln!(text, "{name}{{{labels}}} {value}");
+    }
 }
 
 fn labels(tree: &Tree, process: &Process) -> String {
@@ -138,54 +157,16 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-fn states(text: &mut String, trees: &[Tree]) {
-    let name = "softswap_processes";
-    head(
-        text,
-        name,
-        Kind::Gauge,
-        "Processes by state: awake, asleep (memory fits the budget), or silent (no answer).",
-    );
-    for tree in trees {
-        let count = |is: fn(&State) -> bool| {
-            tree.processes.iter().filter(|process| is(&process.state)).count()
-        };
-        let states = [
-            ("awake", count(|state| matches!(state, State::Awake(_)))),
-            ("asleep", count(|state| matches!(state, State::Asleep))),
-            ("silent", count(|state| matches!(state, State::Silent(_)))),
-        ];
-        for (state, count) in states {
-            let _ = writeln!(text, "{name}{{root=\"{}\",state=\"{state}\"}} {count}", tree.root);
-        }
-    }
-}
-
-fn budgets(text: &mut String, trees: &[Tree]) {
-    let name = "softswap_budget_bytes";
-    head(text, name, Kind::Gauge, "DRAM budget of a process.");
-    for (tree, process) in all(trees) {
-        let _ = writeln!(text, "{name}{{{}}} {}", labels(tree, process), process.budget_bytes);
-    }
-    of_trees(text, trees, "softswap_tree_budget_bytes", "DRAM budget of a tree.", |shared| {
-        shared.budget_bytes
-    });
-    of_trees(
-        text,
-        trees,
-        "softswap_tree_granted_bytes",
-        "Part of the tree's budget that processes hold.",
-        |shared| shared.granted_bytes,
-    );
-}
-
-fn of_trees(text: &mut String, trees: &[Tree], name: &str, help: &str, value: fn(&Shared) -> u64) {
-    head(text, name, Kind::Gauge, help);
-    for tree in trees {
-        if let Some(shared) = &tree.shared {
-            let _ = writeln!(text, "{name}{{root=\"{}\"}} {}", tree.root, value(shared));
-        }
-    }
+fn states(tree: &Tree) -> [(String, f64); 3] {
+    let count = |is: fn(&State) -> bool| {
+        tree.processes.iter().filter(|process| is(&process.state)).count() as f64
+    };
+    let states = [
+        ("awake", count(|state| matches!(state, State::Awake(_)))),
+        ("asleep", count(|state| matches!(state, State::Asleep))),
+        ("silent", count(|state| matches!(state, State::Silent(_)))),
+    ];
+    states.map(|(state, count)| (format!("root=\"{}\",state=\"{state}\"", tree.root), count))
 }
 
 /// Writes faults by tier and latency. Sums use the middle of each of the engine's buckets.
@@ -215,7 +196,6 @@ fn latencies(text: &mut String, trees: &[Tree]) {
 mod tests {
     use super::*;
     use softswap_engine::base::stats::{BUCKETS, bucket_of};
-    use std::time::Duration;
 
     fn tree() -> Tree {
         let mut latencies = vec![vec![0; BUCKETS]; TIERS.len()];
@@ -227,11 +207,8 @@ mod tests {
             name: "a \"name\"\\".into(),
             state: State::Awake(Box::new(reading)),
             budget_bytes: 64 << 20,
-            anonymous_bytes: 0,
-            cpu: Duration::ZERO,
-            threads: 1,
-            settings: Vec::new(),
             latencies,
+            ..Process::default()
         };
         Tree { root: 7, processes: vec![process], ..Tree::default() }
     }

@@ -3,10 +3,9 @@
 use crate::advice;
 use crate::curve::Curve;
 use crate::plots::{Plot, Series, Unit};
-use crate::report::{History, LeftOut, Report, TIERS};
+use crate::report::{Columns, History, LeftOut, Report, TIERS};
 use crate::sections::Mappings;
 use crate::units::{bytes, count, nanoseconds};
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -199,7 +198,7 @@ fn series(name: &str, at: &[f64], values: impl Iterator<Item = f64>) -> Series {
     Series { name: name.into(), points: at.iter().copied().zip(values).collect() }
 }
 
-fn amounts(name: &str, at: &[f64], values: &[u64]) -> Series {
+pub(crate) fn amounts(name: &str, at: &[f64], values: &[u64]) -> Series {
     series(name, at, values.iter().map(|value| *value as f64))
 }
 
@@ -221,62 +220,16 @@ pub(crate) fn stalled(name: &str, at: &[f64], stalled_ns: &[u64]) -> Series {
     series
 }
 
-/// Figures over time, of a process or of a tree.
-struct Columns<'a> {
-    dram: &'static str,
-    budget_bytes: &'a [u64],
-    used_bytes: &'a [u64],
-    resident_bytes: &'a [u64],
-    pool_bytes: &'a [u64],
-    disk_bytes: &'a [u64],
-    faults: &'a BTreeMap<String, Vec<u64>>,
-    stalled_ns: &'a [u64],
-    bytes_read: &'a [u64],
-    bytes_written: &'a [u64],
-}
-
-impl Columns<'_> {
-    fn of(history: &History) -> Columns<'_> {
-        match &history.tree {
-            Some(tree) => Columns {
-                dram: "DRAM of the tree",
-                budget_bytes: &tree.budget_bytes,
-                used_bytes: &tree.used_bytes,
-                resident_bytes: &tree.resident_bytes,
-                pool_bytes: &tree.pool_bytes,
-                disk_bytes: &tree.disk_bytes,
-                faults: &tree.faults_by_tier,
-                stalled_ns: &tree.stalled_ns,
-                bytes_read: &tree.bytes_read,
-                bytes_written: &tree.bytes_written,
-            },
-            None => Columns {
-                dram: "DRAM",
-                budget_bytes: &history.budget_bytes,
-                used_bytes: &history.used_bytes,
-                resident_bytes: &history.resident_bytes,
-                pool_bytes: &history.pool_bytes,
-                disk_bytes: &history.disk_bytes,
-                faults: &history.faults,
-                stalled_ns: &history.stalled_ns,
-                bytes_read: &history.bytes_read,
-                bytes_written: &history.bytes_written,
-            },
-        }
-    }
-
-    /// Returns the DRAM in use by purpose.
-    fn dram(&self, at: &[f64]) -> Vec<Series> {
-        let used = self.used_bytes.iter().zip(self.resident_bytes).zip(self.pool_bytes);
-        let other = used.map(|((used, resident), pool)| {
-            used.saturating_sub(resident.saturating_add(*pool)) as f64
-        });
-        vec![
-            amounts("resident", at, self.resident_bytes),
-            amounts("pool", at, self.pool_bytes),
-            series("other", at, other),
-        ]
-    }
+/// Returns the DRAM in use by purpose.
+fn dram(at: &[f64], of: &Columns) -> Vec<Series> {
+    let used = of.used_bytes.iter().zip(&of.resident_bytes).zip(&of.pool_bytes);
+    let other = used
+        .map(|((used, resident), pool)| used.saturating_sub(resident.saturating_add(*pool)) as f64);
+    vec![
+        amounts("resident", at, &of.resident_bytes),
+        amounts("pool", at, &of.pool_bytes),
+        series("other", at, other),
+    ]
 }
 
 fn time(title: &'static str, y: Unit, series: Vec<Series>) -> Plot {
@@ -284,25 +237,29 @@ fn time(title: &'static str, y: Unit, series: Vec<Series>) -> Plot {
 }
 
 fn history_plots(history: &History) -> Vec<Plot> {
-    let (at, of) = (&history.at_s, Columns::of(history));
-    let bound = Some(amounts("budget", at, of.budget_bytes));
-    let stalled = time("Time stalled", Unit::Share, vec![stalled("stalled", at, of.stalled_ns)]);
+    let (at, of) = (&history.at_s, history.whole());
+    let (title, faults) = match &history.tree {
+        Some(tree) => ("DRAM of the tree", &tree.faults_by_tier),
+        None => ("DRAM", &history.faults),
+    };
+    let bound = Some(amounts("budget", at, &of.budget_bytes));
+    let stalled = time("Time stalled", Unit::Share, vec![stalled("stalled", at, &of.stalled_ns)]);
     if let Some(tree) = history.tree.as_ref().filter(|tree| tree.faults_by_tier.is_empty()) {
         // Older versions of softswap recorded only the following figures of a tree.
-        let used = vec![amounts("used", at, of.used_bytes)];
+        let used = vec![amounts("used", at, &of.used_bytes)];
         let faults = vec![rate("faults", at, &tree.faults)];
         return vec![
-            Plot { bound, ..time(of.dram, Unit::Bytes, used) },
+            Plot { bound, ..time(title, Unit::Bytes, used) },
             stalled,
             time("Faults on swapped-out pages", Unit::PerSecond, faults),
         ];
     }
-    let faults = TIERS.iter().filter_map(|tier| Some((*tier, of.faults.get(*tier)?)));
+    let faults = TIERS.iter().filter_map(|tier| Some((*tier, faults.get(*tier)?)));
     let faults = faults.map(|(tier, counted)| rate(tier, at, counted)).collect();
-    let traffic = vec![rate("read", at, of.bytes_read), rate("written", at, of.bytes_written)];
+    let traffic = vec![rate("read", at, &of.bytes_read), rate("written", at, &of.bytes_written)];
     vec![
-        Plot { is_stacked: true, bound, ..time(of.dram, Unit::Bytes, of.dram(at)) },
-        time("On the disk", Unit::Bytes, vec![amounts("disk", at, of.disk_bytes)]),
+        Plot { is_stacked: true, bound, ..time(title, Unit::Bytes, dram(at, of)) },
+        time("On the disk", Unit::Bytes, vec![amounts("disk", at, &of.disk_bytes)]),
         stalled,
         time("Faults by tier", Unit::PerSecond, faults),
         time("Traffic of the disk", Unit::BytesPerSecond, traffic),
@@ -418,7 +375,7 @@ fn processes(report: &Report) -> String {
         vec![it.name.clone(), pid, used, count(it.faults), nanoseconds(it.stalled_ns)]
     });
     text += &table(&["process", "pid", "at most used", "faults", "stalled"], rows);
-    let LeftOut { processes, faults, stalled_ns } = &tree.left_out;
+    let LeftOut { processes, faults, stalled_ns, .. } = &tree.left_out;
     if *processes > 0 {
         let (processes, faults) = (count(*processes), count(*faults));
         let stalled = nanoseconds(*stalled_ns);

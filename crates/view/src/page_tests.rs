@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::report::{Process, Tier, Tree, TreeHistory};
+use std::collections::BTreeMap;
 
 /// Returns a run of `seconds` with `samples` samples.
 fn run(samples: usize, seconds: f64) -> Report {
@@ -17,19 +18,25 @@ fn run(samples: usize, seconds: f64) -> Report {
         latencies: [("pool".to_string(), vec![(1000, 5), (4096, 4)])].into(),
         history: History {
             at_s,
-            budget_bytes: vec![64 << 20; samples],
-            used_bytes: rising.clone(),
-            resident_bytes: rising.clone(),
-            pool_bytes: rising.clone(),
             pool_pages: rising.clone(),
-            disk_bytes: rising.clone(),
             faults: TIERS.map(|name| (name.to_string(), rising.clone())).into(),
-            stalled_ns: rising.clone(),
-            bytes_read: rising.clone(),
-            bytes_written: rising,
+            columns: columns(&rising),
             tree: None,
         },
         ..Report::default()
+    }
+}
+
+fn columns(rising: &[u64]) -> Columns {
+    Columns {
+        budget_bytes: vec![64 << 20; rising.len()],
+        used_bytes: rising.to_vec(),
+        resident_bytes: rising.to_vec(),
+        pool_bytes: rising.to_vec(),
+        disk_bytes: rising.to_vec(),
+        stalled_ns: rising.to_vec(),
+        bytes_read: rising.to_vec(),
+        bytes_written: rising.to_vec(),
     }
 }
 
@@ -107,18 +114,12 @@ fn sparse_and_large_reports_are_rendered() {
 fn tree_of_a_shell() -> Report {
     let rising: Vec<u64> = (0..20).map(|at| at * 1000).collect();
     let by_tier: BTreeMap<_, _> = TIERS.map(|name| (name.to_string(), rising.clone())).into();
+    let stalled_ns = rising.iter().map(|at| at * 1_000_000).collect();
     let history = TreeHistory {
-        budget_bytes: vec![64 << 20; 20],
-        used_bytes: rising.clone(),
-        resident_bytes: rising.clone(),
-        pool_bytes: rising.clone(),
-        disk_bytes: rising.clone(),
+        columns: Columns { stalled_ns, ..columns(&rising) },
         processes: vec![3; 20],
-        faults: rising.clone(),
+        faults: rising,
         faults_by_tier: by_tier,
-        stalled_ns: rising.iter().map(|at| at * 1_000_000).collect(),
-        bytes_read: rising.clone(),
-        bytes_written: rising,
     };
     let tree = Tree {
         processes_peak: 3,
@@ -174,13 +175,10 @@ fn older_tree_report_is_rendered() {
     let mut report = tree_of_a_shell();
     report.tree.as_mut().unwrap().faults_by_tier.clear();
     let tree = report.history.tree.as_mut().unwrap();
-    *tree = TreeHistory {
-        budget_bytes: std::mem::take(&mut tree.budget_bytes),
-        used_bytes: std::mem::take(&mut tree.used_bytes),
-        faults: std::mem::take(&mut tree.faults),
-        stalled_ns: std::mem::take(&mut tree.stalled_ns),
-        ..TreeHistory::default()
-    };
+    let all = std::mem::take(&mut tree.columns);
+    let Columns { budget_bytes, used_bytes, stalled_ns, .. } = all;
+    tree.columns = Columns { budget_bytes, used_bytes, stalled_ns, ..Columns::default() };
+    tree.faults_by_tier.clear();
     let page = page_of(&report);
     assert_eq!(page.matches("<svg").count(), 3);
     assert!(page.contains("Faults on swapped-out pages") && !page.contains("NaN"));

@@ -62,6 +62,9 @@ impl Done {
         Changes {
             wall,
             faults: std::array::from_fn(|at| now.faults[at].saturating_sub(then.faults[at])),
+            waited_ns: std::array::from_fn(|at| {
+                now.waited_ns[at].saturating_sub(then.waited_ns[at])
+            }),
             stalled: Duration::from_nanos(now.stalled_ns - then.stalled_ns),
             cpu: self.cpu.saturating_sub(cpu).saturating_sub(polled),
             threads: self.threads.saturating_sub(now.engine_threads as u32).max(1),
@@ -75,20 +78,30 @@ impl Done {
 /// Changes of the figures during an interval.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Changes {
-    wall: Duration,
+    pub wall: Duration,
     faults: [u64; TIERS.len()],
+    waited_ns: [u64; TIERS.len()],
     stalled: Duration,
-    cpu: Duration,
-    threads: u32,
+    /// CPU time of the program, without waits that polled.
+    pub cpu: Duration,
+    /// Number of the program's threads.
+    pub threads: u32,
     read_bytes: u64,
     written_bytes: u64,
     pages_out: u64,
 }
 
 impl Changes {
+    /// Returns the time that threads waited for pages of a tier.
+    #[must_use]
+    pub fn waited(&self, tier: Tier) -> Duration {
+        Duration::from_nanos(self.waited_ns[tier as usize])
+    }
+
     fn add(&mut self, other: &Changes) {
         self.wall = self.wall.max(other.wall);
         self.faults.iter_mut().zip(other.faults).for_each(|(sum, more)| *sum += more);
+        self.waited_ns.iter_mut().zip(other.waited_ns).for_each(|(sum, more)| *sum += more);
         self.stalled += other.stalled;
         self.cpu += other.cpu;
         self.threads += other.threads;
@@ -160,12 +173,9 @@ mod tests {
             pid,
             name: "a".into(),
             state: State::Awake(Box::new(reading)),
-            budget_bytes: 0,
-            anonymous_bytes: 0,
             cpu,
             threads: 1,
-            settings: Vec::new(),
-            latencies: Vec::new(),
+            ..Process::default()
         }
     }
 

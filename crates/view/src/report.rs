@@ -1,98 +1,157 @@
-//! Parsed report of `softswap run --report`.
+//! The report of a run (`softswap run --report`), and figures of a running program in the same form.
 
 use crate::sections::{Areas, Bounce, Mappings, Polling, Pool};
 use crate::stall;
 use serde::{Deserialize, Serialize};
+use softswap_shared::ledger::{Counts, Sizes};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Supported schema.
-const SCHEMA: u32 = 1;
+/// Version of the report. Incremented whenever a key changes its meaning or is removed.
+pub const SCHEMA: u32 = 1;
 
 /// Tiers by increasing cost.
 pub(crate) const TIERS: [&str; 6] = ["zero", "staged", "standby", "filled", "pool", "disk"];
 
-/// Fields that the views need. Fields that an older softswap did not write are empty.
-#[derive(Debug, Clone, Default, Deserialize)]
+/// All figures of a run: the report's keys. Fields that an older softswap did not write are empty.
+///
+/// Each peak is of one figure; peaks need not coincide.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
+    /// Present only for a running process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
     pub schema: u32,
     pub softswap_version: String,
+    /// The program and its arguments.
     pub program: Vec<String>,
     pub outcome: Outcome,
-    /// Present only for a running process.
-    pub pid: Option<u32>,
+    /// As in a shell: the exit status, or 128 plus the signal; `null` while the program runs.
+    pub exit_status: Option<u8>,
     pub wall_s: f64,
-    /// CPU time of the program and all that it started.
+    /// CPU time of the program and all that it started; `null` while it runs.
     pub cpu_s: Option<f64>,
-    /// Most threads of the program at a time.
+    /// Most threads of the program at a time, without the engine's; `null` if it exited before the
+    /// first sample.
     pub threads_peak: Option<u32>,
+    /// True if an engine was started in the program. Otherwise the rest is 0.
     pub engine_started: bool,
+    /// True if the program slept to its end: its committed memory fitted the budget.
     pub slept: bool,
-    /// Code of the reason for which softswap stopped the program.
-    pub stop_reason: Option<u64>,
+    /// Figures of all processes of the tree, if they shared one budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tree: Option<Tree>,
+    /// Processes that ran without the runtime, if any did.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub unmanaged: Option<Unmanaged>,
+    /// Code of the reason for which softswap stopped the program; `null` otherwise.
+    pub stop_reason: Option<u64>,
     pub budget_bytes: u64,
-    /// Memory that the program saw by `--tell`; 0: the machine's.
+    /// Memory that the program saw by `--tell`; 0: the machine's; `null` while it runs.
     pub advertised_bytes: Option<u64>,
-    /// Budget and swap areas together.
+    /// Budget and swap areas together; `null` while it runs.
     pub usable_bytes: Option<u64>,
     pub budget_peak_bytes: u64,
+    /// Memory charged to the budget at the last sample, and its peak.
+    pub used_bytes: u64,
     pub used_peak_bytes: u64,
+    pub fixed_bytes: u64,
+    pub metadata_peak_bytes: u64,
+    /// Peak of the program's mapped memory in the managed window.
     pub mapped_peak_bytes: u64,
     pub resident_peak_bytes: u64,
     pub pool_peak_bytes: u64,
+    /// Swap slots in use at the last sample, and their peak.
+    pub disk_bytes: u64,
     pub disk_peak_bytes: u64,
+    pub swap_file_bytes: u64,
+    /// Memory of the process outside the budget; `null` if it exited before the first sample.
     pub beside: Option<OutsideBudget>,
+    /// SIGBUS and SIGSYS delivered to the program.
+    pub signals_passed_on: u64,
     pub pages_out: u64,
     pub pages_same_filled: u64,
     pub pages_pooled: u64,
+    /// Pages that compress too little for the pool.
     pub pages_incompressible: u64,
     pub pages_written: u64,
     pub pages_read: u64,
     pub pages_read_ahead: u64,
+    /// Windows of pages read ahead that their stream has reached, and those that it did not.
+    pub windows_reached: u64,
+    pub windows_lost: u64,
+    /// Same-filled pages over evicted pages; `null` if none was evicted.
     pub same_filled_share: Option<f64>,
+    /// Bytes before over bytes after compression; `null` without compression.
     pub compression_ratio: Option<f64>,
+    /// By the tier of the page at the fault.
     pub faults: BTreeMap<String, Tier>,
+    /// For each tier, pairs of a latency bucket's lower bound in ns and its count; empty buckets
+    /// are omitted.
     pub latencies: BTreeMap<String, Vec<(u64, u64)>>,
+    /// Refaults from the pool (including same-filled pages), from the disk, and of incompressible
+    /// pages: pairs of a refault distance bucket's lower bound and its count.
     pub returns: BTreeMap<String, Vec<(u64, u64)>>,
     pub bytes_written: u64,
     pub bytes_read: u64,
+    /// Sum over all threads of the program.
     pub stalled_ns: u64,
     pub direct_reclaims: u64,
+    /// Batches that the program's threads evicted ahead of demand.
     pub reclaimed_ahead: u64,
+    pub guarded_calls: u64,
     pub write_errors: u64,
     pub read_errors: u64,
     pub checksum_errors: u64,
+    /// Compressed pages in memory that could not be decompressed.
     pub unpack_errors: u64,
     pub uses_io_uring: bool,
     pub uses_direct_io: bool,
+    /// True if all areas are in the memory of other machines.
     pub is_remote: bool,
     pub uses_move: bool,
+    /// "userfaultfd" or "protection"; `null` without an engine.
     pub fault_mechanism: Option<String>,
+    /// `null` with userfaultfd.
     pub mappings: Option<Mappings>,
-    pub encrypts: bool,
-    pub key_unlocked: bool,
+    /// True if the kernel has registered the pages of most bounce buffers.
+    pub uses_fixed_buffers: bool,
     pub bounce: Bounce,
+    /// True if pages on the disk are encrypted.
+    pub encrypts: bool,
+    /// True if the key could not be locked in memory, so that the kernel may swap it out.
+    pub key_unlocked: bool,
     pub pool: Pool,
     pub areas: Areas,
     pub polling: Polling,
+    /// By direction and size: `read_4096` for reads from 4 KiB to below 8 KiB.
+    pub transfers: BTreeMap<String, Tier>,
+    /// Empty for a running process.
+    #[serde(skip_serializing_if = "History::is_empty")]
     pub history: History,
+    /// By their keys in `softswap ctl`: at the start, or of a running process.
     pub settings: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+/// How the program ended, if it has.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Outcome {
+    /// "exited", "killed" or "running".
     pub kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub signal_name: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+/// Faults of one tier, or transfers of one size; without any the times are `null`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tier {
     pub count: u64,
@@ -100,42 +159,58 @@ pub struct Tier {
     pub p99_ns: Option<u64>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+/// Memory outside the budget: peaks of each field over the samples, or current values.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OutsideBudget {
+    /// Sum of the fields below.
     pub total_bytes: u64,
+    /// Private memory not managed by the engine: `RssAnon` minus the memory charged to the budget.
     pub anonymous_bytes: u64,
+    /// `RssShmem`.
     pub shared_bytes: u64,
+    /// `RssFile`: code and mapped files.
     pub file_bytes: u64,
+    /// True if the process had become, by exec, a program without the runtime.
     pub left_by_exec: bool,
 }
 
 /// Processes without the runtime.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Unmanaged {
+    /// Number of processes found.
     pub processes: u64,
+    /// Peak of the sum of private memory.
     pub anonymous_peak_bytes: u64,
     /// Processes with the largest peaks.
     pub largest: Vec<UnmanagedProcess>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UnmanagedProcess {
     pub pid: u32,
     pub name: String,
+    /// Its private memory (`RssAnon`): now, and its peak over the samples.
+    pub anonymous_bytes: u64,
     pub anonymous_peak_bytes: u64,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+/// Peaks of a tree, as far as it was sampled.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tree {
     pub budget_bytes: u64,
+    /// Peak of the budget.
+    pub budget_peak_bytes: u64,
+    /// Peak of the memory used by all processes.
     pub used_peak_bytes: u64,
+    /// Peak of the number of processes.
     pub processes_peak: usize,
     /// Number of turns that the processes took.
     pub turns: u64,
+    /// Processes kept, by decreasing usage.
     pub largest: Vec<Process>,
     pub left_out: LeftOut,
     /// Sum over all processes.
@@ -143,67 +218,93 @@ pub struct Tree {
 }
 
 /// Sums of processes that are not listed.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LeftOut {
     pub processes: u64,
     pub faults: u64,
     pub stalled_ns: u64,
+    #[serde(skip)]
+    pub counts: Counts,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+/// A process of a tree.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Process {
     pub pid: u32,
     pub name: String,
     pub granted_bytes: u64,
+    /// 0 if it publishes nothing, like a forked child that needs little.
+    pub used_bytes: u64,
     pub used_peak_bytes: u64,
+    /// Refaults, and the time for which threads waited for them.
     pub faults: u64,
     pub stalled_ns: u64,
+    /// Not in JSON, nor in answers of the control socket, which have no space for them.
+    #[serde(skip)]
+    pub counts: Counts,
+    #[serde(skip)]
+    pub sizes: Sizes,
 }
 
-/// A column for each figure, a row for each sample.
-#[derive(Debug, Clone, Default, Deserialize)]
+/// A column for each figure, a row for each sample. Counters are cumulative since the start.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct History {
     pub at_s: Vec<f64>,
-    pub budget_bytes: Vec<u64>,
-    pub used_bytes: Vec<u64>,
-    pub resident_bytes: Vec<u64>,
-    pub pool_bytes: Vec<u64>,
+    #[serde(flatten)]
+    pub columns: Columns,
     pub pool_pages: Vec<u64>,
-    pub disk_bytes: Vec<u64>,
     pub faults: BTreeMap<String, Vec<u64>>,
-    pub stalled_ns: Vec<u64>,
-    pub bytes_read: Vec<u64>,
-    pub bytes_written: Vec<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tree: Option<TreeHistory>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+/// The columns of a process, or of all processes of a tree that shares one budget.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct TreeHistory {
+pub struct Columns {
     pub budget_bytes: Vec<u64>,
     pub used_bytes: Vec<u64>,
     pub resident_bytes: Vec<u64>,
     pub pool_bytes: Vec<u64>,
     pub disk_bytes: Vec<u64>,
+    pub stalled_ns: Vec<u64>,
+    pub bytes_read: Vec<u64>,
+    pub bytes_written: Vec<u64>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TreeHistory {
+    #[serde(flatten)]
+    pub columns: Columns,
     pub processes: Vec<u64>,
     /// Refaults.
     pub faults: Vec<u64>,
     pub faults_by_tier: BTreeMap<String, Vec<u64>>,
-    pub stalled_ns: Vec<u64>,
-    pub bytes_read: Vec<u64>,
-    pub bytes_written: Vec<u64>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
+    /// Model name of the processor.
     pub processor: String,
     pub processors: usize,
     pub dram_bytes: u64,
     pub kernel: String,
+}
+
+impl History {
+    fn is_empty(&self) -> bool {
+        self.at_s.is_empty()
+    }
+
+    /// Returns the columns of the tree, or of the program without a tree.
+    pub(crate) fn whole(&self) -> &Columns {
+        self.tree.as_ref().map_or(&self.columns, |tree| &tree.columns)
+    }
 }
 
 impl OutsideBudget {
@@ -229,16 +330,6 @@ impl Tree {
 }
 
 impl Report {
-    /// Converts the figures of a run in this process.
-    ///
-    /// # Panics
-    /// If `figures` is not a report: a key has another type.
-    #[must_use]
-    pub fn of(figures: &impl Serialize) -> Report {
-        let read = serde_json::to_value(figures).and_then(serde_json::from_value);
-        read.expect("figures are a report")
-    }
-
     /// Parses a report.
     ///
     /// # Errors
@@ -328,7 +419,8 @@ impl Report {
     #[must_use]
     pub fn stalled_ns_of_all(&self) -> u64 {
         let of_tree = self.tree.as_ref().map_or(0, Tree::stalled_ns);
-        let seen = self.history.tree.as_ref().and_then(|tree| tree.stalled_ns.last().copied());
+        let seen =
+            self.history.tree.as_ref().and_then(|tree| tree.columns.stalled_ns.last().copied());
         self.stalled_ns.max(of_tree).max(seen.unwrap_or(0))
     }
 
@@ -341,8 +433,9 @@ impl Report {
 
     /// Returns the maximum of a figure over the tree's samples, or of the program.
     #[must_use]
-    pub fn max_over_tree(&self, of_program: u64, column: fn(&TreeHistory) -> &Vec<u64>) -> u64 {
-        let seen = self.history.tree.as_ref().and_then(|tree| column(tree).iter().max());
+    pub fn max_over_tree(&self, of_program: u64, column: fn(&Columns) -> &Vec<u64>) -> u64 {
+        let tree = self.history.tree.as_ref();
+        let seen = tree.and_then(|tree| column(&tree.columns).iter().max());
         of_program.max(seen.copied().unwrap_or(0))
     }
 

@@ -122,7 +122,12 @@ fn larger_budget(report: &Report) -> Option<String> {
     // The curve describes a fixed budget and a complete run of one process.
     let is_whole = report.outcome.status == Some(0) && report.history.at_s.len() > 2;
     let is_fixed = report.budget_bytes == report.budget_peak_bytes
-        && report.history.budget_bytes.iter().all(|it| [0, report.budget_bytes].contains(it));
+        && report
+            .history
+            .columns
+            .budget_bytes
+            .iter()
+            .all(|it| [0, report.budget_bytes].contains(it));
     let waits_alone = report.stalled_ns_of_all() <= report.stalled_ns / 10 * 11;
     if !is_notable || !is_whole || !is_fixed || !waits_alone {
         return None;
@@ -189,7 +194,7 @@ fn processes(report: &Report) -> Option<String> {
 fn outside_budget(report: &Report, is_all_wanted: bool) -> Option<String> {
     let name = visible(report.name());
     let is_managed = report.engine_started || report.slept;
-    let beside = report.beside.clone().filter(|_| is_managed).unwrap_or_default();
+    let beside = report.beside.filter(|_| is_managed).unwrap_or_default();
     if beside.left_by_exec {
         return Some(format!(
             "{name} called exec with a program without libsoftswap.so, which ran without a memory \
@@ -249,7 +254,7 @@ fn details(report: &Report) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     if let Some(tree) = &report.tree {
         let shown = tree.largest.len().min(SHOWN);
-        let mut left_out = tree.left_out.clone();
+        let mut left_out = tree.left_out;
         for process in &tree.largest[shown..] {
             left_out.processes += 1;
             left_out.faults += process.faults;

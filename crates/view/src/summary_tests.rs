@@ -2,7 +2,9 @@
 //! figures.
 
 use super::*;
-use crate::report::{History, Outcome, OutsideBudget, Tier, Tree, Unmanaged, UnmanagedProcess};
+use crate::report::{
+    Columns, History, Outcome, OutsideBudget, Tier, Tree, Unmanaged, UnmanagedProcess,
+};
 use crate::sections::Copies;
 
 const MIB: u64 = 1 << 20;
@@ -75,9 +77,12 @@ fn killed_by_bus() -> Outcome {
 fn larger_budget_is_advised_only_within_curve() {
     let history = History {
         at_s: vec![0.0, 5.0, 10.0],
-        budget_bytes: vec![64 * MIB; 3],
-        used_bytes: vec![64 * MIB; 3],
-        resident_bytes: vec![64 * MIB; 3],
+        columns: Columns {
+            budget_bytes: vec![64 * MIB; 3],
+            used_bytes: vec![64 * MIB; 3],
+            resident_bytes: vec![64 * MIB; 3],
+            ..Columns::default()
+        },
         ..History::default()
     };
     let pool = Tier { count: 100_000, ..Tier::default() };
@@ -95,7 +100,7 @@ fn larger_budget_is_advised_only_within_curve() {
         "{line}"
     );
     let mut moved = known.clone();
-    moved.history.budget_bytes[1] = 32 * MIB;
+    moved.history.columns.budget_bytes[1] = 32 * MIB;
     for unknown in [
         Report { outcome: exited(1), ..known.clone() },
         Report { stalled_ns: 100_000_000, ..known.clone() },
@@ -130,6 +135,7 @@ fn memory_outside_the_budget_is_one_line_with_its_largest_parts() {
         pid,
         name: name.into(),
         anonymous_peak_bytes: mib * MIB,
+        ..UnmanagedProcess::default()
     };
     let largest = vec![process(8, "block", 64), process(9, "small", 1)];
     let unmanaged = Some(Unmanaged { processes: 2, anonymous_peak_bytes: 65 * MIB, largest });

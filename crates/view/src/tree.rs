@@ -23,7 +23,7 @@ pub struct Shared {
 }
 
 /// A process under softswap.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Process {
     pub pid: u32,
     pub name: String,
@@ -42,11 +42,12 @@ pub struct Process {
 }
 
 /// State of a process under softswap.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub enum State {
     /// The process's engine has answered.
     Awake(Box<Reading>),
     /// The process's memory fits the budget, so it has no engine.
+    #[default]
     Asleep,
     /// The process could not be queried, for this reason.
     Silent(String),
@@ -62,13 +63,13 @@ impl Process {
         }
     }
 
-    /// Returns the memory that the process uses of its budget.
+    /// Returns the memory that the process uses of its budget, if that is known.
     #[must_use]
-    pub fn used_bytes(&self) -> u64 {
+    pub fn used_bytes(&self) -> Option<u64> {
         match &self.state {
-            State::Awake(reading) => reading.used_bytes,
-            State::Asleep => self.anonymous_bytes,
-            State::Silent(_) => 0,
+            State::Awake(reading) => Some(reading.used_bytes),
+            State::Asleep => Some(self.anonymous_bytes),
+            State::Silent(_) => None,
         }
     }
 

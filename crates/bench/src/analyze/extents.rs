@@ -1,16 +1,16 @@
 //! `softswap analyze extents`: the extents of a file on its device.
 
 use crate::measure::machine::Machine;
+use crate::measure::object::{Object, object};
+use crate::pages::file::regular;
 use clap::Args;
-use rustix::fs::OFlags;
-use serde::Serialize;
 use softswap_cli::refusal::{FAILED, Refusal, plain};
 use softswap_cli::swapdir;
 use softswap_sys::fiemap::{self, FileExtent};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 const MIB: u64 = 1 << 20;
@@ -33,48 +33,23 @@ pub(crate) struct ExtentsArgs {
     path: PathBuf,
 }
 
-pub(super) fn examine(args: &ExtentsArgs) -> Result<ExtentsOutcome, Refusal> {
+pub(super) fn examine(args: &ExtentsArgs) -> Result<Object, Refusal> {
     let path = &args.path;
-    let (file, file_bytes) = open(path)?;
+    let (file, file_bytes) = regular(path, not_a_file, "")?;
     let file_system = swapdir::file_system_of(path);
-    Ok(ExtentsOutcome {
+    let mut found = object! {
         schema: 1,
         analysis: "extents",
         path: path.display().to_string(),
         file_system,
         machine: Machine::with_file_system(path, file_system),
-        summary: Summary::of(file_bytes, &extents_of(path, &file, file_system)?),
-    })
+    };
+    found.extend(summary(file_bytes, &extents_of(path, &file, file_system)?));
+    Ok(found)
 }
 
 fn refuse(path: &Path, why: &str) -> Refusal {
     Refusal::new(FAILED, format!("{}: {why}", path.display()))
-}
-
-fn open(path: &Path) -> Result<(File, u64), Refusal> {
-    let failed = |error: &std::io::Error| {
-        let remedy = match error.kind() {
-            std::io::ErrorKind::PermissionDenied => {
-                "; reading it needs permission: run this as its owner or as root"
-            }
-            _ => "",
-        };
-        refuse(path, &format!("cannot be opened: {}{remedy}", plain(error)))
-    };
-    // Opening a device or a pipe may have side effects.
-    let kind = std::fs::metadata(path).map_err(|error| failed(&error))?.file_type();
-    if !kind.is_file() {
-        return Err(refuse(path, not_a_file(kind)));
-    }
-    let mut options = std::fs::OpenOptions::new();
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = options.read(true).custom_flags(flags.bits() as i32).open(path);
-    let file = file.map_err(|error| failed(&error))?;
-    let meta = file.metadata().map_err(|error| failed(&error))?;
-    match meta.is_file() {
-        true => Ok((file, meta.len())),
-        false => Err(refuse(path, not_a_file(meta.file_type()))),
-    }
 }
 
 fn not_a_file(kind: std::fs::FileType) -> &'static str {
@@ -100,79 +75,37 @@ fn extents_of(path: &Path, file: &File, file_system: &str) -> Result<Vec<FileExt
     })
 }
 
-#[derive(Debug, Serialize)]
-pub(super) struct ExtentsOutcome {
-    schema: u32,
-    analysis: &'static str,
-    path: String,
-    file_system: &'static str,
-    machine: Machine,
-    #[serde(flatten)]
-    summary: Summary,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Summary {
-    file_bytes: u64,
-    pub(crate) mapped_bytes: u64,
-    pub(crate) hole_bytes: u64,
-    holes: usize,
-    extents: usize,
-    mean_bytes: Option<f64>,
-    smallest_bytes: Option<u64>,
-    largest_bytes: Option<u64>,
-    extents_per_gib: Option<f64>,
-    share_under_1mib: Option<f64>,
-    unwritten_extents: usize,
-    unwritten_bytes: u64,
-    shared_extents: usize,
-    shared_bytes: u64,
-    unplaced_extents: usize,
-    unplaced_bytes: u64,
-    histogram: Vec<Magnitude>,
-}
-
-/// Extents of at least `from_bytes` and less than twice that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-struct Magnitude {
-    from_bytes: u64,
-    extents: usize,
-    bytes: u64,
-}
-
-impl Summary {
-    pub(crate) fn of(file_bytes: u64, extents: &[FileExtent]) -> Summary {
-        let mapped_bytes: u64 = extents.iter().map(|extent| extent.length).sum();
-        let (holes, hole_bytes) = holes(file_bytes, extents);
-        let lengths = || extents.iter().map(|extent| extent.length);
-        let some = |value: f64| (mapped_bytes > 0).then_some(value);
-        let under_1mib: u64 = lengths().filter(|length| *length < MIB).sum();
-        let those = |which: fn(&FileExtent) -> bool| {
-            let found = extents.iter().filter(|extent| which(extent));
-            found.fold((0, 0), |(count, bytes), extent| (count + 1, bytes + extent.length))
-        };
-        let (unwritten_extents, unwritten_bytes) = those(FileExtent::is_unwritten);
-        let (shared_extents, shared_bytes) = those(FileExtent::is_shared);
-        let (unplaced_extents, unplaced_bytes) = those(|extent| !extent.is_placed());
-        Summary {
-            file_bytes,
-            mapped_bytes,
-            hole_bytes,
-            holes,
-            extents: extents.len(),
-            mean_bytes: some(mapped_bytes as f64 / extents.len() as f64),
-            smallest_bytes: lengths().min(),
-            largest_bytes: lengths().max(),
-            extents_per_gib: some(extents.len() as f64 / (mapped_bytes as f64 / GIB)),
-            share_under_1mib: some(under_1mib as f64 / mapped_bytes as f64),
-            unwritten_extents,
-            unwritten_bytes,
-            shared_extents,
-            shared_bytes,
-            unplaced_extents,
-            unplaced_bytes,
-            histogram: histogram(extents),
-        }
+pub(crate) fn summary(file_bytes: u64, extents: &[FileExtent]) -> Object {
+    let lengths = || extents.iter().map(|extent| extent.length);
+    let mapped_bytes: u64 = lengths().sum();
+    let (holes, hole_bytes) = holes(file_bytes, extents);
+    let some = |value: f64| (mapped_bytes > 0).then_some(value);
+    let under_1mib: u64 = lengths().filter(|length| *length < MIB).sum();
+    let those = |which: fn(&FileExtent) -> bool| {
+        let found = extents.iter().filter(|extent| which(extent));
+        found.fold((0, 0), |(count, bytes), extent| (count + 1, bytes + extent.length))
+    };
+    let (unwritten_extents, unwritten_bytes) = those(FileExtent::is_unwritten);
+    let (shared_extents, shared_bytes) = those(FileExtent::is_shared);
+    let (unplaced_extents, unplaced_bytes) = those(|extent| !extent.is_placed());
+    object! {
+        file_bytes,
+        mapped_bytes,
+        hole_bytes,
+        holes,
+        extents: extents.len(),
+        mean_bytes: some(mapped_bytes as f64 / extents.len() as f64),
+        smallest_bytes: lengths().min(),
+        largest_bytes: lengths().max(),
+        extents_per_gib: some(extents.len() as f64 / (mapped_bytes as f64 / GIB)),
+        share_under_1mib: some(under_1mib as f64 / mapped_bytes as f64),
+        unwritten_extents,
+        unwritten_bytes,
+        shared_extents,
+        shared_bytes,
+        unplaced_extents,
+        unplaced_bytes,
+        histogram: histogram(extents),
     }
 }
 
@@ -192,7 +125,7 @@ fn holes(file_bytes: u64, extents: &[FileExtent]) -> (usize, u64) {
 }
 
 /// Counts extents by power of two, for all powers between the smallest and the largest extent.
-fn histogram(extents: &[FileExtent]) -> Vec<Magnitude> {
+fn histogram(extents: &[FileExtent]) -> Vec<Object> {
     let mut found: BTreeMap<u32, (usize, u64)> = BTreeMap::new();
     for length in extents.iter().map(|extent| extent.length).filter(|length| *length > 0) {
         let (count, bytes) = found.entry(length.ilog2()).or_default();
@@ -200,13 +133,10 @@ fn histogram(extents: &[FileExtent]) -> Vec<Magnitude> {
         *bytes += length;
     }
     let ends = found.keys().next().zip(found.keys().next_back());
-    let powers = ends.map(|(first, last)| *first..=*last);
-    powers
-        .into_iter()
-        .flatten()
-        .map(|power| {
-            let (extents, bytes) = found.get(&power).copied().unwrap_or_default();
-            Magnitude { from_bytes: 1 << power, extents, bytes }
-        })
-        .collect()
+    let powers = ends.into_iter().flat_map(|(first, last)| *first..=*last);
+    let line = |power| {
+        let (extents, bytes) = found.get(&power).copied().unwrap_or_default();
+        object! { from_bytes: 1_u64 << power, extents, bytes }
+    };
+    powers.map(line).collect()
 }

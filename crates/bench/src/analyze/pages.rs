@@ -2,15 +2,15 @@
 
 use super::advice::Advice;
 use crate::measure::machine::Machine;
+use crate::measure::object::{Object, object};
 use crate::measure::options::Named;
 use crate::measure::sample::rotated;
-use crate::pages::checks::{Check, CheckRow, Shares, Verdicts, mbps};
+use crate::pages::checks::{Check, Verdicts, mbps};
 use crate::pages::packing::{CODECS, Packing, Workplace};
 use crate::pages::source::{Count, Source};
 use crate::pages::{Page, open};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
 use softswap_cli::refusal::{FAILED, Refusal, plain};
 use softswap_cli::units;
 use softswap_sys::PAGE_SIZE;
@@ -74,47 +74,7 @@ pub(crate) struct PagesArgs {
     save: Option<PathBuf>,
 }
 
-#[derive(Debug, Serialize)]
-pub(super) struct PagesOutcome {
-    schema: u32,
-    analysis: &'static str,
-    subject: String,
-    kind: String,
-    machine: Machine,
-    available_pages: u64,
-    pages: u64,
-    zero_pages: u64,
-    other_pages: u64,
-    #[serde(flatten)]
-    shares: Shares,
-    checks: Vec<CheckRow>,
-    codecs: Vec<CodecRow>,
-    advice: Advice,
-    notes: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct CodecRow {
-    codec: &'static str,
-    tried_pages: u64,
-    packed_pages: u64,
-    packed_share: f64,
-    packed_bytes: u64,
-    ratio: Option<f64>,
-    pack_mbps: Option<f64>,
-    unpack_mbps: Option<f64>,
-    histogram: Vec<Size>,
-    incompressible_pages: u64,
-}
-
-/// Pages compressed to at most `to_bytes`, but not to the previous line's limit.
-#[derive(Debug, Serialize)]
-struct Size {
-    to_bytes: u64,
-    pages: u64,
-}
-
-pub(super) fn examine(args: &PagesArgs) -> Result<PagesOutcome, Refusal> {
+pub(super) fn examine(args: &PagesArgs) -> Result<Object, Refusal> {
     let source = open::subject(&args.subject, args.raw)?;
     let mut dump = args.save.as_deref().map(SavedPages::create).transpose()?;
     let wanted = if args.all { u64::MAX } else { args.sample };
@@ -149,26 +109,29 @@ pub(super) fn examine(args: &PagesArgs) -> Result<PagesOutcome, Refusal> {
         verdicts.row(check, &check_ns[check as usize].map(|ns| mbps(verdicts.pages, ns)))
     };
     let packings: Vec<_> = CODECS.iter().map(|codec| codec.name).zip(packings).collect();
-    Ok(PagesOutcome {
+    let mut found = object! {
         schema: 1,
         analysis: "pages",
+        subject: source.name,
         kind: source.kind.name(),
         machine: Machine::without_device(),
         available_pages: source.pages(),
-        subject: source.name,
         pages: verdicts.pages,
         zero_pages: verdicts.zero,
         other_pages: verdicts.other,
-        shares: verdicts.shares(),
-        checks: Check::ALL.into_iter().map(check_row).collect(),
-        codecs: packings.iter().map(codec_row).collect(),
+    };
+    found.extend(verdicts.shares());
+    found.extend(object! {
+        checks: Check::ALL.map(check_row),
+        codecs: packings.iter().map(codec_row).collect::<Vec<_>>(),
         advice: Advice::of(&packings),
         notes,
-    })
+    });
+    Ok(found)
 }
 
-fn codec_row((codec, packing): &(&'static str, Packing)) -> CodecRow {
-    CodecRow {
+fn codec_row((codec, packing): &(&'static str, Packing)) -> Object {
+    object! {
         codec,
         tried_pages: packing.tried,
         packed_pages: packing.packed,
@@ -177,7 +140,7 @@ fn codec_row((codec, packing): &(&'static str, Packing)) -> CodecRow {
         ratio: packing.ratio(),
         pack_mbps: packing.pack_mbps(),
         unpack_mbps: packing.unpack_mbps(),
-        histogram: packing.lines().map(|(to_bytes, pages)| Size { to_bytes, pages }).collect(),
+        histogram: packing.lines(),
         incompressible_pages: packing.incompressible(),
     }
 }

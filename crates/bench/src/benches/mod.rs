@@ -8,7 +8,7 @@ pub(crate) mod policy;
 mod swap;
 mod samefill;
 mod library;
-pub(crate) mod extents;
+mod extents;
 mod swap_in;
 mod fits;
 mod tree;

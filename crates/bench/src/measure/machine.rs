@@ -1,5 +1,6 @@
 //! Description of the machine, and the load on it.
 
+use super::object::{Object, object};
 use serde::Serialize;
 use softswap_cli::swapdir::SwapDir;
 use std::fs;
@@ -50,15 +51,6 @@ pub(crate) struct Usage {
     ours: f64,
 }
 
-/// CPU time used by other programs during a measurement, as shares of the machine's total.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Disturbance {
-    /// CPU time of unrelated processes and kernel threads.
-    pub(crate) others_cpu_share: f64,
-    /// CPU time taken by the host of a virtual machine.
-    pub(crate) stolen_cpu_share: f64,
-}
-
 impl Usage {
     pub(crate) fn now() -> Usage {
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
@@ -80,11 +72,13 @@ impl Usage {
         }
     }
 
-    pub(crate) fn since(&self) -> Disturbance {
+    /// Returns the shares of the machine's CPU time that unrelated processes and kernel threads
+    /// used since then, and that the host of a virtual machine took.
+    pub(crate) fn since(&self) -> Object {
         let now = Usage::now();
         let all = (now.all - self.all).max(1.0);
         let others = (now.busy - self.busy) - (now.ours - self.ours);
-        Disturbance {
+        object! {
             others_cpu_share: (others / all).max(0.0),
             stolen_cpu_share: (now.stolen - self.stolen) / all,
         }

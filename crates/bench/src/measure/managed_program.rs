@@ -1,13 +1,13 @@
 //! A program under the preloaded runtime, like those that `softswap run` starts. The benchmark
 //! shares its page of counters.
 
-use super::failure::OrRefuse;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::library::{own_executable, preloading, remove_variables};
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_engine::api::settings::{Config, ENV_PREFIX};
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -37,15 +37,10 @@ impl Counters {
             supervisor_pid: i32::try_from(std::process::id()).ok(),
             ..config.clone()
         };
-        let mut preload = OsString::from(library);
-        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-            preload.push(":");
-            preload.push(others);
-        }
         let settings = config.to_env().into_iter();
         settings
             .map(|(name, value)| (format!("{ENV_PREFIX}{name}").into(), value.into()))
-            .chain([("LD_PRELOAD".into(), preload)])
+            .chain([("LD_PRELOAD".into(), preloading(library))])
             .collect()
     }
 
@@ -79,23 +74,14 @@ impl Counters {
 /// Returns a command without the variables of an outer `softswap run`.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with(ENV_PREFIX)) {
-            command.env_remove(name);
-        }
-    }
+    remove_variables(&mut command);
     command
 }
 
 pub(crate) fn softswap_run() -> Result<Command, Refusal> {
-    let mut command = command(this_program()?.with_file_name("softswap"));
+    let mut command = command(own_executable()?.with_file_name("softswap"));
     command.args(["run", "--quiet", "--reserve", "0"]);
     Ok(command)
-}
-
-/// Returns the path of this executable, which several benchmarks also run as the measured program.
-pub(crate) fn this_program() -> Result<PathBuf, Refusal> {
-    std::env::current_exe().or_own("cannot find the benchmark's own executable")
 }
 
 /// Creates a directory on a disk, removed on drop.

@@ -1,12 +1,11 @@
 //! Common parts of measurements: options, pseudo-random orders and content, figures over rounds,
 //! reports, measured programs, and reversible changes to the machine.
 
-pub(crate) mod failure;
 pub(crate) mod options;
 pub(crate) mod noise;
 pub(crate) mod sample;
+pub(crate) mod object;
 pub(crate) mod machine;
-pub(crate) mod row;
 pub(crate) mod tables;
 pub(crate) mod report;
 pub(crate) mod poll_counts;

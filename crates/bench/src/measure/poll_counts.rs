@@ -1,39 +1,17 @@
 //! The engine's counters of single-page reads by wait mode.
 
-use serde::Serialize;
+use super::object::{Object, object};
 use softswap_engine::base::stats::{Counter, Stats};
-use std::iter::Sum;
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct PollCounts {
-    pub(crate) considered: u64,
-    pub(crate) polled: u64,
-    pub(crate) hit: u64,
-    pub(crate) slept: u64,
-    pub(crate) overslept: u64,
-}
-
-impl PollCounts {
-    pub(crate) fn of(stats: &Stats) -> PollCounts {
-        PollCounts {
-            considered: stats.get(Counter::IoConsidered),
-            polled: stats.get(Counter::IoPolled),
-            hit: stats.get(Counter::IoPollHit),
-            slept: stats.get(Counter::IoSlept),
-            overslept: stats.get(Counter::IoOverslept),
-        }
-    }
-}
-
-impl Sum for PollCounts {
-    fn sum<I: Iterator<Item = PollCounts>>(all: I) -> PollCounts {
-        all.fold(PollCounts::default(), |sum, one| PollCounts {
-            considered: sum.considered + one.considered,
-            polled: sum.polled + one.polled,
-            hit: sum.hit + one.hit,
-            slept: sum.slept + one.slept,
-            overslept: sum.overslept + one.overslept,
-        })
+/// Returns the sums over several runs.
+pub(crate) fn poll_counts<'s>(runs: impl Iterator<Item = &'s Stats> + Clone) -> Object {
+    let sum = |counter| runs.clone().map(|stats| stats.get(counter)).sum::<u64>();
+    object! {
+        considered: sum(Counter::IoConsidered),
+        polled: sum(Counter::IoPolled),
+        hit: sum(Counter::IoPollHit),
+        slept: sum(Counter::IoSlept),
+        overslept: sum(Counter::IoOverslept),
     }
 }
 

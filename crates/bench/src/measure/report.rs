@@ -1,45 +1,30 @@
 //! Result of a command: one JSON object, and the same data as tables.
 
-use super::failure::OrRefuse;
-use super::machine::{Disturbance, Machine, Usage};
+use super::machine::{Machine, Usage};
+use super::object::{Object, object};
 use super::tables;
-use serde::Serialize;
-use serde_json::{Map, Value};
-use softswap_cli::refusal::{Refusal, plain};
-use std::fs::OpenOptions;
+use serde_json::Value;
+use softswap_cli::output_file::OutputFile;
+use softswap_cli::refusal::{OrRefuse, Refusal, USAGE};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 /// Version of the JSON object of every benchmark. Increases if a key is removed or its meaning
 /// changes.
-pub(crate) const SCHEMA: u32 = 2;
-
-/// Result of a benchmark; `figures` are its specific fields.
-#[derive(Debug, Serialize)]
-pub(crate) struct Findings<F> {
-    schema: u32,
-    bench: &'static str,
-    machine: Machine,
-    #[serde(flatten)]
-    disturbance: Disturbance,
-    #[serde(flatten)]
-    figures: F,
-    /// Ratios by name: `<a>_vs_<b>` is a over b.
-    ratios: Map<String, Value>,
-    notes: Vec<String>,
-}
+const SCHEMA: u32 = 2;
 
 /// Collects ratios and notes of a benchmark.
 pub(crate) struct Log {
     usage: Usage,
-    ratios: Map<String, Value>,
+    /// By name: `<a>_vs_<b>` is a over b.
+    ratios: Object,
     pub(crate) notes: Vec<String>,
 }
 
 impl Log {
     pub(crate) fn start() -> Log {
-        Log { usage: Usage::now(), ratios: Map::new(), notes: Vec::new() }
+        Log { usage: Usage::now(), ratios: Object::new(), notes: Vec::new() }
     }
 
     pub(crate) fn ratio(&mut self, name: impl Into<String>, ratio: impl Into<Value>) {
@@ -50,53 +35,38 @@ impl Log {
         self.notes.push(note.into());
     }
 
-    pub(crate) fn findings<F>(
-        self,
-        bench: &'static str,
-        machine: Machine,
-        figures: F,
-    ) -> Findings<F> {
+    /// Returns the result of a benchmark; `figures` are its specific fields.
+    pub(crate) fn findings(self, bench: &str, machine: Machine, figures: Object) -> Object {
         let Log { usage, ratios, notes } = self;
-        let disturbance = usage.since();
-        Findings { schema: SCHEMA, bench, machine, disturbance, figures, ratios, notes }
+        let mut found = object! { schema: SCHEMA, bench, machine };
+        found.extend(usage.since());
+        found.extend(figures);
+        found.extend(object! { ratios, notes });
+        found
     }
 }
 
 /// Measures, prints the result as tables, and writes it as JSON to the file `json`, if given. With
 /// `-` prints only the JSON. Opens the file first, so that an unwritable path fails before the
 /// measurement. If the measurement fails, the file is unchanged.
-pub(crate) fn write<F: Serialize>(
+pub(crate) fn write(
     json: Option<&Path>,
-    measure: impl FnOnce() -> Result<F, Refusal>,
+    measure: impl FnOnce() -> Result<Object, Refusal>,
 ) -> Result<ExitCode, Refusal> {
     let Some(path) = json.filter(|path| *path != Path::new("-")) else {
         let found = measure()?;
         let text = if json.is_some() { text_of(&found) } else { tables::of(&found) };
         return print(&text);
     };
-    let is_new = !path.exists();
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-    let mut file = file.map_err(|error| {
-        Refusal::usage(format!(
-            "--json {}: the file cannot be written: {}; choose another path, or - for standard \
-             output",
-            path.display(),
-            plain(&error)
-        ))
-    })?;
-    let found = measure().inspect_err(|_| {
-        if is_new {
-            let _ = std::fs::remove_file(path);
-        }
-    })?;
-    let is_file = file.metadata().is_ok_and(|meta| meta.is_file());
-    let emptied = if is_file { file.set_len(0) } else { Ok(()) };
-    let written = emptied.and_then(|()| file.write_all(text_of(&found).as_bytes()));
+    let remedy = "choose another path, or - for standard output";
+    let mut file = OutputFile::open("--json", path, USAGE, remedy)?;
+    let found = measure()?;
+    let written = file.write(&text_of(&found));
     written.or_own(format!("{} cannot be written", path.display()))?;
     print(&tables::of(&found))
 }
 
-fn text_of(found: &impl Serialize) -> String {
+fn text_of(found: &Object) -> String {
     serde_json::to_string_pretty(found).unwrap_or_default() + "\n"
 }
 

@@ -1,11 +1,10 @@
 //! Line protocol between a benchmark and the measured program, over the program's standard input
 //! and output.
 
-use super::failure::{OrRefuse, own};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal, own};
 use softswap_sys::child::SignalQueue;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::BorrowedFd;

@@ -2,12 +2,11 @@
 //! softswap's own.
 
 use super::Page;
-use crate::measure::failure::own;
+use crate::measure::object::{Object, object};
 use crate::measure::options::Named;
 use crate::measure::sample::{median, variation};
 use clap::ValueEnum;
-use serde::Serialize;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{Refusal, own};
 use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
@@ -132,13 +131,6 @@ pub(crate) struct Verdicts {
     words: [u64; Check::ALL.len()],
 }
 
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Shares {
-    same_filled_share: f64,
-    zero_share: f64,
-    other_share: f64,
-}
-
 impl Verdicts {
     /// Runs every check on every page, and fails if two checks disagree.
     pub(crate) fn of(pages: &[Page]) -> Result<Verdicts, Refusal> {
@@ -166,10 +158,10 @@ impl Verdicts {
         self.words.iter_mut().zip(more.words).for_each(|(sum, words)| *sum += words);
     }
 
-    pub(crate) fn shares(&self) -> Shares {
+    pub(crate) fn shares(&self) -> Object {
         let share = |pages: u64| pages as f64 / self.pages.max(1) as f64;
         let (zero, other) = (self.zero, self.other);
-        Shares {
+        object! {
             same_filled_share: share(zero + other),
             zero_share: share(zero),
             other_share: share(other),
@@ -183,22 +175,14 @@ impl Verdicts {
     }
 
     /// Returns a row with the throughputs of all rounds.
-    pub(crate) fn row(&self, check: Check, mbps: &[f64]) -> CheckRow {
-        CheckRow {
+    pub(crate) fn row(&self, check: Check, mbps: &[f64]) -> Object {
+        object! {
             variant: check.name(),
             iterations: self.iterations(check),
             mbps: median(mbps.to_vec()),
             cov: variation(mbps),
         }
     }
-}
-
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct CheckRow {
-    variant: String,
-    iterations: Option<f64>,
-    mbps: f64,
-    cov: f64,
 }
 
 #[cfg(test)]

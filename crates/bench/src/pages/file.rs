@@ -6,7 +6,7 @@ use object::{Endianness, FileKind, ReadCache, ReadRef, elf};
 use rustix::fs::OFlags;
 use softswap_cli::refusal::{FAILED, Refusal, plain};
 use softswap_sys::PAGE_SIZE;
-use std::fs::OpenOptions;
+use std::fs::{File, FileType, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
@@ -16,23 +16,7 @@ const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 pub(super) fn open(path: &Path, raw: bool) -> Result<Source, Refusal> {
     let name = path.display().to_string();
     let refuse = |why: &str| Refusal::new(FAILED, format!("{name}: {why}"));
-    let failed = |error: io::Error| {
-        let remedy = match error.kind() {
-            io::ErrorKind::NotFound => "; give a PID, a core file or a raw dump",
-            io::ErrorKind::PermissionDenied => "; run this as its owner, or as root",
-            _ => "",
-        };
-        refuse(&format!("cannot be opened: {}{remedy}", plain(&error)))
-    };
-    // Opening a device or a pipe may have side effects.
-    let kind = std::fs::metadata(path).map_err(failed)?.file_type();
-    if !kind.is_file() {
-        return Err(refuse(not_a_file(kind)));
-    }
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
-    let file = file.map_err(failed)?;
-    let bytes = file.metadata().map_err(failed)?.len();
+    let (file, bytes) = regular(path, not_a_file, "; give a PID, a core file or a raw dump")?;
     if bytes == 0 {
         return Err(refuse("is empty; give a core file or a raw dump that contains pages"));
     }
@@ -48,7 +32,35 @@ pub(super) fn open(path: &Path, raw: bool) -> Result<Source, Refusal> {
     Ok(Source { kind, name, file, runs, notes })
 }
 
-fn not_a_file(kind: std::fs::FileType) -> &'static str {
+/// Opens a regular file, and returns its length. `other` explains why a file of another kind cannot
+/// be used, `missing` how to replace a missing one.
+pub(crate) fn regular(
+    path: &Path,
+    other: fn(FileType) -> &'static str,
+    missing: &str,
+) -> Result<(File, u64), Refusal> {
+    let refuse = |why: &str| Refusal::new(FAILED, format!("{}: {why}", path.display()));
+    let failed = |error: io::Error| {
+        let remedy = match error.kind() {
+            io::ErrorKind::NotFound => missing,
+            io::ErrorKind::PermissionDenied => "; run this as its owner, or as root",
+            _ => "",
+        };
+        refuse(&format!("cannot be opened: {}{remedy}", plain(&error)))
+    };
+    // Opening a device or a pipe may have side effects.
+    let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+    if !kind.is_file() {
+        return Err(refuse(other(kind)));
+    }
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
+    let file = file.map_err(failed)?;
+    let bytes = file.metadata().map_err(failed)?.len();
+    Ok((file, bytes))
+}
+
+fn not_a_file(kind: FileType) -> &'static str {
     if kind.is_dir() {
         "is a directory; choose a file in it"
     } else if kind.is_block_device() || kind.is_char_device() {

@@ -2,8 +2,8 @@
 
 use super::Page;
 use super::checks::mbps;
-use crate::measure::failure::OrRefuse;
-use softswap_cli::refusal::Refusal;
+use crate::measure::object::{Object, object};
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_engine::codec::{
     self as engine, MAX_PACKED_BYTES, Packer, Scratch, compress, decompress,
@@ -37,7 +37,7 @@ pub(crate) struct Packing {
     pub(crate) packed: u64,
     pub(crate) packed_bytes: u64,
     /// Number of pages by compressed size: up to 512 bytes, then up to 1024, and so on.
-    pub(crate) histogram: [u64; STEPS],
+    histogram: [u64; STEPS],
     pack_ns: u64,
     unpack_ns: u64,
 }
@@ -70,10 +70,11 @@ impl Packing {
         (self.packed > 0).then(|| mbps(self.packed, self.unpack_ns))
     }
 
-    /// Returns the upper limit of each histogram line, and its page count.
-    pub(crate) fn lines(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    /// Returns the histogram: pages compressed to at most `to_bytes`, but not to the previous
+    /// line's limit.
+    pub(crate) fn lines(&self) -> Vec<Object> {
         let lines = self.histogram.iter().enumerate();
-        lines.map(|(at, pages)| (((at + 1) * STEP_BYTES) as u64, *pages))
+        lines.map(|(at, pages)| object! { to_bytes: (at + 1) * STEP_BYTES, pages }).collect()
     }
 }
 

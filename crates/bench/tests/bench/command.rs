@@ -87,7 +87,12 @@ fn assert_waited_as(mode: &str, counts: &Value, io_uring: bool, threads: u64) {
 
 const OWN_ROWS: [&str; 6] = ["interrupt", "poll", "hybrid", "auto", "pread", "depth_32"];
 
-fn assert_io_rows_are_plausible(found: &Value) {
+pub(crate) fn assert_io(found: &Value) {
+    assert_eq!((&found["bytes"], &found["rounds"]), (&(2 << 20).into(), &1.into()));
+    assert!(found["device_polling"].is_boolean());
+    assert_eq!(names(&found["rows"], "variant"), OWN_ROWS);
+    assert!(found["fio"].is_null() && found["ratios"]["latency_softswap_vs_fio_poll"].is_null());
+    assert!(found["notes"].to_string().contains("fio is left out"), "{}", found["notes"]);
     for row in found["rows"].as_array().unwrap() {
         let of = |name: &str| row[name].as_f64().unwrap();
         assert!(0.0 < of("p50_us") && of("p50_us") <= of("p99_us"), "{row}");
@@ -102,21 +107,6 @@ fn assert_io_rows_are_plausible(found: &Value) {
         assert!(counts["considered"].as_u64().unwrap() > 0, "{mode}: {counts}");
         assert_waited_as(mode, counts, found["io_uring"].as_bool().unwrap(), 0);
     }
-}
-
-#[test]
-fn reads_of_temporary_file_are_reported_as_json() {
-    let swap = tempfile::tempdir().unwrap();
-    let dir = swap.path().to_str().unwrap();
-    let found = json_of(&mut io(&["--swap", dir, "--size", "2M", "--no-fio"]));
-    assert_header(&found, "io");
-    assert_eq!((&found["bytes"], &found["rounds"]), (&(2 << 20).into(), &1.into()));
-    assert!(found["device_polling"].is_boolean());
-    assert_eq!(names(&found["rows"], "variant"), OWN_ROWS);
-    assert_io_rows_are_plausible(&found);
-    assert!(found["fio"].is_null() && found["ratios"]["latency_softswap_vs_fio_poll"].is_null());
-    assert!(found["notes"].to_string().contains("fio is left out"), "{}", found["notes"]);
-    assert_empty(swap.path());
 }
 
 #[test]
@@ -206,11 +196,8 @@ fn unsuitable_files_are_rejected_unchanged() {
     assert!(std::fs::read(&data).unwrap() == vec![7; 2 << 20]);
 }
 
-#[test]
-fn bounce_buffers_are_measured_alone_and_in_both_orders() {
-    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
-    let options = ["bench", "bounce", "--rounds", "2", "--ms", "5", "--swap"];
-    let found = json_of(softswap().args(options).arg(directory.path()));
+/// Buffers are measured alone and in both orders.
+pub(crate) fn assert_bounce(found: &Value) {
     for workload in ["small", "big", "fourway"] {
         for against in ["vs_pool_first", "vs_itself"] {
             for device in ["", "_device"] {
@@ -230,7 +217,6 @@ fn bounce_buffers_are_measured_alone_and_in_both_orders() {
         single_server.iter().map(|row| row["threads"].as_u64().unwrap()).collect();
     assert_eq!(threads, [1, 2, 4, 8]);
     assert!(single_server.iter().all(|row| row["ns"].as_f64() > Some(0.0)), "{found}");
-    assert_empty(directory.path());
 }
 
 fn swap_in(swap: &Path, options: &[&str]) -> assert_cmd::Command {
@@ -240,11 +226,8 @@ fn swap_in(swap: &Path, options: &[&str]) -> assert_cmd::Command {
     command
 }
 
-#[test]
-fn a_program_that_swaps_is_measured_in_every_mode() {
-    let swap = tempfile::tempdir().unwrap();
-    let found = json_of(&mut swap_in(swap.path(), &["--threads", "1,3"]));
-    assert_header(&found, "swap-in");
+/// A program that swaps is measured in every mode.
+pub(crate) fn assert_swap_in(found: &Value) {
     assert_eq!(found["region_bytes"], 64 << 20);
     let modes = ["interrupt", "poll", "hybrid", "auto"];
     let expected: Vec<_> = ["1", "3"]
@@ -268,7 +251,6 @@ fn a_program_that_swaps_is_measured_in_every_mode() {
             assert!(found["ratios"][&key].as_f64().unwrap() > 0.0, "{key}");
         }
     }
-    assert_empty(swap.path());
 }
 
 #[test]

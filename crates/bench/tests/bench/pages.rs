@@ -1,7 +1,7 @@
 //! `softswap analyze pages` and `softswap bench samefill`.
 
 use crate::common::{assert_refused, softswap};
-use crate::{assert_contains, assert_header, json_of, names};
+use crate::{assert_contains, json_of, names};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -296,12 +296,7 @@ fn target_of_another_user_is_rejected_with_reason() {
     assert_refused(&mut command, 1, &["Permission denied", "as root"]);
 }
 
-#[test]
-fn samefill_bench_reports_json() {
-    let mut command = softswap();
-    command.args(["bench", "samefill", "--pages", "8192", "--rounds", "2"]);
-    let found = json_of(&mut command);
-    assert_header(&found, "samefill");
+pub(crate) fn assert_samefill(found: &Value) {
     assert_eq!((&found["rounds"], &found["pages"]), (&2.into(), &found["together"]["pages"]));
     let dumps = found["dumps"].as_array().unwrap();
     let names = names(&found["dumps"], "dump");

@@ -2,41 +2,56 @@
 //! ratios under `ratios`, named after numerator and denominator.
 
 use crate::common::softswap;
-use crate::{assert_header, json_of};
+use crate::{assert_empty, assert_header, command, extents, json_of, pages};
 use serde_json::Value;
 
-/// Arguments of each benchmark's smallest run. A directory is appended after `--swap`.
-const SMALLEST: [&str; 14] = [
-    "ablation --mechanisms standby --patterns hot_set --working-set 64M --seconds 0.02 \
-     --programs hash_join --program-size 64M --rounds 1 --swap",
-    "bounce --rounds 1 --ms 2 --swap",
-    "extents --tasks 1 --seconds 0.001 --rounds 1 --pieces 100 --swap",
-    "faults --pages 64 --swap",
-    "fits --rounds 1 --programs churn,starts --blocks 1000 --starts 2",
-    "io --rounds 1 --seconds 0.01 --size 2M --no-fio --swap",
-    "library --rounds 1 --touches 20 --memory 32M --places pool,run --swap",
-    "policy --quick",
-    "remote --rounds 1 --program-rounds 1 --memory 16M --touches 50 --extents 16 --seconds 0.05 \
-     --swap",
-    "samefill --pages 1024 --rounds 1",
-    "swap --quick --sides softswap --no-programs --threads 1 --swap",
-    "swap --quick --sides softswap --no-patterns --programs sqlite --program-size 32M --swap",
-    "swap-in --memory 16M --touches 100 --threads 1 --rounds 1 --swap",
-    "tree --rounds 1 --seconds 1 --budget 32 --swap",
+/// Checks of the figures of one benchmark.
+type Check = fn(&Value);
+
+/// Arguments of a small run of each benchmark, and checks of its figures. A directory is appended
+/// after `--swap`.
+const SMALL: [(&str, Check); 14] = [
+    (
+        "ablation --mechanisms standby --patterns hot_set --working-set 64M --seconds 0.02 \
+         --programs hash_join --program-size 64M --rounds 1 --swap",
+        |_| (),
+    ),
+    ("bounce --rounds 2 --ms 5 --swap", command::assert_bounce),
+    ("extents --tasks 1,4,8 --seconds 0.001 --rounds 1 --swap", extents::assert_bench),
+    ("faults --pages 64 --swap", |_| ()),
+    ("fits --rounds 1 --programs churn,starts --blocks 1000 --starts 2", |_| ()),
+    ("io --rounds 1 --seconds 0.02 --size 2M --no-fio --swap", command::assert_io),
+    ("library --rounds 1 --touches 20 --memory 32M --places pool,run --swap", |_| ()),
+    (concat!("policy --trace ", env!("CARGO_MANIFEST_DIR"), "/traces/node.touches"), |_| ()),
+    (
+        "remote --rounds 1 --program-rounds 1 --memory 16M --touches 50 --extents 16 \
+         --seconds 0.05 --swap",
+        |_| (),
+    ),
+    ("samefill --pages 8192 --rounds 2", pages::assert_samefill),
+    ("swap --quick --sides softswap --no-programs --threads 1 --swap", |_| ()),
+    (
+        "swap --quick --sides softswap --no-patterns --programs sqlite --program-size 32M --swap",
+        |_| (),
+    ),
+    ("swap-in --memory 16M --rounds 1 --touches 400 --threads 1,3 --swap", command::assert_swap_in),
+    ("tree --rounds 1 --seconds 1 --budget 32 --swap", |_| ()),
 ];
 
-fn name_of(smallest: &str) -> &str {
-    smallest.split_whitespace().next().unwrap()
+fn name_of(small: &str) -> &str {
+    small.split_whitespace().next().unwrap()
 }
 
-fn found(smallest: &str) -> Value {
+fn found(small: &str) -> Value {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let mut command = softswap();
-    command.arg("bench").args(smallest.split_whitespace());
-    if smallest.ends_with("--swap") {
+    command.arg("bench").args(small.split_whitespace());
+    if small.ends_with("--swap") {
         command.arg(dir.path());
     }
-    json_of(&mut command)
+    let found = json_of(&mut command);
+    assert_empty(dir.path());
+    found
 }
 
 fn keys(value: &Value, to: &mut Vec<String>) {
@@ -70,14 +85,16 @@ fn assert_shape(name: &str, found: &mut Value) {
 }
 
 #[test]
-fn every_benchmark_reports_named_ratios() {
+fn every_benchmark_reports_its_figures_and_named_ratios() {
     let has_redis = std::process::Command::new("redis-server").arg("--version").output().is_ok();
-    for smallest in SMALLEST {
-        if name_of(smallest) == "remote" && !has_redis {
+    for (small, assert_figures) in SMALL {
+        if name_of(small) == "remote" && !has_redis {
             eprintln!("skipped: redis-server is not installed");
             continue;
         }
-        assert_shape(name_of(smallest), &mut found(smallest));
+        let mut found = found(small);
+        assert_figures(&found);
+        assert_shape(name_of(small), &mut found);
     }
 }
 
@@ -89,7 +106,7 @@ fn every_benchmark_is_covered() {
     let (commands, _) = commands.split_once("\n\n").unwrap();
     let mut names: Vec<_> = commands.lines().filter_map(|l| l.split_whitespace().next()).collect();
     names.retain(|name| *name != "help");
-    let mut known = SMALLEST.map(name_of).to_vec();
+    let mut known = SMALL.map(|(small, _)| name_of(small)).to_vec();
     known.dedup();
     assert_eq!(names, known);
 }

@@ -6,7 +6,6 @@ mod limits;
 mod kernel;
 mod cluster;
 mod storage;
-mod print;
 
 use crate::output;
 use crate::refusal::Refusal;
@@ -74,7 +73,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Refusal> {
     let text = if args.json {
         serde_json::to_string_pretty(&diagnosis).map_err(|error| Refusal::own(error.to_string()))?
     } else {
-        print::table(&diagnosis, print::is_colour_enabled())
+        check::table(&diagnosis, check::is_colour_enabled())
     };
     output::print(&text)?;
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(1) })

@@ -8,7 +8,8 @@ mod profile;
 
 use crate::control_client::{self, Process};
 use crate::output::print;
-use crate::refusal::{FAILED, Refusal, plain};
+use crate::output_file::OutputFile;
+use crate::refusal::{FAILED, OrRefuse, Refusal};
 use clap::{Args, ValueHint};
 use code::Code;
 use procfs::ProcError;
@@ -21,9 +22,7 @@ use softswap_sys::child::SignalQueue;
 use softswap_view::flame_graph;
 use softswap_view::units::nanoseconds;
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -99,9 +98,9 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     let default = || PathBuf::from(format!("softswap-{}.svg", process.pid));
     // Block signals before the flame graph's file is created, so that a signal cannot leave an
     // empty file.
-    let signals = SignalQueue::hold(&STOP_SIGNALS)
-        .map_err(|error| Refusal::own(format!("cannot block signals: {}", plain(&error))))?;
-    let flame_graph_file = FlameGraphFile::at(args.output.clone().unwrap_or_else(default))?;
+    let signals = SignalQueue::hold(&STOP_SIGNALS).or_own("cannot block signals")?;
+    let path = args.output.clone().unwrap_or_else(default);
+    let mut file = OutputFile::open("--output", &path, FAILED, "choose another path")?;
     // With a perf map, Python's trampolines already have the names of its functions.
     let has_perf_map = code::perf_map(process.pid).is_some();
     let python = if has_perf_map { None } else { python::find(process.pid, &before) };
@@ -125,7 +124,10 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     let mut functions = Functions::new(Code::of(*pid, &map), codes);
     let Recording { samples, missed, blocks, .. } = &recording;
     let profile = Profile::of(*pid, name.clone(), took, samples, *missed, blocks, &mut functions);
-    flame_graph_file.write(&profile)?;
+    let title = format!("Time that {} waited for pages", profile.program);
+    let stacks = profile.stacks.iter().cloned();
+    let svg = flame_graph::svg(&title, &profile.line(), stacks, nanoseconds);
+    file.write(&svg).or_status(FAILED, format!("{}: cannot be written", path.display()))?;
     let mut text = match args.json {
         true => serde_json::to_string_pretty(&profile)
             .map_err(|error| Refusal::own(error.to_string()))?,
@@ -135,7 +137,7 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
         if recording.has_ended {
             text += &format!("The process exited after {took:.1} s.\n");
         }
-        text += &format!("Flame graph: {}", flame_graph_file.path.display());
+        text += &format!("Flame graph: {}", path.display());
     }
     print(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -224,52 +226,4 @@ fn map_of(pid: u32) -> Result<Vec<MemoryMap>, Refusal> {
         };
         Refusal::new(FAILED, why)
     })
-}
-
-/// The file of the flame graph. It is opened before the recording, so that errors are found early.
-struct FlameGraphFile {
-    path: PathBuf,
-    is_new: bool,
-    is_written: std::cell::Cell<bool>,
-}
-
-impl FlameGraphFile {
-    fn at(path: PathBuf) -> Result<FlameGraphFile, Refusal> {
-        let made = OpenOptions::new().write(true).create_new(true).open(&path);
-        let is_new = made.is_ok();
-        let opened = match made {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                OpenOptions::new().write(true).open(&path)
-            }
-            made => made,
-        };
-        opened.map_err(|error| unwritable(&path, &error))?;
-        Ok(FlameGraphFile { path, is_new, is_written: false.into() })
-    }
-
-    fn write(&self, profile: &Profile) -> Result<(), Refusal> {
-        let stacks = profile.stacks.iter().cloned();
-        let title = format!("Time that {} waited for pages", profile.program);
-        let svg = flame_graph::svg(&title, &profile.line(), stacks, nanoseconds);
-        let written = File::create(&self.path).and_then(|mut file| file.write_all(svg.as_bytes()));
-        written.map_err(|error| unwritable(&self.path, &error))?;
-        self.is_written.set(true);
-        Ok(())
-    }
-}
-
-impl Drop for FlameGraphFile {
-    fn drop(&mut self) {
-        if self.is_new && !self.is_written.get() {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn unwritable(path: &Path, error: &std::io::Error) -> Refusal {
-    let why = plain(error);
-    Refusal::new(
-        FAILED,
-        format!("{}: cannot be written: {why}; choose another file with --output", path.display()),
-    )
 }

@@ -5,12 +5,11 @@
 //! are evenly spaced over a run of any length.
 
 use super::tree_sums::{Carried, OfTree};
-use crate::tree_peaks::TreePeaks;
+use crate::tree_peaks::counts_of;
 use crate::tree_report::TreeReport;
-use serde::Serialize;
 use softswap_engine::base::stats::{Stats, TIERS};
 use softswap_view::reading::Reading;
-use std::collections::BTreeMap;
+use softswap_view::report::{Columns, History, Tree, TreeHistory};
 use std::time::{Duration, Instant};
 
 const MAX: usize = 512;
@@ -71,108 +70,72 @@ impl Samples {
     }
 
     /// Returns all samples, with a final one. For a tree it includes the counters in `peaks`,
-    /// because processes may have exited since the last sample.
-    pub(super) fn end(mut self, stats: &Stats, peaks: Option<&TreePeaks>) -> History {
+    /// because processes may have exited since the last sample. Without `peaks` the program was
+    /// alone in its tree, and has the tree's budget.
+    pub(super) fn end(mut self, stats: &Stats, peaks: Option<&Tree>) -> History {
         let (at, last) = (self.started.elapsed(), self.taken.last().copied().unwrap_or_default());
-        let counts = peaks.map(TreePeaks::counts).unwrap_or_default();
+        let counts = peaks.map(counts_of).unwrap_or_default();
         let tree = last.tree.map(|tree| tree.with_minimum(&counts));
         self.taken.push(Sample { at, reading: Reading::of(stats), tree });
-        History::of(&self.taken)
-    }
-}
-
-/// A column for each figure, a row for each sample. Counters are cumulative since the start.
-#[derive(Debug, Clone, Default, Serialize)]
-pub(super) struct History {
-    at_s: Vec<f64>,
-    budget_bytes: Vec<u64>,
-    used_bytes: Vec<u64>,
-    resident_bytes: Vec<u64>,
-    pool_bytes: Vec<u64>,
-    pool_pages: Vec<u64>,
-    disk_bytes: Vec<u64>,
-    faults: BTreeMap<&'static str, Vec<u64>>,
-    stalled_ns: Vec<u64>,
-    bytes_read: Vec<u64>,
-    bytes_written: Vec<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tree: Option<TreeHistory>,
-}
-
-/// The columns of a [`History`] for all processes of a tree that shares one budget.
-#[derive(Debug, Clone, Default, Serialize)]
-struct TreeHistory {
-    budget_bytes: Vec<u64>,
-    used_bytes: Vec<u64>,
-    resident_bytes: Vec<u64>,
-    pool_bytes: Vec<u64>,
-    disk_bytes: Vec<u64>,
-    processes: Vec<u64>,
-    /// Refaults.
-    faults: Vec<u64>,
-    faults_by_tier: BTreeMap<&'static str, Vec<u64>>,
-    stalled_ns: Vec<u64>,
-    bytes_read: Vec<u64>,
-    bytes_written: Vec<u64>,
-}
-
-impl History {
-    /// Replaces the tree's columns by the program's, because the program was alone in it.
-    pub(super) fn use_program_columns(&mut self) {
-        if let Some(tree) = self.tree.take() {
-            self.budget_bytes = tree.budget_bytes;
+        let mut history = history_of(&self.taken);
+        if peaks.is_none()
+            && let Some(tree) = history.tree.take()
+        {
+            history.columns.budget_bytes = tree.columns.budget_bytes;
         }
+        history
     }
+}
 
-    fn of(samples: &[Sample]) -> History {
-        let column = |value: fn(&Reading) -> u64| -> Vec<u64> {
-            samples.iter().map(|sample| value(&sample.reading)).collect()
-        };
-        let faults = TIERS.map(|tier| {
-            let of_tier = samples.iter().map(|sample| sample.reading.faults_of(tier));
-            (tier.name(), of_tier.collect())
-        });
-        History {
-            at_s: samples.iter().map(|sample| milliseconds(sample.at)).collect(),
+/// Returns the columns of a report.
+fn history_of(samples: &[Sample]) -> History {
+    let column = |value: fn(&Reading) -> u64| -> Vec<u64> {
+        samples.iter().map(|sample| value(&sample.reading)).collect()
+    };
+    let faults = TIERS.map(|tier| {
+        let of_tier = samples.iter().map(|sample| sample.reading.faults_of(tier));
+        (tier.name().into(), of_tier.collect())
+    });
+    History {
+        at_s: samples.iter().map(|sample| milliseconds(sample.at)).collect(),
+        columns: Columns {
             budget_bytes: column(|it| it.budget_bytes),
             used_bytes: column(|it| it.used_bytes),
             resident_bytes: column(|it| it.resident_bytes),
             pool_bytes: column(|it| it.pool_bytes),
-            pool_pages: column(|it| it.pool_pages),
             disk_bytes: column(|it| it.disk_bytes),
-            faults: faults.into(),
             stalled_ns: column(|it| it.stalled_ns),
             bytes_read: column(|it| it.bytes_read),
             bytes_written: column(|it| it.bytes_written),
-            tree: TreeHistory::of(samples),
-        }
+        },
+        pool_pages: column(|it| it.pool_pages),
+        faults: faults.into(),
+        tree: tree_history_of(samples),
     }
 }
 
-impl TreeHistory {
-    fn of(samples: &[Sample]) -> Option<TreeHistory> {
-        samples.iter().find(|sample| sample.tree.is_some())?;
-        let column = |value: fn(&OfTree) -> u64| -> Vec<u64> {
-            samples.iter().map(|sample| value(&sample.tree.unwrap_or_default())).collect()
-        };
-        let faults_by_tier = TIERS.map(|tier| {
-            let trees = samples.iter().map(|sample| sample.tree.unwrap_or_default());
-            (tier.name(), trees.map(|it| it.counts.faults[tier as usize]).collect())
-        });
-        Some(TreeHistory {
+fn tree_history_of(samples: &[Sample]) -> Option<TreeHistory> {
+    samples.iter().find(|sample| sample.tree.is_some())?;
+    let trees = || samples.iter().map(|sample| sample.tree.unwrap_or_default());
+    let column = |value: fn(&OfTree) -> u64| trees().map(|tree| value(&tree)).collect();
+    let faults_by_tier = TIERS.map(|tier| {
+        (tier.name().into(), trees().map(|it| it.counts.faults[tier as usize]).collect())
+    });
+    Some(TreeHistory {
+        columns: Columns {
             budget_bytes: column(|it| it.budget_bytes),
             used_bytes: column(|it| it.used_bytes),
             resident_bytes: column(|it| it.sizes.resident_bytes),
             pool_bytes: column(|it| it.sizes.pool_bytes),
             disk_bytes: column(|it| it.sizes.disk_bytes),
-            processes: column(|it| it.processes),
-            faults: column(|it| it.faults),
-            faults_by_tier: faults_by_tier.into(),
             stalled_ns: column(|it| it.counts.stalled_ns),
             bytes_read: column(|it| it.counts.bytes_read),
             bytes_written: column(|it| it.counts.bytes_written),
-        })
-    }
+        },
+        processes: column(|it| it.processes),
+        faults: column(|it| it.faults),
+        faults_by_tier: faults_by_tier.into(),
+    })
 }
 
 /// Rounds to milliseconds: more digits are noise and lengthen the report.
@@ -183,8 +146,8 @@ fn milliseconds(time: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree_report::Process;
     use softswap_shared::ledger::{Counts, Sizes};
+    use softswap_view::report::Process;
 
     #[test]
     fn samples_are_evenly_spaced_for_any_run_length() {
@@ -244,13 +207,14 @@ mod tests {
         };
         let sample = |tree| Sample { tree, ..Sample::default() };
         let columns =
-            TreeHistory::of(&[sample(None), sample(Some(tree(1))), sample(Some(tree(9)))]);
+            tree_history_of(&[sample(None), sample(Some(tree(1))), sample(Some(tree(9)))]);
         let columns = columns.unwrap();
         assert_eq!(columns.faults_by_tier["pool"], [0, 1, 9]);
         assert_eq!(columns.faults_by_tier["disk"], [0, 2, 18]);
+        let columns = columns.columns;
         assert_eq!(columns.resident_bytes, [0, 3, 27]);
         assert_eq!((columns.pool_bytes[2], columns.disk_bytes[2]), (36, 45));
         assert_eq!((columns.bytes_read[2], columns.bytes_written[2]), (9, 0));
-        assert!(TreeHistory::of(&[sample(None)]).is_none());
+        assert!(tree_history_of(&[sample(None)]).is_none());
     }
 }

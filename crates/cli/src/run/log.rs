@@ -5,11 +5,11 @@ use super::options::RunArgs;
 use super::progress::done;
 use super::tree_sums::{TreeRates, TreeWatch};
 use crate::refusal::{Refusal, plain};
-use crate::tree_peaks::TreePeaks;
 use crate::tree_report::TreeReport;
 use serde_json::{Value, json};
 use softswap_engine::base::stats::{Counter, Stats, StopReason};
 use softswap_view::rates::{Done, Rates};
+use softswap_view::report::Tree;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
@@ -150,7 +150,7 @@ impl Log {
         &mut self,
         stats: &Stats,
         outcome: &impl serde::Serialize,
-        tree: Option<&TreePeaks>,
+        tree: Option<&Tree>,
     ) {
         let events = self.seen.counted(stats, self.seen.budget_bytes);
         events.into_iter().for_each(|(event, more)| self.write(event, more));

@@ -9,44 +9,39 @@ pub(crate) mod areas;
 mod tables;
 mod advertised;
 pub(crate) mod resolve;
-mod static_program;
 mod sanitized;
 pub(crate) mod program;
 pub(crate) mod outside_budget;
 mod release;
-mod thrashing;
 mod tree;
 mod raw_watch;
-mod shared_areas;
 mod tree_areas;
 mod tree_sums;
 mod history;
 mod progress;
+mod thrashing;
 mod log;
 pub(crate) mod unmanaged;
 mod supervise;
 pub(crate) mod figures;
-mod oom_kills;
 mod killed;
-mod machine;
 mod report;
 
 pub(crate) use options::RunArgs;
 
-use crate::refusal::{Refusal, plain};
+use crate::refusal::{OrRefuse, Refusal};
 use crate::{control_client, library};
-use figures::{Figures, Outcome};
-use oom_kills::OomKills;
-use softswap_engine::api::settings::{Config, ENV_PREFIX, place};
+use softswap_engine::api::settings::{ENV_PREFIX, place};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_sys::aslr::Bases;
-use softswap_view::{report as view, summary, units};
+use softswap_view::report::OutsideBudget;
+use softswap_view::{summary, units};
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::{Path, PathBuf};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 use supervise::Ending;
-use tree_areas::{Helpers, TreeAreas};
+use tree_areas::{TreeAreas, start_helpers};
 
 /// Checks a value of `--memory`.
 pub(crate) fn check_memory(text: &str) -> Result<(), String> {
@@ -64,8 +59,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let mut notes = settled.notes;
     let sanitizer = sanitized::sanitizer_of(&program);
     notes.extend(sanitizer.map(|sanitizer| sanitized::note(&args.program[0], sanitizer)));
-    let helpers = Helpers::start(&settled.common.remotes, &mut notes)?;
-    let reports = open_reports(&settled.reports, settled.log.as_deref())?;
+    let helpers = start_helpers(settled.common.remotes, &mut notes)?;
+    let reports = report::open_all(&settled.reports, settled.log.as_deref())?;
     let before = || log::before(args, report::settings(&settled.config));
     let mut log = settled.log.as_deref().map(|path| log::Log::open(path, before())).transpose()?;
     let mut samples = history::Samples::new(!settled.quiet || !reports.is_empty());
@@ -76,9 +71,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
             .for_each(|note| eprintln!("softswap: note: {note}"));
     }
 
-    let (stats_fd, words) = softswap_sys::shared::create(STATS_WORDS).map_err(|error| {
-        Refusal::own(format!("cannot create the shared memory for counters: {}", plain(&error)))
-    })?;
+    let (stats_fd, words) = softswap_sys::shared::create(STATS_WORDS)
+        .or_own("cannot create the shared memory for counters")?;
     let mut config = settled.config;
     config.stats_fd = Some(stats_fd.as_raw_fd());
     config.supervisor_pid = i32::try_from(std::process::id()).ok();
@@ -96,13 +90,21 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let stats = Stats::new(words);
     let mut areas = TreeAreas::make(settled.common.named, helpers, &mut config, &stats)?;
     let mut command = Command::new(&program);
-    prepare(&mut command, args, &config);
-    match sanitizer {
-        Some(_) => sanitized::remove_library(&mut command),
-        None => preload(&mut command, &library),
+    command.arg0(&args.program[0]).args(&args.program[1..]);
+    library::remove_variables(&mut command);
+    // The program does not need the password; the helpers have already received it.
+    command.env_remove(softswap_remote::secret::VARIABLE);
+    if sanitizer.is_some() {
+        library::remove_preload(&mut command);
+    } else {
+        // The resolved configuration: the runtime parses no text written by the user.
+        command.envs(
+            config.to_env().into_iter().map(|(name, value)| (format!("{ENV_PREFIX}{name}"), value)),
+        );
+        command.env("LD_PRELOAD", library::preloading(&library));
     }
 
-    let oom_kills = OomKills::read();
+    let oom_kills = killed::OomKills::read();
     let started = Instant::now();
     let mut space = release::Space::of(&config.areas);
     let finished = supervise::run(
@@ -116,100 +118,43 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let tree = tree.map(tree::Tree::end);
     control_client::sweep();
     space.wait_until_free(&stats);
-    areas.await_helpers();
-    areas.release_named();
+    areas.release();
     let program = args.program.iter().map(|word| word.to_string_lossy().into_owned());
-    let mut figures = Figures::gather(
+    let mut figures = figures::gather(
         program.collect(),
-        Outcome::of(finished.ending),
+        figures::outcome_of(finished.ending),
         wall,
         config.memory_bytes,
         &stats,
         finished.beside,
     );
-    tree.into_iter().for_each(|tree| figures.set_tree(tree));
-    figures.cpu_s = cpu_s_of_children();
+    if let Some(peaks) = tree {
+        figures.budget_bytes = peaks.tree.budget_bytes;
+        figures.budget_peak_bytes = peaks.tree.budget_peak_bytes;
+        // The tree itself is only reported if it had other processes than the program.
+        figures.tree = (!peaks.is_of_one()).then_some(peaks.tree);
+    }
+    figures.cpu_s = control_client::cpu_s_of_children();
     figures.threads_peak = finished.threads_peak;
     figures.advertised_bytes = Some(config.advertised_bytes);
     figures.usable_bytes = Some(settled.usable_bytes);
     figures.unmanaged = finished.unmanaged.filter(|it| it.processes > 0);
     log.iter_mut().for_each(|log| log.end(&stats, &figures.outcome, figures.tree.as_ref()));
-    let mut history = samples.end(&stats, figures.tree.as_ref());
-    if figures.tree.is_none() {
-        history.use_program_columns();
-    }
-    let settings = report::settings(&config);
-    let machine = machine::Machine::this();
-    let closing = report::Closing { figures: &figures, history: &history, settings, machine };
-    let view = view::Report::of(&closing);
-    let outside_bytes = view.beside.as_ref().map_or(0, view::OutsideBudget::undroppable_bytes);
+    figures.history = samples.end(&stats, figures.tree.as_ref());
+    figures.settings = report::settings(&config);
+    figures.machine = Some(report::machine());
+    let outside_bytes = figures.beside.as_ref().map_or(0, OutsideBudget::undroppable_bytes);
     if let Some(why) = killed::explain(&figures, outside_bytes, &oom_kills) {
         eprintln!("softswap: {why}");
     }
     if !settled.quiet {
-        let summary = summary::text(&view, settled.verbose);
+        let summary = summary::text(&figures, settled.verbose);
         // A reader that has gone away must not change the program's status.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes());
     }
-    reports.into_iter().for_each(|report| report.write(&closing));
+    reports.into_iter().for_each(|file| report::write(file, &figures));
     match finished.ending {
         Ending::Exited(status) => Ok(ExitCode::from(status)),
         Ending::Killed(signal) => finished.signals.die_by(signal),
     }
-}
-
-/// Returns the CPU time of all children that have exited, with their own children.
-fn cpu_s_of_children() -> Option<f64> {
-    let stat = procfs::process::Process::myself().ok()?.stat().ok()?;
-    let ticks = u64::try_from(stat.cutime + stat.cstime).ok()?;
-    Some(ticks as f64 / procfs::ticks_per_second() as f64)
-}
-
-/// Opens the files of the reports, and refuses one that two options name.
-fn open_reports(paths: &[PathBuf], log: Option<&Path>) -> Result<Vec<report::Report>, Refusal> {
-    let named_twice = |path: &Path, other: &str| {
-        let shown = path.display();
-        Refusal::usage(format!(
-            "--report {shown}: {other} names the same file; choose another file"
-        ))
-    };
-    let mut reports: Vec<report::Report> = Vec::new();
-    for path in paths {
-        if reports.iter().any(|report| report.is_at(path)) {
-            return Err(named_twice(path, "another --report"));
-        }
-        let report = report::Report::open(path)?;
-        if log.is_some_and(|log| report.is_at(log)) {
-            return Err(named_twice(path, "--log"));
-        }
-        reports.push(report);
-    }
-    Ok(reports)
-}
-
-/// Sets the program's name and the resolved configuration: the runtime parses no text written by
-/// the user.
-fn prepare(command: &mut Command, args: &RunArgs, config: &Config) {
-    use std::os::unix::process::CommandExt;
-    command.arg0(&args.program[0]).args(&args.program[1..]);
-    for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with(ENV_PREFIX)) {
-            command.env_remove(name);
-        }
-    }
-    for (name, value) in config.to_env() {
-        command.env(format!("{ENV_PREFIX}{name}"), value);
-    }
-    // The program does not need the password; the helpers have already received it.
-    command.env_remove(softswap_remote::secret::VARIABLE);
-}
-
-/// Puts the runtime before other preloads.
-fn preload(command: &mut Command, library: &std::path::Path) {
-    let mut preload = library.as_os_str().to_os_string();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        preload.push(":");
-        preload.push(others);
-    }
-    command.env("LD_PRELOAD", preload);
 }

@@ -6,8 +6,8 @@
 //! sampled while the process runs.
 
 use crate::control_client;
-use serde::Serialize;
 use softswap_engine::base::stats::{Counter, Stats};
+use softswap_view::report::OutsideBudget;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
@@ -21,33 +21,9 @@ const SAMPLES_WITHOUT_RUNTIME: u32 = 2;
 /// Most threads that a sample examines.
 const MAX_THREADS: usize = 256;
 
-/// Memory outside the budget: peaks of each field over the samples, or current values.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct OutsideBudget {
-    /// Sum of the fields below.
-    pub(super) total_bytes: u64,
-    /// Private memory not managed by the engine: `RssAnon` minus the memory charged to the budget.
-    pub(super) anonymous_bytes: u64,
-    /// `RssShmem`.
-    pub(super) shared_bytes: u64,
-    /// `RssFile`: code and mapped files.
-    pub(super) file_bytes: u64,
-    /// True if the process had become, by exec, a program without the runtime.
-    pub(super) left_by_exec: bool,
-}
-
-impl OutsideBudget {
-    /// Returns the current values of a process; `None` if it has exited, or may not be inspected.
-    pub(crate) fn of(pid: u32, stats: &Stats) -> Option<OutsideBudget> {
-        sample(pid, stats, true).map(|(beside, _)| beside)
-    }
-
-    fn raise(&mut self, other: &OutsideBudget) {
-        self.total_bytes = self.total_bytes.max(other.total_bytes);
-        self.anonymous_bytes = self.anonymous_bytes.max(other.anonymous_bytes);
-        self.shared_bytes = self.shared_bytes.max(other.shared_bytes);
-        self.file_bytes = self.file_bytes.max(other.file_bytes);
-    }
+/// Returns the current values of a process; `None` if it has exited, or may not be inspected.
+pub(crate) fn outside_budget(pid: u32, stats: &Stats) -> Option<OutsideBudget> {
+    sample(pid, stats, true).map(|(beside, _)| beside)
 }
 
 /// Takes a sample: memory outside the budget, and the peak resident memory of the process.
@@ -108,7 +84,10 @@ impl Watch {
         let is_managed = samples_without_runtime == 0;
         let Some((now, most_bytes)) = sample(self.pid, &self.stats, is_managed) else { return };
         let peak = self.peak.get_or_insert(now);
-        peak.raise(&now);
+        peak.total_bytes = peak.total_bytes.max(now.total_bytes);
+        peak.anonymous_bytes = peak.anonymous_bytes.max(now.anonymous_bytes);
+        peak.shared_bytes = peak.shared_bytes.max(now.shared_bytes);
+        peak.file_bytes = peak.file_bytes.max(now.file_bytes);
         peak.left_by_exec = samples_without_runtime >= SAMPLES_WITHOUT_RUNTIME;
         // Peak between samples: at least the resident memory that the engine never managed.
         let used_bytes = if is_managed { self.stats.get(Counter::UsedPeakBytes) } else { 0 };
@@ -172,10 +151,10 @@ mod tests {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let stats = stats();
         let block = vec![1u8; 64 << 20];
-        let all = OutsideBudget::of(std::process::id(), &stats).unwrap();
+        let all = outside_budget(std::process::id(), &stats).unwrap();
         assert!(all.anonymous_bytes >= 64 << 20, "{all:?}");
         stats.set(Counter::UsedBytes, 64 << 20);
-        let rest = OutsideBudget::of(std::process::id(), &stats).unwrap();
+        let rest = outside_budget(std::process::id(), &stats).unwrap();
         assert!(rest.total_bytes + (60 << 20) < all.total_bytes, "{rest:?} of {all:?}");
         assert!(std::hint::black_box(block)[5] == 1);
     }
@@ -197,6 +176,6 @@ mod tests {
     fn exited_process_has_no_sample() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        assert_eq!(OutsideBudget::of(child.id(), &stats()), None);
+        assert_eq!(outside_budget(child.id(), &stats()), None);
     }
 }

@@ -1,11 +1,11 @@
 //! Finds the program, and checks before its start that the runtime can be loaded: glibc's dynamic
 //! loader must load it and obey LD_PRELOAD.
 
-use super::static_program::{self, NO_PRELOAD};
 use crate::output::quoted;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
-use object::elf;
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::Endianness;
+use object::elf::{self, FileHeader64, ProgramHeader64};
+use object::read::elf::{FileHeader, NoteIterator, ProgramHeader};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::Read;
@@ -19,6 +19,10 @@ const HEAD_BYTES: usize = 4096;
 /// Largest supported file offset of the end of the program headers. They usually follow the file
 /// header.
 const FARTHEST_TABLE_BYTES: u64 = 64 << 20;
+/// Maximum number of bytes read of a note segment. Linkers write less.
+const NOTES_BYTES: u64 = 64 << 10;
+const GO_BUILD_ID: u32 = 4;
+const NO_PRELOAD: &str = "softswap works by preloading a library";
 const LOADER: &str = "ld-linux-x86-64.so.2";
 
 /// Finds `name` as a shell does and checks that it can run under softswap.
@@ -181,7 +185,7 @@ pub(crate) fn loader_of(
         ));
     }
     let truncated = || "is a damaged ELF program (exec format error)".to_string();
-    let header = elf::FileHeader64::<object::Endianness>::parse(head).map_err(|_| truncated())?;
+    let header = FileHeader64::<Endianness>::parse(head).map_err(|_| truncated())?;
     let endian = header.endian().map_err(|_| truncated())?;
     if header.e_machine(endian) != elf::EM_X86_64 {
         return Err(format!(
@@ -199,7 +203,7 @@ pub(crate) fn loader_of(
     }
     let headers = header.program_headers(endian, &bytes[..]).map_err(|_| truncated())?;
     let Some(interp) = headers.iter().find(|header| header.p_type(endian) == elf::PT_INTERP) else {
-        return Err(static_program::explain(headers, endian, read_at));
+        return Err(explain_static(headers, endian, read_at));
     };
     let mut name = vec![0; (interp.p_filesz(endian) as usize).min(HEAD_BYTES)];
     match read_at(&mut name, interp.p_offset(endian)) {
@@ -208,6 +212,43 @@ pub(crate) fn loader_of(
     }
     name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(name.len()));
     Ok(PathBuf::from(OsString::from_vec(name)))
+}
+
+/// Explains why a program has no dynamic loader, and what to use instead. Recognizes the kind of
+/// program by its ELF notes, which stripping preserves: glibc's start files contain a tag for the
+/// required kernel, Go a build ID.
+fn explain_static(
+    headers: &[ProgramHeader64<Endianness>],
+    endian: Endianness,
+    read_at: impl Fn(&mut [u8], u64) -> std::io::Result<usize>,
+) -> String {
+    let (mut is_go, mut is_glibc) = (false, false);
+    for header in headers.iter().filter(|header| header.p_type(endian) == elf::PT_NOTE) {
+        let mut bytes = vec![0; header.p_filesz(endian).min(NOTES_BYTES) as usize];
+        let got = read_at(&mut bytes, header.p_offset(endian)).unwrap_or(0);
+        let align = if header.p_align(endian) == 8 { 8 } else { 4 };
+        let notes = NoteIterator::<FileHeader64<Endianness>>::new(endian, align, &bytes[..got]);
+        let Ok(mut notes) = notes else { continue };
+        while let Ok(Some(note)) = notes.next() {
+            let kind = note.n_type(endian).0;
+            is_go |= note.name() == elf::ELF_NOTE_GO && kind == GO_BUILD_ID;
+            is_glibc |= note.name() == elf::ELF_NOTE_GNU && kind == elf::NT_GNU_ABI_TAG.0;
+        }
+    }
+    let (kind, instead) = if is_go {
+        (
+            "is a Go program, statically linked",
+            "build it with cgo (CGO_ENABLED=1, and a package that uses it), without -static",
+        )
+    } else if is_glibc {
+        ("is statically linked", "use a dynamically linked build (without -static)")
+    } else {
+        (
+            "is statically linked without glibc, as with musl",
+            "use a dynamically linked glibc build (of Rust programs x86_64-unknown-linux-gnu)",
+        )
+    };
+    format!("{kind}, and {NO_PRELOAD}, which needs a dynamic loader; {instead}")
 }
 
 /// Returns true if a file is a program into which glibc's loader never loads a library.

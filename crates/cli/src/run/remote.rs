@@ -6,7 +6,7 @@
 //! process of the tree exists, which may be after the exit of `run`.
 
 use crate::library;
-use crate::refusal::{Refusal, plain};
+use crate::refusal::{OrRefuse, Refusal, plain};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use softswap_engine::api::settings::{AreaSpec, ENV_PREFIX};
@@ -136,28 +136,24 @@ impl Helper {
     /// Creates the request queue and starts the first helper. Fails if the cluster cannot be used.
     /// Adds messages for the user to `notes`.
     pub(super) fn start(remote: &Remote, notes: &mut Vec<String>) -> Result<Helper, Refusal> {
-        let refuse = |why: String| Refusal::usage(format!("{}: {why}", remote.shown));
-        let own = std::env::current_exe()
-            .map_err(|error| refuse(format!("cannot find softswap's own executable ({error})")))?;
-        let made = softswap_sys::shared::create(SHAPE.words());
-        let (queue_fd, words) = made.map_err(|error| {
-            refuse(format!("cannot create the request queue: {}", plain(&error)))
-        })?;
+        let shown = &remote.shown;
+        let refuse = |why: String| Refusal::usage(format!("{shown}: {why}"));
+        let own = library::own_executable()?;
+        let (queue_fd, words) = softswap_sys::shared::create(SHAPE.words())
+            .or_usage(format_args!("{shown}: cannot create the request queue"))?;
         let timeout = remote.url.deadline + RESTART;
         let limit_pages = remote.size_bytes / softswap_sys::PAGE_SIZE as u64;
         let _ = RequestQueue::create(words, SHAPE, limit_pages, timeout.as_nanos() as u64);
-        hold_tree(queue_fd.as_fd())
-            .map_err(|error| refuse(format!("the request queue: {}", plain(&error))))?;
+        hold_tree(queue_fd.as_fd()).or_usage(format_args!("{shown}: the request queue"))?;
         let password = match &remote.url.password {
             Password::Given(password) => Some(password.clone()),
             Password::None | Password::File(_) => None,
         };
-        let run = RunKey::choose()
-            .map_err(|error| refuse(format!("cannot create a random key: {}", plain(&error))))?;
+        let run = RunKey::choose().or_usage(format_args!("{shown}: cannot create a random key"))?;
         let order = Order { url: remote.text.clone(), password, run, is_again: false };
         order.check().map_err(|refusal| refuse(refusal.to_string()))?;
-        let shown = remote.shown.clone();
-        let mut keeper = Keeper { program: own.with_file_name(PROGRAM), order, shown, timeout };
+        let program = own.with_file_name(PROGRAM);
+        let mut keeper = Keeper { program, order, shown: shown.clone(), timeout };
         let (running, told) =
             keeper.start(queue_fd.as_fd()).map_err(|why| refuse(why.to_string()))?;
         notes.extend(told.into_iter().map(|note| format!("{}: {note}", remote.shown)));
@@ -170,21 +166,16 @@ impl Helper {
         self.queue_fd.as_fd()
     }
 
-    pub(super) fn number(&self) -> i32 {
-        self.queue_fd.as_raw_fd()
-    }
-
     /// Starts a thread that restarts the helper whenever it exits, with a message unless
     /// `is_quiet`.
     pub(super) fn watch(&mut self, is_quiet: bool) -> Result<(), Refusal> {
         let Some((keeper, running)) = self.first.take() else { return Ok(()) };
-        let cannot =
-            |error| Refusal::own(format!("{PROGRAM} cannot be watched: {}", plain(&error)));
-        let fd = self.queue_fd.try_clone().map_err(cannot)?;
+        let what = format!("{PROGRAM} cannot be watched");
+        let fd = self.queue_fd.try_clone().or_own(&what)?;
         let last = Arc::clone(&self.last);
         let watch = move || keeper.keep(fd.as_fd(), running, &last, is_quiet);
         let thread = std::thread::Builder::new().name("softswap-helper".into()).spawn(watch);
-        thread.map(drop).map_err(cannot)
+        thread.map(drop).or_own(what)
     }
 
     /// If the helper is being restarted, waits until it runs, at most until `until`. The new helper
@@ -204,14 +195,7 @@ impl Keeper {
     /// Starts a helper and waits until it is ready. Returns its messages for the user.
     fn start(&self, queue: BorrowedFd<'_>) -> Result<(Running, Vec<String>), Refusal> {
         let cannot = |error: std::io::Error| {
-            let shown = self.program.display();
-            Refusal::own(match error.kind() {
-                std::io::ErrorKind::NotFound => format!(
-                    "{PROGRAM}, which connects to clusters, is missing: looked for {shown}; build \
-                     it with `make build`, or install it with `make install`"
-                ),
-                _ => format!("{shown} cannot be run: {}", plain(&error)),
-            })
+            Refusal::own(library::not_run(&self.program, "connects to clusters", &error))
         };
         let (control, other) = UnixStream::pair().map_err(cannot)?;
         let mut command = Command::new(&self.program);
@@ -223,7 +207,11 @@ impl Keeper {
         command.arg("serve").arg(format!("--queue={}", own.as_raw_fd()));
         command.stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::null());
         command.stderr(Stdio::null()).env_remove(VARIABLE);
-        unmanaged(&mut command);
+        // A helper belongs to no tree and must not wait for one. An empty value disables the runtime.
+        // If the variable were unset, a runtime in this process would add it with its budget.
+        library::remove_variables(&mut command);
+        command.env(format!("{ENV_PREFIX}MEMORY"), "");
+        library::remove_preload(&mut command);
         child::detach_from_session(&mut command, &[own.as_fd()]);
         let started = command.spawn().map_err(cannot)?;
         // Close this process's copy of the other end, so that only the helper holds it.
@@ -268,27 +256,6 @@ impl Keeper {
             let _ = writeln!(std::io::stderr(), "softswap: note: {}: {text}", self.shown);
         }
     }
-}
-
-/// Removes the variables of a managed program from the environment: this process may run under
-/// another softswap, but a helper belongs to no tree and must not wait for one.
-fn unmanaged(command: &mut Command) {
-    for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with(ENV_PREFIX)) {
-            command.env_remove(name);
-        }
-    }
-    // An empty value disables the runtime. If the variable were unset, a runtime in this process
-    // would add it with its budget.
-    command.env(format!("{ENV_PREFIX}MEMORY"), "");
-    let Some(preloaded) = std::env::var_os("LD_PRELOAD") else { return };
-    let preloaded = preloaded.to_string_lossy();
-    let is_other = |path: &&str| !path.ends_with(library::NAME);
-    let others: Vec<&str> = preloaded.split([':', ' ']).filter(is_other).collect();
-    match others.is_empty() {
-        true => command.env_remove("LD_PRELOAD"),
-        false => command.env("LD_PRELOAD", others.join(":")),
-    };
 }
 
 impl Running {

@@ -1,102 +1,76 @@
 //! Writes the closing figures to a file, as JSON or as a page.
 
-use super::figures::Figures;
-use super::history::History;
-use super::machine::Machine;
-use crate::refusal::{Refusal, plain};
-use serde::Serialize;
+use crate::output_file::OutputFile;
+use crate::refusal::{Refusal, USAGE, plain};
 use softswap_engine::api::settings::Config;
 use softswap_view::page;
+use softswap_view::report::{Machine, Report};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
-/// The report file, opened before the program starts, so that an unwritable path is refused early.
-pub(super) struct Report {
-    file: File,
-    path: PathBuf,
-    /// True if `open` created the file and nothing is written to it yet.
-    is_empty: bool,
+/// Opens the files of the reports, and refuses one that two options name.
+pub(super) fn open_all(paths: &[PathBuf], log: Option<&Path>) -> Result<Vec<OutputFile>, Refusal> {
+    let named_twice = |path: &Path, other: &str| {
+        let shown = path.display();
+        Refusal::usage(format!(
+            "--report {shown}: {other} names the same file; choose another file"
+        ))
+    };
+    let mut files: Vec<OutputFile> = Vec::new();
+    for path in paths {
+        if files.iter().any(|file| file.is_at(path)) {
+            return Err(named_twice(path, "another --report"));
+        }
+        let file = OutputFile::open("--report", path, USAGE, "choose another path")?;
+        if log.is_some_and(|log| file.is_at(log)) {
+            return Err(named_twice(path, "--log"));
+        }
+        files.push(file);
+    }
+    Ok(files)
 }
 
-impl Report {
-    /// Opens `path` for the report; its content is replaced at the end.
-    pub(super) fn open(path: &Path) -> Result<Report, Refusal> {
-        let is_empty = !path.exists();
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(|error| {
-            Refusal::usage(format!(
-                "--report {}: the file cannot be written: {}; choose another path",
-                path.display(),
-                plain(&error)
-            ))
-        })?;
-        Ok(Report { file, path: path.to_path_buf(), is_empty })
+/// Writes the report, as an HTML page if the file's name ends in `.html` or `.htm`. Prints errors.
+pub(super) fn write(mut file: OutputFile, report: &Report) {
+    let is_page = file.path.extension().is_some_and(|it| it == "html" || it == "htm");
+    let text = match is_page {
+        true => serde_json::to_string(report).and_then(|json| page::of(&json)),
+        false => serde_json::to_string_pretty(report),
+    };
+    let written = text.map_err(io::Error::from).and_then(|text| file.write(&(text + "\n")));
+    if let Err(error) = written {
+        let (path, why) = (file.path.display(), plain(&error));
+        eprintln!(
+            "softswap: the report could not be written to {path}: {why}; the program was not \
+             affected"
+        );
     }
-
-    /// Returns true if `path` refers to the report's file, and it is a regular file.
-    pub(super) fn is_at(&self, path: &Path) -> bool {
-        let (Ok(own), Ok(other)) = (self.file.metadata(), path.metadata()) else { return false };
-        own.is_file() && (own.dev(), own.ino()) == (other.dev(), other.ino())
-    }
-
-    /// Replaces the file's content by the report, as an HTML page if the name ends in `.html` or
-    /// `.htm`. Prints errors.
-    pub(super) fn write(mut self, closing: &Closing<'_>) {
-        self.is_empty = false;
-        if let Err(error) = self.try_write(closing) {
-            let (path, why) = (self.path.display(), plain(&error));
-            eprintln!(
-                "softswap: the report could not be written to {path}: {why}; the program was not \
-                 affected"
-            );
-        }
-    }
-
-    fn try_write(&mut self, closing: &Closing<'_>) -> io::Result<()> {
-        let is_page = self.path.extension().is_some_and(|it| it == "html" || it == "htm");
-        let mut text = match is_page {
-            true => page::of(&serde_json::to_string(closing)?)?,
-            false => serde_json::to_string_pretty(closing)?,
-        };
-        text.push('\n');
-        if self.file.metadata()?.is_file() {
-            self.file.set_len(0)?;
-        }
-        self.file.write_all(text.as_bytes())
-    }
-}
-
-/// Removes the new file of a report that is not written, because the program did not start.
-impl Drop for Report {
-    fn drop(&mut self) {
-        if self.is_empty {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// The report's JSON object: the figures, and data known only after the program's exit.
-#[derive(Serialize)]
-pub(super) struct Closing<'f> {
-    #[serde(flatten)]
-    pub(super) figures: &'f Figures,
-    pub(super) history: &'f History,
-    pub(super) settings: BTreeMap<&'static str, String>,
-    pub(super) machine: Machine,
 }
 
 /// Returns the settings at the start, by their keys in `softswap ctl`.
-pub(super) fn settings(config: &Config) -> BTreeMap<&'static str, String> {
+pub(super) fn settings(config: &Config) -> BTreeMap<String, String> {
     let areas: Vec<_> = config.areas.iter().map(|area| area.path.display().to_string()).collect();
-    BTreeMap::from([
+    let settings = [
         ("memory", format!("{}M", config.memory_bytes >> 20)),
         ("codec", config.codec.to_string()),
         ("pool.limit", config.pool.to_string()),
         ("io.poll", config.poll.to_string()),
         ("swap", areas.join(", ")),
         ("encrypt", config.encrypt.to_string()),
-    ])
+    ];
+    settings.map(|(key, value)| (key.to_string(), value)).into()
+}
+
+/// Describes this machine.
+pub(super) fn machine() -> Machine {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let names = text.lines().filter_map(|line| line.strip_prefix("model name"));
+    let name = names.filter_map(|rest| rest.split_once(':')).map(|(_, name)| name.trim());
+    Machine {
+        processor: name.take(1).collect(),
+        processors: std::thread::available_parallelism().map_or(1, usize::from),
+        dram_bytes: softswap_sys::memory::dram_bytes(),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+    }
 }

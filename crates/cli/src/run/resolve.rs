@@ -6,7 +6,7 @@ use super::areas;
 use super::auto_memory::Bounds;
 use super::options::{CommandLineOptions, RunArgs};
 use super::sourced::{Sourced, without_password};
-use crate::refusal::{Refusal, plain};
+use crate::refusal::{OrRefuse, Refusal};
 use crate::{library, memory_limits};
 use clap::Args;
 use softswap_engine::api::settings::{
@@ -280,9 +280,8 @@ fn options() -> Vec<clap::Arg> {
 
 fn read_file(path: &Path, options: &[clap::Arg]) -> Result<toml::Table, Refusal> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Refusal::usage(format!("--config {shown}: the file cannot be read: {}", plain(&error)))
-    })?;
+    let text = std::fs::read_to_string(path)
+        .or_usage(format_args!("--config {shown}: the file cannot be read"))?;
     parse_file(&text, options).map_err(|why| Refusal::usage(format!("--config {shown}: {why}")))
 }
 
@@ -402,7 +401,9 @@ mod tests {
         args: RunArgs,
     }
 
-    fn resolve_with(flags: &[&str], env: &[(&str, &str)]) -> Result<Resolved, Refusal> {
+    type Variables<'a> = &'a [(&'a str, &'a str)];
+
+    fn resolve_with(flags: &[&str], env: Variables<'_>) -> Result<Resolved, Refusal> {
         let line = ["run"].iter().chain(flags).chain(&["--", "true"]);
         let args = Harness::try_parse_from(line).unwrap().args;
         resolve(&args, |name| {
@@ -411,14 +412,36 @@ mod tests {
         })
     }
 
+    /// Resolves with a usable swap directory and no reserve, and a file of settings, if there are
+    /// any.
+    fn settled(flags: &[&str], env: Variables<'_>, file: &str) -> Result<Resolved, Refusal> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("softswap.toml");
+        std::fs::write(&path, file).unwrap();
+        let env = [&[("SOFTSWAP_RESERVE", "0")], env].concat();
+        let (swap, path) = (dir.path().to_str().unwrap(), path.to_str().unwrap());
+        resolve_with(&[&["--swap", swap, "--config", path], flags].concat(), &env)
+    }
+
     #[test]
-    fn unusable_swap_path_is_rejected() {
-        let refused = |flags: &[&str], env: &[(&str, &str)]| {
-            resolve_with(flags, env).unwrap_err().to_string()
-        };
-        assert!(refused(&["--swap", ""], &[]).contains("the path is empty"));
-        assert!(refused(&[], &[("SOFTSWAP_SWAP", ";")]).contains("the path is empty"));
-        assert!(refused(&["--swap", "/proc"], &[]).contains("stores no files"));
+    fn unusable_value_is_rejected_with_its_source() {
+        let table: &[(&[&str], Variables<'_>, &str)] = &[
+            (&["--swap", ""], &[], "the path is empty"),
+            (&[], &[("SOFTSWAP_SWAP", ";")], "the path is empty"),
+            (&["--swap", "/proc"], &[], "stores no files"),
+            (&[], &[("SOFTSWAP_MEMORY", "banana")], "SOFTSWAP_MEMORY=banana: not a size"),
+            (&["--memory", "0"], &[], "--memory 0: too little"),
+            (&["--memory-per-process", "auto"], &[], "only --memory"),
+            (
+                &[],
+                &[("SOFTSWAP_CODEC", "zstd:99")],
+                "SOFTSWAP_CODEC=zstd:99: \"zstd:99\" is not a codec",
+            ),
+        ];
+        for (flags, env, part) in table {
+            let refused = resolve_with(flags, env).unwrap_err().to_string();
+            assert!(refused.contains(part), "{refused}");
+        }
     }
 
     #[test]
@@ -440,16 +463,10 @@ mod tests {
 
     #[test]
     fn default_budget_depends_on_machine() {
-        let dir = tempfile::tempdir().unwrap();
-        let swap = dir.path().to_str().unwrap();
-        let auto = |flags: &[&str]| {
-            let flags = [&["--reserve", "0", "--swap", swap], flags].concat();
-            resolve_with(&flags, &[]).map(|settled| settled.auto.is_some())
-        };
-        assert!(auto(&[]).unwrap() && auto(&["--memory", "auto:16M-64M"]).unwrap());
-        assert!(!auto(&["--memory", "64M"]).unwrap() && !auto(&["--memory", "50%"]).unwrap());
-        assert!(!auto(&["--memory-per-process", "64M"]).unwrap());
-        assert!(auto(&["--memory-per-process", "auto"]).is_err());
+        let auto = |flags: &[&str]| settled(flags, &[], "").unwrap().auto.is_some();
+        assert!(auto(&[]) && auto(&["--memory", "auto:16M-64M"]));
+        assert!(!auto(&["--memory", "64M"]) && !auto(&["--memory", "50%"]));
+        assert!(!auto(&["--memory-per-process", "64M"]));
     }
 
     #[test]
@@ -464,134 +481,78 @@ mod tests {
 
     #[test]
     fn flags_precede_environment_file_and_defaults() {
-        let dir = tempfile::tempdir().unwrap();
-        let swap = dir.path().to_str().unwrap();
-        let path = dir.path().join("softswap.toml");
-        std::fs::write(
-            &path,
-            "memory = \"100M\"\npool = 10\ncodec = \"none\"\nno_move = true\npoll = \"hybrid\"\n",
-        )
-        .unwrap();
-        let path = path.to_str().unwrap();
-        let env =
-            [("SOFTSWAP_MEMORY", "200M"), ("SOFTSWAP_POOL", "20%"), ("SOFTSWAP_RESERVE", "0")];
-        let settled =
-            resolve_with(&["--config", path, "--memory", "300M", "--swap", swap], &env).unwrap();
-        assert_eq!(settled.config.memory_bytes, 300 << 20);
-        assert_eq!(settled.config.pool, PoolLimit::Percent(20));
-        assert_eq!(settled.config.codec, Choice::NONE);
-        assert!(settled.config.avoid_move);
-        assert_eq!(settled.config.poll, Mode::Hybrid);
-        assert!(settled.config.manage_children && settled.config.encrypt);
-        assert_eq!(settled.config.reserve_bytes, 0);
+        let file = "memory = \"100M\"\npool = 10\ncodec = \"none\"\nno_move = true\n\
+                    poll = \"hybrid\"\n";
+        let env = [("SOFTSWAP_MEMORY", "200M"), ("SOFTSWAP_POOL", "20%")];
+        let config = settled(&["--memory", "300M"], &env, file).unwrap().config;
+        assert_eq!((config.memory_bytes, config.reserve_bytes), (300 << 20, 0));
+        assert_eq!((config.pool, config.codec), (PoolLimit::Percent(20), Choice::NONE));
+        assert!(config.avoid_move && config.manage_children && config.encrypt);
+        assert_eq!(config.poll, Mode::Hybrid);
+        // An empty variable counts as unset.
+        let env = [("SOFTSWAP_MEMORY", ""), ("SOFTSWAP_QUIET", "no")];
+        let empty = settled(&[], &env, "").unwrap();
+        assert!(empty.config.memory_bytes >= MIN_MEMORY_BYTES && !empty.quiet);
     }
 
     #[test]
     fn codec_is_parsed_with_level() {
-        let dir = tempfile::tempdir().unwrap();
-        let swap = dir.path().to_str().unwrap();
-        let codec = |flags: &[&str], env: &[(&str, &str)]| {
-            let flags = [&["--reserve", "0", "--swap", swap], flags].concat();
-            resolve_with(&flags, env).map(|settled| settled.config.codec)
-        };
         let zstd = |level| Choice::Fixed(Some(Packer::Zstd { level }));
-        assert_eq!(codec(&[], &[]).unwrap(), Choice::Auto);
-        assert_eq!(codec(&["--codec", "lz4"], &[]).unwrap(), Choice::LZ4);
-        assert_eq!(codec(&["--codec", "zstd"], &[]).unwrap(), zstd(1));
-        assert_eq!(codec(&[], &[("SOFTSWAP_CODEC", "zstd:3")]).unwrap(), zstd(3));
-        let error = codec(&[], &[("SOFTSWAP_CODEC", "zstd:99")]).unwrap_err().to_string();
-        assert!(error.starts_with("SOFTSWAP_CODEC=zstd:99: \"zstd:99\" is not a codec"), "{error}");
+        let table: &[(&[&str], Variables<'_>, Choice)] = &[
+            (&[], &[], Choice::Auto),
+            (&["--codec", "lz4"], &[], Choice::LZ4),
+            (&["--codec", "zstd"], &[], zstd(1)),
+            (&[], &[("SOFTSWAP_CODEC", "zstd:3")], zstd(3)),
+        ];
+        for (flags, env, codec) in table {
+            assert_eq!(settled(flags, env, "").unwrap().config.codec, *codec, "{flags:?} {env:?}");
+        }
     }
 
     #[test]
-    fn any_source_disables_encryption() {
-        let dir = tempfile::tempdir().unwrap();
-        let swap = dir.path().to_str().unwrap();
-        let path = dir.path().join("softswap.toml");
-        std::fs::write(&path, "no_encrypt = true\n").unwrap();
-        let encrypts = |flags: &[&str], env: &[(&str, &str)]| {
-            let flags = [&["--reserve", "0", "--swap", swap], flags].concat();
-            resolve_with(&flags, env).unwrap().config.encrypt
+    fn any_source_sets_a_switch_unless_a_higher_one_resets_it() {
+        let encrypts = |flags: &[&str], env: &[(&str, &str)], file: &str| {
+            settled(flags, env, file).unwrap().config.encrypt
         };
-        let file = ["--config", path.to_str().unwrap()];
-        assert!(encrypts(&[], &[]));
-        assert!(!encrypts(&["--no-encrypt"], &[]));
-        assert!(!encrypts(&[], &[("SOFTSWAP_NO_ENCRYPT", "1")]));
-        assert!(!encrypts(&file, &[]));
-        assert!(encrypts(&file, &[("SOFTSWAP_NO_ENCRYPT", "0")]));
-    }
-
-    #[test]
-    fn empty_variable_is_ignored() {
-        let env = [("SOFTSWAP_MEMORY", ""), ("SOFTSWAP_QUIET", "no"), ("SOFTSWAP_RESERVE", "0")];
-        let dir = tempfile::tempdir().unwrap();
-        let settled = resolve_with(&["--swap", dir.path().to_str().unwrap()], &env).unwrap();
-        assert!(settled.config.memory_bytes >= MIN_MEMORY_BYTES);
-        assert!(!settled.quiet);
-    }
-
-    #[test]
-    fn areas_come_from_one_source() {
-        let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
-        let [one, two] = [0, 1].map(|at| dirs[at].path().to_str().unwrap());
-        let path = dirs[0].path().join("softswap.toml");
-        std::fs::write(&path, format!("swap = [\"{one},pri=3\", \"{two}:1G\"]\n")).unwrap();
-        let path = path.to_str().unwrap();
-        let areas = |flags: &[&str], env: &[(&str, &str)]| {
-            let areas =
-                resolve_with(&[&["--reserve", "0"], flags].concat(), env).unwrap().config.areas;
-            let of = |area: AreaSpec| (area.path, area.priority, area.limit_bytes);
-            areas.into_iter().map(of).collect::<Vec<_>>()
-        };
-        let (one_path, two_path) = (PathBuf::from(one), PathBuf::from(two));
-        assert_eq!(
-            areas(&["--config", path], &[]),
-            [(one_path.clone(), Some(3), None), (two_path.clone(), None, Some(1 << 30))]
-        );
-        let both = format!("{two};{one},pri=7");
-        assert_eq!(
-            areas(&["--config", path], &[("SOFTSWAP_SWAP", &both)]),
-            [(two_path.clone(), None, None), (one_path.clone(), Some(7), None)]
-        );
-        assert_eq!(
-            areas(&["--swap", one, "--swap", two], &[("SOFTSWAP_SWAP", &both)]),
-            [(one_path, None, None), (two_path, None, None)]
-        );
-    }
-
-    #[test]
-    fn report_paths_come_from_one_source() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("softswap.toml");
-        std::fs::write(&path, "report = [\"a.json\", \"b.html\"]\n").unwrap();
-        let config = ["--config", path.to_str().unwrap()];
-        let swap = ["--reserve", "0", "--swap", dir.path().to_str().unwrap()];
-        let reports = |flags: &[&str], env: &[(&str, &str)]| {
-            resolve_with(&[&swap[..], flags].concat(), env).unwrap().reports
-        };
-        let env = [("SOFTSWAP_REPORT", "c.json;d.json")];
-        assert_eq!(reports(&config, &[]), ["a.json", "b.html"].map(PathBuf::from));
-        assert_eq!(reports(&config, &env), ["c.json", "d.json"].map(PathBuf::from));
-        assert_eq!(reports(&["--report", "e;f"], &env), [PathBuf::from("e;f")]);
-    }
-
-    #[test]
-    fn verbose_precedes_quiet_of_lower_source() {
-        let dir = tempfile::tempdir().unwrap();
-        let swap = ["--reserve", "0", "--swap", dir.path().to_str().unwrap()];
-        let is_quiet = |flags: &[&str], env: &[(&str, &str)]| {
-            resolve_with(&[&swap[..], flags].concat(), env).unwrap().quiet
-        };
+        let file = "no_encrypt = true\n";
+        assert!(encrypts(&[], &[], "") && !encrypts(&["--no-encrypt"], &[], ""));
+        assert!(!encrypts(&[], &[("SOFTSWAP_NO_ENCRYPT", "1")], "") && !encrypts(&[], &[], file));
+        assert!(encrypts(&[], &[("SOFTSWAP_NO_ENCRYPT", "0")], file));
+        let is_quiet =
+            |flags: &[&str], env: &[(&str, &str)]| settled(flags, env, "").unwrap().quiet;
         let (quiet, verbose) = (("SOFTSWAP_QUIET", "1"), ("SOFTSWAP_VERBOSE", "1"));
         assert!(is_quiet(&[], &[quiet]) && !is_quiet(&["-v"], &[quiet]));
         assert!(is_quiet(&["-q"], &[verbose]) && is_quiet(&[], &[quiet, verbose]));
     }
 
     #[test]
-    fn source_of_invalid_value_is_reported() {
-        let error = resolve_with(&[], &[("SOFTSWAP_MEMORY", "banana")]).unwrap_err().to_string();
-        assert!(error.starts_with("SOFTSWAP_MEMORY=banana: not a size"), "{error}");
-        let error = resolve_with(&["--memory", "0"], &[]).unwrap_err().to_string();
-        assert!(error.starts_with("--memory 0: too little"), "{error}");
+    fn areas_and_reports_come_from_one_source() {
+        let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+        let [one, two] = [0, 1].map(|at| dirs[at].path().to_str().unwrap());
+        let path = dirs[0].path().join("softswap.toml");
+        let text = format!("swap = [\"{one},pri=3\", \"{two}:1G\"]\n");
+        std::fs::write(&path, text + "report = [\"a.json\", \"b.html\"]\n").unwrap();
+        let config = ["--reserve", "0", "--config", path.to_str().unwrap()];
+        let resolved = |flags: &[&str], env: &[(&str, &str)]| {
+            resolve_with(&[&config[..], flags].concat(), env).unwrap()
+        };
+        let areas = |flags: &[&str], env: &[(&str, &str)]| {
+            let of = |area: AreaSpec| (area.path, area.priority, area.limit_bytes);
+            resolved(flags, env).config.areas.into_iter().map(of).collect::<Vec<_>>()
+        };
+        let (one_path, two_path) = (PathBuf::from(one), PathBuf::from(two));
+        let of_file = [(one_path.clone(), Some(3), None), (two_path.clone(), None, Some(1 << 30))];
+        assert_eq!(areas(&[], &[]), of_file);
+        let both = format!("{two};{one},pri=7");
+        let env = [("SOFTSWAP_SWAP", both.as_str()), ("SOFTSWAP_REPORT", "c.json;d.json")];
+        let of_env = [(two_path.clone(), None, None), (one_path.clone(), Some(7), None)];
+        assert_eq!(areas(&[], &env), of_env);
+        let of_flags = [(one_path, None, None), (two_path, None, None)];
+        assert_eq!(areas(&["--swap", one, "--swap", two], &env), of_flags);
+
+        let reports = |flags: &[&str], env: &[(&str, &str)]| resolved(flags, env).reports;
+        assert_eq!(reports(&[], &[]), ["a.json", "b.html"].map(PathBuf::from));
+        assert_eq!(reports(&[], &env), ["c.json", "d.json"].map(PathBuf::from));
+        assert_eq!(reports(&["--report", "e;f"], &env), [PathBuf::from("e;f")]);
     }
 }

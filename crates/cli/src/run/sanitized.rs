@@ -1,16 +1,13 @@
 //! Programs built with a sanitizer. They run without the runtime: AddressSanitizer refuses
 //! libraries before its own, and the window does not fit next to ThreadSanitizer's shadow memory.
 
-use crate::library;
-use softswap_engine::api::settings::ENV_PREFIX;
 use softswap_sys::program_file::{Sanitizer, preloaded_sanitizer, sanitizer};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Maximum depth of nested interpreters, as in the kernel.
 const DEPTH: usize = 5;
@@ -48,21 +45,4 @@ pub(super) fn note(program: &OsStr, sanitizer: Sanitizer) -> String {
          use a build without the sanitizer to limit its memory",
         program.display()
     )
-}
-
-/// Removes the runtime from the environment of a program and its descendants.
-pub(super) fn remove_library(command: &mut Command) {
-    let names: Vec<OsString> = command.get_envs().map(|(name, _)| name.to_os_string()).collect();
-    for name in names.iter().filter(|name| name.as_bytes().starts_with(ENV_PREFIX.as_bytes())) {
-        command.env_remove(name);
-    }
-    // Inside another run the library is already preloaded.
-    let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    let is_other = |path: &&[u8]| !path.ends_with(library::NAME.as_bytes());
-    let others: Vec<_> = preload.as_bytes().split(|byte| *byte == b':').filter(is_other).collect();
-    if others.iter().all(|path| path.is_empty()) {
-        command.env_remove("LD_PRELOAD");
-    } else {
-        command.env("LD_PRELOAD", OsString::from_vec(others.join(&b':')));
-    }
 }

@@ -8,20 +8,21 @@
 
 use super::history::Samples;
 use super::log::Log;
-use super::outside_budget::{FIRST_SAMPLE_DELAY, OutsideBudget, Watch};
+use super::outside_budget::{FIRST_SAMPLE_DELAY, Watch};
 use super::progress::{Progress, Wanted};
 use super::release::Space;
 use super::tables::Tables;
 use super::thrashing::Thrashing;
 use super::tree::Tree;
 use super::tree_areas::TreeAreas;
-use super::unmanaged::{Search, UnmanagedPeaks};
+use super::unmanaged::{self, Search};
 use crate::control_client::Process;
-use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
+use crate::refusal::{CANNOT_RUN, NOT_FOUND, OrRefuse, Refusal, plain};
 use rustix::process::{Pid, Signal, WaitOptions, wait};
 use serde_json::json;
 use softswap_engine::base::stats::Stats;
 use softswap_sys::child::{self, SignalQueue};
+use softswap_view::report::{OutsideBudget, Unmanaged};
 use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::process::Command;
@@ -59,7 +60,7 @@ pub(super) struct Finished {
     pub(super) beside: Option<OutsideBudget>,
     /// Most threads of the program at a time.
     pub(super) threads_peak: Option<u32>,
-    pub(super) unmanaged: Option<UnmanagedPeaks>,
+    pub(super) unmanaged: Option<Unmanaged>,
     /// Needed to end this process by the same signal.
     pub(super) signals: SignalQueue,
 }
@@ -80,8 +81,7 @@ pub(super) fn run(
     is_all_managed: bool,
 ) -> Result<Finished, Refusal> {
     let signals: Vec<i32> = FORWARDED.into_iter().chain(child::real_time_signals()).collect();
-    let queue = SignalQueue::hold(&signals)
-        .map_err(|error| Refusal::own(format!("cannot block signals: {}", plain(&error))))?;
+    let queue = SignalQueue::hold(&signals).or_own("cannot block signals")?;
     let ledger_fd = tree.as_ref().map(|tree| tree.fd());
     let kept: Vec<BorrowedFd<'_>> =
         [stats_fd].into_iter().chain(ledger_fd).chain(areas.descriptors()).collect();
@@ -131,7 +131,8 @@ pub(super) fn run(
             for process in &new {
                 if !std::mem::replace(&mut is_told, true) {
                     progress.end();
-                    let _ = writeln!(std::io::stderr(), "softswap: note: {}", process.note());
+                    let _ =
+                        writeln!(std::io::stderr(), "softswap: note: {}", unmanaged::note(process));
                 }
                 let event = json!({ "process": process });
                 log.iter_mut().for_each(|log| log.write("unmanaged", event.clone()));
@@ -152,8 +153,8 @@ pub(super) fn run(
         samples.poll(&stats, tree_report);
         tree.iter().map(|tree| tree.max_interval()).fold(watch.pause(), Duration::min)
     };
-    let ending = forward_until_exit(pid, &queue, &mut poll)
-        .map_err(|error| Refusal::own(format!("cannot wait for the program: {}", plain(&error))))?;
+    let ending =
+        forward_until_exit(pid, &queue, &mut poll).or_own("cannot wait for the program")?;
     progress.end();
     let unmanaged = search.map(Search::end);
     let (beside, threads_peak) = (watch.peak(), watch.threads_peak());

@@ -1,7 +1,8 @@
 //! Reports once a running program that thrashes: most of its time is waits for pages.
 
-use procfs::process::Process;
+use super::progress::done;
 use softswap_engine::base::stats::{Counter, Stats, Tier};
+use softswap_view::rates::{Changes, Done};
 use softswap_view::stall;
 use softswap_view::units::bytes;
 use std::collections::VecDeque;
@@ -17,35 +18,11 @@ const THRASHES_PERCENT: f64 = 60.0;
 /// Share of the waits from which the message names the disk.
 const MOSTLY: f64 = 0.5;
 
-/// Cumulative figures of a process.
-#[derive(Debug, Clone, Copy, Default)]
-struct Sample {
-    at: Duration,
-    /// Waits for pages of the disk and of the pool, over all threads.
-    disk: Duration,
-    pool: Duration,
-    /// CPU time of all threads, without waits that polled.
-    cpu: Duration,
-    /// Number of the program's threads.
-    threads: u32,
-}
-
-impl Sample {
-    /// Returns the changes since `before`.
-    fn since(self, before: Sample) -> Sample {
-        Sample {
-            at: self.at.saturating_sub(before.at),
-            disk: self.disk.saturating_sub(before.disk),
-            pool: self.pool.saturating_sub(before.pool),
-            cpu: self.cpu.saturating_sub(before.cpu),
-            threads: self.threads,
-        }
-    }
-
-    /// Returns the share of the threads' time for which they waited, in percent.
-    fn waited_percent(self) -> f64 {
-        stall::share(self.disk + self.pool, self.cpu, self.at, self.threads) * 100.0
-    }
+/// Returns the share of the threads' time for which they waited for pages of the disk and of the
+/// pool, in percent.
+fn waited_percent(seen: &Changes) -> f64 {
+    let waited = seen.waited(Tier::Disk) + seen.waited(Tier::Pool);
+    stall::share(waited, seen.cpu, seen.wall, seen.threads) * 100.0
 }
 
 /// Detects thrashing of a process.
@@ -55,7 +32,7 @@ pub(super) struct Thrashing {
     stats: Stats,
     started: Instant,
     /// The last sample of each step, for the length of the window; `None` once reported.
-    samples: Option<VecDeque<Sample>>,
+    samples: Option<VecDeque<(Duration, Done)>>,
 }
 
 impl Thrashing {
@@ -69,52 +46,41 @@ impl Thrashing {
     pub(super) fn poll(&mut self, budget_bytes: Option<u64>) -> Option<String> {
         let at = self.started.elapsed();
         let samples = self.samples.as_mut()?;
-        if samples.back().is_some_and(|last| at < last.at + STEP) {
+        if samples.back().is_some_and(|(last, _)| at < *last + STEP) {
             return None;
         }
-        let now = sample(self.pid, &self.stats, at)?;
-        let seen = changes_over_window(samples, now)?;
-        if seen.waited_percent() <= THRASHES_PERCENT {
+        let now = done(self.pid, &self.stats)?;
+        let seen = changes_over_window(samples, at, now)?;
+        if waited_percent(&seen) <= THRASHES_PERCENT {
             return None;
         }
         self.samples = None;
         let memory_bytes = self.stats.get(Counter::MappedPeakBytes);
         let budget_bytes = budget_bytes.unwrap_or_else(|| self.stats.get(Counter::BudgetBytes));
-        Some(advice(seen, budget_bytes, memory_bytes))
+        Some(advice(&seen, budget_bytes, memory_bytes))
     }
 }
 
 /// Adds a sample. Returns the changes over the window that ends with it; `None` until the samples
 /// span a whole window.
-fn changes_over_window(samples: &mut VecDeque<Sample>, now: Sample) -> Option<Sample> {
-    while samples.get(1).is_some_and(|second| second.at + WINDOW <= now.at) {
+fn changes_over_window(
+    samples: &mut VecDeque<(Duration, Done)>,
+    at: Duration,
+    now: Done,
+) -> Option<Changes> {
+    while samples.get(1).is_some_and(|(second, _)| *second + WINDOW <= at) {
         samples.pop_front();
     }
-    samples.push_back(now);
-    let first = samples.front().filter(|first| first.at + WINDOW <= now.at)?;
-    Some(now.since(*first))
+    samples.push_back((at, now));
+    let (then, first) = samples.front().filter(|(first, _)| *first + WINDOW <= at)?;
+    Some(now.since(first, at - *then))
 }
 
-fn sample(pid: u32, stats: &Stats, at: Duration) -> Option<Sample> {
-    let stat = Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
-    let ticks = stat.utime + stat.stime;
-    let cpu = Duration::from_secs_f64(ticks as f64 / procfs::ticks_per_second() as f64);
-    let polled = Duration::from_nanos(stats.get(Counter::IoWaitCpuNs));
-    let threads = u64::try_from(stat.num_threads).unwrap_or(1);
-    Some(Sample {
-        at,
-        disk: Duration::from_nanos(stats.waited_ns(Tier::Disk)),
-        pool: Duration::from_nanos(stats.waited_ns(Tier::Pool)),
-        cpu: cpu.saturating_sub(polled),
-        threads: threads.saturating_sub(stats.get(Counter::EngineThreads)) as u32,
-    })
-}
-
-fn advice(seen: Sample, budget_bytes: u64, memory_bytes: u64) -> String {
-    let percent = seen.waited_percent();
-    let seconds = seen.at.as_secs();
-    let disk_share = seen.disk.as_secs_f64() / (seen.disk + seen.pool).as_secs_f64();
-    let (what, other_remedy) = if disk_share >= MOSTLY {
+fn advice(seen: &Changes, budget_bytes: u64, memory_bytes: u64) -> String {
+    let percent = waited_percent(seen);
+    let seconds = seen.wall.as_secs();
+    let [disk, pool] = [Tier::Disk, Tier::Pool].map(|tier| seen.waited(tier).as_secs_f64());
+    let (what, other_remedy) = if disk >= MOSTLY * (disk + pool) {
         ("from the disk", ", or a faster disk by --swap")
     } else {
         ("compressed in memory", "")
@@ -131,41 +97,41 @@ fn advice(seen: Sample, budget_bytes: u64, memory_bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use softswap_view::reading::Reading;
 
-    fn at(second: u64, disk_s: f64, cpu_s: f64, threads: u32) -> Sample {
-        Sample {
-            at: Duration::from_secs(second),
-            disk: Duration::from_secs_f64(disk_s),
-            pool: Duration::ZERO,
-            cpu: Duration::from_secs_f64(cpu_s),
-            threads,
-        }
+    fn done(waited: &[(Tier, u64)], cpu_s: u64) -> Done {
+        let mut reading = Reading::default();
+        waited.iter().for_each(|(tier, s)| reading.waited_ns[*tier as usize] = s * 1_000_000_000);
+        Done { reading, cpu: Duration::from_secs(cpu_s), threads: 1 }
     }
 
     #[test]
     fn thrashing_is_judged_over_last_ten_seconds() {
         let mut samples = VecDeque::new();
-        for second in 0..10 {
-            assert!(changes_over_window(&mut samples, at(second, second as f64, 0.0, 1)).is_none());
-        }
-        let first = changes_over_window(&mut samples, at(10, 10.0, 0.0, 1)).unwrap();
-        assert_eq!((first.at.as_secs(), first.waited_percent()), (10, 100.0));
+        let mut at = |second, disk_s, cpu_s| {
+            let now = done(&[(Tier::Disk, disk_s)], cpu_s);
+            changes_over_window(&mut samples, Duration::from_secs(second), now)
+        };
+        assert!((0..10).all(|second| at(second, second, 0).is_none()));
+        let first = at(10, 10, 0).unwrap();
+        assert_eq!((first.wall.as_secs(), waited_percent(&first)), (10, 100.0));
         // From here the program works.
-        let later =
-            (11..=20).map(|second| changes_over_window(&mut samples, at(second, 10.0, 1.0, 1)));
-        let later: Vec<_> = later.map(|seen| seen.unwrap().waited_percent().round()).collect();
-        assert_eq!(later, [90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 20.0, 10.0, 0.0]);
+        let later = (11..=20).map(|second| waited_percent(&at(second, 10, 1).unwrap()).round());
+        let expected = [90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 20.0, 10.0, 0.0];
+        assert_eq!(later.collect::<Vec<_>>(), expected);
         assert!(samples.len() <= 12, "{}", samples.len());
     }
 
     #[test]
     fn thrashing_message_has_amount_and_remedy() {
-        let text = advice(at(10, 9.5, 0.5, 1), 64 << 20, 1 << 30);
+        let seen = |waited: &[(Tier, u64)], cpu_s| {
+            done(waited, cpu_s).since(&Done::default(), Duration::from_secs(20))
+        };
+        let text = advice(&seen(&[(Tier::Disk, 19)], 1), 64 << 20, 1 << 30);
         assert!(text.contains("95% of the time, mostly for pages from the disk"), "{text}");
         assert!(text.contains("64.0 MiB (its memory is 1.0 GiB in all)"), "{text}");
         assert!(text.contains("--memory") && text.contains("--swap"), "{text}");
-        let pool = Sample { pool: Duration::from_secs(9), ..at(10, 0.0, 10.0, 1) };
-        let text = advice(pool, 64 << 20, 1 << 30);
+        let text = advice(&seen(&[(Tier::Pool, 18)], 20), 64 << 20, 1 << 30);
         assert!(
             text.contains("mostly for pages compressed in memory") && !text.contains("--swap"),
             "{text}"

@@ -4,14 +4,15 @@
 use super::auto_memory::{self, Bounds, Inputs};
 use crate::control_client::{self, own_uid};
 use crate::memory_limits::{self, Available};
-use crate::refusal::{Refusal, plain};
+use crate::refusal::{OrRefuse, Refusal};
 use crate::tree_peaks::TreePeaks;
-use crate::tree_report::{self, Process, TreeReport, Unmanaged};
+use crate::tree_report::{self, TreeReport};
 use softswap_engine::api::control_protocol::{Request, converse};
 use softswap_engine::api::settings::{MIN_MEMORY_BYTES, Turns};
 use softswap_shared::ledger::{Ledger, SHAPE, Sizes};
 use softswap_sys::control_socket::{self, Listener};
 use softswap_sys::raw::now_ns;
+use softswap_view::report::{Process, UnmanagedProcess};
 use softswap_view::units::{self, parse_size, visible};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ struct Budget {
     /// Bounds of an automatic limit; `is_auto` is true while the limit is automatic.
     bounds: Option<Bounds>,
     is_auto: Arc<AtomicBool>,
-    unmanaged: Arc<Mutex<Vec<Unmanaged>>>,
+    unmanaged: Arc<Mutex<Vec<UnmanagedProcess>>>,
 }
 
 /// Returns the smallest chunk with which a ledger can have all DRAM of this machine as its limit.
@@ -64,13 +65,8 @@ impl Tree {
         bounds: Option<Bounds>,
         turns: Turns,
     ) -> Result<Tree, Refusal> {
-        let made = softswap_sys::shared::create(SHAPE.words());
-        let (fd, words) = made.map_err(|error| {
-            let why = plain(&error);
-            Refusal::own(format!(
-                "cannot create the memory through which processes share a budget: {why}"
-            ))
-        })?;
+        let (fd, words) = softswap_sys::shared::create(SHAPE.words())
+            .or_own("cannot create the memory through which processes share a budget")?;
         let chunk_bytes = chunk_bytes();
         let limit = chunks(memory_bytes, chunk_bytes);
         let ledger = Ledger::create(words, SHAPE, chunk_bytes, limit);
@@ -106,7 +102,7 @@ impl Tree {
     }
 
     /// Notes the processes without a share.
-    pub(super) fn set_unmanaged(&self, now: &[Unmanaged]) {
+    pub(super) fn set_unmanaged(&self, now: &[UnmanagedProcess]) {
         // Larger answers would exceed the protocol's limit.
         const MAX: usize = 100;
         if let Ok(mut unmanaged) = self.budget.unmanaged.lock() {
@@ -121,7 +117,7 @@ impl Tree {
             return;
         }
         let now = self.budget.report();
-        let used_bytes = self.together.used_bytes(&now, self.peaks.used_peak_bytes);
+        let used_bytes = self.together.used_bytes(&now, self.peaks.tree.used_peak_bytes);
         self.peaks.raise(&now, used_bytes);
         if self.budget.is_auto.load(Relaxed) {
             let available = memory_limits::available();
@@ -151,7 +147,7 @@ impl Tree {
     pub(super) fn end(mut self) -> TreePeaks {
         // A program that exited before the first sample has peaks, too.
         let now = self.budget.report();
-        let used_bytes = self.together.used_bytes(&now, self.peaks.used_peak_bytes);
+        let used_bytes = self.together.used_bytes(&now, self.peaks.tree.used_peak_bytes);
         self.peaks.raise(&now, used_bytes);
         self.socket.iter().for_each(|path| drop(std::fs::remove_file(path)));
         self.peaks

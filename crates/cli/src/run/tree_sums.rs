@@ -88,7 +88,7 @@ impl TreeWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree_report::Process;
+    use softswap_view::report::Process;
 
     fn tree(each: &[(u32, u64, u64)]) -> Option<TreeReport> {
         let process = |(pid, faults, stalled_ns): &(u32, u64, u64)| Process {

@@ -3,8 +3,7 @@
 
 use super::program;
 use crate::control_client::{self, own_uid};
-use crate::tree_report::Unmanaged;
-use serde::Serialize;
+use softswap_view::report::{Unmanaged, UnmanagedProcess};
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -17,17 +16,6 @@ const KEPT: usize = 100;
 /// Sampling takes at most 1/50 of the time: the pause after a sample is this multiple of its
 /// duration.
 const SHARE: u32 = 50;
-
-/// The unmanaged processes of a run, and their memory.
-#[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct UnmanagedPeaks {
-    /// Number of processes found.
-    pub(crate) processes: u64,
-    /// Peak of the sum of private memory.
-    pub(crate) anonymous_peak_bytes: u64,
-    /// Processes with the largest peaks.
-    pub(crate) largest: Vec<Unmanaged>,
-}
 
 /// Identity of a process and its program: exec changes the stack or the file, and PIDs are reused.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,8 +38,8 @@ pub(super) struct Search {
     program: u32,
     known: HashMap<u32, (Identity, Verdict)>,
     /// Unmanaged processes that run now.
-    now: Vec<Unmanaged>,
-    peaks: UnmanagedPeaks,
+    now: Vec<UnmanagedProcess>,
+    peaks: Unmanaged,
     next_check: Instant,
 }
 
@@ -63,7 +51,7 @@ impl Search {
 
     /// Samples all processes of the tree, if a sample is due. `members` are the PIDs that hold a
     /// share of its budget. Returns the processes newly found to be unmanaged.
-    pub(super) fn poll(&mut self, members: &[u32]) -> Vec<Unmanaged> {
+    pub(super) fn poll(&mut self, members: &[u32]) -> Vec<UnmanagedProcess> {
         let start = Instant::now();
         if start < self.next_check {
             return Vec::new();
@@ -98,7 +86,7 @@ impl Search {
         new
     }
 
-    fn update_peaks(&mut self, new: &[Unmanaged]) {
+    fn update_peaks(&mut self, new: &[UnmanagedProcess]) {
         let peaks = &mut self.peaks;
         peaks.processes += new.len() as u64;
         peaks.largest.extend_from_slice(new);
@@ -116,11 +104,11 @@ impl Search {
     }
 
     /// Returns the unmanaged processes that run now.
-    pub(super) fn now(&self) -> &[Unmanaged] {
+    pub(super) fn now(&self) -> &[UnmanagedProcess] {
         &self.now
     }
 
-    pub(super) fn end(mut self) -> UnmanagedPeaks {
+    pub(super) fn end(mut self) -> Unmanaged {
         self.peaks.largest.sort_by_key(|it| std::cmp::Reverse(it.anonymous_peak_bytes));
         self.peaks.largest.truncate(KEPT);
         self.peaks.largest.iter_mut().for_each(|it| it.anonymous_bytes = 0);
@@ -166,8 +154,17 @@ fn is_loaded(pid: u32) -> bool {
     String::from_utf8_lossy(&maps).contains("/libc.so.6")
 }
 
-fn measure(pid: u32) -> Option<Unmanaged> {
+/// Returns a one-line note about a process.
+pub(super) fn note(process: &UnmanagedProcess) -> String {
+    let UnmanagedProcess { pid, name, .. } = process;
+    format!(
+        "{name} (pid {pid}) runs unmanaged: its memory is outside the budget; the report lists all \
+         such processes, docs/limits.md lists programs that cannot be managed"
+    )
+}
+
+fn measure(pid: u32) -> Option<UnmanagedProcess> {
     let control_client::Process { name, resident, .. } = control_client::Process::read(pid)?;
     let anonymous_bytes = resident?.anonymous_bytes;
-    Some(Unmanaged { pid, name, anonymous_bytes, anonymous_peak_bytes: anonymous_bytes })
+    Some(UnmanagedProcess { pid, name, anonymous_bytes, anonymous_peak_bytes: anonymous_bytes })
 }

@@ -144,7 +144,7 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, screen: &Screen, shown: &Tree, t
             (true, _) => ("has ended".to_string(), NONE.to_string()),
             (false, rates) => {
                 let share = rates.map_or(NONE.into(), |it| format!("{:.0}%", it.stalled * 100.0));
-                let used = tree.processes.iter().map(Process::used_bytes).sum();
+                let used = tree.processes.iter().filter_map(Process::used_bytes).sum();
                 (format!("stalled {share}"), short_bytes(used))
             }
         };
@@ -327,16 +327,15 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, screen: &Screen, theme: Theme) 
     let columns = columns(area.width);
     let rows = screen.rows();
     let titles = columns.iter().map(|column| {
-        let title = column.title();
-        let is_sorted = *column == screen.sort.column;
+        let is_sorted = screen.sort.is_by(column);
         let style = if is_sorted { theme.selected() } else { theme.title() };
-        aligned(title.to_string(), column.is_text()).style(style)
+        aligned(column.title.to_string(), column.is_text()).style(style)
     });
     let at = screen.at(&rows);
     let shown = rows.iter().map(|row| {
         Row::new(columns.iter().map(|column| aligned(column.text(row), column.is_text())))
     });
-    let widths = columns.iter().map(|column| Constraint::Length(column.width()));
+    let widths = columns.iter().map(|column| Constraint::Length(column.width));
     let table = Table::new(shown, widths)
         .header(Row::new(titles))
         .column_spacing(1)

@@ -33,7 +33,7 @@ fn process(pid: u32, name: &str, looks: u64) -> Process {
         cpu: Duration::from_millis(500 * looks),
         threads: 1,
         settings: vec![("codec".into(), "auto".into())],
-        latencies: Vec::new(),
+        ..Process::default()
     }
 }
 
@@ -199,43 +199,10 @@ fn small_screen_shows_complete_fields() {
         vec![tree(7, vec![process(8, "python3", sample)]), tree(9, vec![process(10, "b", sample)])]
     });
     // Every figure that may appear, in full.
-    let whole = [
-        "2",
-        "7",
-        "8",
-        "9",
-        "10",
-        "250.0M",
-        "256.0M",
-        "250.0",
-        "256.0",
-        "180.0",
-        "60.0",
-        "86.0",
-        "1.0",
-        "86.0M",
-        "1.0G",
-        "109.4",
-        "5.86",
-        "1",
-        "0",
-        "50%",
-        "50",
-        "12.3k",
-        "12.3k/s",
-        "0/s",
-        "12.0M/s",
-        "0B/s",
-        "180.0M",
-        "60.0M",
-        "10.0M",
-        "6.0M",
-        "analysis-7.py",
-        "analysis-9.py",
-        "python3",
-        "analysis-7",
-        "analysis-9",
-    ];
+    let whole = "2 7 8 9 10 250.0M 256.0M 250.0 256.0 180.0 60.0 86.0 1.0 86.0M 1.0G 109.4 5.86 1 0 \
+                 50% 50 12.3k 12.3k/s 0/s 12.0M/s 0B/s 180.0M 60.0M 10.0M 6.0M analysis-7.py \
+                 analysis-9.py python3 analysis-7 analysis-9";
+    let whole: Vec<&str> = whole.split(' ').collect();
     let is_figure = |word: &&str| word.starts_with(|sign: char| sign.is_ascii_digit());
     for (width, height) in [(40, 10), (40, 24), (30, 8), (20, 5), (20, 24), (60, 12)] {
         let shown = rendered(&screen, (width, height), Theme::of(true, true));

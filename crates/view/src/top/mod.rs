@@ -24,17 +24,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(300);
 /// Longest delay before a new sample is shown.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Collects the trees, and changes settings.
-pub trait Source: Send + 'static {
-    /// Returns all trees.
-    fn collect(&mut self) -> Vec<Tree>;
-
-    /// Changes a setting of a process.
-    ///
-    /// # Errors
-    /// The reason if it was not changed.
-    fn set(&mut self, pid: u32, key: &str, value: &str) -> Result<String, String>;
-}
+/// Changes a setting of a process. Fails with the reason if it was not changed.
+pub type Set = fn(pid: u32, key: &str, value: &str) -> Result<String, String>;
 
 /// Display options.
 #[derive(Debug, Clone, Default)]
@@ -62,15 +53,19 @@ struct Change {
     value: String,
 }
 
-/// Shows the screen until the user quits.
+/// Shows the screen until the user quits. `collect` returns all trees.
 ///
 /// # Errors
 /// If the terminal fails.
-pub fn show(source: impl Source, options: Options) -> io::Result<()> {
+pub fn show(
+    collect: impl FnMut() -> Vec<Tree> + Send + 'static,
+    set: Set,
+    options: Options,
+) -> io::Result<()> {
     let (updates, incoming) = channel();
     let (change_requests, requests) = channel();
     let builder = std::thread::Builder::new().name("sampler".into());
-    builder.spawn(move || run_sampler(source, &updates, &requests))?;
+    builder.spawn(move || run_sampler(collect, set, &updates, &requests))?;
     let theme = Theme::of(options.no_color, options.ascii);
     let mut screen = Screen::new(options.user, options.only);
     // Show the first sample immediately if it is available soon, but do not wait for slow
@@ -131,10 +126,15 @@ fn handle_input(
 }
 
 /// Runs on the sampling thread, so that a process that answers slowly does not block the screen.
-fn run_sampler(mut source: impl Source, updates: &Sender<Update>, requests: &Receiver<Change>) {
+fn run_sampler(
+    mut collect: impl FnMut() -> Vec<Tree>,
+    set: Set,
+    updates: &Sender<Update>,
+    requests: &Receiver<Change>,
+) {
     let (started, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
-        let trees = source.collect();
+        let trees = collect();
         if updates.send(Update::Sampled(started.elapsed(), trees)).is_err() {
             return;
         }
@@ -142,7 +142,7 @@ fn run_sampler(mut source: impl Source, updates: &Sender<Update>, requests: &Rec
         loop {
             match requests.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(Change { pid, key, value }) => {
-                    if updates.send(Update::ChangeResult(source.set(pid, &key, &value))).is_err() {
+                    if updates.send(Update::ChangeResult(set(pid, &key, &value))).is_err() {
                         return;
                     }
                 }

@@ -1,66 +1,92 @@
 //! The table of a tree's processes: columns and sorting.
 
 use crate::rates::{Compared, Rates};
+use crate::reading::Reading;
 use crate::tree::{Process, State};
 use crate::units::bytes;
 use std::cmp::Ordering;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Column {
-    Pid,
-    Name,
-    State,
-    Used,
-    Resident,
-    Pool,
-    Disk,
-    Faults,
-    Stalled,
-    Read,
-    Written,
-    Mappings,
+/// A column of the table.
+pub(super) struct Column {
+    pub(super) title: &'static str,
+    pub(super) width: u16,
+    /// If space is short, columns with the highest ranks are omitted.
+    rank: u8,
+    content: Content,
+}
+
+/// The content of a column for a process.
+enum Content {
+    Text(fn(&Row<'_>) -> String),
+    /// A number if it is known, and its format.
+    Number(fn(&Row<'_>) -> Option<f64>, fn(f64) -> String),
+}
+
+const fn text(title: &'static str, width: u16, rank: u8, of: fn(&Row<'_>) -> String) -> Column {
+    Column { title, width, rank, content: Content::Text(of) }
+}
+
+const fn number(
+    title: &'static str,
+    width: u16,
+    rank: u8,
+    of: fn(&Row<'_>) -> Option<f64>,
+    shown: fn(f64) -> String,
+) -> Column {
+    Column { title, width, rank, content: Content::Number(of, shown) }
+}
+
+fn size(bytes: f64) -> String {
+    short_bytes(bytes as u64)
+}
+
+/// Returns the mappings created by page protection; `None` with userfaultfd.
+fn mappings(row: &Row<'_>) -> Option<f64> {
+    let reading = row.process.reading().filter(|it| it.mappings_limit > 0)?;
+    Some(reading.mappings as f64)
+}
+
+fn whole(number: f64) -> String {
+    format!("{number:.0}")
 }
 
 /// All columns, from the left.
 pub(super) const COLUMNS: [Column; 12] = [
-    Column::Pid,
-    Column::Name,
-    Column::State,
-    Column::Used,
-    Column::Resident,
-    Column::Pool,
-    Column::Disk,
-    Column::Faults,
-    Column::Stalled,
-    Column::Read,
-    Column::Written,
-    Column::Mappings,
+    number("PID", 7, 0, |row| Some(f64::from(row.process.pid)), whole),
+    text("NAME", 15, 2, |row| row.process.name.clone()),
+    text("STATE", 6, 8, |row| {
+        let state = match row.process.state {
+            _ if row.has_ended => "ended",
+            State::Awake(_) => "awake",
+            State::Asleep => "asleep",
+            State::Silent(_) => "silent",
+        };
+        state.into()
+    }),
+    number("USED", 8, 1, |row| Some(row.process.used_bytes()? as f64), size),
+    number("RESIDENT", 8, 6, |row| row.reading(|it| it.resident_bytes), size),
+    number("POOL", 7, 7, |row| row.reading(|it| it.pool_bytes), size),
+    number("DISK", 7, 4, |row| row.reading(|it| it.disk_bytes), size),
+    number("FAULT/S", 7, 5, |row| Some(row.rates?.returns()), short_count),
+    number("STALL%", 6, 3, |row| Some(row.rates?.stalled * 100.0), whole),
+    number("READ/S", 8, 9, |row| Some(row.rates?.read_bytes), size),
+    number("WRITE/S", 8, 10, |row| Some(row.rates?.written_bytes), size),
+    number("MAPS", 7, 11, mappings, short_count),
 ];
-/// All columns, the most useful first. If space is short, the last ones are omitted.
-const BY_USE: [Column; 12] = [
-    Column::Pid,
-    Column::Used,
-    Column::Name,
-    Column::Stalled,
-    Column::Disk,
-    Column::Faults,
-    Column::Resident,
-    Column::Pool,
-    Column::State,
-    Column::Read,
-    Column::Written,
-    Column::Mappings,
-];
+/// Index of the column by which the table is sorted at first.
+const USED: usize = 3;
 
 /// Returns the columns that fit into `width`, with a space between them; at least one column.
-pub(super) fn columns(width: u16) -> Vec<Column> {
+pub(super) fn columns(width: u16) -> Vec<&'static Column> {
+    let mut by_rank: Vec<&Column> = COLUMNS.iter().collect();
+    by_rank.sort_by_key(|column| column.rank);
     let mut used = 0;
-    let fits = |column: &&Column| {
-        used += column.width() + u16::from(used > 0);
+    let fits = |column: &&&Column| {
+        used += column.width + u16::from(used > 0);
         used <= width
     };
-    let shown = BY_USE.iter().take_while(fits).count().max(1);
-    COLUMNS.into_iter().filter(|column| BY_USE[..shown].contains(column)).collect()
+    let shown = by_rank.iter().take_while(fits).count().max(1);
+    COLUMNS.iter().filter(|column| usize::from(column.rank) < shown).collect()
 }
 
 /// A process with its displayed data.
@@ -72,97 +98,32 @@ pub(super) struct Row<'t> {
     pub(super) has_ended: bool,
 }
 
+impl Row<'_> {
+    fn reading(&self, field: fn(&Reading) -> u64) -> Option<f64> {
+        self.process.reading().map(|reading| field(reading) as f64)
+    }
+}
+
 impl Column {
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Column::Pid => "PID",
-            Column::Name => "NAME",
-            Column::State => "STATE",
-            Column::Used => "USED",
-            Column::Resident => "RESIDENT",
-            Column::Pool => "POOL",
-            Column::Disk => "DISK",
-            Column::Faults => "FAULT/S",
-            Column::Stalled => "STALL%",
-            Column::Read => "READ/S",
-            Column::Written => "WRITE/S",
-            Column::Mappings => "MAPS",
-        }
-    }
-
-    pub(super) fn width(self) -> u16 {
-        match self {
-            Column::Name => 15,
-            Column::State | Column::Stalled => 6,
-            Column::Used | Column::Resident | Column::Read | Column::Written => 8,
-            Column::Pid | Column::Pool | Column::Disk | Column::Faults | Column::Mappings => 7,
-        }
-    }
-
-    pub(super) fn is_text(self) -> bool {
-        matches!(self, Column::Name | Column::State)
+    pub(super) fn is_text(&self) -> bool {
+        matches!(self.content, Content::Text(_))
     }
 
     /// Returns the column's text for a process.
-    pub(super) fn text(self, row: &Row<'_>) -> String {
-        let reading = row.process.reading();
-        let size = |value: Option<u64>| value.map_or_else(|| "-".to_string(), short_bytes);
-        let rate = |value: Option<f64>| value.map_or_else(|| "-".to_string(), short_count);
-        match self {
-            Column::Pid => row.process.pid.to_string(),
-            Column::Name => row.process.name.clone(),
-            Column::State if row.has_ended => "ended".into(),
-            _ if row.has_ended => "-".into(),
-            Column::State => match row.process.state {
-                State::Awake(_) => "awake".into(),
-                State::Asleep => "asleep".into(),
-                State::Silent(_) => "silent".into(),
-            },
-            Column::Used => match row.process.state {
-                State::Silent(_) => "-".into(),
-                _ => short_bytes(row.process.used_bytes()),
-            },
-            Column::Resident => size(reading.map(|it| it.resident_bytes)),
-            Column::Pool => size(reading.map(|it| it.pool_bytes)),
-            Column::Disk => size(reading.map(|it| it.disk_bytes)),
-            Column::Faults => rate(row.rates.map(|it| it.returns())),
-            Column::Stalled => {
-                row.rates.map_or_else(|| "-".into(), |it| format!("{:.0}", it.stalled * 100.0))
-            }
-            Column::Read => size(row.rates.map(|it| it.read_bytes as u64)),
-            Column::Written => size(row.rates.map(|it| it.written_bytes as u64)),
-            Column::Mappings => {
-                let mappings = reading.filter(|it| it.mappings_limit > 0);
-                rate(mappings.map(|it| it.mappings as f64))
-            }
-        }
-    }
-
-    /// Returns the sort value of a numeric column; 0 for a text.
-    fn value(self, row: &Row<'_>) -> f64 {
-        let reading = row.process.reading();
-        let of = |field: fn(&crate::reading::Reading) -> u64| reading.map_or(0, field) as f64;
-        match self {
-            Column::Pid => f64::from(row.process.pid),
-            Column::Name | Column::State => 0.0,
-            Column::Used => row.process.used_bytes() as f64,
-            Column::Resident => of(|it| it.resident_bytes),
-            Column::Pool => of(|it| it.pool_bytes),
-            Column::Disk => of(|it| it.disk_bytes),
-            Column::Faults => row.rates.map_or(0.0, |it| it.returns()),
-            Column::Stalled => row.rates.map_or(0.0, |it| it.stalled),
-            Column::Read => row.rates.map_or(0.0, |it| it.read_bytes),
-            Column::Written => row.rates.map_or(0.0, |it| it.written_bytes),
-            Column::Mappings => of(|it| it.mappings),
+    pub(super) fn text(&self, row: &Row<'_>) -> String {
+        match self.content {
+            Content::Text(of) => of(row),
+            Content::Number(..) if row.has_ended && self.rank > 0 => "-".into(),
+            Content::Number(of, shown) => of(row).map_or_else(|| "-".into(), shown),
         }
     }
 
     /// Compares numbers in descending order, names in ascending order, and equal ones by PID.
-    fn compare(self, one: &Row<'_>, other: &Row<'_>) -> Ordering {
-        let first = if self.is_text() {
-            self.text(one).cmp(&self.text(other))
-        } else {
-            self.value(other).total_cmp(&self.value(one))
+    /// Unknown numbers count as 0.
+    fn compare(&self, one: &Row<'_>, other: &Row<'_>) -> Ordering {
+        let first = match self.content {
+            Content::Text(of) => of(one).cmp(&of(other)),
+            Content::Number(of, _) => of(other).unwrap_or(0.0).total_cmp(&of(one).unwrap_or(0.0)),
         };
         first.then(one.process.pid.cmp(&other.process.pid))
     }
@@ -171,22 +132,27 @@ impl Column {
 /// Sort order of the table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sort {
-    pub(super) column: Column,
+    /// Index of the column.
+    column: usize,
     pub(super) is_reversed: bool,
 }
 
 impl Default for Sort {
     fn default() -> Sort {
-        Sort { column: Column::Used, is_reversed: false }
+        Sort { column: USED, is_reversed: false }
     }
 }
 
 impl Sort {
     /// Selects the column to the right, or to the left.
     pub(super) fn step(&mut self, to_the_right: bool) {
-        let at = COLUMNS.iter().position(|column| *column == self.column).unwrap_or(0);
-        let next = if to_the_right { at + 1 } else { at + COLUMNS.len() - 1 };
-        *self = Sort { column: COLUMNS[next % COLUMNS.len()], is_reversed: false };
+        let next = self.column + if to_the_right { 1 } else { COLUMNS.len() - 1 };
+        *self = Sort { column: next % COLUMNS.len(), is_reversed: false };
+    }
+
+    /// Returns true if the table is sorted by this column.
+    pub(super) fn is_by(self, column: &Column) -> bool {
+        COLUMNS[self.column].rank == column.rank
     }
 
     /// Returns all processes in this order.
@@ -197,7 +163,7 @@ impl Sort {
             has_ended: false,
         };
         let mut rows: Vec<Row<'t>> = processes.iter().map(row).collect();
-        rows.sort_by(|one, other| self.column.compare(one, other));
+        rows.sort_by(|one, other| COLUMNS[self.column].compare(one, other));
         if self.is_reversed {
             rows.reverse();
         }
@@ -222,55 +188,49 @@ pub(super) fn short_count(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reading::Reading;
-    use std::time::Duration;
 
     fn process(pid: u32, name: &str, used_bytes: u64) -> Process {
         Process {
             pid,
             name: name.into(),
             state: State::Awake(Box::new(Reading { used_bytes, ..Reading::default() })),
-            budget_bytes: 0,
-            anonymous_bytes: 0,
-            cpu: Duration::ZERO,
-            threads: 1,
-            settings: Vec::new(),
-            latencies: Vec::new(),
+            ..Process::default()
         }
     }
 
     #[test]
     fn sort_order_defaults_and_reverses() {
         let all = [process(1, "b", 5), process(2, "a", 9), process(3, "c", 5)];
-        let order = |column, is_reversed| {
+        let order = |title: &str, is_reversed| {
+            let column = COLUMNS.iter().position(|column| column.title == title).unwrap();
             let rows = Sort { column, is_reversed }.rows(&all, &Compared::default());
             rows.iter().map(|row| row.process.pid).collect::<Vec<_>>()
         };
-        assert_eq!(order(Column::Used, false), [2, 1, 3]);
-        assert_eq!(order(Column::Used, true), [3, 1, 2]);
-        assert_eq!(order(Column::Name, false), [2, 1, 3]);
-        assert_eq!(order(Column::Pid, true), [1, 2, 3]);
+        assert_eq!(order("USED", false), [2, 1, 3]);
+        assert_eq!(order("USED", true), [3, 1, 2]);
+        assert_eq!(order("NAME", false), [2, 1, 3]);
+        assert_eq!(order("PID", true), [1, 2, 3]);
         let mut sort = Sort::default();
         COLUMNS.iter().for_each(|_| sort.step(true));
-        assert_eq!(sort.column, Column::Used);
+        assert_eq!(COLUMNS[sort.column].title, "USED");
         sort.step(false);
-        assert_eq!(sort.column, Column::State);
+        assert_eq!(COLUMNS[sort.column].title, "STATE");
     }
 
     #[test]
     fn narrow_table_drops_columns() {
-        let width = |columns: &[Column]| {
-            columns.iter().map(|column| column.width()).sum::<u16>() + columns.len() as u16 - 1
+        let width = |columns: &[&Column]| {
+            columns.iter().map(|column| column.width).sum::<u16>() + columns.len() as u16 - 1
         };
         for columns_there in 7..220 {
             let shown = columns(columns_there);
-            assert!(width(&shown) <= columns_there, "{columns_there}: {shown:?}");
+            assert!(width(&shown) <= columns_there, "{columns_there}: {} columns", shown.len());
         }
-        assert_eq!(columns(200), COLUMNS);
-        assert_eq!(columns(80), COLUMNS[..9]);
-        assert_eq!(columns(40), [Column::Pid, Column::Name, Column::Used, Column::Stalled]);
-        assert_eq!(columns(20), [Column::Pid, Column::Used]);
-        assert_eq!(columns(3), [Column::Pid]);
+        let titles = |width| columns(width).iter().map(|column| column.title).collect::<Vec<_>>();
+        let all = COLUMNS.map(|column| column.title);
+        assert_eq!((titles(200), titles(80)), (all.to_vec(), all[..9].to_vec()));
+        assert_eq!(titles(40), ["PID", "NAME", "USED", "STALL%"]);
+        assert_eq!((titles(20), titles(3)), (vec!["PID", "USED"], vec!["PID"]));
     }
 
     #[test]

@@ -6,16 +6,14 @@
 
 mod tasks;
 
-use crate::measure::failure::{OrRefuse, own};
 use crate::measure::machine::Machine;
+use crate::measure::object::{Object, object};
 use crate::measure::options::InRounds;
 use crate::measure::region::on_threads;
-use crate::measure::report::{Findings, Log};
-use crate::measure::row::{Row, row};
+use crate::measure::report::Log;
 use crate::measure::sample::{Cell, take_turns};
 use clap::Args;
-use serde::Serialize;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal, own};
 use softswap_engine::store::bounce::{Pools, Shape};
 use softswap_engine::store::io::{Device, FileDevice};
 use softswap_sys::file::SwapFile;
@@ -60,12 +58,6 @@ struct Combination {
     is_apart: bool,
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct Figures {
-    rows: Vec<Row>,
-    alone: Vec<Row>,
-}
-
 fn combinations() -> impl Iterator<Item = Combination> {
     let workloads = |is_ram| WORKLOADS.map(|workload| (is_ram, workload));
     [true, false].into_iter().flat_map(workloads).flat_map(|(is_ram, workload)| {
@@ -73,7 +65,7 @@ fn combinations() -> impl Iterator<Item = Combination> {
     })
 }
 
-pub(super) fn measure(args: &BounceArgs) -> Result<Findings<Figures>, Refusal> {
+pub(super) fn measure(args: &BounceArgs) -> Result<Object, Refusal> {
     let bytes = (MAX_TASKS * PART_BYTES) as u64;
     let dir = args.common.dir(bytes)?;
     let device = FileDevice::new(SwapFile::open(&dir.path).map_err(own)?, false);
@@ -108,16 +100,16 @@ pub(super) fn measure(args: &BounceArgs) -> Result<Findings<Figures>, Refusal> {
             log.ratio(format!("{name}_area_first_vs_{against}{suffix}"), ratio);
         }
     }
-    let rows = cells.iter().map(row_of).collect();
+    let rows: Vec<_> = cells.iter().map(row_of).collect();
     let alone = alone.iter().map(|cell| {
-        row! { threads: cell.key, ns: cell.median(|ns| *ns), cov: cell.cov(|ns| *ns) }
+        object! { threads: cell.key, ns: cell.median(|ns| *ns), cov: cell.cov(|ns| *ns) }
     });
-    let figures = Figures { rows, alone: alone.collect() };
+    let figures = object! { rows, alone: alone.collect::<Vec<_>>() };
     Ok(log.findings("bounce", Machine::with_dir(&dir), figures))
 }
 
-fn row_of(cell: &Cell<Combination, Ran>) -> Row {
-    row! {
+fn row_of(cell: &Cell<Combination, Ran>) -> Object {
+    object! {
         workload: cell.key.workload.name,
         device: if cell.key.is_ram { "ram" } else { "file" },
         order: cell.key.name,

@@ -1,13 +1,12 @@
 //! Measures a program over its budget whose swap file is accessed through the file system, or raw.
 
 use crate::benches::library::task::{Place, STEPS, StepTimes, Task};
-use crate::measure::failure::OrRefuse;
 use crate::measure::managed_program::softswap_run;
+use crate::measure::object::{Object, object};
 use crate::measure::report::Log;
-use crate::measure::row::{Row, row};
 use crate::measure::sample::{Cell, take_turns};
 use crate::measure::task_pipe::signals;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_sys::child::SignalQueue;
 use softswap_sys::fiemap;
 use std::fs::File;
@@ -52,7 +51,7 @@ pub(super) fn measure(
     threads: &[u32],
     rounds: u32,
     log: &mut Log,
-) -> Result<Vec<Row>, Refusal> {
+) -> Result<Vec<Object>, Refusal> {
     let signals = signals()?;
     let mut cells = Vec::new();
     for &threads in threads {
@@ -83,7 +82,7 @@ pub(super) fn measure(
             for (at, step) in STEPS.into_iter().enumerate() {
                 let ns = |times: &StepTimes| times[at];
                 let (ns, cov) = (cell.median(ns), cell.cov(ns));
-                rows.push(row! { extents, way, threads, step, ns, cov });
+                rows.push(object! { extents, way, threads, step, ns, cov });
             }
         }
     }

@@ -1,9 +1,8 @@
 //! The compared maps, built from the same extents.
 
-use super::layout::Layout;
+use super::layout::Extent;
 use super::rivals::{List, ListNode, Tree, TreeNode};
-use crate::measure::failure::own;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{Refusal, own};
 use softswap_engine::store::swap::extent::ExtentMap;
 
 pub(super) trait Lookup: Send + Sync {
@@ -67,23 +66,30 @@ pub(super) struct Map {
     pub(super) bytes: u64,
 }
 
-/// Builds all maps of a layout and checks that they return the same blocks.
-pub(super) fn all(layout: &Layout) -> Result<[Map; COUNT], Refusal> {
-    let softswap = ExtentMap::new(layout.extents.len()).map_err(own)?;
-    for extent in &layout.extents {
+impl Map {
+    pub(super) fn bytes_per_extent(&self) -> f64 {
+        self.bytes as f64 / self.extents.max(1) as f64
+    }
+}
+
+/// Builds all maps of extents and checks that they return the same blocks.
+pub(super) fn all(layout: &[Extent]) -> Result<[Map; COUNT], Refusal> {
+    let softswap = ExtentMap::new(layout.len()).map_err(own)?;
+    for extent in layout {
         softswap.append(extent.start_page, extent.nr_pages, extent.start_block).map_err(own)?;
     }
-    let (extents, pages) = (layout.extents.len(), layout.pages);
+    let extents = layout.len();
+    let pages = layout.iter().map(|extent| extent.nr_pages).sum();
     let map = |name, lookup: Box<dyn Lookup>, bytes| Map { name, lookup, extents, pages, bytes };
     let of_nodes = |size: usize| (extents * size) as u64;
     let softswap_bytes = softswap.metadata_bytes();
     let maps = [
         map(NONE, Box::new(NoMap), 0),
-        map(LIST, Box::new(List::new(&layout.extents)), of_nodes(size_of::<ListNode>())),
-        map(RBTREE, Box::new(Tree::new(&layout.extents)), of_nodes(size_of::<TreeNode>())),
+        map(LIST, Box::new(List::new(layout)), of_nodes(size_of::<ListNode>())),
+        map(RBTREE, Box::new(Tree::new(layout)), of_nodes(size_of::<TreeNode>())),
         map(SOFTSWAP, Box::new(softswap), softswap_bytes),
     ];
-    for extent in &layout.extents {
+    for extent in layout {
         for past in [0, extent.nr_pages / 2, extent.nr_pages - 1] {
             let (page, right) = (extent.start_page + past, Some(extent.start_block + past));
             for Map { name, lookup, .. } in &maps[1..] {

@@ -2,24 +2,20 @@
 //!
 //! Tasks swap to RAM, so that no device hides the cost. All variants run in every round.
 
-pub(crate) mod layout;
+mod layout;
 mod areas;
 mod rivals;
 mod maps;
 mod timing;
-mod file;
 
-use crate::measure::failure::OrRefuse;
 use crate::measure::machine::Machine;
+use crate::measure::object::{Object, object};
 use crate::measure::options::{InRounds, parse_seconds};
-use crate::measure::report::{Findings, Log};
-use crate::measure::row::{Row, row};
+use crate::measure::report::Log;
 use crate::measure::sample::{Cell, take_turns};
 use clap::Args;
-use layout::Layout;
 use maps::{LIST, Map, NONE, RBTREE, SOFTSWAP};
-use serde::Serialize;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use std::path::PathBuf;
 use std::time::Duration;
 use timing::{Task, lookup_ns, queries, throughput};
@@ -36,7 +32,7 @@ const SWEEP_TASKS: usize = 4;
 ///
 /// Tasks swap pages out of and back into their memory, over an area in many extents, with a look-up
 /// for each page. The device is RAM, so that the look-ups are a visible share. Nothing is written
-/// to a disk; only the blocks of one file are allocated.
+/// to a disk.
 #[derive(Args)]
 #[command(after_long_help = "\
 Variants: list is a linked list with one shared cursor that walks forward from the last extent
@@ -59,8 +55,6 @@ threads (--tasks) touch four times their budget of 64 MiB, with the area through
 and by its blocks (raw); the times are those of a page. fill_raw_N_tT_vs_file is the time of raw over that
 of the file with N extents and T threads, fill_raw_N_tT_vs_M that with N extents over that with M.
 
-The file is allocated in turns with another one; its extents are those of FIEMAP. It has no name.
-
 swapout_softswap_vs_list_N is the throughput of softswap over that of the list with N tasks;
 lookup_rbtree_vs_softswap_N the time of a random look-up in the tree over that in softswap's map, with
 N extents; swapout_softswap_84656_vs_2 the throughput with 84656 extents over that with 2.")]
@@ -74,50 +68,12 @@ pub(crate) struct ExtentsArgs {
     #[arg(long, value_name = "SECONDS", default_value = "0.03", value_parser = parse_seconds)]
     seconds: Duration,
 
-    /// Pieces in which the file is made to grow
-    #[arg(long, value_name = "N", default_value_t = 10_000,
-          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pieces: u32,
-
     /// Measure programs that swap to this formatted file, instead of the map alone. May be repeated
     #[arg(long = "area", value_name = "FILE")]
     areas: Vec<PathBuf>,
 
     #[command(flatten)]
     common: InRounds<21>,
-}
-
-#[derive(Debug, Default, Serialize)]
-pub(crate) struct Figures {
-    seconds: f64,
-    rounds: u32,
-    bytes_per_extent: Option<f64>,
-    bytes_per_extent_list: Option<f64>,
-    bytes_per_extent_rbtree: Option<f64>,
-    tasks: Vec<Row>,
-    sweep: Vec<Row>,
-    lookups: Vec<LookupRow>,
-    file: Option<FileFigures>,
-    areas: Vec<Row>,
-}
-
-#[derive(Debug, Serialize)]
-struct FileFigures {
-    extents: usize,
-    bytes: u64,
-    lookups: Vec<LookupRow>,
-}
-
-#[derive(Debug, Serialize)]
-struct LookupRow {
-    extents: usize,
-    variant: &'static str,
-    random_ns: f64,
-    sequential_ns: f64,
-    /// Coefficient of variation over the rounds of random look-ups.
-    cov: f64,
-    bytes: u64,
-    bytes_per_extent: f64,
 }
 
 /// Swap throughput over a map in KiB/s, by round. The flag of the key is true for swap-out.
@@ -129,58 +85,42 @@ fn same(figure: &f64) -> f64 {
     *figure
 }
 
-pub(super) fn measure(args: &ExtentsArgs) -> Result<Findings<Figures>, Refusal> {
-    let dir = args.common.dir(file::most_bytes(args.pieces))?;
+pub(super) fn measure(args: &ExtentsArgs) -> Result<Object, Refusal> {
+    let dir = args.common.dir(0)?;
+    let mut log = Log::start();
+    let mut figures = object! { seconds: args.seconds.as_secs_f64(), rounds: args.common.rounds };
     if !args.areas.is_empty() {
-        let mut log = Log::start();
         let areas = areas::measure(&args.areas, &args.tasks, args.common.rounds, &mut log)?;
-        let (seconds, rounds) = (args.seconds.as_secs_f64(), args.common.rounds);
-        let figures = Figures { seconds, rounds, areas, ..Figures::default() };
+        figures.extend(object! { areas });
         return Ok(log.findings("extents", Machine::with_dir(&dir), figures));
     }
     let counts: Vec<usize> = args.tasks.iter().map(|count| *count as usize).collect();
     let max_tasks = counts.iter().copied().max().unwrap_or(0).max(SWEEP_TASKS);
     let tasks: std::io::Result<Vec<Task>> = (0..max_tasks).map(|_| Task::new()).collect();
-    let (mut tasks, mut log) = (tasks.or_own("the tasks cannot be allocated")?, Log::start());
+    let mut tasks = tasks.or_own("the tasks cannot be allocated")?;
     let table = table(args, &counts, &mut tasks, &mut log)?;
     let mut maps = Vec::new();
     for extents in SWEEP_EXTENTS {
-        maps.extend(maps::all(&Layout::made(extents, SWEEP_PAGES))?);
+        maps.extend(maps::all(&layout::made(extents, SWEEP_PAGES))?);
     }
     let sweep = sweep(args, &maps, &mut tasks[..SWEEP_TASKS], &mut log)?;
-    let mut lookups = Vec::new();
-    for maps in maps.chunks_exact(maps::COUNT) {
-        lookups.extend(measure_lookups(args, maps, &maps[0].extents.to_string(), &mut log)?);
-    }
-    let file = match file::fragmented(&dir.path, args.pieces) {
-        Ok(found) => {
-            let maps = maps::all(&Layout::of_file(&found))?;
-            let bytes = found.iter().map(|extent| extent.length).sum();
-            let lookups = measure_lookups(args, &maps, "file", &mut log)?;
-            Some(FileFigures { extents: maps[0].extents, bytes, lookups })
-        }
-        Err(why) => {
-            log.note(format!("no fragmented file in {}: {why}", dir.path.display()));
-            None
-        }
-    };
     // Maximum over all layouts.
     let bytes = |name: &str| {
-        let of_map = lookups.iter().filter(|row| row.variant == name);
-        of_map.fold(0.0, |most: f64, row| row.bytes_per_extent.max(most))
+        let of_map = maps.iter().filter(|map| map.name == name);
+        of_map.fold(0.0, |most: f64, map| map.bytes_per_extent().max(most))
     };
-    let figures = Figures {
-        seconds: args.seconds.as_secs_f64(),
-        rounds: args.common.rounds,
-        bytes_per_extent: Some(bytes(SOFTSWAP)),
-        bytes_per_extent_list: Some(bytes(LIST)),
-        bytes_per_extent_rbtree: Some(bytes(RBTREE)),
+    figures.extend(object! {
+        bytes_per_extent: bytes(SOFTSWAP),
+        bytes_per_extent_list: bytes(LIST),
+        bytes_per_extent_rbtree: bytes(RBTREE),
         tasks: table,
         sweep,
-        lookups,
-        file,
-        areas: Vec::new(),
-    };
+    });
+    let mut lookups = Vec::new();
+    for maps in maps.chunks_exact(maps::COUNT) {
+        lookups.extend(measure_lookups(args, maps, &mut log)?);
+    }
+    figures.extend(object! { lookups });
     Ok(log.findings("extents", Machine::with_dir(&dir), figures))
 }
 
@@ -190,9 +130,9 @@ fn table(
     counts: &[usize],
     tasks: &mut [Task],
     log: &mut Log,
-) -> Result<Vec<Row>, Refusal> {
+) -> Result<Vec<Object>, Refusal> {
     let mut rows = Vec::new();
-    let maps = maps::all(&Layout::made(TABLE_EXTENTS, TABLE_PAGES))?;
+    let maps = maps::all(&layout::made(TABLE_EXTENTS, TABLE_PAGES))?;
     for &count in counts {
         let cells = swap_in_turns(args, &maps, &mut tasks[..count])?;
         for (direction, is_out) in DIRECTIONS {
@@ -214,7 +154,7 @@ fn sweep(
     maps: &[Map],
     tasks: &mut [Task],
     log: &mut Log,
-) -> Result<Vec<Row>, Refusal> {
+) -> Result<Vec<Object>, Refusal> {
     let cells = swap_in_turns(args, maps, tasks)?;
     let (from, to) = (SWEEP_EXTENTS[0], SWEEP_EXTENTS[SWEEP_EXTENTS.len() - 1]);
     for (direction, is_out) in DIRECTIONS {
@@ -252,14 +192,14 @@ fn find<'c, 'm>(
     cells.iter().find(|cell| is_it(cell.key.0) && cell.key.1 == is_out)
 }
 
-fn task_rows(tasks: usize, cells: &[SwapCell<'_>]) -> Vec<Row> {
+fn task_rows(tasks: usize, cells: &[SwapCell<'_>]) -> Vec<Object> {
     let (out, back): (Vec<_>, Vec<_>) = cells.iter().partition(|cell| cell.key.1);
     let lookup_share = |cell: &SwapCell<'_>| {
         let none = find(cells, NONE, cell.key.0.extents, cell.key.1);
         none.map(|none| 1.0 - cell.ratio_to(none, same))
     };
     let rows = out.into_iter().zip(back).map(|(out, back)| {
-        row! {
+        object! {
             variant: out.key.0.name,
             tasks,
             extents: out.key.0.extents,
@@ -278,9 +218,8 @@ fn task_rows(tasks: usize, cells: &[SwapCell<'_>]) -> Vec<Row> {
 fn measure_lookups(
     args: &ExtentsArgs,
     maps: &[Map],
-    layout: &str,
     log: &mut Log,
-) -> Result<Vec<LookupRow>, Refusal> {
+) -> Result<Vec<Object>, Refusal> {
     let rivals = || maps.iter().filter(|map| map.name != NONE);
     let of = |is_random: bool| {
         let mut cells: Vec<Cell<&Map, f64>> = rivals().map(Cell::new).collect();
@@ -295,16 +234,19 @@ fn measure_lookups(
     let find = |name: &str| random.iter().find(|cell| cell.key.name == name);
     for rival in [LIST, RBTREE] {
         let ratio = find(rival).zip(find(SOFTSWAP)).map(|(rival, ours)| rival.ratio_to(ours, same));
-        log.ratio(format!("lookup_{rival}_vs_softswap_{layout}"), ratio);
+        log.ratio(format!("lookup_{rival}_vs_softswap_{}", maps[0].extents), ratio);
     }
-    let row = |(random, sequential): (&Cell<&Map, f64>, &Cell<&Map, f64>)| LookupRow {
-        extents: random.key.extents,
-        variant: random.key.name,
-        random_ns: random.median(same),
-        sequential_ns: sequential.median(same),
-        cov: random.cov(same),
-        bytes: random.key.bytes,
-        bytes_per_extent: random.key.bytes as f64 / random.key.extents.max(1) as f64,
+    let row = |(random, sequential): (&Cell<&Map, f64>, &Cell<&Map, f64>)| {
+        object! {
+            extents: random.key.extents,
+            variant: random.key.name,
+            random_ns: random.median(same),
+            sequential_ns: sequential.median(same),
+            // Over the rounds of random look-ups.
+            cov: random.cov(same),
+            bytes: random.key.bytes,
+            bytes_per_extent: random.key.bytes_per_extent(),
+        }
     };
     Ok(random.iter().zip(&sequential).map(row).collect())
 }

@@ -1,7 +1,6 @@
 //! An engine in this process, and a plain userfaultfd region whose faults are resolved by one copy.
 
-use crate::measure::failure::own;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{Refusal, own};
 use softswap_engine::api::engine::Engine;
 use softswap_engine::api::settings::Config;
 use softswap_engine::base::stats::{STATS_WORDS, Stats};

@@ -6,17 +6,14 @@
 mod fixture;
 mod steps;
 
-use crate::measure::failure::{OrRefuse, own};
 use crate::measure::machine::Machine;
 use crate::measure::noise::{fill_with_noise, shuffled};
-use crate::measure::report::{Findings, Log};
-use crate::measure::row::{Row, row};
+use crate::measure::object::{Object, object};
+use crate::measure::report::Log;
 use crate::measure::sample::{Cell, Round, median};
 use clap::Args;
 use fixture::{Fixture, PATTERN, Sizes};
-use serde::Serialize;
-use serde_json::{Map, Value};
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal, own};
 use softswap_cli::{memory_limits, swapdir, units};
 use softswap_engine::base::stats::Tier;
 use softswap_engine::codec::same_filled::same_filled_word;
@@ -65,13 +62,6 @@ pub(crate) struct FaultsArgs {
     /// How page faults reach softswap: auto, userfaultfd or protection
     #[arg(long, value_name = "MECHANISM", default_value_t)]
     faults: Faults,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Figures {
-    rows: Vec<Row>,
-    /// Differences of median latencies, in us.
-    differences: Map<String, Value>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +114,7 @@ const VARIANTS: [(&str, Quantity); 15] = [
     ("step_signal_return", Quantity::Step(Step::SignalReturn)),
 ];
 
-pub(super) fn measure(args: &FaultsArgs) -> Result<Findings<Figures>, Refusal> {
+pub(super) fn measure(args: &FaultsArgs) -> Result<Object, Refusal> {
     let pages = args.pages as usize;
     let sizes = Sizes::of(pages, FAULTS);
     let dir = swapdir::check("--swap", &args.swap, sizes.swap_bytes + sizes.spare_bytes)?;
@@ -156,7 +146,8 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Findings<Figures>, Refusal> {
          on average",
         packed_share * 100.0
     ));
-    let mut differences = Map::new();
+    // Of median latencies.
+    let mut differences = Object::new();
     let find = |what: Quantity| cells.iter().find(|cell| cell.key.1 == what);
     for (fault, name, part, part_name) in [
         (Fault::Disk, "disk", Quantity::DeviceRead, "device"),
@@ -170,7 +161,7 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Findings<Figures>, Refusal> {
         log.ratio(format!("{name}_vs_{part_name}"), one.ratio_to(other, |round| round.p50_us));
     }
     let rows = cells.iter().map(|cell| {
-        row! {
+        object! {
             variant: cell.key.0,
             p50_us: cell.median(|round| round.p50_us),
             p99_us: cell.median(|round| round.p99_us),
@@ -178,8 +169,8 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Findings<Figures>, Refusal> {
             count: cell.rounds.iter().map(|round| round.count).sum::<usize>(),
         }
     });
-    let rows = rows.collect();
-    Ok(log.findings("faults", Machine::with_dir(&dir), Figures { rows, differences }))
+    let rows: Vec<_> = rows.collect();
+    Ok(log.findings("faults", Machine::with_dir(&dir), object! { rows, differences }))
 }
 
 struct Bench {

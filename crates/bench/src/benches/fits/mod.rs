@@ -4,13 +4,12 @@
 use super::swap::programs::{Program, Ready, compiled};
 use crate::measure::machine::Machine;
 use crate::measure::managed_program::{Counters, command, temporary_directory};
+use crate::measure::object::{Object, object};
 use crate::measure::options::Named;
-use crate::measure::report::{Findings, Log};
-use crate::measure::row::{Row, row};
+use crate::measure::report::Log;
 use crate::measure::sample::{Cell, median, take_turns};
 use crate::measure::task_pipe::signals;
 use clap::Args;
-use serde::Serialize;
 use softswap_cli::library;
 use softswap_cli::refusal::Refusal;
 use softswap_engine::api::settings::{AreaSpec, Config};
@@ -54,13 +53,7 @@ pub(crate) struct FitsArgs {
 
 const STARTS: &str = "starts";
 
-#[derive(Debug, Serialize)]
-pub(crate) struct Figures {
-    start_adds_us: Option<f64>,
-    rows: Vec<Row>,
-}
-
-pub(super) fn measure(args: &FitsArgs) -> Result<Findings<Figures>, Refusal> {
+pub(super) fn measure(args: &FitsArgs) -> Result<Object, Refusal> {
     let (library, dir, signals) = (library::find()?, temporary_directory()?, signals()?);
     let mut log = Log::start();
     let config = Config {
@@ -100,7 +93,7 @@ pub(super) fn measure(args: &FitsArgs) -> Result<Findings<Figures>, Refusal> {
             let added = median(pairs.map(|(plain, managed)| managed - plain).collect());
             start_adds_us = Some(added * 1e6 / f64::from(args.starts));
         }
-        rows.push(row! {
+        rows.push(object! {
             program: ready.name,
             plain_s: plain.median(seconds),
             plain_cov: plain.cov(seconds),
@@ -110,7 +103,7 @@ pub(super) fn measure(args: &FitsArgs) -> Result<Findings<Figures>, Refusal> {
             count: plain.rounds.len(),
         });
     }
-    Ok(log.findings("fits", Machine::without_device(), Figures { start_adds_us, rows }))
+    Ok(log.findings("fits", Machine::without_device(), object! { start_adds_us, rows }))
 }
 
 /// Returns the selected programs that this machine supports.

@@ -5,11 +5,10 @@
 //! work.
 
 use super::target::Target;
-use crate::measure::failure::{OrRefuse, own};
 use crate::measure::noise::{below, noise};
 use crate::measure::sample::Round;
 use crate::measure::task_pipe::process_cpu_seconds;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal, own};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::store::io::poll::Polling;
 use softswap_engine::store::io::poll::mode::Mode;

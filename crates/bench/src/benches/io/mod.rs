@@ -6,21 +6,19 @@ mod target;
 mod meter;
 mod fio;
 
+use crate::measure::object::{Object, object};
 use crate::measure::options::{InRounds, parse_seconds};
-use crate::measure::poll_counts::{PollCounts, notes_on};
-use crate::measure::report::{Findings, Log};
-use crate::measure::row::{Row, row};
+use crate::measure::poll_counts::{notes_on, poll_counts};
+use crate::measure::report::Log;
 use crate::measure::sample::{Cell, median, rotated};
 use clap::Args;
 use fio::{DEPTH, Job, Kind};
 use meter::{Meter, Slice, WaitMode};
-use serde::Serialize;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::units::parse_size;
 use softswap_engine::store::io::Device;
 use softswap_engine::store::io::poll::mode::Mode;
 use softswap_sys::ring::timer_overshoot_ns;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -107,32 +105,13 @@ fn chosen(with_fio: bool, only: &[String]) -> Result<Vec<Cell<Variant, Slice>>, 
     Ok(all.into_iter().map(Cell::new).collect())
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct Figures {
-    target: String,
-    bytes: u64,
-    rounds: u32,
-    seconds: f64,
-    /// fio's version; `null` if fio was not run.
-    fio: Option<String>,
-    io_uring: bool,
-    direct: bool,
-    /// True if polled reads poll the device itself (IOPOLL).
-    device_polling: bool,
-    timer_overshoot_us: f64,
-    /// Hybrid mode's final estimate of the timer's overshoot.
-    hybrid_overshoot_us: f64,
-    rows: Vec<Row>,
-    modes: BTreeMap<&'static str, PollCounts>,
-}
-
-fn row_of(cell: &Cell<Variant, Slice>) -> Row {
+fn row_of(cell: &Cell<Variant, Slice>) -> Object {
     let (by, depth) = match &cell.key.what {
         Quantity::Fio(job) => ("fio", job.depth),
         Quantity::ReadMany => ("softswap", DEPTH),
         Quantity::Read(_) | Quantity::Pread => ("softswap", 1),
     };
-    row! {
+    object! {
         variant: cell.key.name,
         by,
         depth,
@@ -150,7 +129,7 @@ fn p50_us(slice: &Slice) -> f64 {
     slice.round.p50_us
 }
 
-pub(super) fn measure(args: &IoArgs) -> Result<Findings<Figures>, Refusal> {
+pub(super) fn measure(args: &IoArgs) -> Result<Object, Refusal> {
     let target = target::open(args.target.as_deref(), args.size, &args.common.swap)?;
     let properties = target.device.describe();
     let fio_version = if args.no_fio { Err("--no-fio".to_string()) } else { fio::version() };
@@ -193,21 +172,26 @@ pub(super) fn measure(args: &IoArgs) -> Result<Findings<Figures>, Refusal> {
         }
     }
     add_ratios(&cells, &mut log);
-    let of_mode = |WaitMode { mode, stats, .. }: &WaitMode| (mode.name(), PollCounts::of(stats));
+    let of_mode = |WaitMode { mode, stats, .. }: &WaitMode| {
+        (mode.name().to_string(), poll_counts([stats].into_iter()).into())
+    };
     let overshoot_ns = meter.wait_modes[Mode::Hybrid as usize].polling.overshoot_ns() as f64;
-    let figures = Figures {
-        target: target.name.clone(),
+    let figures = object! {
+        target: target.name,
         bytes: target.bytes,
         rounds: args.common.rounds,
         seconds: args.seconds.as_secs_f64(),
+        // `null` if fio was not run.
         fio: fio_version.ok(),
         io_uring: properties.io_uring,
         direct: properties.direct,
+        // True if polled reads poll the device itself (IOPOLL).
         device_polling: properties.device_polling,
         timer_overshoot_us: median(overshoots_ns) / 1000.0,
+        // Hybrid mode's final estimate of the timer's overshoot.
         hybrid_overshoot_us: overshoot_ns / 1000.0,
-        rows: cells.iter().map(row_of).collect(),
-        modes: meter.wait_modes.iter().map(of_mode).collect(),
+        rows: cells.iter().map(row_of).collect::<Vec<_>>(),
+        modes: meter.wait_modes.iter().map(of_mode).collect::<Object>(),
     };
     Ok(log.findings("io", target.machine.clone(), figures))
 }

@@ -2,10 +2,9 @@
 //!
 //! Existing files and devices are never written.
 
-use crate::measure::failure::{OrRefuse, own};
 use crate::measure::machine::{Machine, block_device};
 use crate::measure::noise::fill_with_noise;
-use softswap_cli::refusal::{Refusal, plain};
+use softswap_cli::refusal::{OrRefuse, Refusal, own, plain};
 use softswap_cli::{swapdir, units};
 use softswap_engine::store::io::{Device, FileDevice, Lane};
 use softswap_sys::PAGE_SIZE;

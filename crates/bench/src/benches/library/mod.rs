@@ -8,15 +8,15 @@ use super::swap::limits::Limits;
 use super::swap::plan::Side;
 use super::swap::testbed::Testbed;
 use crate::measure::machine::Machine;
-use crate::measure::managed_program::{Counters, this_program};
+use crate::measure::managed_program::Counters;
+use crate::measure::object::{Object, object};
 use crate::measure::options::{InRounds, Named};
-use crate::measure::report::{Findings, Log};
-use crate::measure::row::{Row, row};
+use crate::measure::report::Log;
 use crate::measure::sample::{Cell, take_turns};
 use crate::measure::task_pipe::{TaskPipe, signals};
 use clap::Args;
-use serde::Serialize;
 use softswap_cli::library;
+use softswap_cli::library::own_executable;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::units::{self, parse_size};
 use softswap_engine::api::settings::{AreaSpec, Config, MIN_MEMORY_BYTES};
@@ -51,14 +51,7 @@ pub(crate) struct LibraryArgs {
     common: InRounds<5>,
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct Figures {
-    limit_bytes: u64,
-    region_bytes: u64,
-    rows: Vec<Row>,
-}
-
-pub(super) fn measure(args: &LibraryArgs) -> Result<Findings<Figures>, Refusal> {
+pub(super) fn measure(args: &LibraryArgs) -> Result<Object, Refusal> {
     if Limits::first(args.memory).memory_bytes < MIN_MEMORY_BYTES {
         return Err(Refusal::usage(format!(
             "--memory {}: too little for the engine; give 16M or more",
@@ -86,11 +79,11 @@ pub(super) fn measure(args: &LibraryArgs) -> Result<Findings<Figures>, Refusal> 
                 log.ratio(format!("{step}_{place}_vs_pool"), cell.ratio_to(pool, ns));
             }
             let (cov, count) = (cell.cov(ns), cell.rounds.len());
-            rows.push(row! { place, step, ns: cell.median(ns), cov, count });
+            rows.push(object! { place, step, ns: cell.median(ns), cov, count });
         }
     }
     let (limit_bytes, region_bytes) = (args.memory, args.memory * OVER_LIMIT);
-    let figures = Figures { limit_bytes, region_bytes, rows };
+    let figures = object! { limit_bytes, region_bytes, rows };
     Ok(log.findings("library", Machine::with_dir(&dir), figures))
 }
 
@@ -116,7 +109,7 @@ fn one_run(
         Place::Run => counters.environment(&config, library),
         _ => Vec::new(),
     };
-    let command = held.command(environment, &this_program()?);
+    let command = held.command(environment, &own_executable()?);
     let region_bytes = args.memory * OVER_LIMIT;
     let (dir, memory_bytes) = (testbed.dir.clone(), limits.memory_bytes);
     let task = Task::new(place, region_bytes, args.touches, round, memory_bytes, dir);

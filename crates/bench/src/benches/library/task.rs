@@ -1,13 +1,12 @@
 //! The measured program: the same loops over the same bytes in each place.
 
-use crate::measure::failure::{OrRefuse, own};
-use crate::measure::managed_program::this_program;
 use crate::measure::noise::{below, noise};
 use crate::measure::task_pipe::{TaskPipe, send_json};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use softswap::{Advice, Pool, Region};
-use softswap_cli::refusal::Refusal;
+use softswap_cli::library::own_executable;
+use softswap_cli::refusal::{OrRefuse, Refusal, own};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
 use softswap_sys::raw::now_ns;
@@ -77,7 +76,7 @@ impl Task {
         signals: &SignalQueue,
     ) -> Result<StepTimes, Refusal> {
         command.args(["--codec", "none"]).arg(format!("--memory={}", self.memory_bytes));
-        command.arg("--").arg(this_program()?);
+        command.arg("--").arg(own_executable()?);
         let mut pipe = TaskPipe::start(command, "library-task", self, signals, &[])?;
         let times = pipe.receive_json()?;
         pipe.wait()?;

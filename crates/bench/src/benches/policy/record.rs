@@ -2,11 +2,10 @@
 
 use super::recorded::convert::{Part, convert};
 use super::recorded::{Event, Recorded};
-use crate::measure::failure::OrRefuse;
 use crate::measure::managed_program::{Counters, command};
 use crate::measure::task_pipe::signals;
 use clap::Args;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_cli::{library, units};
 use softswap_engine::api::settings::{AreaSpec, Config, MIN_MEMORY_BYTES, PoolLimit};
 use softswap_engine::base::stats::Counter;

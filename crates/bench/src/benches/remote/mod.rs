@@ -1,30 +1,26 @@
 //! Memory of other machines as a swap area: operations of the store, programs with pages there and
 //! on disk, and the server memory per page.
 
-mod step;
 mod servers;
 mod store;
 mod programs;
 
 use super::library::task::{STEPS, StepTimes};
-use crate::measure::failure::OrRefuse;
 use crate::measure::machine::Machine;
+use crate::measure::object::{Object, object};
 use crate::measure::options::{InRounds, Named, parse_seconds};
-use crate::measure::report::{Findings, Log};
-use crate::measure::row::{Row, row};
+use crate::measure::report::Log;
 use crate::measure::sample::{Cell, rotated, take_turns};
 use crate::measure::task_pipe::signals;
 use clap::Args;
 use programs::{Area, OVER_BUDGET, Program};
-use serde::Serialize;
 use servers::Servers;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_cli::units::parse_size;
 use softswap_remote::WORKERS;
 use softswap_remote::url::Url;
 use std::time::Duration;
-use step::Step;
-use store::Store;
+use store::{Step, Store};
 
 /// Maximum memory of each started server.
 const SERVER_LIMIT_BYTES: u64 = 2 << 30;
@@ -80,16 +76,7 @@ pub(crate) struct RemoteArgs {
     common: InRounds<5>,
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct Figures {
-    servers: String,
-    /// Server memory per stored byte, all copies included.
-    server_bytes_for_each_byte_stored: Option<f64>,
-    rows: Vec<Row>,
-    program_rows: Vec<Row>,
-}
-
-pub(super) fn measure(args: &RemoteArgs) -> Result<Findings<Figures>, Refusal> {
+pub(super) fn measure(args: &RemoteArgs) -> Result<Object, Refusal> {
     let dir = args.common.dir(args.memory.saturating_mul(OVER_BUDGET + 1))?;
     let mut log = Log::start();
     let servers = match args.url {
@@ -114,7 +101,7 @@ pub(super) fn measure(args: &RemoteArgs) -> Result<Findings<Figures>, Refusal> {
     let (rows, server_bytes_for_each_byte_stored) =
         runtime.block_on(store_steps(args, &url, servers.as_ref()))?;
     let program_rows = program_rows(args, &url, &text, &mut log)?;
-    let figures = Figures { servers: named, server_bytes_for_each_byte_stored, rows, program_rows };
+    let figures = object! { servers: named, server_bytes_for_each_byte_stored, rows, program_rows };
     Ok(log.findings("remote", Machine::with_dir(&dir), figures))
 }
 
@@ -123,7 +110,7 @@ async fn store_steps(
     args: &RemoteArgs,
     url: &Url,
     servers: Option<&Servers>,
-) -> Result<(Vec<Row>, Option<f64>), Refusal> {
+) -> Result<(Vec<Object>, Option<f64>), Refusal> {
     let before = servers.map(Servers::used_bytes).transpose()?;
     let store = Store::fill(url, args.extents.into()).await?;
     let mut server_bytes = None;
@@ -143,7 +130,7 @@ async fn store_steps(
     servers.map_or(Ok(()), Servers::empty)?;
     let row = |cell: &Cell<Step, f64>| {
         let (is_latency, middle) = (cell.key.is_latency(), cell.median(|figure| *figure));
-        row! {
+        object! {
             step: cell.key.name(),
             pages_per_s: (!is_latency).then_some(middle),
             us: is_latency.then_some(middle),
@@ -159,7 +146,7 @@ fn program_rows(
     url: &Url,
     text: &str,
     log: &mut Log,
-) -> Result<Vec<Row>, Refusal> {
+) -> Result<Vec<Object>, Refusal> {
     if args.program_rounds == 0 {
         return Ok(Vec::new());
     }
@@ -180,7 +167,7 @@ fn program_rows(
                 log.ratio(format!("{step}_{area}_vs_disk"), cell.ratio_to(&cells[0], ns));
             }
             let (cov, count) = (cell.cov(ns), cell.rounds.len());
-            rows.push(row! { area, step, ns: cell.median(ns), cov, count });
+            rows.push(object! { area, step, ns: cell.median(ns), cov, count });
         }
     }
     Ok(rows)

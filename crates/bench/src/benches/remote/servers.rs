@@ -1,7 +1,6 @@
 //! A cluster on this machine: primaries without replicas, killed with the benchmark.
 
-use crate::measure::failure::{OrRefuse, own};
-use softswap_cli::refusal::{Refusal, plain};
+use softswap_cli::refusal::{OrRefuse, Refusal, own, plain};
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::Path;

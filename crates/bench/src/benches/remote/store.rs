@@ -1,19 +1,82 @@
 //! Accesses the store as `softswap-remote` does: sealed pages, all copies, the same number of
 //! threads.
 
-use super::step::Step;
-use crate::measure::failure::{OrRefuse, own};
 use crate::measure::noise::{below, fill_with_noise, noise};
-use softswap_cli::refusal::Refusal;
+use crate::measure::sample::Round;
+use clap::ValueEnum;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use softswap_cli::refusal::{OrRefuse, Refusal, own};
 use softswap_remote::cluster::{Cluster, EXTENT_PAGES, Run};
 use softswap_remote::control::RunKey;
 use softswap_remote::store::{Page, PageStore};
 use softswap_remote::url::{Copies, Url};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
-use std::time::Duration;
+use std::future::Future;
+use std::time::{Duration, Instant};
 
 const GENERATION: u64 = 1;
+
+/// The measured operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(super) enum Step {
+    /// Whole extents, concurrently, as reclaim writes them.
+    WriteExtents,
+    /// Whole extents, concurrently, as readahead reads them.
+    ReadExtents,
+    /// Random single pages, concurrently, as many faulting threads read them.
+    ReadPages,
+    WritePage,
+    ReadPage,
+}
+
+impl Step {
+    fn is_write(self) -> bool {
+        matches!(self, Step::WriteExtents | Step::WritePage)
+    }
+
+    /// Returns true if the figure is the latency of one operation in us. Otherwise it is pages per
+    /// second.
+    pub(super) fn is_latency(self) -> bool {
+        matches!(self, Step::WritePage | Step::ReadPage)
+    }
+
+    fn pages(self, of_extent: u64) -> u64 {
+        match self {
+            Step::WriteExtents | Step::ReadExtents => of_extent,
+            Step::ReadPages | Step::WritePage | Step::ReadPage => 1,
+        }
+    }
+
+    /// Runs operations until `time` is over: `depth` concurrently, or one at a time if the latency
+    /// is measured. `begin` performs an operation and returns its duration in ns. Returns the pages
+    /// per second, counting `pages` per operation, or the median latency in us.
+    async fn measure<F: Future<Output = Result<u64, Refusal>>>(
+        self,
+        mut places: impl Iterator<Item = u64>,
+        depth: usize,
+        time: Duration,
+        begin: impl Fn(u64) -> F,
+        pages: u64,
+    ) -> Result<f64, Refusal> {
+        let depth = if self.is_latency() { 1 } else { depth };
+        let (mut latencies_ns, mut in_flight) = (Vec::new(), FuturesUnordered::new());
+        in_flight.extend(places.by_ref().take(depth).map(&begin));
+        let start = Instant::now();
+        while let Some(ns) = in_flight.next().await {
+            latencies_ns.push(ns?);
+            if start.elapsed() < time {
+                in_flight.extend(places.next().map(&begin));
+            }
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(match self.is_latency() {
+            true => Round::of(&mut latencies_ns).p50_us,
+            false => (latencies_ns.len() as u64 * pages) as f64 / seconds,
+        })
+    }
+}
 
 /// An area of `extents` extents, all written.
 pub(super) struct Store {

@@ -5,15 +5,15 @@ mod programs;
 mod mix;
 
 use crate::measure::machine::Machine;
+use crate::measure::object::{Object, object};
 use crate::measure::options::Named;
-use crate::measure::report::{Findings, Log};
+use crate::measure::report::Log;
 use crate::measure::sample::{median, ratio_to, rotated, variation};
 use crate::measure::task_pipe::signals;
 use crate::pages::Page;
-use crate::pages::checks::{Check, CheckRow, Shares, Verdicts, mbps};
+use crate::pages::checks::{Check, Verdicts, mbps};
 use clap::Args;
 use programs::{PROGRAMS, pages_of};
-use serde::Serialize;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::{memory_limits, units};
 use softswap_sys::PAGE_SIZE;
@@ -70,33 +70,7 @@ struct Dump {
 /// Time for all pages in ns, by check and round.
 type Times = [Vec<u64>; Check::ALL.len()];
 
-#[derive(Debug, Serialize)]
-pub(crate) struct Figures {
-    pages: u64,
-    rounds: u32,
-    dumps: Vec<DumpRow>,
-    together: DumpRow,
-}
-
-#[derive(Debug, Serialize)]
-struct DumpRow {
-    dump: String,
-    pages: u64,
-    collected_pages: u64,
-    #[serde(flatten)]
-    shares: Shares,
-    checks: Vec<Row>,
-}
-
-#[derive(Debug, Serialize)]
-struct Row {
-    #[serde(flatten)]
-    cold: CheckRow,
-    in_cache_mbps: f64,
-    in_cache_cov: f64,
-}
-
-pub(super) fn measure(args: &SamefillArgs) -> Result<Findings<Figures>, Refusal> {
+pub(super) fn measure(args: &SamefillArgs) -> Result<Object, Refusal> {
     check_memory(args.pages as usize)?;
     let mut log = Log::start();
     let mut dumps = collect(args.pages as usize, &mut log.notes)?;
@@ -114,12 +88,11 @@ pub(super) fn measure(args: &SamefillArgs) -> Result<Findings<Figures>, Refusal>
     add_ratios("", &all, &mut log);
     add_ratios("_programs", &programs, &mut log);
     all.iter().for_each(|dump| add_ratios(&format!("_{}", dump.name), &[dump], &mut log));
-    let together = row("together", &all);
-    let figures = Figures {
-        pages: together.pages,
+    let figures = object! {
+        pages: verdicts(&all).pages,
         rounds: args.rounds,
-        dumps: dumps.iter().map(|dump| row(&dump.name, &[dump])).collect(),
-        together,
+        dumps: all.iter().map(|dump| row(&dump.name, &[dump])).collect::<Vec<_>>(),
+        together: row("together", &all),
     };
     Ok(log.findings("samefill", Machine::without_device(), figures))
 }
@@ -197,24 +170,25 @@ fn times(dumps: &[&Dump], cache: usize, check: Check) -> Vec<f64> {
     rounds.map(|round| all.iter().map(|times| times[round] as f64).sum()).collect()
 }
 
-fn row(name: &str, dumps: &[&Dump]) -> DumpRow {
+fn row(name: &str, dumps: &[&Dump]) -> Object {
     let found = verdicts(dumps);
     let rates = |cache, check| -> Vec<f64> {
         times(dumps, cache, check).iter().map(|ns| mbps(found.pages, *ns as u64)).collect()
     };
     let check_row = |check: Check| {
         let (cold, in_cache) = (rates(0, check), rates(1, check));
-        let in_cache_cov = variation(&in_cache);
-        let cold = found.row(check, &cold);
-        Row { cold, in_cache_mbps: median(in_cache), in_cache_cov }
+        let mut row = found.row(check, &cold);
+        row.extend(object! {
+            in_cache_cov: variation(&in_cache),
+            in_cache_mbps: median(in_cache),
+        });
+        row
     };
-    DumpRow {
-        dump: name.into(),
-        pages: found.pages,
-        collected_pages: dumps.iter().map(|dump| dump.collected).sum(),
-        shares: found.shares(),
-        checks: Check::ALL.into_iter().map(check_row).collect(),
-    }
+    let collected_pages = dumps.iter().map(|dump| dump.collected).sum::<u64>();
+    let mut row = object! { dump: name, pages: found.pages, collected_pages };
+    row.extend(found.shares());
+    row.extend(object! { checks: Check::ALL.map(check_row) });
+    row
 }
 
 fn add_ratios(suffix: &str, dumps: &[&Dump], log: &mut Log) {

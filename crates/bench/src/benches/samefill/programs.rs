@@ -1,14 +1,13 @@
 //! Reads the memory of programs. Each is stopped when it is large enough, read, and killed.
 
 use crate::benches::swap::programs::Program;
-use crate::measure::failure::OrRefuse;
 use crate::measure::managed_program::temporary_directory;
 use crate::pages::{Page, open};
 use rustix::process::{Pid, Signal, kill_process};
-use softswap_cli::refusal::{Refusal, plain};
+use softswap_cli::control_client::Process;
+use softswap_cli::refusal::{OrRefuse, Refusal, plain};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
-use std::fs;
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -68,7 +67,6 @@ pub(super) fn pages_of(
 }
 
 fn resident_bytes(pid: u32) -> u64 {
-    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-    let pages = statm.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
-    pages.unwrap_or(0) * PAGE_SIZE as u64
+    let resident = Process::read(pid).and_then(|process| process.resident);
+    resident.map_or(0, |it| it.anonymous_bytes + it.shared_bytes + it.file_bytes)
 }

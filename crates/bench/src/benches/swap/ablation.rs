@@ -5,13 +5,12 @@ use super::plan::{Data, RunKind, Side, suffix};
 use super::rounds::{Cell, Variant, check_size};
 use super::runs::{Bench, Work};
 use crate::measure::machine::Machine;
+use crate::measure::object::{Object, object};
 use crate::measure::options::{InRounds, parse_seconds};
-use crate::measure::report::{Findings, Log};
-use crate::measure::row::{Row, row};
+use crate::measure::report::Log;
 use crate::measure::sample::geometric_mean;
 use crate::measure::task_pipe::signals;
 use clap::Args;
-use serde::Serialize;
 use softswap_cli::refusal::Refusal;
 use softswap_engine::api::settings::Config;
 use softswap_engine::policy::mechanism::{Mechanism, Without};
@@ -66,16 +65,7 @@ fn parse_mechanism(name: &str) -> Result<Mechanism, String> {
     named.ok_or_else(|| "give the name of a mechanism".into())
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct Figures {
-    working_set_bytes: u64,
-    program_bytes: u64,
-    seconds: f64,
-    rounds: u32,
-    rows: Vec<Row>,
-}
-
-pub(crate) fn measure(args: &AblationArgs) -> Result<Findings<Figures>, Refusal> {
+pub(crate) fn measure(args: &AblationArgs) -> Result<Object, Refusal> {
     let working_set_bytes = args.work.working_set.unwrap_or(128 << 20);
     let program_bytes = args.work.program_size.unwrap_or(96 << 20);
     if !args.work.patterns().is_empty() {
@@ -97,7 +87,7 @@ pub(crate) fn measure(args: &AblationArgs) -> Result<Findings<Figures>, Refusal>
         rows.extend(without(*mechanism, args, &mut bench, &works, &mut log)?);
     }
     let (seconds, rounds) = (bench.seconds, args.common.rounds);
-    let figures = Figures { working_set_bytes, program_bytes, seconds, rounds, rows };
+    let figures = object! { working_set_bytes, program_bytes, seconds, rounds, rows };
     Ok(log.findings("ablation", Machine::with_dir(&dir), figures))
 }
 
@@ -107,7 +97,7 @@ fn without(
     bench: &mut Bench<'_>,
     works: &[Work],
     log: &mut Log,
-) -> Result<Vec<Row>, Refusal> {
+) -> Result<Vec<Object>, Refusal> {
     let (name, rounds) = (mechanism.name(), args.common.rounds);
     let config = Config { without: Without::default().and(mechanism), ..Config::default() };
     let mut cells = Vec::new();
@@ -133,7 +123,9 @@ fn without(
         gains.push(gain);
         let with_s = with.median(|ran| ran.seconds);
         let without_s = without.median(|ran| ran.seconds);
-        rows.push(row! { mechanism: name, work, share_percent, threads, with_s, without_s, count });
+        rows.push(
+            object! { mechanism: name, work, share_percent, threads, with_s, without_s, count },
+        );
     }
     if !gains.is_empty() {
         log.ratio(format!("without_{name}_vs_with"), geometric_mean(&gains));

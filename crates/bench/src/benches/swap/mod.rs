@@ -6,7 +6,6 @@
 
 pub(super) mod plan;
 pub(super) mod limits;
-mod latency;
 mod page_content;
 mod touch;
 pub(super) mod task;
@@ -20,9 +19,9 @@ mod options;
 pub(super) mod ablation;
 
 use crate::measure::machine::Machine;
+use crate::measure::object::{Object, object};
 use crate::measure::options::{Named, parse_seconds};
-use crate::measure::report::{Findings, Log};
-use crate::measure::row::{Row, row};
+use crate::measure::report::Log;
 use crate::measure::sample::variation;
 use crate::measure::task_pipe::signals;
 use clap::Args;
@@ -30,16 +29,12 @@ use options::WorkOptions;
 use plan::{Data, PATTERN_SHARES, PROGRAM_SHARES, QUICK_PROGRAM_SHARES, RunKind, Side, compared};
 use rounds::{Cell, Variant, check_size};
 use runs::{Bench, Run, Work};
-use serde::Serialize;
-use serde_json::{Map, Value};
 use softswap_cli::refusal::Refusal;
 use softswap_cli::swapdir;
 use softswap_engine::api::settings::Config;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Settings of softswap that `--softswap` accepts.
-const SETTINGS: [&str; 6] = ["codec", "pool", "poll", "encrypt", "avoid_move", "without"];
 /// Size of the kernel's areas as a multiple of the largest memory. If an area is more than half
 /// full, the kernel frees the slot of each page that it reads.
 const AREA_TIMES: u64 = 4;
@@ -116,35 +111,12 @@ pub(crate) struct SwapArgs {
     #[arg(long, visible_alias = "dir", value_name = "DIR", default_value = "/var/tmp")]
     swap: PathBuf,
 
-    /// A setting of softswap's side, such as codec=lz4, pool=10% or without=standby; may be
-    /// repeated
-    #[arg(long, value_name = "NAME=VALUE")]
-    softswap: Vec<String>,
-
     /// Damage a page, which the comparison must detect; for tests
     #[arg(long, hide = true)]
     damage: bool,
 }
 
 impl SwapArgs {
-    fn softswap_config(&self) -> Result<Config, Refusal> {
-        let mut config = Config::default();
-        for given in &self.softswap {
-            let refuse = |why: String| Refusal::usage(format!("--softswap {given}: {why}"));
-            let (name, value) = given
-                .split_once('=')
-                .ok_or_else(|| refuse("give a name and a value, such as codec=lz4".into()))?;
-            if !SETTINGS.contains(&name) {
-                return Err(refuse(format!(
-                    "unknown setting; choose from {}",
-                    SETTINGS.join(", ")
-                )));
-            }
-            config.set(name, value).map_err(refuse)?;
-        }
-        Ok(config)
-    }
-
     fn pick<T>(&self, asked: Option<T>, usual: T, quick: T) -> T {
         asked.unwrap_or(if self.quick { quick } else { usual })
     }
@@ -180,28 +152,11 @@ impl SwapArgs {
     }
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct Figures {
-    working_set_bytes: u64,
-    program_bytes: u64,
-    seconds: f64,
-    rounds: u32,
-    /// Kernel settings during the measurement.
-    settings: Map<String, Value>,
-    /// OOM kills in softswap's cgroups.
-    oom_kills: u64,
-    /// OOM kills in the kernel's cgroups, in runs that were repeated or dropped.
-    kernel_oom_kills: u64,
-    within_limits: bool,
-    rows: Vec<Row>,
-    programs: Vec<Row>,
-}
-
 /// Returns table columns with the limits of runs and the kernel's accounting of their cgroups.
-fn memory_columns(variant: &Variant, rounds: usize) -> Row {
+fn memory_columns(variant: &Variant, rounds: usize) -> Object {
     let most = |figure: fn(&Run) -> Option<u64>| variant.runs.iter().filter_map(figure).max();
     let is_ours = variant.run_kind.is_softswap();
-    row! {
+    object! {
         share_percent: variant.run_kind.share_percent(),
         cov: variation(&variant.of(|ran| ran.seconds)),
         limit_bytes: most(|ran| Some(ran.limits?.limit_bytes)),
@@ -216,10 +171,9 @@ fn memory_columns(variant: &Variant, rounds: usize) -> Row {
     }
 }
 
-pub(super) fn measure(args: &SwapArgs) -> Result<Findings<Figures>, Refusal> {
+pub(super) fn measure(args: &SwapArgs) -> Result<Object, Refusal> {
     check_size("--working-set", args.working_set(), &PATTERN_SHARES)?;
     check_size("--program-size", args.program_size(), args.program_shares())?;
-    let softswap = args.softswap_config()?;
     let dir = swapdir::check("--swap", &args.swap, args.disk_bytes())?;
     let (mut log, signals, mut sides) = (Log::start(), signals()?, args.sides.clone());
     let mut bench =
@@ -229,15 +183,15 @@ pub(super) fn measure(args: &SwapArgs) -> Result<Findings<Figures>, Refusal> {
         .pick(args.seconds, Duration::from_millis(500), Duration::from_millis(40))
         .as_secs_f64();
     bench.damage = args.damage;
-    let mut cells = pattern_cells(args, &bench, &sides, &softswap);
-    cells.extend(program_cells(args, &bench, &sides, &softswap, &mut log.notes)?);
+    let mut cells = pattern_cells(args, &bench, &sides);
+    cells.extend(program_cells(args, &bench, &sides, &mut log.notes)?);
     bench.run(&mut cells, args.rounds(), &mut log.notes)?;
     ratios::add(&cells, args.rounds() as usize, &mut log);
     let figures = figures(args, &bench, &cells);
     Ok(log.findings("swap", Machine::with_dir(&dir), figures))
 }
 
-fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Figures {
+fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Object {
     let (mut rows, mut programs) = (Vec::new(), Vec::new());
     let variants = || cells.iter().flat_map(|cell| cell.variants.iter().map(move |v| (cell, v)));
     for (cell, variant) in variants() {
@@ -247,7 +201,7 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Figures {
         let (to, mut row) = match &cell.work {
             Work::Pattern { pattern, data, threads } => (
                 &mut rows,
-                row! {
+                object! {
                     side,
                     data: data.name(),
                     pattern: pattern.name(),
@@ -262,28 +216,31 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Figures {
                 let same_dram_as = variant.run_kind.same_dram_as().map(|side| side.name());
                 (
                     &mut programs,
-                    row! { side, program: ready.name, beside: same_dram_as, seconds, cpu_seconds },
+                    object! { side, program: ready.name, beside: same_dram_as, seconds, cpu_seconds },
                 )
             }
         };
-        row.0.extend(memory_columns(variant, args.rounds() as usize).0);
+        row.extend(memory_columns(variant, args.rounds() as usize));
         to.push(row);
     }
     let kills = |ours: bool| {
         let of = variants().filter(|(_, variant)| variant.run_kind.is_softswap() == ours);
-        of.map(|(_, variant)| variant.kills).sum()
+        of.map(|(_, variant)| variant.kills).sum::<u64>()
     };
     let is_within = |ran: &Run| {
         ran.limits.is_none_or(|limits| ran.bounds.peak_bytes <= Some(limits.limit_bytes))
     };
     let within_limits = variants().flat_map(|(_, variant)| &variant.runs).all(is_within);
-    Figures {
+    object! {
         working_set_bytes: args.working_set(),
         program_bytes: args.program_size(),
         seconds: bench.seconds,
         rounds: args.rounds(),
+        // Kernel settings during the measurement.
         settings: bench.testbed.settings(),
+        // OOM kills in softswap's cgroups.
         oom_kills: kills(true),
+        // OOM kills in the kernel's cgroups, in runs that were repeated or dropped.
         kernel_oom_kills: kills(false),
         within_limits,
         rows,
@@ -292,12 +249,7 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Figures {
 }
 
 /// Pairs softswap with each other side, on the content that suits that side.
-fn pattern_cells(
-    args: &SwapArgs,
-    bench: &Bench<'_>,
-    sides: &[Side],
-    softswap: &Config,
-) -> Vec<Cell> {
+fn pattern_cells(args: &SwapArgs, bench: &Bench<'_>, sides: &[Side]) -> Vec<Cell> {
     let has_ours = sides.contains(&Side::Softswap);
     let rivals = sides.iter().filter_map(|side| Some((Some(*side), side.data()?)));
     let mut rivals: Vec<_> = rivals.collect();
@@ -309,15 +261,15 @@ fn pattern_cells(
         for &(rival, data) in &rivals {
             let run_kinds = compared(has_ours, rival, share_percent, bench.testbed.counts_zswap());
             for &pattern in args.work.patterns() {
-                cells.extend(
-                    args.threads.iter().map(|&threads| Cell {
+                cells.extend(args.threads.iter().map(|&threads| {
+                    Cell {
                         work: Work::Pattern { pattern, data, threads },
                         variants: run_kinds
                             .iter()
-                            .map(|run_kind| Variant::new(*run_kind, softswap))
+                            .map(|run_kind| Variant::new(*run_kind, &Config::default()))
                             .collect(),
-                    }),
-                );
+                    }
+                }));
             }
         }
     }
@@ -330,7 +282,6 @@ fn program_cells(
     args: &SwapArgs,
     bench: &Bench<'_>,
     sides: &[Side],
-    softswap: &Config,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Cell>, Refusal> {
     let (has_ours, counts_zswap) = (sides.contains(&Side::Softswap), bench.testbed.counts_zswap());
@@ -344,7 +295,8 @@ fn program_cells(
         }
     }
     let cell = |ready| {
-        let variants = run_kinds.iter().map(|run_kind| Variant::new(*run_kind, softswap)).collect();
+        let variants =
+            run_kinds.iter().map(|run_kind| Variant::new(*run_kind, &Config::default())).collect();
         Ok(Cell { work: bench.program(ready, 1)?, variants })
     };
     let ready = bench.ready(args.work.programs(), args.program_size(), notes);

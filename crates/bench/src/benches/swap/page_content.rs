@@ -1,10 +1,9 @@
 //! Content of the task's pages.
 
 use super::plan::Data;
-use crate::measure::failure::OrRefuse;
 use crate::measure::noise::noise;
 use crate::measure::region::{Content, Noise, WORDS};
-use softswap_cli::refusal::plain;
+use softswap_cli::refusal::{OrRefuse, plain};
 use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_engine::codec::{MAX_PACKED_BYTES, Packer, Scratch, compress};
 use softswap_sys::PAGE_SIZE;

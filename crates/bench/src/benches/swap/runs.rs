@@ -6,11 +6,11 @@ use super::plan::{Data, Pattern, RunKind, Side};
 use super::programs::{ProgramRun, Ready};
 use super::task::Task;
 use super::testbed::{Bounds, Testbed};
-use crate::measure::failure::OrRefuse;
-use crate::measure::managed_program::{Counters, command, this_program};
+use crate::measure::managed_program::{Counters, command};
 use crate::measure::options::Named;
 use softswap_cli::library;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::library::own_executable;
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_engine::api::settings::{AreaSpec, Config, Faults, MIN_MEMORY_BYTES};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
@@ -189,7 +189,7 @@ impl<'b> Bench<'b> {
         let ran = match work {
             Work::Pattern { pattern, data, threads } => {
                 let task = self.task(*pattern, *data, *threads, share_percent, limits, round);
-                let command = held.command(environment, &this_program()?);
+                let command = held.command(environment, &own_executable()?);
                 task.run(command, self.signals, &counters, is_softswap).map(|(took, _)| {
                     let touches = took.touches as f64;
                     Ok(Run {

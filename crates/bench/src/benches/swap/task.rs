@@ -1,17 +1,15 @@
 //! The measured program, the same on every side. It fills its memory, touches it in the order of a
 //! pattern, and compares every page at the end.
 
-use super::latency::Latencies;
 use super::page_content::Contents;
 use super::plan::{Data, Pattern};
-use super::touch::Touches;
-use crate::measure::failure::{OrRefuse, own};
+use super::touch::{Latencies, Touches};
 use crate::measure::managed_program::Counters;
 use crate::measure::region::{Region, WORDS, on_threads};
 use crate::measure::task_pipe::{TaskPipe, process_cpu_seconds, receive, send, send_json};
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal, own};
 use softswap_engine::base::stats::Stats;
 use softswap_sys::child::SignalQueue;
 use std::path::PathBuf;

@@ -3,15 +3,15 @@
 
 use super::plan::Side;
 use super::watch::{GroupWatch, Outside};
-use crate::measure::failure::OrRefuse;
 use crate::measure::managed_program;
+use crate::measure::object::Object;
 use crate::measure::options::Named;
 use crate::measure::restore::changes::Action;
 use crate::measure::restore::group::MemoryGroup;
 use crate::measure::restore::process::Restorer;
 use crate::measure::restore::zram;
 use softswap_cli::memory_limits::GroupVersion;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_cli::units;
 use softswap_sys::PAGE_SIZE;
 use std::ffi::OsString;
@@ -255,7 +255,7 @@ impl Testbed {
     }
 
     /// Returns the machine's settings for the kernel's sides.
-    pub(crate) fn settings(&self) -> serde_json::Map<String, serde_json::Value> {
+    pub(crate) fn settings(&self) -> Object {
         let read = [
             ("swappiness", "/proc/sys/vm/swappiness"),
             ("transparent_huge_pages", "/sys/kernel/mm/transparent_hugepage/enabled"),

@@ -6,15 +6,15 @@
 use super::swap::plan::{Data, Pattern};
 use super::swap::task::{Task, TaskTimes};
 use crate::measure::machine::Machine;
-use crate::measure::managed_program::{Counters, command, this_program};
+use crate::measure::managed_program::{Counters, command};
+use crate::measure::object::{Object, object};
 use crate::measure::options::InRounds;
-use crate::measure::poll_counts::{PollCounts, notes_on};
-use crate::measure::report::{Findings, Log};
-use crate::measure::row::{Row, row};
+use crate::measure::poll_counts::{notes_on, poll_counts};
+use crate::measure::report::Log;
 use crate::measure::sample::{Cell, take_turns};
 use crate::measure::task_pipe::signals;
 use clap::Args;
-use serde::Serialize;
+use softswap_cli::library::own_executable;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::units::parse_size;
 use softswap_cli::{library, memory_limits, units};
@@ -76,30 +76,11 @@ struct TaskRun {
     took: TaskTimes,
     /// Counters during the touches.
     stats: Stats,
-    facts: Facts,
+    /// True if the engine used io_uring, direct I/O, and IOPOLL for polled reads.
+    uses: [bool; 3],
 }
 
-/// The engine's access path to the swap file.
-#[derive(Debug, Clone, Copy, Serialize)]
-struct Facts {
-    io_uring: bool,
-    direct: bool,
-    /// True if polled reads poll the device itself (IOPOLL).
-    device_polling: bool,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Figures {
-    memory_bytes: u64,
-    region_bytes: u64,
-    touches: u32,
-    rounds: u32,
-    #[serde(flatten)]
-    facts: Facts,
-    rows: Vec<Row>,
-}
-
-pub(super) fn measure(args: &SwapInArgs) -> Result<Findings<Figures>, Refusal> {
+pub(super) fn measure(args: &SwapInArgs) -> Result<Object, Refusal> {
     let region_bytes = args.region.unwrap_or(args.memory.saturating_mul(REGION_OVER_BUDGET));
     check(args.memory, region_bytes)?;
     // Twice the region, because evicted pages are written to other slots.
@@ -128,34 +109,31 @@ pub(super) fn measure(args: &SwapInArgs) -> Result<Findings<Figures>, Refusal> {
             // The same touches for every mode in a round.
             seed: 1000 * (round as u64 + 1),
         };
-        let (counters, mut command) = (Counters::new()?, command(this_program()?));
+        let (counters, mut command) = (Counters::new()?, command(own_executable()?));
         command.envs(counters.environment(&config, &library));
         let (took, stats) = task.run(command, &signals, &counters, true)?;
-        let is_used = |counter| counters.stats.get(counter) == 1;
-        let facts = Facts {
-            io_uring: is_used(Counter::UsesIoUring),
-            direct: is_used(Counter::UsesDirectIo),
-            device_polling: is_used(Counter::UsesDevicePolling),
-        };
-        Ok(TaskRun { took, stats, facts })
+        let uses = [Counter::UsesIoUring, Counter::UsesDirectIo, Counter::UsesDevicePolling];
+        let uses = uses.map(|counter| counters.stats.get(counter) == 1);
+        Ok(TaskRun { took, stats, uses })
     };
     let wait_modes =
         args.threads.iter().flat_map(|&threads| Mode::ALL.map(|mode| WaitMode { mode, threads }));
     let mut cells: Vec<_> = wait_modes.map(Cell::new).collect();
     take_turns(&mut cells, args.common.rounds, run)?;
     add_ratios(&cells, &mut log);
-    let all = |fact: fn(&Facts) -> bool| {
-        cells.iter().flat_map(|cell| &cell.rounds).all(|ran| fact(&ran.facts))
+    let runs = || cells.iter().flat_map(|cell| &cell.rounds);
+    let [io_uring, direct, device_polling] = [0, 1, 2].map(|at| runs().all(|ran| ran.uses[at]));
+    log.notes.extend(notes_on(direct, io_uring));
+    let figures = object! {
+        memory_bytes: args.memory,
+        region_bytes,
+        touches: args.touches,
+        rounds: args.common.rounds,
+        io_uring,
+        direct,
+        device_polling,
+        rows: cells.iter().map(row_of).collect::<Vec<_>>(),
     };
-    let facts = Facts {
-        io_uring: all(|facts| facts.io_uring),
-        direct: all(|facts| facts.direct),
-        device_polling: all(|facts| facts.device_polling),
-    };
-    log.notes.extend(notes_on(facts.direct, facts.io_uring));
-    let (touches, rounds) = (args.touches, args.common.rounds);
-    let rows = cells.iter().map(row_of).collect();
-    let figures = Figures { memory_bytes: args.memory, region_bytes, touches, rounds, facts, rows };
     Ok(log.findings("swap-in", Machine::with_dir(&dir), figures))
 }
 
@@ -178,7 +156,7 @@ fn check(memory: u64, region: u64) -> Result<(), Refusal> {
     Err(Refusal::usage(why))
 }
 
-fn row_of(cell: &Cell<WaitMode, TaskRun>) -> Row {
+fn row_of(cell: &Cell<WaitMode, TaskRun>) -> Object {
     let quantile_us = |quantile: f64| {
         cell.median(|ran| {
             let ns = ran.stats.fault_quantile_ns(Tier::Disk, quantile);
@@ -186,10 +164,12 @@ fn row_of(cell: &Cell<WaitMode, TaskRun>) -> Row {
         })
     };
     let sum = |counter| cell.rounds.iter().map(|ran| ran.stats.get(counter)).sum::<u64>();
-    let counts: PollCounts = cell.rounds.iter().map(|ran| PollCounts::of(&ran.stats)).sum();
-    let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
+    let share = |part, whole| {
+        let [part, whole] = [part, whole].map(sum);
+        (whole > 0).then(|| part as f64 / whole as f64)
+    };
     let WaitMode { mode, threads } = cell.key;
-    row! {
+    let mut row = object! {
         variant: format!("{mode}_t{threads}"),
         mode: mode.name(),
         threads,
@@ -198,18 +178,17 @@ fn row_of(cell: &Cell<WaitMode, TaskRun>) -> Row {
         fault_p50_us: quantile_us(0.5),
         fault_p99_us: quantile_us(0.99),
         faults: cell.rounds.iter().map(|ran| ran.stats.faults(Tier::Disk)).sum::<u64>(),
-        considered: counts.considered,
-        polled: counts.polled,
-        hit: counts.hit,
-        slept: counts.slept,
-        overslept: counts.overslept,
-        polled_share: share(counts.polled, counts.considered),
-        hit_share: share(counts.hit, counts.polled),
+    };
+    row.extend(poll_counts(cell.rounds.iter().map(|ran| &ran.stats)));
+    row.extend(object! {
+        polled_share: share(Counter::IoPolled, Counter::IoConsidered),
+        hit_share: share(Counter::IoPollHit, Counter::IoPolled),
         direct_reclaims: sum(Counter::DirectReclaims),
         pages_written: sum(Counter::PagesWritten),
         cov: cell.cov(|ran| ran.took.seconds),
         count: cell.rounds.len(),
-    }
+    });
+    row
 }
 
 fn add_ratios(cells: &[Cell<WaitMode, TaskRun>], log: &mut Log) {

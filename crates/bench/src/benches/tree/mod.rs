@@ -2,16 +2,14 @@
 //! budget, and with half of it for each.
 
 use super::swap::programs::compiled;
-use crate::measure::failure::OrRefuse;
 use crate::measure::machine::Machine;
 use crate::measure::managed_program::{softswap_run, temporary_directory};
+use crate::measure::object::{Object, object};
 use crate::measure::options::{InRounds, parse_seconds};
-use crate::measure::report::{Findings, Log};
-use crate::measure::row::{Row, row};
+use crate::measure::report::Log;
 use crate::measure::sample::{Cell, take_turns};
 use clap::Args;
-use serde::Serialize;
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -36,12 +34,6 @@ pub(crate) struct TreeArgs {
     common: InRounds<5>,
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct Figures {
-    budget_bytes: u64,
-    rows: Vec<Row>,
-}
-
 struct Rates {
     hot: f64,
     stream: f64,
@@ -53,7 +45,7 @@ impl Rates {
     }
 }
 
-pub(super) fn measure(args: &TreeArgs) -> Result<Findings<Figures>, Refusal> {
+pub(super) fn measure(args: &TreeArgs) -> Result<Object, Refusal> {
     let dir = temporary_directory()?;
     let program = compiled(dir.path(), "pair", include_str!("pair.c")).map_err(Refusal::own)?;
     let mut log = Log::start();
@@ -66,7 +58,7 @@ pub(super) fn measure(args: &TreeArgs) -> Result<Findings<Figures>, Refusal> {
     log.ratio("stream_shared_vs_halves", shared.ratio_to(halves, |rates| rates.stream));
     log.ratio("total_shared_vs_halves", shared.ratio_to(halves, Rates::total));
     let rows = cells.iter().map(|cell| {
-        row! {
+        object! {
             budget: cell.key,
             hot_per_s: cell.median(|rates| rates.hot),
             stream_per_s: cell.median(|rates| rates.stream),
@@ -75,8 +67,8 @@ pub(super) fn measure(args: &TreeArgs) -> Result<Findings<Figures>, Refusal> {
             count: cell.rounds.len(),
         }
     });
-    let rows = rows.collect();
-    let figures = Figures { budget_bytes: u64::from(args.budget) << 20, rows };
+    let rows: Vec<_> = rows.collect();
+    let figures = object! { budget_bytes: u64::from(args.budget) << 20, rows };
     Ok(log.findings("tree", Machine::without_device(), figures))
 }
 

@@ -1,12 +1,11 @@
 //! Reversible changes to the machine.
 
 use super::{group, zram};
-use crate::measure::failure::OrRefuse;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use softswap_cli::memory_limits::{GroupVersion, hierarchies};
-use softswap_cli::refusal::plain;
+use softswap_cli::refusal::{OrRefuse, plain};
 use softswap_engine::store::swap::header::Header;
 use softswap_engine::store::swap::named::Storage;
 use softswap_testkit::kernel_swap::{HIGHEST_PRIORITY, swap_off, swap_on};

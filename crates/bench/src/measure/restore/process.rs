@@ -1,9 +1,8 @@
 //! The restorer's process, and its client.
 
 use super::changes::{Action, Answer, Changes};
-use crate::measure::failure::OrRefuse;
 use clap::Args;
-use softswap_cli::refusal::{Refusal, plain};
+use softswap_cli::refusal::{OrRefuse, Refusal, plain};
 use softswap_sys::child::SignalQueue;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;

@@ -1,7 +1,6 @@
 //! A zram device created by the benchmark.
 
-use crate::measure::failure::OrRefuse;
-use softswap_cli::refusal::plain;
+use softswap_cli::refusal::{OrRefuse, plain};
 use std::fs;
 use std::io;
 use std::time::Duration;

@@ -1,12 +1,12 @@
 //! Whole programs: preparation and runs.
 
-use crate::measure::failure::OrRefuse;
 use crate::measure::managed_program::Counters;
 use crate::measure::noise::noise;
 use crate::measure::options::Named;
 use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
-use softswap_cli::refusal::plain;
+use softswap_cli::control_client::{Process, cpu_s_of_children};
+use softswap_cli::refusal::{OrRefuse, plain};
 use softswap_sys::child::SignalQueue;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -21,8 +21,6 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_millis(5);
 /// Time after which a program is killed.
 const MAX_RUN_TIME: Duration = Duration::from_secs(900);
-/// Clock ticks per second in /proc.
-const TICKS_PER_S: f64 = 100.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
@@ -118,7 +116,7 @@ impl Ready {
         command.args(&self.arguments).env("LC_ALL", "C");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         signals.prepare(&mut command, &[counters.fd()]);
-        let (start, cpu_before) = (Instant::now(), children_cpu_seconds());
+        let (start, cpu_before) = (Instant::now(), cpu_s_of_children());
         let mut child = command.spawn().map_err(|error| plain(&error))?;
         let (exited, wait) = channel::<()>();
         let (pid, id) = (Pid::from_child(&child), child.id());
@@ -137,7 +135,7 @@ impl Ready {
         drop(exited);
         let peak_bytes = watch.join().unwrap_or(0);
         let (digest, status) = ended.map_err(|error| plain(&error))?;
-        let cpu_seconds = children_cpu_seconds() - cpu_before;
+        let cpu_seconds = cpu_s_of_children().zip(cpu_before).map_or(0.0, |(now, then)| now - then);
         match status.success() {
             true => Ok(ProgramRun { seconds, cpu_seconds, digest, peak_bytes }),
             false if seconds > MAX_RUN_TIME.as_secs_f64() => {
@@ -163,19 +161,8 @@ fn output_and_status(child: &mut Child) -> io::Result<(u64, std::process::ExitSt
 }
 
 fn peak_of(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
-}
-
-/// Returns the CPU time of this process's children that have been reaped.
-fn children_cpu_seconds() -> f64 {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name may contain any character, so parse after its `)`. Fields 13 and 14 there are cutime
-    // and cstime.
-    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().skip(13);
-    fields.take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS_PER_S
+    let resident = Process::read(pid).and_then(|process| process.resident);
+    resident.map_or(0, |resident| resident.peak_bytes)
 }
 
 /// Returns the interpreter itself: python3 on PATH may be a wrapper script.
