@@ -39,16 +39,6 @@ const RING_BYTES: usize = 16 << 10;
 const OTHER_FIXED_BYTES: usize = 256 << 10;
 
 /// Failure to start an engine.
-///
-/// ```
-/// use softswap_engine::base::stats::{STATS_WORDS, Stats};
-/// use softswap_engine::api::{engine::Engine, settings::Config};
-/// use std::sync::atomic::AtomicU64;
-/// static WORDS: [AtomicU64; STATS_WORDS] = [const { AtomicU64::new(0) }; STATS_WORDS];
-/// let config = Config { memory_bytes: 1 << 20, ..Config::default() };
-/// let error = Engine::start(&config, Vec::new(), Stats::new(&WORDS)).err().unwrap();
-/// assert!(error.to_string().starts_with("a budget of 1 MiB is below the minimum"));
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// No managed window could be reserved.
@@ -91,10 +81,8 @@ pub enum StartError {
 }
 
 /// Builds the state of an engine over swap areas made of `storage`, and its contexts. `occupied`
-/// describes existing mappings, if the process has run without an engine before.
-///
-/// # Errors
-/// If the budget or the process's limits are too small, or an area is not usable.
+/// describes existing mappings, if the process has run without an engine before. Fails if the
+/// budget or the process's limits are too small, or an area is not usable.
 pub(crate) fn build(
     config: &Config,
     storage: Vec<Backing>,

@@ -44,14 +44,6 @@ pub mod waking;
 pub const GROWABLE_ALIGN_BYTES: usize = CHUNK_PAGES as usize * PAGE_SIZE;
 
 /// Permitted moves of a growing mapping.
-///
-/// ```
-/// use softswap_engine::api::engine::{Engine, Move};
-/// /// As `mremap` with `MREMAP_MAYMOVE`.
-/// fn double(engine: &Engine, address: usize, len: usize) -> std::io::Result<usize> {
-///     engine.remap(address, len, 2 * len, Move::Anywhere)
-/// }
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
     /// Grow in place, or fail.
@@ -128,7 +120,6 @@ impl Engine {
     }
 
     /// Returns the limit of the pool: automatic, or its present size.
-    #[must_use]
     pub(crate) fn pool_limit(&self) -> PoolLimit {
         match self.core.policies.partition.is_on() {
             true => PoolLimit::Auto,
@@ -137,25 +128,21 @@ impl Engine {
     }
 
     /// Returns the bounce buffers.
-    #[must_use]
     pub fn buffers(&self) -> &Pools {
         &self.core.stores.bounce
     }
 
     /// Returns the number of resident pages with a copy in the swap areas.
-    #[must_use]
     pub fn copies(&self) -> usize {
         self.core.policies.stored_copies.count()
     }
 
     /// Returns the number of resident pages with a copy in the pool.
-    #[must_use]
     pub fn pooled_copies(&self) -> usize {
         self.core.policies.stored_copies.pooled()
     }
 
     /// Returns the counters.
-    #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.core.stats
     }
@@ -172,13 +159,11 @@ impl Engine {
     }
 
     /// Returns the first address and the length in bytes of the managed window.
-    #[must_use]
     pub fn window(&self) -> (usize, usize) {
         (self.core.memory.window.base(), self.core.memory.window.len_bytes())
     }
 
     /// Returns true if an address is in the managed window.
-    #[must_use]
     #[inline]
     pub fn contains(&self, address: usize) -> bool {
         self.core.memory.window.contains(address)
@@ -245,14 +230,12 @@ impl Engine {
 
     /// Returns true if an access to a managed address that raised SIGSEGV is not one that the
     /// program itself has forbidden. `access` is one bit of a protection.
-    #[must_use]
     pub fn is_absent(&self, address: usize, access: Protection) -> bool {
         self.core.memory.window.touch(self.page_of(address), access) == Touch::Absent
     }
 
     /// Returns how many bytes from `address` on, up to `len`, may be accessed as `wanted`.
     /// Unmanaged mappings count as accessible; the kernel checks them.
-    #[must_use]
     pub fn allowed_bytes(&self, address: usize, len: usize, wanted: Protection) -> usize {
         let layout = self.core.memory.space.lock();
         let mut done = 0;
@@ -286,7 +269,6 @@ impl Engine {
 
     /// Returns the address range of memory with room to grow. Each such mapping begins at a
     /// multiple of [`GROWABLE_ALIGN_BYTES`].
-    #[must_use]
     pub fn growable(&self) -> Range<usize> {
         let Range { start, end } = self.core.memory.space.growable();
         self.address_of(start)..self.address_of(end)
@@ -317,7 +299,6 @@ impl Engine {
     }
 
     /// Returns true if `address` is in an unmanaged mapping.
-    #[must_use]
     pub fn is_unmanaged(&self, address: usize) -> bool {
         self.core.memory.pages.load(self.page_of(address)).place() == Place::Unmanaged
     }
@@ -345,7 +326,6 @@ impl Engine {
     }
 
     /// Returns true if the page at `address` is sealed.
-    #[must_use]
     pub fn is_sealed(&self, address: usize) -> bool {
         let page = self.page_of(address);
         let layout = || self.core.memory.space.lock();
@@ -354,7 +334,6 @@ impl Engine {
 
     /// Returns the address of the first page of a range whose content may not be dropped, because
     /// it is sealed and not writable.
-    #[must_use]
     pub fn first_kept(&self, address: usize, len: usize) -> Option<usize> {
         let range = self.pages_of(address, len).ok()?;
         let layout = || self.core.memory.space.lock();
@@ -363,7 +342,6 @@ impl Engine {
     }
 
     /// Returns the protection of the page at `address`.
-    #[must_use]
     pub fn protection(&self, address: usize) -> Protection {
         signals::with_all_blocked(|| {
             self.core.memory.space.lock().protection(self.page_of(address))
@@ -372,7 +350,6 @@ impl Engine {
 
     /// Splits a range into segments in address order: (first address, bytes, kind). Parts outside
     /// the window are omitted.
-    #[must_use]
     pub fn segments(&self, address: usize, len: usize) -> Vec<(usize, usize, Kind)> {
         let (base, window_len) = self.window();
         let end = address.saturating_add(len.next_multiple_of(PAGE_SIZE)).min(base + window_len);
@@ -400,13 +377,11 @@ impl Engine {
     }
 
     /// Returns true if the page at `address` has content, resident or not.
-    #[must_use]
     pub fn holds_something(&self, address: usize) -> bool {
         self.core.memory.pages.wait(self.page_of(address)).place() != Place::Vacant
     }
 
     /// Returns true if all of a range may be accessed as `wanted`.
-    #[must_use]
     pub fn allows(&self, address: usize, len: usize, wanted: Protection) -> bool {
         self.pages_of(address, len).is_ok_and(|range| {
             signals::with_all_blocked(|| {
@@ -416,14 +391,12 @@ impl Engine {
     }
 
     /// Returns true if all pages of a range are mapped.
-    #[must_use]
     pub fn is_mapped(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len)
             .is_ok_and(|range| self.core.memory.space.is_range_mapped(&range))
     }
 
     /// Returns true if any page of a range is mapped.
-    #[must_use]
     pub fn any_mapped(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len).is_ok_and(|range| self.core.memory.space.is_any_mapped(&range))
     }
@@ -472,7 +445,6 @@ impl Engine {
     }
 
     /// Returns true if all [`PREFETCH_THREADS`] sleep and no request is queued; for tests.
-    #[must_use]
     pub fn is_prefetch_idle(&self) -> bool {
         self.core.policies.readahead.is_idle(PREFETCH_THREADS)
     }
@@ -545,13 +517,11 @@ impl Engine {
     }
 
     /// Returns true if a child forked now has pages in slots of this process's own areas.
-    #[must_use]
     pub fn child_reads_slots(&self, _quiesced: &Quiesced<'_>) -> bool {
         self.core.stores.areas.own_used_slots() > 0
     }
 
     /// Returns true if the background thread exists. A forked child has none.
-    #[must_use]
     pub fn has_background(&self) -> bool {
         self.core.background.is_running()
     }
@@ -588,11 +558,8 @@ impl Engine {
 
     /// Makes the engine of a forked child independent. The child reads its parent's slots and
     /// writes to areas that it opens on demand. If it cannot open any, its pages stay in DRAM or in
-    /// the pool, within the budget.
-    ///
-    /// # Errors
-    /// If userfaultfd cannot be opened again, or a swap file cannot be read. The caller must stop
-    /// the child on an error.
+    /// the pool, within the budget. Fails if userfaultfd cannot be opened again, or a swap file
+    /// cannot be read. The caller must stop the child on an error.
     pub fn become_child(&self, quiesced: &mut Quiesced<'_>) -> io::Result<()> {
         self.contexts.abandon_rings(&mut quiesced.contexts);
         own_descriptors::close_withheld();

@@ -16,16 +16,6 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 /// A sampled fault.
-///
-/// ```
-/// use softswap_engine::base::stats::Tier;
-/// use softswap_engine::api::fault_samples::FaultSamples;
-///
-/// let all = FaultSamples::parse("missed 0\nsample 4 disk r 9000 7f00 5500 7ff0 7ff8 1:5510\n");
-/// let sample = &all.samples[0];
-/// assert_eq!((sample.tier, sample.faults, sample.waited_ns), (Tier::Disk, 4, 9000));
-/// assert_eq!(sample.stack_word(0x7ff8), Some(0x5510));
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultSample {
     /// Number of faults that it represents, including itself.
@@ -111,7 +101,6 @@ pub struct FaultSamples {
 
 impl FaultSample {
     /// Returns the stack word at `address`, or `None` if the sample does not contain it.
-    #[must_use]
     pub fn stack_word(&self, address: u64) -> Option<u64> {
         let distance = u16::try_from(address.checked_sub(self.stack)? / 8).ok()?;
         let at = self.words.binary_search_by_key(&distance, |(distance, _)| *distance).ok()?;
@@ -119,7 +108,6 @@ impl FaultSample {
     }
 
     /// Returns the sample's line of the answer, with its newline.
-    #[must_use]
     pub fn line(&self) -> String {
         let FaultSample { faults, tier, toucher, waited_ns, .. } = self;
         let FaultSample { address, instruction, stack, frame, .. } = self;
@@ -184,7 +172,6 @@ fn hexadecimal(text: &str) -> Option<u64> {
 
 impl Block {
     /// Returns the block's line of the answer, with its newline.
-    #[must_use]
     pub fn line(&self) -> String {
         let Range { start, end } = &self.range;
         format!("block {start:x} {} {:x}\n", end - start, self.caller)
@@ -201,7 +188,6 @@ impl Block {
 
 impl PythonCode {
     /// Returns the function's line of the answer, with its newline.
-    #[must_use]
     pub fn line(&self) -> String {
         let PythonCode { address, line, name, file } = self;
         format!("code {address:x} {line} {name}\t{file}\n")
@@ -217,7 +203,6 @@ impl PythonCode {
 
 impl FaultSamples {
     /// Returns the text of the answer.
-    #[must_use]
     pub fn text(&self) -> String {
         let samples = self.samples.iter().map(FaultSample::line);
         let blocks = self.blocks.iter().map(Block::line);
@@ -227,7 +212,6 @@ impl FaultSamples {
     }
 
     /// Parses an answer; unknown lines are ignored.
-    #[must_use]
     pub fn parse(body: &str) -> FaultSamples {
         let mut all = FaultSamples::default();
         for (name, rest) in pairs(body) {

@@ -7,13 +7,6 @@ use crate::policy::pool_limit::size_of_text;
 use crate::store::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
 
 /// A setting.
-///
-/// ```
-/// use softswap_engine::api::live_settings::SETTINGS;
-/// for setting in &SETTINGS {
-///     println!("{} ({}): {}", setting.key, setting.values, setting.meaning);
-/// }
-/// ```
 pub struct Setting {
     /// Name.
     pub key: &'static str,
@@ -155,10 +148,7 @@ fn by_area(values: impl Iterator<Item = String>) -> String {
 /// Units of a time, largest first, in ns.
 const UNITS: [(&str, u32); 3] = [("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
 
-/// Parses a value of `io.poll_sleep`.
-///
-/// # Errors
-/// A message with the accepted values.
+/// Parses a value of `io.poll_sleep`. On failure returns a message with the accepted values.
 pub fn parse_sleep(text: &str) -> Result<Sleep, String> {
     if text == "auto" {
         return Ok(Sleep::Adaptive);
@@ -182,7 +172,6 @@ fn parse_ns(text: &str) -> Option<u32> {
 }
 
 /// Formats a value as [`parse_sleep`] parses it.
-#[must_use]
 pub fn show_sleep(sleep: Sleep) -> String {
     match sleep {
         Sleep::Adaptive => "auto".to_string(),

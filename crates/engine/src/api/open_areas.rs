@@ -19,13 +19,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Failure to open an area.
-///
-/// ```
-/// use softswap_engine::api::{open_areas::open, settings::AreaSpec};
-/// let specs = [AreaSpec::new("/nowhere/swap")];
-/// let error = open(&specs, None, 0, true).next().unwrap().err().unwrap();
-/// assert!(error.to_string().contains("/nowhere/swap"));
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No file can be created in the directory.
@@ -70,10 +63,8 @@ pub enum OpenError {
 }
 
 /// Opens the areas. Those without a priority come after all others, in the given order, as with
-/// `swapon`. `tables` are for areas shared by a tree of processes.
-///
-/// # Errors
-/// An error takes the place of each area that is not usable.
+/// `swapon`. `tables` are for areas shared by a tree of processes. An error takes the place of each
+/// area that is not usable.
 pub fn open<'s>(
     specs: &'s [AreaSpec],
     tables: Option<&'s ClusterTables>,
@@ -119,7 +110,6 @@ pub fn open<'s>(
 /// Returns the discard mode of a named area. A swap file is never discarded, because a file with
 /// holes cannot be used as one again. Blocks of a raw file are discarded on its device and stay
 /// allocated to the file.
-#[must_use]
 pub fn discard_of(area: &Activated, is_raw: bool, asked: Discard) -> Discard {
     if area.is_device || is_raw { asked } else { Discard::None }
 }
@@ -205,10 +195,8 @@ fn shared_area(file: &SwapFile, pages: u64) -> SharedArea {
     SharedArea { device, inode, clusters: pages.div_ceil(CLUSTER_SLOTS as u64) as usize }
 }
 
-/// Marks an area that `softswap run` has claimed for its tree.
-///
-/// # Errors
-/// If its file system does not support locks.
+/// Marks an area that `softswap run` has claimed for its tree. Fails if its file system does not
+/// support locks.
 pub fn claim_for_tree(area: &Activated) -> std::io::Result<SharedArea> {
     open_mark::put(&area.file, MARK_OF_TREE)?;
     Ok(shared_area(&area.file, area.header.pages()))

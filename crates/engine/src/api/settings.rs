@@ -27,11 +27,6 @@ pub const SPARE_PART: u64 = 16;
 pub const SPARE_BYTES: u64 = 6 << 20;
 
 /// Descriptor of an area that all processes of a tree inherit.
-///
-/// ```
-/// use softswap_engine::api::settings::Inherited;
-/// assert_eq!(Inherited::RequestQueue(1032).to_string().parse(), Ok(Inherited::RequestQueue(1032)));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inherited {
     /// A file or device shared by the tree ([`Config::tables_fd`]).
@@ -108,7 +103,6 @@ pub struct AreaSpec {
 
 impl AreaSpec {
     /// Returns the default configuration of an area at `path`.
-    #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> AreaSpec {
         AreaSpec {
             path: path.into(),
@@ -156,12 +150,6 @@ impl AreaSpec {
 }
 
 /// Turns of the processes of a tree that thrashes.
-///
-/// ```
-/// use softswap_engine::api::settings::Turns;
-/// assert_eq!("off".parse(), Ok(Turns::Off));
-/// assert_eq!(Turns::Auto.to_string(), "auto");
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turns {
     /// They do, as soon as the tree thrashes.
@@ -227,15 +215,12 @@ macro_rules! settings {
 
         impl Config {
             /// Returns true if the table has a setting of that name.
-            #[must_use]
             pub fn has(name: &str) -> bool {
                 [$(stringify!($field)),+].contains(&name)
             }
 
-            /// Parses and sets the setting of that name, if there is one.
-            ///
-            /// # Errors
-            /// The problem with the text.
+            /// Parses and sets the setting of that name, if there is one. On failure returns the
+            /// problem with the text.
             pub fn set(&mut self, name: &str, text: &str) -> Result<(), String> {
                 match name {
                     $(stringify!($field) => {
@@ -304,7 +289,6 @@ pub const ENV_PREFIX: &str = "SOFTSWAP_RT_";
 
 impl Config {
     /// Returns the variables (without [`ENV_PREFIX`]) of this configuration.
-    #[must_use]
     pub fn to_env(&self) -> Vec<(String, String)> {
         let mut env = self.table_to_env();
         if let Some(fd) = self.stats_fd {
@@ -367,7 +351,6 @@ impl Config {
 
 /// Returns the addresses of the tree's window and gate from the same variables, also for a program
 /// without an engine. `None` if absent or invalid.
-#[must_use]
 pub fn place(lookup: &impl Fn(&str) -> Option<String>) -> Option<Bases> {
     lookup("PLACE")?.parse().ok()
 }
@@ -422,6 +405,10 @@ mod tests {
         };
         let env: HashMap<_, _> = config.to_env().into_iter().collect();
         assert_eq!(Config::from_env(|k| env.get(k).cloned()), Some(Ok(config)));
+        assert_eq!(
+            [Turns::Auto, Turns::Off].map(|it| it.to_string().parse()),
+            [Ok(Turns::Auto), Ok(Turns::Off)]
+        );
         for bad in ["", "7", "file,", "file,x", "pipe,7", "raw,7", "raw,7,x", "file,7,7"] {
             assert_eq!(bad.parse::<Inherited>(), Err(()), "{bad}");
         }

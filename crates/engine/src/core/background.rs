@@ -72,7 +72,6 @@ impl Background {
         self.is_asleep.store(false, Ordering::Relaxed);
     }
 
-    #[must_use]
     pub(crate) fn is_running(&self) -> bool {
         self.is_running.load(Ordering::Relaxed)
     }

@@ -33,18 +33,15 @@ impl Drop for BudgetReservation<'_> {
 
 impl Core {
     /// Returns the number of bytes charged to the budget outside pages and the fixed part.
-    #[must_use]
     pub(crate) fn other_bytes(&self) -> usize {
         self.stores.used_bytes() + self.metadata_bytes() + HEAP.taken_bytes()
     }
 
     /// Returns the DRAM used by tables of the program's pages, in bytes.
-    #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.memory.space.metadata_bytes() + self.policies.clock.metadata_bytes()
     }
 
-    #[must_use]
     pub(crate) fn used_bytes(&self) -> usize {
         self.memory.budget.used_bytes(self.other_bytes())
     }
@@ -176,7 +173,6 @@ impl Core {
     }
 
     /// Returns the approximate number of resident pages, and of pages with content.
-    #[must_use]
     pub(crate) fn resident_of_all(&self) -> (usize, usize) {
         let resident = self.memory.budget.pages();
         let objects = self.stores.pool.objects();

@@ -19,13 +19,6 @@ pub(crate) fn die(stats: Stats, why: &str) -> ! {
 }
 
 /// Failure to fault in a page.
-///
-/// ```
-/// use softswap_engine::base::stats::StopReason;
-/// use softswap_engine::core::errors::FaultError;
-/// assert_eq!(FaultError::NotMapped.stop_reason(), None);
-/// assert_eq!(FaultError::Corrupt { slot: 7 }.stop_reason(), Some(StopReason::WrongData));
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum FaultError {
     /// The program has mapped nothing at the address.
@@ -66,13 +59,11 @@ pub enum FaultError {
 
 impl FaultError {
     /// Returns true if the thread should only take a signal and retry.
-    #[must_use]
     pub fn is_for_a_signal(&self) -> bool {
         matches!(self, FaultError::Exhausted(Exhausted::Signal))
     }
 
     /// Returns the reason recorded in statistics; `None` if the engine did not fail.
-    #[must_use]
     pub fn stop_reason(&self) -> Option<StopReason> {
         Some(match self {
             FaultError::NotMapped | FaultError::Unmanaged => return None,
@@ -88,13 +79,6 @@ impl FaultError {
 }
 
 /// Failure to decompress a page.
-///
-/// ```
-/// use softswap_engine::codec::CodecError;
-/// use softswap_engine::core::errors::UnpackError;
-/// let error = UnpackError::from(CodecError::UnknownTag { tag: 3 });
-/// assert!(error.to_string().starts_with("cannot be decompressed (compressed page has"));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnpackError {
     /// The data in the pool differs from what was stored.
@@ -133,11 +117,6 @@ pub enum Exhausted {
 }
 
 /// Failure to allocate a slot.
-///
-/// ```
-/// use softswap_engine::core::errors::NoSlot;
-/// assert!(NoSlot::ForkedChild.to_string().starts_with("a forked child cannot write"));
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum NoSlot {
     /// The swap areas are full.

@@ -57,10 +57,8 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// Creates the policies for a window, a budget, and a number of contexts.
-    ///
-    /// # Errors
-    /// If no address space is left for the tables.
+    /// Creates the policies for a window, a budget, and a number of contexts. Fails if no address
+    /// space is left for the tables.
     pub fn new(
         window_pages: usize,
         budget_bytes: usize,
@@ -94,7 +92,6 @@ impl Policies {
     }
 
     /// Returns true if a mechanism is enabled.
-    #[must_use]
     pub fn has(&self, mechanism: Mechanism) -> bool {
         !self.without.has(mechanism)
     }
@@ -179,7 +176,6 @@ impl Policies {
 
     /// Returns the age of a touched page that is faulted in from `place`, while `resident` pages
     /// are resident.
-    #[must_use]
     pub fn age_of_faulted(&self, page: PageNo, place: Place, resident: usize) -> u8 {
         if place == Place::Vacant || !self.has(Mechanism::RefaultDistance) {
             return self.clock.age_of_new(page);
@@ -189,7 +185,6 @@ impl Policies {
 
     /// Returns the age of a page that is read ahead. A page of a stream will be touched. Other
     /// pages may not be, so they are evicted first.
-    #[must_use]
     pub fn age_of_read_ahead(&self, page: PageNo, is_stream: bool, resident: usize) -> u8 {
         if !is_stream {
             return PREFETCHED;
@@ -199,7 +194,6 @@ impl Policies {
 
     /// Returns N: the clock considers an incompressible page for eviction in one of N visits
     /// ([`IncompressibleBias::times`]).
-    #[must_use]
     pub fn visits_per_incompressible(&self) -> u64 {
         if self.has(Mechanism::IncompressibleBias) { self.incompressible_bias.times() } else { 1 }
     }
@@ -258,20 +252,17 @@ impl Policies {
     }
 
     /// Returns true if compression is enabled.
-    #[must_use]
     pub fn has_codec(&self) -> bool {
         self.codec.get() != Choice::Fixed(None)
     }
 
     /// Returns the codec to use if the working memory of `packer` does not fit into the budget.
-    #[must_use]
     pub(crate) fn without_memory(&self, packer: Packer) -> Option<Packer> {
         (self.codec.get() == Choice::Auto && packer != Packer::Lz4).then_some(Packer::Lz4)
     }
 
     /// Returns the codec for the next page, given the state of the pool; `None` if compression is
     /// disabled.
-    #[must_use]
     pub fn packer(&self, pool: impl FnOnce() -> PoolView) -> Option<Packer> {
         match self.codec.get() {
             Choice::Auto => Some(self.tier.first_try(|| pool().is_filling())),
@@ -280,7 +271,6 @@ impl Policies {
     }
 
     /// Returns the codec to try after `first` failed, if any.
-    #[must_use]
     pub fn second_packer(&self, first: Packer) -> Option<Packer> {
         let is_on = first == Packer::Lz4 && self.codec.get() == Choice::Auto;
         if is_on { self.tier.second_try() } else { None }

@@ -27,13 +27,6 @@ const CPU_BITS: u32 = 30;
 const SIZE_BITS: u32 = 13;
 
 /// Event of a page.
-///
-/// ```
-/// use softswap_engine::base::access::Access;
-/// use softswap_engine::core::recorder::Event;
-/// let event = Event::Touch { page: 7, access: Access::Write, cpu_ns: 1200 };
-/// assert_eq!(Event::from_word(event.to_word()), Some(event));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// The page was touched, after the program used this much CPU time since the previous touch.
@@ -77,7 +70,6 @@ pub enum Event {
 
 impl Event {
     /// Encodes the event as a word.
-    #[must_use]
     pub fn to_word(self) -> u64 {
         let number = |page: PageNo| page & ((1 << PAGE_BITS) - 1);
         let (kind, page, rest) = match self {
@@ -96,7 +88,6 @@ impl Event {
     }
 
     /// Decodes a word; `None` if it is empty or invalid.
-    #[must_use]
     pub fn from_word(word: u64) -> Option<Event> {
         let low = |bits: u64, count: u32| bits & ((1 << count) - 1);
         let page = low(word >> KIND_BITS, PAGE_BITS);

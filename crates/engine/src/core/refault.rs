@@ -35,7 +35,6 @@ impl Core {
             && self.policies.bypasses_pool(page, slots_are_plenty, || self.pool_view())
     }
 
-    #[must_use]
     pub(crate) fn pool_view(&self) -> PoolView {
         let pool = &self.stores.pool;
         let (limit_bytes, used_bytes) = (pool.limit_bytes(), pool.used_bytes());

@@ -41,7 +41,6 @@ pub(crate) fn extra_buffers_bytes(budget_bytes: usize) -> usize {
 impl Core {
     /// Returns the smallest possible budget: memory that cannot be freed plus the minimum for
     /// pages, in bytes.
-    #[must_use]
     pub(crate) fn min_bytes(&self) -> usize {
         let stores = &self.stores;
         self.memory.budget.fixed_bytes()

@@ -35,7 +35,6 @@ pub(crate) struct Stores {
 impl Stores {
     /// Returns true if this process may write pages. A forked child writes only to areas of its
     /// own.
-    #[must_use]
     pub(crate) fn may_write(&self) -> bool {
         self.may_write.load(Relaxed)
     }
@@ -75,7 +74,6 @@ impl Stores {
         }
     }
 
-    #[must_use]
     pub(crate) fn used_bytes(&self) -> usize {
         self.pool.used_bytes()
             + self.areas.metadata_bytes() as usize

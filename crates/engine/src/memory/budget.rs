@@ -42,7 +42,6 @@ const EXEC_DELAY_NS: u64 = 10_000_000;
 
 impl Budget {
     /// Creates a budget of `limit_bytes`. `fixed_bytes` of it are used from the start.
-    #[must_use]
     pub(crate) fn new(limit_bytes: usize, fixed_bytes: usize) -> Budget {
         Budget {
             limit_bytes: AtomicUsize::new(limit_bytes),
@@ -58,14 +57,12 @@ impl Budget {
         }
     }
 
-    #[must_use]
     pub(crate) fn limit_bytes(&self) -> usize {
         self.limit_bytes.load(Relaxed)
     }
 
     /// Returns the limit to reach, in bytes. It is below [`Budget::limit_bytes`] while memory is
     /// reclaimed for it.
-    #[must_use]
     pub(crate) fn target_bytes(&self) -> usize {
         self.target_bytes.load(Relaxed)
     }
@@ -96,7 +93,6 @@ impl Budget {
     }
 
     /// Returns true while the limit is being lowered.
-    #[must_use]
     pub(crate) fn is_moving(&self) -> bool {
         self.limit_bytes() != self.target_bytes()
     }
@@ -126,7 +122,6 @@ impl Budget {
         is_cancelled
     }
 
-    #[must_use]
     pub(crate) fn fixed_bytes(&self) -> usize {
         self.fixed_bytes.load(Relaxed)
     }
@@ -137,20 +132,17 @@ impl Budget {
     }
 
     /// Returns the number of bytes that only reclaim may use.
-    #[must_use]
     pub(crate) fn reserve_bytes(&self) -> usize {
         reserve_of(self.limit_bytes())
     }
 
     /// Returns the number of pages in DRAM, resident or staged.
-    #[must_use]
     pub(crate) fn pages(&self) -> usize {
         self.pages.load(Relaxed)
     }
 
     /// Returns the number of bytes in use. `other_bytes` is the use outside pages and the fixed
     /// part.
-    #[must_use]
     pub(crate) fn used_bytes(&self, other_bytes: usize) -> usize {
         self.used_with(self.pages(), other_bytes)
     }
@@ -219,20 +211,17 @@ impl Budget {
     }
 
     /// Returns the number of pages unmapped and not yet stored.
-    #[must_use]
     pub(crate) fn unstored_pages(&self) -> usize {
         self.unstored.load(Relaxed)
     }
 
     /// Returns true if background reclaim should start.
-    #[must_use]
     pub(crate) fn is_low(&self, other_bytes: usize) -> bool {
         let limit = self.limit_bytes();
         self.used_bytes(other_bytes) + reserve_of(limit) + step_of(limit) > limit
     }
 
     /// Returns true if background reclaim may stop.
-    #[must_use]
     pub(crate) fn is_above_high(&self, other_bytes: usize) -> bool {
         let limit = self.limit_bytes();
         self.used_bytes(other_bytes) + reserve_of(limit) + 2 * step_of(limit) <= limit

@@ -98,13 +98,11 @@ impl Contexts {
         shared.iter().any(|slot| slot.try_lock().is_err())
     }
 
-    #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.slots.len()
     }
 
     /// Returns the memory that the codecs use in all contexts, in addition to [`CONTEXT_BYTES`].
-    #[must_use]
     pub(crate) fn workspaces(&self) -> Arc<Workspaces> {
         Arc::clone(&self.workspaces)
     }

@@ -24,7 +24,6 @@ impl Pinners {
     /// Called when the engine has all its rings and the program has none. Without UFFDIO_MOVE the
     /// result is not used. The mappings are not read then, because page protection can create tens
     /// of thousands of them.
-    #[must_use]
     pub(crate) fn start(uses_move: bool) -> Pinners {
         let mappings = if uses_move { Mappings::open() } else { None };
         let pinners = mappings.as_ref().and_then(Mappings::pinners);

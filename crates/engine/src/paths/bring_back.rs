@@ -41,7 +41,6 @@ pub struct BringBack {
 
 impl BringBack {
     /// Begins to swap in the `wanted` pages evicted last.
-    #[must_use]
     pub fn new(wanted: u64) -> BringBack {
         BringBack { wanted, distances: vec![0; BUCKETS], below: 0, from: 0 }
     }

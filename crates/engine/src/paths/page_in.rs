@@ -31,10 +31,8 @@ use softswap_sys::signals::Mask;
 use softswap_sys::window::{MappingPressure, Writes};
 
 /// Faults a page in. Returns its previous place, or `None` if it was resident. A wait for memory
-/// ends if a signal in `open` is pending.
-///
-/// # Errors
-/// If the page cannot be faulted in; its state is then unchanged.
+/// ends if a signal in `open` is pending. Fails if the page cannot be faulted in; its state is then
+/// unchanged.
 pub(crate) fn page_in(
     core: &Core,
     contexts: &Contexts,

@@ -125,10 +125,8 @@ fn take_from_pool(core: &Core, context: &mut Context, area_full: &mut Option<NoS
 const ROUNDS_BETWEEN_CHECKS: u32 = 8;
 
 /// Charges `count` pages to the budget, with reclaim if necessary. Returns early if a signal in
-/// `open` is pending.
-///
-/// # Errors
-/// If no page could be evicted for a while, or a signal must be taken first.
+/// `open` is pending. Fails if no page could be evicted for a while, or a signal must be taken
+/// first.
 pub(crate) fn charge_pages(
     core: &Core,
     context: &mut Context,

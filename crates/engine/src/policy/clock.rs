@@ -32,15 +32,6 @@ const MAX_SKIPPED: usize = 4096;
 pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
 
 /// The clock hand and the history of evicted pages.
-///
-/// ```
-/// use softswap_engine::policy::clock::Clock;
-/// use softswap_engine::policy::refault::FRESH;
-/// let clock = Clock::new(1 << 18, 1 << 10).unwrap();
-/// assert_eq!(clock.age_of_new(7), FRESH);
-/// clock.note_eviction(7);
-/// assert!(clock.age_of_refault(7, 1 << 10) >= FRESH);
-/// ```
 #[derive(Debug)]
 pub struct Clock {
     hand: Mutex<Hand>,
@@ -70,11 +61,8 @@ impl Hand {
 }
 
 impl Clock {
-    /// Creates a clock for a window of `pages` pages, of which at most `max_resident` are
-    /// resident.
-    ///
-    /// # Errors
-    /// If no address space is left for its tables.
+    /// Creates a clock for a window of `pages` pages, of which at most `max_resident` are resident.
+    /// Fails if no address space is left for its tables.
     pub fn new(pages: usize, max_resident: usize) -> io::Result<Clock> {
         Ok(Clock {
             hand: Mutex::default(),
@@ -106,13 +94,11 @@ impl Clock {
     }
 
     /// Returns the number of pages evicted since this page's eviction, if known.
-    #[must_use]
     pub fn distance(&self, page: PageNo) -> Option<u64> {
         self.refaults.distance(page)
     }
 
     /// Returns true if the page has earned rounds by early refaults.
-    #[must_use]
     pub fn refaults_early(&self, page: PageNo) -> bool {
         self.refaults.refaults_early(page)
     }
@@ -122,12 +108,10 @@ impl Clock {
         self.refaults.note_eviction(page);
     }
 
-    #[must_use]
     pub(crate) fn active(&self) -> usize {
         self.active.load(Relaxed)
     }
 
-    #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.refaults.metadata_bytes()
     }

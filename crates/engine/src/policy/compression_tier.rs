@@ -41,7 +41,6 @@ pub struct CompressionTier {
 
 impl CompressionTier {
     /// Creates the state for a budget and a number of contexts. Unless `on`, only LZ4 is used.
-    #[must_use]
     pub(crate) fn new(budget_bytes: usize, contexts: usize, on: bool) -> CompressionTier {
         let tier = CompressionTier {
             may_be_dense: AtomicBool::new(false),
@@ -64,7 +63,6 @@ impl CompressionTier {
     }
 
     /// Returns the codec to try first. `is_filling` returns true if the pool may soon be full.
-    #[must_use]
     pub(crate) fn first_try(&self, is_filling: impl FnOnce() -> bool) -> Packer {
         let is_likely = |codec| likelihood(codec) >= WORTH_TRYING;
         if !self.may_be_dense() {
@@ -83,7 +81,6 @@ impl CompressionTier {
     }
 
     /// Returns the codec to try after LZ4 failed, if any.
-    #[must_use]
     pub(crate) fn second_try(&self) -> Option<Packer> {
         let is_worth = || {
             likelihood(&self.by_second) >= WORTH_TRYING || is_probe(&self.by_second, PROBE_EVERY)

@@ -57,14 +57,12 @@ impl Default for IncompressibleBias {
 impl IncompressibleBias {
     /// Returns true if the page is known to be incompressible and is stored in a slot without other
     /// pages.
-    #[must_use]
     pub fn is_incompressible(place: Place) -> bool {
         let copy = place.copy().and_then(StoredCopy::in_slot).map(SlotCopy::place);
         copy.unwrap_or(place).is_incompressible()
     }
 
     /// Returns N: an incompressible page is considered for eviction in one of N visits.
-    #[must_use]
     pub(crate) fn times(&self) -> u64 {
         self.times.load(Relaxed)
     }

@@ -92,7 +92,6 @@ impl Refaults {
     }
 
     /// Returns the approximate number of pages evicted since this page was; `None` if unknown.
-    #[must_use]
     pub(crate) fn distance(&self, page: PageNo) -> Option<u64> {
         self.has_mark(page).then(|| {
             let seen = u64::from(self.marks[page as usize].load(Relaxed));
@@ -119,7 +118,6 @@ impl Refaults {
     }
 
     /// Returns true if early refaults have raised the page's level above 0.
-    #[must_use]
     pub(crate) fn refaults_early(&self, page: PageNo) -> bool {
         self.has_mark(page) && self.marks[page as usize].load(Relaxed) >> TIME_BITS != 0
     }
@@ -133,7 +131,6 @@ impl Refaults {
         }
     }
 
-    #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.touched_pages.load(Relaxed) * PAGE_SIZE
     }

@@ -50,20 +50,17 @@ impl StoredCopies {
     }
 
     /// Returns the number of resident pages with a copy in the swap area.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.count.load(Relaxed)
     }
 
     /// Returns the number of resident pages with a copy in the pool.
-    #[must_use]
     pub fn pooled(&self) -> usize {
         self.pooled.load(Relaxed)
     }
 
     /// Returns true if the pool may keep another copy of `packed_bytes`, given the budget and the
     /// pool's limit.
-    #[must_use]
     pub fn has_share(&self, packed_bytes: usize, budget_bytes: usize, limit_bytes: usize) -> bool {
         let most_bytes = (budget_bytes / BUDGET_SHARE).min(limit_bytes / LIMIT_SHARE);
         self.pooled_bytes.load(Relaxed) + packed_bytes <= most_bytes
@@ -88,7 +85,6 @@ impl StoredCopies {
     /// Returns true if a clean page should be offered to the pool. Most pages have their copy on
     /// the disk because the pool refused them, and another attempt costs more than the rest of a
     /// clean eviction.
-    #[must_use]
     pub fn should_offer_to_pool(&self) -> bool {
         likelihood(&self.packed) >= WORTH_PACKING || is_probe(&self.packed, PROBE_EVERY)
     }
@@ -115,7 +111,6 @@ pub enum KeepCopy {
 
 impl KeepCopy {
     /// Returns the copy that a page keeps after it is faulted in from `place`.
-    #[must_use]
     pub fn copy_of(self, place: Place) -> Option<StoredCopy> {
         match self {
             KeepCopy::No => None,
@@ -123,7 +118,6 @@ impl KeepCopy {
         }
     }
 
-    #[must_use]
     pub(crate) fn writes(self) -> Writes {
         if self == KeepCopy::No { Writes::Allowed } else { Writes::Caught }
     }

@@ -61,7 +61,6 @@ impl WriteBackRate {
     }
 
     /// Returns the average age of pages at write-back, in evictions; 0 before the first one.
-    #[must_use]
     pub(crate) fn age(&self) -> u64 {
         self.age.load(Relaxed)
     }
@@ -86,7 +85,6 @@ impl WriteBackRate {
 
     /// Returns the share (0 to 1) of pages that are touched in the pool; the others are written
     /// back.
-    #[must_use]
     pub(crate) fn share_held(&self) -> f64 {
         let (held, written_back) = (self.held.load(Relaxed), self.written_back.load(Relaxed));
         (held + UNKNOWN_PAGES) as f64 / (held + written_back + UNKNOWN_PAGES) as f64
@@ -114,7 +112,6 @@ impl WriteBackRate {
 
     /// Returns the likelihood (0 to 1) that a page written back or bypassing the pool refaults.
     /// Pages that were prefetched do not count, because they cost little.
-    #[must_use]
     pub(crate) fn refault_share(&self) -> f64 {
         let (refaulted, outgrown) = (self.refaulted.load(Relaxed), self.outgrown());
         ((refaulted + UNKNOWN_PAGES) as f64 / (outgrown + UNKNOWN_PAGES) as f64).min(1.0)

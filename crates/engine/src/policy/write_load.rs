@@ -45,7 +45,6 @@ impl WriteLoad {
     }
 
     /// Returns true if hardly any evicted page needs the disk.
-    #[must_use]
     pub(crate) fn avoids_disk(&self) -> bool {
         self.to_disk.load(Relaxed) < RARELY
     }

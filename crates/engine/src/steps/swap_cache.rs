@@ -83,7 +83,6 @@ fn may_keep_pooled(core: &Core, handle: Handle) -> bool {
 /// saves one compression when its page is evicted, after about as many evictions as there are
 /// resident pages. The written-back page would save a read, which costs several times as much, if
 /// it were touched. It has not been touched for as many evictions as its age.
-#[must_use]
 pub(crate) fn outweighs_write_back(core: &Core) -> bool {
     // If this process cannot write, nothing is written back.
     core.stores.may_write()
@@ -111,7 +110,6 @@ pub(crate) fn on_swap_in(core: &Core, place: Place, keep_copy: KeepCopy) -> Opti
 }
 
 /// Returns true unless it is a damaged copy in the pool.
-#[must_use]
 pub(crate) fn is_sound(stores: &Stores, copy: StoredCopy) -> bool {
     let StoredCopy::Pool { object } = copy else { return true };
     let handle = stores.pool.handle_of(object);
@@ -190,14 +188,12 @@ pub(crate) fn copy_in_working_area(
     in_slot
 }
 
-#[must_use]
 pub(crate) fn in_working_slot(stores: &Stores, copy: StoredCopy) -> Option<SlotCopy> {
     copy.in_slot().filter(|copy| !stores.areas.has_failed(copy.slot()))
 }
 
 /// Returns the place of a page whose pool object was moved to `new`. `at` is the place of the
 /// claimed page.
-#[must_use]
 pub(crate) fn renamed(at: Place, new: Handle) -> Place {
     match at {
         Place::Resident { age, .. } => {

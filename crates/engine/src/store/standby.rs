@@ -67,13 +67,6 @@ struct Set {
 }
 
 /// The standby list.
-///
-/// ```
-/// use softswap_engine::store::standby::Standby;
-/// let standby = Standby::new(4096);
-/// assert!(!standby.is_on()); // Not before refaults show that it pays.
-/// assert_eq!(standby.used_bytes(), 0);
-/// ```
 pub struct Standby {
     max_pages: AtomicUsize,
     /// Created on first use, and again for a larger budget. The last one is in use; the others are
@@ -93,7 +86,6 @@ pub struct Standby {
 
 impl Standby {
     /// Creates the list for a budget in pages.
-    #[must_use]
     pub fn new(budget_pages: usize) -> Standby {
         Standby {
             max_pages: AtomicUsize::new(capacity_for(budget_pages)),
@@ -109,7 +101,6 @@ impl Standby {
     }
 
     /// Returns the DRAM of the pages and tables, in bytes.
-    #[must_use]
     pub fn used_bytes(&self) -> usize {
         let tables = self.tables.iter().filter_map(OnceLock::get);
         tables.map(|sets| size_of_val(&**sets)).sum::<usize>()
@@ -117,7 +108,6 @@ impl Standby {
     }
 
     /// Returns true if evicted pages should be kept.
-    #[must_use]
     pub fn is_on(&self) -> bool {
         self.is_on.load(Relaxed)
     }
@@ -139,10 +129,8 @@ impl Standby {
     }
 
     /// Does work that a fault may not do: creates the tables if keeping is on, and releases DRAM if
-    /// it is off or the list is above its limit. Returns true while more work remains.
-    ///
-    /// # Errors
-    /// If no address space is left for the tables.
+    /// it is off or the list is above its limit. Returns true while more work remains. Fails if no
+    /// address space is left for the tables.
     pub fn maintain(&self) -> io::Result<bool> {
         if self.is_on() {
             let most = self.max_pages.load(Relaxed);

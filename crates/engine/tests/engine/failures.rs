@@ -4,14 +4,26 @@
 use crate::common::{
     Content, Setup, World, assert_holds, every_kind, mix64, page_of, random, write_all,
 };
-use softswap_engine::api::engine::Move;
+use softswap_engine::api::control_protocol::Snapshot;
+use softswap_engine::api::engine::{Engine, Move};
+use softswap_engine::api::open_areas;
+use softswap_engine::api::settings::{AreaSpec, Config, PoolLimit};
 use softswap_engine::base::access::Access;
-use softswap_engine::base::stats::Counter;
-use softswap_engine::core::errors::{Exhausted, FaultError, NoSlot};
+use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats, StopReason};
+use softswap_engine::codec::compressed_slot;
+use softswap_engine::codec::{CodecError, seal::NoKey};
+use softswap_engine::core::errors::{Exhausted, FaultError, NoSlot, UnpackError};
+use softswap_engine::policy::mechanism::Without;
 use softswap_engine::store::io::{IoErrorKind, Operation};
+use softswap_engine::store::pool::Pool;
 use softswap_engine::store::swap::area::AreaFull;
+use softswap_engine::store::swap::extent::ExtentMap;
+use softswap_engine::store::swap::named::Warning;
+use softswap_engine::store::swap::raw::RawRefusal;
+use softswap_engine::store::swap::slot::SlotAllocator;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::{EIO, ENOSPC};
+use softswap_sys::memory::reserve_u64;
 use softswap_testkit::Memory;
 use softswap_testkit::sim_device::Fault;
 
@@ -288,4 +300,43 @@ fn failed_mremap_keeps_mapping() {
             }
         }
     }
+}
+
+#[test]
+fn messages_state_cause_and_remedy() {
+    let start = |memory_bytes| {
+        let config = Config { memory_bytes, ..Config::default() };
+        let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
+        Engine::start(&config, Vec::new(), stats).err().unwrap().to_string()
+    };
+    let nowhere = [AreaSpec::new("/nowhere/swap")];
+    let not_opened = open_areas::open(&nowhere, None, 0, true).next().unwrap().err().unwrap();
+    let slots = SlotAllocator::new(1, 1).unwrap();
+    slots.grow(1);
+    let rows: [(String, &str); 16] = [
+        (start(1 << 20), "a budget of 1 MiB is below the minimum"),
+        (start(1 << 30), "0 swap areas were given; give at least one"),
+        (not_opened.to_string(), "/nowhere/swap"),
+        (RawRefusal::Changed { path: "/swap".into() }.to_string(), "/swap"),
+        (Warning::PageCache.to_string(), "it refuses O_DIRECT"),
+        (NoKey::from(std::io::Error::other("no entropy")).to_string(), "--no-encrypt"),
+        (compressed_slot::part(&[0; 4096], 3).unwrap_err().to_string(), "has no part 3"),
+        ("steam".parse::<Without>().unwrap_err().to_string(), "there is no mechanism \"steam\""),
+        ("90%".parse::<PoolLimit>().unwrap_err().to_string(), "from 0% to 80%"),
+        (Snapshot::parse("").unwrap_err().to_string(), "the program runs another version"),
+        (Pool::new(0).unwrap().store(b"packed", 42, 1).unwrap_err().to_string(), "pool is full"),
+        (ExtentMap::new(1).unwrap().lookup(7).unwrap_err().to_string(), "page 7 is outside"),
+        (slots.free(7, 1).unwrap_err().to_string(), "slots 7..8"),
+        (NoSlot::ForkedChild.to_string(), "a forked child cannot write"),
+        (
+            UnpackError::from(CodecError::UnknownTag { tag: 3 }).to_string(),
+            "cannot be decompressed (compressed page has",
+        ),
+        (StopReason::from_code(4).unwrap().text().to_string(), "no memory could be freed"),
+    ];
+    for (message, part) in rows {
+        assert!(message.contains(part), "{part:?} is missing in: {message}");
+    }
+    assert_eq!(FaultError::NotMapped.stop_reason(), None);
+    assert_eq!(FaultError::Corrupt { slot: 7 }.stop_reason(), Some(StopReason::WrongData));
 }

@@ -15,7 +15,6 @@ pub(super) const SHARE: usize = 4;
 
 impl Engine {
     /// Returns the maximum size of locked memory, in bytes.
-    #[must_use]
     pub fn lock_limit_bytes(&self) -> usize {
         self.core.memory.budget.target_bytes() / SHARE
     }
@@ -75,7 +74,6 @@ impl Engine {
     }
 
     /// Returns true if any page of a range is locked.
-    #[must_use]
     pub fn has_locked(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len).is_ok_and(|range| {
             signals::with_all_blocked(|| self.core.memory.space.lock().has_locked(&range))

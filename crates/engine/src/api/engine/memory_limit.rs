@@ -19,12 +19,6 @@ const WAIT_NS: u64 = 100_000_000;
 const CHECK_INTERVAL_NS: u64 = 1_000_000;
 
 /// Refusal to change the limit.
-///
-/// ```
-/// use softswap_engine::api::engine::memory_limit::LimitRefused;
-/// let refused = LimitRefused::TooSmall { asked_bytes: 1 << 20, min_bytes: 8 << 20 };
-/// assert!(refused.to_string().contains("give at least 8M"));
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum LimitRefused {
     /// Below the minimum of the engine.
@@ -148,27 +142,23 @@ impl Engine {
     }
 
     /// Returns true if the limit is at most `bytes` and is not being lowered.
-    #[must_use]
     pub fn keeps_limit(&self, bytes: usize) -> bool {
         let budget = &self.core.memory.budget;
         !budget.is_moving() && budget.limit_bytes() <= bytes.next_multiple_of(PAGE_SIZE)
     }
 
     /// Returns all memory charged to the budget, in bytes.
-    #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.core.used_bytes()
     }
 
     /// Returns true if pages can be written to an area. False in a forked child that cannot open
     /// one.
-    #[must_use]
     pub fn may_write(&self) -> bool {
         self.core.stores.may_write()
     }
 
     /// Returns true if free memory is below the high watermark.
-    #[must_use]
     pub fn is_short_of_memory(&self) -> bool {
         !self.core.memory.budget.is_above_high(self.core.other_bytes())
     }
@@ -176,14 +166,12 @@ impl Engine {
     /// Returns the approximate time that one MiB more of DRAM would have saved this process so far,
     /// in ns. Its increase per second is the benefit of memory, compared among processes. It is
     /// constant unless the pool's limit adapts.
-    #[must_use]
     pub fn saved_by_mib_ns(&self) -> u64 {
         self.core.policies.partition.saved_by_mib_ns()
     }
 
     /// Returns the limit as text: the target and, while the limit is being lowered, the current
     /// limit.
-    #[must_use]
     pub fn memory_limit(&self) -> String {
         let budget = &self.core.memory.budget;
         let [limit, target] = [budget.limit_bytes(), budget.target_bytes()];

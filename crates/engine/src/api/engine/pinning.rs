@@ -52,7 +52,6 @@ struct BeforePin {
 
 impl Engine {
     /// Returns the maximum number of bytes that all calls together may hold.
-    #[must_use]
     pub fn hold_limit_bytes(&self) -> usize {
         let budget = &self.core.memory.budget;
         let spent_bytes = budget.fixed_bytes() + budget.reserve_bytes();
@@ -60,14 +59,12 @@ impl Engine {
     }
 
     /// Returns half of the budget, in bytes: the limit of prefetching on request.
-    #[must_use]
     pub fn half_of_budget_bytes(&self) -> usize {
         self.core.memory.budget.target_bytes() / 2
     }
 
     /// Returns the maximum number of bytes that one call pins: an eighth of the budget, from 64 KiB
     /// to 4 MiB, and at most [`Engine::hold_limit_bytes`].
-    #[must_use]
     pub fn call_limit_bytes(&self) -> usize {
         let part_bytes = (self.core.memory.budget.target_bytes() / 8).clamp(64 << 10, 4 << 20);
         part_bytes.min(self.hold_limit_bytes()) & !(PAGE_SIZE - 1)
@@ -117,7 +114,6 @@ impl Engine {
     }
 
     /// Returns the number of pages held.
-    #[must_use]
     pub fn held_pages(&self) -> usize {
         self.held.pages()
     }
@@ -137,10 +133,8 @@ impl Engine {
     }
 
     /// Brings in the pages of a range for a reader outside the program, up to a quarter of the
-    /// budget. Returns the length of that part. Unmanaged pages are skipped.
-    ///
-    /// # Errors
-    /// If a page cannot be faulted in.
+    /// budget. Returns the length of that part. Unmanaged pages are skipped. Fails if a page cannot
+    /// be faulted in.
     pub fn bring_in(&self, address: usize, len: usize) -> Result<usize, FaultError> {
         let len = len.min(self.half_of_budget_bytes() / 2);
         let end = address.saturating_add(len);
@@ -223,7 +217,6 @@ impl Engine {
     }
 
     /// Returns the number of pages that `len` bytes from `address` touch.
-    #[must_use]
     pub fn pages_under(&self, address: usize, len: usize) -> usize {
         if len == 0 { 0 } else { (address % PAGE_SIZE + len).div_ceil(PAGE_SIZE) }
     }

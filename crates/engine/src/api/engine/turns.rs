@@ -34,7 +34,6 @@ pub struct DiskRefaults {
 
 impl DiskRefaults {
     /// Returns the difference to `before`.
-    #[must_use]
     pub fn since(self, before: DiskRefaults) -> DiskRefaults {
         DiskRefaults {
             count: self.count.saturating_sub(before.count),
@@ -44,7 +43,6 @@ impl DiskRefaults {
     }
 
     /// Returns the mean distance in pages. As many more resident pages would hold the working set.
-    #[must_use]
     pub fn mean_distance(self) -> u64 {
         self.distances / self.count.max(1)
     }
@@ -88,7 +86,6 @@ impl Engine {
     }
 
     /// Returns true if a page is being faulted in.
-    #[must_use]
     pub fn is_faulting(&self) -> bool {
         self.contexts.is_any_in_use()
     }
@@ -105,7 +102,6 @@ impl Engine {
     }
 
     /// Returns the refaults so far that read the disk.
-    #[must_use]
     pub fn disk_refaults(&self) -> DiskRefaults {
         let stats = &self.core.stats;
         let mut sums =

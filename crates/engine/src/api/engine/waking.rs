@@ -27,10 +27,8 @@ pub struct Before {
 impl Engine {
     /// Starts an engine in a process that already has mappings in the window. The caller has
     /// blocked signals, and calls [`Engine::fit`] as soon as it can handle faults. Meanwhile other
-    /// threads must not change mappings; they wait if they touch absent pages.
-    ///
-    /// # Errors
-    /// Those of [`Engine::start`]. On an error the program's memory is unchanged.
+    /// threads must not change mappings; they wait if they touch absent pages. On an error the
+    /// program's memory is unchanged.
     pub fn start_around(
         config: &Config,
         storage: Vec<Backing>,

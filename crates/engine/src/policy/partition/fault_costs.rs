@@ -41,7 +41,6 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    #[must_use]
     pub(crate) fn start() -> Stopwatch {
         let start_ns = now_ns();
         let is_sampled = start_ns.is_multiple_of(SAMPLED);
@@ -79,7 +78,6 @@ pub struct FaultCosts {
 
 impl FaultCosts {
     /// Creates initial estimates for this many CPUs.
-    #[must_use]
     pub(crate) fn new(processors: usize) -> FaultCosts {
         FaultCosts {
             processors: processors as u64,
@@ -139,7 +137,6 @@ impl FaultCosts {
 
     /// Returns true if the process leaves a CPU to background reclaim, regardless of what reclaim
     /// itself uses. Other processes are ignored; compression in program threads counts as use.
-    #[must_use]
     pub(crate) fn leaves_processor_idle(&self) -> bool {
         // If n busy threads compete with it for n CPUs, its share is n / (n + 1). The threshold is
         // halfway between that share and a whole CPU.
@@ -195,7 +192,6 @@ impl FaultCosts {
 
     /// Returns the cost of a fault from the pool and of one from the disk, in ns. Each includes the
     /// eviction of another page.
-    #[must_use]
     pub fn faults_ns(&self) -> (u64, u64) {
         let common_ns = SIGNAL_NS + self.evict_ns();
         let disk_cpu_ns = self.disk_cpu_ns.load(Relaxed);

@@ -95,7 +95,6 @@ pub struct Partition {
 
 impl Partition {
     /// Creates a partition with the given bounds of the pool's limit.
-    #[must_use]
     pub fn new(
         is_on: bool,
         min_bytes: usize,
@@ -120,12 +119,10 @@ impl Partition {
     }
 
     /// Returns the rate of write-backs from the pool.
-    #[must_use]
     pub fn write_back_rate(&self) -> &WriteBackRate {
         &self.write_back_rate
     }
 
-    #[must_use]
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Relaxed)
     }
@@ -196,7 +193,6 @@ impl Partition {
     /// Returns the initial limit for a configured one, at most the upper bound if the limit adapts.
     /// A limit that is too large costs decompression and is corrected soon; one that is too small
     /// costs disk I/O.
-    #[must_use]
     fn limit_of(&self, configured: PoolLimit) -> usize {
         let asked_bytes = configured.bytes_of(self.budget_bytes.load(Relaxed));
         if self.is_on() { asked_bytes.min(self.most_bytes()) } else { asked_bytes }
@@ -213,19 +209,16 @@ impl Partition {
 
     /// Returns the approximate time that one MiB more of DRAM would have saved so far, in ns: ghost
     /// hits times cost, for the side with the larger gain. Constant while the limit does not adapt.
-    #[must_use]
     pub(crate) fn saved_by_mib_ns(&self) -> u64 {
         self.saved_ns.load(Relaxed)
     }
 
     /// Returns the measured costs of faults.
-    #[must_use]
     pub fn costs(&self) -> &FaultCosts {
         &self.costs
     }
 
     /// Returns true if reads from the disk cost more time in total than decompression.
-    #[must_use]
     pub(crate) fn disk_dominates(&self) -> bool {
         let (pool_ns, disk_ns) = self.costs.faults_ns();
         let (unpacking_ns, reading_ns) = self.shares_ns(pool_ns, disk_ns);

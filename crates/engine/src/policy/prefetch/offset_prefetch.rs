@@ -49,12 +49,10 @@ impl Offsets {
         at.filter_map(move |at| page.checked_add_signed(OFFSETS[at]))
     }
 
-    #[must_use]
     pub(crate) fn count(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    #[must_use]
     pub(crate) fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -64,7 +62,6 @@ impl Offsets {
         Offsets(self.0 & others.0)
     }
 
-    #[must_use]
     pub(crate) fn without(self, others: Offsets) -> Offsets {
         Offsets(self.0 & !others.0)
     }
@@ -96,7 +93,6 @@ impl OffsetPrefetch {
     }
 
     /// Returns those of the offsets `others` whose pages should be read with `page`.
-    #[must_use]
     pub(crate) fn likely(&self, page: PageNo, others: Offsets) -> Offsets {
         let chunk = self.chunk(page).load(Relaxed);
         let bit = |at: usize| u8::from(likelihood(chunk, at) >= LIKELY) << at;

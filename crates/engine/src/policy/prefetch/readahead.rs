@@ -73,7 +73,6 @@ pub enum Touch {
 
 impl Touch {
     /// Returns true if the page was the marker of a requested window.
-    #[must_use]
     pub fn is_requested(self) -> bool {
         matches!(self, Touch::Marker(window) if window.is_requested())
     }
@@ -129,7 +128,6 @@ pub struct Readahead {
 }
 
 impl Readahead {
-    #[must_use]
     pub(crate) fn new(budget_pages: usize, without: Without) -> Readahead {
         let readahead = Readahead {
             without,
@@ -191,13 +189,11 @@ impl Readahead {
 
     /// Returns the number of pages, from `page` on and up to `most`, before the next valid marker.
     /// A marker must not be read with others, because it would not fault.
-    #[must_use]
     pub fn up_to_marker(&self, page: PageNo, most: usize) -> usize {
         (1..most).find(|ahead| self.is_marker(page + *ahead as u64)).unwrap_or(most)
     }
 
     /// Returns true if a page is a valid marker.
-    #[must_use]
     pub(crate) fn is_marker(&self, page: PageNo) -> bool {
         if !self.is_served.load(Ordering::Relaxed) {
             return false;
@@ -362,7 +358,6 @@ impl Readahead {
     }
 
     /// Returns a value that changes with each request.
-    #[must_use]
     pub(crate) fn wakeups(&self) -> u32 {
         self.wakeups.load(Ordering::SeqCst)
     }
@@ -400,7 +395,6 @@ fn place_of(page: PageNo) -> usize {
 }
 
 /// Returns true if a window is long enough to rely on the stream.
-#[must_use]
 pub fn is_stream(window: usize) -> bool {
     window >= RELIABLE_PAGES
 }
@@ -408,7 +402,6 @@ pub fn is_stream(window: usize) -> bool {
 /// Returns the number of pages to read when `page` is touched: one more than the resident pages
 /// directly before it, or 1 if such a run may be a coincidence. `resident_of_all` returns the
 /// numbers of resident and of all pages.
-#[must_use]
 pub fn neighbours(
     pages: &PageTable<'_>,
     page: PageNo,

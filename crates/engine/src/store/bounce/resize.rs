@@ -14,7 +14,6 @@ const IDLE_NS: u64 = 10_000_000_000;
 
 impl Pools {
     /// Returns the size of added pools and transient buffers, in bytes.
-    #[must_use]
     pub fn extra_bytes(&self) -> usize {
         self.growth.bytes()
     }

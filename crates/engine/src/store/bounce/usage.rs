@@ -8,15 +8,6 @@ use softswap_sys::primitive::Ordering::Relaxed;
 const QUIET_NS: u64 = 10_000_000_000;
 
 /// Statistics of the bounce buffers.
-///
-/// ```
-/// use softswap_engine::store::bounce::{Pools, Shape};
-/// let shape = Shape { areas: 1, slots_per_area: 64, reserve_slots: 0, extra_bytes: 0 };
-/// let pools = Pools::new(shape).unwrap();
-/// drop(pools.take(0, 1));
-/// let usage = pools.usage();
-/// assert_eq!((usage.takes, usage.areas_visited, usage.contended), (1, 1, 0));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     pub(crate) slots: usize,
@@ -41,7 +32,6 @@ pub struct Usage {
 
 impl Pools {
     /// Returns statistics of the buffers.
-    #[must_use]
     pub fn usage(&self) -> Usage {
         let open = self.open.load(Relaxed);
         let mut usage = Usage {
@@ -71,7 +61,6 @@ impl Pools {
     }
 
     /// Returns a message about long waits, at most one per `QUIET_NS`.
-    #[must_use]
     pub fn full_message(&self, now_ns: u64) -> Option<String> {
         let reported_ns = self.long_wait.reported_ns.load(Relaxed);
         if self.long_wait.pages.load(Relaxed) == 0

@@ -19,14 +19,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const LANE_ENTRIES: u32 = MAX_PIECES as u32;
 
 /// A swap file as a device.
-///
-/// ```
-/// use softswap_engine::store::io::{Device, FileDevice};
-/// use softswap_sys::file::SwapFile;
-/// let file = SwapFile::open(&std::env::temp_dir()).unwrap();
-/// let device = FileDevice::new(file, true);
-/// assert!(!device.describe().io_uring); // `avoid_io_uring` is set.
-/// ```
 #[derive(Debug)]
 pub struct FileDevice {
     file: Arc<SwapFile>,
@@ -62,7 +54,6 @@ impl poll::Pending for Timed<'_, '_> {
 impl FileDevice {
     /// Creates the device for `file`. Uses io_uring if this process may use it and `avoid_io_uring`
     /// is false.
-    #[must_use]
     pub fn new(file: impl Into<Arc<SwapFile>>, avoid_io_uring: bool) -> Self {
         Self::holding(file.into(), None, avoid_io_uring)
     }

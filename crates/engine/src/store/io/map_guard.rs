@@ -39,7 +39,6 @@ pub struct MapGuard {
 
 impl MapGuard {
     /// Guards the first `pages` pages of `file`, whose map has the fingerprint `verified`.
-    #[must_use]
     pub fn new(
         file: Arc<SwapFile>,
         pages: u64,
@@ -86,7 +85,6 @@ impl MapGuard {
     }
 
     /// Returns true once the map was found changed, here or by another process of the tree.
-    #[must_use]
     pub fn has_stopped(&self) -> bool {
         self.has_changed.load(Relaxed) || self.table.is_some_and(|table| table.is_stopped())
     }

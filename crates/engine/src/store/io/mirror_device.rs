@@ -66,7 +66,6 @@ impl ReadTime {
 
 impl MirrorDevice {
     /// Creates the device from the file, which has all pages, and the cluster, which may have them.
-    #[must_use]
     pub fn new(file: Box<dyn Device>, cluster: RemoteDevice) -> MirrorDevice {
         let (file_time, cluster_time) = Default::default();
         MirrorDevice { file, cluster, file_time, cluster_time, reads: AtomicU32::new(0) }
@@ -74,7 +73,6 @@ impl MirrorDevice {
 
     /// Creates the device from a file and the request queue behind a descriptor. Without a queue,
     /// returns the file alone, which has all pages.
-    #[must_use]
     pub(crate) fn over(file: FileDevice, queue_fd: Option<i32>) -> Box<dyn Device> {
         match queue_fd.and_then(|fd| RemoteDevice::inherited(fd).ok()) {
             Some(cluster) => Box::new(MirrorDevice::new(Box::new(file), cluster)),

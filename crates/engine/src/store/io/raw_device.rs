@@ -25,7 +25,6 @@ pub struct RawDevice {
 impl RawDevice {
     /// Creates the device for the blocks of `file`, whose map `guard` compares. Rings keep `file`
     /// open, and so its claim, until their last write has completed.
-    #[must_use]
     pub fn new(
         device: Arc<SwapFile>,
         file: Arc<SwapFile>,

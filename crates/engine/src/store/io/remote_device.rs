@@ -68,10 +68,8 @@ fn find_identity() {
 }
 
 impl RemoteDevice {
-    /// Takes an area of a queue. `fd` is the descriptor of the queue's words.
-    ///
-    /// # Errors
-    /// If the queue has no free area, or no address space is left for the table of generations.
+    /// Takes an area of a queue. `fd` is the descriptor of the queue's words. Fails if the queue
+    /// has no free area, or no address space is left for the table of generations.
     pub fn open(queue: RequestQueue, fd: i32) -> Result<RemoteDevice, NoArea> {
         let area = Area::take(queue, fd)?;
         let max_pages = queue.limit_pages().min(MAX_AREA_PAGES);
@@ -81,10 +79,7 @@ impl RemoteDevice {
         Ok(RemoteDevice { area, generations, claimed, texts, texts_of_lost })
     }
 
-    /// Takes an area of the queue behind an inherited descriptor.
-    ///
-    /// # Errors
-    /// Those of [`RemoteDevice::open`], or if there is no queue.
+    /// Takes an area of the queue behind an inherited descriptor. Also fails if there is no queue.
     pub fn inherited(fd: i32) -> Result<RemoteDevice, NoArea> {
         RemoteDevice::open(open_inherited(fd)?, fd)
     }

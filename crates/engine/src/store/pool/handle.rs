@@ -13,13 +13,6 @@ pub(super) const TAG_BITS: u32 = 2;
 const _: () = assert!(SLAB_BITS + SLOT_BITS + STAMP_BITS + LENGTH_BITS + TAG_BITS == 58);
 
 /// Location of one object, in 58 bits.
-///
-/// ```
-/// use softswap_engine::store::pool::Pool;
-/// let pool = Pool::new(1 << 20).unwrap();
-/// let handle = pool.store(b"packed", 42, 1).unwrap();
-/// assert_eq!((handle.packed_bytes(), handle.tag()), (6, 1));
-/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Handle(u64);
 
@@ -41,13 +34,11 @@ impl Handle {
     }
 
     /// Returns the handle's bits for a page entry.
-    #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
     /// Returns the handle from [`Handle::to_bits`]. The pool rejects a handle from any other bits.
-    #[must_use]
     pub fn from_bits(bits: u64) -> Handle {
         Handle(bits)
     }
@@ -56,13 +47,11 @@ impl Handle {
     pub(crate) const OBJECT_BITS: u32 = SLAB_BITS + SLOT_BITS;
 
     /// Returns the object's length in bytes.
-    #[must_use]
     pub fn packed_bytes(self) -> usize {
         self.object().len
     }
 
     /// Returns the tag it was stored with.
-    #[must_use]
     pub fn tag(self) -> u8 {
         self.object().tag
     }

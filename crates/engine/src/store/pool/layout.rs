@@ -11,25 +11,11 @@ pub(crate) const OWNER_BITS: u32 = 40;
 pub(super) const HEADER_BYTES: usize = size_of::<u64>() + size_of::<u32>();
 
 /// Error for a pool without a free slab or a slot of sufficient size.
-///
-/// ```
-/// use softswap_engine::store::pool::Pool;
-/// let error = Pool::new(0).unwrap().store(b"packed", 42, 1).unwrap_err();
-/// assert_eq!(error.to_string(), "the compressed pool is full");
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the compressed pool is full")]
 pub struct PoolFull;
 
 /// Error for an object that is damaged or no longer stored.
-///
-/// ```
-/// use softswap_engine::store::pool::Pool;
-/// let pool = Pool::new(1 << 20).unwrap();
-/// let handle = pool.store(b"packed", 42, 1).unwrap();
-/// pool.free(handle);
-/// assert!(pool.load(handle, |_| ()).is_err()); // The object was freed.
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("checksum mismatch")]
 pub struct Damaged;

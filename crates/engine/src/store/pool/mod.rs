@@ -54,16 +54,6 @@ const _: () = assert!(CLASS[0].slots <= 1 << handle::SLOT_BITS && CLASSES <= u8:
 const _: () = assert!(MAX_OBJECT_BYTES < 1 << handle::LENGTH_BITS);
 
 /// The compressed pool.
-///
-/// ```
-/// use softswap_engine::store::pool::Pool;
-/// let pool = Pool::new(1 << 20).unwrap();
-/// let page = 42;
-/// let handle = pool.store(b"a compressed page", page, 1).unwrap();
-/// assert_eq!(pool.load(handle, |packed| packed.len()), Ok(17));
-/// pool.free(handle);
-/// assert_eq!(pool.stored_bytes(), 0);
-/// ```
 pub struct Pool {
     slabs: Slabs,
     directory: Mutex<Directory>,
@@ -108,12 +98,8 @@ impl Pool {
     }
 
     /// Stores page `owner` in compressed form. `tag` belongs to the caller; the handle returns it.
-    ///
-    /// # Errors
-    /// If no slot is free.
-    ///
-    /// # Panics
-    /// If `owner` has more than [`OWNER_BITS`] bits, or `tag` is not below [`TAGS`].
+    /// Fails if no slot is free. Panics if `owner` has more than [`OWNER_BITS`] bits, or `tag` is
+    /// not below [`TAGS`].
     pub fn store(&self, packed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
         self.store_from(current_cpu(), packed, owner, tag)
     }
@@ -153,7 +139,6 @@ impl Pool {
 
     /// Returns true if the pool accepts pages. Once it was full, it does not accept any until its
     /// used bytes fall below 90 % of the limit.
-    #[must_use]
     pub fn accepts(&self) -> bool {
         if !self.was_full.load(Relaxed) {
             return true;
@@ -165,11 +150,9 @@ impl Pool {
         accepts
     }
 
-    /// Passes the object to `read`, under its slab's lock. `read` must not use the pool.
-    ///
-    /// # Errors
-    /// If the checksum is wrong, or the handle is stale, which the handle of a page in the pool
-    /// never is.
+    /// Passes the object to `read`, under its slab's lock. `read` must not use the pool. Fails if
+    /// the checksum is wrong, or the handle is stale, which the handle of a page in the pool never
+    /// is.
     pub fn load<R>(&self, handle: Handle, read: impl FnOnce(&[u8]) -> R) -> Result<R, Damaged> {
         let slab = self.slabs.get(handle.slab() as usize).ok_or(Damaged)?;
         let mut guard = slab.lock();
@@ -179,16 +162,12 @@ impl Pool {
 
     /// Passes the object to `read` as [`Pool::load`] does, but does not mark the slab as used. For
     /// upkeep.
-    ///
-    /// # Errors
-    /// Those of [`Pool::load`].
     pub fn peek<R>(&self, handle: Handle, read: impl FnOnce(&[u8]) -> R) -> Result<R, Damaged> {
         let slab = self.slabs.get(handle.slab() as usize).ok_or(Damaged)?;
         slab.lock().get(handle).map(read).ok_or(Damaged)
     }
 
     /// Returns the handle of a live object from its upper bits. Marks the slab as used.
-    #[must_use]
     pub fn handle_of(&self, object: u64) -> Option<Handle> {
         let (slab, slot) = (object >> handle::SLOT_BITS, object & ((1 << handle::SLOT_BITS) - 1));
         let mut guard = self.slabs.get(slab as usize)?.lock();
@@ -198,7 +177,6 @@ impl Pool {
 
     /// Returns the owner of a random object; `None` if the selected slot is empty. The probability
     /// of an object is roughly proportional to its size.
-    #[must_use]
     pub fn owner_at_random(&self, random: u64) -> Option<u64> {
         let slab = ((random >> 32) as usize * self.slabs.len()) >> 32;
         self.slabs.get(slab)?.lock().owner_at_random(random as u32)
@@ -283,25 +261,21 @@ impl Pool {
     }
 
     /// Returns the size of all used slabs: the pool's share of the budget, in bytes.
-    #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.used_slabs.load(Relaxed) * SLAB_BYTES
     }
 
     /// Returns the size of the objects, in bytes.
-    #[must_use]
     pub fn stored_bytes(&self) -> usize {
         self.stored_bytes.load(Relaxed)
     }
 
     /// Returns the number of objects.
-    #[must_use]
     pub fn objects(&self) -> usize {
         self.objects.iter().map(|count| count.load(Relaxed)).sum()
     }
 
     /// Returns the size in bytes that stores do not exceed.
-    #[must_use]
     pub fn limit_bytes(&self) -> usize {
         self.limit_slabs.load(Relaxed) * SLAB_BYTES
     }
@@ -322,7 +296,6 @@ impl Pool {
     }
 
     /// Returns the size of the tables, in bytes; they are not part of [`Pool::used_bytes`].
-    #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
         size_of::<Pool>()
             + self.current.metadata_bytes()

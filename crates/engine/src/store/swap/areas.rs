@@ -44,19 +44,6 @@ pub enum Layout {
 }
 
 /// Preallocated pages, shared by a tree of processes.
-///
-/// ```
-/// use softswap_engine::store::swap::{FixedPages, SharedPages};
-/// use softswap_shared::cluster_table::{ClusterTables, SharedArea};
-/// use softswap_sys::memory::reserve_u64;
-/// let area = SharedArea { device: 1, inode: 2, clusters: 2 };
-/// let words = reserve_u64(ClusterTables::words(&[area])).unwrap();
-/// let table = ClusterTables::create(words, &[area]).table(area).unwrap();
-/// let pages = FixedPages { pages: 1024, spans: vec![(0, 1024, 0)], bad_pages: vec![] };
-/// let pages = pages.into();
-/// let shared = SharedPages { pages, table, mark: 2, file: None, inherited: -1, raw: None };
-/// assert_eq!(shared.table.free_count(), 2);
-/// ```
 #[derive(Debug, Clone)]
 pub struct SharedPages {
     /// The pages.
@@ -76,14 +63,6 @@ pub struct SharedPages {
 }
 
 /// The storage and settings of one area.
-///
-/// ```
-/// use softswap_engine::store::swap::Backing;
-/// use softswap_testkit::SimDevice;
-/// let device = Box::new(SimDevice::new(1 << 30, 1));
-/// let preferred = Backing { priority: 10, ..Backing::growing(device, Some(1 << 29), 0) };
-/// assert_eq!(preferred.poll, None); // The general setting applies.
-/// ```
 pub struct Backing {
     /// The device that stores the pages.
     pub device: Box<dyn Device>,
@@ -99,7 +78,6 @@ pub struct Backing {
 
 impl Backing {
     /// Returns the storage of an area that is the whole of `device` and grows by 64 MiB at a time.
-    #[must_use]
     pub fn growing(
         device: Box<dyn Device>,
         limit_bytes: Option<u64>,
@@ -110,10 +88,7 @@ impl Backing {
         Backing { device, layout, priority: 0, discard: Discard::None, poll: None }
     }
 
-    /// Creates the area.
-    ///
-    /// # Errors
-    /// If it has no free space, or no address space is left for the tables.
+    /// Creates the area. Fails if it has no free space, or no address space is left for the tables.
     fn into_area(
         self,
         cpus: usize,
@@ -229,7 +204,6 @@ impl Areas {
         self
     }
 
-    #[must_use]
     pub(crate) fn rings(&self) -> usize {
         self.iter().take(self.with_rings).map(rings_of).sum()
     }
@@ -246,7 +220,6 @@ impl Areas {
         }
     }
 
-    #[must_use]
     pub(crate) fn open_lanes(&self) -> Lanes {
         let lane = |(index, area): (usize, &Area)| match index < self.with_rings {
             true => area.open_lane(),
@@ -255,7 +228,6 @@ impl Areas {
         Lanes { list: self.iter().enumerate().map(lane).collect(), plain: Lane::Plain }
     }
 
-    #[must_use]
     pub(crate) fn properties(&self) -> DeviceProperties {
         let properties = DeviceProperties::of_all(self.iter().map(Area::properties));
         let have_rings = self.rings() == self.iter().map(rings_of).sum();
@@ -266,10 +238,8 @@ impl Areas {
         self.iter().map(|area| area.polling().knobs())
     }
 
-    /// Takes up to `want` adjacent slots from the best area that has any.
-    ///
-    /// # Errors
-    /// If no area has a free slot; the error names the reason.
+    /// Takes up to `want` adjacent slots from the best area that has any. Fails if no area has a
+    /// free slot; the error names the reason.
     pub(crate) fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
         // Failed areas come last: they may have recovered.
         self.alloc_among(cpu, want, false).or_else(|full| {
@@ -285,10 +255,7 @@ impl Areas {
     }
 
     /// Takes slots as [`Areas::alloc_batch`] does, but skips areas that failed or refused a write
-    /// recently.
-    ///
-    /// # Errors
-    /// If none of the other areas has a free slot.
+    /// recently. Fails if none of the other areas has a free slot.
     pub(crate) fn alloc_elsewhere(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
         self.complete(cpu, want, |want| self.alloc_among(cpu, want, false))
     }
@@ -389,13 +356,11 @@ impl Areas {
         area.set_seal(slot, seal);
     }
 
-    #[must_use]
     pub(crate) fn seal(&self, slot: u64) -> Seal {
         let (area, slot) = self.of(slot);
         area.seal(slot)
     }
 
-    #[must_use]
     pub(crate) fn generation(&self, slot: u64) -> u32 {
         let (area, slot) = self.of(slot);
         area.generation(slot)
@@ -440,12 +405,10 @@ impl Areas {
     }
 
     /// Returns the number of runs of slots that one call reads from the area of `slot`.
-    #[must_use]
     pub(crate) fn reads_at_once(&self, lanes: &Lanes, slot: u64) -> usize {
         lanes.list.get(index_of(slot)).unwrap_or(&lanes.plain).reads_at_once()
     }
 
-    #[must_use]
     pub(crate) fn are_in_one_area(&self, one: u64, other: u64) -> bool {
         index_of(one) == index_of(other)
     }
@@ -463,30 +426,25 @@ impl Areas {
 
     /// Returns the reason why the area of `slot` refuses all writes; `None` if `error` concerns
     /// single slots only.
-    #[must_use]
     pub(crate) fn refusal(&self, slot: u64, error: &IoError) -> Option<AreaFull> {
         self.of(slot).0.refusal(error)
     }
 
-    #[must_use]
     pub(crate) fn has_failed(&self, slot: u64) -> bool {
         self.of(slot).0.has_failed()
     }
 
     /// Returns true if a slot's area has enough free slots to keep those of resident pages.
-    #[must_use]
     pub(crate) fn has_spare(&self, slot: u64) -> bool {
         self.of(slot).0.has_spare()
     }
 
     /// Returns true if a working area is less than half full.
-    #[must_use]
     pub(crate) fn have_spare(&self) -> bool {
         self.own().any(Area::has_spare)
     }
 
     /// Returns true if the pages of a slot's area must move to another area.
-    #[must_use]
     pub(crate) fn is_evacuating(&self, slot: u64) -> bool {
         self.of(slot).0.is_evacuating()
     }
@@ -501,22 +459,18 @@ impl Areas {
     }
 
     /// Returns the number of used slots, including those freed during a freeze.
-    #[must_use]
     pub(crate) fn used_slots(&self) -> u64 {
         self.iter().map(Area::used_slots).sum()
     }
 
-    #[must_use]
     pub(crate) fn size_bytes(&self) -> u64 {
         self.iter().map(Area::size_bytes).sum()
     }
 
-    #[must_use]
     pub(crate) fn retired_slots(&self) -> u64 {
         self.iter().map(Area::retired_slots).sum()
     }
 
-    #[must_use]
     pub(crate) fn metadata_bytes(&self) -> u64 {
         self.iter().map(Area::metadata_bytes).sum()
     }

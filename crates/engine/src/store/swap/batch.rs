@@ -18,7 +18,6 @@ impl SlotBatch {
     ///
     /// # Panics
     /// With more than [`SlotBatch::MAX`] slots.
-    #[must_use]
     pub(crate) fn of(run: Run) -> SlotBatch {
         let mut batch = SlotBatch { slots: [0; SlotBatch::MAX], count: 0 };
         batch.add(run);
@@ -35,7 +34,6 @@ impl SlotBatch {
         self.count += run.len;
     }
 
-    #[must_use]
     pub(crate) fn as_slice(&self) -> &[u64] {
         &self.slots[..self.count]
     }

@@ -17,11 +17,6 @@ pub(crate) enum Kind {
 }
 
 /// A magic number.
-///
-/// ```
-/// use softswap_engine::store::swap::contents::recognise;
-/// assert_eq!(recognise(&[0; 4096]).count(), 0);
-/// ```
 #[derive(Debug, PartialEq, Eq)]
 pub struct Magic {
     /// Name of the format, with its article.

@@ -30,13 +30,6 @@ const ENTRY_WORDS: usize = 2;
 const ENTRY_BYTES: u64 = 8 * ENTRY_WORDS as u64;
 
 /// Block of a page, and the rest of its extent.
-///
-/// ```
-/// use softswap_engine::store::swap::extent::ExtentMap;
-/// let map = ExtentMap::new(1).unwrap();
-/// map.append(0, 1024, 5000).unwrap();
-/// assert_eq!(map.lookup(10).unwrap().block, 5010);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
     /// The device block, in pages.
@@ -54,12 +47,6 @@ pub(crate) struct Piece {
 }
 
 /// Error for a page outside all extents: a bug of the caller, never a state of the area.
-///
-/// ```
-/// use softswap_engine::store::swap::extent::ExtentMap;
-/// let error = ExtentMap::new(1).unwrap().lookup(7).unwrap_err();
-/// assert!(error.to_string().starts_with("page 7 is outside the area of 0 pages"));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("page {page} is outside the area of {pages} pages: a bug in softswap; please report it")]
 pub struct Unmapped {
@@ -68,12 +55,6 @@ pub struct Unmapped {
 }
 
 /// Reason why an extent was not appended.
-///
-/// ```
-/// use softswap_engine::store::swap::extent::{AppendError, ExtentMap};
-/// let gap = ExtentMap::new(1).unwrap().append(512, 1024, 0);
-/// assert_eq!(gap, Err(AppendError::NotAdjacent { start_page: 512, pages: 0 }));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// The extent does not begin at the end of the last one.
@@ -98,14 +79,6 @@ pub enum AppendError {
 }
 
 /// The extents of one area.
-///
-/// ```
-/// use softswap_engine::store::swap::extent::ExtentMap;
-/// let map = ExtentMap::new(2).unwrap();
-/// map.append(0, 1024, 5000).unwrap();
-/// map.append(1024, 1024, 9000).unwrap();
-/// assert_eq!(map.lookup(1025).unwrap().block, 9001);
-/// ```
 #[derive(Debug)]
 pub struct ExtentMap {
     /// Mapped pages. Stored last when appending.
@@ -138,10 +111,8 @@ impl Extent {
 }
 
 impl ExtentMap {
-    /// Creates an empty map for up to `limit` extents.
-    ///
-    /// # Errors
-    /// If the address space for it cannot be reserved.
+    /// Creates an empty map for up to `limit` extents. Fails if the address space for it cannot be
+    /// reserved.
     pub fn new(limit: usize) -> io::Result<Self> {
         let limit = limit.min(MAX_EXTENTS);
         Ok(Self {
@@ -153,22 +124,17 @@ impl ExtentMap {
         })
     }
 
-    #[must_use]
     pub(crate) fn pages(&self) -> u64 {
         self.pages.load(Ordering::Acquire)
     }
 
-    #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire) as usize
     }
 
     /// Appends `nr_pages` at `start_block`. They extend the last extent if they are contiguous with
-    /// it on the device.
-    ///
-    /// # Errors
-    /// If the extent leaves a gap, has an impossible length, or the table is full. The map is then
-    /// unchanged.
+    /// it on the device. Fails if the extent leaves a gap, has an impossible length, or the table
+    /// is full. The map is then unchanged.
     pub fn append(
         &self,
         start_page: u64,
@@ -223,10 +189,7 @@ impl ExtentMap {
         self.hints.shrink(page, kept, |index| self.start(index));
     }
 
-    /// Returns the block of `page`.
-    ///
-    /// # Errors
-    /// If it is in no extent.
+    /// Returns the block of `page`. Fails if it is in no extent.
     #[inline]
     pub fn lookup(&self, page: u64) -> Result<Mapping, Unmapped> {
         let extent = self.find(page)?;
@@ -299,7 +262,6 @@ impl ExtentMap {
     }
 
     /// Returns the DRAM of the used entries and hints, in bytes.
-    #[must_use]
     pub fn metadata_bytes(&self) -> u64 {
         let (pages, count) = (self.pages(), self.count());
         count as u64 * ENTRY_BYTES + self.hints.bytes(pages)

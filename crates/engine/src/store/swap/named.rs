@@ -28,14 +28,6 @@ pub(crate) const MIN_PAGES: u64 = CLUSTER_SLOTS as u64;
 pub(crate) const MAX_PAGES: u64 = 1 << 32;
 
 /// A named area that this process claimed, ready for use.
-///
-/// ```no_run
-/// use softswap_engine::store::swap::{Activated, activate};
-/// use std::path::Path;
-/// let Activated { header, warnings, .. } = activate(Path::new("/swapfile")).unwrap();
-/// println!("{} usable pages", header.usable_pages());
-/// warnings.iter().for_each(|warning| eprintln!("/swapfile: {warning}"));
-/// ```
 #[derive(Debug)]
 pub struct Activated {
     /// The file or device. No other program can claim it while it is open.
@@ -51,13 +43,6 @@ pub struct Activated {
 }
 
 /// Reason why a file or device cannot be used as a swap area. Nothing was changed.
-///
-/// ```
-/// use softswap_engine::store::swap::activate;
-/// use std::path::Path;
-/// let error = activate(Path::new("/nowhere/swap")).unwrap_err();
-/// assert!(error.to_string().contains("/nowhere/swap"));
-/// ```
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ActivateError {
@@ -139,11 +124,6 @@ fn header_remedy(path: &Path, cause: &HeaderError) -> String {
 }
 
 /// A problem that does not prevent use.
-///
-/// ```
-/// use softswap_engine::store::swap::named::Warning;
-/// assert!(Warning::PageCache.to_string().starts_with("it refuses O_DIRECT"));
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Warning {
@@ -211,12 +191,6 @@ impl fmt::Display for Warning {
 }
 
 /// A claimed file or device, and its first bytes.
-///
-/// ```
-/// use softswap_engine::store::swap::named::Storage;
-/// use std::path::Path;
-/// assert!(Storage::open(Path::new("/nowhere/swap")).is_err());
-/// ```
 #[derive(Debug)]
 pub struct Storage {
     path: PathBuf,
@@ -225,10 +199,8 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Claims the file or device at `path` and reads its first bytes.
-    ///
-    /// # Errors
-    /// If another program uses it, or it is not storage, too small or unreadable.
+    /// Claims the file or device at `path` and reads its first bytes. Fails if another program uses
+    /// it, or it is not storage, too small or unreadable.
     pub fn open(path: &Path) -> Result<Self, ActivateError> {
         let mut claimed = claim(path)?;
         let bytes = claimed.len_bytes;
@@ -242,19 +214,16 @@ impl Storage {
     }
 
     /// Returns the number of whole pages, limited to what a header can describe.
-    #[must_use]
     pub fn pages(&self) -> u64 {
         (self.claimed.len_bytes / PAGE_BYTES).min(MAX_PAGES)
     }
 
     /// Returns true for a block device.
-    #[must_use]
     pub fn is_device(&self) -> bool {
         self.claimed.is_device
     }
 
     /// Returns the claimed file or device.
-    #[must_use]
     pub fn file(&self) -> &SwapFile {
         &self.claimed.file
     }
@@ -265,10 +234,7 @@ impl Storage {
     }
 
     /// Checks that each of the first `pages` pages has a separate block. Returns the number of
-    /// extents, if known.
-    ///
-    /// # Errors
-    /// If the file has holes, or shares its storage.
+    /// extents, if known. Fails if the file has holes, or shares its storage.
     pub fn check_layout(&self, pages: u64) -> Result<Option<u64>, ActivateError> {
         if self.is_device() {
             return Ok(Some(1));
@@ -284,7 +250,6 @@ impl Storage {
     }
 
     /// Returns warnings that do not depend on the content.
-    #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = Vec::new();
         let Claimed { file, is_device, mode, untrusted_owner, len_bytes } = &self.claimed;
@@ -315,11 +280,8 @@ impl Storage {
     ///
     /// The first 1024 bytes keep their content, unless another format begins in them: then they are
     /// zeroed. Magic numbers of other formats behind them are zeroed too. Otherwise tools would
-    /// recognise the wrong format.
-    ///
-    /// # Errors
-    /// The kernel's error, or EIO if the bytes read differ. The content of the first pages is then
-    /// unknown.
+    /// recognise the wrong format. Fails with the kernel's error, or with EIO if the bytes read
+    /// differ. The content of the first pages is then unknown.
     pub fn format(&mut self, header: &Header) -> io::Result<()> {
         let old: Vec<_> = self.contents().collect();
         let mut changed = Vec::new();
@@ -389,10 +351,7 @@ fn read_head(file: &mut SwapFile) -> io::Result<Vec<u8>> {
 const _: () = assert!(HEAD_BYTES as u64 <= MIN_PAGES * PAGE_BYTES);
 
 /// Claims the area at `path`, reads its header and checks that every page has a block. Changes
-/// nothing.
-///
-/// # Errors
-/// If it cannot be used; the error names the reason and the remedy.
+/// nothing. Fails if it cannot be used; the error names the reason and the remedy.
 pub fn activate(path: &Path) -> Result<Activated, ActivateError> {
     let storage = Storage::open(path)?;
     let header = Header::parse(&storage.head, storage.pages());

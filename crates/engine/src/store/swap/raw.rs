@@ -32,12 +32,6 @@ const THREADS: usize = 8;
 
 /// Reason why a swap file cannot be used by its blocks. If [`RawFile::prove`] failed, it may have
 /// written through the device, but only to blocks of the file that it had verified before.
-///
-/// ```
-/// use softswap_engine::store::swap::raw::RawRefusal;
-/// let refused = RawRefusal::Changed { path: "/swap".into() };
-/// assert!(refused.to_string().contains("/swap"));
-/// ```
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum RawRefusal {
@@ -108,10 +102,7 @@ pub struct RawFile {
 }
 
 /// Reads the block map of a claimed file, and checks extents, file system and device. Changes
-/// nothing.
-///
-/// # Errors
-/// If the file's blocks must not be written through the device, or cannot.
+/// nothing. Fails if the file's blocks must not be written through the device, or cannot.
 pub fn examine(area: &Activated, path: &Path) -> Result<RawFile, RawRefusal> {
     let path = || path.to_owned();
     if area.is_device {
@@ -153,17 +144,14 @@ struct Sample {
 
 impl RawFile {
     /// Returns the digest of the map.
-    #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.map)
     }
 
     /// Verifies the place of each extent. Writes random content through the file to its first and
     /// last page, and reads it through the device. Then does the same in the other direction. The
-    /// header's page is only read. `mark` is lifted while the file is written.
-    ///
-    /// # Errors
-    /// If one page differs, or the map changes during the check.
+    /// header's page is only read. `mark` is lifted while the file is written. Fails if one page
+    /// differs, or the map changes during the check.
     pub fn prove(&self, area: &Activated, mark: &RawMark) -> Result<(), RawRefusal> {
         let io = |cause| RawRefusal::Io { path: self.path.clone(), cause };
         let (file, device) = (&area.file, &self.device);
@@ -220,7 +208,6 @@ impl RawFile {
 }
 
 /// Converts a block map to the page layout of an area.
-#[must_use]
 pub(crate) fn pages_of(header: &Header, map: &[BlockExtent]) -> FixedPages {
     FixedPages {
         pages: header.pages(),
@@ -236,10 +223,8 @@ pub(crate) struct SharedDevice {
 }
 
 impl SharedDevice {
-    /// Opens the device below `file` and marks it as this process's in `table`.
-    ///
-    /// # Errors
-    /// If this process may not open it, or no mark is free.
+    /// Opens the device below `file` and marks it as this process's in `table`. Fails if this
+    /// process may not open it, or no mark is free.
     pub(crate) fn open(file: &SwapFile, table: &ClusterTable) -> Result<SharedDevice, RawError> {
         let device = raw_device::open_below(file)?;
         // Put the mark on the device, because requests to the device must keep it alive.

@@ -42,17 +42,6 @@ pub(crate) trait Pending {
 }
 
 /// Wait policy and measurements of an area's I/O.
-///
-/// ```
-/// use softswap_engine::base::stats::*;
-/// use std::sync::atomic::AtomicU64;
-/// let words: Vec<AtomicU64> = (0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect();
-/// let stats = Stats::new(words.leak());
-/// use softswap_engine::store::io::poll::{Polling, mode::Mode, pressure::Pressure};
-/// let polling = Polling::new(Mode::Interrupt, 4, Pressure::shared(4, None), 50_000, stats);
-/// let read: Result<(), ()> = polling.waited(4096, || Ok(()));
-/// assert!(read.is_ok());
-/// ```
 #[derive(Debug)]
 pub struct Polling {
     knobs: Knobs,
@@ -67,7 +56,6 @@ pub struct Polling {
 impl Polling {
     /// Creates a policy without measurements. Timers are assumed to overshoot by `overshoot_ns`.
     /// Areas share the pressure, because processors are contended for all of them.
-    #[must_use]
     pub fn new(
         mode: Mode,
         cpus: usize,
@@ -86,22 +74,17 @@ impl Polling {
         }
     }
 
-    #[must_use]
     pub(crate) fn knobs(&self) -> &Knobs {
         &self.knobs
     }
 
     /// Returns the overshoot of timers, in ns.
-    #[must_use]
     pub fn overshoot_ns(&self) -> u64 {
         self.overshoot_ns.load(Relaxed)
     }
 
     /// Runs a read of `bytes`, one page or a few, that a thread waits for. Records the wait and its
-    /// duration, and measures the CPU time of one wait in 16.
-    ///
-    /// # Errors
-    /// The errors of `read`; a failed read is not recorded.
+    /// duration, and measures the CPU time of one wait in 16. A failed read is not recorded.
     pub fn waited<E>(&self, bytes: usize, read: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let start = now_ns();
         let _waiting = self.enter(start);
@@ -151,7 +134,6 @@ impl Polling {
     }
 
     /// Returns true if the kernel may sleep and poll itself. It may not if the sleep is fixed.
-    #[must_use]
     pub(crate) fn allows_kernel_polling(&self) -> bool {
         self.knobs.mode() == Mode::Hybrid && self.knobs.sleep() == Sleep::Adaptive
     }

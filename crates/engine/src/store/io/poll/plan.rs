@@ -40,13 +40,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    #[must_use]
     pub(crate) fn is_polling(self) -> bool {
         self != Plan::default()
     }
 }
 
-#[must_use]
 pub(crate) fn plan(mode: Mode, sleep: Sleep, view: &View) -> Plan {
     let spin_ns = spin_limit_ns(view.times);
     match mode {
@@ -81,7 +79,6 @@ fn adaptive_sleep_ns(view: &View) -> u64 {
 }
 
 /// Returns the share for the next sleep: smaller after oversleeping, otherwise slowly back to half.
-#[must_use]
 pub(crate) fn next_share(share: u32, overslept: bool) -> u32 {
     if overslept { (share - share / 8).max(MIN_SHARE) } else { (share + 1).min(HALF) }
 }

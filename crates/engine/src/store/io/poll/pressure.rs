@@ -56,7 +56,6 @@ pub(crate) struct Waiting<'p> {
 impl Pressure {
     /// Creates the state for `cpus` processors, without signs. `load` counts runnable threads of
     /// all programs.
-    #[must_use]
     pub(crate) fn new(cpus: usize, load: Option<Load>) -> Pressure {
         Pressure {
             // Half of the CPUs: the others run reclaim and the kernel's part of the faults.
@@ -73,7 +72,6 @@ impl Pressure {
     }
 
     /// Returns a [`Pressure::new`] that several areas share.
-    #[must_use]
     pub fn shared(cpus: usize, load: Option<Load>) -> Arc<Pressure> {
         Arc::new(Pressure::new(cpus, load))
     }
@@ -86,7 +84,6 @@ impl Pressure {
         Waiting { pressure: self }
     }
 
-    #[must_use]
     pub(crate) fn is_contended(&self, now_ns: u64) -> bool {
         now_ns < self.contended_until_ns.load(Relaxed)
     }

@@ -47,7 +47,6 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    #[must_use]
     pub(crate) fn new(cpus: usize) -> Samples {
         Samples {
             cpus: (0..cpus.max(1)).map(|_| CpuSamples::default()).collect(),
@@ -89,7 +88,6 @@ impl Samples {
     }
 
     /// Returns the statistics of a bucket; `None` before the end of its first window.
-    #[must_use]
     pub(crate) fn times(&self, bucket: usize) -> Option<Times> {
         let merged = &self.merged[bucket];
         let mean_ns = merged.mean_ns.load(Relaxed);

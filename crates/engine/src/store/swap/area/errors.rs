@@ -8,15 +8,6 @@ use softswap_sys::file::errno;
 use std::io;
 
 /// Error of the creation of an area.
-///
-/// ```
-/// use softswap_engine::base::stats::{STATS_WORDS, Stats};
-/// use softswap_engine::api::{engine::Engine, settings::Config};
-/// use std::sync::atomic::AtomicU64;
-/// static WORDS: [AtomicU64; STATS_WORDS] = [const { AtomicU64::new(0) }; STATS_WORDS];
-/// let error = Engine::start(&Config::default(), Vec::new(), Stats::new(&WORDS)).err().unwrap();
-/// assert!(error.to_string().starts_with("0 swap areas were given; give at least one"));
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum AreaError {
     /// The limit is less than one cluster.
@@ -74,7 +65,6 @@ pub enum AreaError {
 
 impl AreaError {
     /// Returns the corresponding error number.
-    #[must_use]
     pub fn raw_os_error(&self) -> i32 {
         match self {
             AreaError::NoSpaceLeft { .. } => errno::ENOSPC,
@@ -101,12 +91,6 @@ fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
 }
 
 /// Reason why no slot can be allocated, and the remedy.
-///
-/// ```
-/// use softswap_engine::store::swap::AreaFull;
-/// let error = AreaFull::Limit { limit_bytes: 1 << 30 };
-/// assert!(error.to_string().ends_with("raise the limit, or add an area"));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AreaFull {
     /// The configured limit is reached.

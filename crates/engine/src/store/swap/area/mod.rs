@@ -138,10 +138,8 @@ impl std::fmt::Debug for Area {
 
 impl Area {
     /// Creates an area in a growing file on `device`. Claims no storage yet, but needs free space
-    /// for a cluster.
-    ///
-    /// # Errors
-    /// If there is not enough free space, or no address space is left for the tables.
+    /// for a cluster. Fails if there is not enough free space, or no address space is left for the
+    /// tables.
     pub(crate) fn growing(
         device: Box<dyn Device>,
         mut config: AreaConfig,
@@ -168,10 +166,8 @@ impl Area {
         Ok(area)
     }
 
-    /// Creates an area in preallocated pages. The first page is never used.
-    ///
-    /// # Errors
-    /// If the pages cannot be used, or no address space is left for the tables.
+    /// Creates an area in preallocated pages. The first page is never used. Fails if the pages
+    /// cannot be used, or no address space is left for the tables.
     pub(crate) fn fixed(
         device: Box<dyn Device>,
         fixed: &FixedPages,
@@ -267,20 +263,16 @@ impl Area {
         self.device.expect_buffers(range);
     }
 
-    #[must_use]
     pub(crate) fn open_lane(&self) -> Lane {
         self.device.open_lane()
     }
 
-    #[must_use]
     pub(crate) fn properties(&self) -> DeviceProperties {
         self.device.describe()
     }
 
-    /// Takes up to `want` adjacent slots, and grows the area if none is free.
-    ///
-    /// # Errors
-    /// If no slot is free and the area cannot grow; the error names the reason.
+    /// Takes up to `want` adjacent slots, and grows the area if none is free. Fails if no slot is
+    /// free and the area cannot grow; the error names the reason.
     pub(crate) fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
         /// Maximum number of clusters without storage that one call tries; the next call continues
         /// after them.
@@ -383,7 +375,6 @@ impl Area {
         }
     }
 
-    #[must_use]
     pub(crate) fn seal(&self, slot: u64) -> Seal {
         if !self.has_tags.load(Relaxed) {
             return Seal::Checksum(self.checksums[slot as usize].load(Acquire));
@@ -397,12 +388,10 @@ impl Area {
 
     /// Returns the number of allocations of a slot. If it changed during a read, the slot was
     /// reused and the page read is wrong.
-    #[must_use]
     pub(crate) fn generation(&self, slot: u64) -> u32 {
         self.generations[slot as usize].load(Acquire)
     }
 
-    #[must_use]
     pub(crate) fn polling(&self) -> &Polling {
         &self.polling
     }
@@ -418,13 +407,11 @@ impl Area {
     }
 
     /// Returns the number of used slots, including those freed during a freeze.
-    #[must_use]
     pub(crate) fn used_slots(&self) -> u64 {
         self.slots.used_slots()
     }
 
     /// Returns true if the area works and less than half of its capacity is used.
-    #[must_use]
     pub(crate) fn has_spare(&self) -> bool {
         let most_bytes = match self.is_growing || self.share.is_some() {
             true => self.capacity_bytes.load(Relaxed),
@@ -433,12 +420,10 @@ impl Area {
         self.used_slots() < most_bytes / PAGE_BYTES / 2 && !self.has_failed()
     }
 
-    #[must_use]
     pub(crate) fn retired_slots(&self) -> u64 {
         self.slots.retired_slots()
     }
 
-    #[must_use]
     pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Acquire)
     }
@@ -450,7 +435,6 @@ impl Area {
 
     /// Returns the DRAM of the area's tables, in bytes. Tables are populated on touch, so nearly
     /// all of it depends on the clusters used so far.
-    #[must_use]
     pub(crate) fn metadata_bytes(&self) -> u64 {
         const WORD_BYTES: usize = size_of::<u32>();
         let seal_bytes = if self.has_tags.load(Relaxed) { TAG_BYTES } else { WORD_BYTES };

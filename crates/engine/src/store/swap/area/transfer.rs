@@ -10,10 +10,8 @@ use softswap_sys::raw::now_ns;
 const FEW_PAGES: usize = 15;
 
 impl Area {
-    /// Writes one page to each of `slots`, with as many requests in flight as possible.
-    ///
-    /// # Errors
-    /// If not all of it was written; the content of the slots is then unknown.
+    /// Writes one page to each of `slots`, with as many requests in flight as possible. Fails if
+    /// not all of it was written; the content of the slots is then unknown.
     pub(crate) fn write_each(
         &self,
         lane: &mut Lane,
@@ -55,10 +53,8 @@ impl Area {
         Ok(())
     }
 
-    /// Reads whole pages from `first` and the slots that follow it.
-    ///
-    /// # Errors
-    /// If not all of it was read; the content of the buffer is then undefined.
+    /// Reads whole pages from `first` and the slots that follow it. Fails if not all of it was
+    /// read; the content of the buffer is then undefined.
     pub(crate) fn read(&self, lane: &mut Lane, first: u64, buf: &mut [u8]) -> Result<(), IoError> {
         let bytes = buf.len();
         self.read_pieces(lane, buf, false, |done| (first + (done / PAGE_SIZE) as u64, bytes - done))
