@@ -107,7 +107,7 @@ impl<'t> Meter<'t> {
                 .map(|page| Piece { offset: offsets(), buf: &mut page.0[..] })
                 .collect();
             let start = now_ns();
-            target.device.read_many(lane, &mut pieces)?;
+            target.device.read_pieces(lane, &mut pieces, None)?;
             Ok(now_ns() - start)
         })
     }

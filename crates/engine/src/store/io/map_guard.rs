@@ -56,6 +56,10 @@ impl MapGuard {
         }
     }
 
+    pub(crate) fn file(&self) -> &SwapFile {
+        &self.file
+    }
+
     /// Returns true if the map was the verified one less than a second ago. Called before each
     /// write.
     #[must_use]

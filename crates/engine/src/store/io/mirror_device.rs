@@ -118,60 +118,32 @@ impl Device for MirrorDevice {
         self.file.expect_buffers(range);
     }
 
-    fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
-        match self.read_cluster(offset, buf) {
-            true => Ok(()),
-            false => self.file.read(lane, offset, buf),
-        }
-    }
-
-    /// Only reads of single pages compare the two sides.
-    fn read_page(
-        &self,
-        lane: &mut Lane,
-        offset: u64,
-        buf: &mut [u8],
-        polling: &Polling,
-    ) -> Result<(), IoError> {
-        let start = now_ns();
-        if self.read_cluster(offset, buf) {
-            self.cluster_time.note(now_ns() - start);
-            return Ok(());
-        }
-        let start = now_ns();
-        self.file.read_page(lane, offset, buf, polling)?;
-        self.file_time.note(now_ns() - start);
-        Ok(())
-    }
-
-    fn read_many(&self, lane: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
-        match pieces.iter_mut().all(|piece| self.read_cluster(piece.offset, piece.buf)) {
-            true => Ok(()),
-            false => self.file.read_many(lane, pieces),
-        }
-    }
-
-    fn read_polling(
+    /// Only reads of single pages that a thread waits for compare the two sides.
+    fn read_pieces(
         &self,
         lane: &mut Lane,
         pieces: &mut [Piece<&mut [u8]>],
-        polling: &Polling,
+        polling: Option<&Polling>,
     ) -> Result<(), IoError> {
-        match pieces.iter_mut().all(|piece| self.read_cluster(piece.offset, piece.buf)) {
-            true => Ok(()),
-            false => self.file.read_polling(lane, pieces, polling),
+        let is_measured = polling.is_some() && pieces.len() == 1;
+        let start = now_ns();
+        if pieces.iter_mut().all(|piece| self.read_cluster(piece.offset, piece.buf)) {
+            if is_measured {
+                self.cluster_time.note(now_ns() - start);
+            }
+            return Ok(());
         }
-    }
-
-    fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
-        self.file.write_many(lane, pieces)?;
-        self.cluster.send(pieces);
+        let start = now_ns();
+        self.file.read_pieces(lane, pieces, polling)?;
+        if is_measured {
+            self.file_time.note(now_ns() - start);
+        }
         Ok(())
     }
 
-    fn write(&self, lane: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError> {
-        self.file.write(lane, offset, buf)?;
-        self.cluster.send(&[Piece { offset, buf }]);
+    fn write_pieces(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
+        self.file.write_pieces(lane, pieces)?;
+        self.cluster.send(pieces);
         Ok(())
     }
 

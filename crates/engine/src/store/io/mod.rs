@@ -8,9 +8,8 @@
 //! it. So lanes share no lock on the way to the device, and no transfer allocates.
 
 pub mod poll;
-pub(crate) mod file_device;
 pub mod map_guard;
-pub(crate) mod raw_device;
+pub(crate) mod file_device;
 pub mod remote_device;
 pub mod mirror_device;
 // Includes the file, because the testkit's devices implement the trait of another build.
@@ -21,7 +20,6 @@ pub mod sim_device;
 pub use file_device::FileDevice;
 pub use map_guard::MapGuard;
 pub use mirror_device::MirrorDevice;
-pub use raw_device::RawDevice;
 pub use remote_device::RemoteDevice;
 
 use poll::Polling;
@@ -117,9 +115,24 @@ pub trait Device: Send + Sync {
         let _ = range;
     }
 
-    /// Fills `buf` with the content at `offset`. Fails if less than all could be read; the content
-    /// of `buf` is then undefined.
-    fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError>;
+    /// Fills each of up to [`MAX_PIECES`] pieces with the content at its offset, concurrently if the
+    /// device supports it. `polling` decides how a caller waits for a few pages; `None` sleeps. On
+    /// an error the content of all buffers is undefined.
+    fn read_pieces(
+        &self,
+        lane: &mut Lane,
+        pieces: &mut [Piece<&mut [u8]>],
+        polling: Option<&Polling>,
+    ) -> Result<(), IoError>;
+
+    /// Writes each of up to [`MAX_PIECES`] pieces, concurrently if the device supports it. On an
+    /// error the stored content is unknown.
+    fn write_pieces(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError>;
+
+    /// Reads one piece, as [`Device::read_pieces`].
+    fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        self.read_pieces(lane, &mut [Piece { offset, buf }], None)
+    }
 
     /// Reads one page that the caller waits for. `polling` decides how it waits.
     fn read_page(
@@ -129,36 +142,13 @@ pub trait Device: Send + Sync {
         buf: &mut [u8],
         polling: &Polling,
     ) -> Result<(), IoError> {
-        let _ = polling;
-        self.read(lane, offset, buf)
+        self.read_pieces(lane, &mut [Piece { offset, buf }], Some(polling))
     }
 
-    /// Reads each of up to [`MAX_PIECES`] pieces, concurrently if the device supports it. On the
-    /// first error the content of all buffers is then undefined.
-    fn read_many(&self, lane: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
-        pieces.iter_mut().try_for_each(|piece| self.read(lane, piece.offset, piece.buf))
+    /// Writes one piece, as [`Device::write_pieces`].
+    fn write(&self, lane: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        self.write_pieces(lane, &[Piece { offset, buf }])
     }
-
-    /// Reads pieces as [`Device::read_many`] does. `polling` decides how the caller waits.
-    fn read_polling(
-        &self,
-        lane: &mut Lane,
-        pieces: &mut [Piece<&mut [u8]>],
-        polling: &Polling,
-    ) -> Result<(), IoError> {
-        let _ = polling;
-        self.read_many(lane, pieces)
-    }
-
-    /// Writes each of up to [`MAX_PIECES`] pieces, concurrently if the device supports it. On the
-    /// first error the stored content is then unknown.
-    fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
-        pieces.iter().try_for_each(|piece| self.write(lane, piece.offset, piece.buf))
-    }
-
-    /// Writes `buf` at `offset`. Fails if less than all could be written; the stored content is
-    /// then unknown.
-    fn write(&self, lane: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError>;
 
     /// Claims storage for `[from, from + bytes)`, so that it can be written. Fails if there is no
     /// space ([`IoError::is_no_space`]), or the device failed.

@@ -6,6 +6,7 @@
 //!
 //! [`request_queue`]: softswap_shared::request_queue
 
+use super::poll::Polling;
 use super::{Device, DeviceProperties, IoError, IoErrorKind, Lane, Operation, Piece};
 use softswap_shared::request_queue::{
     Area, Failure, MAX_AREA_PAGES, MAX_PAGES, NoArea, Operation as Request, Page, RequestQueue,
@@ -183,45 +184,6 @@ impl RemoteDevice {
                 .map_err(|kind| failed_pages(Operation::Write, &pages[..count], kind))?;
         }
     }
-
-    fn write_pieces(&self, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
-        for piece in pieces {
-            self.check(Operation::Write, piece.offset, piece.buf.len())?;
-        }
-        self.each_batch(pieces, |pages, content| {
-            self.transfer(Request::Write, pages, content, [].into_iter())
-        })
-    }
-
-    fn read_pieces(&self, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
-        for piece in pieces.iter() {
-            self.check(Operation::Read, piece.offset, piece.buf.len())?;
-        }
-        let mut parts = pieces.iter_mut().flat_map(|piece| {
-            let first = piece.offset / PAGE_BYTES;
-            (first..).zip(piece.buf.chunks_exact_mut(PAGE_SIZE))
-        });
-        loop {
-            let mut pages = [Page::default(); MAX_PAGES];
-            let mut buffers: [&mut [u8]; MAX_PAGES] = std::array::from_fn(|_| Default::default());
-            let mut count = 0;
-            for (number, bytes) in parts.by_ref().take(MAX_PAGES) {
-                let generation = u64::from(self.generations[number as usize].load(Acquire));
-                if generation == 0 {
-                    let never = IoErrorKind::Stopped;
-                    return Err(failed(Operation::Read, number * PAGE_BYTES, PAGE_SIZE, never));
-                }
-                pages[count] = Page { number, generation };
-                buffers[count] = bytes;
-                count += 1;
-            }
-            if count == 0 {
-                return Ok(());
-            }
-            let read = self.transfer(Request::Read, &pages[..count], &[], buffers.into_iter());
-            read.map_err(|kind| failed_pages(Operation::Read, &pages[..count], kind))?;
-        }
-    }
 }
 
 /// Returns a permanent copy of a message, because errors contain plain values. Returns a general
@@ -349,20 +311,48 @@ impl Device for RemoteDevice {
         Lane::Plain
     }
 
-    fn read(&self, _: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
-        self.read_pieces(&mut [Piece { offset, buf }])
+    fn read_pieces(
+        &self,
+        _: &mut Lane,
+        pieces: &mut [Piece<&mut [u8]>],
+        _: Option<&Polling>,
+    ) -> Result<(), IoError> {
+        for piece in pieces.iter() {
+            self.check(Operation::Read, piece.offset, piece.buf.len())?;
+        }
+        let mut parts = pieces.iter_mut().flat_map(|piece| {
+            let first = piece.offset / PAGE_BYTES;
+            (first..).zip(piece.buf.chunks_exact_mut(PAGE_SIZE))
+        });
+        loop {
+            let mut pages = [Page::default(); MAX_PAGES];
+            let mut buffers: [&mut [u8]; MAX_PAGES] = std::array::from_fn(|_| Default::default());
+            let mut count = 0;
+            for (number, bytes) in parts.by_ref().take(MAX_PAGES) {
+                let generation = u64::from(self.generations[number as usize].load(Acquire));
+                if generation == 0 {
+                    let never = IoErrorKind::Stopped;
+                    return Err(failed(Operation::Read, number * PAGE_BYTES, PAGE_SIZE, never));
+                }
+                pages[count] = Page { number, generation };
+                buffers[count] = bytes;
+                count += 1;
+            }
+            if count == 0 {
+                return Ok(());
+            }
+            let read = self.transfer(Request::Read, &pages[..count], &[], buffers.into_iter());
+            read.map_err(|kind| failed_pages(Operation::Read, &pages[..count], kind))?;
+        }
     }
 
-    fn read_many(&self, _: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
-        self.read_pieces(pieces)
-    }
-
-    fn write_many(&self, _: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
-        self.write_pieces(pieces)
-    }
-
-    fn write(&self, _: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError> {
-        self.write_pieces(&[Piece { offset, buf }])
+    fn write_pieces(&self, _: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
+        for piece in pieces {
+            self.check(Operation::Write, piece.offset, piece.buf.len())?;
+        }
+        self.each_batch(pieces, |pages, content| {
+            self.transfer(Request::Write, pages, content, [].into_iter())
+        })
     }
 
     /// Claims pages of the limit of all processes. Discarded pages stay claimed.

@@ -13,7 +13,7 @@
 use super::FixedPages;
 use super::header::Header;
 use super::named::Activated;
-use crate::store::io::{Device, MapGuard, RawDevice};
+use crate::store::io::{Device, FileDevice, MapGuard};
 use ring::rand::{SecureRandom, SystemRandom};
 use softswap_shared::cluster_table::ClusterTable;
 use softswap_sys::block_map::{self, BlockExtent, Fingerprint, Unfit};
@@ -242,8 +242,7 @@ impl SharedDevice {
         avoid_io_uring: bool,
     ) -> Box<dyn Device> {
         let guard = MapGuard::new(Arc::clone(file), pages, verified, Some(table));
-        let (device, file) = (Arc::clone(&self.device), Arc::clone(file));
-        Box::new(RawDevice::new(device, file, guard, avoid_io_uring))
+        Box::new(FileDevice::guarded(Arc::clone(&self.device), Some(guard), avoid_io_uring))
     }
 }
 

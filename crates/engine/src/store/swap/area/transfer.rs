@@ -44,10 +44,7 @@ impl Area {
                 pieces[count] = Piece { offset, buf: piece };
                 (rest, count) = (after, count + 1);
             }
-            match &pieces[..count] {
-                [only] => self.device.write(lane, only.offset, only.buf)?,
-                several => self.device.write_many(lane, several)?,
-            }
+            self.device.write_pieces(lane, &pieces[..count])?;
         }
         self.polling.note(true, buf.len(), start);
         Ok(())
@@ -97,15 +94,13 @@ impl Area {
                 pieces[count] = Piece { offset, buf: piece };
                 (rest, count) = (after, count + 1);
             }
-            match &mut pieces[..count] {
-                several if waits => {
-                    let read = || self.device.read_polling(lane, several, &self.polling);
-                    // At most `FEW_PAGES` pages, so one round reads all.
-                    return self.polling.waited(bytes, read);
-                }
-                [only] => self.device.read(lane, only.offset, only.buf)?,
-                several => self.device.read_many(lane, several)?,
+            let pieces = &mut pieces[..count];
+            if waits {
+                // At most `FEW_PAGES` pages, so one round reads all.
+                let read = || self.device.read_pieces(lane, pieces, Some(&self.polling));
+                return self.polling.waited(bytes, read);
             }
+            self.device.read_pieces(lane, pieces, None)?;
         }
         self.polling.note(false, bytes, start);
         Ok(())
