@@ -40,42 +40,26 @@ const OTHER_FIXED_BYTES: usize = 256 << 10;
 
 /// Failure to start an engine.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum StartError {
-    /// No managed window could be reserved.
     #[error(transparent)]
     Window(#[from] WindowError),
-    /// The swap area is not usable.
     #[error(transparent)]
     Area(#[from] AreaError),
-    /// The budget is too small for the engine itself.
     #[error(
         "a budget of {memory_mib} MiB is below the minimum of {} MiB; raise --memory",
         MIN_MEMORY_BYTES >> 20
     )]
-    Budget {
-        /// The configured budget.
-        memory_mib: u64,
-    },
-    /// The areas and their rings need more than the budget.
+    Budget { memory_mib: u64 },
     #[error(
         "a budget of {memory_mib} MiB is too little for {areas} swap areas of this kind, with \
          which the engine alone needs {needed_mib} MiB; raise --memory, or give fewer areas"
     )]
-    Needs {
-        /// The configured budget.
-        memory_mib: usize,
-        /// The required budget.
-        needed_mib: usize,
-        /// Number of areas.
-        areas: usize,
-    },
-    /// The encryption key could not be created.
+    Needs { memory_mib: usize, needed_mib: usize, areas: usize },
     #[error(transparent)]
     Key(#[from] NoKey),
-    /// The recording could not be created.
     #[error("SOFTSWAP_RECORD: cannot record touches ({0}); name a file that does not exist yet")]
     Recording(#[source] io::Error),
-    /// The address space for the engine's tables could not be reserved.
     #[error("cannot reserve address space for the engine's tables ({0}); raise `ulimit -v`")]
     Tables(#[from] io::Error),
 }

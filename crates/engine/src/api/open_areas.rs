@@ -20,46 +20,30 @@ use std::sync::Arc;
 
 /// Failure to open an area.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum OpenError {
-    /// No file can be created in the directory.
     #[error(transparent)]
     Directory(#[from] FileError),
-    /// The named file or device is not usable.
     #[error(transparent)]
     Named(#[from] ActivateError),
-    /// The cluster has no area for this process.
     #[error(transparent)]
     Cluster(#[from] NoArea),
-    /// This process cannot open the device below a raw swap file.
     #[error(
         "the swap area {} is written through its device, which this process cannot use: {cause}; \
          leave out `raw`, or give a directory with --swap, too", path.display()
     )]
-    Raw {
-        /// The swap file.
-        path: PathBuf,
-        /// The reason.
-        cause: RawError,
-    },
-    /// The blocks of a raw swap file are not the verified ones.
+    Raw { path: PathBuf, cause: RawError },
     #[error(
         "the file system has moved blocks of the swap area {}, so softswap does not use it \
          any more; find out what changed the file, and start the program again", path.display()
     )]
-    Moved {
-        /// The swap file.
-        path: PathBuf,
-    },
-    /// This process cannot open the area that its tree shares.
+    Moved { path: PathBuf },
     #[error(
         "this process cannot open the swap area {} of its tree: a parent process has closed \
          descriptors that it did not open, or the area was overwritten; start the program without \
          that parent, or add a directory with --swap", path.display()
     )]
-    Unreachable {
-        /// The area.
-        path: PathBuf,
-    },
+    Unreachable { path: PathBuf },
 }
 
 /// Opens the areas. Those without a priority come after all others, in the given order, as with

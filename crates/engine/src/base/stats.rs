@@ -346,6 +346,12 @@ impl Stats {
         Stats { words }
     }
 
+    /// Returns counters of zero, whose memory is never freed.
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Stats {
+        Stats::new((0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak())
+    }
+
     /// Returns the underlying words.
     pub fn words(&self) -> &'static [AtomicU64] {
         self.words
@@ -491,10 +497,6 @@ fn middle_of(index: usize) -> u64 {
 mod tests {
     use super::*;
 
-    fn stats() -> Stats {
-        Stats::new(Box::leak((0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>()))
-    }
-
     #[test]
     fn latencies_are_counted_in_their_bucket() {
         for ns in (4..4000).chain([65_535, 65_536, 1 << 30]) {
@@ -505,7 +507,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_per_tier() {
-        let stats = stats();
+        let stats = Stats::for_tests();
         for _ in 0..99 {
             stats.record_fault(Tier::Pool, 8_000);
         }
@@ -522,7 +524,7 @@ mod tests {
 
     #[test]
     fn child_counts_own_faults_and_inherits_gauges() {
-        let stats = stats();
+        let stats = Stats::for_tests();
         stats.record_fault(Tier::Disk, 8_000);
         stats.add(Counter::BytesRead, 4096);
         stats.set(Counter::DiskBytes, 4096);
@@ -535,7 +537,7 @@ mod tests {
 
     #[test]
     fn peak_never_falls() {
-        let stats = stats();
+        let stats = Stats::for_tests();
         stats.peak(Counter::PoolPeakBytes, 10);
         stats.peak(Counter::PoolPeakBytes, 5);
         assert_eq!(stats.get(Counter::PoolPeakBytes), 10);

@@ -159,25 +159,14 @@ impl Scratch {
 
 /// Failure to decompress a page. No failure is transient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
 pub enum CodecError {
-    /// The bytes are damaged, belong to another codec, or decompress to more than a page.
     #[error("compressed page of {packed_bytes} bytes is corrupt")]
-    Corrupt {
-        /// Length of the compressed bytes.
-        packed_bytes: usize,
-    },
-    /// The bytes are well-formed, but decompress to less than a page.
+    Corrupt { packed_bytes: usize },
     #[error("compressed page holds {bytes} bytes instead of {PAGE_BYTES}")]
-    WrongLength {
-        /// Number of bytes decompressed.
-        bytes: usize,
-    },
-    /// Unknown codec tag.
+    WrongLength { bytes: usize },
     #[error("compressed page has the unknown tag {tag}")]
-    UnknownTag {
-        /// The tag.
-        tag: u8,
-    },
+    UnknownTag { tag: u8 },
 }
 
 /// Compresses `page` to the start of `out` and returns the compressed length. Returns `None` if

@@ -39,6 +39,7 @@ const MIN_GROWTH_SHARE: u64 = 1024;
 const MAX_GROWTH_SHARE: u64 = 16;
 
 /// The program's address space within the window.
+#[derive(Default)]
 pub struct AddressSpace {
     /// First page of the search, for the lower and the upper half.
     firsts: [PageNo; 2],
@@ -114,10 +115,7 @@ impl AddressSpace {
             mapped: reserve_u64((pages as usize).div_ceil(64))?,
             chunks: reserve_u32((pages / CHUNK_PAGES) as usize + 1)?,
             groups: reserve_u32((pages / GROUP_PAGES) as usize + 1)?,
-            touched_chunks: AtomicUsize::new(0),
-            high: AtomicU64::new(0),
-            mapped_pages: AtomicUsize::new(0),
-            layout: Mutex::new(Layout::default()),
+            ..AddressSpace::default()
         })
     }
 

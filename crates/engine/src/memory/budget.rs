@@ -13,7 +13,7 @@ use softswap_sys::raw::now_ns;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Watermarks and the count of pages in DRAM.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Budget {
     /// The current limit.
     limit_bytes: AtomicUsize,
@@ -48,12 +48,7 @@ impl Budget {
             target_bytes: AtomicUsize::new(limit_bytes),
             before_bytes: AtomicUsize::new(limit_bytes),
             fixed_bytes: AtomicUsize::new(fixed_bytes),
-            pages: AtomicUsize::new(0),
-            unstored: AtomicUsize::new(0),
-            inherited: AtomicUsize::new(0),
-            inherited_at_fork: AtomicUsize::new(0),
-            forked_at_ns: AtomicU64::new(0),
-            added: AtomicUsize::new(0),
+            ..Budget::default()
         }
     }
 

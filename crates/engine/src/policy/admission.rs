@@ -44,7 +44,7 @@ const RISES_BY: u64 = 32;
 const PACKED_BYTES: u64 = 2048;
 
 /// Admission decisions, and measured costs of pool and disk.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Admission {
     /// Per chunk: the likelihood that its pages refault in streams, and the likelihood that the
     /// pool cannot hold them until they refault.
@@ -80,14 +80,8 @@ impl Admission {
     pub(crate) fn new(pages: usize) -> io::Result<Admission> {
         Ok(Admission {
             chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
-            refused: AtomicU32::new(0),
-            has_bypassed: AtomicBool::new(false),
-            readers: AtomicU64::new(0),
-            read_ns: AtomicU64::new(0),
-            write_ns: AtomicU64::new(0),
-            pack_ns: AtomicU64::new(0),
-            wasted_ns: AtomicU64::new(0),
             packed_bytes: AtomicU64::new(PACKED_BYTES * 16),
+            ..Admission::default()
         })
     }
 

@@ -32,7 +32,7 @@ const MAX_SKIPPED: usize = 4096;
 pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
 
 /// The clock hand and the history of evicted pages.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Clock {
     hand: Mutex<Hand>,
     refaults: Refaults,
@@ -67,8 +67,7 @@ impl Clock {
         Ok(Clock {
             hand: Mutex::default(),
             refaults: Refaults::new(pages, max_resident)?,
-            active: AtomicUsize::new(0),
-            activated: AtomicUsize::new(0),
+            ..Clock::default()
         })
     }
 

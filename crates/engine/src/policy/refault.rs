@@ -39,7 +39,7 @@ const MARKS: usize = PAGE_SIZE / size_of::<AtomicU16>();
 const _: () = assert!(GRANTS.len() <= 1 << (u16::BITS - TIME_BITS));
 
 /// Times of eviction, and levels.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Refaults {
     /// Time in the lower bits, level above. Only the page's claimer writes its mark.
     marks: &'static [AtomicU16],
@@ -61,10 +61,7 @@ impl Refaults {
         let refaults = Refaults {
             marks: reserve_u16(pages)?,
             touched: reserve_u64(pages.div_ceil(MARKS).div_ceil(64))?,
-            touched_pages: AtomicUsize::new(0),
-            max_touched: AtomicUsize::new(0),
-            time: AtomicU64::new(0),
-            unit_pages: AtomicU64::new(1),
+            ..Refaults::default()
         };
         refaults.resize(max_resident);
         Ok(refaults)

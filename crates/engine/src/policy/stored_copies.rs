@@ -20,6 +20,7 @@ const BUDGET_SHARE: usize = 8;
 /// Divisor: copies in the pool use at most half of its limit.
 const LIMIT_SHARE: usize = 2;
 /// Copies of resident pages, and the likelihood that a copy stays valid.
+#[derive(Default)]
 pub struct StoredCopies {
     /// Per chunk: the likelihood that its pages are written, and above it a count of copies not
     /// kept. The first entry is for pages without early refaults, the second for those with.
@@ -41,11 +42,8 @@ impl StoredCopies {
     pub(crate) fn new(pages: usize) -> io::Result<StoredCopies> {
         Ok(StoredCopies {
             chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
-            count: AtomicUsize::new(0),
-            pooled: AtomicUsize::new(0),
-            pooled_bytes: AtomicUsize::new(0),
             packed: AtomicU32::new(CERTAIN),
-            next: AtomicU64::new(0),
+            ..StoredCopies::default()
         })
     }
 

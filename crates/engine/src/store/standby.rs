@@ -67,6 +67,7 @@ struct Set {
 }
 
 /// The standby list.
+#[derive(Default)]
 pub struct Standby {
     max_pages: AtomicUsize,
     /// Created on first use, and again for a larger budget. The last one is in use; the others are
@@ -87,17 +88,7 @@ pub struct Standby {
 impl Standby {
     /// Creates the list for a budget in pages.
     pub fn new(budget_pages: usize) -> Standby {
-        Standby {
-            max_pages: AtomicUsize::new(capacity_for(budget_pages)),
-            tables: [const { OnceLock::new() }; TABLES],
-            made: AtomicUsize::new(0),
-            pages: AtomicUsize::new(0),
-            unplaced: AtomicUsize::new(0),
-            is_on: AtomicBool::new(false),
-            seen: AtomicU32::new(0),
-            early: AtomicU32::new(0),
-            next_set: AtomicUsize::new(0),
-        }
+        Standby { max_pages: AtomicUsize::new(capacity_for(budget_pages)), ..Standby::default() }
     }
 
     /// Returns the DRAM of the pages and tables, in bytes.

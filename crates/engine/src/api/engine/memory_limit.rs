@@ -20,39 +20,24 @@ const CHECK_INTERVAL_NS: u64 = 1_000_000;
 
 /// Refusal to change the limit.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum LimitRefused {
-    /// Below the minimum of the engine.
     #[error(
         "{} is too little: softswap itself and a few pages need {}; give at least {}",
         text_of_size(*asked_bytes), text_of_size(*min_bytes), text_of_size(*min_bytes)
     )]
-    TooSmall {
-        /// The requested limit.
-        asked_bytes: u64,
-        /// The minimum, in whole MiB.
-        min_bytes: u64,
-    },
-    /// Too little in relation to locked memory.
+    TooSmall { asked_bytes: u64, min_bytes: u64 },
     #[error(
         "{} is too little: the program has locked {} in memory (mlock), and a quarter of the \
          budget may be locked; give at least {}, or let the program unlock some",
         text_of_size(*asked_bytes), text_of_size(*locked_bytes), text_of_size(*min_bytes)
     )]
-    Locked {
-        /// The requested limit.
-        asked_bytes: u64,
-        /// Size of locked memory.
-        locked_bytes: u64,
-        /// The minimum, in whole MiB.
-        min_bytes: u64,
-    },
-    /// A forked child cannot evict pages for a lower limit.
+    Locked { asked_bytes: u64, locked_bytes: u64, min_bytes: u64 },
     #[error(
         "a forked child has no background reclaim, so its limit can only be raised; to free \
          memory, lower the limit of its parent"
     )]
     ForkedChild,
-    /// No address space for larger tables.
     #[error("cannot reserve address space for larger tables ({0}); raise `ulimit -v`")]
     Tables(#[from] io::Error),
 }

@@ -49,7 +49,7 @@ impl Stopwatch {
 }
 
 /// Measured costs of faults and evictions.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct FaultCosts {
     processors: u64,
     /// CPU time of a fault from the pool.
@@ -86,13 +86,9 @@ impl FaultCosts {
             disk_fault_ns: AtomicU64::new(DISK_FAULT_NS),
             evict_ns: AtomicU64::new(EVICT_NS),
             write_back_ns: AtomicU64::new(WRITE_BACK_NS),
-            disk_share: AtomicU32::new(0),
-            waited_ns: AtomicU64::new(0),
-            window_ns: AtomicU64::new(0),
-            window_cpu_ns: AtomicU64::new(0),
             idle_share: AtomicU64::new(u64::from(WHOLE)),
-            background_ns: AtomicU64::new(0),
             spare: AtomicU64::new((processors as u64).saturating_sub(1) * u64::from(WHOLE)),
+            ..FaultCosts::default()
         }
     }
 

@@ -14,7 +14,7 @@ const TOO_MANY: u64 = 4;
 const FEW: u64 = 10;
 
 /// Results of past windows, and the maximum size of new ones.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Accuracy {
     reached_pages: AtomicU64,
     lost_pages: AtomicU64,
@@ -30,11 +30,10 @@ impl Accuracy {
     /// Starts with windows of up to `most` pages. The maximum never falls below `least`.
     pub(crate) fn new(least: usize, most: usize) -> Accuracy {
         Accuracy {
-            reached_pages: AtomicU64::new(0),
-            lost_pages: AtomicU64::new(0),
             longest: AtomicUsize::new(most),
             least,
             most: AtomicUsize::new(most),
+            ..Accuracy::default()
         }
     }
 

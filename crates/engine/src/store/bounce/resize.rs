@@ -15,12 +15,12 @@ const IDLE_NS: u64 = 10_000_000_000;
 impl Pools {
     /// Returns the size of added pools and transient buffers, in bytes.
     pub fn extra_bytes(&self) -> usize {
-        self.growth.bytes()
+        self.growth.bytes.load(Relaxed)
     }
 
     /// Sets the limit for added pools and transient buffers, in bytes.
     pub(crate) fn resize(&self, extra_bytes: usize) {
-        self.growth.resize(extra_bytes);
+        self.growth.limit_bytes.store(extra_bytes, Relaxed);
     }
 
     /// Returns true if a search failed since the last call, and clears that request. The next

@@ -35,21 +35,21 @@ impl Pools {
     pub fn usage(&self) -> Usage {
         let open = self.open.load(Relaxed);
         let mut usage = Usage {
-            transient: self.growth.transient_slots_used(),
-            transient_total: self.growth.transient_total(),
+            transient: self.growth.transient_slots_used.load(Relaxed),
+            transient_total: self.growth.transient_total.load(Relaxed),
             misses: self.misses.load(Relaxed),
-            grown: self.growth.grown(),
-            released: self.growth.released(),
+            grown: self.growth.grown.load(Relaxed),
+            released: self.growth.released.load(Relaxed),
             ..Usage::default()
         };
         for (index, pool) in self.pools.iter().enumerate() {
             for area in &pool.areas {
                 usage.slots += if open >> index & 1 == 1 { area.slots() } else { 0 };
                 usage.used += area.used();
-                usage.high_water += area.high_water();
-                usage.takes += area.takes();
-                usage.areas_visited += area.more_areas();
-                usage.contended += area.contended();
+                usage.high_water += area.high_water.load(Relaxed) as usize;
+                usage.takes += area.takes.load(Relaxed);
+                usage.areas_visited += area.more_areas.load(Relaxed);
+                usage.contended += area.contended.load(Relaxed);
             }
         }
         usage.areas_visited += usage.takes;

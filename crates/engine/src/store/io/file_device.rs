@@ -417,10 +417,8 @@ fn supports_iopoll(file: &SwapFile, tried: &mut Vec<Ring>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::stats::{STATS_WORDS, Stats};
     use crate::store::io::poll::mode::Mode;
-    use crate::store::io::poll::pressure::Pressure;
-    use softswap_sys::memory::{reserve_bytes, reserve_u64};
+    use softswap_sys::memory::reserve_bytes;
     use std::path::Path;
 
     fn round_trip(directory: &Path, avoid_io_uring: bool) {
@@ -487,16 +485,6 @@ mod tests {
         assert!(written == read);
     }
 
-    fn polling(mode: Mode) -> Polling {
-        Polling::new(
-            mode,
-            2,
-            Pressure::shared(2, None),
-            0,
-            Stats::new(reserve_u64(STATS_WORDS).unwrap()),
-        )
-    }
-
     #[test]
     fn every_wait_mode_reads_the_same_page() {
         let directory = tempfile::tempdir().unwrap();
@@ -511,7 +499,7 @@ mod tests {
             }
             device.write(&mut lane, 0, written).unwrap();
             for mode in Mode::ALL {
-                let polling = polling(mode);
+                let polling = Polling::for_tests(mode);
                 for page in 0..16 {
                     device.read_page(&mut lane, page * 4096, read, &polling).unwrap();
                     assert!(read.iter().all(|&byte| byte == page as u8 + 1), "{mode}, {page}");
@@ -536,7 +524,7 @@ mod tests {
         device.write(&mut lane, 0, written).unwrap();
         for mode in [Mode::Poll, Mode::Hybrid, Mode::Poll] {
             read.fill(0);
-            device.read_page(&mut lane, 0, read, &polling(mode)).unwrap();
+            device.read_page(&mut lane, 0, read, &Polling::for_tests(mode)).unwrap();
             assert!(written == read, "{mode}");
         }
         let has_polled = matches!(lane, Lane::Rings(Rings { iopoll: Some(_), .. }));

@@ -181,18 +181,13 @@ pub trait Device: Send + Sync {
 
 /// An operation of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Operation {
-    /// Read from the device.
     Read,
-    /// Write to the device.
     Write,
-    /// Claim storage.
     Grow,
-    /// Release storage.
     Shrink,
-    /// Discard content.
     Discard,
-    /// Query the free space.
     Measure,
 }
 

@@ -1,12 +1,10 @@
 use super::*;
-use crate::base::stats::{STATS_WORDS, Stats};
 use crate::store::io::Operation;
-use crate::store::io::poll::pressure::Pressure;
 use crate::store::io::sim_device::{Fault, SimDevice};
 use crate::store::swap::CLUSTER_SLOTS;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno;
-use softswap_sys::memory::{reserve_bytes, reserve_u64};
+use softswap_sys::memory::reserve_bytes;
 use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
@@ -18,10 +16,7 @@ fn areas(of: &[(u64, i32)]) -> (Vec<SimDevice>, Areas) {
         priority,
         ..Backing::growing(Box::new(disk.clone()), Some(mib * MIB), 0)
     });
-    let polling = |mode: Option<Mode>| {
-        let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
-        Polling::new(mode.unwrap_or(Mode::Auto), 2, Pressure::shared(2, None), 0, stats)
-    };
+    let polling = |mode: Option<Mode>| Polling::for_tests(mode.unwrap_or(Mode::Auto));
     let areas = Areas::new(storage.collect(), 2, polling, Sealer::checking()).unwrap();
     (disks, areas)
 }
@@ -160,15 +155,7 @@ fn scattered_errors_do_not_fail_area() {
 
 #[test]
 fn area_count_is_validated() {
-    let polling = |_| {
-        Polling::new(
-            Mode::Auto,
-            1,
-            Pressure::shared(1, None),
-            0,
-            Stats::new(reserve_u64(STATS_WORDS).unwrap()),
-        )
-    };
+    let polling = |_| Polling::for_tests(Mode::Auto);
     for count in [0, MAX_AREAS + 1] {
         let storage = |_| Backing::growing(Box::new(SimDevice::new(8 * MIB, 1)), None, 0);
         let refused = Areas::new((0..count).map(storage).collect(), 1, polling, Sealer::checking())
@@ -184,15 +171,7 @@ fn discarding_reaches_every_area() {
         discard: Discard::Pages,
         ..Backing::growing(Box::new(disk.clone()), Some(8 * MIB), 0)
     });
-    let polling = |_| {
-        Polling::new(
-            Mode::Auto,
-            1,
-            Pressure::shared(1, None),
-            0,
-            Stats::new(reserve_u64(STATS_WORDS).unwrap()),
-        )
-    };
+    let polling = |_| Polling::for_tests(Mode::Auto);
     let areas = Areas::new(storage.collect(), 1, polling, Sealer::checking()).unwrap();
     let mut runs = Vec::new();
     while let Ok(run) = areas.alloc_run(0, CLUSTER_SLOTS) {
@@ -296,11 +275,9 @@ fn fragmented_batch_uses_one_area() {
 
 /// Adds an area of `mib` MiB, as a forked child does.
 fn add(areas: &Areas, mib: u64) -> Result<(), AreaError> {
-    let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
-    let polling = Polling::new(Mode::Auto, 2, Pressure::shared(2, None), 0, stats);
     let device = Box::new(SimDevice::new(64 * MIB, 1));
     let backing = Backing::growing(device, Some(mib * MIB), 0);
-    areas.add(backing, 2, polling, Sealer::encrypting().unwrap())
+    areas.add(backing, 2, Polling::for_tests(Mode::Auto), Sealer::encrypting().unwrap())
 }
 
 #[test]

@@ -56,30 +56,20 @@ pub struct Unmapped {
 
 /// Reason why an extent was not appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum AppendError {
-    /// The extent does not begin at the end of the last one.
     #[error("extent begins at page {start_page}, but the area ends at page {pages}")]
-    NotAdjacent {
-        /// First page of the extent.
-        start_page: u64,
-        /// Expected first page.
-        pages: u64,
-    },
-    /// The extent has no pages, or its numbers are too large.
+    NotAdjacent { start_page: u64, pages: u64 },
     #[error("extent has no pages, or ends beyond the largest block number")]
     BadLength,
-    /// The table is full.
     #[error(
         "all {limit} extents of the area are in use; fewer, larger pieces of storage would fit"
     )]
-    TooMany {
-        /// Entries in the table.
-        limit: usize,
-    },
+    TooMany { limit: usize },
 }
 
 /// The extents of one area.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ExtentMap {
     /// Mapped pages. Stored last when appending.
     pages: AtomicU64,
@@ -116,11 +106,9 @@ impl ExtentMap {
     pub fn new(limit: usize) -> io::Result<Self> {
         let limit = limit.min(MAX_EXTENTS);
         Ok(Self {
-            pages: AtomicU64::new(0),
-            count: AtomicU64::new(0),
             entries: reserve_u64(limit * ENTRY_WORDS)?,
             hints: Hints::new(limit)?,
-            change: Mutex::new(()),
+            ..ExtentMap::default()
         })
     }
 

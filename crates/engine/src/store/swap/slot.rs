@@ -55,7 +55,7 @@ pub struct NotInUse {
 }
 
 /// The slots of one area.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SlotAllocator {
     /// Number of clusters added so far.
     clusters: AtomicU32,
@@ -101,30 +101,21 @@ impl SlotAllocator {
         let clusters = capacity_clusters as usize;
         let words = clusters * WORDS;
         Ok(Self {
-            clusters: AtomicU32::new(0),
             capacity: capacity_clusters,
-            resizing: Mutex::new(()),
             bits: reserve_u64(words)?,
             place: reserve_u32(clusters)?,
             next: reserve_u32(clusters)?,
             prev: reserve_u32(clusters)?,
             all_lists: (0..=cpus.max(1)).map(|_| CachePadded::new(FreeLists::new())).collect(),
-            discards: AtomicBool::new(false),
             clean: reserve_u64(clusters.div_ceil(64))?,
             touched: reserve_u64(clusters.div_ceil(64))?,
-            touched_clusters: AtomicU32::new(0),
-            touched_words: AtomicU32::new(0),
-            is_sparse: false,
             keep: AtomicU32::new(u32::MAX),
-            has_surplus: AtomicBool::new(false),
             in_use: (0..STRIPES).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
-            retired_slots: AtomicU64::new(0),
             retired: reserve_u64(words)?,
-            frozen: AtomicU32::new(0),
-            freezing: Mutex::new(()),
             kept: reserve_u64(words)?,
             limbo: reserve_u64(words)?,
             limbo_clusters: reserve_u64(clusters.div_ceil(64))?,
+            ..SlotAllocator::default()
         })
     }
 

@@ -74,6 +74,12 @@ impl Polling {
         }
     }
 
+    /// Returns a policy for tests: two processors, and no other load.
+    #[cfg(test)]
+    pub(crate) fn for_tests(mode: Mode) -> Polling {
+        Polling::new(mode, 2, Pressure::shared(2, None), 0, Stats::for_tests())
+    }
+
     pub(crate) fn knobs(&self) -> &Knobs {
         &self.knobs
     }

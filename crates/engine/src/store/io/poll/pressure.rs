@@ -33,7 +33,7 @@ const ONE: u32 = 256;
 const MEAN_OF: u32 = 16;
 
 /// Signs that other threads want the processors.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Pressure {
     /// Threads that may poll at the same time without contention.
     max_pollers: u32,
@@ -60,14 +60,9 @@ impl Pressure {
         Pressure {
             // Half of the CPUs: the others run reclaim and the kernel's part of the faults.
             max_pollers: (cpus as u32 / 2).max(1),
-            waiting: AtomicU32::new(0),
-            contended_until_ns: AtomicU64::new(0),
             backoff_ns: AtomicU64::new(FIRST_BACKOFF_NS),
-            polled_time_ns: AtomicU64::new(0),
-            lost_ns: AtomicU64::new(0),
             load,
-            next_survey_ns: AtomicU64::new(0),
-            demand: AtomicU32::new(0),
+            ..Pressure::default()
         }
     }
 

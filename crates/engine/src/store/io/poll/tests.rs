@@ -2,10 +2,8 @@
 
 use super::mode::Sleep;
 use super::*;
-use crate::base::stats::STATS_WORDS;
 use proptest::prelude::*;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::memory::reserve_u64;
 use std::cell::Cell;
 
 const POLL_NS: u64 = 100;
@@ -52,8 +50,8 @@ impl Pending for Request<'_> {
 
 impl World {
     fn new(mode: Mode, overshoot_ns: u64) -> World {
-        let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
-        let polling = Polling::new(mode, 1, Pressure::shared(1, None), overshoot_ns, stats);
+        let pressure = Pressure::shared(1, None);
+        let polling = Polling::new(mode, 1, pressure, overshoot_ns, Stats::for_tests());
         World { polling, now: Cell::new(1), overshoot_ns }
     }
 

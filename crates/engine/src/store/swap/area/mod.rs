@@ -8,7 +8,6 @@
 
 mod errors;
 mod health;
-mod share;
 mod growth;
 mod sharing;
 mod transfer;
@@ -17,7 +16,7 @@ mod upkeep;
 pub(crate) use errors::AreaError;
 pub use errors::AreaFull;
 pub(crate) use health::Discarded;
-pub(crate) use share::Share;
+pub(crate) use sharing::Share;
 
 use super::cluster::{CLUSTER_BYTES, CLUSTER_SLOTS, PAGE_BYTES};
 use super::discard::Discard;

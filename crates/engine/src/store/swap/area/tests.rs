@@ -1,13 +1,10 @@
 use super::*;
-use crate::base::stats::{STATS_WORDS, Stats};
 use crate::store::io::poll::mode::Mode;
-use crate::store::io::poll::pressure::Pressure;
 use crate::store::io::sim_device::{Fault, SimDevice};
 use crate::store::io::{FileDevice, IoErrorKind, Operation};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::{SwapFile, errno};
 use softswap_sys::memory::reserve_bytes;
-use softswap_sys::memory::reserve_u64;
 use std::path::Path;
 
 const MIB: u64 = 1 << 20;
@@ -18,7 +15,8 @@ fn config(chunk_mib: u64) -> AreaConfig {
 
 fn simulated(capacity_mib: u64, config: AreaConfig) -> (SimDevice, Area) {
     let device = SimDevice::new(capacity_mib * MIB, 1);
-    let area = Area::growing(Box::new(device.clone()), config, polling()).unwrap();
+    let area =
+        Area::growing(Box::new(device.clone()), config, Polling::for_tests(Mode::Auto)).unwrap();
     (device, area)
 }
 
@@ -162,10 +160,10 @@ fn growth_failure_is_not_reported_as_full() {
 fn area_without_space_is_rejected() {
     let device = || Box::new(SimDevice::new(8 * MIB, 1));
     let tiny = AreaConfig { limit_bytes: Some(MIB), ..config(4) };
-    let error = Area::growing(device(), tiny, polling()).unwrap_err();
+    let error = Area::growing(device(), tiny, Polling::for_tests(Mode::Auto)).unwrap_err();
     assert!(matches!(error, AreaError::LimitTooSmall { limit_bytes: MIB }), "{error}");
     let greedy = AreaConfig { reserve_bytes: 7 * MIB, ..config(4) };
-    let error = Area::growing(device(), greedy, polling()).unwrap_err();
+    let error = Area::growing(device(), greedy, Polling::for_tests(Mode::Auto)).unwrap_err();
     assert!(matches!(error, AreaError::NoSpaceLeft { .. }), "{error}");
     assert!(error.to_string().contains("lower the reserve"), "{error}");
 }
@@ -304,7 +302,8 @@ fn frozen_area_keeps_freed_slots() {
 #[test]
 fn tables_use_dram_only_for_used_slots() {
     let device = Box::new(SimDevice::new(MIB << 10, 1));
-    let area = Area::growing(device, AreaConfig::default(), polling()).unwrap();
+    let area =
+        Area::growing(device, AreaConfig::default(), Polling::for_tests(Mode::Auto)).unwrap();
     assert_eq!(area.metadata_bytes(), 0);
     area.alloc_run(0, 1).unwrap();
     let little = area.metadata_bytes();
@@ -345,7 +344,7 @@ fn content_is_intact_while_area_grows() {
 fn file_area(directory: &Path, avoid_io_uring: bool) {
     let device = FileDevice::new(SwapFile::open(directory).unwrap(), avoid_io_uring);
     let limits = AreaConfig { limit_bytes: Some(8 * MIB), ..config(4) };
-    let area = Area::growing(Box::new(device), limits, polling()).unwrap();
+    let area = Area::growing(Box::new(device), limits, Polling::for_tests(Mode::Auto)).unwrap();
     assert!(!(avoid_io_uring && area.properties().io_uring));
     let mut lane = area.open_lane();
     let (runs, full) = fill_up(&area);
@@ -503,7 +502,9 @@ fn fixed(discard: Discard) -> (SimDevice, Area) {
         bad_pages: vec![3, 1299],
     };
     let config = AreaConfig { discard, cpus: 2, ..AreaConfig::default() };
-    let area = Area::fixed(Box::new(device.clone()), &pages, config, polling()).unwrap();
+    let area =
+        Area::fixed(Box::new(device.clone()), &pages, config, Polling::for_tests(Mode::Auto))
+            .unwrap();
     (device, area)
 }
 
@@ -546,7 +547,7 @@ fn area_is_discarded_before_use_on_request() {
     }
     let pages = FixedPages { pages: 600, spans: vec![(0, 600, 5)], bad_pages: vec![] };
     let config = AreaConfig { discard: Discard::Once, ..AreaConfig::default() };
-    Area::fixed(Box::new(device.clone()), &pages, config, polling()).unwrap();
+    Area::fixed(Box::new(device.clone()), &pages, config, Polling::for_tests(Mode::Auto)).unwrap();
     let mut page = [1; PAGE_SIZE];
     device.read(&mut Lane::Plain, 5 * PAGE_BYTES, &mut page).unwrap();
     assert_eq!(page, stamp, "the header");
@@ -559,19 +560,10 @@ fn pages_without_extent_are_rejected() {
     for spans in [vec![], vec![(0, 10, 0)], vec![(1, 100, 0)], vec![(0, 50, 0), (60, 40, 60)]] {
         let pages = FixedPages { pages: 100, spans, bad_pages: vec![] };
         let device = Box::new(SimDevice::new(16 * MIB, 1));
-        let refused = Area::fixed(device, &pages, AreaConfig::default(), polling());
+        let refused =
+            Area::fixed(device, &pages, AreaConfig::default(), Polling::for_tests(Mode::Auto));
         assert!(matches!(refused.unwrap_err(), AreaError::Unmapped { .. } | AreaError::Extents(_)));
     }
-}
-
-fn polling() -> Polling {
-    Polling::new(
-        Mode::Auto,
-        2,
-        Pressure::shared(2, None),
-        0,
-        Stats::new(reserve_u64(STATS_WORDS).unwrap()),
-    )
 }
 
 #[test]

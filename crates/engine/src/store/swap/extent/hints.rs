@@ -15,7 +15,7 @@ use std::io;
 /// Ratio of extents to buckets from which buckets become smaller.
 const REFINE_ABOVE: u64 = 4;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Hints {
     shift: AtomicU64,
     first_extents: &'static [AtomicU32],
