@@ -38,9 +38,7 @@ const RING_BYTES: usize = 16 << 10;
 /// Approximate size of the engine's stacks, threads and small tables.
 const OTHER_FIXED_BYTES: usize = 256 << 10;
 
-/// Failure to start an engine.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum StartError {
     #[error(transparent)]
     Window(#[from] WindowError),

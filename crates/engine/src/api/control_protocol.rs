@@ -26,9 +26,7 @@ const OPENING: &str = "softswap 1 ";
 /// Time-out for reading the request and for writing the answer. Other clients wait during this
 /// time.
 const CLIENT_TIMEOUT: Duration = Duration::from_millis(250);
-/// Maximum length of a request.
 pub const MAX_REQUEST_BYTES: usize = 256;
-/// Maximum length of an answer.
 pub const MAX_ANSWER_BYTES: usize = 256 << 10;
 // Each counter has at most 20 digits and a space. Together they use less than half of an answer.
 const _: () = assert!(STATS_WORDS * 21 < MAX_ANSWER_BYTES / 2);
@@ -44,7 +42,6 @@ pub fn parse_number(text: &str) -> Option<usize> {
     }
 }
 
-/// A request to the control socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request<'a> {
     /// Properties, settings and counters.
@@ -61,7 +58,6 @@ pub enum Request<'a> {
     Touch(usize, usize),
 }
 
-/// The interpreter of a Python program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Python {
     /// `Py_Version >> 16`: 0x030b is 3.11.
@@ -161,7 +157,6 @@ fn denied(why: &str) -> String {
     format!("denied {why}\n")
 }
 
-/// Returns the answer to a line, with the result of `carry_out`.
 pub fn answer(
     line: &[u8],
     carry_out: impl FnOnce(Request<'_>) -> Result<String, String>,
@@ -215,7 +210,6 @@ fn format_snapshot(engine: &Engine, uptime: Duration) -> String {
     text
 }
 
-/// Answer of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// Success, with the body.
@@ -229,7 +223,6 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Parses an answer.
     pub fn parse(bytes: &[u8]) -> Answer {
         let text = std::str::from_utf8(bytes).ok().filter(|text| text.ends_with('\n'));
         let Some((first, body)) = text.and_then(|text| text.split_once('\n')) else {

@@ -29,10 +29,9 @@ use softswap_sys::window::{Protection, Touch};
 use softswap_sys::{PAGE_SIZE, own_descriptors};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-mod held;
 pub mod pinning;
 mod locking;
 pub mod memory_limit;
@@ -76,7 +75,17 @@ pub struct Engine {
     /// Held while pages are moved between mappings.
     remapping: Mutex<()>,
     /// Pages held by system calls.
-    held: held::Held,
+    held: Held,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// Pinned pages; a page pinned twice counts twice.
+    pages: AtomicUsize,
+    /// Threads waiting for held pages.
+    waiting: AtomicU32,
+    /// Incremented when pages are released while threads wait.
+    releases: AtomicU32,
 }
 
 /// The quiesced engine: no operation is in progress. Used for fork.
@@ -107,7 +116,11 @@ impl Engine {
         stats: Stats,
     ) -> Result<Engine, StartError> {
         let (core, contexts) = builder::build(config, storage, stats, None)?;
-        Ok(Engine { core, contexts, remapping: Mutex::new(()), held: held::Held::default() })
+        Ok(Engine::of(core, contexts))
+    }
+
+    fn of(core: Core, contexts: Contexts) -> Engine {
+        Engine { core, contexts, remapping: Mutex::new(()), held: Held::default() }
     }
 
     /// Sets the limit of the pool, or makes it adaptive.
@@ -127,7 +140,6 @@ impl Engine {
         }
     }
 
-    /// Returns the bounce buffers.
     pub fn buffers(&self) -> &Pools {
         &self.core.stores.bounce
     }
@@ -137,12 +149,10 @@ impl Engine {
         self.core.policies.stored_copies.count()
     }
 
-    /// Returns the number of resident pages with a copy in the pool.
     pub fn pooled_copies(&self) -> usize {
         self.core.policies.stored_copies.pooled()
     }
 
-    /// Returns the counters.
     pub fn stats(&self) -> &Stats {
         &self.core.stats
     }
@@ -167,6 +177,11 @@ impl Engine {
     #[inline]
     pub fn contains(&self, address: usize) -> bool {
         self.core.memory.window.contains(address)
+    }
+
+    /// Passes the layout to `read`, with signals blocked.
+    fn layout<R>(&self, read: impl FnOnce(&Layout) -> R) -> R {
+        signals::with_all_blocked(|| read(&self.core.memory.space.lock()))
     }
 
     fn page_of(&self, address: usize) -> PageNo {
@@ -195,7 +210,6 @@ impl Engine {
         }
     }
 
-    /// Brings in the page at `address`.
     pub fn fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
         self.bring_page_in(self.page_of(address), access, 0).map(drop)
     }
@@ -223,7 +237,7 @@ impl Engine {
     ) -> Result<Option<Tier>, FaultError> {
         let from = page_in::page_in(&self.core, &self.contexts, page, access, open)?;
         if from.is_some() {
-            reclaim::reclaim_ahead(&self.core, &self.contexts, self.held.pages());
+            reclaim::reclaim_ahead(&self.core, &self.contexts, self.held_pages());
         }
         Ok(from)
     }
@@ -298,12 +312,10 @@ impl Engine {
         mapping::map_unmanaged(&self.core, self.pages_of(address, len)?, replace, place_it)
     }
 
-    /// Returns true if `address` is in an unmanaged mapping.
     pub fn is_unmanaged(&self, address: usize) -> bool {
         self.core.memory.pages.load(self.page_of(address)).place() == Place::Unmanaged
     }
 
-    /// Unmaps a range.
     pub fn unmap(&self, address: usize, len: usize) -> io::Result<()> {
         mapping::unmap(&self.core, self.pages_of(address, len)?)
     }
@@ -321,31 +333,24 @@ impl Engine {
     /// Seals a range, which must be mapped completely: later calls that unmap, move or protect it
     /// fail with EPERM.
     pub fn seal(&self, address: usize, len: usize) -> io::Result<()> {
-        mapping::seal(&self.core.memory, self.pages_of(address, len)?);
+        self.core.memory.space.lock().seal(self.pages_of(address, len)?);
         Ok(())
     }
 
-    /// Returns true if the page at `address` is sealed.
     pub fn is_sealed(&self, address: usize) -> bool {
         let page = self.page_of(address);
-        let layout = || self.core.memory.space.lock();
-        signals::with_all_blocked(|| layout().first_sealed(&(page..page + 1)).is_some())
+        self.layout(|layout| layout.first_sealed(&(page..page + 1)).is_some())
     }
 
     /// Returns the address of the first page of a range whose content may not be dropped, because
     /// it is sealed and not writable.
     pub fn first_kept(&self, address: usize, len: usize) -> Option<usize> {
         let range = self.pages_of(address, len).ok()?;
-        let layout = || self.core.memory.space.lock();
-        let page = signals::with_all_blocked(|| layout().first_kept(&range))?;
-        Some(self.address_of(page))
+        self.layout(|layout| layout.first_kept(&range)).map(|page| self.address_of(page))
     }
 
-    /// Returns the protection of the page at `address`.
     pub fn protection(&self, address: usize) -> Protection {
-        signals::with_all_blocked(|| {
-            self.core.memory.space.lock().protection(self.page_of(address))
-        })
+        self.layout(|layout| layout.protection(self.page_of(address)))
     }
 
     /// Splits a range into segments in address order: (first address, bytes, kind). Parts outside
@@ -357,10 +362,12 @@ impl Engine {
             return Vec::new();
         }
         let range = self.page_of(address)..self.page_of(end - 1) + 1;
-        let segments = signals::with_all_blocked(|| mapping::segments(&self.core.memory, &range));
-        let segments = segments.into_iter();
+        let segments = self.layout(|layout| self.core.memory.space.segments(layout, &range));
         let bytes = |pages: &Range<PageNo>| (pages.end - pages.start) as usize * PAGE_SIZE;
-        segments.map(|(pages, kind)| (self.address_of(pages.start), bytes(&pages), kind)).collect()
+        let at = |(pages, kind): (Range<PageNo>, Kind)| {
+            (self.address_of(pages.start), bytes(&pages), kind)
+        };
+        segments.into_iter().map(at).collect()
     }
 
     /// Sets or clears the treatment of a range in forked children.
@@ -383,20 +390,15 @@ impl Engine {
 
     /// Returns true if all of a range may be accessed as `wanted`.
     pub fn allows(&self, address: usize, len: usize, wanted: Protection) -> bool {
-        self.pages_of(address, len).is_ok_and(|range| {
-            signals::with_all_blocked(|| {
-                !self.core.memory.space.lock().lacks_permission(&range, wanted)
-            })
-        })
+        self.pages_of(address, len)
+            .is_ok_and(|range| self.layout(|layout| !layout.lacks_permission(&range, wanted)))
     }
 
-    /// Returns true if all pages of a range are mapped.
     pub fn is_mapped(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len)
             .is_ok_and(|range| self.core.memory.space.is_range_mapped(&range))
     }
 
-    /// Returns true if any page of a range is mapped.
     pub fn any_mapped(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len).is_ok_and(|range| self.core.memory.space.is_any_mapped(&range))
     }

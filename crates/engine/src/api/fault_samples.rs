@@ -15,22 +15,16 @@ use crate::base::stats::{TIERS, Tier};
 use std::fmt::Write as _;
 use std::ops::Range;
 
-/// A sampled fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultSample {
     /// Number of faults that it represents, including itself.
     pub faults: u64,
     /// Place of the page before the fault.
     pub tier: Tier,
-    /// Kind of access.
     pub toucher: Toucher,
-    /// Duration of this fault, in ns.
     pub waited_ns: u64,
-    /// Faulting address.
     pub address: u64,
-    /// Address of the faulting instruction.
     pub instruction: u64,
-    /// Stack pointer.
     pub stack: u64,
     /// Frame-pointer register, which may hold other data.
     pub frame: u64,
@@ -43,17 +37,14 @@ pub struct FaultSample {
 /// A call of a Python function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PythonFrame {
-    /// The address of its code object.
     pub code: u64,
     /// True if C code called the function. Then one C frame of the interpreter's loop stands for it
     /// and for the Python functions that it calls.
     pub is_entry: bool,
 }
 
-/// A function of a Python program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PythonCode {
-    /// The address of its code object.
     pub address: u64,
     /// The first line of its source.
     pub line: u32,
@@ -63,12 +54,9 @@ pub struct PythonCode {
     pub file: String,
 }
 
-/// Kind of access that faulted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Toucher {
-    /// An instruction that reads.
     Read,
-    /// An instruction that writes.
     Write,
     /// A system call with this address as an argument.
     Call,
@@ -80,7 +68,6 @@ const TOUCHERS: [(Toucher, &str); 3] =
 /// A large memory block allocated by the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// Address range.
     pub range: Range<u64>,
     /// Return address of the allocating call.
     pub caller: u64,
@@ -91,7 +78,6 @@ pub struct Block {
 pub struct FaultSamples {
     /// Number of samples dropped because the buffer was full.
     pub missed: u64,
-    /// The samples.
     pub samples: Vec<FaultSample>,
     /// Blocks that contain the sampled addresses.
     pub blocks: Vec<Block>,
@@ -202,7 +188,6 @@ impl PythonCode {
 }
 
 impl FaultSamples {
-    /// Returns the text of the answer.
     pub fn text(&self) -> String {
         let samples = self.samples.iter().map(FaultSample::line);
         let blocks = self.blocks.iter().map(Block::line);

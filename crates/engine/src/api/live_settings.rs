@@ -6,13 +6,10 @@ use crate::codec::BadChoice;
 use crate::policy::pool_limit::size_of_text;
 use crate::store::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
 
-/// A setting.
 pub struct Setting {
-    /// Name.
     pub key: &'static str,
     /// Accepted values, as text for users.
     pub values: &'static str,
-    /// Description.
     pub meaning: &'static str,
     get: fn(&Engine) -> String,
     set: fn(&Engine, &str) -> Result<(), String>,
@@ -102,7 +99,6 @@ pub fn set(engine: &Engine, key: &str, value: &str) -> Result<(), String> {
     (setting.set)(engine, value).map_err(|why| format!("{key}: {why}"))
 }
 
-/// Returns all settings and their values.
 pub(crate) fn all(engine: &Engine) -> impl Iterator<Item = (&'static str, String)> {
     SETTINGS.iter().map(|setting| (setting.key, (setting.get)(engine)))
 }

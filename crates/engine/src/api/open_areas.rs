@@ -18,9 +18,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Failure to open an area.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum OpenError {
     #[error(transparent)]
     Directory(#[from] FileError),

@@ -41,7 +41,6 @@ pub enum Inherited {
 }
 
 impl Inherited {
-    /// Returns the descriptor of a mirror.
     pub(crate) fn mirror(self) -> Option<i32> {
         match self {
             Inherited::Mirror(fd) => Some(fd),
@@ -181,7 +180,6 @@ impl FromStr for Turns {
 /// and options with other names, are set in the command's `run/resolve.rs`.)
 macro_rules! settings {
     ($($(#[doc = $doc:literal])+ $variable:ident $field:ident: $type:ty = $default:expr;)+) => {
-        /// Settings of one engine.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Config {
             $($(#[doc = $doc])+ pub $field: $type,)+

@@ -284,7 +284,6 @@ impl StopReason {
         Self::ALL.into_iter().find(|reason| *reason as u64 == code)
     }
 
-    /// Returns the reason as text.
     pub fn text(self) -> &'static str {
         match self {
             StopReason::ReadFailed => "the swap area could not be read",
@@ -352,12 +351,10 @@ impl Stats {
         Stats::new((0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak())
     }
 
-    /// Returns the underlying words.
     pub fn words(&self) -> &'static [AtomicU64] {
         self.words
     }
 
-    /// Returns the counter's value.
     pub fn get(&self, counter: Counter) -> u64 {
         self.words[counter as usize].load(Relaxed)
     }
@@ -368,12 +365,10 @@ impl Stats {
         [Faults::Userfaultfd, Faults::Protection].into_iter().find(|it| *it as u64 == code)
     }
 
-    /// Adds to a counter.
     pub fn add(&self, counter: Counter, n: u64) {
         self.words[counter as usize].fetch_add(n, Relaxed);
     }
 
-    /// Sets a gauge.
     pub fn set(&self, counter: Counter, value: u64) {
         self.words[counter as usize].store(value, Relaxed);
     }
@@ -400,7 +395,6 @@ impl Stats {
         self.add(Counter::StalledNs, ns);
     }
 
-    /// Returns the number of faults served from `tier`.
     pub fn faults(&self, tier: Tier) -> u64 {
         self.histogram(tier as usize).iter().map(|word| word.load(Relaxed)).sum()
     }

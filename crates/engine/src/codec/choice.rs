@@ -18,7 +18,6 @@ pub enum Choice {
 impl Choice {
     /// No compression.
     pub const NONE: Choice = Choice::Fixed(None);
-    /// LZ4 only.
     pub const LZ4: Choice = Choice::Fixed(Some(Packer::Lz4));
     /// All choices with their names, except other levels of zstd.
     pub const NAMES: [(&str, Choice); 4] = [
@@ -82,7 +81,6 @@ impl Selector {
         Selector(AtomicU8::new(code_of(choice)))
     }
 
-    /// Returns the current choice.
     pub fn get(&self) -> Choice {
         match self.0.load(Relaxed) {
             NONE => Choice::NONE,

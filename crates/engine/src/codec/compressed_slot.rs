@@ -18,7 +18,6 @@ const ENTRY_BYTES: usize = 2;
 const LENGTH_BITS: u32 = 12;
 const LENGTH_MASK: u16 = (1 << LENGTH_BITS) - 1;
 
-/// Maximum number of parts in a page.
 pub const MAX_PARTS: usize = 15;
 /// Maximum size of a part: the whole page minus its table.
 pub(crate) const MAX_PART_BYTES: usize = PAGE_BYTES - COUNT_BYTES - ENTRY_BYTES;

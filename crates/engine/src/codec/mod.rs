@@ -60,11 +60,9 @@ const _: () = assert!(Codec::ALL.len() <= 4, "tags have two bits");
 /// Compressor: a codec and its level. Decompression does not need the level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packer {
-    /// LZ4.
     Lz4,
     /// zstd at one of [`zstd::LEVELS`], or at [`zstd::LITERALS_ONLY`].
     Zstd {
-        /// The level.
         level: i8,
     },
 }
@@ -159,7 +157,6 @@ impl Scratch {
 
 /// Failure to decompress a page. No failure is transient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[allow(missing_docs)]
 pub enum CodecError {
     #[error("compressed page of {packed_bytes} bytes is corrupt")]
     Corrupt { packed_bytes: usize },

@@ -26,7 +26,6 @@ pub(crate) const TAG_BYTES: usize = 16;
 /// Number of expanded keys: that of the current epoch and some earlier ones.
 const EXPANDED_KEYS: usize = 4;
 
-/// Failure to create a key.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot make the key that encrypts the swap areas ({0}); with --no-encrypt they \
@@ -39,11 +38,9 @@ pub struct NoKey(#[from] io::Error);
 pub enum Seal {
     /// CRC-32; the page is stored in plain text.
     Checksum(u32),
-    /// The page is encrypted.
     Tag {
         /// Authentication tag, which cannot be computed without the key.
         tag: [u8; TAG_BYTES],
-        /// Epoch of the key.
         epoch: u32,
     },
 }
@@ -64,7 +61,6 @@ struct Keys {
     expanded: Unshared<Expanded>,
     /// Keys up to a fork: present while this process forks, and always in a child.
     cover: Secret<Mutex<Option<Cover>>>,
-    /// Epoch in which pages are sealed.
     epoch: AtomicU64,
 }
 

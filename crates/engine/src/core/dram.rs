@@ -180,7 +180,6 @@ impl Core {
         (resident, resident + self.non_resident_slots() as usize + pooled)
     }
 
-    /// Returns the number of slots of pages that are not resident.
     pub(super) fn non_resident_slots(&self) -> u64 {
         let copies = self.policies.stored_copies.count() as u64;
         self.stores.areas.used_slots().saturating_sub(copies)

@@ -18,9 +18,7 @@ pub(crate) fn die(stats: Stats, why: &str) -> ! {
     std::process::abort()
 }
 
-/// Failure to fault in a page.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum FaultError {
     #[error("the address is not mapped")]
     NotMapped,
@@ -70,9 +68,7 @@ impl FaultError {
     }
 }
 
-/// Failure to decompress a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum UnpackError {
     #[error("in memory does not match its checksum ({0}): memory was overwritten")]
     Damaged(#[from] Damaged),
@@ -85,7 +81,6 @@ pub enum UnpackError {
 
 /// No page can be evicted.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum Exhausted {
     #[error("memory is full: {0} (with `softswap run`: --swap DIR:SIZE, or a larger --memory)")]
     NoSlot(NoSlot),
@@ -99,9 +94,7 @@ pub enum Exhausted {
     Signal,
 }
 
-/// Failure to allocate a slot.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum NoSlot {
     #[error(transparent)]
     Area(#[from] AreaFull),

@@ -23,17 +23,14 @@ const RECENT_TO_OLD_LIKELIHOOD: f64 = 8.0;
 /// Summary of an evicted batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Batch {
-    /// Pages evicted.
     pub left: u64,
     /// Evicted pages known to be incompressible.
     pub incompressible: u64,
     /// Pages intended for the swap area.
     pub for_disk: usize,
-    /// CPU time in ns.
     pub cpu_ns: u64,
 }
 
-/// All policies of an engine.
 pub struct Policies {
     pub(crate) without: Without,
     /// Selection of cold pages.
@@ -45,11 +42,9 @@ pub struct Policies {
     /// The pool's share of the budget.
     pub partition: Partition,
     pub(crate) write_load: WriteLoad,
-    /// Streams.
     pub readahead: Readahead,
     pub(crate) offset_prefetch: OffsetPrefetch,
     pub(crate) advised: Advised,
-    /// Copies of resident pages.
     pub stored_copies: StoredCopies,
     pub(crate) codec: Selector,
     /// Codec choice in `auto` mode.
@@ -91,7 +86,6 @@ impl Policies {
         self.tier.resize(budget_bytes);
     }
 
-    /// Returns true if a mechanism is enabled.
     pub fn has(&self, mechanism: Mechanism) -> bool {
         !self.without.has(mechanism)
     }

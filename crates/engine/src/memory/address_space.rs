@@ -76,9 +76,7 @@ pub struct Layout {
 /// Kind of a range of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Managed memory of the program.
     Managed,
-    /// Unmanaged mapping of the program.
     Unmanaged,
     /// Not mapped by the program.
     Hole,

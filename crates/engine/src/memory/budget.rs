@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 /// Watermarks and the count of pages in DRAM.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
-    /// The current limit.
     limit_bytes: AtomicUsize,
     /// The limit to reach by reclaim.
     target_bytes: AtomicUsize,
@@ -27,9 +26,7 @@ pub(crate) struct Budget {
     unstored: AtomicUsize,
     /// Pages that a forked child shares with its parent, and that are charged to the parent.
     inherited: AtomicUsize,
-    /// The value of `inherited` at the fork.
     inherited_at_fork: AtomicUsize,
-    /// Time of the fork.
     forked_at_ns: AtomicU64,
     /// Pages added since the fork.
     added: AtomicUsize,

@@ -23,7 +23,6 @@ pub const GROUP_PAGES: usize = 16;
 pub(crate) struct Context {
     /// I/O channels, one for each swap area.
     pub(crate) lanes: Lanes,
-    /// Working memory of the codecs.
     pub(crate) scratch: codec::Scratch,
     /// Buffer for a page before it is installed.
     pub(crate) page: &'static mut Page,

@@ -7,7 +7,6 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-/// Interval of checks.
 const CHECK_INTERVAL_NS: u64 = 100_000_000;
 
 /// State of the check for long-term pins of program memory.

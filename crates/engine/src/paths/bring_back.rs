@@ -14,7 +14,6 @@ use softswap_sys::raw::current_cpu;
 const SPAN_PAGES: u64 = 1 << 20;
 const MAX_FOUND: usize = 1 << 16;
 
-/// Result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// There may be more to read.
@@ -25,10 +24,8 @@ pub enum Step {
     Done,
 }
 
-/// Progress of one process.
 #[derive(Debug)]
 pub struct BringBack {
-    /// Number of pages to swap in.
     wanted: u64,
     /// Pages outside memory, by their distances. The unit of distances changes with the limit, so
     /// only their order counts.

@@ -5,7 +5,7 @@
 
 use crate::base::page::{PageNo, Place};
 use crate::core::{Core, Memory};
-use crate::memory::address_space::{AtFork, Kind, Layout};
+use crate::memory::address_space::{AtFork, Layout};
 use crate::steps::swap_cache;
 use softswap_sys::window::{Protection, READ_WRITE, Writes};
 use std::io;
@@ -94,11 +94,6 @@ fn check_unsealed(layout: &Layout, range: &Range<PageNo>) -> io::Result<()> {
 fn not_permitted() -> io::Error {
     const EPERM: i32 = 1;
     io::Error::from_raw_os_error(EPERM)
-}
-
-/// Seals `range`, which must be mapped completely.
-pub(crate) fn seal(memory: &Memory, range: Range<PageNo>) {
-    memory.space.lock().seal(range);
 }
 
 /// Drops the content and attributes of `range`. It stays allocated, so no other mapping can be
@@ -251,10 +246,6 @@ pub(crate) fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Res
     add(memory, &mut layout, more, protection)?;
     layout.take_along(&range, &(range.start..range.start + count));
     Ok(true)
-}
-
-pub(crate) fn segments(memory: &Memory, range: &Range<PageNo>) -> Vec<(Range<PageNo>, Kind)> {
-    memory.space.segments(&memory.space.lock(), range)
 }
 
 /// In a forked child, removes the memory that it does not inherit, zeroes the memory that it gets

@@ -21,7 +21,6 @@ const SPAN_PAGES: u64 = 1 << 16;
 /// Progress of the search.
 #[derive(Debug, Default)]
 pub(crate) struct Upkeep {
-    /// Next page to examine.
     next: PageNo,
     moved_in_round: usize,
 }
@@ -91,7 +90,8 @@ impl Upkeep {
             self.next += 1;
             if core.memory.space.has_resident(page)
                 && swap_cache::forget(core, page, |copy| {
-                    copy.in_slot().is_some_and(|copy| core.stores.areas.is_evacuating(copy.slot()))
+                    copy.in_slot()
+                        .is_some_and(|copy| core.stores.areas.area_of(copy.slot()).is_evacuating())
                 })
             {
                 self.moved_in_round += 1;
@@ -111,7 +111,7 @@ fn claim_for_evacuation(core: &Core, page: PageNo) -> Option<Claim<'static>> {
     let (Place::Slot { slot, .. } | Place::CompressedSlot { slot, .. }) = seen.place() else {
         return None;
     };
-    let wanted = !seen.is_busy() && core.stores.areas.is_evacuating(slot);
+    let wanted = !seen.is_busy() && core.stores.areas.area_of(slot).is_evacuating();
     wanted.then(|| core.memory.pages.try_claim(page, seen)).flatten()
 }
 

@@ -111,7 +111,6 @@ impl Admission {
         needed <= pool_bytes as u64
     }
 
-    /// Returns true if the page usually refaults in a stream.
     pub(crate) fn refaults_in_streams(&self, page: PageNo) -> bool {
         likelihood::likelihood(self.chunk(page).0) >= LIKELY
     }

@@ -12,7 +12,6 @@ use crate::codec::Packer;
 use softswap_sys::zstd::LITERALS_ONLY;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// The dense codec.
 pub(crate) const DENSE: Packer = Packer::Zstd { level: 1 };
 /// Codec for pages that LZ4 cannot compress: they contain no repetitions, so zstd would search for
 /// matches without success.

@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Evictions after which the counts are evaluated and halved.
 const HALF_LIFE_PAGES: u64 = 2048;
-/// Maximum of [`IncompressibleBias::times`].
 const MAX_TIMES: u64 = 16;
 /// Divisor: if at most 1/4 of evicted pages are compressible, the clock skips none, because it
 /// would find few compressible ones.
@@ -28,13 +27,9 @@ const MARGIN: f64 = 0.25;
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct IncompressibleBias {
-    /// Number of evicted pages.
     evicted: AtomicU64,
-    /// Number of evicted pages that are incompressible.
     evicted_incompressible: AtomicU64,
-    /// Cost of all refaults.
     refault_cost_ns: AtomicU64,
-    /// Cost of refaults on incompressible pages.
     incompressible_cost_ns: AtomicU64,
     /// See [`IncompressibleBias::times`]; 0 counts as 1.
     times: AtomicU64,

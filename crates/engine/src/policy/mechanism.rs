@@ -14,7 +14,6 @@ macro_rules! mechanisms {
         }
 
         impl Mechanism {
-            /// All mechanisms.
             pub const ALL: &[Mechanism] = &[$(Mechanism::$variant),+];
 
             /// Returns the name used in `SOFTSWAP_WITHOUT`.
@@ -66,14 +65,12 @@ mechanisms! {
     Compaction = "compaction";
 }
 
-/// Set of disabled mechanisms.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Without(u32);
 
 const _: () = assert!(Mechanism::ALL.len() <= u32::BITS as usize);
 
 impl Without {
-    /// Returns true if the mechanism is disabled.
     pub fn has(self, mechanism: Mechanism) -> bool {
         self.0 >> mechanism as u32 & 1 == 1
     }
@@ -85,7 +82,6 @@ impl Without {
     }
 }
 
-/// Error for an unknown mechanism name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no mechanism {0:?}; the mechanisms are {names}", names = names())]
 pub struct UnknownMechanism(String);

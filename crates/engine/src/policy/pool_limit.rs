@@ -1,13 +1,11 @@
 //! The configured limit of the compressed pool: a share of the budget, a size, or automatic.
 
-/// Limit of the compressed pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolLimit {
     /// Adapts, from [`PoolLimit::MIN`] to [`PoolLimit::LARGEST`].
     Auto,
     /// Percentage of the budget.
     Percent(u8),
-    /// Size in bytes.
     Bytes(u64),
 }
 

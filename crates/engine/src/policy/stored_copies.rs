@@ -27,9 +27,7 @@ pub struct StoredCopies {
     chunks: &'static [AtomicU32],
     /// Number of copies in the swap area.
     pub count: AtomicUsize,
-    /// Number of copies in the pool.
     pub pooled: AtomicUsize,
-    /// Size of the copies in the pool, in bytes.
     pub pooled_bytes: AtomicUsize,
     /// Likelihood that the pool accepts a page that has a copy, and above it a count of pages not
     /// offered.

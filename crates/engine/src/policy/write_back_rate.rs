@@ -23,9 +23,7 @@ const UNKNOWN_PAGES: u64 = 64;
 pub struct WriteBackRate {
     /// Average number of evictions between a page's eviction and its write-back.
     age: AtomicU64,
-    /// Pages evicted.
     evicted: AtomicU64,
-    /// Pages written back from the pool.
     written_back: AtomicU64,
     /// Pages outside the pool that refaulted.
     refaulted: AtomicU64,

@@ -16,7 +16,6 @@ use crate::steps::batch_unmap::Unmapped;
 use crate::steps::swap_cache;
 use softswap_sys::PAGE_SIZE;
 
-/// Result of [`reclaim`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reclaimed {
     /// Pages evicted to their copy.

@@ -16,7 +16,6 @@ use std::io;
 /// Maximum tries to put a page back: memory may be short for a moment.
 const RETURN_TRIES: u32 = 10_000;
 
-/// A staged page and its frame.
 pub(crate) type InFrame = (PageNo, u32);
 
 /// The staged pages of one batch, in adjacent frames.
@@ -157,7 +156,6 @@ pub(crate) fn is_staged(claim: &Claim<'_>, in_frame: u32) -> bool {
     matches!(claim.before().place(), Place::Staged { frame } if frame == in_frame)
 }
 
-/// Returns the frame of a claimed, staged page.
 pub(crate) fn frame_of(core: &Core, frame: u32) -> StagedFrame<'_> {
     match core.memory.window.claim_frame(frame as usize) {
         Some(content) => content,

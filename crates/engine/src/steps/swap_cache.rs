@@ -56,7 +56,7 @@ pub(crate) fn keep_copy(
             return KeepCopy::Yes;
         }
         Place::Slot { slot, .. } | Place::CompressedSlot { slot, .. } => {
-            core.stores.areas.has_spare(slot)
+            core.stores.areas.area_of(slot).has_spare()
         }
         Place::Pool { handle } => may_keep_pooled(core, Handle::from_bits(handle)),
         _ => return KeepCopy::No,
@@ -189,7 +189,7 @@ pub(crate) fn copy_in_working_area(
 }
 
 pub(crate) fn in_working_slot(stores: &Stores, copy: StoredCopy) -> Option<SlotCopy> {
-    copy.in_slot().filter(|copy| !stores.areas.has_failed(copy.slot()))
+    copy.in_slot().filter(|copy| !stores.areas.area_of(copy.slot()).has_failed())
 }
 
 /// Returns the place of a page whose pool object was moved to `new`. `at` is the place of the

@@ -22,7 +22,6 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 use std::ops::Range;
 
-/// A page to swap in.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) page: PageNo,
@@ -74,7 +73,6 @@ impl ReadLimit {
 struct Slots {
     all: [u64; REQUEST_PAGES],
     count: usize,
-    /// Number of runs of adjacent slots.
     runs: usize,
     /// A bit for each slot whose seal was opened. Opening it again would garble the page.
     open: u64,

@@ -66,7 +66,6 @@ struct Set {
     pages: &'static mut [[u8; PAGE_SIZE]],
 }
 
-/// The standby list.
 #[derive(Default)]
 pub struct Standby {
     max_pages: AtomicUsize,

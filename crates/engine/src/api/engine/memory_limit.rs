@@ -20,7 +20,6 @@ const CHECK_INTERVAL_NS: u64 = 1_000_000;
 
 /// Refusal to change the limit.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum LimitRefused {
     #[error(
         "{} is too little: softswap itself and a few pages need {}; give at least {}",

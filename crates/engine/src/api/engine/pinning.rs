@@ -22,7 +22,6 @@ const IDLE_SLEEP_NS: u64 = 5_000_000;
 /// Number of pages faulted in for a call after which pending signals are checked.
 const PAGES_BETWEEN_CHECKS: usize = 16;
 
-/// Result of pinning a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pinned {
     /// Number of bytes pinned, from the start.
@@ -44,7 +43,6 @@ pub enum Then {
     Signal,
 }
 
-/// State of a page before it was pinned.
 struct BeforePin {
     was_resident: bool,
     from: Option<Tier>,
@@ -113,9 +111,8 @@ impl Engine {
         self.release(pages);
     }
 
-    /// Returns the number of pages held.
     pub fn held_pages(&self) -> usize {
-        self.held.pages()
+        self.held.pages.load(Relaxed)
     }
 
     /// Sleeps until another call releases pages, or for 5 ms.

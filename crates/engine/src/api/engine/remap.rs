@@ -8,7 +8,6 @@ use crate::base::page::PageNo;
 use crate::paths::mapping;
 use crate::paths::page_in;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::signals;
 use softswap_sys::window::Protection;
 use std::io;
 use std::ops::Range;
@@ -36,7 +35,7 @@ impl Engine {
     pub fn is_one_mapping(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len).is_ok_and(|range| {
             self.core.memory.space.is_range_mapped(&range)
-                && signals::with_all_blocked(|| self.core.memory.space.lock().is_uniform(&range))
+                && self.layout(|layout| layout.is_uniform(&range))
         })
     }
 

@@ -24,7 +24,6 @@ const LOOK_NS: u64 = 5_000_000;
 /// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DiskRefaults {
-    /// Their number.
     pub count: u64,
     /// Sum of their distances, in pages.
     pub distances: u64,
@@ -101,7 +100,6 @@ impl Engine {
         self.core.background.returning().clear();
     }
 
-    /// Returns the refaults so far that read the disk.
     pub fn disk_refaults(&self) -> DiskRefaults {
         let stats = &self.core.stats;
         let mut sums =

@@ -34,7 +34,6 @@ const NOT_TRIED: u8 = PART_LIMIT + 1;
 /// Page number within the window.
 pub type PageNo = u64;
 
-/// The place of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// No content: never touched, discarded, or unmapped.
@@ -47,23 +46,16 @@ pub enum Place {
         copy: Option<StoredCopy>,
     },
     /// Unmapped, in a staging frame.
-    Staged {
-        /// Number of the frame.
-        frame: u32,
-    },
+    Staged { frame: u32 },
     /// Same-filled: all words are equal.
     SameFilled {
         /// The word, encoded by [`crate::codec::same_filled`].
         code: u64,
     },
     /// Compressed, in the pool.
-    Pool {
-        /// Pool handle.
-        handle: u64,
-    },
+    Pool { handle: u64 },
     /// In the swap area.
     Slot {
-        /// Slot number.
         slot: u64,
         /// True if compression was tried and failed.
         is_incompressible: bool,
@@ -72,7 +64,6 @@ pub enum Place {
     Unmanaged,
     /// Compressed, in a swap slot that holds several pages.
     CompressedSlot {
-        /// Slot number.
         slot: u64,
         /// Part number within the slot, below [`PART_LIMIT`].
         part: u8,
@@ -112,7 +103,6 @@ impl SlotCopy {
         (self.slot, self.part()) == (other.slot, other.part())
     }
 
-    /// Returns the part number if the slot is a compressed one.
     pub(crate) fn part(self) -> Option<u8> {
         (self.part < PART_LIMIT).then_some(self.part)
     }
@@ -138,7 +128,6 @@ impl SlotCopy {
 }
 
 impl StoredCopy {
-    /// Returns the copy that a pool handle refers to.
     pub fn pooled(handle: u64) -> StoredCopy {
         StoredCopy::Pool { object: handle >> OBJECT_SHIFT }
     }
@@ -175,7 +164,6 @@ impl Place {
         Place::Resident { age, copy: None }
     }
 
-    /// Returns the stored copy of a resident page.
     pub fn copy(self) -> Option<StoredCopy> {
         match self {
             Place::Resident { copy, .. } => copy,
@@ -221,7 +209,6 @@ impl Place {
 pub struct Entry(pub(super) u64);
 
 impl Entry {
-    /// Returns the entry of a page at `place`, not busy.
     pub(crate) fn new(place: Place) -> Entry {
         let (state, payload) = match place {
             Place::Vacant => (0, 0),
@@ -247,7 +234,6 @@ impl Entry {
         Entry(1 | u64::from(age) << AGE_SHIFT | copy.map_or(0, StoredCopy::bits))
     }
 
-    /// Returns the place of the page.
     pub fn place(self) -> Place {
         let payload = self.0 >> PAYLOAD_SHIFT;
         match self.0 & STATE {
@@ -268,7 +254,6 @@ impl Entry {
         self.0 & BUSY != 0
     }
 
-    /// Returns true if the page is resident.
     pub fn is_resident(self) -> bool {
         self.0 & STATE == 1
     }

@@ -28,7 +28,6 @@ impl<'t> PageTable<'t> {
         PageTable { words }
     }
 
-    /// Returns the page's current entry.
     pub fn load(&self, page: PageNo) -> Entry {
         Entry(self.words[page as usize].load(Ordering::Acquire))
     }
@@ -150,7 +149,6 @@ impl PageTable<'_> {
 }
 
 impl Claim<'_> {
-    /// Returns the entry as it was before the claim.
     pub fn before(&self) -> Entry {
         self.before
     }

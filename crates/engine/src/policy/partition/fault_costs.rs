@@ -52,15 +52,10 @@ impl Stopwatch {
 #[derive(Debug, Default)]
 pub struct FaultCosts {
     processors: u64,
-    /// CPU time of a fault from the pool.
     pool_cpu_ns: AtomicU64,
-    /// CPU time of a fault from the disk.
     disk_cpu_ns: AtomicU64,
-    /// Total time of a fault from the disk.
     disk_fault_ns: AtomicU64,
-    /// CPU time to evict a page.
     evict_ns: AtomicU64,
-    /// CPU time to write a page back.
     write_back_ns: AtomicU64,
     /// Share of faults from the disk among those from pool and disk, out of [`WHOLE`].
     disk_share: AtomicU32,

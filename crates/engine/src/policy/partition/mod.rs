@@ -54,14 +54,10 @@ pub const NEARLY_FULL_PERCENT: usize = 85;
 /// compresses by zstd. (At this level the pool fits a hash join with zstd and not with LZ4.)
 const FILLING_PERCENT: usize = 60;
 
-/// State of the pool.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolView {
-    /// Limit in bytes.
     pub limit_bytes: usize,
-    /// Use in bytes.
     pub used_bytes: usize,
-    /// Number of pages.
     pub objects: usize,
 }
 
@@ -118,7 +114,6 @@ impl Partition {
         }
     }
 
-    /// Returns the rate of write-backs from the pool.
     pub fn write_back_rate(&self) -> &WriteBackRate {
         &self.write_back_rate
     }
@@ -213,7 +208,6 @@ impl Partition {
         self.saved_ns.load(Relaxed)
     }
 
-    /// Returns the measured costs of faults.
     pub fn costs(&self) -> &FaultCosts {
         &self.costs
     }

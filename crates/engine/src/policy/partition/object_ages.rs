@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Number of objects per sample. The first sample fills the table.
 const EACH_TIME: usize = 16;
-/// Number of objects kept.
 const SAMPLES: usize = 128;
 /// Tries per wanted object, because not every place holds one.
 const TRIES: usize = 4;

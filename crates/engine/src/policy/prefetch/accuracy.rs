@@ -18,7 +18,6 @@ const FEW: u64 = 10;
 pub(crate) struct Accuracy {
     reached_pages: AtomicU64,
     lost_pages: AtomicU64,
-    /// Maximum size of a window in pages.
     longest: AtomicUsize,
     /// Lower bound of the maximum, in pages.
     least: usize,
@@ -47,7 +46,6 @@ impl Accuracy {
         self.longest.fetch_min(most, Relaxed);
     }
 
-    /// Returns the current maximum window size, in pages.
     pub(crate) fn longest(&self) -> usize {
         self.longest.load(Relaxed)
     }

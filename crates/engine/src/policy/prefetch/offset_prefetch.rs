@@ -28,7 +28,6 @@ const WEIGHT_SHIFT: u32 = 3;
 /// One fault in this many reads only its own page, to keep learning.
 const PROBE_EVERY: u32 = 16;
 
-/// Set of offsets from a page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Offsets(u8);
 

@@ -193,7 +193,6 @@ impl Readahead {
         (1..most).find(|ahead| self.is_marker(page + *ahead as u64)).unwrap_or(most)
     }
 
-    /// Returns true if a page is a valid marker.
     pub(crate) fn is_marker(&self, page: PageNo) -> bool {
         if !self.is_served.load(Ordering::Relaxed) {
             return false;

@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// Maximum number of pools, including the primary one.
 pub(super) const MAX_POOLS: usize = 8;
-/// Maximum number of transient buffers in use.
 const TRANSIENT_BUFFERS: usize = 8;
 /// Limit for added pools and transient buffers in any budget, in bytes.
 pub(crate) const MAX_EXTRA_BYTES: usize = 8 << 20;

@@ -42,15 +42,12 @@ pub(crate) const MAX_PAGES: usize = SEGMENT_SLOTS;
 pub struct Shape {
     /// Areas of the primary pool; rounded up to a power of two.
     pub areas: usize,
-    /// Slots of each area.
     pub slots_per_area: usize,
-    /// Slots reserved for swap-in.
     pub reserve_slots: usize,
     /// Limit for added pools and transient buffers together, in bytes.
     pub extra_bytes: usize,
 }
 
-/// All bounce buffers of an engine.
 #[derive(Debug)]
 pub struct Pools {
     pools: Box<[Pool]>,

@@ -24,7 +24,6 @@ const MOVED: &str = "the file system has moved or freed blocks of the swap file,
                      report where they are, so softswap writes nothing more there; restart \
                      the program with another swap area";
 
-/// A swap file as a device.
 #[derive(Debug)]
 pub struct FileDevice {
     file: Arc<SwapFile>,

@@ -65,13 +65,11 @@ pub struct Rings {
     pub(crate) hybrid: Option<Ring>,
 }
 
-/// Maximum number of pieces of one batch.
 pub const MAX_PIECES: usize = 32;
 
 /// I/O methods of the lanes: io_uring, direct I/O, polling.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceProperties {
-    /// Lanes have an io_uring.
     pub io_uring: bool,
     /// Transfers bypass the page cache. Buffers, offsets and lengths must be multiples of the page
     /// size.
@@ -175,13 +173,10 @@ pub trait Device: Send + Sync {
         true
     }
 
-    /// Returns the properties of the access to this device.
     fn describe(&self) -> DeviceProperties;
 }
 
-/// An operation of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Operation {
     Read,
     Write,
@@ -233,18 +228,15 @@ impl fmt::Display for IoErrorKind {
     }
 }
 
-/// Error of an incomplete operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "swap device: {operation} {length} bytes at offset {offset} stopped after {transferred}: {kind}"
 )]
 pub struct IoError {
-    /// Reason of the failure.
     pub kind: IoErrorKind,
     pub(crate) operation: Operation,
     pub(crate) offset: u64,
     pub(crate) length: u64,
-    /// Bytes transferred.
     pub transferred: u64,
 }
 

@@ -51,7 +51,6 @@ impl Handle {
         self.object().len
     }
 
-    /// Returns the tag it was stored with.
     pub fn tag(self) -> u8 {
         self.object().tag
     }

@@ -53,7 +53,6 @@ const MAX_SPARED: usize = 64;
 const _: () = assert!(CLASS[0].slots <= 1 << handle::SLOT_BITS && CLASSES <= u8::MAX as usize);
 const _: () = assert!(MAX_OBJECT_BYTES < 1 << handle::LENGTH_BITS);
 
-/// The compressed pool.
 pub struct Pool {
     slabs: Slabs,
     directory: Mutex<Directory>,
@@ -265,12 +264,10 @@ impl Pool {
         self.used_slabs.load(Relaxed) * SLAB_BYTES
     }
 
-    /// Returns the size of the objects, in bytes.
     pub fn stored_bytes(&self) -> usize {
         self.stored_bytes.load(Relaxed)
     }
 
-    /// Returns the number of objects.
     pub fn objects(&self) -> usize {
         self.objects.iter().map(|count| count.load(Relaxed)).sum()
     }

@@ -46,9 +46,7 @@ pub enum Layout {
 /// Preallocated pages, shared by a tree of processes.
 #[derive(Debug, Clone)]
 pub struct SharedPages {
-    /// The pages.
     pub pages: Arc<FixedPages>,
-    /// The owners of the clusters.
     pub table: ClusterTable,
     /// The mark of this process's clusters and of its open file: see
     /// [`softswap_shared::cluster_table`].
@@ -64,9 +62,7 @@ pub struct SharedPages {
 
 /// The storage and settings of one area.
 pub struct Backing {
-    /// The device that stores the pages.
     pub device: Box<dyn Device>,
-    /// The pages on the device.
     pub layout: Layout,
     /// Areas with a higher priority are filled first.
     pub priority: i32,
@@ -424,29 +420,9 @@ impl Areas {
         area.read_page(lane_of(lanes, slot), local, page)
     }
 
-    /// Returns the reason why the area of `slot` refuses all writes; `None` if `error` concerns
-    /// single slots only.
-    pub(crate) fn refusal(&self, slot: u64, error: &IoError) -> Option<AreaFull> {
-        self.of(slot).0.refusal(error)
-    }
-
-    pub(crate) fn has_failed(&self, slot: u64) -> bool {
-        self.of(slot).0.has_failed()
-    }
-
-    /// Returns true if a slot's area has enough free slots to keep those of resident pages.
-    pub(crate) fn has_spare(&self, slot: u64) -> bool {
-        self.of(slot).0.has_spare()
-    }
-
     /// Returns true if a working area is less than half full.
     pub(crate) fn have_spare(&self) -> bool {
         self.own().any(Area::has_spare)
-    }
-
-    /// Returns true if the pages of a slot's area must move to another area.
-    pub(crate) fn is_evacuating(&self, slot: u64) -> bool {
-        self.of(slot).0.is_evacuating()
     }
 
     pub(crate) fn discard_one(&self) -> Discarded {
@@ -475,6 +451,11 @@ impl Areas {
         self.iter().map(Area::metadata_bytes).sum()
     }
 
+    pub(crate) fn area_of(&self, slot: u64) -> &Area {
+        self.area(index_of(slot))
+    }
+
+    /// Returns the area of a slot, and the slot's number in it.
     fn of(&self, slot: u64) -> (&Area, u64) {
         (self.area(index_of(slot)), slot & (MAX_SLOTS - 1))
     }

@@ -115,12 +115,12 @@ fn failed_area_is_read_only() {
         failures += 1;
         assert!(failures < 20, "a failed area is still preferred");
     }
-    assert!(areas.has_failed(kept.first) && areas.is_evacuating(kept.first));
+    assert!(areas.area_of(kept.first).has_failed() && areas.area_of(kept.first).is_evacuating());
     let mut read = [0; PAGE_SIZE];
     areas.read_page(&mut lanes, kept.first, &mut read).unwrap();
     assert!(read.iter().all(|byte| *byte == 7));
     areas.free(kept.first, 1);
-    assert!(!areas.is_evacuating(kept.first), "the area has no used slot");
+    assert!(!areas.area_of(kept.first).is_evacuating(), "the area has no used slot");
 }
 
 #[test]
@@ -214,7 +214,10 @@ fn enospc_is_not_a_device_failure() {
     let full_one = areas.alloc_run(0, 1).unwrap();
     for _ in 0..20 {
         let error = write_run(&areas, &mut lanes, full_one, page).unwrap_err();
-        assert!(matches!(areas.refusal(full_one.first, &error), Some(AreaFull::NoSpace { .. })));
+        assert!(matches!(
+            areas.area_of(full_one.first).refusal(&error),
+            Some(AreaFull::NoSpace { .. })
+        ));
     }
     assert!(!areas.iter().any(Area::has_failed));
 }

@@ -16,14 +16,11 @@ pub(crate) enum Kind {
     BootSector,
 }
 
-/// A magic number.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Magic {
     /// Name of the format, with its article.
     pub name: &'static str,
-    /// Offset in bytes.
     pub offset: usize,
-    /// The magic bytes.
     pub bytes: &'static [u8],
     pub(crate) kind: Kind,
 }

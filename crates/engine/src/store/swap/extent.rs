@@ -54,9 +54,7 @@ pub struct Unmapped {
     pub(crate) pages: u64,
 }
 
-/// Reason why an extent was not appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum AppendError {
     #[error("extent begins at page {start_page}, but the area ends at page {pages}")]
     NotAdjacent { start_page: u64, pages: u64 },
@@ -68,7 +66,6 @@ pub enum AppendError {
     TooMany { limit: usize },
 }
 
-/// The extents of one area.
 #[derive(Debug, Default)]
 pub struct ExtentMap {
     /// Mapped pages. Stored last when appending.

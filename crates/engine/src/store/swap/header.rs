@@ -22,7 +22,6 @@ use softswap_sys::PAGE_SIZE;
 /// Offset of the header; the bytes before it belong to other formats.
 pub const HEADER_OFFSET: usize = 1024;
 pub(crate) const MAX_BAD_PAGES: usize = (SIGNATURE_AT - BAD_PAGES_AT) / 4;
-/// Bytes of a label.
 pub const LABEL_BYTES: usize = 16;
 
 const VERSION: u32 = 1;
@@ -39,7 +38,6 @@ const OTHER_PAGE_SIZES: [usize; 4] = [8 << 10, 16 << 10, 32 << 10, 64 << 10];
 
 const _: () = assert!(MAX_BAD_PAGES == 637 && LABEL_AT + LABEL_BYTES + 468 == BAD_PAGES_AT);
 
-/// Content of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// Last page of the area. Page 0 contains the header.
@@ -56,7 +54,6 @@ pub struct Header {
 
 /// Reason why there is no usable header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum HeaderError {
     #[error("it has no swap header")]
     NoSignature,

@@ -32,19 +32,15 @@ pub(crate) const MAX_PAGES: u64 = 1 << 32;
 pub struct Activated {
     /// The file or device. No other program can claim it while it is open.
     pub file: SwapFile,
-    /// The header.
     pub header: Header,
     /// Number of extents of the file on its device, if known.
     pub pieces: Option<u64>,
-    /// True for a block device.
     pub is_device: bool,
-    /// Warnings for the owner.
     pub warnings: Vec<Warning>,
 }
 
 /// Reason why a file or device cannot be used as a swap area. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum ActivateError {
     #[error(transparent)]
     Claim(#[from] ClaimError),
@@ -125,7 +121,6 @@ fn header_remedy(path: &Path, cause: &HeaderError) -> String {
 
 /// A problem that does not prevent use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Warning {
     /// The header describes less than the size of the file or device.
     PartlyUnused { bytes: u64 },
@@ -218,7 +213,6 @@ impl Storage {
         (self.claimed.len_bytes / PAGE_BYTES).min(MAX_PAGES)
     }
 
-    /// Returns true for a block device.
     pub fn is_device(&self) -> bool {
         self.claimed.is_device
     }

@@ -33,7 +33,6 @@ const THREADS: usize = 8;
 /// Reason why a swap file cannot be used by its blocks. If [`RawFile::prove`] failed, it may have
 /// written through the device, but only to blocks of the file that it had verified before.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum RawRefusal {
     #[error("{} is a device, which is used by its blocks anyway: leave out `raw`", path.display())]
     IsDevice { path: PathBuf },
@@ -95,9 +94,7 @@ pub struct RawFile {
     path: PathBuf,
     /// The device, open for direct I/O.
     pub device: SwapFile,
-    /// Name of the file system.
     pub file_system: &'static str,
-    /// The extents, merged.
     pub map: Vec<BlockExtent>,
 }
 

@@ -54,12 +54,9 @@ pub struct NotInUse {
     pub(crate) len: usize,
 }
 
-/// The slots of one area.
 #[derive(Debug, Default)]
 pub struct SlotAllocator {
-    /// Number of clusters added so far.
     clusters: AtomicU32,
-    /// Maximum number of clusters.
     capacity: u32,
     resizing: Mutex<()>,
     bits: &'static [AtomicU64],

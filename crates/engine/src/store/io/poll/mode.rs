@@ -22,7 +22,6 @@ impl Mode {
     /// All modes, in the order of their numbers.
     pub const ALL: [Mode; 4] = [Mode::Interrupt, Mode::Poll, Mode::Hybrid, Mode::Auto];
 
-    /// Returns the mode's name.
     pub fn name(self) -> &'static str {
         ["interrupt", "poll", "hybrid", "auto"][self as usize]
     }
@@ -34,7 +33,6 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Error for an unknown mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a way to wait; choose interrupt, poll, hybrid or auto")]
 pub struct BadMode(pub(crate) String);
@@ -76,17 +74,14 @@ impl Knobs {
         Knobs { mode: AtomicU8::new(mode as u8), sleep_ns: AtomicU32::new(ADAPTIVE) }
     }
 
-    /// Returns the present mode.
     pub fn mode(&self) -> Mode {
         Mode::ALL[usize::from(self.mode.load(Relaxed)) % Mode::ALL.len()]
     }
 
-    /// Changes the mode.
     pub fn set_mode(&self, mode: Mode) {
         self.mode.store(mode as u8, Relaxed);
     }
 
-    /// Returns the sleep of hybrid polling.
     pub fn sleep(&self) -> Sleep {
         match self.sleep_ns.load(Relaxed) {
             ADAPTIVE => Sleep::Adaptive,

@@ -17,9 +17,7 @@ const UNKNOWN_SPIN_NS: u64 = 200_000;
 const WORTH_NS: u64 = 250_000;
 /// Polling time as a multiple of the mean completion time.
 const SPIN_MEANS: u64 = 4;
-/// Minimum polling time, in ns.
 const MIN_SPIN_NS: u64 = 50_000;
-/// Maximum polling time, in ns.
 const MAX_SPIN_NS: u64 = 2_000_000;
 
 #[derive(Debug, Clone, Copy)]

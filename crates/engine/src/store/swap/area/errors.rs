@@ -7,9 +7,7 @@ use bytesize::ByteSize;
 use softswap_sys::file::errno;
 use std::io;
 
-/// Error of the creation of an area.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum AreaError {
     #[error(
         "swap area limit of {} is too small: give it at least {}",
@@ -40,7 +38,6 @@ pub enum AreaError {
 }
 
 impl AreaError {
-    /// Returns the corresponding error number.
     pub fn raw_os_error(&self) -> i32 {
         match self {
             AreaError::NoSpaceLeft { .. } => errno::ENOSPC,
@@ -68,7 +65,6 @@ fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
 
 /// Reason why no slot can be allocated, and the remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum AreaFull {
     #[error(
         "swap area is full: all of its limit of {} is in use; raise the limit, or add an area",
