@@ -77,7 +77,7 @@ pub(crate) fn build(
     let cpus = usable_processors();
     // Several per CPU: a thread holds its context while it waits for the disk.
     let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
-    let pressure = Pressure::shared(cpus, Load::open());
+    let pressure = Pressure::new(cpus, Load::open()).into();
     let shared: Vec<_> =
         storage.iter().filter_map(|backing| shared_place(config, backing)).collect();
     let areas = open_areas(config, storage, cpus, &pressure, stats)?;

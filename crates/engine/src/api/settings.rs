@@ -289,18 +289,13 @@ impl Config {
     /// Returns the variables (without [`ENV_PREFIX`]) of this configuration.
     pub fn to_env(&self) -> Vec<(String, String)> {
         let mut env = self.table_to_env();
-        if let Some(fd) = self.stats_fd {
-            env.push(("STATS_FD", fd.to_string()));
-        }
-        if let Some(pid) = self.supervisor_pid {
-            env.push(("SUPERVISOR_PID", pid.to_string()));
-        }
-        if let Some(fd) = self.ledger_fd {
-            env.push(("LEDGER_FD", fd.to_string()));
-        }
-        if let Some(fd) = self.tables_fd {
-            env.push(("TABLES_FD", fd.to_string()));
-        }
+        let numbers = [
+            ("STATS_FD", self.stats_fd),
+            ("SUPERVISOR_PID", self.supervisor_pid),
+            ("LEDGER_FD", self.ledger_fd),
+            ("TABLES_FD", self.tables_fd),
+        ];
+        env.extend(numbers.into_iter().filter_map(|(name, it)| Some((name, it?.to_string()))));
         if let Some(place) = self.place {
             env.push(("PLACE", place.to_string()));
         }

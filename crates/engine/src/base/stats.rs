@@ -252,48 +252,33 @@ counters! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum StopReason {
-    /// The swap area could not be read.
     ReadFailed = 1,
-    /// The swap area returned wrong data.
     WrongData = 2,
-    /// A compressed page could not be decompressed.
     PoolDamaged = 3,
-    /// No memory could be freed within the budget.
     OutOfMemory = 4,
-    /// The kernel refused to map a page.
     MapRefused = 5,
-    /// A page was dropped without the engine's involvement.
     PageLost = 6,
-    /// The engine reached an impossible state.
     InternalError = 7,
 }
 
 impl StopReason {
-    const ALL: [StopReason; 7] = [
-        StopReason::ReadFailed,
-        StopReason::WrongData,
-        StopReason::PoolDamaged,
-        StopReason::OutOfMemory,
-        StopReason::MapRefused,
-        StopReason::PageLost,
-        StopReason::InternalError,
+    const TEXTS: [(StopReason, &str); 7] = [
+        (StopReason::ReadFailed, "the swap area could not be read"),
+        (StopReason::WrongData, "the swap area returned wrong data"),
+        (StopReason::PoolDamaged, "a compressed page could not be decompressed"),
+        (StopReason::OutOfMemory, "no memory could be freed within the budget"),
+        (StopReason::MapRefused, "the kernel refused to map a page"),
+        (StopReason::PageLost, "a resident page of managed memory vanished"),
+        (StopReason::InternalError, "an internal error of softswap; please report its message"),
     ];
 
     /// Returns the reason recorded in [`Counter::StopReason`].
     pub fn from_code(code: u64) -> Option<StopReason> {
-        Self::ALL.into_iter().find(|reason| *reason as u64 == code)
+        Self::TEXTS.into_iter().find_map(|(it, _)| (it as u64 == code).then_some(it))
     }
 
     pub fn text(self) -> &'static str {
-        match self {
-            StopReason::ReadFailed => "the swap area could not be read",
-            StopReason::WrongData => "the swap area returned wrong data",
-            StopReason::PoolDamaged => "a compressed page could not be decompressed",
-            StopReason::OutOfMemory => "no memory could be freed within the budget",
-            StopReason::MapRefused => "the kernel refused to map a page",
-            StopReason::PageLost => "a resident page of managed memory vanished",
-            StopReason::InternalError => "an internal error of softswap; please report its message",
-        }
+        Self::TEXTS[self as usize - 1].1
     }
 }
 
@@ -336,10 +321,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Returns statistics in `words`, which must hold at least [`STATS_WORDS`].
-    ///
-    /// # Panics
-    /// When `words` is too short.
+    /// Returns statistics in `words`. Panics with fewer words than [`STATS_WORDS`].
     pub fn new(words: &'static [AtomicU64]) -> Stats {
         assert!(words.len() >= STATS_WORDS);
         Stats { words }

@@ -115,13 +115,6 @@ impl Keys {
     }
 }
 
-impl std::fmt::Debug for Sealer {
-    /// Omits the keys.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sealer").field("encrypts", &self.encrypts()).finish_non_exhaustive()
-    }
-}
-
 impl Sealer {
     /// Returns a sealer that records checksums and does not encrypt.
     pub fn checking() -> Sealer {

@@ -39,7 +39,7 @@ impl Core {
 
     /// Returns the DRAM used by tables of the program's pages, in bytes.
     pub(crate) fn metadata_bytes(&self) -> usize {
-        self.memory.space.metadata_bytes() + self.policies.clock.metadata_bytes()
+        self.memory.space.metadata_bytes() + self.policies.clock.refaults.metadata_bytes()
     }
 
     pub(crate) fn used_bytes(&self) -> usize {

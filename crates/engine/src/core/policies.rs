@@ -81,7 +81,7 @@ impl Policies {
 
     /// Adapts to a changed budget. The partition is resized separately.
     pub(crate) fn resize(&self, budget_bytes: usize) {
-        self.clock.resize(budget_bytes / PAGE_SIZE);
+        self.clock.refaults.resize(budget_bytes / PAGE_SIZE);
         self.readahead.resize(budget_bytes / PAGE_SIZE);
         self.tier.resize(budget_bytes);
     }
@@ -93,25 +93,25 @@ impl Policies {
     /// Records the refault of a touched page. The caller holds the page's claim and has not called
     /// [`Policies::age_of_faulted`] yet.
     pub fn note_return(&self, page: PageNo, place: Place, pool: impl FnOnce() -> PoolView) {
-        let Some(distance) = self.clock.distance(page) else { return };
+        let Some(distance) = self.clock.refaults.distance(page) else { return };
         match place {
             Place::Slot { .. } if self.admission.refaults_in_streams(page) => {}
             Place::Slot { is_incompressible: true, .. } => {
                 self.partition.note_incompressible_fault(distance)
             }
             Place::Pool { .. } => {
-                self.partition.write_back_rate().note_held();
+                self.partition.write_back_rate.note_held();
                 let PoolView { limit_bytes, used_bytes, .. } = pool();
                 self.partition.note_pool_fault(distance, limit_bytes, used_bytes);
             }
             // A sufficiently large pool would also hold the pages that bypassed it when it was
             // full.
             Place::Slot { .. } => {
-                let more = self.partition.write_back_rate().note_bypassed_refault(distance);
+                let more = self.partition.write_back_rate.note_bypassed_refault(distance);
                 self.partition.note_disk_fault(more, pool());
             }
             Place::CompressedSlot { .. } => {
-                let more = self.partition.write_back_rate().note_write_back_refault(distance);
+                let more = self.partition.write_back_rate.note_write_back_refault(distance);
                 self.partition.note_disk_fault(more, pool());
             }
             _ => {}
@@ -121,7 +121,7 @@ impl Policies {
     /// Records that a page refaulted in a stream. `limit_bytes` is the pool's limit. Must be called
     /// before the page's age is decided.
     pub fn note_streamed(&self, page: PageNo, place: Place, limit_bytes: usize) {
-        let was_held = match (place, self.clock.distance(page)) {
+        let was_held = match (place, self.clock.refaults.distance(page)) {
             (Place::Pool { .. }, _) => true,
             (Place::CompressedSlot { .. }, _) => false,
             (Place::Slot { .. }, Some(left)) => self.admission.would_hold(left, limit_bytes),
@@ -160,12 +160,12 @@ impl Policies {
     /// Returns true if pages in the pool are touched often enough to pay for compressing those that
     /// are written back.
     fn is_held_for_long(&self) -> bool {
-        let (pool_ns, disk_ns) = self.partition.costs().faults_ns();
+        let (pool_ns, disk_ns) = self.partition.costs.faults_ns();
         let spared_ns = disk_ns.saturating_sub(pool_ns) as f64;
-        let share_held = self.partition.write_back_rate().share_held();
+        let share_held = self.partition.write_back_rate.share_held();
         RECENT_TO_OLD_LIKELIHOOD * share_held * spared_ns
             >= self.admission.pack_ns() as f64
-                + (1.0 - share_held) * self.partition.costs().write_back_ns() as f64
+                + (1.0 - share_held) * self.partition.costs.write_back_ns() as f64
     }
 
     /// Returns the age of a touched page that is faulted in from `place`, while `resident` pages
@@ -207,7 +207,7 @@ impl Policies {
             Place::Pool { .. } => Mechanism::PoolCopies,
             _ => Mechanism::SwapCache,
         };
-        let refaults_early = self.clock.refaults_early(page);
+        let refaults_early = self.clock.refaults.refaults_early(page);
         let is_rarely_written =
             |soon, too_likely| self.stored_copies.is_rarely_written(page, soon, too_likely);
         let is_worth_a_copy = || {
@@ -225,8 +225,8 @@ impl Policies {
         let Batch { left, incompressible, for_disk, cpu_ns } = batch;
         self.write_load.note(found, for_disk);
         self.incompressible_bias.note_evictions(left, incompressible);
-        self.partition.write_back_rate().note_evictions(left);
-        self.partition.costs().note_evictions(left, cpu_ns);
+        self.partition.write_back_rate.note_evictions(left);
+        self.partition.costs.note_evictions(left, cpu_ns);
     }
 
     /// Returns true if the configured codec would produce this tag, or is automatic.
@@ -241,7 +241,7 @@ impl Policies {
     pub fn note_bypassed(&self, page: PageNo) {
         self.admission.note_bypassed();
         if !self.admission.refaults_in_streams(page) {
-            self.partition.write_back_rate().note_bypassed();
+            self.partition.write_back_rate.note_bypassed();
         }
     }
 
@@ -291,7 +291,7 @@ mod tests {
 
     /// Records pages that leave the pool, `percent` of them by a touch.
     fn held(policies: &Policies, percent: u64) {
-        let rate = policies.partition.write_back_rate();
+        let rate = &policies.partition.write_back_rate;
         (0..100 * percent).for_each(|_| rate.note_held());
         rate.note_write_backs(100 * (100 - percent));
         (0..1000).for_each(|_| policies.admission.packed(Some(2048), 20_000));
@@ -325,13 +325,13 @@ mod tests {
     fn bypassed_compressible_pages_enlarge_the_pool() {
         let share_after_refault = |is_incompressible| {
             let policies = policies();
-            policies.clock.note_eviction(PAGE);
-            (0..100).for_each(|page| policies.clock.note_eviction(1000 + page));
-            policies.partition.write_back_rate().note_evictions(100);
+            policies.clock.refaults.note_eviction(PAGE);
+            (0..100).for_each(|page| policies.clock.refaults.note_eviction(1000 + page));
+            policies.partition.write_back_rate.note_evictions(100);
             (0..100).for_each(|_| policies.note_bypassed(PAGE));
             let place = Place::Slot { slot: 1, is_incompressible };
             policies.note_return(PAGE, place, || pool(95));
-            policies.partition.write_back_rate().refault_share()
+            policies.partition.write_back_rate.refault_share()
         };
         assert!(share_after_refault(false) > share_after_refault(true));
     }

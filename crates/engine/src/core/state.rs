@@ -74,7 +74,9 @@ impl Core {
     /// Records the refault of a touched page. The caller holds the page's claim, and the page's
     /// age is not decided yet.
     pub(crate) fn note_return(&self, page: PageNo, place: Place) {
-        if let (Place::Slot { .. }, Some(distance)) = (place, self.policies.clock.distance(page)) {
+        if let (Place::Slot { .. }, Some(distance)) =
+            (place, self.policies.clock.refaults.distance(page))
+        {
             // Pages of streams are not kept on standby, so they would not be found there.
             let is_in_stream = self.policies.admission.refaults_in_streams(page);
             let left = if is_in_stream { u64::MAX } else { distance };
@@ -86,7 +88,7 @@ impl Core {
             Place::Pool { .. } | Place::SameFilled { .. } => Some(Return::Pool),
             _ => None,
         };
-        if let (Some(from), Some(left)) = (from, self.policies.clock.distance(page)) {
+        if let (Some(from), Some(left)) = (from, self.policies.clock.refaults.distance(page)) {
             self.stats.record_return(from, left);
         }
         self.policies.note_return(page, place, || self.pool_view());
@@ -109,7 +111,7 @@ impl Core {
     pub(crate) fn balance_pool(&self) {
         let Self { policies, memory, .. } = self;
         let (partition, pool) = (&policies.partition, &self.stores.pool);
-        partition.costs().sample(now_ns(), process_cpu_ns);
+        partition.costs.sample(now_ns(), process_cpu_ns);
         // A forked child without areas has no other place for pages.
         if !self.stores.may_write() {
             return;
@@ -118,7 +120,8 @@ impl Core {
         let distance = |random| {
             let owner = pool.owner_at_random(random)?;
             // A damaged header may contain any owner.
-            (owner < memory.window.pages() as u64).then(|| policies.clock.distance(owner))?
+            (owner < memory.window.pages() as u64)
+                .then(|| policies.clock.refaults.distance(owner))?
         };
         partition.step(|| self.pool_view(), distance, set_limit);
     }

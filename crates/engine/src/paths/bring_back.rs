@@ -105,7 +105,7 @@ impl BringBack {
             }
             self.from += 1;
             if let Some(stored) = core.memory.pages.load(page).place().in_slot() {
-                let distance = core.policies.clock.distance(page).unwrap_or(u64::MAX - 1);
+                let distance = core.policies.clock.refaults.distance(page).unwrap_or(u64::MAX - 1);
                 return Some((page, stored.slot(), distance));
             }
         }

@@ -103,7 +103,7 @@ fn try_page_in(
     bring_cluster(core, &mut context, page, tier);
     drop(context);
     core.report_peaks();
-    let ns = core.policies.partition.costs().note_fault(tier, &watch);
+    let ns = core.policies.partition.costs.note_fault(tier, &watch);
     core.stats.record_fault(tier, ns);
     core.recorder.iter().for_each(Recorder::note_fault_end);
     Ok(Some(tier))
@@ -277,7 +277,7 @@ fn publish(
     wanted: Wanted,
     age: u8,
 ) {
-    let (pool_ns, disk_ns) = core.policies.partition.costs().faults_ns();
+    let (pool_ns, disk_ns) = core.policies.partition.costs.faults_ns();
     core.policies.incompressible_bias.note_refault_cost(place, tier, pool_ns, disk_ns);
     let copy = swap_cache::on_swap_in(core, place, wanted.keep_copy);
     finish(&core.memory, page, claim, age, copy);

@@ -230,7 +230,7 @@ fn store_unmapped(
     let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
     let mut for_disk = ForDisk::default();
     for (at, (page, claim)) in unmapped.iter_mut().filter_map(Option::take).enumerate() {
-        core.policies.clock.note_eviction(page);
+        core.policies.clock.refaults.note_eviction(page);
         memory.space.sub_resident(page);
         let stored = claim.before().place().copy();
         let stored = stored.and_then(|copy| swap_cache::copy_in_working_area(core, page, copy));

@@ -35,8 +35,8 @@ pub(crate) fn write_back(core: &Core, context: &mut Context) -> Result<usize, No
     let moves = Relocation { slots, moved: &mut moved[..count] };
     let written = moves.carry_out(&core.stores, &core.policies.admission, context, &mut cluster);
     core.stats.add(Counter::PagesWrittenBack, written as u64);
-    core.policies.partition.write_back_rate().note_write_backs(written as u64);
-    core.policies.partition.costs().note_write_backs(written as u64, thread_cpu_ns() - before_ns);
+    core.policies.partition.write_back_rate.note_write_backs(written as u64);
+    core.policies.partition.costs.note_write_backs(written as u64, thread_cpu_ns() - before_ns);
     Ok(written)
 }
 
@@ -67,9 +67,9 @@ fn fill_batch(
                 moved[count] = batch.add(core, context, page);
                 if moved[count].is_some() {
                     count += 1;
-                    let age = core.policies.clock.distance(page);
+                    let age = core.policies.clock.refaults.distance(page);
                     age.into_iter()
-                        .for_each(|age| core.policies.partition.write_back_rate().note_age(age));
+                        .for_each(|age| core.policies.partition.write_back_rate.note_age(age));
                 }
             }
             if count == moved.len() || batch.is_full {

@@ -261,7 +261,7 @@ pub(crate) fn reclaim_ahead(core: &Core, contexts: &Contexts, pinned: usize) {
     }
     let background_keeps_up = || {
         core.background.is_running()
-            && core.policies.partition.costs().leaves_processor_idle()
+            && core.policies.partition.costs.leaves_processor_idle()
             && !core.memory.budget.is_low(other)
     };
     if core.memory.pinners.is_due() || background_keeps_up() {
@@ -322,7 +322,7 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, should_run: impl Fn() -> boo
     while should_run() {
         let seen = core.background.seen();
         let before_ns = std::mem::replace(&mut cpu_ns, thread_cpu_ns());
-        core.policies.partition.costs().note_background_cpu(cpu_ns.saturating_sub(before_ns));
+        core.policies.partition.costs.note_background_cpu(cpu_ns.saturating_sub(before_ns));
         maintain(core, contexts);
         core.memory.pinners.look();
         core.memory.budget.follow(core.other_bytes());

@@ -35,7 +35,7 @@ pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
 #[derive(Debug, Default)]
 pub struct Clock {
     hand: Mutex<Hand>,
-    refaults: Refaults,
+    pub refaults: Refaults,
     /// Approximate number of warm resident pages.
     active: AtomicUsize,
     /// Pages that became warm in this round.
@@ -71,10 +71,6 @@ impl Clock {
         })
     }
 
-    pub(crate) fn resize(&self, max_resident: usize) {
-        self.refaults.resize(max_resident);
-    }
-
     /// Returns the age of a page at its first touch.
     pub fn age_of_new(&self, page: PageNo) -> u8 {
         self.refaults.forget(page);
@@ -92,27 +88,8 @@ impl Clock {
         age
     }
 
-    /// Returns the number of pages evicted since this page's eviction, if known.
-    pub fn distance(&self, page: PageNo) -> Option<u64> {
-        self.refaults.distance(page)
-    }
-
-    /// Returns true if the page has earned rounds by early refaults.
-    pub fn refaults_early(&self, page: PageNo) -> bool {
-        self.refaults.refaults_early(page)
-    }
-
-    /// Records the eviction of a page, which is claimed.
-    pub fn note_eviction(&self, page: PageNo) {
-        self.refaults.note_eviction(page);
-    }
-
     pub(crate) fn active(&self) -> usize {
         self.active.load(Relaxed)
-    }
-
-    pub(crate) fn metadata_bytes(&self) -> usize {
-        self.refaults.metadata_bytes()
     }
 
     /// Claims up to `victims.len()` cold resident pages, in ascending order except where the hand
@@ -329,7 +306,7 @@ mod tests {
         space: &AddressSpace,
         page: PageNo,
     ) -> u8 {
-        clock.note_eviction(page);
+        clock.refaults.note_eviction(page);
         let age = clock.age_of_refault(page, 100);
         space.touch(page);
         space.add_resident(page, 1);

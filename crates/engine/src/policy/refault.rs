@@ -40,7 +40,7 @@ const _: () = assert!(GRANTS.len() <= 1 << (u16::BITS - TIME_BITS));
 
 /// Times of eviction, and levels.
 #[derive(Debug, Default)]
-pub(crate) struct Refaults {
+pub struct Refaults {
     /// Time in the lower bits, level above. Only the page's claimer writes its mark.
     marks: &'static [AtomicU16],
     /// A bit for each page of marks that was written.
@@ -78,7 +78,7 @@ impl Refaults {
         self.unit_pages.load(Relaxed)
     }
 
-    pub(crate) fn note_eviction(&self, page: PageNo) {
+    pub fn note_eviction(&self, page: PageNo) {
         let step = (1_u64 << FRACTION_BITS).div_ceil(self.unit_pages());
         let now = (self.time.fetch_add(step, Relaxed) >> FRACTION_BITS) % TIMES;
         if !self.touch(page) {
@@ -89,7 +89,7 @@ impl Refaults {
     }
 
     /// Returns the approximate number of pages evicted since this page was; `None` if unknown.
-    pub(crate) fn distance(&self, page: PageNo) -> Option<u64> {
+    pub fn distance(&self, page: PageNo) -> Option<u64> {
         self.has_mark(page).then(|| {
             let seen = u64::from(self.marks[page as usize].load(Relaxed));
             let now = self.time.load(Relaxed) >> FRACTION_BITS;
@@ -115,7 +115,7 @@ impl Refaults {
     }
 
     /// Returns true if early refaults have raised the page's level above 0.
-    pub(crate) fn refaults_early(&self, page: PageNo) -> bool {
+    pub fn refaults_early(&self, page: PageNo) -> bool {
         self.has_mark(page) && self.marks[page as usize].load(Relaxed) >> TIME_BITS != 0
     }
 

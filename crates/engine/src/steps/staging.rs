@@ -43,7 +43,7 @@ impl Staged {
     fn publish(&mut self, core: &Core, victim: &mut Victim<'_>) {
         if let Some((page, claim)) = victim.take() {
             debug_assert!(!claim.before().is_protected(), "the stored copy would leak");
-            core.policies.clock.note_eviction(page);
+            core.policies.clock.refaults.note_eviction(page);
             claim.publish(Place::Staged { frame: self.next_frame() as u32 });
             core.memory.space.sub_resident(page);
             self.pages[self.count] = page;

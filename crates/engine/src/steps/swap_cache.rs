@@ -87,7 +87,7 @@ pub(crate) fn outweighs_write_back(core: &Core) -> bool {
     // If this process cannot write, nothing is written back.
     core.stores.may_write()
         && (core.memory.budget.pages() as u64).saturating_mul(READ_COSTS_TIMES)
-            < core.policies.partition.write_back_rate().age()
+            < core.policies.partition.write_back_rate.age()
 }
 
 /// Returns the copy that a page from `place` keeps. Without one, frees the storage.
@@ -144,7 +144,7 @@ pub(crate) fn write_fault(core: &Core, page: PageNo, claim: Claim<'_>) -> io::Re
     let Some(copy) = copy else { return Ok(()) };
     claim.publish(Place::resident(age));
     free_copy(core, copy);
-    core.policies.stored_copies.note(page, core.policies.clock.refaults_early(page), true);
+    core.policies.stored_copies.note(page, core.policies.clock.refaults.refaults_early(page), true);
     count(core.stats, copy, Counter::CopiesWritten, Counter::PoolCopiesWritten);
     Ok(())
 }
@@ -158,7 +158,11 @@ fn count(stats: Stats, copy: StoredCopy, in_slot: Counter, in_pool: Counter) {
 
 /// Turns the copy of an evicted page into its place.
 pub(crate) fn drop_to_copy(core: &Core, page: PageNo, copy: StoredCopy) -> Place {
-    core.policies.stored_copies.note(page, core.policies.clock.refaults_early(page), false);
+    core.policies.stored_copies.note(
+        page,
+        core.policies.clock.refaults.refaults_early(page),
+        false,
+    );
     count(core.stats, copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged);
     match detach_copy(core, copy) {
         Some(place) => place,
@@ -182,7 +186,11 @@ pub(crate) fn copy_in_working_area(
 ) -> Option<SlotCopy> {
     let in_slot = in_working_slot(&core.stores, copy);
     if in_slot.is_none() {
-        core.policies.stored_copies.note(page, core.policies.clock.refaults_early(page), false);
+        core.policies.stored_copies.note(
+            page,
+            core.policies.clock.refaults.refaults_early(page),
+            false,
+        );
         free_copy(core, copy);
     }
     in_slot

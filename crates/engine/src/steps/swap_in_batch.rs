@@ -369,7 +369,7 @@ fn bring_all(
     wanted: Wanted,
     along: Offsets,
 ) -> Result<bool, FaultError> {
-    let Wanted { page, keep_copy, window, access, is_stream, .. } = wanted;
+    let Wanted { page, window, access, is_stream, .. } = wanted;
     let Some(mut buffer) = core.stores.bounce.take_up_to(current_cpu(), window + along.count())
     else {
         return Ok(false);
@@ -387,7 +387,7 @@ fn bring_all(
     if count == 0 || !core.memory.budget.try_charge(count, core.other_bytes()) {
         return Ok(false);
     }
-    let touched = bring_touched(core, context, page, stored, keep_copy, &mut batch, &mut buffer);
+    let touched = bring_touched(core, context, stored, wanted, &mut batch, &mut buffer);
     // Writes continue on the following pages, but not on pages at learnt offsets.
     let access = if along.is_empty() { access } else { Access::Read };
     let installed = match touched {
@@ -404,9 +404,8 @@ fn bring_all(
 fn bring_touched(
     core: &Core,
     context: &mut Context,
-    page: PageNo,
     stored: SlotCopy,
-    keep_copy: KeepCopy,
+    wanted: Wanted,
     batch: &mut SwapInBatch,
     buffer: &mut [u8],
 ) -> Result<bool, FaultError> {
@@ -416,7 +415,7 @@ fn bring_touched(
     let slot = stored.slot();
     let open = |bytes: &mut [u8]| core.stores.open_sealed(slot, bytes);
     let Some(copy) = batch.slots.opened(slot, buffer, open) else { return Ok(false) };
-    put(core, context, page, keep_copy, stored, copy)?;
+    put(core, context, wanted.page, wanted.keep_copy, stored, copy)?;
     Ok(true)
 }
 

@@ -52,7 +52,7 @@ impl<'t> Meter<'t> {
         let way = |mode| -> Result<WaitMode, Refusal> {
             let stats =
                 Stats::new(reserve_u64(STATS_WORDS).or_own("the counters cannot be allocated")?);
-            let pressure = Pressure::shared(cpus, Load::open());
+            let pressure = Pressure::new(cpus, Load::open()).into();
             let polling = Polling::new(mode, cpus, pressure, overshoot_ns, stats);
             Ok(WaitMode { mode, polling, stats })
         };

@@ -27,8 +27,9 @@ mod fault_costs;
 use crate::policy::pool_limit::PoolLimit;
 use crate::policy::write_back_rate::WriteBackRate;
 use cusum::{Cusum, Plan, Towards};
+pub use fault_costs::FaultCosts;
+pub(crate) use fault_costs::Stopwatch;
 use fault_costs::WHOLE;
-pub(crate) use fault_costs::{FaultCosts, Stopwatch};
 use ghost_hits::{GhostHits, STEPS, StepGains, steepest, within};
 use object_ages::{ObjectAges, Samples};
 use softswap_sys::PAGE_SIZE;
@@ -82,8 +83,8 @@ pub struct Partition {
     configured: Mutex<PoolLimit>,
     ghost_hits: GhostHits,
     ages: ObjectAges,
-    costs: FaultCosts,
-    write_back_rate: WriteBackRate,
+    pub costs: FaultCosts,
+    pub write_back_rate: WriteBackRate,
     /// Time that one MiB more of DRAM would have saved so far, in ns.
     saved_ns: AtomicU64,
     cusum: Mutex<(Cusum, Samples)>,
@@ -112,10 +113,6 @@ impl Partition {
             saved_ns: AtomicU64::new(0),
             cusum: Mutex::default(),
         }
-    }
-
-    pub fn write_back_rate(&self) -> &WriteBackRate {
-        &self.write_back_rate
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -206,10 +203,6 @@ impl Partition {
     /// hits times cost, for the side with the larger gain. Constant while the limit does not adapt.
     pub(crate) fn saved_by_mib_ns(&self) -> u64 {
         self.saved_ns.load(Relaxed)
-    }
-
-    pub fn costs(&self) -> &FaultCosts {
-        &self.costs
     }
 
     /// Returns true if reads from the disk cost more time in total than decompression.

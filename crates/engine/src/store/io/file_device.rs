@@ -41,15 +41,13 @@ pub struct FileDevice {
     tried: Vec<Ring>,
 }
 
-struct Timed<'p, 'r>(&'p mut Pending<'r>);
-
-impl poll::Pending for Timed<'_, '_> {
+impl poll::Pending for Pending<'_> {
     fn is_done(&mut self) -> bool {
-        self.0.is_done()
+        Pending::is_done(self)
     }
 
     fn sleep(&mut self, ns: u64) -> bool {
-        self.0.sleep(ns)
+        Pending::sleep(self, ns)
     }
 
     fn now_ns(&self) -> u64 {
@@ -70,7 +68,8 @@ impl FileDevice {
         guard: Option<MapGuard>,
         avoid_io_uring: bool,
     ) -> Self {
-        let first_ring = if avoid_io_uring { None } else { open_ring(&file).ok() };
+        let first_ring =
+            if avoid_io_uring { None } else { attached(Ring::new(LANE_ENTRIES), &file).ok() };
         let io_uring = first_ring.is_some();
         let mut tried = Vec::new();
         let device_polling = io_uring && file.is_direct() && supports_iopoll(&file, &mut tried);
@@ -154,7 +153,7 @@ impl FileDevice {
             if let Some(result) = self.read_hybrid(rings, offset, buf, polling) {
                 return result;
             }
-            let wait = |pending: &mut Pending<'_>| polling.wait(plan, &mut Timed(pending));
+            let wait = |pending: &mut Pending<'_>| polling.wait(plan, pending);
             if let Some(result) = self.read_iopoll(rings, offset, buf, wait) {
                 return result;
             }
@@ -297,7 +296,7 @@ impl Device for FileDevice {
         };
         let done = batch(lane, pieces.len(), |ring, results| match polling {
             Some(polling) if plan.is_polling() => {
-                let wait = |pending: &mut Pending<'_>| polling.wait(plan, &mut Timed(pending));
+                let wait = |pending: &mut Pending<'_>| polling.wait(plan, pending);
                 ring.read_batch_while(Target::Attached, pieces, results, wait)
             }
             _ => ring.read_batch(Target::Attached, pieces, results),
@@ -379,10 +378,6 @@ fn batch(
         return [0; MAX_PIECES];
     }
     results.map(|result| result.unwrap_or(0))
-}
-
-fn open_ring(file: &SwapFile) -> io::Result<Ring> {
-    attached(Ring::new(LANE_ENTRIES), file)
 }
 
 fn attached(ring: io::Result<Ring>, file: &SwapFile) -> io::Result<Ring> {

@@ -200,32 +200,22 @@ impl fmt::Display for Operation {
 }
 
 /// Reason why an operation failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IoErrorKind {
-    /// The kernel's error number.
+    #[error("{}", io::Error::from_raw_os_error(*.0))]
     Errno(i32),
     /// The device made no progress and reported no error, for example at the end of a file that is
     /// too short.
+    #[error("the device transferred no more")]
     Stopped,
-    /// No extent of the area contains the slot. This is a bug in the engine.
+    #[error("no extent contains it: a bug in softswap; please report it")]
     Unmapped,
     /// No space is left. Contains the device's message.
+    #[error("{0}")]
     NoSpace(&'static str),
     /// Any other failure. Contains the device's message.
+    #[error("{0}")]
     Message(&'static str),
-}
-
-impl fmt::Display for IoErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Errno(number) => io::Error::from_raw_os_error(*number).fmt(f),
-            Self::Stopped => f.write_str("the device transferred no more"),
-            Self::Unmapped => {
-                f.write_str("no extent contains it: a bug in softswap; please report it")
-            }
-            Self::NoSpace(text) | Self::Message(text) => f.write_str(text),
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

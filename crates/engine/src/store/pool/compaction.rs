@@ -5,7 +5,7 @@
 //! page must name the new location.
 
 use super::class::{CLASS, CLASSES, class_to_take};
-use super::layout::{PoolFull, SLAB_BYTES};
+use super::handle::{PoolFull, SLAB_BYTES};
 use super::{Handle, Pool};
 use softswap_sys::raw::current_cpu;
 use std::sync::atomic::Ordering::Relaxed;

@@ -16,10 +16,9 @@
 //! the slab that this processor used last for the class ([`current`]). A free needs the directory
 //! only if the slab falls into a lower group, becomes empty, or was full.
 
-mod layout;
+mod handle;
 mod class;
 mod list;
-mod handle;
 mod slab;
 mod slabs;
 mod current;
@@ -33,9 +32,8 @@ mod tests;
 use class::{CLASS, CLASSES, class_to_take};
 use current::{Current, Lane, SLABS_PER_LANE};
 use directory::Directory;
-pub use handle::{Handle, TAGS};
-pub use layout::SLAB_BYTES;
-pub(crate) use layout::{Damaged, MAX_OBJECT_BYTES, OWNER_BITS, PoolFull};
+pub(crate) use handle::{Damaged, MAX_OBJECT_BYTES, OWNER_BITS, PoolFull};
+pub use handle::{Handle, SLAB_BYTES, TAGS};
 use slab::Slab;
 use slabs::{LOCKED_SLAB_BYTES, Slabs, lock};
 use softswap_sys::raw::current_cpu;
@@ -52,6 +50,9 @@ const MAX_SPARED: usize = 64;
 
 const _: () = assert!(CLASS[0].slots <= 1 << handle::SLOT_BITS && CLASSES <= u8::MAX as usize);
 const _: () = assert!(MAX_OBJECT_BYTES < 1 << handle::LENGTH_BITS);
+
+/// A slab's number, and the slab under its lock.
+type LockedSlot<'p> = (u32, MutexGuard<'p, Slab>);
 
 pub struct Pool {
     slabs: Slabs,
@@ -305,7 +306,7 @@ impl Pool {
     }
 
     /// Returns the slab that the lane stored into last, if it has a free slot.
-    fn current_slab(&self, class: usize, lane: Lane) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    fn current_slab(&self, class: usize, lane: Lane) -> Option<LockedSlot<'_>> {
         let slab = self.current.get(class, lane);
         let guard = self.slabs.get(slab as usize)?.lock();
         (guard.class() == Some(class) && guard.has_free_slot()).then_some((slab, guard))
@@ -314,7 +315,7 @@ impl Pool {
     /// Returns another slab for an object of `class`. In order of preference: one with a free slot
     /// that no other lane uses, a free slab, any with a free slot, one of a class up to twice as
     /// large. In a still larger slot a small object would displace a large one.
-    fn next_slab(&self, class: usize, lane: Lane) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    fn next_slab(&self, class: usize, lane: Lane) -> Option<LockedSlot<'_>> {
         let mut directory = self.directory();
         let found = self
             .lanes_slab(&mut directory, class, lane)
@@ -341,7 +342,7 @@ impl Pool {
         directory: &mut Directory,
         class: usize,
         lane: Lane,
-    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    ) -> Option<LockedSlot<'_>> {
         self.slab_with_free_slot(directory, class, |slab| {
             self.current.is_current_elsewhere(class, lane, slab)
         })
@@ -349,11 +350,7 @@ impl Pool {
 
     /// Returns a slab of `class` with a free slot, used by any lane, or of a class up to twice as
     /// large.
-    fn any_slab(
-        &self,
-        directory: &mut Directory,
-        class: usize,
-    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    fn any_slab(&self, directory: &mut Directory, class: usize) -> Option<LockedSlot<'_>> {
         self.slab_with_free_slot(directory, class, |_| false)
             .or_else(|| self.larger_slot(directory, class, 2 * CLASS[class].slot_bytes))
     }
@@ -362,11 +359,7 @@ impl Pool {
     /// object of `class`. Only if the pool has fewer than two slabs per class, because newly opened
     /// slabs would then be most of it. In a larger pool each class gets its own slabs, because an
     /// object in a slot too large wastes space until it is freed.
-    fn nearby_slab(
-        &self,
-        directory: &mut Directory,
-        class: usize,
-    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    fn nearby_slab(&self, directory: &mut Directory, class: usize) -> Option<LockedSlot<'_>> {
         let is_small = self.used_slabs.load(Relaxed) < 2 * CLASSES;
         if !is_small || self.slabs_of[class].load(Relaxed) > 0 {
             return None;
@@ -380,7 +373,7 @@ impl Pool {
         directory: &mut Directory,
         class: usize,
         most_bytes: usize,
-    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    ) -> Option<LockedSlot<'_>> {
         (class + 1..CLASSES)
             .take_while(|&larger| CLASS[larger].slot_bytes <= most_bytes)
             .find_map(|larger| self.slab_with_free_slot(directory, larger, |_| false))
@@ -391,7 +384,7 @@ impl Pool {
         directory: &mut Directory,
         class: usize,
         is_skipped_slab: impl Fn(u32) -> bool,
-    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    ) -> Option<LockedSlot<'_>> {
         loop {
             let slab = directory.with_free_slots(class).find(|&slab| !is_skipped_slab(slab))?;
             let mut guard = self.slabs[slab as usize].lock();
@@ -403,11 +396,7 @@ impl Pool {
         }
     }
 
-    fn open_slab(
-        &self,
-        directory: &mut Directory,
-        class: usize,
-    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    fn open_slab(&self, directory: &mut Directory, class: usize) -> Option<LockedSlot<'_>> {
         // `used_slabs` grows only under the directory's lock.
         if self.used_slabs.load(Relaxed) >= self.limit_slabs.load(Relaxed) {
             return None;

@@ -106,13 +106,20 @@ impl Backing {
     }
 }
 
-#[derive(Debug)]
 struct EqualPriority {
     members: Box<[usize]>,
     next: AtomicUsize,
 }
 
-#[derive(Debug)]
+impl EqualPriority {
+    /// Iterates over the members, each time from the next one.
+    fn in_turn(&self) -> impl Iterator<Item = usize> + '_ {
+        let count = self.members.len();
+        let first = if count > 1 { self.next.fetch_add(1, Relaxed) % count } else { 0 };
+        (0..count).map(move |step| self.members[(first + step) % count])
+    }
+}
+
 pub(crate) struct Lanes {
     list: Box<[Lane]>,
     plain: Lane,
@@ -128,13 +135,11 @@ impl Lanes {
     }
 }
 
-#[derive(Debug)]
 struct Entry {
     area: Area,
     sealer: Arc<Sealer>,
 }
 
-#[derive(Debug)]
 pub(crate) struct Areas {
     /// [`MAX_AREAS`] entries; the first `count` are set.
     list: Box<[OnceLock<Entry>]>,
@@ -276,47 +281,24 @@ impl Areas {
 
     /// Takes up to `want` adjacent slots from an area whose [`Area::is_last`] equals `last`.
     fn alloc_among(&self, cpu: usize, want: usize, last: bool) -> Result<Run, AreaFull> {
-        if self.has_inherited() {
-            return self.alloc_added(cpu, want, last);
-        }
         let mut refused = None;
-        for same_priority in &self.order {
-            let count = same_priority.members.len();
-            let first =
-                if count > 1 { same_priority.next.fetch_add(1, Relaxed) % count } else { 0 };
-            for step in 0..count {
-                let index = same_priority.members[(first + step) % count];
-                let area = self.area(index);
-                if area.is_last() != last {
-                    continue;
-                }
-                match area.alloc_run(cpu, want) {
-                    Ok(run) => return Ok(Run { first: global(index, run.first), ..run }),
-                    Err(full) => refused = Some(full),
-                }
-            }
-        }
-        Err(match refused {
-            Some(full) if self.count() == 1 => full,
+        let mut alloc = |index: usize| {
+            let area = self.area(index);
+            let run = (area.is_last() == last).then(|| area.alloc_run(cpu, want))?;
+            let run = run.inspect_err(|full| refused = Some(*full)).ok()?;
+            Some(Run { first: global(index, run.first), ..run })
+        };
+        let run = if self.has_inherited() {
+            // The areas of a forked child are tried in order.
+            (self.first_own()..self.count()).find_map(&mut alloc)
+        } else {
+            self.order.iter().find_map(|same_priority| same_priority.in_turn().find_map(&mut alloc))
+        };
+        run.ok_or_else(|| match refused {
+            Some(full) if self.count() == 1 || self.has_inherited() => full,
             None => AreaFull::Failed,
             Some(_) => AreaFull::Every { areas: self.count(), size_bytes: self.size_bytes() },
         })
-    }
-
-    /// Does what [`Areas::alloc_among`] does in a forked child, whose areas are tried in order.
-    fn alloc_added(&self, cpu: usize, want: usize, last: bool) -> Result<Run, AreaFull> {
-        let mut refused = AreaFull::Failed;
-        for index in self.first_own()..self.count() {
-            let area = self.area(index);
-            if area.is_last() != last {
-                continue;
-            }
-            match area.alloc_run(cpu, want) {
-                Ok(run) => return Ok(Run { first: global(index, run.first), ..run }),
-                Err(full) => refused = full,
-            }
-        }
-        Err(refused)
     }
 
     /// Frees slots. Their content may be overwritten immediately, unless the areas are frozen.

@@ -159,7 +159,8 @@ fn area_count_is_validated() {
     for count in [0, MAX_AREAS + 1] {
         let storage = |_| Backing::growing(Box::new(SimDevice::new(8 * MIB, 1)), None, 0);
         let refused = Areas::new((0..count).map(storage).collect(), 1, polling, Sealer::checking())
-            .unwrap_err();
+            .err()
+            .unwrap();
         assert!(refused.to_string().starts_with(&format!("{count} swap areas")), "{refused}");
     }
 }

@@ -124,9 +124,7 @@ impl Header {
     }
 
     /// Writes the header to an area's first page and keeps the first [`HEADER_OFFSET`] bytes.
-    ///
-    /// # Panics
-    /// With more bad pages than [`MAX_BAD_PAGES`].
+    /// Panics with more bad pages than [`MAX_BAD_PAGES`].
     pub fn write_to(&self, page: &mut [u8; PAGE_SIZE]) {
         assert!(self.bad_pages.len() <= MAX_BAD_PAGES, "more bad pages than a header can list");
         page[HEADER_OFFSET..].fill(0);

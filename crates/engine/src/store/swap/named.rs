@@ -17,7 +17,6 @@ use softswap_sys::exclusive_file::{ClaimError, Claimed, claim};
 use softswap_sys::file::{SwapFile, errno, plain};
 use softswap_sys::file_layout::{self, Flaw};
 use softswap_sys::{PAGE_SIZE, Page};
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -120,69 +119,34 @@ fn header_remedy(path: &Path, cause: &HeaderError) -> String {
 }
 
 /// A problem that does not prevent use.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
-    /// The header describes less than the size of the file or device.
+    #[error("it is larger than the size in its swap header; {} are not used", ByteSize(*bytes))]
     PartlyUnused { bytes: u64 },
-    /// A header cannot describe the whole device.
+    #[error("it is larger than a swap header can describe; {} are not used", ByteSize(*bytes))]
     BeyondHeader { bytes: u64 },
-    /// Other users may read or write the file.
+    #[error("insecure permissions {mode:04o}, fix with: chmod 0600 {}", path.display())]
     Insecure { path: PathBuf, mode: u32 },
-    /// The file belongs to another user.
+    #[error(
+        "it belongs to user {owner}, who can read it; fix with: chown 0 {}",
+        path.display()
+    )]
     UntrustedOwner { path: PathBuf, owner: u32 },
-    /// Direct I/O is refused.
+    #[error("it refuses O_DIRECT; pages pass through the page cache, which uses DRAM")]
     PageCache,
-    /// The file is on a file system in DRAM.
+    #[error("its file system keeps files in DRAM; pages written there free none")]
     InMemory,
-    /// The file system is copy-on-write.
+    #[error(
+        "its file system writes every page to a new block, which uses free space; create it \
+         again, with `chattr +C {}` while it is empty",
+        path.display()
+    )]
     CopyOnWrite { path: PathBuf },
-    /// The first sector is a boot sector or an old partition table.
+    #[error(
+        "its first sector is a boot sector or a partition table; if it has partitions, they are \
+         overwritten"
+    )]
     BootSector,
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::PartlyUnused { bytes } => {
-                write!(
-                    f,
-                    "it is larger than the size in its swap header; {} are not used",
-                    ByteSize(*bytes)
-                )
-            }
-            Self::BeyondHeader { bytes } => {
-                write!(
-                    f,
-                    "it is larger than a swap header can describe; {} are not used",
-                    ByteSize(*bytes)
-                )
-            }
-            Self::Insecure { path, mode } => {
-                let shown = path.display();
-                write!(f, "insecure permissions {mode:04o}, fix with: chmod 0600 {shown}")
-            }
-            Self::UntrustedOwner { path, owner } => {
-                let shown = path.display();
-                write!(f, "it belongs to user {owner}, who can read it; fix with: chown 0 {shown}")
-            }
-            Self::PageCache => f.write_str(
-                "it refuses O_DIRECT; pages pass through the page cache, which uses DRAM",
-            ),
-            Self::InMemory => {
-                f.write_str("its file system keeps files in DRAM; pages written there free none")
-            }
-            Self::CopyOnWrite { path } => write!(
-                f,
-                "its file system writes every page to a new block, which uses free space; create \
-                 it again, with `chattr +C {}` while it is empty",
-                path.display()
-            ),
-            Self::BootSector => f.write_str(
-                "its first sector is a boot sector or a partition table; if it has partitions, \
-                 they are overwritten",
-            ),
-        }
-    }
 }
 
 /// A claimed file or device, and its first bytes.

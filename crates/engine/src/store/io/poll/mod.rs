@@ -18,7 +18,7 @@ use crate::base::stats::{Counter, Stats};
 use crate::base::transfer_size;
 use mode::{Knobs, Mode, Sleep};
 use plan::{HALF, Plan, View};
-use pressure::{Pressure, Waiting};
+use pressure::Pressure;
 use samples::Samples;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl Polling {
     /// Returns a policy for tests: two processors, and no other load.
     #[cfg(test)]
     pub(crate) fn for_tests(mode: Mode) -> Polling {
-        Polling::new(mode, 2, Pressure::shared(2, None), 0, Stats::for_tests())
+        Polling::new(mode, 2, Pressure::new(2, None).into(), 0, Stats::for_tests())
     }
 
     pub(crate) fn knobs(&self) -> &Knobs {
@@ -93,7 +93,7 @@ impl Polling {
     /// duration, and measures the CPU time of one wait in 16. A failed read is not recorded.
     pub fn waited<E>(&self, bytes: usize, read: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let start = now_ns();
-        let _waiting = self.enter(start);
+        let _waiting = self.pressure.enter(start);
         let is_sampled = self.waits.fetch_add(1, Relaxed).is_multiple_of(SAMPLED);
         if is_sampled && self.knobs.mode() == Mode::Auto {
             self.pressure.survey(start);
@@ -112,10 +112,6 @@ impl Polling {
     pub(crate) fn note(&self, is_write: bool, bytes: usize, start_ns: u64) {
         let now = now_ns();
         self.record(current_cpu(), is_write, bytes, now - start_ns, now);
-    }
-
-    fn enter(&self, now_ns: u64) -> Waiting<'_> {
-        self.pressure.enter(now_ns)
     }
 
     fn record(&self, cpu: usize, is_write: bool, bytes: usize, ns: u64, now_ns: u64) {

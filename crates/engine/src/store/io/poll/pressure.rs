@@ -9,7 +9,6 @@
 //!    loses more than polling gains over sleeping, polling does not pay.
 
 use softswap_sys::load::Load;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Time for which the first sign counts, in ns.
@@ -56,7 +55,7 @@ pub(crate) struct Waiting<'p> {
 impl Pressure {
     /// Creates the state for `cpus` processors, without signs. `load` counts runnable threads of
     /// all programs.
-    pub(crate) fn new(cpus: usize, load: Option<Load>) -> Pressure {
+    pub fn new(cpus: usize, load: Option<Load>) -> Pressure {
         Pressure {
             // Half of the CPUs: the others run reclaim and the kernel's part of the faults.
             max_pollers: (cpus as u32 / 2).max(1),
@@ -64,11 +63,6 @@ impl Pressure {
             load,
             ..Pressure::default()
         }
-    }
-
-    /// Returns a [`Pressure::new`] that several areas share.
-    pub fn shared(cpus: usize, load: Option<Load>) -> Arc<Pressure> {
-        Arc::new(Pressure::new(cpus, load))
     }
 
     pub(crate) fn enter(&self, now_ns: u64) -> Waiting<'_> {

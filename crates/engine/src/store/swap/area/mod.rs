@@ -125,16 +125,6 @@ pub(crate) struct Area {
     gap_blocks: u64,
 }
 
-impl std::fmt::Debug for Area {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Area")
-            .field("config", &self.config)
-            .field("size_bytes", &self.size_bytes())
-            .field("used_slots", &self.used_slots())
-            .finish_non_exhaustive()
-    }
-}
-
 impl Area {
     /// Creates an area in a growing file on `device`. Claims no storage yet, but needs free space
     /// for a cluster. Fails if there is not enough free space, or no address space is left for the

@@ -160,10 +160,10 @@ fn growth_failure_is_not_reported_as_full() {
 fn area_without_space_is_rejected() {
     let device = || Box::new(SimDevice::new(8 * MIB, 1));
     let tiny = AreaConfig { limit_bytes: Some(MIB), ..config(4) };
-    let error = Area::growing(device(), tiny, Polling::for_tests(Mode::Auto)).unwrap_err();
+    let error = Area::growing(device(), tiny, Polling::for_tests(Mode::Auto)).err().unwrap();
     assert!(matches!(error, AreaError::LimitTooSmall { limit_bytes: MIB }), "{error}");
     let greedy = AreaConfig { reserve_bytes: 7 * MIB, ..config(4) };
-    let error = Area::growing(device(), greedy, Polling::for_tests(Mode::Auto)).unwrap_err();
+    let error = Area::growing(device(), greedy, Polling::for_tests(Mode::Auto)).err().unwrap();
     assert!(matches!(error, AreaError::NoSpaceLeft { .. }), "{error}");
     assert!(error.to_string().contains("lower the reserve"), "{error}");
 }
@@ -562,7 +562,10 @@ fn pages_without_extent_are_rejected() {
         let device = Box::new(SimDevice::new(16 * MIB, 1));
         let refused =
             Area::fixed(device, &pages, AreaConfig::default(), Polling::for_tests(Mode::Auto));
-        assert!(matches!(refused.unwrap_err(), AreaError::Unmapped { .. } | AreaError::Extents(_)));
+        assert!(matches!(
+            refused.err().unwrap(),
+            AreaError::Unmapped { .. } | AreaError::Extents(_)
+        ));
     }
 }
 
