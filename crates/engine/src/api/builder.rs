@@ -19,11 +19,10 @@ use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
 use crate::store::swap::child_areas::{Growing, Medium};
 use crate::store::swap::{Area, AreaError, Areas, Backing, ChildAreas, Layout, Place};
-use softswap_sys::PAGE_SIZE;
 use softswap_sys::load::Load;
 use softswap_sys::ring::timer_overshoot_ns;
 use softswap_sys::window::{Occupied, Window, WindowError};
-use softswap_sys::{descriptor, faults};
+use softswap_sys::{PAGE_SIZE, descriptor, faults};
 use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::io;
@@ -110,9 +109,8 @@ fn usable_processors() -> usize {
 /// Returns the sizes of the bounce pools. Each CPU's area holds a few batches of evictions or
 /// readahead. CPUs share areas if those would use too much of the budget.
 fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape {
-    /// Divisor: all areas together use at most a 16th of the budget, unless there is only one.
-    const SHARE: usize = 16;
-    let max_slots = memory_bytes / SHARE / PAGE_SIZE;
+    // All areas together use at most a 16th of the budget, unless there is only one.
+    let max_slots = memory_bytes / 16 / PAGE_SIZE;
     // A multiple of the longest readahead request if the budget allows it.
     let slots_per_area = match max_slots / bounce::MAX_PAGES {
         16.. => 2 * bounce::MAX_PAGES,

@@ -8,16 +8,13 @@ use crate::api::settings::{Config, PoolLimit};
 use crate::base::access::Access;
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::{Stats, Tier};
-use crate::codec::Selector;
+use crate::codec::{Selector, seal::Sealer};
 use crate::core::Core;
 use crate::core::errors::FaultError;
 use crate::core::recorder::Recorder;
 use crate::memory::address_space::{AtFork, CHUNK_PAGES, Kind, Layout};
 use crate::memory::context::{Context, Contexts, PREFETCH_THREADS};
-use crate::paths::mapping;
-use crate::paths::page_in;
-use crate::paths::prefetch;
-use crate::paths::reclaim;
+use crate::paths::{mapping, page_in, prefetch, reclaim};
 use crate::policy::prefetch::advised::Order;
 use crate::steps::swap_cache;
 use crate::store::bounce::Pools;
@@ -534,7 +531,8 @@ impl Engine {
         if reads_slots {
             self.core.stores.areas.freeze();
         }
-        self.core.stores.areas.change_keys();
+        // The child must not read pages that are sealed later.
+        self.core.stores.areas.sealers().for_each(Sealer::end_epoch);
         // Fails only if the call before the fork failed; then nothing is inherited.
         let _ = self.core.memory.window.inherit(&self.managed_ranges(quiesced), false);
     }

@@ -11,13 +11,8 @@ use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::{current_cpu, now_ns};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Duration of a wait for a buffer after which a message is printed, in ns.
-const LONG_WAIT_NS: u64 = 100_000_000;
-
 /// Margin for tables and transient buffers allocated between the check for a slab and its use.
 const SPARE_BYTES: usize = 4 * SLAB_BYTES;
-/// Margin while many pages are about to be evicted.
-const MIN_SPARE_BYTES: usize = SLAB_BYTES;
 
 /// Reserved bytes of the budget, released on drop.
 pub(crate) struct BudgetReservation<'c> {
@@ -92,7 +87,7 @@ impl Core {
         // Pages about to be evicted count as free soon. Without a slab they would go to the disk
         // although memory is free a moment later.
         let leaving_bytes = self.memory.budget.unstored_pages() * PAGE_SIZE;
-        let spare_bytes = SPARE_BYTES.saturating_sub(leaving_bytes).max(MIN_SPARE_BYTES);
+        let spare_bytes = SPARE_BYTES.saturating_sub(leaving_bytes).max(SLAB_BYTES);
         self.reserve(SLAB_BYTES + workspace_bytes, spare_bytes)
     }
 
@@ -156,7 +151,7 @@ impl Core {
             self.background.wake();
             self.stores.bounce.wait();
             let since = *since.get_or_insert_with(now_ns);
-            if now_ns() - since > LONG_WAIT_NS {
+            if now_ns() - since > 100_000_000 {
                 self.stores.bounce.note_long_wait(pages);
             }
         }

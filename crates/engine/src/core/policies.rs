@@ -11,7 +11,7 @@ use crate::policy::partition::{Partition, PoolView};
 use crate::policy::prefetch::advised::Advised;
 use crate::policy::prefetch::offset_prefetch::OffsetPrefetch;
 use crate::policy::prefetch::readahead::Readahead;
-use crate::policy::stored_copies::{KeepCopy, StoredCopies, TOO_LIKELY};
+use crate::policy::stored_copies::{KeepCopy, StoredCopies};
 use crate::policy::write_load::WriteLoad;
 use softswap_sys::PAGE_SIZE;
 use std::io;
@@ -107,7 +107,7 @@ impl Policies {
             // A sufficiently large pool would also hold the pages that bypassed it when it was
             // full.
             Place::Slot { .. } => {
-                let more = self.partition.write_back_rate.note_bypassed_refault(distance);
+                let more = self.partition.write_back_rate.note_refault_after(distance);
                 self.partition.note_disk_fault(more, pool());
             }
             Place::CompressedSlot { .. } => {
@@ -208,11 +208,9 @@ impl Policies {
             _ => Mechanism::SwapCache,
         };
         let refaults_early = self.clock.refaults.refaults_early(page);
-        let is_rarely_written =
-            |soon, too_likely| self.stored_copies.is_rarely_written(page, soon, too_likely);
+        let is_rarely_written = |soon| self.stored_copies.is_rarely_written(page, soon);
         let is_worth_a_copy = || {
-            is_rarely_written(refaults_early, TOO_LIKELY)
-                && (is_touched || is_rarely_written(!refaults_early, TOO_LIKELY))
+            is_rarely_written(refaults_early) && (is_touched || is_rarely_written(!refaults_early))
         };
         match has_space_left && self.has(mechanism) {
             true if is_worth_a_copy() => KeepCopy::Yes,

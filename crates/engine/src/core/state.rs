@@ -9,8 +9,9 @@ use crate::core::policies::Policies;
 use crate::core::recorder::Recorder;
 use crate::core::stores::Stores;
 use crate::policy::partition::PoolView;
+use crate::store::swap::Area;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::raw::{now_ns, process_cpu_ns, write_stderr};
+use softswap_sys::raw::{now_ns, process_cpu_ns};
 
 /// State of an engine without its threads. The fields are independent of each other.
 pub(crate) struct Core {
@@ -25,13 +26,6 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn die(&self, why: &str) -> ! {
         die(self.stats, why)
-    }
-
-    /// Prints a message if a thread has waited long for a buffer.
-    pub(crate) fn report_full_buffers(&self) {
-        if let Some(message) = self.stores.bounce.full_message(now_ns()) {
-            write_stderr(message.as_bytes());
-        }
     }
 
     pub(crate) fn report(&self) {
@@ -96,7 +90,7 @@ impl Core {
 
     /// Returns true if a page should be evicted to the disk without being offered to the pool.
     pub(crate) fn bypasses_pool(&self, page: PageNo) -> bool {
-        let slots_are_plenty = || self.stores.areas.have_spare();
+        let slots_are_plenty = || self.stores.areas.own().any(Area::has_spare);
         self.stores.may_write()
             && self.policies.bypasses_pool(page, slots_are_plenty, || self.pool_view())
     }

@@ -26,17 +26,8 @@ const TOUCHED: u32 = 1 << 31;
 const WHOLE: u32 = 1 << 30;
 /// PROT_WRITE.
 const WRITE: Protection = 2;
-/// Chunks in a group. Searches skip an untouched group in one step.
-const GROUP_CHUNKS: u64 = 512;
-const GROUP_PAGES: u64 = GROUP_CHUNKS * CHUNK_PAGES;
-/// Maximum number of pages by which a search start is randomised (256 GiB).
-const MAX_SCATTER: u64 = 1 << 26;
-/// Pages of room after a mapping, as a multiple of its size.
-const GROWTH_FACTOR: u64 = 7;
-/// Divisor: the room is at least 1/1024 of the window (1 GiB of 1 TiB).
-const MIN_GROWTH_SHARE: u64 = 1024;
-/// Divisor: the room is at most 1/16 of the window (64 GiB of 1 TiB).
-const MAX_GROWTH_SHARE: u64 = 16;
+/// Pages in a group of chunks. Searches skip an untouched group in one step.
+const GROUP_PAGES: u64 = 512 * CHUNK_PAGES;
 
 /// The program's address space within the window.
 #[derive(Default)]
@@ -99,8 +90,8 @@ impl AddressSpace {
 
     /// Creates an empty space whose halves are filled from randomly chosen pages.
     pub(crate) fn scattered(pages: u64) -> io::Result<AddressSpace> {
-        // At most a quarter of the window is skipped.
-        let most = (pages / 4).min(MAX_SCATTER) as usize;
+        // At most a quarter of the window is skipped, and at most 256 GiB.
+        let most = (pages / 4).min(1 << 26) as usize;
         let first = aslr::below(most) as u64;
         let growable = aslr::below(most / CHUNK_PAGES as usize) as u64 * CHUNK_PAGES;
         AddressSpace::from(pages, [first, pages / 2 + growable])
@@ -356,8 +347,9 @@ impl AddressSpace {
         count: u64,
     ) -> Option<(Range<PageNo>, Range<PageNo>)> {
         let within = self.growable();
-        let least = self.pages / MIN_GROWTH_SHARE;
-        let room = count.saturating_mul(GROWTH_FACTOR).clamp(least, self.pages / MAX_GROWTH_SHARE);
+        // Seven times the size, from 1/1024 of the window (1 GiB of 1 TiB) to 1/16 of it.
+        let least = self.pages / 1024;
+        let room = count.saturating_mul(7).clamp(least, self.pages / 16);
         let whole = count.checked_add(room)?.checked_next_multiple_of(CHUNK_PAGES)?;
         let found = layout
             .find_outside_growth_gaps(&(self.firsts[1]..within.end), whole, CHUNK_PAGES)

@@ -7,6 +7,7 @@
 use crate::codec::{self, Workspaces};
 use crate::store::swap::{AreaFull, Lanes};
 use softswap_sys::memory::{Page, reserve_pages};
+use softswap_sys::raw::current_thread;
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -142,10 +143,6 @@ impl Contexts {
             context.lanes.abandon_rings();
         }
     }
-}
-
-fn current_thread() -> i32 {
-    softswap_sys::raw::current_thread()
 }
 
 fn lock(slot: &Mutex<Context>) -> MutexGuard<'_, Context> {

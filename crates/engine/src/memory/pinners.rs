@@ -7,8 +7,6 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-const CHECK_INTERVAL_NS: u64 = 100_000_000;
-
 /// State of the check for long-term pins of program memory.
 #[derive(Debug)]
 pub(crate) struct Pinners {
@@ -53,7 +51,7 @@ impl Pinners {
         let pinners = self.mappings.as_ref().and_then(Mappings::pinners);
         self.is_safe.store(pinners.is_some_and(|count| count <= self.pinners), Relaxed);
         // Publish the time last: once it is set, other threads rely on the result.
-        self.next_check_ns.store(now + CHECK_INTERVAL_NS, Release);
+        self.next_check_ns.store(now + 100_000_000, Release);
     }
 
     /// Disables the checks: afterwards batch unmapping is used only if pages cannot be moved.

@@ -18,13 +18,9 @@ use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::Stopwatch;
 use crate::policy::prefetch::advised::Order;
 use crate::policy::prefetch::readahead::{self, Ahead, Touch};
-use crate::steps::decompress;
-use crate::steps::fault_around;
 use crate::steps::install::{finish, install, install_zeroes};
-use crate::steps::mapping_pressure;
-use crate::steps::staging;
-use crate::steps::swap_cache;
 use crate::steps::swap_in_batch::{self, Wanted};
+use crate::steps::{decompress, fault_around, mapping_pressure, staging, swap_cache};
 use crate::store::pool::Handle;
 use softswap_sys::raw::current_cpu;
 use softswap_sys::signals::Mask;
@@ -40,14 +36,12 @@ pub(crate) fn page_in(
     access: Access,
     open: Mask,
 ) -> Result<Option<Tier>, FaultError> {
-    const MAX_TRIES: u32 = 8;
     let mut tries = 0;
     loop {
         match try_page_in(core, contexts, page, access, open) {
             // The kernel refuses another mapping. Evictions reduce their number.
             Err(FaultError::Install(_))
-                if tries < MAX_TRIES
-                    && core.memory.window.mapping_pressure() == MappingPressure::Full =>
+                if tries < 8 && core.memory.window.mapping_pressure() == MappingPressure::Full =>
             {
                 tries += 1;
                 reclaim::keep_mappings(core, &mut contexts.claim(current_cpu()));

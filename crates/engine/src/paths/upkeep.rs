@@ -7,16 +7,12 @@ use crate::base::page::{Claim, PageNo, Place};
 use crate::base::stats::Counter;
 use crate::core::Core;
 use crate::memory::context::{BATCH_PAGES, Context, Contexts};
-use crate::steps::decompress;
 use crate::steps::relocate::{Relocating, Relocation};
-use crate::steps::swap_cache;
+use crate::steps::{decompress, swap_cache};
 use crate::store::swap::Area;
 use crate::store::swap::area::Discarded;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
-
-/// Entries examined per step in search of pages of failed areas.
-const SPAN_PAGES: u64 = 1 << 16;
 
 /// Progress of the search.
 #[derive(Debug, Default)]
@@ -71,7 +67,8 @@ impl Upkeep {
         true
     }
 
-    /// Claims the next pages to move and reads them. Returns their number.
+    /// Claims the next pages to move and reads them. Examines 65,536 entries at most. Returns the
+    /// number of pages.
     fn gather(
         &mut self,
         core: &Core,
@@ -81,7 +78,7 @@ impl Upkeep {
     ) -> usize {
         let mut count = 0;
         let high = core.memory.space.high();
-        for _ in 0..SPAN_PAGES {
+        for _ in 0..1 << 16 {
             self.next = core.memory.space.next_touched(self.next..high);
             if self.next == high || count == copies.len() {
                 break;

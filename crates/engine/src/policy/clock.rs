@@ -25,9 +25,6 @@ pub const PREFETCHED: u8 = 0;
 /// Age of a page that was touched during eviction, or could not be evicted.
 pub(crate) const HOT: u8 = 3;
 
-/// Maximum number of pages skipped for one batch, to bound its time.
-const MAX_SKIPPED: usize = 4096;
-
 /// A claimed page to evict; `None` after the claim was moved out.
 pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
 
@@ -109,7 +106,8 @@ impl Clock {
         // the chunk in which it began, possibly in its middle.
         let round = high + CHUNK_PAGES;
         let mut idle = 0;
-        let mut skips_left = if times > 1 { MAX_SKIPPED } else { 0 };
+        // Skips are limited, to bound the time of a batch.
+        let mut skips_left = if times > 1 { 4096 } else { 0 };
         let mut skipped = false;
         while found < victims.len() {
             if idle >= round {

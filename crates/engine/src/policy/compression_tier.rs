@@ -18,8 +18,6 @@ pub(crate) const DENSE: Packer = Packer::Zstd { level: 1 };
 pub const SECOND: Packer = Packer::Zstd { level: LITERALS_ONLY };
 /// Memory that zstd needs at this level in each context that compresses and decompresses.
 const CONTEXT_BYTES: usize = 176 << 10;
-/// Divisor: all contexts together may use an eighth of the budget for that.
-const BUDGET_SHARE: usize = 8;
 /// Likelihood below which a codec is tried only on one page in [`PROBE_EVERY`].
 const WORTH_TRYING: u32 = CERTAIN / 8;
 const PROBE_EVERY: u32 = 32;
@@ -53,7 +51,8 @@ impl CompressionTier {
     }
 
     pub(crate) fn resize(&self, budget_bytes: usize) {
-        let fits = |contexts| contexts * CONTEXT_BYTES <= budget_bytes / BUDGET_SHARE;
+        // All contexts together may use an eighth of the budget for that.
+        let fits = |contexts| contexts * CONTEXT_BYTES <= budget_bytes / 8;
         self.may_be_dense.store(self.contexts.is_some_and(fits), Relaxed);
     }
 

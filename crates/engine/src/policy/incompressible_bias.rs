@@ -16,9 +16,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Evictions after which the counts are evaluated and halved.
 const HALF_LIFE_PAGES: u64 = 2048;
 const MAX_TIMES: u64 = 16;
-/// Divisor: if at most 1/4 of evicted pages are compressible, the clock skips none, because it
-/// would find few compressible ones.
-const MIN_COMPRESSIBLE: u64 = 4;
 /// Relative difference in cost below which nothing changes.
 const MARGIN: f64 = 0.25;
 
@@ -89,7 +86,8 @@ impl IncompressibleBias {
             (refault_cost_ns - incompressible_cost_ns).max(0.0) / compressible.max(1.0);
         let for_incompressible = incompressible_cost_ns / incompressible.max(1.0);
         let times = self.times();
-        let next = if compressible * MIN_COMPRESSIBLE as f64 <= evicted {
+        // With few compressible pages, the clock would hardly find one.
+        let next = if compressible * 4.0 <= evicted {
             1
         } else if for_incompressible > for_compressible * (1.0 + MARGIN) {
             (2 * times).min(MAX_TIMES)

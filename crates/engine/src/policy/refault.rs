@@ -28,9 +28,6 @@ const REACH: usize = 4;
 /// bits hold the level.
 const TIME_BITS: u32 = 14;
 const TIMES: u64 = 1 << TIME_BITS;
-/// Units in the maximum number of resident pages. Time wraps around after 64 times as many
-/// evictions.
-const UNITS: usize = 256;
 /// One page of marks is allowed for this many resident pages. This bounds the memory for sparse
 /// mappings, where each page of marks holds few. For dense mappings it suffices for 64 times the
 /// resident pages.
@@ -71,7 +68,8 @@ impl Refaults {
     /// it.
     pub(crate) fn resize(&self, max_resident: usize) {
         self.max_touched.store((max_resident / MARKS_SHARE).max(16), Relaxed);
-        self.unit_pages.store((max_resident / UNITS).max(1) as u64, Relaxed);
+        // Time wraps around after 64 times as many evictions as pages can be resident.
+        self.unit_pages.store((max_resident / 256).max(1) as u64, Relaxed);
     }
 
     fn unit_pages(&self) -> u64 {

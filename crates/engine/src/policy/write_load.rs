@@ -11,10 +11,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A share of 1.
 const WHOLE: u64 = 1 << 16;
-/// Share of pages for the disk below which program threads evict: one page in every second batch.
-const RARELY: u64 = WHOLE / 64;
-/// Divisor: a batch moves the share by 1/16 of the difference.
-const BATCHES: u64 = 16;
 
 /// Average share of evicted pages that go to the disk.
 #[derive(Debug)]
@@ -35,13 +31,13 @@ impl WriteLoad {
     pub(crate) fn note(&self, pages: usize, for_disk: usize) {
         if pages > 0 {
             let share = for_disk.min(pages) as u64 * WHOLE / pages as u64;
-            follow(&self.to_disk, share, BATCHES);
+            follow(&self.to_disk, share, 16);
         }
     }
 
-    /// Returns true if hardly any evicted page needs the disk.
+    /// Returns true if hardly any evicted page needs the disk: one in every second batch.
     pub(crate) fn avoids_disk(&self) -> bool {
-        self.to_disk.load(Relaxed) < RARELY
+        self.to_disk.load(Relaxed) < WHOLE / 64
     }
 }
 

@@ -8,9 +8,8 @@ use crate::base::page::{Claim, PageNo, Place};
 use crate::core::Core;
 use crate::memory::context::{BATCH_PAGES, Context};
 use crate::policy::clock::{HOT, Victim};
-use softswap_sys::PAGE_SIZE;
-use softswap_sys::futex;
 use softswap_sys::window::{StagedFrame, Writes};
+use softswap_sys::{PAGE_SIZE, futex};
 use std::io;
 
 /// Maximum tries to put a page back: memory may be short for a moment.

@@ -22,11 +22,6 @@ use crate::store::pool::Handle;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Maximum pages examined to free copies.
-const RECLAIM_SPAN: u64 = 1 << 16;
-/// Cost of reading a page relative to compressing it.
-const READ_COSTS_TIMES: u64 = 4;
-
 const _: () = assert!(OBJECT_BITS == Handle::OBJECT_BITS);
 
 /// Decides if a page that is faulted in from `place` keeps its stored copy. If `is_touched`, the
@@ -86,7 +81,7 @@ fn may_keep_pooled(core: &Core, handle: Handle) -> bool {
 pub(crate) fn outweighs_write_back(core: &Core) -> bool {
     // If this process cannot write, nothing is written back.
     core.stores.may_write()
-        && (core.memory.budget.pages() as u64).saturating_mul(READ_COSTS_TIMES)
+        && (core.memory.budget.pages() as u64).saturating_mul(4)
             < core.policies.partition.write_back_rate.age()
 }
 
@@ -262,7 +257,7 @@ fn reclaim_selected(
 ) -> usize {
     let (copies, high) = (&core.policies.stored_copies, core.memory.space.high());
     let mut freed = 0;
-    let mut left = high.min(RECLAIM_SPAN);
+    let mut left = high.min(1 << 16);
     while left > 0 && freed < want && count.load(Relaxed) > 0 {
         left -= 1;
         let page = copies.next.fetch_add(1, Relaxed) % high;

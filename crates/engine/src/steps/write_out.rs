@@ -110,7 +110,8 @@ pub(crate) fn write_sealed(
         if written.refusal.is_some() {
             stores.areas.free_unused(*slot, 1);
         } else {
-            stores.areas.retire(*slot, 1);
+            let (area, slot) = stores.areas.of(*slot);
+            area.retire(slot, 1);
         }
     }
     if matches!(written.refusal, Some(AreaFull::Write { .. })) {

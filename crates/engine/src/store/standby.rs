@@ -40,8 +40,6 @@ const TABLES: usize = 16;
 /// Of this many pages that find no place, one takes new DRAM. If each did, a batch of evictions
 /// would free no memory.
 const GROWTH: usize = 2;
-/// Maximum number of pages whose DRAM one call releases, because a thread may wait for it.
-const RELEASE_PAGES: usize = 512;
 
 /// Identifies the content of a slot: the slot's number and its generation.
 pub(crate) type Tenant = (u64, u32);
@@ -209,7 +207,8 @@ impl Standby {
         let count = sets().count();
         let mut released = 0;
         let mut left = count;
-        while left > 0 && released < RELEASE_PAGES && self.pages.load(Relaxed) > 0 {
+        // Limited, because a thread may wait for it.
+        while left > 0 && released < 512 && self.pages.load(Relaxed) > 0 {
             let at = self.next_set.fetch_add(1, Relaxed) % count;
             let Some(set) = sets().nth(at) else { break };
             let pages = set.lock().unwrap_or_else(PoisonError::into_inner).release();

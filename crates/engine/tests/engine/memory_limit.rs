@@ -27,8 +27,7 @@ fn has_applied(world: &World, requested: &str) -> bool {
 fn moving_limit_loses_no_page() {
     for pool in [PoolLimit::Auto, PoolLimit::Percent(40)] {
         let world = World::new(&Setup { memory_mib: 32, disk_mib: 512, pool, ..Setup::default() });
-        let contents = every_kind(PAGES);
-        let memory = world.map_with(&contents);
+        let (memory, contents) = world.mapped(every_kind(PAGES));
         // Some limits are above the one at the start.
         let mut limits = ["12M", "64M", "10M", "128M", "24M"].iter().cycle();
         let mut requested = "32M";
@@ -94,8 +93,7 @@ fn too_small_limit_is_rejected_with_minimum() {
 #[test]
 fn unreachable_limit_is_cancelled_and_reported() {
     let world = World::new(&Setup { memory_mib: 64, swap_mib: Some(4), ..Setup::default() });
-    let contents = random(8192);
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(random(8192));
     set(&world, "16M").unwrap();
     until(&world, || limit(&world).starts_with("64M (a lower limit failed"));
     assert_holds(memory, &contents);

@@ -1,6 +1,6 @@
 //! With many threads and concurrent reclaim, each page has the content that its owner wrote last.
 
-use crate::common::{Content, Setup, World, mix64, page_of};
+use crate::common::{Content, Setup, World, assert_holds, mix64, page_of, random, worlds_of};
 use softswap_engine::base::stats::{Counter, Tier};
 use softswap_engine::store::io::Operation;
 use softswap_sys::PAGE_SIZE;
@@ -104,8 +104,7 @@ fn in_threads(body: impl Fn(u64) + Sync) {
 
 #[test]
 fn threads_find_their_own_writes() {
-    for avoid_move in [false, true] {
-        let world = World::new(&Setup { memory_mib: 12, avoid_move, ..Setup::default() });
+    for world in worlds_of(Setup { memory_mib: 12, ..Setup::default() }) {
         with_reclaim(&world, || {
             in_threads(|number| {
                 let mut owner = Owner::new(&world, number);
@@ -145,11 +144,10 @@ fn quiesce_stops_all_but_forking_thread() {
 
 #[test]
 fn threads_see_newest_value_of_shared_pages() {
-    for avoid_move in [false, true] {
-        let world = World::new(&Setup { memory_mib: 8, avoid_move, ..Setup::default() });
+    for world in worlds_of(Setup { memory_mib: 8, ..Setup::default() }) {
         let memory = world.map(64);
         let written: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
-        let filler = world.map_with(&crate::common::random(64));
+        let (filler, contents) = world.mapped(random(64));
         in_threads(|number| {
             for step in 1..2000 {
                 let page = mix64(number << 32 | step) as usize % 64;
@@ -174,14 +172,13 @@ fn threads_see_newest_value_of_shared_pages() {
                 }
             }
         });
-        crate::common::assert_holds(filler, &crate::common::random(64));
+        assert_holds(filler, &contents);
     }
 }
 
 #[test]
 fn concurrent_discard_shows_content_or_zeroes() {
-    for avoid_move in [false, true] {
-        let world = World::new(&Setup { memory_mib: 8, avoid_move, ..Setup::default() });
+    for world in worlds_of(Setup { memory_mib: 8, ..Setup::default() }) {
         let memory = world.map(128);
         let done = AtomicBool::new(false);
         thread::scope(|scope| {

@@ -6,17 +6,12 @@ use crate::api::settings::MIN_MEMORY_BYTES;
 pub use crate::core::background::More;
 use crate::paths::mapping;
 use crate::policy::pool_limit::text_of_size;
-use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::dram_bytes;
 use softswap_sys::raw::now_ns;
-use softswap_sys::signals;
+use softswap_sys::{PAGE_SIZE, signals};
 use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// Maximum wait for evictions when the limit is lowered.
-const WAIT_NS: u64 = 100_000_000;
-const CHECK_INTERVAL_NS: u64 = 1_000_000;
 
 /// Refusal to change the limit.
 #[derive(Debug, thiserror::Error)]
@@ -91,10 +86,10 @@ impl Engine {
     /// Waits until the limit is reached. The background thread and faulting threads evict pages;
     /// the calling thread may be unable to write to the disk.
     fn await_limit(&self) {
-        let until = now_ns() + WAIT_NS;
+        let until = now_ns() + 100_000_000;
         while self.core.memory.budget.is_moving() && now_ns() < until {
             let background = &self.core.background;
-            background.pause(background.seen(), CHECK_INTERVAL_NS);
+            background.pause(background.seen(), 1_000_000);
         }
     }
 

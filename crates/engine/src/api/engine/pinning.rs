@@ -15,13 +15,6 @@ use softswap_sys::signals::{self, Mask};
 use softswap_sys::{PAGE_SIZE, futex};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Divisor: all calls together may hold a quarter of the budget for pages.
-const SHARE: usize = 4;
-/// Maximum sleep in a wait for other calls, in ns. Not every release wakes waiters.
-const IDLE_SLEEP_NS: u64 = 5_000_000;
-/// Number of pages faulted in for a call after which pending signals are checked.
-const PAGES_BETWEEN_CHECKS: usize = 16;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pinned {
     /// Number of bytes pinned, from the start.
@@ -53,7 +46,7 @@ impl Engine {
     pub fn hold_limit_bytes(&self) -> usize {
         let budget = &self.core.memory.budget;
         let spent_bytes = budget.fixed_bytes() + budget.reserve_bytes();
-        (budget.target_bytes().saturating_sub(spent_bytes) / SHARE) & !(PAGE_SIZE - 1)
+        (budget.target_bytes().saturating_sub(spent_bytes) / 4) & !(PAGE_SIZE - 1)
     }
 
     /// Returns half of the budget, in bytes: the limit of prefetching on request.
@@ -119,7 +112,8 @@ impl Engine {
     pub fn wait_for_release(&self) {
         let seen = self.held.releases.load(Relaxed);
         self.held.waiting.fetch_add(1, Relaxed);
-        futex::wait(&self.held.releases, seen, Some(IDLE_SLEEP_NS));
+        // Not every release wakes waiters.
+        futex::wait(&self.held.releases, seen, Some(5_000_000));
         self.held.waiting.fetch_sub(1, Relaxed);
     }
 
@@ -172,7 +166,8 @@ impl Engine {
                     return Err(error);
                 }
             }
-            if brought == PAGES_BETWEEN_CHECKS && done < len {
+            // Check for signals after every 16 pages faulted in.
+            if brought == 16 && done < len {
                 brought = 0;
                 if signals::pending() & open != 0 {
                     return end(done, Then::Signal, from);

@@ -5,8 +5,7 @@
 use super::{Engine, Move};
 use crate::base::access::Access;
 use crate::base::page::PageNo;
-use crate::paths::mapping;
-use crate::paths::page_in;
+use crate::paths::{mapping, page_in};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::window::Protection;
 use std::io;

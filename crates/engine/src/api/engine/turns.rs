@@ -9,9 +9,6 @@ pub use crate::paths::bring_back::{BringBack, Step};
 use softswap_sys::raw::now_ns;
 use softswap_sys::signals::{self, Mask};
 
-/// Time between two checks for signals in a wait for a turn.
-const LOOK_NS: u64 = 5_000_000;
-
 /// Refaults so far that read the disk, for the size of the working set.
 ///
 /// ```
@@ -72,7 +69,8 @@ impl Engine {
         }
         let began_ns = now_ns();
         let mut outcome = Ok(());
-        while await_turn(LOOK_NS) && needs_more() {
+        // Check for signals every 5 ms.
+        while await_turn(5_000_000) && needs_more() {
             if signals::pending() & open != 0 {
                 outcome = Err(FaultError::Exhausted(Exhausted::Signal));
                 break;

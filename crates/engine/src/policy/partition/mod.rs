@@ -33,27 +33,16 @@ use fault_costs::WHOLE;
 use ghost_hits::{GhostHits, STEPS, StepGains, steepest, within};
 use object_ages::{ObjectAges, Samples};
 use softswap_sys::PAGE_SIZE;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 /// Faults per sample.
 const EVENTS: u32 = 128;
-/// Below this number of objects in the pool, their ages are not sampled.
-const MIN_OBJECTS: usize = 64;
-/// Lower bound of the assumed share of written-back pages that refault.
-const MIN_REFAULT_SHARE: f64 = 1.0 / 8.0;
-/// A pool from which pages are written back uses at least this, in percent of its limit.
-const FULL_PERCENT: usize = 70;
 /// Use at which pages are written back from the pool, in percent of its limit.
 pub const WRITE_BACK_PERCENT: usize = 90;
 /// Use from which the pool is nearly full and new pages may bypass it, in percent of its limit.
 /// Below it the pool keeps copies of resident pages.
 pub const NEARLY_FULL_PERCENT: usize = 85;
-
-/// Use from which the pool may soon be full, in percent of its limit. From this use on, `auto`
-/// compresses by zstd. (At this level the pool fits a hash join with zstd and not with LZ4.)
-const FILLING_PERCENT: usize = 60;
 
 #[derive(Debug, Clone, Copy)]
 pub struct PoolView {
@@ -208,19 +197,13 @@ impl Partition {
     /// Returns true if reads from the disk cost more time in total than decompression.
     pub(crate) fn disk_dominates(&self) -> bool {
         let (pool_ns, disk_ns) = self.costs.faults_ns();
-        let (unpacking_ns, reading_ns) = self.shares_ns(pool_ns, disk_ns);
-        reading_ns > unpacking_ns
-    }
-
-    /// Returns the total cost of faults from the pool and from the disk, in [`WHOLE`] faults.
-    fn shares_ns(&self, pool_ns: u64, disk_ns: u64) -> (u64, u64) {
         let share = u64::from(self.costs.disk_share());
-        ((u64::from(WHOLE) - share) * pool_ns, share * disk_ns)
+        share * disk_ns > (u64::from(WHOLE) - share) * pool_ns
     }
 
     /// Returns the assumed likelihood that a page written back refaults.
     fn refault_share(&self) -> f64 {
-        self.write_back_rate.refault_share().max(MIN_REFAULT_SHARE)
+        self.write_back_rate.refault_share().max(1.0 / 8.0)
     }
 
     /// Records a fault on a page in the pool, with its refault distance.
@@ -229,7 +212,8 @@ impl Partition {
             return;
         }
         if !self.ages.are_known() {
-            return self.ghost_hits.note_unknown();
+            self.ghost_hits.settles();
+            return;
         }
         let step_bytes = self.step_bytes();
         let distance_bytes = (distance as usize).saturating_mul(PAGE_SIZE);
@@ -278,7 +262,7 @@ impl Partition {
         }
         let view = view();
         // A sample would find no objects if there are only a few.
-        if !is_due && view.objects < MIN_OBJECTS {
+        if !is_due && view.objects < 64 {
             return;
         }
         // Do not wait: in a forked child the lock may be held by a thread that does not exist
@@ -431,12 +415,13 @@ impl PoolView {
     /// Returns true if the pool is so full that pages on the disk were probably written back under
     /// its present limit.
     pub(crate) fn is_full(self) -> bool {
-        self.used_bytes >= self.limit_bytes / 100 * FULL_PERCENT
+        self.used_bytes >= self.limit_bytes / 100 * 70
     }
 
-    /// Returns true if the pool may soon be full.
+    /// Returns true if the pool may soon be full: then `auto` compresses by zstd. (At this use the
+    /// pool fits a hash join with zstd and not with LZ4.)
     pub(crate) fn is_filling(self) -> bool {
-        self.used_bytes >= self.limit_bytes / 100 * FILLING_PERCENT
+        self.used_bytes >= self.limit_bytes / 100 * 60
     }
 
     /// Returns true if the pool uses at least [`NEARLY_FULL_PERCENT`] of its limit, so that new

@@ -8,10 +8,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Pages of finished windows per evaluation.
 const EVALUATION_PAGES: u64 = 1024;
-/// Divisor: if more than a quarter of the pages was not touched, the maximum window is halved.
-const TOO_MANY: u64 = 4;
-/// Divisor: if at most a tenth of the pages was not touched, the maximum window is doubled.
-const FEW: u64 = 10;
 
 /// Results of past windows, and the maximum size of new ones.
 #[derive(Debug, Default)]
@@ -72,9 +68,9 @@ impl Accuracy {
             return;
         }
         let longest = self.longest();
-        let next = if lost * TOO_MANY > all {
+        let next = if lost * 4 > all {
             longest / 2
-        } else if lost * FEW <= all {
+        } else if lost * 10 <= all {
             longest * 2
         } else {
             longest

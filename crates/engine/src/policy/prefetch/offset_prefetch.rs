@@ -25,8 +25,6 @@ const CERTAIN: u64 = (1 << LIKELY_BITS) - 1;
 const LIKELY: u64 = CERTAIN / 4;
 /// One fault moves a likelihood by 1/8 of the remaining difference.
 const WEIGHT_SHIFT: u32 = 3;
-/// One fault in this many reads only its own page, to keep learning.
-const PROBE_EVERY: u32 = 16;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Offsets(u8);
@@ -104,7 +102,7 @@ impl OffsetPrefetch {
     fn is_probe(&self) -> bool {
         const GOLDEN: u32 = 0x9E37_79B9;
         let turn = self.turns.fetch_add(1, Relaxed);
-        turn.wrapping_mul(GOLDEN) < u32::MAX / PROBE_EVERY
+        turn.wrapping_mul(GOLDEN) < u32::MAX / 16
     }
 
     /// Records a fault from the disk. Only pages at the `watched` offsets can follow: they are on

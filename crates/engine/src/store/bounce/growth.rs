@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// Maximum number of pools, including the primary one.
 pub(super) const MAX_POOLS: usize = 8;
-const TRANSIENT_BUFFERS: usize = 8;
 /// Limit for added pools and transient buffers in any budget, in bytes.
 pub(crate) const MAX_EXTRA_BYTES: usize = 8 << 20;
 
@@ -54,7 +53,7 @@ impl Growth {
             }
         }
         let slots = shapes.iter().sum::<usize>() * slots_per_area;
-        let transient_slots = TRANSIENT_BUFFERS * SEGMENT_SLOTS;
+        let transient_slots = 8 * SEGMENT_SLOTS;
         let mut arena = Arena::reserve(slots + transient_slots)?;
         pools.extend(shapes.iter().map(|areas| Pool::new(&mut arena, *areas, slots_per_area)));
         let transient = segments(&mut arena, transient_slots);

@@ -33,8 +33,6 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicUsize;
 
-/// Longest sleep of a waiter before it retries, in ns.
-const WAIT_NS: u64 = 1_000_000;
 pub(crate) const MAX_PAGES: usize = SEGMENT_SLOTS;
 
 /// Sizes of the bounce buffers, in slots of a page.
@@ -205,11 +203,11 @@ impl Pools {
         self.fixed
     }
 
-    /// Waits until a buffer is returned, at most `WAIT_NS`. A thread that holds a buffer waits at
+    /// Waits until a buffer is returned, at most 1 ms. A thread that holds a buffer waits at
     /// most for the disk, never for another buffer, so one is returned.
     pub(crate) fn wait(&self) {
         self.waiters.fetch_add(1, AcqRel);
-        futex::wait(&self.returns, self.returns.load(Acquire), Some(WAIT_NS));
+        futex::wait(&self.returns, self.returns.load(Acquire), Some(1_000_000));
         self.waiters.fetch_sub(1, AcqRel);
     }
 

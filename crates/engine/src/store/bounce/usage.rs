@@ -4,9 +4,6 @@ use super::Pools;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::primitive::Ordering::Relaxed;
 
-/// Shortest interval between two messages about full buffers, in ns.
-const QUIET_NS: u64 = 10_000_000_000;
-
 /// Statistics of the bounce buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
@@ -60,11 +57,11 @@ impl Pools {
         self.long_wait.pages.store(pages, Relaxed);
     }
 
-    /// Returns a message about long waits, at most one per `QUIET_NS`.
+    /// Returns a message about long waits, at most one per 10 s.
     pub fn full_message(&self, now_ns: u64) -> Option<String> {
         let reported_ns = self.long_wait.reported_ns.load(Relaxed);
         if self.long_wait.pages.load(Relaxed) == 0
-            || (reported_ns > 0 && now_ns - reported_ns < QUIET_NS)
+            || (reported_ns > 0 && now_ns - reported_ns < 10_000_000_000)
         {
             return None;
         }

@@ -13,10 +13,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// One in this many reads uses the side that was slower so far.
 const PROBE: u32 = 64;
-/// Timeout of a cluster read, as a multiple of the file's mean time.
-const TIMEOUT_FACTOR: u64 = 2;
-/// Minimum timeout of a cluster read.
-const MIN_TIMEOUT_NS: u64 = 1_000_000;
 
 /// A device with a file and a cluster.
 ///
@@ -91,7 +87,7 @@ impl MirrorDevice {
     }
 
     fn read_timeout_ns(&self) -> u64 {
-        (TIMEOUT_FACTOR * self.file_time.ns().unwrap_or(0)).max(MIN_TIMEOUT_NS)
+        (2 * self.file_time.ns().unwrap_or(0)).max(1_000_000)
     }
 
     /// Reads from the cluster, if it is preferred and may have the pages. Returns false if the

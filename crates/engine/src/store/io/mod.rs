@@ -28,8 +28,7 @@ use softswap_sys::file::errno;
 pub use softswap_sys::ring::Piece;
 use softswap_sys::ring::Ring;
 use softswap_sys::segment::StaticRange;
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 /// Attempts without progress before a transfer fails.
 const MAX_STALLS: u32 = 8;

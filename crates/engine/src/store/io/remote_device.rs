@@ -28,8 +28,6 @@ const MISSING: u32 = 1 << 31;
 /// at the first lost page.
 const MAX_TEXTS: usize = 16;
 type Texts = [OnceLock<&'static str>; MAX_TEXTS];
-/// Timeout of a discard. It is short, because a fork may wait for the thread that discards.
-const DISCARD_TIMEOUT_NS: u64 = 1_000_000_000;
 
 /// A device that stores pages in an area of a request queue.
 ///
@@ -390,7 +388,8 @@ impl Device for RemoteDevice {
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
         if let Some(ends) = ends_of(offset, bytes) {
             let (queue, me, area) = (self.queue(), me(), self.area.number());
-            let request = queue.begin_within(me, Request::Discard, area, &ends, DISCARD_TIMEOUT_NS);
+            // A short timeout, because a fork may wait for the thread that discards.
+            let request = queue.begin_within(me, Request::Discard, area, &ends, 1_000_000_000);
             let _ = request.and_then(|request| queue.finish(request, [].into_iter()));
         }
         Ok(())

@@ -10,7 +10,7 @@ use super::area::{
 };
 use super::batch::SlotBatch;
 use super::discard::Discard;
-use crate::codec::seal::{Seal, Sealer};
+use crate::codec::seal::Sealer;
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::{Knobs, Mode};
 use crate::store::io::{Device, DeviceProperties, IoError, Lane};
@@ -79,8 +79,7 @@ impl Backing {
         limit_bytes: Option<u64>,
         reserve_bytes: u64,
     ) -> Backing {
-        const CHUNK_BYTES: u64 = 64 << 20;
-        let layout = Layout::Growing { limit_bytes, reserve_bytes, chunk_bytes: CHUNK_BYTES };
+        let layout = Layout::Growing { limit_bytes, reserve_bytes, chunk_bytes: 64 << 20 };
         Backing { device, layout, priority: 0, discard: Discard::None, poll: None }
     }
 
@@ -307,36 +306,11 @@ impl Areas {
         area.free(first, len);
     }
 
-    pub(crate) fn set_parts(&self, slot: u64, parts: u32) {
-        let (area, slot) = self.of(slot);
-        area.set_parts(slot, parts);
-    }
-
-    pub(crate) fn free_part(&self, slot: u64, part: u8) {
-        let (area, slot) = self.of(slot);
-        area.free_part(slot, part);
-    }
-
     /// Frees slots that were allocated but never used. No page refers to them, so a freeze does not
     /// delay this.
     pub(crate) fn free_unused(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
         area.free_unused(first, len);
-    }
-
-    pub(crate) fn retire(&self, first: u64, len: usize) {
-        let (area, first) = self.of(first);
-        area.retire(first, len);
-    }
-
-    pub(crate) fn set_seal(&self, slot: u64, seal: Seal) {
-        let (area, slot) = self.of(slot);
-        area.set_seal(slot, seal);
-    }
-
-    pub(crate) fn seal(&self, slot: u64) -> Seal {
-        let (area, slot) = self.of(slot);
-        area.seal(slot)
     }
 
     pub(crate) fn generation(&self, slot: u64) -> u32 {
@@ -402,11 +376,6 @@ impl Areas {
         area.read_page(lane_of(lanes, slot), local, page)
     }
 
-    /// Returns true if a working area is less than half full.
-    pub(crate) fn have_spare(&self) -> bool {
-        self.own().any(Area::has_spare)
-    }
-
     pub(crate) fn discard_one(&self) -> Discarded {
         let mut results = self.own().map(Area::discard_one);
         results.find(|done| *done != Discarded::Nothing).unwrap_or(Discarded::Nothing)
@@ -438,8 +407,8 @@ impl Areas {
     }
 
     /// Returns the area of a slot, and the slot's number in it.
-    fn of(&self, slot: u64) -> (&Area, u64) {
-        (self.area(index_of(slot)), slot & (MAX_SLOTS - 1))
+    pub(crate) fn of(&self, slot: u64) -> (&Area, u64) {
+        (self.area_of(slot), slot & (MAX_SLOTS - 1))
     }
 
     fn area(&self, index: usize) -> &Area {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::codec::seal::Seal;
 use crate::store::io::Operation;
 use crate::store::io::sim_device::{Fault, SimDevice};
 use crate::store::swap::CLUSTER_SLOTS;
@@ -60,14 +61,16 @@ fn slot_number_identifies_area() {
         let page = reserve_bytes(run.len * PAGE_SIZE).unwrap();
         page.fill(round + 1);
         write_run(&areas, &mut lanes, run, page).unwrap();
-        areas.set_seal(run.first, Seal::Checksum(round.into()));
+        let (area, slot) = areas.of(run.first);
+        area.set_seal(slot, Seal::Checksum(round.into()));
         stored.insert(run.first, round);
     }
     assert!(disks.iter().all(|disk| disk.counts().writes == 3));
     let mut page = [0; PAGE_SIZE];
     for (slot, round) in &stored {
         areas.read_page(&mut lanes, *slot, &mut page).unwrap();
-        assert_eq!((page[0], areas.seal(*slot)), (round + 1, Seal::Checksum((*round).into())));
+        let (area, local) = areas.of(*slot);
+        assert_eq!((page[0], area.seal(local)), (round + 1, Seal::Checksum((*round).into())));
         areas.free(*slot, 16);
     }
     assert_eq!(areas.used_slots(), 0);
@@ -111,7 +114,8 @@ fn failed_area_is_read_only() {
             assert_eq!(index_of(run.first), 1, "the other area");
             break;
         }
-        areas.retire(run.first, 1);
+        let (area, slot) = areas.of(run.first);
+        area.retire(slot, 1);
         failures += 1;
         assert!(failures < 20, "a failed area is still preferred");
     }

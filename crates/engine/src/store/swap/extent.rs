@@ -27,7 +27,6 @@ const MAX_PAGES: u64 = 1 << 40;
 const MAX_EXTENTS: usize = 1 << 23;
 /// Words of an entry: its first page and its first block.
 const ENTRY_WORDS: usize = 2;
-const ENTRY_BYTES: u64 = 8 * ENTRY_WORDS as u64;
 
 /// Block of a page, and the rest of its extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +136,9 @@ impl ExtentMap {
         if nr_pages == 0 || !fits {
             return Err(AppendError::BadLength);
         }
-        if !self.continues_last(count, pages, start_block) {
+        let continues_last =
+            count > 0 && self.extent(count - 1, pages, count).block_of(pages) == start_block;
+        if !continues_last {
             let limit = self.entries.len() / ENTRY_WORDS;
             if count == limit {
                 return Err(AppendError::TooMany { limit });
@@ -150,10 +151,6 @@ impl ExtentMap {
         self.hints.grow(pages, pages + nr_pages, count, |index| self.start(index));
         self.pages.store(pages + nr_pages, Ordering::Release);
         Ok(())
-    }
-
-    fn continues_last(&self, count: usize, pages: u64, start_block: u64) -> bool {
-        count > 0 && self.extent(count - 1, pages, count).block_of(pages) == start_block
     }
 
     /// Unmaps all pages from `page` to the end.
@@ -249,7 +246,7 @@ impl ExtentMap {
     /// Returns the DRAM of the used entries and hints, in bytes.
     pub fn metadata_bytes(&self) -> u64 {
         let (pages, count) = (self.pages(), self.count());
-        count as u64 * ENTRY_BYTES + self.hints.bytes(pages)
+        count as u64 * 8 * ENTRY_WORDS as u64 + self.hints.bytes(pages)
     }
 }
 

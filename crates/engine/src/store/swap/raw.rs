@@ -27,8 +27,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
-/// Threads that compare blocks: most of the time they wait for the device.
-const THREADS: usize = 8;
 
 /// Reason why a swap file cannot be used by its blocks. If [`RawFile::prove`] failed, it may have
 /// written through the device, but only to blocks of the file that it had verified before.
@@ -304,7 +302,8 @@ fn each(
         }
         Ok(None)
     };
-    let part = samples.len().div_ceil(THREADS).max(1);
+    // Most of the time the threads wait for the device.
+    let part = samples.len().div_ceil(8).max(1);
     let results: Vec<io::Result<Option<Sample>>> = std::thread::scope(|scope| {
         let started: Vec<_> =
             samples.chunks(part).map(|samples| scope.spawn(move || run(samples))).collect();

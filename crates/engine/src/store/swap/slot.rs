@@ -31,8 +31,9 @@ use free_lists::{
     ABSENT, CURRENT, FREE, FULL, FreeLists, Lists, MOSTLY_FREE, MOSTLY_USED, WAITING, lock,
 };
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use softswap_sys::primitive::{AtomicBool, AtomicU32, AtomicU64, Mutex};
-use softswap_sys::primitive::{current_cpu, in_one_order, reserve_u32, reserve_u64};
+use softswap_sys::primitive::{
+    AtomicBool, AtomicU32, AtomicU64, Mutex, current_cpu, in_one_order, reserve_u32, reserve_u64,
+};
 use std::io;
 use std::ops::Range;
 
@@ -358,11 +359,9 @@ impl SlotAllocator {
         const BITS_BYTES: u64 = 4 * (CLUSTER_SLOTS as u64 / 8);
         const LINKS_BYTES: u64 = 12;
         if self.is_sparse {
-            // Used clusters are scattered: at worst each nonzero word needs a page of each table.
-            const TABLES: u64 = 7;
             let (words, clusters) = (self.touched_words.load(Relaxed), self.clusters.load(Relaxed));
             let most = u64::from(clusters) * (BITS_BYTES + LINKS_BYTES);
-            return most.min(u64::from(words) * TABLES * PAGE_BYTES);
+            return most.min(u64::from(words) * 7 * PAGE_BYTES);
         }
         u64::from(self.touched_clusters()) * BITS_BYTES
             + u64::from(self.clusters.load(Relaxed)) * LINKS_BYTES

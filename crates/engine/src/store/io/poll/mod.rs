@@ -24,10 +24,6 @@ use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Time between two polls, in ns, above which the thread was preempted.
-const GAP_NS: u64 = 100_000;
-/// Waits without a sleep after which sleeping is tried again.
-const RETRY_SLEEP_EVERY: u32 = 64;
 /// One of 16 waits is measured for its CPU time and surveys the runnable threads.
 const SAMPLED: u32 = 16;
 
@@ -188,7 +184,7 @@ impl Polling {
 
     /// Reduces the evidence against sleeping, so that sleeping is tried again after a while.
     fn decay_evidence(&self) {
-        if self.waits.load(Relaxed).is_multiple_of(RETRY_SLEEP_EVERY) {
+        if self.waits.load(Relaxed).is_multiple_of(64) {
             let before = self.overshoot_ns.load(Relaxed);
             self.overshoot_ns.store(before - before / 256, Relaxed);
             let share = self.sleep_share.load(Relaxed);
@@ -210,7 +206,8 @@ impl Polling {
             if is_done {
                 self.stats.add(Counter::IoPollHit, 1);
             }
-            if gap_ns > GAP_NS {
+            // The thread was preempted.
+            if gap_ns > 100_000 {
                 break (now, gap_ns);
             }
             if is_done || now - start >= plan.spin_ns {

@@ -22,8 +22,6 @@ const FIRST_BACKOFF_NS: u64 = 50_000_000;
 /// Longest time for which windows with too much loss count, in ns.
 const MAX_BACKOFF_NS: u64 = 1_600_000_000;
 
-/// Interval between counts of runnable threads, in ns.
-const SURVEY_NS: u64 = 1_000_000;
 /// Time for which too many runnable threads count, in ns.
 const DEMAND_NS: u64 = 10_000_000;
 /// One thread, in units of the mean number of runnable threads.
@@ -80,7 +78,7 @@ impl Pressure {
     /// Counts runnable threads, at most once per interval, because threads would contend in that
     /// system call.
     pub(crate) fn survey(&self, now_ns: u64) {
-        let (due, next) = (self.next_survey_ns.load(Relaxed), now_ns + SURVEY_NS);
+        let (due, next) = (self.next_survey_ns.load(Relaxed), now_ns + 1_000_000);
         if let Some(load) = &self.load
             && now_ns >= due
             && self.next_survey_ns.compare_exchange(due, next, Relaxed, Relaxed).is_ok()

@@ -9,6 +9,7 @@
 mod errors;
 mod health;
 mod growth;
+mod share;
 mod sharing;
 mod transfer;
 mod upkeep;
@@ -16,7 +17,7 @@ mod upkeep;
 pub(crate) use errors::AreaError;
 pub use errors::AreaFull;
 pub(crate) use health::Discarded;
-pub(crate) use sharing::Share;
+pub(crate) use share::Share;
 
 use super::cluster::{CLUSTER_BYTES, CLUSTER_SLOTS, PAGE_BYTES};
 use super::discard::Discard;
@@ -169,7 +170,9 @@ impl Area {
         area.set_extents(fixed)?;
         area.size_bytes.store(fixed.pages.min(MAX_SLOTS) * PAGE_BYTES, Release);
         if config.discard.at_start() {
-            area.discarded_at_start = area.discard_all();
+            // Everything but the header, before anything is stored.
+            let pages = area.extents.pages() as usize;
+            area.discarded_at_start = area.discard(1, pages.saturating_sub(1));
         }
         area.slots.grow(clusters);
         Ok(area)
@@ -263,9 +266,6 @@ impl Area {
     /// Takes up to `want` adjacent slots, and grows the area if none is free. Fails if no slot is
     /// free and the area cannot grow; the error names the reason.
     pub(crate) fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
-        /// Maximum number of clusters without storage that one call tries; the next call continues
-        /// after them.
-        const MAX_PUNCHED: u32 = 64;
         self.grow_ahead();
         let mut punched = 0;
         loop {
@@ -275,7 +275,8 @@ impl Area {
                 {
                     self.slots.set_aside(first, len);
                     punched += 1;
-                    if punched == MAX_PUNCHED {
+                    // The next call continues after these.
+                    if punched == 64 {
                         return Err(full);
                     }
                     continue;

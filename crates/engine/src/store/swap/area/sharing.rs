@@ -6,56 +6,17 @@
 //! processes that have exited.
 
 use super::errors::AreaFull;
+use super::share::Share;
 use super::{Area, lock};
 use crate::store::swap::cluster::{CLUSTER_BYTES, PAGE_BYTES};
-use softswap_shared::cluster_table::ClusterTable;
-use softswap_sys::file::SwapFile;
-use softswap_sys::open_mark;
 use softswap_sys::raw::now_ns;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 /// Divisor: a process takes at most 1/64 of the free clusters at a time, because other processes
 /// may need them. If fewer than 64 are free, it takes one when it has none left.
 const FREE_PART: usize = 64;
 /// Maximum number of clusters that a process takes at a time.
 const MAX_CLUSTERS: usize = 8;
-/// Interval between checks of the free clusters of the tree, in ns.
-const CHECK_INTERVAL_NS: u64 = 250_000_000;
-
-/// A process's part in an area that its tree shares.
-#[derive(Debug)]
-pub(crate) struct Share {
-    table: ClusterTable,
-    mark: u64,
-    /// The marked open file. Without it no owner is ever considered dead.
-    file: Option<Arc<SwapFile>>,
-    /// False in a forked child: the clusters are the parent's, so none may be taken or returned.
-    is_own: AtomicBool,
-    next: AtomicU32,
-    /// Time of the next check for free clusters, in ns.
-    next_check_ns: AtomicU64,
-}
-
-impl Share {
-    /// Creates the part of a process whose `file` has `mark`.
-    pub(crate) fn new(table: ClusterTable, mark: u64, file: Option<Arc<SwapFile>>) -> Share {
-        Share {
-            table,
-            mark,
-            file,
-            is_own: AtomicBool::new(true),
-            next: AtomicU32::new(0),
-            next_check_ns: AtomicU64::new(0),
-        }
-    }
-
-    fn reap(&self) -> usize {
-        let Some(file) = &self.file else { return 0 };
-        self.table.reap(|mark| mark != self.mark && open_mark::is_released(&**file, mark))
-    }
-}
 
 /// Returns the number of clusters to take together, and to keep for each processor, if `free`
 /// clusters are free in the tree.
@@ -81,7 +42,7 @@ impl Area {
         let capacity_bytes = self.size_bytes() + free as u64 * CLUSTER_BYTES;
         self.capacity_bytes.store(capacity_bytes, Relaxed);
         self.slots.set_keep(clusters_per_batch(free) as u32);
-        share.next_check_ns.store(now_ns() + CHECK_INTERVAL_NS, Relaxed);
+        share.next_check_ns.store(now_ns() + 250_000_000, Relaxed);
         free
     }
 

@@ -15,9 +15,12 @@ fn config(chunk_mib: u64) -> AreaConfig {
 
 fn simulated(capacity_mib: u64, config: AreaConfig) -> (SimDevice, Area) {
     let device = SimDevice::new(capacity_mib * MIB, 1);
-    let area =
-        Area::growing(Box::new(device.clone()), config, Polling::for_tests(Mode::Auto)).unwrap();
+    let area = Area::growing(Box::new(device.clone()), config, polling()).unwrap();
     (device, area)
+}
+
+fn polling() -> Polling {
+    Polling::for_tests(Mode::Auto)
 }
 
 fn stamped(run: Run) -> &'static mut [u8] {
@@ -28,6 +31,12 @@ fn stamped(run: Run) -> &'static mut [u8] {
         }
     }
     buf
+}
+
+fn holds(area: &Area, lane: &mut Lane, run: Run) -> bool {
+    let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
+    area.read(lane, run.first, read).unwrap();
+    read == stamped(run)
 }
 
 fn fill_up(area: &Area) -> (Vec<Run>, AreaFull) {
@@ -69,9 +78,7 @@ fn every_slot_returns_its_own_content() {
         area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
     }
     for &run in &runs {
-        let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
-        area.read(&mut lane, run.first, read).unwrap();
-        assert!(read == stamped(run), "run {run:?}");
+        assert!(holds(&area, &mut lane, run), "run {run:?}");
     }
 }
 
@@ -87,9 +94,7 @@ fn transfers_are_split_where_extents_end() {
     let mut lane = area.open_lane();
     area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
     assert_eq!(device.counts().writes, 3);
-    let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
-    area.read(&mut lane, run.first, read).unwrap();
-    assert!(read == stamped(run));
+    assert!(holds(&area, &mut lane, run));
     assert_eq!(device.counts().reads, 3);
     // The second extent begins three blocks later on the device.
     let mut page = [0; PAGE_SIZE];
@@ -160,10 +165,10 @@ fn growth_failure_is_not_reported_as_full() {
 fn area_without_space_is_rejected() {
     let device = || Box::new(SimDevice::new(8 * MIB, 1));
     let tiny = AreaConfig { limit_bytes: Some(MIB), ..config(4) };
-    let error = Area::growing(device(), tiny, Polling::for_tests(Mode::Auto)).err().unwrap();
+    let error = Area::growing(device(), tiny, polling()).err().unwrap();
     assert!(matches!(error, AreaError::LimitTooSmall { limit_bytes: MIB }), "{error}");
     let greedy = AreaConfig { reserve_bytes: 7 * MIB, ..config(4) };
-    let error = Area::growing(device(), greedy, Polling::for_tests(Mode::Auto)).err().unwrap();
+    let error = Area::growing(device(), greedy, polling()).err().unwrap();
     assert!(matches!(error, AreaError::NoSpaceLeft { .. }), "{error}");
     assert!(error.to_string().contains("lower the reserve"), "{error}");
 }
@@ -195,8 +200,7 @@ fn failed_transfers_are_reported_and_transient() {
     device.fail(Operation::Read, 1, 1, Fault::Short(100));
     let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
     assert!(area.read(&mut lane, run.first, read).is_err());
-    area.read(&mut lane, run.first, read).unwrap();
-    assert!(read == stamped(run));
+    assert!(holds(&area, &mut lane, run));
 }
 
 #[test]
@@ -302,8 +306,7 @@ fn frozen_area_keeps_freed_slots() {
 #[test]
 fn tables_use_dram_only_for_used_slots() {
     let device = Box::new(SimDevice::new(MIB << 10, 1));
-    let area =
-        Area::growing(device, AreaConfig::default(), Polling::for_tests(Mode::Auto)).unwrap();
+    let area = Area::growing(device, AreaConfig::default(), polling()).unwrap();
     assert_eq!(area.metadata_bytes(), 0);
     area.alloc_run(0, 1).unwrap();
     let little = area.metadata_bytes();
@@ -319,7 +322,6 @@ fn content_is_intact_while_area_grows() {
             let area = &area;
             scope.spawn(move || {
                 let mut lane = area.open_lane();
-                let read = reserve_bytes(16 * PAGE_SIZE).unwrap();
                 let mut held = Vec::new();
                 for round in 0..300 {
                     if let Ok(run) = area.alloc_run(thread, 16) {
@@ -328,9 +330,7 @@ fn content_is_intact_while_area_grows() {
                     }
                     if held.len() > 60 || round > 200 {
                         let Some(run) = held.pop() else { continue };
-                        let read = &mut read[..run.len * PAGE_SIZE];
-                        area.read(&mut lane, run.first, read).unwrap();
-                        assert!(read == stamped(run), "{run:?}");
+                        assert!(holds(area, &mut lane, run), "{run:?}");
                         area.free(run.first, run.len);
                     }
                 }
@@ -344,7 +344,7 @@ fn content_is_intact_while_area_grows() {
 fn file_area(directory: &Path, avoid_io_uring: bool) {
     let device = FileDevice::new(SwapFile::open(directory).unwrap(), avoid_io_uring);
     let limits = AreaConfig { limit_bytes: Some(8 * MIB), ..config(4) };
-    let area = Area::growing(Box::new(device), limits, Polling::for_tests(Mode::Auto)).unwrap();
+    let area = Area::growing(Box::new(device), limits, polling()).unwrap();
     assert!(!(avoid_io_uring && area.properties().io_uring));
     let mut lane = area.open_lane();
     let (runs, full) = fill_up(&area);
@@ -352,12 +352,9 @@ fn file_area(directory: &Path, avoid_io_uring: bool) {
     for &run in &runs {
         area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
     }
-    let page = reserve_bytes(PAGE_SIZE).unwrap();
-    for &run in &runs {
-        let whole = stamped(run);
-        for (slot, expected) in (run.first..).zip(whole.chunks(PAGE_SIZE)).step_by(17) {
-            area.read(&mut lane, slot, page).unwrap();
-            assert!(page == expected, "slot {slot}");
+    for run in runs {
+        for first in (run.first..run.first + run.len as u64).step_by(17) {
+            assert!(holds(&area, &mut lane, Run { first, len: 1 }), "slot {first}");
         }
     }
 }
@@ -502,9 +499,7 @@ fn fixed(discard: Discard) -> (SimDevice, Area) {
         bad_pages: vec![3, 1299],
     };
     let config = AreaConfig { discard, cpus: 2, ..AreaConfig::default() };
-    let area =
-        Area::fixed(Box::new(device.clone()), &pages, config, Polling::for_tests(Mode::Auto))
-            .unwrap();
+    let area = Area::fixed(Box::new(device.clone()), &pages, config, polling()).unwrap();
     (device, area)
 }
 
@@ -547,7 +542,7 @@ fn area_is_discarded_before_use_on_request() {
     }
     let pages = FixedPages { pages: 600, spans: vec![(0, 600, 5)], bad_pages: vec![] };
     let config = AreaConfig { discard: Discard::Once, ..AreaConfig::default() };
-    Area::fixed(Box::new(device.clone()), &pages, config, Polling::for_tests(Mode::Auto)).unwrap();
+    Area::fixed(Box::new(device.clone()), &pages, config, polling()).unwrap();
     let mut page = [1; PAGE_SIZE];
     device.read(&mut Lane::Plain, 5 * PAGE_BYTES, &mut page).unwrap();
     assert_eq!(page, stamp, "the header");
@@ -560,8 +555,7 @@ fn pages_without_extent_are_rejected() {
     for spans in [vec![], vec![(0, 10, 0)], vec![(1, 100, 0)], vec![(0, 50, 0), (60, 40, 60)]] {
         let pages = FixedPages { pages: 100, spans, bad_pages: vec![] };
         let device = Box::new(SimDevice::new(16 * MIB, 1));
-        let refused =
-            Area::fixed(device, &pages, AreaConfig::default(), Polling::for_tests(Mode::Auto));
+        let refused = Area::fixed(device, &pages, AreaConfig::default(), polling());
         assert!(matches!(
             refused.err().unwrap(),
             AreaError::Unmapped { .. } | AreaError::Extents(_)

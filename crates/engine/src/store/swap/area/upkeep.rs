@@ -26,18 +26,12 @@ impl Area {
         result
     }
 
-    /// Discards everything but the header, before anything is stored.
-    pub(super) fn discard_all(&self) -> Discarded {
-        let pages = self.extents.pages();
-        self.discard(1, (pages as usize).saturating_sub(1))
-    }
-
     pub(crate) fn discarded_at_start(&self) -> Discarded {
         self.discarded_at_start
     }
 
     /// Discards a run of slots. After an error, clusters are never discarded again.
-    fn discard(&self, first: u64, count: usize) -> Discarded {
+    pub(super) fn discard(&self, first: u64, count: usize) -> Discarded {
         for (offset, bytes) in self.pieces(first, count) {
             if let Err(error) = self.device.discard(offset, bytes) {
                 self.slots.set_discards(false);

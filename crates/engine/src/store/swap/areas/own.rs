@@ -30,12 +30,6 @@ impl Areas {
         }
     }
 
-    /// Begins a new key epoch in the parent after a fork, so that the child cannot read pages that
-    /// are sealed later.
-    pub(crate) fn change_keys(&self) {
-        self.sealers().for_each(Sealer::end_epoch);
-    }
-
     pub(crate) fn have_space(&self) -> bool {
         self.count() < MAX_AREAS
     }
@@ -85,7 +79,7 @@ impl Areas {
     }
 
     /// Iterates over the areas that slots are allocated from.
-    pub(super) fn own(&self) -> impl Iterator<Item = &Area> {
+    pub(crate) fn own(&self) -> impl Iterator<Item = &Area> {
         self.iter().skip(self.first_own())
     }
 

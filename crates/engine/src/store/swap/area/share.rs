@@ -1,0 +1,39 @@
+//! A process's part in an area that its tree shares.
+
+use softswap_shared::cluster_table::ClusterTable;
+use softswap_sys::file::SwapFile;
+use softswap_sys::open_mark;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+
+#[derive(Debug)]
+pub(crate) struct Share {
+    pub(super) table: ClusterTable,
+    pub(super) mark: u64,
+    /// The marked open file. Without it no owner is ever considered dead.
+    pub(super) file: Option<Arc<SwapFile>>,
+    /// False in a forked child: the clusters are the parent's, so none may be taken or returned.
+    pub(super) is_own: AtomicBool,
+    pub(super) next: AtomicU32,
+    /// Time of the next check for free clusters, in ns.
+    pub(super) next_check_ns: AtomicU64,
+}
+
+impl Share {
+    /// Creates the part of a process whose `file` has `mark`.
+    pub(crate) fn new(table: ClusterTable, mark: u64, file: Option<Arc<SwapFile>>) -> Share {
+        Share {
+            table,
+            mark,
+            file,
+            is_own: AtomicBool::new(true),
+            next: AtomicU32::new(0),
+            next_check_ns: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn reap(&self) -> usize {
+        let Some(file) = &self.file else { return 0 };
+        self.table.reap(|mark| mark != self.mark && open_mark::is_released(&**file, mark))
+    }
+}
