@@ -39,7 +39,6 @@ pub struct Policies {
     pub incompressible_bias: IncompressibleBias,
     /// Admission to the pool, and detection of streams.
     pub admission: Admission,
-    /// The pool's share of the budget.
     pub partition: Partition,
     pub(crate) write_load: WriteLoad,
     pub readahead: Readahead,
@@ -47,7 +46,6 @@ pub struct Policies {
     pub(crate) advised: Advised,
     pub stored_copies: StoredCopies,
     pub(crate) codec: Selector,
-    /// Codec choice in `auto` mode.
     pub tier: CompressionTier,
 }
 

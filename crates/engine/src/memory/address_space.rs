@@ -406,7 +406,6 @@ impl Layout {
         }
     }
 
-    /// Sets or clears the treatment of a range in forked children.
     pub(crate) fn at_fork(&mut self, range: Range<PageNo>, what: AtFork, on: bool) {
         let set = self.set_at_fork(what);
         if on { set.insert(range) } else { set.remove(range) }

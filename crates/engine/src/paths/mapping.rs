@@ -14,7 +14,6 @@ use std::ops::Range;
 /// Alignment, in pages, of large mappings, as allocators want it for their arenas.
 const LARGE_ALIGN_PAGES: u64 = 8192;
 
-/// Maps `count` fresh pages. Returns `None` if the window has no such gap.
 pub(crate) fn map(
     memory: &Memory,
     count: u64,
@@ -31,8 +30,6 @@ pub(crate) fn map(
     Ok(Some(range.start))
 }
 
-/// Maps `count` fresh pages with room to grow in place. Returns `None` if there is no space for
-/// them.
 pub(crate) fn map_growable(
     memory: &Memory,
     count: u64,
@@ -59,8 +56,6 @@ fn add(
     Ok(())
 }
 
-/// Maps fresh pages exactly at `range`, replacing what is mapped there. Without `replace`, returns
-/// `Ok(false)` if any of it is in use.
 pub(crate) fn map_at(
     core: &Core,
     range: Range<PageNo>,
@@ -153,7 +148,6 @@ pub(crate) fn locked_bytes(memory: &Memory) -> usize {
     locked.iter().map(|range| (range.end - range.start) as usize * softswap_sys::PAGE_SIZE).sum()
 }
 
-/// Unlocks `range`. Returns the parts of it that were locked.
 pub(crate) fn unlock(memory: &Memory, range: &Range<PageNo>) -> io::Result<Vec<Range<PageNo>>> {
     unlock_in(memory, &mut memory.space.lock(), range)
 }
@@ -171,8 +165,6 @@ fn unlock_in(
     Ok(were)
 }
 
-/// Replaces `range` by an unmanaged mapping that `place_it` creates. Without `replace`, returns
-/// `Ok(false)` if any of it is in use.
 pub(crate) fn map_unmanaged(
     core: &Core,
     range: Range<PageNo>,
@@ -200,7 +192,6 @@ pub(crate) fn map_unmanaged(
     Ok(true)
 }
 
-/// Discards `range`, which reads as zeroes afterwards (`MADV_DONTNEED`).
 pub(crate) fn discard(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     let layout = core.memory.space.lock();
     let mut start = range.start;

@@ -266,7 +266,6 @@ pub(crate) fn reclaim_ahead(core: &Core, contexts: &Contexts, pinned: usize) {
     core.stats.add(Counter::ReclaimedAhead, u64::from(pages > 0));
 }
 
-/// Cancels the lowering of the limit. Returns false if the limit is not being lowered.
 fn cancel_lowering(core: &Core) -> bool {
     let is_cancelled = core.memory.budget.cancel_lowering();
     if is_cancelled {

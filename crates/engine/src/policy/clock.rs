@@ -16,8 +16,7 @@ use crate::memory::address_space::{AddressSpace, CHUNK_PAGES};
 use crate::policy::incompressible_bias::IncompressibleBias;
 use crate::policy::refault::{FRESH, Refaults};
 use std::io;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 /// Age of a page that was read ahead.

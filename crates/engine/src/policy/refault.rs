@@ -12,8 +12,7 @@ use crate::base::page::{MAX_AGE, PageNo};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{reserve_u16, reserve_u64};
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Age of a page at its first touch.
 pub const FRESH: u8 = 1;

@@ -20,7 +20,6 @@ use softswap_sys::PAGE_SIZE;
 pub(crate) struct Reclaimed {
     /// Pages evicted to their copy.
     pub(crate) left: usize,
-    /// Evicted pages known to be incompressible.
     pub(crate) incompressible: usize,
     /// Pages unmapped and not yet stored.
     pub(crate) to_store: usize,

@@ -8,8 +8,7 @@ use super::poll::Polling;
 use super::{Device, DeviceProperties, FileDevice, IoError, Lane, Piece, RemoteDevice};
 use softswap_sys::raw::now_ns;
 use softswap_sys::segment::StaticRange;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// One in this many reads uses the side that was slower so far.
 const PROBE: u32 = 64;

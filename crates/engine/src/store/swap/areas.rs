@@ -66,9 +66,7 @@ pub struct Backing {
     pub layout: Layout,
     /// Areas with a higher priority are filled first.
     pub priority: i32,
-    /// Which unused storage is discarded.
     pub discard: Discard,
-    /// Method by which a thread waits for a single page; `None` for the general setting.
     pub poll: Option<Mode>,
 }
 
@@ -212,7 +210,6 @@ impl Areas {
         self.list.iter().map_while(OnceLock::get).map(|entry| &entry.area)
     }
 
-    /// Announces the address range of most buffers, before lanes are opened.
     pub(crate) fn expect_buffers(&mut self, range: StaticRange) {
         let entries = self.list.iter_mut().filter_map(OnceLock::get_mut);
         for (index, Entry { area, .. }) in entries.enumerate() {
@@ -306,8 +303,6 @@ impl Areas {
         area.free(first, len);
     }
 
-    /// Frees slots that were allocated but never used. No page refers to them, so a freeze does not
-    /// delay this.
     pub(crate) fn free_unused(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
         area.free_unused(first, len);
@@ -318,7 +313,6 @@ impl Areas {
         area.generation(slot)
     }
 
-    /// Writes one page to each of `slots`, all of one area, as [`Area::write_each`].
     pub(crate) fn write_each(
         &self,
         lanes: &mut Lanes,
@@ -331,7 +325,6 @@ impl Areas {
         area.write_each(lane_of(lanes, *first), |at| self.of(slots[at]).1, buf)
     }
 
-    /// Reads whole pages from `first` and the slots that follow it.
     pub(crate) fn read(
         &self,
         lanes: &mut Lanes,
@@ -342,7 +335,6 @@ impl Areas {
         area.read(lane_of(lanes, first), slot, buf)
     }
 
-    /// Reads one page from each of `slots`, all of one area, as [`Area::read_each`].
     pub(crate) fn read_each(
         &self,
         lanes: &mut Lanes,
@@ -365,7 +357,6 @@ impl Areas {
         index_of(one) == index_of(other)
     }
 
-    /// Reads one page that the calling thread waits for.
     pub(crate) fn read_page(
         &self,
         lanes: &mut Lanes,
@@ -385,7 +376,6 @@ impl Areas {
         self.own().map(Area::shrink).sum()
     }
 
-    /// Returns the number of used slots, including those freed during a freeze.
     pub(crate) fn used_slots(&self) -> u64 {
         self.iter().map(Area::used_slots).sum()
     }

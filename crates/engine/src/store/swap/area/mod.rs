@@ -250,7 +250,6 @@ impl Area {
         Ok(area)
     }
 
-    /// Announces the address range of most buffers, before lanes are opened; `None` disables rings.
     pub(crate) fn expect_buffers(&mut self, range: Option<StaticRange>) {
         self.device.expect_buffers(range);
     }
@@ -295,7 +294,6 @@ impl Area {
         self.free_or_retire(first, len, |first, len| self.slots.free(first, len));
     }
 
-    /// Frees slots that were allocated but never used, even during a freeze.
     pub(crate) fn free_unused(&self, first: u64, len: usize) {
         self.free_or_retire(first, len, |first, len| self.slots.free_unused(first, len));
     }
@@ -396,7 +394,6 @@ impl Area {
         self.return_surplus();
     }
 
-    /// Returns the number of used slots, including those freed during a freeze.
     pub(crate) fn used_slots(&self) -> u64 {
         self.slots.used_slots()
     }

@@ -5,11 +5,13 @@ use crate::store::io::poll::mode::Mode;
 use crate::store::io::sim_device::SimDevice;
 use crate::store::swap::area::{AreaConfig, FixedPages, Run};
 use crate::store::swap::{CLUSTER_SLOTS, Discard};
-use softswap_shared::cluster_table::{ClusterTables, SharedArea};
-use softswap_sys::PAGE_SIZE;
+use softswap_shared::cluster_table::{ClusterTable, ClusterTables, SharedArea};
+use softswap_sys::file::SwapFile;
 use softswap_sys::memory::{reserve_bytes, reserve_u64};
+use softswap_sys::{PAGE_SIZE, open_mark};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 
 struct Tree {
     pages: u64,
