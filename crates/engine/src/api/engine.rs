@@ -51,21 +51,6 @@ pub enum Move {
 }
 
 /// A running swap engine.
-///
-/// ```no_run
-/// use softswap_engine::base::stats::{STATS_WORDS, Stats};
-/// use softswap_engine::api::{engine::Engine, settings::Config};
-/// use std::sync::atomic::AtomicU64;
-/// static WORDS: [AtomicU64; STATS_WORDS] = [const { AtomicU64::new(0) }; STATS_WORDS];
-/// use softswap_engine::base::access::Access;
-/// use softswap_engine::store::swap::Backing;
-/// use softswap_testkit::SimDevice;
-/// use softswap_sys::window::READ_WRITE;
-/// let area = Backing::growing(Box::new(SimDevice::new(1 << 30, 1)), None, 0);
-/// let engine = Engine::start(&Config::default(), vec![area], Stats::new(&WORDS)).unwrap();
-/// let address = engine.map(1 << 20, READ_WRITE).unwrap().unwrap();
-/// engine.fault(address, Access::Write).unwrap();
-/// ```
 pub struct Engine {
     core: Core,
     contexts: Contexts,

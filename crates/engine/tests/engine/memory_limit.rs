@@ -1,7 +1,7 @@
 //! Changes of the budget while pages are evicted and faulted in.
 
 use crate::common::{
-    Content, Setup, World, assert_holds, every_kind, in_threads, random, read_and_write, until,
+    Setup, World, assert_holds, every_kind, in_threads, random, read_and_write, sparse, until,
 };
 use softswap_engine::api::live_settings;
 use softswap_engine::api::settings::PoolLimit;
@@ -49,9 +49,8 @@ fn moving_limit_loses_no_page() {
 #[test]
 fn derived_limits_follow_budget() {
     let world = World::new(&Setup { memory_mib: 16, ..Setup::default() });
-    let contents: Vec<_> = (0..PAGES).map(Content::Sparse).collect();
     set(&world, "256M").unwrap();
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(sparse(PAGES));
     assert_eq!(world.count(Counter::PagesOut), 0, "the larger budget holds all pages");
     world.engine.note_peaks();
     // The limit is in whole slabs of 64 KiB.

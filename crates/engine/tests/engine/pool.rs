@@ -1,7 +1,7 @@
 //! The compressed pool: admission, write-back of compressed pages, and intact content.
 
 use crate::common::{
-    Content, Setup, World, assert_holds, every_kind, mix64, page_of, read_in_threads,
+    Content, Setup, World, assert_holds, every_kind, mix64, page_of, read_in_threads, sparse,
     until_all_have_moved, wait_until,
 };
 use softswap_engine::api::engine::Move;
@@ -77,10 +77,6 @@ fn auto_pool_shrinks_for_hot_pages() {
 
 /// Number of pages, more than the pool of a small budget holds.
 const PAGES: u64 = 16_384;
-
-fn sparse(count: u64) -> Vec<Content> {
-    (0..count).map(Content::Sparse).collect()
-}
 
 /// Returns a fixture whose engine has written back many compressed pages.
 fn world_with_packed(setup: &Setup) -> (World, Memory, Vec<Content>) {

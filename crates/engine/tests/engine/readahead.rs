@@ -62,42 +62,32 @@ fn kinds() -> [fn(u64) -> Content; 2] {
     [Content::Random, Content::Text]
 }
 
+/// Touches pages of each kind in the given order, and in the mirrored one.
+fn touch_both_ways(order: &[usize], most_faults: u64, least_windows: u64) {
+    for (kind, down) in kinds().into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let (world, memory, contents) = evicted(kind);
+        let order = order.iter().map(|page| if down { PAGES - 1 - page } else { *page });
+        with_prefetch(&world, || touch_all(&world, memory, &contents, order));
+        let (faults, reached) = (faults(&world), world.count(Counter::WindowsReached));
+        assert!(faults < most_faults, "{faults} faults, down: {down}");
+        assert!(reached >= least_windows, "{reached} windows");
+        world.assert_survives(memory, &contents);
+        world.assert_within_budget();
+    }
+}
+
 #[test]
 fn readahead_serves_streams_in_both_directions() {
-    for kind in kinds() {
-        for down in [false, true] {
-            let (world, memory, contents) = evicted(kind);
-            with_prefetch(&world, || {
-                let at = |step: usize| if down { PAGES - 1 - step } else { step };
-                touch_all(&world, memory, &contents, (0..PAGES).map(at));
-            });
-            let (faults, reached) = (faults(&world), world.count(Counter::WindowsReached));
-            assert!(faults < PAGES as u64 / 6, "{faults} faults, down: {down}");
-            assert!(reached >= 5, "{reached} windows");
-            world.assert_survives(memory, &contents);
-            world.assert_within_budget();
-        }
-    }
+    touch_both_ways(&(0..PAGES).collect::<Vec<_>>(), PAGES as u64 / 6, 5);
 }
 
 #[test]
 fn readahead_serves_strided_streams() {
     const STRIDE: usize = 20;
-    for kind in kinds() {
-        for down in [false, true] {
-            let (world, memory, contents) = evicted(kind);
-            // Touch a matrix column by column.
-            let steps = (0..STRIDE).flat_map(|column| (column..PAGES).step_by(STRIDE));
-            let order = steps.map(|step| if down { PAGES - 1 - step } else { step });
-            with_prefetch(&world, || touch_all(&world, memory, &contents, order));
-            let (faults, reached) = (faults(&world), world.count(Counter::WindowsReached));
-            // The size of a window depends on the speed of reads: 300 to 510 faults were measured.
-            assert!(faults < PAGES as u64 / 2, "{faults} faults, down: {down}");
-            assert!(reached >= 2 * STRIDE as u64, "{reached} windows");
-            world.assert_survives(memory, &contents);
-            world.assert_within_budget();
-        }
-    }
+    // Touch a matrix column by column.
+    let order = (0..STRIDE).flat_map(|column| (column..PAGES).step_by(STRIDE));
+    // The size of a window depends on the speed of reads: 300 to 510 faults were measured.
+    touch_both_ways(&order.collect::<Vec<_>>(), PAGES as u64 / 2, 2 * STRIDE as u64);
 }
 
 #[test]

@@ -1,14 +1,12 @@
 //! Copies of unchanged pages in the pool. Tests for both kinds of copy are in
 //! [`crate::swap_cache`].
 
-use crate::common::{Content, Setup, World, assert_holds, in_threads, read_and_write, worlds_of};
+use crate::common::{
+    Content, Setup, World, assert_holds, in_threads, read_and_write, sparse, worlds_of,
+};
 use crate::swap_cache::IN_POOL;
 use softswap_engine::base::stats::Counter;
 use softswap_sys::PAGE_SIZE;
-
-fn sparse(count: usize) -> Vec<Content> {
-    (0..count as u64).map(Content::Sparse).collect()
-}
 
 /// Makes gaps in the slabs, so that compaction moves the remaining objects.
 #[test]

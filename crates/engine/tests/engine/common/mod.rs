@@ -256,6 +256,10 @@ pub(crate) fn every_kind(count: u64) -> Vec<Content> {
         .collect()
 }
 
+pub(crate) fn sparse(count: u64) -> Vec<Content> {
+    (0..count).map(Content::Sparse).collect()
+}
+
 pub(crate) fn random(count: u64) -> Vec<Content> {
     (0..count).map(Content::Random).collect()
 }
