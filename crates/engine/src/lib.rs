@@ -23,7 +23,6 @@
 //! needs is allocated at the start and claimed as a [`memory::context::Context`]; nothing is
 //! allocated later.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
 // Loom builds only the lock-free state, most of which is unused there.
 #![cfg_attr(feature = "loom", allow(dead_code, unreachable_pub, unused_imports))]
 

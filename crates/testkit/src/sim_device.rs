@@ -7,8 +7,9 @@
 //! The engine's unit tests include this file, because the device must implement the traits of their
 //! own build of the engine.
 
+use softswap_engine::store::io::poll::Polling;
 use softswap_engine::store::io::{
-    Device, DeviceProperties, IoError, Lane, Operation, transfer_whole,
+    Device, DeviceProperties, IoError, Lane, Operation, Piece, transfer_whole,
 };
 use softswap_sys::file::errno;
 use std::io;
@@ -291,15 +292,24 @@ impl Device for SimDevice {
         Lane::Plain
     }
 
-    fn read(&self, _lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
-        transfer_whole(Operation::Read, offset, buf.len(), |done| {
-            self.0.read_once(offset + done as u64, &mut buf[done..])
+    fn read_pieces(
+        &self,
+        _lane: &mut Lane,
+        pieces: &mut [Piece<&mut [u8]>],
+        _polling: Option<&Polling>,
+    ) -> Result<(), IoError> {
+        pieces.iter_mut().try_for_each(|Piece { offset, buf }| {
+            transfer_whole(Operation::Read, *offset, buf.len(), |done| {
+                self.0.read_once(*offset + done as u64, &mut buf[done..])
+            })
         })
     }
 
-    fn write(&self, _lane: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError> {
-        transfer_whole(Operation::Write, offset, buf.len(), |done| {
-            self.0.write_once(offset + done as u64, &buf[done..])
+    fn write_pieces(&self, _lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
+        pieces.iter().try_for_each(|Piece { offset, buf }| {
+            transfer_whole(Operation::Write, *offset, buf.len(), |done| {
+                self.0.write_once(*offset + done as u64, &buf[done..])
+            })
         })
     }
 

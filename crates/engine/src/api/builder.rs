@@ -19,11 +19,10 @@ use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
 use crate::store::swap::child_areas::{Growing, Medium};
 use crate::store::swap::{Area, AreaError, Areas, Backing, ChildAreas, Layout, Place};
-use softswap_sys::PAGE_SIZE;
 use softswap_sys::load::Load;
 use softswap_sys::ring::timer_overshoot_ns;
 use softswap_sys::window::{Occupied, Window, WindowError};
-use softswap_sys::{descriptor, faults};
+use softswap_sys::{PAGE_SIZE, descriptor, faults};
 use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::io;
@@ -38,63 +37,33 @@ const RING_BYTES: usize = 16 << 10;
 /// Approximate size of the engine's stacks, threads and small tables.
 const OTHER_FIXED_BYTES: usize = 256 << 10;
 
-/// Failure to start an engine.
-///
-/// ```
-/// use softswap_engine::base::stats::{STATS_WORDS, Stats};
-/// use softswap_engine::api::{engine::Engine, settings::Config};
-/// use std::sync::atomic::AtomicU64;
-/// static WORDS: [AtomicU64; STATS_WORDS] = [const { AtomicU64::new(0) }; STATS_WORDS];
-/// let config = Config { memory_bytes: 1 << 20, ..Config::default() };
-/// let error = Engine::start(&config, Vec::new(), Stats::new(&WORDS)).err().unwrap();
-/// assert!(error.to_string().starts_with("a budget of 1 MiB is below the minimum"));
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No managed window could be reserved.
     #[error(transparent)]
     Window(#[from] WindowError),
-    /// The swap area is not usable.
     #[error(transparent)]
     Area(#[from] AreaError),
-    /// The budget is too small for the engine itself.
     #[error(
         "a budget of {memory_mib} MiB is below the minimum of {} MiB; raise --memory",
         MIN_MEMORY_BYTES >> 20
     )]
-    Budget {
-        /// The configured budget.
-        memory_mib: u64,
-    },
-    /// The areas and their rings need more than the budget.
+    Budget { memory_mib: u64 },
     #[error(
         "a budget of {memory_mib} MiB is too little for {areas} swap areas of this kind, with \
          which the engine alone needs {needed_mib} MiB; raise --memory, or give fewer areas"
     )]
-    Needs {
-        /// The configured budget.
-        memory_mib: usize,
-        /// The required budget.
-        needed_mib: usize,
-        /// Number of areas.
-        areas: usize,
-    },
-    /// The encryption key could not be created.
+    Needs { memory_mib: usize, needed_mib: usize, areas: usize },
     #[error(transparent)]
     Key(#[from] NoKey),
-    /// The recording could not be created.
     #[error("SOFTSWAP_RECORD: cannot record touches ({0}); name a file that does not exist yet")]
     Recording(#[source] io::Error),
-    /// The address space for the engine's tables could not be reserved.
     #[error("cannot reserve address space for the engine's tables ({0}); raise `ulimit -v`")]
     Tables(#[from] io::Error),
 }
 
 /// Builds the state of an engine over swap areas made of `storage`, and its contexts. `occupied`
-/// describes existing mappings, if the process has run without an engine before.
-///
-/// # Errors
-/// If the budget or the process's limits are too small, or an area is not usable.
+/// describes existing mappings, if the process has run without an engine before. Fails if the
+/// budget or the process's limits are too small, or an area is not usable.
 pub(crate) fn build(
     config: &Config,
     storage: Vec<Backing>,
@@ -107,7 +76,7 @@ pub(crate) fn build(
     let cpus = usable_processors();
     // Several per CPU: a thread holds its context while it waits for the disk.
     let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
-    let pressure = Pressure::shared(cpus, Load::open());
+    let pressure = Pressure::new(cpus, Load::open()).into();
     let shared: Vec<_> =
         storage.iter().filter_map(|backing| shared_place(config, backing)).collect();
     let areas = open_areas(config, storage, cpus, &pressure, stats)?;
@@ -140,9 +109,8 @@ fn usable_processors() -> usize {
 /// Returns the sizes of the bounce pools. Each CPU's area holds a few batches of evictions or
 /// readahead. CPUs share areas if those would use too much of the budget.
 fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape {
-    /// Divisor: all areas together use at most a 16th of the budget, unless there is only one.
-    const SHARE: usize = 16;
-    let max_slots = memory_bytes / SHARE / PAGE_SIZE;
+    // All areas together use at most a 16th of the budget, unless there is only one.
+    let max_slots = memory_bytes / 16 / PAGE_SIZE;
     // A multiple of the longest readahead request if the budget allows it.
     let slots_per_area = match max_slots / bounce::MAX_PAGES {
         16.. => 2 * bounce::MAX_PAGES,

@@ -26,9 +26,7 @@ const OPENING: &str = "softswap 1 ";
 /// Time-out for reading the request and for writing the answer. Other clients wait during this
 /// time.
 const CLIENT_TIMEOUT: Duration = Duration::from_millis(250);
-/// Maximum length of a request.
 pub const MAX_REQUEST_BYTES: usize = 256;
-/// Maximum length of an answer.
 pub const MAX_ANSWER_BYTES: usize = 256 << 10;
 // Each counter has at most 20 digits and a space. Together they use less than half of an answer.
 const _: () = assert!(STATS_WORDS * 21 < MAX_ANSWER_BYTES / 2);
@@ -37,14 +35,6 @@ const _: () = assert!(STATS_WORDS * 21 < MAX_ANSWER_BYTES / 2);
 pub const TOUCHED: &str = "touched";
 
 /// Parses an address or a length: decimal, or hexadecimal after `0x`.
-///
-/// ```
-/// use softswap_engine::api::control_protocol::parse_number;
-/// assert_eq!(parse_number("0x1000"), Some(4096));
-/// assert_eq!(parse_number("4096"), Some(4096));
-/// assert_eq!(parse_number("-1"), None);
-/// ```
-#[must_use]
 pub fn parse_number(text: &str) -> Option<usize> {
     match text.strip_prefix("0x") {
         Some(digits) => usize::from_str_radix(digits, 16).ok(),
@@ -52,14 +42,6 @@ pub fn parse_number(text: &str) -> Option<usize> {
     }
 }
 
-/// A request to the control socket.
-///
-/// ```
-/// use softswap_engine::api::control_protocol::Request;
-/// assert_eq!(Request::parse(b"softswap 1 stat"), Ok(Request::Stat));
-/// assert_eq!(Request::parse(b"softswap 1 get codec"), Ok(Request::Get(Some("codec"))));
-/// assert!(Request::parse(b"GET / HTTP/1.1").is_err());
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request<'a> {
     /// Properties, settings and counters.
@@ -76,7 +58,6 @@ pub enum Request<'a> {
     Touch(usize, usize),
 }
 
-/// The interpreter of a Python program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Python {
     /// `Py_Version >> 16`: 0x030b is 3.11.
@@ -98,10 +79,8 @@ impl Python {
 }
 
 impl<'a> Request<'a> {
-    /// Parses a line without its newline.
-    ///
-    /// # Errors
-    /// A message that describes the problem with the line.
+    /// Parses a line without its newline. On failure returns a message that describes the problem
+    /// with the line.
     pub fn parse(line: &'a [u8]) -> Result<Request<'a>, String> {
         let text = std::str::from_utf8(line).unwrap_or("");
         let Some(request) = text.strip_prefix(OPENING) else {
@@ -138,7 +117,6 @@ impl<'a> Request<'a> {
 
     /// Returns the line to send, with its newline. Returns `None` if the program could not parse
     /// it: it is too long or has control characters.
-    #[must_use]
     pub fn line(&self) -> Option<String> {
         let request = match self {
             Request::Stat => "stat".to_string(),
@@ -157,10 +135,7 @@ impl<'a> Request<'a> {
 }
 
 /// Answers one client with the result of `carry_out` if the client runs as `own_uid` or root.
-/// Denies other requests.
-///
-/// # Errors
-/// If the client does not send its request or read the answer in time.
+/// Denies other requests. Fails if the client does not send its request or read the answer in time.
 pub fn converse(
     client: &Peer,
     own_uid: u32,
@@ -182,8 +157,6 @@ fn denied(why: &str) -> String {
     format!("denied {why}\n")
 }
 
-/// Returns the answer to a line, with the result of `carry_out`.
-#[must_use]
 pub fn answer(
     line: &[u8],
     carry_out: impl FnOnce(Request<'_>) -> Result<String, String>,
@@ -194,10 +167,8 @@ pub fn answer(
     }
 }
 
-/// Executes a request to an engine and returns the body of the answer.
-///
-/// # Errors
-/// A message that describes the problem with the request.
+/// Executes a request to an engine and returns the body of the answer. On failure returns a message
+/// that describes the problem with the request.
 pub fn carry_out(
     engine: &Engine,
     uptime: Duration,
@@ -239,13 +210,6 @@ fn format_snapshot(engine: &Engine, uptime: Duration) -> String {
     text
 }
 
-/// Answer of a program.
-///
-/// ```
-/// use softswap_engine::api::control_protocol::Answer;
-/// assert_eq!(Answer::parse(b"ok\ncodec lz4\n"), Answer::Ok("codec lz4\n".into()));
-/// assert_eq!(Answer::parse(b"ok\ncut of"), Answer::Garbled);
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// Success, with the body.
@@ -259,8 +223,6 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Parses an answer.
-    #[must_use]
     pub fn parse(bytes: &[u8]) -> Answer {
         let text = std::str::from_utf8(bytes).ok().filter(|text| text.ends_with('\n'));
         let Some((first, body)) = text.and_then(|text| text.split_once('\n')) else {
@@ -281,12 +243,6 @@ pub fn pairs(body: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Answer to [`Request::Stat`].
-///
-/// ```
-/// use softswap_engine::api::control_protocol::Snapshot;
-/// // An answer without the counters of this version is rejected.
-/// assert!(Snapshot::parse("uptime_ns 5\nsetting codec lz4\n").is_err());
-/// ```
 #[derive(Debug)]
 pub struct Snapshot {
     /// Time since the engine was started.
@@ -298,22 +254,16 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Parses the body of an answer. Each call leaks the memory of the counters.
-    ///
-    /// # Errors
-    /// If the answer comes from another version of softswap.
+    /// Parses the body of an answer. Each call leaks the memory of the counters. Fails if the
+    /// answer comes from another version of softswap.
     pub fn parse(body: &str) -> Result<Snapshot, OtherVersion> {
         let words: Vec<AtomicU64> = (0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect();
         Snapshot::parse_into(body, words.leak())
     }
 
-    /// Parses the body of an answer and stores the counters in `words`, which can be reused.
-    ///
-    /// # Errors
-    /// If the answer comes from another version of softswap.
-    ///
-    /// # Panics
-    /// If there are fewer words than [`STATS_WORDS`].
+    /// Parses the body of an answer and stores the counters in `words`, which can be reused. Fails
+    /// if the answer comes from another version of softswap. Panics with fewer words than
+    /// [`STATS_WORDS`].
     pub fn parse_into(body: &str, words: &'static [AtomicU64]) -> Result<Snapshot, OtherVersion> {
         let (mut uptime, mut settings, mut counters) = (None, Vec::new(), None);
         for (name, rest) in pairs(body) {
@@ -333,12 +283,6 @@ impl Snapshot {
 }
 
 /// The counters come from another version of softswap.
-///
-/// ```
-/// use softswap_engine::api::control_protocol::Snapshot;
-/// let error = Snapshot::parse("").unwrap_err();
-/// assert!(error.to_string().starts_with("the program runs another version"));
-/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("the program runs another version of softswap; use the `softswap` command of that version")]
 pub struct OtherVersion;
@@ -379,6 +323,11 @@ mod tests {
             let line = request.line().unwrap();
             assert_eq!(Request::parse(line.strip_suffix('\n').unwrap().as_bytes()), Ok(request));
         }
+    }
+
+    #[test]
+    fn numbers_are_decimal_or_hexadecimal() {
+        assert_eq!(["0x1000", "4096", "-1"].map(parse_number), [Some(4096), Some(4096), None]);
     }
 
     #[test]

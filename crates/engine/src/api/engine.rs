@@ -8,16 +8,13 @@ use crate::api::settings::{Config, PoolLimit};
 use crate::base::access::Access;
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::{Stats, Tier};
-use crate::codec::Selector;
+use crate::codec::{Selector, seal::Sealer};
 use crate::core::Core;
 use crate::core::errors::FaultError;
 use crate::core::recorder::Recorder;
 use crate::memory::address_space::{AtFork, CHUNK_PAGES, Kind, Layout};
 use crate::memory::context::{Context, Contexts, PREFETCH_THREADS};
-use crate::paths::mapping;
-use crate::paths::page_in;
-use crate::paths::prefetch;
-use crate::paths::reclaim;
+use crate::paths::{mapping, page_in, prefetch, reclaim};
 use crate::policy::prefetch::advised::Order;
 use crate::steps::swap_cache;
 use crate::store::bounce::Pools;
@@ -29,10 +26,9 @@ use softswap_sys::window::{Protection, Touch};
 use softswap_sys::{PAGE_SIZE, own_descriptors};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-mod held;
 pub mod pinning;
 mod locking;
 pub mod memory_limit;
@@ -44,14 +40,6 @@ pub mod waking;
 pub const GROWABLE_ALIGN_BYTES: usize = CHUNK_PAGES as usize * PAGE_SIZE;
 
 /// Permitted moves of a growing mapping.
-///
-/// ```
-/// use softswap_engine::api::engine::{Engine, Move};
-/// /// As `mremap` with `MREMAP_MAYMOVE`.
-/// fn double(engine: &Engine, address: usize, len: usize) -> std::io::Result<usize> {
-///     engine.remap(address, len, 2 * len, Move::Anywhere)
-/// }
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
     /// Grow in place, or fail.
@@ -63,28 +51,23 @@ pub enum Move {
 }
 
 /// A running swap engine.
-///
-/// ```no_run
-/// use softswap_engine::base::stats::{STATS_WORDS, Stats};
-/// use softswap_engine::api::{engine::Engine, settings::Config};
-/// use std::sync::atomic::AtomicU64;
-/// static WORDS: [AtomicU64; STATS_WORDS] = [const { AtomicU64::new(0) }; STATS_WORDS];
-/// use softswap_engine::base::access::Access;
-/// use softswap_engine::store::swap::Backing;
-/// use softswap_testkit::SimDevice;
-/// use softswap_sys::window::READ_WRITE;
-/// let area = Backing::growing(Box::new(SimDevice::new(1 << 30, 1)), None, 0);
-/// let engine = Engine::start(&Config::default(), vec![area], Stats::new(&WORDS)).unwrap();
-/// let address = engine.map(1 << 20, READ_WRITE).unwrap().unwrap();
-/// engine.fault(address, Access::Write).unwrap();
-/// ```
 pub struct Engine {
     core: Core,
     contexts: Contexts,
     /// Held while pages are moved between mappings.
     remapping: Mutex<()>,
     /// Pages held by system calls.
-    held: held::Held,
+    held: Held,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// Pinned pages; a page pinned twice counts twice.
+    pages: AtomicUsize,
+    /// Threads waiting for held pages.
+    waiting: AtomicU32,
+    /// Incremented when pages are released while threads wait.
+    releases: AtomicU32,
 }
 
 /// The quiesced engine: no operation is in progress. Used for fork.
@@ -115,7 +98,11 @@ impl Engine {
         stats: Stats,
     ) -> Result<Engine, StartError> {
         let (core, contexts) = builder::build(config, storage, stats, None)?;
-        Ok(Engine { core, contexts, remapping: Mutex::new(()), held: held::Held::default() })
+        Ok(Engine::of(core, contexts))
+    }
+
+    fn of(core: Core, contexts: Contexts) -> Engine {
+        Engine { core, contexts, remapping: Mutex::new(()), held: Held::default() }
     }
 
     /// Sets the limit of the pool, or makes it adaptive.
@@ -128,7 +115,6 @@ impl Engine {
     }
 
     /// Returns the limit of the pool: automatic, or its present size.
-    #[must_use]
     pub(crate) fn pool_limit(&self) -> PoolLimit {
         match self.core.policies.partition.is_on() {
             true => PoolLimit::Auto,
@@ -136,26 +122,19 @@ impl Engine {
         }
     }
 
-    /// Returns the bounce buffers.
-    #[must_use]
     pub fn buffers(&self) -> &Pools {
         &self.core.stores.bounce
     }
 
     /// Returns the number of resident pages with a copy in the swap areas.
-    #[must_use]
     pub fn copies(&self) -> usize {
         self.core.policies.stored_copies.count()
     }
 
-    /// Returns the number of resident pages with a copy in the pool.
-    #[must_use]
     pub fn pooled_copies(&self) -> usize {
         self.core.policies.stored_copies.pooled()
     }
 
-    /// Returns the counters.
-    #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.core.stats
     }
@@ -172,16 +151,19 @@ impl Engine {
     }
 
     /// Returns the first address and the length in bytes of the managed window.
-    #[must_use]
     pub fn window(&self) -> (usize, usize) {
         (self.core.memory.window.base(), self.core.memory.window.len_bytes())
     }
 
     /// Returns true if an address is in the managed window.
-    #[must_use]
     #[inline]
     pub fn contains(&self, address: usize) -> bool {
         self.core.memory.window.contains(address)
+    }
+
+    /// Passes the layout to `read`, with signals blocked.
+    fn layout<R>(&self, read: impl FnOnce(&Layout) -> R) -> R {
+        signals::with_all_blocked(|| read(&self.core.memory.space.lock()))
     }
 
     fn page_of(&self, address: usize) -> PageNo {
@@ -210,7 +192,6 @@ impl Engine {
         }
     }
 
-    /// Brings in the page at `address`.
     pub fn fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
         self.bring_page_in(self.page_of(address), access, 0).map(drop)
     }
@@ -238,21 +219,19 @@ impl Engine {
     ) -> Result<Option<Tier>, FaultError> {
         let from = page_in::page_in(&self.core, &self.contexts, page, access, open)?;
         if from.is_some() {
-            reclaim::reclaim_ahead(&self.core, &self.contexts, self.held.pages());
+            reclaim::reclaim_ahead(&self.core, &self.contexts, self.held_pages());
         }
         Ok(from)
     }
 
     /// Returns true if an access to a managed address that raised SIGSEGV is not one that the
     /// program itself has forbidden. `access` is one bit of a protection.
-    #[must_use]
     pub fn is_absent(&self, address: usize, access: Protection) -> bool {
         self.core.memory.window.touch(self.page_of(address), access) == Touch::Absent
     }
 
     /// Returns how many bytes from `address` on, up to `len`, may be accessed as `wanted`.
     /// Unmanaged mappings count as accessible; the kernel checks them.
-    #[must_use]
     pub fn allowed_bytes(&self, address: usize, len: usize, wanted: Protection) -> usize {
         let layout = self.core.memory.space.lock();
         let mut done = 0;
@@ -286,7 +265,6 @@ impl Engine {
 
     /// Returns the address range of memory with room to grow. Each such mapping begins at a
     /// multiple of [`GROWABLE_ALIGN_BYTES`].
-    #[must_use]
     pub fn growable(&self) -> Range<usize> {
         let Range { start, end } = self.core.memory.space.growable();
         self.address_of(start)..self.address_of(end)
@@ -316,13 +294,10 @@ impl Engine {
         mapping::map_unmanaged(&self.core, self.pages_of(address, len)?, replace, place_it)
     }
 
-    /// Returns true if `address` is in an unmanaged mapping.
-    #[must_use]
     pub fn is_unmanaged(&self, address: usize) -> bool {
         self.core.memory.pages.load(self.page_of(address)).place() == Place::Unmanaged
     }
 
-    /// Unmaps a range.
     pub fn unmap(&self, address: usize, len: usize) -> io::Result<()> {
         mapping::unmap(&self.core, self.pages_of(address, len)?)
     }
@@ -340,39 +315,28 @@ impl Engine {
     /// Seals a range, which must be mapped completely: later calls that unmap, move or protect it
     /// fail with EPERM.
     pub fn seal(&self, address: usize, len: usize) -> io::Result<()> {
-        mapping::seal(&self.core.memory, self.pages_of(address, len)?);
+        self.core.memory.space.lock().seal(self.pages_of(address, len)?);
         Ok(())
     }
 
-    /// Returns true if the page at `address` is sealed.
-    #[must_use]
     pub fn is_sealed(&self, address: usize) -> bool {
         let page = self.page_of(address);
-        let layout = || self.core.memory.space.lock();
-        signals::with_all_blocked(|| layout().first_sealed(&(page..page + 1)).is_some())
+        self.layout(|layout| layout.first_sealed(&(page..page + 1)).is_some())
     }
 
     /// Returns the address of the first page of a range whose content may not be dropped, because
     /// it is sealed and not writable.
-    #[must_use]
     pub fn first_kept(&self, address: usize, len: usize) -> Option<usize> {
         let range = self.pages_of(address, len).ok()?;
-        let layout = || self.core.memory.space.lock();
-        let page = signals::with_all_blocked(|| layout().first_kept(&range))?;
-        Some(self.address_of(page))
+        self.layout(|layout| layout.first_kept(&range)).map(|page| self.address_of(page))
     }
 
-    /// Returns the protection of the page at `address`.
-    #[must_use]
     pub fn protection(&self, address: usize) -> Protection {
-        signals::with_all_blocked(|| {
-            self.core.memory.space.lock().protection(self.page_of(address))
-        })
+        self.layout(|layout| layout.protection(self.page_of(address)))
     }
 
     /// Splits a range into segments in address order: (first address, bytes, kind). Parts outside
     /// the window are omitted.
-    #[must_use]
     pub fn segments(&self, address: usize, len: usize) -> Vec<(usize, usize, Kind)> {
         let (base, window_len) = self.window();
         let end = address.saturating_add(len.next_multiple_of(PAGE_SIZE)).min(base + window_len);
@@ -380,10 +344,12 @@ impl Engine {
             return Vec::new();
         }
         let range = self.page_of(address)..self.page_of(end - 1) + 1;
-        let segments = signals::with_all_blocked(|| mapping::segments(&self.core.memory, &range));
-        let segments = segments.into_iter();
+        let segments = self.layout(|layout| self.core.memory.space.segments(layout, &range));
         let bytes = |pages: &Range<PageNo>| (pages.end - pages.start) as usize * PAGE_SIZE;
-        segments.map(|(pages, kind)| (self.address_of(pages.start), bytes(&pages), kind)).collect()
+        let at = |(pages, kind): (Range<PageNo>, Kind)| {
+            (self.address_of(pages.start), bytes(&pages), kind)
+        };
+        segments.into_iter().map(at).collect()
     }
 
     /// Sets or clears the treatment of a range in forked children.
@@ -400,30 +366,21 @@ impl Engine {
     }
 
     /// Returns true if the page at `address` has content, resident or not.
-    #[must_use]
     pub fn holds_something(&self, address: usize) -> bool {
         self.core.memory.pages.wait(self.page_of(address)).place() != Place::Vacant
     }
 
     /// Returns true if all of a range may be accessed as `wanted`.
-    #[must_use]
     pub fn allows(&self, address: usize, len: usize, wanted: Protection) -> bool {
-        self.pages_of(address, len).is_ok_and(|range| {
-            signals::with_all_blocked(|| {
-                !self.core.memory.space.lock().lacks_permission(&range, wanted)
-            })
-        })
+        self.pages_of(address, len)
+            .is_ok_and(|range| self.layout(|layout| !layout.lacks_permission(&range, wanted)))
     }
 
-    /// Returns true if all pages of a range are mapped.
-    #[must_use]
     pub fn is_mapped(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len)
             .is_ok_and(|range| self.core.memory.space.is_range_mapped(&range))
     }
 
-    /// Returns true if any page of a range is mapped.
-    #[must_use]
     pub fn any_mapped(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len).is_ok_and(|range| self.core.memory.space.is_any_mapped(&range))
     }
@@ -472,7 +429,6 @@ impl Engine {
     }
 
     /// Returns true if all [`PREFETCH_THREADS`] sleep and no request is queued; for tests.
-    #[must_use]
     pub fn is_prefetch_idle(&self) -> bool {
         self.core.policies.readahead.is_idle(PREFETCH_THREADS)
     }
@@ -545,13 +501,11 @@ impl Engine {
     }
 
     /// Returns true if a child forked now has pages in slots of this process's own areas.
-    #[must_use]
     pub fn child_reads_slots(&self, _quiesced: &Quiesced<'_>) -> bool {
         self.core.stores.areas.own_used_slots() > 0
     }
 
     /// Returns true if the background thread exists. A forked child has none.
-    #[must_use]
     pub fn has_background(&self) -> bool {
         self.core.background.is_running()
     }
@@ -562,7 +516,8 @@ impl Engine {
         if reads_slots {
             self.core.stores.areas.freeze();
         }
-        self.core.stores.areas.change_keys();
+        // The child must not read pages that are sealed later.
+        self.core.stores.areas.sealers().for_each(Sealer::end_epoch);
         // Fails only if the call before the fork failed; then nothing is inherited.
         let _ = self.core.memory.window.inherit(&self.managed_ranges(quiesced), false);
     }
@@ -588,11 +543,8 @@ impl Engine {
 
     /// Makes the engine of a forked child independent. The child reads its parent's slots and
     /// writes to areas that it opens on demand. If it cannot open any, its pages stay in DRAM or in
-    /// the pool, within the budget.
-    ///
-    /// # Errors
-    /// If userfaultfd cannot be opened again, or a swap file cannot be read. The caller must stop
-    /// the child on an error.
+    /// the pool, within the budget. Fails if userfaultfd cannot be opened again, or a swap file
+    /// cannot be read. The caller must stop the child on an error.
     pub fn become_child(&self, quiesced: &mut Quiesced<'_>) -> io::Result<()> {
         self.contexts.abandon_rings(&mut quiesced.contexts);
         own_descriptors::close_withheld();

@@ -15,32 +15,16 @@ use crate::base::stats::{TIERS, Tier};
 use std::fmt::Write as _;
 use std::ops::Range;
 
-/// A sampled fault.
-///
-/// ```
-/// use softswap_engine::base::stats::Tier;
-/// use softswap_engine::api::fault_samples::FaultSamples;
-///
-/// let all = FaultSamples::parse("missed 0\nsample 4 disk r 9000 7f00 5500 7ff0 7ff8 1:5510\n");
-/// let sample = &all.samples[0];
-/// assert_eq!((sample.tier, sample.faults, sample.waited_ns), (Tier::Disk, 4, 9000));
-/// assert_eq!(sample.stack_word(0x7ff8), Some(0x5510));
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultSample {
     /// Number of faults that it represents, including itself.
     pub faults: u64,
     /// Place of the page before the fault.
     pub tier: Tier,
-    /// Kind of access.
     pub toucher: Toucher,
-    /// Duration of this fault, in ns.
     pub waited_ns: u64,
-    /// Faulting address.
     pub address: u64,
-    /// Address of the faulting instruction.
     pub instruction: u64,
-    /// Stack pointer.
     pub stack: u64,
     /// Frame-pointer register, which may hold other data.
     pub frame: u64,
@@ -53,17 +37,14 @@ pub struct FaultSample {
 /// A call of a Python function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PythonFrame {
-    /// The address of its code object.
     pub code: u64,
     /// True if C code called the function. Then one C frame of the interpreter's loop stands for it
     /// and for the Python functions that it calls.
     pub is_entry: bool,
 }
 
-/// A function of a Python program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PythonCode {
-    /// The address of its code object.
     pub address: u64,
     /// The first line of its source.
     pub line: u32,
@@ -73,12 +54,9 @@ pub struct PythonCode {
     pub file: String,
 }
 
-/// Kind of access that faulted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Toucher {
-    /// An instruction that reads.
     Read,
-    /// An instruction that writes.
     Write,
     /// A system call with this address as an argument.
     Call,
@@ -90,7 +68,6 @@ const TOUCHERS: [(Toucher, &str); 3] =
 /// A large memory block allocated by the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// Address range.
     pub range: Range<u64>,
     /// Return address of the allocating call.
     pub caller: u64,
@@ -101,7 +78,6 @@ pub struct Block {
 pub struct FaultSamples {
     /// Number of samples dropped because the buffer was full.
     pub missed: u64,
-    /// The samples.
     pub samples: Vec<FaultSample>,
     /// Blocks that contain the sampled addresses.
     pub blocks: Vec<Block>,
@@ -111,7 +87,6 @@ pub struct FaultSamples {
 
 impl FaultSample {
     /// Returns the stack word at `address`, or `None` if the sample does not contain it.
-    #[must_use]
     pub fn stack_word(&self, address: u64) -> Option<u64> {
         let distance = u16::try_from(address.checked_sub(self.stack)? / 8).ok()?;
         let at = self.words.binary_search_by_key(&distance, |(distance, _)| *distance).ok()?;
@@ -119,7 +94,6 @@ impl FaultSample {
     }
 
     /// Returns the sample's line of the answer, with its newline.
-    #[must_use]
     pub fn line(&self) -> String {
         let FaultSample { faults, tier, toucher, waited_ns, .. } = self;
         let FaultSample { address, instruction, stack, frame, .. } = self;
@@ -184,7 +158,6 @@ fn hexadecimal(text: &str) -> Option<u64> {
 
 impl Block {
     /// Returns the block's line of the answer, with its newline.
-    #[must_use]
     pub fn line(&self) -> String {
         let Range { start, end } = &self.range;
         format!("block {start:x} {} {:x}\n", end - start, self.caller)
@@ -201,7 +174,6 @@ impl Block {
 
 impl PythonCode {
     /// Returns the function's line of the answer, with its newline.
-    #[must_use]
     pub fn line(&self) -> String {
         let PythonCode { address, line, name, file } = self;
         format!("code {address:x} {line} {name}\t{file}\n")
@@ -216,8 +188,6 @@ impl PythonCode {
 }
 
 impl FaultSamples {
-    /// Returns the text of the answer.
-    #[must_use]
     pub fn text(&self) -> String {
         let samples = self.samples.iter().map(FaultSample::line);
         let blocks = self.blocks.iter().map(Block::line);
@@ -227,7 +197,6 @@ impl FaultSamples {
     }
 
     /// Parses an answer; unknown lines are ignored.
-    #[must_use]
     pub fn parse(body: &str) -> FaultSamples {
         let mut all = FaultSamples::default();
         for (name, rest) in pairs(body) {

@@ -6,20 +6,10 @@ use crate::codec::BadChoice;
 use crate::policy::pool_limit::size_of_text;
 use crate::store::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
 
-/// A setting.
-///
-/// ```
-/// use softswap_engine::api::live_settings::SETTINGS;
-/// for setting in &SETTINGS {
-///     println!("{} ({}): {}", setting.key, setting.values, setting.meaning);
-/// }
-/// ```
 pub struct Setting {
-    /// Name.
     pub key: &'static str,
     /// Accepted values, as text for users.
     pub values: &'static str,
-    /// Description.
     pub meaning: &'static str,
     get: fn(&Engine) -> String,
     set: fn(&Engine, &str) -> Result<(), String>,
@@ -109,7 +99,6 @@ pub fn set(engine: &Engine, key: &str, value: &str) -> Result<(), String> {
     (setting.set)(engine, value).map_err(|why| format!("{key}: {why}"))
 }
 
-/// Returns all settings and their values.
 pub(crate) fn all(engine: &Engine) -> impl Iterator<Item = (&'static str, String)> {
     SETTINGS.iter().map(|setting| (setting.key, (setting.get)(engine)))
 }
@@ -155,10 +144,7 @@ fn by_area(values: impl Iterator<Item = String>) -> String {
 /// Units of a time, largest first, in ns.
 const UNITS: [(&str, u32); 3] = [("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
 
-/// Parses a value of `io.poll_sleep`.
-///
-/// # Errors
-/// A message with the accepted values.
+/// Parses a value of `io.poll_sleep`. On failure returns a message with the accepted values.
 pub fn parse_sleep(text: &str) -> Result<Sleep, String> {
     if text == "auto" {
         return Ok(Sleep::Adaptive);
@@ -182,7 +168,6 @@ fn parse_ns(text: &str) -> Option<u32> {
 }
 
 /// Formats a value as [`parse_sleep`] parses it.
-#[must_use]
 pub fn show_sleep(sleep: Sleep) -> String {
     match sleep {
         Sleep::Adaptive => "auto".to_string(),

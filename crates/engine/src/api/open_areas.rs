@@ -18,62 +18,35 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Failure to open an area.
-///
-/// ```
-/// use softswap_engine::api::{open_areas::open, settings::AreaSpec};
-/// let specs = [AreaSpec::new("/nowhere/swap")];
-/// let error = open(&specs, None, 0, true).next().unwrap().err().unwrap();
-/// assert!(error.to_string().contains("/nowhere/swap"));
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No file can be created in the directory.
     #[error(transparent)]
     Directory(#[from] FileError),
-    /// The named file or device is not usable.
     #[error(transparent)]
     Named(#[from] ActivateError),
-    /// The cluster has no area for this process.
     #[error(transparent)]
     Cluster(#[from] NoArea),
-    /// This process cannot open the device below a raw swap file.
     #[error(
         "the swap area {} is written through its device, which this process cannot use: {cause}; \
          leave out `raw`, or give a directory with --swap, too", path.display()
     )]
-    Raw {
-        /// The swap file.
-        path: PathBuf,
-        /// The reason.
-        cause: RawError,
-    },
-    /// The blocks of a raw swap file are not the verified ones.
+    Raw { path: PathBuf, cause: RawError },
     #[error(
         "the file system has moved blocks of the swap area {}, so softswap does not use it \
          any more; find out what changed the file, and start the program again", path.display()
     )]
-    Moved {
-        /// The swap file.
-        path: PathBuf,
-    },
-    /// This process cannot open the area that its tree shares.
+    Moved { path: PathBuf },
     #[error(
         "this process cannot open the swap area {} of its tree: a parent process has closed \
          descriptors that it did not open, or the area was overwritten; start the program without \
          that parent, or add a directory with --swap", path.display()
     )]
-    Unreachable {
-        /// The area.
-        path: PathBuf,
-    },
+    Unreachable { path: PathBuf },
 }
 
 /// Opens the areas. Those without a priority come after all others, in the given order, as with
-/// `swapon`. `tables` are for areas shared by a tree of processes.
-///
-/// # Errors
-/// An error takes the place of each area that is not usable.
+/// `swapon`. `tables` are for areas shared by a tree of processes. An error takes the place of each
+/// area that is not usable.
 pub fn open<'s>(
     specs: &'s [AreaSpec],
     tables: Option<&'s ClusterTables>,
@@ -119,7 +92,6 @@ pub fn open<'s>(
 /// Returns the discard mode of a named area. A swap file is never discarded, because a file with
 /// holes cannot be used as one again. Blocks of a raw file are discarded on its device and stay
 /// allocated to the file.
-#[must_use]
 pub fn discard_of(area: &Activated, is_raw: bool, asked: Discard) -> Discard {
     if area.is_device || is_raw { asked } else { Discard::None }
 }
@@ -205,10 +177,8 @@ fn shared_area(file: &SwapFile, pages: u64) -> SharedArea {
     SharedArea { device, inode, clusters: pages.div_ceil(CLUSTER_SLOTS as u64) as usize }
 }
 
-/// Marks an area that `softswap run` has claimed for its tree.
-///
-/// # Errors
-/// If its file system does not support locks.
+/// Marks an area that `softswap run` has claimed for its tree. Fails if its file system does not
+/// support locks.
 pub fn claim_for_tree(area: &Activated) -> std::io::Result<SharedArea> {
     open_mark::put(&area.file, MARK_OF_TREE)?;
     Ok(shared_area(&area.file, area.header.pages()))

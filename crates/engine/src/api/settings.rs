@@ -27,11 +27,6 @@ pub const SPARE_PART: u64 = 16;
 pub const SPARE_BYTES: u64 = 6 << 20;
 
 /// Descriptor of an area that all processes of a tree inherit.
-///
-/// ```
-/// use softswap_engine::api::settings::Inherited;
-/// assert_eq!(Inherited::RequestQueue(1032).to_string().parse(), Ok(Inherited::RequestQueue(1032)));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inherited {
     /// A file or device shared by the tree ([`Config::tables_fd`]).
@@ -46,7 +41,6 @@ pub enum Inherited {
 }
 
 impl Inherited {
-    /// Returns the descriptor of a mirror.
     pub(crate) fn mirror(self) -> Option<i32> {
         match self {
             Inherited::Mirror(fd) => Some(fd),
@@ -108,7 +102,6 @@ pub struct AreaSpec {
 
 impl AreaSpec {
     /// Returns the default configuration of an area at `path`.
-    #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> AreaSpec {
         AreaSpec {
             path: path.into(),
@@ -156,12 +149,6 @@ impl AreaSpec {
 }
 
 /// Turns of the processes of a tree that thrashes.
-///
-/// ```
-/// use softswap_engine::api::settings::Turns;
-/// assert_eq!("off".parse(), Ok(Turns::Off));
-/// assert_eq!(Turns::Auto.to_string(), "auto");
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turns {
     /// They do, as soon as the tree thrashes.
@@ -193,7 +180,6 @@ impl FromStr for Turns {
 /// and options with other names, are set in the command's `run/resolve.rs`.)
 macro_rules! settings {
     ($($(#[doc = $doc:literal])+ $variable:ident $field:ident: $type:ty = $default:expr;)+) => {
-        /// Settings of one engine.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Config {
             $($(#[doc = $doc])+ pub $field: $type,)+
@@ -227,15 +213,12 @@ macro_rules! settings {
 
         impl Config {
             /// Returns true if the table has a setting of that name.
-            #[must_use]
             pub fn has(name: &str) -> bool {
                 [$(stringify!($field)),+].contains(&name)
             }
 
-            /// Parses and sets the setting of that name, if there is one.
-            ///
-            /// # Errors
-            /// The problem with the text.
+            /// Parses and sets the setting of that name, if there is one. On failure returns the
+            /// problem with the text.
             pub fn set(&mut self, name: &str, text: &str) -> Result<(), String> {
                 match name {
                     $(stringify!($field) => {
@@ -304,21 +287,15 @@ pub const ENV_PREFIX: &str = "SOFTSWAP_RT_";
 
 impl Config {
     /// Returns the variables (without [`ENV_PREFIX`]) of this configuration.
-    #[must_use]
     pub fn to_env(&self) -> Vec<(String, String)> {
         let mut env = self.table_to_env();
-        if let Some(fd) = self.stats_fd {
-            env.push(("STATS_FD", fd.to_string()));
-        }
-        if let Some(pid) = self.supervisor_pid {
-            env.push(("SUPERVISOR_PID", pid.to_string()));
-        }
-        if let Some(fd) = self.ledger_fd {
-            env.push(("LEDGER_FD", fd.to_string()));
-        }
-        if let Some(fd) = self.tables_fd {
-            env.push(("TABLES_FD", fd.to_string()));
-        }
+        let numbers = [
+            ("STATS_FD", self.stats_fd),
+            ("SUPERVISOR_PID", self.supervisor_pid),
+            ("LEDGER_FD", self.ledger_fd),
+            ("TABLES_FD", self.tables_fd),
+        ];
+        env.extend(numbers.into_iter().filter_map(|(name, it)| Some((name, it?.to_string()))));
         if let Some(place) = self.place {
             env.push(("PLACE", place.to_string()));
         }
@@ -367,7 +344,6 @@ impl Config {
 
 /// Returns the addresses of the tree's window and gate from the same variables, also for a program
 /// without an engine. `None` if absent or invalid.
-#[must_use]
 pub fn place(lookup: &impl Fn(&str) -> Option<String>) -> Option<Bases> {
     lookup("PLACE")?.parse().ok()
 }
@@ -422,6 +398,10 @@ mod tests {
         };
         let env: HashMap<_, _> = config.to_env().into_iter().collect();
         assert_eq!(Config::from_env(|k| env.get(k).cloned()), Some(Ok(config)));
+        assert_eq!(
+            [Turns::Auto, Turns::Off].map(|it| it.to_string().parse()),
+            [Ok(Turns::Auto), Ok(Turns::Off)]
+        );
         for bad in ["", "7", "file,", "file,x", "pipe,7", "raw,7", "raw,7,x", "file,7,7"] {
             assert_eq!(bad.parse::<Inherited>(), Err(()), "{bad}");
         }

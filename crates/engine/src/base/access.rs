@@ -3,8 +3,6 @@
 /// Read or write access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Read.
     Read,
-    /// Write.
     Write,
 }

@@ -12,12 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) const STATS_VERSION: u64 = 18;
 
 /// Place of a page when it was touched.
-///
-/// ```
-/// use softswap_engine::base::stats::{TIERS, Tier};
-/// assert_eq!(Tier::Pool.name(), "pool");
-/// assert_eq!(TIERS[Tier::Disk as usize], Tier::Disk);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Tier {
@@ -41,7 +35,6 @@ pub const TIERS: [Tier; 6] =
 
 impl Tier {
     /// The tier's name in reports.
-    #[must_use]
     pub fn name(self) -> &'static str {
         ["zero", "staged", "standby", "filled", "pool", "disk"][self as usize]
     }
@@ -256,60 +249,36 @@ counters! {
 
 /// Reason for which the engine stopped the program, for the summary. The message on standard error
 /// has the details.
-///
-/// ```
-/// use softswap_engine::base::stats::StopReason;
-/// let reason = StopReason::from_code(4).unwrap();
-/// assert_eq!(reason.text(), "no memory could be freed within the budget");
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum StopReason {
-    /// The swap area could not be read.
     ReadFailed = 1,
-    /// The swap area returned wrong data.
     WrongData = 2,
-    /// A compressed page could not be decompressed.
     PoolDamaged = 3,
-    /// No memory could be freed within the budget.
     OutOfMemory = 4,
-    /// The kernel refused to map a page.
     MapRefused = 5,
-    /// A page was dropped without the engine's involvement.
     PageLost = 6,
-    /// The engine reached an impossible state.
     InternalError = 7,
 }
 
 impl StopReason {
-    const ALL: [StopReason; 7] = [
-        StopReason::ReadFailed,
-        StopReason::WrongData,
-        StopReason::PoolDamaged,
-        StopReason::OutOfMemory,
-        StopReason::MapRefused,
-        StopReason::PageLost,
-        StopReason::InternalError,
+    const TEXTS: [(StopReason, &str); 7] = [
+        (StopReason::ReadFailed, "the swap area could not be read"),
+        (StopReason::WrongData, "the swap area returned wrong data"),
+        (StopReason::PoolDamaged, "a compressed page could not be decompressed"),
+        (StopReason::OutOfMemory, "no memory could be freed within the budget"),
+        (StopReason::MapRefused, "the kernel refused to map a page"),
+        (StopReason::PageLost, "a resident page of managed memory vanished"),
+        (StopReason::InternalError, "an internal error of softswap; please report its message"),
     ];
 
     /// Returns the reason recorded in [`Counter::StopReason`].
-    #[must_use]
     pub fn from_code(code: u64) -> Option<StopReason> {
-        Self::ALL.into_iter().find(|reason| *reason as u64 == code)
+        Self::TEXTS.into_iter().find_map(|(it, _)| (it as u64 == code).then_some(it))
     }
 
-    /// Returns the reason as text.
-    #[must_use]
     pub fn text(self) -> &'static str {
-        match self {
-            StopReason::ReadFailed => "the swap area could not be read",
-            StopReason::WrongData => "the swap area returned wrong data",
-            StopReason::PoolDamaged => "a compressed page could not be decompressed",
-            StopReason::OutOfMemory => "no memory could be freed within the budget",
-            StopReason::MapRefused => "the kernel refused to map a page",
-            StopReason::PageLost => "a resident page of managed memory vanished",
-            StopReason::InternalError => "an internal error of softswap; please report its message",
-        }
+        Self::TEXTS[self as usize - 1].1
     }
 }
 
@@ -330,7 +299,6 @@ pub const RETURN_KINDS: [Return; 3] = [Return::Pool, Return::Disk, Return::Incom
 
 impl Return {
     /// Returns the name used in reports.
-    #[must_use]
     pub fn name(self) -> &'static str {
         ["pool", "disk", "incompressible"][self as usize]
     }
@@ -347,57 +315,42 @@ pub const STATS_WORDS: usize = HISTOGRAMS_AT + BUCKETS * (RETURNS + RETURN_KINDS
 const _: () = assert!(COUNTERS <= HISTOGRAMS_AT);
 
 /// Counters and latency histograms of one engine.
-///
-/// ```
-/// use softswap_engine::base::stats::*;
-/// use std::sync::atomic::AtomicU64;
-/// let words: Vec<AtomicU64> = (0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect();
-/// let stats = Stats::new(words.leak());
-/// stats.record_fault(Tier::Pool, 3_000);
-/// assert_eq!(stats.faults(Tier::Pool), 1);
-/// assert_eq!(stats.get(Counter::StalledNs), 3_000);
-/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Stats {
     words: &'static [AtomicU64],
 }
 
 impl Stats {
-    /// Returns statistics in `words`, which must hold at least [`STATS_WORDS`].
-    ///
-    /// # Panics
-    /// When `words` is too short.
-    #[must_use]
+    /// Returns statistics in `words`. Panics with fewer words than [`STATS_WORDS`].
     pub fn new(words: &'static [AtomicU64]) -> Stats {
         assert!(words.len() >= STATS_WORDS);
         Stats { words }
     }
 
-    /// Returns the underlying words.
-    #[must_use]
+    /// Returns counters of zero, whose memory is never freed.
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Stats {
+        Stats::new((0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak())
+    }
+
     pub fn words(&self) -> &'static [AtomicU64] {
         self.words
     }
 
-    /// Returns the counter's value.
-    #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.words[counter as usize].load(Relaxed)
     }
 
     /// Returns the fault mechanism in use; `None` without an engine.
-    #[must_use]
     pub fn fault_mechanism(&self) -> Option<Faults> {
         let code = self.get(Counter::FaultMechanism);
         [Faults::Userfaultfd, Faults::Protection].into_iter().find(|it| *it as u64 == code)
     }
 
-    /// Adds to a counter.
     pub fn add(&self, counter: Counter, n: u64) {
         self.words[counter as usize].fetch_add(n, Relaxed);
     }
 
-    /// Sets a gauge.
     pub fn set(&self, counter: Counter, value: u64) {
         self.words[counter as usize].store(value, Relaxed);
     }
@@ -424,15 +377,12 @@ impl Stats {
         self.add(Counter::StalledNs, ns);
     }
 
-    /// Returns the number of faults served from `tier`.
-    #[must_use]
     pub fn faults(&self, tier: Tier) -> u64 {
         self.histogram(tier as usize).iter().map(|word| word.load(Relaxed)).sum()
     }
 
     /// Returns the time that threads waited for faults served from `tier`, in ns, using the middle
     /// of each bucket.
-    #[must_use]
     pub fn waited_ns(&self, tier: Tier) -> u64 {
         let buckets = self.histogram(tier as usize).iter().enumerate();
         buckets.map(|(bucket, count)| count.load(Relaxed).saturating_mul(middle_of(bucket))).sum()
@@ -440,13 +390,11 @@ impl Stats {
 
     /// Returns the latency quantile (0..=1) of the tier's faults, in ns (the middle of its bucket);
     /// `None` without faults.
-    #[must_use]
     pub fn fault_quantile_ns(&self, tier: Tier, quantile: f64) -> Option<u64> {
         quantile_ns(self.histogram(tier as usize), quantile)
     }
 
     /// Returns the number of the tier's faults in each bucket.
-    #[must_use]
     pub fn fault_counts(&self, tier: Tier) -> Vec<u64> {
         self.histogram(tier as usize).iter().map(|word| word.load(Relaxed)).collect()
     }
@@ -457,13 +405,11 @@ impl Stats {
     }
 
     /// Returns the number of transfers in an I/O bucket.
-    #[must_use]
     pub fn transfers(&self, bucket: usize) -> u64 {
         self.histogram(TIERS.len() + bucket).iter().map(|word| word.load(Relaxed)).sum()
     }
 
     /// As [`Stats::fault_quantile_ns`], for the transfers of an I/O bucket.
-    #[must_use]
     pub fn io_quantile_ns(&self, bucket: usize, quantile: f64) -> Option<u64> {
         quantile_ns(self.histogram(TIERS.len() + bucket), quantile)
     }
@@ -474,7 +420,6 @@ impl Stats {
     }
 
     /// Returns the refaults by distance, in the same buckets as latencies ([`bucket_floor`]).
-    #[must_use]
     pub fn returns(&self, from: Return) -> Vec<u64> {
         let words = self.histogram(RETURNS + from as usize);
         words.iter().map(|word| word.load(Relaxed)).collect()
@@ -504,7 +449,6 @@ fn quantile_ns(histogram: &[AtomicU64], quantile: f64) -> Option<u64> {
 }
 
 /// Returns the bucket of a latency: four per octave.
-#[must_use]
 pub fn bucket_of(ns: u64) -> usize {
     let ns = ns.max(4);
     let octave = 63 - ns.leading_zeros() as usize;
@@ -513,7 +457,6 @@ pub fn bucket_of(ns: u64) -> usize {
 }
 
 /// Returns the smallest latency of a bucket, in ns.
-#[must_use]
 pub fn bucket_floor(index: usize) -> u64 {
     let (octave, quarter) = (index / 4, index as u64 % 4);
     if octave < 2 {
@@ -530,10 +473,6 @@ fn middle_of(index: usize) -> u64 {
 mod tests {
     use super::*;
 
-    fn stats() -> Stats {
-        Stats::new(Box::leak((0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>()))
-    }
-
     #[test]
     fn latencies_are_counted_in_their_bucket() {
         for ns in (4..4000).chain([65_535, 65_536, 1 << 30]) {
@@ -544,7 +483,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_per_tier() {
-        let stats = stats();
+        let stats = Stats::for_tests();
         for _ in 0..99 {
             stats.record_fault(Tier::Pool, 8_000);
         }
@@ -555,11 +494,13 @@ mod tests {
         let p100 = stats.fault_quantile_ns(Tier::Pool, 1.0).unwrap();
         assert!((900_000..1_200_000).contains(&p100), "{p100}");
         assert_eq!(stats.faults(Tier::Pool), 100);
+        assert_eq!(stats.get(Counter::StalledNs), 99 * 8_000 + 1_000_000);
+        assert!(TIERS.iter().enumerate().all(|(number, tier)| *tier as usize == number));
     }
 
     #[test]
     fn child_counts_own_faults_and_inherits_gauges() {
-        let stats = stats();
+        let stats = Stats::for_tests();
         stats.record_fault(Tier::Disk, 8_000);
         stats.add(Counter::BytesRead, 4096);
         stats.set(Counter::DiskBytes, 4096);
@@ -572,7 +513,7 @@ mod tests {
 
     #[test]
     fn peak_never_falls() {
-        let stats = stats();
+        let stats = Stats::for_tests();
         stats.peak(Counter::PoolPeakBytes, 10);
         stats.peak(Counter::PoolPeakBytes, 5);
         assert_eq!(stats.get(Counter::PoolPeakBytes), 10);

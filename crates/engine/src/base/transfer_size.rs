@@ -6,7 +6,6 @@ const SECTOR_BYTES: usize = 512;
 
 /// Returns the bucket of a transfer. Sizes are powers of two from 512 bytes to 64 KiB; larger
 /// transfers use the last.
-#[must_use]
 pub(crate) fn bucket_of(is_write: bool, bytes: usize) -> usize {
     let sectors = (bytes / SECTOR_BYTES).max(1);
     let size = (sectors.ilog2() as usize).min(BUCKETS / 2 - 1);
@@ -14,7 +13,6 @@ pub(crate) fn bucket_of(is_write: bool, bytes: usize) -> usize {
 }
 
 /// Returns the smallest transfer of a bucket, in bytes, and true for a write.
-#[must_use]
 pub fn shape_of(bucket: usize) -> (usize, bool) {
     (SECTOR_BYTES << (bucket / 2), bucket % 2 == 1)
 }

@@ -7,13 +7,6 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Configured compressor.
-///
-/// ```
-/// use softswap_engine::codec::Choice;
-/// assert_eq!("lz4".parse(), Ok(Choice::LZ4));
-/// assert_eq!("none".parse(), Ok(Choice::NONE));
-/// assert_eq!(Choice::Auto.to_string(), "auto");
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// `auto`: LZ4 while the pool has plenty of free space, zstd afterwards.
@@ -25,7 +18,6 @@ pub enum Choice {
 impl Choice {
     /// No compression.
     pub const NONE: Choice = Choice::Fixed(None);
-    /// LZ4 only.
     pub const LZ4: Choice = Choice::Fixed(Some(Packer::Lz4));
     /// All choices with their names, except other levels of zstd.
     pub const NAMES: [(&str, Choice); 4] = [
@@ -50,12 +42,6 @@ impl fmt::Display for Choice {
 }
 
 /// Error for a text that names no compressor.
-///
-/// ```
-/// use softswap_engine::codec::Choice;
-/// let error = "lz5".parse::<Choice>().unwrap_err();
-/// assert!(error.to_string().contains("lz5"));
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a codec; choose auto, lz4, zstd, zstd:LEVEL with a level from {first} to \
@@ -91,13 +77,10 @@ const ZSTD: u8 = 2;
 const AUTO: u8 = u8::MAX;
 
 impl Selector {
-    #[must_use]
     pub(crate) fn new(choice: Choice) -> Selector {
         Selector(AtomicU8::new(code_of(choice)))
     }
 
-    /// Returns the current choice.
-    #[must_use]
     pub fn get(&self) -> Choice {
         match self.0.load(Relaxed) {
             NONE => Choice::NONE,

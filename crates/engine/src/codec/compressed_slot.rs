@@ -18,7 +18,6 @@ const ENTRY_BYTES: usize = 2;
 const LENGTH_BITS: u32 = 12;
 const LENGTH_MASK: u16 = (1 << LENGTH_BITS) - 1;
 
-/// Maximum number of parts in a page.
 pub const MAX_PARTS: usize = 15;
 /// Maximum size of a part: the whole page minus its table.
 pub(crate) const MAX_PART_BYTES: usize = PAGE_BYTES - COUNT_BYTES - ENTRY_BYTES;
@@ -26,12 +25,6 @@ pub(crate) const MAX_PART_BYTES: usize = PAGE_BYTES - COUNT_BYTES - ENTRY_BYTES;
 const _: () = assert!(MAX_PART_BYTES <= LENGTH_MASK as usize);
 
 /// The page is not a compressed slot, or has no such part.
-///
-/// ```
-/// use softswap_engine::codec::compressed_slot::part;
-/// let error = part(&[0; 4096], 3).unwrap_err();
-/// assert_eq!(error.to_string(), "the slot has no part 3");
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the slot has no part {part}")]
 pub struct NoPart {
@@ -39,15 +32,6 @@ pub struct NoPart {
 }
 
 /// Fill level of a slot to which parts are added.
-///
-/// ```
-/// use softswap_engine::codec::compressed_slot::{SlotPacker, part};
-/// let mut page = [0; 4096];
-/// let mut packer = SlotPacker::default();
-/// assert_eq!(packer.add(&mut page, 1, b"one page"), Some(0));
-/// assert_eq!(packer.add(&mut page, 2, b"another"), Some(1));
-/// assert_eq!(part(&page, 1), Ok((2, &b"another"[..])));
-/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SlotPacker {
     count: usize,
@@ -59,7 +43,6 @@ impl SlotPacker {
     pub const FULL: SlotPacker = SlotPacker { count: MAX_PARTS, content_bytes: 0 };
 
     /// Returns true if a part of this size fits into the remaining space.
-    #[must_use]
     pub fn fits(&self, part_bytes: usize) -> bool {
         let to = COUNT_BYTES + self.content_bytes + part_bytes;
         let table = ENTRY_BYTES * (self.count + 1);
@@ -86,10 +69,7 @@ impl SlotPacker {
     }
 }
 
-/// Returns the tag and the bytes of one part of a page.
-///
-/// # Errors
-/// If the page has no such part.
+/// Returns the tag and the bytes of one part of a page. Fails if the page has no such part.
 pub fn part(page: &[u8], part: u8) -> Result<(u8, &[u8]), NoPart> {
     let index = usize::from(part);
     page.first_chunk().and_then(|page| find(page, index)).ok_or(NoPart { part: index })

@@ -55,7 +55,6 @@ pub(super) struct Cover {
 }
 
 impl Cover {
-    /// Returns the cover of the epochs up to `epoch`.
     pub(super) fn up_to(root: &Node, epoch: u32) -> Cover {
         let mut cover = Cover { epoch, left: [[0; NODE_BYTES]; DEPTH as usize], last: *root };
         for level in 0..DEPTH {

@@ -42,17 +42,14 @@ impl Codec {
     pub const ALL: [Codec; 2] = [Codec::Lz4, Codec::Zstd];
 
     /// Returns the two-bit tag stored with a compressed page.
-    #[must_use]
     pub fn tag(self) -> u8 {
         self as u8
     }
 
-    #[must_use]
     pub(crate) fn from_tag(tag: u8) -> Option<Codec> {
         Codec::ALL.get(usize::from(tag)).copied()
     }
 
-    #[must_use]
     pub(crate) fn name(self) -> &'static str {
         ["lz4", "zstd"][self as usize]
     }
@@ -63,18 +60,15 @@ const _: () = assert!(Codec::ALL.len() <= 4, "tags have two bits");
 /// Compressor: a codec and its level. Decompression does not need the level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packer {
-    /// LZ4.
     Lz4,
     /// zstd at one of [`zstd::LEVELS`], or at [`zstd::LITERALS_ONLY`].
     Zstd {
-        /// The level.
         level: i8,
     },
 }
 
 impl Packer {
     /// Returns the codec that decompresses its output.
-    #[must_use]
     pub fn codec(self) -> Codec {
         match self {
             Packer::Lz4 => Codec::Lz4,
@@ -85,15 +79,6 @@ impl Packer {
 
 /// Working memory of the codecs, reused for one page after another. LZ4's 16 KiB are inline. zstd's
 /// memory is reserved address space; it is counted when zstd first uses it.
-///
-/// ```
-/// use softswap_engine::codec::{Codec, Packer, Scratch, compress, decompress};
-/// let mut scratch = Scratch::new(Default::default()).unwrap();
-/// let (page, mut packed, mut unpacked) = ([7; 4096], [0; 4096], [0; 4096]);
-/// let len = compress(Packer::Lz4, &page, &mut packed, &mut scratch).unwrap();
-/// decompress(Codec::Lz4, &packed[..len], &mut unpacked, &mut scratch).unwrap();
-/// assert_eq!(unpacked, page);
-/// ```
 pub struct Scratch {
     lz4: lz4::State,
     compressor: zstd::Compressor,
@@ -111,7 +96,6 @@ pub struct Workspaces {
 
 impl Workspaces {
     /// Returns the memory in use outside the scratches themselves, in bytes.
-    #[must_use]
     pub(crate) fn touched_bytes(&self) -> usize {
         self.touched_bytes.load(Relaxed)
     }
@@ -126,10 +110,8 @@ impl Workspaces {
 }
 
 impl Scratch {
-    /// Creates a scratch that counts its additional memory in `workspaces`.
-    ///
-    /// # Errors
-    /// If no address space is left.
+    /// Creates a scratch that counts its additional memory in `workspaces`. Fails if no address
+    /// space is left.
     pub fn new(workspaces: Arc<Workspaces>) -> io::Result<Scratch> {
         Ok(Scratch {
             lz4: lz4::State::new(),
@@ -142,7 +124,6 @@ impl Scratch {
 
     /// Returns the additional memory needed to compress with `packer`, in bytes. It must be
     /// available before compression.
-    #[must_use]
     pub(crate) fn bytes_to_pack(&self, packer: Packer) -> usize {
         match packer {
             Packer::Lz4 => 0,
@@ -152,7 +133,6 @@ impl Scratch {
 
     /// Returns the additional memory needed to decompress any stored page, in bytes. It must be
     /// available before [`Scratch::open`].
-    #[must_use]
     pub(crate) fn bytes_to_unpack(&self) -> usize {
         if !self.workspaces.is_zstd_stored.load(Relaxed) {
             return 0;
@@ -176,33 +156,14 @@ impl Scratch {
 }
 
 /// Failure to decompress a page. No failure is transient.
-///
-/// ```
-/// use softswap_engine::codec::{Codec, CodecError, Scratch, decompress};
-/// let mut scratch = Scratch::new(Default::default()).unwrap();
-/// let error = decompress(Codec::Zstd, b"no frame", &mut [0; 4096], &mut scratch);
-/// assert_eq!(error, Err(CodecError::Corrupt { packed_bytes: 8 }));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CodecError {
-    /// The bytes are damaged, belong to another codec, or decompress to more than a page.
     #[error("compressed page of {packed_bytes} bytes is corrupt")]
-    Corrupt {
-        /// Length of the compressed bytes.
-        packed_bytes: usize,
-    },
-    /// The bytes are well-formed, but decompress to less than a page.
+    Corrupt { packed_bytes: usize },
     #[error("compressed page holds {bytes} bytes instead of {PAGE_BYTES}")]
-    WrongLength {
-        /// Number of bytes decompressed.
-        bytes: usize,
-    },
-    /// Unknown codec tag.
+    WrongLength { bytes: usize },
     #[error("compressed page has the unknown tag {tag}")]
-    UnknownTag {
-        /// The tag.
-        tag: u8,
-    },
+    UnknownTag { tag: u8 },
 }
 
 /// Compresses `page` to the start of `out` and returns the compressed length. Returns `None` if

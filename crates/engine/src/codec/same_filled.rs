@@ -20,7 +20,6 @@ const HIGH_BITS: u64 = 1;
 const REPEATED: u64 = 2;
 
 /// Returns the word that the whole page repeats, if any.
-#[must_use]
 pub fn same_filled_word(page: &[u8; PAGE_BYTES]) -> Option<u64> {
     same_filled_by(Width::widest(), page)
 }
@@ -43,7 +42,6 @@ pub fn fill(page: &mut [u8; PAGE_BYTES], word: u64) {
 
 /// Encodes `word` in [`CODE_BITS`] bits if it is of a common kind: a small signed number, an
 /// address, a number with a zero low byte (doubles such as 1.0), or a 32-bit value repeated.
-#[must_use]
 pub fn encode(word: u64) -> Option<u64> {
     let unused_bits = u64::BITS - PAYLOAD_BITS;
     let (kind, payload) = if ((word << unused_bits) as i64 >> unused_bits) as u64 == word {
@@ -59,7 +57,6 @@ pub fn encode(word: u64) -> Option<u64> {
 }
 
 /// Returns the word that [`encode`] encoded.
-#[must_use]
 pub(crate) fn decode(code: u64) -> u64 {
     let unused_bits = u64::BITS - PAYLOAD_BITS;
     let payload = code & PAYLOAD_MASK;

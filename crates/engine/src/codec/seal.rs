@@ -26,13 +26,6 @@ pub(crate) const TAG_BYTES: usize = 16;
 /// Number of expanded keys: that of the current epoch and some earlier ones.
 const EXPANDED_KEYS: usize = 4;
 
-/// Failure to create a key.
-///
-/// ```
-/// use softswap_engine::codec::seal::NoKey;
-/// let error = NoKey::from(std::io::Error::other("no entropy"));
-/// assert!(error.to_string().contains("--no-encrypt"));
-/// ```
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot make the key that encrypts the swap areas ({0}); with --no-encrypt they \
@@ -41,38 +34,18 @@ const EXPANDED_KEYS: usize = 4;
 pub struct NoKey(#[from] io::Error);
 
 /// Data that DRAM holds for a page in the swap area.
-///
-/// ```
-/// use softswap_engine::codec::seal::{Seal, Sealer};
-/// let mut page = [7; 4096];
-/// let seal = Sealer::checking().seal(1, 1, &mut page);
-/// assert!(matches!(seal, Some(Seal::Checksum(_))));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
     /// CRC-32; the page is stored in plain text.
     Checksum(u32),
-    /// The page is encrypted.
     Tag {
         /// Authentication tag, which cannot be computed without the key.
         tag: [u8; TAG_BYTES],
-        /// Epoch of the key.
         epoch: u32,
     },
 }
 
 /// Seals pages during page-out and opens them during page-in.
-///
-/// ```
-/// use softswap_engine::codec::seal::Sealer;
-/// let sealer = Sealer::encrypting().unwrap();
-/// let mut page = [7; 4096];
-/// let (slot, generation) = (12, 1);
-/// let seal = sealer.seal(slot, generation, &mut page).unwrap();
-/// assert_ne!(page, [7; 4096]);
-/// assert!(sealer.open(slot, generation, &mut page, seal));
-/// assert_eq!(page, [7; 4096]);
-/// ```
 pub struct Sealer {
     /// Keys of an encrypting sealer. `None` if pages get only a checksum.
     keys: Option<Keys>,
@@ -88,7 +61,6 @@ struct Keys {
     expanded: Unshared<Expanded>,
     /// Keys up to a fork: present while this process forks, and always in a child.
     cover: Secret<Mutex<Option<Cover>>>,
-    /// Epoch in which pages are sealed.
     epoch: AtomicU64,
 }
 
@@ -143,35 +115,22 @@ impl Keys {
     }
 }
 
-impl std::fmt::Debug for Sealer {
-    /// Omits the keys.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sealer").field("encrypts", &self.encrypts()).finish_non_exhaustive()
-    }
-}
-
 impl Sealer {
     /// Returns a sealer that records checksums and does not encrypt.
-    #[must_use]
     pub fn checking() -> Sealer {
         Sealer { keys: None }
     }
 
-    /// Returns a sealer that encrypts pages with a new key.
-    ///
-    /// # Errors
-    /// If the key cannot be created.
+    /// Returns a sealer that encrypts pages with a new key. Fails if the key cannot be created.
     pub fn encrypting() -> Result<Sealer, NoKey> {
         Ok(Sealer { keys: Some(Keys::new()?) })
     }
 
-    #[must_use]
     pub(crate) fn encrypts(&self) -> bool {
         self.keys.is_some()
     }
 
     /// Returns true if the kernel might swap out a key.
-    #[must_use]
     pub fn is_key_unlocked(&self) -> bool {
         self.keys.as_ref().is_some_and(|keys| !keys.are_locked())
     }
@@ -264,7 +223,6 @@ fn place(slot: u64, generation: u32) -> [u8; NONCE_LEN] {
 ///
 /// CRC-32 detects every difference within 32 consecutive bits: another slot of the same 16 TiB,
 /// another generation, a flipped bit. It misses other differences with probability 2^-32.
-#[must_use]
 pub(crate) fn checksum(slot: u64, generation: u32, page: &[u8]) -> u32 {
     let mut hasher = Hasher::new();
     hasher.update(&place(slot, generation));

@@ -2,9 +2,8 @@
 //! memory.
 
 use crate::base::page::PageNo;
-use crate::memory::interrupted_wait::InterruptedWait;
 use softswap_sys::futex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Takes free chunks of a shared budget and calls `raise` with the new limit in bytes. Returns true
@@ -72,7 +71,6 @@ impl Background {
         self.is_asleep.store(false, Ordering::Relaxed);
     }
 
-    #[must_use]
     pub(crate) fn is_running(&self) -> bool {
         self.is_running.load(Ordering::Relaxed)
     }
@@ -85,5 +83,38 @@ impl Background {
     pub(crate) fn stop(&self) {
         self.is_asleep.store(false, Ordering::Relaxed);
         self.set_running(false);
+    }
+}
+
+/// The state of a wait for free memory that a signal interrupted. The wait resumes when the
+/// faulting instruction is repeated, so that its timeout also expires in a program with many
+/// signals.
+#[derive(Debug, Default)]
+pub(crate) struct InterruptedWait {
+    /// Time waited without success.
+    waited_ns: AtomicU64,
+    /// Time of the last interruption; 0 if there was none.
+    at_ns: AtomicU64,
+}
+
+impl InterruptedWait {
+    pub(crate) fn note(&self, waited_ns: u64, now_ns: u64) {
+        self.waited_ns.fetch_max(waited_ns, Ordering::Relaxed);
+        self.at_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Returns and clears the recorded wait, for the next thread that has to wait.
+    pub(crate) fn take_wait(&self, now_ns: u64) -> (u64, u64) {
+        match self.at_ns.swap(0, Ordering::Relaxed) {
+            0 => (0, now_ns),
+            at_ns => (self.waited_ns.swap(0, Ordering::Relaxed), at_ns.min(now_ns)),
+        }
+    }
+
+    pub(crate) fn forget(&self) {
+        if self.at_ns.load(Ordering::Relaxed) > 0 {
+            self.at_ns.store(0, Ordering::Relaxed);
+            self.waited_ns.store(0, Ordering::Relaxed);
+        }
     }
 }

@@ -11,13 +11,8 @@ use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::{current_cpu, now_ns};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Duration of a wait for a buffer after which a message is printed, in ns.
-const LONG_WAIT_NS: u64 = 100_000_000;
-
 /// Margin for tables and transient buffers allocated between the check for a slab and its use.
 const SPARE_BYTES: usize = 4 * SLAB_BYTES;
-/// Margin while many pages are about to be evicted.
-const MIN_SPARE_BYTES: usize = SLAB_BYTES;
 
 /// Reserved bytes of the budget, released on drop.
 pub(crate) struct BudgetReservation<'c> {
@@ -33,18 +28,15 @@ impl Drop for BudgetReservation<'_> {
 
 impl Core {
     /// Returns the number of bytes charged to the budget outside pages and the fixed part.
-    #[must_use]
     pub(crate) fn other_bytes(&self) -> usize {
         self.stores.used_bytes() + self.metadata_bytes() + HEAP.taken_bytes()
     }
 
     /// Returns the DRAM used by tables of the program's pages, in bytes.
-    #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
-        self.memory.space.metadata_bytes() + self.policies.clock.metadata_bytes()
+        self.memory.space.metadata_bytes() + self.policies.clock.refaults.metadata_bytes()
     }
 
-    #[must_use]
     pub(crate) fn used_bytes(&self) -> usize {
         self.memory.budget.used_bytes(self.other_bytes())
     }
@@ -95,7 +87,7 @@ impl Core {
         // Pages about to be evicted count as free soon. Without a slab they would go to the disk
         // although memory is free a moment later.
         let leaving_bytes = self.memory.budget.unstored_pages() * PAGE_SIZE;
-        let spare_bytes = SPARE_BYTES.saturating_sub(leaving_bytes).max(MIN_SPARE_BYTES);
+        let spare_bytes = SPARE_BYTES.saturating_sub(leaving_bytes).max(SLAB_BYTES);
         self.reserve(SLAB_BYTES + workspace_bytes, spare_bytes)
     }
 
@@ -159,7 +151,7 @@ impl Core {
             self.background.wake();
             self.stores.bounce.wait();
             let since = *since.get_or_insert_with(now_ns);
-            if now_ns() - since > LONG_WAIT_NS {
+            if now_ns() - since > 100_000_000 {
                 self.stores.bounce.note_long_wait(pages);
             }
         }
@@ -176,7 +168,6 @@ impl Core {
     }
 
     /// Returns the approximate number of resident pages, and of pages with content.
-    #[must_use]
     pub(crate) fn resident_of_all(&self) -> (usize, usize) {
         let resident = self.memory.budget.pages();
         let objects = self.stores.pool.objects();
@@ -184,7 +175,6 @@ impl Core {
         (resident, resident + self.non_resident_slots() as usize + pooled)
     }
 
-    /// Returns the number of slots of pages that are not resident.
     pub(super) fn non_resident_slots(&self) -> u64 {
         let copies = self.policies.stored_copies.count() as u64;
         self.stores.areas.used_slots().saturating_sub(copies)

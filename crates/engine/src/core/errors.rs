@@ -18,42 +18,25 @@ pub(crate) fn die(stats: Stats, why: &str) -> ! {
     std::process::abort()
 }
 
-/// Failure to fault in a page.
-///
-/// ```
-/// use softswap_engine::base::stats::StopReason;
-/// use softswap_engine::core::errors::FaultError;
-/// assert_eq!(FaultError::NotMapped.stop_reason(), None);
-/// assert_eq!(FaultError::Corrupt { slot: 7 }.stop_reason(), Some(StopReason::WrongData));
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum FaultError {
-    /// The program has mapped nothing at the address.
     #[error("the address is not mapped")]
     NotMapped,
     /// The address belongs to an unmanaged mapping of the program, which must handle the fault
     /// itself.
     #[error("the address is not managed")]
     Unmanaged,
-    /// The swap area could not be read.
     #[error("a swapped-out page could not be read back: {0}")]
     Read(#[from] IoError),
-    /// The data read does not match its seal.
     #[error(
         "the swap area returned wrong data for slot {slot} (it does not match its seal): the \
          device or file system returned other data than softswap wrote; check or replace the device"
     )]
-    Corrupt {
-        /// The slot.
-        slot: u64,
-    },
-    /// The compressed page is damaged.
+    Corrupt { slot: u64 },
     #[error("a compressed page {0}")]
     Unpack(#[from] UnpackError),
-    /// No memory could be freed.
     #[error("{0}")]
     Exhausted(#[from] Exhausted),
-    /// The kernel refused to map the page.
     #[error("the kernel refused to map a page ({0}); raise memory limits that are below --memory")]
     Install(io::Error),
     /// The kernel no longer has a resident page that the engine did not discard.
@@ -66,13 +49,11 @@ pub enum FaultError {
 
 impl FaultError {
     /// Returns true if the thread should only take a signal and retry.
-    #[must_use]
     pub fn is_for_a_signal(&self) -> bool {
         matches!(self, FaultError::Exhausted(Exhausted::Signal))
     }
 
     /// Returns the reason recorded in statistics; `None` if the engine did not fail.
-    #[must_use]
     pub fn stop_reason(&self) -> Option<StopReason> {
         Some(match self {
             FaultError::NotMapped | FaultError::Unmanaged => return None,
@@ -87,23 +68,13 @@ impl FaultError {
     }
 }
 
-/// Failure to decompress a page.
-///
-/// ```
-/// use softswap_engine::codec::CodecError;
-/// use softswap_engine::core::errors::UnpackError;
-/// let error = UnpackError::from(CodecError::UnknownTag { tag: 3 });
-/// assert!(error.to_string().starts_with("cannot be decompressed (compressed page has"));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnpackError {
-    /// The data in the pool differs from what was stored.
     #[error("in memory does not match its checksum ({0}): memory was overwritten")]
     Damaged(#[from] Damaged),
     /// The slot's seal matches, but the part does not exist.
     #[error("in the swap area was not found ({0}): a bug in softswap; please report it")]
     NoPart(#[from] NoPart),
-    /// The stored data is intact, but does not decompress to a page.
     #[error("cannot be decompressed ({0}): a bug in softswap; please report it")]
     Codec(#[from] CodecError),
 }
@@ -111,45 +82,27 @@ pub enum UnpackError {
 /// No page can be evicted.
 #[derive(Debug, thiserror::Error)]
 pub enum Exhausted {
-    /// The swap area accepts no more pages.
     #[error("memory is full: {0} (with `softswap run`: --swap DIR:SIZE, or a larger --memory)")]
     NoSlot(NoSlot),
-    /// The pages in DRAM are not evictable.
     #[error(
         "the budget of {limit_mib} MiB is exhausted: the engine needs {other_mib} MiB, and the \
          remaining {pages_mib} MiB of pages are pinned; raise --memory"
     )]
-    NoVictims {
-        /// Memory budget in MiB.
-        limit_mib: usize,
-        /// MiB used by the engine.
-        other_mib: usize,
-        /// MiB of pages.
-        pages_mib: usize,
-    },
+    NoVictims { limit_mib: usize, other_mib: usize, pages_mib: usize },
     /// The wait was interrupted: the thread must take a signal first.
     #[error("a signal is pending")]
     Signal,
 }
 
-/// Failure to allocate a slot.
-///
-/// ```
-/// use softswap_engine::core::errors::NoSlot;
-/// assert!(NoSlot::ForkedChild.to_string().starts_with("a forked child cannot write"));
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum NoSlot {
-    /// The swap areas are full.
     #[error(transparent)]
     Area(#[from] AreaFull),
-    /// The area belongs to the parent.
     #[error(
         "a forked child cannot write to the swap area of its parent; let the child call exec, or \
          raise --memory"
     )]
     ForkedChild,
-    /// The area belongs to the parent, and opening another one failed.
     #[error(
         "a forked child cannot write to the swap area of its parent, and cannot create its own \
          ({0}); add a writable directory with --swap, or raise --memory"

@@ -12,8 +12,6 @@ pub(crate) mod background;
 mod state;
 mod dram;
 pub(crate) mod resize;
-mod refault;
-mod report;
 
 pub(crate) use background::Background;
 pub(crate) use memory::Memory;

@@ -11,7 +11,7 @@ use crate::policy::partition::{Partition, PoolView};
 use crate::policy::prefetch::advised::Advised;
 use crate::policy::prefetch::offset_prefetch::OffsetPrefetch;
 use crate::policy::prefetch::readahead::Readahead;
-use crate::policy::stored_copies::{KeepCopy, StoredCopies, TOO_LIKELY};
+use crate::policy::stored_copies::{KeepCopy, StoredCopies};
 use crate::policy::write_load::WriteLoad;
 use softswap_sys::PAGE_SIZE;
 use std::io;
@@ -23,17 +23,14 @@ const RECENT_TO_OLD_LIKELIHOOD: f64 = 8.0;
 /// Summary of an evicted batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Batch {
-    /// Pages evicted.
     pub left: u64,
     /// Evicted pages known to be incompressible.
     pub incompressible: u64,
     /// Pages intended for the swap area.
     pub for_disk: usize,
-    /// CPU time in ns.
     pub cpu_ns: u64,
 }
 
-/// All policies of an engine.
 pub struct Policies {
     pub(crate) without: Without,
     /// Selection of cold pages.
@@ -42,25 +39,19 @@ pub struct Policies {
     pub incompressible_bias: IncompressibleBias,
     /// Admission to the pool, and detection of streams.
     pub admission: Admission,
-    /// The pool's share of the budget.
     pub partition: Partition,
     pub(crate) write_load: WriteLoad,
-    /// Streams.
     pub readahead: Readahead,
     pub(crate) offset_prefetch: OffsetPrefetch,
     pub(crate) advised: Advised,
-    /// Copies of resident pages.
     pub stored_copies: StoredCopies,
     pub(crate) codec: Selector,
-    /// Codec choice in `auto` mode.
     pub tier: CompressionTier,
 }
 
 impl Policies {
-    /// Creates the policies for a window, a budget, and a number of contexts.
-    ///
-    /// # Errors
-    /// If no address space is left for the tables.
+    /// Creates the policies for a window, a budget, and a number of contexts. Fails if no address
+    /// space is left for the tables.
     pub fn new(
         window_pages: usize,
         budget_bytes: usize,
@@ -88,13 +79,11 @@ impl Policies {
 
     /// Adapts to a changed budget. The partition is resized separately.
     pub(crate) fn resize(&self, budget_bytes: usize) {
-        self.clock.resize(budget_bytes / PAGE_SIZE);
+        self.clock.refaults.resize(budget_bytes / PAGE_SIZE);
         self.readahead.resize(budget_bytes / PAGE_SIZE);
         self.tier.resize(budget_bytes);
     }
 
-    /// Returns true if a mechanism is enabled.
-    #[must_use]
     pub fn has(&self, mechanism: Mechanism) -> bool {
         !self.without.has(mechanism)
     }
@@ -102,25 +91,25 @@ impl Policies {
     /// Records the refault of a touched page. The caller holds the page's claim and has not called
     /// [`Policies::age_of_faulted`] yet.
     pub fn note_return(&self, page: PageNo, place: Place, pool: impl FnOnce() -> PoolView) {
-        let Some(distance) = self.clock.distance(page) else { return };
+        let Some(distance) = self.clock.refaults.distance(page) else { return };
         match place {
             Place::Slot { .. } if self.admission.refaults_in_streams(page) => {}
             Place::Slot { is_incompressible: true, .. } => {
                 self.partition.note_incompressible_fault(distance)
             }
             Place::Pool { .. } => {
-                self.partition.write_back_rate().note_held();
+                self.partition.write_back_rate.note_held();
                 let PoolView { limit_bytes, used_bytes, .. } = pool();
                 self.partition.note_pool_fault(distance, limit_bytes, used_bytes);
             }
             // A sufficiently large pool would also hold the pages that bypassed it when it was
             // full.
             Place::Slot { .. } => {
-                let more = self.partition.write_back_rate().note_bypassed_refault(distance);
+                let more = self.partition.write_back_rate.note_refault_after(distance);
                 self.partition.note_disk_fault(more, pool());
             }
             Place::CompressedSlot { .. } => {
-                let more = self.partition.write_back_rate().note_write_back_refault(distance);
+                let more = self.partition.write_back_rate.note_write_back_refault(distance);
                 self.partition.note_disk_fault(more, pool());
             }
             _ => {}
@@ -130,7 +119,7 @@ impl Policies {
     /// Records that a page refaulted in a stream. `limit_bytes` is the pool's limit. Must be called
     /// before the page's age is decided.
     pub fn note_streamed(&self, page: PageNo, place: Place, limit_bytes: usize) {
-        let was_held = match (place, self.clock.distance(page)) {
+        let was_held = match (place, self.clock.refaults.distance(page)) {
             (Place::Pool { .. }, _) => true,
             (Place::CompressedSlot { .. }, _) => false,
             (Place::Slot { .. }, Some(left)) => self.admission.would_hold(left, limit_bytes),
@@ -169,17 +158,16 @@ impl Policies {
     /// Returns true if pages in the pool are touched often enough to pay for compressing those that
     /// are written back.
     fn is_held_for_long(&self) -> bool {
-        let (pool_ns, disk_ns) = self.partition.costs().faults_ns();
+        let (pool_ns, disk_ns) = self.partition.costs.faults_ns();
         let spared_ns = disk_ns.saturating_sub(pool_ns) as f64;
-        let share_held = self.partition.write_back_rate().share_held();
+        let share_held = self.partition.write_back_rate.share_held();
         RECENT_TO_OLD_LIKELIHOOD * share_held * spared_ns
             >= self.admission.pack_ns() as f64
-                + (1.0 - share_held) * self.partition.costs().write_back_ns() as f64
+                + (1.0 - share_held) * self.partition.costs.write_back_ns() as f64
     }
 
     /// Returns the age of a touched page that is faulted in from `place`, while `resident` pages
     /// are resident.
-    #[must_use]
     pub fn age_of_faulted(&self, page: PageNo, place: Place, resident: usize) -> u8 {
         if place == Place::Vacant || !self.has(Mechanism::RefaultDistance) {
             return self.clock.age_of_new(page);
@@ -189,7 +177,6 @@ impl Policies {
 
     /// Returns the age of a page that is read ahead. A page of a stream will be touched. Other
     /// pages may not be, so they are evicted first.
-    #[must_use]
     pub fn age_of_read_ahead(&self, page: PageNo, is_stream: bool, resident: usize) -> u8 {
         if !is_stream {
             return PREFETCHED;
@@ -199,7 +186,6 @@ impl Policies {
 
     /// Returns N: the clock considers an incompressible page for eviction in one of N visits
     /// ([`IncompressibleBias::times`]).
-    #[must_use]
     pub fn visits_per_incompressible(&self) -> u64 {
         if self.has(Mechanism::IncompressibleBias) { self.incompressible_bias.times() } else { 1 }
     }
@@ -219,12 +205,10 @@ impl Policies {
             Place::Pool { .. } => Mechanism::PoolCopies,
             _ => Mechanism::SwapCache,
         };
-        let refaults_early = self.clock.refaults_early(page);
-        let is_rarely_written =
-            |soon, too_likely| self.stored_copies.is_rarely_written(page, soon, too_likely);
+        let refaults_early = self.clock.refaults.refaults_early(page);
+        let is_rarely_written = |soon| self.stored_copies.is_rarely_written(page, soon);
         let is_worth_a_copy = || {
-            is_rarely_written(refaults_early, TOO_LIKELY)
-                && (is_touched || is_rarely_written(!refaults_early, TOO_LIKELY))
+            is_rarely_written(refaults_early) && (is_touched || is_rarely_written(!refaults_early))
         };
         match has_space_left && self.has(mechanism) {
             true if is_worth_a_copy() => KeepCopy::Yes,
@@ -237,8 +221,8 @@ impl Policies {
         let Batch { left, incompressible, for_disk, cpu_ns } = batch;
         self.write_load.note(found, for_disk);
         self.incompressible_bias.note_evictions(left, incompressible);
-        self.partition.write_back_rate().note_evictions(left);
-        self.partition.costs().note_evictions(left, cpu_ns);
+        self.partition.write_back_rate.note_evictions(left);
+        self.partition.costs.note_evictions(left, cpu_ns);
     }
 
     /// Returns true if the configured codec would produce this tag, or is automatic.
@@ -253,25 +237,22 @@ impl Policies {
     pub fn note_bypassed(&self, page: PageNo) {
         self.admission.note_bypassed();
         if !self.admission.refaults_in_streams(page) {
-            self.partition.write_back_rate().note_bypassed();
+            self.partition.write_back_rate.note_bypassed();
         }
     }
 
     /// Returns true if compression is enabled.
-    #[must_use]
     pub fn has_codec(&self) -> bool {
         self.codec.get() != Choice::Fixed(None)
     }
 
     /// Returns the codec to use if the working memory of `packer` does not fit into the budget.
-    #[must_use]
     pub(crate) fn without_memory(&self, packer: Packer) -> Option<Packer> {
         (self.codec.get() == Choice::Auto && packer != Packer::Lz4).then_some(Packer::Lz4)
     }
 
     /// Returns the codec for the next page, given the state of the pool; `None` if compression is
     /// disabled.
-    #[must_use]
     pub fn packer(&self, pool: impl FnOnce() -> PoolView) -> Option<Packer> {
         match self.codec.get() {
             Choice::Auto => Some(self.tier.first_try(|| pool().is_filling())),
@@ -280,7 +261,6 @@ impl Policies {
     }
 
     /// Returns the codec to try after `first` failed, if any.
-    #[must_use]
     pub fn second_packer(&self, first: Packer) -> Option<Packer> {
         let is_on = first == Packer::Lz4 && self.codec.get() == Choice::Auto;
         if is_on { self.tier.second_try() } else { None }
@@ -307,7 +287,7 @@ mod tests {
 
     /// Records pages that leave the pool, `percent` of them by a touch.
     fn held(policies: &Policies, percent: u64) {
-        let rate = policies.partition.write_back_rate();
+        let rate = &policies.partition.write_back_rate;
         (0..100 * percent).for_each(|_| rate.note_held());
         rate.note_write_backs(100 * (100 - percent));
         (0..1000).for_each(|_| policies.admission.packed(Some(2048), 20_000));
@@ -341,13 +321,13 @@ mod tests {
     fn bypassed_compressible_pages_enlarge_the_pool() {
         let share_after_refault = |is_incompressible| {
             let policies = policies();
-            policies.clock.note_eviction(PAGE);
-            (0..100).for_each(|page| policies.clock.note_eviction(1000 + page));
-            policies.partition.write_back_rate().note_evictions(100);
+            policies.clock.refaults.note_eviction(PAGE);
+            (0..100).for_each(|page| policies.clock.refaults.note_eviction(1000 + page));
+            policies.partition.write_back_rate.note_evictions(100);
             (0..100).for_each(|_| policies.note_bypassed(PAGE));
             let place = Place::Slot { slot: 1, is_incompressible };
             policies.note_return(PAGE, place, || pool(95));
-            policies.partition.write_back_rate().refault_share()
+            policies.partition.write_back_rate.refault_share()
         };
         assert!(share_after_refault(false) > share_after_refault(true));
     }

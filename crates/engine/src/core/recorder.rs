@@ -26,58 +26,31 @@ const PAGE_BITS: u32 = 30;
 const CPU_BITS: u32 = 30;
 const SIZE_BITS: u32 = 13;
 
-/// Event of a page.
-///
-/// ```
-/// use softswap_engine::base::access::Access;
-/// use softswap_engine::core::recorder::Event;
-/// let event = Event::Touch { page: 7, access: Access::Write, cpu_ns: 1200 };
-/// assert_eq!(Event::from_word(event.to_word()), Some(event));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// The page was touched, after the program used this much CPU time since the previous touch.
     Touch {
-        /// The page.
         page: PageNo,
         /// Read or write.
         access: Access,
-        /// CPU time in ns.
         cpu_ns: u64,
     },
     /// The page was evicted. If it is incompressible, both sizes are that of a page.
     Left {
-        /// The page.
         page: PageNo,
-        /// Size with LZ4, in bytes.
         lz4_bytes: u64,
         /// Size with zstd as used for a full pool, in bytes.
         zstd_bytes: u64,
     },
     /// The page was evicted and is same-filled.
-    Filled {
-        /// The page.
-        page: PageNo,
-    },
+    Filled { page: PageNo },
     /// Pages were discarded or unmapped.
-    Freed {
-        /// First page.
-        page: PageNo,
-        /// Number of pages.
-        pages: u64,
-    },
+    Freed { page: PageNo, pages: u64 },
     /// The content was moved to another page.
-    Moved {
-        /// The page.
-        page: PageNo,
-        /// The destination.
-        to: PageNo,
-    },
+    Moved { page: PageNo, to: PageNo },
 }
 
 impl Event {
-    /// Encodes the event as a word.
-    #[must_use]
     pub fn to_word(self) -> u64 {
         let number = |page: PageNo| page & ((1 << PAGE_BITS) - 1);
         let (kind, page, rest) = match self {
@@ -96,7 +69,6 @@ impl Event {
     }
 
     /// Decodes a word; `None` if it is empty or invalid.
-    #[must_use]
     pub fn from_word(word: u64) -> Option<Event> {
         let low = |bits: u64, count: u32| bits & ((1 << count) - 1);
         let page = low(word >> KIND_BITS, PAGE_BITS);
@@ -150,7 +122,6 @@ impl Recorder {
         self.note(Event::Touch { page, access, cpu_ns });
     }
 
-    /// Records the end of a fault.
     pub(crate) fn note_fault_end(&self) {
         self.cpu_ns.store(process_cpu_ns(), Relaxed);
     }

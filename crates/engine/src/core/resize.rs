@@ -17,14 +17,12 @@ const MIN_PAGES_BYTES: usize = 2 << 20;
 /// Minimum that an adaptive pool leaves for pages and tables, in bytes.
 const MIN_OUTSIDE_POOL_BYTES: usize = 4 << 20;
 
-/// Minimum limit of an adaptive pool, unless that exceeds a tenth of the budget.
-const MIN_POOL_BYTES: usize = 8 * SLAB_BYTES;
-
 /// Returns the bounds of an adaptive pool limit. `fixed_bytes` of the budget are used from the
 /// start.
 pub(crate) fn pool_bounds(budget_bytes: usize, fixed_bytes: usize) -> (usize, usize) {
     let least = PoolLimit::MIN.bytes_of(budget_bytes);
-    let least = least.max(MIN_POOL_BYTES.min(budget_bytes / 10));
+    // Eight slabs, unless that exceeds a tenth of the budget.
+    let least = least.max((8 * SLAB_BYTES).min(budget_bytes / 10));
     let most = PoolLimit::LARGEST.bytes_of(budget_bytes);
     // The pages in use must fit, however much a larger pool would gain.
     let most = most.min(budget_bytes.saturating_sub(fixed_bytes + MIN_OUTSIDE_POOL_BYTES));
@@ -41,7 +39,6 @@ pub(crate) fn extra_buffers_bytes(budget_bytes: usize) -> usize {
 impl Core {
     /// Returns the smallest possible budget: memory that cannot be freed plus the minimum for
     /// pages, in bytes.
-    #[must_use]
     pub(crate) fn min_bytes(&self) -> usize {
         let stores = &self.stores;
         self.memory.budget.fixed_bytes()

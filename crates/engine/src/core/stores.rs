@@ -9,9 +9,8 @@ use crate::store::bounce;
 use crate::store::pool::{Handle, Pool};
 use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
-use crate::store::swap::Areas;
-use crate::store::swap::ChildAreas;
 use crate::store::swap::area::Discarded;
+use crate::store::swap::{Areas, ChildAreas};
 use softswap_sys::PAGE_SIZE;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -35,7 +34,6 @@ pub(crate) struct Stores {
 impl Stores {
     /// Returns true if this process may write pages. A forked child writes only to areas of its
     /// own.
-    #[must_use]
     pub(crate) fn may_write(&self) -> bool {
         self.may_write.load(Relaxed)
     }
@@ -47,8 +45,9 @@ impl Stores {
             // The parent seals pages for the same slots with the same key: a nonce would repeat.
             die(self.stats, "a forked child was about to seal a page for its parent's area");
         }
-        match self.areas.sealer(slot).seal(slot, self.areas.generation(slot), page) {
-            Some(seal) => self.areas.set_seal(slot, seal),
+        let (area, local) = self.areas.of(slot);
+        match self.areas.sealer(slot).seal(slot, area.generation(local), page) {
+            Some(seal) => area.set_seal(local, seal),
             None => die(self.stats, "a page cannot be encrypted"),
         }
     }
@@ -56,8 +55,8 @@ impl Stores {
     /// Opens a sealed page in place. Returns false if it is not what was written to the slot.
     #[must_use]
     pub(crate) fn open_sealed(&self, slot: u64, page: &mut [u8]) -> bool {
-        let (generation, seal) = (self.areas.generation(slot), self.areas.seal(slot));
-        self.areas.sealer(slot).open(slot, generation, page, seal)
+        let (area, local) = self.areas.of(slot);
+        self.areas.sealer(slot).open(slot, area.generation(local), page, area.seal(local))
     }
 
     /// Copies a page from the standby list. Returns false if it is not there.
@@ -70,12 +69,14 @@ impl Stores {
         match place {
             Place::Pool { handle } => self.pool.free(Handle::from_bits(handle)),
             Place::Slot { slot, .. } => self.areas.free(slot, 1),
-            Place::CompressedSlot { slot, part } => self.areas.free_part(slot, part),
+            Place::CompressedSlot { slot, part } => {
+                let (area, slot) = self.areas.of(slot);
+                area.free_part(slot, part);
+            }
             _ => {}
         }
     }
 
-    #[must_use]
     pub(crate) fn used_bytes(&self) -> usize {
         self.pool.used_bytes()
             + self.areas.metadata_bytes() as usize

@@ -26,26 +26,11 @@ const TOUCHED: u32 = 1 << 31;
 const WHOLE: u32 = 1 << 30;
 /// PROT_WRITE.
 const WRITE: Protection = 2;
-/// Chunks in a group. Searches skip an untouched group in one step.
-const GROUP_CHUNKS: u64 = 512;
-const GROUP_PAGES: u64 = GROUP_CHUNKS * CHUNK_PAGES;
-/// Maximum number of pages by which a search start is randomised (256 GiB).
-const MAX_SCATTER: u64 = 1 << 26;
-/// Pages of room after a mapping, as a multiple of its size.
-const GROWTH_FACTOR: u64 = 7;
-/// Divisor: the room is at least 1/1024 of the window (1 GiB of 1 TiB).
-const MIN_GROWTH_SHARE: u64 = 1024;
-/// Divisor: the room is at most 1/16 of the window (64 GiB of 1 TiB).
-const MAX_GROWTH_SHARE: u64 = 16;
+/// Pages in a group of chunks. Searches skip an untouched group in one step.
+const GROUP_PAGES: u64 = 512 * CHUNK_PAGES;
 
 /// The program's address space within the window.
-///
-/// ```
-/// use softswap_engine::memory::address_space::AddressSpace;
-/// let space = AddressSpace::new(1 << 18).unwrap();
-/// space.add(&mut space.lock(), 0..16);
-/// assert_eq!(space.high(), 16);
-/// ```
+#[derive(Default)]
 pub struct AddressSpace {
     /// First page of the search, for the lower and the upper half.
     firsts: [PageNo; 2],
@@ -82,9 +67,7 @@ pub struct Layout {
 /// Kind of a range of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Managed memory of the program.
     Managed,
-    /// Unmanaged mapping of the program.
     Unmanaged,
     /// Not mapped by the program.
     Hole,
@@ -107,8 +90,8 @@ impl AddressSpace {
 
     /// Creates an empty space whose halves are filled from randomly chosen pages.
     pub(crate) fn scattered(pages: u64) -> io::Result<AddressSpace> {
-        // At most a quarter of the window is skipped.
-        let most = (pages / 4).min(MAX_SCATTER) as usize;
+        // At most a quarter of the window is skipped, and at most 256 GiB.
+        let most = (pages / 4).min(1 << 26) as usize;
         let first = aslr::below(most) as u64;
         let growable = aslr::below(most / CHUNK_PAGES as usize) as u64 * CHUNK_PAGES;
         AddressSpace::from(pages, [first, pages / 2 + growable])
@@ -121,10 +104,7 @@ impl AddressSpace {
             mapped: reserve_u64((pages as usize).div_ceil(64))?,
             chunks: reserve_u32((pages / CHUNK_PAGES) as usize + 1)?,
             groups: reserve_u32((pages / GROUP_PAGES) as usize + 1)?,
-            touched_chunks: AtomicUsize::new(0),
-            high: AtomicU64::new(0),
-            mapped_pages: AtomicUsize::new(0),
-            layout: Mutex::new(Layout::default()),
+            ..AddressSpace::default()
         })
     }
 
@@ -133,19 +113,16 @@ impl AddressSpace {
         self.layout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[must_use]
     pub(crate) fn is_mapped(&self, page: PageNo) -> bool {
         // Check the group first: `split` sets the bits before it clears WHOLE.
         self.is_whole(page)
             || self.mapped[page as usize / 64].load(Ordering::SeqCst) & 1 << (page % 64) != 0
     }
 
-    #[must_use]
     pub(crate) fn is_range_mapped(&self, range: &Range<PageNo>) -> bool {
         self.words(range).all(|(_, bits, mapped)| mapped & bits == bits)
     }
 
-    #[must_use]
     pub(crate) fn is_any_mapped(&self, range: &Range<PageNo>) -> bool {
         self.words(range).any(|(_, bits, mapped)| mapped & bits != 0)
     }
@@ -184,7 +161,6 @@ impl AddressSpace {
     }
 
     /// Splits the range into segments of one kind, in address order.
-    #[must_use]
     pub(crate) fn segments(
         &self,
         layout: &Layout,
@@ -210,18 +186,15 @@ impl AddressSpace {
     }
 
     /// Returns one past the highest page ever mapped.
-    #[must_use]
     pub fn high(&self) -> PageNo {
         self.high.load(Ordering::Acquire)
     }
 
-    #[must_use]
     pub(crate) fn mapped_bytes(&self) -> usize {
         self.mapped_pages.load(Ordering::Relaxed) * softswap_sys::PAGE_SIZE
     }
 
     /// Returns the DRAM used by entries and page tables, in bytes.
-    #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.touched_chunks.load(Ordering::Relaxed) * CHUNK_METADATA_BYTES
     }
@@ -251,19 +224,16 @@ impl AddressSpace {
         self.chunks[(page / CHUNK_PAGES) as usize].fetch_sub(1, Ordering::Relaxed);
     }
 
-    #[must_use]
     pub(crate) fn has_resident(&self, page: PageNo) -> bool {
         self.chunks[(page / CHUNK_PAGES) as usize].load(Ordering::Relaxed) & !TOUCHED != 0
     }
 
     /// Returns the first page of `pages` whose chunk has resident pages, or their end.
-    #[must_use]
     pub(crate) fn next_resident(&self, pages: Range<PageNo>) -> PageNo {
         self.next(pages, |chunk| chunk & !TOUCHED != 0)
     }
 
     /// Returns the first page of `pages` whose chunk was touched, or their end.
-    #[must_use]
     pub(crate) fn next_touched(&self, pages: Range<PageNo>) -> PageNo {
         self.next(pages, |chunk| chunk & TOUCHED != 0)
     }
@@ -356,7 +326,6 @@ impl AddressSpace {
 
     /// Finds `count` free pages aligned to `align` pages: the lowest at or after the search start,
     /// then anywhere in the window, then in rooms of other mappings.
-    #[must_use]
     pub(crate) fn find(&self, layout: &Layout, count: u64, align: u64) -> Option<Range<PageNo>> {
         let window = 0..self.pages;
         layout
@@ -366,22 +335,21 @@ impl AddressSpace {
     }
 
     /// Returns the part of the window for mappings with room.
-    #[must_use]
     pub(crate) fn growable(&self) -> Range<PageNo> {
         self.pages / 2..self.pages
     }
 
     /// Finds `count` free pages, starting at a chunk, with room after them. Returns the pages and
     /// the room.
-    #[must_use]
     pub(crate) fn find_growable(
         &self,
         layout: &Layout,
         count: u64,
     ) -> Option<(Range<PageNo>, Range<PageNo>)> {
         let within = self.growable();
-        let least = self.pages / MIN_GROWTH_SHARE;
-        let room = count.saturating_mul(GROWTH_FACTOR).clamp(least, self.pages / MAX_GROWTH_SHARE);
+        // Seven times the size, from 1/1024 of the window (1 GiB of 1 TiB) to 1/16 of it.
+        let least = self.pages / 1024;
+        let room = count.saturating_mul(7).clamp(least, self.pages / 16);
         let whole = count.checked_add(room)?.checked_next_multiple_of(CHUNK_PAGES)?;
         let found = layout
             .find_outside_growth_gaps(&(self.firsts[1]..within.end), whole, CHUNK_PAGES)
@@ -396,7 +364,6 @@ impl AddressSpace {
         Some((found.clone(), found.end..half.end))
     }
 
-    #[must_use]
     pub(crate) fn is_free(&self, layout: &Layout, range: &Range<PageNo>) -> bool {
         range.end <= self.pages && !layout.taken.overlaps(range)
     }
@@ -439,14 +406,12 @@ impl Layout {
         }
     }
 
-    /// Sets or clears the treatment of a range in forked children.
     pub(crate) fn at_fork(&mut self, range: Range<PageNo>, what: AtFork, on: bool) {
         let set = self.set_at_fork(what);
         if on { set.insert(range) } else { set.remove(range) }
     }
 
     /// Returns the ranges with the given treatment in forked children.
-    #[must_use]
     pub(crate) fn kept_from_children(&mut self, what: AtFork) -> Vec<Range<PageNo>> {
         self.set_at_fork(what).iter().cloned().collect()
     }
@@ -471,7 +436,6 @@ impl Layout {
 
     /// Returns true if all pages of the range have the same protection, lock and seal state, so
     /// that it can be moved as one mapping.
-    #[must_use]
     pub(crate) fn is_uniform(&self, range: &Range<PageNo>) -> bool {
         let protection = self.protection(range.start);
         let protected = if protection == READ_WRITE {
@@ -487,7 +451,6 @@ impl Layout {
     }
 
     /// Returns true if any page of the range lacks a permission in `wanted`.
-    #[must_use]
     pub(crate) fn lacks_permission(&self, range: &Range<PageNo>, wanted: Protection) -> bool {
         self.protections.overlapping(range.clone()).any(|(_, has)| has & wanted != wanted)
     }
@@ -497,14 +460,12 @@ impl Layout {
         self.sealed.insert(range);
     }
 
-    #[must_use]
     pub(crate) fn first_sealed(&self, range: &Range<PageNo>) -> Option<PageNo> {
         self.sealed.overlapping(range.clone()).next().map(|sealed| sealed.start.max(range.start))
     }
 
     /// Returns the first page of a range whose content may not be dropped: a sealed page that the
     /// program may not write.
-    #[must_use]
     pub(crate) fn first_kept(&self, range: &Range<PageNo>) -> Option<PageNo> {
         self.sealed.overlapping(range.clone()).find_map(|sealed| {
             let sealed = clip(sealed, range);
@@ -514,12 +475,10 @@ impl Layout {
         })
     }
 
-    #[must_use]
     pub(crate) fn has_locked(&self, range: &Range<PageNo>) -> bool {
         self.locked.overlaps(range)
     }
 
-    #[must_use]
     pub(crate) fn locked(&self) -> Vec<Range<PageNo>> {
         self.locked.iter().cloned().collect()
     }
@@ -533,12 +492,10 @@ impl Layout {
     }
 
     /// Returns true if any page of the range has a protection other than read and write.
-    #[must_use]
     pub(crate) fn has_protection(&self, range: &Range<PageNo>) -> bool {
         self.protections.overlaps(range)
     }
 
-    #[must_use]
     pub(crate) fn protection(&self, page: PageNo) -> Protection {
         self.protections.get(&page).copied().unwrap_or(READ_WRITE)
     }
@@ -609,7 +566,6 @@ impl Layout {
         self.unmanaged.insert(range);
     }
 
-    #[must_use]
     pub(crate) fn unmanaged_in(&self, range: &Range<PageNo>) -> Vec<Range<PageNo>> {
         self.unmanaged.overlapping(range.clone()).map(|f| clip(f, range)).collect()
     }

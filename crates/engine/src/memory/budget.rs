@@ -13,9 +13,8 @@ use softswap_sys::raw::now_ns;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Watermarks and the count of pages in DRAM.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Budget {
-    /// The current limit.
     limit_bytes: AtomicUsize,
     /// The limit to reach by reclaim.
     target_bytes: AtomicUsize,
@@ -27,9 +26,7 @@ pub(crate) struct Budget {
     unstored: AtomicUsize,
     /// Pages that a forked child shares with its parent, and that are charged to the parent.
     inherited: AtomicUsize,
-    /// The value of `inherited` at the fork.
     inherited_at_fork: AtomicUsize,
-    /// Time of the fork.
     forked_at_ns: AtomicU64,
     /// Pages added since the fork.
     added: AtomicUsize,
@@ -42,30 +39,22 @@ const EXEC_DELAY_NS: u64 = 10_000_000;
 
 impl Budget {
     /// Creates a budget of `limit_bytes`. `fixed_bytes` of it are used from the start.
-    #[must_use]
     pub(crate) fn new(limit_bytes: usize, fixed_bytes: usize) -> Budget {
         Budget {
             limit_bytes: AtomicUsize::new(limit_bytes),
             target_bytes: AtomicUsize::new(limit_bytes),
             before_bytes: AtomicUsize::new(limit_bytes),
             fixed_bytes: AtomicUsize::new(fixed_bytes),
-            pages: AtomicUsize::new(0),
-            unstored: AtomicUsize::new(0),
-            inherited: AtomicUsize::new(0),
-            inherited_at_fork: AtomicUsize::new(0),
-            forked_at_ns: AtomicU64::new(0),
-            added: AtomicUsize::new(0),
+            ..Budget::default()
         }
     }
 
-    #[must_use]
     pub(crate) fn limit_bytes(&self) -> usize {
         self.limit_bytes.load(Relaxed)
     }
 
     /// Returns the limit to reach, in bytes. It is below [`Budget::limit_bytes`] while memory is
     /// reclaimed for it.
-    #[must_use]
     pub(crate) fn target_bytes(&self) -> usize {
         self.target_bytes.load(Relaxed)
     }
@@ -96,7 +85,6 @@ impl Budget {
     }
 
     /// Returns true while the limit is being lowered.
-    #[must_use]
     pub(crate) fn is_moving(&self) -> bool {
         self.limit_bytes() != self.target_bytes()
     }
@@ -126,7 +114,6 @@ impl Budget {
         is_cancelled
     }
 
-    #[must_use]
     pub(crate) fn fixed_bytes(&self) -> usize {
         self.fixed_bytes.load(Relaxed)
     }
@@ -137,20 +124,17 @@ impl Budget {
     }
 
     /// Returns the number of bytes that only reclaim may use.
-    #[must_use]
     pub(crate) fn reserve_bytes(&self) -> usize {
         reserve_of(self.limit_bytes())
     }
 
     /// Returns the number of pages in DRAM, resident or staged.
-    #[must_use]
     pub(crate) fn pages(&self) -> usize {
         self.pages.load(Relaxed)
     }
 
     /// Returns the number of bytes in use. `other_bytes` is the use outside pages and the fixed
     /// part.
-    #[must_use]
     pub(crate) fn used_bytes(&self, other_bytes: usize) -> usize {
         self.used_with(self.pages(), other_bytes)
     }
@@ -219,20 +203,17 @@ impl Budget {
     }
 
     /// Returns the number of pages unmapped and not yet stored.
-    #[must_use]
     pub(crate) fn unstored_pages(&self) -> usize {
         self.unstored.load(Relaxed)
     }
 
     /// Returns true if background reclaim should start.
-    #[must_use]
     pub(crate) fn is_low(&self, other_bytes: usize) -> bool {
         let limit = self.limit_bytes();
         self.used_bytes(other_bytes) + reserve_of(limit) + step_of(limit) > limit
     }
 
     /// Returns true if background reclaim may stop.
-    #[must_use]
     pub(crate) fn is_above_high(&self, other_bytes: usize) -> bool {
         let limit = self.limit_bytes();
         self.used_bytes(other_bytes) + reserve_of(limit) + 2 * step_of(limit) <= limit

@@ -7,6 +7,7 @@
 use crate::codec::{self, Workspaces};
 use crate::store::swap::{AreaFull, Lanes};
 use softswap_sys::memory::{Page, reserve_pages};
+use softswap_sys::raw::current_thread;
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,6 @@ pub const GROUP_PAGES: usize = 16;
 pub(crate) struct Context {
     /// I/O channels, one for each swap area.
     pub(crate) lanes: Lanes,
-    /// Working memory of the codecs.
     pub(crate) scratch: codec::Scratch,
     /// Buffer for a page before it is installed.
     pub(crate) page: &'static mut Page,
@@ -98,13 +98,11 @@ impl Contexts {
         shared.iter().any(|slot| slot.try_lock().is_err())
     }
 
-    #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.slots.len()
     }
 
     /// Returns the memory that the codecs use in all contexts, in addition to [`CONTEXT_BYTES`].
-    #[must_use]
     pub(crate) fn workspaces(&self) -> Arc<Workspaces> {
         Arc::clone(&self.workspaces)
     }
@@ -145,10 +143,6 @@ impl Contexts {
             context.lanes.abandon_rings();
         }
     }
-}
-
-fn current_thread() -> i32 {
-    softswap_sys::raw::current_thread()
 }
 
 fn lock(slot: &Mutex<Context>) -> MutexGuard<'_, Context> {

@@ -4,4 +4,3 @@ pub mod address_space;
 pub(crate) mod budget;
 pub mod context;
 pub(crate) mod pinners;
-pub(crate) mod interrupted_wait;

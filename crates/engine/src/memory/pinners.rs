@@ -7,9 +7,6 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-/// Interval of checks.
-const CHECK_INTERVAL_NS: u64 = 100_000_000;
-
 /// State of the check for long-term pins of program memory.
 #[derive(Debug)]
 pub(crate) struct Pinners {
@@ -24,7 +21,6 @@ impl Pinners {
     /// Called when the engine has all its rings and the program has none. Without UFFDIO_MOVE the
     /// result is not used. The mappings are not read then, because page protection can create tens
     /// of thousands of them.
-    #[must_use]
     pub(crate) fn start(uses_move: bool) -> Pinners {
         let mappings = if uses_move { Mappings::open() } else { None };
         let pinners = mappings.as_ref().and_then(Mappings::pinners);
@@ -55,7 +51,7 @@ impl Pinners {
         let pinners = self.mappings.as_ref().and_then(Mappings::pinners);
         self.is_safe.store(pinners.is_some_and(|count| count <= self.pinners), Relaxed);
         // Publish the time last: once it is set, other threads rely on the result.
-        self.next_check_ns.store(now + CHECK_INTERVAL_NS, Release);
+        self.next_check_ns.store(now + 100_000_000, Release);
     }
 
     /// Disables the checks: afterwards batch unmapping is used only if pages cannot be moved.

@@ -78,7 +78,6 @@ fn by_chunk(range: Range<PageNo>) -> impl Iterator<Item = Range<PageNo>> {
     })
 }
 
-/// Evicts pages until free memory is above the low watermark, or no page is evictable.
 pub(crate) fn fit(core: &Core, contexts: &Contexts) {
     while core.memory.budget.is_low(core.other_bytes()) {
         let mut context = contexts.claim_background();

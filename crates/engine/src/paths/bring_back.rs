@@ -14,7 +14,6 @@ use softswap_sys::raw::current_cpu;
 const SPAN_PAGES: u64 = 1 << 20;
 const MAX_FOUND: usize = 1 << 16;
 
-/// Result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// There may be more to read.
@@ -25,10 +24,8 @@ pub enum Step {
     Done,
 }
 
-/// Progress of one process.
 #[derive(Debug)]
 pub struct BringBack {
-    /// Number of pages to swap in.
     wanted: u64,
     /// Pages outside memory, by their distances. The unit of distances changes with the limit, so
     /// only their order counts.
@@ -41,7 +38,6 @@ pub struct BringBack {
 
 impl BringBack {
     /// Begins to swap in the `wanted` pages evicted last.
-    #[must_use]
     pub fn new(wanted: u64) -> BringBack {
         BringBack { wanted, distances: vec![0; BUCKETS], below: 0, from: 0 }
     }
@@ -109,7 +105,7 @@ impl BringBack {
             }
             self.from += 1;
             if let Some(stored) = core.memory.pages.load(page).place().in_slot() {
-                let distance = core.policies.clock.distance(page).unwrap_or(u64::MAX - 1);
+                let distance = core.policies.clock.refaults.distance(page).unwrap_or(u64::MAX - 1);
                 return Some((page, stored.slot(), distance));
             }
         }

@@ -5,7 +5,7 @@
 
 use crate::base::page::{PageNo, Place};
 use crate::core::{Core, Memory};
-use crate::memory::address_space::{AtFork, Kind, Layout};
+use crate::memory::address_space::{AtFork, Layout};
 use crate::steps::swap_cache;
 use softswap_sys::window::{Protection, READ_WRITE, Writes};
 use std::io;
@@ -14,7 +14,6 @@ use std::ops::Range;
 /// Alignment, in pages, of large mappings, as allocators want it for their arenas.
 const LARGE_ALIGN_PAGES: u64 = 8192;
 
-/// Maps `count` fresh pages. Returns `None` if the window has no such gap.
 pub(crate) fn map(
     memory: &Memory,
     count: u64,
@@ -31,8 +30,6 @@ pub(crate) fn map(
     Ok(Some(range.start))
 }
 
-/// Maps `count` fresh pages with room to grow in place. Returns `None` if there is no space for
-/// them.
 pub(crate) fn map_growable(
     memory: &Memory,
     count: u64,
@@ -59,8 +56,6 @@ fn add(
     Ok(())
 }
 
-/// Maps fresh pages exactly at `range`, replacing what is mapped there. Without `replace`, returns
-/// `Ok(false)` if any of it is in use.
 pub(crate) fn map_at(
     core: &Core,
     range: Range<PageNo>,
@@ -94,11 +89,6 @@ fn check_unsealed(layout: &Layout, range: &Range<PageNo>) -> io::Result<()> {
 fn not_permitted() -> io::Error {
     const EPERM: i32 = 1;
     io::Error::from_raw_os_error(EPERM)
-}
-
-/// Seals `range`, which must be mapped completely.
-pub(crate) fn seal(memory: &Memory, range: Range<PageNo>) {
-    memory.space.lock().seal(range);
 }
 
 /// Drops the content and attributes of `range`. It stays allocated, so no other mapping can be
@@ -158,7 +148,6 @@ pub(crate) fn locked_bytes(memory: &Memory) -> usize {
     locked.iter().map(|range| (range.end - range.start) as usize * softswap_sys::PAGE_SIZE).sum()
 }
 
-/// Unlocks `range`. Returns the parts of it that were locked.
 pub(crate) fn unlock(memory: &Memory, range: &Range<PageNo>) -> io::Result<Vec<Range<PageNo>>> {
     unlock_in(memory, &mut memory.space.lock(), range)
 }
@@ -176,8 +165,6 @@ fn unlock_in(
     Ok(were)
 }
 
-/// Replaces `range` by an unmanaged mapping that `place_it` creates. Without `replace`, returns
-/// `Ok(false)` if any of it is in use.
 pub(crate) fn map_unmanaged(
     core: &Core,
     range: Range<PageNo>,
@@ -205,7 +192,6 @@ pub(crate) fn map_unmanaged(
     Ok(true)
 }
 
-/// Discards `range`, which reads as zeroes afterwards (`MADV_DONTNEED`).
 pub(crate) fn discard(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     let layout = core.memory.space.lock();
     let mut start = range.start;
@@ -251,10 +237,6 @@ pub(crate) fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Res
     add(memory, &mut layout, more, protection)?;
     layout.take_along(&range, &(range.start..range.start + count));
     Ok(true)
-}
-
-pub(crate) fn segments(memory: &Memory, range: &Range<PageNo>) -> Vec<(Range<PageNo>, Kind)> {
-    memory.space.segments(&memory.space.lock(), range)
 }
 
 /// In a forked child, removes the memory that it does not inherit, zeroes the memory that it gets

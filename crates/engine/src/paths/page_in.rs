@@ -18,23 +18,17 @@ use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::Stopwatch;
 use crate::policy::prefetch::advised::Order;
 use crate::policy::prefetch::readahead::{self, Ahead, Touch};
-use crate::steps::decompress;
-use crate::steps::fault_around;
 use crate::steps::install::{finish, install, install_zeroes};
-use crate::steps::mapping_pressure;
-use crate::steps::staging;
-use crate::steps::swap_cache;
 use crate::steps::swap_in_batch::{self, Wanted};
+use crate::steps::{decompress, fault_around, mapping_pressure, staging, swap_cache};
 use crate::store::pool::Handle;
 use softswap_sys::raw::current_cpu;
 use softswap_sys::signals::Mask;
 use softswap_sys::window::{MappingPressure, Writes};
 
 /// Faults a page in. Returns its previous place, or `None` if it was resident. A wait for memory
-/// ends if a signal in `open` is pending.
-///
-/// # Errors
-/// If the page cannot be faulted in; its state is then unchanged.
+/// ends if a signal in `open` is pending. Fails if the page cannot be faulted in; its state is then
+/// unchanged.
 pub(crate) fn page_in(
     core: &Core,
     contexts: &Contexts,
@@ -42,14 +36,12 @@ pub(crate) fn page_in(
     access: Access,
     open: Mask,
 ) -> Result<Option<Tier>, FaultError> {
-    const MAX_TRIES: u32 = 8;
     let mut tries = 0;
     loop {
         match try_page_in(core, contexts, page, access, open) {
             // The kernel refuses another mapping. Evictions reduce their number.
             Err(FaultError::Install(_))
-                if tries < MAX_TRIES
-                    && core.memory.window.mapping_pressure() == MappingPressure::Full =>
+                if tries < 8 && core.memory.window.mapping_pressure() == MappingPressure::Full =>
             {
                 tries += 1;
                 reclaim::keep_mappings(core, &mut contexts.claim(current_cpu()));
@@ -105,7 +97,7 @@ fn try_page_in(
     bring_cluster(core, &mut context, page, tier);
     drop(context);
     core.report_peaks();
-    let ns = core.policies.partition.costs().note_fault(tier, &watch);
+    let ns = core.policies.partition.costs.note_fault(tier, &watch);
     core.stats.record_fault(tier, ns);
     core.recorder.iter().for_each(Recorder::note_fault_end);
     Ok(Some(tier))
@@ -279,7 +271,7 @@ fn publish(
     wanted: Wanted,
     age: u8,
 ) {
-    let (pool_ns, disk_ns) = core.policies.partition.costs().faults_ns();
+    let (pool_ns, disk_ns) = core.policies.partition.costs.faults_ns();
     core.policies.incompressible_bias.note_refault_cost(place, tier, pool_ns, disk_ns);
     let copy = swap_cache::on_swap_in(core, place, wanted.keep_copy);
     finish(&core.memory, page, claim, age, copy);

@@ -8,7 +8,7 @@
 //! write the pages are written one by one. Slots that fail are retired, and their pages stay in
 //! memory.
 
-use crate::base::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
+use crate::base::page::{PageNo, Place, SlotCopy, StoredCopy};
 use crate::base::stats::Counter;
 use crate::core::Core;
 use crate::core::errors::NoSlot;
@@ -16,13 +16,10 @@ use crate::core::policies::Batch;
 use crate::memory::context::{BATCH_PAGES, Context};
 use crate::policy::clock::Victim;
 use crate::policy::incompressible_bias::IncompressibleBias;
-use crate::steps::batch_unmap;
-use crate::steps::clean_reclaim;
 use crate::steps::compress::{self, NotInDram};
-use crate::steps::mapping_pressure;
 use crate::steps::staging::{self, InFrame, Staged};
-use crate::steps::swap_cache;
 use crate::steps::write_out::{allocate, write_sealed};
+use crate::steps::{batch_unmap, clean_reclaim, mapping_pressure, swap_cache};
 use crate::store::bounce::Buffer;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, thread_cpu_ns};
@@ -230,7 +227,7 @@ fn store_unmapped(
     let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
     let mut for_disk = ForDisk::default();
     for (at, (page, claim)) in unmapped.iter_mut().filter_map(Option::take).enumerate() {
-        core.policies.clock.note_eviction(page);
+        core.policies.clock.refaults.note_eviction(page);
         memory.space.sub_resident(page);
         let stored = claim.before().place().copy();
         let stored = stored.and_then(|copy| swap_cache::copy_in_working_area(core, page, copy));
@@ -312,7 +309,10 @@ fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outc
         let why = match compress::store_in_dram(core, context, in_frame.0, held.0.bytes()) {
             Ok(place) => {
                 let (content, claim) = held;
-                publish_in_dram(content, claim, place, outcome);
+                // Release the frame first, so that the next claimer finds it free.
+                drop(content);
+                claim.publish(place);
+                outcome.note_in_frame(place);
                 continue;
             }
             Err(why) => why,
@@ -336,13 +336,6 @@ fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outc
     if let Some(buffer) = &mut buffer {
         write_staged(core, context, &for_disk, buffer, outcome);
     }
-}
-
-fn publish_in_dram<F>(content: F, claim: Claim<'_>, place: Place, outcome: &mut Outcome) {
-    // Release the frame first, so that the next claimer finds it free.
-    drop(content);
-    claim.publish(place);
-    outcome.note_in_frame(place);
 }
 
 fn write_staged(

@@ -15,19 +15,12 @@ use crate::paths::reclaim::{self, Round};
 use crate::policy::mechanism::Mechanism;
 use crate::policy::prefetch::readahead;
 use crate::policy::prefetch::window::{Pages, REQUEST_PAGES, ReadRequest};
-use crate::steps::decompress;
-use crate::steps::install;
-use crate::steps::swap_cache;
 use crate::steps::swap_in_batch::{ReadLimit, SwapInBatch};
+use crate::steps::{decompress, install, swap_cache};
 use crate::store::pool::Handle;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns};
 use std::ops::Range;
-
-/// Maximum sleep without a request, which would wake the thread.
-const IDLE_SLEEP_NS: u64 = 1_000_000_000;
-/// Maximum number of batches evicted for a request.
-const RECLAIM_ROUNDS: usize = 4;
 
 /// A charge to the budget. The unused part is released on drop.
 struct Charge<'p> {
@@ -51,7 +44,7 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, thread: usize, next_window: 
             // Claim per request, so that a fork can run between requests.
             Some(request) => bring(core, &mut contexts.claim_prefetch(thread), request),
             None if bring_back::read_next(core, &mut contexts.claim_prefetch(thread)) => {}
-            None => core.policies.readahead.sleep(seen, IDLE_SLEEP_NS),
+            None => core.policies.readahead.sleep(seen, 1_000_000_000),
         }
     }
     core.policies.readahead.serve(false);
@@ -196,7 +189,7 @@ fn from_pool(core: &Core, context: &mut Context, page: PageNo, most: usize) -> O
 /// Charges pages to the budget. Must be called without claims and buffers, because it may reclaim:
 /// no thread that holds one may wait for memory.
 fn charge<'p>(core: &'p Core, context: &mut Context, pages: usize) -> Option<Charge<'p>> {
-    for _ in 0..=RECLAIM_ROUNDS {
+    for _ in 0..=4 {
         if core.try_charge(&mut context.scratch, pages, core.other_bytes()) {
             if core.memory.budget.is_low(core.other_bytes()) {
                 core.background.wake();

@@ -10,14 +10,13 @@ use crate::base::stats::Counter;
 use crate::core::Core;
 use crate::core::errors::{Exhausted, NoSlot};
 use crate::memory::context::{BATCH_PAGES, Context, Contexts};
-use crate::paths::page_out;
-use crate::paths::pool_upkeep;
 use crate::paths::upkeep::Upkeep;
+use crate::paths::{page_out, pool_upkeep};
 use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::WRITE_BACK_PERCENT;
 use crate::steps::swap_cache;
 use crate::store::swap::AreaFull;
-use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
+use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns, write_stderr};
 use softswap_sys::signals::{self, Mask};
 use softswap_sys::window::MappingPressure;
 use std::sync::atomic::Ordering::Relaxed;
@@ -32,19 +31,9 @@ const PAUSE_NS: u64 = 1_000_000;
 const RECLAIM_TIMEOUT_NS: u64 = 1_500_000_000;
 /// Maximum time counted for one try. A longer one means that the process or its disk was stopped.
 const MAX_TRY_NS: u64 = 100_000_000;
-/// Time counted for a try in which a device timed out and failed, so that a few of them suffice.
-const FAILED_TRY_NS: u64 = RECLAIM_TIMEOUT_NS / 3 + 1;
 
 /// Time without progress after which a lower limit is abandoned.
 const LOWER_LIMIT_TIMEOUT_NS: u64 = RECLAIM_TIMEOUT_NS / 4;
-
-/// Number of pauses after which standby pages are released.
-const PAUSES_TO_RELEASE: u32 = 4;
-
-/// Sleep of the background thread when it is idle.
-const IDLE_SLEEP_NS: u64 = 1_000_000_000;
-/// Minimum interval between two steps of upkeep.
-const MIN_STEP_INTERVAL_NS: u64 = 5_000_000;
 
 pub(crate) enum Round {
     /// Memory was freed, or a retry may free some.
@@ -121,14 +110,9 @@ fn take_from_pool(core: &Core, context: &mut Context, area_full: &mut Option<NoS
     }
 }
 
-/// Rounds of reclaim between checks for signals, while other threads use the freed memory.
-const ROUNDS_BETWEEN_CHECKS: u32 = 8;
-
 /// Charges `count` pages to the budget, with reclaim if necessary. Returns early if a signal in
-/// `open` is pending.
-///
-/// # Errors
-/// If no page could be evicted for a while, or a signal must be taken first.
+/// `open` is pending. Fails if no page could be evicted for a while, or a signal must be taken
+/// first.
 pub(crate) fn charge_pages(
     core: &Core,
     context: &mut Context,
@@ -166,7 +150,8 @@ pub(crate) fn charge_pages(
                 stuck = Stuck::default();
                 core.background.interrupted_wait.forget();
                 rounds += 1;
-                if rounds.is_multiple_of(ROUNDS_BETWEEN_CHECKS) && signals::pending() & open != 0 {
+                // Other threads may use the freed memory again and again.
+                if rounds.is_multiple_of(8) && signals::pending() & open != 0 {
                     return Err(Exhausted::Signal);
                 }
             }
@@ -183,8 +168,7 @@ pub(crate) fn charge_pages(
 
 /// Evicts pages while the process is at its limit on mappings.
 pub(crate) fn keep_mappings(core: &Core, context: &mut Context) {
-    const MAX_ROUNDS: usize = 32;
-    for _ in 0..MAX_ROUNDS {
+    for _ in 0..32 {
         let is_full = core.memory.window.mapping_pressure() == MappingPressure::Full;
         if !is_full || matches!(round(core, context), Round::Stuck(_)) {
             return;
@@ -218,13 +202,14 @@ impl Stuck {
             at_ns
         });
         self.ns += match why {
+            // A device timed out and failed: a few such tries suffice.
             Some(NoSlot::Area(AreaFull::Write { .. })) if now - began_ns > MAX_TRY_NS => {
-                FAILED_TRY_NS
+                RECLAIM_TIMEOUT_NS / 3 + 1
             }
             _ => (now - before).min(MAX_TRY_NS),
         };
         self.pauses += 1;
-        if self.pauses.is_multiple_of(PAUSES_TO_RELEASE) {
+        if self.pauses.is_multiple_of(4) {
             core.stores.standby.release();
         }
         if self.ns > RECLAIM_TIMEOUT_NS {
@@ -263,7 +248,7 @@ pub(crate) fn reclaim_ahead(core: &Core, contexts: &Contexts, pinned: usize) {
     }
     let background_keeps_up = || {
         core.background.is_running()
-            && core.policies.partition.costs().leaves_processor_idle()
+            && core.policies.partition.costs.leaves_processor_idle()
             && !core.memory.budget.is_low(other)
     };
     if core.memory.pinners.is_due() || background_keeps_up() {
@@ -281,7 +266,6 @@ pub(crate) fn reclaim_ahead(core: &Core, contexts: &Contexts, pinned: usize) {
     core.stats.add(Counter::ReclaimedAhead, u64::from(pages > 0));
 }
 
-/// Cancels the lowering of the limit. Returns false if the limit is not being lowered.
 fn cancel_lowering(core: &Core) -> bool {
     let is_cancelled = core.memory.budget.cancel_lowering();
     if is_cancelled {
@@ -324,13 +308,14 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, should_run: impl Fn() -> boo
     while should_run() {
         let seen = core.background.seen();
         let before_ns = std::mem::replace(&mut cpu_ns, thread_cpu_ns());
-        core.policies.partition.costs().note_background_cpu(cpu_ns.saturating_sub(before_ns));
+        core.policies.partition.costs.note_background_cpu(cpu_ns.saturating_sub(before_ns));
         maintain(core, contexts);
         core.memory.pinners.look();
         core.memory.budget.follow(core.other_bytes());
         if core.memory.budget.is_above_high(core.other_bytes()) {
             let sleep_ns = idle_upkeep.step(core, contexts);
-            sleep_until_low(core, seen, sleep_ns);
+            core.background.sleep(seen, sleep_ns);
+            core.report();
             continue;
         }
         if core.grow_budget() {
@@ -369,9 +354,9 @@ impl IdleUpkeep {
         let now = now_ns();
         if now >= self.next_ns {
             self.has_more = self.upkeep.step(core, contexts);
-            self.next_ns = now + MIN_STEP_INTERVAL_NS;
+            self.next_ns = now + 5_000_000;
         }
-        if self.has_more { self.next_ns.saturating_sub(now) } else { IDLE_SLEEP_NS }
+        if self.has_more { self.next_ns.saturating_sub(now) } else { 1_000_000_000 }
     }
 }
 
@@ -386,11 +371,7 @@ fn maintain(core: &Core, contexts: &Contexts) {
     let _ = core.stores.standby.maintain();
     drop(context);
     // The context is released first, because standard error may block.
-    core.report_full_buffers();
-}
-
-/// Sleeps until a fault finds memory low, or for `sleep_ns`; then updates peaks.
-fn sleep_until_low(core: &Core, seen: u32, sleep_ns: u64) {
-    core.background.sleep(seen, sleep_ns);
-    core.report();
+    if let Some(message) = core.stores.bounce.full_message(now_ns()) {
+        write_stderr(message.as_bytes());
+    }
 }

@@ -7,21 +7,16 @@ use crate::base::page::{Claim, PageNo, Place};
 use crate::base::stats::Counter;
 use crate::core::Core;
 use crate::memory::context::{BATCH_PAGES, Context, Contexts};
-use crate::steps::decompress;
 use crate::steps::relocate::{Relocating, Relocation};
-use crate::steps::swap_cache;
+use crate::steps::{decompress, swap_cache};
 use crate::store::swap::Area;
 use crate::store::swap::area::Discarded;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 
-/// Entries examined per step in search of pages of failed areas.
-const SPAN_PAGES: u64 = 1 << 16;
-
 /// Progress of the search.
 #[derive(Debug, Default)]
 pub(crate) struct Upkeep {
-    /// Next page to examine.
     next: PageNo,
     moved_in_round: usize,
 }
@@ -72,7 +67,8 @@ impl Upkeep {
         true
     }
 
-    /// Claims the next pages to move and reads them. Returns their number.
+    /// Claims the next pages to move and reads them. Examines 65,536 entries at most. Returns the
+    /// number of pages.
     fn gather(
         &mut self,
         core: &Core,
@@ -82,7 +78,7 @@ impl Upkeep {
     ) -> usize {
         let mut count = 0;
         let high = core.memory.space.high();
-        for _ in 0..SPAN_PAGES {
+        for _ in 0..1 << 16 {
             self.next = core.memory.space.next_touched(self.next..high);
             if self.next == high || count == copies.len() {
                 break;
@@ -91,7 +87,8 @@ impl Upkeep {
             self.next += 1;
             if core.memory.space.has_resident(page)
                 && swap_cache::forget(core, page, |copy| {
-                    copy.in_slot().is_some_and(|copy| core.stores.areas.is_evacuating(copy.slot()))
+                    copy.in_slot()
+                        .is_some_and(|copy| core.stores.areas.area_of(copy.slot()).is_evacuating())
                 })
             {
                 self.moved_in_round += 1;
@@ -111,7 +108,7 @@ fn claim_for_evacuation(core: &Core, page: PageNo) -> Option<Claim<'static>> {
     let (Place::Slot { slot, .. } | Place::CompressedSlot { slot, .. }) = seen.place() else {
         return None;
     };
-    let wanted = !seen.is_busy() && core.stores.areas.is_evacuating(slot);
+    let wanted = !seen.is_busy() && core.stores.areas.area_of(slot).is_evacuating();
     wanted.then(|| core.memory.pages.try_claim(page, seen)).flatten()
 }
 

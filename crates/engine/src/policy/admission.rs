@@ -19,32 +19,18 @@ use softswap_sys::memory::reserve_u32;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Likelihood above which a chunk's pages count as pages of streams.
-const LIKELY: u32 = CERTAIN * 3 / 4;
 /// One in this many of these pages is still offered to the pool, to measure compression.
 const PROBE_EVERY: u32 = 64;
 /// Number of pages offered to the pool again after the disk refused pages.
 const REFUSED_PAGES: u32 = 4096;
-/// Cost of a page that the pool holds until its refault: compression and decompression, in fifths
-/// of the compression time.
-const HELD_FIFTHS: u64 = 8;
-/// Cost of a page that the pool writes back: also the write and a read.
-const WRITTEN_BACK_FIFTHS: u64 = 20;
 /// Pool space for a page relative to its compressed size, 4/3: overhead and a margin, so that
 /// admitted pages are not written back soon after.
 const POOL_SPACE: (u64, u64) = (4, 3);
-/// Divisor: a measurement moves an average by 1/128 of the difference.
-const TIMES_OF: u64 = 128;
 /// Cap of a measurement, as a multiple of the average. A preempted thread measures too much.
 const MAX_TIMES: u64 = 3;
-/// Divisor. A shorter time replaces the best time immediately. A longer one moves it by 1/32 of the
-/// difference, because threads also wait for a CPU before they notice a completion.
-const RISES_BY: u64 = 32;
-/// Assumed compressed size of a page before the first measurement, in bytes.
-const PACKED_BYTES: u64 = 2048;
 
 /// Admission decisions, and measured costs of pool and disk.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Admission {
     /// Per chunk: the likelihood that its pages refault in streams, and the likelihood that the
     /// pool cannot hold them until they refault.
@@ -80,14 +66,8 @@ impl Admission {
     pub(crate) fn new(pages: usize) -> io::Result<Admission> {
         Ok(Admission {
             chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
-            refused: AtomicU32::new(0),
-            has_bypassed: AtomicBool::new(false),
-            readers: AtomicU64::new(0),
-            read_ns: AtomicU64::new(0),
-            write_ns: AtomicU64::new(0),
-            pack_ns: AtomicU64::new(0),
-            wasted_ns: AtomicU64::new(0),
-            packed_bytes: AtomicU64::new(PACKED_BYTES * 16),
+            packed_bytes: AtomicU64::new(2048 * 16),
+            ..Admission::default()
         })
     }
 
@@ -117,9 +97,8 @@ impl Admission {
         needed <= pool_bytes as u64
     }
 
-    /// Returns true if the page usually refaults in a stream.
     pub(crate) fn refaults_in_streams(&self, page: PageNo) -> bool {
-        likelihood::likelihood(self.chunk(page).0) >= LIKELY
+        likelihood::likelihood(self.chunk(page).0) >= CERTAIN * 3 / 4
     }
 
     /// Returns true if the page should bypass the pool on eviction.
@@ -149,7 +128,9 @@ impl Admission {
     fn pays(&self, is_outgrown: bool) -> bool {
         let of = [&self.read_ns, &self.write_ns, &self.pack_ns];
         let [read_ns, write_ns, pack_ns] = of.map(|ns| ns.load(Relaxed));
-        let fifths = if is_outgrown { WRITTEN_BACK_FIFTHS } else { HELD_FIFTHS };
+        // In fifths of the compression time: compression and decompression. If the pool writes the
+        // page back, also the write and a read.
+        let fifths = if is_outgrown { 20 } else { 8 };
         read_ns > 0 && write_ns > 0 && read_ns + write_ns <= pack_ns * fifths / 5
     }
 
@@ -187,7 +168,7 @@ impl Admission {
     /// disk anyway.
     pub fn packed(&self, bytes: Option<usize>, ns: u64) {
         self.note_offered();
-        follow(&self.packed_bytes, bytes.unwrap_or(0) as u64 * 16, TIMES_OF);
+        follow(&self.packed_bytes, bytes.unwrap_or(0) as u64 * 16, 128);
         if bytes.is_none() {
             self.wasted_ns.fetch_add(ns, Relaxed);
             return;
@@ -199,18 +180,19 @@ impl Admission {
         match self.pack_ns.load(Relaxed) {
             0 => self.pack_ns.store(ns.max(1), Relaxed),
             before => {
-                follow(&self.pack_ns, (ns + wasted_ns).min(MAX_TIMES * before), TIMES_OF);
+                follow(&self.pack_ns, (ns + wasted_ns).min(MAX_TIMES * before), 128);
             }
         }
     }
 }
 
-/// Updates the recent minimum of the time per page. Ignores zero pages.
+/// Updates the recent minimum of the time per page. Ignores zero pages. A longer time moves it by
+/// 1/32 of the difference, because threads also wait for a CPU before they notice a completion.
 fn best(best: &AtomicU64, pages: usize, ns: u64) {
     let Some(ns) = ns.checked_div(pages as u64) else { return };
     let before = best.load(Relaxed);
     let next = match ns.checked_sub(before) {
-        Some(more) if before > 0 => before + more.min(before).div_ceil(RISES_BY),
+        Some(more) if before > 0 => before + more.min(before).div_ceil(32),
         _ => ns.max(1),
     };
     best.store(next, Relaxed);

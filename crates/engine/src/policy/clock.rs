@@ -16,8 +16,7 @@ use crate::memory::address_space::{AddressSpace, CHUNK_PAGES};
 use crate::policy::incompressible_bias::IncompressibleBias;
 use crate::policy::refault::{FRESH, Refaults};
 use std::io;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 /// Age of a page that was read ahead.
@@ -25,26 +24,14 @@ pub const PREFETCHED: u8 = 0;
 /// Age of a page that was touched during eviction, or could not be evicted.
 pub(crate) const HOT: u8 = 3;
 
-/// Maximum number of pages skipped for one batch, to bound its time.
-const MAX_SKIPPED: usize = 4096;
-
 /// A claimed page to evict; `None` after the claim was moved out.
 pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
 
 /// The clock hand and the history of evicted pages.
-///
-/// ```
-/// use softswap_engine::policy::clock::Clock;
-/// use softswap_engine::policy::refault::FRESH;
-/// let clock = Clock::new(1 << 18, 1 << 10).unwrap();
-/// assert_eq!(clock.age_of_new(7), FRESH);
-/// clock.note_eviction(7);
-/// assert!(clock.age_of_refault(7, 1 << 10) >= FRESH);
-/// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Clock {
     hand: Mutex<Hand>,
-    refaults: Refaults,
+    pub refaults: Refaults,
     /// Approximate number of warm resident pages.
     active: AtomicUsize,
     /// Pages that became warm in this round.
@@ -70,22 +57,14 @@ impl Hand {
 }
 
 impl Clock {
-    /// Creates a clock for a window of `pages` pages, of which at most `max_resident` are
-    /// resident.
-    ///
-    /// # Errors
-    /// If no address space is left for its tables.
+    /// Creates a clock for a window of `pages` pages, of which at most `max_resident` are resident.
+    /// Fails if no address space is left for its tables.
     pub fn new(pages: usize, max_resident: usize) -> io::Result<Clock> {
         Ok(Clock {
             hand: Mutex::default(),
             refaults: Refaults::new(pages, max_resident)?,
-            active: AtomicUsize::new(0),
-            activated: AtomicUsize::new(0),
+            ..Clock::default()
         })
-    }
-
-    pub(crate) fn resize(&self, max_resident: usize) {
-        self.refaults.resize(max_resident);
     }
 
     /// Returns the age of a page at its first touch.
@@ -105,31 +84,8 @@ impl Clock {
         age
     }
 
-    /// Returns the number of pages evicted since this page's eviction, if known.
-    #[must_use]
-    pub fn distance(&self, page: PageNo) -> Option<u64> {
-        self.refaults.distance(page)
-    }
-
-    /// Returns true if the page has earned rounds by early refaults.
-    #[must_use]
-    pub fn refaults_early(&self, page: PageNo) -> bool {
-        self.refaults.refaults_early(page)
-    }
-
-    /// Records the eviction of a page, which is claimed.
-    pub fn note_eviction(&self, page: PageNo) {
-        self.refaults.note_eviction(page);
-    }
-
-    #[must_use]
     pub(crate) fn active(&self) -> usize {
         self.active.load(Relaxed)
-    }
-
-    #[must_use]
-    pub(crate) fn metadata_bytes(&self) -> usize {
-        self.refaults.metadata_bytes()
     }
 
     /// Claims up to `victims.len()` cold resident pages, in ascending order except where the hand
@@ -149,7 +105,8 @@ impl Clock {
         // the chunk in which it began, possibly in its middle.
         let round = high + CHUNK_PAGES;
         let mut idle = 0;
-        let mut skips_left = if times > 1 { MAX_SKIPPED } else { 0 };
+        // Skips are limited, to bound the time of a batch.
+        let mut skips_left = if times > 1 { 4096 } else { 0 };
         let mut skipped = false;
         while found < victims.len() {
             if idle >= round {
@@ -346,7 +303,7 @@ mod tests {
         space: &AddressSpace,
         page: PageNo,
     ) -> u8 {
-        clock.note_eviction(page);
+        clock.refaults.note_eviction(page);
         let age = clock.age_of_refault(page, 100);
         space.touch(page);
         space.add_resident(page, 1);

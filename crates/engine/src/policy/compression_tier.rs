@@ -12,15 +12,12 @@ use crate::codec::Packer;
 use softswap_sys::zstd::LITERALS_ONLY;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// The dense codec.
 pub(crate) const DENSE: Packer = Packer::Zstd { level: 1 };
 /// Codec for pages that LZ4 cannot compress: they contain no repetitions, so zstd would search for
 /// matches without success.
 pub const SECOND: Packer = Packer::Zstd { level: LITERALS_ONLY };
 /// Memory that zstd needs at this level in each context that compresses and decompresses.
 const CONTEXT_BYTES: usize = 176 << 10;
-/// Divisor: all contexts together may use an eighth of the budget for that.
-const BUDGET_SHARE: usize = 8;
 /// Likelihood below which a codec is tried only on one page in [`PROBE_EVERY`].
 const WORTH_TRYING: u32 = CERTAIN / 8;
 const PROBE_EVERY: u32 = 32;
@@ -41,7 +38,6 @@ pub struct CompressionTier {
 
 impl CompressionTier {
     /// Creates the state for a budget and a number of contexts. Unless `on`, only LZ4 is used.
-    #[must_use]
     pub(crate) fn new(budget_bytes: usize, contexts: usize, on: bool) -> CompressionTier {
         let tier = CompressionTier {
             may_be_dense: AtomicBool::new(false),
@@ -55,7 +51,8 @@ impl CompressionTier {
     }
 
     pub(crate) fn resize(&self, budget_bytes: usize) {
-        let fits = |contexts| contexts * CONTEXT_BYTES <= budget_bytes / BUDGET_SHARE;
+        // All contexts together may use an eighth of the budget for that.
+        let fits = |contexts| contexts * CONTEXT_BYTES <= budget_bytes / 8;
         self.may_be_dense.store(self.contexts.is_some_and(fits), Relaxed);
     }
 
@@ -64,7 +61,6 @@ impl CompressionTier {
     }
 
     /// Returns the codec to try first. `is_filling` returns true if the pool may soon be full.
-    #[must_use]
     pub(crate) fn first_try(&self, is_filling: impl FnOnce() -> bool) -> Packer {
         let is_likely = |codec| likelihood(codec) >= WORTH_TRYING;
         if !self.may_be_dense() {
@@ -83,7 +79,6 @@ impl CompressionTier {
     }
 
     /// Returns the codec to try after LZ4 failed, if any.
-    #[must_use]
     pub(crate) fn second_try(&self) -> Option<Packer> {
         let is_worth = || {
             likelihood(&self.by_second) >= WORTH_TRYING || is_probe(&self.by_second, PROBE_EVERY)

@@ -15,58 +15,34 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Evictions after which the counts are evaluated and halved.
 const HALF_LIFE_PAGES: u64 = 2048;
-/// Maximum of [`IncompressibleBias::times`].
 const MAX_TIMES: u64 = 16;
-/// Divisor: if at most 1/4 of evicted pages are compressible, the clock skips none, because it
-/// would find few compressible ones.
-const MIN_COMPRESSIBLE: u64 = 4;
 /// Relative difference in cost below which nothing changes.
 const MARGIN: f64 = 0.25;
 
 /// Evictions and refaults by kind. Concurrent updates may be lost. It has its own cache line,
 /// because every fault writes to it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct IncompressibleBias {
-    /// Number of evicted pages.
     evicted: AtomicU64,
-    /// Number of evicted pages that are incompressible.
     evicted_incompressible: AtomicU64,
-    /// Cost of all refaults.
     refault_cost_ns: AtomicU64,
-    /// Cost of refaults on incompressible pages.
     incompressible_cost_ns: AtomicU64,
+    /// See [`IncompressibleBias::times`]; 0 counts as 1.
     times: AtomicU64,
-}
-
-impl Default for IncompressibleBias {
-    fn default() -> IncompressibleBias {
-        let [evicted, evicted_incompressible, refault_cost_ns, incompressible_cost_ns] =
-            Default::default();
-        let times = AtomicU64::new(1);
-        IncompressibleBias {
-            evicted,
-            evicted_incompressible,
-            refault_cost_ns,
-            incompressible_cost_ns,
-            times,
-        }
-    }
 }
 
 impl IncompressibleBias {
     /// Returns true if the page is known to be incompressible and is stored in a slot without other
     /// pages.
-    #[must_use]
     pub fn is_incompressible(place: Place) -> bool {
         let copy = place.copy().and_then(StoredCopy::in_slot).map(SlotCopy::place);
         copy.unwrap_or(place).is_incompressible()
     }
 
     /// Returns N: an incompressible page is considered for eviction in one of N visits.
-    #[must_use]
     pub(crate) fn times(&self) -> u64 {
-        self.times.load(Relaxed)
+        self.times.load(Relaxed).max(1)
     }
 
     /// Records a refault of a page at `place` and its cost, given the cost of a fault from the pool
@@ -110,7 +86,8 @@ impl IncompressibleBias {
             (refault_cost_ns - incompressible_cost_ns).max(0.0) / compressible.max(1.0);
         let for_incompressible = incompressible_cost_ns / incompressible.max(1.0);
         let times = self.times();
-        let next = if compressible * MIN_COMPRESSIBLE as f64 <= evicted {
+        // With few compressible pages, the clock would hardly find one.
+        let next = if compressible * 4.0 <= evicted {
             1
         } else if for_incompressible > for_compressible * (1.0 + MARGIN) {
             (2 * times).min(MAX_TIMES)
@@ -130,137 +107,104 @@ mod tests {
     const POOL_NS: u64 = 20_000;
     const DISK_NS: u64 = 80_000;
 
+    const OWN_SLOT: Place = Place::Slot { slot: 1, is_incompressible: true };
+    const POOLED: Place = Place::Pool { handle: 0 };
+
+    fn refault(bias: &IncompressibleBias, place: Place, tier: Tier) {
+        bias.note_refault_cost(place, tier, POOL_NS, DISK_NS);
+    }
+
     /// Evicts pages, half of them incompressible, and refaults the given percentage of either kind.
-    fn pass(
-        incompressible_bias: &IncompressibleBias,
-        incompressible: u64,
-        compressible: u64,
-        pages: u64,
-    ) {
+    fn pass(bias: &IncompressibleBias, incompressible: u64, compressible: u64, pages: u64) {
         for at in 0..pages {
-            let place = Place::Slot { slot: 1, is_incompressible: true };
-            let refault = |place: Place, tier: Tier| {
-                incompressible_bias.note_refault_cost(place, tier, POOL_NS, DISK_NS)
-            };
-            (0..u64::from(at % 100 < incompressible)).for_each(|_| refault(place, Tier::Disk));
-            let place = Place::Pool { handle: 0 };
-            (0..u64::from(at % 100 < compressible)).for_each(|_| refault(place, Tier::Pool));
-            incompressible_bias.note_evictions(2, 1);
+            if at % 100 < incompressible {
+                refault(bias, OWN_SLOT, Tier::Disk);
+            }
+            if at % 100 < compressible {
+                refault(bias, POOLED, Tier::Pool);
+            }
+            bias.note_evictions(2, 1);
         }
     }
 
     #[test]
     fn incompressible_pages_stay_longer_with_uniform_touches() {
-        let incompressible_bias = IncompressibleBias::default();
-        assert_eq!(incompressible_bias.times(), 1);
-        pass(&incompressible_bias, 50, 50, 20_000);
-        assert_eq!(incompressible_bias.times(), MAX_TIMES);
+        let bias = IncompressibleBias::default();
+        assert_eq!(bias.times(), 1);
+        pass(&bias, 50, 50, 20_000);
+        assert_eq!(bias.times(), MAX_TIMES);
     }
 
     #[test]
     fn unused_incompressible_pages_do_not_stay() {
-        let incompressible_bias = IncompressibleBias::default();
-        pass(&incompressible_bias, 50, 50, 20_000);
-        pass(&incompressible_bias, 5, 50, 20_000);
-        assert_eq!(incompressible_bias.times(), 1);
-        pass(&incompressible_bias, 10, 40, 20_000);
-        assert_eq!(incompressible_bias.times(), 1);
+        let bias = IncompressibleBias::default();
+        pass(&bias, 50, 50, 20_000);
+        pass(&bias, 5, 50, 20_000);
+        assert_eq!(bias.times(), 1);
+        pass(&bias, 10, 40, 20_000);
+        assert_eq!(bias.times(), 1);
     }
 
     #[test]
     fn shared_slots_cost_a_read() {
-        let incompressible_bias = IncompressibleBias::default();
-        let refault =
-            |place, tier| incompressible_bias.note_refault_cost(place, tier, POOL_NS, DISK_NS);
+        let bias = IncompressibleBias::default();
+        let refault = |place, tier| refault(&bias, place, tier);
         let shared = Place::CompressedSlot { slot: 2, part: 1 };
         for at in 0..20_000 {
-            refault(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
+            refault(OWN_SLOT, Tier::Disk);
             (0..at % 2).for_each(|_| refault(shared, Tier::Disk));
-            incompressible_bias.note_evictions(2, 1);
+            bias.note_evictions(2, 1);
         }
-        assert_eq!(incompressible_bias.times(), MAX_TIMES, "shared slots refault half as often");
+        assert_eq!(bias.times(), MAX_TIMES, "shared slots refault half as often");
         for _ in 0..20_000 {
-            refault(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
+            refault(OWN_SLOT, Tier::Disk);
             refault(shared, Tier::Disk);
-            refault(Place::Pool { handle: 0 }, Tier::Pool);
+            refault(POOLED, Tier::Pool);
             refault(Place::Unmanaged, Tier::Zero);
-            incompressible_bias.note_evictions(2, 1);
+            bias.note_evictions(2, 1);
         }
-        assert_eq!(
-            incompressible_bias.times(),
-            MAX_TIMES,
-            "a difference of 25 % is within the margin"
-        );
+        assert_eq!(bias.times(), MAX_TIMES, "a difference of 25 % is within the margin");
         for _ in 0..20_000 {
             (0..2).for_each(|_| refault(shared, Tier::Disk));
-            refault(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
-            incompressible_bias.note_evictions(2, 1);
+            refault(OWN_SLOT, Tier::Disk);
+            bias.note_evictions(2, 1);
         }
-        assert_eq!(incompressible_bias.times(), 1, "shared slots refault twice as often");
+        assert_eq!(bias.times(), 1, "shared slots refault twice as often");
     }
 
     #[test]
     fn standby_pages_cost_no_read() {
-        let incompressible_bias = IncompressibleBias::default();
+        let bias = IncompressibleBias::default();
         for _ in 0..20_000 {
-            incompressible_bias.note_refault_cost(
-                Place::Slot { slot: 1, is_incompressible: true },
-                Tier::Standby,
-                POOL_NS,
-                DISK_NS,
-            );
-            incompressible_bias.note_refault_cost(
-                Place::Pool { handle: 0 },
-                Tier::Pool,
-                POOL_NS,
-                DISK_NS,
-            );
-            incompressible_bias.note_evictions(2, 1);
+            refault(&bias, OWN_SLOT, Tier::Standby);
+            refault(&bias, POOLED, Tier::Pool);
+            bias.note_evictions(2, 1);
         }
-        assert_eq!(incompressible_bias.times(), 1);
+        assert_eq!(bias.times(), 1);
     }
 
     #[test]
     fn nothing_is_skipped_if_most_pages_are_incompressible() {
-        let incompressible_bias = IncompressibleBias::default();
-        pass(&incompressible_bias, 50, 50, 20_000);
+        let bias = IncompressibleBias::default();
+        pass(&bias, 50, 50, 20_000);
         for _ in 0..20_000 {
-            incompressible_bias.note_refault_cost(
-                Place::Slot { slot: 1, is_incompressible: true },
-                Tier::Disk,
-                POOL_NS,
-                DISK_NS,
-            );
-            incompressible_bias.note_evictions(5, 4);
+            refault(&bias, OWN_SLOT, Tier::Disk);
+            bias.note_evictions(5, 4);
         }
-        assert_eq!(incompressible_bias.times(), 1);
+        assert_eq!(bias.times(), 1);
     }
 
     #[test]
     fn slot_marks_incompressible_page() {
-        let copy = |place: Place| Place::Resident { age: 1, copy: place.to_copy() };
-        let (own, shared) = (
-            Place::Slot { slot: 7, is_incompressible: true },
-            Place::CompressedSlot { slot: 7, part: 3 },
-        );
-        assert!(
-            IncompressibleBias::is_incompressible(own)
-                && IncompressibleBias::is_incompressible(copy(own))
-        );
+        let shared = Place::CompressedSlot { slot: 7, part: 3 };
         let passed = Place::Slot { slot: 7, is_incompressible: false };
-        assert!(
-            !IncompressibleBias::is_incompressible(passed)
-                && !IncompressibleBias::is_incompressible(copy(passed))
-        );
-        assert!(
-            !IncompressibleBias::is_incompressible(shared)
-                && !IncompressibleBias::is_incompressible(copy(shared))
-        );
-        let pooled = Place::Pool { handle: 0 };
-        assert!(
-            !IncompressibleBias::is_incompressible(pooled)
-                && !IncompressibleBias::is_incompressible(copy(pooled))
-        );
+        for (place, marks) in [(OWN_SLOT, true), (passed, false), (shared, false), (POOLED, false)]
+        {
+            let copy = Place::Resident { age: 1, copy: place.to_copy() };
+            for place in [place, copy] {
+                assert_eq!(IncompressibleBias::is_incompressible(place), marks, "{place:?}");
+            }
+        }
         assert!(!IncompressibleBias::is_incompressible(Place::resident(1)));
     }
 }

@@ -8,22 +8,15 @@ use std::str::FromStr;
 macro_rules! mechanisms {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal;)+) => {
         /// A mechanism that can be disabled.
-        ///
-        /// ```
-        /// use softswap_engine::policy::mechanism::Mechanism;
-        /// assert!(Mechanism::ALL.iter().any(|it| it.name() == "standby"));
-        /// ```
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Mechanism {
             $($(#[doc = $doc])+ $variant,)+
         }
 
         impl Mechanism {
-            /// All mechanisms.
             pub const ALL: &[Mechanism] = &[$(Mechanism::$variant),+];
 
             /// Returns the name used in `SOFTSWAP_WITHOUT`.
-            #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
                     $(Mechanism::$variant => $name,)+
@@ -72,22 +65,12 @@ mechanisms! {
     Compaction = "compaction";
 }
 
-/// Set of disabled mechanisms.
-///
-/// ```
-/// use softswap_engine::policy::mechanism::{Mechanism, Without};
-/// let without: Without = "standby,strides".parse().unwrap();
-/// assert!(without.has(Mechanism::Strides) && !without.has(Mechanism::Readahead));
-/// assert!("steam".parse::<Without>().is_err());
-/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Without(u32);
 
 const _: () = assert!(Mechanism::ALL.len() <= u32::BITS as usize);
 
 impl Without {
-    /// Returns true if the mechanism is disabled.
-    #[must_use]
     pub fn has(self, mechanism: Mechanism) -> bool {
         self.0 >> mechanism as u32 & 1 == 1
     }
@@ -99,13 +82,6 @@ impl Without {
     }
 }
 
-/// Error for an unknown mechanism name.
-///
-/// ```
-/// use softswap_engine::policy::mechanism::Without;
-/// let error = "steam".parse::<Without>().unwrap_err();
-/// assert!(error.to_string().starts_with("there is no mechanism \"steam\"; the mechanisms are "));
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no mechanism {0:?}; the mechanisms are {names}", names = names())]
 pub struct UnknownMechanism(String);

@@ -1,30 +1,15 @@
 //! The configured limit of the compressed pool: a share of the budget, a size, or automatic.
 
-/// Limit of the compressed pool.
-///
-/// ```
-/// use softswap_engine::api::settings::PoolLimit;
-/// assert_eq!("auto".parse(), Ok(PoolLimit::Auto));
-/// assert_eq!("20%".parse(), Ok(PoolLimit::Percent(20)));
-/// assert_eq!("64M".parse(), Ok(PoolLimit::Bytes(64 << 20)));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolLimit {
     /// Adapts, from [`PoolLimit::MIN`] to [`PoolLimit::LARGEST`].
     Auto,
     /// Percentage of the budget.
     Percent(u8),
-    /// Size in bytes.
     Bytes(u64),
 }
 
 /// Error for a text that is no limit of the pool.
-///
-/// ```
-/// use softswap_engine::api::settings::PoolLimit;
-/// let error = "90%".parse::<PoolLimit>().unwrap_err();
-/// assert!(error.to_string().contains("from 0% to 80%"));
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a limit for the pool; give auto, a share from 0% to {MAX_POOL_PERCENT}% of \
@@ -43,7 +28,6 @@ impl PoolLimit {
     pub const MIN: PoolLimit = PoolLimit::Percent(2);
 
     /// Returns the initial limit in bytes for a budget. A size is cut to the upper bound.
-    #[must_use]
     pub fn bytes_of(self, memory_bytes: usize) -> usize {
         let share = |percent: u8| memory_bytes / 100 * usize::from(percent);
         match self {
@@ -87,7 +71,6 @@ impl std::str::FromStr for PoolLimit {
 }
 
 /// Parses a size with its unit: `64M`, `64 MiB`, `1g`, `65536B`.
-#[must_use]
 pub fn size_of_text(text: &str) -> Option<u64> {
     const UNITS: [(&str, u64); 3] = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
     let given = text.trim();
@@ -103,7 +86,6 @@ pub fn size_of_text(text: &str) -> Option<u64> {
 }
 
 /// Formats a size as [`size_of_text`] parses it.
-#[must_use]
 pub(crate) fn text_of_size(bytes: u64) -> String {
     match bytes {
         whole if whole > 0 && whole.is_multiple_of(1 << 20) => format!("{}M", whole >> 20),

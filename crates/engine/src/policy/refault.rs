@@ -12,8 +12,7 @@ use crate::base::page::{MAX_AGE, PageNo};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{reserve_u16, reserve_u64};
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Age of a page at its first touch.
 pub const FRESH: u8 = 1;
@@ -28,9 +27,6 @@ const REACH: usize = 4;
 /// bits hold the level.
 const TIME_BITS: u32 = 14;
 const TIMES: u64 = 1 << TIME_BITS;
-/// Units in the maximum number of resident pages. Time wraps around after 64 times as many
-/// evictions.
-const UNITS: usize = 256;
 /// One page of marks is allowed for this many resident pages. This bounds the memory for sparse
 /// mappings, where each page of marks holds few. For dense mappings it suffices for 64 times the
 /// resident pages.
@@ -39,8 +35,8 @@ const MARKS: usize = PAGE_SIZE / size_of::<AtomicU16>();
 const _: () = assert!(GRANTS.len() <= 1 << (u16::BITS - TIME_BITS));
 
 /// Times of eviction, and levels.
-#[derive(Debug)]
-pub(crate) struct Refaults {
+#[derive(Debug, Default)]
+pub struct Refaults {
     /// Time in the lower bits, level above. Only the page's claimer writes its mark.
     marks: &'static [AtomicU16],
     /// A bit for each page of marks that was written.
@@ -61,10 +57,7 @@ impl Refaults {
         let refaults = Refaults {
             marks: reserve_u16(pages)?,
             touched: reserve_u64(pages.div_ceil(MARKS).div_ceil(64))?,
-            touched_pages: AtomicUsize::new(0),
-            max_touched: AtomicUsize::new(0),
-            time: AtomicU64::new(0),
-            unit_pages: AtomicU64::new(1),
+            ..Refaults::default()
         };
         refaults.resize(max_resident);
         Ok(refaults)
@@ -74,14 +67,15 @@ impl Refaults {
     /// it.
     pub(crate) fn resize(&self, max_resident: usize) {
         self.max_touched.store((max_resident / MARKS_SHARE).max(16), Relaxed);
-        self.unit_pages.store((max_resident / UNITS).max(1) as u64, Relaxed);
+        // Time wraps around after 64 times as many evictions as pages can be resident.
+        self.unit_pages.store((max_resident / 256).max(1) as u64, Relaxed);
     }
 
     fn unit_pages(&self) -> u64 {
         self.unit_pages.load(Relaxed)
     }
 
-    pub(crate) fn note_eviction(&self, page: PageNo) {
+    pub fn note_eviction(&self, page: PageNo) {
         let step = (1_u64 << FRACTION_BITS).div_ceil(self.unit_pages());
         let now = (self.time.fetch_add(step, Relaxed) >> FRACTION_BITS) % TIMES;
         if !self.touch(page) {
@@ -92,8 +86,7 @@ impl Refaults {
     }
 
     /// Returns the approximate number of pages evicted since this page was; `None` if unknown.
-    #[must_use]
-    pub(crate) fn distance(&self, page: PageNo) -> Option<u64> {
+    pub fn distance(&self, page: PageNo) -> Option<u64> {
         self.has_mark(page).then(|| {
             let seen = u64::from(self.marks[page as usize].load(Relaxed));
             let now = self.time.load(Relaxed) >> FRACTION_BITS;
@@ -119,8 +112,7 @@ impl Refaults {
     }
 
     /// Returns true if early refaults have raised the page's level above 0.
-    #[must_use]
-    pub(crate) fn refaults_early(&self, page: PageNo) -> bool {
+    pub fn refaults_early(&self, page: PageNo) -> bool {
         self.has_mark(page) && self.marks[page as usize].load(Relaxed) >> TIME_BITS != 0
     }
 
@@ -133,7 +125,6 @@ impl Refaults {
         }
     }
 
-    #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.touched_pages.load(Relaxed) * PAGE_SIZE
     }

@@ -10,25 +10,18 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Likelihood of writes above which copies are not kept. A store costs more than a write fault, so
 /// one clean eviction in five pays for the faults.
-pub(crate) const TOO_LIKELY: u32 = CERTAIN * 4 / 5;
+const TOO_LIKELY: u32 = CERTAIN * 4 / 5;
 /// One in this many pages is tried anyway, because the use of chunks changes.
 const PROBE_EVERY: u32 = 16;
-/// Likelihood below which clean pages are not offered to the pool.
-const WORTH_PACKING: u32 = CERTAIN / 8;
-/// Divisor: copies in the pool use at most an eighth of the budget, which resident pages lose.
-const BUDGET_SHARE: usize = 8;
-/// Divisor: copies in the pool use at most half of its limit.
-const LIMIT_SHARE: usize = 2;
 /// Copies of resident pages, and the likelihood that a copy stays valid.
+#[derive(Default)]
 pub struct StoredCopies {
     /// Per chunk: the likelihood that its pages are written, and above it a count of copies not
     /// kept. The first entry is for pages without early refaults, the second for those with.
     chunks: &'static [AtomicU32],
     /// Number of copies in the swap area.
     pub count: AtomicUsize,
-    /// Number of copies in the pool.
     pub pooled: AtomicUsize,
-    /// Size of the copies in the pool, in bytes.
     pub pooled_bytes: AtomicUsize,
     /// Likelihood that the pool accepts a page that has a copy, and above it a count of pages not
     /// offered.
@@ -41,31 +34,25 @@ impl StoredCopies {
     pub(crate) fn new(pages: usize) -> io::Result<StoredCopies> {
         Ok(StoredCopies {
             chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
-            count: AtomicUsize::new(0),
-            pooled: AtomicUsize::new(0),
-            pooled_bytes: AtomicUsize::new(0),
             packed: AtomicU32::new(CERTAIN),
-            next: AtomicU64::new(0),
+            ..StoredCopies::default()
         })
     }
 
     /// Returns the number of resident pages with a copy in the swap area.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.count.load(Relaxed)
     }
 
     /// Returns the number of resident pages with a copy in the pool.
-    #[must_use]
     pub fn pooled(&self) -> usize {
         self.pooled.load(Relaxed)
     }
 
-    /// Returns true if the pool may keep another copy of `packed_bytes`, given the budget and the
-    /// pool's limit.
-    #[must_use]
+    /// Returns true if the pool may keep another copy of `packed_bytes`. All use at most an eighth
+    /// of the budget, which resident pages lose, and half of the pool's limit.
     pub fn has_share(&self, packed_bytes: usize, budget_bytes: usize, limit_bytes: usize) -> bool {
-        let most_bytes = (budget_bytes / BUDGET_SHARE).min(limit_bytes / LIMIT_SHARE);
+        let most_bytes = (budget_bytes / 8).min(limit_bytes / 2);
         self.pooled_bytes.load(Relaxed) + packed_bytes <= most_bytes
     }
 
@@ -75,22 +62,16 @@ impl StoredCopies {
 
     /// Returns true if pages of this kind in the chunk are rarely written, or if it is time for a
     /// probe.
-    pub(crate) fn is_rarely_written(
-        &self,
-        page: PageNo,
-        refaults_early: bool,
-        too_likely: u32,
-    ) -> bool {
+    pub(crate) fn is_rarely_written(&self, page: PageNo, refaults_early: bool) -> bool {
         let chunk = self.chunk(page, refaults_early);
-        likelihood(chunk) < too_likely || is_probe(chunk, PROBE_EVERY)
+        likelihood(chunk) < TOO_LIKELY || is_probe(chunk, PROBE_EVERY)
     }
 
     /// Returns true if a clean page should be offered to the pool. Most pages have their copy on
     /// the disk because the pool refused them, and another attempt costs more than the rest of a
     /// clean eviction.
-    #[must_use]
     pub fn should_offer_to_pool(&self) -> bool {
-        likelihood(&self.packed) >= WORTH_PACKING || is_probe(&self.packed, PROBE_EVERY)
+        likelihood(&self.packed) >= CERTAIN / 8 || is_probe(&self.packed, PROBE_EVERY)
     }
 
     /// Records the pool's decision on a clean page.
@@ -115,7 +96,6 @@ pub enum KeepCopy {
 
 impl KeepCopy {
     /// Returns the copy that a page keeps after it is faulted in from `place`.
-    #[must_use]
     pub fn copy_of(self, place: Place) -> Option<StoredCopy> {
         match self {
             KeepCopy::No => None,
@@ -123,7 +103,6 @@ impl KeepCopy {
         }
     }
 
-    #[must_use]
     pub(crate) fn writes(self) -> Writes {
         if self == KeepCopy::No { Writes::Allowed } else { Writes::Caught }
     }
@@ -134,7 +113,7 @@ mod tests {
     use super::*;
 
     fn kept_of(copies: &StoredCopies, count: usize) -> usize {
-        (0..count).filter(|_| copies.is_rarely_written(3, false, TOO_LIKELY)).count()
+        (0..count).filter(|_| copies.is_rarely_written(3, false)).count()
     }
 
     #[test]
@@ -143,11 +122,8 @@ mod tests {
         assert_eq!(kept_of(&copies, 100), 100);
         (0..100).for_each(|_| copies.note(3, false, true));
         assert_eq!(kept_of(&copies, 160), 10, "one in 16 is tried");
-        assert!(copies.is_rarely_written(CHUNK_PAGES, false, TOO_LIKELY), "chunks are independent");
-        assert!(
-            copies.is_rarely_written(3, true, TOO_LIKELY),
-            "early refaults are counted separately"
-        );
+        assert!(copies.is_rarely_written(CHUNK_PAGES, false), "chunks are independent");
+        assert!(copies.is_rarely_written(3, true), "early refaults are counted separately");
         (0..10).for_each(|_| copies.note(3, false, false));
         assert_eq!(kept_of(&copies, 100), 100);
     }

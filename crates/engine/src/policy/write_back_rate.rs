@@ -13,8 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Evictions after which the counts are halved.
 const HALF_LIFE_PAGES: u64 = 4096;
-/// Divisor: a page that is written back moves the average age by 1/64 of the difference.
-const AGE_OF: u64 = 64;
 /// Initial bias: this many pages count as written back and refaulted.
 const UNKNOWN_PAGES: u64 = 64;
 
@@ -23,9 +21,7 @@ const UNKNOWN_PAGES: u64 = 64;
 pub struct WriteBackRate {
     /// Average number of evictions between a page's eviction and its write-back.
     age: AtomicU64,
-    /// Pages evicted.
     evicted: AtomicU64,
-    /// Pages written back from the pool.
     written_back: AtomicU64,
     /// Pages outside the pool that refaulted.
     refaulted: AtomicU64,
@@ -56,12 +52,11 @@ impl WriteBackRate {
     pub fn note_age(&self, distance: u64) {
         match self.age.load(Relaxed) {
             0 => self.age.store(distance, Relaxed),
-            _ => follow(&self.age, distance, AGE_OF),
+            _ => follow(&self.age, distance, 64),
         }
     }
 
     /// Returns the average age of pages at write-back, in evictions; 0 before the first one.
-    #[must_use]
     pub(crate) fn age(&self) -> u64 {
         self.age.load(Relaxed)
     }
@@ -86,7 +81,6 @@ impl WriteBackRate {
 
     /// Returns the share (0 to 1) of pages that are touched in the pool; the others are written
     /// back.
-    #[must_use]
     pub(crate) fn share_held(&self) -> f64 {
         let (held, written_back) = (self.held.load(Relaxed), self.written_back.load(Relaxed));
         (held + UNKNOWN_PAGES) as f64 / (held + written_back + UNKNOWN_PAGES) as f64
@@ -95,18 +89,12 @@ impl WriteBackRate {
     /// Records a touched page that was written back, with its refault distance. Returns the number
     /// of additional pages that the pool would have had to hold for it.
     pub(crate) fn note_write_back_refault(&self, distance: u64) -> u64 {
-        self.distance_outside_pool(distance.saturating_sub(self.age.load(Relaxed)))
-    }
-
-    /// Records a touched page that bypassed the pool, with its refault distance. Returns the number
-    /// of additional pages that the pool would have had to hold for it.
-    pub(crate) fn note_bypassed_refault(&self, distance: u64) -> u64 {
-        self.distance_outside_pool(distance)
+        self.note_refault_after(distance.saturating_sub(self.age.load(Relaxed)))
     }
 
     /// Records the refault of a page that was outside the pool for `since` evictions. Returns the
     /// number of additional pages that the pool would have had to hold for it.
-    fn distance_outside_pool(&self, since: u64) -> u64 {
+    pub(crate) fn note_refault_after(&self, since: u64) -> u64 {
         self.refaulted.fetch_add(1, Relaxed);
         let evicted = self.evicted.load(Relaxed).max(1);
         since.saturating_mul(self.outgrown().min(evicted)) / evicted
@@ -114,7 +102,6 @@ impl WriteBackRate {
 
     /// Returns the likelihood (0 to 1) that a page written back or bypassing the pool refaults.
     /// Pages that were prefetched do not count, because they cost little.
-    #[must_use]
     pub(crate) fn refault_share(&self) -> f64 {
         let (refaulted, outgrown) = (self.refaulted.load(Relaxed), self.outgrown());
         ((refaulted + UNKNOWN_PAGES) as f64 / (outgrown + UNKNOWN_PAGES) as f64).min(1.0)
@@ -161,7 +148,7 @@ mod tests {
         write_back_rate.note_evictions(1000);
         (0..500).for_each(|_| write_back_rate.note_bypassed());
         // Half of the 400 evictions since then bypassed the pool.
-        assert_eq!(write_back_rate.note_bypassed_refault(400), 200);
+        assert_eq!(write_back_rate.note_refault_after(400), 200);
         assert_eq!(write_back_rate.note_write_back_refault(400), 50);
         assert!(write_back_rate.refault_share() < 0.2);
         assert_eq!(write_back_rate.share_held(), 1.0, "no write-back was recorded");

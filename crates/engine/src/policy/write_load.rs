@@ -6,25 +6,22 @@
 //! short, the thread that needs memory should evict pages that stay in DRAM. Another thread should
 //! wait for writes to the disk.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use crate::base::average::follow;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A share of 1.
-const WHOLE: u32 = 1 << 16;
-/// Share of pages for the disk below which program threads evict: one page in every second batch.
-const RARELY: u32 = WHOLE / 64;
-/// A batch moves the share by 1/16 of the difference.
-const WEIGHT_SHIFT: u32 = 4;
+const WHOLE: u64 = 1 << 16;
 
 /// Average share of evicted pages that go to the disk.
 #[derive(Debug)]
 pub(crate) struct WriteLoad {
-    to_disk: AtomicU32,
+    to_disk: AtomicU64,
 }
 
 impl Default for WriteLoad {
     /// Initially all pages count as needing the disk.
     fn default() -> WriteLoad {
-        WriteLoad { to_disk: AtomicU32::new(WHOLE) }
+        WriteLoad { to_disk: AtomicU64::new(WHOLE) }
     }
 }
 
@@ -32,22 +29,15 @@ impl WriteLoad {
     /// Records a batch of `pages`, of which `for_disk` go to the disk. Concurrent updates may be
     /// lost.
     pub(crate) fn note(&self, pages: usize, for_disk: usize) {
-        if pages == 0 {
-            return;
+        if pages > 0 {
+            let share = for_disk.min(pages) as u64 * WHOLE / pages as u64;
+            follow(&self.to_disk, share, 16);
         }
-        let seen = self.to_disk.load(Relaxed);
-        let now = (for_disk.min(pages) as u64 * u64::from(WHOLE) / pages as u64) as u32;
-        let moved = match now > seen {
-            true => seen + (now - seen).div_ceil(1 << WEIGHT_SHIFT),
-            false => seen - (seen - now).div_ceil(1 << WEIGHT_SHIFT),
-        };
-        self.to_disk.store(moved, Relaxed);
     }
 
-    /// Returns true if hardly any evicted page needs the disk.
-    #[must_use]
+    /// Returns true if hardly any evicted page needs the disk: one in every second batch.
     pub(crate) fn avoids_disk(&self) -> bool {
-        self.to_disk.load(Relaxed) < RARELY
+        self.to_disk.load(Relaxed) < WHOLE / 64
     }
 }
 

@@ -16,12 +16,10 @@ use crate::steps::batch_unmap::Unmapped;
 use crate::steps::swap_cache;
 use softswap_sys::PAGE_SIZE;
 
-/// Result of [`reclaim`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reclaimed {
     /// Pages evicted to their copy.
     pub(crate) left: usize,
-    /// Evicted pages known to be incompressible.
     pub(crate) incompressible: usize,
     /// Pages unmapped and not yet stored.
     pub(crate) to_store: usize,
@@ -119,7 +117,7 @@ fn is_in_slot(stores: &Stores, claim: &Claim<'_>) -> bool {
 /// Completes the eviction of a dropped page to its copy. Returns its place.
 fn complete_eviction(core: &Core, page: PageNo, claim: Claim<'_>) -> Option<Place> {
     let copy = claim.before().place().copy()?;
-    core.policies.clock.note_eviction(page);
+    core.policies.clock.refaults.note_eviction(page);
     core.memory.space.sub_resident(page);
     let place = swap_cache::drop_to_copy(core, page, copy);
     if place.in_slot().is_some() && !place.is_incompressible() && core.pool_view().is_nearly_full()

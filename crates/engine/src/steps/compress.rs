@@ -2,8 +2,7 @@
 
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::{Counter, Stats};
-use crate::codec::same_filled;
-use crate::codec::{self, Packer, Scratch};
+use crate::codec::{self, Packer, Scratch, same_filled};
 use crate::core::Core;
 use crate::core::recorder::Recorder;
 use crate::memory::context::Context;

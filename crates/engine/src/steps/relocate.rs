@@ -50,7 +50,8 @@ impl Relocation<'_, '_> {
             write_sealed(stores, admission, context, slots, &mut copies[..count * PAGE_SIZE]);
         for (at, used) in used_parts.into_iter().enumerate() {
             if used != 0 && written.has(at) {
-                stores.areas.set_parts(slots[at], used);
+                let (area, slot) = stores.areas.of(slots[at]);
+                area.set_parts(slot, used);
                 stores.stats.add(Counter::SlotsPacked, 1);
                 stores.stats.add(Counter::PagesPacked, u64::from(used.count_ones()));
             }

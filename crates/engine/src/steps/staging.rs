@@ -8,15 +8,13 @@ use crate::base::page::{Claim, PageNo, Place};
 use crate::core::Core;
 use crate::memory::context::{BATCH_PAGES, Context};
 use crate::policy::clock::{HOT, Victim};
-use softswap_sys::PAGE_SIZE;
-use softswap_sys::futex;
 use softswap_sys::window::{StagedFrame, Writes};
+use softswap_sys::{PAGE_SIZE, futex};
 use std::io;
 
 /// Maximum tries to put a page back: memory may be short for a moment.
 const RETURN_TRIES: u32 = 10_000;
 
-/// A staged page and its frame.
 pub(crate) type InFrame = (PageNo, u32);
 
 /// The staged pages of one batch, in adjacent frames.
@@ -44,7 +42,7 @@ impl Staged {
     fn publish(&mut self, core: &Core, victim: &mut Victim<'_>) {
         if let Some((page, claim)) = victim.take() {
             debug_assert!(!claim.before().is_protected(), "the stored copy would leak");
-            core.policies.clock.note_eviction(page);
+            core.policies.clock.refaults.note_eviction(page);
             claim.publish(Place::Staged { frame: self.next_frame() as u32 });
             core.memory.space.sub_resident(page);
             self.pages[self.count] = page;
@@ -157,7 +155,6 @@ pub(crate) fn is_staged(claim: &Claim<'_>, in_frame: u32) -> bool {
     matches!(claim.before().place(), Place::Staged { frame } if frame == in_frame)
 }
 
-/// Returns the frame of a claimed, staged page.
 pub(crate) fn frame_of(core: &Core, frame: u32) -> StagedFrame<'_> {
     match core.memory.window.claim_frame(frame as usize) {
         Some(content) => content,

@@ -22,11 +22,6 @@ use crate::store::pool::Handle;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Maximum pages examined to free copies.
-const RECLAIM_SPAN: u64 = 1 << 16;
-/// Cost of reading a page relative to compressing it.
-const READ_COSTS_TIMES: u64 = 4;
-
 const _: () = assert!(OBJECT_BITS == Handle::OBJECT_BITS);
 
 /// Decides if a page that is faulted in from `place` keeps its stored copy. If `is_touched`, the
@@ -56,7 +51,7 @@ pub(crate) fn keep_copy(
             return KeepCopy::Yes;
         }
         Place::Slot { slot, .. } | Place::CompressedSlot { slot, .. } => {
-            core.stores.areas.has_spare(slot)
+            core.stores.areas.area_of(slot).has_spare()
         }
         Place::Pool { handle } => may_keep_pooled(core, Handle::from_bits(handle)),
         _ => return KeepCopy::No,
@@ -83,12 +78,11 @@ fn may_keep_pooled(core: &Core, handle: Handle) -> bool {
 /// saves one compression when its page is evicted, after about as many evictions as there are
 /// resident pages. The written-back page would save a read, which costs several times as much, if
 /// it were touched. It has not been touched for as many evictions as its age.
-#[must_use]
 pub(crate) fn outweighs_write_back(core: &Core) -> bool {
     // If this process cannot write, nothing is written back.
     core.stores.may_write()
-        && (core.memory.budget.pages() as u64).saturating_mul(READ_COSTS_TIMES)
-            < core.policies.partition.write_back_rate().age()
+        && (core.memory.budget.pages() as u64).saturating_mul(4)
+            < core.policies.partition.write_back_rate.age()
 }
 
 /// Returns the copy that a page from `place` keeps. Without one, frees the storage.
@@ -111,7 +105,6 @@ pub(crate) fn on_swap_in(core: &Core, place: Place, keep_copy: KeepCopy) -> Opti
 }
 
 /// Returns true unless it is a damaged copy in the pool.
-#[must_use]
 pub(crate) fn is_sound(stores: &Stores, copy: StoredCopy) -> bool {
     let StoredCopy::Pool { object } = copy else { return true };
     let handle = stores.pool.handle_of(object);
@@ -146,7 +139,7 @@ pub(crate) fn write_fault(core: &Core, page: PageNo, claim: Claim<'_>) -> io::Re
     let Some(copy) = copy else { return Ok(()) };
     claim.publish(Place::resident(age));
     free_copy(core, copy);
-    core.policies.stored_copies.note(page, core.policies.clock.refaults_early(page), true);
+    core.policies.stored_copies.note(page, core.policies.clock.refaults.refaults_early(page), true);
     count(core.stats, copy, Counter::CopiesWritten, Counter::PoolCopiesWritten);
     Ok(())
 }
@@ -160,7 +153,11 @@ fn count(stats: Stats, copy: StoredCopy, in_slot: Counter, in_pool: Counter) {
 
 /// Turns the copy of an evicted page into its place.
 pub(crate) fn drop_to_copy(core: &Core, page: PageNo, copy: StoredCopy) -> Place {
-    core.policies.stored_copies.note(page, core.policies.clock.refaults_early(page), false);
+    core.policies.stored_copies.note(
+        page,
+        core.policies.clock.refaults.refaults_early(page),
+        false,
+    );
     count(core.stats, copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged);
     match detach_copy(core, copy) {
         Some(place) => place,
@@ -184,20 +181,22 @@ pub(crate) fn copy_in_working_area(
 ) -> Option<SlotCopy> {
     let in_slot = in_working_slot(&core.stores, copy);
     if in_slot.is_none() {
-        core.policies.stored_copies.note(page, core.policies.clock.refaults_early(page), false);
+        core.policies.stored_copies.note(
+            page,
+            core.policies.clock.refaults.refaults_early(page),
+            false,
+        );
         free_copy(core, copy);
     }
     in_slot
 }
 
-#[must_use]
 pub(crate) fn in_working_slot(stores: &Stores, copy: StoredCopy) -> Option<SlotCopy> {
-    copy.in_slot().filter(|copy| !stores.areas.has_failed(copy.slot()))
+    copy.in_slot().filter(|copy| !stores.areas.area_of(copy.slot()).has_failed())
 }
 
 /// Returns the place of a page whose pool object was moved to `new`. `at` is the place of the
 /// claimed page.
-#[must_use]
 pub(crate) fn renamed(at: Place, new: Handle) -> Place {
     match at {
         Place::Resident { age, .. } => {
@@ -258,7 +257,7 @@ fn reclaim_selected(
 ) -> usize {
     let (copies, high) = (&core.policies.stored_copies, core.memory.space.high());
     let mut freed = 0;
-    let mut left = high.min(RECLAIM_SPAN);
+    let mut left = high.min(1 << 16);
     while left > 0 && freed < want && count.load(Relaxed) > 0 {
         left -= 1;
         let page = copies.next.fetch_add(1, Relaxed) % high;

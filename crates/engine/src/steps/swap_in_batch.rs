@@ -14,15 +14,11 @@ use crate::policy::prefetch::offset_prefetch::Offsets;
 use crate::policy::prefetch::readahead;
 use crate::policy::prefetch::window::REQUEST_PAGES;
 use crate::policy::stored_copies::KeepCopy;
-use crate::steps::decompress;
-use crate::steps::install;
-use crate::steps::read_slots;
-use crate::steps::swap_cache;
+use crate::steps::{decompress, install, read_slots, swap_cache};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 use std::ops::Range;
 
-/// A page to swap in.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) page: PageNo,
@@ -74,7 +70,6 @@ impl ReadLimit {
 struct Slots {
     all: [u64; REQUEST_PAGES],
     count: usize,
-    /// Number of runs of adjacent slots.
     runs: usize,
     /// A bit for each slot whose seal was opened. Opening it again would garble the page.
     open: u64,
@@ -371,7 +366,7 @@ fn bring_all(
     wanted: Wanted,
     along: Offsets,
 ) -> Result<bool, FaultError> {
-    let Wanted { page, keep_copy, window, access, is_stream, .. } = wanted;
+    let Wanted { page, window, access, is_stream, .. } = wanted;
     let Some(mut buffer) = core.stores.bounce.take_up_to(current_cpu(), window + along.count())
     else {
         return Ok(false);
@@ -389,7 +384,7 @@ fn bring_all(
     if count == 0 || !core.memory.budget.try_charge(count, core.other_bytes()) {
         return Ok(false);
     }
-    let touched = bring_touched(core, context, page, stored, keep_copy, &mut batch, &mut buffer);
+    let touched = bring_touched(core, context, stored, wanted, &mut batch, &mut buffer);
     // Writes continue on the following pages, but not on pages at learnt offsets.
     let access = if along.is_empty() { access } else { Access::Read };
     let installed = match touched {
@@ -406,9 +401,8 @@ fn bring_all(
 fn bring_touched(
     core: &Core,
     context: &mut Context,
-    page: PageNo,
     stored: SlotCopy,
-    keep_copy: KeepCopy,
+    wanted: Wanted,
     batch: &mut SwapInBatch,
     buffer: &mut [u8],
 ) -> Result<bool, FaultError> {
@@ -418,7 +412,7 @@ fn bring_touched(
     let slot = stored.slot();
     let open = |bytes: &mut [u8]| core.stores.open_sealed(slot, bytes);
     let Some(copy) = batch.slots.opened(slot, buffer, open) else { return Ok(false) };
-    put(core, context, page, keep_copy, stored, copy)?;
+    put(core, context, wanted.page, wanted.keep_copy, stored, copy)?;
     Ok(true)
 }
 

@@ -14,7 +14,6 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Result of a write: the pages that were written.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Written {
     pages: u32,
@@ -96,7 +95,7 @@ pub(crate) fn write_sealed(
         Ok(()) => return Written::all(slots.len()),
         // The device may have no space for some of the slots only.
         Err(error) if error.is_no_space() && slots.len() > 1 => {}
-        Err(error) => written.refusal = stores.areas.refusal(first, &error),
+        Err(error) => written.refusal = stores.areas.area_of(first).refusal(&error),
     }
     for (at, (slot, copy)) in slots.iter().zip(copies.chunks_exact(PAGE_SIZE)).enumerate() {
         if written.refusal.is_none() && slots.len() > 1 {
@@ -105,13 +104,14 @@ pub(crate) fn write_sealed(
                     written.pages |= 1 << at;
                     continue;
                 }
-                Err(error) => written.refusal = stores.areas.refusal(first, &error),
+                Err(error) => written.refusal = stores.areas.area_of(first).refusal(&error),
             }
         }
         if written.refusal.is_some() {
             stores.areas.free_unused(*slot, 1);
         } else {
-            stores.areas.retire(*slot, 1);
+            let (area, slot) = stores.areas.of(*slot);
+            area.retire(slot, 1);
         }
     }
     if matches!(written.refusal, Some(AreaFull::Write { .. })) {

@@ -52,7 +52,6 @@ impl ReadAheadPages {
         Ok(ReadAheadPages { places: pages.map(place).collect(), used: AtomicUsize::new(used) })
     }
 
-    #[must_use]
     pub(crate) fn bytes(&self) -> usize {
         self.used.load(Relaxed) * PAGE_SIZE
     }

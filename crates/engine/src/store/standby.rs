@@ -40,8 +40,6 @@ const TABLES: usize = 16;
 /// Of this many pages that find no place, one takes new DRAM. If each did, a batch of evictions
 /// would free no memory.
 const GROWTH: usize = 2;
-/// Maximum number of pages whose DRAM one call releases, because a thread may wait for it.
-const RELEASE_PAGES: usize = 512;
 
 /// Identifies the content of a slot: the slot's number and its generation.
 pub(crate) type Tenant = (u64, u32);
@@ -66,14 +64,7 @@ struct Set {
     pages: &'static mut [[u8; PAGE_SIZE]],
 }
 
-/// The standby list.
-///
-/// ```
-/// use softswap_engine::store::standby::Standby;
-/// let standby = Standby::new(4096);
-/// assert!(!standby.is_on()); // Not before refaults show that it pays.
-/// assert_eq!(standby.used_bytes(), 0);
-/// ```
+#[derive(Default)]
 pub struct Standby {
     max_pages: AtomicUsize,
     /// Created on first use, and again for a larger budget. The last one is in use; the others are
@@ -93,23 +84,11 @@ pub struct Standby {
 
 impl Standby {
     /// Creates the list for a budget in pages.
-    #[must_use]
     pub fn new(budget_pages: usize) -> Standby {
-        Standby {
-            max_pages: AtomicUsize::new(capacity_for(budget_pages)),
-            tables: [const { OnceLock::new() }; TABLES],
-            made: AtomicUsize::new(0),
-            pages: AtomicUsize::new(0),
-            unplaced: AtomicUsize::new(0),
-            is_on: AtomicBool::new(false),
-            seen: AtomicU32::new(0),
-            early: AtomicU32::new(0),
-            next_set: AtomicUsize::new(0),
-        }
+        Standby { max_pages: AtomicUsize::new(capacity_for(budget_pages)), ..Standby::default() }
     }
 
     /// Returns the DRAM of the pages and tables, in bytes.
-    #[must_use]
     pub fn used_bytes(&self) -> usize {
         let tables = self.tables.iter().filter_map(OnceLock::get);
         tables.map(|sets| size_of_val(&**sets)).sum::<usize>()
@@ -117,7 +96,6 @@ impl Standby {
     }
 
     /// Returns true if evicted pages should be kept.
-    #[must_use]
     pub fn is_on(&self) -> bool {
         self.is_on.load(Relaxed)
     }
@@ -139,10 +117,8 @@ impl Standby {
     }
 
     /// Does work that a fault may not do: creates the tables if keeping is on, and releases DRAM if
-    /// it is off or the list is above its limit. Returns true while more work remains.
-    ///
-    /// # Errors
-    /// If no address space is left for the tables.
+    /// it is off or the list is above its limit. Returns true while more work remains. Fails if no
+    /// address space is left for the tables.
     pub fn maintain(&self) -> io::Result<bool> {
         if self.is_on() {
             let most = self.max_pages.load(Relaxed);
@@ -231,7 +207,8 @@ impl Standby {
         let count = sets().count();
         let mut released = 0;
         let mut left = count;
-        while left > 0 && released < RELEASE_PAGES && self.pages.load(Relaxed) > 0 {
+        // Limited, because a thread may wait for it.
+        while left > 0 && released < 512 && self.pages.load(Relaxed) > 0 {
             let at = self.next_set.fetch_add(1, Relaxed) % count;
             let Some(set) = sets().nth(at) else { break };
             let pages = set.lock().unwrap_or_else(PoisonError::into_inner).release();

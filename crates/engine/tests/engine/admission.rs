@@ -29,8 +29,7 @@ fn verify_and_rewrite(memory: Memory, pass: u64) {
 /// only after the engine has measured the disk and compression.
 fn once_pages_pass(setup: &Setup, body: impl FnOnce(&World, Memory, u64)) {
     let world = World::new(setup);
-    let contents: Vec<_> = (0..PAGES).map(|page| content(page, 0)).collect();
-    let memory = world.map_with(&contents);
+    let (memory, _) = world.mapped((0..PAGES).map(|page| content(page, 0)).collect());
     with_prefetch(&world, || {
         let mut passes = 0;
         wait_until("a page bypasses the pool", || {

@@ -1,6 +1,6 @@
 //! Several swap areas of one engine: order, failure, recovery and discards.
 
-use crate::common::{Setup, World, assert_holds, random, until, write_all};
+use crate::common::{Setup, World, assert_holds, random, until, worlds_of, write_all};
 use softswap_engine::api::engine::Engine;
 use softswap_engine::api::settings::Config;
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
@@ -18,9 +18,7 @@ const UNLIMITED_TIMES: u64 = u64::MAX;
 fn second_area_is_used_after_first() {
     let setup = Setup { swap_mib: Some(4), spare_disk_mib: Some(64), ..Setup::default() };
     let world = World::new(&setup);
-    let contents = random(2500);
-    let memory = world.map_with(&contents);
-    world.evict(memory);
+    let (memory, contents) = world.evicted(random(2500));
     let spare = world.spare.as_ref().unwrap();
     assert_eq!(world.disk.counts().written_bytes, 1023 * PAGE_SIZE as u64);
     assert_eq!(spare.counts().written_bytes, (2500 - 1023) * PAGE_SIZE as u64);
@@ -29,16 +27,12 @@ fn second_area_is_used_after_first() {
 
 #[test]
 fn pages_of_failed_area_are_moved() {
-    for avoid_move in [false, true] {
-        let setup = Setup { spare_disk_mib: Some(64), avoid_move, ..Setup::default() };
-        let world = World::new(&setup);
+    for world in worlds_of(Setup { spare_disk_mib: Some(64), ..Setup::default() }) {
         let contents = random(1500);
         let (old, new) = contents.split_at(1000);
-        let first = world.map_with(old);
-        world.evict(first);
+        let first = world.map_evicted(old);
         world.disk.fail(Operation::Write, 0, UNLIMITED_TIMES, Fault::Errno(EIO));
-        let second = world.map_with(new);
-        world.evict(second);
+        let second = world.map_evicted(new);
         assert_eq!(world.count(Counter::AreasFailed), 1);
         until(&world, || world.count(Counter::PagesMoved) == 1000);
         // All pages were moved, so reads from the failed area are not needed.
@@ -52,12 +46,9 @@ fn pages_of_failed_area_are_moved() {
 #[test]
 fn unreadable_pages_stay_and_others_are_moved() {
     let world = World::new(&Setup { spare_disk_mib: Some(64), ..Setup::default() });
-    let contents = random(300);
-    let memory = world.map_with(&contents);
-    world.evict(memory);
+    let (memory, contents) = world.evicted(random(300));
     world.disk.fail(Operation::Write, 0, UNLIMITED_TIMES, Fault::Errno(EIO));
-    let more = world.map_with(&random(100));
-    world.evict(more);
+    world.map_evicted(&random(100));
     let reads = world.disk.counts().reads;
     world.disk.fail(Operation::Read, reads, 10, Fault::Errno(EIO));
     // The next round retries these ten, successfully.
@@ -68,8 +59,7 @@ fn unreadable_pages_stay_and_others_are_moved() {
 #[test]
 fn bad_block_costs_one_slot() {
     let world = World::new(&Setup::default());
-    let contents = random(320);
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(random(320));
     // Fail the first batch, then its sixth page when each page is written alone.
     world.disk.fail(Operation::Write, 0, 1, Fault::Errno(EIO));
     world.disk.fail(Operation::Write, 6, 1, Fault::Errno(EIO));
@@ -82,17 +72,14 @@ fn bad_block_costs_one_slot() {
 #[test]
 fn free_clusters_are_discarded_in_background() {
     let world = World::new(&Setup { discard: Discard::Pages, ..Setup::default() });
-    let contents = random(2000);
-    let memory = world.map_with(&contents);
-    world.evict(memory);
+    let (memory, contents) = world.evicted(random(2000));
     assert_eq!(world.count(Counter::DiscardedBytes), 0);
     assert_holds(memory, &contents);
     // Rewrite the pages, which frees their copies. A read would keep them.
     write_all(memory, &contents);
     until(&world, || world.count(Counter::DiscardedBytes) > 0);
     for round in 0..3 {
-        let contents = random(2000 + round);
-        let memory = world.map_with(&contents);
+        let (memory, contents) = world.mapped(random(2000 + round));
         world.assert_survives(memory, &contents);
         world.engine.unmap(memory.address(), memory.len()).unwrap();
         until(&world, || world.disk.counts().discards > round);
@@ -103,9 +90,7 @@ fn free_clusters_are_discarded_in_background() {
 fn storage_without_discard_works() {
     let world = World::new(&Setup { discard: Discard::Both, ..Setup::default() });
     world.disk.fail(Operation::Discard, 0, UNLIMITED_TIMES, Fault::Errno(EOPNOTSUPP));
-    let contents = random(2000);
-    let memory = world.map_with(&contents);
-    world.evict(memory);
+    let (memory, contents) = world.evicted(random(2000));
     write_all(memory, &contents);
     until(&world, || world.disk.counts().discards == 1);
     world.assert_survives(memory, &contents);
@@ -115,9 +100,7 @@ fn storage_without_discard_works() {
 #[test]
 fn pages_are_not_moved_within_failed_area() {
     let world = World::new(&Setup::default());
-    let contents = random(1000);
-    let memory = world.map_with(&contents);
-    world.evict(memory);
+    let (memory, contents) = world.evicted(random(1000));
     world.disk.fail(Operation::Write, 0, UNLIMITED_TIMES, Fault::Errno(EIO));
     let more = world.map_with(&random(100));
     world.engine.reclaim_now(20);
@@ -136,12 +119,9 @@ fn pages_are_not_moved_within_failed_area() {
 #[test]
 fn unpublished_slots_are_freed_despite_child() {
     let world = World::new(&Setup { spare_disk_mib: Some(256), ..Setup::default() });
-    let contents = random(100);
-    let memory = world.map_with(&contents);
-    world.evict(memory);
+    world.evicted(random(100));
     world.disk.fail(Operation::Write, 0, UNLIMITED_TIMES, Fault::Errno(EIO));
-    let more = world.map_with(&random(100));
-    world.evict(more);
+    world.map_evicted(&random(100));
     assert_eq!(world.count(Counter::AreasFailed), 1);
     // The pages to move cannot be read, so the slots allocated for them remain unused.
     world.disk.fail(Operation::Read, 0, UNLIMITED_TIMES, Fault::Errno(EIO));
@@ -162,12 +142,8 @@ fn changing_data_with_child_uses_twice_the_slots_at_most() {
     const PAGES: u64 = 2000;
     // Space for twice the data in clusters of 512 slots, and for one half-full cluster.
     let world = World::new(&Setup { swap_mib: Some(18), ..Setup::default() });
-    let memory = world.map_with(&random(PAGES));
-    world.evict(memory);
-    let quiesced = world.engine.quiesce();
-    world.engine.child_made(&quiesced, world.engine.child_reads_slots(&quiesced));
-    drop(quiesced);
-    world.engine.end_fork();
+    let memory = world.map_evicted(&random(PAGES));
+    world.fork();
     for _ in 0..20 {
         let contents = random(PAGES);
         write_all(memory, &contents);
@@ -186,15 +162,9 @@ fn pages_written_between_forks_are_readable() {
     let world = World::new(&Setup { swap_mib: Some(32), ..Setup::default() });
     let mut blocks = Vec::new();
     for _ in 0..6 {
-        let contents = random(PAGES);
-        let memory = world.map_with(&contents);
-        world.evict(memory);
+        let (memory, contents) = world.evicted(random(PAGES));
         blocks.push((memory, contents));
-        let quiesced = world.engine.quiesce();
-        world.engine.before_fork(&quiesced).unwrap();
-        world.engine.child_made(&quiesced, world.engine.child_reads_slots(&quiesced));
-        drop(quiesced);
-        world.engine.end_fork();
+        world.fork();
     }
     for (memory, contents) in blocks {
         assert_holds(memory, &contents);

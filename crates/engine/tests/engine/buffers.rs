@@ -30,9 +30,7 @@ fn long_wait(world: &World) -> String {
 #[test]
 fn swap_in_works_without_free_buffers() {
     let world = World::new(&Setup::default());
-    let contents = random(1000);
-    let memory = world.map_with(&contents);
-    world.evict(memory);
+    let (memory, contents) = world.evicted(random(1000));
     let held = hold_all(&world);
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -47,8 +45,7 @@ fn swap_in_works_without_free_buffers() {
 #[test]
 fn pages_without_buffer_are_evicted_later() {
     let world = World::new(&Setup::default());
-    let contents = random(100);
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(random(100));
     let held = hold_all(&world);
     let message = thread::scope(|scope| {
         let evicting = scope.spawn(|| world.evict(memory));
@@ -85,8 +82,7 @@ fn added_bounce_pool_is_charged() {
 #[test]
 fn page_waiting_for_buffer_is_rescued() {
     let world = World::new(&Setup::default());
-    let contents = random(64);
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(random(64));
     let held = hold_all(&world);
     thread::scope(|scope| {
         let reclaim = scope.spawn(|| world.engine.reclaim_now(20));

@@ -15,8 +15,7 @@ fn zstd(level: i8) -> Choice {
 fn every_kind_of_page_survives_every_codec() {
     for codec in [Choice::Auto, Choice::LZ4, zstd(1), zstd(9), zstd(-5), Choice::NONE] {
         let world = World::new(&Setup { codec, ..Setup::default() });
-        let contents = every_kind(600);
-        let memory = world.map_with(&contents);
+        let (memory, contents) = world.mapped(every_kind(600));
         world.assert_survives(memory, &contents);
         assert_eq!(world.count(Counter::PagesPooled) > 0, codec != Choice::NONE, "{codec}");
         assert_eq!(world.count(Counter::UnpackErrors), 0);
@@ -30,9 +29,7 @@ fn pages_of_previous_codec_stay_readable() {
     let choices = [Choice::LZ4, zstd(1), Choice::NONE, zstd(3)];
     let memories = choices.map(|codec| {
         world.engine.codec().set(codec);
-        let memory = world.map_with(&contents);
-        world.evict(memory);
-        memory
+        world.map_evicted(&contents)
     });
     // Three of the four codecs compress pages.
     assert_eq!(world.count(Counter::PagesPooled), 600);
@@ -43,9 +40,7 @@ fn pages_of_previous_codec_stay_readable() {
 fn zstd_packs_text_smaller_than_lz4() {
     let bytes_of = |codec| {
         let world = World::new(&Setup { codec, ..Setup::default() });
-        let contents: Vec<_> = (0..200).map(Content::Text).collect();
-        let memory = world.map_with(&contents);
-        world.evict(memory);
+        world.evicted((0..200).map(Content::Text).collect());
         world.count(Counter::PooledBytes)
     };
     assert!(bytes_of(zstd(1)) < bytes_of(Choice::LZ4));
@@ -55,8 +50,7 @@ fn zstd_packs_text_smaller_than_lz4() {
 fn incompressible_pages_are_counted_and_written() {
     for codec in [Choice::LZ4, zstd(1)] {
         let world = World::new(&Setup { codec, ..Setup::default() });
-        let contents = crate::common::random(100);
-        let memory = world.map_with(&contents);
+        let (memory, contents) = world.mapped(crate::common::random(100));
         world.assert_survives(memory, &contents);
         assert!(world.count(Counter::PagesIncompressible) >= 100);
         assert_eq!(world.count(Counter::PagesPooled), 0);
@@ -67,8 +61,7 @@ fn incompressible_pages_are_counted_and_written() {
 fn zstd_memory_is_charged() {
     let world = World::new(&Setup { codec: zstd(1), ..Setup::default() });
     // The memory is 1.5 times the budget, so faults evict pages.
-    let contents: Vec<_> = (0..6000).map(Content::Text).collect();
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped((0..6000).map(Content::Text).collect());
     assert_holds(memory, &contents);
     world.assert_within_budget();
 }

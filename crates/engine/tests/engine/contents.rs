@@ -1,24 +1,17 @@
 //! Pages of all contents survive eviction, and the engine remains within the budget.
 
 use crate::common::{
-    Content, Setup, UNENCODABLE, World, assert_holds, every_kind, random, write_all,
+    Content, Setup, UNENCODABLE, World, assert_holds, every_kind, random, worlds, worlds_of,
+    write_all,
 };
 use softswap_engine::base::stats::{Counter, Tier};
 use softswap_engine::codec::Choice;
 use softswap_sys::PAGE_SIZE;
 
-fn with_and_without_move(test: impl Fn(Setup)) {
-    for avoid_move in [false, true] {
-        test(Setup { avoid_move, ..Setup::default() });
-    }
-}
-
 #[test]
 fn pages_of_every_kind_round_trip() {
-    with_and_without_move(|setup| {
-        let world = World::new(&setup);
-        let contents = every_kind(600);
-        let memory = world.map_with(&contents);
+    for world in worlds() {
+        let (memory, contents) = world.mapped(every_kind(600));
         for _ in 0..3 {
             world.assert_survives(memory, &contents);
         }
@@ -27,21 +20,18 @@ fn pages_of_every_kind_round_trip() {
             let faults = world.engine.stats().faults(tier);
             assert!(faults >= least, "{faults} from {}", tier.name());
         }
-        assert_eq!(world.count(Counter::UsesMove) == 0, setup.avoid_move);
-    });
+    }
 }
 
 #[test]
 fn changed_page_round_trips() {
-    with_and_without_move(|setup| {
-        let world = World::new(&setup);
+    for world in worlds() {
         let (old, mut new) = (every_kind(60), every_kind(60));
         new.reverse();
-        let memory = world.map_with(&old);
-        world.evict(memory);
+        let memory = world.map_evicted(&old);
         write_all(memory, &new);
         world.assert_survives(memory, &new);
-    });
+    }
 }
 
 #[test]
@@ -59,29 +49,25 @@ fn uncodable_fill_word_survives_without_compression() {
 #[test]
 fn without_compression_the_pool_stays_empty() {
     let world = World::new(&Setup { codec: Choice::NONE, ..Setup::default() });
-    let contents = every_kind(120);
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(every_kind(120));
     world.assert_survives(memory, &contents);
     assert_eq!(world.count(Counter::PagesPooled), 0);
 }
 
 #[test]
 fn four_budgets_fit_within_budget() {
-    with_and_without_move(|setup| {
-        let world = World::new(&setup);
-        let contents = random(16 << 10);
-        let memory = world.map_with(&contents);
+    for world in worlds() {
+        let (memory, contents) = world.mapped(random(16 << 10));
         assert_holds(memory, &contents);
         assert!(world.resident(memory) * PAGE_SIZE < 16 << 20);
         assert!(world.count(Counter::DirectReclaims) > 0);
         world.assert_within_budget();
-    });
+    }
 }
 
 #[test]
 fn full_pool_writes_back_oldest_pages() {
-    with_and_without_move(|setup| {
-        let world = World::new(&setup.all_offered());
+    for world in worlds_of(Setup::default().all_offered()) {
         let contents: Vec<_> = (0..12_000).map(Content::Text).collect();
         let memory = world.map(contents.len());
         write_all(memory, &contents);
@@ -90,5 +76,5 @@ fn full_pool_writes_back_oldest_pages() {
         assert!(pooled > 6_000 && written > 1_000, "{pooled} pooled, {written} written");
         assert_holds(memory, &contents);
         world.assert_within_budget();
-    });
+    }
 }

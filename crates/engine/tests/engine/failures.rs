@@ -2,16 +2,28 @@
 //! installed, and an access to a lost page fails.
 
 use crate::common::{
-    Content, Setup, World, assert_holds, every_kind, mix64, page_of, random, write_all,
+    Content, Setup, World, assert_holds, assert_zero, every_kind, mix64, page_of, random, worlds,
+    worlds_of, write_all,
 };
-use softswap_engine::api::engine::Move;
+use softswap_engine::api::control_protocol::Snapshot;
+use softswap_engine::api::engine::{Engine, Move};
+use softswap_engine::api::open_areas;
+use softswap_engine::api::settings::{AreaSpec, Config, PoolLimit};
 use softswap_engine::base::access::Access;
-use softswap_engine::base::stats::Counter;
-use softswap_engine::core::errors::{Exhausted, FaultError, NoSlot};
+use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats, StopReason};
+use softswap_engine::codec::{CodecError, compressed_slot, seal::NoKey};
+use softswap_engine::core::errors::{Exhausted, FaultError, NoSlot, UnpackError};
+use softswap_engine::policy::mechanism::Without;
 use softswap_engine::store::io::{IoErrorKind, Operation};
+use softswap_engine::store::pool::Pool;
 use softswap_engine::store::swap::area::AreaFull;
+use softswap_engine::store::swap::extent::ExtentMap;
+use softswap_engine::store::swap::named::Warning;
+use softswap_engine::store::swap::raw::RawRefusal;
+use softswap_engine::store::swap::slot::SlotAllocator;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::{EIO, ENOSPC};
+use softswap_sys::memory::reserve_u64;
 use softswap_testkit::Memory;
 use softswap_testkit::sim_device::Fault;
 
@@ -40,8 +52,7 @@ fn failed_write_keeps_pages_resident() {
     for avoid_move in [false, true] {
         for failure in [Fault::Errno(EIO), Fault::Errno(ENOSPC), Fault::Short(0)] {
             let world = World::new(&Setup { avoid_move, ..Setup::default() });
-            let contents = random(100);
-            let memory = world.map_with(&contents);
+            let (memory, contents) = world.mapped(random(100));
             fail_next(&world, Operation::Write, UNLIMITED_TIMES, failure);
             assert_eq!(world.engine.reclaim_now(10), 0);
             assert_eq!(world.resident(memory), 100);
@@ -57,8 +68,7 @@ fn failed_write_keeps_pages_resident() {
 #[test]
 fn pages_without_disk_are_evicted_despite_write_errors() {
     let world = World::new(&Setup::default());
-    let contents = every_kind(60);
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(every_kind(60));
     fail_next(&world, Operation::Write, UNLIMITED_TIMES, Fault::Errno(EIO));
     world.engine.reclaim_now(50);
     // One page in six is random, and can only be evicted to the disk.
@@ -71,8 +81,7 @@ fn short_transfers_are_continued() {
     let world = World::new(&Setup::default());
     world.disk.fail_at_random(Operation::Write, 2, Fault::Short(5000));
     world.disk.fail_at_random(Operation::Read, 3, Fault::Short(100));
-    let contents = random(300);
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(random(300));
     world.assert_survives(memory, &contents);
     let moved_bytes = world.disk.counts().read_bytes;
     assert!(moved_bytes > world.count(Counter::BytesRead), "no transfer was short");
@@ -82,9 +91,7 @@ fn short_transfers_are_continued() {
 #[test]
 fn failed_read_is_reported_and_page_kept() {
     let world = World::new(&Setup::default());
-    let contents = every_kind(60);
-    let memory = world.map_with(&contents);
-    world.evict(memory);
+    let (memory, contents) = world.evicted(every_kind(60));
     for (failure, kind) in
         [(Fault::Errno(EIO), IoErrorKind::Errno(EIO)), (Fault::Short(0), IoErrorKind::Stopped)]
     {
@@ -118,9 +125,7 @@ fn never_wrong(memory: Memory, contents: &[Content]) -> usize {
 fn corrupt_page_is_rejected() {
     for (silent, encrypt) in with_and_without_io_uring([Fault::FlipBit, Fault::Lose]) {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
-        let contents = random(64);
-        let intact = world.map_with(&contents);
-        world.evict(intact);
+        let (intact, contents) = world.evicted(random(64));
         let corrupt = world.map_with(&[Content::Random(99)]);
         fail_next(&world, Operation::Write, 1, silent);
         world.evict(corrupt);
@@ -142,9 +147,7 @@ fn misdirected_write_is_detected_at_both_places() {
         with_and_without_io_uring([Fault::Misdirect(4 * PAGE_SIZE as u64)])
     {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
-        let contents = random(64);
-        let victims = world.map_with(&contents);
-        world.evict(victims);
+        let (victims, contents) = world.evicted(random(64));
         // Rewrite some pages, so that their eviction writes them again.
         write_all(victims.part(0, 8 * PAGE_SIZE), &contents[..8]);
         let before = world.count(Counter::PagesWritten);
@@ -163,9 +166,7 @@ fn wrong_reads_are_rejected_until_disk_recovers() {
         with_and_without_io_uring([Fault::FlipBit, Fault::Misdirect(4096), Fault::Lose])
     {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
-        let contents = random(40);
-        let memory = world.map_with(&contents);
-        world.evict(memory);
+        let (memory, contents) = world.evicted(random(40));
         fail_next(&world, Operation::Read, UNLIMITED_TIMES, silent);
         let refused = never_wrong(memory, &contents);
         // The flipped bit affects one of the pages that are read together. After a lost read the
@@ -182,8 +183,7 @@ fn disk_that_cannot_grow_loses_no_data() {
     for failure in [ENOSPC, EIO] {
         let world = World::new(&Setup::default());
         world.disk.fail(Operation::Grow, 0, UNLIMITED_TIMES, Fault::Errno(failure));
-        let contents = every_kind(120);
-        let memory = world.map_with(&contents);
+        let (memory, contents) = world.mapped(every_kind(120));
         world.engine.reclaim_now(50);
         assert_eq!(world.resident(memory), 20);
         assert_holds(memory, &contents);
@@ -210,9 +210,7 @@ fn write_until_refused(world: &World, memory: Memory) -> (usize, FaultError) {
 
 #[test]
 fn full_area_rejects_new_pages_and_keeps_old() {
-    for avoid_move in [false, true] {
-        let setup = Setup { memory_mib: 8, swap_mib: Some(4), avoid_move, ..Setup::default() };
-        let world = World::new(&setup);
+    for world in worlds_of(Setup { memory_mib: 8, swap_mib: Some(4), ..Setup::default() }) {
         let memory = world.map(8192);
         let (taken, error) = write_until_refused(&world, memory);
         let limit = AreaFull::Limit { limit_bytes: 4 << 20 };
@@ -224,7 +222,7 @@ fn full_area_rejects_new_pages_and_keeps_old() {
         let dropped = memory.part(kept * PAGE_SIZE, (taken - kept) * PAGE_SIZE);
         world.engine.discard(dropped.address(), dropped.len()).unwrap();
         assert_holds(memory, &random(kept as u64));
-        crate::common::assert_zero(dropped);
+        assert_zero(dropped);
         world.assert_within_budget();
     }
 }
@@ -249,13 +247,11 @@ fn full_disk_is_reported_as_reason() {
 
 #[test]
 fn randomly_failing_disk_never_corrupts_pages() {
-    for avoid_move in [false, true] {
-        let world = World::new(&Setup { avoid_move, ..Setup::default() });
+    for world in worlds() {
         world.disk.fail_at_random(Operation::Write, 7, Fault::Errno(EIO));
         world.disk.fail_at_random(Operation::Write, 11, Fault::FlipBit);
         world.disk.fail_at_random(Operation::Read, 13, Fault::Errno(EIO));
-        let contents = every_kind(1200);
-        let memory = world.map_with(&contents);
+        let (memory, contents) = world.mapped(every_kind(1200));
         for round in 0..20 {
             world.engine.reclaim_now(10 + mix64(round) as usize % 20);
             never_wrong(memory, &contents);
@@ -268,11 +264,9 @@ fn randomly_failing_disk_never_corrupts_pages() {
 
 #[test]
 fn failed_mremap_keeps_mapping() {
-    for avoid_move in [false, true] {
+    for world in worlds() {
         // mremap must fault compressed pages in, but not pages in slots.
-        let world = World::new(&Setup { avoid_move, ..Setup::default() });
-        let contents = every_kind(600);
-        let memory = world.map_with(&contents);
+        let (memory, contents) = world.mapped(every_kind(600));
         let _neighbour = world.map(600);
         world.evict(memory);
         let packed = |page: &usize| matches!(contents[*page], Content::Text(_));
@@ -288,4 +282,43 @@ fn failed_mremap_keeps_mapping() {
             }
         }
     }
+}
+
+#[test]
+fn messages_state_cause_and_remedy() {
+    let start = |memory_bytes| {
+        let config = Config { memory_bytes, ..Config::default() };
+        let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
+        Engine::start(&config, Vec::new(), stats).err().unwrap().to_string()
+    };
+    let nowhere = [AreaSpec::new("/nowhere/swap")];
+    let not_opened = open_areas::open(&nowhere, None, 0, true).next().unwrap().err().unwrap();
+    let slots = SlotAllocator::new(1, 1).unwrap();
+    slots.grow(1);
+    let rows: [(String, &str); 16] = [
+        (start(1 << 20), "a budget of 1 MiB is below the minimum"),
+        (start(1 << 30), "0 swap areas were given; give at least one"),
+        (not_opened.to_string(), "/nowhere/swap"),
+        (RawRefusal::Changed { path: "/swap".into() }.to_string(), "/swap"),
+        (Warning::PageCache.to_string(), "it refuses O_DIRECT"),
+        (NoKey::from(std::io::Error::other("no entropy")).to_string(), "--no-encrypt"),
+        (compressed_slot::part(&[0; 4096], 3).unwrap_err().to_string(), "has no part 3"),
+        ("steam".parse::<Without>().unwrap_err().to_string(), "there is no mechanism \"steam\""),
+        ("90%".parse::<PoolLimit>().unwrap_err().to_string(), "from 0% to 80%"),
+        (Snapshot::parse("").unwrap_err().to_string(), "the program runs another version"),
+        (Pool::new(0).unwrap().store(b"packed", 42, 1).unwrap_err().to_string(), "pool is full"),
+        (ExtentMap::new(1).unwrap().lookup(7).unwrap_err().to_string(), "page 7 is outside"),
+        (slots.free(7, 1).unwrap_err().to_string(), "slots 7..8"),
+        (NoSlot::ForkedChild.to_string(), "a forked child cannot write"),
+        (
+            UnpackError::from(CodecError::UnknownTag { tag: 3 }).to_string(),
+            "cannot be decompressed (compressed page has",
+        ),
+        (StopReason::from_code(4).unwrap().text().to_string(), "no memory could be freed"),
+    ];
+    for (message, part) in rows {
+        assert!(message.contains(part), "{part:?} is missing in: {message}");
+    }
+    assert_eq!(FaultError::NotMapped.stop_reason(), None);
+    assert_eq!(FaultError::Corrupt { slot: 7 }.stop_reason(), Some(StopReason::WrongData));
 }

@@ -36,11 +36,17 @@ fn contents() -> Vec<Content> {
     contents
 }
 
-#[test]
-fn discarded_pages_read_as_zeroes() {
-    for world in worlds() {
+fn in_every_place() -> impl Iterator<Item = (World, Memory, Vec<Content>)> {
+    worlds().map(|world| {
         let contents = contents();
         let memory = map_in_every_place(&world, &contents);
+        (world, memory, contents)
+    })
+}
+
+#[test]
+fn discarded_pages_read_as_zeroes() {
+    for (world, memory, contents) in in_every_place() {
         let dropped = memory.part(20 * PAGE_SIZE, 90 * PAGE_SIZE);
         world.engine.discard(dropped.address(), dropped.len()).unwrap();
         assert_zero(dropped);
@@ -58,8 +64,7 @@ fn discard_and_unmap_free_slots_and_budget() {
     let world = World::new(&Setup { memory_mib: 8, swap_mib: Some(8), ..Setup::default() });
     let contents: Vec<_> = random(1500).into_iter().chain(every_kind(600)).collect();
     for round in 0..20 {
-        let memory = world.map_with(&contents);
-        world.evict(memory);
+        let memory = world.map_evicted(&contents);
         assert_holds(memory.part(0, 300 * PAGE_SIZE), &contents[..300]);
         if round % 2 == 0 {
             world.engine.discard(memory.address(), memory.len()).unwrap();
@@ -72,9 +77,7 @@ fn discard_and_unmap_free_slots_and_budget() {
 
 #[test]
 fn unmapped_memory_is_refused_and_remapped_fresh() {
-    for world in worlds() {
-        let contents = contents();
-        let memory = map_in_every_place(&world, &contents);
+    for (world, memory, contents) in in_every_place() {
         let unmapped = memory.part(40 * PAGE_SIZE, 50 * PAGE_SIZE);
         world.engine.unmap(unmapped.address(), unmapped.len()).unwrap();
         assert!(!world.engine.any_mapped(unmapped.address(), unmapped.len()));
@@ -89,8 +92,7 @@ fn unmapped_memory_is_refused_and_remapped_fresh() {
 
 #[test]
 fn mapping_over_mapping_drops_old_content() {
-    for world in worlds() {
-        let memory = map_in_every_place(&world, &contents());
+    for (world, memory, _) in in_every_place() {
         assert!(world.engine.map_at(memory.address(), memory.len(), READ_WRITE, true).unwrap());
         assert_zero(memory);
     }
@@ -98,9 +100,7 @@ fn mapping_over_mapping_drops_old_content() {
 
 #[test]
 fn mapping_without_replace_keeps_existing() {
-    for world in worlds() {
-        let contents = contents();
-        let memory = map_in_every_place(&world, &contents);
+    for (world, memory, contents) in in_every_place() {
         let (start, len) = (memory.address(), memory.len());
         assert!(!world.engine.map_at(start, len, READ_WRITE, false).unwrap());
         assert_holds(memory, &contents);
@@ -112,9 +112,7 @@ fn mapping_without_replace_keeps_existing() {
 
 #[test]
 fn remap_moves_content() {
-    for world in worlds() {
-        let contents = contents();
-        let memory = map_in_every_place(&world, &contents);
+    for (world, memory, contents) in in_every_place() {
         // Map a neighbour, so that the range cannot grow in place.
         let after = memory.address() + memory.len();
         assert!(world.engine.map_at(after, PAGE_SIZE, READ_WRITE, true).unwrap());
@@ -133,9 +131,7 @@ fn remap_moves_content() {
 
 #[test]
 fn a_range_shrinks_and_grows_in_place() {
-    for world in worlds() {
-        let contents = contents();
-        let memory = map_in_every_place(&world, &contents);
+    for (world, memory, contents) in in_every_place() {
         let (start, len) = (memory.address(), memory.len());
         let half = len / 2;
         assert_eq!(world.engine.remap(start, len, half, Move::Never).unwrap(), start);
@@ -148,9 +144,7 @@ fn a_range_shrinks_and_grows_in_place() {
 
 #[test]
 fn protection_applies_to_swapped_pages() {
-    for world in worlds() {
-        let contents = contents();
-        let memory = map_in_every_place(&world, &contents);
+    for (world, memory, contents) in in_every_place() {
         let (start, len) = (memory.address(), memory.len());
         world.engine.protect(start, len, PROT_READ).unwrap();
         world.assert_survives(memory, &contents);
@@ -176,9 +170,7 @@ fn new_mapping_has_fresh_protection() {
 
 #[test]
 fn pinned_pages_stay_resident() {
-    for world in worlds() {
-        let contents = contents();
-        let memory = map_in_every_place(&world, &contents);
+    for (world, memory, contents) in in_every_place() {
         // Pin from the middle of a page to the middle of another one.
         let (start, len) = (memory.address() + 10 * PAGE_SIZE + 100, 30 * PAGE_SIZE);
         assert_eq!(world.engine.pin(start, len, usize::MAX).unwrap(), len);
@@ -226,9 +218,7 @@ fn locked_memory_is_resident_and_bounded() {
 
 #[test]
 fn remap_may_keep_old_range_mapped() {
-    for world in worlds() {
-        let contents = contents();
-        let memory = map_in_every_place(&world, &contents);
+    for (world, memory, contents) in in_every_place() {
         let (start, len) = (memory.address(), memory.len());
         let moved = world.engine.remap_to(start, len, len, None, Source::Emptied).unwrap();
         let moved = Memory::new(moved, len).unwrap();
@@ -240,9 +230,7 @@ fn remap_may_keep_old_range_mapped() {
 
 #[test]
 fn several_mappings_are_not_moved() {
-    for world in worlds() {
-        let contents = contents();
-        let memory = map_in_every_place(&world, &contents);
+    for (world, memory, contents) in in_every_place() {
         let (start, len) = (memory.address(), memory.len());
         let source = world.map(8);
         let middle = source.address() + 4 * PAGE_SIZE;
@@ -264,9 +252,7 @@ fn several_mappings_are_not_moved() {
 
 #[test]
 fn quiesced_engine_evicts_nothing_and_forker_can_fault() {
-    for world in worlds() {
-        let contents = contents();
-        let memory = map_in_every_place(&world, &contents);
+    for (world, memory, contents) in in_every_place() {
         let before = world.resident(memory);
         assert!(before < 130);
         let quiesced = world.engine.quiesce();

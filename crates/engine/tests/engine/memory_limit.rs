@@ -1,7 +1,7 @@
 //! Changes of the budget while pages are evicted and faulted in.
 
 use crate::common::{
-    Content, Setup, World, assert_holds, every_kind, in_threads, random, read_and_write, until,
+    Setup, World, assert_holds, every_kind, in_threads, random, read_and_write, sparse, until,
 };
 use softswap_engine::api::live_settings;
 use softswap_engine::api::settings::PoolLimit;
@@ -27,8 +27,7 @@ fn has_applied(world: &World, requested: &str) -> bool {
 fn moving_limit_loses_no_page() {
     for pool in [PoolLimit::Auto, PoolLimit::Percent(40)] {
         let world = World::new(&Setup { memory_mib: 32, disk_mib: 512, pool, ..Setup::default() });
-        let contents = every_kind(PAGES);
-        let memory = world.map_with(&contents);
+        let (memory, contents) = world.mapped(every_kind(PAGES));
         // Some limits are above the one at the start.
         let mut limits = ["12M", "64M", "10M", "128M", "24M"].iter().cycle();
         let mut requested = "32M";
@@ -50,9 +49,8 @@ fn moving_limit_loses_no_page() {
 #[test]
 fn derived_limits_follow_budget() {
     let world = World::new(&Setup { memory_mib: 16, ..Setup::default() });
-    let contents: Vec<_> = (0..PAGES).map(Content::Sparse).collect();
     set(&world, "256M").unwrap();
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(sparse(PAGES));
     assert_eq!(world.count(Counter::PagesOut), 0, "the larger budget holds all pages");
     world.engine.note_peaks();
     // The limit is in whole slabs of 64 KiB.
@@ -94,8 +92,7 @@ fn too_small_limit_is_rejected_with_minimum() {
 #[test]
 fn unreachable_limit_is_cancelled_and_reported() {
     let world = World::new(&Setup { memory_mib: 64, swap_mib: Some(4), ..Setup::default() });
-    let contents = random(8192);
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(random(8192));
     set(&world, "16M").unwrap();
     until(&world, || limit(&world).starts_with("64M (a lower limit failed"));
     assert_holds(memory, &contents);

@@ -1,7 +1,7 @@
 //! The compressed pool: admission, write-back of compressed pages, and intact content.
 
 use crate::common::{
-    Content, Setup, World, assert_holds, every_kind, mix64, page_of, read_in_threads,
+    Content, Setup, World, assert_holds, every_kind, mix64, page_of, read_in_threads, sparse,
     until_all_have_moved, wait_until,
 };
 use softswap_engine::api::engine::Move;
@@ -61,9 +61,7 @@ fn auto_pool_grows_and_fixed_pool_stays() {
 #[test]
 fn auto_pool_shrinks_for_hot_pages() {
     let world = World::new(&Setup { pool: PoolLimit::Auto, ..slow() });
-    let contents = sparse(PAGES);
-    let memory = world.map_with(&contents);
-    world.evict(memory);
+    let (memory, contents) = world.evicted(sparse(PAGES));
     let before = world.count(Counter::PoolLimitBytes);
     // The touched pages do not fit with the largest pool, but with the smallest one.
     wait_until("the pool has shrunk", || {
@@ -80,15 +78,10 @@ fn auto_pool_shrinks_for_hot_pages() {
 /// Number of pages, more than the pool of a small budget holds.
 const PAGES: u64 = 16_384;
 
-fn sparse(count: u64) -> Vec<Content> {
-    (0..count).map(Content::Sparse).collect()
-}
-
 /// Returns a fixture whose engine has written back many compressed pages.
 fn world_with_packed(setup: &Setup) -> (World, Memory, Vec<Content>) {
     let world = World::new(&setup.clone().all_offered());
-    let contents = sparse(PAGES);
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(sparse(PAGES));
     world.evict_and_write_back(memory);
     assert!(world.count(Counter::PagesWrittenBack) > 1000);
     (world, memory, contents)
@@ -97,8 +90,7 @@ fn world_with_packed(setup: &Setup) -> (World, Memory, Vec<Content>) {
 #[test]
 fn pages_fitting_pool_use_no_disk() {
     let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
-    let contents = sparse(PAGES);
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(sparse(PAGES));
     world.assert_survives(memory, &contents);
     assert_eq!(world.count(Counter::PagesWritten), 0);
     assert!(world.count(Counter::PagesPooled) >= PAGES);
@@ -109,8 +101,7 @@ fn pages_fitting_pool_use_no_disk() {
 fn faulting_threads_reclaim_while_disk_is_unused() {
     let batches_of = |content: fn(u64) -> Content| {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
-        let contents: Vec<_> = (0..2 * PAGES).map(content).collect();
-        let memory = world.map_with(&contents);
+        let (memory, contents) = world.mapped((0..2 * PAGES).map(content).collect());
         touch(&world, memory, 60_000, |step| mix64(step) % (2 * PAGES));
         assert_holds(memory, &contents);
         world.assert_within_budget();
@@ -128,8 +119,7 @@ fn faulting_threads_reclaim_while_disk_is_unused() {
 #[test]
 fn incompressible_pages_bypass_pool() {
     let world = World::new(&Setup::default());
-    let contents: Vec<_> = (0..PAGES).map(Content::Random).collect();
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped((0..PAGES).map(Content::Random).collect());
     world.assert_survives(memory, &contents);
     assert_eq!(world.count(Counter::PagesPooled), 0);
     assert!(world.count(Counter::PagesWritten) >= PAGES);
@@ -156,8 +146,8 @@ fn shared_slot_is_freed_with_last_page() {
     let setup = Setup { swap_mib: Some(12), ..Setup::default() };
     let world = World::new(&setup.all_offered());
     for round in 0..6 {
-        let contents: Vec<_> = (0..PAGES).map(|page| Content::Sparse(page << 8 | round)).collect();
-        let memory = world.map_with(&contents);
+        let (memory, contents) =
+            world.mapped((0..PAGES).map(|page| Content::Sparse(page << 8 | round)).collect());
         world.assert_survives(memory, &contents);
         world.engine.unmap(memory.address(), memory.pages() * PAGE_SIZE).unwrap();
     }
@@ -183,9 +173,7 @@ fn shared_slots_leave_failed_area() {
     let setup = Setup { spare_disk_mib: Some(64), ..Setup::default() };
     let (world, memory, contents) = world_with_packed(&setup);
     world.disk.fail(Operation::Write, 0, u64::MAX, Fault::Errno(EIO));
-    let more: Vec<_> = (0..1000).map(Content::Random).collect();
-    let other = world.map_with(&more);
-    world.evict(other);
+    let (other, more) = world.evicted((0..1000).map(Content::Random).collect());
     assert_eq!(world.count(Counter::AreasFailed), 1);
     let reads_before = world.disk.counts().reads;
     until_all_have_moved(&world, || world.count(Counter::PagesMoved) > 0);
@@ -216,9 +204,7 @@ fn damaged_pool_object_affects_one_page() {
     for codec in ["lz4", "zstd"] {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
         live_settings::set(&world.engine, "codec", codec).unwrap();
-        let contents = sparse(PAGES / 4);
-        let memory = world.map_with(&contents);
-        world.evict(memory);
+        let (memory, contents) = world.evicted(sparse(PAGES / 4));
         let damaged: Vec<_> = (0..memory.pages()).step_by(97).collect();
         for &page in &damaged {
             assert!(world.engine.damage(memory.address() + page * PAGE_SIZE, page * 31));
@@ -243,9 +229,7 @@ fn damaged_pool_object_affects_one_page() {
 #[test]
 fn sparse_slabs_are_compacted() {
     let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
-    let contents = sparse(PAGES);
-    let memory = world.map_with(&contents);
-    world.evict(memory);
+    let (memory, _) = world.evicted(sparse(PAGES));
     // Rewrite and evict all pages except every eighth one.
     for page in (0..PAGES as usize).filter(|page| page % 8 != 0) {
         assert!(memory.write_bytes(page * PAGE_SIZE, &Content::Zero.bytes()));
@@ -263,8 +247,7 @@ fn sparse_slabs_are_compacted() {
 #[test]
 fn small_pool_keeps_pages_of_many_threads() {
     let world = World::new(&Setup::default());
-    let contents = every_kind(PAGES);
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(every_kind(PAGES));
     read_in_threads(&world, (memory, &contents), 3_000, |_, _| ());
     world.assert_survives(memory, &contents);
     world.assert_within_budget();
@@ -275,8 +258,7 @@ fn full_pool_uses_dense_codec() {
     let average_bytes = |codec: &str| {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
         live_settings::set(&world.engine, "codec", codec).unwrap();
-        let contents: Vec<_> = (0..3 * PAGES).map(Content::Text).collect();
-        let memory = world.map_with(&contents);
+        let (memory, contents) = world.mapped((0..3 * PAGES).map(Content::Text).collect());
         world.engine.set_pool_limit(PoolLimit::Percent(20));
         world.assert_survives(memory, &contents);
         world.assert_within_budget();
@@ -293,9 +275,7 @@ fn zstd_compresses_what_lz4_cannot_unless_lz4_is_fixed() {
     for (codec, is_packed) in [("auto", true), ("lz4", false)] {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
         live_settings::set(&world.engine, "codec", codec).unwrap();
-        let contents: Vec<_> = (0..PAGES / 2).map(Content::Digits).collect();
-        let memory = world.map_with(&contents);
-        world.evict(memory);
+        let (memory, contents) = world.evicted((0..PAGES / 2).map(Content::Digits).collect());
         let pooled = world.count(Counter::PagesPooled);
         assert_eq!(pooled > PAGES * 4 / 10, is_packed, "{codec}: {pooled}");
         assert_holds(memory, &contents);
@@ -305,8 +285,7 @@ fn zstd_compresses_what_lz4_cannot_unless_lz4_is_fixed() {
 #[test]
 fn pool_limit_can_change_under_load() {
     let world = World::new(&Setup { memory_mib: 32, ..Setup::default() });
-    let contents = sparse(PAGES);
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(sparse(PAGES));
     for limit in ["1M", "80%", "0", "8M", "40%"] {
         live_settings::set(&world.engine, "pool.limit", limit).unwrap();
         world.assert_survives(memory, &contents);
@@ -329,14 +308,12 @@ fn shared_slots_work_with_scattered_free_slots() {
     let world = World::new(&setup.all_offered());
     // Fill the disk, then free every second slot.
     let random: Vec<_> = (0..PAGES).map(Content::Random).collect();
-    let other = world.map_with(&random[..15_000]);
-    world.evict(other);
+    let other = world.map_evicted(&random[..15_000]);
     for page in (0..other.pages()).step_by(2) {
         world.engine.discard(other.address() + page * PAGE_SIZE, PAGE_SIZE).unwrap();
     }
     let (written, parts) = (world.count(Counter::SlotsPacked), world.count(Counter::PagesPacked));
-    let contents = sparse(PAGES);
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(sparse(PAGES));
     world.evict_and_write_back(memory);
     let slots = world.count(Counter::SlotsPacked) - written;
     let parts = world.count(Counter::PagesPacked) - parts;
@@ -349,8 +326,7 @@ fn write_back_empties_whole_slabs() {
     let world = World::new(&Setup { memory_mib: 32, ..Setup::default() }.all_offered());
     let kind =
         |page| if mix64(page) & 1 == 0 { Content::Text(page) } else { Content::Sparse(page) };
-    let contents: Vec<_> = (0..40_000).map(kind).collect();
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped((0..40_000).map(kind).collect());
     let compacted = world.count(Counter::PagesCompacted);
     let written_back = world.count(Counter::PagesWrittenBack);
     assert!(written_back > 10_000, "{written_back}");

@@ -3,7 +3,7 @@
 
 use crate::common::{
     Content, Setup, World, assert_holds, mix64, page_of, prefetch, random, wait_until,
-    with_prefetch,
+    with_prefetch, write_all,
 };
 use softswap_engine::api::settings::PoolLimit;
 use softswap_engine::base::stats::{Counter, Tier};
@@ -53,9 +53,7 @@ fn faults(world: &World) -> u64 {
 
 fn evicted(kind: fn(u64) -> Content) -> (World, Memory, Vec<Content>) {
     let world = World::new(&Setup::default());
-    let contents: Vec<_> = (0..PAGES as u64).map(kind).collect();
-    let memory = world.map_with(&contents);
-    world.evict(memory);
+    let (memory, contents) = world.evicted((0..PAGES as u64).map(kind).collect());
     (world, memory, contents)
 }
 
@@ -64,42 +62,32 @@ fn kinds() -> [fn(u64) -> Content; 2] {
     [Content::Random, Content::Text]
 }
 
+/// Touches pages of each kind in the given order, and in the mirrored one.
+fn touch_both_ways(order: &[usize], most_faults: u64, least_windows: u64) {
+    for (kind, down) in kinds().into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let (world, memory, contents) = evicted(kind);
+        let order = order.iter().map(|page| if down { PAGES - 1 - page } else { *page });
+        with_prefetch(&world, || touch_all(&world, memory, &contents, order));
+        let (faults, reached) = (faults(&world), world.count(Counter::WindowsReached));
+        assert!(faults < most_faults, "{faults} faults, down: {down}");
+        assert!(reached >= least_windows, "{reached} windows");
+        world.assert_survives(memory, &contents);
+        world.assert_within_budget();
+    }
+}
+
 #[test]
 fn readahead_serves_streams_in_both_directions() {
-    for kind in kinds() {
-        for down in [false, true] {
-            let (world, memory, contents) = evicted(kind);
-            with_prefetch(&world, || {
-                let at = |step: usize| if down { PAGES - 1 - step } else { step };
-                touch_all(&world, memory, &contents, (0..PAGES).map(at));
-            });
-            let (faults, reached) = (faults(&world), world.count(Counter::WindowsReached));
-            assert!(faults < PAGES as u64 / 6, "{faults} faults, down: {down}");
-            assert!(reached >= 5, "{reached} windows");
-            world.assert_survives(memory, &contents);
-            world.assert_within_budget();
-        }
-    }
+    touch_both_ways(&(0..PAGES).collect::<Vec<_>>(), PAGES as u64 / 6, 5);
 }
 
 #[test]
 fn readahead_serves_strided_streams() {
     const STRIDE: usize = 20;
-    for kind in kinds() {
-        for down in [false, true] {
-            let (world, memory, contents) = evicted(kind);
-            // Touch a matrix column by column.
-            let steps = (0..STRIDE).flat_map(|column| (column..PAGES).step_by(STRIDE));
-            let order = steps.map(|step| if down { PAGES - 1 - step } else { step });
-            with_prefetch(&world, || touch_all(&world, memory, &contents, order));
-            let (faults, reached) = (faults(&world), world.count(Counter::WindowsReached));
-            // The size of a window depends on the speed of reads: 300 to 510 faults were measured.
-            assert!(faults < PAGES as u64 / 2, "{faults} faults, down: {down}");
-            assert!(reached >= 2 * STRIDE as u64, "{reached} windows");
-            world.assert_survives(memory, &contents);
-            world.assert_within_budget();
-        }
-    }
+    // Touch a matrix column by column.
+    let order = (0..STRIDE).flat_map(|column| (column..PAGES).step_by(STRIDE));
+    // The size of a window depends on the speed of reads: 300 to 510 faults were measured.
+    touch_both_ways(&order.collect::<Vec<_>>(), PAGES as u64 / 2, 2 * STRIDE as u64);
 }
 
 #[test]
@@ -132,9 +120,7 @@ fn readahead_works_with_scattered_slots() {
 #[test]
 fn concurrent_streams_are_followed() {
     let world = World::new(&Setup::default());
-    let contents = random(1600);
-    let memory = world.map_with(&contents);
-    world.evict(memory);
+    let (memory, contents) = world.evicted(random(1600));
     with_prefetch(&world, || {
         // Touch eight sequential runs in turns, like a merge.
         let order = (0..200).flat_map(|step| (0..8).map(move |run| run * 200 + step));
@@ -148,9 +134,7 @@ fn concurrent_streams_are_followed() {
 #[test]
 fn random_touches_cause_little_readahead() {
     let world = World::new(&Setup::default());
-    let contents = random(PAGES as u64);
-    let memory = world.map_with(&contents);
-    world.evict(memory);
+    let (memory, contents) = world.evicted(random(PAGES as u64));
     with_prefetch(&world, || {
         let order = (0..200).map(|step| mix64(step) as usize % PAGES);
         touch_all(&world, memory, &contents, order);
@@ -171,8 +155,7 @@ fn co_accessed_pages_are_read_together() {
     // First each page has its own slot. Then two or more compressed pages share a slot.
     for pool in [PoolLimit::Percent(0), PoolLimit::Bytes(64 << 10)] {
         let world = World::new(&Setup { pool, ..Setup::default() });
-        let contents: Vec<_> = (0..PAGES as u64).map(kinds()[1]).collect();
-        let memory = world.map_with(&contents);
+        let (memory, contents) = world.mapped((0..PAGES as u64).map(kinds()[1]).collect());
         let (mut touched, mut faulted) = (0, 0);
         for page in rows() {
             // Evict all pages before each row, as if memory were much larger than the budget.
@@ -194,8 +177,7 @@ fn co_accessed_pages_are_read_together() {
 fn unreadable_neighbour_is_ignored() {
     for fault in [Fault::Errno(EIO), Fault::FlipBit] {
         let world = World::new(&Setup { pool: PoolLimit::Percent(0), ..Setup::default() });
-        let contents = random(PAGES as u64);
-        let memory = world.map_with(&contents);
+        let (memory, contents) = world.mapped(random(PAGES as u64));
         for page in rows() {
             if page % 3 == 1 {
                 world.evict(memory);
@@ -218,9 +200,7 @@ fn unreadable_neighbour_is_ignored() {
 fn read_error_ahead_affects_one_page() {
     for fault in [Fault::Errno(EIO), Fault::FlipBit] {
         let world = World::new(&Setup::default());
-        let contents = random(400);
-        let memory = world.map_with(&contents);
-        world.evict(memory);
+        let (memory, contents) = world.evicted(random(400));
         // Fail eight reads from the seventh on.
         world.disk.fail(Operation::Read, 6, 8, fault);
         with_prefetch(&world, || {
@@ -237,9 +217,7 @@ fn read_error_ahead_affects_one_page() {
 #[test]
 fn every_page_is_read_ahead_or_faulted() {
     let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
-    let contents = random(PAGES as u64);
-    let memory = world.map_with(&contents);
-    world.evict(memory);
+    let (memory, contents) = world.evicted(random(PAGES as u64));
     with_prefetch(&world, || touch_all(&world, memory, &contents, 0..PAGES));
     let ahead = world.count(Counter::PagesReadAhead);
     assert_eq!(ahead + faults(&world), PAGES as u64);
@@ -256,9 +234,7 @@ fn readahead_error_counts_on_touch() {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
         // Few of 4000 pages are resident. Then one resident page behind the fault is enough to
         // read neighbours with it.
-        let contents = random(4000);
-        let memory = world.map_with(&contents);
-        world.evict(memory);
+        let (memory, contents) = world.evicted(random(4000));
         let errors = || world.count(Counter::ReadErrors) + world.count(Counter::ChecksumErrors);
         with_prefetch(&world, || {
             let mut begun = (100..300).step_by(30);
@@ -290,9 +266,7 @@ fn readahead_error_counts_on_touch() {
 fn stale_read_ahead_page_is_not_used() {
     for encrypt in [true, false] {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
-        let before = random(600);
-        let memory = world.map_with(&before);
-        world.evict(memory);
+        let (memory, before) = world.evicted(random(600));
         with_prefetch(&world, || {
             // Each start of a stream leaves the marker page of its first window in the read-ahead
             // cache.
@@ -302,9 +276,7 @@ fn stale_read_ahead_page_is_not_used() {
         });
         world.engine.discard(memory.address(), memory.len()).unwrap();
         let after: Vec<_> = (0..600).map(|page| Content::Random(page << 20 | 7)).collect();
-        for (page, content) in after.iter().enumerate() {
-            assert!(memory.write_bytes(page * PAGE_SIZE, &content.bytes()));
-        }
+        write_all(memory, &after);
         world.evict(memory);
         assert_holds(memory, &after);
         assert_eq!(world.count(Counter::ChecksumErrors), 0);
@@ -317,8 +289,8 @@ fn streams_are_intact_under_reclaim() {
     let done = AtomicBool::new(false);
     let pass = |number: u64| {
         let kind = kinds()[number as usize % 2];
-        let mut contents: Vec<_> = (0..1200).map(|page| kind(number << 20 | page)).collect();
-        let memory = world.map_with(&contents);
+        let (memory, mut contents) =
+            world.mapped((0..1200).map(|page| kind(number << 20 | page)).collect());
         for round in 1..5 {
             for (page, content) in contents.iter_mut().enumerate() {
                 let found = page_of(memory, page);

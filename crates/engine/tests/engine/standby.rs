@@ -1,7 +1,7 @@
 //! Recently evicted pages on standby are restored without the disk, if early refaults make that
 //! worthwhile. Their memory is released if it is needed.
 
-use crate::common::{Content, Setup, World, assert_holds, mix64, page_of, random};
+use crate::common::{Content, Setup, World, assert_holds, mix64, page_of, random, worlds};
 use softswap_engine::base::stats::{Counter, Tier};
 use softswap_engine::store::io::Operation;
 use softswap_sys::PAGE_SIZE;
@@ -80,8 +80,7 @@ fn early_refaults_need_no_disk() {
 #[test]
 fn stream_pages_are_not_kept() {
     let world = World::new(&Setup::default());
-    let contents: Vec<_> = (50_000..50_512).map(Content::Random).collect();
-    let stream = world.map_with(&contents);
+    let (stream, contents) = world.mapped((50_000..50_512).map(Content::Random).collect());
     for _ in 0..3 {
         evict_resident(&world, stream);
         assert_holds(stream, &contents);
@@ -163,11 +162,9 @@ fn write_error_is_reported_despite_standby() {
 /// Compares the content on every touch.
 #[test]
 fn random_touches_find_last_write() {
-    for avoid_move in [false, true] {
-        let world = World::new(&Setup { avoid_move, ..Setup::default() });
+    for world in worlds() {
         let pages = 12_000;
-        let mut contents = random(pages as u64);
-        let memory = world.map_with(&contents);
+        let (memory, mut contents) = world.mapped(random(pages as u64));
         for step in 0..60_000 {
             if step % 64 == 0 {
                 // Takes the place of background reclaim, which does not run in this test.

@@ -3,7 +3,7 @@
 
 use crate::common::{
     Content, LINE, Setup, World, assert_holds, assert_zero, fill_from, in_threads, mix64, page_of,
-    random, until_all_have_moved, worlds, write_all,
+    random, until_all_have_moved, worlds, worlds_of, write_all,
 };
 use softswap_engine::api::engine::Engine;
 use softswap_engine::base::stats::Counter;
@@ -108,8 +108,7 @@ fn pinned_page_may_be_written_by_kernel() {
 /// Returns fixtures with small areas, which remain half full only if copies are freed with their
 /// pages.
 fn worlds_with_small_areas() -> impl Iterator<Item = World> {
-    let both = [false, true].into_iter();
-    both.map(|avoid_move| World::new(&Setup { swap_mib: Some(8), avoid_move, ..Setup::default() }))
+    worlds_of(Setup { swap_mib: Some(8), ..Setup::default() })
 }
 
 #[test]
@@ -162,13 +161,11 @@ fn remap_onto_clean_pages_drops_them() {
 fn half_full_area_keeps_no_copies_and_full_area_frees_them() {
     // Of 2048 slots fewer than half are in use at the first swap-ins, so copies are kept.
     let world = World::new(&Setup { swap_mib: Some(8), ..Setup::default() });
-    let first = random(900);
-    let memory = world.map_with(&first);
+    let (memory, first) = world.mapped(random(900));
     world.assert_survives(memory, &first);
     assert_eq!(world.count(Counter::CopiesKept), 900);
     // These pages need the slots of the copies.
-    let more: Vec<_> = (0..1100).map(|page| Content::Random(page + 5000)).collect();
-    let other = world.map_with(&more);
+    let (other, more) = world.mapped((0..1100).map(|page| Content::Random(page + 5000)).collect());
     world.assert_survives(other, &more);
     assert_eq!(world.count(Counter::CopiesShed) + world.count(Counter::PagesUnchanged), 900);
     world.evict(memory);
@@ -185,9 +182,7 @@ fn pages_with_copies_leave_failed_area() {
     let world = World::new(&Setup { spare_disk_mib: Some(64), ..Setup::default() });
     let (memory, contents) = IN_AREA.unchanged(&world);
     world.disk.fail(Operation::Write, 0, u64::MAX / 2, Fault::Errno(EIO));
-    let more: Vec<_> = (0..100).map(|page| Content::Random(page + 9000)).collect();
-    let other = world.map_with(&more);
-    world.evict(other);
+    let (other, more) = world.evicted((0..100).map(|page| Content::Random(page + 9000)).collect());
     assert_eq!(world.count(Counter::AreasFailed), 1);
     until_all_have_moved(&world, || world.engine.copies() == 0);
     world.evict(memory);
@@ -199,8 +194,7 @@ fn pages_with_copies_leave_failed_area() {
 #[test]
 fn written_chunk_stops_keeping_copies() {
     let world = World::new(&Setup::default());
-    let contents = random(PAGES as u64);
-    let memory = world.map_with(&contents);
+    let (memory, contents) = world.mapped(random(PAGES as u64));
     let kept = |world: &World| world.count(Counter::CopiesKept);
     for _ in 0..4 {
         world.evict(memory);

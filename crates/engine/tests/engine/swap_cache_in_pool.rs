@@ -1,22 +1,19 @@
 //! Copies of unchanged pages in the pool. Tests for both kinds of copy are in
 //! [`crate::swap_cache`].
 
-use crate::common::{Content, Setup, World, assert_holds, in_threads, read_and_write};
+use crate::common::{
+    Content, Setup, World, assert_holds, in_threads, read_and_write, sparse, worlds_of,
+};
 use crate::swap_cache::IN_POOL;
 use softswap_engine::base::stats::Counter;
 use softswap_sys::PAGE_SIZE;
-
-fn sparse(count: usize) -> Vec<Content> {
-    (0..count as u64).map(Content::Sparse).collect()
-}
 
 /// Makes gaps in the slabs, so that compaction moves the remaining objects.
 #[test]
 fn compaction_moves_copies() {
     let world = World::new(&Setup { memory_mib: 32, ..Setup::default() });
-    let contents = sparse(8000);
-    let memory = world.map_with(&contents);
-    world.assert_survives(memory, &contents[..]);
+    let (memory, contents) = world.mapped(sparse(8000));
+    world.assert_survives(memory, &contents);
     let kept = world.engine.pooled_copies();
     assert!(kept > 1000, "{kept}");
     world.evict(memory);
@@ -46,9 +43,8 @@ fn compaction_moves_copies() {
 fn nearly_full_pool_frees_copies() {
     let world = World::new(&Setup::default());
     let (memory, contents) = IN_POOL.unchanged(&world);
-    let more: Vec<_> = (0..16_000).map(|page| Content::Sparse(page + 5000)).collect();
-    let other = world.map_with(&more);
-    world.evict(other);
+    let (other, more) =
+        world.evicted((0..16_000).map(|page| Content::Sparse(page + 5000)).collect());
     assert_holds(memory, &contents);
     assert_holds(other, &more);
     world.assert_survives(memory, &contents);
@@ -61,11 +57,8 @@ fn nearly_full_pool_frees_copies() {
 
 #[test]
 fn threads_see_their_writes() {
-    for avoid_move in [false, true] {
-        let setup = Setup { memory_mib: 12, avoid_move, ..Setup::default() };
-        let world = World::new(&setup);
-        let contents = sparse(4000);
-        let memory = world.map_with(&contents);
+    for world in worlds_of(Setup { memory_mib: 12, ..Setup::default() }) {
+        let (memory, contents) = world.mapped(sparse(4000));
         in_threads(&world, |thread| read_and_write(&world, (memory, &contents), thread, 8), || {});
         assert!(world.count(Counter::PoolPagesUnchanged) > 100);
         assert!(world.count(Counter::PoolCopiesWritten) > 100);

@@ -1,6 +1,8 @@
 //! With many threads and concurrent reclaim, each page has the content that its owner wrote last.
 
-use crate::common::{Content, Setup, World, mix64, page_of};
+use crate::common::{
+    Content, Setup, World, assert_holds, in_threads, mix64, page_of, random, worlds_of,
+};
 use softswap_engine::base::stats::{Counter, Tier};
 use softswap_engine::store::io::Operation;
 use softswap_sys::PAGE_SIZE;
@@ -11,7 +13,6 @@ use softswap_testkit::sim_device::Fault;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-const THREADS: u64 = 8;
 const PAGES: usize = 1200;
 const STEPS: u64 = 6000;
 
@@ -84,35 +85,15 @@ impl<'w> Owner<'w> {
     }
 }
 
-fn with_reclaim(world: &World, body: impl FnOnce()) {
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Relaxed)));
-        body();
-        done.store(true, Ordering::Relaxed);
-    });
-}
-
-fn in_threads(body: impl Fn(u64) + Sync) {
-    thread::scope(|scope| {
-        for number in 0..THREADS {
-            let body = &body;
-            scope.spawn(move || body(number));
-        }
-    });
-}
-
 #[test]
 fn threads_find_their_own_writes() {
-    for avoid_move in [false, true] {
-        let world = World::new(&Setup { memory_mib: 12, avoid_move, ..Setup::default() });
-        with_reclaim(&world, || {
-            in_threads(|number| {
-                let mut owner = Owner::new(&world, number);
-                (0..STEPS).for_each(|_| owner.step());
-                (0..PAGES).for_each(|page| owner.check(page));
-            });
-        });
+    for world in worlds_of(Setup { memory_mib: 12, ..Setup::default() }) {
+        let work = |number: usize| {
+            let mut owner = Owner::new(&world, number as u64);
+            (0..STEPS).for_each(|_| owner.step());
+            (0..PAGES).for_each(|page| owner.check(page));
+        };
+        in_threads(&world, work, || {});
         let stats = world.engine.stats();
         for tier in [Tier::Zero, Tier::Filled, Tier::Pool, Tier::Disk] {
             assert!(stats.faults(tier) > 100, "{}: {}", tier.name(), stats.faults(tier));
@@ -125,37 +106,35 @@ fn threads_find_their_own_writes() {
 fn quiesce_stops_all_but_forking_thread() {
     let world = World::new(&Setup { memory_mib: 12, ..Setup::default() });
     let memory = world.map(200);
-    with_reclaim(&world, || {
-        in_threads(|number| {
-            let mut owner = Owner::new(&world, number);
-            for step in 0..STEPS / 4 {
-                owner.step();
-                if number == 0 && step % 100 == 0 {
-                    let quiesced = world.engine.quiesce();
-                    (0..200).for_each(|page| assert!(memory.write(page * PAGE_SIZE, step)));
-                    assert_eq!(world.resident(memory), 200);
-                    drop(quiesced);
-                    world.engine.end_fork();
-                }
+    let work = |number: usize| {
+        let mut owner = Owner::new(&world, number as u64);
+        for step in 0..STEPS / 4 {
+            owner.step();
+            if number == 0 && step % 100 == 0 {
+                let quiesced = world.engine.quiesce();
+                (0..200).for_each(|page| assert!(memory.write(page * PAGE_SIZE, step)));
+                assert_eq!(world.resident(memory), 200);
+                drop(quiesced);
+                world.engine.end_fork();
             }
-            (0..PAGES).for_each(|page| owner.check(page));
-        });
-    });
+        }
+        (0..PAGES).for_each(|page| owner.check(page));
+    };
+    in_threads(&world, work, || {});
 }
 
 #[test]
 fn threads_see_newest_value_of_shared_pages() {
-    for avoid_move in [false, true] {
-        let world = World::new(&Setup { memory_mib: 8, avoid_move, ..Setup::default() });
+    for world in worlds_of(Setup { memory_mib: 8, ..Setup::default() }) {
         let memory = world.map(64);
         let written: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
-        let filler = world.map_with(&crate::common::random(64));
-        in_threads(|number| {
+        let (filler, contents) = world.mapped(random(64));
+        let write = |number: usize| {
             for step in 1..2000 {
-                let page = mix64(number << 32 | step) as usize % 64;
+                let page = mix64((number as u64) << 32 | step) as usize % 64;
                 // Each thread has its own word in every page, so all threads write the same pages
                 // while they are evicted and faulted in.
-                let at = page * PAGE_SIZE + number as usize * 8;
+                let at = page * PAGE_SIZE + number * 8;
                 match number {
                     0 => {
                         world.engine.reclaim_now(1);
@@ -164,7 +143,7 @@ fn threads_see_newest_value_of_shared_pages() {
                         assert!(memory.write(at, written[page].fetch_add(1, Ordering::SeqCst) + 1))
                     }
                     _ => {
-                        let word = (step << 8) | number;
+                        let word = (step << 8) | number as u64;
                         assert!(memory.write(at, word));
                         assert_eq!(memory.read(at), Some(word));
                         let least = written[page].load(Ordering::SeqCst).saturating_sub(1);
@@ -173,15 +152,15 @@ fn threads_see_newest_value_of_shared_pages() {
                     }
                 }
             }
-        });
-        crate::common::assert_holds(filler, &crate::common::random(64));
+        };
+        in_threads(&world, write, || {});
+        assert_holds(filler, &contents);
     }
 }
 
 #[test]
 fn concurrent_discard_shows_content_or_zeroes() {
-    for avoid_move in [false, true] {
-        let world = World::new(&Setup { memory_mib: 8, avoid_move, ..Setup::default() });
+    for world in worlds_of(Setup { memory_mib: 8, ..Setup::default() }) {
         let memory = world.map(128);
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -220,13 +199,12 @@ fn concurrent_discard_shows_content_or_zeroes() {
 fn occasional_write_errors_are_tolerated() {
     let world = World::new(&Setup { memory_mib: 12, disk_mib: 512, ..Setup::default() });
     world.disk.fail_at_random(Operation::Write, 9, Fault::Errno(EIO));
-    with_reclaim(&world, || {
-        in_threads(|number| {
-            let mut owner = Owner::new(&world, 100 + number);
-            (0..STEPS / 2).for_each(|_| owner.step());
-            (0..PAGES).for_each(|page| owner.check(page));
-        });
-    });
+    let work = |number: usize| {
+        let mut owner = Owner::new(&world, 100 + number as u64);
+        (0..STEPS / 2).for_each(|_| owner.step());
+        (0..PAGES).for_each(|page| owner.check(page));
+    };
+    in_threads(&world, work, || {});
     assert!(world.count(Counter::WriteErrors) > 0);
     world.assert_within_budget();
 }

@@ -181,7 +181,7 @@ fn mirrored_pages_survive_cluster_loss() {
     let device = MirrorDevice::new(file, cluster);
     device.grow(0, PAGES * PAGE as u64).unwrap();
     let stats = Stats::new(softswap_sys::memory::reserve_u64(STATS_WORDS).unwrap());
-    let polling = Polling::new(Mode::Auto, 2, Pressure::shared(2, None), 0, stats);
+    let polling = Polling::new(Mode::Auto, 2, Pressure::new(2, None).into(), 0, stats);
     let mut rounds = vec![0_u8; PAGES as usize];
     let mut random = 7_u64;
     let mut server: Option<tokio::runtime::Runtime> = None;

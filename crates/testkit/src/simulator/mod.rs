@@ -260,7 +260,11 @@ impl Simulation {
         let Place::Resident { age, copy: Some(copy) } = claim.before().place() else { return };
         claim.publish(Place::resident(age));
         self.detach_copy(copy).into_iter().for_each(|place| self.free(place));
-        self.policies.stored_copies.note(page, self.policies.clock.refaults_early(page), true);
+        self.policies.stored_copies.note(
+            page,
+            self.policies.clock.refaults.refaults_early(page),
+            true,
+        );
         self.figures.write_faults += 1;
         let ns = self.setup.costs.write_fault_ns;
         self.stall(ns, ns);
@@ -293,7 +297,7 @@ impl Simulation {
         let age = self.policies.age_of_faulted(page, place, self.resident);
         let keep_copy = self.keep_copy(page, place, access, true);
         let tier = self.fetch(place);
-        let (pool_ns, disk_ns) = self.policies.partition.costs().faults_ns();
+        let (pool_ns, disk_ns) = self.policies.partition.costs.faults_ns();
         self.policies.incompressible_bias.note_refault_cost(place, tier, pool_ns, disk_ns);
         let claim = self.pages.claim(page);
         self.on_swap_in(page, claim, age, keep_copy);
@@ -330,7 +334,7 @@ impl Simulation {
         };
         *count += 1;
         self.stall(ns, cpu_ns);
-        self.policies.partition.costs().note(tier, ns, Some(cpu_ns));
+        self.policies.partition.costs.note(tier, ns, Some(cpu_ns));
         tier
     }
 
@@ -467,8 +471,9 @@ impl Simulation {
     fn balance(&mut self) {
         let partition = &self.policies.partition;
         let cpu_ns = self.cpu_ns;
-        partition.costs().sample(self.now_ns, || cpu_ns);
-        let distance = |random| self.policies.clock.distance(self.pool.owner_at_random(random)?);
+        partition.costs.sample(self.now_ns, || cpu_ns);
+        let distance =
+            |random| self.policies.clock.refaults.distance(self.pool.owner_at_random(random)?);
         let set_limit = |limit_bytes| self.pool.set_limit_bytes(limit_bytes);
         partition.step(|| self.pool_view(), distance, set_limit);
     }

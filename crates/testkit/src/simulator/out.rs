@@ -54,7 +54,7 @@ impl Simulation {
         let cpu_ns = self.cpu_ns;
         let mut batch = Batch { left: found as u64, ..Batch::default() };
         for (page, claim) in victims.into_iter().flatten() {
-            self.policies.clock.note_eviction(page);
+            self.policies.clock.refaults.note_eviction(page);
             self.space.sub_resident(page);
             self.resident -= 1;
             let place = self.evict_page(page, claim.before().place().copy(), &mut batch);
@@ -71,7 +71,11 @@ impl Simulation {
     /// Returns the place of an evicted page: that of its copy, or a new one.
     fn evict_page(&mut self, page: PageNo, copy: Option<StoredCopy>, batch: &mut Batch) -> Place {
         if let Some(copy) = copy {
-            self.policies.stored_copies.note(page, self.policies.clock.refaults_early(page), false);
+            self.policies.stored_copies.note(
+                page,
+                self.policies.clock.refaults.refaults_early(page),
+                false,
+            );
             if let Some(place) = self.detach_copy(copy) {
                 return self.evict_to_copy(page, place);
             }
@@ -189,8 +193,8 @@ impl Simulation {
                 }
                 let Some(part) = packer.add(&mut content, 0, bytes) else { continue };
                 self.slots.entry(slot).and_modify(|parts| *parts += 1);
-                let age = self.policies.clock.distance(page);
-                let rate = self.policies.partition.write_back_rate();
+                let age = self.policies.clock.refaults.distance(page);
+                let rate = &self.policies.partition.write_back_rate;
                 age.into_iter().for_each(|age| rate.note_age(age));
                 self.pages.claim(page).publish(Place::CompressedSlot { slot, part });
                 self.pool.free(Handle::from_bits(handle));
@@ -200,8 +204,8 @@ impl Simulation {
         self.figures.pages_written += slots as u64;
         self.reclaim(slots as u64 * self.setup.costs.write_ns);
         let partition = &self.policies.partition;
-        partition.write_back_rate().note_write_backs(written_back as u64);
-        partition.costs().note_write_backs(written_back as u64, self.cpu_ns - cpu_ns);
+        partition.write_back_rate.note_write_backs(written_back as u64);
+        partition.costs.note_write_backs(written_back as u64, self.cpu_ns - cpu_ns);
         written_back
     }
 

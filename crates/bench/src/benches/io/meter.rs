@@ -51,7 +51,7 @@ impl<'t> Meter<'t> {
         let way = |mode| -> Result<WaitMode, Refusal> {
             let stats =
                 Stats::new(reserve_u64(STATS_WORDS).or_own("the counters cannot be allocated")?);
-            let pressure = Pressure::shared(cpus, Load::open());
+            let pressure = Pressure::new(cpus, Load::open()).into();
             let polling = Polling::new(mode, cpus, pressure, overshoot_ns, stats);
             Ok(WaitMode { mode, polling, stats })
         };
@@ -106,7 +106,7 @@ impl<'t> Meter<'t> {
                 .map(|page| Piece { offset: offsets(), buf: &mut page.0[..] })
                 .collect();
             let start = now_ns();
-            target.device.read_many(lane, &mut pieces)?;
+            target.device.read_pieces(lane, &mut pieces, None)?;
             Ok(now_ns() - start)
         })
     }

@@ -6,7 +6,6 @@ use crate::base::page::PageNo;
 use crate::codec::seal::Sealer;
 use crate::paths::mapping;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::signals;
 use std::io;
 use std::ops::Range;
 
@@ -15,7 +14,6 @@ pub(super) const SHARE: usize = 4;
 
 impl Engine {
     /// Returns the maximum size of locked memory, in bytes.
-    #[must_use]
     pub fn lock_limit_bytes(&self) -> usize {
         self.core.memory.budget.target_bytes() / SHARE
     }
@@ -58,12 +56,10 @@ impl Engine {
         done
     }
 
-    /// Unlocks a range.
     pub fn unlock_range(&self, address: usize, len: usize) -> io::Result<()> {
         self.unlock_pages(&self.pages_of(address, len)?).map(drop)
     }
 
-    /// Unlocks all memory of the program.
     pub fn unlock_all(&self) -> io::Result<()> {
         self.unlock_pages(&(0..self.core.memory.window.pages() as PageNo)).map(drop)
     }
@@ -74,12 +70,9 @@ impl Engine {
         self.core.stores.areas.sealers().for_each(Sealer::lock_again);
     }
 
-    /// Returns true if any page of a range is locked.
-    #[must_use]
     pub fn has_locked(&self, address: usize, len: usize) -> bool {
-        self.pages_of(address, len).is_ok_and(|range| {
-            signals::with_all_blocked(|| self.core.memory.space.lock().has_locked(&range))
-        })
+        self.pages_of(address, len)
+            .is_ok_and(|range| self.layout(|layout| layout.has_locked(&range)))
     }
 
     /// Unlocks and unpins a range. Returns the parts that were locked.

@@ -6,59 +6,32 @@ use crate::api::settings::MIN_MEMORY_BYTES;
 pub use crate::core::background::More;
 use crate::paths::mapping;
 use crate::policy::pool_limit::text_of_size;
-use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::dram_bytes;
 use softswap_sys::raw::now_ns;
-use softswap_sys::signals;
+use softswap_sys::{PAGE_SIZE, signals};
 use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Maximum wait for evictions when the limit is lowered.
-const WAIT_NS: u64 = 100_000_000;
-const CHECK_INTERVAL_NS: u64 = 1_000_000;
-
 /// Refusal to change the limit.
-///
-/// ```
-/// use softswap_engine::api::engine::memory_limit::LimitRefused;
-/// let refused = LimitRefused::TooSmall { asked_bytes: 1 << 20, min_bytes: 8 << 20 };
-/// assert!(refused.to_string().contains("give at least 8M"));
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum LimitRefused {
-    /// Below the minimum of the engine.
     #[error(
         "{} is too little: softswap itself and a few pages need {}; give at least {}",
         text_of_size(*asked_bytes), text_of_size(*min_bytes), text_of_size(*min_bytes)
     )]
-    TooSmall {
-        /// The requested limit.
-        asked_bytes: u64,
-        /// The minimum, in whole MiB.
-        min_bytes: u64,
-    },
-    /// Too little in relation to locked memory.
+    TooSmall { asked_bytes: u64, min_bytes: u64 },
     #[error(
         "{} is too little: the program has locked {} in memory (mlock), and a quarter of the \
          budget may be locked; give at least {}, or let the program unlock some",
         text_of_size(*asked_bytes), text_of_size(*locked_bytes), text_of_size(*min_bytes)
     )]
-    Locked {
-        /// The requested limit.
-        asked_bytes: u64,
-        /// Size of locked memory.
-        locked_bytes: u64,
-        /// The minimum, in whole MiB.
-        min_bytes: u64,
-    },
-    /// A forked child cannot evict pages for a lower limit.
+    Locked { asked_bytes: u64, locked_bytes: u64, min_bytes: u64 },
     #[error(
         "a forked child has no background reclaim, so its limit can only be raised; to free \
          memory, lower the limit of its parent"
     )]
     ForkedChild,
-    /// No address space for larger tables.
     #[error("cannot reserve address space for larger tables ({0}); raise `ulimit -v`")]
     Tables(#[from] io::Error),
 }
@@ -113,10 +86,10 @@ impl Engine {
     /// Waits until the limit is reached. The background thread and faulting threads evict pages;
     /// the calling thread may be unable to write to the disk.
     fn await_limit(&self) {
-        let until = now_ns() + WAIT_NS;
+        let until = now_ns() + 100_000_000;
         while self.core.memory.budget.is_moving() && now_ns() < until {
             let background = &self.core.background;
-            background.pause(background.seen(), CHECK_INTERVAL_NS);
+            background.pause(background.seen(), 1_000_000);
         }
     }
 
@@ -148,27 +121,23 @@ impl Engine {
     }
 
     /// Returns true if the limit is at most `bytes` and is not being lowered.
-    #[must_use]
     pub fn keeps_limit(&self, bytes: usize) -> bool {
         let budget = &self.core.memory.budget;
         !budget.is_moving() && budget.limit_bytes() <= bytes.next_multiple_of(PAGE_SIZE)
     }
 
     /// Returns all memory charged to the budget, in bytes.
-    #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.core.used_bytes()
     }
 
     /// Returns true if pages can be written to an area. False in a forked child that cannot open
     /// one.
-    #[must_use]
     pub fn may_write(&self) -> bool {
         self.core.stores.may_write()
     }
 
     /// Returns true if free memory is below the high watermark.
-    #[must_use]
     pub fn is_short_of_memory(&self) -> bool {
         !self.core.memory.budget.is_above_high(self.core.other_bytes())
     }
@@ -176,14 +145,12 @@ impl Engine {
     /// Returns the approximate time that one MiB more of DRAM would have saved this process so far,
     /// in ns. Its increase per second is the benefit of memory, compared among processes. It is
     /// constant unless the pool's limit adapts.
-    #[must_use]
     pub fn saved_by_mib_ns(&self) -> u64 {
         self.core.policies.partition.saved_by_mib_ns()
     }
 
     /// Returns the limit as text: the target and, while the limit is being lowered, the current
     /// limit.
-    #[must_use]
     pub fn memory_limit(&self) -> String {
         let budget = &self.core.memory.budget;
         let [limit, target] = [budget.limit_bytes(), budget.target_bytes()];

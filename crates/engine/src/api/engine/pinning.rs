@@ -15,14 +15,6 @@ use softswap_sys::signals::{self, Mask};
 use softswap_sys::{PAGE_SIZE, futex};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Divisor: all calls together may hold a quarter of the budget for pages.
-const SHARE: usize = 4;
-/// Maximum sleep in a wait for other calls, in ns. Not every release wakes waiters.
-const IDLE_SLEEP_NS: u64 = 5_000_000;
-/// Number of pages faulted in for a call after which pending signals are checked.
-const PAGES_BETWEEN_CHECKS: usize = 16;
-
-/// Result of pinning a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pinned {
     /// Number of bytes pinned, from the start.
@@ -44,7 +36,6 @@ pub enum Then {
     Signal,
 }
 
-/// State of a page before it was pinned.
 struct BeforePin {
     was_resident: bool,
     from: Option<Tier>,
@@ -52,22 +43,19 @@ struct BeforePin {
 
 impl Engine {
     /// Returns the maximum number of bytes that all calls together may hold.
-    #[must_use]
     pub fn hold_limit_bytes(&self) -> usize {
         let budget = &self.core.memory.budget;
         let spent_bytes = budget.fixed_bytes() + budget.reserve_bytes();
-        (budget.target_bytes().saturating_sub(spent_bytes) / SHARE) & !(PAGE_SIZE - 1)
+        (budget.target_bytes().saturating_sub(spent_bytes) / 4) & !(PAGE_SIZE - 1)
     }
 
     /// Returns half of the budget, in bytes: the limit of prefetching on request.
-    #[must_use]
     pub fn half_of_budget_bytes(&self) -> usize {
         self.core.memory.budget.target_bytes() / 2
     }
 
     /// Returns the maximum number of bytes that one call pins: an eighth of the budget, from 64 KiB
     /// to 4 MiB, and at most [`Engine::hold_limit_bytes`].
-    #[must_use]
     pub fn call_limit_bytes(&self) -> usize {
         let part_bytes = (self.core.memory.budget.target_bytes() / 8).clamp(64 << 10, 4 << 20);
         part_bytes.min(self.hold_limit_bytes()) & !(PAGE_SIZE - 1)
@@ -116,17 +104,16 @@ impl Engine {
         self.release(pages);
     }
 
-    /// Returns the number of pages held.
-    #[must_use]
     pub fn held_pages(&self) -> usize {
-        self.held.pages()
+        self.held.pages.load(Relaxed)
     }
 
     /// Sleeps until another call releases pages, or for 5 ms.
     pub fn wait_for_release(&self) {
         let seen = self.held.releases.load(Relaxed);
         self.held.waiting.fetch_add(1, Relaxed);
-        futex::wait(&self.held.releases, seen, Some(IDLE_SLEEP_NS));
+        // Not every release wakes waiters.
+        futex::wait(&self.held.releases, seen, Some(5_000_000));
         self.held.waiting.fetch_sub(1, Relaxed);
     }
 
@@ -137,10 +124,8 @@ impl Engine {
     }
 
     /// Brings in the pages of a range for a reader outside the program, up to a quarter of the
-    /// budget. Returns the length of that part. Unmanaged pages are skipped.
-    ///
-    /// # Errors
-    /// If a page cannot be faulted in.
+    /// budget. Returns the length of that part. Unmanaged pages are skipped. Fails if a page cannot
+    /// be faulted in.
     pub fn bring_in(&self, address: usize, len: usize) -> Result<usize, FaultError> {
         let len = len.min(self.half_of_budget_bytes() / 2);
         let end = address.saturating_add(len);
@@ -181,7 +166,8 @@ impl Engine {
                     return Err(error);
                 }
             }
-            if brought == PAGES_BETWEEN_CHECKS && done < len {
+            // Check for signals after every 16 pages faulted in.
+            if brought == 16 && done < len {
                 brought = 0;
                 if signals::pending() & open != 0 {
                     return end(done, Then::Signal, from);
@@ -223,7 +209,6 @@ impl Engine {
     }
 
     /// Returns the number of pages that `len` bytes from `address` touch.
-    #[must_use]
     pub fn pages_under(&self, address: usize, len: usize) -> usize {
         if len == 0 { 0 } else { (address % PAGE_SIZE + len).div_ceil(PAGE_SIZE) }
     }

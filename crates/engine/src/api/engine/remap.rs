@@ -5,24 +5,14 @@
 use super::{Engine, Move};
 use crate::base::access::Access;
 use crate::base::page::PageNo;
-use crate::paths::mapping;
-use crate::paths::page_in;
+use crate::paths::{mapping, page_in};
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::signals;
 use softswap_sys::window::Protection;
 use std::io;
 use std::ops::Range;
 use std::sync::PoisonError;
 
 /// Treatment of the old address range of a moved mapping.
-///
-/// ```
-/// use softswap_engine::api::engine::{Engine, remap::Source};
-/// /// Moves content like `mremap` with `MREMAP_DONTUNMAP`.
-/// fn move_content(engine: &Engine, address: usize, len: usize) -> std::io::Result<usize> {
-///     engine.remap_to(address, len, len, None, Source::Emptied)
-/// }
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// The old range is unmapped.
@@ -41,11 +31,10 @@ const EFAULT: i32 = 14;
 
 impl Engine {
     /// Returns true if a range is managed and uniform, so that it counts as one mapping.
-    #[must_use]
     pub fn is_one_mapping(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len).is_ok_and(|range| {
             self.core.memory.space.is_range_mapped(&range)
-                && signals::with_all_blocked(|| self.core.memory.space.lock().is_uniform(&range))
+                && self.layout(|layout| layout.is_uniform(&range))
         })
     }
 

@@ -9,9 +9,6 @@ pub use crate::paths::bring_back::{BringBack, Step};
 use softswap_sys::raw::now_ns;
 use softswap_sys::signals::{self, Mask};
 
-/// Time between two checks for signals in a wait for a turn.
-const LOOK_NS: u64 = 5_000_000;
-
 /// Refaults so far that read the disk, for the size of the working set.
 ///
 /// ```
@@ -24,7 +21,6 @@ const LOOK_NS: u64 = 5_000_000;
 /// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DiskRefaults {
-    /// Their number.
     pub count: u64,
     /// Sum of their distances, in pages.
     pub distances: u64,
@@ -34,7 +30,6 @@ pub struct DiskRefaults {
 
 impl DiskRefaults {
     /// Returns the difference to `before`.
-    #[must_use]
     pub fn since(self, before: DiskRefaults) -> DiskRefaults {
         DiskRefaults {
             count: self.count.saturating_sub(before.count),
@@ -44,7 +39,6 @@ impl DiskRefaults {
     }
 
     /// Returns the mean distance in pages. As many more resident pages would hold the working set.
-    #[must_use]
     pub fn mean_distance(self) -> u64 {
         self.distances / self.count.max(1)
     }
@@ -75,7 +69,8 @@ impl Engine {
         }
         let began_ns = now_ns();
         let mut outcome = Ok(());
-        while await_turn(LOOK_NS) && needs_more() {
+        // Check for signals every 5 ms.
+        while await_turn(5_000_000) && needs_more() {
             if signals::pending() & open != 0 {
                 outcome = Err(FaultError::Exhausted(Exhausted::Signal));
                 break;
@@ -88,7 +83,6 @@ impl Engine {
     }
 
     /// Returns true if a page is being faulted in.
-    #[must_use]
     pub fn is_faulting(&self) -> bool {
         self.contexts.is_any_in_use()
     }
@@ -104,8 +98,6 @@ impl Engine {
         self.core.background.returning().clear();
     }
 
-    /// Returns the refaults so far that read the disk.
-    #[must_use]
     pub fn disk_refaults(&self) -> DiskRefaults {
         let stats = &self.core.stats;
         let mut sums =

@@ -1,6 +1,6 @@
 //! Start of an engine in a process that has run without one.
 
-use super::{Engine, StartError, held};
+use super::{Engine, StartError};
 use crate::api::builder;
 use crate::api::settings::Config;
 use crate::base::stats::Stats;
@@ -9,7 +9,6 @@ use crate::store::swap::Backing;
 use softswap_sys::proc_maps::{self, Mapping};
 use softswap_sys::window::{Occupied, Part};
 use std::ops::Range;
-use std::sync::Mutex;
 
 /// State of a process without an engine before one is started.
 #[derive(Debug, Clone)]
@@ -27,10 +26,8 @@ pub struct Before {
 impl Engine {
     /// Starts an engine in a process that already has mappings in the window. The caller has
     /// blocked signals, and calls [`Engine::fit`] as soon as it can handle faults. Meanwhile other
-    /// threads must not change mappings; they wait if they touch absent pages.
-    ///
-    /// # Errors
-    /// Those of [`Engine::start`]. On an error the program's memory is unchanged.
+    /// threads must not change mappings; they wait if they touch absent pages. On an error the
+    /// program's memory is unchanged.
     pub fn start_around(
         config: &Config,
         storage: Vec<Backing>,
@@ -47,8 +44,7 @@ impl Engine {
         let occupied = Occupied { base: before.base, len: before.len, parts };
         let (core, contexts) = builder::build(config, storage, stats, Some(&occupied))?;
         adopt::adopt(&core, &mappings, before.reserved.as_ref())?;
-        let held = held::Held::default();
-        let engine = Engine { core, contexts, remapping: Mutex::new(()), held };
+        let engine = Engine::of(core, contexts);
         for mapping in mappings.iter().filter(|it| it.is_private_anonymous && it.is_locked) {
             // Fails only beyond the limit, which the kernel has enforced already.
             let _ = engine.lock_range(mapping.range.start, mapping.range.len());

@@ -34,15 +34,6 @@ const NOT_TRIED: u8 = PART_LIMIT + 1;
 /// Page number within the window.
 pub type PageNo = u64;
 
-/// The place of a page.
-///
-/// ```
-/// use softswap_engine::base::page::{PageTable, Place};
-/// use std::sync::atomic::AtomicU64;
-/// let words = [AtomicU64::new(0)];
-/// let table = PageTable::new(&words);
-/// assert_eq!(table.claim(0).before().place(), Place::Vacant);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// No content: never touched, discarded, or unmapped.
@@ -55,23 +46,16 @@ pub enum Place {
         copy: Option<StoredCopy>,
     },
     /// Unmapped, in a staging frame.
-    Staged {
-        /// Number of the frame.
-        frame: u32,
-    },
+    Staged { frame: u32 },
     /// Same-filled: all words are equal.
     SameFilled {
         /// The word, encoded by [`crate::codec::same_filled`].
         code: u64,
     },
     /// Compressed, in the pool.
-    Pool {
-        /// Pool handle.
-        handle: u64,
-    },
+    Pool { handle: u64 },
     /// In the swap area.
     Slot {
-        /// Slot number.
         slot: u64,
         /// True if compression was tried and failed.
         is_incompressible: bool,
@@ -80,7 +64,6 @@ pub enum Place {
     Unmanaged,
     /// Compressed, in a swap slot that holds several pages.
     CompressedSlot {
-        /// Slot number.
         slot: u64,
         /// Part number within the slot, below [`PART_LIMIT`].
         part: u8,
@@ -112,24 +95,19 @@ impl SlotCopy {
         SlotCopy { slot, part: if is_incompressible { INCOMPRESSIBLE } else { NOT_TRIED } }
     }
 
-    #[must_use]
     pub(crate) fn slot(self) -> u64 {
         self.slot
     }
 
-    #[must_use]
     pub(crate) fn is_same_place(self, other: SlotCopy) -> bool {
         (self.slot, self.part()) == (other.slot, other.part())
     }
 
-    /// Returns the part number if the slot is a compressed one.
-    #[must_use]
     pub(crate) fn part(self) -> Option<u8> {
         (self.part < PART_LIMIT).then_some(self.part)
     }
 
     /// Returns the place of the page after its eviction.
-    #[must_use]
     pub fn place(self) -> Place {
         let SlotCopy { slot, part } = self;
         match part {
@@ -150,14 +128,11 @@ impl SlotCopy {
 }
 
 impl StoredCopy {
-    /// Returns the copy that a pool handle refers to.
-    #[must_use]
     pub fn pooled(handle: u64) -> StoredCopy {
         StoredCopy::Pool { object: handle >> OBJECT_SHIFT }
     }
 
     /// Returns the copy if it is in the swap area.
-    #[must_use]
     pub fn in_slot(self) -> Option<SlotCopy> {
         match self {
             StoredCopy::Slot(copy) => Some(copy),
@@ -185,13 +160,10 @@ impl StoredCopy {
 
 impl Place {
     /// Returns the place of a resident page without a copy.
-    #[must_use]
     pub const fn resident(age: u8) -> Place {
         Place::Resident { age, copy: None }
     }
 
-    /// Returns the stored copy of a resident page.
-    #[must_use]
     pub fn copy(self) -> Option<StoredCopy> {
         match self {
             Place::Resident { copy, .. } => copy,
@@ -200,7 +172,6 @@ impl Place {
     }
 
     /// Returns the place, with a page in a slot marked as incompressible.
-    #[must_use]
     pub(crate) fn marked_incompressible(self) -> Place {
         match self {
             Place::Slot { slot, .. } => Place::Slot { slot, is_incompressible: true },
@@ -209,13 +180,11 @@ impl Place {
     }
 
     /// Returns true for a page in a slot that is known to be incompressible.
-    #[must_use]
     pub fn is_incompressible(self) -> bool {
         matches!(self, Place::Slot { is_incompressible: true, .. })
     }
 
     /// Returns the position in the swap area, if the page is stored there.
-    #[must_use]
     pub fn in_slot(self) -> Option<SlotCopy> {
         match self {
             Place::Slot { slot, is_incompressible } => {
@@ -227,7 +196,6 @@ impl Place {
     }
 
     /// Returns the copy that remains at this place if the page is swapped in.
-    #[must_use]
     pub(crate) fn to_copy(self) -> Option<StoredCopy> {
         match self {
             Place::Pool { handle } => Some(StoredCopy::pooled(handle)),
@@ -241,8 +209,6 @@ impl Place {
 pub struct Entry(pub(super) u64);
 
 impl Entry {
-    /// Returns the entry of a page at `place`, not busy.
-    #[must_use]
     pub(crate) fn new(place: Place) -> Entry {
         let (state, payload) = match place {
             Place::Vacant => (0, 0),
@@ -268,8 +234,6 @@ impl Entry {
         Entry(1 | u64::from(age) << AGE_SHIFT | copy.map_or(0, StoredCopy::bits))
     }
 
-    /// Returns the place of the page.
-    #[must_use]
     pub fn place(self) -> Place {
         let payload = self.0 >> PAYLOAD_SHIFT;
         match self.0 & STATE {
@@ -286,26 +250,21 @@ impl Entry {
         }
     }
 
-    #[must_use]
     pub(crate) fn is_busy(self) -> bool {
         self.0 & BUSY != 0
     }
 
-    /// Returns true if the page is resident.
-    #[must_use]
     pub fn is_resident(self) -> bool {
         self.0 & STATE == 1
     }
 
     /// Returns the number of system calls that have the page pinned.
-    #[must_use]
     pub(crate) fn pins(self) -> u64 {
         let may_be = self.is_resident() && !self.is_protected();
         if may_be { (self.0 & PINS) >> PIN_SHIFT } else { 0 }
     }
 
     /// Returns true if the page is resident and write-protected, hence unchanged.
-    #[must_use]
     pub fn is_protected(self) -> bool {
         self.is_resident() && self.0 & PROTECTED != 0
     }

@@ -8,15 +8,6 @@ use std::ops::Range;
 const SPINS: u32 = if cfg!(feature = "loom") { 1 } else { 200 };
 
 /// Entries of a range of pages; in an engine, of the whole window.
-///
-/// ```
-/// use softswap_engine::base::page::{PageTable, Place};
-/// use std::sync::atomic::AtomicU64;
-/// let words = [AtomicU64::new(0)];
-/// let table = PageTable::new(&words);
-/// table.claim(0).publish(Place::Slot { slot: 7, is_incompressible: true });
-/// assert_eq!(table.load(0).place(), Place::Slot { slot: 7, is_incompressible: true });
-/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct PageTable<'t> {
     words: &'t [AtomicU64],
@@ -24,18 +15,6 @@ pub struct PageTable<'t> {
 
 /// The right to change one page's place. A claim that is dropped without [`Claim::publish`] does
 /// not change the place.
-///
-/// ```
-/// use softswap_engine::base::page::{PageTable, Place};
-/// use std::sync::atomic::AtomicU64;
-/// let words = [AtomicU64::new(0)];
-/// let table = PageTable::new(&words);
-/// let claim = table.claim(0);
-/// // No other thread changes the entry until `publish`.
-/// claim.publish(Place::Pool { handle: 1 });
-/// drop(table.claim(0));
-/// assert_eq!(table.load(0).place(), Place::Pool { handle: 1 });
-/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct Claim<'t> {
@@ -45,13 +24,10 @@ pub struct Claim<'t> {
 
 impl<'t> PageTable<'t> {
     /// Returns a table over `words`. All-zero words mean [`Place::Vacant`].
-    #[must_use]
     pub fn new(words: &'t [AtomicU64]) -> PageTable<'t> {
         PageTable { words }
     }
 
-    /// Returns the page's current entry.
-    #[must_use]
     pub fn load(&self, page: PageNo) -> Entry {
         Entry(self.words[page as usize].load(Ordering::Acquire))
     }
@@ -173,8 +149,6 @@ impl PageTable<'_> {
 }
 
 impl Claim<'_> {
-    /// Returns the entry as it was before the claim.
-    #[must_use]
     pub fn before(&self) -> Entry {
         self.before
     }

@@ -19,7 +19,6 @@ pub(super) enum Towards {
 pub(super) struct Plan {
     /// Time that the move would have gained since the last sample; negative if it would have lost.
     pub(super) gain_ns: f64,
-    /// Cost of the move.
     pub(super) cost_ns: f64,
     /// Cost of reading back the pages that the move writes out if the trend does not last. It is
     /// not scaled by past results.

@@ -14,25 +14,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(super) const WHOLE: u32 = 1 << 20;
 /// Initial estimate of the CPU time of a fault from the pool.
 const POOL_FAULT_NS: u64 = 5_000;
-/// Initial estimate of the total time of a fault from the disk.
-const DISK_FAULT_NS: u64 = 60_000;
-/// Initial estimate of the CPU time of a fault from the disk.
-const DISK_CPU_NS: u64 = 20_000;
 /// Initial estimate of the CPU time to evict a page.
 const EVICT_NS: u64 = 5_000;
-/// Initial estimate of the CPU time to write a page back.
-const WRITE_BACK_NS: u64 = 2_000;
-/// Cap of a measurement, as a multiple of the average or of `MIN_NS`, whichever is larger.
-const MAX_TIMES: u64 = 4;
-const MIN_NS: u64 = 5_000;
 /// Time to enter and leave the signal handler, which cannot be measured there.
 const SIGNAL_NS: u64 = 2_500;
-/// One in this many faults is measured with the thread's CPU clock, which is a system call.
-const SAMPLED: u64 = 16;
 /// Interval over which the idle time of the CPUs is measured.
 const WINDOW_NS: u64 = 10_000_000;
-/// Divisor: threads that wait less than 1/16 of the interval count as not waiting.
-const MIN_WAITED: u64 = 16;
 
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
@@ -41,27 +28,22 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    #[must_use]
     pub(crate) fn start() -> Stopwatch {
         let start_ns = now_ns();
-        let is_sampled = start_ns.is_multiple_of(SAMPLED);
+        // The CPU clock of the thread is a system call.
+        let is_sampled = start_ns.is_multiple_of(16);
         Stopwatch { start_ns, cpu_start_ns: is_sampled.then(thread_cpu_ns) }
     }
 }
 
 /// Measured costs of faults and evictions.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct FaultCosts {
     processors: u64,
-    /// CPU time of a fault from the pool.
     pool_cpu_ns: AtomicU64,
-    /// CPU time of a fault from the disk.
     disk_cpu_ns: AtomicU64,
-    /// Total time of a fault from the disk.
     disk_fault_ns: AtomicU64,
-    /// CPU time to evict a page.
     evict_ns: AtomicU64,
-    /// CPU time to write a page back.
     write_back_ns: AtomicU64,
     /// Share of faults from the disk among those from pool and disk, out of [`WHOLE`].
     disk_share: AtomicU32,
@@ -79,22 +61,17 @@ pub struct FaultCosts {
 
 impl FaultCosts {
     /// Creates initial estimates for this many CPUs.
-    #[must_use]
     pub(crate) fn new(processors: usize) -> FaultCosts {
         FaultCosts {
             processors: processors as u64,
             pool_cpu_ns: AtomicU64::new(POOL_FAULT_NS),
-            disk_cpu_ns: AtomicU64::new(DISK_CPU_NS),
-            disk_fault_ns: AtomicU64::new(DISK_FAULT_NS),
+            disk_cpu_ns: AtomicU64::new(20_000),
+            disk_fault_ns: AtomicU64::new(60_000),
             evict_ns: AtomicU64::new(EVICT_NS),
-            write_back_ns: AtomicU64::new(WRITE_BACK_NS),
-            disk_share: AtomicU32::new(0),
-            waited_ns: AtomicU64::new(0),
-            window_ns: AtomicU64::new(0),
-            window_cpu_ns: AtomicU64::new(0),
+            write_back_ns: AtomicU64::new(2_000),
             idle_share: AtomicU64::new(u64::from(WHOLE)),
-            background_ns: AtomicU64::new(0),
             spare: AtomicU64::new((processors as u64).saturating_sub(1) * u64::from(WHOLE)),
+            ..FaultCosts::default()
         }
     }
 
@@ -139,7 +116,6 @@ impl FaultCosts {
 
     /// Returns true if the process leaves a CPU to background reclaim, regardless of what reclaim
     /// itself uses. Other processes are ignored; compression in program threads counts as use.
-    #[must_use]
     pub(crate) fn leaves_processor_idle(&self) -> bool {
         // If n busy threads compete with it for n CPUs, its share is n / (n + 1). The threshold is
         // halfway between that share and a whole CPU.
@@ -167,7 +143,7 @@ impl FaultCosts {
         let spare_ns = (all_ns + background_ns).saturating_sub(busy_ns).min(all_ns);
         follow(&self.spare, (spare_ns as f64 / wall_ns as f64 * f64::from(WHOLE)) as u64, 4);
         let idle_ns = all_ns.saturating_sub(busy_ns);
-        let share = if waited_ns < wall_ns / MIN_WAITED {
+        let share = if waited_ns < wall_ns / 16 {
             // Almost no waiting and no idle CPU: nothing can be learnt.
             if idle_ns < wall_ns / 2 {
                 return;
@@ -195,7 +171,6 @@ impl FaultCosts {
 
     /// Returns the cost of a fault from the pool and of one from the disk, in ns. Each includes the
     /// eviction of another page.
-    #[must_use]
     pub fn faults_ns(&self) -> (u64, u64) {
         let common_ns = SIGNAL_NS + self.evict_ns();
         let disk_cpu_ns = self.disk_cpu_ns.load(Relaxed);
@@ -208,7 +183,7 @@ impl FaultCosts {
 /// Moves an average by 1/`of` of the difference. Caps the measurement, because the time of a
 /// preempted thread is not typical.
 fn follow_capped(average: &AtomicU64, ns: u64, of: u64) {
-    let max_ns = MAX_TIMES * average.load(Relaxed).max(MIN_NS);
+    let max_ns = 4 * average.load(Relaxed).max(5_000);
     follow(average, ns.min(max_ns), of);
 }
 

@@ -59,11 +59,6 @@ impl GhostHits {
         }
     }
 
-    /// Records a fault on a page in the pool whose alternatives are unknown.
-    pub(super) fn note_unknown(&self) {
-        self.settles();
-    }
-
     /// Records a fault on an incompressible page on the disk. It would have been resident with more
     /// than `until_resident` steps more for resident pages.
     pub(super) fn note_incompressible(&self, until_resident: usize) {
@@ -89,8 +84,8 @@ impl GhostHits {
         self.unsettled.store(u32::try_from(pages).unwrap_or(u32::MAX), Relaxed);
     }
 
-    /// Returns true if this fault must be ignored.
-    fn settles(&self) -> bool {
+    /// Records a fault of any kind. Returns true if it must be ignored.
+    pub(super) fn settles(&self) -> bool {
         self.unsettled.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 

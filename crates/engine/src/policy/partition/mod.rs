@@ -27,41 +27,27 @@ mod fault_costs;
 use crate::policy::pool_limit::PoolLimit;
 use crate::policy::write_back_rate::WriteBackRate;
 use cusum::{Cusum, Plan, Towards};
+pub use fault_costs::FaultCosts;
+pub(crate) use fault_costs::Stopwatch;
 use fault_costs::WHOLE;
-pub(crate) use fault_costs::{FaultCosts, Stopwatch};
 use ghost_hits::{GhostHits, STEPS, StepGains, steepest, within};
 use object_ages::{ObjectAges, Samples};
 use softswap_sys::PAGE_SIZE;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 /// Faults per sample.
 const EVENTS: u32 = 128;
-/// Below this number of objects in the pool, their ages are not sampled.
-const MIN_OBJECTS: usize = 64;
-/// Lower bound of the assumed share of written-back pages that refault.
-const MIN_REFAULT_SHARE: f64 = 1.0 / 8.0;
-/// A pool from which pages are written back uses at least this, in percent of its limit.
-const FULL_PERCENT: usize = 70;
 /// Use at which pages are written back from the pool, in percent of its limit.
 pub const WRITE_BACK_PERCENT: usize = 90;
 /// Use from which the pool is nearly full and new pages may bypass it, in percent of its limit.
 /// Below it the pool keeps copies of resident pages.
 pub const NEARLY_FULL_PERCENT: usize = 85;
 
-/// Use from which the pool may soon be full, in percent of its limit. From this use on, `auto`
-/// compresses by zstd. (At this level the pool fits a hash join with zstd and not with LZ4.)
-const FILLING_PERCENT: usize = 60;
-
-/// State of the pool.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolView {
-    /// Limit in bytes.
     pub limit_bytes: usize,
-    /// Use in bytes.
     pub used_bytes: usize,
-    /// Number of pages.
     pub objects: usize,
 }
 
@@ -86,8 +72,8 @@ pub struct Partition {
     configured: Mutex<PoolLimit>,
     ghost_hits: GhostHits,
     ages: ObjectAges,
-    costs: FaultCosts,
-    write_back_rate: WriteBackRate,
+    pub costs: FaultCosts,
+    pub write_back_rate: WriteBackRate,
     /// Time that one MiB more of DRAM would have saved so far, in ns.
     saved_ns: AtomicU64,
     cusum: Mutex<(Cusum, Samples)>,
@@ -95,7 +81,6 @@ pub struct Partition {
 
 impl Partition {
     /// Creates a partition with the given bounds of the pool's limit.
-    #[must_use]
     pub fn new(
         is_on: bool,
         min_bytes: usize,
@@ -119,13 +104,6 @@ impl Partition {
         }
     }
 
-    /// Returns the rate of write-backs from the pool.
-    #[must_use]
-    pub fn write_back_rate(&self) -> &WriteBackRate {
-        &self.write_back_rate
-    }
-
-    #[must_use]
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Relaxed)
     }
@@ -196,7 +174,6 @@ impl Partition {
     /// Returns the initial limit for a configured one, at most the upper bound if the limit adapts.
     /// A limit that is too large costs decompression and is corrected soon; one that is too small
     /// costs disk I/O.
-    #[must_use]
     fn limit_of(&self, configured: PoolLimit) -> usize {
         let asked_bytes = configured.bytes_of(self.budget_bytes.load(Relaxed));
         if self.is_on() { asked_bytes.min(self.most_bytes()) } else { asked_bytes }
@@ -213,34 +190,20 @@ impl Partition {
 
     /// Returns the approximate time that one MiB more of DRAM would have saved so far, in ns: ghost
     /// hits times cost, for the side with the larger gain. Constant while the limit does not adapt.
-    #[must_use]
     pub(crate) fn saved_by_mib_ns(&self) -> u64 {
         self.saved_ns.load(Relaxed)
     }
 
-    /// Returns the measured costs of faults.
-    #[must_use]
-    pub fn costs(&self) -> &FaultCosts {
-        &self.costs
-    }
-
     /// Returns true if reads from the disk cost more time in total than decompression.
-    #[must_use]
     pub(crate) fn disk_dominates(&self) -> bool {
         let (pool_ns, disk_ns) = self.costs.faults_ns();
-        let (unpacking_ns, reading_ns) = self.shares_ns(pool_ns, disk_ns);
-        reading_ns > unpacking_ns
-    }
-
-    /// Returns the total cost of faults from the pool and from the disk, in [`WHOLE`] faults.
-    fn shares_ns(&self, pool_ns: u64, disk_ns: u64) -> (u64, u64) {
         let share = u64::from(self.costs.disk_share());
-        ((u64::from(WHOLE) - share) * pool_ns, share * disk_ns)
+        share * disk_ns > (u64::from(WHOLE) - share) * pool_ns
     }
 
     /// Returns the assumed likelihood that a page written back refaults.
     fn refault_share(&self) -> f64 {
-        self.write_back_rate.refault_share().max(MIN_REFAULT_SHARE)
+        self.write_back_rate.refault_share().max(1.0 / 8.0)
     }
 
     /// Records a fault on a page in the pool, with its refault distance.
@@ -249,7 +212,8 @@ impl Partition {
             return;
         }
         if !self.ages.are_known() {
-            return self.ghost_hits.note_unknown();
+            self.ghost_hits.settles();
+            return;
         }
         let step_bytes = self.step_bytes();
         let distance_bytes = (distance as usize).saturating_mul(PAGE_SIZE);
@@ -298,7 +262,7 @@ impl Partition {
         }
         let view = view();
         // A sample would find no objects if there are only a few.
-        if !is_due && view.objects < MIN_OBJECTS {
+        if !is_due && view.objects < 64 {
             return;
         }
         // Do not wait: in a forked child the lock may be held by a thread that does not exist
@@ -451,12 +415,13 @@ impl PoolView {
     /// Returns true if the pool is so full that pages on the disk were probably written back under
     /// its present limit.
     pub(crate) fn is_full(self) -> bool {
-        self.used_bytes >= self.limit_bytes / 100 * FULL_PERCENT
+        self.used_bytes >= self.limit_bytes / 100 * 70
     }
 
-    /// Returns true if the pool may soon be full.
+    /// Returns true if the pool may soon be full: then `auto` compresses by zstd. (At this use the
+    /// pool fits a hash join with zstd and not with LZ4.)
     pub(crate) fn is_filling(self) -> bool {
-        self.used_bytes >= self.limit_bytes / 100 * FILLING_PERCENT
+        self.used_bytes >= self.limit_bytes / 100 * 60
     }
 
     /// Returns true if the pool uses at least [`NEARLY_FULL_PERCENT`] of its limit, so that new

@@ -6,10 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Number of objects per sample. The first sample fills the table.
 const EACH_TIME: usize = 16;
-/// Number of objects kept.
 const SAMPLES: usize = 128;
-/// Tries per wanted object, because not every place holds one.
-const TRIES: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Samples {
@@ -35,7 +32,8 @@ impl Samples {
     pub(super) fn sample(&mut self, at_random: impl Fn(u64) -> Option<u64>) {
         let wanted = EACH_TIME.max(SAMPLES.saturating_sub(self.count));
         let until = self.count + wanted;
-        for _ in 0..TRIES * wanted {
+        // Not every place holds an object.
+        for _ in 0..4 * wanted {
             if self.count == until {
                 break;
             }

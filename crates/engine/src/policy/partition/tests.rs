@@ -80,7 +80,7 @@ fn benefit_of_a_mib_is_the_saved_time() {
     assert_eq!(balance.saved_by_mib_ns(), 0);
     until_moved(&balance, full(MAX), &[near], &[]);
     let saved_ns = balance.saved_by_mib_ns();
-    let (pool_ns, _) = balance.costs().faults_ns();
+    let (pool_ns, _) = balance.costs.faults_ns();
     // Each sample has the same number of faults, and a step is four MiB.
     let sample_ns = u64::from(EVENTS) * pool_ns / 4;
     assert!(saved_ns >= sample_ns && saved_ns.is_multiple_of(sample_ns), "{saved_ns}");

@@ -8,17 +8,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Pages of finished windows per evaluation.
 const EVALUATION_PAGES: u64 = 1024;
-/// Divisor: if more than a quarter of the pages was not touched, the maximum window is halved.
-const TOO_MANY: u64 = 4;
-/// Divisor: if at most a tenth of the pages was not touched, the maximum window is doubled.
-const FEW: u64 = 10;
 
 /// Results of past windows, and the maximum size of new ones.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Accuracy {
     reached_pages: AtomicU64,
     lost_pages: AtomicU64,
-    /// Maximum size of a window in pages.
     longest: AtomicUsize,
     /// Lower bound of the maximum, in pages.
     least: usize,
@@ -30,11 +25,10 @@ impl Accuracy {
     /// Starts with windows of up to `most` pages. The maximum never falls below `least`.
     pub(crate) fn new(least: usize, most: usize) -> Accuracy {
         Accuracy {
-            reached_pages: AtomicU64::new(0),
-            lost_pages: AtomicU64::new(0),
             longest: AtomicUsize::new(most),
             least,
             most: AtomicUsize::new(most),
+            ..Accuracy::default()
         }
     }
 
@@ -48,7 +42,6 @@ impl Accuracy {
         self.longest.fetch_min(most, Relaxed);
     }
 
-    /// Returns the current maximum window size, in pages.
     pub(crate) fn longest(&self) -> usize {
         self.longest.load(Relaxed)
     }
@@ -75,9 +68,9 @@ impl Accuracy {
             return;
         }
         let longest = self.longest();
-        let next = if lost * TOO_MANY > all {
+        let next = if lost * 4 > all {
             longest / 2
-        } else if lost * FEW <= all {
+        } else if lost * 10 <= all {
             longest * 2
         } else {
             longest

@@ -42,7 +42,6 @@ impl Advised {
         }
     }
 
-    #[must_use]
     pub(crate) fn order_of(&self, page: PageNo) -> Order {
         let (word, shift) = place_of(page / CHUNK_PAGES);
         match self.0[word].load(Relaxed) >> shift & 3 {

@@ -25,10 +25,7 @@ const CERTAIN: u64 = (1 << LIKELY_BITS) - 1;
 const LIKELY: u64 = CERTAIN / 4;
 /// One fault moves a likelihood by 1/8 of the remaining difference.
 const WEIGHT_SHIFT: u32 = 3;
-/// One fault in this many reads only its own page, to keep learning.
-const PROBE_EVERY: u32 = 16;
 
-/// Set of offsets from a page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Offsets(u8);
 
@@ -49,12 +46,10 @@ impl Offsets {
         at.filter_map(move |at| page.checked_add_signed(OFFSETS[at]))
     }
 
-    #[must_use]
     pub(crate) fn count(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    #[must_use]
     pub(crate) fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -64,7 +59,6 @@ impl Offsets {
         Offsets(self.0 & others.0)
     }
 
-    #[must_use]
     pub(crate) fn without(self, others: Offsets) -> Offsets {
         Offsets(self.0 & !others.0)
     }
@@ -96,7 +90,6 @@ impl OffsetPrefetch {
     }
 
     /// Returns those of the offsets `others` whose pages should be read with `page`.
-    #[must_use]
     pub(crate) fn likely(&self, page: PageNo, others: Offsets) -> Offsets {
         let chunk = self.chunk(page).load(Relaxed);
         let bit = |at: usize| u8::from(likelihood(chunk, at) >= LIKELY) << at;
@@ -109,7 +102,7 @@ impl OffsetPrefetch {
     fn is_probe(&self) -> bool {
         const GOLDEN: u32 = 0x9E37_79B9;
         let turn = self.turns.fetch_add(1, Relaxed);
-        turn.wrapping_mul(GOLDEN) < u32::MAX / PROBE_EVERY
+        turn.wrapping_mul(GOLDEN) < u32::MAX / 16
     }
 
     /// Records a fault from the disk. Only pages at the `watched` offsets can follow: they are on

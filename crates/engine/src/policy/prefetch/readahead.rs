@@ -40,14 +40,8 @@ const BUDGET_SHARE: usize = 32;
 const ALL_SHARE: usize = 16;
 /// Number of consecutive faults that make a stream.
 const STREAM_FAULTS: usize = 3;
-/// Divisor: a run counts as a stream if its probability by chance is below 1/16.
-const SELDOM: usize = 16;
-/// Window size from which the stream is reliable.
-const RELIABLE_PAGES: usize = 8;
 /// Number of markers. A marker's place is a hash of its page number.
 const MARKERS: usize = 256;
-/// Maximum number of resident pages that a stream skips.
-const MAX_SKIPPED: u64 = REQUEST_PAGES as u64;
 /// Age of an old marker, in faults.
 const LIFE_FAULTS: u64 = 1024;
 /// Divisor: queued requests cover at most 1/8 of the budget.
@@ -73,7 +67,6 @@ pub enum Touch {
 
 impl Touch {
     /// Returns true if the page was the marker of a requested window.
-    #[must_use]
     pub fn is_requested(self) -> bool {
         matches!(self, Touch::Marker(window) if window.is_requested())
     }
@@ -92,7 +85,7 @@ impl<F: Fn(PageNo) -> bool> Ahead<F> {
     /// Returns the window from its first absent page. Returns `None` if all of the next pages are
     /// resident or beyond the end.
     fn first_missing(&self, window: Window) -> Option<Window> {
-        let steps = (0..MAX_SKIPPED).map_while(|step| window.page_after(step));
+        let steps = (0..REQUEST_PAGES as u64).map_while(|step| window.page_after(step));
         let mut pages = steps.take_while(|page| *page < self.end);
         pages.find(|page| !(self.is_there)(*page)).map(|marker| Window { marker, ..window })
     }
@@ -129,7 +122,6 @@ pub struct Readahead {
 }
 
 impl Readahead {
-    #[must_use]
     pub(crate) fn new(budget_pages: usize, without: Without) -> Readahead {
         let readahead = Readahead {
             without,
@@ -191,13 +183,10 @@ impl Readahead {
 
     /// Returns the number of pages, from `page` on and up to `most`, before the next valid marker.
     /// A marker must not be read with others, because it would not fault.
-    #[must_use]
     pub fn up_to_marker(&self, page: PageNo, most: usize) -> usize {
         (1..most).find(|ahead| self.is_marker(page + *ahead as u64)).unwrap_or(most)
     }
 
-    /// Returns true if a page is a valid marker.
-    #[must_use]
     pub(crate) fn is_marker(&self, page: PageNo) -> bool {
         if !self.is_served.load(Ordering::Relaxed) {
             return false;
@@ -362,7 +351,6 @@ impl Readahead {
     }
 
     /// Returns a value that changes with each request.
-    #[must_use]
     pub(crate) fn wakeups(&self) -> u32 {
         self.wakeups.load(Ordering::SeqCst)
     }
@@ -400,15 +388,13 @@ fn place_of(page: PageNo) -> usize {
 }
 
 /// Returns true if a window is long enough to rely on the stream.
-#[must_use]
 pub fn is_stream(window: usize) -> bool {
-    window >= RELIABLE_PAGES
+    window >= 8
 }
 
 /// Returns the number of pages to read when `page` is touched: one more than the resident pages
 /// directly before it, or 1 if such a run may be a coincidence. `resident_of_all` returns the
 /// numbers of resident and of all pages.
-#[must_use]
 pub fn neighbours(
     pages: &PageTable<'_>,
     page: PageNo,
@@ -428,12 +414,12 @@ pub fn neighbours(
     if is_run { behind + 1 } else { 1 }
 }
 
-/// Returns true if a run of resident pages is likely to occur by chance.
+/// Returns true if a run of resident pages occurs by chance with a probability above 1/16.
 fn is_chance(run: usize, resident: usize, all: usize) -> bool {
     const ONE: usize = 1 << 16;
     let share = (resident.saturating_mul(ONE) / all.max(1)).min(ONE);
     let chance = (0..run).fold(ONE, |chance, _| chance * share / ONE);
-    chance * SELDOM > ONE
+    chance * 16 > ONE
 }
 
 /// Claims a page in the swap area if it is not busy. Never waits: the page is optional, and the

@@ -13,8 +13,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 const TOUCHES: usize = 16;
 /// Number of earlier touches that must be equally spaced.
 const BEFORE: u64 = 3;
-/// Empty entry.
-const NONE: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Strides {
@@ -24,7 +22,10 @@ pub(crate) struct Strides {
 
 impl Strides {
     pub(crate) fn new() -> Strides {
-        Strides { touched: [const { AtomicU64::new(NONE) }; TOUCHES], next: AtomicUsize::new(0) }
+        Strides {
+            touched: [const { AtomicU64::new(u64::MAX) }; TOUCHES],
+            next: AtomicUsize::new(0),
+        }
     }
 
     /// Records a touch. Returns the smallest stride other than 1 at which it and the touches before

@@ -85,7 +85,6 @@ impl Window {
     }
 
     /// Returns true if the window was requested and not only expected.
-    #[must_use]
     pub(crate) fn is_requested(self) -> bool {
         self.pages >= FIRST_WINDOW
     }
@@ -163,7 +162,6 @@ pub struct ReadRequest {
 
 impl ReadRequest {
     /// Returns the range from the lowest page to the highest.
-    #[must_use]
     pub(crate) fn range(self) -> Range<PageNo> {
         self.first..self.first + (self.pages as u64 - 1) * self.stride + 1
     }
@@ -175,13 +173,11 @@ impl ReadRequest {
         (start + skipped..end.min(range.end)).step_by(self.stride as usize)
     }
 
-    #[must_use]
     pub(crate) fn stride(self) -> u64 {
         self.stride
     }
 
     /// Returns the window's marker if this request contains it.
-    #[must_use]
     pub fn marker(self) -> Option<PageNo> {
         match self.marker {
             Marker::Elsewhere => None,

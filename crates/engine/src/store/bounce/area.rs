@@ -7,33 +7,25 @@ use softswap_sys::primitive::{AtomicU32, AtomicU64};
 use softswap_sys::segment::{Arena, Run, SEGMENT_SLOTS, Segment};
 
 /// The slots of one CPU.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Area {
     segments: Box<[CachePadded<Segment>]>,
     slots: u32,
     /// The segment in which the last search succeeded, and in which the next one starts.
     cursor: AtomicU32,
-    high_water: AtomicU32,
+    pub(super) high_water: AtomicU32,
     /// Buffers taken. Threads of one CPU that preempt each other may lose a count: exact counting
     /// would cost as much as taking a buffer.
-    takes: AtomicU64,
+    pub(super) takes: AtomicU64,
     /// Areas visited beyond the first, by searches that began here.
-    more_areas: AtomicU64,
-    contended: AtomicU64,
+    pub(super) more_areas: AtomicU64,
+    pub(super) contended: AtomicU64,
 }
 
 impl Area {
     /// Creates a closed area of `slots` slots from the arena.
     pub(super) fn new(arena: &mut Arena, slots: usize) -> Area {
-        Area {
-            segments: segments(arena, slots),
-            slots: slots as u32,
-            cursor: AtomicU32::new(0),
-            high_water: AtomicU32::new(0),
-            takes: AtomicU64::new(0),
-            more_areas: AtomicU64::new(0),
-            contended: AtomicU64::new(0),
-        }
+        Area { segments: segments(arena, slots), slots: slots as u32, ..Area::default() }
     }
 
     #[inline]
@@ -98,22 +90,6 @@ impl Area {
         self.segments.iter().map(|segment| segment.used()).sum()
     }
 
-    pub(super) fn takes(&self) -> u64 {
-        self.takes.load(Relaxed)
-    }
-
-    pub(super) fn more_areas(&self) -> u64 {
-        self.more_areas.load(Relaxed)
-    }
-
-    pub(super) fn contended(&self) -> u64 {
-        self.contended.load(Relaxed)
-    }
-
-    pub(super) fn high_water(&self) -> usize {
-        self.high_water.load(Relaxed) as usize
-    }
-
     pub(super) fn reset_high_water(&self) {
         self.high_water.store(self.used() as u32, Relaxed);
     }
@@ -136,7 +112,7 @@ impl Pool {
     }
 
     pub(super) fn takes(&self) -> u64 {
-        self.areas.iter().map(|area| area.takes()).sum()
+        self.areas.iter().map(|area| area.takes.load(Relaxed)).sum()
     }
 
     pub(super) fn used(&self) -> usize {

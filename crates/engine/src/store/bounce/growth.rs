@@ -12,19 +12,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// Maximum number of pools, including the primary one.
 pub(super) const MAX_POOLS: usize = 8;
-/// Maximum number of transient buffers in use.
-const TRANSIENT_BUFFERS: usize = 8;
 /// Limit for added pools and transient buffers in any budget, in bytes.
 pub(crate) const MAX_EXTRA_BYTES: usize = 8 << 20;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Growth {
-    limit_bytes: AtomicUsize,
+    /// Limit of added pools and transient buffers. Memory above it is released when it is idle.
+    pub(super) limit_bytes: AtomicUsize,
     pub(super) bytes: AtomicUsize,
     pub(super) is_requested: AtomicBool,
     transient: Box<[CachePadded<Segment>]>,
-    transient_slots_used: AtomicUsize,
-    transient_total: AtomicU64,
+    pub(super) transient_slots_used: AtomicUsize,
+    pub(super) transient_total: AtomicU64,
     pub(super) grown: AtomicU64,
     pub(super) released: AtomicU64,
     /// For each pool, the number of buffers taken when it was last seen busy, and that time in ns.
@@ -54,27 +53,12 @@ impl Growth {
             }
         }
         let slots = shapes.iter().sum::<usize>() * slots_per_area;
-        let transient_slots = TRANSIENT_BUFFERS * SEGMENT_SLOTS;
+        let transient_slots = 8 * SEGMENT_SLOTS;
         let mut arena = Arena::reserve(slots + transient_slots)?;
         pools.extend(shapes.iter().map(|areas| Pool::new(&mut arena, *areas, slots_per_area)));
         let transient = segments(&mut arena, transient_slots);
         transient.iter().for_each(|segment| segment.open());
-        Ok(Growth {
-            limit_bytes: AtomicUsize::new(limit_bytes),
-            bytes: AtomicUsize::new(0),
-            is_requested: AtomicBool::new(false),
-            transient,
-            transient_slots_used: AtomicUsize::new(0),
-            transient_total: AtomicU64::new(0),
-            grown: AtomicU64::new(0),
-            released: AtomicU64::new(0),
-            last_busy: Mutex::new([(0, 0); MAX_POOLS]),
-        })
-    }
-
-    /// Sets the limit. Memory above it is released when it is idle.
-    pub(super) fn resize(&self, limit_bytes: usize) {
-        self.limit_bytes.store(limit_bytes, Relaxed);
+        Ok(Growth { limit_bytes: AtomicUsize::new(limit_bytes), transient, ..Growth::default() })
     }
 
     pub(super) fn request(&self) {
@@ -107,25 +91,5 @@ impl Growth {
     pub(super) fn take_back(&self, pages: usize) {
         self.transient_slots_used.fetch_sub(pages, Relaxed);
         self.bytes.fetch_sub(pages * PAGE_SIZE, Relaxed);
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes.load(Relaxed)
-    }
-
-    pub(super) fn transient_slots_used(&self) -> usize {
-        self.transient_slots_used.load(Relaxed)
-    }
-
-    pub(super) fn transient_total(&self) -> u64 {
-        self.transient_total.load(Relaxed)
-    }
-
-    pub(super) fn grown(&self) -> u64 {
-        self.grown.load(Relaxed)
-    }
-
-    pub(super) fn released(&self) -> u64 {
-        self.released.load(Relaxed)
     }
 }

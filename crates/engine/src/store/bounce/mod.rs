@@ -33,38 +33,19 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicUsize;
 
-/// Longest sleep of a waiter before it retries, in ns.
-const WAIT_NS: u64 = 1_000_000;
 pub(crate) const MAX_PAGES: usize = SEGMENT_SLOTS;
 
 /// Sizes of the bounce buffers, in slots of a page.
-///
-/// ```
-/// use softswap_engine::store::bounce::{Pools, Shape};
-/// let shape = Shape { areas: 1, slots_per_area: 64, reserve_slots: 1, extra_bytes: 0 };
-/// assert!(Pools::new(shape).is_ok());
-/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     /// Areas of the primary pool; rounded up to a power of two.
     pub areas: usize,
-    /// Slots of each area.
     pub slots_per_area: usize,
-    /// Slots reserved for swap-in.
     pub reserve_slots: usize,
     /// Limit for added pools and transient buffers together, in bytes.
     pub extra_bytes: usize,
 }
 
-/// All bounce buffers of an engine.
-///
-/// ```
-/// use softswap_engine::store::bounce::{Pools, Shape};
-/// let shape = Shape { areas: 1, slots_per_area: 64, reserve_slots: 1, extra_bytes: 0 };
-/// let pools = Pools::new(shape).unwrap();
-/// let buffer = pools.take(0, 8).unwrap();
-/// assert_eq!(buffer.len(), 8 * 4096);
-/// ```
 #[derive(Debug)]
 pub struct Pools {
     pools: Box<[Pool]>,
@@ -91,10 +72,8 @@ struct LongWait {
 }
 
 impl Pools {
-    /// Reserves the address space, and populates the primary pool and the reserve.
-    ///
-    /// # Errors
-    /// If no address space is left.
+    /// Reserves the address space, and populates the primary pool and the reserve. Fails if no
+    /// address space is left.
     pub fn new(shape: Shape) -> io::Result<Pools> {
         let Shape { slots_per_area, reserve_slots, extra_bytes, .. } = shape;
         let areas = shape.areas.max(1).next_power_of_two();
@@ -215,22 +194,20 @@ impl Pools {
     }
 
     /// Returns the size of the primary pool and the reserve, in bytes.
-    #[must_use]
     pub(crate) fn fixed_bytes(&self) -> usize {
         self.fixed.len_bytes()
     }
 
     /// Returns the address range of the primary pool and the reserve.
-    #[must_use]
     pub(crate) fn fixed_range(&self) -> StaticRange {
         self.fixed
     }
 
-    /// Waits until a buffer is returned, at most `WAIT_NS`. A thread that holds a buffer waits at
+    /// Waits until a buffer is returned, at most 1 ms. A thread that holds a buffer waits at
     /// most for the disk, never for another buffer, so one is returned.
     pub(crate) fn wait(&self) {
         self.waiters.fetch_add(1, AcqRel);
-        futex::wait(&self.returns, self.returns.load(Acquire), Some(WAIT_NS));
+        futex::wait(&self.returns, self.returns.load(Acquire), Some(1_000_000));
         self.waiters.fetch_sub(1, AcqRel);
     }
 
@@ -246,16 +223,6 @@ impl Pools {
 }
 
 /// A buffer in use; dropping it returns it.
-///
-/// ```
-/// use softswap_engine::store::bounce::{Pools, Shape};
-/// let shape = Shape { areas: 1, slots_per_area: 64, reserve_slots: 0, extra_bytes: 0 };
-/// let pools = Pools::new(shape).unwrap();
-/// let mut buffer = pools.take(0, 1).unwrap();
-/// buffer.fill(7);
-/// drop(buffer); // Its slots are free again.
-/// assert!(pools.take(0, 64).is_some());
-/// ```
 #[derive(Debug)]
 pub struct Buffer<'p> {
     run: Option<Run<'p>>,

@@ -9,19 +9,15 @@ use super::Pools;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::PoisonError;
 
-/// Idle time after which an added pool is released, in ns.
-const IDLE_NS: u64 = 10_000_000_000;
-
 impl Pools {
     /// Returns the size of added pools and transient buffers, in bytes.
-    #[must_use]
     pub fn extra_bytes(&self) -> usize {
-        self.growth.bytes()
+        self.growth.bytes.load(Relaxed)
     }
 
     /// Sets the limit for added pools and transient buffers, in bytes.
     pub(crate) fn resize(&self, extra_bytes: usize) {
-        self.growth.resize(extra_bytes);
+        self.growth.limit_bytes.store(extra_bytes, Relaxed);
     }
 
     /// Returns true if a search failed since the last call, and clears that request. The next
@@ -51,7 +47,7 @@ impl Pools {
         true
     }
 
-    /// Releases added pools that have been idle for `IDLE_NS`.
+    /// Releases added pools that have been idle for 10 s.
     pub fn release_idle(&self, now_ns: u64) {
         let open = self.open.load(Relaxed);
         if open == 1 {
@@ -65,7 +61,7 @@ impl Pools {
             }
             if pool.takes() != takes || pool.used() > 0 {
                 seen[index] = (pool.takes(), now_ns);
-            } else if now_ns.saturating_sub(since_ns) >= IDLE_NS {
+            } else if now_ns.saturating_sub(since_ns) >= 10_000_000_000 {
                 self.release(index);
             }
         }

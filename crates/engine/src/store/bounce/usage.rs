@@ -4,19 +4,7 @@ use super::Pools;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::primitive::Ordering::Relaxed;
 
-/// Shortest interval between two messages about full buffers, in ns.
-const QUIET_NS: u64 = 10_000_000_000;
-
 /// Statistics of the bounce buffers.
-///
-/// ```
-/// use softswap_engine::store::bounce::{Pools, Shape};
-/// let shape = Shape { areas: 1, slots_per_area: 64, reserve_slots: 0, extra_bytes: 0 };
-/// let pools = Pools::new(shape).unwrap();
-/// drop(pools.take(0, 1));
-/// let usage = pools.usage();
-/// assert_eq!((usage.takes, usage.areas_visited, usage.contended), (1, 1, 0));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     pub(crate) slots: usize,
@@ -41,25 +29,24 @@ pub struct Usage {
 
 impl Pools {
     /// Returns statistics of the buffers.
-    #[must_use]
     pub fn usage(&self) -> Usage {
         let open = self.open.load(Relaxed);
         let mut usage = Usage {
-            transient: self.growth.transient_slots_used(),
-            transient_total: self.growth.transient_total(),
+            transient: self.growth.transient_slots_used.load(Relaxed),
+            transient_total: self.growth.transient_total.load(Relaxed),
             misses: self.misses.load(Relaxed),
-            grown: self.growth.grown(),
-            released: self.growth.released(),
+            grown: self.growth.grown.load(Relaxed),
+            released: self.growth.released.load(Relaxed),
             ..Usage::default()
         };
         for (index, pool) in self.pools.iter().enumerate() {
             for area in &pool.areas {
                 usage.slots += if open >> index & 1 == 1 { area.slots() } else { 0 };
                 usage.used += area.used();
-                usage.high_water += area.high_water();
-                usage.takes += area.takes();
-                usage.areas_visited += area.more_areas();
-                usage.contended += area.contended();
+                usage.high_water += area.high_water.load(Relaxed) as usize;
+                usage.takes += area.takes.load(Relaxed);
+                usage.areas_visited += area.more_areas.load(Relaxed);
+                usage.contended += area.contended.load(Relaxed);
             }
         }
         usage.areas_visited += usage.takes;
@@ -70,12 +57,11 @@ impl Pools {
         self.long_wait.pages.store(pages, Relaxed);
     }
 
-    /// Returns a message about long waits, at most one per `QUIET_NS`.
-    #[must_use]
+    /// Returns a message about long waits, at most one per 10 s.
     pub fn full_message(&self, now_ns: u64) -> Option<String> {
         let reported_ns = self.long_wait.reported_ns.load(Relaxed);
         if self.long_wait.pages.load(Relaxed) == 0
-            || (reported_ns > 0 && now_ns - reported_ns < QUIET_NS)
+            || (reported_ns > 0 && now_ns - reported_ns < 10_000_000_000)
         {
             return None;
         }

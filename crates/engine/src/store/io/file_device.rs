@@ -1,8 +1,10 @@
 //! Device for a swap file or block device.
 
+use super::poll::plan::Plan;
 use super::poll::{self, Polling};
 use super::{
-    Device, DeviceProperties, IoError, Lane, MAX_PIECES, Operation, Piece, Rings, transfer_whole,
+    Device, DeviceProperties, IoError, IoErrorKind, Lane, MAX_PIECES, MapGuard, Operation, Piece,
+    Rings, transfer_whole,
 };
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::{SwapFile, errno};
@@ -17,21 +19,17 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Requests that a lane's ring keeps in flight: all pieces of a batch.
 const LANE_ENTRIES: u32 = MAX_PIECES as u32;
+/// Message if the block map has changed.
+const MOVED: &str = "the file system has moved or freed blocks of the swap file, or does not \
+                     report where they are, so softswap writes nothing more there; restart \
+                     the program with another swap area";
 
-/// A swap file as a device.
-///
-/// ```
-/// use softswap_engine::store::io::{Device, FileDevice};
-/// use softswap_sys::file::SwapFile;
-/// let file = SwapFile::open(&std::env::temp_dir()).unwrap();
-/// let device = FileDevice::new(file, true);
-/// assert!(!device.describe().io_uring); // `avoid_io_uring` is set.
-/// ```
 #[derive(Debug)]
 pub struct FileDevice {
     file: Arc<SwapFile>,
-    /// A file that rings keep open until their last request has completed.
-    held: Option<Arc<SwapFile>>,
+    /// For a block device used for one of its files: the guard of that file's block map. Rings
+    /// keep the guarded file open, and so its claim, until their last request has completed.
+    guard: Option<MapGuard>,
     io_uring: bool,
     /// The ring that showed whether rings are available.
     first_ring: Option<Ring>,
@@ -43,15 +41,13 @@ pub struct FileDevice {
     tried: Vec<Ring>,
 }
 
-struct Timed<'p, 'r>(&'p mut Pending<'r>);
-
-impl poll::Pending for Timed<'_, '_> {
+impl poll::Pending for Pending<'_> {
     fn is_done(&mut self) -> bool {
-        self.0.is_done()
+        Pending::is_done(self)
     }
 
     fn sleep(&mut self, ns: u64) -> bool {
-        self.0.sleep(ns)
+        Pending::sleep(self, ns)
     }
 
     fn now_ns(&self) -> u64 {
@@ -62,32 +58,32 @@ impl poll::Pending for Timed<'_, '_> {
 impl FileDevice {
     /// Creates the device for `file`. Uses io_uring if this process may use it and `avoid_io_uring`
     /// is false.
-    #[must_use]
     pub fn new(file: impl Into<Arc<SwapFile>>, avoid_io_uring: bool) -> Self {
-        Self::holding(file.into(), None, avoid_io_uring)
+        Self::guarded(file.into(), None, avoid_io_uring)
     }
 
-    /// Creates the device as [`FileDevice::new`] does. Its rings keep the file `held` open, too.
-    pub(crate) fn holding(
+    /// Creates the device as [`FileDevice::new`] does. It writes only while `guard` allows it.
+    pub(crate) fn guarded(
         file: Arc<SwapFile>,
-        held: Option<Arc<SwapFile>>,
+        guard: Option<MapGuard>,
         avoid_io_uring: bool,
     ) -> Self {
-        let first_ring = if avoid_io_uring { None } else { open_ring(&file).ok() };
+        let first_ring =
+            if avoid_io_uring { None } else { attached(Ring::new(LANE_ENTRIES), &file).ok() };
         let io_uring = first_ring.is_some();
         let mut tried = Vec::new();
         let device_polling = io_uring && file.is_direct() && supports_iopoll(&file, &mut tried);
         let device_polling = AtomicBool::new(device_polling);
-        Self { file, held, io_uring, first_ring, device_polling, registered: None, tried }
+        Self { file, guard, io_uring, first_ring, device_polling, registered: None, tried }
     }
 
     /// Prepares a ring for a lane: attaches the file and the bounce buffers.
     fn ready(&self, ring: io::Result<Ring>) -> io::Result<Ring> {
-        let mut ring = match &self.held {
+        let mut ring = match &self.guard {
             None => attached(ring, &self.file)?,
-            Some(held) => {
+            Some(guard) => {
                 let mut ring = ring?;
-                ring.attach_holding(self.file.as_fd(), held.as_fd())?;
+                ring.attach_holding(self.file.as_fd(), guard.file().as_fd())?;
                 ring
             }
         };
@@ -157,7 +153,7 @@ impl FileDevice {
             if let Some(result) = self.read_hybrid(rings, offset, buf, polling) {
                 return result;
             }
-            let wait = |pending: &mut Pending<'_>| polling.wait(plan, &mut Timed(pending));
+            let wait = |pending: &mut Pending<'_>| polling.wait(plan, pending);
             if let Some(result) = self.read_iopoll(rings, offset, buf, wait) {
                 return result;
             }
@@ -176,21 +172,31 @@ impl FileDevice {
         }
     }
 
-    /// Reads the part of a batch that was not transferred. `done` has the number of bytes of each
-    /// piece.
-    fn read_remaining(
-        &self,
-        lane: &mut Lane,
-        pieces: &mut [Piece<&mut [u8]>],
-        done: [usize; MAX_PIECES],
-    ) -> Result<(), IoError> {
-        for (piece, done) in pieces.iter_mut().zip(done) {
-            if done != piece.buf.len() {
-                // Repeated alone, a piece is completed, or fails with its own error.
-                self.read(lane, piece.offset, piece.buf)?;
-            }
+    /// Fails if the block map of the guarded file may have changed.
+    fn check_map(&self, operation: Operation, offset: u64, length: u64) -> Result<(), IoError> {
+        if self.guard.as_ref().is_none_or(MapGuard::allows_writes) {
+            return Ok(());
         }
-        Ok(())
+        let kind = IoErrorKind::Message(MOVED);
+        Err(IoError { kind, operation, offset, length, transferred: 0 })
+    }
+
+    fn read_one(&self, lane: &mut Lane, piece: &mut Piece<&mut [u8]>) -> Result<(), IoError> {
+        transfer_whole(Operation::Read, piece.offset, piece.buf.len(), |done| {
+            self.step_read(lane, piece.offset + done as u64, &mut piece.buf[done..])
+        })
+    }
+
+    fn write_one(&self, lane: &mut Lane, piece: &Piece<&[u8]>) -> Result<(), IoError> {
+        transfer_whole(Operation::Write, piece.offset, piece.buf.len(), |done| {
+            let (at, rest) = (piece.offset + done as u64, &piece.buf[done..]);
+            self.file.check_limit(at + rest.len() as u64)?;
+            self.step(
+                lane,
+                |ring| ring.write(Target::Attached, rest, at),
+                |file| file.write_at(rest, at),
+            )
+        })
     }
 
     fn step_read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
@@ -269,76 +275,52 @@ impl Device for FileDevice {
         }
     }
 
-    fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
-        transfer_whole(Operation::Read, offset, buf.len(), |done| {
-            self.step_read(lane, offset + done as u64, &mut buf[done..])
-        })
-    }
-
-    fn read_page(
-        &self,
-        lane: &mut Lane,
-        offset: u64,
-        buf: &mut [u8],
-        polling: &Polling,
-    ) -> Result<(), IoError> {
-        transfer_whole(Operation::Read, offset, buf.len(), |done| {
-            self.step_page(lane, offset + done as u64, &mut buf[done..], polling)
-        })
-    }
-
-    fn read_many(&self, lane: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
-        let done = batch(lane, pieces.len(), |ring, results| {
-            ring.read_batch(Target::Attached, pieces, results)
-        });
-        self.read_remaining(lane, pieces, done)
-    }
-
-    fn read_polling(
+    fn read_pieces(
         &self,
         lane: &mut Lane,
         pieces: &mut [Piece<&mut [u8]>],
-        polling: &Polling,
+        polling: Option<&Polling>,
     ) -> Result<(), IoError> {
-        let bytes = pieces.iter().map(|piece| piece.buf.len()).sum();
-        let plan = polling.decide(bytes, now_ns());
-        if !plan.is_polling() {
-            return self.read_many(lane, pieces);
-        }
-        let wait = |pending: &mut Pending<'_>| polling.wait(plan, &mut Timed(pending));
-        let done = batch(lane, pieces.len(), |ring, results| {
-            ring.read_batch_while(Target::Attached, pieces, results, wait)
-        });
-        self.read_remaining(lane, pieces, done)
-    }
-
-    fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
-        let ends = pieces.iter().map(|piece| piece.offset + piece.buf.len() as u64);
-        if ends.max().is_some_and(|end| self.file.check_limit(end).is_err()) {
-            // Writes pieces up to the limit; the first one beyond it returns the error.
-            return pieces.iter().try_for_each(|piece| self.write(lane, piece.offset, piece.buf));
-        }
-        let done = batch(lane, pieces.len(), |ring, results| {
-            ring.write_batch(Target::Attached, pieces, results)
-        });
-        for (piece, done) in pieces.iter().zip(done) {
-            if done != piece.buf.len() {
-                self.write(lane, piece.offset, piece.buf)?;
+        let plan = match (&mut *pieces, polling) {
+            ([page], Some(polling)) => {
+                return transfer_whole(Operation::Read, page.offset, page.buf.len(), |done| {
+                    let at = page.offset + done as u64;
+                    self.step_page(lane, at, &mut page.buf[done..], polling)
+                });
             }
-        }
-        Ok(())
+            ([piece], None) => return self.read_one(lane, piece),
+            (several, Some(polling)) => {
+                polling.decide(several.iter().map(|piece| piece.buf.len()).sum(), now_ns())
+            }
+            (_, None) => Plan::default(),
+        };
+        let done = batch(lane, pieces.len(), |ring, results| match polling {
+            Some(polling) if plan.is_polling() => {
+                let wait = |pending: &mut Pending<'_>| polling.wait(plan, pending);
+                ring.read_batch_while(Target::Attached, pieces, results, wait)
+            }
+            _ => ring.read_batch(Target::Attached, pieces, results),
+        });
+        // Repeated alone, a piece is completed, or fails with its own error.
+        let mut left = pieces.iter_mut().zip(done).filter(|(piece, done)| *done != piece.buf.len());
+        left.try_for_each(|(piece, _)| self.read_one(lane, piece))
     }
 
-    fn write(&self, lane: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError> {
-        transfer_whole(Operation::Write, offset, buf.len(), |done| {
-            let (at, rest) = (offset + done as u64, &buf[done..]);
-            self.file.check_limit(at + rest.len() as u64)?;
-            self.step(
-                lane,
-                |ring| ring.write(Target::Attached, rest, at),
-                |file| file.write_at(rest, at),
-            )
-        })
+    fn write_pieces(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
+        let bytes: usize = pieces.iter().map(|piece| piece.buf.len()).sum();
+        let first = pieces.first().map_or(0, |piece| piece.offset);
+        self.check_map(Operation::Write, first, bytes as u64)?;
+        let ends = pieces.iter().map(|piece| piece.offset + piece.buf.len() as u64);
+        let end = ends.max().unwrap_or(0);
+        // Beyond a limit, writes the pieces up to it; the first one beyond it returns the error.
+        let done = match pieces.len() > 1 && self.file.check_limit(end).is_ok() {
+            true => batch(lane, pieces.len(), |ring, results| {
+                ring.write_batch(Target::Attached, pieces, results)
+            }),
+            false => [0; MAX_PIECES],
+        };
+        let mut left = pieces.iter().zip(done).filter(|(piece, done)| *done != piece.buf.len());
+        left.try_for_each(|(piece, _)| self.write_one(lane, piece))
     }
 
     fn grow(&self, from: u64, bytes: u64) -> Result<(), IoError> {
@@ -348,6 +330,7 @@ impl Device for FileDevice {
     }
 
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
+        self.check_map(Operation::Discard, offset, bytes)?;
         self.file
             .discard(offset, bytes)
             .map_err(|error| IoError::from_os(Operation::Discard, offset, bytes, &error))
@@ -397,10 +380,6 @@ fn batch(
     results.map(|result| result.unwrap_or(0))
 }
 
-fn open_ring(file: &SwapFile) -> io::Result<Ring> {
-    attached(Ring::new(LANE_ENTRIES), file)
-}
-
 fn attached(ring: io::Result<Ring>, file: &SwapFile) -> io::Result<Ring> {
     let mut ring = ring?;
     ring.attach(file.as_fd())?;
@@ -432,11 +411,8 @@ fn supports_iopoll(file: &SwapFile, tried: &mut Vec<Ring>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::stats::{STATS_WORDS, Stats};
-    use crate::store::io::IoErrorKind;
     use crate::store::io::poll::mode::Mode;
-    use crate::store::io::poll::pressure::Pressure;
-    use softswap_sys::memory::{reserve_bytes, reserve_u64};
+    use softswap_sys::memory::reserve_bytes;
     use std::path::Path;
 
     fn round_trip(directory: &Path, avoid_io_uring: bool) {
@@ -503,16 +479,6 @@ mod tests {
         assert!(written == read);
     }
 
-    fn polling(mode: Mode) -> Polling {
-        Polling::new(
-            mode,
-            2,
-            Pressure::shared(2, None),
-            0,
-            Stats::new(reserve_u64(STATS_WORDS).unwrap()),
-        )
-    }
-
     #[test]
     fn every_wait_mode_reads_the_same_page() {
         let directory = tempfile::tempdir().unwrap();
@@ -527,7 +493,7 @@ mod tests {
             }
             device.write(&mut lane, 0, written).unwrap();
             for mode in Mode::ALL {
-                let polling = polling(mode);
+                let polling = Polling::for_tests(mode);
                 for page in 0..16 {
                     device.read_page(&mut lane, page * 4096, read, &polling).unwrap();
                     assert!(read.iter().all(|&byte| byte == page as u8 + 1), "{mode}, {page}");
@@ -552,7 +518,7 @@ mod tests {
         device.write(&mut lane, 0, written).unwrap();
         for mode in [Mode::Poll, Mode::Hybrid, Mode::Poll] {
             read.fill(0);
-            device.read_page(&mut lane, 0, read, &polling(mode)).unwrap();
+            device.read_page(&mut lane, 0, read, &Polling::for_tests(mode)).unwrap();
             assert!(written == read, "{mode}");
         }
         let has_polled = matches!(lane, Lane::Rings(Rings { iopoll: Some(_), .. }));
@@ -578,15 +544,15 @@ mod tests {
                 .enumerate()
                 .map(|(number, buf)| Piece { offset: at(number), buf })
                 .collect();
-            device.write_many(&mut lane, &pieces).unwrap();
+            device.write_pieces(&mut lane, &pieces).unwrap();
             let mut pieces: Vec<Piece<&mut [u8]>> = read
                 .chunks_mut(4096)
                 .enumerate()
                 .map(|(number, buf)| Piece { offset: at(number), buf })
                 .collect();
-            device.read_many(&mut lane, &mut pieces).unwrap();
+            device.read_pieces(&mut lane, &mut pieces, None).unwrap();
             pieces[7].offset = 1 << 20;
-            assert!(device.read_many(&mut lane, &mut pieces).is_err());
+            assert!(device.read_pieces(&mut lane, &mut pieces, None).is_err());
             assert!(written == read);
         }
     }

@@ -39,7 +39,6 @@ pub struct MapGuard {
 
 impl MapGuard {
     /// Guards the first `pages` pages of `file`, whose map has the fingerprint `verified`.
-    #[must_use]
     pub fn new(
         file: Arc<SwapFile>,
         pages: u64,
@@ -55,6 +54,10 @@ impl MapGuard {
             unchanged_ns: AtomicU64::new(0),
             has_changed: AtomicBool::new(false),
         }
+    }
+
+    pub(crate) fn file(&self) -> &SwapFile {
+        &self.file
     }
 
     /// Returns true if the map was the verified one less than a second ago. Called before each
@@ -86,7 +89,6 @@ impl MapGuard {
     }
 
     /// Returns true once the map was found changed, here or by another process of the tree.
-    #[must_use]
     pub fn has_stopped(&self) -> bool {
         self.has_changed.load(Relaxed) || self.table.is_some_and(|table| table.is_stopped())
     }

@@ -8,15 +8,10 @@ use super::poll::Polling;
 use super::{Device, DeviceProperties, FileDevice, IoError, Lane, Piece, RemoteDevice};
 use softswap_sys::raw::now_ns;
 use softswap_sys::segment::StaticRange;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// One in this many reads uses the side that was slower so far.
 const PROBE: u32 = 64;
-/// Timeout of a cluster read, as a multiple of the file's mean time.
-const TIMEOUT_FACTOR: u64 = 2;
-/// Minimum timeout of a cluster read.
-const MIN_TIMEOUT_NS: u64 = 1_000_000;
 
 /// A device with a file and a cluster.
 ///
@@ -66,7 +61,6 @@ impl ReadTime {
 
 impl MirrorDevice {
     /// Creates the device from the file, which has all pages, and the cluster, which may have them.
-    #[must_use]
     pub fn new(file: Box<dyn Device>, cluster: RemoteDevice) -> MirrorDevice {
         let (file_time, cluster_time) = Default::default();
         MirrorDevice { file, cluster, file_time, cluster_time, reads: AtomicU32::new(0) }
@@ -74,7 +68,6 @@ impl MirrorDevice {
 
     /// Creates the device from a file and the request queue behind a descriptor. Without a queue,
     /// returns the file alone, which has all pages.
-    #[must_use]
     pub(crate) fn over(file: FileDevice, queue_fd: Option<i32>) -> Box<dyn Device> {
         match queue_fd.and_then(|fd| RemoteDevice::inherited(fd).ok()) {
             Some(cluster) => Box::new(MirrorDevice::new(Box::new(file), cluster)),
@@ -93,7 +86,7 @@ impl MirrorDevice {
     }
 
     fn read_timeout_ns(&self) -> u64 {
-        (TIMEOUT_FACTOR * self.file_time.ns().unwrap_or(0)).max(MIN_TIMEOUT_NS)
+        (2 * self.file_time.ns().unwrap_or(0)).max(1_000_000)
     }
 
     /// Reads from the cluster, if it is preferred and may have the pages. Returns false if the
@@ -120,60 +113,32 @@ impl Device for MirrorDevice {
         self.file.expect_buffers(range);
     }
 
-    fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
-        match self.read_cluster(offset, buf) {
-            true => Ok(()),
-            false => self.file.read(lane, offset, buf),
-        }
-    }
-
-    /// Only reads of single pages compare the two sides.
-    fn read_page(
-        &self,
-        lane: &mut Lane,
-        offset: u64,
-        buf: &mut [u8],
-        polling: &Polling,
-    ) -> Result<(), IoError> {
-        let start = now_ns();
-        if self.read_cluster(offset, buf) {
-            self.cluster_time.note(now_ns() - start);
-            return Ok(());
-        }
-        let start = now_ns();
-        self.file.read_page(lane, offset, buf, polling)?;
-        self.file_time.note(now_ns() - start);
-        Ok(())
-    }
-
-    fn read_many(&self, lane: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
-        match pieces.iter_mut().all(|piece| self.read_cluster(piece.offset, piece.buf)) {
-            true => Ok(()),
-            false => self.file.read_many(lane, pieces),
-        }
-    }
-
-    fn read_polling(
+    /// Only reads of single pages that a thread waits for compare the two sides.
+    fn read_pieces(
         &self,
         lane: &mut Lane,
         pieces: &mut [Piece<&mut [u8]>],
-        polling: &Polling,
+        polling: Option<&Polling>,
     ) -> Result<(), IoError> {
-        match pieces.iter_mut().all(|piece| self.read_cluster(piece.offset, piece.buf)) {
-            true => Ok(()),
-            false => self.file.read_polling(lane, pieces, polling),
+        let is_measured = polling.is_some() && pieces.len() == 1;
+        let start = now_ns();
+        if pieces.iter_mut().all(|piece| self.read_cluster(piece.offset, piece.buf)) {
+            if is_measured {
+                self.cluster_time.note(now_ns() - start);
+            }
+            return Ok(());
         }
-    }
-
-    fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
-        self.file.write_many(lane, pieces)?;
-        self.cluster.send(pieces);
+        let start = now_ns();
+        self.file.read_pieces(lane, pieces, polling)?;
+        if is_measured {
+            self.file_time.note(now_ns() - start);
+        }
         Ok(())
     }
 
-    fn write(&self, lane: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError> {
-        self.file.write(lane, offset, buf)?;
-        self.cluster.send(&[Piece { offset, buf }]);
+    fn write_pieces(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
+        self.file.write_pieces(lane, pieces)?;
+        self.cluster.send(pieces);
         Ok(())
     }
 

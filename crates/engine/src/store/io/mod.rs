@@ -8,9 +8,8 @@
 //! it. So lanes share no lock on the way to the device, and no transfer allocates.
 
 pub mod poll;
-pub(crate) mod file_device;
 pub mod map_guard;
-pub(crate) mod raw_device;
+pub(crate) mod file_device;
 pub mod remote_device;
 pub mod mirror_device;
 // Includes the file, because the testkit's devices implement the trait of another build.
@@ -21,7 +20,6 @@ pub mod sim_device;
 pub use file_device::FileDevice;
 pub use map_guard::MapGuard;
 pub use mirror_device::MirrorDevice;
-pub use raw_device::RawDevice;
 pub use remote_device::RemoteDevice;
 
 use poll::Polling;
@@ -30,22 +28,12 @@ use softswap_sys::file::errno;
 pub use softswap_sys::ring::Piece;
 use softswap_sys::ring::Ring;
 use softswap_sys::segment::StaticRange;
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 /// Attempts without progress before a transfer fails.
 const MAX_STALLS: u32 = 8;
 
 /// A channel to the device, owned by one thread at a time.
-///
-/// ```
-/// use softswap_engine::store::io::{Device, Lane};
-/// use softswap_testkit::SimDevice;
-/// let device = SimDevice::new(1 << 20, 1);
-/// device.grow(0, 4096).unwrap();
-/// let mut lane: Lane = device.open_lane();
-/// device.write(&mut lane, 0, &[7; 4096]).unwrap();
-/// ```
 #[derive(Debug)]
 // A context keeps its lane, so the size of the larger variant costs nothing.
 #[expect(clippy::large_enum_variant)]
@@ -58,7 +46,6 @@ pub enum Lane {
 
 impl Lane {
     /// Returns the number of requests that can be in flight together.
-    #[must_use]
     pub(crate) fn reads_at_once(&self) -> usize {
         match self {
             Lane::Rings(rings) if rings.irq.is_usable() => MAX_PIECES,
@@ -77,20 +64,11 @@ pub struct Rings {
     pub(crate) hybrid: Option<Ring>,
 }
 
-/// Maximum number of pieces of one batch.
 pub const MAX_PIECES: usize = 32;
 
 /// I/O methods of the lanes: io_uring, direct I/O, polling.
-///
-/// ```
-/// use softswap_engine::store::io::Device;
-/// use softswap_testkit::SimDevice;
-/// let properties = SimDevice::new(1 << 20, 1).describe();
-/// assert!(!properties.io_uring && !properties.device_polling);
-/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceProperties {
-    /// Lanes have an io_uring.
     pub io_uring: bool,
     /// Transfers bypass the page cache. Buffers, offsets and lengths must be multiples of the page
     /// size.
@@ -124,17 +102,6 @@ impl DeviceProperties {
 }
 
 /// Storage for swapped pages.
-///
-/// ```
-/// use softswap_engine::store::io::Device;
-/// use softswap_testkit::SimDevice;
-/// let device: Box<dyn Device> = Box::new(SimDevice::new(1 << 20, 1));
-/// let (mut lane, mut page) = (device.open_lane(), [0; 4096]);
-/// device.grow(0, 8192).unwrap();
-/// device.write(&mut lane, 4096, &[7; 4096]).unwrap();
-/// device.read(&mut lane, 4096, &mut page).unwrap();
-/// assert_eq!(page, [7; 4096]);
-/// ```
 pub trait Device: Send + Sync {
     /// Opens a channel for one fault context or reclaim thread; may allocate.
     fn open_lane(&self) -> Lane;
@@ -145,16 +112,26 @@ pub trait Device: Send + Sync {
         let _ = range;
     }
 
-    /// Fills `buf` with the content at `offset`.
-    ///
-    /// # Errors
-    /// If less than all could be read; the content of `buf` is then undefined.
-    fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError>;
+    /// Fills each of up to [`MAX_PIECES`] pieces with the content at its offset, concurrently if the
+    /// device supports it. `polling` decides how a caller waits for a few pages; `None` sleeps. On
+    /// an error the content of all buffers is undefined.
+    fn read_pieces(
+        &self,
+        lane: &mut Lane,
+        pieces: &mut [Piece<&mut [u8]>],
+        polling: Option<&Polling>,
+    ) -> Result<(), IoError>;
+
+    /// Writes each of up to [`MAX_PIECES`] pieces, concurrently if the device supports it. On an
+    /// error the stored content is unknown.
+    fn write_pieces(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError>;
+
+    /// Reads one piece, as [`Device::read_pieces`].
+    fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        self.read_pieces(lane, &mut [Piece { offset, buf }], None)
+    }
 
     /// Reads one page that the caller waits for. `polling` decides how it waits.
-    ///
-    /// # Errors
-    /// Those of [`Device::read`].
     fn read_page(
         &self,
         lane: &mut Lane,
@@ -162,71 +139,31 @@ pub trait Device: Send + Sync {
         buf: &mut [u8],
         polling: &Polling,
     ) -> Result<(), IoError> {
-        let _ = polling;
-        self.read(lane, offset, buf)
+        self.read_pieces(lane, &mut [Piece { offset, buf }], Some(polling))
     }
 
-    /// Reads each of up to [`MAX_PIECES`] pieces, concurrently if the device supports it.
-    ///
-    /// # Errors
-    /// The first error; the content of all buffers is then undefined.
-    fn read_many(&self, lane: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
-        pieces.iter_mut().try_for_each(|piece| self.read(lane, piece.offset, piece.buf))
+    /// Writes one piece, as [`Device::write_pieces`].
+    fn write(&self, lane: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        self.write_pieces(lane, &[Piece { offset, buf }])
     }
 
-    /// Reads pieces as [`Device::read_many`] does. `polling` decides how the caller waits.
-    ///
-    /// # Errors
-    /// Those of [`Device::read_many`].
-    fn read_polling(
-        &self,
-        lane: &mut Lane,
-        pieces: &mut [Piece<&mut [u8]>],
-        polling: &Polling,
-    ) -> Result<(), IoError> {
-        let _ = polling;
-        self.read_many(lane, pieces)
-    }
-
-    /// Writes each of up to [`MAX_PIECES`] pieces, concurrently if the device supports it.
-    ///
-    /// # Errors
-    /// The first error; the stored content is then unknown.
-    fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
-        pieces.iter().try_for_each(|piece| self.write(lane, piece.offset, piece.buf))
-    }
-
-    /// Writes `buf` at `offset`.
-    ///
-    /// # Errors
-    /// If less than all could be written; the stored content is then unknown.
-    fn write(&self, lane: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError>;
-
-    /// Claims storage for `[from, from + bytes)`, so that it can be written.
-    ///
-    /// # Errors
-    /// If there is no space ([`IoError::is_no_space`]), or the device failed.
+    /// Claims storage for `[from, from + bytes)`, so that it can be written. Fails if there is no
+    /// space ([`IoError::is_no_space`]), or the device failed.
     fn grow(&self, from: u64, bytes: u64) -> Result<(), IoError>;
 
-    /// Releases the storage from `offset` on, at the end of a growing file.
-    ///
-    /// # Errors
-    /// If the storage cannot shrink, or the device failed.
+    /// Releases the storage from `offset` on, at the end of a growing file. Fails if the storage
+    /// cannot shrink, or the device failed.
     fn truncate(&self, offset: u64) -> Result<(), IoError> {
         let unsupported = io::Error::from_raw_os_error(errno::EOPNOTSUPP);
         Err(IoError::from_os(Operation::Shrink, offset, 0, &unsupported))
     }
 
-    /// Discards the content of a range.
-    ///
-    /// # Errors
-    /// If the device cannot discard ([`IoError::is_unsupported`]), or failed.
+    /// Discards the content of a range. Fails if the device cannot discard
+    /// ([`IoError::is_unsupported`]), or failed.
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError>;
 
-    /// Returns the number of bytes by which the storage could still grow.
-    ///
-    /// # Errors
-    /// If the device cannot report it.
+    /// Returns the number of bytes by which the storage could still grow. Fails if the device
+    /// cannot report it.
     fn free_bytes(&self) -> Result<u64, IoError>;
 
     /// Makes the content read-only in a forked child, because it belongs to the parent. Returns
@@ -235,24 +172,16 @@ pub trait Device: Send + Sync {
         true
     }
 
-    /// Returns the properties of the access to this device.
     fn describe(&self) -> DeviceProperties;
 }
 
-/// An operation of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Read from the device.
     Read,
-    /// Write to the device.
     Write,
-    /// Claim storage.
     Grow,
-    /// Release storage.
     Shrink,
-    /// Discard content.
     Discard,
-    /// Query the free space.
     Measure,
 }
 
@@ -270,79 +199,54 @@ impl fmt::Display for Operation {
 }
 
 /// Reason why an operation failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IoErrorKind {
-    /// The kernel's error number.
+    #[error("{}", io::Error::from_raw_os_error(*.0))]
     Errno(i32),
     /// The device made no progress and reported no error, for example at the end of a file that is
     /// too short.
+    #[error("the device transferred no more")]
     Stopped,
-    /// No extent of the area contains the slot. This is a bug in the engine.
+    #[error("no extent contains it: a bug in softswap; please report it")]
     Unmapped,
     /// No space is left. Contains the device's message.
+    #[error("{0}")]
     NoSpace(&'static str),
     /// Any other failure. Contains the device's message.
+    #[error("{0}")]
     Message(&'static str),
 }
 
-impl fmt::Display for IoErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Errno(number) => io::Error::from_raw_os_error(*number).fmt(f),
-            Self::Stopped => f.write_str("the device transferred no more"),
-            Self::Unmapped => {
-                f.write_str("no extent contains it: a bug in softswap; please report it")
-            }
-            Self::NoSpace(text) | Self::Message(text) => f.write_str(text),
-        }
-    }
-}
-
-/// Error of an incomplete operation.
-///
-/// ```
-/// use softswap_engine::store::io::{Device, IoErrorKind, Lane};
-/// use softswap_testkit::SimDevice;
-/// let nothing_grown = SimDevice::new(1 << 20, 1);
-/// let error = nothing_grown.read(&mut Lane::Plain, 0, &mut [0; 4096]).unwrap_err();
-/// assert_eq!(error.kind, IoErrorKind::Stopped);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "swap device: {operation} {length} bytes at offset {offset} stopped after {transferred}: {kind}"
 )]
 pub struct IoError {
-    /// Reason of the failure.
     pub kind: IoErrorKind,
     pub(crate) operation: Operation,
     pub(crate) offset: u64,
     pub(crate) length: u64,
-    /// Bytes transferred.
     pub transferred: u64,
 }
 
 impl IoError {
     /// Returns the error for an operation that the kernel refused.
-    #[must_use]
     pub fn from_os(operation: Operation, offset: u64, length: u64, error: &io::Error) -> Self {
         let number = error.raw_os_error().unwrap_or(errno::EIO);
         Self { kind: IoErrorKind::Errno(number), operation, offset, length, transferred: 0 }
     }
 
     /// Returns true if the device does not support the operation.
-    #[must_use]
     pub(crate) fn is_unsupported(&self) -> bool {
         matches!(self.kind, IoErrorKind::Errno(errno::EOPNOTSUPP | errno::ENOTTY | errno::ENOSYS))
     }
 
     /// Returns true if the whole device is affected: other offsets would fail as well.
-    #[must_use]
     pub(crate) fn is_of_device(&self) -> bool {
         matches!(self.kind, IoErrorKind::Errno(errno::ETIMEDOUT) | IoErrorKind::Message(_))
     }
 
     /// Returns true if the device has no space; another device may have some.
-    #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(
             self.kind,
@@ -356,10 +260,7 @@ impl IoError {
 /// bytes are done.
 ///
 /// A short transfer is continued at a page boundary, as direct I/O requires: the partial page is
-/// repeated.
-///
-/// # Errors
-/// If `step` fails or makes no progress.
+/// repeated. Fails if `step` fails or makes no progress.
 pub fn transfer_whole(
     operation: Operation,
     offset: u64,

@@ -6,6 +6,7 @@
 //!
 //! [`request_queue`]: softswap_shared::request_queue
 
+use super::poll::Polling;
 use super::{Device, DeviceProperties, IoError, IoErrorKind, Lane, Operation, Piece};
 use softswap_shared::request_queue::{
     Area, Failure, MAX_AREA_PAGES, MAX_PAGES, NoArea, Operation as Request, Page, RequestQueue,
@@ -27,8 +28,6 @@ const MISSING: u32 = 1 << 31;
 /// at the first lost page.
 const MAX_TEXTS: usize = 16;
 type Texts = [OnceLock<&'static str>; MAX_TEXTS];
-/// Timeout of a discard. It is short, because a fork may wait for the thread that discards.
-const DISCARD_TIMEOUT_NS: u64 = 1_000_000_000;
 
 /// A device that stores pages in an area of a request queue.
 ///
@@ -68,10 +67,8 @@ fn find_identity() {
 }
 
 impl RemoteDevice {
-    /// Takes an area of a queue. `fd` is the descriptor of the queue's words.
-    ///
-    /// # Errors
-    /// If the queue has no free area, or no address space is left for the table of generations.
+    /// Takes an area of a queue. `fd` is the descriptor of the queue's words. Fails if the queue
+    /// has no free area, or no address space is left for the table of generations.
     pub fn open(queue: RequestQueue, fd: i32) -> Result<RemoteDevice, NoArea> {
         let area = Area::take(queue, fd)?;
         let max_pages = queue.limit_pages().min(MAX_AREA_PAGES);
@@ -81,10 +78,7 @@ impl RemoteDevice {
         Ok(RemoteDevice { area, generations, claimed, texts, texts_of_lost })
     }
 
-    /// Takes an area of the queue behind an inherited descriptor.
-    ///
-    /// # Errors
-    /// Those of [`RemoteDevice::open`], or if there is no queue.
+    /// Takes an area of the queue behind an inherited descriptor. Also fails if there is no queue.
     pub fn inherited(fd: i32) -> Result<RemoteDevice, NoArea> {
         RemoteDevice::open(open_inherited(fd)?, fd)
     }
@@ -186,45 +180,6 @@ impl RemoteDevice {
             }
             hand_over(&pages[..count], &content[..count])
                 .map_err(|kind| failed_pages(Operation::Write, &pages[..count], kind))?;
-        }
-    }
-
-    fn write_pieces(&self, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
-        for piece in pieces {
-            self.check(Operation::Write, piece.offset, piece.buf.len())?;
-        }
-        self.each_batch(pieces, |pages, content| {
-            self.transfer(Request::Write, pages, content, [].into_iter())
-        })
-    }
-
-    fn read_pieces(&self, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
-        for piece in pieces.iter() {
-            self.check(Operation::Read, piece.offset, piece.buf.len())?;
-        }
-        let mut parts = pieces.iter_mut().flat_map(|piece| {
-            let first = piece.offset / PAGE_BYTES;
-            (first..).zip(piece.buf.chunks_exact_mut(PAGE_SIZE))
-        });
-        loop {
-            let mut pages = [Page::default(); MAX_PAGES];
-            let mut buffers: [&mut [u8]; MAX_PAGES] = std::array::from_fn(|_| Default::default());
-            let mut count = 0;
-            for (number, bytes) in parts.by_ref().take(MAX_PAGES) {
-                let generation = u64::from(self.generations[number as usize].load(Acquire));
-                if generation == 0 {
-                    let never = IoErrorKind::Stopped;
-                    return Err(failed(Operation::Read, number * PAGE_BYTES, PAGE_SIZE, never));
-                }
-                pages[count] = Page { number, generation };
-                buffers[count] = bytes;
-                count += 1;
-            }
-            if count == 0 {
-                return Ok(());
-            }
-            let read = self.transfer(Request::Read, &pages[..count], &[], buffers.into_iter());
-            read.map_err(|kind| failed_pages(Operation::Read, &pages[..count], kind))?;
         }
     }
 }
@@ -354,20 +309,48 @@ impl Device for RemoteDevice {
         Lane::Plain
     }
 
-    fn read(&self, _: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
-        self.read_pieces(&mut [Piece { offset, buf }])
+    fn read_pieces(
+        &self,
+        _: &mut Lane,
+        pieces: &mut [Piece<&mut [u8]>],
+        _: Option<&Polling>,
+    ) -> Result<(), IoError> {
+        for piece in pieces.iter() {
+            self.check(Operation::Read, piece.offset, piece.buf.len())?;
+        }
+        let mut parts = pieces.iter_mut().flat_map(|piece| {
+            let first = piece.offset / PAGE_BYTES;
+            (first..).zip(piece.buf.chunks_exact_mut(PAGE_SIZE))
+        });
+        loop {
+            let mut pages = [Page::default(); MAX_PAGES];
+            let mut buffers: [&mut [u8]; MAX_PAGES] = std::array::from_fn(|_| Default::default());
+            let mut count = 0;
+            for (number, bytes) in parts.by_ref().take(MAX_PAGES) {
+                let generation = u64::from(self.generations[number as usize].load(Acquire));
+                if generation == 0 {
+                    let never = IoErrorKind::Stopped;
+                    return Err(failed(Operation::Read, number * PAGE_BYTES, PAGE_SIZE, never));
+                }
+                pages[count] = Page { number, generation };
+                buffers[count] = bytes;
+                count += 1;
+            }
+            if count == 0 {
+                return Ok(());
+            }
+            let read = self.transfer(Request::Read, &pages[..count], &[], buffers.into_iter());
+            read.map_err(|kind| failed_pages(Operation::Read, &pages[..count], kind))?;
+        }
     }
 
-    fn read_many(&self, _: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
-        self.read_pieces(pieces)
-    }
-
-    fn write_many(&self, _: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
-        self.write_pieces(pieces)
-    }
-
-    fn write(&self, _: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError> {
-        self.write_pieces(&[Piece { offset, buf }])
+    fn write_pieces(&self, _: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
+        for piece in pieces {
+            self.check(Operation::Write, piece.offset, piece.buf.len())?;
+        }
+        self.each_batch(pieces, |pages, content| {
+            self.transfer(Request::Write, pages, content, [].into_iter())
+        })
     }
 
     /// Claims pages of the limit of all processes. Discarded pages stay claimed.
@@ -405,7 +388,8 @@ impl Device for RemoteDevice {
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
         if let Some(ends) = ends_of(offset, bytes) {
             let (queue, me, area) = (self.queue(), me(), self.area.number());
-            let request = queue.begin_within(me, Request::Discard, area, &ends, DISCARD_TIMEOUT_NS);
+            // A short timeout, because a fork may wait for the thread that discards.
+            let request = queue.begin_within(me, Request::Discard, area, &ends, 1_000_000_000);
             let _ = request.and_then(|request| queue.finish(request, [].into_iter()));
         }
         Ok(())

@@ -4,7 +4,7 @@
 //! where a slab holds about twenty objects, neighbouring steps widen to the same size and become
 //! one class.
 
-use super::layout::{HEADER_BYTES, MAX_OBJECT_BYTES, PoolFull, SLAB_BYTES};
+use super::handle::{HEADER_BYTES, MAX_OBJECT_BYTES, PoolFull, SLAB_BYTES};
 
 const STEP_BYTES: usize = 64;
 const STEPS: usize = MAX_OBJECT_BYTES / STEP_BYTES;

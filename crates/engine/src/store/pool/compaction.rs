@@ -5,7 +5,7 @@
 //! page must name the new location.
 
 use super::class::{CLASS, CLASSES, class_to_take};
-use super::layout::{PoolFull, SLAB_BYTES};
+use super::handle::{PoolFull, SLAB_BYTES};
 use super::{Handle, Pool};
 use softswap_sys::raw::current_cpu;
 use std::sync::atomic::Ordering::Relaxed;
@@ -74,13 +74,7 @@ impl Pool {
         }
     }
 
-    /// Stores an object in a gap; takes no free slab into use.
-    ///
-    /// # Errors
-    /// If there is no gap.
-    ///
-    /// # Panics
-    /// Under the conditions of [`Pool::store`].
+    /// Stores an object in a gap; takes no free slab into use. Fails if there is no gap.
     pub fn store_in_gap(&self, packed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
         let class = class_to_take(packed)?;
         let lane = self.lane(class, current_cpu());

@@ -1,4 +1,24 @@
-//! Handles of objects.
+//! Units and limits of the pool, its errors, and handles of objects.
+
+use thiserror::Error;
+
+/// Bytes of a slab, the unit in which the pool takes and returns memory.
+pub const SLAB_BYTES: usize = 64 << 10;
+pub(crate) const MAX_OBJECT_BYTES: usize = 3072;
+/// Bits of an owner, which is a page number.
+pub(crate) const OWNER_BITS: u32 = 40;
+/// Bytes before the content in a slot: a header word and a checksum.
+pub(super) const HEADER_BYTES: usize = size_of::<u64>() + size_of::<u32>();
+
+/// Error for a pool without a free slab or a slot of sufficient size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the compressed pool is full")]
+pub struct PoolFull;
+
+/// Error for an object that is damaged or no longer stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("checksum mismatch")]
+pub struct Damaged;
 
 /// A pool has at most 2^24 slabs: 1 TiB.
 pub(super) const SLAB_BITS: u32 = 24;
@@ -13,13 +33,6 @@ pub(super) const TAG_BITS: u32 = 2;
 const _: () = assert!(SLAB_BITS + SLOT_BITS + STAMP_BITS + LENGTH_BITS + TAG_BITS == 58);
 
 /// Location of one object, in 58 bits.
-///
-/// ```
-/// use softswap_engine::store::pool::Pool;
-/// let pool = Pool::new(1 << 20).unwrap();
-/// let handle = pool.store(b"packed", 42, 1).unwrap();
-/// assert_eq!((handle.packed_bytes(), handle.tag()), (6, 1));
-/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Handle(u64);
 
@@ -41,13 +54,11 @@ impl Handle {
     }
 
     /// Returns the handle's bits for a page entry.
-    #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
     /// Returns the handle from [`Handle::to_bits`]. The pool rejects a handle from any other bits.
-    #[must_use]
     pub fn from_bits(bits: u64) -> Handle {
         Handle(bits)
     }
@@ -56,13 +67,10 @@ impl Handle {
     pub(crate) const OBJECT_BITS: u32 = SLAB_BITS + SLOT_BITS;
 
     /// Returns the object's length in bytes.
-    #[must_use]
     pub fn packed_bytes(self) -> usize {
         self.object().len
     }
 
-    /// Returns the tag it was stored with.
-    #[must_use]
     pub fn tag(self) -> u8 {
         self.object().tag
     }

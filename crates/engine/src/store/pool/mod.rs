@@ -16,10 +16,9 @@
 //! the slab that this processor used last for the class ([`current`]). A free needs the directory
 //! only if the slab falls into a lower group, becomes empty, or was full.
 
-mod layout;
+mod handle;
 mod class;
 mod list;
-mod handle;
 mod slab;
 mod slabs;
 mod current;
@@ -33,9 +32,8 @@ mod tests;
 use class::{CLASS, CLASSES, class_to_take};
 use current::{Current, Lane, SLABS_PER_LANE};
 use directory::Directory;
-pub use handle::{Handle, TAGS};
-pub use layout::SLAB_BYTES;
-pub(crate) use layout::{Damaged, MAX_OBJECT_BYTES, OWNER_BITS, PoolFull};
+pub(crate) use handle::{Damaged, MAX_OBJECT_BYTES, OWNER_BITS, PoolFull};
+pub use handle::{Handle, SLAB_BYTES, TAGS};
 use slab::Slab;
 use slabs::{LOCKED_SLAB_BYTES, Slabs, lock};
 use softswap_sys::raw::current_cpu;
@@ -53,17 +51,9 @@ const MAX_SPARED: usize = 64;
 const _: () = assert!(CLASS[0].slots <= 1 << handle::SLOT_BITS && CLASSES <= u8::MAX as usize);
 const _: () = assert!(MAX_OBJECT_BYTES < 1 << handle::LENGTH_BITS);
 
-/// The compressed pool.
-///
-/// ```
-/// use softswap_engine::store::pool::Pool;
-/// let pool = Pool::new(1 << 20).unwrap();
-/// let page = 42;
-/// let handle = pool.store(b"a compressed page", page, 1).unwrap();
-/// assert_eq!(pool.load(handle, |packed| packed.len()), Ok(17));
-/// pool.free(handle);
-/// assert_eq!(pool.stored_bytes(), 0);
-/// ```
+/// A slab's number, and the slab under its lock.
+type LockedSlot<'p> = (u32, MutexGuard<'p, Slab>);
+
 pub struct Pool {
     slabs: Slabs,
     directory: Mutex<Directory>,
@@ -108,12 +98,8 @@ impl Pool {
     }
 
     /// Stores page `owner` in compressed form. `tag` belongs to the caller; the handle returns it.
-    ///
-    /// # Errors
-    /// If no slot is free.
-    ///
-    /// # Panics
-    /// If `owner` has more than [`OWNER_BITS`] bits, or `tag` is not below [`TAGS`].
+    /// Fails if no slot is free. Panics if `owner` has more than [`OWNER_BITS`] bits, or `tag` is
+    /// not below [`TAGS`].
     pub fn store(&self, packed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
         self.store_from(current_cpu(), packed, owner, tag)
     }
@@ -153,7 +139,6 @@ impl Pool {
 
     /// Returns true if the pool accepts pages. Once it was full, it does not accept any until its
     /// used bytes fall below 90 % of the limit.
-    #[must_use]
     pub fn accepts(&self) -> bool {
         if !self.was_full.load(Relaxed) {
             return true;
@@ -165,11 +150,9 @@ impl Pool {
         accepts
     }
 
-    /// Passes the object to `read`, under its slab's lock. `read` must not use the pool.
-    ///
-    /// # Errors
-    /// If the checksum is wrong, or the handle is stale, which the handle of a page in the pool
-    /// never is.
+    /// Passes the object to `read`, under its slab's lock. `read` must not use the pool. Fails if
+    /// the checksum is wrong, or the handle is stale, which the handle of a page in the pool never
+    /// is.
     pub fn load<R>(&self, handle: Handle, read: impl FnOnce(&[u8]) -> R) -> Result<R, Damaged> {
         let slab = self.slabs.get(handle.slab() as usize).ok_or(Damaged)?;
         let mut guard = slab.lock();
@@ -179,16 +162,12 @@ impl Pool {
 
     /// Passes the object to `read` as [`Pool::load`] does, but does not mark the slab as used. For
     /// upkeep.
-    ///
-    /// # Errors
-    /// Those of [`Pool::load`].
     pub fn peek<R>(&self, handle: Handle, read: impl FnOnce(&[u8]) -> R) -> Result<R, Damaged> {
         let slab = self.slabs.get(handle.slab() as usize).ok_or(Damaged)?;
         slab.lock().get(handle).map(read).ok_or(Damaged)
     }
 
     /// Returns the handle of a live object from its upper bits. Marks the slab as used.
-    #[must_use]
     pub fn handle_of(&self, object: u64) -> Option<Handle> {
         let (slab, slot) = (object >> handle::SLOT_BITS, object & ((1 << handle::SLOT_BITS) - 1));
         let mut guard = self.slabs.get(slab as usize)?.lock();
@@ -198,7 +177,6 @@ impl Pool {
 
     /// Returns the owner of a random object; `None` if the selected slot is empty. The probability
     /// of an object is roughly proportional to its size.
-    #[must_use]
     pub fn owner_at_random(&self, random: u64) -> Option<u64> {
         let slab = ((random >> 32) as usize * self.slabs.len()) >> 32;
         self.slabs.get(slab)?.lock().owner_at_random(random as u32)
@@ -283,25 +261,19 @@ impl Pool {
     }
 
     /// Returns the size of all used slabs: the pool's share of the budget, in bytes.
-    #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.used_slabs.load(Relaxed) * SLAB_BYTES
     }
 
-    /// Returns the size of the objects, in bytes.
-    #[must_use]
     pub fn stored_bytes(&self) -> usize {
         self.stored_bytes.load(Relaxed)
     }
 
-    /// Returns the number of objects.
-    #[must_use]
     pub fn objects(&self) -> usize {
         self.objects.iter().map(|count| count.load(Relaxed)).sum()
     }
 
     /// Returns the size in bytes that stores do not exceed.
-    #[must_use]
     pub fn limit_bytes(&self) -> usize {
         self.limit_slabs.load(Relaxed) * SLAB_BYTES
     }
@@ -322,7 +294,6 @@ impl Pool {
     }
 
     /// Returns the size of the tables, in bytes; they are not part of [`Pool::used_bytes`].
-    #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
         size_of::<Pool>()
             + self.current.metadata_bytes()
@@ -335,7 +306,7 @@ impl Pool {
     }
 
     /// Returns the slab that the lane stored into last, if it has a free slot.
-    fn current_slab(&self, class: usize, lane: Lane) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    fn current_slab(&self, class: usize, lane: Lane) -> Option<LockedSlot<'_>> {
         let slab = self.current.get(class, lane);
         let guard = self.slabs.get(slab as usize)?.lock();
         (guard.class() == Some(class) && guard.has_free_slot()).then_some((slab, guard))
@@ -344,7 +315,7 @@ impl Pool {
     /// Returns another slab for an object of `class`. In order of preference: one with a free slot
     /// that no other lane uses, a free slab, any with a free slot, one of a class up to twice as
     /// large. In a still larger slot a small object would displace a large one.
-    fn next_slab(&self, class: usize, lane: Lane) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    fn next_slab(&self, class: usize, lane: Lane) -> Option<LockedSlot<'_>> {
         let mut directory = self.directory();
         let found = self
             .lanes_slab(&mut directory, class, lane)
@@ -371,7 +342,7 @@ impl Pool {
         directory: &mut Directory,
         class: usize,
         lane: Lane,
-    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    ) -> Option<LockedSlot<'_>> {
         self.slab_with_free_slot(directory, class, |slab| {
             self.current.is_current_elsewhere(class, lane, slab)
         })
@@ -379,11 +350,7 @@ impl Pool {
 
     /// Returns a slab of `class` with a free slot, used by any lane, or of a class up to twice as
     /// large.
-    fn any_slab(
-        &self,
-        directory: &mut Directory,
-        class: usize,
-    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    fn any_slab(&self, directory: &mut Directory, class: usize) -> Option<LockedSlot<'_>> {
         self.slab_with_free_slot(directory, class, |_| false)
             .or_else(|| self.larger_slot(directory, class, 2 * CLASS[class].slot_bytes))
     }
@@ -392,11 +359,7 @@ impl Pool {
     /// object of `class`. Only if the pool has fewer than two slabs per class, because newly opened
     /// slabs would then be most of it. In a larger pool each class gets its own slabs, because an
     /// object in a slot too large wastes space until it is freed.
-    fn nearby_slab(
-        &self,
-        directory: &mut Directory,
-        class: usize,
-    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    fn nearby_slab(&self, directory: &mut Directory, class: usize) -> Option<LockedSlot<'_>> {
         let is_small = self.used_slabs.load(Relaxed) < 2 * CLASSES;
         if !is_small || self.slabs_of[class].load(Relaxed) > 0 {
             return None;
@@ -410,7 +373,7 @@ impl Pool {
         directory: &mut Directory,
         class: usize,
         most_bytes: usize,
-    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    ) -> Option<LockedSlot<'_>> {
         (class + 1..CLASSES)
             .take_while(|&larger| CLASS[larger].slot_bytes <= most_bytes)
             .find_map(|larger| self.slab_with_free_slot(directory, larger, |_| false))
@@ -421,7 +384,7 @@ impl Pool {
         directory: &mut Directory,
         class: usize,
         is_skipped_slab: impl Fn(u32) -> bool,
-    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    ) -> Option<LockedSlot<'_>> {
         loop {
             let slab = directory.with_free_slots(class).find(|&slab| !is_skipped_slab(slab))?;
             let mut guard = self.slabs[slab as usize].lock();
@@ -433,11 +396,7 @@ impl Pool {
         }
     }
 
-    fn open_slab(
-        &self,
-        directory: &mut Directory,
-        class: usize,
-    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    fn open_slab(&self, directory: &mut Directory, class: usize) -> Option<LockedSlot<'_>> {
         // `used_slabs` grows only under the directory's lock.
         if self.used_slabs.load(Relaxed) >= self.limit_slabs.load(Relaxed) {
             return None;

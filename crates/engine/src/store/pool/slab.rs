@@ -7,8 +7,9 @@
 //! flipped bit makes compressed data useless.
 
 use super::class::CLASS;
-use super::handle::{Handle, LENGTH_BITS, Object, STAMP_BITS, TAG_BITS};
-use super::layout::{HEADER_BYTES, OWNER_BITS, SLAB_BYTES};
+use super::handle::{
+    HEADER_BYTES, Handle, LENGTH_BITS, OWNER_BITS, Object, SLAB_BYTES, STAMP_BITS, TAG_BITS,
+};
 use crc32fast::Hasher;
 use softswap_sys::memory::{populate, release_dram};
 

@@ -2,7 +2,7 @@
 //! never move, so growth does not disturb holders of slab locks.
 
 use super::handle;
-use super::layout::SLAB_BYTES;
+use super::handle::SLAB_BYTES;
 use super::slab::Slab;
 use softswap_sys::memory::reserve_bytes;
 use std::io;

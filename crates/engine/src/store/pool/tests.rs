@@ -1,8 +1,7 @@
 //! Tests of the pool against a map, with threads, and of its memory overhead.
 
 use super::class::class_for;
-use super::handle::Object;
-use super::layout::HEADER_BYTES;
+use super::handle::{HEADER_BYTES, Object};
 use super::map_tests::Model;
 use super::*;
 use softswap_sys::memory::reserve_bytes;

@@ -10,7 +10,7 @@ use super::area::{
 };
 use super::batch::SlotBatch;
 use super::discard::Discard;
-use crate::codec::seal::{Seal, Sealer};
+use crate::codec::seal::Sealer;
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::{Knobs, Mode};
 use crate::store::io::{Device, DeviceProperties, IoError, Lane};
@@ -44,24 +44,9 @@ pub enum Layout {
 }
 
 /// Preallocated pages, shared by a tree of processes.
-///
-/// ```
-/// use softswap_engine::store::swap::{FixedPages, SharedPages};
-/// use softswap_shared::cluster_table::{ClusterTables, SharedArea};
-/// use softswap_sys::memory::reserve_u64;
-/// let area = SharedArea { device: 1, inode: 2, clusters: 2 };
-/// let words = reserve_u64(ClusterTables::words(&[area])).unwrap();
-/// let table = ClusterTables::create(words, &[area]).table(area).unwrap();
-/// let pages = FixedPages { pages: 1024, spans: vec![(0, 1024, 0)], bad_pages: vec![] };
-/// let pages = pages.into();
-/// let shared = SharedPages { pages, table, mark: 2, file: None, inherited: -1, raw: None };
-/// assert_eq!(shared.table.free_count(), 2);
-/// ```
 #[derive(Debug, Clone)]
 pub struct SharedPages {
-    /// The pages.
     pub pages: Arc<FixedPages>,
-    /// The owners of the clusters.
     pub table: ClusterTable,
     /// The mark of this process's clusters and of its open file: see
     /// [`softswap_shared::cluster_table`].
@@ -76,44 +61,27 @@ pub struct SharedPages {
 }
 
 /// The storage and settings of one area.
-///
-/// ```
-/// use softswap_engine::store::swap::Backing;
-/// use softswap_testkit::SimDevice;
-/// let device = Box::new(SimDevice::new(1 << 30, 1));
-/// let preferred = Backing { priority: 10, ..Backing::growing(device, Some(1 << 29), 0) };
-/// assert_eq!(preferred.poll, None); // The general setting applies.
-/// ```
 pub struct Backing {
-    /// The device that stores the pages.
     pub device: Box<dyn Device>,
-    /// The pages on the device.
     pub layout: Layout,
     /// Areas with a higher priority are filled first.
     pub priority: i32,
-    /// Which unused storage is discarded.
     pub discard: Discard,
-    /// Method by which a thread waits for a single page; `None` for the general setting.
     pub poll: Option<Mode>,
 }
 
 impl Backing {
     /// Returns the storage of an area that is the whole of `device` and grows by 64 MiB at a time.
-    #[must_use]
     pub fn growing(
         device: Box<dyn Device>,
         limit_bytes: Option<u64>,
         reserve_bytes: u64,
     ) -> Backing {
-        const CHUNK_BYTES: u64 = 64 << 20;
-        let layout = Layout::Growing { limit_bytes, reserve_bytes, chunk_bytes: CHUNK_BYTES };
+        let layout = Layout::Growing { limit_bytes, reserve_bytes, chunk_bytes: 64 << 20 };
         Backing { device, layout, priority: 0, discard: Discard::None, poll: None }
     }
 
-    /// Creates the area.
-    ///
-    /// # Errors
-    /// If it has no free space, or no address space is left for the tables.
+    /// Creates the area. Fails if it has no free space, or no address space is left for the tables.
     fn into_area(
         self,
         cpus: usize,
@@ -135,13 +103,20 @@ impl Backing {
     }
 }
 
-#[derive(Debug)]
 struct EqualPriority {
     members: Box<[usize]>,
     next: AtomicUsize,
 }
 
-#[derive(Debug)]
+impl EqualPriority {
+    /// Iterates over the members, each time from the next one.
+    fn in_turn(&self) -> impl Iterator<Item = usize> + '_ {
+        let count = self.members.len();
+        let first = if count > 1 { self.next.fetch_add(1, Relaxed) % count } else { 0 };
+        (0..count).map(move |step| self.members[(first + step) % count])
+    }
+}
+
 pub(crate) struct Lanes {
     list: Box<[Lane]>,
     plain: Lane,
@@ -157,13 +132,11 @@ impl Lanes {
     }
 }
 
-#[derive(Debug)]
 struct Entry {
     area: Area,
     sealer: Arc<Sealer>,
 }
 
-#[derive(Debug)]
 pub(crate) struct Areas {
     /// [`MAX_AREAS`] entries; the first `count` are set.
     list: Box<[OnceLock<Entry>]>,
@@ -229,7 +202,6 @@ impl Areas {
         self
     }
 
-    #[must_use]
     pub(crate) fn rings(&self) -> usize {
         self.iter().take(self.with_rings).map(rings_of).sum()
     }
@@ -238,7 +210,6 @@ impl Areas {
         self.list.iter().map_while(OnceLock::get).map(|entry| &entry.area)
     }
 
-    /// Announces the address range of most buffers, before lanes are opened.
     pub(crate) fn expect_buffers(&mut self, range: StaticRange) {
         let entries = self.list.iter_mut().filter_map(OnceLock::get_mut);
         for (index, Entry { area, .. }) in entries.enumerate() {
@@ -246,7 +217,6 @@ impl Areas {
         }
     }
 
-    #[must_use]
     pub(crate) fn open_lanes(&self) -> Lanes {
         let lane = |(index, area): (usize, &Area)| match index < self.with_rings {
             true => area.open_lane(),
@@ -255,7 +225,6 @@ impl Areas {
         Lanes { list: self.iter().enumerate().map(lane).collect(), plain: Lane::Plain }
     }
 
-    #[must_use]
     pub(crate) fn properties(&self) -> DeviceProperties {
         let properties = DeviceProperties::of_all(self.iter().map(Area::properties));
         let have_rings = self.rings() == self.iter().map(rings_of).sum();
@@ -266,10 +235,8 @@ impl Areas {
         self.iter().map(|area| area.polling().knobs())
     }
 
-    /// Takes up to `want` adjacent slots from the best area that has any.
-    ///
-    /// # Errors
-    /// If no area has a free slot; the error names the reason.
+    /// Takes up to `want` adjacent slots from the best area that has any. Fails if no area has a
+    /// free slot; the error names the reason.
     pub(crate) fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
         // Failed areas come last: they may have recovered.
         self.alloc_among(cpu, want, false).or_else(|full| {
@@ -285,10 +252,7 @@ impl Areas {
     }
 
     /// Takes slots as [`Areas::alloc_batch`] does, but skips areas that failed or refused a write
-    /// recently.
-    ///
-    /// # Errors
-    /// If none of the other areas has a free slot.
+    /// recently. Fails if none of the other areas has a free slot.
     pub(crate) fn alloc_elsewhere(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
         self.complete(cpu, want, |want| self.alloc_among(cpu, want, false))
     }
@@ -313,47 +277,24 @@ impl Areas {
 
     /// Takes up to `want` adjacent slots from an area whose [`Area::is_last`] equals `last`.
     fn alloc_among(&self, cpu: usize, want: usize, last: bool) -> Result<Run, AreaFull> {
-        if self.has_inherited() {
-            return self.alloc_added(cpu, want, last);
-        }
         let mut refused = None;
-        for same_priority in &self.order {
-            let count = same_priority.members.len();
-            let first =
-                if count > 1 { same_priority.next.fetch_add(1, Relaxed) % count } else { 0 };
-            for step in 0..count {
-                let index = same_priority.members[(first + step) % count];
-                let area = self.area(index);
-                if area.is_last() != last {
-                    continue;
-                }
-                match area.alloc_run(cpu, want) {
-                    Ok(run) => return Ok(Run { first: global(index, run.first), ..run }),
-                    Err(full) => refused = Some(full),
-                }
-            }
-        }
-        Err(match refused {
-            Some(full) if self.count() == 1 => full,
+        let mut alloc = |index: usize| {
+            let area = self.area(index);
+            let run = (area.is_last() == last).then(|| area.alloc_run(cpu, want))?;
+            let run = run.inspect_err(|full| refused = Some(*full)).ok()?;
+            Some(Run { first: global(index, run.first), ..run })
+        };
+        let run = if self.has_inherited() {
+            // The areas of a forked child are tried in order.
+            (self.first_own()..self.count()).find_map(&mut alloc)
+        } else {
+            self.order.iter().find_map(|same_priority| same_priority.in_turn().find_map(&mut alloc))
+        };
+        run.ok_or_else(|| match refused {
+            Some(full) if self.count() == 1 || self.has_inherited() => full,
             None => AreaFull::Failed,
             Some(_) => AreaFull::Every { areas: self.count(), size_bytes: self.size_bytes() },
         })
-    }
-
-    /// Does what [`Areas::alloc_among`] does in a forked child, whose areas are tried in order.
-    fn alloc_added(&self, cpu: usize, want: usize, last: bool) -> Result<Run, AreaFull> {
-        let mut refused = AreaFull::Failed;
-        for index in self.first_own()..self.count() {
-            let area = self.area(index);
-            if area.is_last() != last {
-                continue;
-            }
-            match area.alloc_run(cpu, want) {
-                Ok(run) => return Ok(Run { first: global(index, run.first), ..run }),
-                Err(full) => refused = full,
-            }
-        }
-        Err(refused)
     }
 
     /// Frees slots. Their content may be overwritten immediately, unless the areas are frozen.
@@ -362,46 +303,16 @@ impl Areas {
         area.free(first, len);
     }
 
-    pub(crate) fn set_parts(&self, slot: u64, parts: u32) {
-        let (area, slot) = self.of(slot);
-        area.set_parts(slot, parts);
-    }
-
-    pub(crate) fn free_part(&self, slot: u64, part: u8) {
-        let (area, slot) = self.of(slot);
-        area.free_part(slot, part);
-    }
-
-    /// Frees slots that were allocated but never used. No page refers to them, so a freeze does not
-    /// delay this.
     pub(crate) fn free_unused(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
         area.free_unused(first, len);
     }
 
-    pub(crate) fn retire(&self, first: u64, len: usize) {
-        let (area, first) = self.of(first);
-        area.retire(first, len);
-    }
-
-    pub(crate) fn set_seal(&self, slot: u64, seal: Seal) {
-        let (area, slot) = self.of(slot);
-        area.set_seal(slot, seal);
-    }
-
-    #[must_use]
-    pub(crate) fn seal(&self, slot: u64) -> Seal {
-        let (area, slot) = self.of(slot);
-        area.seal(slot)
-    }
-
-    #[must_use]
     pub(crate) fn generation(&self, slot: u64) -> u32 {
         let (area, slot) = self.of(slot);
         area.generation(slot)
     }
 
-    /// Writes one page to each of `slots`, all of one area, as [`Area::write_each`].
     pub(crate) fn write_each(
         &self,
         lanes: &mut Lanes,
@@ -414,7 +325,6 @@ impl Areas {
         area.write_each(lane_of(lanes, *first), |at| self.of(slots[at]).1, buf)
     }
 
-    /// Reads whole pages from `first` and the slots that follow it.
     pub(crate) fn read(
         &self,
         lanes: &mut Lanes,
@@ -425,7 +335,6 @@ impl Areas {
         area.read(lane_of(lanes, first), slot, buf)
     }
 
-    /// Reads one page from each of `slots`, all of one area, as [`Area::read_each`].
     pub(crate) fn read_each(
         &self,
         lanes: &mut Lanes,
@@ -440,17 +349,14 @@ impl Areas {
     }
 
     /// Returns the number of runs of slots that one call reads from the area of `slot`.
-    #[must_use]
     pub(crate) fn reads_at_once(&self, lanes: &Lanes, slot: u64) -> usize {
         lanes.list.get(index_of(slot)).unwrap_or(&lanes.plain).reads_at_once()
     }
 
-    #[must_use]
     pub(crate) fn are_in_one_area(&self, one: u64, other: u64) -> bool {
         index_of(one) == index_of(other)
     }
 
-    /// Reads one page that the calling thread waits for.
     pub(crate) fn read_page(
         &self,
         lanes: &mut Lanes,
@@ -459,36 +365,6 @@ impl Areas {
     ) -> Result<(), IoError> {
         let (area, local) = self.of(slot);
         area.read_page(lane_of(lanes, slot), local, page)
-    }
-
-    /// Returns the reason why the area of `slot` refuses all writes; `None` if `error` concerns
-    /// single slots only.
-    #[must_use]
-    pub(crate) fn refusal(&self, slot: u64, error: &IoError) -> Option<AreaFull> {
-        self.of(slot).0.refusal(error)
-    }
-
-    #[must_use]
-    pub(crate) fn has_failed(&self, slot: u64) -> bool {
-        self.of(slot).0.has_failed()
-    }
-
-    /// Returns true if a slot's area has enough free slots to keep those of resident pages.
-    #[must_use]
-    pub(crate) fn has_spare(&self, slot: u64) -> bool {
-        self.of(slot).0.has_spare()
-    }
-
-    /// Returns true if a working area is less than half full.
-    #[must_use]
-    pub(crate) fn have_spare(&self) -> bool {
-        self.own().any(Area::has_spare)
-    }
-
-    /// Returns true if the pages of a slot's area must move to another area.
-    #[must_use]
-    pub(crate) fn is_evacuating(&self, slot: u64) -> bool {
-        self.of(slot).0.is_evacuating()
     }
 
     pub(crate) fn discard_one(&self) -> Discarded {
@@ -500,29 +376,29 @@ impl Areas {
         self.own().map(Area::shrink).sum()
     }
 
-    /// Returns the number of used slots, including those freed during a freeze.
-    #[must_use]
     pub(crate) fn used_slots(&self) -> u64 {
         self.iter().map(Area::used_slots).sum()
     }
 
-    #[must_use]
     pub(crate) fn size_bytes(&self) -> u64 {
         self.iter().map(Area::size_bytes).sum()
     }
 
-    #[must_use]
     pub(crate) fn retired_slots(&self) -> u64 {
         self.iter().map(Area::retired_slots).sum()
     }
 
-    #[must_use]
     pub(crate) fn metadata_bytes(&self) -> u64 {
         self.iter().map(Area::metadata_bytes).sum()
     }
 
-    fn of(&self, slot: u64) -> (&Area, u64) {
-        (self.area(index_of(slot)), slot & (MAX_SLOTS - 1))
+    pub(crate) fn area_of(&self, slot: u64) -> &Area {
+        self.area(index_of(slot))
+    }
+
+    /// Returns the area of a slot, and the slot's number in it.
+    pub(crate) fn of(&self, slot: u64) -> (&Area, u64) {
+        (self.area_of(slot), slot & (MAX_SLOTS - 1))
     }
 
     fn area(&self, index: usize) -> &Area {

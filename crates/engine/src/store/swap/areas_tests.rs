@@ -1,12 +1,11 @@
 use super::*;
-use crate::base::stats::{STATS_WORDS, Stats};
+use crate::codec::seal::Seal;
 use crate::store::io::Operation;
-use crate::store::io::poll::pressure::Pressure;
 use crate::store::io::sim_device::{Fault, SimDevice};
 use crate::store::swap::CLUSTER_SLOTS;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno;
-use softswap_sys::memory::{reserve_bytes, reserve_u64};
+use softswap_sys::memory::reserve_bytes;
 use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
@@ -18,10 +17,7 @@ fn areas(of: &[(u64, i32)]) -> (Vec<SimDevice>, Areas) {
         priority,
         ..Backing::growing(Box::new(disk.clone()), Some(mib * MIB), 0)
     });
-    let polling = |mode: Option<Mode>| {
-        let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
-        Polling::new(mode.unwrap_or(Mode::Auto), 2, Pressure::shared(2, None), 0, stats)
-    };
+    let polling = |mode: Option<Mode>| Polling::for_tests(mode.unwrap_or(Mode::Auto));
     let areas = Areas::new(storage.collect(), 2, polling, Sealer::checking()).unwrap();
     (disks, areas)
 }
@@ -65,14 +61,16 @@ fn slot_number_identifies_area() {
         let page = reserve_bytes(run.len * PAGE_SIZE).unwrap();
         page.fill(round + 1);
         write_run(&areas, &mut lanes, run, page).unwrap();
-        areas.set_seal(run.first, Seal::Checksum(round.into()));
+        let (area, slot) = areas.of(run.first);
+        area.set_seal(slot, Seal::Checksum(round.into()));
         stored.insert(run.first, round);
     }
     assert!(disks.iter().all(|disk| disk.counts().writes == 3));
     let mut page = [0; PAGE_SIZE];
     for (slot, round) in &stored {
         areas.read_page(&mut lanes, *slot, &mut page).unwrap();
-        assert_eq!((page[0], areas.seal(*slot)), (round + 1, Seal::Checksum((*round).into())));
+        let (area, local) = areas.of(*slot);
+        assert_eq!((page[0], area.seal(local)), (round + 1, Seal::Checksum((*round).into())));
         areas.free(*slot, 16);
     }
     assert_eq!(areas.used_slots(), 0);
@@ -116,16 +114,17 @@ fn failed_area_is_read_only() {
             assert_eq!(index_of(run.first), 1, "the other area");
             break;
         }
-        areas.retire(run.first, 1);
+        let (area, slot) = areas.of(run.first);
+        area.retire(slot, 1);
         failures += 1;
         assert!(failures < 20, "a failed area is still preferred");
     }
-    assert!(areas.has_failed(kept.first) && areas.is_evacuating(kept.first));
+    assert!(areas.area_of(kept.first).has_failed() && areas.area_of(kept.first).is_evacuating());
     let mut read = [0; PAGE_SIZE];
     areas.read_page(&mut lanes, kept.first, &mut read).unwrap();
     assert!(read.iter().all(|byte| *byte == 7));
     areas.free(kept.first, 1);
-    assert!(!areas.is_evacuating(kept.first), "the area has no used slot");
+    assert!(!areas.area_of(kept.first).is_evacuating(), "the area has no used slot");
 }
 
 #[test]
@@ -160,19 +159,12 @@ fn scattered_errors_do_not_fail_area() {
 
 #[test]
 fn area_count_is_validated() {
-    let polling = |_| {
-        Polling::new(
-            Mode::Auto,
-            1,
-            Pressure::shared(1, None),
-            0,
-            Stats::new(reserve_u64(STATS_WORDS).unwrap()),
-        )
-    };
+    let polling = |_| Polling::for_tests(Mode::Auto);
     for count in [0, MAX_AREAS + 1] {
         let storage = |_| Backing::growing(Box::new(SimDevice::new(8 * MIB, 1)), None, 0);
         let refused = Areas::new((0..count).map(storage).collect(), 1, polling, Sealer::checking())
-            .unwrap_err();
+            .err()
+            .unwrap();
         assert!(refused.to_string().starts_with(&format!("{count} swap areas")), "{refused}");
     }
 }
@@ -184,15 +176,7 @@ fn discarding_reaches_every_area() {
         discard: Discard::Pages,
         ..Backing::growing(Box::new(disk.clone()), Some(8 * MIB), 0)
     });
-    let polling = |_| {
-        Polling::new(
-            Mode::Auto,
-            1,
-            Pressure::shared(1, None),
-            0,
-            Stats::new(reserve_u64(STATS_WORDS).unwrap()),
-        )
-    };
+    let polling = |_| Polling::for_tests(Mode::Auto);
     let areas = Areas::new(storage.collect(), 1, polling, Sealer::checking()).unwrap();
     let mut runs = Vec::new();
     while let Ok(run) = areas.alloc_run(0, CLUSTER_SLOTS) {
@@ -235,7 +219,10 @@ fn enospc_is_not_a_device_failure() {
     let full_one = areas.alloc_run(0, 1).unwrap();
     for _ in 0..20 {
         let error = write_run(&areas, &mut lanes, full_one, page).unwrap_err();
-        assert!(matches!(areas.refusal(full_one.first, &error), Some(AreaFull::NoSpace { .. })));
+        assert!(matches!(
+            areas.area_of(full_one.first).refusal(&error),
+            Some(AreaFull::NoSpace { .. })
+        ));
     }
     assert!(!areas.iter().any(Area::has_failed));
 }
@@ -296,11 +283,9 @@ fn fragmented_batch_uses_one_area() {
 
 /// Adds an area of `mib` MiB, as a forked child does.
 fn add(areas: &Areas, mib: u64) -> Result<(), AreaError> {
-    let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
-    let polling = Polling::new(Mode::Auto, 2, Pressure::shared(2, None), 0, stats);
     let device = Box::new(SimDevice::new(64 * MIB, 1));
     let backing = Backing::growing(device, Some(mib * MIB), 0);
-    areas.add(backing, 2, polling, Sealer::encrypting().unwrap())
+    areas.add(backing, 2, Polling::for_tests(Mode::Auto), Sealer::encrypting().unwrap())
 }
 
 #[test]

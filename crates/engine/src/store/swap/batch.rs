@@ -14,28 +14,20 @@ impl SlotBatch {
     /// Maximum number of pages of one write, even if none are adjacent.
     pub(crate) const MAX: usize = MAX_PIECES;
 
-    /// Creates a batch from one run.
-    ///
-    /// # Panics
-    /// With more than [`SlotBatch::MAX`] slots.
-    #[must_use]
+    /// Creates a batch from one run. Panics with more than [`SlotBatch::MAX`] slots.
     pub(crate) fn of(run: Run) -> SlotBatch {
         let mut batch = SlotBatch { slots: [0; SlotBatch::MAX], count: 0 };
         batch.add(run);
         batch
     }
 
-    /// Adds another run of the same area.
-    ///
-    /// # Panics
-    /// With more than [`SlotBatch::MAX`] slots in all.
+    /// Adds another run of the same area. Panics with more than [`SlotBatch::MAX`] slots in all.
     pub(crate) fn add(&mut self, run: Run) {
         let to = &mut self.slots[self.count..self.count + run.len];
         to.iter_mut().zip(run.first..).for_each(|(to, slot)| *to = slot);
         self.count += run.len;
     }
 
-    #[must_use]
     pub(crate) fn as_slice(&self) -> &[u64] {
         &self.slots[..self.count]
     }

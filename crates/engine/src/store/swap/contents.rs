@@ -16,19 +16,11 @@ pub(crate) enum Kind {
     BootSector,
 }
 
-/// A magic number.
-///
-/// ```
-/// use softswap_engine::store::swap::contents::recognise;
-/// assert_eq!(recognise(&[0; 4096]).count(), 0);
-/// ```
 #[derive(Debug, PartialEq, Eq)]
 pub struct Magic {
     /// Name of the format, with its article.
     pub name: &'static str,
-    /// Offset in bytes.
     pub offset: usize,
-    /// The magic bytes.
     pub bytes: &'static [u8],
     pub(crate) kind: Kind,
 }

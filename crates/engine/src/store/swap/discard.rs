@@ -4,11 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Discard policy, as in `swapon --discard`.
-///
-/// ```
-/// use softswap_engine::store::swap::Discard;
-/// assert_eq!(Discard::None.to_string().parse(), Ok(Discard::None));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Discard {
     /// No storage is discarded.
@@ -30,12 +25,10 @@ impl Discard {
         (Discard::Both, "both"),
     ];
 
-    #[must_use]
     pub(crate) fn at_start(self) -> bool {
         matches!(self, Discard::Once | Discard::Both)
     }
 
-    #[must_use]
     pub(crate) fn of_clusters(self) -> bool {
         matches!(self, Discard::Pages | Discard::Both)
     }
@@ -49,11 +42,6 @@ impl fmt::Display for Discard {
 }
 
 /// Error for an unknown word.
-///
-/// ```
-/// use softswap_engine::store::swap::Discard;
-/// assert!("sometimes".parse::<Discard>().is_err());
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a value of discard; give once, pages, both or none")]
 pub struct BadDiscard(String);

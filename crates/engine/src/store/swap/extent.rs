@@ -27,16 +27,8 @@ const MAX_PAGES: u64 = 1 << 40;
 const MAX_EXTENTS: usize = 1 << 23;
 /// Words of an entry: its first page and its first block.
 const ENTRY_WORDS: usize = 2;
-const ENTRY_BYTES: u64 = 8 * ENTRY_WORDS as u64;
 
 /// Block of a page, and the rest of its extent.
-///
-/// ```
-/// use softswap_engine::store::swap::extent::ExtentMap;
-/// let map = ExtentMap::new(1).unwrap();
-/// map.append(0, 1024, 5000).unwrap();
-/// assert_eq!(map.lookup(10).unwrap().block, 5010);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
     /// The device block, in pages.
@@ -54,12 +46,6 @@ pub(crate) struct Piece {
 }
 
 /// Error for a page outside all extents: a bug of the caller, never a state of the area.
-///
-/// ```
-/// use softswap_engine::store::swap::extent::ExtentMap;
-/// let error = ExtentMap::new(1).unwrap().lookup(7).unwrap_err();
-/// assert!(error.to_string().starts_with("page 7 is outside the area of 0 pages"));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("page {page} is outside the area of {pages} pages: a bug in softswap; please report it")]
 pub struct Unmapped {
@@ -67,46 +53,19 @@ pub struct Unmapped {
     pub(crate) pages: u64,
 }
 
-/// Reason why an extent was not appended.
-///
-/// ```
-/// use softswap_engine::store::swap::extent::{AppendError, ExtentMap};
-/// let gap = ExtentMap::new(1).unwrap().append(512, 1024, 0);
-/// assert_eq!(gap, Err(AppendError::NotAdjacent { start_page: 512, pages: 0 }));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
-    /// The extent does not begin at the end of the last one.
     #[error("extent begins at page {start_page}, but the area ends at page {pages}")]
-    NotAdjacent {
-        /// First page of the extent.
-        start_page: u64,
-        /// Expected first page.
-        pages: u64,
-    },
-    /// The extent has no pages, or its numbers are too large.
+    NotAdjacent { start_page: u64, pages: u64 },
     #[error("extent has no pages, or ends beyond the largest block number")]
     BadLength,
-    /// The table is full.
     #[error(
         "all {limit} extents of the area are in use; fewer, larger pieces of storage would fit"
     )]
-    TooMany {
-        /// Entries in the table.
-        limit: usize,
-    },
+    TooMany { limit: usize },
 }
 
-/// The extents of one area.
-///
-/// ```
-/// use softswap_engine::store::swap::extent::ExtentMap;
-/// let map = ExtentMap::new(2).unwrap();
-/// map.append(0, 1024, 5000).unwrap();
-/// map.append(1024, 1024, 9000).unwrap();
-/// assert_eq!(map.lookup(1025).unwrap().block, 9001);
-/// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ExtentMap {
     /// Mapped pages. Stored last when appending.
     pages: AtomicU64,
@@ -138,37 +97,28 @@ impl Extent {
 }
 
 impl ExtentMap {
-    /// Creates an empty map for up to `limit` extents.
-    ///
-    /// # Errors
-    /// If the address space for it cannot be reserved.
+    /// Creates an empty map for up to `limit` extents. Fails if the address space for it cannot be
+    /// reserved.
     pub fn new(limit: usize) -> io::Result<Self> {
         let limit = limit.min(MAX_EXTENTS);
         Ok(Self {
-            pages: AtomicU64::new(0),
-            count: AtomicU64::new(0),
             entries: reserve_u64(limit * ENTRY_WORDS)?,
             hints: Hints::new(limit)?,
-            change: Mutex::new(()),
+            ..ExtentMap::default()
         })
     }
 
-    #[must_use]
     pub(crate) fn pages(&self) -> u64 {
         self.pages.load(Ordering::Acquire)
     }
 
-    #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire) as usize
     }
 
     /// Appends `nr_pages` at `start_block`. They extend the last extent if they are contiguous with
-    /// it on the device.
-    ///
-    /// # Errors
-    /// If the extent leaves a gap, has an impossible length, or the table is full. The map is then
-    /// unchanged.
+    /// it on the device. Fails if the extent leaves a gap, has an impossible length, or the table
+    /// is full. The map is then unchanged.
     pub fn append(
         &self,
         start_page: u64,
@@ -186,7 +136,9 @@ impl ExtentMap {
         if nr_pages == 0 || !fits {
             return Err(AppendError::BadLength);
         }
-        if !self.continues_last(count, pages, start_block) {
+        let continues_last =
+            count > 0 && self.extent(count - 1, pages, count).block_of(pages) == start_block;
+        if !continues_last {
             let limit = self.entries.len() / ENTRY_WORDS;
             if count == limit {
                 return Err(AppendError::TooMany { limit });
@@ -199,10 +151,6 @@ impl ExtentMap {
         self.hints.grow(pages, pages + nr_pages, count, |index| self.start(index));
         self.pages.store(pages + nr_pages, Ordering::Release);
         Ok(())
-    }
-
-    fn continues_last(&self, count: usize, pages: u64, start_block: u64) -> bool {
-        count > 0 && self.extent(count - 1, pages, count).block_of(pages) == start_block
     }
 
     /// Unmaps all pages from `page` to the end.
@@ -223,10 +171,7 @@ impl ExtentMap {
         self.hints.shrink(page, kept, |index| self.start(index));
     }
 
-    /// Returns the block of `page`.
-    ///
-    /// # Errors
-    /// If it is in no extent.
+    /// Returns the block of `page`. Fails if it is in no extent.
     #[inline]
     pub fn lookup(&self, page: u64) -> Result<Mapping, Unmapped> {
         let extent = self.find(page)?;
@@ -299,10 +244,9 @@ impl ExtentMap {
     }
 
     /// Returns the DRAM of the used entries and hints, in bytes.
-    #[must_use]
     pub fn metadata_bytes(&self) -> u64 {
         let (pages, count) = (self.pages(), self.count());
-        count as u64 * ENTRY_BYTES + self.hints.bytes(pages)
+        count as u64 * 8 * ENTRY_WORDS as u64 + self.hints.bytes(pages)
     }
 }
 

@@ -22,7 +22,6 @@ use softswap_sys::PAGE_SIZE;
 /// Offset of the header; the bytes before it belong to other formats.
 pub const HEADER_OFFSET: usize = 1024;
 pub(crate) const MAX_BAD_PAGES: usize = (SIGNATURE_AT - BAD_PAGES_AT) / 4;
-/// Bytes of a label.
 pub const LABEL_BYTES: usize = 16;
 
 const VERSION: u32 = 1;
@@ -39,13 +38,6 @@ const OTHER_PAGE_SIZES: [usize; 4] = [8 << 10, 16 << 10, 32 << 10, 64 << 10];
 
 const _: () = assert!(MAX_BAD_PAGES == 637 && LABEL_AT + LABEL_BYTES + 468 == BAD_PAGES_AT);
 
-/// Content of a header.
-///
-/// ```
-/// use softswap_engine::store::swap::header::Header;
-/// // Refuses a page that `mkswap` did not write.
-/// assert!(Header::parse(&[0; 4096], 1024).is_err());
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// Last page of the area. Page 0 contains the header.
@@ -61,13 +53,7 @@ pub struct Header {
 }
 
 /// Reason why there is no usable header.
-///
-/// ```
-/// use softswap_engine::store::swap::header::{Header, HeaderError};
-/// assert!(matches!(Header::parse(&[0; 4096], 1024), Err(HeaderError::NoSignature)));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum HeaderError {
     #[error("it has no swap header")]
     NoSignature,
@@ -99,9 +85,7 @@ impl Header {
     /// Parses the header in the first bytes of a file or device of `storage_pages` whole pages.
     ///
     /// One page of `head` is enough; with 64 KiB, headers for other page sizes are recognised.
-    ///
-    /// # Errors
-    /// If there is no header, or none that fits this storage.
+    /// Fails if there is no header, or none that fits this storage.
     pub fn parse(head: &[u8], storage_pages: u64) -> Result<Self, HeaderError> {
         let Some(page) = head.first_chunk::<PAGE_SIZE>() else {
             return Err(HeaderError::NoSignature);
@@ -140,9 +124,7 @@ impl Header {
     }
 
     /// Writes the header to an area's first page and keeps the first [`HEADER_OFFSET`] bytes.
-    ///
-    /// # Panics
-    /// With more bad pages than [`MAX_BAD_PAGES`].
+    /// Panics with more bad pages than [`MAX_BAD_PAGES`].
     pub fn write_to(&self, page: &mut [u8; PAGE_SIZE]) {
         assert!(self.bad_pages.len() <= MAX_BAD_PAGES, "more bad pages than a header can list");
         page[HEADER_OFFSET..].fill(0);
@@ -162,19 +144,16 @@ impl Header {
     }
 
     /// Returns the number of pages of the area, including its header's.
-    #[must_use]
     pub fn pages(&self) -> u64 {
         u64::from(self.last_page) + 1
     }
 
     /// Returns the number of pages that can store data.
-    #[must_use]
     pub fn usable_pages(&self) -> u64 {
         u64::from(self.last_page) - self.bad_pages.len() as u64
     }
 
     /// Returns the label as text. Returns `None` if it is empty.
-    #[must_use]
     pub fn label_text(&self) -> Option<String> {
         let end = self.label.iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES);
         (end > 0).then(|| String::from_utf8_lossy(&self.label[..end]).into_owned())
@@ -183,7 +162,6 @@ impl Header {
 
 /// Returns a label in the header's format; `None` if it is too long, or contains a zero byte, which
 /// would end it.
-#[must_use]
 pub fn label_field(text: &str) -> Option<[u8; LABEL_BYTES]> {
     if text.len() > LABEL_BYTES || text.bytes().any(|byte| byte == 0) {
         return None;

@@ -17,7 +17,6 @@ use softswap_sys::exclusive_file::{ClaimError, Claimed, claim};
 use softswap_sys::file::{SwapFile, errno, plain};
 use softswap_sys::file_layout::{self, Flaw};
 use softswap_sys::{PAGE_SIZE, Page};
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -28,38 +27,19 @@ pub(crate) const MIN_PAGES: u64 = CLUSTER_SLOTS as u64;
 pub(crate) const MAX_PAGES: u64 = 1 << 32;
 
 /// A named area that this process claimed, ready for use.
-///
-/// ```no_run
-/// use softswap_engine::store::swap::{Activated, activate};
-/// use std::path::Path;
-/// let Activated { header, warnings, .. } = activate(Path::new("/swapfile")).unwrap();
-/// println!("{} usable pages", header.usable_pages());
-/// warnings.iter().for_each(|warning| eprintln!("/swapfile: {warning}"));
-/// ```
 #[derive(Debug)]
 pub struct Activated {
     /// The file or device. No other program can claim it while it is open.
     pub file: SwapFile,
-    /// The header.
     pub header: Header,
     /// Number of extents of the file on its device, if known.
     pub pieces: Option<u64>,
-    /// True for a block device.
     pub is_device: bool,
-    /// Warnings for the owner.
     pub warnings: Vec<Warning>,
 }
 
 /// Reason why a file or device cannot be used as a swap area. Nothing was changed.
-///
-/// ```
-/// use softswap_engine::store::swap::activate;
-/// use std::path::Path;
-/// let error = activate(Path::new("/nowhere/swap")).unwrap_err();
-/// assert!(error.to_string().contains("/nowhere/swap"));
-/// ```
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum ActivateError {
     #[error(transparent)]
     Claim(#[from] ClaimError),
@@ -139,84 +119,37 @@ fn header_remedy(path: &Path, cause: &HeaderError) -> String {
 }
 
 /// A problem that does not prevent use.
-///
-/// ```
-/// use softswap_engine::store::swap::named::Warning;
-/// assert!(Warning::PageCache.to_string().starts_with("it refuses O_DIRECT"));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
-    /// The header describes less than the size of the file or device.
+    #[error("it is larger than the size in its swap header; {} are not used", ByteSize(*bytes))]
     PartlyUnused { bytes: u64 },
-    /// A header cannot describe the whole device.
+    #[error("it is larger than a swap header can describe; {} are not used", ByteSize(*bytes))]
     BeyondHeader { bytes: u64 },
-    /// Other users may read or write the file.
+    #[error("insecure permissions {mode:04o}, fix with: chmod 0600 {}", path.display())]
     Insecure { path: PathBuf, mode: u32 },
-    /// The file belongs to another user.
+    #[error(
+        "it belongs to user {owner}, who can read it; fix with: chown 0 {}",
+        path.display()
+    )]
     UntrustedOwner { path: PathBuf, owner: u32 },
-    /// Direct I/O is refused.
+    #[error("it refuses O_DIRECT; pages pass through the page cache, which uses DRAM")]
     PageCache,
-    /// The file is on a file system in DRAM.
+    #[error("its file system keeps files in DRAM; pages written there free none")]
     InMemory,
-    /// The file system is copy-on-write.
+    #[error(
+        "its file system writes every page to a new block, which uses free space; create it \
+         again, with `chattr +C {}` while it is empty",
+        path.display()
+    )]
     CopyOnWrite { path: PathBuf },
-    /// The first sector is a boot sector or an old partition table.
+    #[error(
+        "its first sector is a boot sector or a partition table; if it has partitions, they are \
+         overwritten"
+    )]
     BootSector,
 }
 
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::PartlyUnused { bytes } => {
-                write!(
-                    f,
-                    "it is larger than the size in its swap header; {} are not used",
-                    ByteSize(*bytes)
-                )
-            }
-            Self::BeyondHeader { bytes } => {
-                write!(
-                    f,
-                    "it is larger than a swap header can describe; {} are not used",
-                    ByteSize(*bytes)
-                )
-            }
-            Self::Insecure { path, mode } => {
-                let shown = path.display();
-                write!(f, "insecure permissions {mode:04o}, fix with: chmod 0600 {shown}")
-            }
-            Self::UntrustedOwner { path, owner } => {
-                let shown = path.display();
-                write!(f, "it belongs to user {owner}, who can read it; fix with: chown 0 {shown}")
-            }
-            Self::PageCache => f.write_str(
-                "it refuses O_DIRECT; pages pass through the page cache, which uses DRAM",
-            ),
-            Self::InMemory => {
-                f.write_str("its file system keeps files in DRAM; pages written there free none")
-            }
-            Self::CopyOnWrite { path } => write!(
-                f,
-                "its file system writes every page to a new block, which uses free space; create \
-                 it again, with `chattr +C {}` while it is empty",
-                path.display()
-            ),
-            Self::BootSector => f.write_str(
-                "its first sector is a boot sector or a partition table; if it has partitions, \
-                 they are overwritten",
-            ),
-        }
-    }
-}
-
 /// A claimed file or device, and its first bytes.
-///
-/// ```
-/// use softswap_engine::store::swap::named::Storage;
-/// use std::path::Path;
-/// assert!(Storage::open(Path::new("/nowhere/swap")).is_err());
-/// ```
 #[derive(Debug)]
 pub struct Storage {
     path: PathBuf,
@@ -225,10 +158,8 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Claims the file or device at `path` and reads its first bytes.
-    ///
-    /// # Errors
-    /// If another program uses it, or it is not storage, too small or unreadable.
+    /// Claims the file or device at `path` and reads its first bytes. Fails if another program uses
+    /// it, or it is not storage, too small or unreadable.
     pub fn open(path: &Path) -> Result<Self, ActivateError> {
         let mut claimed = claim(path)?;
         let bytes = claimed.len_bytes;
@@ -242,19 +173,15 @@ impl Storage {
     }
 
     /// Returns the number of whole pages, limited to what a header can describe.
-    #[must_use]
     pub fn pages(&self) -> u64 {
         (self.claimed.len_bytes / PAGE_BYTES).min(MAX_PAGES)
     }
 
-    /// Returns true for a block device.
-    #[must_use]
     pub fn is_device(&self) -> bool {
         self.claimed.is_device
     }
 
     /// Returns the claimed file or device.
-    #[must_use]
     pub fn file(&self) -> &SwapFile {
         &self.claimed.file
     }
@@ -265,10 +192,7 @@ impl Storage {
     }
 
     /// Checks that each of the first `pages` pages has a separate block. Returns the number of
-    /// extents, if known.
-    ///
-    /// # Errors
-    /// If the file has holes, or shares its storage.
+    /// extents, if known. Fails if the file has holes, or shares its storage.
     pub fn check_layout(&self, pages: u64) -> Result<Option<u64>, ActivateError> {
         if self.is_device() {
             return Ok(Some(1));
@@ -284,7 +208,6 @@ impl Storage {
     }
 
     /// Returns warnings that do not depend on the content.
-    #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = Vec::new();
         let Claimed { file, is_device, mode, untrusted_owner, len_bytes } = &self.claimed;
@@ -315,11 +238,8 @@ impl Storage {
     ///
     /// The first 1024 bytes keep their content, unless another format begins in them: then they are
     /// zeroed. Magic numbers of other formats behind them are zeroed too. Otherwise tools would
-    /// recognise the wrong format.
-    ///
-    /// # Errors
-    /// The kernel's error, or EIO if the bytes read differ. The content of the first pages is then
-    /// unknown.
+    /// recognise the wrong format. Fails with the kernel's error, or with EIO if the bytes read
+    /// differ. The content of the first pages is then unknown.
     pub fn format(&mut self, header: &Header) -> io::Result<()> {
         let old: Vec<_> = self.contents().collect();
         let mut changed = Vec::new();
@@ -389,10 +309,7 @@ fn read_head(file: &mut SwapFile) -> io::Result<Vec<u8>> {
 const _: () = assert!(HEAD_BYTES as u64 <= MIN_PAGES * PAGE_BYTES);
 
 /// Claims the area at `path`, reads its header and checks that every page has a block. Changes
-/// nothing.
-///
-/// # Errors
-/// If it cannot be used; the error names the reason and the remedy.
+/// nothing. Fails if it cannot be used; the error names the reason and the remedy.
 pub fn activate(path: &Path) -> Result<Activated, ActivateError> {
     let storage = Storage::open(path)?;
     let header = Header::parse(&storage.head, storage.pages());

@@ -13,7 +13,7 @@
 use super::FixedPages;
 use super::header::Header;
 use super::named::Activated;
-use crate::store::io::{Device, MapGuard, RawDevice};
+use crate::store::io::{Device, FileDevice, MapGuard};
 use ring::rand::{SecureRandom, SystemRandom};
 use softswap_shared::cluster_table::ClusterTable;
 use softswap_sys::block_map::{self, BlockExtent, Fingerprint, Unfit};
@@ -27,19 +27,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
-/// Threads that compare blocks: most of the time they wait for the device.
-const THREADS: usize = 8;
 
 /// Reason why a swap file cannot be used by its blocks. If [`RawFile::prove`] failed, it may have
 /// written through the device, but only to blocks of the file that it had verified before.
-///
-/// ```
-/// use softswap_engine::store::swap::raw::RawRefusal;
-/// let refused = RawRefusal::Changed { path: "/swap".into() };
-/// assert!(refused.to_string().contains("/swap"));
-/// ```
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum RawRefusal {
     #[error("{} is a device, which is used by its blocks anyway: leave out `raw`", path.display())]
     IsDevice { path: PathBuf },
@@ -101,17 +92,12 @@ pub struct RawFile {
     path: PathBuf,
     /// The device, open for direct I/O.
     pub device: SwapFile,
-    /// Name of the file system.
     pub file_system: &'static str,
-    /// The extents, merged.
     pub map: Vec<BlockExtent>,
 }
 
 /// Reads the block map of a claimed file, and checks extents, file system and device. Changes
-/// nothing.
-///
-/// # Errors
-/// If the file's blocks must not be written through the device, or cannot.
+/// nothing. Fails if the file's blocks must not be written through the device, or cannot.
 pub fn examine(area: &Activated, path: &Path) -> Result<RawFile, RawRefusal> {
     let path = || path.to_owned();
     if area.is_device {
@@ -153,17 +139,14 @@ struct Sample {
 
 impl RawFile {
     /// Returns the digest of the map.
-    #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.map)
     }
 
     /// Verifies the place of each extent. Writes random content through the file to its first and
     /// last page, and reads it through the device. Then does the same in the other direction. The
-    /// header's page is only read. `mark` is lifted while the file is written.
-    ///
-    /// # Errors
-    /// If one page differs, or the map changes during the check.
+    /// header's page is only read. `mark` is lifted while the file is written. Fails if one page
+    /// differs, or the map changes during the check.
     pub fn prove(&self, area: &Activated, mark: &RawMark) -> Result<(), RawRefusal> {
         let io = |cause| RawRefusal::Io { path: self.path.clone(), cause };
         let (file, device) = (&area.file, &self.device);
@@ -220,7 +203,6 @@ impl RawFile {
 }
 
 /// Converts a block map to the page layout of an area.
-#[must_use]
 pub(crate) fn pages_of(header: &Header, map: &[BlockExtent]) -> FixedPages {
     FixedPages {
         pages: header.pages(),
@@ -236,10 +218,8 @@ pub(crate) struct SharedDevice {
 }
 
 impl SharedDevice {
-    /// Opens the device below `file` and marks it as this process's in `table`.
-    ///
-    /// # Errors
-    /// If this process may not open it, or no mark is free.
+    /// Opens the device below `file` and marks it as this process's in `table`. Fails if this
+    /// process may not open it, or no mark is free.
     pub(crate) fn open(file: &SwapFile, table: &ClusterTable) -> Result<SharedDevice, RawError> {
         let device = raw_device::open_below(file)?;
         // Put the mark on the device, because requests to the device must keep it alive.
@@ -257,8 +237,7 @@ impl SharedDevice {
         avoid_io_uring: bool,
     ) -> Box<dyn Device> {
         let guard = MapGuard::new(Arc::clone(file), pages, verified, Some(table));
-        let (device, file) = (Arc::clone(&self.device), Arc::clone(file));
-        Box::new(RawDevice::new(device, file, guard, avoid_io_uring))
+        Box::new(FileDevice::guarded(Arc::clone(&self.device), Some(guard), avoid_io_uring))
     }
 }
 
@@ -323,7 +302,8 @@ fn each(
         }
         Ok(None)
     };
-    let part = samples.len().div_ceil(THREADS).max(1);
+    // Most of the time the threads wait for the device.
+    let part = samples.len().div_ceil(8).max(1);
     let results: Vec<io::Result<Option<Sample>>> = std::thread::scope(|scope| {
         let started: Vec<_> =
             samples.chunks(part).map(|samples| scope.spawn(move || run(samples))).collect();

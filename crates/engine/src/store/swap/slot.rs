@@ -31,8 +31,9 @@ use free_lists::{
     ABSENT, CURRENT, FREE, FULL, FreeLists, Lists, MOSTLY_FREE, MOSTLY_USED, WAITING, lock,
 };
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use softswap_sys::primitive::{AtomicBool, AtomicU32, AtomicU64, Mutex};
-use softswap_sys::primitive::{current_cpu, in_one_order, reserve_u32, reserve_u64};
+use softswap_sys::primitive::{
+    AtomicBool, AtomicU32, AtomicU64, Mutex, current_cpu, in_one_order, reserve_u32, reserve_u64,
+};
 use std::io;
 use std::ops::Range;
 
@@ -43,13 +44,6 @@ const STRIPES: usize = 16;
 const SHORT_SLOTS: usize = 8;
 
 /// Some slots to be freed were not in use: a bug of the caller. The others have been freed.
-///
-/// ```
-/// use softswap_engine::store::swap::slot::SlotAllocator;
-/// let slots = SlotAllocator::new(1, 1).unwrap();
-/// slots.grow(1);
-/// assert!(slots.free(7, 1).unwrap_err().to_string().starts_with("slots 7..8"));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "slots {first}..{} were freed, but not all of them were in use: a bug in softswap; please \
@@ -61,21 +55,9 @@ pub struct NotInUse {
     pub(crate) len: usize,
 }
 
-/// The slots of one area.
-///
-/// ```
-/// use softswap_engine::store::swap::slot::SlotAllocator;
-/// let slots = SlotAllocator::new(4, 1).unwrap();
-/// slots.grow(4);
-/// let (first, count) = slots.alloc_run(0, 32).unwrap();
-/// assert!(first > 0 && count == 32); // Slot 0 contains the header.
-/// assert_eq!(slots.free(first, count), Ok(()));
-/// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SlotAllocator {
-    /// Number of clusters added so far.
     clusters: AtomicU32,
-    /// Maximum number of clusters.
     capacity: u32,
     resizing: Mutex<()>,
     bits: &'static [AtomicU64],
@@ -111,38 +93,27 @@ pub struct SlotAllocator {
 }
 
 impl SlotAllocator {
-    /// Creates an allocator without slots, for up to `capacity_clusters`.
-    ///
-    /// # Errors
-    /// If the address space for its tables cannot be reserved.
+    /// Creates an allocator without slots, for up to `capacity_clusters`. Fails if the address
+    /// space for its tables cannot be reserved.
     pub fn new(capacity_clusters: u32, cpus: usize) -> io::Result<Self> {
         let clusters = capacity_clusters as usize;
         let words = clusters * WORDS;
         Ok(Self {
-            clusters: AtomicU32::new(0),
             capacity: capacity_clusters,
-            resizing: Mutex::new(()),
             bits: reserve_u64(words)?,
             place: reserve_u32(clusters)?,
             next: reserve_u32(clusters)?,
             prev: reserve_u32(clusters)?,
             all_lists: (0..=cpus.max(1)).map(|_| CachePadded::new(FreeLists::new())).collect(),
-            discards: AtomicBool::new(false),
             clean: reserve_u64(clusters.div_ceil(64))?,
             touched: reserve_u64(clusters.div_ceil(64))?,
-            touched_clusters: AtomicU32::new(0),
-            touched_words: AtomicU32::new(0),
-            is_sparse: false,
             keep: AtomicU32::new(u32::MAX),
-            has_surplus: AtomicBool::new(false),
             in_use: (0..STRIPES).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
-            retired_slots: AtomicU64::new(0),
             retired: reserve_u64(words)?,
-            frozen: AtomicU32::new(0),
-            freezing: Mutex::new(()),
             kept: reserve_u64(words)?,
             limbo: reserve_u64(words)?,
             limbo_clusters: reserve_u64(clusters.div_ceil(64))?,
+            ..SlotAllocator::default()
         })
     }
 
@@ -227,19 +198,14 @@ impl SlotAllocator {
         Some((u64::from(cluster) * CLUSTER_SLOTS as u64 + run.start as u64, run.len()))
     }
 
-    /// Frees a run. Slots that were in use at a freeze stay used until the thaw.
-    ///
-    /// # Errors
-    /// If some slots are not in use; the others are freed.
+    /// Frees a run. Slots that were in use at a freeze stay used until the thaw. Fails if some
+    /// slots are not in use; the others are freed.
     pub fn free(&self, first: u64, len: usize) -> Result<(), NotInUse> {
         self.owned(first, len, |word, mask| self.release_or_keep(word, mask))
     }
 
     /// Frees slots that were allocated but never used, even during a freeze: no page refers to
-    /// them.
-    ///
-    /// # Errors
-    /// If some slots are not in use; the others are freed.
+    /// them. Fails if some slots are not in use; the others are freed.
     pub(crate) fn free_unused(&self, first: u64, len: usize) -> Result<(), NotInUse> {
         self.owned(first, len, |word, mask| self.release(word, mask))
     }
@@ -360,7 +326,6 @@ impl SlotAllocator {
     }
 
     /// Returns the number of used slots, including those in limbo but not retired ones.
-    #[must_use]
     pub(crate) fn used_slots(&self) -> u64 {
         let sum = |sum: u64, count: u64| sum.wrapping_add(count);
         let total = self.in_use.iter().map(|count| count.load(Relaxed)).fold(0, sum);
@@ -368,43 +333,35 @@ impl SlotAllocator {
         (total as i64).max(0) as u64
     }
 
-    #[must_use]
     pub(crate) fn retired_slots(&self) -> u64 {
         self.retired_slots.load(Relaxed)
     }
 
-    #[must_use]
     pub(crate) fn total_slots(&self) -> u64 {
         u64::from(self.clusters.load(Acquire)) * CLUSTER_SLOTS as u64
     }
 
-    #[must_use]
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    #[must_use]
     pub(crate) fn capacity_clusters(&self) -> u32 {
         self.capacity - self.clusters.load(Acquire)
     }
 
     /// Returns the number of clusters ever allocated from; their bookkeeping is in DRAM.
-    #[must_use]
     pub(crate) fn touched_clusters(&self) -> u32 {
         self.touched_clusters.load(Relaxed)
     }
 
-    #[must_use]
     pub(crate) fn metadata_bytes(&self) -> u64 {
         /// Four bits for each slot, and three 4-byte words for each cluster of the area.
         const BITS_BYTES: u64 = 4 * (CLUSTER_SLOTS as u64 / 8);
         const LINKS_BYTES: u64 = 12;
         if self.is_sparse {
-            // Used clusters are scattered: at worst each nonzero word needs a page of each table.
-            const TABLES: u64 = 7;
             let (words, clusters) = (self.touched_words.load(Relaxed), self.clusters.load(Relaxed));
             let most = u64::from(clusters) * (BITS_BYTES + LINKS_BYTES);
-            return most.min(u64::from(words) * TABLES * PAGE_BYTES);
+            return most.min(u64::from(words) * 7 * PAGE_BYTES);
         }
         u64::from(self.touched_clusters()) * BITS_BYTES
             + u64::from(self.clusters.load(Relaxed)) * LINKS_BYTES

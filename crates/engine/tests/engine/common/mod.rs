@@ -74,8 +74,15 @@ pub(crate) struct World {
 
 /// Returns two fixtures: one evicts by moving pages, one by copying.
 pub(crate) fn worlds() -> impl Iterator<Item = World> {
-    let both = [false, true].into_iter();
-    both.map(|avoid_move| World::new(&Setup { avoid_move, ..Setup::default() }))
+    worlds_of(Setup::default())
+}
+
+pub(crate) fn worlds_of(setup: Setup) -> impl Iterator<Item = World> {
+    [false, true].into_iter().map(move |avoid_move| {
+        let world = World::new(&Setup { avoid_move, ..setup.clone() });
+        assert_eq!(world.count(Counter::UsesMove) == 0, avoid_move);
+        world
+    })
 }
 
 impl World {
@@ -119,6 +126,29 @@ impl World {
         let memory = self.map(contents.len());
         write_all(memory, contents);
         memory
+    }
+
+    pub(crate) fn map_evicted(&self, contents: &[Content]) -> Memory {
+        let memory = self.map_with(contents);
+        self.evict(memory);
+        memory
+    }
+
+    pub(crate) fn mapped(&self, contents: Vec<Content>) -> (Memory, Vec<Content>) {
+        (self.map_with(&contents), contents)
+    }
+
+    pub(crate) fn evicted(&self, contents: Vec<Content>) -> (Memory, Vec<Content>) {
+        (self.map_evicted(&contents), contents)
+    }
+
+    /// Forks in name only: no child process exists.
+    pub(crate) fn fork(&self) {
+        let quiesced = self.engine.quiesce();
+        self.engine.before_fork(&quiesced).unwrap();
+        self.engine.child_made(&quiesced, self.engine.child_reads_slots(&quiesced));
+        drop(quiesced);
+        self.engine.end_fork();
     }
 
     /// Maps pages, evicts them and reads them again, so that all are resident and clean.
@@ -224,6 +254,10 @@ pub(crate) fn every_kind(count: u64) -> Vec<Content> {
             _ => Content::Random(page),
         })
         .collect()
+}
+
+pub(crate) fn sparse(count: u64) -> Vec<Content> {
+    (0..count).map(Content::Sparse).collect()
 }
 
 pub(crate) fn random(count: u64) -> Vec<Content> {

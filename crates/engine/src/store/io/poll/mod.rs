@@ -18,16 +18,12 @@ use crate::base::stats::{Counter, Stats};
 use crate::base::transfer_size;
 use mode::{Knobs, Mode, Sleep};
 use plan::{HALF, Plan, View};
-use pressure::{Pressure, Waiting};
+use pressure::Pressure;
 use samples::Samples;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Time between two polls, in ns, above which the thread was preempted.
-const GAP_NS: u64 = 100_000;
-/// Waits without a sleep after which sleeping is tried again.
-const RETRY_SLEEP_EVERY: u32 = 64;
 /// One of 16 waits is measured for its CPU time and surveys the runnable threads.
 const SAMPLED: u32 = 16;
 
@@ -42,17 +38,6 @@ pub(crate) trait Pending {
 }
 
 /// Wait policy and measurements of an area's I/O.
-///
-/// ```
-/// use softswap_engine::base::stats::*;
-/// use std::sync::atomic::AtomicU64;
-/// let words: Vec<AtomicU64> = (0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect();
-/// let stats = Stats::new(words.leak());
-/// use softswap_engine::store::io::poll::{Polling, mode::Mode, pressure::Pressure};
-/// let polling = Polling::new(Mode::Interrupt, 4, Pressure::shared(4, None), 50_000, stats);
-/// let read: Result<(), ()> = polling.waited(4096, || Ok(()));
-/// assert!(read.is_ok());
-/// ```
 #[derive(Debug)]
 pub struct Polling {
     knobs: Knobs,
@@ -67,7 +52,6 @@ pub struct Polling {
 impl Polling {
     /// Creates a policy without measurements. Timers are assumed to overshoot by `overshoot_ns`.
     /// Areas share the pressure, because processors are contended for all of them.
-    #[must_use]
     pub fn new(
         mode: Mode,
         cpus: usize,
@@ -86,25 +70,26 @@ impl Polling {
         }
     }
 
-    #[must_use]
+    /// Returns a policy for tests: two processors, and no other load.
+    #[cfg(test)]
+    pub(crate) fn for_tests(mode: Mode) -> Polling {
+        Polling::new(mode, 2, Pressure::new(2, None).into(), 0, Stats::for_tests())
+    }
+
     pub(crate) fn knobs(&self) -> &Knobs {
         &self.knobs
     }
 
     /// Returns the overshoot of timers, in ns.
-    #[must_use]
     pub fn overshoot_ns(&self) -> u64 {
         self.overshoot_ns.load(Relaxed)
     }
 
     /// Runs a read of `bytes`, one page or a few, that a thread waits for. Records the wait and its
-    /// duration, and measures the CPU time of one wait in 16.
-    ///
-    /// # Errors
-    /// The errors of `read`; a failed read is not recorded.
+    /// duration, and measures the CPU time of one wait in 16. A failed read is not recorded.
     pub fn waited<E>(&self, bytes: usize, read: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let start = now_ns();
-        let _waiting = self.enter(start);
+        let _waiting = self.pressure.enter(start);
         let is_sampled = self.waits.fetch_add(1, Relaxed).is_multiple_of(SAMPLED);
         if is_sampled && self.knobs.mode() == Mode::Auto {
             self.pressure.survey(start);
@@ -123,10 +108,6 @@ impl Polling {
     pub(crate) fn note(&self, is_write: bool, bytes: usize, start_ns: u64) {
         let now = now_ns();
         self.record(current_cpu(), is_write, bytes, now - start_ns, now);
-    }
-
-    fn enter(&self, now_ns: u64) -> Waiting<'_> {
-        self.pressure.enter(now_ns)
     }
 
     fn record(&self, cpu: usize, is_write: bool, bytes: usize, ns: u64, now_ns: u64) {
@@ -151,7 +132,6 @@ impl Polling {
     }
 
     /// Returns true if the kernel may sleep and poll itself. It may not if the sleep is fixed.
-    #[must_use]
     pub(crate) fn allows_kernel_polling(&self) -> bool {
         self.knobs.mode() == Mode::Hybrid && self.knobs.sleep() == Sleep::Adaptive
     }
@@ -204,7 +184,7 @@ impl Polling {
 
     /// Reduces the evidence against sleeping, so that sleeping is tried again after a while.
     fn decay_evidence(&self) {
-        if self.waits.load(Relaxed).is_multiple_of(RETRY_SLEEP_EVERY) {
+        if self.waits.load(Relaxed).is_multiple_of(64) {
             let before = self.overshoot_ns.load(Relaxed);
             self.overshoot_ns.store(before - before / 256, Relaxed);
             let share = self.sleep_share.load(Relaxed);
@@ -226,7 +206,8 @@ impl Polling {
             if is_done {
                 self.stats.add(Counter::IoPollHit, 1);
             }
-            if gap_ns > GAP_NS {
+            // The thread was preempted.
+            if gap_ns > 100_000 {
                 break (now, gap_ns);
             }
             if is_done || now - start >= plan.spin_ns {

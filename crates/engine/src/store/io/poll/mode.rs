@@ -5,12 +5,6 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 /// Behaviour of a thread between the submission of a read of a few pages and its completion.
-///
-/// ```
-/// use softswap_engine::store::io::poll::mode::Mode;
-/// assert_eq!("hybrid".parse(), Ok(Mode::Hybrid));
-/// assert_eq!(Mode::Poll.name(), "poll");
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
@@ -28,8 +22,6 @@ impl Mode {
     /// All modes, in the order of their numbers.
     pub const ALL: [Mode; 4] = [Mode::Interrupt, Mode::Poll, Mode::Hybrid, Mode::Auto];
 
-    /// Returns the mode's name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         ["interrupt", "poll", "hybrid", "auto"][self as usize]
     }
@@ -41,13 +33,6 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Error for an unknown mode.
-///
-/// ```
-/// use softswap_engine::store::io::poll::mode::Mode;
-/// let error = "spin".parse::<Mode>().unwrap_err();
-/// assert!(error.to_string().ends_with("choose interrupt, poll, hybrid or auto"));
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a way to wait; choose interrupt, poll, hybrid or auto")]
 pub struct BadMode(pub(crate) String);
@@ -85,24 +70,18 @@ pub struct Knobs {
 const ADAPTIVE: u32 = u32::MAX;
 
 impl Knobs {
-    #[must_use]
     pub(crate) fn new(mode: Mode) -> Knobs {
         Knobs { mode: AtomicU8::new(mode as u8), sleep_ns: AtomicU32::new(ADAPTIVE) }
     }
 
-    /// Returns the present mode.
-    #[must_use]
     pub fn mode(&self) -> Mode {
         Mode::ALL[usize::from(self.mode.load(Relaxed)) % Mode::ALL.len()]
     }
 
-    /// Changes the mode.
     pub fn set_mode(&self, mode: Mode) {
         self.mode.store(mode as u8, Relaxed);
     }
 
-    /// Returns the sleep of hybrid polling.
-    #[must_use]
     pub fn sleep(&self) -> Sleep {
         match self.sleep_ns.load(Relaxed) {
             ADAPTIVE => Sleep::Adaptive,

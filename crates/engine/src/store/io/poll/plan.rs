@@ -11,15 +11,6 @@ use super::samples::Times;
 pub(crate) const HALF: u32 = 128;
 /// Smallest share after oversleeping, in 1/256.
 pub(crate) const MIN_SHARE: u32 = 16;
-/// Polling time without measurements, in ns.
-const UNKNOWN_SPIN_NS: u64 = 200_000;
-/// Mean completion time up to which polling pays, in ns.
-const WORTH_NS: u64 = 250_000;
-/// Polling time as a multiple of the mean completion time.
-const SPIN_MEANS: u64 = 4;
-/// Minimum polling time, in ns.
-const MIN_SPIN_NS: u64 = 50_000;
-/// Maximum polling time, in ns.
 const MAX_SPIN_NS: u64 = 2_000_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -40,15 +31,14 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    #[must_use]
     pub(crate) fn is_polling(self) -> bool {
         self != Plan::default()
     }
 }
 
-#[must_use]
 pub(crate) fn plan(mode: Mode, sleep: Sleep, view: &View) -> Plan {
-    let spin_ns = spin_limit_ns(view.times);
+    let spin_ns =
+        view.times.map_or(200_000, |times| (4 * times.mean_ns).clamp(50_000, MAX_SPIN_NS));
     match mode {
         Mode::Interrupt => Plan::default(),
         Mode::Poll => Plan { sleep_ns: 0, spin_ns },
@@ -60,17 +50,11 @@ pub(crate) fn plan(mode: Mode, sleep: Sleep, view: &View) -> Plan {
             Plan { sleep_ns, spin_ns }
         }
         Mode::Auto => {
-            let is_short = view.times.is_none_or(|times| times.mean_ns <= WORTH_NS);
+            let is_short = view.times.is_none_or(|times| times.mean_ns <= 250_000);
             let pays = is_short && !view.is_contended;
             if pays { Plan { sleep_ns: 0, spin_ns } } else { Plan::default() }
         }
     }
-}
-
-fn spin_limit_ns(times: Option<Times>) -> u64 {
-    times.map_or(UNKNOWN_SPIN_NS, |times| {
-        (SPIN_MEANS * times.mean_ns).clamp(MIN_SPIN_NS, MAX_SPIN_NS)
-    })
 }
 
 /// Returns the share of the mean that is safe to sleep, less the timer's overshoot.
@@ -81,7 +65,6 @@ fn adaptive_sleep_ns(view: &View) -> u64 {
 }
 
 /// Returns the share for the next sleep: smaller after oversleeping, otherwise slowly back to half.
-#[must_use]
 pub(crate) fn next_share(share: u32, overslept: bool) -> u32 {
     if overslept { (share - share / 8).max(MIN_SHARE) } else { (share + 1).min(HALF) }
 }

@@ -9,7 +9,6 @@
 //!    loses more than polling gains over sleeping, polling does not pay.
 
 use softswap_sys::load::Load;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Time for which the first sign counts, in ns.
@@ -23,8 +22,6 @@ const FIRST_BACKOFF_NS: u64 = 50_000_000;
 /// Longest time for which windows with too much loss count, in ns.
 const MAX_BACKOFF_NS: u64 = 1_600_000_000;
 
-/// Interval between counts of runnable threads, in ns.
-const SURVEY_NS: u64 = 1_000_000;
 /// Time for which too many runnable threads count, in ns.
 const DEMAND_NS: u64 = 10_000_000;
 /// One thread, in units of the mean number of runnable threads.
@@ -33,7 +30,7 @@ const ONE: u32 = 256;
 const MEAN_OF: u32 = 16;
 
 /// Signs that other threads want the processors.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Pressure {
     /// Threads that may poll at the same time without contention.
     max_pollers: u32,
@@ -56,26 +53,14 @@ pub(crate) struct Waiting<'p> {
 impl Pressure {
     /// Creates the state for `cpus` processors, without signs. `load` counts runnable threads of
     /// all programs.
-    #[must_use]
-    pub(crate) fn new(cpus: usize, load: Option<Load>) -> Pressure {
+    pub fn new(cpus: usize, load: Option<Load>) -> Pressure {
         Pressure {
             // Half of the CPUs: the others run reclaim and the kernel's part of the faults.
             max_pollers: (cpus as u32 / 2).max(1),
-            waiting: AtomicU32::new(0),
-            contended_until_ns: AtomicU64::new(0),
             backoff_ns: AtomicU64::new(FIRST_BACKOFF_NS),
-            polled_time_ns: AtomicU64::new(0),
-            lost_ns: AtomicU64::new(0),
             load,
-            next_survey_ns: AtomicU64::new(0),
-            demand: AtomicU32::new(0),
+            ..Pressure::default()
         }
-    }
-
-    /// Returns a [`Pressure::new`] that several areas share.
-    #[must_use]
-    pub fn shared(cpus: usize, load: Option<Load>) -> Arc<Pressure> {
-        Arc::new(Pressure::new(cpus, load))
     }
 
     pub(crate) fn enter(&self, now_ns: u64) -> Waiting<'_> {
@@ -86,7 +71,6 @@ impl Pressure {
         Waiting { pressure: self }
     }
 
-    #[must_use]
     pub(crate) fn is_contended(&self, now_ns: u64) -> bool {
         now_ns < self.contended_until_ns.load(Relaxed)
     }
@@ -94,7 +78,7 @@ impl Pressure {
     /// Counts runnable threads, at most once per interval, because threads would contend in that
     /// system call.
     pub(crate) fn survey(&self, now_ns: u64) {
-        let (due, next) = (self.next_survey_ns.load(Relaxed), now_ns + SURVEY_NS);
+        let (due, next) = (self.next_survey_ns.load(Relaxed), now_ns + 1_000_000);
         if let Some(load) = &self.load
             && now_ns >= due
             && self.next_survey_ns.compare_exchange(due, next, Relaxed, Relaxed).is_ok()

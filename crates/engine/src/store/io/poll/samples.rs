@@ -8,8 +8,6 @@ use crate::base::transfer_size::BUCKETS;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub(crate) const WINDOW_NS: u64 = 100_000_000;
-/// Upper bound of a sample, in ns, so that sums cannot overflow.
-const MAX_SAMPLE_NS: u64 = 1_000_000_000;
 /// Count in the upper 24 bits, sum in ns in the lower 40: one word, so both are consistent.
 #[derive(Debug, Default)]
 struct Sums {
@@ -47,7 +45,6 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    #[must_use]
     pub(crate) fn new(cpus: usize) -> Samples {
         Samples {
             cpus: (0..cpus.max(1)).map(|_| CpuSamples::default()).collect(),
@@ -58,7 +55,8 @@ impl Samples {
 
     pub(crate) fn record(&self, cpu: usize, bucket: usize, ns: u64, now_ns: u64) {
         let gathered = &self.cpus[cpu % self.cpus.len()].buckets[bucket];
-        gathered.count_and_sum.fetch_add(1 << SUM_BITS | ns.min(MAX_SAMPLE_NS), Relaxed);
+        // Limited, so that sums cannot overflow.
+        gathered.count_and_sum.fetch_add(1 << SUM_BITS | ns.min(1_000_000_000), Relaxed);
         gathered.max_ns.fetch_max(u32::try_from(ns).unwrap_or(u32::MAX), Relaxed);
         let end = self.window_end_ns.load(Relaxed);
         let next = now_ns + WINDOW_NS;
@@ -89,7 +87,6 @@ impl Samples {
     }
 
     /// Returns the statistics of a bucket; `None` before the end of its first window.
-    #[must_use]
     pub(crate) fn times(&self, bucket: usize) -> Option<Times> {
         let merged = &self.merged[bucket];
         let mean_ns = merged.mean_ns.load(Relaxed);

@@ -2,10 +2,8 @@
 
 use super::mode::Sleep;
 use super::*;
-use crate::base::stats::STATS_WORDS;
 use proptest::prelude::*;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::memory::reserve_u64;
 use std::cell::Cell;
 
 const POLL_NS: u64 = 100;
@@ -52,8 +50,8 @@ impl Pending for Request<'_> {
 
 impl World {
     fn new(mode: Mode, overshoot_ns: u64) -> World {
-        let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
-        let polling = Polling::new(mode, 1, Pressure::shared(1, None), overshoot_ns, stats);
+        let pressure = Pressure::new(1, None).into();
+        let polling = Polling::new(mode, 1, pressure, overshoot_ns, Stats::for_tests());
         World { polling, now: Cell::new(1), overshoot_ns }
     }
 
@@ -65,7 +63,7 @@ impl World {
     /// the time until then, and the number of polls.
     fn read(&self, ns: Option<u64>, preempted: Option<(u64, u64)>) -> (u64, u64) {
         let start = self.now.get();
-        let _waiting = self.polling.enter(start);
+        let _waiting = self.polling.pressure.enter(start);
         let mut request = Request {
             world: self,
             done_at: ns.map(|ns| start + ns),
@@ -221,7 +219,7 @@ fn auto_stops_polling_after_preemptions() {
 #[test]
 fn auto_does_not_poll_under_cpu_pressure() {
     let world = World::new(Mode::Auto, 0);
-    let other = world.polling.enter(world.now.get());
+    let other = world.polling.pressure.enter(world.now.get());
     assert_eq!(world.read(Some(20_000), None).1, 0);
     drop(other);
 }

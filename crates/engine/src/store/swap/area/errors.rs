@@ -7,74 +7,37 @@ use bytesize::ByteSize;
 use softswap_sys::file::errno;
 use std::io;
 
-/// Error of the creation of an area.
-///
-/// ```
-/// use softswap_engine::base::stats::{STATS_WORDS, Stats};
-/// use softswap_engine::api::{engine::Engine, settings::Config};
-/// use std::sync::atomic::AtomicU64;
-/// static WORDS: [AtomicU64; STATS_WORDS] = [const { AtomicU64::new(0) }; STATS_WORDS];
-/// let error = Engine::start(&Config::default(), Vec::new(), Stats::new(&WORDS)).err().unwrap();
-/// assert!(error.to_string().starts_with("0 swap areas were given; give at least one"));
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum AreaError {
-    /// The limit is less than one cluster.
     #[error(
         "swap area limit of {} is too small: give it at least {}",
         ByteSize(*limit_bytes), ByteSize(CLUSTER_BYTES)
     )]
-    LimitTooSmall {
-        /// The configured limit, in bytes.
-        limit_bytes: u64,
-    },
-    /// The file system has too little free space.
+    LimitTooSmall { limit_bytes: u64 },
     #[error(
         "swap area has no space: {} are free, and the reserve is {}; free some space, lower the \
          reserve, or use another directory",
         ByteSize(*free_bytes), ByteSize(*reserve_bytes)
     )]
-    NoSpaceLeft {
-        /// Free bytes of the file system.
-        free_bytes: u64,
-        /// The configured reserve, in bytes.
-        reserve_bytes: u64,
-    },
-    /// No area, or more than slot numbers can distinguish.
+    NoSpaceLeft { free_bytes: u64, reserve_bytes: u64 },
     #[error("{areas} swap areas were given; give at least one and at most {most}")]
-    Count {
-        /// Number of areas given.
-        areas: usize,
-        /// Largest number of areas.
-        most: usize,
-    },
-    /// Some preallocated pages have no block on the device.
+    Count { areas: usize, most: usize },
     #[error(
         "swap area of {pages} pages: only {mapped} of them have blocks on the device; choose \
          another swap area"
     )]
-    Unmapped {
-        /// Pages with a block.
-        mapped: u64,
-        /// Pages expected.
-        pages: u64,
-    },
-    /// The extents of the pages are inconsistent.
+    Unmapped { mapped: u64, pages: u64 },
     #[error("swap area: {0}")]
     Extents(#[from] AppendError),
-    /// The address space for the tables was refused.
     #[error(
         "swap area tables: {0}; raise the address-space limit (ulimit -v) or lower the area's limit"
     )]
     Tables(#[from] io::Error),
-    /// The device failed.
     #[error(transparent)]
     Device(#[from] IoError),
 }
 
 impl AreaError {
-    /// Returns the corresponding error number.
-    #[must_use]
     pub fn raw_os_error(&self) -> i32 {
         match self {
             AreaError::NoSpaceLeft { .. } => errno::ENOSPC,
@@ -101,108 +64,54 @@ fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
 }
 
 /// Reason why no slot can be allocated, and the remedy.
-///
-/// ```
-/// use softswap_engine::store::swap::AreaFull;
-/// let error = AreaFull::Limit { limit_bytes: 1 << 30 };
-/// assert!(error.to_string().ends_with("raise the limit, or add an area"));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AreaFull {
-    /// The configured limit is reached.
     #[error(
         "swap area is full: all of its limit of {} is in use; raise the limit, or add an area",
         ByteSize(*limit_bytes)
     )]
-    Limit {
-        /// The configured limit, in bytes.
-        limit_bytes: u64,
-    },
-    /// Growth would use the reserve.
+    Limit { limit_bytes: u64 },
     #[error("{}", full_text(*size_bytes, *free_bytes, *reserve_bytes))]
-    Reserve {
-        /// Size of the area.
-        size_bytes: u64,
-        /// Free bytes of the file system.
-        free_bytes: u64,
-        /// The configured reserve, in bytes.
-        reserve_bytes: u64,
-    },
-    /// The device has no space left.
+    Reserve { size_bytes: u64, free_bytes: u64, reserve_bytes: u64 },
     #[error(
         "swap area is full at {}: {cause}; free some space, or add an area elsewhere",
         ByteSize(*size_bytes)
     )]
-    NoSpace {
-        /// Size of the area.
-        size_bytes: u64,
-        /// Error of the device.
-        cause: IoError,
-    },
+    NoSpace { size_bytes: u64, cause: IoError },
     /// The tables, sized at the creation of the area, are full.
     #[error(
         "swap area is full: its tables were sized at the start for {}; restart to use space that \
          became free since then, or add an area",
         ByteSize(*size_bytes)
     )]
-    Tables {
-        /// Size of the area.
-        size_bytes: u64,
-    },
-    /// The device failed to grow for another reason.
+    Tables { size_bytes: u64 },
     #[error(
         "swap area cannot grow beyond {}: {cause}; add an area on another device",
         ByteSize(*size_bytes)
     )]
-    Device {
-        /// Size of the area.
-        size_bytes: u64,
-        /// Error of the device.
-        cause: IoError,
-    },
-    /// All preallocated pages are in use.
+    Device { size_bytes: u64, cause: IoError },
     #[error(
         "swap area is full: all of its {} are in use; add an area, or make a larger one",
         ByteSize(*size_bytes)
     )]
-    Fixed {
-        /// Size of the area.
-        size_bytes: u64,
-    },
-    /// All pages that a tree of processes shares are in use.
+    Fixed { size_bytes: u64 },
     #[error(
         "swap area is full: all of its {} are in use, {} of them by this process and the rest by \
          other processes of its tree; add an area, or make a larger one",
         ByteSize(*size_bytes), ByteSize(*own_bytes)
     )]
-    Shared {
-        /// Size of the area.
-        size_bytes: u64,
-        /// Size of this process's part.
-        own_bytes: u64,
-    },
-    /// None of several areas has free space.
+    Shared { size_bytes: u64, own_bytes: u64 },
     #[error(
         "all {areas} swap areas are full, with {} in all; add an area, raise a limit, or free \
          some space",
         ByteSize(*size_bytes)
     )]
-    Every {
-        /// Number of areas.
-        areas: usize,
-        /// Size of all areas.
-        size_bytes: u64,
-    },
-    /// The device accepts no write at any offset.
+    Every { areas: usize, size_bytes: u64 },
     #[error(
         "the swap area cannot be written any more: {cause}; repair the device, or add an area \
          elsewhere"
     )]
-    Write {
-        /// Error of the device.
-        cause: IoError,
-    },
-    /// No area works.
+    Write { cause: IoError },
     #[error("no swap area works any more; repair the devices, or add an area elsewhere")]
     Failed,
 }

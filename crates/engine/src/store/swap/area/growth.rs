@@ -15,8 +15,6 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 /// their disk space: they take whole runs, while gaps in old clusters would divide every batch into
 /// single pages.
 const GROW_ABOVE_USED_PERCENT: u64 = 50;
-/// Allocations before the next attempt after an optional growth failed.
-const GROWTH_PAUSE: u32 = 4096;
 /// Used share below which an area shrinks: far enough from the share for growing.
 const SHRINK_BELOW_USED_PERCENT: u64 = 25;
 
@@ -44,7 +42,8 @@ impl Area {
         if let Ok(held) = self.growth.try_lock()
             && self.grow(&held).is_err()
         {
-            self.growth_pause.store(GROWTH_PAUSE, Relaxed);
+            // Retry after this many allocations.
+            self.growth_pause.store(4096, Relaxed);
         }
     }
 

@@ -8,11 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 /// with its neighbours and alone.
 const FAILED_AFTER: u32 = 8;
 
-/// First pause for a device that accepts no writes. Each refusal in a row after a pause doubles it.
-const FIRST_PAUSE_NS: u64 = 1_000_000_000;
-/// Maximum number of doublings of the pause.
-const MAX_DOUBLINGS: u32 = 6;
-
 #[derive(Debug, Default)]
 pub(super) struct Health {
     failed_in_row: AtomicU32,
@@ -48,11 +43,12 @@ impl Health {
         }
     }
 
-    /// Starts a pause, unless one is active: concurrent refusals count as one.
+    /// Starts a pause, unless one is active: concurrent refusals count as one. The first takes 1 s;
+    /// each refusal in a row after a pause doubles it, up to 64 s.
     fn pause(&self, now_ns: u64) {
         if !self.is_paused(now_ns) {
-            let doublings = self.pauses_in_row.fetch_add(1, Relaxed).min(MAX_DOUBLINGS);
-            self.paused_until_ns.store(now_ns + (FIRST_PAUSE_NS << doublings), Relaxed);
+            let doublings = self.pauses_in_row.fetch_add(1, Relaxed).min(6);
+            self.paused_until_ns.store(now_ns + (1_000_000_000 << doublings), Relaxed);
         }
     }
 

@@ -8,8 +8,8 @@
 
 mod errors;
 mod health;
-mod share;
 mod growth;
+mod share;
 mod sharing;
 mod transfer;
 mod upkeep;
@@ -126,22 +126,10 @@ pub(crate) struct Area {
     gap_blocks: u64,
 }
 
-impl std::fmt::Debug for Area {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Area")
-            .field("config", &self.config)
-            .field("size_bytes", &self.size_bytes())
-            .field("used_slots", &self.used_slots())
-            .finish_non_exhaustive()
-    }
-}
-
 impl Area {
     /// Creates an area in a growing file on `device`. Claims no storage yet, but needs free space
-    /// for a cluster.
-    ///
-    /// # Errors
-    /// If there is not enough free space, or no address space is left for the tables.
+    /// for a cluster. Fails if there is not enough free space, or no address space is left for the
+    /// tables.
     pub(crate) fn growing(
         device: Box<dyn Device>,
         mut config: AreaConfig,
@@ -168,10 +156,8 @@ impl Area {
         Ok(area)
     }
 
-    /// Creates an area in preallocated pages. The first page is never used.
-    ///
-    /// # Errors
-    /// If the pages cannot be used, or no address space is left for the tables.
+    /// Creates an area in preallocated pages. The first page is never used. Fails if the pages
+    /// cannot be used, or no address space is left for the tables.
     pub(crate) fn fixed(
         device: Box<dyn Device>,
         fixed: &FixedPages,
@@ -184,7 +170,9 @@ impl Area {
         area.set_extents(fixed)?;
         area.size_bytes.store(fixed.pages.min(MAX_SLOTS) * PAGE_BYTES, Release);
         if config.discard.at_start() {
-            area.discarded_at_start = area.discard_all();
+            // Everything but the header, before anything is stored.
+            let pages = area.extents.pages() as usize;
+            area.discarded_at_start = area.discard(1, pages.saturating_sub(1));
         }
         area.slots.grow(clusters);
         Ok(area)
@@ -262,29 +250,21 @@ impl Area {
         Ok(area)
     }
 
-    /// Announces the address range of most buffers, before lanes are opened; `None` disables rings.
     pub(crate) fn expect_buffers(&mut self, range: Option<StaticRange>) {
         self.device.expect_buffers(range);
     }
 
-    #[must_use]
     pub(crate) fn open_lane(&self) -> Lane {
         self.device.open_lane()
     }
 
-    #[must_use]
     pub(crate) fn properties(&self) -> DeviceProperties {
         self.device.describe()
     }
 
-    /// Takes up to `want` adjacent slots, and grows the area if none is free.
-    ///
-    /// # Errors
-    /// If no slot is free and the area cannot grow; the error names the reason.
+    /// Takes up to `want` adjacent slots, and grows the area if none is free. Fails if no slot is
+    /// free and the area cannot grow; the error names the reason.
     pub(crate) fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
-        /// Maximum number of clusters without storage that one call tries; the next call continues
-        /// after them.
-        const MAX_PUNCHED: u32 = 64;
         self.grow_ahead();
         let mut punched = 0;
         loop {
@@ -294,7 +274,8 @@ impl Area {
                 {
                     self.slots.set_aside(first, len);
                     punched += 1;
-                    if punched == MAX_PUNCHED {
+                    // The next call continues after these.
+                    if punched == 64 {
                         return Err(full);
                     }
                     continue;
@@ -313,7 +294,6 @@ impl Area {
         self.free_or_retire(first, len, |first, len| self.slots.free(first, len));
     }
 
-    /// Frees slots that were allocated but never used, even during a freeze.
     pub(crate) fn free_unused(&self, first: u64, len: usize) {
         self.free_or_retire(first, len, |first, len| self.slots.free_unused(first, len));
     }
@@ -383,7 +363,6 @@ impl Area {
         }
     }
 
-    #[must_use]
     pub(crate) fn seal(&self, slot: u64) -> Seal {
         if !self.has_tags.load(Relaxed) {
             return Seal::Checksum(self.checksums[slot as usize].load(Acquire));
@@ -397,12 +376,10 @@ impl Area {
 
     /// Returns the number of allocations of a slot. If it changed during a read, the slot was
     /// reused and the page read is wrong.
-    #[must_use]
     pub(crate) fn generation(&self, slot: u64) -> u32 {
         self.generations[slot as usize].load(Acquire)
     }
 
-    #[must_use]
     pub(crate) fn polling(&self) -> &Polling {
         &self.polling
     }
@@ -417,14 +394,11 @@ impl Area {
         self.return_surplus();
     }
 
-    /// Returns the number of used slots, including those freed during a freeze.
-    #[must_use]
     pub(crate) fn used_slots(&self) -> u64 {
         self.slots.used_slots()
     }
 
     /// Returns true if the area works and less than half of its capacity is used.
-    #[must_use]
     pub(crate) fn has_spare(&self) -> bool {
         let most_bytes = match self.is_growing || self.share.is_some() {
             true => self.capacity_bytes.load(Relaxed),
@@ -433,12 +407,10 @@ impl Area {
         self.used_slots() < most_bytes / PAGE_BYTES / 2 && !self.has_failed()
     }
 
-    #[must_use]
     pub(crate) fn retired_slots(&self) -> u64 {
         self.slots.retired_slots()
     }
 
-    #[must_use]
     pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Acquire)
     }
@@ -450,7 +422,6 @@ impl Area {
 
     /// Returns the DRAM of the area's tables, in bytes. Tables are populated on touch, so nearly
     /// all of it depends on the clusters used so far.
-    #[must_use]
     pub(crate) fn metadata_bytes(&self) -> u64 {
         const WORD_BYTES: usize = size_of::<u32>();
         let seal_bytes = if self.has_tags.load(Relaxed) { TAG_BYTES } else { WORD_BYTES };

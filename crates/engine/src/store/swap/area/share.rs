@@ -1,4 +1,4 @@
-//! A process's part in an area that its tree shares: the mark of its clusters.
+//! A process's part in an area that its tree shares.
 
 use softswap_shared::cluster_table::ClusterTable;
 use softswap_sys::file::SwapFile;
@@ -11,7 +11,7 @@ pub(crate) struct Share {
     pub(super) table: ClusterTable,
     pub(super) mark: u64,
     /// The marked open file. Without it no owner is ever considered dead.
-    file: Option<Arc<SwapFile>>,
+    pub(super) file: Option<Arc<SwapFile>>,
     /// False in a forked child: the clusters are the parent's, so none may be taken or returned.
     pub(super) is_own: AtomicBool,
     pub(super) next: AtomicU32,

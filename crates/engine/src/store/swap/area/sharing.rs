@@ -17,8 +17,6 @@ use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 const FREE_PART: usize = 64;
 /// Maximum number of clusters that a process takes at a time.
 const MAX_CLUSTERS: usize = 8;
-/// Interval between checks of the free clusters of the tree, in ns.
-const CHECK_INTERVAL_NS: u64 = 250_000_000;
 
 /// Returns the number of clusters to take together, and to keep for each processor, if `free`
 /// clusters are free in the tree.
@@ -44,7 +42,7 @@ impl Area {
         let capacity_bytes = self.size_bytes() + free as u64 * CLUSTER_BYTES;
         self.capacity_bytes.store(capacity_bytes, Relaxed);
         self.slots.set_keep(clusters_per_batch(free) as u32);
-        share.next_check_ns.store(now_ns() + CHECK_INTERVAL_NS, Relaxed);
+        share.next_check_ns.store(now_ns() + 250_000_000, Relaxed);
         free
     }
 

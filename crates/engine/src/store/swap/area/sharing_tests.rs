@@ -1,17 +1,14 @@
 use super::*;
-use crate::base::stats::{STATS_WORDS, Stats};
 use crate::store::io::Device;
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
-use crate::store::io::poll::pressure::Pressure;
 use crate::store::io::sim_device::SimDevice;
 use crate::store::swap::area::{AreaConfig, FixedPages, Run};
 use crate::store::swap::{CLUSTER_SLOTS, Discard};
 use softswap_shared::cluster_table::{ClusterTable, ClusterTables, SharedArea};
-use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::SwapFile;
 use softswap_sys::memory::{reserve_bytes, reserve_u64};
-use softswap_sys::open_mark;
+use softswap_sys::{PAGE_SIZE, open_mark};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -43,8 +40,7 @@ impl Tree {
             spans: vec![(0, self.pages, 0)],
             bad_pages: vec![10, 700],
         };
-        let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
-        let polling = Polling::new(Mode::Auto, 2, Pressure::shared(2, None), 0, stats);
+        let polling = Polling::for_tests(Mode::Auto);
         let config = AreaConfig { cpus: 2, discard, ..AreaConfig::default() };
         Area::shared(Box::new(self.disk.clone()), &pages, share, config, polling).unwrap()
     }

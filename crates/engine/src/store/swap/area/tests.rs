@@ -1,13 +1,10 @@
 use super::*;
-use crate::base::stats::{STATS_WORDS, Stats};
 use crate::store::io::poll::mode::Mode;
-use crate::store::io::poll::pressure::Pressure;
 use crate::store::io::sim_device::{Fault, SimDevice};
 use crate::store::io::{FileDevice, IoErrorKind, Operation};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::{SwapFile, errno};
 use softswap_sys::memory::reserve_bytes;
-use softswap_sys::memory::reserve_u64;
 use std::path::Path;
 
 const MIB: u64 = 1 << 20;
@@ -22,6 +19,10 @@ fn simulated(capacity_mib: u64, config: AreaConfig) -> (SimDevice, Area) {
     (device, area)
 }
 
+fn polling() -> Polling {
+    Polling::for_tests(Mode::Auto)
+}
+
 fn stamped(run: Run) -> &'static mut [u8] {
     let buf = reserve_bytes(run.len * PAGE_SIZE).unwrap();
     for (page, slot) in buf.chunks_mut(PAGE_SIZE).zip(run.first..) {
@@ -30,6 +31,12 @@ fn stamped(run: Run) -> &'static mut [u8] {
         }
     }
     buf
+}
+
+fn holds(area: &Area, lane: &mut Lane, run: Run) -> bool {
+    let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
+    area.read(lane, run.first, read).unwrap();
+    read == stamped(run)
 }
 
 fn fill_up(area: &Area) -> (Vec<Run>, AreaFull) {
@@ -71,9 +78,7 @@ fn every_slot_returns_its_own_content() {
         area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
     }
     for &run in &runs {
-        let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
-        area.read(&mut lane, run.first, read).unwrap();
-        assert!(read == stamped(run), "run {run:?}");
+        assert!(holds(&area, &mut lane, run), "run {run:?}");
     }
 }
 
@@ -89,9 +94,7 @@ fn transfers_are_split_where_extents_end() {
     let mut lane = area.open_lane();
     area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
     assert_eq!(device.counts().writes, 3);
-    let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
-    area.read(&mut lane, run.first, read).unwrap();
-    assert!(read == stamped(run));
+    assert!(holds(&area, &mut lane, run));
     assert_eq!(device.counts().reads, 3);
     // The second extent begins three blocks later on the device.
     let mut page = [0; PAGE_SIZE];
@@ -162,10 +165,10 @@ fn growth_failure_is_not_reported_as_full() {
 fn area_without_space_is_rejected() {
     let device = || Box::new(SimDevice::new(8 * MIB, 1));
     let tiny = AreaConfig { limit_bytes: Some(MIB), ..config(4) };
-    let error = Area::growing(device(), tiny, polling()).unwrap_err();
+    let error = Area::growing(device(), tiny, polling()).err().unwrap();
     assert!(matches!(error, AreaError::LimitTooSmall { limit_bytes: MIB }), "{error}");
     let greedy = AreaConfig { reserve_bytes: 7 * MIB, ..config(4) };
-    let error = Area::growing(device(), greedy, polling()).unwrap_err();
+    let error = Area::growing(device(), greedy, polling()).err().unwrap();
     assert!(matches!(error, AreaError::NoSpaceLeft { .. }), "{error}");
     assert!(error.to_string().contains("lower the reserve"), "{error}");
 }
@@ -197,8 +200,7 @@ fn failed_transfers_are_reported_and_transient() {
     device.fail(Operation::Read, 1, 1, Fault::Short(100));
     let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
     assert!(area.read(&mut lane, run.first, read).is_err());
-    area.read(&mut lane, run.first, read).unwrap();
-    assert!(read == stamped(run));
+    assert!(holds(&area, &mut lane, run));
 }
 
 #[test]
@@ -320,7 +322,6 @@ fn content_is_intact_while_area_grows() {
             let area = &area;
             scope.spawn(move || {
                 let mut lane = area.open_lane();
-                let read = reserve_bytes(16 * PAGE_SIZE).unwrap();
                 let mut held = Vec::new();
                 for round in 0..300 {
                     if let Ok(run) = area.alloc_run(thread, 16) {
@@ -329,9 +330,7 @@ fn content_is_intact_while_area_grows() {
                     }
                     if held.len() > 60 || round > 200 {
                         let Some(run) = held.pop() else { continue };
-                        let read = &mut read[..run.len * PAGE_SIZE];
-                        area.read(&mut lane, run.first, read).unwrap();
-                        assert!(read == stamped(run), "{run:?}");
+                        assert!(holds(area, &mut lane, run), "{run:?}");
                         area.free(run.first, run.len);
                     }
                 }
@@ -353,12 +352,9 @@ fn file_area(directory: &Path, avoid_io_uring: bool) {
     for &run in &runs {
         area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
     }
-    let page = reserve_bytes(PAGE_SIZE).unwrap();
-    for &run in &runs {
-        let whole = stamped(run);
-        for (slot, expected) in (run.first..).zip(whole.chunks(PAGE_SIZE)).step_by(17) {
-            area.read(&mut lane, slot, page).unwrap();
-            assert!(page == expected, "slot {slot}");
+    for run in runs {
+        for first in (run.first..run.first + run.len as u64).step_by(17) {
+            assert!(holds(&area, &mut lane, Run { first, len: 1 }), "slot {first}");
         }
     }
 }
@@ -560,18 +556,11 @@ fn pages_without_extent_are_rejected() {
         let pages = FixedPages { pages: 100, spans, bad_pages: vec![] };
         let device = Box::new(SimDevice::new(16 * MIB, 1));
         let refused = Area::fixed(device, &pages, AreaConfig::default(), polling());
-        assert!(matches!(refused.unwrap_err(), AreaError::Unmapped { .. } | AreaError::Extents(_)));
+        assert!(matches!(
+            refused.err().unwrap(),
+            AreaError::Unmapped { .. } | AreaError::Extents(_)
+        ));
     }
-}
-
-fn polling() -> Polling {
-    Polling::new(
-        Mode::Auto,
-        2,
-        Pressure::shared(2, None),
-        0,
-        Stats::new(reserve_u64(STATS_WORDS).unwrap()),
-    )
 }
 
 #[test]

@@ -10,10 +10,8 @@ use softswap_sys::raw::now_ns;
 const FEW_PAGES: usize = 15;
 
 impl Area {
-    /// Writes one page to each of `slots`, with as many requests in flight as possible.
-    ///
-    /// # Errors
-    /// If not all of it was written; the content of the slots is then unknown.
+    /// Writes one page to each of `slots`, with as many requests in flight as possible. Fails if
+    /// not all of it was written; the content of the slots is then unknown.
     pub(crate) fn write_each(
         &self,
         lane: &mut Lane,
@@ -46,19 +44,14 @@ impl Area {
                 pieces[count] = Piece { offset, buf: piece };
                 (rest, count) = (after, count + 1);
             }
-            match &pieces[..count] {
-                [only] => self.device.write(lane, only.offset, only.buf)?,
-                several => self.device.write_many(lane, several)?,
-            }
+            self.device.write_pieces(lane, &pieces[..count])?;
         }
         self.polling.note(true, buf.len(), start);
         Ok(())
     }
 
-    /// Reads whole pages from `first` and the slots that follow it.
-    ///
-    /// # Errors
-    /// If not all of it was read; the content of the buffer is then undefined.
+    /// Reads whole pages from `first` and the slots that follow it. Fails if not all of it was
+    /// read; the content of the buffer is then undefined.
     pub(crate) fn read(&self, lane: &mut Lane, first: u64, buf: &mut [u8]) -> Result<(), IoError> {
         let bytes = buf.len();
         self.read_pieces(lane, buf, false, |done| (first + (done / PAGE_SIZE) as u64, bytes - done))
@@ -101,15 +94,13 @@ impl Area {
                 pieces[count] = Piece { offset, buf: piece };
                 (rest, count) = (after, count + 1);
             }
-            match &mut pieces[..count] {
-                several if waits => {
-                    let read = || self.device.read_polling(lane, several, &self.polling);
-                    // At most `FEW_PAGES` pages, so one round reads all.
-                    return self.polling.waited(bytes, read);
-                }
-                [only] => self.device.read(lane, only.offset, only.buf)?,
-                several => self.device.read_many(lane, several)?,
+            let pieces = &mut pieces[..count];
+            if waits {
+                // At most `FEW_PAGES` pages, so one round reads all.
+                let read = || self.device.read_pieces(lane, pieces, Some(&self.polling));
+                return self.polling.waited(bytes, read);
             }
+            self.device.read_pieces(lane, pieces, None)?;
         }
         self.polling.note(false, bytes, start);
         Ok(())

@@ -26,19 +26,12 @@ impl Area {
         result
     }
 
-    /// Discards everything but the header, before anything is stored.
-    pub(super) fn discard_all(&self) -> Discarded {
-        let pages = self.extents.pages();
-        self.discard(1, (pages as usize).saturating_sub(1))
-    }
-
-    #[must_use]
     pub(crate) fn discarded_at_start(&self) -> Discarded {
         self.discarded_at_start
     }
 
     /// Discards a run of slots. After an error, clusters are never discarded again.
-    fn discard(&self, first: u64, count: usize) -> Discarded {
+    pub(super) fn discard(&self, first: u64, count: usize) -> Discarded {
         for (offset, bytes) in self.pieces(first, count) {
             if let Err(error) = self.device.discard(offset, bytes) {
                 self.slots.set_discards(false);
@@ -53,28 +46,24 @@ impl Area {
 
     /// Returns true if writes failed repeatedly. The area is tried last for slots then, until a
     /// write succeeds.
-    #[must_use]
     pub(crate) fn has_failed(&self) -> bool {
         self.health.has_failed()
     }
 
     /// Returns true if slots are allocated here last: the area failed, or refused all writes
     /// recently.
-    #[must_use]
     pub(crate) fn is_last(&self) -> bool {
         self.has_failed() || self.health.was_paused() && self.health.is_paused(now_ns())
     }
 
     /// Returns the reason why the area accepts no writes after `error`; `None` if only single slots
     /// are bad.
-    #[must_use]
     pub(crate) fn refusal(&self, error: &IoError) -> Option<AreaFull> {
         let is_whole = error.is_no_space() || error.is_of_device() || self.has_failed();
         is_whole.then(|| AreaFull::refused_write(self.size_bytes(), *error))
     }
 
     /// Returns true if the area's pages must move to another area.
-    #[must_use]
     pub(crate) fn is_evacuating(&self) -> bool {
         self.has_failed() && self.used_slots() > 0 && !self.health.is_abandoned.load(Relaxed)
     }

@@ -30,13 +30,6 @@ impl Areas {
         }
     }
 
-    /// Begins a new key epoch in the parent after a fork, so that the child cannot read pages that
-    /// are sealed later.
-    pub(crate) fn change_keys(&self) {
-        self.sealers().for_each(Sealer::end_epoch);
-    }
-
-    #[must_use]
     pub(crate) fn have_space(&self) -> bool {
         self.count() < MAX_AREAS
     }
@@ -63,41 +56,35 @@ impl Areas {
         Ok(())
     }
 
-    #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.count.load(Acquire)
     }
 
     /// Returns the number of inherited areas, which come first.
-    #[must_use]
     pub(super) fn first_own(&self) -> usize {
         self.first_own.load(Acquire)
     }
 
-    #[must_use]
     pub(crate) fn has_inherited(&self) -> bool {
         self.first_own() > 0
     }
 
-    #[must_use]
     pub(crate) fn has_own(&self) -> bool {
         self.first_own() < self.count()
     }
 
     /// Returns true if a slot is in an inherited area: it is never written or reused.
-    #[must_use]
     pub(crate) fn is_inherited(&self, slot: u64) -> bool {
         index_of(slot) < self.first_own()
     }
 
     /// Iterates over the areas that slots are allocated from.
-    pub(super) fn own(&self) -> impl Iterator<Item = &Area> {
+    pub(crate) fn own(&self) -> impl Iterator<Item = &Area> {
         self.iter().skip(self.first_own())
     }
 
     /// Returns the number of used slots of the process's own areas, including those freed during a
     /// freeze.
-    #[must_use]
     pub(crate) fn own_used_slots(&self) -> u64 {
         self.own().map(Area::used_slots).sum()
     }

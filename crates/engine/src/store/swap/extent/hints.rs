@@ -12,10 +12,7 @@
 use softswap_sys::primitive::{AtomicU32, AtomicU64, Ordering, reserve_u32};
 use std::io;
 
-/// Ratio of extents to buckets from which buckets become smaller.
-const REFINE_ABOVE: u64 = 4;
-
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Hints {
     shift: AtomicU64,
     first_extents: &'static [AtomicU32],
@@ -78,7 +75,7 @@ impl Hints {
     fn adapt(&self, pages: u64, count: usize, start_of: impl Fn(usize) -> u64) -> bool {
         let old_shift = self.shift.load(Ordering::Relaxed);
         let fit = |shift: &u64| buckets(pages, *shift) <= count as u64;
-        let too_few = buckets(pages, old_shift) * REFINE_ABOVE <= count as u64;
+        let too_few = buckets(pages, old_shift) * 4 <= count as u64;
         if fit(&old_shift) && (!too_few || old_shift == 0) {
             return false;
         }

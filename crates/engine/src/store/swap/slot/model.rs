@@ -21,6 +21,15 @@ fn with_a_full_cluster() -> Arc<SlotAllocator> {
     Arc::new(slots)
 }
 
+/// Runs `work` in another thread.
+fn spawn<R: 'static>(
+    slots: &Arc<SlotAllocator>,
+    work: impl FnOnce(&SlotAllocator) -> R + 'static,
+) -> thread::JoinHandle<R> {
+    let slots = Arc::clone(slots);
+    thread::spawn(move || work(&slots))
+}
+
 /// Allocates all free slots, and checks that each is unique.
 fn drain(slots: &SlotAllocator) -> u64 {
     let mut taken = std::collections::BTreeSet::new();
@@ -36,13 +45,10 @@ fn drain(slots: &SlotAllocator) -> u64 {
 fn slot_freed_during_cluster_transfer_is_found() {
     check(|| {
         let slots = with_a_full_cluster();
-        let freeing = {
-            let slots = Arc::clone(&slots);
-            thread::spawn(move || {
-                slots.free(CLUSTER + 3, 1).unwrap();
-                slots.free(CLUSTER + 9, 1).unwrap();
-            })
-        };
+        let freeing = spawn(&slots, |slots| {
+            slots.free(CLUSTER + 3, 1).unwrap();
+            slots.free(CLUSTER + 9, 1).unwrap();
+        });
         // Processor 0 replaces its full cluster.
         let (_, len) = slots.alloc_run(0, 4).unwrap();
         freeing.join().unwrap();
@@ -58,13 +64,10 @@ fn slot_freed_during_cluster_steal_is_found() {
         // Processor 0 uses up cluster 0.
         while slots.alloc_run(0, 64).is_some() {}
         slots.free(CLUSTER, 1).unwrap();
-        let freeing = {
-            let slots = Arc::clone(&slots);
-            thread::spawn(move || {
-                slots.free(CLUSTER + 3, 1).unwrap();
-                slots.free(CLUSTER + 9, 55).unwrap();
-            })
-        };
+        let freeing = spawn(&slots, |slots| {
+            slots.free(CLUSTER + 3, 1).unwrap();
+            slots.free(CLUSTER + 9, 55).unwrap();
+        });
         // From processor 0's free-list set to that of processor 1.
         let (first, len) = slots.alloc_run(1, 1).unwrap();
         assert_eq!((first / CLUSTER, len), (1, 1));
@@ -79,10 +82,7 @@ fn allocation_succeeds_during_cluster_transfer() {
         let slots = SlotAllocator::new(1, 2).unwrap();
         assert_eq!(slots.grow(1), 1);
         let slots = Arc::new(slots);
-        let other = {
-            let slots = Arc::clone(&slots);
-            thread::spawn(move || slots.alloc_run(1, 4).unwrap())
-        };
+        let other = spawn(&slots, |slots| slots.alloc_run(1, 4).unwrap());
         let run = slots.alloc_run(0, 4).unwrap();
         assert_ne!(run.0, other.join().unwrap().0);
         assert_eq!(drain(&slots), CLUSTER - 1 - 8);
@@ -95,13 +95,10 @@ fn allocation_succeeds_during_concurrent_frees() {
         let slots = with_a_full_cluster();
         assert_eq!(slots.alloc_run(1, 64), Some((1, 63)));
         slots.free(5, 1).unwrap();
-        let other = {
-            let slots = Arc::clone(&slots);
-            thread::spawn(move || {
-                slots.free(CLUSTER + 3, 1).unwrap();
-                slots.alloc_run(1, 1).unwrap()
-            })
-        };
+        let other = spawn(&slots, |slots| {
+            slots.free(CLUSTER + 3, 1).unwrap();
+            slots.alloc_run(1, 1).unwrap()
+        });
         // One slot is free at any time, in one of the two current clusters.
         let run = slots.alloc_run(0, 1).unwrap();
         assert_ne!(run, other.join().unwrap());
@@ -115,13 +112,10 @@ fn mutual_steals_neither_deadlock_nor_share() {
         let slots = with_a_full_cluster();
         assert_eq!(slots.alloc_run(1, 64), Some((1, 63)));
         // Each replaces its cluster with the other's.
-        let other = {
-            let slots = Arc::clone(&slots);
-            thread::spawn(move || {
-                slots.free(1, 40).unwrap();
-                slots.alloc_run(0, 30).unwrap()
-            })
-        };
+        let other = spawn(&slots, |slots| {
+            slots.free(1, 40).unwrap();
+            slots.alloc_run(0, 30).unwrap()
+        });
         slots.free(CLUSTER, 40).unwrap();
         let (first, len) = slots.alloc_run(1, 30).unwrap();
         let (other, more) = other.join().unwrap();
@@ -137,19 +131,16 @@ fn cluster_in_discard_is_not_allocated() {
         slots.set_discards(true);
         assert_eq!(slots.alloc_run(0, 64), Some((1, 63)));
         slots.free(CLUSTER, 63).unwrap();
-        let discarding = {
-            let slots = Arc::clone(&slots);
-            thread::spawn(move || {
-                let cluster = slots.take_waiting();
-                if let Some(cluster) = cluster {
-                    assert_eq!(cluster, 1);
-                    assert!(slots.is_empty(cluster));
-                    slots.set_discards(false);
-                    assert!(slots.is_empty(cluster));
-                    slots.discarded(cluster);
-                }
-            })
-        };
+        let discarding = spawn(&slots, |slots| {
+            let cluster = slots.take_waiting();
+            if let Some(cluster) = cluster {
+                assert_eq!(cluster, 1);
+                assert!(slots.is_empty(cluster));
+                slots.set_discards(false);
+                assert!(slots.is_empty(cluster));
+                slots.discarded(cluster);
+            }
+        });
         slots.free(2 * CLUSTER - 1, 1).unwrap();
         let taken = slots.alloc_run(1, 2).map_or(0, |run| run.1 as u64);
         discarding.join().unwrap();
@@ -164,10 +155,7 @@ fn added_cluster_is_taken_once() {
         let slots = SlotAllocator::new(3, 2).unwrap();
         assert_eq!(slots.grow(1), 1);
         let slots = Arc::new(slots);
-        let other = {
-            let slots = Arc::clone(&slots);
-            thread::spawn(move || slots.alloc_run(1, 64).map_or(0, |run| run.1 as u64))
-        };
+        let other = spawn(&slots, |slots| slots.alloc_run(1, 64).map_or(0, |run| run.1 as u64));
         assert_eq!(slots.grow(2), 2);
         let run = slots.alloc_run(0, 64).unwrap();
         let taken = other.join().unwrap();
@@ -181,10 +169,7 @@ fn removed_and_readded_cluster_is_complete() {
         let slots = with_a_full_cluster();
         slots.alloc_run(0, 1).unwrap();
         slots.free(CLUSTER + 1, 62).unwrap();
-        let freeing = {
-            let slots = Arc::clone(&slots);
-            thread::spawn(move || slots.free(CLUSTER, 1).unwrap())
-        };
+        let freeing = spawn(&slots, |slots| slots.free(CLUSTER, 1).unwrap());
         slots.free(2 * CLUSTER - 1, 1).unwrap();
         let gone = slots.shrink(1);
         assert_eq!(slots.grow(1), gone);
@@ -201,10 +186,7 @@ fn cluster_set_aside_is_not_lost() {
         slots.set_discards(true);
         assert_eq!(slots.alloc_run(0, 64), Some((1, 63)));
         slots.free(CLUSTER, 64).unwrap();
-        let other = {
-            let slots = Arc::clone(&slots);
-            thread::spawn(move || slots.alloc_run(1, 2).unwrap())
-        };
+        let other = spawn(&slots, |slots| slots.alloc_run(1, 2).unwrap());
         let (first, len) = slots.alloc_run(1, 2).unwrap();
         slots.set_aside(first, len);
         let (_, kept) = other.join().unwrap();
@@ -218,10 +200,7 @@ fn concurrently_emptied_cluster_is_free() {
         let slots = with_a_full_cluster();
         slots.alloc_run(0, 1).unwrap();
         slots.free(CLUSTER + 1, 62).unwrap();
-        let freeing = {
-            let slots = Arc::clone(&slots);
-            thread::spawn(move || slots.free(CLUSTER, 1).unwrap())
-        };
+        let freeing = spawn(&slots, |slots| slots.free(CLUSTER, 1).unwrap());
         slots.free(2 * CLUSTER - 1, 1).unwrap();
         freeing.join().unwrap();
         assert_eq!(slots.free_clusters(), 1);
@@ -234,10 +213,7 @@ fn removed_cluster_is_not_allocated() {
     check(|| {
         let slots = with_a_full_cluster();
         slots.free(CLUSTER, 63).unwrap();
-        let shrinking = {
-            let slots = Arc::clone(&slots);
-            thread::spawn(move || slots.shrink(1))
-        };
+        let shrinking = spawn(&slots, |slots| slots.shrink(1));
         slots.free(2 * CLUSTER - 1, 1).unwrap();
         let taken = slots.alloc_run(1, 1).map_or(0, |(first, len)| {
             assert!(first < slots.total_slots());
@@ -254,10 +230,7 @@ fn slot_freed_around_thaw_is_neither_lost_nor_early() {
     check(|| {
         let slots = with_a_full_cluster();
         slots.freeze();
-        let freeing = {
-            let slots = Arc::clone(&slots);
-            thread::spawn(move || slots.free(CLUSTER, 2).unwrap())
-        };
+        let freeing = spawn(&slots, |slots| slots.free(CLUSTER, 2).unwrap());
         slots.thaw();
         freeing.join().unwrap();
         assert_eq!(drain(&slots), CLUSTER - 1 + 2);
@@ -270,13 +243,10 @@ fn slots_allocated_in_freeze_are_freed_immediately() {
         let slots = with_a_full_cluster();
         slots.freeze();
         assert_eq!(slots.alloc_run(1, 2), Some((1, 2)));
-        let freeing = {
-            let slots = Arc::clone(&slots);
-            thread::spawn(move || {
-                slots.free(CLUSTER + 1, 2).unwrap();
-                slots.free(1, 2).unwrap();
-            })
-        };
+        let freeing = spawn(&slots, |slots| {
+            slots.free(CLUSTER + 1, 2).unwrap();
+            slots.free(1, 2).unwrap();
+        });
         let taken = slots.alloc_run(0, 1).map_or(0, |(first, len)| {
             assert!(first < CLUSTER, "a child may read slot {first}");
             len as u64
@@ -295,10 +265,7 @@ fn concurrent_thaws_free_slot_once() {
         let slots = with_a_full_cluster();
         slots.freeze();
         slots.freeze();
-        let other = {
-            let slots = Arc::clone(&slots);
-            thread::spawn(move || slots.thaw())
-        };
+        let other = spawn(&slots, |slots| slots.thaw());
         slots.free(CLUSTER, 2).unwrap();
         slots.thaw();
         other.join().unwrap();

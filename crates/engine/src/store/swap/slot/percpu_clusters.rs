@@ -233,13 +233,11 @@ impl SlotAllocator {
     }
 
     /// Returns the number of clusters without used slots that no processor holds.
-    #[must_use]
     pub(crate) fn free_clusters(&self) -> u32 {
         self.all_lists.iter().map(|lists| lists.count(FREE)).sum()
     }
 
     /// Returns the number of clusters without used slots that wait for their discard.
-    #[must_use]
     pub(crate) fn waiting_clusters(&self) -> u32 {
         self.all_lists.iter().map(|lists| lists.count(WAITING)).sum()
     }

@@ -116,10 +116,8 @@ impl SlotAllocator {
         is_free
     }
 
-    /// Retires slots in use because their storage is bad.
-    ///
-    /// # Errors
-    /// If some slots are not in use; the others are retired.
+    /// Retires slots in use because their storage is bad. Fails if some slots are not in use; the
+    /// others are retired.
     pub(crate) fn retire(&self, first: u64, len: usize) -> Result<(), NotInUse> {
         self.owned(first, len, |word, mask| {
             let mask = mask & self.bits[word].load(Acquire) & !self.limbo[word].load(SeqCst);

@@ -10,6 +10,11 @@ fn allocator(clusters: u32, cpus: usize) -> SlotAllocator {
     slots
 }
 
+/// Allocates all free slots and returns their number.
+fn drain(slots: &SlotAllocator) -> u64 {
+    std::iter::from_fn(|| slots.alloc_run(0, 512)).map(|(_, len)| len as u64).sum()
+}
+
 #[test]
 fn fresh_area_is_allocated_sequentially() {
     let slots = allocator(4, 1);
@@ -112,7 +117,7 @@ fn last_slots_are_stolen_from_other_processors() {
 #[test]
 fn freed_slot_of_full_area_is_reused() {
     let slots = allocator(3, 2);
-    while slots.alloc_run(0, 512).is_some() {}
+    drain(&slots);
     for slot in [1, CLUSTER + 7, 3 * CLUSTER - 1] {
         slots.free(slot, 1).unwrap();
         assert_eq!(slots.alloc_run(1, 8), Some((slot, 1)));
@@ -126,7 +131,7 @@ fn freed_slot_of_full_area_is_reused() {
 #[test]
 fn emptied_cluster_yields_full_runs() {
     let slots = allocator(3, 1);
-    while slots.alloc_run(0, 512).is_some() {}
+    drain(&slots);
     for slot in CLUSTER..2 * CLUSTER {
         slots.free(slot, 1).unwrap();
     }
@@ -176,11 +181,7 @@ fn double_free_is_rejected() {
     assert!(slots.free(2 * CLUSTER, 1).is_err(), "outside the area");
     assert!(slots.free(u64::MAX, 9).is_err());
     assert_eq!(slots.used_slots(), 0);
-    let mut count = 0;
-    while let Some((_, len)) = slots.alloc_run(0, 512) {
-        count += len;
-    }
-    assert_eq!(count as u64, 2 * CLUSTER - 1);
+    assert_eq!(drain(&slots), 2 * CLUSTER - 1);
 }
 
 #[test]
@@ -194,7 +195,7 @@ fn growth_stops_at_table_end() {
 #[test]
 fn slots_freed_in_freeze_return_at_last_thaw() {
     let slots = allocator(1, 1);
-    while slots.alloc_run(0, 512).is_some() {}
+    drain(&slots);
     slots.freeze();
     slots.freeze();
     slots.free(10, 5).unwrap();
@@ -233,11 +234,7 @@ fn retired_slots_are_never_reused() {
     slots.retire(first, len).unwrap();
     assert!(slots.retire(first, 1).is_err() && slots.free(first, len).is_err());
     assert_eq!((slots.used_slots(), slots.retired_slots()), (0, 100));
-    let mut count = 0;
-    while let Some((_, len)) = slots.alloc_run(0, 512) {
-        count += len;
-    }
-    assert_eq!(count, 512 - 1 - 100);
+    assert_eq!(drain(&slots), 512 - 1 - 100);
 }
 
 #[test]
@@ -245,7 +242,7 @@ fn emptied_cluster_waits_for_discard() {
     let slots = allocator(3, 1);
     slots.set_discards(true);
     assert_eq!(slots.take_waiting(), None, "unused clusters need no discard");
-    while slots.alloc_run(0, 512).is_some() {}
+    drain(&slots);
     slots.free(2 * CLUSTER, 512).unwrap();
     slots.free(CLUSTER, 512).unwrap();
     assert_eq!((slots.free_clusters(), slots.waiting_clusters()), (0, 2));
@@ -261,7 +258,7 @@ fn emptied_cluster_waits_for_discard() {
 fn waiting_cluster_is_taken_before_allocation_fails() {
     let slots = allocator(3, 1);
     slots.set_discards(true);
-    while slots.alloc_run(0, 512).is_some() {}
+    drain(&slots);
     slots.free(CLUSTER, 512).unwrap();
     assert_eq!(slots.waiting_clusters(), 1);
     assert_eq!(slots.alloc_run(0, 512), Some((CLUSTER, 512)));
@@ -280,11 +277,7 @@ fn area_shrinks_to_last_used_cluster() {
     assert_eq!((slots.total_slots(), slots.free_clusters()), (2 * CLUSTER, 0));
     assert!(slots.free(2 * CLUSTER, 1).is_err(), "outside the area now");
     assert_eq!(slots.grow(3), 3);
-    let mut count = 0;
-    while let Some((_, len)) = slots.alloc_run(0, 512) {
-        count += len as u64;
-    }
-    assert_eq!(count, 5 * CLUSTER - 2);
+    assert_eq!(drain(&slots), 5 * CLUSTER - 2);
 }
 
 #[test]
@@ -349,11 +342,7 @@ fn threads_neither_share_nor_lose_slots() {
         }
     });
     assert_eq!(slots.used_slots(), 0);
-    let mut count = 0;
-    while let Some((_, len)) = slots.alloc_run(0, 512) {
-        count += len;
-    }
-    assert_eq!(count, 6 * CLUSTER_SLOTS - 1, "slots were lost");
+    assert_eq!(drain(&slots), 6 * CLUSTER - 1, "slots were lost");
 }
 
 #[test]
@@ -464,10 +453,6 @@ fn random_concurrent_operations_keep_slots_consistent() {
     });
     assert_eq!(slots.used_slots(), 0);
     let total = slots.total_slots();
-    let mut count = 0;
-    while let Some((_, len)) = slots.alloc_run(0, 512) {
-        count += len as u64;
-    }
-    assert_eq!(count, total - 1, "slots were lost");
+    assert_eq!(drain(&slots), total - 1, "slots were lost");
     assert_eq!((slots.free_clusters(), slots.waiting_clusters()), (0, 0));
 }

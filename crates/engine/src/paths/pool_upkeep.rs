@@ -1,13 +1,14 @@
-//! Write-back of the pool's oldest pages to the swap area, compressed, several to a slot.
+//! Reclaim within the pool: write-back of the oldest pages to the swap area, compressed, several to
+//! a slot; and compaction of sparse slabs.
 
-use super::objects::copy_packed;
-use crate::base::page::{PageNo, Place};
+use crate::base::page::{Claim, PageNo, Place, StoredCopy};
 use crate::base::stats::Counter;
 use crate::codec::MAX_PACKED_BYTES;
 use crate::codec::compressed_slot::{MAX_PART_BYTES, SlotPacker};
 use crate::core::Core;
 use crate::core::errors::NoSlot;
 use crate::memory::context::{BATCH_PAGES, Context, GROUP_PAGES, WRITE_BACK_PAGES};
+use crate::policy::mechanism::Mechanism;
 use crate::steps::relocate::{Relocating, Relocation};
 use crate::steps::swap_cache;
 use crate::steps::write_out::allocate;
@@ -34,8 +35,8 @@ pub(crate) fn write_back(core: &Core, context: &mut Context) -> Result<usize, No
     let moves = Relocation { slots, moved: &mut moved[..count] };
     let written = moves.carry_out(&core.stores, &core.policies.admission, context, &mut cluster);
     core.stats.add(Counter::PagesWrittenBack, written as u64);
-    core.policies.partition.write_back_rate().note_write_backs(written as u64);
-    core.policies.partition.costs().note_write_backs(written as u64, thread_cpu_ns() - before_ns);
+    core.policies.partition.write_back_rate.note_write_backs(written as u64);
+    core.policies.partition.costs.note_write_backs(written as u64, thread_cpu_ns() - before_ns);
     Ok(written)
 }
 
@@ -66,9 +67,9 @@ fn fill_batch(
                 moved[count] = batch.add(core, context, page);
                 if moved[count].is_some() {
                     count += 1;
-                    let age = core.policies.clock.distance(page);
+                    let age = core.policies.clock.refaults.distance(page);
                     age.into_iter()
-                        .for_each(|age| core.policies.partition.write_back_rate().note_age(age));
+                        .for_each(|age| core.policies.partition.write_back_rate.note_age(age));
                 }
             }
             if count == moved.len() || batch.is_full {
@@ -84,7 +85,6 @@ fn fill_batch(
 /// A bounce buffer being filled with objects of the pool.
 struct Batch<'b> {
     pages: &'b mut [[u8; PAGE_SIZE]],
-    /// Number of started pages.
     count: usize,
     /// Fill level of the last started page.
     last: SlotPacker,
@@ -136,4 +136,54 @@ impl<'b> Batch<'b> {
         self.count += 1;
         Some((self.count - 1, part))
     }
+}
+
+/// Moves the objects of the sparsest slab into gaps of others, if that pays. Returns the number of
+/// pages moved.
+pub(crate) fn compact(core: &Core, context: &mut Context) -> usize {
+    if !core.policies.has(Mechanism::Compaction) {
+        return 0;
+    }
+    let Some(slab) = core.stores.pool.sparsest() else { return 0 };
+    let mut moved = 0;
+    core.stores.pool.each_object(slab, |page, handle| {
+        moved += usize::from(move_object(core, context, page, handle));
+    });
+    core.stores.pool.reopen(slab);
+    core.stats.add(Counter::PagesCompacted, moved as u64);
+    moved
+}
+
+/// Moves a page's object. Returns false if the page is busy, there is no gap, or the object is
+/// damaged. Damage is reported when the page is touched.
+fn move_object(core: &Core, context: &mut Context, page: PageNo, handle: Handle) -> bool {
+    let Some(claim) = claim_stored(core, page, handle) else { return false };
+    let packed = copy_packed(core, context, handle);
+    let moved = packed.map(|packed| core.stores.pool.store_in_gap(packed, page, handle.tag()));
+    let Some(Ok(new)) = moved else { return false };
+    let at = claim.before().place();
+    claim.publish(swap_cache::renamed(at, new));
+    core.stores.pool.free(handle);
+    true
+}
+
+/// Copies an object to the context. Returns `None` if it is damaged.
+fn copy_packed<'c>(core: &Core, context: &'c mut Context, handle: Handle) -> Option<&'c [u8]> {
+    let copy = &mut context.packed.0[..handle.packed_bytes()];
+    core.stores.pool.peek(handle, |packed| copy.copy_from_slice(packed)).ok()?;
+    Some(copy)
+}
+
+/// Claims a page if it is this object, or has it as its copy, and is not busy.
+fn claim_stored(core: &Core, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
+    // A damaged header may contain any owner.
+    if page >= core.memory.window.pages() as u64 {
+        return None;
+    }
+    let bits = handle.to_bits();
+    let seen = core.memory.pages.load(page);
+    let place = seen.place();
+    let is_stored =
+        place == Place::Pool { handle: bits } || place.copy() == Some(StoredCopy::pooled(bits));
+    is_stored.then(|| core.memory.pages.try_claim(page, seen)).flatten()
 }
