@@ -5,7 +5,9 @@ use crate::base::instance;
 use crate::bring_up::{self, fail};
 use crate::guard::advertised_memory;
 use crate::memory::{arenas, dlopen, inline_calls, libc_malloc_patch};
-use crate::process::spawn::{argument_copies, carried};
+use crate::process::spawn::argument_copies::{self, Strings};
+use crate::process::spawn::carried;
+use crate::process::spawn::environment::set_while_loading;
 use crate::waking;
 use softswap_engine::api::settings::{Config, ENV_PREFIX, Faults, place as place_of_tree};
 use softswap_sys::alloc::while_blocked;
@@ -19,9 +21,12 @@ pub static RUNTIME: u8 = 1;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static ON_LOAD: extern "C" fn() = on_load;
+static ON_LOAD: extern "C" fn(i32, Strings, Strings) = on_load;
 
-extern "C" fn on_load() {
+/// Called by the loader before all other constructors, also those of the C library.
+extern "C" fn on_load(_: i32, _: Strings, environment: Strings) {
+    // SAFETY: the loader passes the environment as the third argument.
+    unsafe { set_while_loading(environment) };
     raw::settle_stderr();
     // The default hook allocates and reads the environment, which is unsafe in interrupted code.
     // This one only writes a message, whether panics abort or unwind.

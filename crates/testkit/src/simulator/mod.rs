@@ -83,6 +83,8 @@ pub struct Setup {
     pub costs: Costs,
     /// Disabled mechanisms.
     pub without: Without,
+    /// Share of the memory that the pool may use, in percent; `None` lets the partition decide.
+    pub pool_percent: Option<u8>,
 }
 
 /// Compressed sizes of a page in bytes: 0 for a same-filled page, [`PAGE_SIZE`] for an
@@ -128,7 +130,7 @@ pub struct Figures {
 /// ```
 /// use softswap_engine::policy::mechanism::Without;
 /// use softswap_testkit::simulator::{Content, Costs, Setup, Simulation};
-/// let setup = Setup { window_pages: 1024, memory_bytes: 1 << 20, costs: Costs::default(), without: Without::default() };
+/// let setup = Setup { window_pages: 1024, memory_bytes: 1 << 20, costs: Costs::default(), without: Without::default(), pool_percent: None };
 /// let mut simulation = Simulation::new(setup).unwrap();
 /// for round in 0..2 {
 ///     (0..512).for_each(|page| simulation.touch(page, round == 0, Some(Content { lz4_bytes: 4096, zstd_bytes: 4096 })));
@@ -163,12 +165,13 @@ impl Simulation {
     /// # Errors
     /// If there is no address space for the tables.
     pub fn new(setup: Setup) -> io::Result<Simulation> {
-        let Setup { window_pages, memory_bytes, without, .. } = setup;
+        let Setup { window_pages, memory_bytes, without, pool_percent, .. } = setup;
         let space = AddressSpace::new(window_pages)?;
         space.add(&mut space.lock(), 0..window_pages);
         let limit = |limit: PoolLimit| limit.bytes_of(memory_bytes) / SLAB_BYTES * SLAB_BYTES;
         let (least, most) = (limit(PoolLimit::MIN), limit(PoolLimit::LARGEST));
-        let is_on = !without.has(Mechanism::Partition);
+        let pool_bytes = pool_percent.map_or(most, |percent| limit(PoolLimit::Percent(percent)));
+        let is_on = pool_percent.is_none() && !without.has(Mechanism::Partition);
         let partition = Partition::new(is_on, least, most, memory_bytes, 1);
         // The simulated budget does not include memory for zstd contexts.
         let contexts = 0;
@@ -180,7 +183,7 @@ impl Simulation {
             pages: PageTable::new(reserve_u64(size)?),
             space,
             policies,
-            pool: Pool::for_one_thread(most.max(SLAB_BYTES))?,
+            pool: Pool::for_one_thread(pool_bytes.max(SLAB_BYTES))?,
             setup,
             contents: vec![Content::default(); size],
             resident: 0,

@@ -9,6 +9,7 @@ fn simulation(memory_pages: usize, without: &str) -> Simulation {
         memory_bytes: memory_pages * PAGE_SIZE,
         costs: Costs::default(),
         without: without.parse().unwrap(),
+        pool_percent: None,
     })
     .unwrap()
 }

@@ -1,12 +1,14 @@
-//! Simulates the engine's policies over recorded traces.
+//! Simulates the engine's policies over recorded traces and random programs.
 
 pub(crate) mod recorded;
 pub(crate) mod record;
+mod random_programs;
 
 use crate::measure::machine::Machine;
 use crate::measure::object::{Object, object};
 use crate::measure::report::Log;
 use clap::Args;
+use random_programs::Program;
 use recorded::{Content, Event, Recorded, UNIT_BYTES};
 use softswap_cli::refusal::{OrRefuse, Refusal, plain};
 use softswap_engine::policy::mechanism::Without;
@@ -18,10 +20,12 @@ use std::path::{Path, PathBuf};
 
 /// Memory sizes in percent of a trace's pages.
 const PERCENTS: [usize; 3] = [75, 50, 25];
+/// Fixed pool shares that --random compares with the default, in percent.
+const FIXED_PERCENTS: [u8; 6] = [0, 10, 20, 40, 60, 80];
 /// Minimum simulated memory, in pages.
 const MIN_PAGES: usize = 64;
 
-/// Simulate softswap's policies over recorded traces.
+/// Simulate softswap's policies over recorded traces or random programs.
 ///
 /// All policies together, in memory for 75, 50 and 25 % of the pages: with the pool, copies,
 /// streams, and faults at fixed costs. No clock is read: the same input gives the same figures on
@@ -29,20 +33,32 @@ const MIN_PAGES: usize = 64;
 #[derive(Args)]
 #[command(after_long_help = "\
 stalled_ms is the time for which the program waited. Ratios: stalled_without_vs_with_TRACE_PERCENT,
-with --without.")]
+with --without.
+
+--random makes programs of 1 to 8 threads, each with phases of loops, scans, hot sets, Zipf's law and
+random touches over five kinds of content, in memory for 20 to 90 % of the pages. total_ms is the
+time of work, faults and evictions. Ratios: default_vs_best_fixed_geomean and
+default_vs_best_fixed_most, over pools of 0, 10, 20, 40, 60 and 80 %.")]
 pub(crate) struct PolicyArgs {
     /// A trace of `softswap bench record`, as in crates/bench/traces; may be repeated
-    #[arg(long, value_name = "FILE", required = true)]
+    #[arg(long, value_name = "FILE", required_unless_present = "random")]
     trace: Vec<PathBuf>,
 
     /// Simulate also without these mechanisms, with commas between
     #[arg(long, value_name = "NAME,...", default_value_t = Without::default())]
     without: Without,
+
+    /// Simulate N random programs, each with the default and with fixed shares of the pool
+    #[arg(long, value_name = "N", conflicts_with_all = ["trace", "without"])]
+    random: Option<u32>,
 }
 
 pub(super) fn measure(args: &PolicyArgs) -> Result<Object, Refusal> {
     let mut log = Log::start();
     let mut rows = Vec::new();
+    if let Some(count) = args.random {
+        rows = random(count, &mut log).or_own("a random program cannot be simulated")?;
+    }
     for path in &args.trace {
         let name = path.file_stem().map_or("trace".into(), |stem| stem.to_string_lossy());
         let recorded = read(path)?;
@@ -51,7 +67,7 @@ pub(super) fn measure(args: &PolicyArgs) -> Result<Object, Refusal> {
         for memory_percent in PERCENTS {
             let memory_pages = (pages * memory_percent / 100).max(MIN_PAGES);
             let mut stalled_ms = |without: Without| {
-                let figures = simulate(&recorded, memory_pages, without)
+                let figures = simulate(&recorded, memory_pages, without, None)
                     .or_own(format!("the trace {name} cannot be simulated"))?;
                 let stalled_ms = figures.stalled_ns as f64 / 1e6;
                 rows.push(object! {
@@ -94,12 +110,56 @@ fn read(path: &Path) -> Result<Recorded, Refusal> {
     })
 }
 
-fn simulate(recorded: &Recorded, memory_pages: usize, without: Without) -> io::Result<Figures> {
+/// Simulates random programs with the default and with fixed pool shares.
+fn random(count: u32, log: &mut Log) -> io::Result<Vec<Object>> {
+    let mut rows = Vec::new();
+    let (mut most, mut logs) = (0.0_f64, 0.0);
+    for number in 0..u64::from(count) {
+        let Program { recorded, memory_percent, threads } = random_programs::program(number);
+        let memory_pages = recorded.pages as usize * memory_percent / 100;
+        let total_ms = |percent| {
+            let figures = simulate(&recorded, memory_pages, Without::default(), percent)?;
+            let ns = figures.stalled_ns + figures.reclaim_ns + u64::from(recorded.cpu_us) * 1000;
+            io::Result::Ok((ns as f64 / 1e6, figures))
+        };
+        let (default_ms, figures) = total_ms(None)?;
+        let mut best = (f64::INFINITY, 0_u8);
+        for percent in FIXED_PERCENTS {
+            let (ms, _) = total_ms(Some(percent))?;
+            best = if ms < best.0 { (ms, percent) } else { best };
+        }
+        let ratio = default_ms / best.0;
+        (most, logs) = (most.max(ratio), logs + ratio.ln());
+        rows.push(object! {
+            number,
+            threads,
+            memory_percent,
+            default_ms,
+            best_fixed_ms: best.0,
+            best_fixed_percent: best.1,
+            ratio,
+            pool_faults: figures.pool_faults,
+            disk_faults: figures.disk_faults,
+            pool_bytes: figures.pool_bytes,
+        });
+    }
+    log.ratio("default_vs_best_fixed_geomean".to_string(), (logs / f64::from(count.max(1))).exp());
+    log.ratio("default_vs_best_fixed_most".to_string(), most);
+    Ok(rows)
+}
+
+fn simulate(
+    recorded: &Recorded,
+    memory_pages: usize,
+    without: Without,
+    pool_percent: Option<u8>,
+) -> io::Result<Figures> {
     let mut simulation = Simulation::new(Setup {
         window_pages: recorded.pages.into(),
         memory_bytes: memory_pages * PAGE_SIZE,
         costs: Costs::default(),
         without,
+        pool_percent,
     })?;
     let bytes = |units: u8| u16::from(units) * UNIT_BYTES as u16;
     let content = |Content { lz4, zstd }| simulator::Content {
