@@ -56,9 +56,6 @@ pub(crate) fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
 }
 
 /// Returns the result of `body` in a forked child, for tests of a child's state.
-///
-/// # Errors
-/// If no child can be created.
 pub fn holds_in_child(body: impl FnOnce() -> bool) -> io::Result<bool> {
     Ok(in_child(|| i32::from(!body()))? == Ended::Exit(0))
 }

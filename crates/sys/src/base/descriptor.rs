@@ -126,7 +126,6 @@ fn close(fd: OwnedFd) {
 
 /// Returns the lowest number that a descriptor of the engine may have, in this process or in a
 /// program that it executes.
-#[must_use]
 pub(crate) fn first_high() -> u32 {
     let [below, ..] = floors_below(limits().0);
     below.min(own_descriptors::lowest()).max(0) as u32
@@ -139,7 +138,6 @@ fn floors_below(limit: u64) -> [i32; 3] {
 }
 
 /// Returns the number of descriptors that the engine may use for its rings.
-#[must_use]
 pub fn free_numbers() -> usize {
     let (soft, hard) = limits();
     let count = match hard.saturating_sub(soft) {

@@ -103,15 +103,6 @@ pub fn sleep_a_moment() {
 /// A lock whose waiters sleep, so that the owner can run even if a waiter has a higher priority. If
 /// a signal handler may take the lock, other code must block signals to take it. A forked child may
 /// release a lock that its parent's thread took.
-///
-/// ```
-/// use softswap_sys::futex::Lock;
-///
-/// static LOCK: Lock = Lock::new();
-/// LOCK.lock();
-/// // Only one thread at a time runs this code.
-/// LOCK.unlock();
-/// ```
 #[derive(Debug, Default)]
 pub struct Lock(AtomicU32);
 
@@ -122,7 +113,6 @@ const WANTED: u32 = 2;
 
 impl Lock {
     /// Returns a free lock.
-    #[must_use]
     pub const fn new() -> Lock {
         Lock(AtomicU32::new(FREE))
     }

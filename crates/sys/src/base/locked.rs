@@ -8,14 +8,6 @@ use crate::signals;
 use std::cell::UnsafeCell;
 
 /// A value and its lock.
-///
-/// ```
-/// use softswap_sys::locked::Locked;
-///
-/// static NAMES: Locked<Vec<&str>> = Locked::new(Vec::new());
-/// NAMES.with(|names| names.push("zram"));
-/// assert_eq!(NAMES.with(|names| names.len()), 1);
-/// ```
 pub struct Locked<T> {
     lock: Lock,
     value: UnsafeCell<T>,

@@ -16,7 +16,6 @@ use std::sync::{Mutex, PoisonError};
 pub use crate::page::{PAGE_SIZE, Page};
 
 /// Returns the machine's DRAM in bytes.
-#[must_use]
 pub fn dram_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram as u64 * u64::from(info.mem_unit)
@@ -28,17 +27,6 @@ thread_local! {
 }
 
 /// Memory reserved on behalf of one engine, to be unmapped when the engine has stopped.
-///
-/// ```
-/// use softswap_sys::memory::{Reservations, reserve_u64};
-///
-/// let reservations = Reservations::default();
-/// let word = reservations.collect(|| reserve_u64(1).map(|words| words[0].as_ptr().addr()))?;
-/// assert_ne!(word, 0);
-/// // SAFETY: no reference to the table exists any more.
-/// unsafe { reservations.release() };
-/// # Ok::<(), std::io::Error>(())
-/// ```
 #[derive(Debug, Default)]
 pub struct Reservations(Mutex<Vec<(usize, usize)>>);
 
@@ -115,17 +103,14 @@ unsafe fn reserve<T>(len: usize) -> io::Result<&'static mut [T]> {
 }
 
 /// Returns the limit of this process's address space in bytes (`ulimit -v`).
-#[must_use]
 pub fn address_space_limit() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
     limit.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 /// Populates `bytes` with DRAM in one call, which is cheaper than a fault for each page. If the
-/// kernel lacks the call (before 5.14) or memory, the first touch of each page populates it.
-///
-/// # Panics
-/// If `bytes` does not start at a page boundary.
+/// kernel lacks the call (before 5.14) or memory, the first touch of each page populates it. Panics
+/// if `bytes` does not start at a page boundary.
 pub fn populate(bytes: &mut [u8]) {
     assert!((bytes.as_ptr() as usize).is_multiple_of(PAGE_SIZE));
     // SAFETY: the range is borrowed exclusively, and its content does not change: the kernel does
@@ -143,10 +128,8 @@ unsafe fn advise(bytes: &mut [u8], advice: i32) -> io::Result<usize> {
     raw::check(unsafe { raw::syscall(libc::SYS_madvise, args) })
 }
 
-/// Returns the DRAM of `bytes` to the system; they read as zero afterwards.
-///
-/// # Panics
-/// If `bytes` does not start and end at page boundaries.
+/// Returns the DRAM of `bytes` to the system; they read as zero afterwards. Panics if `bytes` does
+/// not start and end at page boundaries.
 pub fn release_dram(bytes: &mut [u8]) {
     assert!(
         (bytes.as_ptr() as usize).is_multiple_of(PAGE_SIZE)

@@ -200,7 +200,6 @@ pub(crate) fn place_gate(address: usize) -> bool {
 
 /// Returns the instruction pointer that the kernel sees for calls made by [`syscall`]. That of
 /// [`syscall_for_program`] is [`APART`] bytes higher.
-#[must_use]
 pub fn exempt_instruction_pointer() -> u64 {
     let start = softswap_raw_syscall as *const () as u64;
     let after = softswap_raw_syscall_return as *const () as u64;
@@ -208,7 +207,6 @@ pub fn exempt_instruction_pointer() -> u64 {
 }
 
 /// Returns true if `address`, as the kernel reports it for a call, is in a gate.
-#[must_use]
 pub fn is_in_gate(address: u64) -> bool {
     address & !(APART as u64) == exempt_instruction_pointer()
 }
@@ -234,39 +232,30 @@ pub fn check(result: isize) -> std::io::Result<usize> {
 }
 
 /// Returns the index of the CPU that this thread runs on: a hint, stale as soon as read.
-#[must_use]
 pub fn current_cpu() -> usize {
     // SAFETY: the function takes no arguments; it reads the thread's rseq area or calls the vDSO.
     unsafe { libc::sched_getcpu() }.max(0) as usize
 }
 
 /// Returns the calling thread's ID. Not cached, so it is right in a forked child too.
-#[must_use]
 pub fn current_thread() -> i32 {
     // SAFETY: the call takes no arguments and only returns a number.
     unsafe { syscall(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
 /// Returns this process's ID. Not cached, so it is right in a forked child too.
-#[must_use]
 pub fn current_process() -> u32 {
     // SAFETY: the call takes no arguments and only returns a number.
     unsafe { syscall(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
 /// Returns the parent's process ID; 0 or less if the parent is not visible.
-#[must_use]
 pub fn parent_process() -> i32 {
     // SAFETY: the call takes no arguments and only returns a number.
     unsafe { syscall(libc::SYS_getppid, [0; 6]) as i32 }
 }
 
 /// Returns true if this process has children, including exited ones that were not reaped.
-///
-/// ```
-/// assert!(!softswap_sys::raw::has_children());
-/// ```
-#[must_use]
 pub fn has_children() -> bool {
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
     let args = [libc::P_ALL as usize, 0, 0, options as usize, 0, 0];
@@ -275,11 +264,6 @@ pub fn has_children() -> bool {
 }
 
 /// Returns the number of threads of this process, or `None` without /proc.
-///
-/// ```
-/// assert!(softswap_sys::raw::thread_count().unwrap() >= 1);
-/// ```
-#[must_use]
 pub fn thread_count() -> Option<usize> {
     const PATH: &std::ffi::CStr = c"/proc/self/task";
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
@@ -293,7 +277,6 @@ pub fn thread_count() -> Option<usize> {
 }
 
 /// Monotonic time in nanoseconds, by the vDSO.
-#[must_use]
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the function writes one `timespec` to `time`.
@@ -302,19 +285,16 @@ pub fn now_ns() -> u64 {
 }
 
 /// Returns the CPU time that the calling thread has used, in ns.
-#[must_use]
 pub fn thread_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// Returns the CPU time that all threads of this process have used, in ns.
-#[must_use]
 pub fn process_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
 /// Returns the CPU time that a thread of this process has used, in ns; 0 without such a thread.
-#[must_use]
 pub fn cpu_ns_of(thread: i32) -> u64 {
     /// Clock of one thread, and its CPU time in ns, as in the kernel's `posix-timers.h`.
     const THREAD_CPU: libc::clockid_t = 4 | 2;

@@ -76,7 +76,6 @@ impl Frame {
     ///
     /// # Safety
     /// `context` is the argument of a running handler.
-    #[must_use]
     pub unsafe fn below(top: usize, context: *const c_void) -> Frame {
         // SAFETY: the kernel wrote the context, and its pointer to the extended state.
         let (_, len) = unsafe { extended_state(context) };
@@ -86,7 +85,6 @@ impl Frame {
     }
 
     /// Returns all addresses of the frame.
-    #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.start..self.state.0.wrapping_add(self.state.1)
     }
@@ -171,7 +169,6 @@ pub unsafe fn start_handler(
 ///
 /// # Safety
 /// `context` is the argument of a handler that will return.
-#[must_use]
 pub unsafe fn copy_place(context: *const c_void, top: usize) -> usize {
     // SAFETY: the context's pointer to the extended state is valid, because the kernel reads it at
     // the handler's return.

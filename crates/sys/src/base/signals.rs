@@ -10,16 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use libc::{SIGBUS, SIGSEGV, SIGSYS, siginfo_t};
 
 /// A signal handler: takes the signal number, details and the interrupted state.
-///
-/// ```
-/// use softswap_sys::signals::{self, Handler, siginfo_t};
-///
-/// extern "C" fn on_alarm(_signal: i32, _info: *mut siginfo_t, _context: *mut libc::c_void) {}
-///
-/// let handler: Handler = on_alarm;
-/// signals::install(libc::SIGALRM, handler, 0, 0)?;
-/// # Ok::<(), std::io::Error>(())
-/// ```
 pub type Handler = extern "C" fn(i32, *mut siginfo_t, *mut libc::c_void);
 
 /// Bytes of an engine signal stack. It holds several nested frames (each up to 11 KiB with wide
@@ -35,17 +25,9 @@ const THREAD_BYTES: usize =
     (PAGE_SIZE + STACK_BYTES + NOTE_BYTES + THREAD_DATA_BYTES).next_multiple_of(PAGE_SIZE);
 
 /// A set of signals in the kernel's format: bit n-1 for signal n.
-///
-/// ```
-/// use softswap_sys::signals::{self, Mask};
-///
-/// let mask: Mask = signals::bit(libc::SIGINT) | signals::bit(libc::SIGTERM);
-/// signals::with_blocked(mask, || assert_eq!(signals::current_mask(), mask));
-/// ```
 pub type Mask = u64;
 
 /// Returns the bit of a signal.
-#[must_use]
 pub const fn bit(signal: i32) -> Mask {
     1 << (signal - 1)
 }
@@ -54,7 +36,6 @@ static NEVER_BLOCKED: AtomicU64 = AtomicU64::new(bit(SIGBUS) | bit(SIGSYS));
 
 /// Returns the signals that must never be blocked: the kernel kills a thread whose synchronous
 /// signal is blocked.
-#[must_use]
 #[inline]
 pub fn never_blocked() -> Mask {
     NEVER_BLOCKED.load(Ordering::Relaxed)
@@ -99,7 +80,6 @@ pub const SA_RESTORER: u64 = 0x0400_0000;
 
 impl Action {
     /// Returns an action with a handler, flags and a mask.
-    #[must_use]
     pub const fn new(handler: usize, flags: u64, mask: Mask) -> Action {
         Action { handler, flags, restorer: 0, mask }
     }
@@ -257,13 +237,11 @@ fn with_blocked_on<R>(
 }
 
 /// Returns the current mask.
-#[must_use]
 pub fn current_mask() -> Mask {
     procmask(libc::SIG_BLOCK, 0)
 }
 
 /// Returns the signals that are pending for this thread.
-#[must_use]
 pub fn pending() -> Mask {
     let mut set: Mask = 0;
     let args = [&raw mut set as usize, size_of::<Mask>(), 0, 0, 0, 0];
@@ -283,27 +261,23 @@ pub fn install_stack() -> io::Result<usize> {
 }
 
 /// Returns the addresses of the stack that [`install_stack`] made at `base`.
-#[must_use]
 pub fn stack_at(base: usize) -> std::ops::Range<usize> {
     base + PAGE_SIZE..base + PAGE_SIZE + STACK_BYTES
 }
 
 /// Returns the address of the [`NOTE_BYTES`] of the thread whose stack is at `base`. They are freed
 /// with the stack; if the thread exits by a raw system call, they are never freed.
-#[must_use]
 pub fn note(base: usize) -> usize {
     base + PAGE_SIZE + STACK_BYTES
 }
 
 /// Returns the address of the [`THREAD_DATA_BYTES`] of the thread whose stack is at `base`, zero at
 /// first.
-#[must_use]
 pub fn room(base: usize) -> usize {
     note(base) + NOTE_BYTES
 }
 
 /// Returns the kernel's description of the stack that [`install_stack`] made at `base`.
-#[must_use]
 pub fn alternate_stack_at(base: usize) -> libc::stack_t {
     libc::stack_t { ss_sp: (base + PAGE_SIZE) as *mut _, ss_flags: 0, ss_size: STACK_BYTES }
 }
@@ -337,7 +311,6 @@ pub unsafe fn remove_stack(base: usize) {
 ///
 /// # Safety
 /// `info` is the argument of a SIGBUS or SIGSEGV handler.
-#[must_use]
 pub unsafe fn fault_address(info: *const siginfo_t) -> usize {
     // SAFETY: a handler's details are readable, and these signals set `si_addr`.
     unsafe { (*info).si_addr() as usize }
@@ -347,7 +320,6 @@ pub unsafe fn fault_address(info: *const siginfo_t) -> usize {
 ///
 /// # Safety
 /// `context` is the argument of a SIGBUS handler.
-#[must_use]
 pub unsafe fn fault_is_write(context: *const libc::c_void) -> bool {
     let context = context.cast::<libc::ucontext_t>();
     // SAFETY: a handler's context is a `ucontext_t` with the registers in it. Bit 1 of the
@@ -359,7 +331,6 @@ pub unsafe fn fault_is_write(context: *const libc::c_void) -> bool {
 ///
 /// # Safety
 /// `context` is the argument of a SIGSEGV handler.
-#[must_use]
 pub unsafe fn fault_access(context: *const libc::c_void) -> i32 {
     const FETCHES: i64 = 16;
     let context = context.cast::<libc::ucontext_t>();
@@ -376,7 +347,6 @@ pub unsafe fn fault_access(context: *const libc::c_void) -> i32 {
 
 /// Returns true if a SIGSEGV with this code was raised for an access to memory that is not mapped,
 /// or mapped with another protection.
-#[must_use]
 pub fn is_touch(code: i32) -> bool {
     const SEGV_MAPERR: i32 = 1;
     const SEGV_ACCERR: i32 = 2;
@@ -387,7 +357,6 @@ pub fn is_touch(code: i32) -> bool {
 ///
 /// # Safety
 /// `context` is a handler's argument.
-#[must_use]
 pub unsafe fn interrupted_mask(context: *mut libc::c_void) -> *mut Mask {
     let context = context.cast::<libc::ucontext_t>();
     // SAFETY: a handler's context is a `ucontext_t`, whose `uc_sigmask` starts with the kernel's
@@ -432,7 +401,6 @@ pub unsafe fn send_with(thread: i32, signal: i32, info: *const siginfo_t) -> io:
 }
 
 /// Returns the details of a SIGSEGV at `address`, as for memory that is not mapped.
-#[must_use]
 pub fn segv_info(address: usize) -> siginfo_t {
     const SEGV_MAPERR: i32 = 1;
     let mut info = info_of(SIGSEGV, SEGV_MAPERR);
@@ -443,7 +411,6 @@ pub fn segv_info(address: usize) -> siginfo_t {
 }
 
 /// Returns the details of a signal that the kernel raises without further information.
-#[must_use]
 pub fn kernel_info(signal: i32) -> siginfo_t {
     const SI_KERNEL: i32 = 0x80;
     info_of(signal, SI_KERNEL)
@@ -459,7 +426,6 @@ fn info_of(signal: i32, code: i32) -> siginfo_t {
 }
 
 /// Returns the details of a queued signal with a value.
-#[must_use]
 pub fn queued_info(signal: i32, value: usize) -> siginfo_t {
     let mut info = info_of(signal, libc::SI_QUEUE);
     // SAFETY: on 64-bit Linux process, user and value start at byte 16 of the 128 of siginfo_t,
@@ -469,7 +435,6 @@ pub fn queued_info(signal: i32, value: usize) -> siginfo_t {
 }
 
 /// Returns the details of a signal that reports an asynchronous request.
-#[must_use]
 pub fn asynchronous_info(signal: i32, value: usize) -> siginfo_t {
     let mut info = queued_info(signal, value);
     info.si_code = libc::SI_ASYNCIO;
@@ -489,7 +454,6 @@ pub fn asynchronous_info(signal: i32, value: usize) -> siginfo_t {
 const OWN_CODE: i32 = 0x5373;
 
 /// Returns the details of a signal of the engine, with a value for its purpose.
-#[must_use]
 pub fn own_info(signal: i32, value: usize) -> siginfo_t {
     let mut info = queued_info(signal, value);
     info.si_code = OWN_CODE;
@@ -497,7 +461,6 @@ pub fn own_info(signal: i32, value: usize) -> siginfo_t {
 }
 
 /// Returns true if `info` belongs to a signal that [`own_info`] created with `value`.
-#[must_use]
 pub fn is_own(info: &siginfo_t, value: usize) -> bool {
     info.si_code == OWN_CODE && queued_value(info) == value
 }
@@ -509,14 +472,12 @@ pub fn is_own(info: &siginfo_t, value: usize) -> bool {
 /// use softswap_sys::signals;
 /// assert!(!signals::has_lost_details(&signals::queued_info(libc::SIGSYS, 7)));
 /// ```
-#[must_use]
 pub fn has_lost_details(info: &siginfo_t) -> bool {
     // SAFETY: the process ID is valid for a signal that was sent, and any number for others.
     info.si_code == libc::SI_USER && unsafe { info.si_pid() } == 0
 }
 
 /// Returns the value of a queued signal.
-#[must_use]
 pub fn queued_value(info: &siginfo_t) -> usize {
     // SAFETY: the word at byte 24 is within the 128 bytes of siginfo_t, all of which the kernel or
     // this module has initialized.
@@ -527,7 +488,6 @@ pub fn queued_value(info: &siginfo_t) -> usize {
 ///
 /// # Safety
 /// `context` is a handler's argument.
-#[must_use]
 pub unsafe fn interrupted_stack(context: *const libc::c_void) -> usize {
     let context = context.cast::<libc::ucontext_t>();
     // SAFETY: a handler's context is a `ucontext_t` with the registers in it.
@@ -549,7 +509,6 @@ pub struct Registers {
 ///
 /// # Safety
 /// `context` is a handler's argument.
-#[must_use]
 pub unsafe fn interrupted_registers(context: *const libc::c_void) -> Registers {
     // SAFETY: a handler's context is a `ucontext_t` with the registers in it.
     let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
@@ -576,7 +535,6 @@ impl TrappedCall {
     ///
     /// # Safety
     /// `info` and `context` are the arguments of the running SIGSYS handler.
-    #[must_use]
     pub unsafe fn of(info: *const siginfo_t, context: *const libc::c_void) -> TrappedCall {
         const SYS_SECCOMP: i32 = 1;
         // Offsets within the details of a SIGSYS: <asm-generic/siginfo.h>.

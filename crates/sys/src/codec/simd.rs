@@ -15,13 +15,6 @@ const _: () = assert!(PAGE_SIZE.is_multiple_of(STEP_BYTES));
 
 /// A register width that this CPU supports. Only [`Width::widest`] and [`Width::all`] create
 /// values, so the CPU supports every value.
-///
-/// ```
-/// use softswap_sys::simd::Width;
-///
-/// let page = [7; 4096];
-/// assert!(Width::widest().repeats(&page, u64::from_ne_bytes([7; 8])));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Width(Registers);
 
@@ -37,7 +30,6 @@ enum Registers {
 
 impl Width {
     /// Returns the widest supported width.
-    #[must_use]
     #[inline]
     pub fn widest() -> Width {
         #[cfg(target_arch = "x86_64")]
@@ -53,7 +45,6 @@ impl Width {
     }
 
     /// Returns all supported widths, for tests that compare them.
-    #[must_use]
     pub fn all() -> Vec<Width> {
         #[cfg_attr(
             not(target_arch = "x86_64"),
@@ -73,7 +64,6 @@ impl Width {
     }
 
     /// Returns true if every word of `page` is `word`.
-    #[must_use]
     #[inline]
     pub fn repeats(self, page: &[u8; PAGE_SIZE], word: u64) -> bool {
         match self.0 {

@@ -351,7 +351,6 @@ fn exemption(names: Names) -> Vec<Instruction> {
 
 /// Returns the program's filter after the exemption; `None` if both together exceed the kernel's
 /// limit.
-#[must_use]
 pub fn before(program: &[Instruction]) -> Option<Vec<Instruction>> {
     let mut code = exemption(Names {
         gate: raw::exempt_instruction_pointer(),

@@ -43,19 +43,9 @@ const TEXT_BYTES: usize = 4096;
 type Arguments = [usize; 6];
 
 /// Returns the area for windows of guarded memory. The first call installs the filter, which guards
-/// system calls of all threads until the process exits.
-///
-/// ```no_run
-/// use softswap_sys::guarded_calls;
-///
-/// let area = guarded_calls::area()?;
-/// assert_eq!(guarded_calls::area()?, area);
-/// # Ok::<(), std::io::Error>(())
-/// ```
-///
-/// # Errors
-/// The kernel's error. `AddrNotAvailable` if no area is free. `Unsupported` if another filter or
-/// handler receives the traps, or the calling thread blocks SIGSYS.
+/// system calls of all threads until the process exits. Fails with `AddrNotAvailable` if no area is
+/// free, `Unsupported` if another filter or handler receives the traps, or the calling thread
+/// blocks SIGSYS.
 pub fn area() -> io::Result<Range<usize>> {
     let mut guarded = GUARDED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(area) = &*guarded {

@@ -50,16 +50,6 @@ const FUTEX_OPERATION: u32 = 1;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 
 /// One instruction of a filter, in the kernel's format.
-///
-/// ```no_run
-/// use softswap_sys::seccomp::{self, Instruction};
-/// use softswap_sys::raw;
-///
-/// let (base, len) = (17 << 40, 1 << 40);
-/// let filter: Vec<Instruction> = seccomp::build(base, len, raw::exempt_instruction_pointer());
-/// seccomp::install(&filter)?;
-/// # Ok::<(), std::io::Error>(())
-/// ```
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Instruction {
@@ -143,7 +133,6 @@ fn runs() -> Vec<Run> {
 ///
 /// A binary search over the call number ends in jumps to the checks. Equal checks are shared. This
 /// shortens the start of every program, when the kernel compiles the filter.
-#[must_use]
 pub fn build(base: usize, len: usize, exempt: u64) -> Vec<Instruction> {
     assert!(len > 0 && (base | len).trailing_zeros() >= 32);
     let this = Match { base: (base >> 32) as u32, len: (len >> 32) as u32, exempt };
@@ -300,7 +289,6 @@ pub const MAX_CALLERS: usize = 1200;
 /// The filter survives `exec`. Single addresses rarely match such an instruction of the next
 /// program; a range of code would. Other calls are decided by number alone, so the kernel caches
 /// the result.
-#[must_use]
 pub fn build_for_callers(callers: &[usize]) -> Vec<Instruction> {
     assert!(callers.len() <= MAX_CALLERS && callers.is_sorted());
     let mut filter = vec![
@@ -359,11 +347,6 @@ pub(crate) fn trapping(number: i64) -> [Instruction; 4] {
 }
 
 /// Returns true if the kernel supports filters that trap.
-///
-/// ```
-/// assert!(softswap_sys::seccomp::is_available());
-/// ```
-#[must_use]
 pub fn is_available() -> bool {
     const GET_ACTION_AVAIL: usize = 2;
     let action = TRAP;

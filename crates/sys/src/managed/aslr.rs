@@ -42,13 +42,6 @@ pub const RESERVABLE: Range<usize> = PLACES[0].start..PLACES[1].end;
 const UNWANTED: [usize; 2] = [32 * TIB, 64 * TIB];
 
 /// The base addresses of the window and of the gate page.
-///
-/// ```
-/// use softswap_sys::aslr::Bases;
-///
-/// let bases = Bases::choose();
-/// assert_eq!(bases.to_string().parse(), Ok(bases));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bases {
     window: usize,
@@ -70,7 +63,6 @@ fn chance() -> usize {
 }
 
 /// Returns a random number below `most`.
-#[must_use]
 pub fn below(most: usize) -> usize {
     chance() % most.max(1)
 }
@@ -96,7 +88,6 @@ fn is_in_window(first: usize, address: usize) -> bool {
 
 impl Bases {
     /// Chooses random addresses.
-    #[must_use]
     pub fn choose() -> Bases {
         let places: Vec<_> = places_of_window().collect();
         let window = places[below(places.len())];
@@ -107,7 +98,6 @@ impl Bases {
     }
 
     /// Returns the preferred first address of the window.
-    #[must_use]
     pub fn window(&self) -> usize {
         self.window
     }

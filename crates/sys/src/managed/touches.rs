@@ -40,16 +40,6 @@ pub trait Resolver: Send + Sync {
 }
 
 /// Result of pinning bytes.
-///
-/// ```
-/// use softswap_sys::touches::Hold;
-/// let meaning = |hold| match hold {
-///     Hold::Bytes(_) => "pass this many to the kernel; the rest is another piece, or not mapped",
-///     Hold::Signal => "handle the signal, then try again",
-///     Hold::Refused(_) => "the call fails with this errno",
-/// };
-/// assert_eq!(meaning(Hold::Signal), "handle the signal, then try again");
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
     /// This many bytes from the start of the range are pinned.
@@ -86,26 +76,6 @@ static BEFORE_SIGBUS: Before = Before::new();
 static BEFORE_SIGSEGV: Before = Before::new();
 
 /// A window whose faults are handled until this value is dropped.
-///
-/// ```no_run
-/// use softswap_sys::signals::Mask;
-/// use softswap_sys::touches::{self, Resolver};
-/// use softswap_sys::window::{Window, Writes};
-///
-/// struct Sevens(Window);
-/// impl Resolver for Sevens {
-///     fn resolve(&self, address: usize, _is_write: bool, _open: Mask) -> bool {
-///         let page = (address - self.0.base()) as u64 / 4096;
-///         self.0.install(page, &[7; 4096], Writes::Allowed).error.is_none()
-///     }
-/// }
-/// let window = Window::reserve(1, false)?;
-/// let (base, len) = (window.base(), window.len_bytes());
-/// let served = touches::serve(base, len, Box::new(Sevens(window)))?;
-/// // Reads of memory in the window find sevens.
-/// drop(served);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Debug)]
 pub struct Served {
     index: usize,
@@ -113,10 +83,7 @@ pub struct Served {
 }
 
 /// Handles faults on the `len` bytes from `base` with `resolver`. A program that forks must call
-/// [`in_child`] in the child.
-///
-/// # Errors
-/// `QuotaExceeded` if there are [`MAX_WINDOWS`] already; otherwise the kernel's refusal.
+/// [`in_child`] in the child. Fails with `QuotaExceeded` if there are [`MAX_WINDOWS`] already.
 pub fn serve(base: usize, len: usize, resolver: Box<dyn Resolver>) -> io::Result<Served> {
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     for (signal, before) in [(SIGBUS, &BEFORE_SIGBUS), (SIGSEGV, &BEFORE_SIGSEGV)] {

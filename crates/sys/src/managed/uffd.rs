@@ -40,14 +40,6 @@ pub const FEATURE_MOVE: u64 = 1 << 16;
 pub const FEATURE_WP_ASYNC: u64 = 1 << 15;
 
 /// The faults that a descriptor handles.
-///
-/// ```
-/// use softswap_sys::uffd::{self, Privilege};
-///
-/// if let Ok(features) = uffd::offered_features(Privilege::UserModeOnly) {
-///     println!("UFFDIO_MOVE: {}", features & uffd::FEATURE_MOVE != 0);
-/// }
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privilege {
     /// Faults from user mode only: needs no privilege.
@@ -57,16 +49,6 @@ pub enum Privilege {
 }
 
 /// The effect of a write to an installed page.
-///
-/// ```
-/// use softswap_sys::window::{Window, Writes};
-///
-/// # fn example(window: &Window) -> std::io::Result<()> {
-/// window.install(0, &[7; 4096], Writes::Caught);
-/// window.allow_writes(0)?;
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writes {
     /// The write succeeds.
@@ -77,15 +59,6 @@ pub enum Writes {
 }
 
 /// An open userfaultfd with negotiated features.
-///
-/// ```
-/// use softswap_sys::uffd::Uffd;
-///
-/// match Uffd::open_sigbus() {
-///     Ok(uffd) => println!("UFFDIO_MOVE: {}", uffd.has_move()),
-///     Err(error) => println!("userfaultfd is unavailable: {error}"),
-/// }
-/// ```
 #[derive(Debug)]
 pub struct Uffd {
     /// Owned; replaced in a forked child.
@@ -149,12 +122,6 @@ pub fn offered_features(privilege: Privilege) -> io::Result<u64> {
 const NEEDED: u64 = FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP;
 
 /// Returns true if this process may create a window now.
-///
-/// ```
-/// use softswap_sys::uffd::{Uffd, is_allowed};
-/// assert_eq!(is_allowed(), Uffd::open_sigbus().is_ok());
-/// ```
-#[must_use]
 pub fn is_allowed() -> bool {
     try_out().is_ok()
 }
@@ -168,29 +135,12 @@ pub(crate) fn try_out() -> io::Result<()> {
 }
 
 /// Returns true if the kernel, or an emulator in front of it, lacks the call (`ENOSYS`).
-///
-/// ```
-/// use softswap_sys::uffd::{is_allowed, is_unknown};
-/// assert!(!(is_allowed() && is_unknown()));
-/// ```
-#[must_use]
 pub fn is_unknown() -> bool {
     let offered = offered_features(Privilege::UserModeOnly);
     offered.is_err_and(|error| error.raw_os_error() == Some(libc::ENOSYS))
 }
 
 /// Result of an operation over several pages that can stop half-way.
-///
-/// ```
-/// use softswap_sys::window::Window;
-///
-/// # fn example(window: &Window) {
-/// let partial = window.install_zero(0, 16);
-/// if let Some(error) = partial.error {
-///     println!("{} of 16 pages, then {error}", partial.pages);
-/// }
-/// # }
-/// ```
 #[derive(Debug)]
 pub struct Partial {
     /// Completed pages, from the start of the range.
@@ -247,7 +197,6 @@ impl Uffd {
     }
 
     /// Returns true if UFFDIO_MOVE may be used.
-    #[must_use]
     pub fn has_move(&self) -> bool {
         self.features & FEATURE_MOVE != 0
     }
@@ -394,8 +343,8 @@ fn leading_moved(to: usize, from: usize, len: usize) -> Option<i64> {
 pub(crate) fn present(start: usize, len: usize, out: &mut [u8]) -> io::Result<()> {
     assert!(len.div_ceil(PAGE_SIZE) <= out.len());
     let args = [start, len, out.as_mut_ptr() as usize, 0, 0, 0];
-    // SAFETY: the kernel writes one byte to `out` for each page, and `out` is long enough. If nothing
-    // is mapped, it returns ENOMEM.
+    // SAFETY: the kernel writes one byte to `out` for each page, and `out` is long enough. If
+    // nothing is mapped, it returns ENOMEM.
     raw::check(unsafe { raw::syscall(libc::SYS_mincore, args) }).map(drop)
 }
 

@@ -115,15 +115,6 @@ unsafe impl dlmalloc::Allocator for Arena {
 }
 
 /// The heap; for use as `#[global_allocator]` in the runtime.
-///
-/// ```
-/// use softswap_sys::alloc::HEAP;
-///
-/// let block = HEAP.allocate(100, 16, true);
-/// assert!(HEAP.owns(block.addr()));
-/// // SAFETY: the block came from this heap, and is not used any more.
-/// unsafe { HEAP.release(block) };
-/// ```
 pub struct Heap {
     locked: Lock,
     /// Bytes in use by the C library, the dynamic loader and the program.
@@ -174,7 +165,6 @@ impl Heap {
     }
 
     /// Returns true if `address` is in this heap.
-    #[must_use]
     pub fn owns(&self, address: usize) -> bool {
         let start = START.load(Ordering::Acquire);
         start != 0 && (start..END.load(Ordering::Relaxed)).contains(&address)
@@ -232,14 +222,12 @@ impl Heap {
     }
 
     /// Returns the number of bytes in use by the C library, the dynamic loader and the program.
-    #[must_use]
     pub fn outside_bytes_in_use(&self) -> usize {
         self.external_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the peak of [`Heap::outside_bytes_in_use`], which the heap still occupies: it keeps
     /// the DRAM of freed blocks.
-    #[must_use]
     pub fn taken_bytes(&self) -> usize {
         self.peak_external_bytes.load(Ordering::Relaxed)
     }
@@ -248,7 +236,6 @@ impl Heap {
     ///
     /// # Safety
     /// `pointer` came from [`Heap::allocate`] and was not released.
-    #[must_use]
     pub unsafe fn usable(&self, pointer: *mut u8) -> usize {
         // SAFETY: `allocate` wrote a header before every pointer that it returned, which stays
         // there until the block is released.
@@ -285,15 +272,6 @@ unsafe impl GlobalAlloc for Heap {
 }
 
 /// [`HEAP`] as a `#[global_allocator]`, which must be a separate static.
-///
-/// ```standalone_crate
-/// use softswap_sys::alloc::{HEAP, HeapHandle};
-///
-/// #[global_allocator]
-/// static ALLOCATOR: HeapHandle = HeapHandle;
-///
-/// assert!(HEAP.owns((&raw const *Box::new(7)).addr()));
-/// ```
 pub struct HeapHandle;
 
 // SAFETY: all memory comes from the heap, which fulfils the trait's contract.

@@ -76,14 +76,6 @@ impl Drop for Pages {
 
 /// A value that is excluded from core dumps, is locked into DRAM if the limits allow that, and is
 /// wiped when dropped.
-///
-/// ```
-/// use softswap_sys::secret::Secret;
-///
-/// let key = Secret::new(|| Ok([7_u8; 32]))?;
-/// assert_eq!(key[0], 7);
-/// # Ok::<(), std::io::Error>(())
-/// ```
 pub struct Secret<T> {
     pages: Pages,
     is_locked: AtomicBool,
@@ -99,9 +91,6 @@ unsafe impl<T: Sync> Sync for Secret<T> {}
 
 impl<T> Secret<T> {
     /// Stores the result of `make`. Wipes the stack that `make` used.
-    ///
-    /// # Errors
-    /// If `make` fails, or there is no memory.
     pub fn new(make: impl FnOnce() -> io::Result<T>) -> io::Result<Secret<T>> {
         const { assert!(align_of::<T>() <= PAGE_SIZE) };
         let pages = Pages::map(size_of::<T>())?;
@@ -117,7 +106,6 @@ impl<T> Secret<T> {
     }
 
     /// Returns true if the value is locked into DRAM, which `RLIMIT_MEMLOCK` may forbid.
-    #[must_use]
     pub fn is_locked(&self) -> bool {
         self.is_locked.load(Ordering::Relaxed)
     }
@@ -143,14 +131,6 @@ impl<T> Drop for Secret<T> {
 
 /// A secret that no forked child inherits, whichever call forked it. The child finds zeroes
 /// (MADV_WIPEONFORK) and can store another value.
-///
-/// ```
-/// use softswap_sys::secret::Unshared;
-///
-/// let root = Unshared::new(|| Ok([7_u8; 32]))?;
-/// assert_eq!(root.with(|root| root[0]), Some(7));
-/// # Ok::<(), std::io::Error>(())
-/// ```
 pub struct Unshared<T> {
     pages: Pages,
     is_locked: AtomicBool,
@@ -175,10 +155,8 @@ unsafe impl<T: Send> Send for Unshared<T> {}
 unsafe impl<T: Sync> Sync for Unshared<T> {}
 
 impl<T> Unshared<T> {
-    /// Stores the result of `make`. Wipes the stack that `make` used.
-    ///
-    /// # Errors
-    /// If `make` fails, or the kernel lacks MADV_WIPEONFORK or memory.
+    /// Stores the result of `make`. Wipes the stack that `make` used. Fails if `make` fails, or the
+    /// kernel lacks MADV_WIPEONFORK.
     pub fn new(make: impl FnOnce() -> io::Result<T>) -> io::Result<Unshared<T>> {
         const { assert!(align_of::<Held<T>>() <= PAGE_SIZE && !std::mem::needs_drop::<T>()) };
         let pages = Pages::map(size_of::<Held<T>>())?;
@@ -190,9 +168,6 @@ impl<T> Unshared<T> {
     }
 
     /// Stores a value if there is none, as in a forked child.
-    ///
-    /// # Errors
-    /// If `make` fails.
     pub fn renew(&self, make: impl FnOnce() -> io::Result<T>) -> io::Result<()> {
         let held = self.pages.start.cast::<Held<T>>();
         let change =
@@ -224,7 +199,6 @@ impl<T> Unshared<T> {
     }
 
     /// Returns true if the value is locked into DRAM, which `RLIMIT_MEMLOCK` may forbid.
-    #[must_use]
     pub fn is_locked(&self) -> bool {
         self.is_locked.load(Ordering::Relaxed)
     }
@@ -330,9 +304,6 @@ fn wipe_upper_registers() {
 }
 
 /// Calls `body` with random bytes, which are wiped afterwards.
-///
-/// # Errors
-/// If the kernel provides none.
 pub fn with_random<const N: usize, R>(body: impl FnOnce(&[u8; N]) -> R) -> io::Result<R> {
     let mut bytes = Zeroizing::new([0; N]);
     let mut done = 0;

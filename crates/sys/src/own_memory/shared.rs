@@ -103,9 +103,6 @@ pub fn map_new_file(path: &Path, words: usize, magic: u64) -> io::Result<&'stati
 }
 
 /// Announces the order of later accesses to the words of [`map_new_file`].
-///
-/// # Errors
-/// The kernel's error. The mapping is then unchanged.
 pub fn advise_order(words: &'static [AtomicU64], is_random: bool) -> io::Result<()> {
     let advice = if is_random { Advice::Random } else { Advice::Sequential };
     let (start, len) = (words.as_ptr().cast_mut(), size_of_val(words));

@@ -10,18 +10,6 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A signal taken from the queue.
-///
-/// ```
-/// use softswap_sys::child::{self, ReceivedSignal};
-///
-/// # fn example(child: i32, received: ReceivedSignal) -> std::io::Result<()> {
-/// // The terminal sends its signals to the child, too.
-/// if received.from_process {
-///     child::send(child, received.signal)?;
-/// }
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedSignal {
     /// The signal's number.
@@ -34,18 +22,6 @@ pub struct ReceivedSignal {
 }
 
 /// Signals that are blocked in this thread and read from a descriptor instead.
-///
-/// ```no_run
-/// use softswap_sys::child::{self, SignalQueue};
-/// use std::time::Duration;
-///
-/// let queue = SignalQueue::hold(&[libc::SIGUSR1])?;
-/// child::send(std::process::id() as i32, libc::SIGUSR1)?;
-/// queue.wait(Duration::from_secs(10))?;
-/// let received = queue.next()?.unwrap();
-/// assert!(received.signal == libc::SIGUSR1 && received.from_process);
-/// # Ok::<(), std::io::Error>(())
-/// ```
 #[derive(Debug)]
 pub struct SignalQueue {
     fd: OwnedFd,
@@ -228,7 +204,6 @@ pub fn close_inherited() {
 }
 
 /// Returns the range of real-time signals that programs may use.
-#[must_use]
 pub fn real_time_signals() -> std::ops::RangeInclusive<i32> {
     libc::SIGRTMIN()..=libc::SIGRTMAX()
 }

@@ -10,10 +10,8 @@ const NEAR_BYTES: usize = 5;
 /// Bytes of `jmp [rip]` and the address.
 const FAR_BYTES: usize = 14;
 
-/// Overwrites the start of each function `from` with a jump to `to`, for pairs `(from, to)`.
-///
-/// # Errors
-/// If the system does not allow code to be changed; then nothing was changed.
+/// Overwrites the start of each function `from` with a jump to `to`, for pairs `(from, to)`. After
+/// an error nothing was changed.
 ///
 /// # Safety
 /// Each `from` is the address of a function, at a multiple of 16. The function at `to` can be

@@ -32,7 +32,6 @@ pub struct Objects {
 
 impl Objects {
     /// Returns an empty list.
-    #[must_use]
     pub const fn new() -> Objects {
         Objects { seen: Vec::new(), unloaded: 0 }
     }

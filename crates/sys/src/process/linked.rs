@@ -17,14 +17,6 @@ const SYMBOL_TABLE: i64 = 6;
 const GNU_HASH_TABLE: i64 = 0x6fff_fef5;
 
 /// A library or the executable, which must stay loaded while this value is used.
-///
-/// ```
-/// use softswap_sys::linked::Linked;
-///
-/// let here = Linked::around as *const () as usize;
-/// let executable = Linked::around(here).unwrap();
-/// assert!(executable.code_around(here).unwrap().contains(&here));
-/// ```
 #[derive(Clone, Copy)]
 pub struct Linked {
     base: usize,
@@ -72,7 +64,6 @@ fn is_stub(address: usize) -> bool {
 
 /// Returns the address that `dlsym` reports for a function, or 0. In an executable at a fixed
 /// address that may be a stub.
-#[must_use]
 pub fn address(name: &CStr) -> usize {
     // SAFETY: the function reads a C string.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
@@ -82,7 +73,6 @@ pub fn address(name: &CStr) -> usize {
 ///
 /// Does not allocate if the function exists. `dlsym` allocates an error message for each library
 /// without the function, so the libraries behind a stub are searched by their own tables.
-#[must_use]
 pub fn definition(name: &CStr) -> usize {
     struct Search<'a> {
         name: &'a CStr,
@@ -119,7 +109,6 @@ fn gnu_hash(name: &CStr) -> u32 {
 }
 
 /// Returns true if the C library knows of one thread only (glibc 2.32).
-#[must_use]
 pub fn is_single_threaded() -> bool {
     // SAFETY: the function reads a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
@@ -129,7 +118,6 @@ pub fn is_single_threaded() -> bool {
 
 /// Returns true if Go's linker created the program, which then makes system calls by its own
 /// instructions.
-#[must_use]
 pub fn is_go_program() -> bool {
     const NAME_BYTES: u8 = 4;
     const BUILD_ID: u8 = 4;
@@ -143,7 +131,6 @@ pub fn is_go_program() -> bool {
 
 /// Returns true for a Go program that can start other programs. Go's linker drops unused functions
 /// and keeps the names of all others.
-#[must_use]
 pub fn is_go_program_that_forks() -> bool {
     const NAME: &[u8] = b"syscall.forkAndExecInChild\0";
     let has_name = |bytes: &[u8]| memchr::memmem::find(bytes, NAME).is_some();
@@ -226,7 +213,6 @@ impl Linked {
     }
 
     /// Returns the object whose code contains the address `inside`.
-    #[must_use]
     pub fn around(inside: usize) -> Option<Linked> {
         struct Search {
             inside: usize,
@@ -261,13 +247,11 @@ impl Linked {
     }
 
     /// Returns the range of the object's code that contains the address `inside`.
-    #[must_use]
     pub fn code_around(&self, inside: usize) -> Option<Range<usize>> {
         self.segments(libc::PT_LOAD, libc::PF_X).find(|code| code.contains(&inside))
     }
 
     /// Returns the addresses of the words with the value `value` in the object's data.
-    #[must_use]
     pub fn words_with(&self, value: usize) -> Vec<usize> {
         let words = self.segments(libc::PT_LOAD, libc::PF_W).flat_map(|data| {
             let first = data.start.next_multiple_of(size_of::<usize>());
@@ -280,7 +264,6 @@ impl Linked {
 
     /// Returns the words through which the object accesses the symbols of these names: the address
     /// of each word, and the name's index in the list.
-    #[must_use]
     pub fn words_for(&self, names: &[&CStr]) -> Vec<(usize, usize)> {
         const TABLES: [(i64, i64); 2] = [(7, 8), (23, 2)];
         let (Some(symbols), Some(strings)) = (self.table(SYMBOL_TABLE), self.table(STRING_TABLE))
@@ -361,10 +344,8 @@ impl Linked {
         Some(if value < self.base { self.base + value } else { value })
     }
 
-    /// Stores a value in each of these words: `(word, value)`.
-    ///
-    /// # Errors
-    /// If the system refuses to make words writable that the loader has protected.
+    /// Stores a value in each of these words: `(word, value)`. Fails if the system refuses to make
+    /// words writable that the loader has protected.
     ///
     /// # Safety
     /// The methods above found the words, and a function called through a new value can be called

@@ -69,15 +69,6 @@ const RUNTIMES: [(&[u8], Sanitizer); 8] = [
 ];
 
 /// Returns the sanitizer whose runtime a value of LD_PRELOAD names.
-///
-/// ```
-/// use softswap_sys::program_file::{Sanitizer, preloaded_sanitizer};
-///
-/// let preload = b"/usr/lib/libother.so:/usr/lib/libasan.so.8";
-/// assert_eq!(preloaded_sanitizer(preload), Some(Sanitizer::Address));
-/// assert_eq!(preloaded_sanitizer(b"/opt/libasan.so/libother.so"), None);
-/// ```
-#[must_use]
 pub fn preloaded_sanitizer(preload: &[u8]) -> Option<Sanitizer> {
     let paths = preload.split(|byte| matches!(byte, b':' | b' '));
     let names = paths.filter_map(|path| path.rsplit(|byte| *byte == b'/').next());
@@ -195,6 +186,9 @@ mod tests {
                 assert_eq!(marked(&strings), Some(sanitizer), "{mark:?}");
             }
         }
+        let preload = b"/usr/lib/libother.so:/usr/lib/libasan.so.8";
+        assert_eq!(preloaded_sanitizer(preload), Some(Sanitizer::Address));
+        assert_eq!(preloaded_sanitizer(b"/opt/libasan.so/libother.so"), None);
         assert_eq!(marked(b"\0__tsan_initial\0my__asan_init\0"), None);
     }
 

@@ -29,14 +29,6 @@ const ATTEMPTS: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Reasons why a file or device was not claimed. Nothing was changed.
-///
-/// ```
-/// use softswap_sys::exclusive_file::{ClaimError, claim};
-/// use std::path::Path;
-///
-/// let refused = claim(Path::new("/dev/null")).unwrap_err();
-/// assert!(matches!(refused, ClaimError::Kind { kind: "a character device", .. }));
-/// ```
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ClaimError {
@@ -112,7 +104,6 @@ impl ClaimError {
     }
 
     /// Returns the equivalent error number.
-    #[must_use]
     pub fn raw_os_error(&self) -> i32 {
         match self {
             Self::Missing { .. } => libc::ENOENT,
@@ -127,14 +118,6 @@ impl ClaimError {
 }
 
 /// A file or block device that this process uses exclusively while this value exists.
-///
-/// ```no_run
-/// use softswap_sys::exclusive_file::claim;
-///
-/// let area = claim("/swapfile".as_ref())?;
-/// println!("{} bytes, a device: {}", area.len_bytes, area.is_device);
-/// # Ok::<(), softswap_sys::exclusive_file::ClaimError>(())
-/// ```
 #[derive(Debug)]
 pub struct Claimed {
     /// Open for reading and writing, with O_DIRECT if possible.
@@ -150,9 +133,6 @@ pub struct Claimed {
 }
 
 /// Claims the file or block device at `path`. Retries for two seconds if it is busy.
-///
-/// # Errors
-/// If it cannot be opened, or another program uses it.
 pub fn claim(path: &Path) -> Result<Claimed, ClaimError> {
     for _ in 1..ATTEMPTS {
         match claim_at_once(path) {
@@ -164,9 +144,6 @@ pub fn claim(path: &Path) -> Result<Claimed, ClaimError> {
 }
 
 /// Claims the file or block device at `path`, without retries.
-///
-/// # Errors
-/// Those of [`claim`], even if another program uses the file only briefly.
 pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
     let explain = |errno| ClaimError::new(path, errno);
     // Checked before opening: opening other kinds of file can have side effects or block.

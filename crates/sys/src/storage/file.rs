@@ -30,7 +30,6 @@ const PROBE: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
 
 /// Returns device and inode of the file that a descriptor refers to; `None` if the descriptor is
 /// not open.
-#[must_use]
 pub fn identity_of(number: i32) -> Option<(u64, u64)> {
     let stat = raw::file_status(usize::try_from(number).ok()?).ok()?;
     Some((stat.st_dev, stat.st_ino))
@@ -44,20 +43,6 @@ fn open_again(number: i32, access: OFlags, direct: bool) -> Result<OwnedFd, Errn
 }
 
 /// An unnamed file that holds swapped pages.
-///
-/// ```
-/// use softswap_sys::file::SwapFile;
-/// use softswap_sys::memory::reserve_pages;
-///
-/// let page = &mut reserve_pages(1)?[0];
-/// let file = SwapFile::open(&std::env::temp_dir())?;
-/// page.0.fill(7);
-/// assert_eq!(file.write_at(&page.0, 0)?, 4096);
-/// page.0.fill(0);
-/// assert_eq!(file.read_at(&mut page.0, 0)?, 4096);
-/// assert_eq!(page.0, [7; 4096]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Debug)]
 pub struct SwapFile {
     /// Closed in a child that has become a reader.
@@ -73,11 +58,9 @@ pub struct SwapFile {
 }
 
 impl SwapFile {
-    /// Opens an unnamed file in `directory`, with O_DIRECT if the file system supports it.
-    ///
-    /// # Errors
-    /// If no file can be created in the directory, or if a page written to the file cannot be read
-    /// back. This test is skipped if the file system reports support for direct I/O.
+    /// Opens an unnamed file in `directory`, with O_DIRECT if the file system supports it. Fails if
+    /// a page written to the file cannot be read back. This test is skipped if the file system
+    /// reports support for direct I/O.
     pub fn open(directory: &Path) -> Result<Self, FileError> {
         let explain = |errno| FileError::new(directory, errno);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -114,9 +97,6 @@ impl SwapFile {
 
     /// Opens an existing file or device for reading, with O_DIRECT if it supports that. For
     /// writing, use [`crate::exclusive_file`].
-    ///
-    /// # Errors
-    /// If it cannot be opened.
     pub fn open_existing(path: &Path) -> Result<Self, FileError> {
         let open = |direct| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | direct;
@@ -132,9 +112,6 @@ impl SwapFile {
     }
 
     /// Opens the file of an inherited descriptor again, as a separate open file.
-    ///
-    /// # Errors
-    /// If this process may not open it, or `/proc` is not mounted.
     pub fn reopened(number: i32) -> io::Result<Self> {
         let inherited = Self::inherited(number)?;
         let fd = open_again(number, OFlags::RDWR, inherited.direct)?;
@@ -144,9 +121,6 @@ impl SwapFile {
 
     /// Duplicates an inherited descriptor. The open file is shared with all processes that
     /// inherited it.
-    ///
-    /// # Errors
-    /// If there is no such descriptor, or the limit on descriptors is reached.
     pub fn inherited(number: i32) -> io::Result<Self> {
         let args = [number as usize, libc::F_DUPFD_CLOEXEC as usize, 0, 0, 0, 0];
         // SAFETY: the call takes no pointers, and opens a new descriptor.
@@ -188,19 +162,16 @@ impl SwapFile {
     }
 
     /// Returns true if the file was created in a directory, without a name.
-    #[must_use]
     pub fn is_unnamed(&self) -> bool {
         self.is_unnamed
     }
 
     /// Returns device and inode.
-    #[must_use]
     pub fn identity(&self) -> (u64, u64) {
         self.identity
     }
 
     /// Returns true for a block device.
-    #[must_use]
     pub fn is_device(&self) -> bool {
         self.is_device
     }
@@ -238,24 +209,20 @@ impl SwapFile {
         Ok(())
     }
 
-    /// Waits until all data written so far is on the device.
-    ///
-    /// # Errors
-    /// The kernel's error: part of the data may be lost.
+    /// Waits until all data written so far is on the device. After an error part of the data may be
+    /// lost.
     pub fn sync(&self) -> io::Result<()> {
         Ok(retry_on_intr(|| rustix::fs::fsync(self.descriptor()))?)
     }
 
     /// Returns true if the file system keeps its files in DRAM, so that swapping to them frees no
     /// memory.
-    #[must_use]
     pub fn is_in_memory(&self) -> bool {
         rustix::fs::fstatfs(self.descriptor()).is_ok_and(|stat| is_in_memory(stat.f_type))
     }
 
     /// Returns true if the file system writes changed data to a new location, which takes free
     /// space, although the file could be exempt from that (btrfs without NOCOW).
-    #[must_use]
     pub fn is_copied_on_write(&self) -> bool {
         const BTRFS: i64 = 0x9123_683e;
         let on_btrfs =
@@ -284,7 +251,6 @@ impl SwapFile {
 
     /// Returns true if the queue of the device under the file supports polling; `None` if the
     /// kernel does not report that.
-    #[must_use]
     pub fn queue_polls(&self) -> Option<bool> {
         let stat = rustix::fs::fstat(self.descriptor()).ok()?;
         let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
@@ -308,9 +274,7 @@ impl SwapFile {
     }
 
     /// Reads once. Returns the number of bytes read, which may be less than the buffer.
-    ///
-    /// # Errors
-    /// The kernel's error; interruptions are retried.
+    /// Interruptions are retried.
     pub fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<usize> {
         let buffer = (buf.as_mut_ptr() as usize, buf.len());
         // SAFETY: the kernel writes at most `buf.len()` bytes to `buf`, which is borrowed
@@ -319,9 +283,7 @@ impl SwapFile {
     }
 
     /// Writes once. Returns the number of bytes written, which may be less than the buffer.
-    ///
-    /// # Errors
-    /// The kernel's error; interruptions are retried.
+    /// Interruptions are retried.
     pub fn write_at(&self, buf: &[u8], offset_bytes: u64) -> io::Result<usize> {
         self.check_limit(offset_bytes + buf.len() as u64)?;
         self.for_changing()?;
@@ -345,9 +307,6 @@ impl SwapFile {
     /// Fails if the process may not extend the file to `end_bytes`. Beyond the largest file size
     /// (`ulimit -f`) the kernel would send SIGXFSZ, which is meant for the program's own writes.
     /// Not cached, because the program may change its limit.
-    ///
-    /// # Errors
-    /// EFBIG.
     pub fn check_limit(&self, end_bytes: u64) -> io::Result<()> {
         let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
         let args = [0, libc::RLIMIT_FSIZE as usize, 0, &raw mut limit as usize, 0, 0];
@@ -364,9 +323,6 @@ impl SwapFile {
     ///
     /// If the file system cannot allocate in advance, the file is only extended, and a later write
     /// may fail with ENOSPC.
-    ///
-    /// # Errors
-    /// ENOSPC, EDQUOT, EFBIG, or another error of the kernel.
     pub fn allocate(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.check_limit(offset_bytes + length_bytes)?;
         let fd = self.for_changing()?;
@@ -387,10 +343,8 @@ impl SwapFile {
         }
     }
 
-    /// Frees the storage of a range, which reads as zeroes afterwards.
-    ///
-    /// # Errors
-    /// EOPNOTSUPP if the file system has no holes, or another error of the kernel.
+    /// Frees the storage of a range, which reads as zeroes afterwards. Fails with EOPNOTSUPP if the
+    /// file system has no holes.
     pub fn punch(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let fd = self.for_changing()?;
@@ -403,10 +357,8 @@ impl SwapFile {
         ftruncate(fd, offset_bytes)
     }
 
-    /// Frees the storage of a range: discards it on a device, punches a hole in a file.
-    ///
-    /// # Errors
-    /// EOPNOTSUPP if that is not supported, or another error of the kernel.
+    /// Frees the storage of a range: discards it on a device, punches a hole in a file. Fails with
+    /// EOPNOTSUPP if that is not supported.
     pub fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         const BLKDISCARD: usize = 0x1277;
         if !self.is_device {
@@ -434,7 +386,6 @@ impl SwapFile {
     }
 
     /// Returns true if transfers bypass the page cache, and so need aligned buffers.
-    #[must_use]
     pub fn is_direct(&self) -> bool {
         self.direct
     }

@@ -13,7 +13,6 @@ pub mod errno {
 }
 
 /// Returns the system's text of an I/O error, without Rust's "(os error 2)".
-#[must_use]
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error") {
@@ -23,13 +22,6 @@ pub fn plain(error: &io::Error) -> String {
 }
 
 /// Reasons why no swap file could be opened, with a remedy.
-///
-/// ```
-/// use softswap_sys::file::{FileError, SwapFile};
-///
-/// let refused = SwapFile::open("/no/such/directory".as_ref()).unwrap_err();
-/// assert!(matches!(refused, FileError::NoSuchDirectory { .. }));
-/// ```
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum FileError {
@@ -98,7 +90,6 @@ impl FileError {
         }
     }
     /// Returns the equivalent error number.
-    #[must_use]
     pub fn raw_os_error(&self) -> i32 {
         match self {
             Self::NoSuchDirectory { .. } => libc::ENOENT,

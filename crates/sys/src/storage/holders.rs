@@ -9,14 +9,6 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// A use that excludes others.
-///
-/// ```
-/// use softswap_sys::holders::Use;
-///
-/// let used = Use::Mounted("/mnt".into());
-/// assert_eq!(used.to_string(), "mounted at /mnt");
-/// assert_eq!(used.remedy(), "unmount it with `umount /mnt`");
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Use {
     /// A file system on it is mounted at this point.
@@ -45,7 +37,6 @@ impl fmt::Display for Use {
 
 impl Use {
     /// Returns instructions to end the use.
-    #[must_use]
     pub fn remedy(&self) -> String {
         match self {
             Self::Mounted(point) => format!("unmount it with `umount {}`", point.display()),
@@ -58,13 +49,11 @@ impl Use {
 }
 
 /// Returns the current use of the file or device at `path`.
-#[must_use]
 pub fn use_of_path(path: &Path) -> Option<Use> {
     use_of(&rustix::fs::stat(path).ok()?)
 }
 
 /// Returns the current use of the file or device with this status.
-#[must_use]
 pub fn use_of(stat: &Stat) -> Option<Use> {
     if is_active_swap(stat) {
         return Some(Use::ActiveSwap);
@@ -107,7 +96,6 @@ fn names_in(directory: &Path) -> impl Iterator<Item = String> + use<> {
 }
 
 /// Returns the mount point of a device, from the text of a `mountinfo` file.
-#[must_use]
 pub fn mount_point_of(device: u64, mounts: &[u8]) -> Option<PathBuf> {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     mounts.split(|&byte| byte == b'\n').find_map(|line| {

@@ -17,11 +17,6 @@ const BETWEEN_COUNTS_NS: u64 = 2_000_000_000;
 const MIN: usize = 512;
 
 /// Use of the limit on mappings.
-///
-/// ```
-/// use softswap_sys::window::MappingPressure;
-/// assert!(MappingPressure::None < MappingPressure::Full);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MappingPressure {
     /// Below half of the limit.

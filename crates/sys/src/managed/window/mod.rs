@@ -42,16 +42,6 @@ const FULL: u8 = 1;
 const CLAIMED: u8 = 2;
 
 /// The managed window.
-///
-/// ```no_run
-/// use softswap_sys::window::{Window, Writes};
-///
-/// let window = Window::reserve(1, false)?;
-/// assert_eq!(window.install(3, &[7; 4096], Writes::Allowed).pages, 1);
-/// assert!(window.is_present(3)?);
-/// window.discard(3, 1)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Debug)]
 pub struct Window {
     base: usize,
@@ -100,11 +90,6 @@ impl Mechanism {
 }
 
 /// The program's access to a page.
-///
-/// ```
-/// use softswap_sys::window::Touch;
-/// assert_ne!(Touch::Absent, Touch::Forbidden);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
     /// The page is absent, or its writes are caught: the engine faults it in or makes it writable.
@@ -145,10 +130,7 @@ impl Window {
 
     /// Opens a new userfaultfd for the window and staging in a forked child, because the kernel
     /// drops the registration on fork. `managed` lists the (first page, count) ranges of the window
-    /// without unmanaged mappings.
-    ///
-    /// # Errors
-    /// The kernel's error. The child must then not access the window.
+    /// without unmanaged mappings. After an error the child must not access the window.
     pub fn reopen_after_fork(&self, managed: &[(u64, usize)]) -> io::Result<()> {
         match &self.mechanism {
             Mechanism::Userfaultfd(uffd) => uffd.reopen()?,
@@ -220,44 +202,37 @@ impl Window {
     }
 
     /// Returns the window's first address.
-    #[must_use]
     pub fn base(&self) -> usize {
         self.base
     }
 
     /// Returns the window's length in bytes, a multiple of 4 GiB.
-    #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.len
     }
 
     /// Returns the number of pages in the window.
-    #[must_use]
     pub fn pages(&self) -> usize {
         self.len / PAGE_SIZE
     }
 
     /// Returns true if an address is in the window.
-    #[must_use]
     #[inline]
     pub fn contains(&self, address: usize) -> bool {
         address.wrapping_sub(self.base) < self.len
     }
 
     /// Returns true if pages are staged by UFFDIO_MOVE.
-    #[must_use]
     pub fn uses_move(&self) -> bool {
         self.use_move
     }
 
     /// Returns true if [`Window::take_out`] can take several pages in one call.
-    #[must_use]
     pub fn takes_runs(&self) -> bool {
         self.use_move || matches!(self.mechanism, Mechanism::Protection(_))
     }
 
     /// Returns how close the process is to its limit on mappings, which page protections use up.
-    #[must_use]
     pub fn mapping_pressure(&self) -> MappingPressure {
         match &self.mechanism {
             Mechanism::Userfaultfd(_) => MappingPressure::None,
@@ -266,7 +241,6 @@ impl Window {
     }
 
     /// Returns the mechanism of the window's faults, never [`Faults::Auto`].
-    #[must_use]
     pub fn faults(&self) -> Faults {
         match &self.mechanism {
             Mechanism::Userfaultfd(_) => Faults::Userfaultfd,
@@ -276,7 +250,6 @@ impl Window {
 
     /// Returns an upper bound of the mappings that page protections create: each run of pages with
     /// equal protection is one. 0 with userfaultfd.
-    #[must_use]
     pub fn mappings(&self) -> usize {
         match &self.mechanism {
             Mechanism::Userfaultfd(_) => 0,
@@ -286,7 +259,6 @@ impl Window {
 
     /// Returns the limit on [`Window::mappings`]: nine tenths of `vm.max_map_count`, less the
     /// program's own mappings when last counted. 0 with userfaultfd.
-    #[must_use]
     pub fn mappings_limit(&self) -> usize {
         match &self.mechanism {
             Mechanism::Userfaultfd(_) => 0,
@@ -296,7 +268,6 @@ impl Window {
 
     /// Classifies an access that raised SIGSEGV: to an absent page, or to one that the program
     /// itself has protected. `access` is one bit of a [`Protection`].
-    #[must_use]
     pub fn touch(&self, page: u64, access: Protection) -> Touch {
         let Mechanism::Protection(pages) = &self.mechanism else { return Touch::Forbidden };
         let page = page as usize;
@@ -741,19 +712,6 @@ impl Drop for Window {
 }
 
 /// A claimed full staging frame, which is neither moved nor emptied while this value exists.
-///
-/// ```
-/// use softswap_sys::window::Window;
-///
-/// # fn example(window: &Window) {
-/// // Page 3 is moved to frame 0, and back.
-/// if window.take_out(3, 1, 0).pages == 1 {
-///     let frame = window.claim_frame(0).unwrap();
-///     println!("its first byte is {}", frame.bytes()[0]);
-///     frame.restore_to(3).unwrap();
-/// }
-/// # }
-/// ```
 #[derive(Debug)]
 pub struct StagedFrame<'w> {
     window: &'w Window,
@@ -762,7 +720,6 @@ pub struct StagedFrame<'w> {
 
 impl StagedFrame<'_> {
     /// Returns the page's content.
-    #[must_use]
     pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
         let address = self.window.staging + self.frame * PAGE_SIZE;
         // SAFETY: the frame was FULL, so its page is present, aligned and readable. CLAIMED

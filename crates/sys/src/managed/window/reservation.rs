@@ -19,16 +19,6 @@ const GATES: usize = 8;
 const TRIES_IN_RANGE: usize = 4;
 
 /// Reasons why there is no window.
-///
-/// ```no_run
-/// use softswap_sys::window::{Window, WindowError};
-///
-/// match Window::reserve(1, false) {
-///     Ok(window) => println!("{} GiB", window.len_bytes() >> 30),
-///     Err(WindowError::Reserve { bytes, .. }) => println!("no address space for {bytes} bytes"),
-///     Err(error) => println!("{error}"),
-/// }
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum WindowError {
     /// userfaultfd is refused.
@@ -90,25 +80,11 @@ fn cause(error: &io::Error, of_kernel: &'static str) -> &'static str {
 }
 
 /// Protection of a range, as bits of `mprotect`.
-///
-/// ```
-/// use softswap_sys::window::{Protection, READ_WRITE};
-///
-/// let read_only: Protection = READ_WRITE & !libc::PROT_WRITE;
-/// assert_eq!(read_only, libc::PROT_READ);
-/// ```
 pub type Protection = i32;
 /// The protection of managed memory unless the program sets another.
 pub const READ_WRITE: Protection = libc::PROT_READ | libc::PROT_WRITE;
 
 /// A mapping in a range that becomes a window.
-///
-/// ```
-/// use softswap_sys::window::{Part, READ_WRITE};
-///
-/// let part = Part { range: 1 << 44..(1 << 44) + 4096, managed_as: Some(READ_WRITE) };
-/// assert_eq!(part.range.len(), 4096);
-/// ```
 #[derive(Debug, Clone)]
 pub struct Part {
     /// Its addresses.
@@ -166,31 +142,12 @@ thread_local! {
 }
 
 /// Runs `body`, which reserves its windows within `area`.
-///
-/// ```no_run
-/// use softswap_sys::window::{self, Window};
-///
-/// let area = 20 << 40..24 << 40;
-/// let window = window::within(&area, || Window::reserve(1, false))?;
-/// assert!(area.contains(&window.base()));
-/// # Ok::<(), window::WindowError>(())
-/// ```
 pub fn within<R>(area: &Range<usize>, body: impl FnOnce() -> R) -> R {
     with_constraint(AddressConstraint::Within(area.start, area.end), body)
 }
 
 /// Runs `body`, which reserves its windows among many of this process. Windows become shorter as
 /// their number grows.
-///
-/// ```no_run
-/// use softswap_sys::window::{self, Window};
-///
-/// let windows: Vec<_> = (0..200)
-///     .map(|_| window::among_many(|| Window::reserve(1, false)))
-///     .collect::<Result<_, _>>()?;
-/// assert!(windows[199].len_bytes() < windows[0].len_bytes());
-/// # Ok::<(), window::WindowError>(())
-/// ```
 pub fn among_many<R>(body: impl FnOnce() -> R) -> R {
     with_constraint(AddressConstraint::ForMany, body)
 }
@@ -268,7 +225,6 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
 
 /// Returns the largest possible length of a window at the start of `range`; `None` if the address
 /// is taken, or there is no address space.
-#[must_use]
 pub fn max_len_at(range: &Range<usize>) -> Option<usize> {
     let (base, most) = (range.start, range.len().min(memory::address_space_limit() / 2));
     WINDOW_SIZES.into_iter().filter(|len| *len <= most).find(|len| {

@@ -149,10 +149,7 @@ unsafe impl Send for Queues {}
 unsafe impl Sync for Queues {}
 
 impl Queues {
-    /// Maps the queues of `ring`, which has `parameters`.
-    ///
-    /// # Errors
-    /// If they cannot be mapped, and before Linux 5.4.
+    /// Maps the queues of `ring`, which has `parameters`. Fails before Linux 5.4.
     pub(super) fn map(ring: OwnedFd, parameters: Parameters) -> io::Result<Queues> {
         if parameters.features & FEATURE_SINGLE_MMAP == 0 {
             descriptor::release(ring);

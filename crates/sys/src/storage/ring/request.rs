@@ -11,17 +11,6 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 
 /// The file of a request.
-///
-/// ```
-/// use softswap_sys::ring::{Ring, Target};
-/// use std::os::fd::AsFd;
-///
-/// # fn example(ring: &mut Ring, file: &impl AsFd, page: &[u8]) -> std::io::Result<()> {
-/// ring.attach(file.as_fd())?;
-/// ring.write(Target::Attached, page, 0)?;
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug, Clone, Copy)]
 pub enum Target<'a> {
     /// An open descriptor, which the kernel looks up for each request.
@@ -31,17 +20,6 @@ pub enum Target<'a> {
 }
 
 /// One of several concurrent transfers.
-///
-/// ```
-/// use softswap_sys::ring::{Piece, Ring, Target};
-///
-/// # fn example(ring: &mut Ring, first: &[u8], second: &[u8]) -> std::io::Result<()> {
-/// let pieces = [Piece { offset: 0, buf: first }, Piece { offset: 1 << 20, buf: second }];
-/// let mut written = [Ok(0), Ok(0)];
-/// ring.write_batch(Target::Attached, &pieces, &mut written)?;
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug)]
 pub struct Piece<B> {
     /// Offset in the file, in bytes.
