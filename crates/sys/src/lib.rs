@@ -69,7 +69,6 @@
 //! Two rules hold throughout. No Rust reference points into the window: its pages are evicted and
 //! faulted in, so they are named by number. And code that may run in a signal handler (faults,
 //! eviction, the reissued call) does not allocate.
-#![warn(missing_docs)]
 
 mod base;
 mod own_memory;

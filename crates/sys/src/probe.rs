@@ -15,7 +15,6 @@ pub use crate::uffd::{
     FEATURE_MOVE, FEATURE_SIGBUS, FEATURE_WP_ASYNC, Privilege, offered_features,
 };
 
-/// The way in which a forked child exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
     Exit(i32),
@@ -182,7 +181,6 @@ pub fn reserve_window(address: usize, len: usize) -> io::Result<()> {
     if got.addr() == address { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EEXIST)) }
 }
 
-/// Opens an unnamed file in `dir`.
 pub fn nameless_file(dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     Ok(rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR)?)
@@ -244,9 +242,7 @@ mod tests {
     #[test]
     fn offered_features_work() {
         // If userfaultfd is forbidden, there is nothing to test.
-        let Ok(offered) = offered_features(Privilege::UserModeOnly) else {
-            return;
-        };
+        let Ok(offered) = offered_features(Privilege::UserModeOnly) else { return };
         if offered & FEATURE_SIGBUS != 0 {
             fault_as_sigbus().unwrap();
         }

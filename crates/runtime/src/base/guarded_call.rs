@@ -52,7 +52,6 @@ pub(crate) struct Outer {
     context: usize,
 }
 
-/// Starts the handling of a trapped call.
 #[inline]
 pub(crate) fn begin(number: i64, context: *const c_void) -> Outer {
     let (number, trapped) = (ANSWERING.replace(number), TRAPPED.take());

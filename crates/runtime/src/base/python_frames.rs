@@ -195,7 +195,6 @@ fn innermost_frame() -> Option<usize> {
     layout.to_frame.iter().try_fold(first, pointer).filter(|frame| *frame != 0)
 }
 
-/// Returns the frames in a slot.
 pub(super) fn frames(slot: &[AtomicU64]) -> Vec<PythonFrame> {
     let frame = |word: &AtomicU64| {
         let word = word.load(Relaxed);

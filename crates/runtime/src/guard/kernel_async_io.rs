@@ -77,7 +77,6 @@ fn file_of(address: *const c_void) -> Option<&'static [u8]> {
 /// their arguments to the next definition of the name.
 macro_rules! making {
     ($($name:ident($library:literal, $refused:ident);)*) => {$(
-        #[allow(missing_docs, reason = "documented by the library")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {

@@ -70,8 +70,6 @@ extern "C" fn own(
     c_result(engine_syscall(number, [a, b, c, d, e, f]))
 }
 
-/// # Safety
-/// As `syscall(2)`.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall() {

@@ -92,8 +92,6 @@ fn answer_for_stack() -> Option<Answer> {
     signal_stack::exists().then_some(sigaltstack_by_number)
 }
 
-/// # Safety
-/// As `sigaltstack(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> i32 {
     let arguments = [new as usize, old as usize, 0, 0, 0, 0];

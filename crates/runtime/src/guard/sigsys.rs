@@ -90,7 +90,6 @@ pub(crate) fn is_trapped(address: usize) -> bool {
     PROBED.swap(false, Ordering::Relaxed)
 }
 
-/// True while a test for a filter runs.
 static PROBING: AtomicBool = AtomicBool::new(false);
 /// True if a call has been trapped since the last test began.
 static PROBED: AtomicBool = AtomicBool::new(false);

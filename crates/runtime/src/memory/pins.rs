@@ -103,7 +103,6 @@ fn range(index: usize) -> Option<&'static Cell<Range>> {
     (index < MAX_RANGES).then(|| unsafe { &*PINNED.get().add(index) })
 }
 
-/// Address of a thread's table.
 #[derive(Clone, Copy, PartialEq)]
 struct Table(*const Cell<Range>);
 
@@ -119,7 +118,6 @@ pub(crate) fn lock_for_fork() {
     UNDIVIDED.lock_for_fork();
 }
 
-/// Releases the locks of [`lock_for_fork`].
 pub(crate) fn unlock_after_fork() {
     UNDIVIDED.unlock_after_fork();
     TABLES.unlock_after_fork();
@@ -224,7 +222,6 @@ fn release_down_to(engine: &Engine, floor: usize) {
     }
 }
 
-/// Pages pinned for one call, in at most `N` ranges.
 pub(crate) struct Pins<'e, const N: usize> {
     engine: &'e Engine,
     floor: usize,
@@ -421,7 +418,6 @@ impl<'e, const N: usize> Pins<'e, N> {
         Ok(Some(pinned.len))
     }
 
-    /// Returns the number of free entries.
     pub(crate) fn free_entries(&self) -> usize {
         let used = DEPTH.get();
         MAX_RANGES.saturating_sub(used).min((self.floor + N).saturating_sub(used))

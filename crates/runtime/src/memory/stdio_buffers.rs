@@ -93,7 +93,6 @@ pub(crate) fn owns(address: usize) -> bool {
     base != 0 && (base..base + BUFFERS * PAGE_SIZE).contains(&address)
 }
 
-/// Frees a buffer of [`allocate`].
 pub(crate) fn release(address: usize) {
     let index = (address - BASE.load(Ordering::Relaxed)) / PAGE_SIZE;
     HEAP.take_back(PAGE_SIZE);

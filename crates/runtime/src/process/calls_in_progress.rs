@@ -27,7 +27,6 @@ const MAX_BYTES: usize = 1 << 20;
 /// Maximum number of vectors or messages that are examined.
 const MAX_VECTORS: usize = 1024;
 
-/// A buffer of a call in progress.
 pub(crate) struct Buffer {
     thread: i32,
     address: usize,

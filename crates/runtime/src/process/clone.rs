@@ -14,7 +14,6 @@ use softswap_sys::raw;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 
-/// Returns true if the child gets a copy of the memory.
 fn is_fork(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0
 }
@@ -197,9 +196,6 @@ fn pin_for_child(
 
 /// glibc's `clone`. Without CLONE_VM it is a fork whose child has its own stack. Arguments that a
 /// variadic call omits have arbitrary values.
-///
-/// # Safety
-/// As `clone(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clone(
     body: Option<unsafe extern "C" fn(*mut c_void) -> i32>,
@@ -269,9 +265,6 @@ extern "C" fn after_vfork(pid: isize) -> isize {
 /// would make its calls wait. So the parent does not wake until the child has exited or called
 /// exec. The child returns first and may overwrite this frame. So the return address is in a
 /// register, which the kernel preserves for the parent.
-///
-/// # Safety
-/// As `vfork(2)`.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() {

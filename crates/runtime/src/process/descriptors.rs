@@ -75,8 +75,6 @@ pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<fn(Arguments
     is_hidden.then_some(not_open)
 }
 
-/// # Safety
-/// As `close(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: i32) -> i32 {
     real!(close: fn(i32) -> i32);
@@ -87,23 +85,17 @@ pub unsafe extern "C" fn close(fd: i32) -> i32 {
     unsafe { close()(fd) }
 }
 
-/// # Safety
-/// As `close_range(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: i32) -> i32 {
     let arguments = [first as usize, last as usize, flags as usize, 0, 0, 0];
     c_result(answer_close_range(arguments)) as i32
 }
 
-/// # Safety
-/// As `closefrom(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: i32) {
     answer_close_range([first.max(0) as usize, u32::MAX as usize, 0, 0, 0, 0]);
 }
 
-/// # Safety
-/// As `dup(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(old: i32) -> i32 {
     let arguments = [old as usize, 0, 0, 0, 0, 0];
@@ -118,16 +110,12 @@ fn duplicate(number: i64, arguments: Arguments) -> isize {
     if is_engine_descriptor { NOT_OPEN } else { issue(number, arguments) }
 }
 
-/// # Safety
-/// As `dup2(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(old: i32, new: i32) -> i32 {
     let arguments = [old as usize, new as usize, 0, 0, 0, 0];
     c_result(duplicate(libc::SYS_dup2, arguments)) as i32
 }
 
-/// # Safety
-/// As `dup3(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(old: i32, new: i32, flags: i32) -> i32 {
     let arguments = [old as usize, new as usize, flags as usize, 0, 0, 0];

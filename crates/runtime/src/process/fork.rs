@@ -84,15 +84,11 @@ unsafe extern "C" {
     fn _IO_list_resetlock();
 }
 
-/// True if the runtime's handlers are registered.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 /// Called by `pthread_atfork`. The runtime registers its handlers first, so that its `prepare` runs
 /// last and its `child` and `parent` run first. So the program's handlers run only while pages can
 /// be faulted in.
-///
-/// # Safety
-/// As `pthread_atfork(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __register_atfork(
     before: Handler,

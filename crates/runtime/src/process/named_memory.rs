@@ -121,7 +121,6 @@ pub(crate) fn answer(
     }
 }
 
-/// Returns the name prefix of the device that has this request.
 fn device_of(request: u32) -> Option<&'static [u8]> {
     Some(match request {
         KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2 => b"anon_inode:kvm-vm",

@@ -26,7 +26,6 @@ struct Job {
     argument: *mut c_void,
     /// Engine signals that the program blocks in the new thread.
     blocked: signals::Mask,
-    /// True for an engine thread.
     is_own: bool,
 }
 
@@ -48,7 +47,6 @@ pub(crate) fn set_up() {
     }
 }
 
-/// Gives the only existing thread its signal stack.
 pub(crate) fn adopt_main() -> io::Result<()> {
     let base = signals::install_stack()?;
     pins::register_table(base);
@@ -152,8 +150,6 @@ fn really_create() -> Create {
     pthread_create()
 }
 
-/// # Safety
-/// As `pthread_create(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
@@ -173,7 +169,6 @@ pub unsafe extern "C" fn pthread_create(
     }
 }
 
-/// Start function of a C11 thread.
 #[repr(C)]
 struct C11Job {
     start: extern "C" fn(*mut c_void) -> i32,
@@ -190,9 +185,6 @@ extern "C" fn begin_c11(job: *mut c_void) -> *mut c_void {
 
 /// `thrd_create(3)`. The C library would call its own `pthread_create`, so the runtime's is called
 /// here. The result of the thread is stored as for any other thread.
-///
-/// # Safety
-/// As `thrd_create(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn thrd_create(
     thread: *mut libc::pthread_t,

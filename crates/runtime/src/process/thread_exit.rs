@@ -24,7 +24,6 @@ struct PinnedRange {
 
 static LIST: Locked<Vec<PinnedRange>> = Locked::new(Vec::new());
 
-/// ID of the thread that forks.
 static FORKING_THREAD: AtomicI32 = AtomicI32::new(0);
 
 /// Takes the lock, so that no other thread holds it during a fork.
@@ -101,7 +100,6 @@ fn end_call(engine: &Engine) {
     });
 }
 
-/// Releases the memory pinned for threads that have exited.
 pub(crate) fn release_exited(engine: &Engine) {
     let process = raw::current_process() as usize;
     let has_exited = |thread: i32| {

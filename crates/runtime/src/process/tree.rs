@@ -40,7 +40,6 @@ pub(super) const CHILD_BYTES: usize = 4 << 20;
 const MAX_LEFT_CHUNKS: usize = 8;
 /// Chunks that a process without a writable area requests again if it still lacks memory.
 const URGENT_CHUNKS: usize = 2;
-/// Maximum number of bytes taken together.
 pub(super) const MAX_BYTES: usize = 256 << 20;
 /// Benefit published by a process that cannot release memory, so that it is asked last.
 pub(super) const UNAVAILABLE: u64 = u64::MAX;
@@ -58,13 +57,11 @@ static GRANTED: AtomicUsize = AtomicUsize::new(0);
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// True if the engine about to start is a forked child's.
 static INHERITS: AtomicBool = AtomicBool::new(false);
-/// Limit of a forked child's parent in bytes.
 static LIMIT_OF_PARENT: AtomicUsize = AtomicUsize::new(0);
 /// True while [`GrantLock`] is held.
 static IS_CHANGING: AtomicBool = AtomicBool::new(false);
 /// True if the process has stopped using an overwritten ledger, and has not reported that yet.
 static HAS_FALLEN_BACK: AtomicBool = AtomicBool::new(false);
-/// True while the budget thread runs.
 static HAS_THREAD: AtomicBool = AtomicBool::new(false);
 /// The ledger's count of releases, plus one, when no chunk was free; 0 if some were.
 static NONE_SINCE: AtomicU64 = AtomicU64::new(0);
@@ -96,7 +93,6 @@ pub(super) fn chunk_bytes() -> usize {
     CHUNK_BYTES.load(Relaxed)
 }
 
-/// Returns the limit in bytes if the process holds `chunks`.
 pub(super) fn limit_of(chunks: usize) -> usize {
     (chunks * chunk_bytes()).max(MIN_BYTES.load(Relaxed))
 }
@@ -105,7 +101,6 @@ pub(super) fn chunks_for(bytes: usize) -> usize {
     bytes.div_ceil(chunk_bytes())
 }
 
-/// Returns the time by which turns are measured.
 pub(super) fn now_ms() -> u64 {
     now_ns() / 1_000_000
 }
@@ -222,14 +217,12 @@ pub(super) fn set_member(member: &Member, granted: usize) {
     }
 }
 
-/// Joins the ledger in a sleeping process.
 pub(super) fn join_asleep() -> Option<Member> {
     let member = LEDGER.get()?.join(ProcessIdentity::current()?)?;
     set_member(&member, member.held());
     Some(member)
 }
 
-/// Forgets the parent's membership in a forked child.
 pub(super) fn forget_member() {
     process_identity::forget();
     INHERITS.store(false, Relaxed);
@@ -240,7 +233,6 @@ pub(super) fn forget_member() {
     IS_CHANGING.store(false, Relaxed);
 }
 
-/// Returns the chunks that this process holds.
 pub(super) fn granted() -> usize {
     GRANTED.load(Relaxed)
 }

@@ -14,7 +14,6 @@ unsafe extern "C" {
     fn softswap_handler_return();
 }
 
-/// Returns the address that the program's handlers return to.
 pub(super) fn return_address() -> usize {
     softswap_handler_return as *const () as usize
 }

@@ -32,7 +32,6 @@ pub(crate) fn set_call_restart(may: bool) -> io::Result<()> {
     install_with(if may { libc::SA_RESTART } else { 0 }).map(drop)
 }
 
-/// Installs the handler of faults by page protection.
 pub(crate) fn install_segv() -> io::Result<Action> {
     signals::install(SIGSEGV, on_sigsegv, DURING_FAULT, 0)
 }
@@ -162,7 +161,6 @@ pub(crate) fn raise(address: usize, error: &FaultError) {
     let _ = unsafe { signals::raise_with(info.si_signo, &raw const info) };
 }
 
-/// Returns the siginfo_t of a SIGBUS for memory that cannot be faulted in.
 fn bus_error_info() -> siginfo_t {
     // SAFETY: all-zero is a valid siginfo_t.
     let mut info: siginfo_t = unsafe { std::mem::zeroed() };

@@ -30,7 +30,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 /// The part of a siginfo_t that the kernel fills in; the rest is zero.
 type Details = [u64; 6];
 
-/// Held signals, at most one of each kind.
 type Held = [Cell<Option<Details>>; 3];
 
 const fn nothing() -> Held {
@@ -81,14 +80,12 @@ pub(super) fn is_poke(info: &siginfo_t) -> bool {
 /// State of one thread. Other threads read it while it is listed.
 struct Thread {
     thread_id: AtomicI32,
-    /// Its emulated mask.
     blocked: AtomicU64,
     /// Engine signals that it waits for.
     waits_for: AtomicU64,
     is_engines: Cell<bool>,
     /// Its thread ID while it forks; otherwise 0.
     forks_as: Cell<i32>,
-    /// True while it holds the lock for a fork.
     has_lock: Cell<bool>,
     /// True in a child in which the parent's pending signals have been dropped.
     was_reset: Cell<bool>,
@@ -152,7 +149,6 @@ thread_local! {
     static LISTED: Cell<*const Thread> = const { Cell::new(ptr::null()) };
 }
 
-/// Runs `body` with this thread's state.
 fn with_me<R>(body: impl FnOnce(&Thread) -> R) -> R {
     // SAFETY: `LISTED` is null or points to the entry that `enter` has written, which is valid
     // until `unlist_thread` resets it.
@@ -221,7 +217,6 @@ pub(super) fn unlock_after_fork() {
     SHARED.lock.unlock();
 }
 
-/// Returns true if this thread holds the lock for a fork.
 pub(super) fn has_lock_for_fork() -> bool {
     with_me(|me| me.has_lock.get())
 }
@@ -336,7 +331,6 @@ pub(super) fn enter(note: usize) {
     });
 }
 
-/// Returns true if a thread with this ID is listed.
 pub(super) fn knows(thread: i32) -> bool {
     of_thread(thread, |_| ()).is_some()
 }
@@ -351,7 +345,6 @@ pub(super) fn record_answer(round: u32) {
     with_me(|me| me.answered.store(round, Ordering::SeqCst));
 }
 
-/// Returns the last round of queries that a thread has answered; 0 for none.
 pub(super) fn last_answer(thread: i32) -> u32 {
     of_thread(thread, |it| it.answered.load(Ordering::SeqCst)).unwrap_or(0)
 }
@@ -382,7 +375,6 @@ pub(crate) fn jump_to(target: usize) {
     });
 }
 
-/// Returns this thread's call that may hide pointers.
 pub(super) fn hidden_call() -> Option<(i64, Arguments)> {
     with_me(Thread::hidden_call)
 }
@@ -421,7 +413,6 @@ pub(super) fn takes_no_signals() -> bool {
     with_me(|me| me.is_engines.get() || me.forks_as.get() != 0)
 }
 
-/// Returns the emulated mask of this thread.
 pub(super) fn blocked() -> Mask {
     with_me(|me| me.blocked.load(Ordering::Relaxed))
 }
@@ -488,7 +479,6 @@ pub(super) fn held() -> Mask {
     })
 }
 
-/// Drops a held signal that the program now ignores.
 pub(super) fn forget(signal: i32) {
     let place = place_of(signal);
     with(|process, me| {

@@ -24,7 +24,6 @@ pub(crate) fn record(mask: Mask) {
     RECORDED.set(Some((mask, &raw const local as usize + FRAME_BYTES)));
 }
 
-/// Removes the record after the call.
 pub(crate) fn forget() {
     RECORDED.set(None);
 }

@@ -12,7 +12,6 @@ use softswap_sys::{raw, threads};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-/// Number of the current round of queries.
 static ROUND: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) fn begin_round() {

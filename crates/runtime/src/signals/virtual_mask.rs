@@ -45,13 +45,11 @@ pub(crate) fn is_borrowing() -> bool {
     own != 0 && own != current_pid()
 }
 
-/// Returns the emulated mask of this thread.
 pub(crate) fn get() -> Mask {
     let (child, mask) = VFORK_CHILD.get();
     if child != 0 && child == current_pid() { mask } else { pending::blocked() }
 }
 
-/// Sets the emulated mask of this thread.
 pub(crate) fn set(mask: Mask) {
     if mask == get() {
         return;
@@ -104,7 +102,6 @@ pub(super) fn resend_held(of: Mask) -> bool {
     any
 }
 
-/// Returns the set of held signals for this thread.
 pub(crate) fn held() -> Mask {
     if instance::emulates_signals() { pending::held() } else { 0 }
 }

@@ -7,7 +7,6 @@ use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// The previous action of a signal.
 pub(crate) struct Before {
     handler: AtomicUsize,
     flags: AtomicU32,

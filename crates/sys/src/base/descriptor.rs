@@ -58,7 +58,6 @@ fn duplicate(fd: &OwnedFd, floor: i32) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(duplicated as i32) })
 }
 
-/// Restores the soft limit when dropped.
 struct Raised {
     before: u64,
     raised: u64,
@@ -203,7 +202,6 @@ impl Drop for KeptFile {
     }
 }
 
-/// Closes a descriptor that [`move_high`] returned.
 pub fn release(fd: OwnedFd) {
     own_descriptors::forget(fd.as_raw_fd());
     close(fd);

@@ -18,7 +18,6 @@ pub struct Locked<T> {
 unsafe impl<T: Send> Sync for Locked<T> {}
 
 impl<T> Locked<T> {
-    /// Returns an unlocked value.
     pub const fn new(value: T) -> Locked<T> {
         Locked { lock: Lock::new(), value: UnsafeCell::new(value) }
     }
@@ -61,12 +60,10 @@ impl<T> Locked<T> {
         self.lock.unlock();
     }
 
-    /// Locks the value while this thread forks.
     pub fn lock_for_fork(&self) {
         self.lock.lock();
     }
 
-    /// Releases the lock of [`Locked::lock_for_fork`].
     pub fn unlock_after_fork(&self) {
         self.lock.unlock();
     }

@@ -15,7 +15,6 @@ use std::sync::{Mutex, PoisonError};
 
 pub use crate::page::{PAGE_SIZE, Page};
 
-/// Returns the machine's DRAM in bytes.
 pub fn dram_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram as u64 * u64::from(info.mem_unit)
@@ -66,19 +65,16 @@ pub fn reserve_bytes(len: usize) -> io::Result<&'static mut [u8]> {
     unsafe { reserve(len.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE)) }
 }
 
-/// Reserves a table of `len` zeroed 64-bit atomics.
 pub fn reserve_u64(len: usize) -> io::Result<&'static [AtomicU64]> {
     // SAFETY: all-zero bytes are a valid AtomicU64, aligned to 8 bytes.
     Ok(unsafe { reserve::<AtomicU64>(len)? })
 }
 
-/// Reserves a table of `len` zeroed 32-bit atomics.
 pub fn reserve_u32(len: usize) -> io::Result<&'static [AtomicU32]> {
     // SAFETY: all-zero bytes are a valid AtomicU32, aligned to 4 bytes.
     Ok(unsafe { reserve::<AtomicU32>(len)? })
 }
 
-/// Reserves a table of `len` zeroed 16-bit atomics.
 pub fn reserve_u16(len: usize) -> io::Result<&'static [AtomicU16]> {
     // SAFETY: all-zero bytes are a valid AtomicU16, aligned to 2 bytes.
     Ok(unsafe { reserve::<AtomicU16>(len)? })

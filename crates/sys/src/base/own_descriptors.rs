@@ -75,7 +75,6 @@ pub fn forget(fd: i32) {
     }
 }
 
-/// Returns true if a descriptor is kept.
 pub fn is_kept(fd: i32) -> bool {
     fd >= LOWEST.load(Ordering::Acquire)
         && used().iter().any(|slot| number_of(slot.load(Ordering::Relaxed)) == fd)

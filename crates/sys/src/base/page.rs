@@ -1,6 +1,5 @@
 //! A page of memory, 4 KiB: the only page size that the engine handles.
 
-/// Bytes in a page.
 pub const PAGE_SIZE: usize = 4096;
 
 /// One page of engine memory, aligned for O_DIRECT.

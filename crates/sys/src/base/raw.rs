@@ -222,7 +222,6 @@ pub(crate) fn after_gate(address: usize) -> Option<usize> {
     gate_addresses().into_iter().find(is_before).map(|start| start + len)
 }
 
-/// Converts a kernel result into `io::Result`.
 pub fn check(result: isize) -> std::io::Result<usize> {
     if result < 0 {
         Err(std::io::Error::from_raw_os_error(-result as i32))
@@ -284,12 +283,10 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Returns the CPU time that the calling thread has used, in ns.
 pub fn thread_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Returns the CPU time that all threads of this process have used, in ns.
 pub fn process_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
@@ -319,7 +316,6 @@ pub fn preserving_errno<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Sets the calling thread's `errno`.
 pub fn set_errno(value: i32) {
     // SAFETY: the C library returns the address of this thread's own `errno`.
     unsafe { *libc::__errno_location() = value };

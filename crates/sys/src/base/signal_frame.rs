@@ -84,7 +84,6 @@ impl Frame {
         Frame { start, state: (state, len) }
     }
 
-    /// Returns all addresses of the frame.
     pub fn range(&self) -> Range<usize> {
         self.start..self.state.0.wrapping_add(self.state.1)
     }

@@ -27,7 +27,6 @@ const THREAD_BYTES: usize =
 /// A set of signals in the kernel's format: bit n-1 for signal n.
 pub type Mask = u64;
 
-/// Returns the bit of a signal.
 pub const fn bit(signal: i32) -> Mask {
     1 << (signal - 1)
 }
@@ -67,7 +66,6 @@ pub const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 pub struct Action {
     /// `SIG_DFL`, `SIG_IGN` or a function's address.
     pub handler: usize,
-    /// The kernel's flags.
     pub flags: u64,
     /// Return trampoline; 0 if the handler returns to the kernel by itself.
     pub restorer: usize,
@@ -79,12 +77,10 @@ pub struct Action {
 pub const SA_RESTORER: u64 = 0x0400_0000;
 
 impl Action {
-    /// Returns an action with a handler, flags and a mask.
     pub const fn new(handler: usize, flags: u64, mask: Mask) -> Action {
         Action { handler, flags, restorer: 0, mask }
     }
 
-    /// The default action.
     pub const DEFAULT: Action = Action::new(libc::SIG_DFL, 0, 0);
 }
 
@@ -129,7 +125,6 @@ pub unsafe fn change_action(signal: i32, new: Option<&Action>) -> io::Result<Act
     Ok(old)
 }
 
-/// Returns the action of a signal.
 pub fn action_of(signal: i32) -> io::Result<Action> {
     // SAFETY: without a new action no handler is installed.
     unsafe { change_action(signal, None) }
@@ -145,7 +140,6 @@ pub fn install(signal: i32, handler: Handler, mask: Mask, flags: i32) -> io::Res
     unsafe { change_action(signal, Some(&action)) }
 }
 
-/// Resets a signal to its default action.
 pub fn set_default(signal: i32) {
     // The kernel refuses only invalid signal numbers.
     // SAFETY: the default action runs no code of this program.
@@ -177,12 +171,10 @@ pub fn block_all() -> Mask {
     procmask(libc::SIG_SETMASK, !KEPT_UNBLOCKED.load(Ordering::Relaxed))
 }
 
-/// Sets the thread's mask.
 pub fn set_mask(mask: Mask) {
     procmask(libc::SIG_SETMASK, mask);
 }
 
-/// Runs `body` with all signals blocked.
 pub fn with_all_blocked<R>(body: impl FnOnce() -> R) -> R {
     with_blocked(!0, body)
 }
@@ -236,12 +228,10 @@ fn with_blocked_on<R>(
     result
 }
 
-/// Returns the current mask.
 pub fn current_mask() -> Mask {
     procmask(libc::SIG_BLOCK, 0)
 }
 
-/// Returns the signals that are pending for this thread.
 pub fn pending() -> Mask {
     let mut set: Mask = 0;
     let args = [&raw mut set as usize, size_of::<Mask>(), 0, 0, 0, 0];
@@ -260,7 +250,6 @@ pub fn install_stack() -> io::Result<usize> {
     Ok(base)
 }
 
-/// Returns the addresses of the stack that [`install_stack`] made at `base`.
 pub fn stack_at(base: usize) -> std::ops::Range<usize> {
     base + PAGE_SIZE..base + PAGE_SIZE + STACK_BYTES
 }
@@ -425,7 +414,6 @@ fn info_of(signal: i32, code: i32) -> siginfo_t {
     info
 }
 
-/// Returns the details of a queued signal with a value.
 pub fn queued_info(signal: i32, value: usize) -> siginfo_t {
     let mut info = info_of(signal, libc::SI_QUEUE);
     // SAFETY: on 64-bit Linux process, user and value start at byte 16 of the 128 of siginfo_t,
@@ -477,7 +465,6 @@ pub fn has_lost_details(info: &siginfo_t) -> bool {
     info.si_code == libc::SI_USER && unsafe { info.si_pid() } == 0
 }
 
-/// Returns the value of a queued signal.
 pub fn queued_value(info: &siginfo_t) -> usize {
     // SAFETY: the word at byte 24 is within the 128 bytes of siginfo_t, all of which the kernel or
     // this module has initialized.
@@ -497,9 +484,7 @@ pub unsafe fn interrupted_stack(context: *const libc::c_void) -> usize {
 /// Registers that describe the position of an interrupted thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registers {
-    /// The next instruction.
     pub instruction: usize,
-    /// The stack pointer.
     pub stack: usize,
     /// The frame pointer, if the code uses one.
     pub frame: usize,
@@ -517,16 +502,13 @@ pub unsafe fn interrupted_registers(context: *const libc::c_void) -> Registers {
     Registers { instruction, stack, frame }
 }
 
-/// A system call that a filter has trapped.
 #[derive(Debug, Clone, Copy)]
 pub struct TrappedCall {
     /// True if a filter raised the signal; false if a process sent it.
     pub by_filter: bool,
-    /// The call's number.
     pub number: i64,
     /// Address of the instruction that made the call.
     pub caller: u64,
-    /// The call's arguments.
     pub arguments: [usize; 6],
 }
 

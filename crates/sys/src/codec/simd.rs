@@ -29,7 +29,6 @@ enum Registers {
 }
 
 impl Width {
-    /// Returns the widest supported width.
     #[inline]
     pub fn widest() -> Width {
         #[cfg(target_arch = "x86_64")]
@@ -63,7 +62,6 @@ impl Width {
         all
     }
 
-    /// Returns true if every word of `page` is `word`.
     #[inline]
     pub fn repeats(self, page: &[u8; PAGE_SIZE], word: u64) -> bool {
         match self.0 {

@@ -12,7 +12,6 @@ use zstd_sys::{ZSTD_CCtx, ZSTD_DCtx, ZSTD_cParameter, ZSTD_dParameter};
 /// Levels that pay off for single pages. Lower levels do not compress literals and are hardly
 /// better than LZ4. Higher ones take half a millisecond or more per page and save little.
 pub const LEVELS: RangeInclusive<i8> = -5..=9;
-/// The default level.
 pub const DEFAULT_LEVEL: i8 = 1;
 /// A level besides [`LEVELS`] that hardly searches for repetitions and compresses bytes by Huffman
 /// coding alone. Three times as fast as level 1, with the same ratio if nothing repeats: random
@@ -51,7 +50,6 @@ impl Workspace {
     }
 }
 
-/// Compresses pages.
 pub struct Compressor {
     workspace: Workspace,
     /// Level of the context in the workspace; `None` before its first use.

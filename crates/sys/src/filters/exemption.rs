@@ -38,22 +38,17 @@ use crate::{descriptor, program_filter, uffd};
 
 pub use crate::program_filter::is_in_force;
 
-/// Maximum number of instructions in a filter.
 pub const MAX_INSTRUCTIONS: usize = 4096;
 
 /// Condition on an argument. The kernel uses only the low half of all arguments but pointers.
 #[derive(Debug, Clone, Copy)]
 enum Is {
-    /// One of these values.
     In(&'static [u32]),
-    /// None of these bits.
     Without(u32),
-    /// At least one of these bits.
     With(u32),
     Null,
     /// ID of the process that installs the filter, if rules require it.
     OwnPid,
-    /// A descriptor number as high as the engine's.
     High,
 }
 use Is::{High, In, Null, OwnPid, With, Without};
@@ -201,7 +196,6 @@ pub fn begin() -> bool {
     true
 }
 
-/// Records that there is no exemption.
 pub fn undo() {
     program_filter::set_in_force(false);
 }

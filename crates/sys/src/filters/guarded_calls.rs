@@ -78,14 +78,12 @@ pub fn area() -> io::Result<Range<usize>> {
     Ok(area)
 }
 
-/// The instruction that issues a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caller {
     Gate,
     Program,
 }
 
-/// Returns true if a call with a pointer to `address` is trapped.
 fn is_trapped(address: usize, caller: Caller) -> bool {
     PROBED.store(false, Ordering::Relaxed);
     PROBING.store(raw::current_thread(), Ordering::Relaxed);
@@ -130,7 +128,6 @@ extern "C" fn on_sigsys(signal: i32, info: *mut siginfo_t, context: *mut libc::c
     });
 }
 
-/// Bytes that are pinned until this value is dropped.
 struct Held {
     address: usize,
     len: usize,
@@ -144,7 +141,6 @@ impl Drop for Held {
     }
 }
 
-/// A call to issue for the program.
 #[derive(Clone, Copy)]
 struct Call {
     number: i64,
@@ -158,7 +154,6 @@ impl Call {
         Call { number: trapped.number, arguments: trapped.arguments, open: 0 }
     }
 
-    /// Executes the call and returns the kernel's result.
     fn answer(&self) -> isize {
         let buffer = buffer_of(self.number).filter(|at| is_in_area(self.arguments[*at]));
         let mut held = [const { None }; 6];
@@ -242,7 +237,6 @@ impl Call {
         }
     }
 
-    /// Returns the call for a part of its buffer.
     fn piece(&self, at: usize, done: usize, address: usize, len: usize) -> Call {
         let mut call = *self;
         call.arguments[at] = address;
@@ -253,7 +247,6 @@ impl Call {
         call
     }
 
-    /// Returns the number of pieces into which the call may be split.
     fn pieces(&self) -> Pieces {
         let fd = self.arguments[0];
         let kind = raw::file_status(fd).map_or(0, |status| status.st_mode & libc::S_IFMT);

@@ -7,7 +7,6 @@
 /// Number of bytes behind a pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// A fixed number.
     Bytes(usize),
     /// A number in the structure, times `each`, plus `more`.
     Counted {
@@ -23,7 +22,6 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// Returns the number of bytes for a structure with this content.
     pub fn bytes(self, structure: &[u8]) -> usize {
         match self {
             Extent::Bytes(bytes) => bytes,
@@ -40,11 +38,9 @@ impl Extent {
 /// A structure, or an array of them, that an argument points to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Structure {
-    /// Address of the first one.
     pub address: usize,
     /// Size of one in bytes, at most [`MAX_BYTES`].
     pub bytes: usize,
-    /// Number of structures.
     pub count: usize,
     /// Offset of each pointer, and the number of bytes behind it.
     pub pointers: &'static [(usize, Extent)],
@@ -133,9 +129,7 @@ fn is_filter(level: usize, option: usize) -> bool {
 /// Bytes in which a call may have pointers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Walk {
-    /// The address of the structure.
     pub address: usize,
-    /// Its size in bytes.
     pub bytes: usize,
     /// True if the pointers must be followed before the call, because it has an effect before it
     /// fails.

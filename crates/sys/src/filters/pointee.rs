@@ -74,7 +74,6 @@ fn request_bytes(request: usize) -> usize {
 /// A pointer argument: its index and what it points to.
 pub type Pointer = (u8, Pointee);
 
-/// The class of a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// The kernel follows no argument.

@@ -62,7 +62,6 @@ fn chance() -> usize {
     usize::from_ne_bytes(bytes)
 }
 
-/// Returns a random number below `most`.
 pub fn below(most: usize) -> usize {
     chance() % most.max(1)
 }
@@ -87,7 +86,6 @@ fn is_in_window(first: usize, address: usize) -> bool {
 }
 
 impl Bases {
-    /// Chooses random addresses.
     pub fn choose() -> Bases {
         let places: Vec<_> = places_of_window().collect();
         let window = places[below(places.len())];

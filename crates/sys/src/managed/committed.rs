@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 const BITS: usize = u64::BITS as usize;
 
-/// The committed pages of a window.
 #[derive(Debug)]
 pub struct Committed {
     base: usize,
@@ -27,12 +26,10 @@ impl Committed {
         Ok(Committed { base, words, pages: AtomicUsize::new(0) })
     }
 
-    /// Returns the number of committed bytes.
     pub fn bytes(&self) -> usize {
         self.pages.load(Relaxed) * PAGE_SIZE
     }
 
-    /// Returns the number of bytes of a range that are not committed.
     pub fn missing_bytes(&self, range: &Range<usize>) -> usize {
         let pages = self.pages_of(range);
         let missing = words_of(&pages).map(|(index, bits)| !self.words[index].load(Relaxed) & bits);
@@ -47,7 +44,6 @@ impl Committed {
         }
     }
 
-    /// Marks a range of addresses as not committed.
     pub fn remove(&self, range: &Range<usize>) {
         for (index, bits) in words_of(&self.pages_of(range)) {
             // Words without committed pages are not written, so that their memory is not populated.

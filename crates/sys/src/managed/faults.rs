@@ -39,7 +39,6 @@ impl fmt::Display for Faults {
 }
 
 impl Faults {
-    /// All mechanisms with their names.
     pub const NAMES: [(&str, Faults); 3] = [
         ("auto", Faults::Auto),
         ("userfaultfd", Faults::Userfaultfd),

@@ -11,7 +11,6 @@ use std::ops::Range;
 /// A mapping, clipped to the requested range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
-    /// Its addresses.
     pub range: Range<usize>,
     /// Protection, as bits of `mprotect`.
     pub protection: i32,
@@ -123,7 +122,6 @@ struct Region {
     categories: u64,
 }
 
-/// Finds pages with content.
 #[derive(Debug)]
 pub struct Pages {
     /// /proc/self/pagemap, open if the machine has swap: then the kernel may have swapped pages
@@ -132,7 +130,6 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Opens the search in this process.
     pub fn open() -> Pages {
         let open = || {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;

@@ -88,7 +88,6 @@ impl Drop for SelfFile {
     }
 }
 
-/// `/proc/self/mem`.
 #[derive(Debug)]
 pub(crate) struct SelfMemory(SelfFile);
 
@@ -106,7 +105,6 @@ impl SelfMemory {
         self.0.number.load(Ordering::Relaxed) >= 0
     }
 
-    /// Copies `len` bytes between `address` and a buffer.
     fn transfer(&self, call: i64, buffer: usize, len: usize, address: usize) -> io::Result<()> {
         let mut done = 0;
         while done < len {
@@ -118,18 +116,15 @@ impl SelfMemory {
         Ok(())
     }
 
-    /// Copies memory from `address` to `to`.
     pub(crate) fn read(&self, address: usize, to: &mut [u8]) -> io::Result<()> {
         self.transfer(libc::SYS_pread64, to.as_mut_ptr() as usize, to.len(), address)
     }
 
-    /// Writes `bytes` to `address`, which is in the window.
     pub(crate) fn write(&self, address: usize, bytes: &[u8]) -> io::Result<()> {
         self.transfer(libc::SYS_pwrite64, bytes.as_ptr() as usize, bytes.len(), address)
     }
 }
 
-/// `/proc/self/maps`.
 #[derive(Debug)]
 pub(crate) struct SelfMaps(SelfFile);
 

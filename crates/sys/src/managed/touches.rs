@@ -19,7 +19,6 @@ use std::sync::{Mutex, PoisonError};
 /// Free stack that a thread needs when it touches managed memory, in bytes.
 pub const STACK_NEEDED_BYTES: usize = 64 << 10;
 
-/// Maximum number of windows of a process at a time.
 pub const MAX_WINDOWS: usize = 1024;
 
 /// Faults in pages of one window.
@@ -35,11 +34,9 @@ pub trait Resolver: Send + Sync {
         Hold::Bytes(0)
     }
 
-    /// Unpins bytes that [`Resolver::hold`] pinned.
     fn release(&self, _address: usize, _len: usize) {}
 }
 
-/// Result of pinning bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
     /// This many bytes from the start of the range are pinned.

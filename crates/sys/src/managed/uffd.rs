@@ -20,7 +20,6 @@ pub(crate) const IOCTL_MOVE: usize = 0xc028_aa05;
 pub(crate) const IOCTL_WRITEPROTECT: usize = 0xc018_aa06;
 
 const USER_MODE_ONLY: usize = 1;
-/// Flags of a descriptor for user-mode faults.
 pub(crate) const OPEN_FLAGS: usize = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize | USER_MODE_ONLY;
 const REGISTER_MISSING: u64 = 1;
 const REGISTER_WP: u64 = 2;
@@ -51,7 +50,6 @@ pub enum Privilege {
 /// The effect of a write to an installed page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writes {
-    /// The write succeeds.
     Allowed,
     /// The write faults until the protection is removed. A write by the kernel, for a system call,
     /// fails.
@@ -118,7 +116,6 @@ pub fn offered_features(privilege: Privilege) -> io::Result<u64> {
     agree(&open(privilege)?, 0)
 }
 
-/// Features that a window needs.
 const NEEDED: u64 = FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP;
 
 /// Returns true if this process may create a window now.
@@ -145,7 +142,6 @@ pub fn is_unknown() -> bool {
 pub struct Partial {
     /// Completed pages, from the start of the range.
     pub pages: usize,
-    /// The error that stopped the operation, if any.
     pub error: Option<io::Error>,
 }
 
@@ -196,7 +192,6 @@ impl Uffd {
         ioctl(self.fd.load(Ordering::Relaxed), request, arg)
     }
 
-    /// Returns true if UFFDIO_MOVE may be used.
     pub fn has_move(&self) -> bool {
         self.features & FEATURE_MOVE != 0
     }

@@ -119,7 +119,6 @@ pub struct Heap {
     locked: Lock,
     /// Bytes in use by the C library, the dynamic loader and the program.
     external_bytes: AtomicUsize,
-    /// Maximum of `external_bytes`.
     peak_external_bytes: AtomicUsize,
     inner: UnsafeCell<dlmalloc::Dlmalloc<Arena>>,
 }
@@ -128,7 +127,6 @@ pub struct Heap {
 // atomic.
 unsafe impl Sync for Heap {}
 
-/// The heap of this process.
 pub static HEAP: Heap = Heap {
     locked: Lock::new(),
     external_bytes: AtomicUsize::new(0),
@@ -159,12 +157,10 @@ impl Heap {
         self.locked.lock();
     }
 
-    /// Releases the lock of [`Heap::lock`].
     pub fn unlock(&self) {
         self.locked.unlock();
     }
 
-    /// Returns true if `address` is in this heap.
     pub fn owns(&self, address: usize) -> bool {
         let start = START.load(Ordering::Acquire);
         start != 0 && (start..END.load(Ordering::Relaxed)).contains(&address)

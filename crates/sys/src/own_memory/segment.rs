@@ -13,7 +13,6 @@ use crate::primitive::{AtomicBool, AtomicU64, Ordering};
 use std::io;
 use std::ops::{Deref, DerefMut};
 
-/// Slots of the largest segment.
 pub const SEGMENT_SLOTS: usize = u64::BITS as usize;
 
 /// Address space for segments. It is never unmapped.
@@ -31,17 +30,14 @@ pub struct StaticRange {
 }
 
 impl StaticRange {
-    /// Returns the first address.
     pub fn base(self) -> usize {
         self.base
     }
 
-    /// Returns the length in bytes.
     pub fn len_bytes(self) -> usize {
         self.len
     }
 
-    /// Returns true if the range contains all of `bytes`.
     pub fn contains(self, bytes: &[u8]) -> bool {
         let offset = bytes.as_ptr().addr().wrapping_sub(self.base);
         offset < self.len && bytes.len() <= self.len - offset
@@ -49,7 +45,6 @@ impl StaticRange {
 }
 
 impl Arena {
-    /// Reserves address space for `slots` slots.
     pub fn reserve(slots: usize) -> io::Result<Arena> {
         let rest = reserve_bytes(slots * PAGE_SIZE)?;
         let range = StaticRange { base: rest.as_ptr().addr(), len: rest.len() };
@@ -61,7 +56,6 @@ impl Arena {
         populate(self.rest);
     }
 
-    /// Returns the addresses of the arena.
     pub fn range(&self) -> StaticRange {
         self.range
     }
@@ -145,7 +139,6 @@ impl Segment {
         Some(Run { segment: self, first: 0, slots, is_exclusive: true })
     }
 
-    /// Returns the number of slots.
     #[inline]
     pub fn slots(&self) -> usize {
         self.missing.count_zeros() as usize
@@ -168,7 +161,6 @@ impl Segment {
         }
     }
 
-    /// Opens the segment, and populates all slots.
     pub fn open_populated(&self) {
         if self.is_closed.swap(false, Ordering::Acquire) {
             for slot in 0..self.slots() {
@@ -200,7 +192,6 @@ impl Segment {
     }
 }
 
-/// Returns the highest set bit.
 #[inline]
 fn last(free: u64) -> Option<usize> {
     (free != 0).then(|| free.ilog2() as usize)
@@ -229,7 +220,6 @@ pub struct Run<'s> {
 }
 
 impl Run<'_> {
-    /// Returns the number of slots.
     #[inline]
     pub fn slots(&self) -> usize {
         self.slots

@@ -9,10 +9,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-/// A signal taken from the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedSignal {
-    /// The signal's number.
     pub signal: i32,
     /// True if a process sent it (`kill`, `tgkill`, `sigqueue`). False if the kernel or the
     /// terminal sent it, which send to the whole process group.
@@ -56,7 +54,6 @@ impl SignalQueue {
         Ok(SignalQueue { fd, mask_before, child_signal_was_ignored })
     }
 
-    /// Waits for a signal, for at most `at_most`.
     pub fn wait(&self, at_most: Duration) -> io::Result<()> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let at_most = Timespec::try_from(at_most).ok();
@@ -66,7 +63,6 @@ impl SignalQueue {
         }
     }
 
-    /// Returns the next pending signal, if any.
     pub fn next(&self) -> io::Result<Option<ReceivedSignal>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let size = size_of::<libc::signalfd_siginfo>();
@@ -171,7 +167,6 @@ pub fn detach_from_session(command: &mut Command, kept: &[BorrowedFd<'_>]) {
     unsafe { command.pre_exec(in_child) };
 }
 
-/// Sends `signal`, which may be a real-time signal, to `pid`.
 pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: the call takes numbers, and changes no memory of this process.
     match unsafe { libc::kill(pid, signal) } {
@@ -185,9 +180,7 @@ pub fn send(pid: i32, signal: i32) -> io::Result<()> {
 /// Inherited descriptors are those without close-on-exec: Rust's library and this project set it on
 /// all that they open.
 pub fn close_inherited() {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
-        return;
-    };
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers: Vec<i32> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|&number| number > 2)
@@ -203,7 +196,6 @@ pub fn close_inherited() {
     }
 }
 
-/// Returns the range of real-time signals that programs may use.
 pub fn real_time_signals() -> std::ops::RangeInclusive<i32> {
     libc::SIGRTMIN()..=libc::SIGRTMAX()
 }

@@ -28,7 +28,6 @@ const BACKLOG: i32 = 16;
 /// Interval at which a client retries if the queue is full.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Reasons why a directory cannot hold the socket.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
     /// A program may change its working directory, but the socket must stay reachable.
@@ -49,7 +48,6 @@ pub enum Unusable {
     /// A process of another container, for example, uses the socket.
     #[error("has a socket for this PID on which another process answers")]
     Taken,
-    /// The kernel's error.
     #[error(transparent)]
     Refused(#[from] io::Error),
 }
@@ -99,7 +97,6 @@ fn is_mapped(map: &str, uid: u32) -> bool {
     })
 }
 
-/// Returns the path of a process's socket.
 pub fn socket_path(dir: &Path, pid: u32) -> PathBuf {
     dir.join(format!("{pid}.sock"))
 }
@@ -183,7 +180,6 @@ impl Listener {
         Ok(Listener { fd, path })
     }
 
-    /// Returns the socket's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -218,7 +214,6 @@ fn socket() -> rustix::io::Result<OwnedFd> {
 pub struct Credentials {
     /// The process's ID; 0 if the process is outside this process's PID namespace.
     pub pid: i32,
-    /// The effective user ID.
     pub uid: u32,
 }
 

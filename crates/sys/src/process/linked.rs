@@ -9,7 +9,6 @@ use std::ops::Range;
 /// Kinds of relocations that store a symbol's address: <elf.h>.
 const GLOBAL_DATA: u32 = 6;
 const JUMP_SLOT: u32 = 7;
-/// Tags of a dynamic section.
 const NEEDED: i64 = 1;
 const HASH_TABLE: i64 = 4;
 const STRING_TABLE: i64 = 5;
@@ -234,7 +233,6 @@ impl Linked {
         search.found
     }
 
-    /// Returns the address ranges of segments of a kind with these flags.
     fn segments(&self, kind: u32, flags: u32) -> impl Iterator<Item = Range<usize>> {
         let base = self.base;
         let wanted = move |header: &&libc::Elf64_Phdr| {
@@ -322,7 +320,6 @@ impl Linked {
         Some(self.base + value as usize)
     }
 
-    /// Returns the entries of the object's dynamic section.
     fn entries(&self) -> &'static [Tagged] {
         let Some(section) = self.segments(libc::PT_DYNAMIC, 0).next() else { return &[] };
         let count = (section.end - section.start) / size_of::<Tagged>();

@@ -7,7 +7,6 @@ use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::SeekFrom;
 use rustix::io::retry_on_intr;
 
-/// This process's mappings.
 #[derive(Debug)]
 pub struct Mappings {
     file: KeptFile,

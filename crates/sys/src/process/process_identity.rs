@@ -10,10 +10,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Bits of [`ProcessIdentity::namespace`].
 pub const NAMESPACE_BITS: u32 = 18;
 
-/// Identity of a process, for other processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessIdentity {
     /// PID; not 0.
@@ -108,7 +106,6 @@ fn namespace() -> Option<u32> {
     Some((both & ((1 << NAMESPACE_BITS) - 1)) as u32)
 }
 
-/// Returns true if certainly no process has this PID.
 fn is_unused(pid: u32) -> bool {
     let Ok(pid @ 1..) = i32::try_from(pid) else { return true };
     // The program's own seccomp filter could kill the process for the call.
@@ -120,7 +117,6 @@ fn is_unused(pid: u32) -> bool {
     sent == -(libc::ESRCH as isize)
 }
 
-/// Returns true if the PIDs in `/proc` are those of this process's namespace.
 fn is_proc_of_own_namespace() -> bool {
     let own = fs::read_link("/proc/self").ok();
     own.and_then(|own| own.to_str()?.parse::<u32>().ok()) == Some(raw::current_process())

@@ -78,16 +78,12 @@ pub unsafe fn is_question(info: *const siginfo_t) -> bool {
 /// Activity of a thread that does not run, as /proc reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
-    /// The thread waits in this system call.
     Call {
-        /// The call's number.
         number: i64,
-        /// The call's arguments.
         arguments: [usize; 6],
     },
     /// The thread runs, or waits for another reason.
     Unknown,
-    /// The thread does not exist.
     Exited,
 }
 
@@ -137,13 +133,11 @@ fn name_of(thread: i32) -> io::Result<i32> {
     names()?.into_iter().find(is_it).ok_or_else(not_found)
 }
 
-/// Returns the signals that a thread of this process blocks.
 pub fn blocked(thread: i32) -> io::Result<Mask> {
     let digits = status(thread, "SigBlk:")?;
     Mask::from_str_radix(&digits, 16).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Returns the activity of a thread of this process.
 pub fn activity(thread: i32) -> io::Result<Activity> {
     let read = |name| std::fs::read_to_string(format!("/proc/self/task/{name}/syscall"));
     match name_of(thread).and_then(read) {
@@ -191,7 +185,6 @@ fn parse_activity(text: &str) -> Activity {
     Activity::Call { number, arguments }
 }
 
-/// Waits until an exiting thread no longer exists in the kernel.
 pub fn wait_until_exited(thread: i32) {
     let pid = raw::current_process() as usize;
     let exists = || {

@@ -14,11 +14,8 @@ const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// A run of pages of the file that is contiguous on the device. All numbers in pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockExtent {
-    /// First page in the file.
     pub page: u64,
-    /// Number of pages.
     pub pages: u64,
-    /// First block on the device.
     pub block: u64,
 }
 
@@ -32,7 +29,6 @@ impl BlockExtent {
 /// which it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfit {
-    /// No storage.
     Hole(u64),
     /// Allocated storage that the file system reads as zeroes, regardless of the device's content.
     Unwritten(u64),
@@ -47,7 +43,6 @@ pub enum Unfit {
 /// Checks and merges the extents of a file, one by one. The map covers `pages` pages.
 struct Builder {
     pages: u64,
-    /// Bytes checked so far.
     covered: u64,
     last: Option<BlockExtent>,
     unfit: Option<Unfit>,
@@ -134,7 +129,6 @@ impl Fingerprint {
     const START: Fingerprint = Fingerprint(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
     const FACTOR: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
 
-    /// Returns the digest of a map.
     pub fn of(map: &[BlockExtent]) -> Fingerprint {
         map.iter().fold(Self::START, |fingerprint, extent| fingerprint.with(extent))
     }

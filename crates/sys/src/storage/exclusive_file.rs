@@ -30,7 +30,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Reasons why a file or device was not claimed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum ClaimError {
     #[error(
         "{} does not exist: create it with `fallocate -l SIZE {}`, or choose another file or \
@@ -103,7 +102,6 @@ impl ClaimError {
         }
     }
 
-    /// Returns the equivalent error number.
     pub fn raw_os_error(&self) -> i32 {
         match self {
             Self::Missing { .. } => libc::ENOENT,
@@ -122,9 +120,7 @@ impl ClaimError {
 pub struct Claimed {
     /// Open for reading and writing, with O_DIRECT if possible.
     pub file: SwapFile,
-    /// True for a block device.
     pub is_device: bool,
-    /// Size in bytes.
     pub len_bytes: u64,
     /// Permission bits, in chmod's format.
     pub mode: u32,

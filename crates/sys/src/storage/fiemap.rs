@@ -27,11 +27,9 @@ use flags::*;
 /// A physically contiguous piece of a file. All sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileExtent {
-    /// Offset in the file.
     pub logical: u64,
     /// Offset on the device; meaningless unless [`FileExtent::is_placed`].
     pub physical: u64,
-    /// Length.
     pub length: u64,
     flags: u32,
 }
@@ -50,7 +48,6 @@ impl FileExtent {
         }
     }
 
-    /// Returns the file offset after its last byte.
     pub fn end(&self) -> u64 {
         self.logical + self.length
     }

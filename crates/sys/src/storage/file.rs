@@ -131,7 +131,6 @@ impl SwapFile {
         Ok(Self::of(move_high(fd), direct))
     }
 
-    /// Wraps an open descriptor.
     pub(crate) fn of(fd: OwnedFd, direct: bool) -> Self {
         let stat = rustix::fs::fstat(&fd).ok();
         let kind = stat.map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode));
@@ -166,12 +165,10 @@ impl SwapFile {
         self.is_unnamed
     }
 
-    /// Returns device and inode.
     pub fn identity(&self) -> (u64, u64) {
         self.identity
     }
 
-    /// Returns true for a block device.
     pub fn is_device(&self) -> bool {
         self.is_device
     }
@@ -201,7 +198,6 @@ impl SwapFile {
         })
     }
 
-    /// Switches to transfers through the page cache.
     pub fn disable_direct_io(&mut self) -> io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(self.descriptor())?;
         rustix::fs::fcntl_setfl(self.descriptor(), flags - OFlags::DIRECT)?;
@@ -243,7 +239,6 @@ impl SwapFile {
         Ok(result)
     }
 
-    /// Returns the size of the file or device in bytes.
     pub fn len_bytes(&self) -> io::Result<u64> {
         // Seeks, because `fstat` reports size 0 for devices.
         Ok(rustix::fs::seek(self.descriptor(), rustix::fs::SeekFrom::End(0))?)
@@ -351,7 +346,6 @@ impl SwapFile {
         fallocate(fd, flags, offset_bytes, length_bytes)
     }
 
-    /// Truncates the file to `offset_bytes`.
     pub fn truncate(&self, offset_bytes: u64) -> io::Result<()> {
         let fd = self.for_changing()?;
         ftruncate(fd, offset_bytes)

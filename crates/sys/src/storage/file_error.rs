@@ -23,7 +23,6 @@ pub fn plain(error: &io::Error) -> String {
 
 /// Reasons why no swap file could be opened, with a remedy.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum FileError {
     #[error(
         "swap directory {} does not exist: create it, or choose another directory",
@@ -89,7 +88,6 @@ impl FileError {
             _ => Self::Unusable { path, cause },
         }
     }
-    /// Returns the equivalent error number.
     pub fn raw_os_error(&self) -> i32 {
         match self {
             Self::NoSuchDirectory { .. } => libc::ENOENT,

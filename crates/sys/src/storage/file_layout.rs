@@ -13,7 +13,6 @@ use std::os::fd::AsFd;
 /// A reason why a file cannot hold pages, with the byte at which it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// No storage.
     Hole(u64),
     /// Storage shared with other files: reflinks, snapshots.
     Shared(u64),

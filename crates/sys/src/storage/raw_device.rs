@@ -20,7 +20,6 @@ const XFS: i64 = 0x5846_5342;
 /// Reasons why the device below a file must not be written in its place, or cannot. Nothing was
 /// changed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum RawError {
     #[error("it is on {name}, {why}: only files on ext4 and xfs can be used raw")]
     FileSystem { name: String, why: &'static str },
@@ -140,7 +139,6 @@ fn sysfs_name(device: u64) -> Option<String> {
     Some(target.file_name()?.to_str()?.to_owned())
 }
 
-/// Returns the path of the node of a block device.
 fn node_of(device: u64) -> Result<PathBuf, RawError> {
     let number = (rustix::fs::major(device), rustix::fs::minor(device));
     let no_device = |_| RawError::NoDevice { number };
@@ -198,7 +196,6 @@ fn may_write(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// Opens the block device below a file.
 pub fn open_below(file: &SwapFile) -> Result<SwapFile, RawError> {
     open(file.identity().0)
 }

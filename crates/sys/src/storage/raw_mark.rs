@@ -47,7 +47,6 @@ impl RawMark {
         Ok(mark)
     }
 
-    /// Returns true if the file is immutable.
     pub fn is_immutable(&self) -> bool {
         self.is_immutable
     }
@@ -87,14 +86,10 @@ impl Drop for RawMark {
     }
 }
 
-/// Result of a search for a stale mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// The file has no mark of softswap.
     None,
-    /// Processes use the marked file.
     InUse,
-    /// The mark was stale, and was removed.
     Cleared,
 }
 

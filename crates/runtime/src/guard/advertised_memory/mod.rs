@@ -64,7 +64,6 @@ pub(super) fn answer_for(number: i64) -> Option<Answer> {
     }
 }
 
-/// Returns the memory that the program sees now.
 fn advertised() -> Advertised {
     Advertised { total_bytes: TOTAL_BYTES.load(Relaxed), used_bytes: used_bytes() }
 }

@@ -74,7 +74,6 @@ pub(super) fn cut(vectors: &mut [iovec]) -> bool {
     true
 }
 
-/// Truncates vectors to `bytes` in total.
 pub(super) fn shorten(vectors: &mut [iovec], bytes: usize) {
     let mut left = bytes;
     for vector in vectors {

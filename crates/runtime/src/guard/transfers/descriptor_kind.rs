@@ -3,7 +3,6 @@
 use crate::base::guarded_call;
 use crate::base::issue_call::engine_syscall;
 
-/// Kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Regular file: read and written at a position. Other writes must not come between the pieces

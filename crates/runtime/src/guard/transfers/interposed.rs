@@ -117,8 +117,6 @@ raw_handlers! {
     SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg
 }
 
-/// # Safety
-/// As `readv(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: i32, vectors: *const iovec, count: i32) -> isize {
     real!(readv: fn(i32, *const iovec, i32) -> isize);
@@ -129,8 +127,6 @@ pub unsafe extern "C" fn readv(fd: i32, vectors: *const iovec, count: i32) -> is
     }
 }
 
-/// # Safety
-/// As `writev(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: i32, vectors: *const iovec, count: i32) -> isize {
     real!(writev: fn(i32, *const iovec, i32) -> isize);
@@ -161,8 +157,6 @@ fn plain(
 /// Defines the positioned calls, which differ only in name and number.
 macro_rules! positioned {
     ($($name:ident $number:ident;)*) => {$(
-        /// # Safety
-        /// As the system call.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             fd: i32, vectors: *const iovec, count: i32, offset: i64,
@@ -186,8 +180,6 @@ positioned! {
 
 macro_rules! positioned_with_flags {
     ($($name:ident $number:ident;)*) => {$(
-        /// # Safety
-        /// As the system call.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             fd: i32, vectors: *const iovec, count: i32, offset: i64, flags: i32,
@@ -215,8 +207,6 @@ fn signed(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(-1)
 }
 
-/// # Safety
-/// As `vmsplice(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmsplice(
     fd: i32,
@@ -233,11 +223,8 @@ pub unsafe extern "C" fn vmsplice(
     }
 }
 
-/// Defines the calls that copy between processes.
 macro_rules! between_processes {
     ($($name:ident $number:ident $make:expr;)*) => {$(
-        /// # Safety
-        /// As the system call.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             pid: libc::pid_t,
@@ -265,8 +252,6 @@ between_processes! {
     process_vm_writev SYS_process_vm_writev other_process::write;
 }
 
-/// # Safety
-/// As `sendmsg(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmsg(fd: i32, message: *const msghdr, flags: i32) -> isize {
     real!(sendmsg: fn(i32, *const msghdr, i32) -> isize);
@@ -278,8 +263,6 @@ pub unsafe extern "C" fn sendmsg(fd: i32, message: *const msghdr, flags: i32) ->
     }
 }
 
-/// # Safety
-/// As `recvmsg(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: i32, message: *mut msghdr, flags: i32) -> isize {
     real!(recvmsg: fn(i32, *mut msghdr, i32) -> isize);
@@ -291,8 +274,6 @@ pub unsafe extern "C" fn recvmsg(fd: i32, message: *mut msghdr, flags: i32) -> i
     }
 }
 
-/// # Safety
-/// As `sendmmsg(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmmsg(fd: i32, messages: *mut mmsghdr, count: u32, flags: i32) -> i32 {
     real!(sendmmsg: fn(i32, *mut mmsghdr, u32, i32) -> i32);
@@ -304,8 +285,6 @@ pub unsafe extern "C" fn sendmmsg(fd: i32, messages: *mut mmsghdr, count: u32, f
     }
 }
 
-/// # Safety
-/// As `recvmmsg(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmmsg(
     fd: i32,

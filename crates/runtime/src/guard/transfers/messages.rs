@@ -41,7 +41,6 @@ fn buffers_of(message: &msghdr) -> Option<usize> {
     (message.msg_iovlen <= MAX_VECTORS).then_some(message.msg_iovlen + OTHERS)
 }
 
-/// Makes a message refer to other buffers.
 fn refer_to(message: &mut msghdr, buffers: &[iovec]) {
     let (data, others) = buffers.split_at(buffers.len() - OTHERS);
     message.msg_iov = data.as_ptr().cast_mut();

@@ -23,7 +23,6 @@ const ATTEMPTS: usize = 4;
 /// Time without requests after a timeout, in nanoseconds: a tracer may have stopped the process.
 const SILENCE_NS: u64 = 2_000_000_000;
 const MAX_ANSWER_BYTES: usize = 256;
-/// Maximum number of ranges of a call that is repeated.
 const RANGES: usize = 16;
 
 /// Time of [`raw::now_ns`] before which no process is asked, because one did not answer.
@@ -94,7 +93,6 @@ fn request_pages(pid: i32, ranges: &[iovec], mut done: usize) -> io::Result<bool
     Ok(true)
 }
 
-/// Returns the path of a process's control socket, if it has one.
 fn socket_of(pid: u32) -> Option<std::path::PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let dirs = control_socket::directories(|name| std::env::var_os(name), uid);

@@ -47,7 +47,6 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &mut [iovec]) -> is
     }
 }
 
-/// Writes buffers by one call.
 pub(super) fn undivided(
     engine: &Engine,
     originals: &[iovec],

@@ -124,8 +124,6 @@ fn unmap_range(arguments: Arguments) -> isize {
     dispatch(libc::SYS_munmap, arguments)
 }
 
-/// # Safety
-/// As `mmap(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap(
     address: *mut c_void,
@@ -140,8 +138,6 @@ pub unsafe extern "C" fn mmap(
     c_result(map(arguments)) as *mut c_void
 }
 
-/// # Safety
-/// As `mmap(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap64(
     address: *mut c_void,
@@ -155,23 +151,17 @@ pub unsafe extern "C" fn mmap64(
     unsafe { mmap(address, len, prot, flags, fd, offset) }
 }
 
-/// # Safety
-/// As `munmap(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> i32 {
     c_result(unmap_range([address as usize, len, 0, 0, 0, 0])) as i32
 }
 
-/// # Safety
-/// As `mprotect(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, prot: i32) -> i32 {
     let arguments = [address as usize, len, prot as usize, 0, 0, 0];
     c_result(dispatch(libc::SYS_mprotect, arguments)) as i32
 }
 
-/// # Safety
-/// As `madvise(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: i32) -> i32 {
     let arguments = [address as usize, len, advice as usize, 0, 0, 0];
@@ -180,9 +170,6 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: i32) 
 
 /// `mremap(2)`. The fifth argument is only passed with flags that name a target; reading its
 /// register in other cases is harmless.
-///
-/// # Safety
-/// As `mremap(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mremap(
     old: *mut c_void,
@@ -213,8 +200,6 @@ pub extern "C" fn pkey_alloc(flags: u32, rights: u32) -> i32 {
     c_result(ranges::allocate_key([flags as usize, rights as usize, 0, 0, 0, 0])) as i32
 }
 
-/// # Safety
-/// As `process_madvise(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn process_madvise(
     pidfd: i32,

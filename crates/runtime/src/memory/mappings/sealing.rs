@@ -82,8 +82,6 @@ pub(super) fn seal_any(arguments: Arguments) -> isize {
     }
 }
 
-/// # Safety
-/// As `mseal(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mseal(address: *mut c_void, len: usize, flags: libc::c_ulong) -> i32 {
     c_result(seal_any([address as usize, len, flags as usize, 0, 0, 0])) as i32

@@ -122,14 +122,11 @@ impl Readable {
     }
 }
 
-/// Copies of strings and arrays outside managed memory.
 pub(super) struct Copies {
-    /// Address and length of the buffer.
     base: usize,
     len: usize,
     /// Bytes of the buffer that were in use before these copies.
     start: usize,
-    /// Bytes of the buffer in use.
     used: usize,
     readable: Readable,
 }

@@ -25,7 +25,6 @@ pub struct Occupied {
     pub base: usize,
     /// Length in bytes, a power of two.
     pub len: usize,
-    /// The mappings, in order.
     pub parts: Vec<Part>,
 }
 

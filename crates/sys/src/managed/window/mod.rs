@@ -41,7 +41,6 @@ const EMPTY: u8 = 0;
 const FULL: u8 = 1;
 const CLAIMED: u8 = 2;
 
-/// The managed window.
 #[derive(Debug)]
 pub struct Window {
     base: usize,
@@ -201,7 +200,6 @@ impl Window {
         Ok(())
     }
 
-    /// Returns the window's first address.
     pub fn base(&self) -> usize {
         self.base
     }
@@ -211,12 +209,10 @@ impl Window {
         self.len
     }
 
-    /// Returns the number of pages in the window.
     pub fn pages(&self) -> usize {
         self.len / PAGE_SIZE
     }
 
-    /// Returns true if an address is in the window.
     #[inline]
     pub fn contains(&self, address: usize) -> bool {
         address.wrapping_sub(self.base) < self.len
@@ -311,7 +307,6 @@ impl Window {
         }
     }
 
-    /// Maps `count` zero pages at `page`.
     pub fn install_zero(&self, page: u64, count: usize) -> Partial {
         let address = self.address(page, count);
         match &self.mechanism {
@@ -320,7 +315,6 @@ impl Window {
         }
     }
 
-    /// Drops the content of `count` pages.
     pub fn discard(&self, page: u64, count: usize) -> io::Result<()> {
         if let Mechanism::Protection(access) = &self.mechanism {
             access.close(&numbers(page, count))?;
@@ -328,7 +322,6 @@ impl Window {
         self.discard_unmanaged(page, count)
     }
 
-    /// Drops the content of `count` pages of a mapping that is not managed.
     pub fn discard_unmanaged(&self, page: u64, count: usize) -> io::Result<()> {
         self.advise(self.address(page, count), count * PAGE_SIZE, libc::MADV_DONTNEED)
     }
@@ -423,7 +416,6 @@ impl Window {
         runs.iter().take_while(drop_run).map(|run| run.iov_len / PAGE_SIZE).sum()
     }
 
-    /// Changes the program's access to `count` pages.
     pub fn protect(&self, page: u64, count: usize, protection: Protection) -> io::Result<()> {
         let address = self.address(page, count);
         if let Mechanism::Protection(access) = &self.mechanism {
@@ -444,7 +436,6 @@ impl Window {
         raw::check(unsafe { raw::syscall(libc::SYS_mlock2, args) }).map(drop)
     }
 
-    /// Unlocks pages that [`Window::lock`] locked.
     pub fn unlock(&self, page: u64, count: usize) -> io::Result<()> {
         let args = [self.address(page, count), count * PAGE_SIZE, 0, 0, 0, 0];
         // SAFETY: the kernel follows no pointers here, and changes no content.
@@ -719,7 +710,6 @@ pub struct StagedFrame<'w> {
 }
 
 impl StagedFrame<'_> {
-    /// Returns the page's content.
     pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
         let address = self.window.staging + self.frame * PAGE_SIZE;
         // SAFETY: the frame was FULL, so its page is present, aligned and readable. CLAIMED

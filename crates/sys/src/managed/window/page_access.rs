@@ -109,7 +109,6 @@ impl PageAccess {
         }
     }
 
-    /// Records the new state of pages.
     fn record(&self, run: &Range<usize>, new: impl Fn(PageState) -> PageState) {
         let before = self.boundaries_around(run);
         for page in run.clone() {
@@ -153,7 +152,6 @@ impl PageAccess {
         if access == libc::PROT_READ { wanted != libc::PROT_NONE } else { wanted & access != 0 }
     }
 
-    /// Fills absent pages.
     pub(super) fn install(&self, page: usize, bytes: &[u8], writes: Writes) -> Partial {
         let pages = page..page + bytes.len() / PAGE_SIZE;
         if let Some(there) = pages.clone().find(|page| self.is_present(*page)) {
@@ -264,7 +262,6 @@ impl PageAccess {
         raw::check(unsafe { raw::syscall(libc::SYS_madvise, args) }).map(drop)
     }
 
-    /// Changes the program's access to pages.
     pub(super) fn protect(&self, pages: &Range<usize>, wanted: Protection) -> io::Result<()> {
         self.locked(|| {
             for part in self.states.used(pages) {

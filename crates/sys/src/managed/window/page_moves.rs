@@ -7,7 +7,6 @@ use crate::memory::PAGE_SIZE;
 use crate::raw;
 use std::io;
 
-/// Aborts the process, which would lose data otherwise.
 pub(super) fn stop(what: &str) -> ! {
     raw::write_stderr_fmt(format_args!(
         "softswap: internal error: {what}; the program is stopped to protect its data; \

@@ -13,15 +13,12 @@ use std::sync::atomic::AtomicU8;
 pub const WINDOW_SIZES: [usize; 7] =
     [aslr::MAX_WINDOW_BYTES, 1 << 42, 1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
 const SMALLEST: usize = WINDOW_SIZES[WINDOW_SIZES.len() - 1];
-/// Number of addresses to try for the gates.
 const GATES: usize = 8;
 /// Number of addresses to try in each range for windows.
 const TRIES_IN_RANGE: usize = 4;
 
-/// Reasons why there is no window.
 #[derive(Debug, thiserror::Error)]
 pub enum WindowError {
-    /// userfaultfd is refused.
     #[error(
         "userfaultfd is refused ({0}): {why}; remove `--faults userfaultfd`, or run `softswap \
          doctor` for details",
@@ -38,7 +35,6 @@ pub enum WindowError {
         )
     )]
     Protection(io::Error),
-    /// No address space.
     #[error(
         "cannot reserve {} GiB of address space for managed memory ({error}): \
          raise the limits with `ulimit -v unlimited` and `ulimit -d unlimited`, or set \
@@ -48,7 +44,6 @@ pub enum WindowError {
     Reserve {
         /// The smallest size that was tried, in bytes.
         bytes: usize,
-        /// The kernel's error.
         error: io::Error,
     },
     /// All possible addresses are taken.
@@ -57,10 +52,7 @@ pub enum WindowError {
          process occupy all of them; destroy a pool, or unmap some memory",
         bytes >> 30
     )]
-    Taken {
-        /// The smallest size that was tried, in bytes.
-        bytes: usize,
-    },
+    Taken { bytes: usize },
 }
 
 /// Returns the cause of a refused call: the seccomp filter that this process inherited, or else
@@ -87,7 +79,6 @@ pub const READ_WRITE: Protection = libc::PROT_READ | libc::PROT_WRITE;
 /// A mapping in a range that becomes a window.
 #[derive(Debug, Clone)]
 pub struct Part {
-    /// Its addresses.
     pub range: Range<usize>,
     /// The protection of private, anonymous memory; `None` if the mapping cannot be managed.
     pub managed_as: Option<Protection>,
@@ -125,14 +116,11 @@ pub(super) fn place_gate_for_window() -> usize {
     bases.window()
 }
 
-/// Constraint on the address of a window.
 #[derive(Clone, Copy)]
 enum AddressConstraint {
     /// Any address for the largest window: for a process with one window.
     Anywhere,
-    /// Addresses that leave space for many windows.
     ForMany,
-    /// Between two addresses.
     Within(usize, usize),
 }
 

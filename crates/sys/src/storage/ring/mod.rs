@@ -94,7 +94,6 @@ impl Ring {
         Ok(())
     }
 
-    /// Unregisters the buffer of [`Ring::register`].
     pub fn unregister(&mut self) -> io::Result<()> {
         self.registered = None;
         self.queues.unregister_buffers()
@@ -373,7 +372,6 @@ impl Ring {
 pub struct Pending<'r> {
     ring: &'r mut Ring,
     base: u64,
-    /// Number of requests that have not completed.
     remaining: usize,
     results: &'r mut [io::Result<usize>],
     failure: &'r mut Option<io::Error>,

@@ -110,7 +110,6 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Returns the address of a `T` at `offset`.
     fn at<T>(&self, offset: usize) -> *mut T {
         assert!(offset + size_of::<T>() <= self.len && offset.is_multiple_of(align_of::<T>()));
         // SAFETY: the `T` is within the mapping, as the assertion has checked.
@@ -139,7 +138,6 @@ pub(super) struct Queues {
     parameters: Parameters,
     /// Released when the value is dropped; a forked child never drops it.
     fd: Option<OwnedFd>,
-    /// ID of the process that created the ring.
     process: u32,
 }
 

@@ -10,7 +10,6 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// The kernel's limit of bytes in one request.
 const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 
-/// The file of a request.
 #[derive(Debug, Clone, Copy)]
 pub enum Target<'a> {
     /// An open descriptor, which the kernel looks up for each request.
@@ -19,12 +18,9 @@ pub enum Target<'a> {
     Attached,
 }
 
-/// One of several concurrent transfers.
 #[derive(Debug)]
 pub struct Piece<B> {
-    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// The buffer to read into or to write.
     pub buf: B,
 }
 
