@@ -1,7 +1,7 @@
 //! Signals: handlers for faults and guarded calls, the stacks they run on, masks and details.
 
 use crate::engine_stack;
-use crate::memory::{PAGE_SIZE, map_new};
+use crate::memory::{PAGE_SIZE, map_new, protect, unmap};
 use crate::program_filter;
 use crate::raw;
 use std::io;
@@ -245,7 +245,7 @@ pub fn install_stack() -> io::Result<usize> {
     let base = map_new(THREAD_BYTES)?;
     // The lowest page is a guard: an overflow faults instead of overwriting memory.
     // SAFETY: the page was mapped just now, and nothing refers to it yet.
-    unsafe { raw::syscall(libc::SYS_mprotect, [base, PAGE_SIZE, 0, 0, 0, 0]) };
+    let _ = unsafe { protect(base, PAGE_SIZE, libc::PROT_NONE) };
     use_stack(base);
     Ok(base)
 }
@@ -292,7 +292,7 @@ pub unsafe fn remove_stack(base: usize) {
     if disabled == 0 {
         // SAFETY: the mapping belonged to this thread alone. Signals do not use it any more, and
         // the caller promises that its room is not in use.
-        unsafe { raw::syscall(libc::SYS_munmap, [base, THREAD_BYTES, 0, 0, 0, 0]) };
+        unsafe { unmap(base, THREAD_BYTES) };
     }
 }
 

@@ -17,6 +17,7 @@
 //! the filter then kills it with SIGSYS when it passes such memory to the kernel. A random hint
 //! hits the window with a probability of about 1/10.
 
+use crate::memory::{RESERVE, map, unmap};
 use crate::raw;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::ops::Range;
@@ -207,13 +208,10 @@ pub fn hold(bases: Bases) {
     if limit.current.is_some() || !raw::place_gate(bases.gate) {
         return;
     }
-    let flags =
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    let args =
-        [bases.window, MAX_WINDOW_BYTES, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0];
+    let flags = RESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
-    let held = unsafe { raw::syscall(libc::SYS_mmap, args) };
-    if held == bases.window as isize {
+    let held = unsafe { map(bases.window, MAX_WINDOW_BYTES, libc::PROT_NONE, flags) };
+    if held.is_ok_and(|held| held == bases.window) {
         HELD.store(bases.window, Ordering::Relaxed);
     }
 }
@@ -223,7 +221,7 @@ pub fn release_hold() {
     let held = HELD.swap(0, Ordering::Relaxed);
     if held != 0 {
         // SAFETY: `hold` mapped the range without access, so nothing refers to it.
-        unsafe { raw::syscall(libc::SYS_munmap, [held, MAX_WINDOW_BYTES, 0, 0, 0, 0]) };
+        unsafe { unmap(held, MAX_WINDOW_BYTES) };
     }
 }
 

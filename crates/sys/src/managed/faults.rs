@@ -1,5 +1,6 @@
 //! The two fault mechanisms, and the choice of a process.
 
+use crate::memory::with_set;
 use crate::{self_memory, uffd};
 use std::cell::Cell;
 use std::fmt;
@@ -69,14 +70,7 @@ thread_local! {
 
 /// Runs `body`. The windows that it reserves use this mechanism.
 pub fn taken<R>(faults: Faults, body: impl FnOnce() -> R) -> R {
-    struct Restored(Faults);
-    impl Drop for Restored {
-        fn drop(&mut self) {
-            CURRENT.set(self.0);
-        }
-    }
-    let _restored = Restored(CURRENT.replace(faults));
-    body()
+    with_set(&CURRENT, faults, body)
 }
 
 /// Returns the mechanism of windows that this thread reserves now.

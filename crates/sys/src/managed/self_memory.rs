@@ -1,7 +1,7 @@
 //! Files of `/proc/self`: `mem`, which accesses this process's memory regardless of its protection,
 //! and `maps`.
 
-use crate::memory::PAGE_SIZE;
+use crate::memory::{PAGE_SIZE, RESERVE, map, unmap};
 use crate::{descriptor, program_filter, raw};
 use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -158,14 +158,12 @@ pub(crate) fn try_out() -> io::Result<()> {
         return Ok(());
     }
     let memory = SelfMemory::open()?;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let args = [0, PAGE_SIZE, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0];
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-    let page = raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })?;
+    let page = unsafe { map(0, PAGE_SIZE, libc::PROT_NONE, RESERVE)? };
     let (written, mut read) = ([0x5a_u8; 8], [0; 8]);
     let result = memory.write(page, &written).and_then(|()| memory.read(page, &mut read));
     // SAFETY: the page was mapped above, and nothing refers to it.
-    unsafe { raw::syscall(libc::SYS_munmap, [page, PAGE_SIZE, 0, 0, 0, 0]) };
+    unsafe { unmap(page, PAGE_SIZE) };
     result?;
     if read == written { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
 }

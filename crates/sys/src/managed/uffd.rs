@@ -67,12 +67,6 @@ pub struct Uffd {
     registered: RegisteredFile,
 }
 
-#[repr(C)]
-struct Range {
-    start: u64,
-    len: u64,
-}
-
 fn open(privilege: Privilege) -> io::Result<OwnedFd> {
     let flags = match privilege {
         Privilege::UserModeOnly => OPEN_FLAGS,
@@ -85,20 +79,16 @@ fn open(privilege: Privilege) -> io::Result<OwnedFd> {
 }
 
 fn agree(fd: &OwnedFd, features: u64) -> io::Result<u64> {
-    #[repr(C)]
-    struct ApiArg {
-        api: u64,
-        features: u64,
-        ioctls: u64,
-    }
-    let mut arg = ApiArg { api: API, features, ioctls: 0 };
+    // `struct uffdio_api`: version, features, operations.
+    let mut arg = [API, features, 0];
     ioctl(fd.as_raw_fd(), IOCTL_API, &mut arg)?;
-    Ok(arg.features)
+    Ok(arg[1])
 }
 
-fn ioctl<T>(fd: i32, request: usize, arg: &mut T) -> io::Result<()> {
-    let args = [fd as usize, request, std::ptr::from_mut(arg) as usize, 0, 0, 0];
-    // SAFETY: the kernel reads and writes `arg`, whose type the functions of this file choose by
+/// Performs an operation whose structure consists of 64-bit words.
+fn ioctl(fd: i32, request: usize, arg: &mut [u64]) -> io::Result<()> {
+    let args = [fd as usize, request, arg.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: the kernel reads and writes `arg`, whose length the functions of this file choose by
     // `request`. It installs pages only in ranges that were registered through `Uffd::register`,
     // which hold no Rust objects, and returns ENOENT for others. It only reads the source of a
     // copy, or returns EFAULT.
@@ -188,7 +178,7 @@ impl Uffd {
         }
     }
 
-    fn ioctl<T>(&self, request: usize, arg: &mut T) -> io::Result<()> {
+    fn ioctl(&self, request: usize, arg: &mut [u64]) -> io::Result<()> {
         ioctl(self.fd.load(Ordering::Relaxed), request, arg)
     }
 
@@ -201,55 +191,44 @@ impl Uffd {
     /// # Safety
     /// The range must not hold Rust objects: its pages are removed and replaced.
     pub unsafe fn register(&self, start: usize, len: usize) -> io::Result<()> {
-        #[repr(C)]
-        struct Register {
-            range: Range,
-            mode: u64,
-            ioctls: u64,
-        }
-        let range = Range { start: start as u64, len: len as u64 };
-        let mut arg = Register { range, mode: REGISTER_MISSING | REGISTER_WP, ioctls: 0 };
-        self.ioctl(IOCTL_REGISTER, &mut arg)
+        // `struct uffdio_register`: range, mode, operations.
+        let mode = REGISTER_MISSING | REGISTER_WP;
+        self.ioctl(IOCTL_REGISTER, &mut [start as u64, len as u64, mode, 0])
     }
 
     /// Fills missing pages, starting at `to`, with `bytes` (whole pages).
     pub(crate) fn copy(&self, to: usize, bytes: &[u8], writes: Writes) -> Partial {
-        #[repr(C)]
-        struct Copy {
-            dst: u64,
-            src: u64,
-            len: u64,
-            mode: u64,
-            copied: i64,
-        }
         debug_assert!(bytes.len().is_multiple_of(PAGE_SIZE));
-        retrying(bytes.len(), |done| {
-            let mut arg = Copy {
-                dst: (to + done) as u64,
-                src: bytes.as_ptr() as u64 + done as u64,
-                len: (bytes.len() - done) as u64,
-                mode: DONTWAKE | if writes == Writes::Caught { COPY_PROTECTED } else { 0 },
-                copied: 0,
-            };
-            let result = self.ioctl(IOCTL_COPY, &mut arg);
-            (result, arg.copied)
-        })
+        let mode = DONTWAKE | if writes == Writes::Caught { COPY_PROTECTED } else { 0 };
+        let from = bytes.as_ptr() as usize;
+        retrying(bytes.len(), |done| self.transfer(IOCTL_COPY, to, from, bytes.len(), mode, done))
     }
 
     /// Maps the shared zero page at missing pages.
     pub(crate) fn zero(&self, start: usize, len: usize) -> Partial {
-        #[repr(C)]
-        struct Zero {
-            range: Range,
-            mode: u64,
-            zeroed: i64,
-        }
         retrying(len, |done| {
-            let range = Range { start: (start + done) as u64, len: (len - done) as u64 };
-            let mut arg = Zero { range, mode: DONTWAKE, zeroed: 0 };
+            // `struct uffdio_zeropage`: range, mode, result.
+            let mut arg = [(start + done) as u64, (len - done) as u64, DONTWAKE, 0];
             let result = self.ioctl(IOCTL_ZEROPAGE, &mut arg);
-            (result, arg.zeroed)
+            (result, arg[3] as i64)
         })
+    }
+
+    /// Copies or moves the bytes after the first `done` ones. Returns the kernel's result field,
+    /// too.
+    fn transfer(
+        &self,
+        request: usize,
+        to: usize,
+        from: usize,
+        len: usize,
+        mode: u64,
+        done: usize,
+    ) -> (io::Result<()>, i64) {
+        // `struct uffdio_copy`, `struct uffdio_move`: target, source, length, mode, result.
+        let mut arg = [(to + done) as u64, (from + done) as u64, (len - done) as u64, mode, 0];
+        let result = self.ioctl(request, &mut arg);
+        (result, arg[4] as i64)
     }
 
     /// Moves present pages from `from` to missing pages at `to`, which no other thread fills during
@@ -260,25 +239,10 @@ impl Uffd {
     /// but return EAGAIN with the smaller count, or EEXIST for the page that it has moved. So this
     /// function checks which pages are present.
     pub(crate) fn move_pages(&self, to: usize, from: usize, len: usize) -> Partial {
-        #[repr(C)]
-        struct Move {
-            dst: u64,
-            src: u64,
-            len: u64,
-            mode: u64,
-            moved: i64,
-        }
         retrying(len, |done| {
-            let mut arg = Move {
-                dst: (to + done) as u64,
-                src: (from + done) as u64,
-                len: (len - done) as u64,
-                mode: DONTWAKE,
-                moved: 0,
-            };
-            let result = self.ioctl(IOCTL_MOVE, &mut arg);
-            let Err(error) = result else { return (result, arg.moved) };
-            let moved = leading_moved(to + done, from + done, len - done).unwrap_or(arg.moved);
+            let (result, moved) = self.transfer(IOCTL_MOVE, to, from, len, DONTWAKE, done);
+            let Err(error) = result else { return (result, moved) };
+            let moved = leading_moved(to + done, from + done, len - done).unwrap_or(moved);
             let has_moved = moved > 0 && error.raw_os_error() == Some(libc::EEXIST);
             let eagain = || io::Error::from_raw_os_error(libc::EAGAIN);
             (Err(if has_moved { eagain() } else { error }), moved)
@@ -287,16 +251,11 @@ impl Uffd {
 
     /// Write-protects present pages, or removes the protection.
     pub(crate) fn write_protect(&self, start: usize, len: usize, on: bool) -> io::Result<()> {
-        #[repr(C)]
-        struct WriteProtect {
-            range: Range,
-            mode: u64,
-        }
+        // `struct uffdio_writeprotect`: range, mode.
         let mode = if on { WRITEPROTECT_ON } else { WRITEPROTECT_DONTWAKE };
         let mut turns = 0;
         loop {
-            let range = Range { start: start as u64, len: len as u64 };
-            match self.ioctl(IOCTL_WRITEPROTECT, &mut WriteProtect { range, mode }) {
+            match self.ioctl(IOCTL_WRITEPROTECT, &mut [start as u64, len as u64, mode]) {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
                     futex::relax(&mut turns);
                 }

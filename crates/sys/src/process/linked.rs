@@ -1,7 +1,6 @@
 //! Loaded objects: their segments, and the words in them through which they call other objects.
 
-use crate::memory::PAGE_SIZE;
-use crate::raw;
+use crate::memory::{PAGE_SIZE, protect};
 use std::ffi::{CStr, c_void};
 use std::io;
 use std::ops::Range;
@@ -352,23 +351,20 @@ impl Linked {
         let whole_pages =
             |range: Range<usize>| range.start & !(PAGE_SIZE - 1)..range.end & !(PAGE_SIZE - 1);
         let read_only: Vec<_> = self.segments(libc::PT_GNU_RELRO, 0).map(whole_pages).collect();
+        // SAFETY: the range is data of a library. It stays readable, and only the loader wrote it
+        // before.
+        let change =
+            |range: &Range<usize>, prot| unsafe { protect(range.start, range.len(), prot) };
         for range in &read_only {
-            protect(range, WRITABLE)?;
+            change(range, WRITABLE)?;
         }
         for (word, value) in words {
             // SAFETY: the word was found in the library's data, and is writable now. The caller
             // promises that the new function can be called in place of the previous one.
             unsafe { (*word as *mut usize).write_volatile(*value) };
         }
-        read_only.iter().try_for_each(|range| protect(range, libc::PROT_READ))
+        read_only.iter().try_for_each(|range| change(range, libc::PROT_READ))
     }
-}
-
-fn protect(range: &Range<usize>, prot: i32) -> io::Result<()> {
-    let arguments = [range.start, range.end - range.start, prot as usize, 0, 0, 0];
-    // SAFETY: the range is data of a library. It stays readable, and only the loader wrote it
-    // before.
-    raw::check(unsafe { raw::syscall(libc::SYS_mprotect, arguments) }).map(drop)
 }
 
 /// Result of `_dl_find_object`, the object that contains some code: `struct dl_find_object` of

@@ -32,60 +32,51 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
     #[error(
-        "{} does not exist: create it with `fallocate -l SIZE {}`, or choose another file or \
-         device",
-        path.display(),
-        path.display()
+        "{path} does not exist: create it with `fallocate -l SIZE {path}`, or choose another \
+         file or device"
     )]
     Missing { path: PathBuf },
-    #[error("{} is {kind}: choose a file or a block device", path.display())]
+    #[error("{path} is {kind}: choose a file or a block device")]
     Kind { path: PathBuf, kind: &'static str },
     #[error(
-        "{} may not be read and written by this user ({}): change its permissions, or choose \
+        "{path} may not be read and written by this user ({}): change its permissions, or choose \
          another file or device",
-        path.display(),
         plain(cause)
     )]
     Denied { path: PathBuf, cause: io::Error },
     #[error(
-        "{} can only be read ({}): remount or unlock it for writing, or choose another file \
+        "{path} can only be read ({}): remount or unlock it for writing, or choose another file \
          or device",
-        path.display(),
         plain(cause)
     )]
     ReadOnly { path: PathBuf, cause: io::Error },
     #[error(
-        "{} is {used}, and was not changed: {}, or choose another file or device",
-        path.display(),
+        "{path} is {used}, and was not changed: {}, or choose another file or device",
         used.remedy()
     )]
     InUse { path: PathBuf, used: Use },
     #[error(
-        "{} or a part of it is in use by another program, and was not changed: stop that program, \
-         or choose another file or device",
-        path.display()
+        "{path} or a part of it is in use by another program, and was not changed: stop that \
+         program, or choose another file or device"
     )]
     Busy { path: PathBuf },
     #[error(
-        "{} is locked by another softswap or mkswap, and was not changed: wait until that program \
-         exits, or choose another file or device",
-        path.display()
+        "{path} is locked by another softswap or mkswap, and was not changed: wait until that \
+         program exits, or choose another file or device"
     )]
     Locked { path: PathBuf },
     #[error(
-        "{} cannot be locked ({}), so another program could write to it: choose a file on another \
-         file system",
-        path.display(),
+        "{path} cannot be locked ({}), so another program could write to it: choose a file on \
+         another file system",
         plain(cause)
     )]
     NoLock { path: PathBuf, cause: io::Error },
     #[error(
-        "{} has sectors of {sector_bytes} bytes, and at most {PAGE_SIZE} are supported: choose \
-         another device",
-        path.display()
+        "{path} has sectors of {sector_bytes} bytes, and at most {PAGE_SIZE} are supported: \
+         choose another device"
     )]
     Sectors { path: PathBuf, sector_bytes: u32 },
-    #[error("{} cannot be used: {}; choose another file or device", path.display(), plain(cause))]
+    #[error("{path} cannot be used: {}; choose another file or device", plain(cause))]
     Io { path: PathBuf, cause: io::Error },
 }
 

@@ -37,25 +37,24 @@ pub enum RawError {
     TwoDevices,
     #[error("the device {}:{} of its file system has no entry in /sys/dev/block", number.0, number.1)]
     NoDevice { number: (u32, u32) },
-    #[error("the device {} is missing, or is another device: mount /dev", path.display())]
+    #[error("the device {path} is missing, or is another device: mount /dev")]
     NoNode { path: PathBuf },
     #[error(
-        "the device {} cannot be opened by this user ({}): run softswap as root, or as a member of \
-         the group that may write the device (disk)",
-        path.display(), plain(cause)
+        "the device {path} cannot be opened by this user ({}): run softswap as root, or as a \
+         member of the group that may write the device (disk)",
+        plain(cause)
     )]
     Denied { path: PathBuf, cause: io::Error },
     #[error(
-        "the kernel allows no writes to the mounted device {}: it was built without \
-         CONFIG_BLK_DEV_WRITE_MOUNTED, or started with bdev_allow_write_mounted=0",
-        path.display()
+        "the kernel allows no writes to the mounted device {path}: it was built without \
+         CONFIG_BLK_DEV_WRITE_MOUNTED, or started with bdev_allow_write_mounted=0"
     )]
     MountedWrites { path: PathBuf },
-    #[error("the device {} can only be read", path.display())]
+    #[error("the device {path} can only be read")]
     ReadOnly { path: PathBuf },
-    #[error("the device {} refuses direct I/O in pages ({})", path.display(), plain(cause))]
+    #[error("the device {path} refuses direct I/O in pages ({})", plain(cause))]
     NotDirect { path: PathBuf, cause: io::Error },
-    #[error("the device {} is zoned, so that its blocks cannot be written in any order", path.display())]
+    #[error("the device {path} is zoned, so that its blocks cannot be written in any order")]
     Zoned { path: PathBuf },
     #[error("its file system cannot be examined ({})", plain(_0))]
     Io(#[from] io::Error),

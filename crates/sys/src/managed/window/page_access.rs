@@ -9,10 +9,10 @@ use super::page_moves;
 use super::page_states::{PageState, PageStates};
 use super::reservation::Protection;
 use crate::futex::Lock;
-use crate::memory::PAGE_SIZE;
+use crate::memory::{PAGE_SIZE, advise, protect};
 use crate::self_memory::{self, SelfMemory};
+use crate::signals;
 use crate::uffd::{Partial, Writes};
-use crate::{raw, signals};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,9 +74,8 @@ impl PageAccess {
     }
 
     fn mprotect(&self, pages: &Range<usize>, protection: Protection) -> io::Result<()> {
-        let args = [self.at(pages.start), pages.len() * PAGE_SIZE, protection as usize, 0, 0, 0];
         // SAFETY: the range is in the window, into which no Rust reference points.
-        raw::check(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
+        unsafe { protect(self.at(pages.start), pages.len() * PAGE_SIZE, protection) }
     }
 
     /// Changes the states of pages by `new`, with one call for each run of equal protection.
@@ -257,9 +256,8 @@ impl PageAccess {
 
     fn drop_content(&self, pages: &Range<usize>) -> io::Result<()> {
         let (start, len) = (self.at(pages.start), pages.len() * PAGE_SIZE);
-        let args = [start, len, libc::MADV_DONTNEED as usize, 0, 0, 0];
         // SAFETY: the range is in the window, into which no Rust reference points.
-        raw::check(unsafe { raw::syscall(libc::SYS_madvise, args) }).map(drop)
+        unsafe { advise(start, len, libc::MADV_DONTNEED) }
     }
 
     pub(super) fn protect(&self, pages: &Range<usize>, wanted: Protection) -> io::Result<()> {

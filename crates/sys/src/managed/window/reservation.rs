@@ -1,7 +1,7 @@
 //! Reserves the address space of a window, and places the gates.
 
 use crate::aslr::{self, Bases};
-use crate::memory;
+use crate::memory::{self, RESERVE, map, unmap};
 use crate::raw;
 use std::cell::Cell;
 use std::io;
@@ -84,19 +84,6 @@ pub struct Part {
     pub managed_as: Option<Protection>,
 }
 
-/// Calls `mmap` for anonymous memory.
-///
-/// # Safety
-/// With MAP_FIXED the range must not hold memory that Rust code refers to.
-pub(super) unsafe fn mmap(address: usize, len: usize, prot: i32, flags: i32) -> io::Result<usize> {
-    let args = [address, len, prot as usize, flags as usize, usize::MAX, 0];
-    // SAFETY: the call takes no pointers. The caller promises that no Rust code refers to a mapping
-    // that it displaces.
-    raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
-}
-
-pub(super) const RESERVE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-
 /// Places the gates unless they are placed. Called before a filter is built that allows calls from
 /// them. If the inherited address is taken, uses another one. Without a gate page, calls come from
 /// the library's own code, and each program that this one executes installs its own filter.
@@ -131,24 +118,13 @@ thread_local! {
 
 /// Runs `body`, which reserves its windows within `area`.
 pub fn within<R>(area: &Range<usize>, body: impl FnOnce() -> R) -> R {
-    with_constraint(AddressConstraint::Within(area.start, area.end), body)
+    memory::with_set(&ADDRESS_CONSTRAINT, AddressConstraint::Within(area.start, area.end), body)
 }
 
 /// Runs `body`, which reserves its windows among many of this process. Windows become shorter as
 /// their number grows.
 pub fn among_many<R>(body: impl FnOnce() -> R) -> R {
-    with_constraint(AddressConstraint::ForMany, body)
-}
-
-fn with_constraint<R>(constraint: AddressConstraint, body: impl FnOnce() -> R) -> R {
-    struct Restored(AddressConstraint);
-    impl Drop for Restored {
-        fn drop(&mut self) {
-            ADDRESS_CONSTRAINT.set(self.0);
-        }
-    }
-    let _restored = Restored(ADDRESS_CONSTRAINT.replace(constraint));
-    body()
+    memory::with_set(&ADDRESS_CONSTRAINT, AddressConstraint::ForMany, body)
 }
 
 /// Returns the addresses for a window of a length, in the order of trial.
@@ -193,12 +169,12 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
         refused = None;
         for base in places(constraint, first, len) {
             // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
-            match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {
+            match unsafe { map(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {
                 Ok(address) if address == base => return Ok((base, len)),
                 Ok(elsewhere) => {
                     // A kernel without NOREPLACE takes the address as a hint.
                     // SAFETY: the range was mapped just now, and nothing refers to it.
-                    unsafe { raw::syscall(libc::SYS_munmap, [elsewhere, len, 0, 0, 0, 0]) };
+                    unsafe { unmap(elsewhere, len) };
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => refused = Some(error),
@@ -218,9 +194,9 @@ pub fn max_len_at(range: &Range<usize>) -> Option<usize> {
     WINDOW_SIZES.into_iter().filter(|len| *len <= most).find(|len| {
         let flags = RESERVE | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
-        let Ok(there) = (unsafe { mmap(base, *len, READ_WRITE, flags) }) else { return false };
+        let Ok(there) = (unsafe { map(base, *len, READ_WRITE, flags) }) else { return false };
         // SAFETY: the range was mapped just now, and nothing refers to it.
-        unsafe { raw::syscall(libc::SYS_munmap, [there, *len, 0, 0, 0, 0]) };
+        unsafe { unmap(there, *len) };
         there == base
     })
 }

@@ -5,6 +5,7 @@
 //! close the ring's descriptor ([`own_descriptors::withhold`]).
 
 use crate::descriptor;
+use crate::memory;
 use crate::own_descriptors;
 use crate::raw;
 use io_uring::squeue::Entry;
@@ -103,10 +104,9 @@ impl Mapping {
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let start = raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })?;
         let mapping = Mapping { start: start as *mut u8, len };
-        let args = [start, len, libc::MADV_DONTFORK as usize, 0, 0, 0];
         // SAFETY: the advice changes no content. Children get no copy and do not access it
         // (`Ring::is_usable`).
-        raw::check(unsafe { raw::syscall(libc::SYS_madvise, args) })?;
+        unsafe { memory::advise(start, len, libc::MADV_DONTFORK)? };
         Ok(mapping)
     }
 
@@ -126,7 +126,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping belongs to this value, and no reference to it remains.
-        unsafe { raw::syscall(libc::SYS_munmap, [self.start as usize, self.len, 0, 0, 0, 0]) };
+        unsafe { memory::unmap(self.start as usize, self.len) };
     }
 }
 
