@@ -197,9 +197,7 @@ pub unsafe fn copy_context(context: *const c_void, place: usize) -> *mut c_void 
 }
 
 core::arch::global_asm!(
-    ".hidden softswap_resume",
-    ".globl softswap_resume",
-    ".type softswap_resume, @function",
+    ".hidden softswap_resume; .globl softswap_resume; .type softswap_resume, @function",
     "softswap_resume:",
     "mov rsp, rdi",
     "mov eax, {sigreturn}",

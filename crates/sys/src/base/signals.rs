@@ -88,9 +88,7 @@ impl Action {
 // those of the C library. So no unwind entry may cover it, nor the byte before it.
 core::arch::global_asm!(
     "nop",
-    ".hidden softswap_signal_return",
-    ".globl softswap_signal_return",
-    ".type softswap_signal_return, @function",
+    ".hidden softswap_signal_return; .globl softswap_signal_return; .type softswap_signal_return, @function",
     "softswap_signal_return:",
     ".byte 0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00",
     ".byte 0x0f, 0x05",

@@ -22,42 +22,30 @@ pub struct Width(Registers);
 enum Registers {
     /// The compiler's code for plain words.
     Words,
-    #[cfg(target_arch = "x86_64")]
     Avx2,
-    #[cfg(target_arch = "x86_64")]
     Avx512,
 }
 
 impl Width {
     #[inline]
     pub fn widest() -> Width {
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f") {
-                return Width(Registers::Avx512);
-            }
-            if is_x86_feature_detected!("avx2") {
-                return Width(Registers::Avx2);
-            }
+        if is_x86_feature_detected!("avx512f") {
+            Width(Registers::Avx512)
+        } else if is_x86_feature_detected!("avx2") {
+            Width(Registers::Avx2)
+        } else {
+            Width(Registers::Words)
         }
-        Width(Registers::Words)
     }
 
     /// Returns all supported widths, for tests that compare them.
     pub fn all() -> Vec<Width> {
-        #[cfg_attr(
-            not(target_arch = "x86_64"),
-            expect(unused_mut, reason = "other CPUs have only one width")
-        )]
         let mut all = vec![Width(Registers::Words)];
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx2") {
-                all.push(Width(Registers::Avx2));
-            }
-            if is_x86_feature_detected!("avx512f") {
-                all.push(Width(Registers::Avx512));
-            }
+        if is_x86_feature_detected!("avx2") {
+            all.push(Width(Registers::Avx2));
+        }
+        if is_x86_feature_detected!("avx512f") {
+            all.push(Width(Registers::Avx512));
         }
         all
     }
@@ -66,10 +54,8 @@ impl Width {
     pub fn repeats(self, page: &[u8; PAGE_SIZE], word: u64) -> bool {
         match self.0 {
             Registers::Words => repeats_words(page, word),
-            #[cfg(target_arch = "x86_64")]
             // SAFETY: this value exists only if the CPU has AVX2.
             Registers::Avx2 => unsafe { repeats_avx2(page, word) },
-            #[cfg(target_arch = "x86_64")]
             // SAFETY: this value exists only if the CPU has AVX-512F.
             Registers::Avx512 => unsafe { repeats_avx512(page, word) },
         }
@@ -85,7 +71,6 @@ fn repeats_words(page: &[u8; PAGE_SIZE], word: u64) -> bool {
     })
 }
 
-#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn repeats_avx2(page: &[u8; PAGE_SIZE], word: u64) -> bool {
     use std::arch::x86_64::{
@@ -106,7 +91,6 @@ fn repeats_avx2(page: &[u8; PAGE_SIZE], word: u64) -> bool {
     })
 }
 
-#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn repeats_avx512(page: &[u8; PAGE_SIZE], word: u64) -> bool {
     use std::arch::x86_64::{

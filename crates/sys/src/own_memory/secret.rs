@@ -24,6 +24,7 @@ const STACK_BYTES: usize = 16 << 10;
 struct Pages {
     start: *mut u8,
     len: usize,
+    is_locked: AtomicBool,
 }
 
 impl Pages {
@@ -40,7 +41,7 @@ impl Pages {
                 MapFlags::PRIVATE,
             )?
         };
-        let pages = Pages { start: start.cast(), len };
+        let pages = Pages { start: start.cast(), len, is_locked: AtomicBool::new(false) };
         // SAFETY: the range was mapped just above; the advice changes no content.
         unsafe { rustix::mm::madvise(start, len, Advice::LinuxDontDump)? };
         Ok(pages)
@@ -53,11 +54,12 @@ impl Pages {
         Ok(())
     }
 
-    /// Locks the pages into DRAM; returns false if the limits forbid that.
-    fn lock(&self) -> bool {
+    /// Locks the pages into DRAM, unless the limits forbid that.
+    fn lock(&self) {
         let args = [self.start as usize, self.len, 0, 0, 0, 0];
         // SAFETY: no content changes; the pages are mapped while `self` exists.
-        unsafe { raw::syscall(libc::SYS_mlock2, args) == 0 }
+        let is_locked = unsafe { raw::syscall(libc::SYS_mlock2, args) == 0 };
+        self.is_locked.store(is_locked, Ordering::Relaxed);
     }
 }
 
@@ -78,7 +80,6 @@ impl Drop for Pages {
 /// wiped when dropped.
 pub struct Secret<T> {
     pages: Pages,
-    is_locked: AtomicBool,
     value: PhantomData<T>,
 }
 
@@ -95,19 +96,19 @@ impl<T> Secret<T> {
         const { assert!(align_of::<T>() <= PAGE_SIZE) };
         let pages = Pages::map(size_of::<T>())?;
         // Locks the pages before they contain the secret, which could be swapped out.
-        let is_locked = AtomicBool::new(pages.lock());
+        pages.lock();
         let result = wiping(|| make_at(pages.start.cast(), make));
-        result.map(|()| Secret { pages, is_locked, value: PhantomData })
+        result.map(|()| Secret { pages, value: PhantomData })
     }
 
     /// Locks the pages again in a forked child, which does not inherit the lock.
     pub fn lock_again(&self) {
-        self.is_locked.store(self.pages.lock(), Ordering::Relaxed);
+        self.pages.lock();
     }
 
     /// Returns true if the value is locked into DRAM, which `RLIMIT_MEMLOCK` may forbid.
     pub fn is_locked(&self) -> bool {
-        self.is_locked.load(Ordering::Relaxed)
+        self.pages.is_locked.load(Ordering::Relaxed)
     }
 }
 
@@ -133,7 +134,6 @@ impl<T> Drop for Secret<T> {
 /// (MADV_WIPEONFORK) and can store another value.
 pub struct Unshared<T> {
     pages: Pages,
-    is_locked: AtomicBool,
     value: PhantomData<T>,
 }
 
@@ -161,8 +161,8 @@ impl<T> Unshared<T> {
         const { assert!(align_of::<Held<T>>() <= PAGE_SIZE && !std::mem::needs_drop::<T>()) };
         let pages = Pages::map(size_of::<Held<T>>())?;
         pages.wipe_on_fork()?;
-        let is_locked = AtomicBool::new(pages.lock());
-        let unshared = Unshared { pages, is_locked, value: PhantomData };
+        pages.lock();
+        let unshared = Unshared { pages, value: PhantomData };
         unshared.renew(make)?;
         Ok(unshared)
     }
@@ -195,12 +195,12 @@ impl<T> Unshared<T> {
 
     /// Locks the pages again in a forked child, which does not inherit the lock.
     pub fn lock_again(&self) {
-        self.is_locked.store(self.pages.lock(), Ordering::Relaxed);
+        self.pages.lock();
     }
 
     /// Returns true if the value is locked into DRAM, which `RLIMIT_MEMLOCK` may forbid.
     pub fn is_locked(&self) -> bool {
-        self.is_locked.load(Ordering::Relaxed)
+        self.pages.is_locked.load(Ordering::Relaxed)
     }
 
     fn state(&self) -> &AtomicU32 {
@@ -345,7 +345,7 @@ mod tests {
         unsafe {
             start.cast::<[u8; PAGE_SIZE]>().write_volatile([0xA5; PAGE_SIZE]);
             assert!(remaining.read_volatile() == [0xA5; PAGE_SIZE]);
-            drop(Pages { start: start.cast(), len: PAGE_SIZE });
+            drop(Pages { start: start.cast(), len: PAGE_SIZE, is_locked: AtomicBool::new(false) });
             assert!(remaining.read_volatile() == [0; PAGE_SIZE]);
         }
     }

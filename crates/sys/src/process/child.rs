@@ -2,7 +2,7 @@
 //! parent exits, and termination by the child's signal.
 
 use crate::raw;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
@@ -32,16 +32,7 @@ impl SignalQueue {
     /// other threads can still be interrupted.
     pub fn hold(signals: &[i32]) -> io::Result<SignalQueue> {
         let child_signal_was_ignored = set_default(libc::SIGCHLD)?;
-        let mut held = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: both functions write to `held`, which the first initialises; an invalid signal
-        // number only makes the second fail.
-        let held = unsafe {
-            libc::sigemptyset(held.as_mut_ptr());
-            for &signal in signals.iter().chain(&[libc::SIGCHLD]) {
-                libc::sigaddset(held.as_mut_ptr(), signal);
-            }
-            held.assume_init()
-        };
+        let held = set_of(signals.iter().chain(&[libc::SIGCHLD]));
         let mask_before = set_mask(libc::SIG_BLOCK, &held)?;
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         // SAFETY: the function reads `held`, and for -1 opens a new descriptor.
@@ -98,13 +89,7 @@ impl SignalQueue {
             if now as u32 != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
-            for &number in &kept {
-                // SAFETY: this runs in the child, which has its own copy of the descriptor and does
-                // not close it before exec. If the caller closed the descriptor before the fork,
-                // the child only fails with EBADF.
-                let fd = unsafe { BorrowedFd::borrow_raw(number) };
-                rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::empty())?;
-            }
+            keep_open(&kept)?;
             if ignore_child_signal {
                 // SAFETY: an ignored signal runs no code of this program.
                 unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
@@ -120,17 +105,9 @@ impl SignalQueue {
     /// cannot do that (first process of a container), exits with status 128 + `signal`.
     pub fn die_by(self, signal: i32) -> ! {
         let _ = set_default(signal);
-        let mut only = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: the first two functions write to `only`; the third takes a number, and the
-        // default action runs no code of this program.
-        unsafe {
-            libc::sigemptyset(only.as_mut_ptr());
-            libc::sigaddset(only.as_mut_ptr(), signal);
-            libc::raise(signal);
-        }
-        // SAFETY: `sigemptyset` has initialised it.
-        let only = unsafe { only.assume_init() };
-        let _ = set_mask(libc::SIG_UNBLOCK, &only);
+        // SAFETY: the default action runs no code of this program.
+        unsafe { libc::raise(signal) };
+        let _ = set_mask(libc::SIG_UNBLOCK, &set_of(&[signal]));
         std::process::exit(128 + signal)
     }
 }
@@ -147,24 +124,35 @@ pub fn detach_from_session(command: &mut Command, kept: &[BorrowedFd<'_>]) {
         // SAFETY: the call takes numbers, and changes only flags of descriptors of this child,
         // which is about to call exec.
         let _ = raw::check(unsafe { raw::syscall(libc::SYS_close_range, args) });
-        for &number in &kept {
-            // SAFETY: this runs in the child, which has its own copy of the descriptor and does not
-            // close it before exec. If the caller closed the descriptor before the fork, the child
-            // only fails with EBADF.
-            let fd = unsafe { BorrowedFd::borrow_raw(number) };
-            rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::empty())?;
-        }
-        let mut none = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: the function writes an empty set to `none`.
-        let none = unsafe {
-            libc::sigemptyset(none.as_mut_ptr());
-            none.assume_init()
-        };
-        set_mask(libc::SIG_SETMASK, &none).map(drop)
+        keep_open(&kept)?;
+        set_mask(libc::SIG_SETMASK, &set_of(&[])).map(drop)
     };
     // SAFETY: between fork and exec the closure only makes system calls; it neither allocates
     // nor takes locks that another thread may have held.
     unsafe { command.pre_exec(in_child) };
+}
+
+/// Removes close-on-exec from descriptors, in a child that is about to call exec.
+fn keep_open(numbers: &[i32]) -> io::Result<()> {
+    numbers.iter().try_for_each(|number| {
+        // SAFETY: the child has its own copy of the descriptor and does not close it before exec.
+        // If the caller closed the descriptor before the fork, the child only fails with EBADF.
+        let fd = unsafe { BorrowedFd::borrow_raw(*number) };
+        Ok(rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?)
+    })
+}
+
+fn set_of<'s>(signals: impl IntoIterator<Item = &'s i32>) -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: both functions write to `set`, which the first initialises; an invalid signal number
+    // only makes the second fail.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), *signal);
+        }
+        set.assume_init()
+    }
 }
 
 pub fn send(pid: i32, signal: i32) -> io::Result<()> {

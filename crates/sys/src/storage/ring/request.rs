@@ -34,48 +34,36 @@ pub(super) fn outcome_of(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
-pub(super) fn read_entry(
-    registered: Option<StaticRange>,
-    target: Target<'_>,
-    buf: &mut [u8],
-    offset_bytes: u64,
-) -> Entry {
-    let is_registered = registered.is_some_and(|range| range.contains(buf));
-    let (at, length) = (buf.as_mut_ptr(), buf.len().min(MAX_TRANSFER_BYTES) as u32);
-    macro_rules! entry {
-        ($file:expr) => {
-            if is_registered {
-                opcode::ReadFixed::new($file, at, length, 0).offset(offset_bytes).build()
-            } else {
-                opcode::Read::new($file, at, length).offset(offset_bytes).build()
+/// Defines a function that makes the entry of a transfer, by the fixed operation if the buffer is
+/// registered.
+macro_rules! entry {
+    ($name:ident($buf:ty), $as_ptr:ident, $fixed:ident, $plain:ident) => {
+        pub(super) fn $name(
+            registered: Option<StaticRange>,
+            target: Target<'_>,
+            buf: $buf,
+            at: u64,
+        ) -> Entry {
+            let is_fixed = registered.is_some_and(|range| range.contains(buf));
+            let (data, len) = (buf.$as_ptr(), buf.len().min(MAX_TRANSFER_BYTES) as u32);
+            match target {
+                Target::Descriptor(fd) if is_fixed => {
+                    let fd = types::Fd(fd.as_raw_fd());
+                    opcode::$fixed::new(fd, data, len, 0).offset(at).build()
+                }
+                Target::Descriptor(fd) => {
+                    opcode::$plain::new(types::Fd(fd.as_raw_fd()), data, len).offset(at).build()
+                }
+                Target::Attached if is_fixed => {
+                    opcode::$fixed::new(types::Fixed(0), data, len, 0).offset(at).build()
+                }
+                Target::Attached => {
+                    opcode::$plain::new(types::Fixed(0), data, len).offset(at).build()
+                }
             }
-        };
-    }
-    match target {
-        Target::Descriptor(fd) => entry!(types::Fd(fd.as_raw_fd())),
-        Target::Attached => entry!(types::Fixed(0)),
-    }
+        }
+    };
 }
 
-pub(super) fn write_entry(
-    registered: Option<StaticRange>,
-    target: Target<'_>,
-    buf: &[u8],
-    offset_bytes: u64,
-) -> Entry {
-    let is_registered = registered.is_some_and(|range| range.contains(buf));
-    let (at, length) = (buf.as_ptr(), buf.len().min(MAX_TRANSFER_BYTES) as u32);
-    macro_rules! entry {
-        ($file:expr) => {
-            if is_registered {
-                opcode::WriteFixed::new($file, at, length, 0).offset(offset_bytes).build()
-            } else {
-                opcode::Write::new($file, at, length).offset(offset_bytes).build()
-            }
-        };
-    }
-    match target {
-        Target::Descriptor(fd) => entry!(types::Fd(fd.as_raw_fd())),
-        Target::Attached => entry!(types::Fixed(0)),
-    }
-}
+entry!(read_entry(&mut [u8]), as_mut_ptr, ReadFixed, Read);
+entry!(write_entry(&[u8]), as_ptr, WriteFixed, Write);
