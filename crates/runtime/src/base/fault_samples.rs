@@ -12,9 +12,8 @@ use super::uaccess::copy_by_kernel;
 use softswap_engine::api::control_protocol::Python;
 use softswap_engine::api::fault_samples::{FaultSample, FaultSamples, Toucher};
 use softswap_engine::base::stats::Tier;
-use softswap_sys::signals::{self, Registers};
+use softswap_sys::signals::{Context, Registers};
 use softswap_sys::{proc_maps, raw};
-use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -101,17 +100,8 @@ fn due_of(every: u32) -> Option<Due> {
 
 /// Records a completed fault: address, kind of access, where the page was stored, and the
 /// interrupted registers.
-///
-/// # Safety
-/// `context` is the context of a signal handler of this thread that is still running.
 #[cold]
-pub(crate) unsafe fn record(
-    due: Due,
-    address: usize,
-    toucher: Toucher,
-    tier: Tier,
-    context: *const c_void,
-) {
+pub(crate) fn record(due: Due, address: usize, toucher: Toucher, tier: Tier, context: Context<'_>) {
     let waited_ns = raw::now_ns() - due.since_ns;
     let at = NEXT.fetch_add(1, Relaxed) as usize % SLOTS;
     let slot = RING.get().map(|ring| &ring[at]);
@@ -121,9 +111,7 @@ pub(crate) unsafe fn record(
         MISSED.fetch_add(u64::from(due.every), Relaxed);
         return;
     };
-    // SAFETY: `context` is that of a running signal handler of this thread.
-    let Registers { instruction, stack, frame } =
-        unsafe { signals::interrupted_registers(context) };
+    let Registers { instruction, stack, frame } = context.registers();
     let bytes = match stack.is_multiple_of(8) {
         true => copy_by_kernel(stack, slot.stack.as_ptr() as *mut u8, size_of_val(&slot.stack)),
         false => 0,

@@ -9,8 +9,7 @@ use crate::signals::virtual_mask::{change_interrupted, change_mask};
 use crate::signals::{alternate_stack, sigaction, virtual_mask};
 use libc::stack_t;
 use softswap_sys::raw;
-use softswap_sys::signals::{self, Action, Mask};
-use std::ffi::c_void;
+use softswap_sys::signals::{self, Action, Context, Mask};
 
 const FAULT: isize = refused(libc::EFAULT);
 const INVALID: isize = refused(libc::EINVAL);
@@ -48,14 +47,14 @@ fn rt_sigaction([signal, new, old, len, ..]: Arguments) -> isize {
 }
 
 /// Changes the mask in force, or the mask that a handler's return restores.
-fn rt_sigprocmask([how, set, old, len, ..]: Arguments, interrupted: Option<&mut Mask>) -> isize {
+fn rt_sigprocmask([how, set, old, len, ..]: Arguments, interrupted: Option<Context<'_>>) -> isize {
     if len != size_of::<Mask>() {
         return INVALID;
     }
     // SAFETY: every bit pattern is a valid mask.
     or_error(unsafe { read::<Mask>(set) }, |set| {
         let changed = match interrupted {
-            Some(mask) => change_interrupted(mask, how as i32, set),
+            Some(context) => change_interrupted(context, how as i32, set),
             None => change_mask(how as i32, set),
         };
         or_error(changed.map_err(refused), |before: Mask| write(old, before))
@@ -148,24 +147,17 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
 
 /// Handles a trapped signal call; `None` for other calls. A new mask is stored in `context`, from
 /// which the return of the SIGSYS handler restores it.
-///
-/// # Safety
-/// `context` is the running handler's.
-pub(crate) unsafe fn answer_trapped(
+pub(crate) fn answer_trapped(
     number: i64,
     arguments: Arguments,
-    context: *mut c_void,
+    context: Context<'_>,
 ) -> Option<isize> {
     Some(match number {
         libc::SYS_rt_sigaction => rt_sigaction(arguments),
         libc::SYS_rt_sigpending => rt_sigpending(arguments),
-        libc::SYS_rt_sigprocmask => {
-            // SAFETY: `context` is that of the running handler, and nothing else uses it.
-            rt_sigprocmask(arguments, Some(unsafe { &mut *signals::interrupted_mask(context) }))
-        }
+        libc::SYS_rt_sigprocmask => rt_sigprocmask(arguments, Some(context)),
         libc::SYS_sigaltstack if signal_stack::exists() => {
-            // SAFETY: `context` is that of the running handler.
-            sigaltstack_at(arguments, unsafe { signals::interrupted_stack(context) })
+            sigaltstack_at(arguments, context.stack())
         }
         _ => return None,
     })

@@ -23,10 +23,9 @@ use softswap_engine::core::errors::FaultError;
 use softswap_sys::locked::Locked;
 use softswap_sys::raw::now_ns;
 use softswap_sys::signal_frame::resume;
-use softswap_sys::signals::TrappedCall;
+use softswap_sys::signals::{Context, TrappedCall};
 use softswap_sys::{PAGE_SIZE, memory, signals};
 use std::cell::Cell;
-use std::ffi::c_void;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Length of the longest path that the kernel accepts, with its zero byte.
@@ -236,7 +235,7 @@ impl<'e, const N: usize> Pins<'e, N> {
             release_dead(here);
         }
         let call = match guarded_call::context_above(here) {
-            Some(context) => context as usize,
+            Some(context) => context.as_ptr() as usize,
             None => here + FRAMES_BYTES,
         };
         Pins { engine, floor: DEPTH.get(), call }
@@ -378,11 +377,7 @@ impl<'e, const N: usize> Pins<'e, N> {
             return Ok(None);
         }
         let untouched = guarded_call::untouched_context();
-        let open = match untouched {
-            // SAFETY: the context of a call that this thread handles.
-            Some(context) => !unsafe { *signals::interrupted_mask(context) },
-            None => !signals::current_mask(),
-        };
+        let open = !untouched.map_or_else(signals::current_mask, Context::mask);
         let (due, mut from) = (fault_samples::due(), None);
         loop {
             let done = place.get().len;
@@ -492,14 +487,13 @@ impl<const N: usize> Drop for Pins<'_, N> {
 #[cold]
 fn record_sample(due: fault_samples::Due, address: usize, tier: Tier) {
     if let Some(context) = guarded_call::answered_context() {
-        // SAFETY: the context is that of the running SIGSYS handler.
-        unsafe { fault_samples::record(due, address, Toucher::Call, tier, context) };
+        fault_samples::record(due, address, Toucher::Call, tier, context);
     }
 }
 
 /// Ends the handling of a trapped call after `before`; the thread then issues the call again.
-fn abandon_call(context: *mut c_void, before: impl FnOnce()) -> ! {
-    release_dead_if(|range| range.call == context as usize);
+fn abandon_call(context: Context<'_>, before: impl FnOnce()) -> ! {
+    release_dead_if(|range| range.call == context.as_ptr() as usize);
     temporary_mask::forget();
     // SAFETY: the context is that of the call that this thread handles; its pins are released.
     unsafe {

@@ -289,8 +289,7 @@ impl Process {
             if thread_id == me {
                 return;
             }
-            // SAFETY: `poke` is a valid siginfo_t.
-            match unsafe { signals::send_with(thread_id, signal, &raw const poke) } {
+            match signals::send_with(thread_id, signal, &poke) {
                 Ok(()) => return,
                 // The thread has exited without unlisting itself.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => self.unlist(thread),

@@ -4,13 +4,16 @@ use crate::engine_stack;
 use crate::memory::{PAGE_SIZE, map_new, protect, unmap};
 use crate::program_filter;
 use crate::raw;
+use libc::ucontext_t;
 use std::io;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use libc::{SIGBUS, SIGSEGV, SIGSYS, siginfo_t};
 
 /// A signal handler: takes the signal number, details and the interrupted state.
-pub type Handler = extern "C" fn(i32, *mut siginfo_t, *mut libc::c_void);
+pub type Handler = extern "C" fn(i32, &mut siginfo_t, Context<'_>);
 
 /// Bytes of an engine signal stack. It holds several nested frames (each up to 11 KiB with wide
 /// vector state), the guard's arrays, and the program's handlers. Populated on use.
@@ -294,44 +297,6 @@ pub unsafe fn remove_stack(base: usize) {
     }
 }
 
-/// Returns the address that a fault handler was called for.
-///
-/// # Safety
-/// `info` is the argument of a SIGBUS or SIGSEGV handler.
-pub unsafe fn fault_address(info: *const siginfo_t) -> usize {
-    // SAFETY: a handler's details are readable, and these signals set `si_addr`.
-    unsafe { (*info).si_addr() as usize }
-}
-
-/// Returns true if the interrupted instruction was writing.
-///
-/// # Safety
-/// `context` is the argument of a SIGBUS handler.
-pub unsafe fn fault_is_write(context: *const libc::c_void) -> bool {
-    let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: a handler's context is a `ucontext_t` with the registers in it. Bit 1 of the
-    // page-fault error code means "write".
-    unsafe { (*context).uc_mcontext.gregs[libc::REG_ERR as usize] & 2 != 0 }
-}
-
-/// Returns the access that the interrupted instruction made, as a protection bit.
-///
-/// # Safety
-/// `context` is the argument of a SIGSEGV handler.
-pub unsafe fn fault_access(context: *const libc::c_void) -> i32 {
-    const FETCHES: i64 = 16;
-    let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: a handler's context is a `ucontext_t` with the registers in it. Bit 4 of the
-    // page-fault error code means "instruction fetch".
-    unsafe {
-        match (*context).uc_mcontext.gregs[libc::REG_ERR as usize] {
-            _ if fault_is_write(context.cast()) => libc::PROT_WRITE,
-            error if error & FETCHES != 0 => libc::PROT_EXEC,
-            _ => libc::PROT_READ,
-        }
-    }
-}
-
 /// Returns true if a SIGSEGV with this code was raised for an access to memory that is not mapped,
 /// or mapped with another protection.
 pub fn is_touch(code: i32) -> bool {
@@ -340,51 +305,30 @@ pub fn is_touch(code: i32) -> bool {
     matches!(code, SEGV_MAPERR | SEGV_ACCERR)
 }
 
-/// Returns the address of the mask that takes effect when the handler returns.
-///
-/// # Safety
-/// `context` is a handler's argument.
-pub unsafe fn interrupted_mask(context: *mut libc::c_void) -> *mut Mask {
-    let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: a handler's context is a `ucontext_t`, whose `uc_sigmask` starts with the kernel's
-    // 64-bit set. Only its address is taken.
-    unsafe { (&raw mut (*context).uc_sigmask).cast::<Mask>() }
-}
-
 /// Raises a signal with the given details for this thread, as the kernel would. It is delivered
 /// when the current handler returns.
-///
-/// # Safety
-/// `info` points to a siginfo_t or to unmapped memory: the kernel copies it, and returns EFAULT if
-/// it cannot.
-pub unsafe fn raise_with(signal: i32, info: *const siginfo_t) -> io::Result<()> {
+pub fn raise_with(signal: i32, info: &siginfo_t) -> io::Result<()> {
     if program_filter::is_in_force() {
-        let args = [raw::PIDFD_SELF as usize, signal as usize, info as usize, 0, 0, 0];
-        // SAFETY: the kernel copies `info`, and returns EFAULT if it cannot be read.
+        let details = std::ptr::from_ref(info) as usize;
+        let args = [raw::PIDFD_SELF as usize, signal as usize, details, 0, 0, 0];
+        // SAFETY: the kernel reads one `siginfo_t` from `info`.
         if unsafe { raw::syscall(libc::SYS_pidfd_send_signal, args) } == 0 {
             return Ok(());
         }
     }
-    // SAFETY: `info` is only passed to the kernel, which returns EFAULT if it cannot be read.
-    unsafe { send_with(raw::current_thread(), signal, info) }
+    send_with(raw::current_thread(), signal, info)
 }
 
 /// Sends a signal with the given details to a thread of this process.
-///
-/// # Safety
-/// `info` points to a siginfo_t or to unmapped memory: the kernel copies it, and returns EFAULT if
-/// it cannot.
-pub unsafe fn send_with(thread: i32, signal: i32, info: *const siginfo_t) -> io::Result<()> {
-    let (pid, tid) = (raw::current_process(), thread as usize);
+pub fn send_with(thread: i32, signal: i32, info: &siginfo_t) -> io::Result<()> {
+    let pid = raw::current_process();
     if !program_filter::may_signal(pid) {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
-    let pid = pid as usize;
-    // SAFETY: the kernel copies `info`, and returns EFAULT if it cannot be read.
-    raw::check(unsafe {
-        raw::syscall(libc::SYS_rt_tgsigqueueinfo, [pid, tid, signal as usize, info as usize, 0, 0])
-    })
-    .map(drop)
+    let details = std::ptr::from_ref(info) as usize;
+    let args = [pid as usize, thread as usize, signal as usize, details, 0, 0];
+    // SAFETY: the kernel reads one `siginfo_t` from `info`.
+    raw::check(unsafe { raw::syscall(libc::SYS_rt_tgsigqueueinfo, args) }).map(drop)
 }
 
 /// Returns the details of a SIGSEGV at `address`, as for memory that is not mapped.
@@ -395,6 +339,11 @@ pub fn segv_info(address: usize) -> siginfo_t {
     // for SIGSEGV holds the address.
     unsafe { (&raw mut info).cast::<usize>().add(2).write(address) };
     info
+}
+
+/// Returns the details of a SIGBUS for a page whose content cannot be read.
+pub fn bus_info() -> siginfo_t {
+    info_of(SIGBUS, libc::BUS_OBJERR)
 }
 
 /// Returns the details of a signal that the kernel raises without further information.
@@ -469,16 +418,6 @@ pub fn queued_value(info: &siginfo_t) -> usize {
     unsafe { std::ptr::from_ref(info).cast::<usize>().add(3).read() }
 }
 
-/// Returns the stack pointer of the interrupted code.
-///
-/// # Safety
-/// `context` is a handler's argument.
-pub unsafe fn interrupted_stack(context: *const libc::c_void) -> usize {
-    let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: a handler's context is a `ucontext_t` with the registers in it.
-    unsafe { (*context).uc_mcontext.gregs[libc::REG_RSP as usize] as usize }
-}
-
 /// Registers that describe the position of an interrupted thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registers {
@@ -488,16 +427,79 @@ pub struct Registers {
     pub frame: usize,
 }
 
-/// Returns the position of the thread that a handler has interrupted.
-///
-/// # Safety
-/// `context` is a handler's argument.
-pub unsafe fn interrupted_registers(context: *const libc::c_void) -> Registers {
-    // SAFETY: a handler's context is a `ucontext_t` with the registers in it.
-    let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    let [instruction, stack, frame] = [libc::REG_RIP, libc::REG_RSP, libc::REG_RBP]
-        .map(|register| registers[register as usize] as usize);
-    Registers { instruction, stack, frame }
+/// The state of the interrupted code, which the return of the running handler restores.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a>(NonNull<ucontext_t>, PhantomData<&'a ucontext_t>);
+
+impl Context<'_> {
+    /// # Safety
+    /// `context` is the argument of a handler, or a copy of it with the same layout. It is only
+    /// used while it is valid, by the thread of that handler, and nothing refers to its fields.
+    pub const unsafe fn of(context: *mut ucontext_t) -> Self {
+        // SAFETY: the caller promises a valid address.
+        Context(unsafe { NonNull::new_unchecked(context) }, PhantomData)
+    }
+
+    pub const fn as_ptr(self) -> *mut ucontext_t {
+        self.0.as_ptr()
+    }
+
+    pub fn register(self, register: i32) -> usize {
+        // SAFETY: the context is valid, with the registers in it, and used by this thread alone.
+        unsafe { (*self.as_ptr()).uc_mcontext.gregs[register as usize] as usize }
+    }
+
+    /// # Safety
+    /// The interrupted code may continue with this value in the register.
+    pub unsafe fn set_register(self, register: i32, value: usize) {
+        // SAFETY: the context is valid, with the registers in it, and used by this thread alone.
+        unsafe { (*self.as_ptr()).uc_mcontext.gregs[register as usize] = value as i64 };
+    }
+
+    pub fn stack(self) -> usize {
+        self.register(libc::REG_RSP)
+    }
+
+    pub fn registers(self) -> Registers {
+        let [instruction, stack, frame] =
+            [libc::REG_RIP, libc::REG_RSP, libc::REG_RBP].map(|register| self.register(register));
+        Registers { instruction, stack, frame }
+    }
+
+    /// Returns the mask that takes effect when the handler returns.
+    pub fn mask(self) -> Mask {
+        // SAFETY: the context is valid and used by this thread alone. Its `uc_sigmask` starts with
+        // the kernel's 64-bit set.
+        unsafe { (&raw const (*self.as_ptr()).uc_sigmask).cast::<Mask>().read_unaligned() }
+    }
+
+    pub fn set_mask(self, mask: Mask) {
+        // SAFETY: as for `mask`.
+        unsafe { (&raw mut (*self.as_ptr()).uc_sigmask).cast::<Mask>().write_unaligned(mask) };
+    }
+
+    /// Returns the access that raised SIGBUS or SIGSEGV, as a protection bit.
+    pub fn fault_access(self) -> i32 {
+        // Bits of the page-fault error code.
+        const WRITES: usize = 2;
+        const FETCHES: usize = 16;
+        match self.register(libc::REG_ERR) {
+            error if error & WRITES != 0 => libc::PROT_WRITE,
+            error if error & FETCHES != 0 => libc::PROT_EXEC,
+            _ => libc::PROT_READ,
+        }
+    }
+
+    pub fn fault_is_write(self) -> bool {
+        self.fault_access() == libc::PROT_WRITE
+    }
+}
+
+/// Returns the address that a SIGBUS or SIGSEGV was raised for.
+pub fn fault_address(info: &siginfo_t) -> usize {
+    // SAFETY: the address is within siginfo_t, of which every byte is initialized.
+    unsafe { info.si_addr() as usize }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -511,11 +513,8 @@ pub struct TrappedCall {
 }
 
 impl TrappedCall {
-    /// Reads the call from the kernel's details.
-    ///
-    /// # Safety
-    /// `info` and `context` are the arguments of the running SIGSYS handler.
-    pub unsafe fn of(info: *const siginfo_t, context: *const libc::c_void) -> TrappedCall {
+    /// Reads the call from the details of a SIGSYS. Without a filter they contain no call.
+    pub fn of(info: &siginfo_t, context: Context<'_>) -> TrappedCall {
         const SYS_SECCOMP: i32 = 1;
         // Offsets within the details of a SIGSYS: <asm-generic/siginfo.h>.
         const CALL_ADDRESS_AT: usize = 16;
@@ -528,45 +527,43 @@ impl TrappedCall {
             libc::REG_R8,
             libc::REG_R9,
         ];
-        // SAFETY: siginfo_t is long enough for both words. They are set for SYS_SECCOMP and unused
-        // otherwise. A handler's context is a `ucontext_t`.
-        unsafe {
-            let bytes = info.cast::<u8>();
-            let registers = &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-            TrappedCall {
-                by_filter: (*info).si_code == SYS_SECCOMP,
-                number: i64::from(bytes.add(NUMBER_AT).cast::<i32>().read()),
-                caller: bytes.add(CALL_ADDRESS_AT).cast::<u64>().read(),
-                arguments: ORDER.map(|register| registers[register as usize] as usize),
-            }
+        let bytes = std::ptr::from_ref(info).cast::<u8>();
+        // SAFETY: both words are within siginfo_t, of which every byte is initialized.
+        let (number, caller) = unsafe {
+            (
+                bytes.add(NUMBER_AT).cast::<i32>().read(),
+                bytes.add(CALL_ADDRESS_AT).cast::<u64>().read(),
+            )
+        };
+        TrappedCall {
+            by_filter: info.si_code == SYS_SECCOMP,
+            number: i64::from(number),
+            caller,
+            arguments: ORDER.map(|register| context.register(register)),
         }
     }
 
     /// Sets the call's result.
     ///
     /// # Safety
-    /// `context` is the argument of the running SIGSYS handler, and nothing else uses it.
-    pub unsafe fn answer(context: *mut libc::c_void, result: isize) {
-        // SAFETY: a handler's context is a `ucontext_t`; a call returns its result in rax.
-        unsafe {
-            let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-            registers[libc::REG_RAX as usize] = result as i64;
-        }
+    /// `context` is that of a trapped call.
+    pub unsafe fn answer(context: Context<'_>, result: isize) {
+        // SAFETY: a call returns its result in rax.
+        unsafe { context.set_register(libc::REG_RAX, result as usize) };
     }
 
     /// Makes the thread repeat the call when the handler returns: moves it back before the
     /// instruction, which has two bytes.
     ///
     /// # Safety
-    /// `context` is the argument of the running SIGSYS handler, and nothing else uses it. `number`
-    /// is that of the trapped call.
-    pub unsafe fn make_again(context: *mut libc::c_void, number: i64) {
-        const INSTRUCTION_BYTES: i64 = 2;
-        // SAFETY: a handler's context is a `ucontext_t`.
+    /// `context` is that of a call with this number, just after its instruction.
+    pub unsafe fn make_again(context: Context<'_>, number: i64) {
+        const INSTRUCTION_BYTES: usize = 2;
+        // SAFETY: before its call the thread had the number in rax, and these arguments.
         unsafe {
-            let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-            registers[libc::REG_RIP as usize] -= INSTRUCTION_BYTES;
-            registers[libc::REG_RAX as usize] = number;
+            let next = context.register(libc::REG_RIP);
+            context.set_register(libc::REG_RIP, next - INSTRUCTION_BYTES);
+            context.set_register(libc::REG_RAX, number as usize);
         }
     }
 }

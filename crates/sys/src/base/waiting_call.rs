@@ -4,8 +4,7 @@
 //! interrupted thread past the call instruction, so that it does not wait.
 
 use crate::raw;
-use crate::signals::Mask;
-use libc::{c_void, ucontext_t};
+use crate::signals::{Context, Mask};
 
 /// Result if a signal arrived before the call, or if the kernel would restart the call after the
 /// signal: ERESTARTNOINTR, which no call returns.
@@ -124,19 +123,20 @@ pub unsafe fn waiting_call(
 /// the kernel would restart.
 ///
 /// # Safety
-/// `context` is the argument of the running handler, and nothing else uses it.
-pub unsafe fn interrupt(context: *mut c_void) {
-    // SAFETY: a handler's context is a `ucontext_t`.
-    let registers = unsafe { &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs };
-    let at = registers[libc::REG_RIP as usize] as usize;
-    registers[libc::REG_RBX as usize] = 1;
+/// The handler of `context` has interrupted a [`waiting_call`].
+pub unsafe fn interrupt(context: Context<'_>) {
+    let at = context.register(libc::REG_RIP);
     let call_start = softswap_waiting_call_check as *const () as usize;
     let call_end = softswap_waiting_call_made as *const () as usize;
-    if (call_start..call_end).contains(&at) {
-        let after = softswap_waiting_call_interrupted as *const () as usize;
-        registers[libc::REG_RIP as usize] = after as i64;
-    } else if let Some(after) = raw::after_gate(at) {
-        registers[libc::REG_RIP as usize] = after as i64;
-        registers[libc::REG_RAX as usize] = MADE_AGAIN as i64;
+    // SAFETY: the assembly above continues with these values as if the call had been interrupted.
+    unsafe {
+        context.set_register(libc::REG_RBX, 1);
+        if (call_start..call_end).contains(&at) {
+            let after = softswap_waiting_call_interrupted as *const () as usize;
+            context.set_register(libc::REG_RIP, after);
+        } else if let Some(after) = raw::after_gate(at) {
+            context.set_register(libc::REG_RIP, after);
+            context.set_register(libc::REG_RAX, MADE_AGAIN as usize);
+        }
     }
 }

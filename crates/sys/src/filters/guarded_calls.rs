@@ -17,7 +17,7 @@
 
 use crate::chained::Before;
 use crate::pointer_lookup::{Pointee, buffer_of, pointers};
-use crate::signals::{self, Mask, SIGSYS, TrappedCall, siginfo_t};
+use crate::signals::{self, Context, Mask, SIGSYS, TrappedCall, siginfo_t};
 use crate::touches::{Hold, with_resolver};
 use crate::{aslr, proc_maps, raw, seccomp, window};
 use std::io;
@@ -104,27 +104,24 @@ fn is_in_area(address: usize) -> bool {
     start != 0 && address.wrapping_sub(start) < AREA_LEN.load(Ordering::Relaxed)
 }
 
-extern "C" fn on_sigsys(signal: i32, info: *mut siginfo_t, context: *mut libc::c_void) {
+extern "C" fn on_sigsys(signal: i32, info: &mut siginfo_t, context: Context<'_>) {
     raw::preserving_errno(|| {
-        // SAFETY: these are the handler's arguments.
-        let call = unsafe { TrappedCall::of(info, context) };
+        let call = TrappedCall::of(info, context);
         if call.by_filter && PROBING.load(Ordering::Relaxed) == raw::current_thread() {
             PROBED.store(true, Ordering::Relaxed);
-            // SAFETY: `context` is the handler's argument.
+            // SAFETY: a filter has trapped the call.
             unsafe { TrappedCall::answer(context, -(libc::EFAULT as isize)) };
             return;
         }
         let is_programs = call.by_filter && !raw::is_in_gate(call.caller);
         if !is_programs || !call.arguments.iter().any(|argument| is_in_area(*argument)) {
-            // SAFETY: these are the handler's arguments.
-            unsafe { BEFORE.pass_on(signal, info, context, false) };
+            BEFORE.pass_on(signal, info, context, false);
             return;
         }
-        // SAFETY: `context` is the handler's argument, and nothing else uses it.
-        unsafe {
-            let open = !*signals::interrupted_mask(context);
-            TrappedCall::answer(context, Call { open, ..Call::of(&call) }.answer());
-        }
+        let TrappedCall { number, arguments, .. } = call;
+        let result = Call { number, arguments, open: !context.mask() }.answer();
+        // SAFETY: a filter has trapped the call.
+        unsafe { TrappedCall::answer(context, result) };
     });
 }
 
@@ -150,10 +147,6 @@ struct Call {
 }
 
 impl Call {
-    fn of(trapped: &TrappedCall) -> Call {
-        Call { number: trapped.number, arguments: trapped.arguments, open: 0 }
-    }
-
     fn answer(&self) -> isize {
         let buffer = buffer_of(self.number).filter(|at| is_in_area(self.arguments[*at]));
         let mut held = [const { None }; 6];

@@ -10,7 +10,7 @@
 use crate::chained::Before;
 use crate::futex;
 use crate::raw;
-use crate::signals::{self, Mask, SIGBUS, SIGSEGV, siginfo_t};
+use crate::signals::{self, Context, Mask, SIGBUS, SIGSEGV, siginfo_t};
 use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -131,20 +131,16 @@ pub fn in_child() {
     }
 }
 
-extern "C" fn on_fault(signal: i32, info: *mut siginfo_t, context: *mut libc::c_void) {
+extern "C" fn on_fault(signal: i32, info: &mut siginfo_t, context: Context<'_>) {
     raw::preserving_errno(|| {
-        // SAFETY: `info` is the argument of this fault handler.
-        let (address, code) = unsafe { (signals::fault_address(info), (*info).si_code) };
-        // SAFETY: `context` is this handler's argument, and nothing else uses it.
-        let (is_write, blocked) =
-            unsafe { (signals::fault_is_write(context), *signals::interrupted_mask(context)) };
+        let code = info.si_code;
         let is_touch = if signal == SIGBUS { code > 0 } else { signals::is_touch(code) };
-        if is_touch && resolve(address, is_write, !blocked) {
+        let address = signals::fault_address(info);
+        if is_touch && resolve(address, context.fault_is_write(), !context.mask()) {
             return;
         }
         let before = if signal == SIGBUS { &BEFORE_SIGBUS } else { &BEFORE_SIGSEGV };
-        // SAFETY: both are this handler's arguments.
-        unsafe { before.pass_on(signal, info, context, true) };
+        before.pass_on(signal, info, context, true);
     });
 }
 
@@ -190,9 +186,8 @@ mod tests {
 
     static FORWARDED_CODE: AtomicU64 = AtomicU64::new(0);
 
-    extern "C" fn program_handler(_signal: i32, info: *mut siginfo_t, _context: *mut libc::c_void) {
-        // SAFETY: `info` is the argument of this handler.
-        FORWARDED_CODE.store(1 + unsafe { (*info).si_code } as u64, Ordering::Relaxed);
+    extern "C" fn program_handler(_signal: i32, info: &mut siginfo_t, _context: Context<'_>) {
+        FORWARDED_CODE.store(1 + info.si_code as u64, Ordering::Relaxed);
     }
 
     fn served(content: u8, faults: Faults) -> (Served, *const u8) {

@@ -20,11 +20,7 @@ fn queue(thread: i32, info: &siginfo_t) {
     unsafe { raw::syscall(libc::SYS_rt_tgsigqueueinfo, args) };
 }
 
-/// # Safety
-/// `info` is a handler's argument.
-unsafe fn has_value(info: *const siginfo_t, value: usize) -> bool {
-    // SAFETY: a handler's details are readable and do not change meanwhile.
-    let info = unsafe { &*info };
+fn has_value(info: &siginfo_t, value: usize) -> bool {
     info.si_code == libc::SI_QUEUE && signals::queued_value(info) == value
 }
 
@@ -35,12 +31,8 @@ pub fn request_to_wake() {
 }
 
 /// Returns true if a SIGSYS came from [`request_to_wake`].
-///
-/// # Safety
-/// `info` is a handler's argument.
-pub unsafe fn is_request_to_wake(info: *const siginfo_t) -> bool {
-    // SAFETY: a handler's details are readable and do not change meanwhile.
-    signals::is_own(unsafe { &*info }, WAKES)
+pub fn is_request_to_wake(info: &siginfo_t) -> bool {
+    signals::is_own(info, WAKES)
 }
 
 /// Interrupts the thread's system call, if that is possible. The handler of SIGSYS checks
@@ -50,12 +42,8 @@ pub fn interrupt(thread: i32) {
 }
 
 /// Returns true if a SIGSYS came from [`interrupt`].
-///
-/// # Safety
-/// `info` is a handler's argument.
-pub unsafe fn is_interruption(info: *const siginfo_t) -> bool {
-    // SAFETY: the caller promises that `info` is a handler's argument.
-    unsafe { has_value(info, INTERRUPTS) }
+pub fn is_interruption(info: &siginfo_t) -> bool {
+    has_value(info, INTERRUPTS)
 }
 
 /// Sends another thread a SIGBUS for which [`is_question`] returns true. SIGSYS is not used: only
@@ -67,12 +55,8 @@ pub fn question(thread: i32) {
 }
 
 /// Returns true if a SIGBUS came from [`question`].
-///
-/// # Safety
-/// `info` is a handler's argument.
-pub unsafe fn is_question(info: *const siginfo_t) -> bool {
-    // SAFETY: the caller promises that `info` is a handler's argument.
-    unsafe { has_value(info, STATE_QUERY) }
+pub fn is_question(info: &siginfo_t) -> bool {
+    has_value(info, STATE_QUERY)
 }
 
 /// Activity of a thread that does not run, as /proc reports it.

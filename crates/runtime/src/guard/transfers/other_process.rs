@@ -61,12 +61,6 @@ pub(super) fn read(pid: i32, theirs: usize, count: usize, call: impl Fn() -> isi
     second
 }
 
-/// Makes a call that writes to another process. Absent pages stay absent, and the kernel's result
-/// is returned.
-pub(super) fn write(_pid: i32, _theirs: usize, _count: usize, call: impl Fn() -> isize) -> isize {
-    call()
-}
-
 fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
