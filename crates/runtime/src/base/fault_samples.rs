@@ -41,7 +41,6 @@ const EMPTY: u32 = 0;
 const CLAIMED: u32 = 1;
 const FULL: u32 = 2;
 
-/// Words stored for each sample, other than the stack.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 enum Word {

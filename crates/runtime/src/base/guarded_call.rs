@@ -76,7 +76,6 @@ pub(crate) fn number() -> i64 {
     ANSWERING.get()
 }
 
-/// Notes that the program's own filter has trapped the innermost call, with this value.
 #[inline]
 pub(crate) fn note_trapped(value: i32) {
     TRAPPED.set(Some(value));

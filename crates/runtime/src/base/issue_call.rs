@@ -17,7 +17,6 @@ pub(crate) fn issue(number: i64, arguments: Arguments) -> isize {
     unsafe { raw::syscall_for_program(number, arguments) }
 }
 
-/// Issues a call of the engine.
 #[inline]
 pub(crate) fn engine_syscall(number: i64, arguments: Arguments) -> isize {
     // SAFETY: the engine's calls write only to locals, descriptors, or memory that the runtime has

@@ -39,7 +39,6 @@ pub(crate) fn can_read(address: usize) -> bool {
     copy_from_user(address, &mut [0])
 }
 
-/// Reads `N` words from an address of the program; `None` if they cannot be read.
 pub(crate) fn words<const N: usize>(address: usize) -> Option<[usize; N]> {
     let mut words = [0; N];
     // SAFETY: the slice covers the array; every bit pattern is valid for its words.
@@ -203,7 +202,6 @@ pub(crate) unsafe fn get_user_array<T: Copy>(address: usize, into: &mut [T]) -> 
     true
 }
 
-/// Writes bytes into the program's memory. Returns false if it cannot be written.
 pub(crate) fn copy_to_user(address: usize, bytes: &[u8]) -> bool {
     if !is_writable(address, bytes.len()) {
         return false;

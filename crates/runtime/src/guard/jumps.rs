@@ -88,7 +88,6 @@ unsafe fn jump(buffer: *const c_void) {
     }
 }
 
-/// Defines a jump function that first releases guarded calls.
 macro_rules! jumping {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]

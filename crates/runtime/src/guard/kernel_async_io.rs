@@ -22,7 +22,6 @@ use crate::base::real::Real;
 use softswap_sys::pointer_lookup::{Class, class_of};
 use std::ffi::{CStr, c_void};
 
-/// Returns the error of a refused call, or `None` for other calls.
 pub(crate) fn refusal(number: i64) -> Option<isize> {
     class_of(number).and_then(Class::refusal).map(refused)
 }

@@ -108,7 +108,6 @@ fn with_stripped(number: i64, mut arguments: Arguments) -> isize {
     pass_on(number, arguments)
 }
 
-/// Defines handlers of calls that install a mask while they wait.
 macro_rules! waiting {
     ($($name:ident)*) => {$(
         #[allow(non_snake_case, reason = "the call's name")]
@@ -122,7 +121,6 @@ macro_rules! waiting {
 
 waiting! { SYS_rt_sigsuspend SYS_ppoll SYS_pselect6 SYS_epoll_pwait SYS_epoll_pwait2 }
 
-/// Returns the handler of a signal call through `syscall`.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     // Also while asleep: the handler must return to the runtime's code if the process wakes.
     if number == libc::SYS_rt_sigaction && instance::is_asleep() {

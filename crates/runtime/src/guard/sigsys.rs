@@ -154,7 +154,6 @@ extern "C" fn on_sigsys(_signal: i32, info: &mut siginfo_t, context: Context<'_>
     });
 }
 
-/// Carries out a trapped call. Returns its result, as the kernel would.
 fn answer(number: i64, arguments: Arguments, context: Context<'_>) -> isize {
     let Some(engine) = instance::engine() else {
         let answer = signal_calls::answer_trapped(number, arguments, context);

@@ -106,7 +106,6 @@ pub(crate) fn become_child() {
     OWNER.store(raw::current_process(), Relaxed);
 }
 
-/// Publishes the committed bytes in `figures`.
 pub(crate) fn publish(figures: Stats) {
     FIGURES.get_or_init(|| figures);
     HAS_FIGURES.store(true, Relaxed);

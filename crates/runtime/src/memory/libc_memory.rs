@@ -163,7 +163,6 @@ pub(crate) fn outside_the_window<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Returns true if this thread is in [`outside_the_window`].
 #[inline]
 pub(crate) fn is_outside() -> bool {
     OUTSIDERS.load(Ordering::Relaxed) > 0 && OUTSIDE.get()

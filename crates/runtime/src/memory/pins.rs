@@ -111,7 +111,6 @@ unsafe impl Send for Table {}
 /// Tables of all threads that have a signal stack.
 static TABLES: Locked<Vec<Table>> = Locked::new(Vec::new());
 
-/// Takes the locks, so that no other thread holds them during a fork.
 pub(crate) fn lock_for_fork() {
     TABLES.lock_for_fork();
     UNDIVIDED.lock_for_fork();
@@ -455,7 +454,6 @@ impl<'e, const N: usize> Pins<'e, N> {
         DEPTH.get()
     }
 
-    /// Pins a string up to its zero byte.
     pub(crate) fn add_text(&mut self, address: usize) {
         let mut done = 0;
         while done < TEXT_BYTES {

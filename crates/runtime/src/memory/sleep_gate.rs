@@ -96,7 +96,6 @@ pub(crate) fn end_vfork() {
     leave();
 }
 
-/// Returns true if this thread has entered the gate more than once.
 pub(crate) fn is_nested() -> bool {
     DEPTH.get() > 1
 }

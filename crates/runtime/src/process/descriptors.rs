@@ -122,7 +122,6 @@ pub unsafe extern "C" fn dup3(old: i32, new: i32, flags: i32) -> i32 {
     c_result(duplicate(libc::SYS_dup3, arguments)) as i32
 }
 
-/// Defines an interposed function that queries a descriptor.
 macro_rules! query {
     ($name:ident($($argument:ident),*)) => {
         /// # Safety

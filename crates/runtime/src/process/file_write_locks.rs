@@ -53,7 +53,6 @@ pub(crate) struct FileWriteLock {
     mask: Mask,
 }
 
-/// Returns true if a thread in this process holds a lock or waits for one.
 pub(crate) fn are_in_use() -> bool {
     IN_USE.load(Ordering::Relaxed) > 0
 }

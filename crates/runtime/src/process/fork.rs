@@ -26,7 +26,7 @@ use crate::memory::mappings::program_break;
 use crate::memory::mappings::program_break::Break;
 use crate::memory::pins;
 use crate::memory::sleep_gate::{self, Inside};
-use crate::signals::{lifecycle, program_actions, virtual_mask};
+use crate::signals::{lifecycle, pending, program_actions, virtual_mask};
 use softswap_engine::api::engine::{Engine, Quiesced};
 use softswap_sys::alloc::HEAP;
 use softswap_sys::exemption;
@@ -121,7 +121,6 @@ pub(crate) fn install() -> Result<(), String> {
     if result == 0 { Ok(()) } else { Err("no memory for the fork handlers".into()) }
 }
 
-/// Takes the runtime's locks, so that no other thread holds them during a fork.
 fn lock_for_fork() {
     program_actions::lock_for_fork();
     thread_exit::lock_for_fork();
@@ -132,7 +131,7 @@ fn lock_for_fork() {
 
 fn prepare_asleep(inside: Option<Inside>) {
     let mask = signals::block_all();
-    lifecycle::begin_fork();
+    pending::begin_fork();
     let heap_break = program_break::lock_break();
     lock_for_fork();
     hold(Held::Asleep(ForkingAsleep { heap_break, mask, inside }));
@@ -153,7 +152,7 @@ pub(super) extern "C" fn prepare() {
     let inside = sleep_gate::enter();
     let Some(engine) = instance::engine() else { return prepare_asleep(inside) };
     let mask = signals::block_all();
-    lifecycle::begin_fork();
+    pending::begin_fork();
     // The C library may still touch managed memory before the fork (the name-service database, for
     // example), so this thread must be able to fault.
     signals::set_mask(!never_blocked());
@@ -292,7 +291,7 @@ fn child_awake(mut forking: Forking) {
 
 /// Restores the signal mask from before the fork, and delivers the signals held during the fork.
 fn end(mask: Mask) {
-    lifecycle::end_fork();
+    pending::end_fork();
     signals::set_mask(mask);
     lifecycle::deliver_held();
 }

@@ -38,7 +38,6 @@ impl ChildMark {
 
 static CHILDREN: Mutex<ForkedChildren> = Mutex::new(ForkedChildren(Vec::new()));
 
-/// Locks the children during a fork.
 pub(crate) fn lock() -> MutexGuard<'static, ForkedChildren> {
     CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
 }

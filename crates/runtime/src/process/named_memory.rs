@@ -45,7 +45,6 @@ impl Named {
 
 static NAMED: Locked<Vec<Named>> = Locked::new(Vec::new());
 
-/// Takes the lock, so that no other thread holds it during a fork.
 pub(super) fn lock_for_fork() {
     NAMED.lock_for_fork();
 }

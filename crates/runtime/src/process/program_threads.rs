@@ -8,7 +8,7 @@ use crate::base::resident::ResidentRanges;
 use crate::memory::libc_memory::outside_the_window;
 use crate::memory::{pins, sleep_gate};
 use crate::signals::sets::INTERNAL;
-use crate::signals::{lifecycle, virtual_mask};
+use crate::signals::{lifecycle, pending, virtual_mask};
 use softswap_engine::api::engine::Engine;
 use softswap_sys::alloc::HEAP;
 use softswap_sys::signals;
@@ -78,7 +78,6 @@ extern "C" fn remove_signal_stack(base: *mut c_void) {
     unsafe { signals::remove_stack(base as usize) };
 }
 
-/// Gives this thread a signal stack. Returns its base, or `None` on failure.
 fn install_signal_stack() -> Option<usize> {
     let base = signals::install_stack().ok()?;
     pins::register_table(base);
@@ -114,7 +113,7 @@ extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     // The mask is that of the creator, or of the attributes.
     virtual_mask::inherit(blocked | initial_mask);
     if is_own {
-        lifecycle::mark_engine_thread();
+        pending::mark_engine_thread();
     }
     let stack = install_signal_stack();
     signals::set_mask(initial_mask & !unblocked);

@@ -151,7 +151,6 @@ pub(super) fn open(number: i32) -> Option<Ledger> {
     })
 }
 
-/// Returns device and inode of an open file.
 fn identity_of_file(number: i32) -> Option<[u64; 2]> {
     // SAFETY: all-zero is a valid stat to write over.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };

@@ -102,7 +102,6 @@ fn spare_chunks(ledger: &Ledger) -> usize {
     ledger.free_chunks().saturating_sub(left)
 }
 
-/// Returns the size of the chunks that this process may take, in bytes.
 fn spare_bytes() -> usize {
     tree::member().map_or(0, |member| spare_chunks(member.ledger()) * tree::chunk_bytes())
 }

@@ -197,16 +197,16 @@ fn with<R>(body: impl FnOnce(&Process, &Thread) -> R) -> R {
 }
 
 /// Marks this thread as forking: it takes no signals.
-pub(super) fn begin_fork() {
+pub(crate) fn begin_fork() {
     with_me(|me| me.forks_as.set(raw::current_thread()));
 }
 
-/// Ends the state that [`begin_fork`] began. Signals that arrived during the fork remain held.
-pub(super) fn end_fork() {
+/// Ends the state that [`begin_fork`] began, in the parent or the child, after the locks are
+/// released. The caller then unblocks signals, and delivers those sent during the fork.
+pub(crate) fn end_fork() {
     with_me(|me| me.forks_as.set(0));
 }
 
-/// Takes the lock, so that no other thread holds it during a fork.
 pub(super) fn lock_for_fork() {
     SHARED.lock.lock();
     with_me(|me| me.has_lock.set(true));
@@ -229,7 +229,6 @@ fn listed(_of: &Process, thread: *const Thread) -> Option<&Thread> {
 }
 
 impl Process {
-    /// Adds a thread at the head of the list.
     fn list(&self, thread: &Thread) {
         thread.is_listed.set(true);
         thread.previous.set(ptr::null());
@@ -330,7 +329,8 @@ pub(super) fn enter(note: usize) {
     });
 }
 
-pub(super) fn knows(thread: i32) -> bool {
+/// Returns true if a thread has its signal stack and its emulated mask.
+pub(crate) fn knows(thread: i32) -> bool {
     of_thread(thread, |_| ()).is_some()
 }
 
@@ -378,8 +378,8 @@ pub(super) fn hidden_call() -> Option<(i64, Arguments)> {
     with_me(Thread::hidden_call)
 }
 
-/// Returns another thread's call that may hide pointers.
-pub(super) fn hidden_call_of(thread: i32) -> Option<(i64, Arguments)> {
+/// Returns the last call that a thread has recorded because it may hide pointers.
+pub(crate) fn hidden_call_of(thread: i32) -> Option<(i64, Arguments)> {
     of_thread(thread, Thread::hidden_call).flatten()
 }
 
@@ -399,7 +399,7 @@ pub(super) fn unlist_thread() {
 }
 
 /// Marks this thread as the engine's: it takes no sent signals.
-pub(super) fn mark_engine_thread() {
+pub(crate) fn mark_engine_thread() {
     with_me(|me| me.is_engines.set(true));
 }
 
@@ -420,7 +420,6 @@ pub(super) fn block(mask: Mask) {
     with_me(|me| me.blocked.store(mask, Ordering::SeqCst));
 }
 
-/// Sets the engine signals that this thread waits for.
 pub(super) fn wait_for(mask: Mask) {
     with(|process, me| {
         let previous = me.waits_for.swap(mask, Ordering::SeqCst);
@@ -466,7 +465,6 @@ pub(super) fn take(signal: i32) -> Option<siginfo_t> {
     with(|process, me| me.held[place].take().or_else(|| process.held[place].take())).map(siginfo_of)
 }
 
-/// Returns the set of signals held for this thread or for the process.
 pub(super) fn held() -> Mask {
     with(|process, me| {
         let is_held = |signal: &i32| {

@@ -75,7 +75,6 @@ static ON_SIGBUS: Remembered = Remembered::new();
 static ON_SIGSYS: Remembered = Remembered::new();
 static ON_SIGSEGV: Remembered = Remembered::new();
 
-/// Takes the locks of the actions, so that no other thread holds them during a fork.
 pub(crate) fn lock_for_fork() {
     // With signals blocked: a handler that runs in between would wait for a lock that its own
     // thread holds.

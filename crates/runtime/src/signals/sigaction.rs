@@ -148,7 +148,6 @@ pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
     unsafe { install(number, handler, if interrupts { 0 } else { libc::SA_RESTART }, own) }
 }
 
-/// Defines other names of a function that installs a handler.
 macro_rules! also_named {
     ($of:ident: $($name:ident)*) => {$(
         #[unsafe(no_mangle)]

@@ -18,7 +18,6 @@ const FRAME_BYTES: usize = 4 << 10;
 /// Maximum distance of the call below the recorded address, in bytes.
 const CALL_BYTES: usize = 64 << 10;
 
-/// Records the mask of a call that this thread is about to issue.
 pub(crate) fn record(mask: Mask) {
     let local = 0_u8;
     RECORDED.set(Some((mask, &raw const local as usize + FRAME_BYTES)));

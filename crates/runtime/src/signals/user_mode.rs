@@ -9,8 +9,8 @@ use super::pending;
 use crate::base::errno::refused;
 use crate::base::issue_call::Arguments;
 use crate::base::uaccess;
+use softswap_sys::raw;
 use softswap_sys::signals::{Context, TrappedCall};
-use softswap_sys::{raw, threads};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 static ROUND: AtomicU32 = AtomicU32::new(0);
@@ -19,16 +19,11 @@ pub(crate) fn begin_round() {
     ROUND.fetch_add(1, SeqCst);
 }
 
-pub(crate) fn query_thread(thread: i32) {
-    threads::question(thread);
-}
-
 /// Returns true if a thread has been outside the kernel since it was queried in this round.
 pub(crate) fn has_answered(thread: i32) -> bool {
     pending::last_answer(thread) == ROUND.load(SeqCst)
 }
 
-/// Answers a query, in the handler.
 pub(super) fn answer_query(context: Context<'_>) {
     pending::record_answer(ROUND.load(SeqCst));
     restart(context);
@@ -89,9 +84,4 @@ fn restart(context: Context<'_>) {
 pub(crate) fn note_hidden(number: i64, arguments: Arguments) {
     let local = 0_u8;
     pending::record_hidden_call(number, arguments, &raw const local as usize);
-}
-
-/// Returns the last call that a thread has recorded because it may hide pointers.
-pub(crate) fn hidden_call_of(thread: i32) -> Option<(i64, Arguments)> {
-    pending::hidden_call_of(thread)
 }

@@ -105,7 +105,6 @@ pub extern "C" fn __xpg_sigpause(signal: i32) -> i32 {
     __sigpause(signal, 1)
 }
 
-/// Defines functions whose last argument is a mask.
 macro_rules! masked {
     ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
         #[unsafe(no_mangle)]

@@ -112,7 +112,6 @@ impl Lock {
         Lock(AtomicU32::new(FREE))
     }
 
-    /// Takes the lock if it is free; returns true if it did.
     pub fn try_lock(&self) -> bool {
         self.0.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }

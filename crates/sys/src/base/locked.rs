@@ -7,7 +7,6 @@ use crate::futex::Lock;
 use crate::signals;
 use std::cell::UnsafeCell;
 
-/// A value and its lock.
 pub struct Locked<T> {
     lock: Lock,
     value: UnsafeCell<T>,

@@ -319,7 +319,6 @@ pub fn raise_with(signal: i32, info: &siginfo_t) -> io::Result<()> {
     send_with(raw::current_thread(), signal, info)
 }
 
-/// Sends a signal with the given details to a thread of this process.
 pub fn send_with(thread: i32, signal: i32, info: &siginfo_t) -> io::Result<()> {
     let pid = raw::current_process();
     if !program_filter::may_signal(pid) {
@@ -496,7 +495,6 @@ impl Context<'_> {
     }
 }
 
-/// Returns the address that a SIGBUS or SIGSEGV was raised for.
 pub fn fault_address(info: &siginfo_t) -> usize {
     // SAFETY: the address is within siginfo_t, of which every byte is initialized.
     unsafe { info.si_addr() as usize }

@@ -49,7 +49,6 @@ pub(crate) fn begin(total_bytes: u64) -> io::Result<()> {
     ])
 }
 
-/// Returns the handler of a raw call through the C library's `syscall`.
 pub(super) fn answer_for(number: i64) -> Option<Answer> {
     if TOTAL_BYTES.load(Relaxed) == 0 {
         return None;

@@ -49,7 +49,6 @@ fn any_hides(messages: usize, count: usize) -> bool {
             .any(|index| message_hides(messages.wrapping_add(index * size_of::<mmsghdr>())))
 }
 
-/// Returns true if a structure that a call points to names managed memory.
 fn has_managed_buffers(number: i64, arguments: Arguments) -> bool {
     let [_, second, third, ..] = arguments;
     match number {
@@ -95,10 +94,8 @@ fn hidden_until_cancelled(number: i64, arguments: Arguments) -> Option<isize> {
     until_cancelled(|| answer(engine, number, arguments))
 }
 
-/// Defines the handlers of raw calls with these numbers.
 macro_rules! raw_handlers {
     ($($number:ident)*) => {
-        /// Returns the handler of a raw call through the C library's `syscall`.
         pub(crate) fn answer_for(number: i64) -> Option<Answer> {
             match number {
                 $(libc::$number => Some(|arguments| {

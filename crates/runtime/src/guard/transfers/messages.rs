@@ -219,7 +219,6 @@ fn receive_all_of(
     return_header(original, &received).unwrap_or(result)
 }
 
-/// Headers of several messages, and the list of all their buffers.
 struct Messages<'p> {
     headers: &'p mut [mmsghdr],
     buffers: &'p mut [iovec],
@@ -253,7 +252,6 @@ fn read_headers<'p>(
     Some(Messages { headers, buffers })
 }
 
-/// Returns true if the header and the vectors of the message at `index` can be read.
 fn is_readable(original: usize, index: usize) -> bool {
     // SAFETY: every bit pattern is a valid mmsghdr.
     let header = unsafe { uaccess::get_user::<mmsghdr>(original + index * size_of::<mmsghdr>()) };
@@ -328,7 +326,6 @@ fn send_each(engine: &Engine, arguments: Arguments, count: usize) -> isize {
     sent
 }
 
-/// Writes the length of a message to the program's header. Returns false if that cannot be written.
 fn return_len(original: usize, index: usize, len: u32) -> bool {
     let at = original + index * size_of::<mmsghdr>() + std::mem::offset_of!(mmsghdr, msg_len);
     uaccess::copy_to_user(at, &len.to_ne_bytes())

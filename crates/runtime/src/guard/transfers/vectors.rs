@@ -48,7 +48,6 @@ pub(super) fn answer_buffer(engine: &Engine, number: i64, arguments: Arguments) 
     move_data(engine, &call, &mut original)
 }
 
-/// Returns true if a call's second and third argument are an array of `iovec` and its length.
 pub(super) fn has_vectors(number: i64) -> bool {
     matches!(
         number,

@@ -15,7 +15,6 @@ pub(super) fn announce(word: &AtomicU32) {
     futex::wake_all(word);
 }
 
-/// Carries out a request. Returns its result or error number.
 fn carry_out(request: &Request) -> Result<isize, i32> {
     let Request { fd, buffer, bytes, offset, .. } = *request;
     let buffer = buffer as *mut c_void;

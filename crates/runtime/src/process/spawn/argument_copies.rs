@@ -142,7 +142,6 @@ impl Drop for Copies {
 }
 
 impl Copies {
-    /// Reserves `len` bytes; `None` if there is no memory.
     pub(super) fn with_capacity(len: usize) -> Option<Copies> {
         let ((base, have), start) = (BUFFER.get(), USED.get());
         let len = len.next_multiple_of(size_of::<usize>());

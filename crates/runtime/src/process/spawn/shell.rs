@@ -90,7 +90,6 @@ const IGNORED: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
 static IGNORING: ForkSafeMutex<Ignoring> =
     ForkSafeMutex::new(Ignoring { count: 0, previous: [Action::DEFAULT; 2] });
 
-/// Ignores both signals. Returns the program's actions for them.
 fn begin_ignoring() -> [Action; 2] {
     IGNORING.with(|ignoring| {
         if ignoring.count == 0 {
