@@ -12,10 +12,11 @@
 //! chunks for the memory that it uses.
 
 use super::{own_threads, tree_account};
-use crate::base::{instance, issue_call};
+use crate::base::instance;
 use softswap_engine::api::engine::Engine;
 use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_shared::ledger::{Claim, Counts, Ledger, Member, SHAPE, Sizes};
+use softswap_sys::file::identity_of;
 use softswap_sys::process_identity::{self, ProcessIdentity};
 use softswap_sys::raw::{self, now_ns};
 use softswap_sys::{exemption, futex, own_descriptors, shared, threads};
@@ -141,7 +142,7 @@ pub(super) fn open(number: i32) -> Option<Ledger> {
     is_plausible.then(|| {
         // The program after exec and started processes use it, too.
         own_descriptors::keep(number);
-        if let Some([device, inode]) = identity_of_file(number) {
+        if let Some((device, inode)) = identity_of(number) {
             LEDGER_FILE[0].store(device, Relaxed);
             LEDGER_FILE[1].store(inode, Relaxed);
             LEDGER_NUMBER.store(number, Release);
@@ -151,22 +152,12 @@ pub(super) fn open(number: i32) -> Option<Ledger> {
     })
 }
 
-fn identity_of_file(number: i32) -> Option<[u64; 2]> {
-    // SAFETY: all-zero is a valid stat to write over.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    let found = issue_call::engine_syscall(
-        libc::SYS_fstat,
-        [number as usize, &raw mut stat as usize, 0, 0, 0, 0],
-    );
-    (found == 0).then_some([stat.st_dev, stat.st_ino])
-}
-
 /// Returns the descriptor of the ledger, a file that all processes of the tree have open, or
 /// `None` without one. The program may have closed it and opened another file under its number.
 pub(crate) fn ledger_descriptor() -> Option<i32> {
     let number = LEDGER_NUMBER.load(Acquire);
     let file = LEDGER_FILE.each_ref().map(|word| word.load(Relaxed));
-    (number >= 0 && identity_of_file(number) == Some(file)).then_some(number)
+    (identity_of(number) == Some(file.into())).then_some(number)
 }
 
 /// Joins the ledger and returns the first limit in bytes, or `None` if the budget is not shared.

@@ -331,13 +331,28 @@ fn identity(fd: usize) -> [u64; 2] {
     file_status(fd).map_or(NO_FILE, |stat| [stat.st_dev, stat.st_ino])
 }
 
-/// Calls `fstat(2)` through the engine's gate.
-pub(crate) fn file_status(fd: usize) -> std::io::Result<libc::stat> {
+pub fn file_status(fd: usize) -> std::io::Result<libc::stat> {
     // SAFETY: all fields are integers, for which zero is valid.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one `struct stat` to `stat`.
     check(unsafe { syscall(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) })?;
     Ok(stat)
+}
+
+/// Returns the flags with which the file of a descriptor is open.
+pub fn open_flags(fd: usize) -> Option<i32> {
+    // SAFETY: the call takes no pointers.
+    let flags = unsafe { syscall(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]) };
+    (flags >= 0).then_some(flags as i32)
+}
+
+/// Returns an integer option of a socket, of level `SOL_SOCKET`.
+pub fn socket_option(fd: usize, option: i32) -> Option<i32> {
+    let (mut value, mut len) = (0_i32, size_of::<i32>() as u32);
+    let (at, level) = (&raw mut value as usize, libc::SOL_SOCKET as usize);
+    let args = [fd, level, option as usize, at, &raw mut len as usize, 0];
+    // SAFETY: the kernel writes an integer and its length to the locals.
+    (unsafe { syscall(libc::SYS_getsockopt, args) } == 0).then_some(value)
 }
 
 /// Records the file that standard error refers to. Messages go only to this file, not to a file

@@ -242,6 +242,7 @@ impl Call {
 
     fn pieces(&self) -> Pieces {
         let fd = self.arguments[0];
+        let is_stream = || raw::socket_option(fd, libc::SO_TYPE) == Some(libc::SOCK_STREAM);
         let kind = raw::file_status(fd).map_or(0, |status| status.st_mode & libc::S_IFMT);
         let writes = matches!(self.number, libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_sendto);
         let waits_for_all = self.number == libc::SYS_recvfrom
@@ -249,7 +250,7 @@ impl Call {
         match kind {
             _ if self.number == libc::SYS_getrandom => Pieces::AsNeeded,
             libc::S_IFREG | libc::S_IFBLK => Pieces::AsNeeded,
-            libc::S_IFSOCK if writes && socket_type(fd) != libc::SOCK_STREAM => Pieces::None,
+            libc::S_IFSOCK if writes && !is_stream() => Pieces::None,
             _ if writes || waits_for_all => Pieces::AsNeeded,
             // There may be no more data, and a second piece would wait for it.
             _ => Pieces::One,
@@ -269,13 +270,4 @@ enum Pieces {
 
 fn is_in_window(address: usize) -> bool {
     with_resolver(address, |_| ()).is_some()
-}
-
-fn socket_type(fd: usize) -> i32 {
-    let (mut kind, mut len) = (0_i32, size_of::<i32>() as u32);
-    let (level, option) = (libc::SOL_SOCKET as usize, libc::SO_TYPE as usize);
-    let arguments = [fd, level, option, &raw mut kind as usize, &raw mut len as usize, 0];
-    // SAFETY: the kernel writes an integer and its length to the locals.
-    unsafe { raw::syscall(libc::SYS_getsockopt, arguments) };
-    kind
 }

@@ -260,31 +260,21 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
     use std::os::unix::fs::PermissionsExt;
+    use tempfile::{NamedTempFile, TempPath};
 
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str, bytes: usize) -> Self {
-            let name = format!("softswap-claim-{name}-{}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            std::fs::write(&path, vec![7; bytes]).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_file(&self.0);
-        }
+    fn scratch(bytes: usize) -> TempPath {
+        let file = NamedTempFile::new().unwrap().into_temp_path();
+        std::fs::write(&file, vec![7; bytes]).unwrap();
+        file
     }
 
     #[test]
     fn claim_lasts_until_last_descriptor_closes() {
-        let scratch = Scratch::new("copies", 8192);
-        let first = claim_at_once(&scratch.0).unwrap();
+        let path = scratch(8192);
+        let first = claim_at_once(&path).unwrap();
         assert!(!first.is_device && first.len_bytes == 8192 && first.untrusted_owner.is_none());
         let copy = first.file.as_fd().try_clone_to_owned().unwrap();
-        let is_locked = || matches!(claim_at_once(&scratch.0), Err(ClaimError::Locked { .. }));
+        let is_locked = || matches!(claim_at_once(&path), Err(ClaimError::Locked { .. }));
         assert!(is_locked());
         drop(first);
         assert!(is_locked());
@@ -299,12 +289,12 @@ mod tests {
 
     #[test]
     fn claiming_changes_nothing() {
-        let scratch = Scratch::new("unchanged", 10_000);
-        let before = std::fs::metadata(&scratch.0).unwrap();
-        drop(claim_at_once(&scratch.0).unwrap());
-        let after = std::fs::metadata(&scratch.0).unwrap();
+        let path = scratch(10_000);
+        let before = std::fs::metadata(&path).unwrap();
+        drop(claim_at_once(&path).unwrap());
+        let after = std::fs::metadata(&path).unwrap();
         assert_eq!(before.modified().unwrap(), after.modified().unwrap());
-        assert_eq!(std::fs::read(&scratch.0).unwrap(), [7; 10_000]);
+        assert_eq!(std::fs::read(&path).unwrap(), [7; 10_000]);
     }
 
     #[test]
@@ -319,14 +309,14 @@ mod tests {
 
     #[test]
     fn running_executable_is_rejected() {
-        let scratch = Scratch::new("program", 0);
+        let path = scratch(0);
         // Copied by another process: a program does not start while it is open for writing, which
         // includes a copy of the descriptor in a child that another test has just forked.
-        let copy = std::process::Command::new("cp").arg("/bin/sleep").arg(&scratch.0).status();
+        let copy = std::process::Command::new("cp").arg("/bin/sleep").arg(&path).status();
         assert!(copy.unwrap().success());
-        std::fs::set_permissions(&scratch.0, std::fs::Permissions::from_mode(0o700)).unwrap();
-        let mut child = std::process::Command::new(&scratch.0).arg("1000").spawn().unwrap();
-        let refused = claim_at_once(&scratch.0);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let mut child = std::process::Command::new(&path).arg("1000").spawn().unwrap();
+        let refused = claim_at_once(&path);
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(matches!(refused, Err(ClaimError::Busy { .. })), "{refused:?}");

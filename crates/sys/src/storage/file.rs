@@ -431,24 +431,7 @@ impl AsFd for SwapFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
-
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("softswap-{name}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&path);
-            std::fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
+    use tempfile::tempdir;
 
     fn page_of(byte: u8) -> Page {
         Page([byte; PAGE_SIZE])
@@ -456,9 +439,9 @@ mod tests {
 
     #[test]
     fn unnamed_file_round_trips() {
-        let scratch = Scratch::new("round-trip");
-        let file = SwapFile::open(&scratch.0).unwrap();
-        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0);
+        let scratch = tempdir().unwrap();
+        let file = SwapFile::open(scratch.path()).unwrap();
+        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
         file.allocate(0, 1 << 20).unwrap();
         assert_eq!(file.write_at(&page_of(7).0, 8192).unwrap(), PAGE_SIZE);
         let mut read = page_of(0);
@@ -468,8 +451,8 @@ mod tests {
 
     #[test]
     fn reader_has_read_only_access() {
-        let scratch = Scratch::new("reader");
-        let file = SwapFile::open(&scratch.0).unwrap();
+        let scratch = tempdir().unwrap();
+        let file = SwapFile::open(scratch.path()).unwrap();
         assert_eq!(file.write_at(&page_of(7).0, 0).unwrap(), PAGE_SIZE);
         assert!(file.become_reader() && file.become_reader());
         let mut read = page_of(0);
@@ -483,16 +466,16 @@ mod tests {
 
     #[test]
     fn probed_file_is_empty() {
-        let scratch = Scratch::new("empty");
-        let file = SwapFile::open(&scratch.0).unwrap();
+        let scratch = tempdir().unwrap();
+        let file = SwapFile::open(scratch.path()).unwrap();
         assert_eq!(file.read_at(&mut page_of(1).0, 0).unwrap(), 0);
     }
 
     #[test]
     fn buffered_files_round_trip() {
-        let scratch = Scratch::new("buffered");
+        let scratch = tempdir().unwrap();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let parent = rustix::fs::open(&scratch.0, flags, Mode::empty()).unwrap();
+        let parent = rustix::fs::open(scratch.path(), flags, Mode::empty()).unwrap();
         let file = SwapFile::open_with(&parent, false).unwrap();
         assert!(!file.is_direct());
         // Buffered transfers need no alignment.
@@ -504,8 +487,8 @@ mod tests {
 
     #[test]
     fn descriptor_is_high_and_closes_on_exec() {
-        let scratch = Scratch::new("high");
-        let file = SwapFile::open(&scratch.0).unwrap();
+        let scratch = tempdir().unwrap();
+        let file = SwapFile::open(scratch.path()).unwrap();
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let fd = file.as_fd().as_raw_fd();
         assert!(fd >= 900 || limit.is_some_and(|limit| limit < 1800));
@@ -516,8 +499,8 @@ mod tests {
 
     #[test]
     fn punched_range_reads_as_zeroes() {
-        let scratch = Scratch::new("punch");
-        let file = SwapFile::open(&scratch.0).unwrap();
+        let scratch = tempdir().unwrap();
+        let file = SwapFile::open(scratch.path()).unwrap();
         file.write_at(&page_of(9).0, 0).unwrap();
         match file.punch(0, PAGE_SIZE as u64) {
             Ok(()) => {
@@ -531,8 +514,8 @@ mod tests {
 
     #[test]
     fn extending_never_shortens() {
-        let scratch = Scratch::new("extend");
-        let file = SwapFile::open(&scratch.0).unwrap();
+        let scratch = tempdir().unwrap();
+        let file = SwapFile::open(scratch.path()).unwrap();
         file.extend(1 << 20).unwrap();
         file.extend(4096).unwrap();
         assert_eq!(rustix::fs::fstat(&file).unwrap().st_size, 1 << 20);
@@ -541,14 +524,14 @@ mod tests {
 
     #[test]
     fn errors_contain_path_and_remedy() {
-        let scratch = Scratch::new("errors");
-        let missing = scratch.0.join("missing");
+        let scratch = tempdir().unwrap();
+        let missing = scratch.path().join("missing");
         let error = SwapFile::open(&missing).unwrap_err();
         assert!(matches!(error, FileError::NoSuchDirectory { .. }));
         let text = error.to_string();
         assert!(text.contains(missing.to_str().unwrap()) && text.contains("create it"), "{text}");
 
-        let plain = scratch.0.join("plain");
+        let plain = scratch.path().join("plain");
         std::fs::write(&plain, b"").unwrap();
         let error = SwapFile::open(&plain).unwrap_err();
         assert!(matches!(error, FileError::NotADirectory { .. }), "{error}");
@@ -564,10 +547,10 @@ mod tests {
 
     #[test]
     fn reused_descriptor_number_is_not_touched() {
-        let scratch = Scratch::new("number");
-        let mut file = SwapFile::open(&scratch.0).unwrap();
+        let scratch = tempdir().unwrap();
+        let mut file = SwapFile::open(scratch.path()).unwrap();
         file.allocate(0, 1 << 20).unwrap();
-        let path = scratch.0.join("precious");
+        let path = scratch.path().join("precious");
         std::fs::write(&path, [7; 8192]).unwrap();
         let other = OwnedFd::from(std::fs::File::options().write(true).open(&path).unwrap());
         rustix::io::dup2(&other, &mut file.fd).unwrap();
