@@ -99,4 +99,5 @@ pub use storage::{
     ring,
 };
 
+pub use base::any_bits::AnyBits;
 pub use page::{PAGE_SIZE, Page};

@@ -8,22 +8,18 @@ use crate::base::{filter_verdict, instance, signal_stack, uaccess};
 use crate::signals::virtual_mask::{change_interrupted, change_mask};
 use crate::signals::{alternate_stack, sigaction, virtual_mask};
 use libc::stack_t;
-use softswap_sys::raw;
 use softswap_sys::signals::{self, Action, Context, Mask};
+use softswap_sys::{AnyBits, raw};
 
 const FAULT: isize = refused(libc::EFAULT);
 const INVALID: isize = refused(libc::EINVAL);
 
 /// Reads a value at a pointer of the program; `None` for a null pointer.
-///
-/// # Safety
-/// Every bit pattern is a valid `T`.
-unsafe fn read<T: Copy>(address: usize) -> Result<Option<T>, isize> {
+fn read<T: AnyBits>(address: usize) -> Result<Option<T>, isize> {
     if address == 0 {
         return Ok(None);
     }
-    // SAFETY: every bit pattern is a valid `T`.
-    unsafe { uaccess::get_user(address) }.map(Some).ok_or(FAULT)
+    uaccess::get_user(address).map(Some).ok_or(FAULT)
 }
 
 fn write<T: Copy>(address: usize, value: T) -> isize {
@@ -38,8 +34,7 @@ fn rt_sigaction([signal, new, old, len, ..]: Arguments) -> isize {
     if len != size_of::<Mask>() {
         return INVALID;
     }
-    // SAFETY: every bit pattern is a valid `Action`: it consists of words.
-    or_error(unsafe { read::<Action>(new) }, |new| {
+    or_error(read::<Action>(new), |new| {
         // SAFETY: the program is responsible for its own handler.
         let changed = unsafe { sigaction::change(signal as i32, new) };
         or_error(changed.map_err(refused), |before| write(old, before))
@@ -51,8 +46,7 @@ fn rt_sigprocmask([how, set, old, len, ..]: Arguments, interrupted: Option<Conte
     if len != size_of::<Mask>() {
         return INVALID;
     }
-    // SAFETY: every bit pattern is a valid mask.
-    or_error(unsafe { read::<Mask>(set) }, |set| {
+    or_error(read::<Mask>(set), |set| {
         let changed = match interrupted {
             Some(context) => change_interrupted(context, how as i32, set),
             None => change_mask(how as i32, set),
@@ -80,8 +74,7 @@ fn sigaltstack_at(arguments: Arguments, pointer: usize) -> isize {
         return refused;
     }
     let [new, old, ..] = arguments;
-    // SAFETY: every bit pattern is a valid `stack_t`: a raw pointer and integers.
-    or_error(unsafe { read::<stack_t>(new) }, |new| {
+    or_error(read::<stack_t>(new), |new| {
         or_error(alternate_stack::exchange(new, pointer), |before| write(old, before))
     })
 }

@@ -42,7 +42,7 @@ const GUARANTEED_PAGES: usize = 5;
 const MAX_WAIT_NS: u64 = 4_000_000_000;
 
 /// Makes checking the limit for calls that cannot be split, and counting their pages, one step.
-static UNDIVIDED: Locked<()> = Locked::new(());
+pub(crate) static UNDIVIDED: Locked<()> = Locked::new(());
 
 /// Divisor: calls that can be split hold at most a quarter of the budget available for pages.
 const PINNED_DIVISOR: usize = 4;
@@ -103,23 +103,13 @@ fn range(index: usize) -> Option<&'static Cell<Range>> {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-struct Table(*const Cell<Range>);
+pub(crate) struct Table(*const Cell<Range>);
 
 // SAFETY: the table is only accessed by its own thread, or in a forked child, which has one thread.
 unsafe impl Send for Table {}
 
 /// Tables of all threads that have a signal stack.
-static TABLES: Locked<Vec<Table>> = Locked::new(Vec::new());
-
-pub(crate) fn lock_for_fork() {
-    TABLES.lock_for_fork();
-    UNDIVIDED.lock_for_fork();
-}
-
-pub(crate) fn unlock_after_fork() {
-    UNDIVIDED.unlock_after_fork();
-    TABLES.unlock_after_fork();
-}
+pub(crate) static TABLES: Locked<Vec<Table>> = Locked::new(Vec::new());
 
 /// Releases, in a forked child, the pins of its parent's other threads.
 pub(crate) fn become_child(engine: &Engine) {

@@ -147,8 +147,7 @@ fn add_vectors(address: usize, count: usize, add: &mut dyn FnMut(usize, usize)) 
 }
 
 fn add_message(address: usize, add: &mut dyn FnMut(usize, usize)) {
-    // SAFETY: every bit pattern is a valid msghdr.
-    let Some(header) = (unsafe { uaccess::get_user::<msghdr>(address) }) else { return };
+    let Some(header) = uaccess::get_user::<msghdr>(address) else { return };
     add(address, size_of::<msghdr>());
     add(header.msg_name as usize, header.msg_namelen as usize);
     add(header.msg_control as usize, header.msg_controllen);

@@ -124,9 +124,10 @@ pub(crate) fn install() -> Result<(), String> {
 fn lock_for_fork() {
     program_actions::lock_for_fork();
     thread_exit::lock_for_fork();
-    named_memory::lock_for_fork();
+    named_memory::NAMED.lock_for_fork();
     aio::queue::lock_for_fork();
-    pins::lock_for_fork();
+    pins::TABLES.lock_for_fork();
+    pins::UNDIVIDED.lock_for_fork();
 }
 
 fn prepare_asleep(inside: Option<Inside>) {
@@ -180,9 +181,10 @@ fn take() -> Option<Held> {
     }
     HEAP.unlock();
     aio::queue::unlock_after_fork();
-    pins::unlock_after_fork();
-    named_memory::unlock_after_fork();
-    thread_exit::unlock_after_fork();
+    pins::UNDIVIDED.unlock_after_fork();
+    pins::TABLES.unlock_after_fork();
+    named_memory::NAMED.unlock_after_fork();
+    thread_exit::LIST.unlock_after_fork();
     program_actions::unlock_after_fork();
     // SAFETY: accessed only by the forking thread, between `prepare` and `parent` or `child`.
     unsafe { (*FORKING.0.get()).take() }

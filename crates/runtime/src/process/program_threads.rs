@@ -270,8 +270,7 @@ fn inherited_mask(
     }
     // SAFETY: the function of that name has this type.
     let get = unsafe { std::mem::transmute::<*mut c_void, GetMask>(get) };
-    // SAFETY: all-zero is a valid set to write over.
-    let mut mask = unsafe { std::mem::zeroed() };
+    let mut mask = softswap_sys::AnyBits::zeroed();
     // SAFETY: `attributes` is a valid object, and `mask` is a local.
     if unsafe { get(attributes, &raw mut mask) } == 0 { 0 } else { blocked }
 }

@@ -15,14 +15,14 @@ use softswap_sys::{raw, signals};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// Memory that stays pinned until a thread has exited, or until its call has ended.
-struct PinnedRange {
+pub(super) struct PinnedRange {
     thread: i32,
     is_for_call: bool,
     address: usize,
     len: usize,
 }
 
-static LIST: Locked<Vec<PinnedRange>> = Locked::new(Vec::new());
+pub(super) static LIST: Locked<Vec<PinnedRange>> = Locked::new(Vec::new());
 
 static FORKING_THREAD: AtomicI32 = AtomicI32::new(0);
 
@@ -36,10 +36,6 @@ pub(crate) fn become_child() {
     let (before, now) = (FORKING_THREAD.load(Ordering::Relaxed), raw::current_thread());
     let of_forking = |range: &&mut PinnedRange| range.thread == before;
     LIST.with(|ranges| ranges.iter_mut().filter(of_forking).for_each(|range| range.thread = now));
-}
-
-pub(crate) fn unlock_after_fork() {
-    LIST.unlock_after_fork();
 }
 
 /// Faults in `len` bytes and pins them until this thread has exited. Returns false if they cannot

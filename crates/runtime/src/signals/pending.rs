@@ -58,8 +58,7 @@ fn store(held: &Held, signal: i32, info: &siginfo_t) {
 }
 
 fn siginfo_of(details: Details) -> siginfo_t {
-    // SAFETY: all-zero is a valid siginfo_t.
-    let mut info: siginfo_t = unsafe { std::mem::zeroed() };
+    let mut info: siginfo_t = softswap_sys::AnyBits::zeroed();
     // SAFETY: the words are within siginfo_t.
     unsafe { (&raw mut info).cast::<Details>().write(details) };
     info

@@ -179,8 +179,7 @@ unsafe fn wait_with_engine_signals(
     loop {
         TIMEOUT.set(timeout.unwrap_or(NO_TIMEOUT));
         pending::wait_for(waited_for);
-        // SAFETY: all-zero is a valid value to write over.
-        let mut got: siginfo_t = unsafe { std::mem::zeroed() };
+        let mut got: siginfo_t = softswap_sys::AnyBits::zeroed();
         let result = match virtual_mask::take_held(waited_for) {
             Some((signal, held)) => {
                 got = held;

@@ -332,8 +332,7 @@ fn identity(fd: usize) -> [u64; 2] {
 }
 
 pub fn file_status(fd: usize) -> std::io::Result<libc::stat> {
-    // SAFETY: all fields are integers, for which zero is valid.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let mut stat: libc::stat = crate::AnyBits::zeroed();
     // SAFETY: the kernel writes one `struct stat` to `stat`.
     check(unsafe { syscall(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) })?;
     Ok(stat)

@@ -200,11 +200,11 @@ pub unsafe fn resume(context: Context<'_>) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::AnyBits;
 
     #[test]
     fn frame_is_aligned_like_a_function_entry() {
-        // SAFETY: zero is valid for integers and pointers, and means no extended state.
-        let mut context: ucontext_t = unsafe { std::mem::zeroed() };
+        let mut context: ucontext_t = AnyBits::zeroed();
         // SAFETY: `context` is like a handler's argument.
         let frame = Frame::below(0x10000, unsafe { Context::of(&raw mut context) });
         // At its entry a function finds the stack 8 bytes off a multiple of 16.

@@ -1,5 +1,6 @@
 //! Signals: handlers for faults and guarded calls, the stacks they run on, masks and details.
 
+use crate::base::any_bits::AnyBits;
 use crate::engine_stack;
 use crate::memory::{PAGE_SIZE, map_new, protect, unmap};
 use crate::program_filter;
@@ -78,6 +79,9 @@ pub struct Action {
 
 /// Flag of an action with a return trampoline, which x86_64 needs.
 pub const SA_RESTORER: u64 = 0x0400_0000;
+
+// SAFETY: all fields are integers.
+unsafe impl AnyBits for Action {}
 
 impl Action {
     pub const fn new(handler: usize, flags: u64, mask: Mask) -> Action {
@@ -353,8 +357,7 @@ pub fn kernel_info(signal: i32) -> siginfo_t {
 
 /// Returns details of a signal in which all other bytes are zero.
 fn info_of(signal: i32, code: i32) -> siginfo_t {
-    // SAFETY: zero is valid for `siginfo_t`, which consists of integers and padding.
-    let mut info: siginfo_t = unsafe { std::mem::zeroed() };
+    let mut info: siginfo_t = AnyBits::zeroed();
     info.si_signo = signal;
     info.si_code = code;
     info

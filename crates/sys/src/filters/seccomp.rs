@@ -57,6 +57,9 @@ pub struct Instruction {
     pub(crate) value: u32,
 }
 
+// SAFETY: all fields are integers.
+unsafe impl crate::AnyBits for Instruction {}
+
 pub(crate) fn plain(code: u16, value: u32) -> Instruction {
     branch(code, value, 0, 0)
 }
@@ -350,12 +353,8 @@ pub fn is_available() -> bool {
 ///
 /// Without CAP_SYS_ADMIN, first sets no_new_privs, as the kernel requires.
 pub fn install(program: &[Instruction]) -> io::Result<()> {
-    #[repr(C)]
-    struct Program {
-        len: u16,
-        filter: *const Instruction,
-    }
-    let descriptor = Program { len: program.len() as u16, filter: program.as_ptr() };
+    let filter = program.as_ptr().cast_mut().cast();
+    let descriptor = libc::sock_fprog { len: program.len() as u16, filter };
     let attempt = |flags| {
         let args = [SET_MODE_FILTER, flags, &raw const descriptor as usize, 0, 0, 0];
         // SAFETY: the kernel reads `descriptor` and copies `program.len()` instructions.

@@ -61,8 +61,7 @@ impl AttachCount {
     /// Returns true if the segment is mapped only once, by this process. Returns false if the count
     /// cannot be read.
     pub fn has_single_process(&self) -> bool {
-        // SAFETY: all fields are integers, for which zero is valid.
-        let mut state: libc::shmid_ds = unsafe { std::mem::zeroed() };
+        let mut state: libc::shmid_ds = crate::AnyBits::zeroed();
         let (command, target) = (libc::IPC_STAT as usize, &raw mut state as usize);
         // SAFETY: the kernel writes one `struct shmid_ds` to `state`.
         let result = unsafe { call(libc::SYS_shmctl, self.id, command, target) };

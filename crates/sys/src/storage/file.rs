@@ -370,8 +370,7 @@ impl SwapFile {
 
     /// Returns the number of bytes that this user may still allocate on the file system.
     pub fn free_bytes(&self) -> io::Result<u64> {
-        // SAFETY: all fields are integers, for which zero is valid.
-        let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+        let mut stat: libc::statfs = crate::AnyBits::zeroed();
         let args = [self.descriptor().as_raw_fd() as usize, &raw mut stat as usize, 0, 0, 0, 0];
         // SAFETY: the kernel writes one `struct statfs` to `stat`.
         uninterrupted(|| unsafe { raw::syscall(libc::SYS_fstatfs, args) })?;

@@ -77,8 +77,7 @@ fn used_bytes() -> u64 {
 }
 
 fn answer_sysinfo([to, ..]: Arguments) -> isize {
-    // SAFETY: all-zero is a valid structure to write over.
-    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+    let mut info: libc::sysinfo = softswap_sys::AnyBits::zeroed();
     let result = engine_syscall(libc::SYS_sysinfo, [&raw mut info as usize, 0, 0, 0, 0, 0]);
     if result < 0 {
         return result;

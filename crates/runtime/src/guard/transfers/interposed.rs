@@ -34,8 +34,7 @@ fn message_hides(message: usize) -> bool {
     if instance::engine().is_none() || instance::is_managed(message) {
         return false;
     }
-    // SAFETY: any bytes are a header.
-    let Some(header) = (unsafe { uaccess::get_user::<msghdr>(message) }) else { return false };
+    let Some(header) = uaccess::get_user::<msghdr>(message) else { return false };
     let inside = [header.msg_name, header.msg_control, header.msg_iov.cast()];
     inside.iter().any(|pointer| instance::is_managed(*pointer as usize))
         || hides(header.msg_iov as usize, header.msg_iovlen)

@@ -38,8 +38,7 @@ pub(super) fn read(pid: i32, theirs: usize, count: usize, call: impl Fn() -> isi
     }
     let mut ranges = [EMPTY; RANGES];
     let ranges = &mut ranges[..count];
-    // SAFETY: every bit pattern is a valid iovec.
-    let is_known = unsafe { uaccess::get_user_array(theirs, ranges) };
+    let is_known = uaccess::get_user_array(theirs, ranges);
     let wanted = ranges.iter().fold(0, |sum: usize, range| sum.saturating_add(range.iov_len));
     let done = usize::try_from(first).unwrap_or(0);
     if !is_known || done >= wanted || raw::now_ns() < RETRY_NS.load(Ordering::Relaxed) {

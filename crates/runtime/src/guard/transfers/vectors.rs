@@ -73,8 +73,7 @@ pub(super) fn answer_vectors(engine: &Engine, number: i64, arguments: Arguments)
     let Some(originals) = room(&mut pins, &mut inline, count) else {
         return refused(libc::ENOMEM);
     };
-    // SAFETY: every bit pattern is a valid iovec.
-    if !unsafe { uaccess::get_user_array(address, originals) } || !cut(originals) {
+    if !uaccess::get_user_array(address, originals) || !cut(originals) {
         // The kernel reports the error.
         return issue(number, arguments);
     }
