@@ -8,7 +8,7 @@
 
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
-use crate::base::issue_call::{Arguments, issue};
+use crate::base::issue_call::{Arguments, answered_by, issue};
 use crate::base::real::real;
 use crate::memory::sleep_gate;
 use softswap_sys::own_descriptors;
@@ -86,21 +86,8 @@ pub unsafe extern "C" fn close(fd: i32) -> i32 {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: i32) -> i32 {
-    let arguments = [first as usize, last as usize, flags as usize, 0, 0, 0];
-    c_result(answer_close_range(arguments)) as i32
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: i32) {
     answer_close_range([first.max(0) as usize, u32::MAX as usize, 0, 0, 0, 0]);
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup(old: i32) -> i32 {
-    let arguments = [old as usize, 0, 0, 0, 0, 0];
-    c_result(if is_engine_descriptor(old) { NOT_OPEN } else { issue(libc::SYS_dup, arguments) })
-        as i32
 }
 
 fn duplicate(number: i64, arguments: Arguments) -> isize {
@@ -110,16 +97,16 @@ fn duplicate(number: i64, arguments: Arguments) -> isize {
     if is_engine_descriptor { NOT_OPEN } else { issue(number, arguments) }
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup2(old: i32, new: i32) -> i32 {
-    let arguments = [old as usize, new as usize, 0, 0, 0, 0];
-    c_result(duplicate(libc::SYS_dup2, arguments)) as i32
+fn duplicate_lowest(arguments: Arguments) -> isize {
+    let is_hidden = is_engine_descriptor(arguments[0] as i32);
+    if is_hidden { NOT_OPEN } else { issue(libc::SYS_dup, arguments) }
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup3(old: i32, new: i32, flags: i32) -> i32 {
-    let arguments = [old as usize, new as usize, flags as usize, 0, 0, 0];
-    c_result(duplicate(libc::SYS_dup3, arguments)) as i32
+answered_by! {
+    close_range(first: u32, last: u32, flags: i32) -> i32: answer_close_range;
+    dup(old: i32) -> i32: duplicate_lowest;
+    dup2(old: i32, new: i32) -> i32: |arguments| duplicate(libc::SYS_dup2, arguments);
+    dup3(old: i32, new: i32, flags: i32) -> i32: |arguments| duplicate(libc::SYS_dup3, arguments);
 }
 
 macro_rules! query {

@@ -9,7 +9,7 @@ use super::dispatch::answer;
 use super::{other_process, vectors};
 use crate::base::cancellation::until_cancelled;
 use crate::base::errno::c_result;
-use crate::base::issue_call::{Answer, Arguments, issue};
+use crate::base::issue_call::{Answer, Arguments, issue, padded};
 use crate::base::real::real;
 use crate::base::{instance, uaccess};
 use crate::signals::user_mode;
@@ -119,9 +119,7 @@ macro_rules! hiding {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $result {
             real!($name: fn($($ty),*) -> $result);
-            let mut arguments = [0; 6];
-            arguments.iter_mut().zip([$($word as usize),*]).for_each(|(to, from)| *to = from);
-            match hidden_until_cancelled(libc::$number, arguments) {
+            match hidden_until_cancelled(libc::$number, padded([$($word as usize),*])) {
                 Some(result) => c_result(result) as $result,
                 // SAFETY: the C library's function of this name, with the program's arguments.
                 None => unsafe { $name()($($arg),*) },
