@@ -163,7 +163,6 @@ fn install_guard() -> Result<(), String> {
     install_filter(base, len)
 }
 
-/// Installs the filter for a window, in all threads.
 pub(crate) fn install_filter(base: usize, len: usize) -> Result<(), String> {
     let program = seccomp::build(base, len, raw::exempt_instruction_pointer());
     seccomp::install(&program).map_err(|e| {

@@ -18,8 +18,8 @@
 //!
 //! A module uses only those above it in this table.
 //!
-//! C code calls most exported functions under C's rules, and the `SAFETY` comments rely on those
-//! rules.
+//! The contract of an exported `unsafe` function, and of an internal one that it calls with the same
+//! arguments, is that of the C library's function of the same name. The `SAFETY` comments rely on it.
 
 #![allow(unreachable_pub, reason = "exported to C, not to Rust")]
 

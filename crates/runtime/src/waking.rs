@@ -197,7 +197,6 @@ fn may_try_now() -> bool {
     retry_at_ns == 0 || raw::now_ns() >= retry_at_ns
 }
 
-/// Result of an attempt to start the engine.
 enum Attempt {
     IsUp,
     /// A thread cannot be waited for; retry later.

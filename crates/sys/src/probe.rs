@@ -15,7 +15,6 @@ pub use crate::uffd::{
     FEATURE_MOVE, FEATURE_SIGBUS, FEATURE_WP_ASYNC, Privilege, offered_features,
 };
 
-/// The way in which a forked child exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
     Exit(i32),
@@ -55,17 +54,20 @@ pub(crate) fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
     })
 }
 
+/// Runs `body` in a forked child; its error becomes the exit status.
+fn trial(body: impl FnOnce() -> io::Result<()>) -> io::Result<Ended> {
+    in_child(|| {
+        body().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO).clamp(1, 200), |()| 0)
+    })
+}
+
 /// Returns the result of `body` in a forked child, for tests of a child's state.
-///
-/// # Errors
-/// If no child can be created.
 pub fn holds_in_child(body: impl FnOnce() -> bool) -> io::Result<bool> {
     Ok(in_child(|| i32::from(!body()))? == Ended::Exit(0))
 }
 
-/// Returns the errno of `error` as an exit status that is never 0.
-fn as_status(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(libc::EIO).clamp(1, 200)
+fn unsupported() -> io::Error {
+    io::Error::from_raw_os_error(libc::EOPNOTSUPP)
 }
 
 fn status_to_result(ended: Ended) -> io::Result<()> {
@@ -82,21 +84,16 @@ fn status_to_result(ended: Ended) -> io::Result<()> {
 pub fn fault_as_sigbus() -> io::Result<()> {
     let page = reserve_bytes(PAGE_SIZE)?;
     let at = page.as_mut_ptr();
-    let ended = in_child(|| {
-        let uffd = match Uffd::open_sigbus() {
-            Ok(uffd) => uffd,
-            Err(error) => return as_status(&error),
-        };
+    let ended = trial(|| {
+        let uffd = Uffd::open_sigbus()?;
         // SAFETY: the page was reserved for this trial, and the child has its own copy.
-        if let Err(error) = unsafe { uffd.register(at as usize, PAGE_SIZE) } {
-            return as_status(&error);
-        }
+        unsafe { uffd.register(at as usize, PAGE_SIZE)? };
         // The default action must take place, regardless of handlers before the fork.
         // SAFETY: the default action runs no code of this program.
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
         // SAFETY: the page is mapped and writable. The write succeeds or kills the child.
         unsafe { at.write_volatile(1) };
-        libc::EOPNOTSUPP
+        Err(unsupported())
     })?;
     match ended {
         Ended::Signal(libc::SIGBUS) => Ok(()),
@@ -109,26 +106,21 @@ pub fn move_page() -> io::Result<()> {
     let bytes = reserve_bytes(2 * PAGE_SIZE)?;
     let from = bytes.as_mut_ptr() as usize;
     let to = from + PAGE_SIZE;
-    let ended = in_child(|| {
-        let uffd = match Uffd::open_sigbus() {
-            Ok(uffd) => uffd,
-            Err(error) => return as_status(&error),
-        };
+    let ended = trial(|| {
+        let uffd = Uffd::open_sigbus()?;
         if !uffd.has_move() {
-            return libc::EOPNOTSUPP;
+            return Err(unsupported());
         }
         // SAFETY: `from` is aligned memory for this trial, to which the child has no reference.
         unsafe { (from as *mut u64).write_volatile(0x5157_4150) };
         // SAFETY: `to` is a page for this trial, to which the child has no reference.
-        if let Err(error) = unsafe { uffd.register(to, PAGE_SIZE) } {
-            return as_status(&error);
-        }
+        unsafe { uffd.register(to, PAGE_SIZE)? };
         match uffd.move_pages(to, from, PAGE_SIZE).error {
-            Some(error) => as_status(&error),
+            Some(error) => Err(error),
             // SAFETY: the move reported the page as present. If it is not, SIGBUS kills the child,
             // which is reported.
-            None if unsafe { (to as *const u64).read_volatile() } == 0x5157_4150 => 0,
-            None => libc::EIO,
+            None if unsafe { (to as *const u64).read_volatile() } == 0x5157_4150 => Ok(()),
+            None => Err(io::Error::from_raw_os_error(libc::EIO)),
         }
     })?;
     status_to_result(ended)
@@ -138,18 +130,14 @@ pub fn move_page() -> io::Result<()> {
 /// SIGSYS must kill the child at that call.
 pub fn seccomp_trap() -> io::Result<()> {
     let filter = seccomp::trapping(libc::SYS_getppid);
-    let ended = in_child(|| {
-        if let Err(error) = rustix::thread::set_no_new_privs(true) {
-            return error.raw_os_error();
-        }
-        if let Err(error) = seccomp::install(&filter) {
-            return as_status(&error);
-        }
+    let ended = trial(|| {
+        rustix::thread::set_no_new_privs(true)?;
+        seccomp::install(&filter)?;
         // SAFETY: the default action runs no code of this program.
         unsafe { libc::signal(libc::SIGSYS, libc::SIG_DFL) };
         // SAFETY: the call takes no arguments, and only returns a number.
         let _ = unsafe { raw::syscall(libc::SYS_getppid, [0; 6]) };
-        libc::EOPNOTSUPP
+        Err(unsupported())
     })?;
     match ended {
         Ended::Signal(libc::SIGSYS) => Ok(()),
@@ -185,7 +173,6 @@ pub fn reserve_window(address: usize, len: usize) -> io::Result<()> {
     if got.addr() == address { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EEXIST)) }
 }
 
-/// Opens an unnamed file in `dir`.
 pub fn nameless_file(dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     Ok(rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR)?)
@@ -247,9 +234,7 @@ mod tests {
     #[test]
     fn offered_features_work() {
         // If userfaultfd is forbidden, there is nothing to test.
-        let Ok(offered) = offered_features(Privilege::UserModeOnly) else {
-            return;
-        };
+        let Ok(offered) = offered_features(Privilege::UserModeOnly) else { return };
         if offered & FEATURE_SIGBUS != 0 {
             fault_as_sigbus().unwrap();
         }

@@ -7,7 +7,7 @@
 
 use softswap_engine::api::engine::Engine;
 use softswap_engine::base::access::Access;
-use softswap_sys::signals::{self, Mask, SIGBUS, SIGSEGV, siginfo_t};
+use softswap_sys::signals::{self, Context, Mask, SIGBUS, SIGSEGV, siginfo_t};
 use softswap_sys::touches::{self, Resolver, Served};
 use softswap_sys::{PAGE_SIZE, aslr, raw};
 use std::io;
@@ -97,9 +97,8 @@ pub fn serve_engine(engine: &Arc<Engine>) -> io::Result<Served> {
     })
 }
 
-extern "C" fn on_refused_fault(signal: i32, _info: *mut siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: `context` is the third argument of this running handler.
-    if !unsafe { refuse_access(context) } {
+extern "C" fn on_refused_fault(signal: i32, _info: &mut siginfo_t, context: Context<'_>) {
+    if !refuse_access(context) {
         signals::set_default(signal);
         // SAFETY: the default action runs no code of this process.
         unsafe { libc::raise(signal) };
@@ -108,22 +107,16 @@ extern "C" fn on_refused_fault(signal: i32, _info: *mut siginfo_t, context: *mut
 
 /// Makes the interrupted access return 0. Returns false if the thread was not in an access of this
 /// module.
-///
-/// # Safety
-/// `context` is the argument of the running signal handler.
-unsafe fn refuse_access(context: *mut libc::c_void) -> bool {
+fn refuse_access(context: Context<'_>) -> bool {
     let first = softswap_inline_load as *const () as usize;
     let refused = softswap_inline_refused as *const () as usize;
-    // SAFETY: the context of a running handler is a `ucontext_t` without other references.
-    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    let at = registers[libc::REG_RIP as usize] as usize;
-    if !(first..refused).contains(&at) {
-        return false;
+    let is_access = (first..refused).contains(&context.register(libc::REG_RIP));
+    if is_access {
+        // SAFETY: the functions have no stack frame, so the return address is on top of the stack,
+        // as at their entry.
+        unsafe { context.set_register(libc::REG_RIP, refused) };
     }
-    // The functions have no stack frame, so the return address is on top of the stack, as at their
-    // entry.
-    registers[libc::REG_RIP as usize] = refused as i64;
-    true
+    is_access
 }
 
 /// A range of managed memory. Offsets are in bytes from its start.

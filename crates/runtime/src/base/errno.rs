@@ -25,7 +25,6 @@ pub(crate) fn c_result(result: isize) -> isize {
     result
 }
 
-/// Sets `errno` and returns -1.
 pub(crate) fn fail(error: i32) -> i32 {
     set_errno(error);
     -1

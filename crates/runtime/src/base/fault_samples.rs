@@ -12,15 +12,13 @@ use super::uaccess::copy_by_kernel;
 use softswap_engine::api::control_protocol::Python;
 use softswap_engine::api::fault_samples::{FaultSample, FaultSamples, Toucher};
 use softswap_engine::base::stats::Tier;
-use softswap_sys::signals::{self, Registers};
+use softswap_sys::signals::{Context, Registers};
 use softswap_sys::{proc_maps, raw};
-use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Maximum number of samples between two requests.
 const SLOTS: usize = 128;
 /// Number of stack words stored with each sample: 8 KiB.
 const STACK_WORDS: usize = 1024;
@@ -31,13 +29,11 @@ const MAX_ANSWER_BYTES: usize = 128 << 10;
 
 /// One in this many faults is sampled; 0: none.
 static EVERY: AtomicU32 = AtomicU32::new(0);
-/// Number of faults while sampling was on.
 static FAULTS: AtomicU32 = AtomicU32::new(0);
 /// Slot for the next sample, modulo [`SLOTS`].
 static NEXT: AtomicU32 = AtomicU32::new(0);
 /// Number of faults represented by samples that found no free slot.
 static MISSED: AtomicU64 = AtomicU64::new(0);
-/// Time at which sampling stops.
 static UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 static RING: OnceLock<Box<[Slot]>> = OnceLock::new();
 
@@ -45,7 +41,6 @@ const EMPTY: u32 = 0;
 const CLAIMED: u32 = 1;
 const FULL: u32 = 2;
 
-/// Words stored for each sample, other than the stack.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 enum Word {
@@ -70,7 +65,6 @@ struct Slot {
     python: [AtomicU64; python_frames::MAX_FRAMES],
 }
 
-/// A fault selected for sampling.
 #[derive(Clone, Copy)]
 pub(crate) struct Due {
     every: u32,
@@ -105,17 +99,8 @@ fn due_of(every: u32) -> Option<Due> {
 
 /// Records a completed fault: address, kind of access, where the page was stored, and the
 /// interrupted registers.
-///
-/// # Safety
-/// `context` is the context of a signal handler of this thread that is still running.
 #[cold]
-pub(crate) unsafe fn record(
-    due: Due,
-    address: usize,
-    toucher: Toucher,
-    tier: Tier,
-    context: *const c_void,
-) {
+pub(crate) fn record(due: Due, address: usize, toucher: Toucher, tier: Tier, context: Context<'_>) {
     let waited_ns = raw::now_ns() - due.since_ns;
     let at = NEXT.fetch_add(1, Relaxed) as usize % SLOTS;
     let slot = RING.get().map(|ring| &ring[at]);
@@ -125,9 +110,7 @@ pub(crate) unsafe fn record(
         MISSED.fetch_add(u64::from(due.every), Relaxed);
         return;
     };
-    // SAFETY: `context` is that of a running signal handler of this thread.
-    let Registers { instruction, stack, frame } =
-        unsafe { signals::interrupted_registers(context) };
+    let Registers { instruction, stack, frame } = context.registers();
     let bytes = match stack.is_multiple_of(8) {
         true => copy_by_kernel(stack, slot.stack.as_ptr() as *mut u8, size_of_val(&slot.stack)),
         false => 0,

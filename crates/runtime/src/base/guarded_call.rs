@@ -7,10 +7,9 @@
 
 use super::issue_call::{Arguments, issue};
 use super::signal_stack;
-use softswap_sys::signals::{self, Action, Mask, bit, never_blocked, siginfo_t};
+use softswap_sys::signals::{self, Action, Context, Mask, bit, never_blocked, siginfo_t};
 use softswap_sys::waiting_call::waiting_call;
 use std::cell::Cell;
-use std::ffi::c_void;
 
 const NONE: i64 = -1;
 
@@ -52,12 +51,11 @@ pub(crate) struct Outer {
     context: usize,
 }
 
-/// Starts the handling of a trapped call.
 #[inline]
-pub(crate) fn begin(number: i64, context: *const c_void) -> Outer {
+pub(crate) fn begin(number: i64, context: Context<'_>) -> Outer {
     let (number, trapped) = (ANSWERING.replace(number), TRAPPED.take());
     IS_UNTOUCHED.set(true);
-    Outer { number, trapped, context: CONTEXT.replace(context as usize) }
+    Outer { number, trapped, context: CONTEXT.replace(context.as_ptr() as usize) }
 }
 
 /// Ends the handling of a call. Returns the value of the program's own filter, if that trapped it.
@@ -78,28 +76,28 @@ pub(crate) fn number() -> i64 {
     ANSWERING.get()
 }
 
-/// Notes that the program's own filter has trapped the innermost call, with this value.
 #[inline]
 pub(crate) fn note_trapped(value: i32) {
     TRAPPED.set(Some(value));
 }
 
 /// Returns the context of the innermost call, if a frame at `address` belongs to the guard.
-pub(crate) fn context_above(address: usize) -> Option<*mut c_void> {
+pub(crate) fn context_above(address: usize) -> Option<Context<'static>> {
     let context = CONTEXT.get();
-    (context > address && signal_stack::contains(address)).then_some(context as *mut c_void)
+    // SAFETY: the context of a call outlives the guard's handling of it, and so this frame.
+    (context > address && signal_stack::contains(address))
+        .then(|| unsafe { Context::of(context as *mut _) })
 }
 
 /// Returns the context of the call that the current code handles, if any.
-pub(crate) fn answered_context() -> Option<*mut c_void> {
+pub(crate) fn answered_context() -> Option<Context<'static>> {
     let local = 0_u8;
     context_above(&raw const local as usize)
 }
 
 /// Returns the program's signal mask at [`answered_context`].
 pub(crate) fn open_mask() -> Option<Mask> {
-    // SAFETY: the context of a call outlives the guard's handling of it.
-    answered_context().map(|context| unsafe { *signals::interrupted_mask(context) })
+    answered_context().map(Context::mask)
 }
 
 /// Notes that the innermost call has had an effect, so that it can no longer be restarted.
@@ -108,7 +106,7 @@ pub(crate) fn note_effect() {
 }
 
 /// Returns [`answered_context`] if the call can still be restarted.
-pub(crate) fn untouched_context() -> Option<*mut c_void> {
+pub(crate) fn untouched_context() -> Option<Context<'static>> {
     answered_context().filter(|_| IS_UNTOUCHED.get())
 }
 

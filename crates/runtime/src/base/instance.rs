@@ -5,7 +5,6 @@ use softswap_sys::{futex, raw};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-/// States of the runtime.
 const LOADING: u32 = 0;
 const MANAGED: u32 = 1;
 const PLAIN: u32 = 2;
@@ -59,7 +58,6 @@ pub(crate) fn emulate_signals() {
     EMULATES.store(true, Ordering::Release);
 }
 
-/// Callbacks of a sleeping process.
 struct OnWaking {
     wake: fn(),
     prepare: fn(),
@@ -96,7 +94,6 @@ pub(crate) fn is_asleep() -> bool {
     state() == ASLEEP
 }
 
-/// Returns true while a thread starts the engine.
 #[inline]
 pub(crate) fn is_waking() -> bool {
     state() == WAKING
@@ -165,7 +162,6 @@ pub(crate) fn is_waker() -> bool {
     is_waking() && WAKER.load(Ordering::Relaxed) == raw::current_thread()
 }
 
-/// Returns to sleep after a failed attempt.
 pub(crate) fn sleep_on() {
     STATE.store(ASLEEP, Ordering::SeqCst);
     futex::wake_all(&STATE);

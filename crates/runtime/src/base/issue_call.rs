@@ -6,6 +6,11 @@ use std::ffi::c_char;
 
 pub(crate) type Arguments = [usize; 6];
 
+/// Returns the arguments of a call with fewer than six.
+pub(crate) fn padded<const N: usize>(given: [usize; N]) -> Arguments {
+    std::array::from_fn(|index| given.get(index).copied().unwrap_or(0))
+}
+
 /// Function that handles a call as the kernel would. Returns its result or a negative error number.
 pub(crate) type Answer = fn(Arguments) -> isize;
 
@@ -17,7 +22,6 @@ pub(crate) fn issue(number: i64, arguments: Arguments) -> isize {
     unsafe { raw::syscall_for_program(number, arguments) }
 }
 
-/// Issues a call of the engine.
 #[inline]
 pub(crate) fn engine_syscall(number: i64, arguments: Arguments) -> isize {
     // SAFETY: the engine's calls write only to locals, descriptors, or memory that the runtime has
@@ -51,3 +55,17 @@ unsafe extern "C" {
 pub(crate) fn is_our_own(caller: usize) -> bool {
     (&raw const __ehdr_start as usize..&raw const etext as usize).contains(&caller)
 }
+
+/// Defines functions of the C library whose arguments are those of a call, which an [`Answer`]
+/// handles.
+macro_rules! answered_by {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $result:ty: $answer:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> $result {
+            let answer: crate::base::issue_call::Answer = $answer;
+            let arguments = crate::base::issue_call::padded([$($arg as usize),*]);
+            crate::base::errno::c_result(answer(arguments)) as $result
+        }
+    )*};
+}
+pub(crate) use answered_by;

@@ -53,6 +53,18 @@ enum Boundary {
 
 const FRAME_OWNED_BY_CSTACK: u8 = 3;
 
+const LAYOUT_3_12: Layout = Layout {
+    version: 0x030c,
+    key: 1548,
+    to_frame: &[56, 0],
+    code: 0,
+    previous: 8,
+    boundary: Boundary::Shim(70),
+    first_line: 68,
+    ascii: 40,
+    compact: 56,
+};
+
 static LAYOUTS: [Layout; 3] = [
     Layout {
         version: 0x030b,
@@ -65,28 +77,8 @@ static LAYOUTS: [Layout; 3] = [
         ascii: 48,
         compact: 72,
     },
-    Layout {
-        version: 0x030c,
-        key: 1548,
-        to_frame: &[56, 0],
-        code: 0,
-        previous: 8,
-        boundary: Boundary::Shim(70),
-        first_line: 68,
-        ascii: 40,
-        compact: 56,
-    },
-    Layout {
-        version: 0x030d,
-        key: 2164,
-        to_frame: &[72],
-        code: 0,
-        previous: 8,
-        boundary: Boundary::Shim(70),
-        first_line: 68,
-        ascii: 40,
-        compact: 56,
-    },
+    LAYOUT_3_12,
+    Layout { version: 0x030d, key: 2164, to_frame: &[72], ..LAYOUT_3_12 },
 ];
 
 /// Number of bytes read of a frame.
@@ -195,7 +187,6 @@ fn innermost_frame() -> Option<usize> {
     layout.to_frame.iter().try_fold(first, pointer).filter(|frame| *frame != 0)
 }
 
-/// Returns the frames in a slot.
 pub(super) fn frames(slot: &[AtomicU64]) -> Vec<PythonFrame> {
     let frame = |word: &AtomicU64| {
         let word = word.load(Relaxed);

@@ -35,7 +35,6 @@ fn own_part(base: usize) -> Range<usize> {
     all.start + PROGRAM_HALF_BYTES.load(Ordering::Relaxed)..all.end
 }
 
-/// Sets the base of this thread's signal stack; 0: none.
 #[inline]
 pub(crate) fn set(base: usize) {
     BASE.set(base);

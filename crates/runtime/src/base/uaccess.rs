@@ -8,7 +8,7 @@
 use super::errno::refused;
 use super::issue_call::engine_syscall;
 use super::{instance, signal_stack};
-use softswap_sys::{PAGE_SIZE, exemption, raw, signals};
+use softswap_sys::{AnyBits, PAGE_SIZE, exemption, raw, signals};
 
 pub(crate) const TASK_SIZE: usize = 0x7fff_ffff_f000;
 
@@ -39,7 +39,6 @@ pub(crate) fn can_read(address: usize) -> bool {
     copy_from_user(address, &mut [0])
 }
 
-/// Reads `N` words from an address of the program; `None` if they cannot be read.
 pub(crate) fn words<const N: usize>(address: usize) -> Option<[usize; N]> {
     let mut words = [0; N];
     // SAFETY: the slice covers the array; every bit pattern is valid for its words.
@@ -179,31 +178,25 @@ fn kernel_writes(address: usize) -> bool {
 }
 
 /// Reads a structure of the program; `None` if it cannot be read.
-///
-/// # Safety
-/// Every bit pattern is a valid `T`.
-pub(crate) unsafe fn get_user<T: Copy>(address: usize) -> Option<T> {
+pub(crate) fn get_user<T: AnyBits>(address: usize) -> Option<T> {
     // SAFETY: the memory is readable; every bit pattern is a valid `T`.
     is_readable(address, size_of::<T>()).then(|| unsafe { (address as *const T).read_unaligned() })
 }
 
 /// Copies an array of the program. Returns false if it cannot be read.
-///
-/// # Safety
-/// Every bit pattern is a valid `T`.
-pub(crate) unsafe fn get_user_array<T: Copy>(address: usize, into: &mut [T]) -> bool {
+pub(crate) fn get_user_array<T: AnyBits>(address: usize, into: &mut [T]) -> bool {
     let len = size_of_val(into);
     if len == 0 || !is_readable(address, len) {
         return len == 0;
     }
-    // SAFETY: the memory is readable, and `into` is exclusively borrowed.
+    // SAFETY: the memory is readable, and `into` is exclusively borrowed; every bit pattern is a
+    // valid `T`.
     unsafe {
         std::ptr::copy_nonoverlapping(address as *const u8, into.as_mut_ptr().cast::<u8>(), len);
     }
     true
 }
 
-/// Writes bytes into the program's memory. Returns false if it cannot be written.
 pub(crate) fn copy_to_user(address: usize, bytes: &[u8]) -> bool {
     if !is_writable(address, bytes.len()) {
         return false;

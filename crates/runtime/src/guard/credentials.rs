@@ -99,9 +99,6 @@ pub(crate) fn answer_for_trapped(number: i64) -> Option<Answer> {
 /// `setgroups(2)`. The C library makes the call in each thread from a signal handler. The handler
 /// may interrupt code in which no page can be faulted in, so the C library gets a resident copy of
 /// the list.
-///
-/// # Safety
-/// As `setgroups(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i32 {
     real!(setgroups: fn(usize, *const libc::gid_t) -> i32);
@@ -120,9 +117,6 @@ pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i3
 
 /// `prctl(2)`. Further arguments are only passed for options that have some; reading their
 /// registers in other cases is harmless.
-///
-/// # Safety
-/// As `prctl(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
     real!(prctl: fn(i32, usize, usize, usize, usize) -> i32);
@@ -145,8 +139,6 @@ pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usi
 /// Defines functions whose calls the C library makes only for the calling thread.
 macro_rules! without_engine_threads {
     ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
-        /// # Safety
-        /// As the system call of the same name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
             real!($name: fn($($ty),*) -> i32);
@@ -169,8 +161,6 @@ without_engine_threads! {
 /// engine: the swap directory would be out of reach, the guard not permitted, or a limit too low.
 macro_rules! waking {
     ($($name:ident($($arg:ident: $ty:ty),*) $(if $condition:expr)?;)*) => {$(
-        /// # Safety
-        /// As the C library's function of the same name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
             real!($name: fn($($ty),*) -> i32);

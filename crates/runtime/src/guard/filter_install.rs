@@ -20,6 +20,7 @@ use crate::base::issue_call::{Arguments, issue};
 use crate::base::{instance, uaccess};
 use crate::memory::inline_calls;
 use crate::process::{engine_threads, forked_children};
+use libc::sock_fprog;
 use softswap_engine::api::engine::Engine;
 use softswap_sys::exemption;
 use softswap_sys::seccomp::Instruction;
@@ -28,14 +29,6 @@ use softswap_sys::signals;
 const SET_MODE_FILTER: usize = 1;
 const MODE_FILTER: usize = 2;
 const FLAG_NEW_LISTENER: usize = 1 << 3;
-
-/// The kernel's `struct sock_fprog`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Program {
-    len: u16,
-    filter: *const Instruction,
-}
 
 pub(crate) fn set(arguments: Arguments) -> isize {
     match arguments[0] {
@@ -57,8 +50,7 @@ pub(crate) fn set_by_prctl(arguments: Arguments) -> isize {
 /// Installs a filter by the call that the program made. Returns its result.
 fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isize {
     let Some(engine) = instance::engine() else { return issue(number, arguments) };
-    // SAFETY: every bit pattern is a valid `Program`: a number and a raw pointer.
-    let Some(header) = (unsafe { uaccess::get_user::<Program>(arguments[2]) }) else {
+    let Some(mut header) = uaccess::get_user::<sock_fprog>(arguments[2]) else {
         // The kernel reports the bad pointer.
         arguments[2] = 0;
         return issue(number, arguments);
@@ -69,12 +61,11 @@ fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isi
         Some(Some(code)) => Some(code),
         None => None,
     };
-    let own = match &code {
-        Some(code) => Program { len: code.len() as u16, filter: code.as_ptr() },
-        // The filter is too short, too long, or unreadable: the kernel reports the error.
-        None => Program { len: header.len, filter: header.filter },
-    };
-    arguments[2] = &raw const own as usize;
+    // Without code the filter is too short, too long, or unreadable: the kernel reports the error.
+    if let Some(code) = &code {
+        header = sock_fprog { len: code.len() as u16, filter: code.as_ptr().cast_mut().cast() };
+    }
+    arguments[2] = &raw const header as usize;
     engine_threads::without(|| {
         let is_first = restrict_engine(engine);
         let result = issue(number, arguments);
@@ -102,14 +93,13 @@ fn restrict_engine(engine: &Engine) -> bool {
 }
 
 /// Returns the filter's instructions, if their number is valid and all can be read.
-fn instructions(header: &Program) -> Option<Vec<Instruction>> {
+fn instructions(header: &sock_fprog) -> Option<Vec<Instruction>> {
     let count = usize::from(header.len);
     if count == 0 || count > exemption::MAX_INSTRUCTIONS {
         return None;
     }
     let mut all = vec![Instruction::default(); count];
-    // SAFETY: every bit pattern is a valid `Instruction`: it consists of integers.
-    unsafe { uaccess::get_user_array(header.filter as usize, &mut all) }.then_some(all)
+    uaccess::get_user_array(header.filter as usize, &mut all).then_some(all)
 }
 
 /// `prctl(PR_GET_SECCOMP)`. Returns 0 if there are no filters other than the guard's.

@@ -88,11 +88,8 @@ unsafe fn jump(buffer: *const c_void) {
     }
 }
 
-/// Defines a jump function that first releases guarded calls.
 macro_rules! jumping {
     ($($name:ident)*) => {$(
-        /// # Safety
-        /// As the C library's function of the same name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(buffer: *mut c_void, value: i32) -> ! {
             real!($name: fn(*mut c_void, i32) -> !);
@@ -182,8 +179,6 @@ unsafe extern "C" fn before_swapcontext(from: *mut u8, to: *mut u8) -> *const c_
 /// stack frame, because the C library saves the caller's frame.
 macro_rules! checked_tail_call {
     ($($name:ident: $before:ident;)*) => {$(
-        /// # Safety
-        /// As the C library's function of the same name.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {

@@ -22,7 +22,6 @@ use crate::base::real::Real;
 use softswap_sys::pointer_lookup::{Class, class_of};
 use std::ffi::{CStr, c_void};
 
-/// Returns the error of a refused call, or `None` for other calls.
 pub(crate) fn refusal(number: i64) -> Option<isize> {
     class_of(number).and_then(Class::refusal).map(refused)
 }
@@ -77,7 +76,6 @@ fn file_of(address: *const c_void) -> Option<&'static [u8]> {
 /// their arguments to the next definition of the name.
 macro_rules! making {
     ($($name:ident($library:literal, $refused:ident);)*) => {$(
-        #[allow(missing_docs, reason = "documented by the library")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {

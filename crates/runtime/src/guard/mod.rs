@@ -5,7 +5,7 @@
 //!
 //! | memory that the kernel accesses | where to add it |
 //! |---|---|
-//! | pointers in the arguments: structures, arrays, strings | a line of `CALLS` in `sys::pointer_table`: the filter checks them, and `pinned_call` pins their targets |
+//! | pointers in the arguments: structures, arrays, strings | an entry of `sys::pointer_table`: the filter checks them, and `pinned_call` pins their targets |
 //! | such a pointer to an array that the kernel fills, possibly a long one | also `transfers::output_array` |
 //! | buffers behind a pointer (`iovec`, `msghdr`) | `transfers::dispatch`, and a function in `transfers::interposed`, because the filter sees only the outer pointer |
 //! | pointers in a structure | `sys::nested_pointers`; the C library's function, if the structure can be on a stack, in `nested_pointers` |
@@ -17,23 +17,8 @@
 //! | arrays of strings, for `exec` | [`crate::process::spawn`] |
 //!
 //! `sigsys` receives trapped calls, `raw_syscall` calls through the C library's `syscall` function.
-//! A module that handles calls by number is registered in both. A call with a line in `CALLS` needs
-//! nothing else, except for `Vectors` and messages.
-//!
-//! | file | contents |
-//! |---|---|
-//! | `transfers` | calls that move data: `read`, `writev`, `sendmsg` and so on |
-//! | `jumps` | jumps out of guarded calls, and saved masks |
-//! | `stripped_mask` | masks of waiting calls, without the engine's signals |
-//! | `signal_calls` | signal calls by number |
-//! | `nested_pointers` | pointers in structures of `ioctl`, `setsockopt`, `bpf` and others |
-//! | `pinned_call` | calls of `sys::pointer_table`: pins what their pointers refer to, and issues the call |
-//! | `filter_install` | the program's own seccomp filters |
-//! | `credentials` | `capset`, `prctl`, `unshare` and other per-thread calls |
-//! | `kernel_async_io` | io_uring and kernel asynchronous I/O: refused |
-//! | `advertised_memory` | memory that the program sees (`--tell`) |
-//! | `sigsys` | SIGSYS: faults in the buffers and issues the call |
-//! | `raw_syscall` | `syscall`: raw calls through the C library |
+//! A module that handles calls by number is registered in both. A call with an entry in `sys::pointer_table`
+//! needs nothing else, except for `Vectors` and messages.
 
 pub(crate) mod transfers;
 mod jumps;

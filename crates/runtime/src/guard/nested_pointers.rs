@@ -97,7 +97,6 @@ fn word_at(bytes: &[u8], at: usize) -> usize {
     usize::from_le_bytes(word)
 }
 
-/// Extent of a walk.
 struct Reach {
     /// Bytes that are pinned behind a pointer.
     bytes: usize,
@@ -108,7 +107,6 @@ struct Reach {
 const WALKS: [Reach; 2] =
     [Reach { bytes: 64 << 10, is_deep: false }, Reach { bytes: 4 << 20, is_deep: true }];
 
-/// Pins the memory behind the words of a structure.
 struct Walker<'e> {
     engine: &'e Engine,
     pins: Inner<'e>,
@@ -217,8 +215,6 @@ pub unsafe extern "C" fn ioctl(fd: i32, request: libc::c_ulong, argument: usize)
     interposed(libc::SYS_ioctl, arguments, argument, original) as i32
 }
 
-/// # Safety
-/// As `setsockopt(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setsockopt(
     fd: i32,

@@ -24,8 +24,7 @@ pub(crate) fn issue_pinned(number: i64, arguments: Arguments) -> isize {
 /// `index`.
 fn size_behind(arguments: &Arguments, index: usize) -> Option<usize> {
     const INSTRUCTION_BYTES: usize = 8;
-    // SAFETY: every bit pattern is a valid u32.
-    let size = unsafe { uaccess::get_user::<u32>(arguments[index]) }? as usize;
+    let size = uaccess::get_user::<u32>(arguments[index])? as usize;
     // SO_GET_FILTER has the same number as SO_ATTACH_FILTER.
     let counts_instructions = [arguments[1], arguments[2]]
         == [libc::SOL_SOCKET as usize, libc::SO_ATTACH_FILTER as usize];

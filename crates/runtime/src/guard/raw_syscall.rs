@@ -43,7 +43,6 @@ extern "C" fn target_of(number: i64, a: usize, b: usize, caller: usize) -> *cons
     }
 }
 
-/// Handles a call in the runtime, with C's conventions.
 extern "C" fn answered(
     number: i64,
     a: usize,
@@ -57,7 +56,6 @@ extern "C" fn answered(
     c_result(answer([a, b, c, d, e, f]))
 }
 
-/// Issues a call of the engine, with C's conventions.
 extern "C" fn own(
     number: i64,
     a: usize,
@@ -70,8 +68,6 @@ extern "C" fn own(
     c_result(engine_syscall(number, [a, b, c, d, e, f]))
 }
 
-/// # Safety
-/// As `syscall(2)`.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall() {

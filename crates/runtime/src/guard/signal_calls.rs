@@ -8,23 +8,18 @@ use crate::base::{filter_verdict, instance, signal_stack, uaccess};
 use crate::signals::virtual_mask::{change_interrupted, change_mask};
 use crate::signals::{alternate_stack, sigaction, virtual_mask};
 use libc::stack_t;
-use softswap_sys::raw;
-use softswap_sys::signals::{self, Action, Mask};
-use std::ffi::c_void;
+use softswap_sys::signals::{self, Action, Context, Mask};
+use softswap_sys::{AnyBits, raw};
 
 const FAULT: isize = refused(libc::EFAULT);
 const INVALID: isize = refused(libc::EINVAL);
 
 /// Reads a value at a pointer of the program; `None` for a null pointer.
-///
-/// # Safety
-/// Every bit pattern is a valid `T`.
-unsafe fn read<T: Copy>(address: usize) -> Result<Option<T>, isize> {
+fn read<T: AnyBits>(address: usize) -> Result<Option<T>, isize> {
     if address == 0 {
         return Ok(None);
     }
-    // SAFETY: every bit pattern is a valid `T`.
-    unsafe { uaccess::get_user(address) }.map(Some).ok_or(FAULT)
+    uaccess::get_user(address).map(Some).ok_or(FAULT)
 }
 
 fn write<T: Copy>(address: usize, value: T) -> isize {
@@ -39,8 +34,7 @@ fn rt_sigaction([signal, new, old, len, ..]: Arguments) -> isize {
     if len != size_of::<Mask>() {
         return INVALID;
     }
-    // SAFETY: every bit pattern is a valid `Action`: it consists of words.
-    or_error(unsafe { read::<Action>(new) }, |new| {
+    or_error(read::<Action>(new), |new| {
         // SAFETY: the program is responsible for its own handler.
         let changed = unsafe { sigaction::change(signal as i32, new) };
         or_error(changed.map_err(refused), |before| write(old, before))
@@ -48,14 +42,13 @@ fn rt_sigaction([signal, new, old, len, ..]: Arguments) -> isize {
 }
 
 /// Changes the mask in force, or the mask that a handler's return restores.
-fn rt_sigprocmask([how, set, old, len, ..]: Arguments, interrupted: Option<&mut Mask>) -> isize {
+fn rt_sigprocmask([how, set, old, len, ..]: Arguments, interrupted: Option<Context<'_>>) -> isize {
     if len != size_of::<Mask>() {
         return INVALID;
     }
-    // SAFETY: every bit pattern is a valid mask.
-    or_error(unsafe { read::<Mask>(set) }, |set| {
+    or_error(read::<Mask>(set), |set| {
         let changed = match interrupted {
-            Some(mask) => change_interrupted(mask, how as i32, set),
+            Some(context) => change_interrupted(context, how as i32, set),
             None => change_mask(how as i32, set),
         };
         or_error(changed.map_err(refused), |before: Mask| write(old, before))
@@ -81,8 +74,7 @@ fn sigaltstack_at(arguments: Arguments, pointer: usize) -> isize {
         return refused;
     }
     let [new, old, ..] = arguments;
-    // SAFETY: every bit pattern is a valid `stack_t`: a raw pointer and integers.
-    or_error(unsafe { read::<stack_t>(new) }, |new| {
+    or_error(read::<stack_t>(new), |new| {
         or_error(alternate_stack::exchange(new, pointer), |before| write(old, before))
     })
 }
@@ -92,8 +84,6 @@ fn answer_for_stack() -> Option<Answer> {
     signal_stack::exists().then_some(sigaltstack_by_number)
 }
 
-/// # Safety
-/// As `sigaltstack(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> i32 {
     let arguments = [new as usize, old as usize, 0, 0, 0, 0];
@@ -111,7 +101,6 @@ fn with_stripped(number: i64, mut arguments: Arguments) -> isize {
     pass_on(number, arguments)
 }
 
-/// Defines handlers of calls that install a mask while they wait.
 macro_rules! waiting {
     ($($name:ident)*) => {$(
         #[allow(non_snake_case, reason = "the call's name")]
@@ -125,7 +114,6 @@ macro_rules! waiting {
 
 waiting! { SYS_rt_sigsuspend SYS_ppoll SYS_pselect6 SYS_epoll_pwait SYS_epoll_pwait2 }
 
-/// Returns the handler of a signal call through `syscall`.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     // Also while asleep: the handler must return to the runtime's code if the process wakes.
     if number == libc::SYS_rt_sigaction && instance::is_asleep() {
@@ -150,24 +138,17 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
 
 /// Handles a trapped signal call; `None` for other calls. A new mask is stored in `context`, from
 /// which the return of the SIGSYS handler restores it.
-///
-/// # Safety
-/// `context` is the running handler's.
-pub(crate) unsafe fn answer_trapped(
+pub(crate) fn answer_trapped(
     number: i64,
     arguments: Arguments,
-    context: *mut c_void,
+    context: Context<'_>,
 ) -> Option<isize> {
     Some(match number {
         libc::SYS_rt_sigaction => rt_sigaction(arguments),
         libc::SYS_rt_sigpending => rt_sigpending(arguments),
-        libc::SYS_rt_sigprocmask => {
-            // SAFETY: `context` is that of the running handler, and nothing else uses it.
-            rt_sigprocmask(arguments, Some(unsafe { &mut *signals::interrupted_mask(context) }))
-        }
+        libc::SYS_rt_sigprocmask => rt_sigprocmask(arguments, Some(context)),
         libc::SYS_sigaltstack if signal_stack::exists() => {
-            // SAFETY: `context` is that of the running handler.
-            sigaltstack_at(arguments, unsafe { signals::interrupted_stack(context) })
+            sigaltstack_at(arguments, context.stack())
         }
         _ => return None,
     })

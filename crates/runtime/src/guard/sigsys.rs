@@ -25,10 +25,9 @@ use softswap_engine::api::engine::Engine;
 use softswap_engine::base::stats::Counter;
 use softswap_sys::raw;
 use softswap_sys::seccomp::BY_CALLER;
-use softswap_sys::signals::{self, Action, SIGSYS, TrappedCall, siginfo_t};
+use softswap_sys::signals::{self, Action, Context, SIGSYS, TrappedCall, siginfo_t};
 use softswap_sys::threads;
 use softswap_sys::waiting_call::MADE_AGAIN;
-use std::ffi::c_void;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -40,9 +39,7 @@ pub(crate) fn install() -> io::Result<Action> {
 
 /// Returns true if a filter inherited through exec already covers the window. No other filter is
 /// then installed: it would only slow down every call.
-///
-/// # Errors
-/// If an inherited filter also traps calls from the gate.
+/// Fails if it also traps calls from the gate.
 pub(crate) fn is_inherited(engine: &Engine) -> Result<bool, String> {
     PROBED.store(false, Ordering::Relaxed);
     // This call does not use the gate, so a filter traps it. Without a filter it fails: the kernel
@@ -90,25 +87,20 @@ pub(crate) fn is_trapped(address: usize) -> bool {
     PROBED.swap(false, Ordering::Relaxed)
 }
 
-/// True while a test for a filter runs.
 static PROBING: AtomicBool = AtomicBool::new(false);
 /// True if a call has been trapped since the last test began.
 static PROBED: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {
+extern "C" fn on_sigsys(_signal: i32, info: &mut siginfo_t, context: Context<'_>) {
     raw::preserving_errno(|| {
-        // SAFETY: the kernel passed both arguments to this handler.
-        let call = unsafe { TrappedCall::of(info, context) };
-        let TrappedCall { by_filter, number, caller, arguments } = call;
-        // SAFETY: `info` is from the kernel, for this handler.
-        if unsafe { threads::is_interruption(info) } {
+        if threads::is_interruption(info) {
             return;
         }
-        // SAFETY: `info` is from the kernel, for this handler.
-        if unsafe { threads::is_request_to_wake(info) } {
+        if threads::is_request_to_wake(info) {
             instance::awake();
             return;
         }
+        let TrappedCall { by_filter, number, caller, arguments } = TrappedCall::of(info, context);
         let is_from_gate = by_filter && raw::is_in_gate(caller);
         let is_early = by_filter && !instance::is_settled();
         if (is_from_gate || is_early) && PROBING.load(Ordering::Relaxed) {
@@ -118,9 +110,8 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
         if is_from_gate && guarded_call::is_answering(number) {
             // The program's filter has trapped the guard's own call. Note it for the enclosing
             // handler, which has the original call's context.
-            // SAFETY: `info` is from the kernel, for this handler.
-            guarded_call::note_trapped(unsafe { (*info).si_errno });
-            // SAFETY: `context` is from the kernel, for this handler.
+            guarded_call::note_trapped(info.si_errno);
+            // SAFETY: a filter has trapped the call.
             unsafe { TrappedCall::answer(context, refused(libc::ENOSYS)) };
             return;
         }
@@ -136,12 +127,10 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             Some(engine) => engine.contains(*argument),
             None => instance::is_in_window(*argument),
         };
-        // SAFETY: `info` is from the kernel, for this handler.
-        let is_by_caller = is_caught && unsafe { (*info).si_errno } == i32::from(BY_CALLER);
+        let is_by_caller = is_caught && info.si_errno == i32::from(BY_CALLER);
         if !is_by_caller && (!is_caught || !arguments.iter().any(concerns_guard)) {
             // The program's own filter has trapped the call, or the signal was sent.
-            // SAFETY: `info` and `context` are from the kernel, for this handler.
-            unsafe { deliver(SIGSYS, info, context) };
+            deliver(SIGSYS, info, context);
             return;
         }
         let outer = guarded_call::begin(number, context);
@@ -150,46 +139,36 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             None => answer(number, arguments, context),
         };
         let trapped = guarded_call::end(&outer);
-        // SAFETY: `info` and `context` are from the kernel, for this handler, and nothing else uses
-        // them. The context of a call that was not issued is unchanged.
-        unsafe {
-            match (trapped, result) {
-                (Some(filter_data), _) => {
-                    (*info).si_errno = filter_data;
-                    deliver(SIGSYS, info, context);
-                }
-                (None, MADE_AGAIN) => TrappedCall::make_again(context, number),
-                (None, result) => TrappedCall::answer(context, result),
+        match (trapped, result) {
+            (Some(filter_data), _) => {
+                info.si_errno = filter_data;
+                deliver(SIGSYS, info, context);
             }
-            deliver_deferred(context);
+            // SAFETY: a filter has trapped this call. The context of a call that was not issued is
+            // unchanged.
+            (None, MADE_AGAIN) => unsafe { TrappedCall::make_again(context, number) },
+            // SAFETY: as above.
+            (None, result) => unsafe { TrappedCall::answer(context, result) },
         }
+        deliver_deferred(context);
     });
 }
 
-/// Carries out a trapped call. Returns its result, as the kernel would.
-fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
+fn answer(number: i64, arguments: Arguments, context: Context<'_>) -> isize {
     let Some(engine) = instance::engine() else {
-        // SAFETY: `context` is that of the running handler.
-        let answer = unsafe { signal_calls::answer_trapped(number, arguments, context) };
+        let answer = signal_calls::answer_trapped(number, arguments, context);
         return answer.unwrap_or_else(|| guarded_call::issue_waiting(number, arguments));
     };
     PROBED.store(true, Ordering::Relaxed);
     engine.stats().add(Counter::GuardedCalls, 1);
     thread_exit::note_call(engine);
-    if let Some(result) =
-        memory_calls::answer(engine, number, arguments).or_else(|| kernel_async_io::refusal(number))
-    {
+    let result = memory_calls::answer(engine, number, arguments)
+        .or_else(|| kernel_async_io::refusal(number))
+        .or_else(|| signal_calls::answer_trapped(number, arguments, context))
+        .or_else(|| dispatch::answer(engine, number, arguments))
+        .or_else(|| Some(credentials::answer_for_trapped(number)?(arguments)));
+    if let Some(result) = result {
         return result;
-    }
-    // SAFETY: `context` is that of the running handler.
-    if let Some(result) = unsafe { signal_calls::answer_trapped(number, arguments, context) } {
-        return result;
-    }
-    if let Some(result) = dispatch::answer(engine, number, arguments) {
-        return result;
-    }
-    if let Some(answer) = credentials::answer_for_trapped(number) {
-        return answer(arguments);
     }
     match number {
         libc::SYS_execve | libc::SYS_execveat => exec_call::answer_exec(number, arguments),

@@ -41,16 +41,14 @@ impl StrippedMask {
             if from == 0 {
                 return;
             }
-            // SAFETY: every bit pattern is valid for two words.
-            let Some(pair) = (unsafe { uaccess::get_user::<[usize; 2]>(from) }) else { return };
+            let Some(pair) = uaccess::get_user::<[usize; 2]>(from) else { return };
             self.pair = pair;
             from = pair[0];
         }
         if from == 0 {
             return;
         }
-        // SAFETY: every bit pattern is a valid mask.
-        let Some(mask) = (unsafe { uaccess::get_user::<Mask>(from) }) else { return };
+        let Some(mask) = uaccess::get_user::<Mask>(from) else { return };
         self.mask = mask & !engine_signals();
         temporary_mask::record(self.mask);
         let stripped = &raw const self.mask as usize;

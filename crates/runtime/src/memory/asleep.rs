@@ -27,7 +27,6 @@ const HUGE_BYTES: usize = 2 << 20;
 const LARGE_ALIGN_BYTES: usize = 32 << 20;
 /// Range in bytes within which the first address is chosen.
 const MAX_SCATTER_BYTES: usize = 256 << 30;
-/// Addresses to try if the range is already mapped.
 const TRIES: usize = 16;
 
 /// The range of the future window, and the memory committed in it.
@@ -102,13 +101,11 @@ pub(crate) fn set_limit(bytes: usize) {
     LIMIT_BYTES.store(bytes, Relaxed);
 }
 
-/// Makes a forked child the owner of its memory.
 pub(crate) fn become_child() {
     HAS_FIGURES.store(false, Relaxed);
     OWNER.store(raw::current_process(), Relaxed);
 }
 
-/// Publishes the committed bytes in `figures`.
 pub(crate) fn publish(figures: Stats) {
     FIGURES.get_or_init(|| figures);
     HAS_FIGURES.store(true, Relaxed);
@@ -146,7 +143,6 @@ enum Half {
 }
 
 impl Place {
-    /// Counts a range as committed.
     fn commit(&self, range: &Range<usize>) {
         self.committed.add(range);
         self.publish();
@@ -165,7 +161,6 @@ impl Place {
         }
     }
 
-    /// Counts a range as no longer committed.
     fn uncommit(&self, range: &Range<usize>) {
         self.committed.remove(range);
         self.publish();
@@ -252,7 +247,6 @@ impl Place {
         }
     }
 
-    /// Accounts for an unmapped range.
     fn note_unmapped(&self, range: &Range<usize>) {
         self.uncommit(range);
         // Reuse the addresses if they were the last ones taken, and no other thread has taken any
@@ -495,7 +489,6 @@ pub(crate) fn reserve(len: usize) -> Option<usize> {
     place()?.take(Half::Lower, len, 0)
 }
 
-/// Maps or unmaps a part of a reserved range.
 pub(crate) fn set_mapped(range: &Range<usize>, is_mapped: bool) -> Option<()> {
     let place = place()?;
     let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;

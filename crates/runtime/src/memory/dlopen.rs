@@ -45,8 +45,6 @@ unsafe extern "C" fn target_of(name: *const c_char) -> *const c_void {
     }
 }
 
-/// # Safety
-/// As `dlopen(3)`.
 unsafe extern "C-unwind" fn open_path(name: *const c_char, flags: i32) -> *mut c_void {
     inline_calls::skip_loaded();
     // SAFETY: `NEXT` is a definition of `dlopen`, which has this type.
@@ -57,8 +55,6 @@ unsafe extern "C-unwind" fn open_path(name: *const c_char, flags: i32) -> *mut c
     library
 }
 
-/// # Safety
-/// As `dlopen(3)`.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen() {

@@ -41,7 +41,6 @@ struct Blocks {
 
 static BLOCKS: OnceLock<Blocks> = OnceLock::new();
 
-/// Creates the table for an engine that has just started.
 pub(crate) fn set_up(engine: &Engine) -> io::Result<()> {
     make_table(engine.growable())
 }

@@ -34,8 +34,6 @@ fn checked(pointer: *mut c_void) -> *mut c_void {
 /// argument and jumps to `$body`.
 macro_rules! with_caller {
     ($name:ident, $register:literal, $body:path) => {
-        /// # Safety
-        /// As the C library's function of the same name.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {
@@ -66,7 +64,6 @@ extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
     recorded(checked(unsafe { mi::mi_malloc(size.max(NATURAL)) }), size, caller)
 }
 
-/// Records a new block if it is large.
 #[inline]
 fn recorded(block: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     large_blocks::record(block as usize, size, caller);
@@ -205,8 +202,6 @@ unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_vo
     unsafe { move_to(checked(mi::mi_malloc(size.max(NATURAL))), old, size) }
 }
 
-/// # Safety
-/// As `free(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(pointer: *mut c_void) {
     // SAFETY: `pointer` is null, or a live block that the program frees.
@@ -214,9 +209,6 @@ pub unsafe extern "C" fn free(pointer: *mut c_void) {
 }
 
 /// Frees a block. Unlike the symbol `free`, this is never the program's own function.
-///
-/// # Safety
-/// As `free(3)`.
 #[inline(always)]
 unsafe fn release(pointer: *mut c_void) {
     if HEAP.owns(pointer as usize) {
@@ -247,8 +239,6 @@ unsafe fn release_outside(pointer: *mut c_void) {
     }
 }
 
-/// # Safety
-/// As `reallocarray(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
@@ -257,15 +247,11 @@ pub unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, size: usiz
     }
 }
 
-/// # Safety
-/// As `valloc(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
     checked(aligned(softswap_sys::PAGE_SIZE, size, 0))
 }
 
-/// # Safety
-/// As `pvalloc(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
     let page = softswap_sys::PAGE_SIZE;
@@ -275,16 +261,12 @@ pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
     }
 }
 
-/// # Safety
-/// As `malloc_usable_size(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
     // SAFETY: `pointer` is null, or a live block of the program.
     unsafe { usable(pointer) }
 }
 
-/// # Safety
-/// As `malloc_usable_size(3)`.
 unsafe fn usable(pointer: *mut c_void) -> usize {
     if pointer.is_null() {
         0

@@ -40,7 +40,6 @@ const REACH_BYTES: usize = 2 << 30;
 /// Bytes that the kernel may map near code. An allocator that continues a mapping there by hints
 /// must not get all its memory unmanaged.
 const NEAR_CODE_BYTES: usize = 64 << 20;
-/// Bytes that the kernel has mapped near code.
 static NEAR_CODE: AtomicUsize = AtomicUsize::new(0);
 
 /// Minimum size of a reservation with MAP_FIXED_NOREPLACE that is taken for a heap.

@@ -163,7 +163,6 @@ pub(crate) fn outside_the_window<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Returns true if this thread is in [`outside_the_window`].
 #[inline]
 pub(crate) fn is_outside() -> bool {
     OUTSIDERS.load(Ordering::Relaxed) > 0 && OUTSIDE.get()
@@ -175,8 +174,6 @@ type Text = *const std::ffi::c_char;
 /// Defines functions of the C library whose allocations it reads later with all signals blocked.
 macro_rules! outside {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {$(
-        /// # Safety
-        /// As the C library's function of the same name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
             crate::base::real::real!($name: fn($($ty),*) -> $ret);
@@ -205,8 +202,6 @@ const KEYS_IN_THREAD: u32 = 32;
 /// Defines functions that set the value of a thread's key.
 macro_rules! set_key {
     ($($name:ident)*) => {$(
-        /// # Safety
-        /// As the C library's function of the same name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(key: u32, value: *const c_void) -> i32 {
             crate::base::real::real!($name: fn(u32, *const c_void) -> i32);

@@ -23,10 +23,9 @@ use softswap_engine::core::errors::FaultError;
 use softswap_sys::locked::Locked;
 use softswap_sys::raw::now_ns;
 use softswap_sys::signal_frame::resume;
-use softswap_sys::signals::TrappedCall;
+use softswap_sys::signals::{Context, TrappedCall};
 use softswap_sys::{PAGE_SIZE, memory, signals};
 use std::cell::Cell;
-use std::ffi::c_void;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Length of the longest path that the kernel accepts, with its zero byte.
@@ -43,7 +42,7 @@ const GUARANTEED_PAGES: usize = 5;
 const MAX_WAIT_NS: u64 = 4_000_000_000;
 
 /// Makes checking the limit for calls that cannot be split, and counting their pages, one step.
-static UNDIVIDED: Locked<()> = Locked::new(());
+pub(crate) static UNDIVIDED: Locked<()> = Locked::new(());
 
 /// Divisor: calls that can be split hold at most a quarter of the budget available for pages.
 const PINNED_DIVISOR: usize = 4;
@@ -103,27 +102,14 @@ fn range(index: usize) -> Option<&'static Cell<Range>> {
     (index < MAX_RANGES).then(|| unsafe { &*PINNED.get().add(index) })
 }
 
-/// Address of a thread's table.
 #[derive(Clone, Copy, PartialEq)]
-struct Table(*const Cell<Range>);
+pub(crate) struct Table(*const Cell<Range>);
 
 // SAFETY: the table is only accessed by its own thread, or in a forked child, which has one thread.
 unsafe impl Send for Table {}
 
 /// Tables of all threads that have a signal stack.
-static TABLES: Locked<Vec<Table>> = Locked::new(Vec::new());
-
-/// Takes the locks, so that no other thread holds them during a fork.
-pub(crate) fn lock_for_fork() {
-    TABLES.lock_for_fork();
-    UNDIVIDED.lock_for_fork();
-}
-
-/// Releases the locks of [`lock_for_fork`].
-pub(crate) fn unlock_after_fork() {
-    UNDIVIDED.unlock_after_fork();
-    TABLES.unlock_after_fork();
-}
+pub(crate) static TABLES: Locked<Vec<Table>> = Locked::new(Vec::new());
 
 /// Releases, in a forked child, the pins of its parent's other threads.
 pub(crate) fn become_child(engine: &Engine) {
@@ -224,7 +210,6 @@ fn release_down_to(engine: &Engine, floor: usize) {
     }
 }
 
-/// Pages pinned for one call, in at most `N` ranges.
 pub(crate) struct Pins<'e, const N: usize> {
     engine: &'e Engine,
     floor: usize,
@@ -239,7 +224,7 @@ impl<'e, const N: usize> Pins<'e, N> {
             release_dead(here);
         }
         let call = match guarded_call::context_above(here) {
-            Some(context) => context as usize,
+            Some(context) => context.as_ptr() as usize,
             None => here + FRAMES_BYTES,
         };
         Pins { engine, floor: DEPTH.get(), call }
@@ -381,11 +366,7 @@ impl<'e, const N: usize> Pins<'e, N> {
             return Ok(None);
         }
         let untouched = guarded_call::untouched_context();
-        let open = match untouched {
-            // SAFETY: the context of a call that this thread handles.
-            Some(context) => !unsafe { *signals::interrupted_mask(context) },
-            None => !signals::current_mask(),
-        };
+        let open = !untouched.map_or_else(signals::current_mask, Context::mask);
         let (due, mut from) = (fault_samples::due(), None);
         loop {
             let done = place.get().len;
@@ -421,7 +402,6 @@ impl<'e, const N: usize> Pins<'e, N> {
         Ok(Some(pinned.len))
     }
 
-    /// Returns the number of free entries.
     pub(crate) fn free_entries(&self) -> usize {
         let used = DEPTH.get();
         MAX_RANGES.saturating_sub(used).min((self.floor + N).saturating_sub(used))
@@ -464,7 +444,6 @@ impl<'e, const N: usize> Pins<'e, N> {
         DEPTH.get()
     }
 
-    /// Pins a string up to its zero byte.
     pub(crate) fn add_text(&mut self, address: usize) {
         let mut done = 0;
         while done < TEXT_BYTES {
@@ -496,14 +475,13 @@ impl<const N: usize> Drop for Pins<'_, N> {
 #[cold]
 fn record_sample(due: fault_samples::Due, address: usize, tier: Tier) {
     if let Some(context) = guarded_call::answered_context() {
-        // SAFETY: the context is that of the running SIGSYS handler.
-        unsafe { fault_samples::record(due, address, Toucher::Call, tier, context) };
+        fault_samples::record(due, address, Toucher::Call, tier, context);
     }
 }
 
 /// Ends the handling of a trapped call after `before`; the thread then issues the call again.
-fn abandon_call(context: *mut c_void, before: impl FnOnce()) -> ! {
-    release_dead_if(|range| range.call == context as usize);
+fn abandon_call(context: Context<'_>, before: impl FnOnce()) -> ! {
+    release_dead_if(|range| range.call == context.as_ptr() as usize);
     temporary_mask::forget();
     // SAFETY: the context is that of the call that this thread handles; its pins are released.
     unsafe {

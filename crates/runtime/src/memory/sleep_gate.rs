@@ -11,7 +11,6 @@ use softswap_sys::raw::now_ns;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-/// Number of threads inside the gate.
 static INSIDE: AtomicU32 = AtomicU32::new(0);
 /// Longest wait of the waking thread, in nanoseconds.
 const MAX_WAIT_NS: u64 = 1_000_000_000;
@@ -93,12 +92,10 @@ pub(crate) fn begin_vfork() -> bool {
     inside.map(std::mem::forget).is_some()
 }
 
-/// Leaves the gate that [`begin_vfork`] entered.
 pub(crate) fn end_vfork() {
     leave();
 }
 
-/// Returns true if this thread has entered the gate more than once.
 pub(crate) fn is_nested() -> bool {
     DEPTH.get() > 1
 }

@@ -7,7 +7,7 @@
 
 use crate::base::real::Real;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::alloc::HEAP;
+use softswap_sys::alloc::{HEAP, HeapHandle};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_void;
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub(crate) fn set_up() {
     let Some(code) = extent_of(ALLOCATOR.get()) else { return };
     let layout = Layout::from_size_align(BUFFERS * PAGE_SIZE, PAGE_SIZE).ok();
     // SAFETY: the layout is not empty.
-    let base = layout.map_or(std::ptr::null_mut(), |layout| unsafe { HEAP.alloc(layout) });
+    let base = layout.map_or(std::ptr::null_mut(), |layout| unsafe { HeapHandle.alloc(layout) });
     if !base.is_null() {
         ALLOCATOR_START.store(code.start, Ordering::Relaxed);
         ALLOCATOR_END.store(code.end, Ordering::Relaxed);
@@ -93,7 +93,6 @@ pub(crate) fn owns(address: usize) -> bool {
     base != 0 && (base..base + BUFFERS * PAGE_SIZE).contains(&address)
 }
 
-/// Frees a buffer of [`allocate`].
 pub(crate) fn release(address: usize) {
     let index = (address - BASE.load(Ordering::Relaxed)) / PAGE_SIZE;
     HEAP.take_back(PAGE_SIZE);

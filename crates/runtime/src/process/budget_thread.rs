@@ -24,7 +24,6 @@ const INTERVAL_NS: u64 = 1_000_000_000;
 /// Unused memory that is kept at least.
 const SLACK_BYTES: usize = 1 << 20;
 
-/// Runs the budget thread while `keep_running` returns true.
 pub(super) fn run_budget(keep_running: fn() -> bool) {
     let Some(engine) = instance::engine() else { return };
     if member().is_none() || !descriptors::unshare_descriptors() {

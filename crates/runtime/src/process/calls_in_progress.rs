@@ -6,7 +6,7 @@ use super::{own_threads, thread_exit};
 use crate::base::issue_call::{Arguments, engine_syscall};
 use crate::base::{instance, uaccess};
 use crate::signals::sets::engine_signals;
-use crate::signals::{lifecycle, user_mode};
+use crate::signals::{pending, user_mode};
 use libc::{iovec, mmsghdr, msghdr};
 use softswap_engine::api::engine::Engine;
 use softswap_sys::pointer_lookup::{Pointee, pointers};
@@ -27,7 +27,6 @@ const MAX_BYTES: usize = 1 << 20;
 /// Maximum number of vectors or messages that are examined.
 const MAX_VECTORS: usize = 1024;
 
-/// A buffer of a call in progress.
 pub(crate) struct Buffer {
     thread: i32,
     address: usize,
@@ -41,7 +40,7 @@ pub(crate) fn all_have_entered() -> bool {
         // A thread that a library created without the runtime is unknown, too. But unlike a thread
         // that is starting, it does not block the engine's signals.
         let has_entered = |thread: &i32| {
-            lifecycle::knows(*thread)
+            pending::knows(*thread)
                 || own_threads::is_own(*thread)
                 || matches!(threads::activity(*thread), Ok(Activity::Exited))
                 || threads::blocked(*thread).is_ok_and(|mask| mask & engine_signals() == 0)
@@ -76,7 +75,7 @@ pub(crate) fn find(most_bytes: usize) -> io::Result<Vec<Buffer>> {
     let is_programs = |thread: &i32| *thread != own && !own_threads::is_own(*thread);
     await_all(all.iter().copied().filter(is_programs).collect(), &mut add)?;
     for thread in all {
-        if let Some(call) = user_mode::hidden_call_of(thread) {
+        if let Some(call) = pending::hidden_call_of(thread) {
             add(thread, call);
         }
     }
@@ -111,7 +110,7 @@ fn await_all(mut threads: Vec<i32>, add: &mut dyn FnMut(i32, (i64, Arguments))) 
             return Err(io::ErrorKind::TimedOut.into());
         }
         if now > query_at_ns {
-            threads.iter().for_each(|thread| user_mode::query_thread(*thread));
+            threads.iter().copied().for_each(threads::question);
             query_at_ns = now + RETRY_NS;
         }
         futex::sleep_a_moment();
@@ -148,8 +147,7 @@ fn add_vectors(address: usize, count: usize, add: &mut dyn FnMut(usize, usize)) 
 }
 
 fn add_message(address: usize, add: &mut dyn FnMut(usize, usize)) {
-    // SAFETY: every bit pattern is a valid msghdr.
-    let Some(header) = (unsafe { uaccess::get_user::<msghdr>(address) }) else { return };
+    let Some(header) = uaccess::get_user::<msghdr>(address) else { return };
     add(address, size_of::<msghdr>());
     add(header.msg_name as usize, header.msg_namelen as usize);
     add(header.msg_control as usize, header.msg_controllen);

@@ -14,7 +14,6 @@ use softswap_sys::raw;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 
-/// Returns true if the child gets a copy of the memory.
 fn is_fork(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0
 }
@@ -58,32 +57,11 @@ fn answer_clone(arguments: Arguments) -> isize {
     answer(libc::SYS_clone, arguments, flags, &[(in_parent, NUMBER), (in_child, NUMBER)])
 }
 
-/// Initial part of `clone3`'s arguments.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct CloneArguments {
-    flags: u64,
-    pidfd: usize,
-    child_tid: usize,
-    parent_tid: usize,
-    exit_signal: u64,
-    stack: usize,
-    stack_size: u64,
-    tls: u64,
-    set_tid: usize,
-    set_tid_size: usize,
-    cgroup: u64,
-}
-
 /// Reads `clone3`'s arguments; `None` if the kernel handles the call: it has another size, an
 /// unreadable address, or signals are not emulated.
-fn clone_arguments(at: usize, len: usize) -> Option<CloneArguments> {
-    if len != size_of::<CloneArguments>() || !instance::emulates_signals() {
-        return None;
-    }
-    let mut bytes = [0; size_of::<CloneArguments>()];
-    // SAFETY: the array has the same size, and all fields are integers.
-    uaccess::copy_from_user(at, &mut bytes).then(|| unsafe { std::mem::transmute(bytes) })
+fn clone_arguments(at: usize, len: usize) -> Option<[usize; 11]> {
+    let is_known = len == size_of::<[usize; 11]>() && instance::emulates_signals();
+    is_known.then(|| uaccess::words(at))?
 }
 
 fn answer_clone3(arguments: Arguments) -> isize {
@@ -91,14 +69,11 @@ fn answer_clone3(arguments: Arguments) -> isize {
     let Some(request) = clone_arguments(arguments[0], arguments[1]) else {
         return issue(libc::SYS_clone3, arguments);
     };
-    let words = [
-        (request.pidfd, NUMBER),
-        (request.child_tid, NUMBER),
-        (request.parent_tid, NUMBER),
-        (request.set_tid, request.set_tid_size.min(32) * NUMBER),
-    ];
-    let arguments = [&raw const request as usize, arguments[1], 0, 0, 0, 0];
-    answer(libc::SYS_clone3, arguments, request.flags as usize, &words)
+    let [flags, pidfd, in_child, in_parent, _, _, _, _, set_tid, set_tid_size, _] = request;
+    let set_tid_bytes = set_tid_size.min(32) * NUMBER;
+    let words =
+        [(pidfd, NUMBER), (in_child, NUMBER), (in_parent, NUMBER), (set_tid, set_tid_bytes)];
+    answer(libc::SYS_clone3, [request.as_ptr() as usize, arguments[1], 0, 0, 0, 0], flags, &words)
 }
 
 /// Returns the handler of a raw fork or clone whose child continues on the caller's stack, else
@@ -109,14 +84,13 @@ pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
         libc::SYS_fork | libc::SYS_vfork => Some(answer_fork),
         libc::SYS_clone if is_fork(a) && b == 0 => Some(answer_clone),
         libc::SYS_clone3 => {
-            let request = clone_arguments(a, b)?;
-            (is_fork(request.flags as usize) && request.stack == 0).then_some(answer_clone3)
+            let [flags, _, _, _, _, stack, ..] = clone_arguments(a, b)?;
+            (is_fork(flags) && stack == 0).then_some(answer_clone3)
         }
         _ => None,
     }
 }
 
-/// First function of a child made by `clone`, and its argument.
 #[repr(C)]
 struct Beginning {
     body: unsafe extern "C" fn(*mut c_void) -> i32,
@@ -197,9 +171,6 @@ fn pin_for_child(
 
 /// glibc's `clone`. Without CLONE_VM it is a fork whose child has its own stack. Arguments that a
 /// variadic call omits have arbitrary values.
-///
-/// # Safety
-/// As `clone(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clone(
     body: Option<unsafe extern "C" fn(*mut c_void) -> i32>,
@@ -269,9 +240,6 @@ extern "C" fn after_vfork(pid: isize) -> isize {
 /// would make its calls wait. So the parent does not wake until the child has exited or called
 /// exec. The child returns first and may overwrite this frame. So the return address is in a
 /// register, which the kernel preserves for the parent.
-///
-/// # Safety
-/// As `vfork(2)`.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() {

@@ -34,7 +34,6 @@ struct Plan {
 
 static PLAN: OnceLock<Plan> = OnceLock::new();
 
-/// Name of the socket in the file system.
 struct Name {
     /// In engine memory, so that a system call can read it at exit on any stack.
     path: Option<CString>,
@@ -73,7 +72,6 @@ pub(crate) fn prepare() {
     OWNER.store(raw::current_process(), Ordering::Relaxed);
 }
 
-/// Runs the thread while `keep_running` returns true.
 pub(crate) fn serve(keep_running: fn() -> bool) {
     let (Some(engine), Some(plan)) = (instance::engine(), PLAN.get()) else { return };
     if !descriptors::unshare_descriptors() {
@@ -98,7 +96,6 @@ pub(crate) fn serve(keep_running: fn() -> bool) {
     remove_socket_name();
 }
 
-/// Removes the socket's name.
 fn remove_socket_name() {
     let mut name = NAME.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(path) = name.path.take() {
@@ -187,7 +184,6 @@ pub extern "C" fn _exit(status: i32) -> ! {
     }
 }
 
-/// Alias of [`_exit`].
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the C library's name")]
 pub extern "C" fn _Exit(status: i32) -> ! {

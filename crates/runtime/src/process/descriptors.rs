@@ -8,7 +8,7 @@
 
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
-use crate::base::issue_call::{Arguments, issue};
+use crate::base::issue_call::{Arguments, answered_by, issue};
 use crate::base::real::real;
 use crate::memory::sleep_gate;
 use softswap_sys::own_descriptors;
@@ -75,8 +75,6 @@ pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<fn(Arguments
     is_hidden.then_some(not_open)
 }
 
-/// # Safety
-/// As `close(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: i32) -> i32 {
     real!(close: fn(i32) -> i32);
@@ -87,28 +85,9 @@ pub unsafe extern "C" fn close(fd: i32) -> i32 {
     unsafe { close()(fd) }
 }
 
-/// # Safety
-/// As `close_range(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: i32) -> i32 {
-    let arguments = [first as usize, last as usize, flags as usize, 0, 0, 0];
-    c_result(answer_close_range(arguments)) as i32
-}
-
-/// # Safety
-/// As `closefrom(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: i32) {
     answer_close_range([first.max(0) as usize, u32::MAX as usize, 0, 0, 0, 0]);
-}
-
-/// # Safety
-/// As `dup(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup(old: i32) -> i32 {
-    let arguments = [old as usize, 0, 0, 0, 0, 0];
-    c_result(if is_engine_descriptor(old) { NOT_OPEN } else { issue(libc::SYS_dup, arguments) })
-        as i32
 }
 
 fn duplicate(number: i64, arguments: Arguments) -> isize {
@@ -118,23 +97,18 @@ fn duplicate(number: i64, arguments: Arguments) -> isize {
     if is_engine_descriptor { NOT_OPEN } else { issue(number, arguments) }
 }
 
-/// # Safety
-/// As `dup2(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup2(old: i32, new: i32) -> i32 {
-    let arguments = [old as usize, new as usize, 0, 0, 0, 0];
-    c_result(duplicate(libc::SYS_dup2, arguments)) as i32
+fn duplicate_lowest(arguments: Arguments) -> isize {
+    let is_hidden = is_engine_descriptor(arguments[0] as i32);
+    if is_hidden { NOT_OPEN } else { issue(libc::SYS_dup, arguments) }
 }
 
-/// # Safety
-/// As `dup3(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup3(old: i32, new: i32, flags: i32) -> i32 {
-    let arguments = [old as usize, new as usize, flags as usize, 0, 0, 0];
-    c_result(duplicate(libc::SYS_dup3, arguments)) as i32
+answered_by! {
+    close_range(first: u32, last: u32, flags: i32) -> i32: answer_close_range;
+    dup(old: i32) -> i32: duplicate_lowest;
+    dup2(old: i32, new: i32) -> i32: |arguments| duplicate(libc::SYS_dup2, arguments);
+    dup3(old: i32, new: i32, flags: i32) -> i32: |arguments| duplicate(libc::SYS_dup3, arguments);
 }
 
-/// Defines an interposed function that queries a descriptor.
 macro_rules! query {
     ($name:ident($($argument:ident),*)) => {
         /// # Safety

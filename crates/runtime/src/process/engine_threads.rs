@@ -30,14 +30,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Index of the shared budget's thread, which only exists if the budget is shared.
 const TREE: usize = COUNT - 2;
-/// Index of the control socket's thread.
 const CONTROL: usize = COUNT - 1;
-/// Maximum number of restarts.
 const MAX_RESTARTS: u32 = 256;
 /// Interval between two attempts to wake an engine thread, in nanoseconds.
 const WAKE_NS: u64 = 1_000_000;
 
-/// True while the threads are to run.
 static KEEP_RUNNING: AtomicBool = AtomicBool::new(true);
 /// 1 while the thread runs.
 static RUNNING: [AtomicU32; COUNT] = [const { AtomicU32::new(0) }; COUNT];
@@ -47,7 +44,6 @@ struct State {
     /// Calls in progress that require no engine threads.
     calls: usize,
     restarts: u32,
-    /// True if the threads must not start again.
     for_good: bool,
 }
 
@@ -66,7 +62,6 @@ pub(super) fn become_child() {
     unsafe { STATE.renew(State::FIRST) };
 }
 
-/// Returns the work of a thread.
 fn work_of(index: usize) -> Start {
     match index {
         0 => reclaim,
@@ -211,7 +206,6 @@ pub(crate) fn serve_while_asleep() -> bool {
     })
 }
 
-/// Returns true if this process started the threads.
 fn has_them() -> bool {
     own_threads::owner() == softswap_sys::raw::current_process()
 }

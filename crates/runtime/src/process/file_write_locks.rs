@@ -30,7 +30,6 @@ static LOCKS: [Lock; LOCK_COUNT] = [const { Lock::new() }; LOCK_COUNT];
 static IN_USE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// Lock held by this thread.
     static OWN: Cell<Option<Held>> = const { Cell::new(None) };
 }
 
@@ -50,12 +49,10 @@ const UNBLOCKED: Mask = bit(libc::SIGBUS)
     | bit(libc::SIGFPE)
     | bit(libc::SIGTRAP);
 
-/// A held lock, released on drop.
 pub(crate) struct FileWriteLock {
     mask: Mask,
 }
 
-/// Returns true if a thread in this process holds a lock or waits for one.
 pub(crate) fn are_in_use() -> bool {
     IN_USE.load(Ordering::Relaxed) > 0
 }

@@ -26,7 +26,7 @@ use crate::memory::mappings::program_break;
 use crate::memory::mappings::program_break::Break;
 use crate::memory::pins;
 use crate::memory::sleep_gate::{self, Inside};
-use crate::signals::{lifecycle, program_actions, virtual_mask};
+use crate::signals::{lifecycle, pending, program_actions, virtual_mask};
 use softswap_engine::api::engine::{Engine, Quiesced};
 use softswap_sys::alloc::HEAP;
 use softswap_sys::exemption;
@@ -84,15 +84,11 @@ unsafe extern "C" {
     fn _IO_list_resetlock();
 }
 
-/// True if the runtime's handlers are registered.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 /// Called by `pthread_atfork`. The runtime registers its handlers first, so that its `prepare` runs
 /// last and its `child` and `parent` run first. So the program's handlers run only while pages can
 /// be faulted in.
-///
-/// # Safety
-/// As `pthread_atfork(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __register_atfork(
     before: Handler,
@@ -125,18 +121,18 @@ pub(crate) fn install() -> Result<(), String> {
     if result == 0 { Ok(()) } else { Err("no memory for the fork handlers".into()) }
 }
 
-/// Takes the runtime's locks, so that no other thread holds them during a fork.
 fn lock_for_fork() {
     program_actions::lock_for_fork();
     thread_exit::lock_for_fork();
-    named_memory::lock_for_fork();
+    named_memory::NAMED.lock_for_fork();
     aio::queue::lock_for_fork();
-    pins::lock_for_fork();
+    pins::TABLES.lock_for_fork();
+    pins::UNDIVIDED.lock_for_fork();
 }
 
 fn prepare_asleep(inside: Option<Inside>) {
     let mask = signals::block_all();
-    lifecycle::begin_fork();
+    pending::begin_fork();
     let heap_break = program_break::lock_break();
     lock_for_fork();
     hold(Held::Asleep(ForkingAsleep { heap_break, mask, inside }));
@@ -157,7 +153,7 @@ pub(super) extern "C" fn prepare() {
     let inside = sleep_gate::enter();
     let Some(engine) = instance::engine() else { return prepare_asleep(inside) };
     let mask = signals::block_all();
-    lifecycle::begin_fork();
+    pending::begin_fork();
     // The C library may still touch managed memory before the fork (the name-service database, for
     // example), so this thread must be able to fault.
     signals::set_mask(!never_blocked());
@@ -185,9 +181,10 @@ fn take() -> Option<Held> {
     }
     HEAP.unlock();
     aio::queue::unlock_after_fork();
-    pins::unlock_after_fork();
-    named_memory::unlock_after_fork();
-    thread_exit::unlock_after_fork();
+    pins::UNDIVIDED.unlock_after_fork();
+    pins::TABLES.unlock_after_fork();
+    named_memory::NAMED.unlock_after_fork();
+    thread_exit::LIST.unlock_after_fork();
     program_actions::unlock_after_fork();
     // SAFETY: accessed only by the forking thread, between `prepare` and `parent` or `child`.
     unsafe { (*FORKING.0.get()).take() }
@@ -296,7 +293,7 @@ fn child_awake(mut forking: Forking) {
 
 /// Restores the signal mask from before the fork, and delivers the signals held during the fork.
 fn end(mask: Mask) {
-    lifecycle::end_fork();
+    pending::end_fork();
     signals::set_mask(mask);
     lifecycle::deliver_held();
 }

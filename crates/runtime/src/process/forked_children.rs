@@ -13,18 +13,14 @@ use softswap_sys::attach_count::AttachCount;
 use softswap_sys::exemption;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Children that share one attach count.
 struct Group {
     attached: AttachCount,
     children: usize,
 }
 
-/// Children of this process.
 pub(crate) struct ForkedChildren(Vec<Group>);
 
-/// Attach count that the next child inherits.
 pub(crate) enum ChildMark {
-    /// The child has a separate attach count.
     Own(AttachCount),
     /// The child shares the attach count of earlier children.
     Shared,
@@ -33,7 +29,6 @@ pub(crate) enum ChildMark {
 }
 
 impl ChildMark {
-    /// Keeps the attach count attached in the child.
     pub(crate) fn keep(self) {
         if let ChildMark::Own(attached) = self {
             attached.keep();
@@ -43,13 +38,11 @@ impl ChildMark {
 
 static CHILDREN: Mutex<ForkedChildren> = Mutex::new(ForkedChildren(Vec::new()));
 
-/// Locks the children during a fork.
 pub(crate) fn lock() -> MutexGuard<'static, ForkedChildren> {
     CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ForkedChildren {
-    /// Makes the attach count of the next child.
     pub(crate) fn make(&mut self) -> ChildMark {
         if !exemption::is_in_force()
             && let Some(attached) = AttachCount::make()

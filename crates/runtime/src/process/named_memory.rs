@@ -31,7 +31,7 @@ const AMDGPU_GEM_USERPTR: u32 = 0xc020_6451;
 const VIDIOC_REQBUFS: u32 = 0xc014_5608;
 
 /// Pinned memory of one registration.
-struct Named {
+pub(super) struct Named {
     /// Descriptor and slot of a virtual machine, or 0 and the address of a USB request.
     key: (usize, usize),
     ranges: [(usize, usize); 2],
@@ -43,16 +43,7 @@ impl Named {
     }
 }
 
-static NAMED: Locked<Vec<Named>> = Locked::new(Vec::new());
-
-/// Takes the lock, so that no other thread holds it during a fork.
-pub(super) fn lock_for_fork() {
-    NAMED.lock_for_fork();
-}
-
-pub(super) fn unlock_after_fork() {
-    NAMED.unlock_after_fork();
-}
+pub(super) static NAMED: Locked<Vec<Named>> = Locked::new(Vec::new());
 
 /// Unpins everything in a forked child: the kernel uses only the parent's memory.
 pub(super) fn become_child(engine: &Engine) {
@@ -121,7 +112,6 @@ pub(crate) fn answer(
     }
 }
 
-/// Returns the name prefix of the device that has this request.
 fn device_of(request: u32) -> Option<&'static [u8]> {
     Some(match request {
         KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2 => b"anon_inode:kvm-vm",

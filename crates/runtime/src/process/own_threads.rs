@@ -16,7 +16,6 @@ pub(super) fn owner() -> u32 {
     OWNER.load(Ordering::Relaxed)
 }
 
-/// Makes this process the owner of the threads.
 pub(super) fn own() {
     OWNER.store(raw::current_process(), Ordering::Relaxed);
 }
@@ -41,18 +40,15 @@ pub(super) fn number(at: usize) -> i32 {
     NUMBERS[at].load(Ordering::Acquire)
 }
 
-/// Returns the CPU time that the engine threads have used, in ns.
 pub(super) fn cpu_ns() -> u64 {
     let numbers = (0..COUNT).map(number).filter(|number| *number != 0);
     numbers.map(raw::cpu_ns_of).sum()
 }
 
-/// Returns true if a thread of this process is an engine thread.
 pub(super) fn is_own(thread: i32) -> bool {
     owner() == raw::current_process() && (0..COUNT).any(|at| number(at) == thread)
 }
 
-/// Returns true if this thread is an engine thread.
 pub(crate) fn is_this() -> bool {
     is_own(raw::current_thread())
 }

@@ -8,7 +8,7 @@ use crate::base::resident::ResidentRanges;
 use crate::memory::libc_memory::outside_the_window;
 use crate::memory::{pins, sleep_gate};
 use crate::signals::sets::INTERNAL;
-use crate::signals::{lifecycle, virtual_mask};
+use crate::signals::{lifecycle, pending, virtual_mask};
 use softswap_engine::api::engine::Engine;
 use softswap_sys::alloc::HEAP;
 use softswap_sys::signals;
@@ -26,7 +26,6 @@ struct Job {
     argument: *mut c_void,
     /// Engine signals that the program blocks in the new thread.
     blocked: signals::Mask,
-    /// True for an engine thread.
     is_own: bool,
 }
 
@@ -48,7 +47,6 @@ pub(crate) fn set_up() {
     }
 }
 
-/// Gives the only existing thread its signal stack.
 pub(crate) fn adopt_main() -> io::Result<()> {
     let base = signals::install_stack()?;
     pins::register_table(base);
@@ -80,7 +78,6 @@ extern "C" fn remove_signal_stack(base: *mut c_void) {
     unsafe { signals::remove_stack(base as usize) };
 }
 
-/// Gives this thread a signal stack. Returns its base, or `None` on failure.
 fn install_signal_stack() -> Option<usize> {
     let base = signals::install_stack().ok()?;
     pins::register_table(base);
@@ -116,7 +113,7 @@ extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     // The mask is that of the creator, or of the attributes.
     virtual_mask::inherit(blocked | initial_mask);
     if is_own {
-        lifecycle::mark_engine_thread();
+        pending::mark_engine_thread();
     }
     let stack = install_signal_stack();
     signals::set_mask(initial_mask & !unblocked);
@@ -152,8 +149,6 @@ fn really_create() -> Create {
     pthread_create()
 }
 
-/// # Safety
-/// As `pthread_create(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
@@ -173,7 +168,6 @@ pub unsafe extern "C" fn pthread_create(
     }
 }
 
-/// Start function of a C11 thread.
 #[repr(C)]
 struct C11Job {
     start: extern "C" fn(*mut c_void) -> i32,
@@ -190,9 +184,6 @@ extern "C" fn begin_c11(job: *mut c_void) -> *mut c_void {
 
 /// `thrd_create(3)`. The C library would call its own `pthread_create`, so the runtime's is called
 /// here. The result of the thread is stored as for any other thread.
-///
-/// # Safety
-/// As `thrd_create(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn thrd_create(
     thread: *mut libc::pthread_t,
@@ -279,8 +270,7 @@ fn inherited_mask(
     }
     // SAFETY: the function of that name has this type.
     let get = unsafe { std::mem::transmute::<*mut c_void, GetMask>(get) };
-    // SAFETY: all-zero is a valid set to write over.
-    let mut mask = unsafe { std::mem::zeroed() };
+    let mut mask = softswap_sys::AnyBits::zeroed();
     // SAFETY: `attributes` is a valid object, and `mask` is a local.
     if unsafe { get(attributes, &raw mut mask) } == 0 { 0 } else { blocked }
 }

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// Descriptor of the page, or -1. Only programs that this process becomes by exec may use it.
 static STATISTICS: AtomicI32 = AtomicI32::new(-1);
 
-/// Returns true if `softswap run` started this process.
 pub(crate) fn is_supervised(config: &Config) -> bool {
     // A filter installed before exec may forbid the call.
     let parent = raw::parent_process();
@@ -25,7 +24,6 @@ pub(crate) fn map(config: &Config) -> std::io::Result<Stats> {
     Ok(stats)
 }
 
-/// Marks the process as asleep in its page.
 pub(crate) fn mark_asleep(config: &Config) {
     if let Some(stats) = shared_statistics(config) {
         stats.set(Counter::BudgetBytes, config.memory_bytes);

@@ -15,19 +15,17 @@ use softswap_sys::{raw, signals};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// Memory that stays pinned until a thread has exited, or until its call has ended.
-struct PinnedRange {
+pub(super) struct PinnedRange {
     thread: i32,
     is_for_call: bool,
     address: usize,
     len: usize,
 }
 
-static LIST: Locked<Vec<PinnedRange>> = Locked::new(Vec::new());
+pub(super) static LIST: Locked<Vec<PinnedRange>> = Locked::new(Vec::new());
 
-/// ID of the thread that forks.
 static FORKING_THREAD: AtomicI32 = AtomicI32::new(0);
 
-/// Takes the lock, so that no other thread holds it during a fork.
 pub(crate) fn lock_for_fork() {
     LIST.lock_for_fork();
     FORKING_THREAD.store(raw::current_thread(), Ordering::Relaxed);
@@ -38,10 +36,6 @@ pub(crate) fn become_child() {
     let (before, now) = (FORKING_THREAD.load(Ordering::Relaxed), raw::current_thread());
     let of_forking = |range: &&mut PinnedRange| range.thread == before;
     LIST.with(|ranges| ranges.iter_mut().filter(of_forking).for_each(|range| range.thread = now));
-}
-
-pub(crate) fn unlock_after_fork() {
-    LIST.unlock_after_fork();
 }
 
 /// Faults in `len` bytes and pins them until this thread has exited. Returns false if they cannot
@@ -101,7 +95,6 @@ fn end_call(engine: &Engine) {
     });
 }
 
-/// Releases the memory pinned for threads that have exited.
 pub(crate) fn release_exited(engine: &Engine) {
     let process = raw::current_process() as usize;
     let has_exited = |thread: i32| {

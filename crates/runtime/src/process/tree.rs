@@ -12,10 +12,11 @@
 //! chunks for the memory that it uses.
 
 use super::{own_threads, tree_account};
-use crate::base::{instance, issue_call};
+use crate::base::instance;
 use softswap_engine::api::engine::Engine;
 use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_shared::ledger::{Claim, Counts, Ledger, Member, SHAPE, Sizes};
+use softswap_sys::file::identity_of;
 use softswap_sys::process_identity::{self, ProcessIdentity};
 use softswap_sys::raw::{self, now_ns};
 use softswap_sys::{exemption, futex, own_descriptors, shared, threads};
@@ -40,7 +41,6 @@ pub(super) const CHILD_BYTES: usize = 4 << 20;
 const MAX_LEFT_CHUNKS: usize = 8;
 /// Chunks that a process without a writable area requests again if it still lacks memory.
 const URGENT_CHUNKS: usize = 2;
-/// Maximum number of bytes taken together.
 pub(super) const MAX_BYTES: usize = 256 << 20;
 /// Benefit published by a process that cannot release memory, so that it is asked last.
 pub(super) const UNAVAILABLE: u64 = u64::MAX;
@@ -58,13 +58,11 @@ static GRANTED: AtomicUsize = AtomicUsize::new(0);
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// True if the engine about to start is a forked child's.
 static INHERITS: AtomicBool = AtomicBool::new(false);
-/// Limit of a forked child's parent in bytes.
 static LIMIT_OF_PARENT: AtomicUsize = AtomicUsize::new(0);
 /// True while [`GrantLock`] is held.
 static IS_CHANGING: AtomicBool = AtomicBool::new(false);
 /// True if the process has stopped using an overwritten ledger, and has not reported that yet.
 static HAS_FALLEN_BACK: AtomicBool = AtomicBool::new(false);
-/// True while the budget thread runs.
 static HAS_THREAD: AtomicBool = AtomicBool::new(false);
 /// The ledger's count of releases, plus one, when no chunk was free; 0 if some were.
 static NONE_SINCE: AtomicU64 = AtomicU64::new(0);
@@ -96,7 +94,6 @@ pub(super) fn chunk_bytes() -> usize {
     CHUNK_BYTES.load(Relaxed)
 }
 
-/// Returns the limit in bytes if the process holds `chunks`.
 pub(super) fn limit_of(chunks: usize) -> usize {
     (chunks * chunk_bytes()).max(MIN_BYTES.load(Relaxed))
 }
@@ -105,7 +102,6 @@ pub(super) fn chunks_for(bytes: usize) -> usize {
     bytes.div_ceil(chunk_bytes())
 }
 
-/// Returns the time by which turns are measured.
 pub(super) fn now_ms() -> u64 {
     now_ns() / 1_000_000
 }
@@ -146,7 +142,7 @@ pub(super) fn open(number: i32) -> Option<Ledger> {
     is_plausible.then(|| {
         // The program after exec and started processes use it, too.
         own_descriptors::keep(number);
-        if let Some([device, inode]) = identity_of_file(number) {
+        if let Some((device, inode)) = identity_of(number) {
             LEDGER_FILE[0].store(device, Relaxed);
             LEDGER_FILE[1].store(inode, Relaxed);
             LEDGER_NUMBER.store(number, Release);
@@ -156,23 +152,12 @@ pub(super) fn open(number: i32) -> Option<Ledger> {
     })
 }
 
-/// Returns device and inode of an open file.
-fn identity_of_file(number: i32) -> Option<[u64; 2]> {
-    // SAFETY: all-zero is a valid stat to write over.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    let found = issue_call::engine_syscall(
-        libc::SYS_fstat,
-        [number as usize, &raw mut stat as usize, 0, 0, 0, 0],
-    );
-    (found == 0).then_some([stat.st_dev, stat.st_ino])
-}
-
 /// Returns the descriptor of the ledger, a file that all processes of the tree have open, or
 /// `None` without one. The program may have closed it and opened another file under its number.
 pub(crate) fn ledger_descriptor() -> Option<i32> {
     let number = LEDGER_NUMBER.load(Acquire);
     let file = LEDGER_FILE.each_ref().map(|word| word.load(Relaxed));
-    (number >= 0 && identity_of_file(number) == Some(file)).then_some(number)
+    (identity_of(number) == Some(file.into())).then_some(number)
 }
 
 /// Joins the ledger and returns the first limit in bytes, or `None` if the budget is not shared.
@@ -222,14 +207,12 @@ pub(super) fn set_member(member: &Member, granted: usize) {
     }
 }
 
-/// Joins the ledger in a sleeping process.
 pub(super) fn join_asleep() -> Option<Member> {
     let member = LEDGER.get()?.join(ProcessIdentity::current()?)?;
     set_member(&member, member.held());
     Some(member)
 }
 
-/// Forgets the parent's membership in a forked child.
 pub(super) fn forget_member() {
     process_identity::forget();
     INHERITS.store(false, Relaxed);
@@ -240,7 +223,6 @@ pub(super) fn forget_member() {
     IS_CHANGING.store(false, Relaxed);
 }
 
-/// Returns the chunks that this process holds.
 pub(super) fn granted() -> usize {
     GRANTED.load(Relaxed)
 }

@@ -10,19 +10,16 @@ use softswap_shared::ledger::{Counts, Member, Sizes};
 // [`Counts::returns`] excludes the first tier.
 const _: () = assert!(Tier::Zero as usize == 0);
 
-/// Publishes all counters and sizes of a process with an engine.
 pub(super) fn publish(engine: &Engine, member: &Member) {
     engine.note_peaks();
     publish_counts(engine, member);
     publish_sizes(engine, member);
 }
 
-/// Publishes the sizes of a process with an engine.
 pub(super) fn publish_sizes(engine: &Engine, member: &Member) {
     member.publish_sizes(&sizes(engine));
 }
 
-/// Returns the sizes of a process with an engine.
 pub(crate) fn sizes(engine: &Engine) -> Sizes {
     let get = |counter| engine.stats().get(counter);
     Sizes {
@@ -34,7 +31,6 @@ pub(crate) fn sizes(engine: &Engine) -> Sizes {
     }
 }
 
-/// Publishes the counters of events.
 pub(super) fn publish_counts(engine: &Engine, member: &Member) {
     let stats = engine.stats();
     member.publish_counts(&Counts {

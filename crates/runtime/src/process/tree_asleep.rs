@@ -44,13 +44,11 @@ const INTERVAL_NS: u64 = 10_000_000_000;
 /// Longest wait of the thread after it could not wake the process, in nanoseconds.
 const RETRY_NS: u64 = 100_000_000;
 
-/// Time of the last check for a shortage.
 static LAST_CHECK_NS: AtomicU64 = AtomicU64::new(0);
 /// Bytes of the budget that are kept free for this process's engine.
 static LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Function that starts the thread. Returns false on failure.
 static SERVE_REQUESTS: OnceLock<fn() -> bool> = OnceLock::new();
-/// True if the thread must be started.
 static NEEDS_THREAD: AtomicBool = AtomicBool::new(false);
 /// True if the thread could not be started.
 static HAS_NO_THREAD: AtomicBool = AtomicBool::new(false);
@@ -104,7 +102,6 @@ fn spare_chunks(ledger: &Ledger) -> usize {
     ledger.free_chunks().saturating_sub(left)
 }
 
-/// Returns the size of the chunks that this process may take, in bytes.
 fn spare_bytes() -> usize {
     tree::member().map_or(0, |member| spare_chunks(member.ledger()) * tree::chunk_bytes())
 }

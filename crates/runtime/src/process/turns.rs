@@ -43,7 +43,6 @@ const MISFIT: u64 = 500;
 /// Time without claims after a turn in which the process was idle, and the maximum after several.
 const PAUSE_MS: u64 = 2_000;
 const MAX_PAUSE_MS: u64 = 64_000;
-/// Interval at which the owner of a turn raises its claim, in ms.
 const RAISE_MS: u64 = 30;
 /// Number of rounds without free memory after which the remaining pages are swapped in by faults.
 const MAX_FULL_ROUNDS: u32 = 100;
@@ -56,12 +55,10 @@ pub(crate) fn await_turn(ns: u64) -> bool {
     must_wait && (ns == 0 || member.must_wait(now_ms()))
 }
 
-/// Returns true if this process may take no chunks now.
 pub(super) fn must_wait(member: &Member) -> bool {
     member.must_wait(now_ms())
 }
 
-/// Returns true if this process owns the turn.
 pub(super) fn has_turn(member: &Member) -> bool {
     member.has_turn(now_ms())
 }
@@ -71,12 +68,10 @@ pub(super) fn end(member: &Member) {
     member.end_claim(now_ms());
 }
 
-/// Returns the CPU time that the threads of the program have used, in ns.
 fn program_cpu_ns() -> u64 {
     process_cpu_ns().saturating_sub(own_threads::cpu_ns())
 }
 
-/// Cumulative figures.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sample {
     at_ms: u64,
@@ -98,7 +93,6 @@ impl Sample {
     }
 }
 
-/// A turn of this process.
 #[derive(Debug)]
 struct OwnTurn {
     /// Chunks for the pages to swap in, and the progress of the swap-in; `None` once it is done.
@@ -106,7 +100,6 @@ struct OwnTurn {
     bring: Option<BringBack>,
     /// Number of rounds without free memory.
     full: u32,
-    /// Sample at the end of the swap-in.
     complete: Option<Sample>,
 }
 
@@ -116,13 +109,13 @@ impl OwnTurn {
     }
 }
 
-/// State of the budget thread.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     thrashing: Thrashing,
     before: Sample,
     claim: Claim,
-    /// Rises to [`CERTAIN_MEASUREMENTS`] with measurements that show thrashing, and falls with others.
+    /// Rises to [`CERTAIN_MEASUREMENTS`] with measurements that show thrashing, and falls with
+    /// others.
     certainty: u32,
     /// Work done and CPU time used at the last round.
     worked: u64,
@@ -186,7 +179,6 @@ impl Turns {
         }
     }
 
-    /// Measures the load, and decides what to claim.
     fn measure(&mut self, engine: &Engine, member: &Member, at_ms: u64, must_wait: bool) {
         if must_wait {
             // The claim does not change until the turn.
@@ -284,7 +276,6 @@ impl Turns {
         }
     }
 
-    /// Judges a turn that has ended.
     fn end_turn(&mut self, engine: &Engine, member: &Member, at_ms: u64, own: &OwnTurn) {
         if at_ms.saturating_sub(self.claim.progress_ms) >= IDLE_MS {
             // It waits for something other than memory, perhaps for another claimant.

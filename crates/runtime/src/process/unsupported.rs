@@ -23,8 +23,6 @@ unsafe fn needs_thread(event: *const libc::sigevent) -> bool {
         && instance::awake().is_some()
 }
 
-/// # Safety
-/// As `timer_create(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn timer_create(
     clock: libc::clockid_t,
@@ -42,8 +40,6 @@ pub unsafe extern "C" fn timer_create(
     }
 }
 
-/// # Safety
-/// As `mq_notify(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mq_notify(queue: libc::mqd_t, event: *const libc::sigevent) -> i32 {
     real!(mq_notify: fn(libc::mqd_t, *const libc::sigevent) -> i32);
@@ -57,8 +53,6 @@ pub unsafe extern "C" fn mq_notify(queue: libc::mqd_t, event: *const libc::sigev
     }
 }
 
-/// # Safety
-/// As `getaddrinfo_a(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getaddrinfo_a(
     mode: i32,

@@ -21,11 +21,9 @@ const AUTODISARM: i32 = 1 << 31;
 const RED_ZONE: usize = 128;
 
 thread_local! {
-    /// Alternate stack that the program has set for this thread.
     static PROGRAM_STACK: Cell<stack_t> = const { Cell::new(DISABLED) };
 }
 
-/// Returns the alternate stack that is set in the kernel.
 pub(crate) fn in_force() -> stack_t {
     let mut stack = DISABLED;
     // SAFETY: the kernel writes to a local and changes nothing.
@@ -51,7 +49,6 @@ fn is_on(stack: &stack_t, pointer: usize) -> bool {
     stack.ss_flags & AUTODISARM == 0 && pointer > start && pointer <= end
 }
 
-/// Stack space for a handler's frame.
 pub(super) struct Place {
     /// Address below which the stack is free.
     pub(super) top: usize,

@@ -8,61 +8,48 @@ use super::program_actions::PROGRAM_ACTIONS;
 use super::{handler_frame, temporary_mask};
 use crate::base::guarded_call::{self, Deferred, closed};
 use crate::base::signal_stack;
-use softswap_sys::signals::{self, siginfo_t};
+use softswap_sys::signals::{self, Context, siginfo_t};
 use softswap_sys::{raw, waiting_call};
-use std::ffi::c_void;
 
 /// Handles the arrival of a signal. Returns 0 if sigreturn with the kernel's frame starts the
 /// program's handler. If this thread has no stack of the engine, returns the handler's address: the
 /// kernel's frame is already on the right stack.
-unsafe extern "C" fn enter(signal: i32, info: *mut siginfo_t, context: *mut c_void) -> usize {
-    // SAFETY: the kernel passed these arguments to the entry.
-    raw::preserving_errno(|| unsafe { enter_with_errno(signal, info, context) })
-}
-
-unsafe fn enter_with_errno(signal: i32, info: *mut siginfo_t, context: *mut c_void) -> usize {
-    let action = PROGRAM_ACTIONS[signal as usize].get();
-    // SAFETY: the kernel passed these arguments to the entry, which alone uses them.
-    unsafe {
+extern "C" fn enter(signal: i32, info: &siginfo_t, context: Context<'_>) -> usize {
+    raw::preserving_errno(|| {
+        let action = PROGRAM_ACTIONS[signal as usize].get();
         let temporary = temporary_mask::take(context);
-        if !signal_stack::contains(context as usize) {
+        if !signal_stack::contains(context.as_ptr() as usize) {
             signals::set_mask(handler_frame::begin(context, signal, &action, temporary));
             return action.handler;
         }
-        if signal_stack::contains(signals::interrupted_stack(context)) {
-            // The signal has interrupted the guard, which unblocks signals only while a call waits
-            // in the kernel.
+        if signal_stack::contains(context.stack()) {
             guarded_call::defer(Deferred { signal, action, info: *info, temporary });
-            waiting_call::interrupt(context);
-            *signals::interrupted_mask(context) = closed();
+            // SAFETY: the signal has interrupted the guard, which unblocks signals only while such
+            // a call waits in the kernel.
+            unsafe { waiting_call::interrupt(context) };
+            context.set_mask(closed());
         } else {
             handler_frame::push(signal, &action, info, context, temporary);
         }
-    }
-    0
+        0
+    })
 }
 
 // At entry the stack pointer is at the kernel's frame: the return address, the context of 304
 // bytes, and the siginfo_t, which starts with the signal's number.
 core::arch::global_asm!(
-    ".hidden softswap_signal_entry",
-    ".globl softswap_signal_entry",
-    ".type softswap_signal_entry, @function",
+    ".hidden softswap_signal_entry; .globl softswap_signal_entry; .type softswap_signal_entry, @function",
     "softswap_signal_entry:",
     ".cfi_startproc",
-    "sub rsp, 8",
-    ".cfi_def_cfa_offset 16",
+    "sub rsp, 8; .cfi_def_cfa_offset 16",
     "call {enter}",
-    "add rsp, 8",
-    ".cfi_def_cfa_offset 8",
+    "add rsp, 8; .cfi_def_cfa_offset 8",
     "test rax, rax",
     "jnz 2f",
-    "add rsp, 8",
-    ".cfi_def_cfa_offset 0",
+    "add rsp, 8; .cfi_def_cfa_offset 0",
     "mov eax, {sigreturn}",
     "syscall",
-    "2:",
-    ".cfi_def_cfa_offset 8",
+    "2: .cfi_def_cfa_offset 8",
     "lea rdx, [rsp + 8]",
     "lea rsi, [rsp + 312]",
     "mov edi, [rsi]",

@@ -6,26 +6,21 @@ use super::sets::engine_signals;
 use super::virtual_mask;
 use crate::base::{instance, uaccess};
 use softswap_sys::signal_frame::{Frame, start_handler};
-use softswap_sys::signals::{self, Action, Mask, SIGSEGV, siginfo_t};
-use std::ffi::c_void;
+use softswap_sys::signals::{self, Action, Context, Mask, SIGSEGV, siginfo_t};
 
 unsafe extern "C" {
     /// The code that the program's handlers return to (`handler_return`).
     fn softswap_handler_return();
 }
 
-/// Returns the address that the program's handlers return to.
 pub(super) fn return_address() -> usize {
     softswap_handler_return as *const () as usize
 }
 
 /// Prepares the call of a handler. Adds the emulated mask to the context's, and sets the emulated
 /// mask for the handler. Returns the handler's mask for the kernel, without the engine's signals.
-///
-/// # Safety
-/// `context` is the running handler's.
-pub(super) unsafe fn begin(
-    context: *mut c_void,
+pub(super) fn begin(
+    context: Context<'_>,
     signal: i32,
     action: &Action,
     temporary: Option<Mask>,
@@ -35,45 +30,35 @@ pub(super) unsafe fn begin(
         added |= signals::bit(signal);
     }
     let blocked = virtual_mask::get();
-    // SAFETY: `context` is that of the running handler, and nothing else uses it.
-    let mask = unsafe { &mut *signals::interrupted_mask(context) };
-    let in_force = temporary.unwrap_or(*mask);
-    *mask |= blocked;
+    let in_force = temporary.unwrap_or(context.mask());
+    context.set_mask(context.mask() | blocked);
     virtual_mask::set(blocked | added & engine_signals());
     (in_force | added) & !engine_signals()
 }
 
 /// Makes the return of the running handler start a handler of the program, as if the kernel had
 /// interrupted the thread for it. `temporary` is the mask in force if it is not the context's.
-/// SIGBUS must not be blocked: the stack may be swapped out.
-///
-/// # Safety
-/// `context` is the context of the running handler, on the engine's stack, and belongs to code that
-/// runs on a stack of the program. `info` is valid.
-pub(super) unsafe fn push(
+/// SIGBUS must not be blocked: the stack may be swapped out. `context` is on the engine's stack,
+/// and that of code that runs on a stack of the program.
+pub(super) fn push(
     signal: i32,
     action: &Action,
-    info: *const siginfo_t,
-    context: *mut c_void,
+    info: &siginfo_t,
+    context: Context<'_>,
     temporary: Option<Mask>,
 ) {
-    // SAFETY: `context` is that of the running handler.
-    let pointer = unsafe { signals::interrupted_stack(context) };
-    let place = alternate_stack::place(pointer, action.flags & libc::SA_ONSTACK as u64 != 0);
-    // SAFETY: `context` is that of the running handler.
-    let frame = unsafe { Frame::below(place.top, context) };
+    let wants_alternate = action.flags & libc::SA_ONSTACK as u64 != 0;
+    let place = alternate_stack::place(context.stack(), wants_alternate);
+    let frame = Frame::below(place.top, context);
     let range = frame.range();
     let is_within = place.within.is_none_or(|within| within.start < range.start);
     if !is_within || !can_write(range.start, range.len()) {
-        // SAFETY: `context` is that of the running handler.
-        unsafe { raise_stack_fault(signal, context) };
-        return;
+        return raise_stack_fault(signal, context);
     }
-    // SAFETY: the frame is writable and the stack is free there; `info` and `context` are valid.
+    let mask = begin(context, signal, action, temporary);
+    // SAFETY: the frame is writable and the stack is free there. The program installed the handler.
     unsafe {
-        let mask = begin(context, signal, action, temporary);
-        let saved = *signals::interrupted_mask(context);
-        frame.write(context, info, saved, alternate_stack::save(), return_address());
+        frame.write(context, info, alternate_stack::save(), return_address());
         start_handler(context, &frame, signal, action.handler, mask);
     }
 }
@@ -101,14 +86,9 @@ fn can_write(address: usize, len: usize) -> bool {
 
 /// Raises SIGSEGV because the stack has no space for a handler's frame, as the kernel does. Kills
 /// the process if the signal itself was SIGSEGV.
-///
-/// # Safety
-/// `context` is the context of the running handler.
-unsafe fn raise_stack_fault(signal: i32, context: *mut c_void) {
+fn raise_stack_fault(signal: i32, context: Context<'_>) {
     if signal == SIGSEGV {
         signals::set_default(SIGSEGV);
     }
-    let info = signals::kernel_info(SIGSEGV);
-    // SAFETY: `info` is valid, and `context` is that of the running handler.
-    unsafe { force_signal(SIGSEGV, &raw const info, context) };
+    force_signal(SIGSEGV, &signals::kernel_info(SIGSEGV), context);
 }

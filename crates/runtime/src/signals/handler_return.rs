@@ -9,49 +9,41 @@ use super::sets::engine_signals;
 use super::{alternate_stack, virtual_mask};
 use crate::base::guarded_call::closed;
 use crate::base::{instance, signal_stack};
+use softswap_sys::raw;
 use softswap_sys::signal_frame::{copy_context, copy_place};
-use softswap_sys::{raw, signals};
-use std::ffi::c_void;
+use softswap_sys::signals::{self, Context};
 
 /// Starts the return of a handler to `context`. Runs on the handler's stack. Blocks all signals and
 /// returns an address on the engine's stack for a copy of the context, or 0 if the kernel can read
 /// the context itself.
-unsafe extern "C" fn place_of(context: *mut c_void) -> usize {
+extern "C" fn place_of(context: Context<'_>) -> usize {
     if !instance::emulates_signals() {
         return 0;
     }
     let Some(stack) = signal_stack::addresses() else {
-        // SAFETY: `context` is that of the returning handler.
-        unsafe { restore_mask(context) };
+        restore_mask(context);
         return 0;
     };
     // A handler that started before signals were emulated may have blocked SIGBUS.
     signals::set_mask(closed());
-    // SAFETY: `context` is that of the returning handler; the kernel would read the same memory.
-    unsafe { copy_place(context, stack.end) }
+    copy_place(context, stack.end)
 }
 
 /// Moves the engine's signals from a context's mask to the emulated mask.
-///
-/// # Safety
-/// `context` is that of a returning handler.
-unsafe fn restore_mask(context: *mut c_void) {
-    // SAFETY: only this thread uses the context.
-    let mask = unsafe { &mut *signals::interrupted_mask(context) };
-    virtual_mask::set(*mask & engine_signals());
-    *mask &= !engine_signals();
+fn restore_mask(context: Context<'_>) {
+    virtual_mask::set(context.mask() & engine_signals());
+    context.set_mask(context.mask() & !engine_signals());
 }
 
 /// Copies the context of a returning handler to `place` on the engine's stack; this function runs
 /// below that address. Returns the copy, without the engine's signals in its mask.
-unsafe extern "C" fn copy_context_back(context: *const c_void, place: usize) -> *mut c_void {
+extern "C" fn copy_context_back(context: Context<'_>, place: usize) -> Context<'_> {
     // SAFETY: `place_of` has chosen the place.
     let copy = unsafe { copy_context(context, place) };
-    // SAFETY: only this thread uses the copy.
-    raw::preserving_errno(|| unsafe {
-        let pointer = signals::interrupted_stack(copy);
-        let stack = &raw mut (*copy.cast::<libc::ucontext_t>()).uc_stack;
-        alternate_stack::restore(*stack, pointer);
+    raw::preserving_errno(|| {
+        // SAFETY: only this thread uses the copy.
+        let stack = unsafe { &mut (*copy.as_ptr()).uc_stack };
+        alternate_stack::restore(*stack, copy.stack());
         if let Some(engines) = signal_stack::alternate() {
             *stack = engines;
         }
@@ -65,30 +57,18 @@ unsafe extern "C" fn copy_context_back(context: *const c_void, place: usize) -> 
 // contains all registers. Each rule is an expression: the word at an offset from rsp (register 7).
 // The frame also covers the handler's return address minus one.
 core::arch::global_asm!(
-    ".hidden softswap_handler_return",
-    ".globl softswap_handler_return",
-    ".type softswap_handler_return, @function",
+    ".hidden softswap_handler_return; .globl softswap_handler_return; .type softswap_handler_return, @function",
     ".p2align 4",
     ".cfi_startproc",
     ".cfi_signal_frame",
     // DW_CFA_def_cfa_expression: DW_OP_breg7 160, DW_OP_deref.
     ".cfi_escape 0x0f, 4, 0x77, 0xa0, 0x01, 0x06",
     // DW_CFA_expression, register, length: DW_OP_breg7 offset.
-    ".cfi_escape 0x10, 8, 2, 0x77, 40",
-    ".cfi_escape 0x10, 9, 2, 0x77, 48",
-    ".cfi_escape 0x10, 10, 2, 0x77, 56",
-    ".cfi_escape 0x10, 11, 3, 0x77, 0xc0, 0x00",
-    ".cfi_escape 0x10, 12, 3, 0x77, 0xc8, 0x00",
-    ".cfi_escape 0x10, 13, 3, 0x77, 0xd0, 0x00",
-    ".cfi_escape 0x10, 14, 3, 0x77, 0xd8, 0x00",
-    ".cfi_escape 0x10, 15, 3, 0x77, 0xe0, 0x00",
-    ".cfi_escape 0x10, 5, 3, 0x77, 0xe8, 0x00",
-    ".cfi_escape 0x10, 4, 3, 0x77, 0xf0, 0x00",
-    ".cfi_escape 0x10, 6, 3, 0x77, 0xf8, 0x00",
-    ".cfi_escape 0x10, 3, 3, 0x77, 0x80, 0x01",
-    ".cfi_escape 0x10, 1, 3, 0x77, 0x88, 0x01",
-    ".cfi_escape 0x10, 0, 3, 0x77, 0x90, 0x01",
-    ".cfi_escape 0x10, 2, 3, 0x77, 0x98, 0x01",
+    ".cfi_escape 0x10, 8, 2, 0x77, 40; .cfi_escape 0x10, 9, 2, 0x77, 48; .cfi_escape 0x10, 10, 2, 0x77, 56",
+    ".cfi_escape 0x10, 11, 3, 0x77, 0xc0, 0x00; .cfi_escape 0x10, 12, 3, 0x77, 0xc8, 0x00; .cfi_escape 0x10, 13, 3, 0x77, 0xd0, 0x00",
+    ".cfi_escape 0x10, 14, 3, 0x77, 0xd8, 0x00; .cfi_escape 0x10, 15, 3, 0x77, 0xe0, 0x00; .cfi_escape 0x10, 5, 3, 0x77, 0xe8, 0x00",
+    ".cfi_escape 0x10, 4, 3, 0x77, 0xf0, 0x00; .cfi_escape 0x10, 6, 3, 0x77, 0xf8, 0x00; .cfi_escape 0x10, 3, 3, 0x77, 0x80, 0x01",
+    ".cfi_escape 0x10, 1, 3, 0x77, 0x88, 0x01; .cfi_escape 0x10, 0, 3, 0x77, 0x90, 0x01; .cfi_escape 0x10, 2, 3, 0x77, 0x98, 0x01",
     ".cfi_escape 0x10, 16, 3, 0x77, 0xa8, 0x01",
     "nop",
     "softswap_handler_return:",

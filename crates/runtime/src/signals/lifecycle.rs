@@ -27,25 +27,9 @@ pub(crate) fn enter(stack: usize) {
     deliver_held();
 }
 
-/// Marks this thread as forking: it takes no sent signals.
-pub(crate) fn begin_fork() {
-    pending::begin_fork();
-}
-
-/// Ends the forking state, in the parent or the child, after the locks are released. The caller
-/// then unblocks signals and calls [`deliver_held`] for signals sent during the fork.
-pub(crate) fn end_fork() {
-    pending::end_fork();
-}
-
 /// Delivers held signals that this thread does not block.
 pub(crate) fn deliver_held() {
     virtual_mask::release(engine_signals() & !virtual_mask::get());
-}
-
-/// Returns true if a thread has its signal stack and its emulated mask.
-pub(crate) fn knows(thread: i32) -> bool {
-    pending::knows(thread)
 }
 
 /// Unregisters this thread at its exit. Does nothing in the child of a `vfork`, which uses its
@@ -54,9 +38,4 @@ pub(crate) fn unregister_thread() {
     if !virtual_mask::is_borrowing() {
         pending::unlist_thread();
     }
-}
-
-/// Marks this thread as the engine's: it takes no sent signals.
-pub(crate) fn mark_engine_thread() {
-    pending::mark_engine_thread();
 }

@@ -10,9 +10,8 @@ use softswap_engine::api::fault_samples::Toucher;
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::{Counter, Tier};
 use softswap_engine::core::errors::FaultError;
-use softswap_sys::signals::{self, Action, Mask, SIGBUS, SIGSEGV, siginfo_t};
+use softswap_sys::signals::{self, Action, Context, Mask, SIGBUS, SIGSEGV, siginfo_t};
 use softswap_sys::{raw, threads};
-use std::ffi::c_void;
 use std::io;
 
 /// Signals blocked while a page is faulted in: all, because a handler of the program that touched
@@ -25,14 +24,10 @@ pub(crate) fn install() -> io::Result<Action> {
 }
 
 /// Sets whether the kernel restarts calls that SIGBUS interrupts. It never restarts some calls.
-///
-/// # Errors
-/// If the kernel refuses the change.
 pub(crate) fn set_call_restart(may: bool) -> io::Result<()> {
     install_with(if may { libc::SA_RESTART } else { 0 }).map(drop)
 }
 
-/// Installs the handler of faults by page protection.
 pub(crate) fn install_segv() -> io::Result<Action> {
     signals::install(SIGSEGV, on_sigsegv, DURING_FAULT, 0)
 }
@@ -41,20 +36,14 @@ fn install_with(flags: i32) -> io::Result<Action> {
     signals::install(SIGBUS, on_sigbus, DURING_FAULT, flags)
 }
 
-extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {
+extern "C" fn on_sigbus(_signal: i32, info: &mut siginfo_t, context: Context<'_>) {
     raw::preserving_errno(|| {
-        // SAFETY: `info` is from the kernel, for this SIGBUS handler.
-        let address = unsafe { signals::fault_address(info) };
-        // SAFETY: `info` is from the kernel, for this SIGBUS handler.
-        let from_kernel = unsafe { (*info).si_code } > 0;
-        // SAFETY: `info` is from the kernel, for this handler.
-        let is_lost = instance::is_waking() && signals::has_lost_details(unsafe { &*info });
-        // SAFETY: `info` is from the kernel, for this handler.
-        if is_lost || unsafe { threads::is_question(info) } {
-            // SAFETY: `context` is from the kernel, for this handler.
-            unsafe { user_mode::answer_query(context) };
+        let is_lost = instance::is_waking() && signals::has_lost_details(info);
+        if is_lost || threads::is_question(info) {
+            user_mode::answer_query(context);
             return;
         }
+        let (address, from_kernel) = (signals::fault_address(info), info.si_code > 0);
         if from_kernel && instance::is_waking() && instance::is_in_window(address) {
             // No page can be faulted in yet. Return after waking, so that the touch is repeated.
             instance::await_waking();
@@ -63,16 +52,14 @@ extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void
         if from_kernel && instance::is_managed(address) && handle(address, context) {
             return;
         }
-        // SAFETY: `info` and `context` are from the kernel, for this handler.
-        unsafe { deliver(SIGBUS, info, context) };
+        deliver(SIGBUS, info, context);
     });
 }
 
-extern "C" fn on_sigsegv(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {
+extern "C" fn on_sigsegv(_signal: i32, info: &mut siginfo_t, context: Context<'_>) {
     raw::preserving_errno(|| {
-        // SAFETY: `info` is from the kernel, for this SIGSEGV handler.
-        let (address, code) = unsafe { (signals::fault_address(info), (*info).si_code) };
-        let is_touch = signals::is_touch(code);
+        let address = signals::fault_address(info);
+        let is_touch = signals::is_touch(info.si_code);
         if is_touch && instance::is_waking() && instance::is_in_window(address) {
             // No page can be faulted in yet. Return after waking, so that the touch is repeated.
             instance::await_waking();
@@ -81,34 +68,28 @@ extern "C" fn on_sigsegv(_signal: i32, info: *mut siginfo_t, context: *mut c_voi
         if is_touch && is_absent_page(address, context) && handle(address, context) {
             return;
         }
-        // SAFETY: `info` and `context` are from the kernel, for this handler.
-        unsafe { deliver(SIGSEGV, info, context) };
+        deliver(SIGSEGV, info, context);
     });
 }
 
 /// Returns true if the page is absent, and the program's protection allows the access.
-fn is_absent_page(address: usize, context: *mut c_void) -> bool {
-    // SAFETY: `context` is from the kernel, for the running handler.
-    let access = unsafe { signals::fault_access(context) };
+fn is_absent_page(address: usize, context: Context<'_>) -> bool {
     let engine = instance::engine().filter(|engine| engine.contains(address));
-    engine.is_some_and(|engine| engine.is_absent(address, access))
+    engine.is_some_and(|engine| engine.is_absent(address, context.fault_access()))
 }
 
 /// Faults in the page at an address in the window that the interrupted code touched, or reports the
 /// failure. Returns false if the address is in an unmanaged mapping.
-fn handle(address: usize, context: *mut c_void) -> bool {
-    // SAFETY: `context` is from the kernel, for this handler.
-    let writes = unsafe { signals::fault_is_write(context) };
-    let access = if writes { Access::Write } else { Access::Read };
-    // SAFETY: `context` is from the kernel, for this handler, and nothing else uses it.
-    let blocked = unsafe { *signals::interrupted_mask(context) };
+fn handle(address: usize, context: Context<'_>) -> bool {
+    let (access, toucher) = match context.fault_is_write() {
+        true => (Access::Write, Toucher::Write),
+        false => (Access::Read, Toucher::Read),
+    };
     let due = fault_samples::due();
-    match fault_in(address, access, !blocked) {
+    match fault_in(address, access, !context.mask()) {
         Ok(from) => {
             if let (Some(due), Some(tier)) = (due, from) {
-                let toucher = if writes { Toucher::Write } else { Toucher::Read };
-                // SAFETY: `context` is from the kernel, for this handler.
-                unsafe { fault_samples::record(due, address, toucher, tier, context) };
+                fault_samples::record(due, address, toucher, tier, context);
             }
         }
         // A signal is pending: the program's handler runs, then the touch is repeated.
@@ -131,51 +112,31 @@ fn fault_in(address: usize, access: Access, open: Mask) -> Result<Option<Tier>, 
 
 /// Reports a failed fault to the interrupted code: SIGSEGV for an unmapped address, as without
 /// softswap; otherwise SIGBUS, after a message.
-pub(crate) fn report_failure(address: usize, error: &FaultError, context: *mut c_void) {
-    if matches!(error, FaultError::NotMapped) {
-        let mut info = signals::segv_info(address);
-        // SAFETY: `info` is valid; `context` is that of the running handler.
-        unsafe {
-            match engine_signals() & signals::bit(SIGSEGV) {
-                0 => force_signal(SIGSEGV, &raw const info, context),
-                _ => deliver(SIGSEGV, &raw mut info, context),
-            }
-        }
-        return;
+pub(crate) fn report_failure(address: usize, error: &FaultError, context: Context<'_>) {
+    let mut info = info_of(address, error);
+    let signal = info.si_signo;
+    match engine_signals() & signals::bit(signal) {
+        0 => force_signal(signal, &info, context),
+        _ => deliver(signal, &mut info, context),
     }
-    report_stop(error);
-    let mut info = bus_error_info();
-    // SAFETY: `info` is valid; `context` is that of the running handler.
-    unsafe { deliver(SIGBUS, &raw mut info, context) };
 }
 
 /// Reports a failed fault as [`report_failure`] does, for code of the runtime outside a handler.
 pub(crate) fn raise(address: usize, error: &FaultError) {
-    let info = match error {
-        FaultError::NotMapped => signals::segv_info(address),
-        _ => {
-            report_stop(error);
-            bus_error_info()
-        }
-    };
-    // SAFETY: `info` is valid.
-    let _ = unsafe { signals::raise_with(info.si_signo, &raw const info) };
+    let info = info_of(address, error);
+    let _ = signals::raise_with(info.si_signo, &info);
 }
 
-/// Returns the siginfo_t of a SIGBUS for memory that cannot be faulted in.
-fn bus_error_info() -> siginfo_t {
-    // SAFETY: all-zero is a valid siginfo_t.
-    let mut info: siginfo_t = unsafe { std::mem::zeroed() };
-    info.si_signo = SIGBUS;
-    info.si_code = libc::BUS_OBJERR;
-    info
-}
-
-/// Prints the reason of a failed fault, and stores it in the statistics.
-fn report_stop(error: &FaultError) {
+/// Returns the details of the signal that reports a failed fault. Prints the reason of a SIGBUS,
+/// and stores it in the statistics.
+fn info_of(address: usize, error: &FaultError) -> siginfo_t {
+    if matches!(error, FaultError::NotMapped) {
+        return signals::segv_info(address);
+    }
     if let (Some(engine), Some(reason)) = (instance::engine(), error.stop_reason()) {
         engine.stats().set(Counter::StopReason, reason as u64);
     }
     let pid = raw::current_process();
     raw::write_stderr_fmt(format_args!("softswap: stopping the program (pid {pid}): {error}\n"));
+    signals::bus_info()
 }

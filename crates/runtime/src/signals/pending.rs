@@ -30,7 +30,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 /// The part of a siginfo_t that the kernel fills in; the rest is zero.
 type Details = [u64; 6];
 
-/// Held signals, at most one of each kind.
 type Held = [Cell<Option<Details>>; 3];
 
 const fn nothing() -> Held {
@@ -59,8 +58,7 @@ fn store(held: &Held, signal: i32, info: &siginfo_t) {
 }
 
 fn siginfo_of(details: Details) -> siginfo_t {
-    // SAFETY: all-zero is a valid siginfo_t.
-    let mut info: siginfo_t = unsafe { std::mem::zeroed() };
+    let mut info: siginfo_t = softswap_sys::AnyBits::zeroed();
     // SAFETY: the words are within siginfo_t.
     unsafe { (&raw mut info).cast::<Details>().write(details) };
     info
@@ -81,14 +79,12 @@ pub(super) fn is_poke(info: &siginfo_t) -> bool {
 /// State of one thread. Other threads read it while it is listed.
 struct Thread {
     thread_id: AtomicI32,
-    /// Its emulated mask.
     blocked: AtomicU64,
     /// Engine signals that it waits for.
     waits_for: AtomicU64,
     is_engines: Cell<bool>,
     /// Its thread ID while it forks; otherwise 0.
     forks_as: Cell<i32>,
-    /// True while it holds the lock for a fork.
     has_lock: Cell<bool>,
     /// True in a child in which the parent's pending signals have been dropped.
     was_reset: Cell<bool>,
@@ -152,7 +148,6 @@ thread_local! {
     static LISTED: Cell<*const Thread> = const { Cell::new(ptr::null()) };
 }
 
-/// Runs `body` with this thread's state.
 fn with_me<R>(body: impl FnOnce(&Thread) -> R) -> R {
     // SAFETY: `LISTED` is null or points to the entry that `enter` has written, which is valid
     // until `unlist_thread` resets it.
@@ -201,16 +196,16 @@ fn with<R>(body: impl FnOnce(&Process, &Thread) -> R) -> R {
 }
 
 /// Marks this thread as forking: it takes no signals.
-pub(super) fn begin_fork() {
+pub(crate) fn begin_fork() {
     with_me(|me| me.forks_as.set(raw::current_thread()));
 }
 
-/// Ends the state that [`begin_fork`] began. Signals that arrived during the fork remain held.
-pub(super) fn end_fork() {
+/// Ends the state that [`begin_fork`] began, in the parent or the child, after the locks are
+/// released. The caller then unblocks signals, and delivers those sent during the fork.
+pub(crate) fn end_fork() {
     with_me(|me| me.forks_as.set(0));
 }
 
-/// Takes the lock, so that no other thread holds it during a fork.
 pub(super) fn lock_for_fork() {
     SHARED.lock.lock();
     with_me(|me| me.has_lock.set(true));
@@ -221,7 +216,6 @@ pub(super) fn unlock_after_fork() {
     SHARED.lock.unlock();
 }
 
-/// Returns true if this thread holds the lock for a fork.
 pub(super) fn has_lock_for_fork() -> bool {
     with_me(|me| me.has_lock.get())
 }
@@ -234,7 +228,6 @@ fn listed(_of: &Process, thread: *const Thread) -> Option<&Thread> {
 }
 
 impl Process {
-    /// Adds a thread at the head of the list.
     fn list(&self, thread: &Thread) {
         thread.is_listed.set(true);
         thread.previous.set(ptr::null());
@@ -294,8 +287,7 @@ impl Process {
             if thread_id == me {
                 return;
             }
-            // SAFETY: `poke` is a valid siginfo_t.
-            match unsafe { signals::send_with(thread_id, signal, &raw const poke) } {
+            match signals::send_with(thread_id, signal, &poke) {
                 Ok(()) => return,
                 // The thread has exited without unlisting itself.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => self.unlist(thread),
@@ -336,8 +328,8 @@ pub(super) fn enter(note: usize) {
     });
 }
 
-/// Returns true if a thread with this ID is listed.
-pub(super) fn knows(thread: i32) -> bool {
+/// Returns true if a thread has its signal stack and its emulated mask.
+pub(crate) fn knows(thread: i32) -> bool {
     of_thread(thread, |_| ()).is_some()
 }
 
@@ -351,7 +343,6 @@ pub(super) fn record_answer(round: u32) {
     with_me(|me| me.answered.store(round, Ordering::SeqCst));
 }
 
-/// Returns the last round of queries that a thread has answered; 0 for none.
 pub(super) fn last_answer(thread: i32) -> u32 {
     of_thread(thread, |it| it.answered.load(Ordering::SeqCst)).unwrap_or(0)
 }
@@ -382,13 +373,12 @@ pub(crate) fn jump_to(target: usize) {
     });
 }
 
-/// Returns this thread's call that may hide pointers.
 pub(super) fn hidden_call() -> Option<(i64, Arguments)> {
     with_me(Thread::hidden_call)
 }
 
-/// Returns another thread's call that may hide pointers.
-pub(super) fn hidden_call_of(thread: i32) -> Option<(i64, Arguments)> {
+/// Returns the last call that a thread has recorded because it may hide pointers.
+pub(crate) fn hidden_call_of(thread: i32) -> Option<(i64, Arguments)> {
     of_thread(thread, Thread::hidden_call).flatten()
 }
 
@@ -408,7 +398,7 @@ pub(super) fn unlist_thread() {
 }
 
 /// Marks this thread as the engine's: it takes no sent signals.
-pub(super) fn mark_engine_thread() {
+pub(crate) fn mark_engine_thread() {
     with_me(|me| me.is_engines.set(true));
 }
 
@@ -421,7 +411,6 @@ pub(super) fn takes_no_signals() -> bool {
     with_me(|me| me.is_engines.get() || me.forks_as.get() != 0)
 }
 
-/// Returns the emulated mask of this thread.
 pub(super) fn blocked() -> Mask {
     with_me(|me| me.blocked.load(Ordering::Relaxed))
 }
@@ -430,7 +419,6 @@ pub(super) fn block(mask: Mask) {
     with_me(|me| me.blocked.store(mask, Ordering::SeqCst));
 }
 
-/// Sets the engine signals that this thread waits for.
 pub(super) fn wait_for(mask: Mask) {
     with(|process, me| {
         let previous = me.waits_for.swap(mask, Ordering::SeqCst);
@@ -476,7 +464,6 @@ pub(super) fn take(signal: i32) -> Option<siginfo_t> {
     with(|process, me| me.held[place].take().or_else(|| process.held[place].take())).map(siginfo_of)
 }
 
-/// Returns the set of signals held for this thread or for the process.
 pub(super) fn held() -> Mask {
     with(|process, me| {
         let is_held = |signal: &i32| {
@@ -488,7 +475,6 @@ pub(super) fn held() -> Mask {
     })
 }
 
-/// Drops a held signal that the program now ignores.
 pub(super) fn forget(signal: i32) {
     let place = place_of(signal);
     with(|process, me| {

@@ -14,7 +14,6 @@ const KNOWN_FLAGS: u64 = 0xdc00_0807 | SA_RESTORER;
 /// Signals that the kernel removes from every mask.
 const NEVER_MASKED: Mask = signals::bit(libc::SIGKILL) | signals::bit(libc::SIGSTOP);
 
-/// The program's action for one of the engine's signals.
 pub(super) struct Remembered {
     lock: Lock,
     action: UnsafeCell<Action>,
@@ -76,7 +75,6 @@ static ON_SIGBUS: Remembered = Remembered::new();
 static ON_SIGSYS: Remembered = Remembered::new();
 static ON_SIGSEGV: Remembered = Remembered::new();
 
-/// Takes the locks of the actions, so that no other thread holds them during a fork.
 pub(crate) fn lock_for_fork() {
     // With signals blocked: a handler that runs in between would wait for a lock that its own
     // thread holds.
@@ -137,7 +135,6 @@ pub(super) fn remembered(signal: i32) -> Option<&'static Remembered> {
     kinds(engine_signals()).any(|other| other == signal).then(|| of_engines(signal))
 }
 
-/// Returns the program's action for one of the engine's signals.
 pub(super) fn of_engines(signal: i32) -> &'static Remembered {
     match signal {
         SIGSYS => &ON_SIGSYS,

@@ -37,8 +37,7 @@ pub(super) fn set_bits(set: &mut sigset_t, mask: Mask) {
 }
 
 pub(super) fn set_of(mask: Mask) -> sigset_t {
-    // SAFETY: all-zero is the empty set.
-    let mut set = unsafe { std::mem::zeroed() };
+    let mut set = softswap_sys::AnyBits::zeroed();
     set_bits(&mut set, mask);
     set
 }

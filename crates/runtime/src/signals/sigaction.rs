@@ -87,8 +87,6 @@ pub(super) fn adopt() {
     }
 }
 
-/// # Safety
-/// As `sigaction(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaction(signal: i32, new: *const CAction, old: *mut CAction) -> i32 {
     if !is_for_programs(signal) {
@@ -117,8 +115,6 @@ pub unsafe extern "C" fn sigaction(signal: i32, new: *const CAction, old: *mut C
     }
 }
 
-/// # Safety
-/// As `sigaction(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sigaction(signal: i32, new: *const CAction, old: *mut CAction) -> i32 {
     // SAFETY: the program has called this function by another of its names; the arguments are the
@@ -127,9 +123,6 @@ pub unsafe extern "C" fn __sigaction(signal: i32, new: *const CAction, old: *mut
 }
 
 /// Installs a handler. Returns the previous one, or `SIG_ERR`.
-///
-/// # Safety
-/// As `signal(2)`.
 unsafe fn install(signal: i32, handler: usize, flags: i32, mask: Mask) -> usize {
     if handler == libc::SIG_ERR || !is_for_programs(signal) {
         return c_result(refused(libc::EINVAL)) as usize;
@@ -155,11 +148,8 @@ pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
     unsafe { install(number, handler, if interrupts { 0 } else { libc::SA_RESTART }, own) }
 }
 
-/// Defines other names of a function that installs a handler.
 macro_rules! also_named {
     ($of:ident: $($name:ident)*) => {$(
-        /// # Safety
-        /// As the C library's function of the same name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(number: i32, handler: usize) -> usize {
             // SAFETY: the program has called this function by another of its names; the arguments
@@ -172,19 +162,14 @@ macro_rules! also_named {
 also_named!(signal: bsd_signal ssignal);
 also_named!(sysv_signal: __sysv_signal);
 
-/// # Safety
-/// As `sysv_signal(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sysv_signal(number: i32, handler: usize) -> usize {
     // SAFETY: the program is responsible for its own handler.
     unsafe { install(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER, 0) }
 }
 
-/// `SIG_HOLD` of <signal.h>.
 const HOLD: usize = 2;
 
-/// # Safety
-/// As `sigset(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigset(number: i32, disposition: usize) -> usize {
     if !is_for_programs(number) {
@@ -206,16 +191,12 @@ pub unsafe extern "C" fn sigset(number: i32, disposition: usize) -> usize {
     }
 }
 
-/// # Safety
-/// As `sigignore(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigignore(number: i32) -> i32 {
     // SAFETY: no handler is installed.
     if unsafe { install(number, libc::SIG_IGN, 0, 0) } == libc::SIG_ERR { -1 } else { 0 }
 }
 
-/// # Safety
-/// As `siginterrupt(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siginterrupt(number: i32, interrupts: i32) -> i32 {
     if !is_for_programs(number) {

@@ -7,8 +7,6 @@ use crate::base::errno::{c_result, refused};
 use libc::sigset_t;
 use softswap_sys::signals::{self, Mask};
 
-/// # Safety
-/// As `pthread_sigmask(3)`. Returns its errors.
 unsafe fn change(how: i32, set: *const sigset_t, old: *mut sigset_t) -> Result<(), i32> {
     // SAFETY: the caller's pointer is valid or null.
     let set = unsafe { set.as_ref() }.map(|set| unsafe { bits(set) } & !INTERNAL);
@@ -24,8 +22,6 @@ fn c_outcome(result: Result<(), i32>) -> i32 {
     result.map_or_else(|error| c_result(refused(error)) as i32, |()| 0)
 }
 
-/// # Safety
-/// As `pthread_sigmask(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_sigmask(
     how: i32,
@@ -36,8 +32,6 @@ pub unsafe extern "C" fn pthread_sigmask(
     unsafe { change(how, set, old) }.err().unwrap_or(0)
 }
 
-/// # Safety
-/// As `sigprocmask(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigprocmask(how: i32, set: *const sigset_t, old: *mut sigset_t) -> i32 {
     // SAFETY: `set` and `old` are sets of the program, valid or null.
@@ -49,19 +43,16 @@ fn low_half(result: Result<Mask, i32>) -> i32 {
     result.map_or_else(|error| c_result(refused(error)) as i32, |mask| mask as i32)
 }
 
-/// Implements `sigblock(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn sigblock(mask: i32) -> i32 {
     low_half(change_mask(libc::SIG_BLOCK, Some(Mask::from(mask as u32) & !INTERNAL)))
 }
 
-/// Implements `sigsetmask(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn sigsetmask(mask: i32) -> i32 {
     low_half(change_mask(libc::SIG_SETMASK, Some(Mask::from(mask as u32) & !INTERNAL)))
 }
 
-/// Implements `siggetmask(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn siggetmask() -> i32 {
     sigblock(0)
@@ -74,20 +65,16 @@ fn one(how: i32, signal: i32) -> i32 {
     c_outcome(change_mask(how, Some(signals::bit(signal))).map(drop))
 }
 
-/// Implements `sighold(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn sighold(signal: i32) -> i32 {
     one(libc::SIG_BLOCK, signal)
 }
 
-/// Implements `sigrelse(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn sigrelse(signal: i32) -> i32 {
     one(libc::SIG_UNBLOCK, signal)
 }
 
-/// # Safety
-/// As `sigpending(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigpending(set: *mut sigset_t) -> i32 {
     let pending = signals::pending() | virtual_mask::held();

@@ -6,21 +6,17 @@
 //! may hide pointers from the filter before it checks if the process is waking.
 
 use super::pending;
+use crate::base::errno::refused;
 use crate::base::issue_call::Arguments;
 use crate::base::uaccess;
-use softswap_sys::{raw, threads};
-use std::ffi::c_void;
+use softswap_sys::raw;
+use softswap_sys::signals::{Context, TrappedCall};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-/// Number of the current round of queries.
 static ROUND: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) fn begin_round() {
     ROUND.fetch_add(1, SeqCst);
-}
-
-pub(crate) fn query_thread(thread: i32) {
-    threads::question(thread);
 }
 
 /// Returns true if a thread has been outside the kernel since it was queried in this round.
@@ -28,58 +24,39 @@ pub(crate) fn has_answered(thread: i32) -> bool {
     pending::last_answer(thread) == ROUND.load(SeqCst)
 }
 
-/// Answers a query, in the handler.
-///
-/// # Safety
-/// `context` is the running handler's.
-pub(super) unsafe fn answer_query(context: *mut c_void) {
+pub(super) fn answer_query(context: Context<'_>) {
     pending::record_answer(ROUND.load(SeqCst));
-    // SAFETY: `context` is that of the running handler, and nothing else uses it.
-    restart(unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext });
+    restart(context);
 }
 
-/// Calls that can fail with EINTR even if the handler's flags have SA_RESTART.
-const NOT_RESTARTED: [i64; 26] = [
-    libc::SYS_read,
-    libc::SYS_write,
-    libc::SYS_poll,
-    libc::SYS_ppoll,
-    libc::SYS_select,
-    libc::SYS_pselect6,
-    libc::SYS_epoll_wait,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
-    libc::SYS_nanosleep,
-    libc::SYS_clock_nanosleep,
-    libc::SYS_futex,
-    libc::SYS_pause,
-    libc::SYS_rt_sigsuspend,
-    libc::SYS_rt_sigtimedwait,
-    libc::SYS_semop,
-    libc::SYS_semtimedop,
-    libc::SYS_msgsnd,
-    libc::SYS_msgrcv,
-    libc::SYS_accept,
-    libc::SYS_accept4,
-    libc::SYS_connect,
-    libc::SYS_recvfrom,
-    libc::SYS_sendto,
-    libc::SYS_recvmmsg,
-    libc::SYS_mq_timedreceive,
-];
+/// Returns the number of a call that can fail with EINTR even if the handler's flags have
+/// SA_RESTART.
+#[expect(non_upper_case_globals, reason = "constants of libc")]
+fn not_restarted(number: i64) -> Option<i64> {
+    use libc::*;
+    match number {
+        SYS_read | SYS_write | SYS_poll | SYS_ppoll | SYS_select | SYS_pselect6
+        | SYS_epoll_wait | SYS_epoll_pwait | SYS_epoll_pwait2 | SYS_nanosleep
+        | SYS_clock_nanosleep | SYS_futex | SYS_pause | SYS_rt_sigsuspend | SYS_rt_sigtimedwait
+        | SYS_semop | SYS_semtimedop | SYS_msgsnd | SYS_msgrcv | SYS_accept | SYS_accept4
+        | SYS_connect | SYS_recvfrom | SYS_sendto | SYS_recvmmsg | SYS_mq_timedreceive => {
+            Some(number)
+        }
+        _ => None,
+    }
+}
 
 /// Restarts a call that has just started and was interrupted only by the query. The call's number
 /// is in the code before it: `mov eax, NUMBER`, followed by at most a few instructions.
-fn restart(registers: &mut libc::mcontext_t) {
-    const INTERRUPTED: i64 = -(libc::EINTR as i64);
+fn restart(context: Context<'_>) {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     const MOVE: u8 = 0xb8;
     const MOVE_BYTES: usize = 5;
     const CODE_BYTES_BEFORE: usize = 24;
-    if registers.gregs[libc::REG_RAX as usize] != INTERRUPTED {
+    if context.register(libc::REG_RAX) as isize != refused(libc::EINTR) {
         return;
     }
-    let next = registers.gregs[libc::REG_RIP as usize] as usize;
+    let next = context.register(libc::REG_RIP);
     let call = next.wrapping_sub(SYSCALL.len());
     let mut code = [0; CODE_BYTES_BEFORE + SYSCALL.len()];
     let is_read = uaccess::copy_from_user(next.wrapping_sub(code.len()), &mut code);
@@ -91,12 +68,13 @@ fn restart(registers: &mut libc::mcontext_t) {
         _ => code[..CODE_BYTES_BEFORE].windows(MOVE_BYTES).rev().find_map(|bytes| {
             let &[MOVE, a, b, c, d] = bytes else { return None };
             let number = i64::from(i32::from_le_bytes([a, b, c, d]));
-            NOT_RESTARTED.contains(&number).then_some(number)
+            not_restarted(number)
         }),
     };
     if let Some(number) = number {
-        registers.gregs[libc::REG_RAX as usize] = number;
-        registers.gregs[libc::REG_RIP as usize] = call as i64;
+        // SAFETY: the thread has made this call by the instruction at `call`, and only the query
+        // has interrupted it.
+        unsafe { TrappedCall::make_again(context, number) };
     }
 }
 
@@ -106,9 +84,4 @@ fn restart(registers: &mut libc::mcontext_t) {
 pub(crate) fn note_hidden(number: i64, arguments: Arguments) {
     let local = 0_u8;
     pending::record_hidden_call(number, arguments, &raw const local as usize);
-}
-
-/// Returns the last call that a thread has recorded because it may hide pointers.
-pub(crate) fn hidden_call_of(thread: i32) -> Option<(i64, Arguments)> {
-    pending::hidden_call_of(thread)
 }

@@ -6,7 +6,7 @@ use super::sets::{engine_signals, kinds};
 use crate::base::issue_call::issue;
 use crate::base::{guarded_call, instance};
 use softswap_sys::raw;
-use softswap_sys::signals::{self, Mask, siginfo_t};
+use softswap_sys::signals::{self, Context, Mask, siginfo_t};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -45,13 +45,11 @@ pub(crate) fn is_borrowing() -> bool {
     own != 0 && own != current_pid()
 }
 
-/// Returns the emulated mask of this thread.
 pub(crate) fn get() -> Mask {
     let (child, mask) = VFORK_CHILD.get();
     if child != 0 && child == current_pid() { mask } else { pending::blocked() }
 }
 
-/// Sets the emulated mask of this thread.
 pub(crate) fn set(mask: Mask) {
     if mask == get() {
         return;
@@ -97,14 +95,12 @@ pub(super) fn resend_held(of: Mask) -> bool {
     for signal in kinds(of) {
         while let Some(info) = pending::take(signal) {
             any = true;
-            // SAFETY: a handler received this `info` for this signal.
-            let _ = unsafe { signals::raise_with(signal, &raw const info) };
+            let _ = signals::raise_with(signal, &info);
         }
     }
     any
 }
 
-/// Returns the set of held signals for this thread.
 pub(crate) fn held() -> Mask {
     if instance::emulates_signals() { pending::held() } else { 0 }
 }
@@ -150,20 +146,19 @@ pub(crate) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
     Ok(before | blocked)
 }
 
-/// Changes the mask of the code that a handler has interrupted, as [`change_mask`] does. `mask` is
-/// the mask that the handler's return restores in the kernel.
+/// Changes the mask of the code that a handler has interrupted, as [`change_mask`] does.
 pub(crate) fn change_interrupted(
-    mask: &mut Mask,
+    context: Context<'_>,
     how: i32,
     set: Option<Mask>,
 ) -> Result<Mask, i32> {
-    let before = *mask | get();
+    let before = context.mask() | get();
     if let Some(set) = set {
         if !matches!(how, libc::SIG_BLOCK | libc::SIG_UNBLOCK | libc::SIG_SETMASK) {
             return Err(libc::EINVAL);
         }
         let wanted = changed(before, how, set);
-        *mask = wanted & !engine_signals();
+        context.set_mask(wanted & !engine_signals());
         set_and_deliver(wanted & engine_signals());
     }
     Ok(before)

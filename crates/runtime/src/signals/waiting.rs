@@ -46,7 +46,6 @@ impl WaitMask {
         self.set.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
     }
 
-    /// Issues the call, unless a held signal was delivered.
     fn call(self, call: impl FnOnce(*const sigset_t) -> i32) -> i32 {
         let result = if self.delivered {
             raw::set_errno(libc::EINTR);
@@ -67,8 +66,6 @@ impl WaitMask {
     }
 }
 
-/// # Safety
-/// As `sigsuspend(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigsuspend(set: *const sigset_t) -> i32 {
     real!(sigsuspend: fn(*const sigset_t) -> i32);
@@ -76,8 +73,6 @@ pub unsafe extern "C" fn sigsuspend(set: *const sigset_t) -> i32 {
     unsafe { WaitMask::new(set).call(|set| sigsuspend()(set)) }
 }
 
-/// # Safety
-/// As `sigsuspend(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sigsuspend(set: *const sigset_t) -> i32 {
     // SAFETY: the program has called this function by another of its names; the arguments are the
@@ -100,23 +95,18 @@ pub extern "C" fn __sigpause(mask_or_signal: i32, is_signal: i32) -> i32 {
     unsafe { sigsuspend(&set_of(mask)) }
 }
 
-/// Implements BSD's `sigpause(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn sigpause(mask: i32) -> i32 {
     __sigpause(mask, 0)
 }
 
-/// Implements the X/Open `sigpause(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn __xpg_sigpause(signal: i32) -> i32 {
     __sigpause(signal, 1)
 }
 
-/// Defines functions whose last argument is a mask.
 macro_rules! masked {
     ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
-        /// # Safety
-        /// As the C library's function of the same name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty,)* set: *const sigset_t) -> i32 {
             real!($name: fn($($ty,)* *const sigset_t) -> i32);
@@ -177,9 +167,6 @@ pub(super) fn handle_poke(signal: i32) -> bool {
 }
 
 /// Waits for the signals in `set`, of which `waited_for` are the engine's.
-///
-/// # Safety
-/// As `sigtimedwait(2)`.
 unsafe fn wait_with_engine_signals(
     set: *const sigset_t,
     waited_for: Mask,
@@ -192,8 +179,7 @@ unsafe fn wait_with_engine_signals(
     loop {
         TIMEOUT.set(timeout.unwrap_or(NO_TIMEOUT));
         pending::wait_for(waited_for);
-        // SAFETY: all-zero is a valid value to write over.
-        let mut got: siginfo_t = unsafe { std::mem::zeroed() };
+        let mut got: siginfo_t = softswap_sys::AnyBits::zeroed();
         let result = match virtual_mask::take_held(waited_for) {
             Some((signal, held)) => {
                 got = held;
@@ -217,8 +203,6 @@ unsafe fn wait_with_engine_signals(
     }
 }
 
-/// # Safety
-/// As `sigtimedwait(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigtimedwait(
     set: *const sigset_t,
@@ -238,16 +222,12 @@ pub unsafe extern "C" fn sigtimedwait(
     }
 }
 
-/// # Safety
-/// As `sigwaitinfo(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> i32 {
     // SAFETY: the program's set, and space for details or null.
     unsafe { sigtimedwait(set, info, std::ptr::null()) }
 }
 
-/// # Safety
-/// As `sigwait(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigwait(set: *const sigset_t, signal: *mut i32) -> i32 {
     // SAFETY: the program's set; space for details, and a time, valid or null.

@@ -1,13 +1,12 @@
 //! A library's signal handler in front of the previous action, which handles the signals that do
 //! not belong to the library.
 
-use crate::signals::{self, Handler, Mask, siginfo_t};
+use crate::signals::{self, Context, Handler, Mask, siginfo_t};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// The previous action of a signal.
 pub(crate) struct Before {
     handler: AtomicUsize,
     flags: AtomicU32,
@@ -63,18 +62,14 @@ impl Before {
 
     /// Performs the previous action. `is_repeated` is true if the interrupted instruction runs
     /// again after the handler, and raises the signal again unless a process had sent it.
-    ///
-    /// # Safety
-    /// Called in a handler of the signal, with its `info` and `context`.
-    pub(crate) unsafe fn pass_on(
+    pub(crate) fn pass_on(
         &self,
         signal: i32,
-        info: *mut siginfo_t,
-        context: *mut libc::c_void,
+        info: &mut siginfo_t,
+        context: Context<'_>,
         is_repeated: bool,
     ) {
-        // SAFETY: `info` is the handler's argument.
-        let was_sent = unsafe { (*info).si_code } <= 0;
+        let was_sent = info.si_code <= 0;
         let flags = self.flags.load(Ordering::Relaxed) as i32;
         let handler = self.handler.load(Ordering::Acquire);
         let is_one_shot = flags & libc::SA_RESETHAND != 0;
@@ -88,8 +83,7 @@ impl Before {
             // SAFETY: the default action runs no code of this program.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
             if was_sent || !is_repeated {
-                // SAFETY: `info` is the handler's argument.
-                let _ = unsafe { signals::raise_with(signal, info) };
+                let _ = signals::raise_with(signal, info);
             }
             return;
         }
@@ -97,9 +91,7 @@ impl Before {
         if flags & libc::SA_NODEFER == 0 {
             mask |= signals::bit(signal);
         }
-        // SAFETY: `context` is the handler's argument, and nothing else uses it.
-        let interrupted = unsafe { *signals::interrupted_mask(context) };
-        signals::with_blocked(interrupted | mask, || {
+        signals::with_blocked(context.mask() | mask, || {
             if flags & libc::SA_SIGINFO != 0 {
                 // SAFETY: the action was set with SA_SIGINFO, so the handler has this type.
                 let handler: Handler = unsafe { std::mem::transmute(handler) };

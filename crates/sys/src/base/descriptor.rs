@@ -58,7 +58,6 @@ fn duplicate(fd: &OwnedFd, floor: i32) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(duplicated as i32) })
 }
 
-/// Restores the soft limit when dropped.
 struct Raised {
     before: u64,
     raised: u64,
@@ -126,7 +125,6 @@ fn close(fd: OwnedFd) {
 
 /// Returns the lowest number that a descriptor of the engine may have, in this process or in a
 /// program that it executes.
-#[must_use]
 pub(crate) fn first_high() -> u32 {
     let [below, ..] = floors_below(limits().0);
     below.min(own_descriptors::lowest()).max(0) as u32
@@ -139,7 +137,6 @@ fn floors_below(limit: u64) -> [i32; 3] {
 }
 
 /// Returns the number of descriptors that the engine may use for its rings.
-#[must_use]
 pub fn free_numbers() -> usize {
     let (soft, hard) = limits();
     let count = match hard.saturating_sub(soft) {
@@ -205,7 +202,6 @@ impl Drop for KeptFile {
     }
 }
 
-/// Closes a descriptor that [`move_high`] returned.
 pub fn release(fd: OwnedFd) {
     own_descriptors::forget(fd.as_raw_fd());
     close(fd);

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const WAIT_PRIVATE: usize = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
 const WAKE_PRIVATE: usize = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
 
-/// Waits on the four bytes at `address`.
 fn wait_at(address: usize, expected: u32, timeout_ns: Option<u64>) -> isize {
     wait_by(WAIT_PRIVATE, address, expected, timeout_ns)
 }
@@ -51,12 +50,10 @@ pub fn wait_for_program(
     }
 }
 
-/// Wakes all threads that sleep on `word`.
 pub fn wake_all(word: &AtomicU32) {
     wake_at(word.as_ptr() as usize, i32::MAX);
 }
 
-/// Wakes up to `count` threads that sleep on `word`.
 pub fn wake(word: &AtomicU32, count: u32) {
     wake_at(word.as_ptr() as usize, i32::try_from(count).unwrap_or(i32::MAX));
 }
@@ -94,7 +91,6 @@ pub fn relax(turns: &mut u32) {
     }
 }
 
-/// Sleeps for 20 us, the interval of a polling loop.
 pub fn sleep_a_moment() {
     const MOMENT_NS: u64 = 20_000;
     wait(&AtomicU32::new(0), 0, Some(MOMENT_NS));
@@ -103,15 +99,6 @@ pub fn sleep_a_moment() {
 /// A lock whose waiters sleep, so that the owner can run even if a waiter has a higher priority. If
 /// a signal handler may take the lock, other code must block signals to take it. A forked child may
 /// release a lock that its parent's thread took.
-///
-/// ```
-/// use softswap_sys::futex::Lock;
-///
-/// static LOCK: Lock = Lock::new();
-/// LOCK.lock();
-/// // Only one thread at a time runs this code.
-/// LOCK.unlock();
-/// ```
 #[derive(Debug, Default)]
 pub struct Lock(AtomicU32);
 
@@ -121,18 +108,14 @@ const TAKEN: u32 = 1;
 const WANTED: u32 = 2;
 
 impl Lock {
-    /// Returns a free lock.
-    #[must_use]
     pub const fn new() -> Lock {
         Lock(AtomicU32::new(FREE))
     }
 
-    /// Takes the lock if it is free; returns true if it did.
     pub fn try_lock(&self) -> bool {
         self.0.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes the lock, waiting until it is free.
     pub fn lock(&self) {
         if self.try_lock() {
             return;
@@ -142,7 +125,6 @@ impl Lock {
         }
     }
 
-    /// Releases what [`Lock::lock`] took.
     pub fn unlock(&self) {
         if self.0.swap(FREE, Ordering::Release) == WANTED {
             wake(&self.0, 1);

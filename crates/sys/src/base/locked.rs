@@ -7,15 +7,6 @@ use crate::futex::Lock;
 use crate::signals;
 use std::cell::UnsafeCell;
 
-/// A value and its lock.
-///
-/// ```
-/// use softswap_sys::locked::Locked;
-///
-/// static NAMES: Locked<Vec<&str>> = Locked::new(Vec::new());
-/// NAMES.with(|names| names.push("zram"));
-/// assert_eq!(NAMES.with(|names| names.len()), 1);
-/// ```
 pub struct Locked<T> {
     lock: Lock,
     value: UnsafeCell<T>,
@@ -26,7 +17,6 @@ pub struct Locked<T> {
 unsafe impl<T: Send> Sync for Locked<T> {}
 
 impl<T> Locked<T> {
-    /// Returns an unlocked value.
     pub const fn new(value: T) -> Locked<T> {
         Locked { lock: Lock::new(), value: UnsafeCell::new(value) }
     }
@@ -69,12 +59,10 @@ impl<T> Locked<T> {
         self.lock.unlock();
     }
 
-    /// Locks the value while this thread forks.
     pub fn lock_for_fork(&self) {
         self.lock.lock();
     }
 
-    /// Releases the lock of [`Locked::lock_for_fork`].
     pub fn unlock_after_fork(&self) {
         self.lock.unlock();
     }

@@ -12,11 +12,10 @@ use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
+use std::thread::LocalKey;
 
 pub use crate::page::{PAGE_SIZE, Page};
 
-/// Returns the machine's DRAM in bytes.
-#[must_use]
 pub fn dram_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram as u64 * u64::from(info.mem_unit)
@@ -27,32 +26,30 @@ thread_local! {
     static COLLECTING: Cell<*const Reservations> = const { Cell::new(std::ptr::null()) };
 }
 
+/// Runs `body` with a value set for this thread. Restores the previous value, also after a panic.
+pub(crate) fn with_set<T: Copy + 'static, R>(
+    place: &'static LocalKey<Cell<T>>,
+    value: T,
+    body: impl FnOnce() -> R,
+) -> R {
+    struct Restored<T: Copy + 'static>(&'static LocalKey<Cell<T>>, T);
+    impl<T: Copy> Drop for Restored<T> {
+        fn drop(&mut self) {
+            self.0.set(self.1);
+        }
+    }
+    let _restored = Restored(place, place.replace(value));
+    body()
+}
+
 /// Memory reserved on behalf of one engine, to be unmapped when the engine has stopped.
-///
-/// ```
-/// use softswap_sys::memory::{Reservations, reserve_u64};
-///
-/// let reservations = Reservations::default();
-/// let word = reservations.collect(|| reserve_u64(1).map(|words| words[0].as_ptr().addr()))?;
-/// assert_ne!(word, 0);
-/// // SAFETY: no reference to the table exists any more.
-/// unsafe { reservations.release() };
-/// # Ok::<(), std::io::Error>(())
-/// ```
 #[derive(Debug, Default)]
 pub struct Reservations(Mutex<Vec<(usize, usize)>>);
 
 impl Reservations {
     /// Runs `body` and records the memory that this thread reserves in it.
     pub fn collect<R>(&self, body: impl FnOnce() -> R) -> R {
-        struct Restored(*const Reservations);
-        impl Drop for Restored {
-            fn drop(&mut self) {
-                COLLECTING.set(self.0);
-            }
-        }
-        let _restored = Restored(COLLECTING.replace(self));
-        body()
+        with_set(&COLLECTING, self, body)
     }
 
     fn record(&self, base: usize, len: usize) {
@@ -67,7 +64,7 @@ impl Reservations {
         for (base, len) in self.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
             // SAFETY: `map_anonymous` mapped the range, and the caller promises that it is not in
             // use any more.
-            unsafe { raw::syscall(libc::SYS_munmap, [base, len, 0, 0, 0, 0]) };
+            unsafe { unmap(base, len) };
         }
     }
 }
@@ -78,19 +75,16 @@ pub fn reserve_bytes(len: usize) -> io::Result<&'static mut [u8]> {
     unsafe { reserve(len.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE)) }
 }
 
-/// Reserves a table of `len` zeroed 64-bit atomics.
 pub fn reserve_u64(len: usize) -> io::Result<&'static [AtomicU64]> {
     // SAFETY: all-zero bytes are a valid AtomicU64, aligned to 8 bytes.
     Ok(unsafe { reserve::<AtomicU64>(len)? })
 }
 
-/// Reserves a table of `len` zeroed 32-bit atomics.
 pub fn reserve_u32(len: usize) -> io::Result<&'static [AtomicU32]> {
     // SAFETY: all-zero bytes are a valid AtomicU32, aligned to 4 bytes.
     Ok(unsafe { reserve::<AtomicU32>(len)? })
 }
 
-/// Reserves a table of `len` zeroed 16-bit atomics.
 pub fn reserve_u16(len: usize) -> io::Result<&'static [AtomicU16]> {
     // SAFETY: all-zero bytes are a valid AtomicU16, aligned to 2 bytes.
     Ok(unsafe { reserve::<AtomicU16>(len)? })
@@ -115,38 +109,66 @@ unsafe fn reserve<T>(len: usize) -> io::Result<&'static mut [T]> {
 }
 
 /// Returns the limit of this process's address space in bytes (`ulimit -v`).
-#[must_use]
 pub fn address_space_limit() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
     limit.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 /// Populates `bytes` with DRAM in one call, which is cheaper than a fault for each page. If the
-/// kernel lacks the call (before 5.14) or memory, the first touch of each page populates it.
-///
-/// # Panics
-/// If `bytes` does not start at a page boundary.
+/// kernel lacks the call (before 5.14) or memory, the first touch of each page populates it. Panics
+/// if `bytes` does not start at a page boundary.
 pub fn populate(bytes: &mut [u8]) {
     assert!((bytes.as_ptr() as usize).is_multiple_of(PAGE_SIZE));
     // SAFETY: the range is borrowed exclusively, and its content does not change: the kernel does
     // what a write fault would do.
-    let _ = unsafe { advise(bytes, libc::MADV_POPULATE_WRITE) };
+    let _ = unsafe { advise(bytes.as_mut_ptr() as usize, bytes.len(), libc::MADV_POPULATE_WRITE) };
 }
 
-/// # Safety
-/// The content of `bytes` after the advice is valid for their owner.
-unsafe fn advise(bytes: &mut [u8], advice: i32) -> io::Result<usize> {
-    let args = [bytes.as_mut_ptr() as usize, bytes.len(), advice as usize, 0, 0, 0];
-    // Through the engine's gate, because the program's own seccomp filters may refuse other calls.
-    // SAFETY: `bytes` are borrowed exclusively, and the caller promises that their content
-    // afterwards is valid for their owner.
-    raw::check(unsafe { raw::syscall(libc::SYS_madvise, args) })
-}
+/// Flags of reserved memory.
+pub(crate) const RESERVE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-/// Returns the DRAM of `bytes` to the system; they read as zero afterwards.
+/// Calls `mmap` for anonymous memory.
 ///
-/// # Panics
-/// If `bytes` does not start and end at page boundaries.
+/// # Safety
+/// With MAP_FIXED the range must not hold memory that Rust code refers to.
+pub(crate) unsafe fn map(start: usize, len: usize, prot: i32, flags: i32) -> io::Result<usize> {
+    let args = [start, len, prot as usize, flags as usize, usize::MAX, 0];
+    // SAFETY: the call takes no pointers. The caller promises that no Rust code refers to a mapping
+    // that it displaces.
+    raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
+}
+
+/// Calls `munmap`.
+///
+/// # Safety
+/// No Rust code refers to the range.
+pub(crate) unsafe fn unmap(start: usize, len: usize) {
+    // SAFETY: the caller promises that no Rust code refers to the range.
+    unsafe { raw::syscall(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) };
+}
+
+/// Calls `mprotect`.
+///
+/// # Safety
+/// Rust code that refers to the range needs no access that `prot` lacks.
+pub(crate) unsafe fn protect(start: usize, len: usize, prot: i32) -> io::Result<()> {
+    // SAFETY: no content changes, and the caller promises that no access is missing.
+    raw::check(unsafe { raw::syscall(libc::SYS_mprotect, [start, len, prot as usize, 0, 0, 0]) })
+        .map(drop)
+}
+
+/// Calls `madvise`.
+///
+/// # Safety
+/// The content of the range after the advice is valid for Rust code that refers to it.
+pub(crate) unsafe fn advise(start: usize, len: usize, advice: i32) -> io::Result<()> {
+    // SAFETY: the caller promises that the content afterwards is valid for all references.
+    raw::check(unsafe { raw::syscall(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]) })
+        .map(drop)
+}
+
+/// Returns the DRAM of `bytes` to the system; they read as zero afterwards. Panics if `bytes` does
+/// not start and end at page boundaries.
 pub fn release_dram(bytes: &mut [u8]) {
     assert!(
         (bytes.as_ptr() as usize).is_multiple_of(PAGE_SIZE)
@@ -157,7 +179,7 @@ pub fn release_dram(bytes: &mut [u8]) {
     }
     // SAFETY: the range consists of whole pages, is borrowed exclusively, and zero bytes are valid
     // for it. MADV_DONTNEED on private anonymous memory affects nothing else.
-    let result = unsafe { advise(bytes, libc::MADV_DONTNEED) };
+    let result = unsafe { advise(bytes.as_mut_ptr() as usize, bytes.len(), libc::MADV_DONTNEED) };
     if result.is_err() {
         // The kernel refuses for locked memory (mlockall), but the bytes must become zero.
         bytes.fill(0);
@@ -171,7 +193,7 @@ const LARGE_BYTES: usize = 4 << 20;
 pub(crate) fn exclude_from_dumps(start: usize, len: usize) {
     // SAFETY: no content changes, only what a core file contains. If nothing is mapped, the kernel
     // refuses.
-    unsafe { raw::syscall(libc::SYS_madvise, [start, len, libc::MADV_DONTDUMP as usize, 0, 0, 0]) };
+    let _ = unsafe { advise(start, len, libc::MADV_DONTDUMP) };
 }
 
 /// Reservations of at least this size are placed far from libraries.
@@ -196,11 +218,8 @@ fn place_apart(len: usize) -> usize {
 
 /// Maps `len` bytes of zeroed private memory, readable and writable, populated on first touch.
 pub(crate) fn map_new(len: usize) -> io::Result<usize> {
-    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    let args = [place_apart(len), len, prot, flags, usize::MAX, 0];
     // SAFETY: without MAP_FIXED the address is a hint, so a new mapping overlaps nothing.
-    raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
+    unsafe { map(place_apart(len), len, libc::PROT_READ | libc::PROT_WRITE, RESERVE) }
 }
 
 fn map_anonymous(len: usize) -> io::Result<*mut u8> {
@@ -208,9 +227,7 @@ fn map_anonymous(len: usize) -> io::Result<*mut u8> {
     // A huge page would populate, and so charge, memory that was never touched.
     // SAFETY: the range was mapped just above, and no content changes. A kernel that does not know
     // the advice refuses it.
-    unsafe {
-        raw::syscall(libc::SYS_madvise, [base, len, libc::MADV_NOHUGEPAGE as usize, 0, 0, 0])
-    };
+    let _ = unsafe { advise(base, len, libc::MADV_NOHUGEPAGE) };
     if len >= LARGE_BYTES {
         exclude_from_dumps(base, len);
     }

@@ -1,5 +1,6 @@
 //! Foundations of the crate: system calls, waits, signals, descriptors.
 
+pub(crate) mod any_bits;
 pub(crate) mod page;
 pub(crate) mod program_filter;
 pub mod raw;

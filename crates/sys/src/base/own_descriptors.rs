@@ -75,15 +75,12 @@ pub fn forget(fd: i32) {
     }
 }
 
-/// Returns true if a descriptor is kept.
-#[must_use]
 pub fn is_kept(fd: i32) -> bool {
     fd >= LOWEST.load(Ordering::Acquire)
         && used().iter().any(|slot| number_of(slot.load(Ordering::Relaxed)) == fd)
 }
 
 /// Returns the lowest kept descriptor that is at least `fd`.
-#[must_use]
 pub fn next_from(fd: u32) -> Option<u32> {
     let kept = used().iter().map(|slot| number_of(slot.load(Ordering::Relaxed)));
     kept.filter(|kept| *kept >= 0).map(|kept| kept as u32).filter(|kept| *kept >= fd).min()

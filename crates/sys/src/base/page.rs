@@ -1,15 +1,7 @@
 //! A page of memory, 4 KiB: the only page size that the engine handles.
 
-/// Bytes in a page.
 pub const PAGE_SIZE: usize = 4096;
 
 /// One page of engine memory, aligned for O_DIRECT.
-///
-/// ```
-/// use softswap_sys::{PAGE_SIZE, Page};
-///
-/// let page = Page([0; PAGE_SIZE]);
-/// assert!((&raw const page).addr().is_multiple_of(PAGE_SIZE));
-/// ```
 #[repr(C, align(4096))]
 pub struct Page(pub [u8; PAGE_SIZE]);

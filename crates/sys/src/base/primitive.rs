@@ -43,7 +43,6 @@ mod model {
         static ref QUEUE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
     }
 
-    /// Sleeps while `word` holds `seen`.
     pub fn wait(word: &AtomicU64, seen: u64) {
         let guard = QUEUE.0.lock().unwrap();
         if word.load(Ordering::SeqCst) == seen {
@@ -51,12 +50,10 @@ mod model {
         }
     }
 
-    /// Sleeps like [`wait`]; a model has no timeouts.
     pub fn wait_shared(word: &AtomicU64, seen: u64, _ns: u64) {
         wait(word, seen);
     }
 
-    /// Wakes all sleepers.
     pub fn wake(_word: &AtomicU64) {
         let _guard = QUEUE.0.lock().unwrap();
         QUEUE.1.notify_all();

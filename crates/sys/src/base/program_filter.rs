@@ -10,7 +10,6 @@ static KNOWN_PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns true if the program has its own filter. Then the engine makes only the calls that
 /// [`crate::exemption`] lists.
-#[must_use]
 pub fn is_in_force() -> bool {
     IN_FORCE.load(Ordering::Relaxed)
 }
@@ -31,7 +30,6 @@ pub(crate) fn set_known_process(process: u32) {
 
 /// Returns true if the engine may send a signal to this process by its ID `process`: the program
 /// has no filter, or the exemptions list the ID.
-#[must_use]
 pub(crate) fn may_signal(process: u32) -> bool {
     !is_in_force() || known_process() == process
 }

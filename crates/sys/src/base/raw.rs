@@ -30,9 +30,7 @@ macro_rules! gates {
             ".p2align 7",
             $(
                 ".p2align 6",
-                concat!(".hidden ", $name),
-                concat!(".globl ", $name),
-                concat!(".type ", $name, ", @function"),
+                concat!(".hidden ", $name, "; .globl ", $name, "; .type ", $name, ", @function"),
                 concat!($name, ":"),
                 ".cfi_startproc",
                 "mov rax, rdi",
@@ -43,13 +41,11 @@ macro_rules! gates {
                 "mov r8, r9",
                 "mov r9, [rsp + 8]",
                 "syscall",
-                concat!(".hidden ", $name, "_return"),
-                concat!(".globl ", $name, "_return"),
+                concat!(".hidden ", $name, "_return; .globl ", $name, "_return"),
                 concat!($name, "_return:"),
                 "ret",
                 ".cfi_endproc",
-                concat!(".hidden ", $name, "_end"),
-                concat!(".globl ", $name, "_end"),
+                concat!(".hidden ", $name, "_end; .globl ", $name, "_end"),
                 concat!($name, "_end:"),
                 concat!(".size ", $name, ", . - ", $name),
             )*
@@ -200,7 +196,6 @@ pub(crate) fn place_gate(address: usize) -> bool {
 
 /// Returns the instruction pointer that the kernel sees for calls made by [`syscall`]. That of
 /// [`syscall_for_program`] is [`APART`] bytes higher.
-#[must_use]
 pub fn exempt_instruction_pointer() -> u64 {
     let start = softswap_raw_syscall as *const () as u64;
     let after = softswap_raw_syscall_return as *const () as u64;
@@ -208,7 +203,6 @@ pub fn exempt_instruction_pointer() -> u64 {
 }
 
 /// Returns true if `address`, as the kernel reports it for a call, is in a gate.
-#[must_use]
 pub fn is_in_gate(address: u64) -> bool {
     address & !(APART as u64) == exempt_instruction_pointer()
 }
@@ -224,7 +218,6 @@ pub(crate) fn after_gate(address: usize) -> Option<usize> {
     gate_addresses().into_iter().find(is_before).map(|start| start + len)
 }
 
-/// Converts a kernel result into `io::Result`.
 pub fn check(result: isize) -> std::io::Result<usize> {
     if result < 0 {
         Err(std::io::Error::from_raw_os_error(-result as i32))
@@ -234,39 +227,30 @@ pub fn check(result: isize) -> std::io::Result<usize> {
 }
 
 /// Returns the index of the CPU that this thread runs on: a hint, stale as soon as read.
-#[must_use]
 pub fn current_cpu() -> usize {
     // SAFETY: the function takes no arguments; it reads the thread's rseq area or calls the vDSO.
     unsafe { libc::sched_getcpu() }.max(0) as usize
 }
 
 /// Returns the calling thread's ID. Not cached, so it is right in a forked child too.
-#[must_use]
 pub fn current_thread() -> i32 {
     // SAFETY: the call takes no arguments and only returns a number.
     unsafe { syscall(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
 /// Returns this process's ID. Not cached, so it is right in a forked child too.
-#[must_use]
 pub fn current_process() -> u32 {
     // SAFETY: the call takes no arguments and only returns a number.
     unsafe { syscall(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
 /// Returns the parent's process ID; 0 or less if the parent is not visible.
-#[must_use]
 pub fn parent_process() -> i32 {
     // SAFETY: the call takes no arguments and only returns a number.
     unsafe { syscall(libc::SYS_getppid, [0; 6]) as i32 }
 }
 
 /// Returns true if this process has children, including exited ones that were not reaped.
-///
-/// ```
-/// assert!(!softswap_sys::raw::has_children());
-/// ```
-#[must_use]
 pub fn has_children() -> bool {
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
     let args = [libc::P_ALL as usize, 0, 0, options as usize, 0, 0];
@@ -275,11 +259,6 @@ pub fn has_children() -> bool {
 }
 
 /// Returns the number of threads of this process, or `None` without /proc.
-///
-/// ```
-/// assert!(softswap_sys::raw::thread_count().unwrap() >= 1);
-/// ```
-#[must_use]
 pub fn thread_count() -> Option<usize> {
     const PATH: &std::ffi::CStr = c"/proc/self/task";
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
@@ -293,7 +272,6 @@ pub fn thread_count() -> Option<usize> {
 }
 
 /// Monotonic time in nanoseconds, by the vDSO.
-#[must_use]
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the function writes one `timespec` to `time`.
@@ -301,20 +279,15 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Returns the CPU time that the calling thread has used, in ns.
-#[must_use]
 pub fn thread_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Returns the CPU time that all threads of this process have used, in ns.
-#[must_use]
 pub fn process_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
 /// Returns the CPU time that a thread of this process has used, in ns; 0 without such a thread.
-#[must_use]
 pub fn cpu_ns_of(thread: i32) -> u64 {
     /// Clock of one thread, and its CPU time in ns, as in the kernel's `posix-timers.h`.
     const THREAD_CPU: libc::clockid_t = 4 | 2;
@@ -339,7 +312,6 @@ pub fn preserving_errno<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Sets the calling thread's `errno`.
 pub fn set_errno(value: i32) {
     // SAFETY: the C library returns the address of this thread's own `errno`.
     unsafe { *libc::__errno_location() = value };
@@ -359,13 +331,27 @@ fn identity(fd: usize) -> [u64; 2] {
     file_status(fd).map_or(NO_FILE, |stat| [stat.st_dev, stat.st_ino])
 }
 
-/// Calls `fstat(2)` through the engine's gate.
-pub(crate) fn file_status(fd: usize) -> std::io::Result<libc::stat> {
-    // SAFETY: all fields are integers, for which zero is valid.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+pub fn file_status(fd: usize) -> std::io::Result<libc::stat> {
+    let mut stat: libc::stat = crate::AnyBits::zeroed();
     // SAFETY: the kernel writes one `struct stat` to `stat`.
     check(unsafe { syscall(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) })?;
     Ok(stat)
+}
+
+/// Returns the flags with which the file of a descriptor is open.
+pub fn open_flags(fd: usize) -> Option<i32> {
+    // SAFETY: the call takes no pointers.
+    let flags = unsafe { syscall(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]) };
+    (flags >= 0).then_some(flags as i32)
+}
+
+/// Returns an integer option of a socket, of level `SOL_SOCKET`.
+pub fn socket_option(fd: usize, option: i32) -> Option<i32> {
+    let (mut value, mut len) = (0_i32, size_of::<i32>() as u32);
+    let (at, level) = (&raw mut value as usize, libc::SOL_SOCKET as usize);
+    let args = [fd, level, option as usize, at, &raw mut len as usize, 0];
+    // SAFETY: the kernel writes an integer and its length to the locals.
+    (unsafe { syscall(libc::SYS_getsockopt, args) } == 0).then_some(value)
 }
 
 /// Records the file that standard error refers to. Messages go only to this file, not to a file

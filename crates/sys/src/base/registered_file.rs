@@ -4,7 +4,7 @@
 //! A ring refers to the files that are registered with it, and a mapping of the ring's queue refers
 //! to the ring. So the file stays open as long as the mapping exists.
 
-use crate::memory::PAGE_SIZE;
+use crate::memory::{PAGE_SIZE, advise, unmap};
 use crate::program_filter;
 use crate::raw;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -32,7 +32,7 @@ impl Drop for RegisteredFile {
         let mapping = *self.0.get_mut();
         if mapping != 0 {
             // SAFETY: the mapping belongs to this value; it is never read or written.
-            unsafe { raw::syscall(libc::SYS_munmap, [mapping, PAGE_SIZE, 0, 0, 0, 0]) };
+            unsafe { unmap(mapping, PAGE_SIZE) };
         }
     }
 }
@@ -65,9 +65,8 @@ fn map(file: &OwnedFd) -> io::Result<usize> {
         raw::syscall(libc::SYS_mmap, [0, PAGE_SIZE, libc::PROT_READ as usize, flags, number, 0])
     })?;
     // A child registers its own file, and a copy of the mapping would keep this one open.
-    let advice = libc::MADV_DONTFORK as usize;
     // SAFETY: only this function knows the mapping; the advice keeps it out of children.
-    unsafe { raw::syscall(libc::SYS_madvise, [mapping, PAGE_SIZE, advice, 0, 0, 0]) };
+    let _ = unsafe { advise(mapping, PAGE_SIZE, libc::MADV_DONTFORK) };
     Ok(mapping)
 }
 

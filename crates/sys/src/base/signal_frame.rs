@@ -6,8 +6,8 @@
 //! and garbage collectors find it. [`start_handler`] then changes the kernel's own frame, so that
 //! `rt_sigreturn` starts the handler and sets its mask.
 
-use crate::signals::{Mask, interrupted_mask};
-use libc::{c_void, siginfo_t, stack_t, ucontext_t};
+use crate::signals::{Context, Mask};
+use libc::{siginfo_t, stack_t, ucontext_t};
 use std::ops::Range;
 
 /// Bytes of a `ucontext_t` that the kernel writes.
@@ -32,17 +32,15 @@ const MAGIC: u32 = 0x4650_5853;
 const MAX_STATE_BYTES: usize = 64 << 10;
 
 /// Returns address and length of the extended state of a context; length 0 if it has none.
-///
-/// # Safety
-/// `context` is a handler's argument, and its pointer to the state is null or valid.
-unsafe fn extended_state(context: *const c_void) -> (usize, usize) {
-    // SAFETY: a handler's context is a `ucontext_t`.
-    let state = unsafe { (*context.cast::<ucontext_t>()).uc_mcontext.fpregs } as usize;
+fn extended_state(context: Context<'_>) -> (usize, usize) {
+    // SAFETY: the context is valid.
+    let state = unsafe { (*context.as_ptr()).uc_mcontext.fpregs } as usize;
     if state == 0 {
         return (0, 0);
     }
     let word = |at: usize| {
-        // SAFETY: both words are within the 512 bytes of an FXSAVE area.
+        // SAFETY: the kernel wrote the pointer, or will read the state there at the handler's
+        // return. Both words are within the 512 bytes of an FXSAVE area.
         unsafe { ((state + at) as *const u32).read_unaligned() }
     };
     let len = match word(EXTENDED_SIZE_AT) as usize {
@@ -54,16 +52,6 @@ unsafe fn extended_state(context: *const c_void) -> (usize, usize) {
 }
 
 /// The position of a handler's frame on a stack.
-///
-/// ```
-/// use softswap_sys::signal_frame::Frame;
-/// // SAFETY: zero is valid for integers and pointers, and means no extended state.
-/// let context: libc::ucontext_t = unsafe { std::mem::zeroed() };
-/// // SAFETY: `context` is like a handler's argument.
-/// let frame = unsafe { Frame::below(0x10000, (&raw const context).cast()) };
-/// // At its entry a function finds the stack 8 bytes off a multiple of 16.
-/// assert_eq!(frame.range().start % 16, 8);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
     start: usize,
@@ -73,20 +61,13 @@ pub struct Frame {
 
 impl Frame {
     /// Returns the position that the kernel would choose on a stack that is free below `top`.
-    ///
-    /// # Safety
-    /// `context` is the argument of a running handler.
-    #[must_use]
-    pub unsafe fn below(top: usize, context: *const c_void) -> Frame {
-        // SAFETY: the kernel wrote the context, and its pointer to the extended state.
-        let (_, len) = unsafe { extended_state(context) };
+    pub fn below(top: usize, context: Context<'_>) -> Frame {
+        let (_, len) = extended_state(context);
         let state = top.wrapping_sub(len) & !(STATE_ALIGN - 1);
         let start = (state.wrapping_sub(FRAME_BYTES) & !15).wrapping_sub(size_of::<usize>());
         Frame { start, state: (state, len) }
     }
 
-    /// Returns all addresses of the frame.
-    #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.start..self.state.0.wrapping_add(self.state.1)
     }
@@ -99,34 +80,32 @@ impl Frame {
         self.context() + CONTEXT_BYTES
     }
 
-    /// Writes the frame: `context` with `mask` and the alternate stack `stack`, the details, and
-    /// the handler's return address.
+    /// Writes the frame: `context` with the alternate stack `stack`, the details, and the handler's
+    /// return address.
     ///
     /// # Safety
-    /// [`Frame::range`] is writable and not in use. `context` and `info` are the arguments of a
-    /// running handler.
+    /// [`Frame::range`] is writable and not in use.
     pub unsafe fn write(
         &self,
-        context: *const c_void,
-        info: *const siginfo_t,
-        mask: Mask,
+        context: Context<'_>,
+        info: &siginfo_t,
         stack: stack_t,
         restorer: usize,
     ) {
-        // SAFETY: the kernel wrote the context, and its pointer to the extended state.
-        let (state, len) = unsafe { extended_state(context) };
+        let (state, len) = extended_state(context);
         let copy = self.context() as *mut ucontext_t;
         // SAFETY: the caller promises that the whole frame is writable. The sources are on the
         // engine's stack and do not overlap it.
         unsafe {
-            std::ptr::copy_nonoverlapping(context.cast::<u8>(), copy.cast(), CONTEXT_BYTES);
-            std::ptr::copy_nonoverlapping(info.cast::<u8>(), self.info() as *mut u8, INFO_BYTES);
+            let context = context.as_ptr().cast::<u8>();
+            let info = std::ptr::from_ref(info).cast::<u8>();
+            std::ptr::copy_nonoverlapping(context, copy.cast(), CONTEXT_BYTES);
+            std::ptr::copy_nonoverlapping(info, self.info() as *mut u8, INFO_BYTES);
             if len > 0 {
                 std::ptr::copy_nonoverlapping(state as *const u8, self.state.0 as *mut u8, len);
                 (&raw mut (*copy).uc_mcontext.fpregs).write_unaligned(self.state.0 as *mut _);
             }
             (&raw mut (*copy).uc_stack).write_unaligned(stack);
-            interrupted_mask(copy.cast()).write_unaligned(mask);
             (self.start as *mut usize).write_unaligned(restorer);
         }
     }
@@ -135,20 +114,18 @@ impl Frame {
 /// Makes the return of the running handler start `handler`, with `frame` and `mask`.
 ///
 /// # Safety
-/// `context` is the argument of the running handler, and nothing else uses it. The frame was
-/// written, and `handler` is a signal handler.
+/// The frame was written, and `handler` is a signal handler.
 pub unsafe fn start_handler(
-    context: *mut c_void,
+    context: Context<'_>,
     frame: &Frame,
     signal: i32,
     handler: usize,
     mask: Mask,
 ) {
     /// TF, DF and RF, which the kernel clears for a handler.
-    const CLEARED_FLAGS: i64 = 0x100 | 0x400 | 0x1_0000;
-    // SAFETY: a handler's context is a `ucontext_t`.
+    const CLEARED_FLAGS: usize = 0x100 | 0x400 | 0x1_0000;
+    // SAFETY: a handler starts with these registers. The context is valid.
     unsafe {
-        let state = &mut (*context.cast::<ucontext_t>()).uc_mcontext;
         for (register, value) in [
             (libc::REG_RDI, signal as usize),
             (libc::REG_RSI, frame.info()),
@@ -156,54 +133,46 @@ pub unsafe fn start_handler(
             (libc::REG_RAX, 0),
             (libc::REG_RSP, frame.start),
             (libc::REG_RIP, handler),
+            (libc::REG_EFL, context.register(libc::REG_EFL) & !CLEARED_FLAGS),
         ] {
-            state.gregs[register as usize] = value as i64;
+            context.set_register(register, value);
         }
-        state.gregs[libc::REG_EFL as usize] &= !CLEARED_FLAGS;
         // Without this pointer the kernel gives the handler a fresh extended state.
-        state.fpregs = std::ptr::null_mut();
-        *interrupted_mask(context) = mask;
+        (*context.as_ptr()).uc_mcontext.fpregs = std::ptr::null_mut();
     }
+    context.set_mask(mask);
 }
 
 /// Returns the highest address at which [`copy_context`] can store a copy of a context on a stack
 /// that ends at `top`.
-///
-/// # Safety
-/// `context` is the argument of a handler that will return.
-#[must_use]
-pub unsafe fn copy_place(context: *const c_void, top: usize) -> usize {
-    // SAFETY: the context's pointer to the extended state is valid, because the kernel reads it at
-    // the handler's return.
-    let (_, len) = unsafe { extended_state(context) };
+pub fn copy_place(context: Context<'_>, top: usize) -> usize {
+    let (_, len) = extended_state(context);
     (((top - len) & !(STATE_ALIGN - 1)) - CONTEXT_BYTES) & !15
 }
 
 /// Copies the context of a handler that will return, with its extended state, to `place`.
 ///
 /// # Safety
-/// [`copy_place`] returned `place` for this context. Nothing else uses the stack above `place`.
-pub unsafe fn copy_context(context: *const c_void, place: usize) -> *mut c_void {
+/// [`copy_place`] returned `place` for this context. Nothing else uses the stack above `place`
+/// while the copy is in use.
+pub unsafe fn copy_context(context: Context<'_>, place: usize) -> Context<'static> {
     let copy = place as *mut ucontext_t;
-    // SAFETY: the context's pointer to the extended state is valid, because the kernel reads it at
-    // the handler's return. `place` has space for the context, and for the state at the next
-    // multiple of its alignment.
+    let (state, len) = extended_state(context);
+    // SAFETY: `place` has space for the context, and for the state at the next multiple of its
+    // alignment. The kernel reads both at the handler's return.
     unsafe {
-        let (state, len) = extended_state(context);
-        std::ptr::copy_nonoverlapping(context.cast::<u8>(), copy.cast(), CONTEXT_BYTES);
+        std::ptr::copy_nonoverlapping(context.as_ptr().cast::<u8>(), copy.cast(), CONTEXT_BYTES);
         if len > 0 {
             let at = (place + CONTEXT_BYTES).next_multiple_of(STATE_ALIGN);
             std::ptr::copy_nonoverlapping(state as *const u8, at as *mut u8, len);
             (*copy).uc_mcontext.fpregs = at as *mut _;
         }
+        Context::of(copy)
     }
-    copy.cast()
 }
 
 core::arch::global_asm!(
-    ".hidden softswap_resume",
-    ".globl softswap_resume",
-    ".type softswap_resume, @function",
+    ".hidden softswap_resume; .globl softswap_resume; .type softswap_resume, @function",
     "softswap_resume:",
     "mov rsp, rdi",
     "mov eax, {sigreturn}",
@@ -214,16 +183,31 @@ core::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    fn softswap_resume(context: *mut c_void) -> !;
+    fn softswap_resume(context: Context<'_>) -> !;
 }
 
 /// Restores a context, as its handler's return would, and abandons all running frames.
 ///
 /// # Safety
-/// The kernel wrote `context` for a handler of this thread that has not returned. No frame between
-/// here and that handler holds anything to release.
-pub unsafe fn resume(context: *mut c_void) -> ! {
+/// The kernel wrote `context`, for a handler that has not returned. No frame between here and that
+/// handler holds anything to release.
+pub unsafe fn resume(context: Context<'_>) -> ! {
     // SAFETY: the kernel reads the context just above the stack pointer; the caller abandons
     // everything below it.
     unsafe { softswap_resume(context) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::AnyBits;
+
+    #[test]
+    fn frame_is_aligned_like_a_function_entry() {
+        let mut context: ucontext_t = AnyBits::zeroed();
+        // SAFETY: `context` is like a handler's argument.
+        let frame = Frame::below(0x10000, unsafe { Context::of(&raw mut context) });
+        // At its entry a function finds the stack 8 bytes off a multiple of 16.
+        assert_eq!(frame.range().start % 16, 8);
+    }
 }

@@ -1,26 +1,20 @@
 //! Signals: handlers for faults and guarded calls, the stacks they run on, masks and details.
 
+use crate::base::any_bits::AnyBits;
 use crate::engine_stack;
-use crate::memory::{PAGE_SIZE, map_new};
+use crate::memory::{PAGE_SIZE, map_new, protect, unmap};
 use crate::program_filter;
 use crate::raw;
+use libc::ucontext_t;
 use std::io;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use libc::{SIGBUS, SIGSEGV, SIGSYS, siginfo_t};
 
 /// A signal handler: takes the signal number, details and the interrupted state.
-///
-/// ```
-/// use softswap_sys::signals::{self, Handler, siginfo_t};
-///
-/// extern "C" fn on_alarm(_signal: i32, _info: *mut siginfo_t, _context: *mut libc::c_void) {}
-///
-/// let handler: Handler = on_alarm;
-/// signals::install(libc::SIGALRM, handler, 0, 0)?;
-/// # Ok::<(), std::io::Error>(())
-/// ```
-pub type Handler = extern "C" fn(i32, *mut siginfo_t, *mut libc::c_void);
+pub type Handler = extern "C" fn(i32, &mut siginfo_t, Context<'_>);
 
 /// Bytes of an engine signal stack. It holds several nested frames (each up to 11 KiB with wide
 /// vector state), the guard's arrays, and the program's handlers. Populated on use.
@@ -35,17 +29,8 @@ const THREAD_BYTES: usize =
     (PAGE_SIZE + STACK_BYTES + NOTE_BYTES + THREAD_DATA_BYTES).next_multiple_of(PAGE_SIZE);
 
 /// A set of signals in the kernel's format: bit n-1 for signal n.
-///
-/// ```
-/// use softswap_sys::signals::{self, Mask};
-///
-/// let mask: Mask = signals::bit(libc::SIGINT) | signals::bit(libc::SIGTERM);
-/// signals::with_blocked(mask, || assert_eq!(signals::current_mask(), mask));
-/// ```
 pub type Mask = u64;
 
-/// Returns the bit of a signal.
-#[must_use]
 pub const fn bit(signal: i32) -> Mask {
     1 << (signal - 1)
 }
@@ -54,7 +39,6 @@ static NEVER_BLOCKED: AtomicU64 = AtomicU64::new(bit(SIGBUS) | bit(SIGSYS));
 
 /// Returns the signals that must never be blocked: the kernel kills a thread whose synchronous
 /// signal is blocked.
-#[must_use]
 #[inline]
 pub fn never_blocked() -> Mask {
     NEVER_BLOCKED.load(Ordering::Relaxed)
@@ -86,7 +70,6 @@ pub const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 pub struct Action {
     /// `SIG_DFL`, `SIG_IGN` or a function's address.
     pub handler: usize,
-    /// The kernel's flags.
     pub flags: u64,
     /// Return trampoline; 0 if the handler returns to the kernel by itself.
     pub restorer: usize,
@@ -97,14 +80,14 @@ pub struct Action {
 /// Flag of an action with a return trampoline, which x86_64 needs.
 pub const SA_RESTORER: u64 = 0x0400_0000;
 
+// SAFETY: all fields are integers.
+unsafe impl AnyBits for Action {}
+
 impl Action {
-    /// Returns an action with a handler, flags and a mask.
-    #[must_use]
     pub const fn new(handler: usize, flags: u64, mask: Mask) -> Action {
         Action { handler, flags, restorer: 0, mask }
     }
 
-    /// The default action.
     pub const DEFAULT: Action = Action::new(libc::SIG_DFL, 0, 0);
 }
 
@@ -112,9 +95,7 @@ impl Action {
 // those of the C library. So no unwind entry may cover it, nor the byte before it.
 core::arch::global_asm!(
     "nop",
-    ".hidden softswap_signal_return",
-    ".globl softswap_signal_return",
-    ".type softswap_signal_return, @function",
+    ".hidden softswap_signal_return; .globl softswap_signal_return; .type softswap_signal_return, @function",
     "softswap_signal_return:",
     ".byte 0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00",
     ".byte 0x0f, 0x05",
@@ -149,7 +130,6 @@ pub unsafe fn change_action(signal: i32, new: Option<&Action>) -> io::Result<Act
     Ok(old)
 }
 
-/// Returns the action of a signal.
 pub fn action_of(signal: i32) -> io::Result<Action> {
     // SAFETY: without a new action no handler is installed.
     unsafe { change_action(signal, None) }
@@ -165,7 +145,6 @@ pub fn install(signal: i32, handler: Handler, mask: Mask, flags: i32) -> io::Res
     unsafe { change_action(signal, Some(&action)) }
 }
 
-/// Resets a signal to its default action.
 pub fn set_default(signal: i32) {
     // The kernel refuses only invalid signal numbers.
     // SAFETY: the default action runs no code of this program.
@@ -197,12 +176,10 @@ pub fn block_all() -> Mask {
     procmask(libc::SIG_SETMASK, !KEPT_UNBLOCKED.load(Ordering::Relaxed))
 }
 
-/// Sets the thread's mask.
 pub fn set_mask(mask: Mask) {
     procmask(libc::SIG_SETMASK, mask);
 }
 
-/// Runs `body` with all signals blocked.
 pub fn with_all_blocked<R>(body: impl FnOnce() -> R) -> R {
     with_blocked(!0, body)
 }
@@ -256,14 +233,10 @@ fn with_blocked_on<R>(
     result
 }
 
-/// Returns the current mask.
-#[must_use]
 pub fn current_mask() -> Mask {
     procmask(libc::SIG_BLOCK, 0)
 }
 
-/// Returns the signals that are pending for this thread.
-#[must_use]
 pub fn pending() -> Mask {
     let mut set: Mask = 0;
     let args = [&raw mut set as usize, size_of::<Mask>(), 0, 0, 0, 0];
@@ -277,33 +250,28 @@ pub fn install_stack() -> io::Result<usize> {
     let base = map_new(THREAD_BYTES)?;
     // The lowest page is a guard: an overflow faults instead of overwriting memory.
     // SAFETY: the page was mapped just now, and nothing refers to it yet.
-    unsafe { raw::syscall(libc::SYS_mprotect, [base, PAGE_SIZE, 0, 0, 0, 0]) };
+    let _ = unsafe { protect(base, PAGE_SIZE, libc::PROT_NONE) };
     use_stack(base);
     Ok(base)
 }
 
-/// Returns the addresses of the stack that [`install_stack`] made at `base`.
-#[must_use]
 pub fn stack_at(base: usize) -> std::ops::Range<usize> {
     base + PAGE_SIZE..base + PAGE_SIZE + STACK_BYTES
 }
 
 /// Returns the address of the [`NOTE_BYTES`] of the thread whose stack is at `base`. They are freed
 /// with the stack; if the thread exits by a raw system call, they are never freed.
-#[must_use]
 pub fn note(base: usize) -> usize {
     base + PAGE_SIZE + STACK_BYTES
 }
 
 /// Returns the address of the [`THREAD_DATA_BYTES`] of the thread whose stack is at `base`, zero at
 /// first.
-#[must_use]
 pub fn room(base: usize) -> usize {
     note(base) + NOTE_BYTES
 }
 
 /// Returns the kernel's description of the stack that [`install_stack`] made at `base`.
-#[must_use]
 pub fn alternate_stack_at(base: usize) -> libc::stack_t {
     libc::stack_t { ss_sp: (base + PAGE_SIZE) as *mut _, ss_flags: 0, ss_size: STACK_BYTES }
 }
@@ -329,110 +297,44 @@ pub unsafe fn remove_stack(base: usize) {
     if disabled == 0 {
         // SAFETY: the mapping belonged to this thread alone. Signals do not use it any more, and
         // the caller promises that its room is not in use.
-        unsafe { raw::syscall(libc::SYS_munmap, [base, THREAD_BYTES, 0, 0, 0, 0]) };
-    }
-}
-
-/// Returns the address that a fault handler was called for.
-///
-/// # Safety
-/// `info` is the argument of a SIGBUS or SIGSEGV handler.
-#[must_use]
-pub unsafe fn fault_address(info: *const siginfo_t) -> usize {
-    // SAFETY: a handler's details are readable, and these signals set `si_addr`.
-    unsafe { (*info).si_addr() as usize }
-}
-
-/// Returns true if the interrupted instruction was writing.
-///
-/// # Safety
-/// `context` is the argument of a SIGBUS handler.
-#[must_use]
-pub unsafe fn fault_is_write(context: *const libc::c_void) -> bool {
-    let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: a handler's context is a `ucontext_t` with the registers in it. Bit 1 of the
-    // page-fault error code means "write".
-    unsafe { (*context).uc_mcontext.gregs[libc::REG_ERR as usize] & 2 != 0 }
-}
-
-/// Returns the access that the interrupted instruction made, as a protection bit.
-///
-/// # Safety
-/// `context` is the argument of a SIGSEGV handler.
-#[must_use]
-pub unsafe fn fault_access(context: *const libc::c_void) -> i32 {
-    const FETCHES: i64 = 16;
-    let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: a handler's context is a `ucontext_t` with the registers in it. Bit 4 of the
-    // page-fault error code means "instruction fetch".
-    unsafe {
-        match (*context).uc_mcontext.gregs[libc::REG_ERR as usize] {
-            _ if fault_is_write(context.cast()) => libc::PROT_WRITE,
-            error if error & FETCHES != 0 => libc::PROT_EXEC,
-            _ => libc::PROT_READ,
-        }
+        unsafe { unmap(base, THREAD_BYTES) };
     }
 }
 
 /// Returns true if a SIGSEGV with this code was raised for an access to memory that is not mapped,
 /// or mapped with another protection.
-#[must_use]
 pub fn is_touch(code: i32) -> bool {
     const SEGV_MAPERR: i32 = 1;
     const SEGV_ACCERR: i32 = 2;
     matches!(code, SEGV_MAPERR | SEGV_ACCERR)
 }
 
-/// Returns the address of the mask that takes effect when the handler returns.
-///
-/// # Safety
-/// `context` is a handler's argument.
-#[must_use]
-pub unsafe fn interrupted_mask(context: *mut libc::c_void) -> *mut Mask {
-    let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: a handler's context is a `ucontext_t`, whose `uc_sigmask` starts with the kernel's
-    // 64-bit set. Only its address is taken.
-    unsafe { (&raw mut (*context).uc_sigmask).cast::<Mask>() }
-}
-
 /// Raises a signal with the given details for this thread, as the kernel would. It is delivered
 /// when the current handler returns.
-///
-/// # Safety
-/// `info` points to a siginfo_t or to unmapped memory: the kernel copies it, and returns EFAULT if
-/// it cannot.
-pub unsafe fn raise_with(signal: i32, info: *const siginfo_t) -> io::Result<()> {
+pub fn raise_with(signal: i32, info: &siginfo_t) -> io::Result<()> {
     if program_filter::is_in_force() {
-        let args = [raw::PIDFD_SELF as usize, signal as usize, info as usize, 0, 0, 0];
-        // SAFETY: the kernel copies `info`, and returns EFAULT if it cannot be read.
+        let details = std::ptr::from_ref(info) as usize;
+        let args = [raw::PIDFD_SELF as usize, signal as usize, details, 0, 0, 0];
+        // SAFETY: the kernel reads one `siginfo_t` from `info`.
         if unsafe { raw::syscall(libc::SYS_pidfd_send_signal, args) } == 0 {
             return Ok(());
         }
     }
-    // SAFETY: `info` is only passed to the kernel, which returns EFAULT if it cannot be read.
-    unsafe { send_with(raw::current_thread(), signal, info) }
+    send_with(raw::current_thread(), signal, info)
 }
 
-/// Sends a signal with the given details to a thread of this process.
-///
-/// # Safety
-/// `info` points to a siginfo_t or to unmapped memory: the kernel copies it, and returns EFAULT if
-/// it cannot.
-pub unsafe fn send_with(thread: i32, signal: i32, info: *const siginfo_t) -> io::Result<()> {
-    let (pid, tid) = (raw::current_process(), thread as usize);
+pub fn send_with(thread: i32, signal: i32, info: &siginfo_t) -> io::Result<()> {
+    let pid = raw::current_process();
     if !program_filter::may_signal(pid) {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
-    let pid = pid as usize;
-    // SAFETY: the kernel copies `info`, and returns EFAULT if it cannot be read.
-    raw::check(unsafe {
-        raw::syscall(libc::SYS_rt_tgsigqueueinfo, [pid, tid, signal as usize, info as usize, 0, 0])
-    })
-    .map(drop)
+    let details = std::ptr::from_ref(info) as usize;
+    let args = [pid as usize, thread as usize, signal as usize, details, 0, 0];
+    // SAFETY: the kernel reads one `siginfo_t` from `info`.
+    raw::check(unsafe { raw::syscall(libc::SYS_rt_tgsigqueueinfo, args) }).map(drop)
 }
 
 /// Returns the details of a SIGSEGV at `address`, as for memory that is not mapped.
-#[must_use]
 pub fn segv_info(address: usize) -> siginfo_t {
     const SEGV_MAPERR: i32 = 1;
     let mut info = info_of(SIGSEGV, SEGV_MAPERR);
@@ -442,8 +344,12 @@ pub fn segv_info(address: usize) -> siginfo_t {
     info
 }
 
+/// Returns the details of a SIGBUS for a page whose content cannot be read.
+pub fn bus_info() -> siginfo_t {
+    info_of(SIGBUS, libc::BUS_OBJERR)
+}
+
 /// Returns the details of a signal that the kernel raises without further information.
-#[must_use]
 pub fn kernel_info(signal: i32) -> siginfo_t {
     const SI_KERNEL: i32 = 0x80;
     info_of(signal, SI_KERNEL)
@@ -451,15 +357,12 @@ pub fn kernel_info(signal: i32) -> siginfo_t {
 
 /// Returns details of a signal in which all other bytes are zero.
 fn info_of(signal: i32, code: i32) -> siginfo_t {
-    // SAFETY: zero is valid for `siginfo_t`, which consists of integers and padding.
-    let mut info: siginfo_t = unsafe { std::mem::zeroed() };
+    let mut info: siginfo_t = AnyBits::zeroed();
     info.si_signo = signal;
     info.si_code = code;
     info
 }
 
-/// Returns the details of a queued signal with a value.
-#[must_use]
 pub fn queued_info(signal: i32, value: usize) -> siginfo_t {
     let mut info = info_of(signal, libc::SI_QUEUE);
     // SAFETY: on 64-bit Linux process, user and value start at byte 16 of the 128 of siginfo_t,
@@ -469,7 +372,6 @@ pub fn queued_info(signal: i32, value: usize) -> siginfo_t {
 }
 
 /// Returns the details of a signal that reports an asynchronous request.
-#[must_use]
 pub fn asynchronous_info(signal: i32, value: usize) -> siginfo_t {
     let mut info = queued_info(signal, value);
     info.si_code = libc::SI_ASYNCIO;
@@ -489,7 +391,6 @@ pub fn asynchronous_info(signal: i32, value: usize) -> siginfo_t {
 const OWN_CODE: i32 = 0x5373;
 
 /// Returns the details of a signal of the engine, with a value for its purpose.
-#[must_use]
 pub fn own_info(signal: i32, value: usize) -> siginfo_t {
     let mut info = queued_info(signal, value);
     info.si_code = OWN_CODE;
@@ -497,7 +398,6 @@ pub fn own_info(signal: i32, value: usize) -> siginfo_t {
 }
 
 /// Returns true if `info` belongs to a signal that [`own_info`] created with `value`.
-#[must_use]
 pub fn is_own(info: &siginfo_t, value: usize) -> bool {
     info.si_code == OWN_CODE && queued_value(info) == value
 }
@@ -509,75 +409,113 @@ pub fn is_own(info: &siginfo_t, value: usize) -> bool {
 /// use softswap_sys::signals;
 /// assert!(!signals::has_lost_details(&signals::queued_info(libc::SIGSYS, 7)));
 /// ```
-#[must_use]
 pub fn has_lost_details(info: &siginfo_t) -> bool {
     // SAFETY: the process ID is valid for a signal that was sent, and any number for others.
     info.si_code == libc::SI_USER && unsafe { info.si_pid() } == 0
 }
 
-/// Returns the value of a queued signal.
-#[must_use]
 pub fn queued_value(info: &siginfo_t) -> usize {
     // SAFETY: the word at byte 24 is within the 128 bytes of siginfo_t, all of which the kernel or
     // this module has initialized.
     unsafe { std::ptr::from_ref(info).cast::<usize>().add(3).read() }
 }
 
-/// Returns the stack pointer of the interrupted code.
-///
-/// # Safety
-/// `context` is a handler's argument.
-#[must_use]
-pub unsafe fn interrupted_stack(context: *const libc::c_void) -> usize {
-    let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: a handler's context is a `ucontext_t` with the registers in it.
-    unsafe { (*context).uc_mcontext.gregs[libc::REG_RSP as usize] as usize }
-}
-
 /// Registers that describe the position of an interrupted thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registers {
-    /// The next instruction.
     pub instruction: usize,
-    /// The stack pointer.
     pub stack: usize,
     /// The frame pointer, if the code uses one.
     pub frame: usize,
 }
 
-/// Returns the position of the thread that a handler has interrupted.
-///
-/// # Safety
-/// `context` is a handler's argument.
-#[must_use]
-pub unsafe fn interrupted_registers(context: *const libc::c_void) -> Registers {
-    // SAFETY: a handler's context is a `ucontext_t` with the registers in it.
-    let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    let [instruction, stack, frame] = [libc::REG_RIP, libc::REG_RSP, libc::REG_RBP]
-        .map(|register| registers[register as usize] as usize);
-    Registers { instruction, stack, frame }
+/// The state of the interrupted code, which the return of the running handler restores.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a>(NonNull<ucontext_t>, PhantomData<&'a ucontext_t>);
+
+impl Context<'_> {
+    /// # Safety
+    /// `context` is the argument of a handler, or a copy of it with the same layout. It is only
+    /// used while it is valid, by the thread of that handler, and nothing refers to its fields.
+    pub const unsafe fn of(context: *mut ucontext_t) -> Self {
+        // SAFETY: the caller promises a valid address.
+        Context(unsafe { NonNull::new_unchecked(context) }, PhantomData)
+    }
+
+    pub const fn as_ptr(self) -> *mut ucontext_t {
+        self.0.as_ptr()
+    }
+
+    pub fn register(self, register: i32) -> usize {
+        // SAFETY: the context is valid, with the registers in it, and used by this thread alone.
+        unsafe { (*self.as_ptr()).uc_mcontext.gregs[register as usize] as usize }
+    }
+
+    /// # Safety
+    /// The interrupted code may continue with this value in the register.
+    pub unsafe fn set_register(self, register: i32, value: usize) {
+        // SAFETY: the context is valid, with the registers in it, and used by this thread alone.
+        unsafe { (*self.as_ptr()).uc_mcontext.gregs[register as usize] = value as i64 };
+    }
+
+    pub fn stack(self) -> usize {
+        self.register(libc::REG_RSP)
+    }
+
+    pub fn registers(self) -> Registers {
+        let [instruction, stack, frame] =
+            [libc::REG_RIP, libc::REG_RSP, libc::REG_RBP].map(|register| self.register(register));
+        Registers { instruction, stack, frame }
+    }
+
+    /// Returns the mask that takes effect when the handler returns.
+    pub fn mask(self) -> Mask {
+        // SAFETY: the context is valid and used by this thread alone. Its `uc_sigmask` starts with
+        // the kernel's 64-bit set.
+        unsafe { (&raw const (*self.as_ptr()).uc_sigmask).cast::<Mask>().read_unaligned() }
+    }
+
+    pub fn set_mask(self, mask: Mask) {
+        // SAFETY: as for `mask`.
+        unsafe { (&raw mut (*self.as_ptr()).uc_sigmask).cast::<Mask>().write_unaligned(mask) };
+    }
+
+    /// Returns the access that raised SIGBUS or SIGSEGV, as a protection bit.
+    pub fn fault_access(self) -> i32 {
+        // Bits of the page-fault error code.
+        const WRITES: usize = 2;
+        const FETCHES: usize = 16;
+        match self.register(libc::REG_ERR) {
+            error if error & WRITES != 0 => libc::PROT_WRITE,
+            error if error & FETCHES != 0 => libc::PROT_EXEC,
+            _ => libc::PROT_READ,
+        }
+    }
+
+    pub fn fault_is_write(self) -> bool {
+        self.fault_access() == libc::PROT_WRITE
+    }
 }
 
-/// A system call that a filter has trapped.
+pub fn fault_address(info: &siginfo_t) -> usize {
+    // SAFETY: the address is within siginfo_t, of which every byte is initialized.
+    unsafe { info.si_addr() as usize }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub struct TrappedCall {
     /// True if a filter raised the signal; false if a process sent it.
     pub by_filter: bool,
-    /// The call's number.
     pub number: i64,
     /// Address of the instruction that made the call.
     pub caller: u64,
-    /// The call's arguments.
     pub arguments: [usize; 6],
 }
 
 impl TrappedCall {
-    /// Reads the call from the kernel's details.
-    ///
-    /// # Safety
-    /// `info` and `context` are the arguments of the running SIGSYS handler.
-    #[must_use]
-    pub unsafe fn of(info: *const siginfo_t, context: *const libc::c_void) -> TrappedCall {
+    /// Reads the call from the details of a SIGSYS. Without a filter they contain no call.
+    pub fn of(info: &siginfo_t, context: Context<'_>) -> TrappedCall {
         const SYS_SECCOMP: i32 = 1;
         // Offsets within the details of a SIGSYS: <asm-generic/siginfo.h>.
         const CALL_ADDRESS_AT: usize = 16;
@@ -590,45 +528,43 @@ impl TrappedCall {
             libc::REG_R8,
             libc::REG_R9,
         ];
-        // SAFETY: siginfo_t is long enough for both words. They are set for SYS_SECCOMP and unused
-        // otherwise. A handler's context is a `ucontext_t`.
-        unsafe {
-            let bytes = info.cast::<u8>();
-            let registers = &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-            TrappedCall {
-                by_filter: (*info).si_code == SYS_SECCOMP,
-                number: i64::from(bytes.add(NUMBER_AT).cast::<i32>().read()),
-                caller: bytes.add(CALL_ADDRESS_AT).cast::<u64>().read(),
-                arguments: ORDER.map(|register| registers[register as usize] as usize),
-            }
+        let bytes = std::ptr::from_ref(info).cast::<u8>();
+        // SAFETY: both words are within siginfo_t, of which every byte is initialized.
+        let (number, caller) = unsafe {
+            (
+                bytes.add(NUMBER_AT).cast::<i32>().read(),
+                bytes.add(CALL_ADDRESS_AT).cast::<u64>().read(),
+            )
+        };
+        TrappedCall {
+            by_filter: info.si_code == SYS_SECCOMP,
+            number: i64::from(number),
+            caller,
+            arguments: ORDER.map(|register| context.register(register)),
         }
     }
 
     /// Sets the call's result.
     ///
     /// # Safety
-    /// `context` is the argument of the running SIGSYS handler, and nothing else uses it.
-    pub unsafe fn answer(context: *mut libc::c_void, result: isize) {
-        // SAFETY: a handler's context is a `ucontext_t`; a call returns its result in rax.
-        unsafe {
-            let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-            registers[libc::REG_RAX as usize] = result as i64;
-        }
+    /// `context` is that of a trapped call.
+    pub unsafe fn answer(context: Context<'_>, result: isize) {
+        // SAFETY: a call returns its result in rax.
+        unsafe { context.set_register(libc::REG_RAX, result as usize) };
     }
 
     /// Makes the thread repeat the call when the handler returns: moves it back before the
     /// instruction, which has two bytes.
     ///
     /// # Safety
-    /// `context` is the argument of the running SIGSYS handler, and nothing else uses it. `number`
-    /// is that of the trapped call.
-    pub unsafe fn make_again(context: *mut libc::c_void, number: i64) {
-        const INSTRUCTION_BYTES: i64 = 2;
-        // SAFETY: a handler's context is a `ucontext_t`.
+    /// `context` is that of a call with this number, just after its instruction.
+    pub unsafe fn make_again(context: Context<'_>, number: i64) {
+        const INSTRUCTION_BYTES: usize = 2;
+        // SAFETY: before its call the thread had the number in rax, and these arguments.
         unsafe {
-            let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-            registers[libc::REG_RIP as usize] -= INSTRUCTION_BYTES;
-            registers[libc::REG_RAX as usize] = number;
+            let next = context.register(libc::REG_RIP);
+            context.set_register(libc::REG_RIP, next - INSTRUCTION_BYTES);
+            context.set_register(libc::REG_RAX, number as usize);
         }
     }
 }

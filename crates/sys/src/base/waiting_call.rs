@@ -4,8 +4,7 @@
 //! interrupted thread past the call instruction, so that it does not wait.
 
 use crate::raw;
-use crate::signals::Mask;
-use libc::{c_void, ucontext_t};
+use crate::signals::{Context, Mask};
 
 /// Result if a signal arrived before the call, or if the kernel would restart the call after the
 /// signal: ERESTARTNOINTR, which no call returns.
@@ -14,28 +13,15 @@ pub const MADE_AGAIN: isize = -513;
 // Five pushed registers align the stack. Its lowest word holds the call's sixth argument, the word
 // above it the mask to restore. rbx becomes 1 if a signal arrives.
 core::arch::global_asm!(
-    ".hidden softswap_waiting_call",
-    ".globl softswap_waiting_call",
-    ".type softswap_waiting_call, @function",
+    ".hidden softswap_waiting_call; .globl softswap_waiting_call; .type softswap_waiting_call, @function",
     "softswap_waiting_call:",
     ".cfi_startproc",
-    "push rbx",
-    ".cfi_adjust_cfa_offset 8",
-    ".cfi_offset rbx, -16",
-    "push r12",
-    ".cfi_adjust_cfa_offset 8",
-    ".cfi_offset r12, -24",
-    "push r13",
-    ".cfi_adjust_cfa_offset 8",
-    ".cfi_offset r13, -32",
-    "push r14",
-    ".cfi_adjust_cfa_offset 8",
-    ".cfi_offset r14, -40",
-    "push r15",
-    ".cfi_adjust_cfa_offset 8",
-    ".cfi_offset r15, -48",
-    "sub rsp, 16",
-    ".cfi_adjust_cfa_offset 16",
+    "push rbx; .cfi_adjust_cfa_offset 8; .cfi_offset rbx, -16",
+    "push r12; .cfi_adjust_cfa_offset 8; .cfi_offset r12, -24",
+    "push r13; .cfi_adjust_cfa_offset 8; .cfi_offset r13, -32",
+    "push r14; .cfi_adjust_cfa_offset 8; .cfi_offset r14, -40",
+    "push r15; .cfi_adjust_cfa_offset 8; .cfi_offset r15, -48",
+    "sub rsp, 16; .cfi_adjust_cfa_offset 16",
     "mov r12, rdi",
     "mov r13, rsi",
     "mov r14, r8",
@@ -56,18 +42,15 @@ core::arch::global_asm!(
     "mov rcx, [r13 + 16]",
     "mov r8, [r13 + 24]",
     "mov r9, [r13 + 32]",
-    ".hidden softswap_waiting_call_check",
-    ".globl softswap_waiting_call_check",
+    ".hidden softswap_waiting_call_check; .globl softswap_waiting_call_check",
     "softswap_waiting_call_check:",
     "test rbx, rbx",
     "jnz softswap_waiting_call_interrupted",
     "call r15",
-    ".hidden softswap_waiting_call_made",
-    ".globl softswap_waiting_call_made",
+    ".hidden softswap_waiting_call_made; .globl softswap_waiting_call_made",
     "softswap_waiting_call_made:",
     "jmp 3f",
-    ".hidden softswap_waiting_call_interrupted",
-    ".globl softswap_waiting_call_interrupted",
+    ".hidden softswap_waiting_call_interrupted; .globl softswap_waiting_call_interrupted",
     "softswap_waiting_call_interrupted:",
     "mov rax, {made_again}",
     "3:",
@@ -80,18 +63,12 @@ core::arch::global_asm!(
     "xor r9d, r9d",
     "call r14",
     "mov rax, r12",
-    "add rsp, 16",
-    ".cfi_adjust_cfa_offset -16",
-    "pop r15",
-    ".cfi_adjust_cfa_offset -8",
-    "pop r14",
-    ".cfi_adjust_cfa_offset -8",
-    "pop r13",
-    ".cfi_adjust_cfa_offset -8",
-    "pop r12",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rbx",
-    ".cfi_adjust_cfa_offset -8",
+    "add rsp, 16; .cfi_adjust_cfa_offset -16",
+    "pop r15; .cfi_adjust_cfa_offset -8",
+    "pop r14; .cfi_adjust_cfa_offset -8",
+    "pop r13; .cfi_adjust_cfa_offset -8",
+    "pop r12; .cfi_adjust_cfa_offset -8",
+    "pop rbx; .cfi_adjust_cfa_offset -8",
     "ret",
     ".cfi_endproc",
     ".size softswap_waiting_call, . - softswap_waiting_call",
@@ -146,19 +123,20 @@ pub unsafe fn waiting_call(
 /// the kernel would restart.
 ///
 /// # Safety
-/// `context` is the argument of the running handler, and nothing else uses it.
-pub unsafe fn interrupt(context: *mut c_void) {
-    // SAFETY: a handler's context is a `ucontext_t`.
-    let registers = unsafe { &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs };
-    let at = registers[libc::REG_RIP as usize] as usize;
-    registers[libc::REG_RBX as usize] = 1;
+/// The handler of `context` has interrupted a [`waiting_call`].
+pub unsafe fn interrupt(context: Context<'_>) {
+    let at = context.register(libc::REG_RIP);
     let call_start = softswap_waiting_call_check as *const () as usize;
     let call_end = softswap_waiting_call_made as *const () as usize;
-    if (call_start..call_end).contains(&at) {
-        let after = softswap_waiting_call_interrupted as *const () as usize;
-        registers[libc::REG_RIP as usize] = after as i64;
-    } else if let Some(after) = raw::after_gate(at) {
-        registers[libc::REG_RIP as usize] = after as i64;
-        registers[libc::REG_RAX as usize] = MADE_AGAIN as i64;
+    // SAFETY: the assembly above continues with these values as if the call had been interrupted.
+    unsafe {
+        context.set_register(libc::REG_RBX, 1);
+        if (call_start..call_end).contains(&at) {
+            let after = softswap_waiting_call_interrupted as *const () as usize;
+            context.set_register(libc::REG_RIP, after);
+        } else if let Some(after) = raw::after_gate(at) {
+            context.set_register(libc::REG_RIP, after);
+            context.set_register(libc::REG_RAX, MADE_AGAIN as usize);
+        }
     }
 }

@@ -6,15 +6,6 @@
 use std::ffi::{c_char, c_int, c_void};
 
 /// Work area of [`compress`], stored inline. Its content does not matter between calls.
-///
-/// ```
-/// use softswap_sys::lz4::{self, State};
-///
-/// let (mut packed, mut back) = ([0; 4096], [1; 4096]);
-/// let len = lz4::compress(&[0; 4096], &mut packed, &mut State::new()).unwrap();
-/// assert_eq!(lz4::decompress(&packed[..len], &mut back), Some(4096));
-/// assert_eq!(back, [0; 4096]);
-/// ```
 #[repr(C, align(64))]
 pub struct State([u64; STATE_WORDS]);
 
@@ -34,11 +25,7 @@ unsafe extern "C" {
 }
 
 impl State {
-    /// Returns a zeroed state.
-    ///
-    /// # Panics
-    /// If the linked library needs a larger state.
-    #[must_use]
+    /// Returns a zeroed state. Panics if the linked library needs a larger state.
     #[expect(
         clippy::large_stack_arrays,
         reason = "moved to its owner once, outside the fault path"

@@ -15,13 +15,6 @@ const _: () = assert!(PAGE_SIZE.is_multiple_of(STEP_BYTES));
 
 /// A register width that this CPU supports. Only [`Width::widest`] and [`Width::all`] create
 /// values, so the CPU supports every value.
-///
-/// ```
-/// use softswap_sys::simd::Width;
-///
-/// let page = [7; 4096];
-/// assert!(Width::widest().repeats(&page, u64::from_ne_bytes([7; 8])));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Width(Registers);
 
@@ -29,59 +22,40 @@ pub struct Width(Registers);
 enum Registers {
     /// The compiler's code for plain words.
     Words,
-    #[cfg(target_arch = "x86_64")]
     Avx2,
-    #[cfg(target_arch = "x86_64")]
     Avx512,
 }
 
 impl Width {
-    /// Returns the widest supported width.
-    #[must_use]
     #[inline]
     pub fn widest() -> Width {
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f") {
-                return Width(Registers::Avx512);
-            }
-            if is_x86_feature_detected!("avx2") {
-                return Width(Registers::Avx2);
-            }
+        if is_x86_feature_detected!("avx512f") {
+            Width(Registers::Avx512)
+        } else if is_x86_feature_detected!("avx2") {
+            Width(Registers::Avx2)
+        } else {
+            Width(Registers::Words)
         }
-        Width(Registers::Words)
     }
 
     /// Returns all supported widths, for tests that compare them.
-    #[must_use]
     pub fn all() -> Vec<Width> {
-        #[cfg_attr(
-            not(target_arch = "x86_64"),
-            expect(unused_mut, reason = "other CPUs have only one width")
-        )]
         let mut all = vec![Width(Registers::Words)];
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx2") {
-                all.push(Width(Registers::Avx2));
-            }
-            if is_x86_feature_detected!("avx512f") {
-                all.push(Width(Registers::Avx512));
-            }
+        if is_x86_feature_detected!("avx2") {
+            all.push(Width(Registers::Avx2));
+        }
+        if is_x86_feature_detected!("avx512f") {
+            all.push(Width(Registers::Avx512));
         }
         all
     }
 
-    /// Returns true if every word of `page` is `word`.
-    #[must_use]
     #[inline]
     pub fn repeats(self, page: &[u8; PAGE_SIZE], word: u64) -> bool {
         match self.0 {
             Registers::Words => repeats_words(page, word),
-            #[cfg(target_arch = "x86_64")]
             // SAFETY: this value exists only if the CPU has AVX2.
             Registers::Avx2 => unsafe { repeats_avx2(page, word) },
-            #[cfg(target_arch = "x86_64")]
             // SAFETY: this value exists only if the CPU has AVX-512F.
             Registers::Avx512 => unsafe { repeats_avx512(page, word) },
         }
@@ -97,7 +71,6 @@ fn repeats_words(page: &[u8; PAGE_SIZE], word: u64) -> bool {
     })
 }
 
-#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn repeats_avx2(page: &[u8; PAGE_SIZE], word: u64) -> bool {
     use std::arch::x86_64::{
@@ -118,7 +91,6 @@ fn repeats_avx2(page: &[u8; PAGE_SIZE], word: u64) -> bool {
     })
 }
 
-#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn repeats_avx512(page: &[u8; PAGE_SIZE], word: u64) -> bool {
     use std::arch::x86_64::{

@@ -12,7 +12,6 @@ use zstd_sys::{ZSTD_CCtx, ZSTD_DCtx, ZSTD_cParameter, ZSTD_dParameter};
 /// Levels that pay off for single pages. Lower levels do not compress literals and are hardly
 /// better than LZ4. Higher ones take half a millisecond or more per page and save little.
 pub const LEVELS: RangeInclusive<i8> = -5..=9;
-/// The default level.
 pub const DEFAULT_LEVEL: i8 = 1;
 /// A level besides [`LEVELS`] that hardly searches for repetitions and compresses bytes by Huffman
 /// coding alone. Three times as fast as level 1, with the same ratio if nothing repeats: random
@@ -51,19 +50,6 @@ impl Workspace {
     }
 }
 
-/// Compresses pages.
-///
-/// ```
-/// use softswap_sys::memory::reserve_bytes;
-/// use softswap_sys::zstd::{self, Compressor, Decompressor};
-///
-/// let mut compressor = Compressor::new(reserve_bytes(zstd::COMPRESSOR_BYTES)?);
-/// let mut decompressor = Decompressor::new(reserve_bytes(zstd::DECOMPRESSOR_BYTES)?);
-/// let (mut packed, mut back) = ([0; 4096], [1; 4096]);
-/// let len = compressor.compress(zstd::DEFAULT_LEVEL, &[0; 4096], &mut packed).unwrap();
-/// assert_eq!(decompressor.decompress(&packed[..len], &mut back), Some(4096));
-/// # Ok::<(), std::io::Error>(())
-/// ```
 pub struct Compressor {
     workspace: Workspace,
     /// Level of the context in the workspace; `None` before its first use.
@@ -72,11 +58,8 @@ pub struct Compressor {
 }
 
 impl Compressor {
-    /// Creates a compressor in `memory`, at least [`COMPRESSOR_BYTES`].
-    ///
-    /// # Panics
-    /// If the memory is too small, or not aligned to 8 bytes.
-    #[must_use]
+    /// Creates a compressor in `memory`, at least [`COMPRESSOR_BYTES`]. Panics if that is too
+    /// small, or not aligned to 8 bytes.
     pub fn new(memory: &'static mut [u8]) -> Compressor {
         let needed = LEVELS.chain([LITERALS_ONLY]).map(context_bytes).max().unwrap_or(0);
         Compressor { workspace: Workspace::new(memory, needed), level: None, touched_bytes: 0 }
@@ -106,13 +89,11 @@ impl Compressor {
     }
 
     /// Returns the number of bytes of the memory that may have been touched.
-    #[must_use]
     pub fn touched_bytes(&self) -> usize {
         self.touched_bytes
     }
 
     /// Returns the number of further bytes of the memory that compression at `level` touches.
-    #[must_use]
     pub fn untouched_bytes(&self, level: i8) -> usize {
         if self.level == Some(level) || !is_level(level) {
             return 0;
@@ -152,26 +133,14 @@ impl Compressor {
 }
 
 /// Decompresses pages of a [`Compressor`], from any level.
-///
-/// ```
-/// use softswap_sys::memory::reserve_bytes;
-/// use softswap_sys::zstd::{self, Decompressor};
-///
-/// let mut decompressor = Decompressor::new(reserve_bytes(zstd::DECOMPRESSOR_BYTES)?);
-/// assert_eq!(decompressor.decompress(b"no frame", &mut [0; 4096]), None);
-/// # Ok::<(), std::io::Error>(())
-/// ```
 pub struct Decompressor {
     workspace: Workspace,
     is_ready: bool,
 }
 
 impl Decompressor {
-    /// Creates a decompressor in `memory`, at least [`DECOMPRESSOR_BYTES`].
-    ///
-    /// # Panics
-    /// If the memory is too small, or not aligned to 8 bytes.
-    #[must_use]
+    /// Creates a decompressor in `memory`, at least [`DECOMPRESSOR_BYTES`]. Panics if that is too
+    /// small, or not aligned to 8 bytes.
     pub fn new(memory: &'static mut [u8]) -> Decompressor {
         // SAFETY: the function takes no arguments, and only adds up sizes.
         let needed = unsafe { zstd_sys::ZSTD_estimateDCtxSize() };
@@ -197,7 +166,6 @@ impl Decompressor {
     }
 
     /// Returns the number of bytes of the memory that may have been touched.
-    #[must_use]
     pub fn touched_bytes(&self) -> usize {
         if self.is_ready { self.workspace.len } else { 0 }
     }
@@ -314,6 +282,7 @@ mod tests {
         let mut packed = [0; PAGE_SIZE];
         let len = compressor.compress(1, &page(), &mut packed).unwrap();
         let mut target = [0xA5; 2 * PAGE_SIZE];
+        assert_eq!(decompressor.decompress(b"no frame", &mut target), None);
         for target_len in [0, 1, 100, PAGE_SIZE - 1] {
             let unpacked = decompressor.decompress(&packed[..len], &mut target[..target_len]);
             assert_eq!(unpacked, None);

@@ -32,28 +32,23 @@
 use crate::raw;
 use crate::seccomp::{
     ALLOW, ARCH_X86_64, ERRNO, IF_ANY_SET, IF_AT_LEAST, IF_EQUAL, Instruction, JUMP, LOAD,
-    OFFSET_ARCH, OFFSET_ARGUMENTS, OFFSET_NUMBER, OFFSET_POINTER, RETURN, SET, plain,
+    OFFSET_ARCH, OFFSET_ARGUMENTS, OFFSET_NUMBER, OFFSET_POINTER, RETURN, SET, branch, plain,
 };
 use crate::{descriptor, program_filter, uffd};
 
 pub use crate::program_filter::is_in_force;
 
-/// Maximum number of instructions in a filter.
 pub const MAX_INSTRUCTIONS: usize = 4096;
 
 /// Condition on an argument. The kernel uses only the low half of all arguments but pointers.
 #[derive(Debug, Clone, Copy)]
 enum Is {
-    /// One of these values.
     In(&'static [u32]),
-    /// None of these bits.
     Without(u32),
-    /// At least one of these bits.
     With(u32),
     Null,
     /// ID of the process that installs the filter, if rules require it.
     OwnPid,
-    /// A descriptor number as high as the engine's.
     High,
 }
 use Is::{High, In, Null, OwnPid, With, Without};
@@ -71,55 +66,49 @@ const EXECUTABLE: u32 = libc::PROT_EXEC as u32;
 const ANONYMOUS: u32 = libc::MAP_ANONYMOUS as u32;
 const IPC_STAT: u32 = libc::IPC_STAT as u32;
 
+const REQUESTS: &[u32] = &[
+    uffd::IOCTL_COPY as u32,
+    uffd::IOCTL_ZEROPAGE as u32,
+    uffd::IOCTL_MOVE as u32,
+    uffd::IOCTL_WRITEPROTECT as u32,
+    uffd::IOCTL_REGISTER as u32,
+    uffd::IOCTL_API as u32,
+    BLKGETSIZE64,
+    FS_IOC_FIEMAP,
+];
+const ADVICE: &[u32] = &[
+    libc::MADV_DONTNEED as u32,
+    libc::MADV_NOHUGEPAGE as u32,
+    libc::MADV_DONTDUMP as u32,
+    libc::MADV_DONTFORK as u32,
+    libc::MADV_DOFORK as u32,
+    libc::MADV_UNMERGEABLE as u32,
+    libc::MADV_POPULATE_READ as u32,
+    libc::MADV_POPULATE_WRITE as u32,
+];
+const MOVES: &[u32] = &[
+    (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as u32,
+    (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u32,
+];
+const FUTEX_OPERATIONS: &[u32] = &[
+    libc::FUTEX_WAIT as u32 | PRIVATE,
+    libc::FUTEX_WAKE as u32 | PRIVATE,
+    libc::FUTEX_WAIT_BITSET as u32 | PRIVATE,
+    // In the page of the processes that share a budget.
+    libc::FUTEX_WAIT as u32,
+    libc::FUTEX_WAKE as u32,
+];
+
 /// The calls that the engine makes to fault pages in and evict them.
 const RULES: &[Rule] = &[
     // Memory.
-    (
-        libc::SYS_ioctl,
-        &[(
-            1,
-            In(&[
-                uffd::IOCTL_COPY as u32,
-                uffd::IOCTL_ZEROPAGE as u32,
-                uffd::IOCTL_MOVE as u32,
-                uffd::IOCTL_WRITEPROTECT as u32,
-                uffd::IOCTL_REGISTER as u32,
-                uffd::IOCTL_API as u32,
-                BLKGETSIZE64,
-                FS_IOC_FIEMAP,
-            ]),
-        )],
-    ),
+    (libc::SYS_ioctl, &[(1, In(REQUESTS))]),
     (libc::SYS_userfaultfd, &[(0, In(&[uffd::OPEN_FLAGS as u32]))]),
-    (
-        libc::SYS_madvise,
-        &[(
-            2,
-            In(&[
-                libc::MADV_DONTNEED as u32,
-                libc::MADV_NOHUGEPAGE as u32,
-                libc::MADV_DONTDUMP as u32,
-                libc::MADV_DONTFORK as u32,
-                libc::MADV_DOFORK as u32,
-                libc::MADV_UNMERGEABLE as u32,
-                libc::MADV_POPULATE_READ as u32,
-                libc::MADV_POPULATE_WRITE as u32,
-            ]),
-        )],
-    ),
+    (libc::SYS_madvise, &[(2, In(ADVICE))]),
     (libc::SYS_process_madvise, &[(0, In(&[SELF])), (3, In(&[libc::MADV_DONTNEED as u32]))]),
     (libc::SYS_mmap, &[(2, Without(EXECUTABLE)), (3, With(ANONYMOUS))]),
     (libc::SYS_mprotect, &[(2, Without(EXECUTABLE))]),
-    (
-        libc::SYS_mremap,
-        &[(
-            3,
-            In(&[
-                (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as u32,
-                (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u32,
-            ]),
-        )],
-    ),
+    (libc::SYS_mremap, &[(3, In(MOVES))]),
     (libc::SYS_munmap, &[]),
     (libc::SYS_mincore, &[]),
     (libc::SYS_mlock2, &[(2, In(&[0, libc::MLOCK_ONFAULT]))]),
@@ -144,20 +133,7 @@ const RULES: &[Rule] = &[
     ),
     (libc::SYS_prlimit64, &[(0, In(&[0])), (2, Null)]),
     // Threads, signals, time.
-    (
-        libc::SYS_futex,
-        &[(
-            1,
-            In(&[
-                libc::FUTEX_WAIT as u32 | PRIVATE,
-                libc::FUTEX_WAKE as u32 | PRIVATE,
-                libc::FUTEX_WAIT_BITSET as u32 | PRIVATE,
-                // In the page of the processes that share a budget.
-                libc::FUTEX_WAIT as u32,
-                libc::FUTEX_WAKE as u32,
-            ]),
-        )],
-    ),
+    (libc::SYS_futex, &[(1, In(FUTEX_OPERATIONS))]),
     (libc::SYS_rt_sigprocmask, &[]),
     (libc::SYS_rt_sigpending, &[]),
     (libc::SYS_rt_sigaction, &[]),
@@ -201,7 +177,6 @@ pub fn begin() -> bool {
     true
 }
 
-/// Records that there is no exemption.
 pub fn undo() {
     program_filter::set_in_force(false);
 }
@@ -217,7 +192,7 @@ pub fn look() {
 }
 
 fn if_equal(value: u32, then: usize, otherwise: usize) -> Instruction {
-    Instruction { code: IF_EQUAL, if_true: then as u8, if_false: otherwise as u8, value }
+    branch(IF_EQUAL, value, then, otherwise)
 }
 
 /// Values that depend on the process that installs the filter.
@@ -259,10 +234,7 @@ impl Code {
     /// Emits a jump to the end unless the comparison of the word at `offset` yields `holds`.
     fn require(&mut self, offset: u32, comparison: u16, value: u32, holds: bool) {
         let (if_true, if_false) = if holds { (1, 0) } else { (0, 1) };
-        self.emit(&[
-            plain(LOAD, offset),
-            Instruction { code: comparison, if_true, if_false, value },
-        ]);
+        self.emit(&[plain(LOAD, offset), branch(comparison, value, if_true, if_false)]);
         self.jump_to_end();
     }
 
@@ -351,7 +323,6 @@ fn exemption(names: Names) -> Vec<Instruction> {
 
 /// Returns the program's filter after the exemption; `None` if both together exceed the kernel's
 /// limit.
-#[must_use]
 pub fn before(program: &[Instruction]) -> Option<Vec<Instruction>> {
     let mut code = exemption(Names {
         gate: raw::exempt_instruction_pointer(),

@@ -17,7 +17,7 @@
 
 use crate::chained::Before;
 use crate::pointer_lookup::{Pointee, buffer_of, pointers};
-use crate::signals::{self, Mask, SIGSYS, TrappedCall, siginfo_t};
+use crate::signals::{self, Context, Mask, SIGSYS, TrappedCall, siginfo_t};
 use crate::touches::{Hold, with_resolver};
 use crate::{aslr, proc_maps, raw, seccomp, window};
 use std::io;
@@ -43,19 +43,9 @@ const TEXT_BYTES: usize = 4096;
 type Arguments = [usize; 6];
 
 /// Returns the area for windows of guarded memory. The first call installs the filter, which guards
-/// system calls of all threads until the process exits.
-///
-/// ```no_run
-/// use softswap_sys::guarded_calls;
-///
-/// let area = guarded_calls::area()?;
-/// assert_eq!(guarded_calls::area()?, area);
-/// # Ok::<(), std::io::Error>(())
-/// ```
-///
-/// # Errors
-/// The kernel's error. `AddrNotAvailable` if no area is free. `Unsupported` if another filter or
-/// handler receives the traps, or the calling thread blocks SIGSYS.
+/// system calls of all threads until the process exits. Fails with `AddrNotAvailable` if no area is
+/// free, `Unsupported` if another filter or handler receives the traps, or the calling thread
+/// blocks SIGSYS.
 pub fn area() -> io::Result<Range<usize>> {
     let mut guarded = GUARDED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(area) = &*guarded {
@@ -88,14 +78,12 @@ pub fn area() -> io::Result<Range<usize>> {
     Ok(area)
 }
 
-/// The instruction that issues a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caller {
     Gate,
     Program,
 }
 
-/// Returns true if a call with a pointer to `address` is trapped.
 fn is_trapped(address: usize, caller: Caller) -> bool {
     PROBED.store(false, Ordering::Relaxed);
     PROBING.store(raw::current_thread(), Ordering::Relaxed);
@@ -116,31 +104,27 @@ fn is_in_area(address: usize) -> bool {
     start != 0 && address.wrapping_sub(start) < AREA_LEN.load(Ordering::Relaxed)
 }
 
-extern "C" fn on_sigsys(signal: i32, info: *mut siginfo_t, context: *mut libc::c_void) {
+extern "C" fn on_sigsys(signal: i32, info: &mut siginfo_t, context: Context<'_>) {
     raw::preserving_errno(|| {
-        // SAFETY: these are the handler's arguments.
-        let call = unsafe { TrappedCall::of(info, context) };
+        let call = TrappedCall::of(info, context);
         if call.by_filter && PROBING.load(Ordering::Relaxed) == raw::current_thread() {
             PROBED.store(true, Ordering::Relaxed);
-            // SAFETY: `context` is the handler's argument.
+            // SAFETY: a filter has trapped the call.
             unsafe { TrappedCall::answer(context, -(libc::EFAULT as isize)) };
             return;
         }
         let is_programs = call.by_filter && !raw::is_in_gate(call.caller);
         if !is_programs || !call.arguments.iter().any(|argument| is_in_area(*argument)) {
-            // SAFETY: these are the handler's arguments.
-            unsafe { BEFORE.pass_on(signal, info, context, false) };
+            BEFORE.pass_on(signal, info, context, false);
             return;
         }
-        // SAFETY: `context` is the handler's argument, and nothing else uses it.
-        unsafe {
-            let open = !*signals::interrupted_mask(context);
-            TrappedCall::answer(context, Call { open, ..Call::of(&call) }.answer());
-        }
+        let TrappedCall { number, arguments, .. } = call;
+        let result = Call { number, arguments, open: !context.mask() }.answer();
+        // SAFETY: a filter has trapped the call.
+        unsafe { TrappedCall::answer(context, result) };
     });
 }
 
-/// Bytes that are pinned until this value is dropped.
 struct Held {
     address: usize,
     len: usize,
@@ -154,7 +138,6 @@ impl Drop for Held {
     }
 }
 
-/// A call to issue for the program.
 #[derive(Clone, Copy)]
 struct Call {
     number: i64,
@@ -164,11 +147,6 @@ struct Call {
 }
 
 impl Call {
-    fn of(trapped: &TrappedCall) -> Call {
-        Call { number: trapped.number, arguments: trapped.arguments, open: 0 }
-    }
-
-    /// Executes the call and returns the kernel's result.
     fn answer(&self) -> isize {
         let buffer = buffer_of(self.number).filter(|at| is_in_area(self.arguments[*at]));
         let mut held = [const { None }; 6];
@@ -252,7 +230,6 @@ impl Call {
         }
     }
 
-    /// Returns the call for a part of its buffer.
     fn piece(&self, at: usize, done: usize, address: usize, len: usize) -> Call {
         let mut call = *self;
         call.arguments[at] = address;
@@ -263,9 +240,9 @@ impl Call {
         call
     }
 
-    /// Returns the number of pieces into which the call may be split.
     fn pieces(&self) -> Pieces {
         let fd = self.arguments[0];
+        let is_stream = || raw::socket_option(fd, libc::SO_TYPE) == Some(libc::SOCK_STREAM);
         let kind = raw::file_status(fd).map_or(0, |status| status.st_mode & libc::S_IFMT);
         let writes = matches!(self.number, libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_sendto);
         let waits_for_all = self.number == libc::SYS_recvfrom
@@ -273,7 +250,7 @@ impl Call {
         match kind {
             _ if self.number == libc::SYS_getrandom => Pieces::AsNeeded,
             libc::S_IFREG | libc::S_IFBLK => Pieces::AsNeeded,
-            libc::S_IFSOCK if writes && socket_type(fd) != libc::SOCK_STREAM => Pieces::None,
+            libc::S_IFSOCK if writes && !is_stream() => Pieces::None,
             _ if writes || waits_for_all => Pieces::AsNeeded,
             // There may be no more data, and a second piece would wait for it.
             _ => Pieces::One,
@@ -293,13 +270,4 @@ enum Pieces {
 
 fn is_in_window(address: usize) -> bool {
     with_resolver(address, |_| ()).is_some()
-}
-
-fn socket_type(fd: usize) -> i32 {
-    let (mut kind, mut len) = (0_i32, size_of::<i32>() as u32);
-    let (level, option) = (libc::SOL_SOCKET as usize, libc::SO_TYPE as usize);
-    let arguments = [fd, level, option, &raw mut kind as usize, &raw mut len as usize, 0];
-    // SAFETY: the kernel writes an integer and its length to the locals.
-    unsafe { raw::syscall(libc::SYS_getsockopt, arguments) };
-    kind
 }

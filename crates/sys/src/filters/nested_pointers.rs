@@ -5,17 +5,8 @@
 //! an address of managed memory as one.
 
 /// Number of bytes behind a pointer.
-///
-/// ```
-/// use softswap_sys::nested_pointers::Extent;
-///
-/// let counted = Extent::Counted { at: 2, width: 2, each: 10, more: 4 };
-/// assert_eq!(counted.bytes(&[9, 9, 3, 0, 9]), 34);
-/// assert_eq!(Extent::Bytes(4).bytes(&[]), 4);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// A fixed number.
     Bytes(usize),
     /// A number in the structure, times `each`, plus `more`.
     Counted {
@@ -31,8 +22,6 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// Returns the number of bytes for a structure with this content.
-    #[must_use]
     pub fn bytes(self, structure: &[u8]) -> usize {
         match self {
             Extent::Bytes(bytes) => bytes,
@@ -47,22 +36,11 @@ impl Extent {
 }
 
 /// A structure, or an array of them, that an argument points to.
-///
-/// ```
-/// use softswap_sys::nested_pointers::structure_of;
-///
-/// const SIOCGIFCONF: usize = 0x8912;
-/// let structure = structure_of(libc::SYS_ioctl, &[3, SIOCGIFCONF, 0x1000, 0, 0, 0]).unwrap();
-/// assert_eq!((structure.address, structure.bytes, structure.count), (0x1000, 16, 1));
-/// assert_eq!(structure.pointers[0].0, 8);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Structure {
-    /// Address of the first one.
     pub address: usize,
     /// Size of one in bytes, at most [`MAX_BYTES`].
     pub bytes: usize,
-    /// Number of structures.
     pub count: usize,
     /// Offset of each pointer, and the number of bytes behind it.
     pub pointers: &'static [(usize, Extent)],
@@ -123,7 +101,6 @@ const KEYCTL_INSTANTIATE_IOV: usize = 20;
 const KEYCTL_DH_COMPUTE: usize = 23;
 
 /// Returns the structures of a call with known pointers, or with an array at their end.
-#[must_use]
 pub fn structure_of(number: i64, arguments: &[usize; 6]) -> Option<Structure> {
     let [first, second, third, fourth, ..] = *arguments;
     let (address, count, (bytes, pointers, own)) = match number {
@@ -150,20 +127,9 @@ fn is_filter(level: usize, option: usize) -> bool {
 }
 
 /// Bytes in which a call may have pointers.
-///
-/// ```
-/// use softswap_sys::nested_pointers::walk_of;
-///
-/// let request = 0xc030_6401; // 48 bytes
-/// let walk = walk_of(libc::SYS_ioctl, &[3, request, 0x1000, 0, 0, 0]).unwrap();
-/// assert_eq!((walk.address, walk.bytes, walk.is_before), (0x1000, 48, false));
-/// assert_eq!(walk_of(libc::SYS_read, &[0; 6]), None);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Walk {
-    /// The address of the structure.
     pub address: usize,
-    /// Its size in bytes.
     pub bytes: usize,
     /// True if the pointers must be followed before the call, because it has an effect before it
     /// fails.
@@ -176,7 +142,6 @@ const MAX_WALK_BYTES: usize = 4096;
 
 /// Returns the bytes in which a call may have pointers that no [`Structure`] describes; for SG_IO,
 /// the vectors of an array.
-#[must_use]
 pub fn walk_of(number: i64, arguments: &[usize; 6]) -> Option<Walk> {
     let [first, second, third, fourth, fifth, _] = *arguments;
     if structure_of(number, arguments).is_some() && second != SG_IO {
@@ -224,6 +189,20 @@ mod tests {
             }
             assert!(pointers.iter().all(|(at, _)| at + 8 <= *bytes), "{request:#x}");
         }
+    }
+
+    #[test]
+    fn structures_and_walks_follow_arguments() {
+        let counted = Extent::Counted { at: 2, width: 2, each: 10, more: 4 };
+        assert_eq!((counted.bytes(&[9, 9, 3, 0, 9]), Extent::Bytes(4).bytes(&[])), (34, 4));
+        let arguments = |request| [3, request, 0x1000, 0, 0, 0];
+        let found = structure_of(libc::SYS_ioctl, &arguments(0x8912)).unwrap();
+        assert_eq!((found.address, found.bytes, found.count), (0x1000, 16, 1));
+        assert_eq!(found.pointers[0].0, 8);
+        // The request's number encodes 48 bytes.
+        let walk = walk_of(libc::SYS_ioctl, &arguments(0xc030_6401));
+        assert_eq!(walk, Some(Walk { address: 0x1000, bytes: 48, is_before: false }));
+        assert_eq!(walk_of(libc::SYS_read, &[0; 6]), None);
     }
 
     #[test]

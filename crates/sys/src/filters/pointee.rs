@@ -2,13 +2,6 @@
 
 /// The memory behind a pointer argument. The guard's `transfers` handles calls with vectors and
 /// messages; the runtime's `guard` lists the module for each kind of call.
-///
-/// ```
-/// use softswap_sys::pointer_lookup::{Pointee, pointers};
-///
-/// // read(fd, buffer, length): argument 1 points to as many bytes as argument 2 says.
-/// assert_eq!(pointers(libc::SYS_read), [(1, Pointee::Bytes(2))]);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pointee {
     /// The number of bytes that another argument gives.
@@ -45,14 +38,6 @@ pub enum Pointee {
 impl Pointee {
     /// Returns the number of bytes if the call's arguments determine it. For
     /// [`Pointee::SizeBehind`] that is 4 KiB: the caller reads the real number.
-    ///
-    /// ```
-    /// use softswap_sys::pointer_lookup::Pointee;
-    ///
-    /// assert_eq!(Pointee::Bytes(2).byte_count(&[3, 0x1000, 80, 0, 0, 0]), Some(80));
-    /// assert_eq!(Pointee::Text.byte_count(&[0x1000, 0, 0, 0, 0, 0]), None);
-    /// ```
-    #[must_use]
     pub fn byte_count(self, arguments: &[usize; 6]) -> Option<usize> {
         Some(match self {
             Pointee::Bytes(len) => arguments[len as usize],
@@ -87,23 +72,8 @@ fn request_bytes(request: usize) -> usize {
 }
 
 /// A pointer argument: its index and what it points to.
-///
-/// ```
-/// use softswap_sys::pointer_lookup::{Pointer, pointers};
-///
-/// let of_call: &[Pointer] = pointers(libc::SYS_getpid);
-/// assert!(of_call.is_empty());
-/// ```
 pub type Pointer = (u8, Pointee);
 
-/// The class of a system call.
-///
-/// ```
-/// use softswap_sys::pointer_lookup::{Class, class_of};
-///
-/// assert_eq!(class_of(libc::SYS_getpid), Some(Class::NoPointer));
-/// assert_eq!(class_of(libc::SYS_io_setup).and_then(Class::refusal), Some(libc::ENOSYS));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// The kernel follows no argument.
@@ -119,7 +89,6 @@ pub enum Class {
 
 impl Class {
     /// Returns the arguments that the filter checks.
-    #[must_use]
     pub const fn pointers(self) -> &'static [Pointer] {
         match self {
             Class::Described(pointers) | Class::Refused(_, pointers) => pointers,
@@ -128,7 +97,6 @@ impl Class {
     }
 
     /// Returns the error number that a managed program gets instead of the call.
-    #[must_use]
     pub const fn refusal(self) -> Option<i32> {
         match self {
             Class::Refused(error, _) => Some(error),

@@ -3,37 +3,32 @@
 pub use crate::pointee::{Class, Pointee, Pointer};
 pub use crate::pointer_table::MAX_NUMBER;
 
-use crate::pointer_table::CALLS;
+use crate::pointer_table;
 
 static BY_NUMBER: [Option<Class>; MAX_NUMBER] = by_number();
 
 const fn by_number() -> [Option<Class>; MAX_NUMBER] {
     let mut classes = [None; MAX_NUMBER];
-    let mut row = 0;
-    while row < CALLS.len() {
-        let (number, class) = CALLS[row];
-        assert!(classes[number as usize].is_none(), "a call is in the table twice");
-        classes[number as usize] = Some(class);
-        row += 1;
+    let mut number = 0;
+    while number < MAX_NUMBER {
+        classes[number] = pointer_table::class(number as i64);
+        number += 1;
     }
     classes
 }
 
 /// Returns the class of a call, or `None` if Linux 6.18 has no call of this number.
-#[must_use]
 pub fn class_of(number: i64) -> Option<Class> {
     *BY_NUMBER.get(usize::try_from(number).ok()?)?
 }
 
 /// Returns the pointer arguments of a call: empty if it has none, or is unknown.
-#[must_use]
 pub fn pointers(number: i64) -> &'static [Pointer] {
     class_of(number).map_or(&[], Class::pointers)
 }
 
 /// Returns the index of the buffer argument of a call that transfers data; the next argument is the
 /// buffer's length.
-#[must_use]
 pub fn buffer_of(number: i64) -> Option<usize> {
     match number {
         libc::SYS_getrandom => Some(0),
@@ -49,7 +44,6 @@ pub fn buffer_of(number: i64) -> Option<usize> {
 
 /// Returns a mask for each call number below [`MAX_NUMBER`]: bit i is set if argument i is a
 /// pointer.
-#[must_use]
 pub fn pointer_masks() -> [u8; MAX_NUMBER] {
     std::array::from_fn(|number| {
         pointers(number as i64).iter().fold(0, |mask, (argument, _)| mask | 1 << argument)
@@ -119,8 +113,8 @@ mod tests {
 
     #[test]
     fn lengths_refer_to_other_arguments_that_are_not_pointers() {
-        for (number, class) in CALLS {
-            let pointers = class.pointers();
+        for number in 0..MAX_NUMBER as i64 {
+            let pointers = pointers(number);
             for (argument, pointee) in pointers {
                 let (Bytes(length)
                 | BytesPlus(length, _)
@@ -136,6 +130,16 @@ mod tests {
                 assert!(!pointers.iter().any(|(a, _)| a == length), "call {number}");
             }
         }
+    }
+
+    #[test]
+    fn calls_are_described_by_number() {
+        assert_eq!(pointers(libc::SYS_read), [(1, Bytes(2))]);
+        assert_eq!(class_of(libc::SYS_getpid), Some(Class::NoPointer));
+        assert!(pointers(libc::SYS_getpid).is_empty());
+        assert_eq!(class_of(libc::SYS_io_setup).and_then(Class::refusal), Some(libc::ENOSYS));
+        assert_eq!(Bytes(2).byte_count(&[3, 0x1000, 80, 0, 0, 0]), Some(80));
+        assert_eq!(Pointee::Text.byte_count(&[0x1000, 0, 0, 0, 0, 0]), None);
     }
 
     #[test]

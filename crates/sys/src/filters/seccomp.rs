@@ -34,7 +34,6 @@ pub const BY_CALLER: u16 = 0x5357;
 const TRAP_BY_CALLER: u32 = TRAP | BY_CALLER as u32;
 pub(crate) const ERRNO: u32 = 0x0005_0000;
 
-/// Index of `mmap`'s flags.
 const MMAP_FLAGS: u32 = 3;
 const NOREPLACE: u32 = libc::MAP_FIXED_NOREPLACE as u32;
 /// Flags that make the address of `mmap` binding.
@@ -45,21 +44,10 @@ const SET_MODE_FILTER: usize = 1;
 const FLAG_ALL_THREADS: usize = 1;
 /// Without this flag some kernels disable speculation for the whole program.
 const FLAG_SPEC_ALLOW: usize = 1 << 2;
-/// Index of futex's operation.
 const FUTEX_OPERATION: u32 = 1;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 
 /// One instruction of a filter, in the kernel's format.
-///
-/// ```no_run
-/// use softswap_sys::seccomp::{self, Instruction};
-/// use softswap_sys::raw;
-///
-/// let (base, len) = (17 << 40, 1 << 40);
-/// let filter: Vec<Instruction> = seccomp::build(base, len, raw::exempt_instruction_pointer());
-/// seccomp::install(&filter)?;
-/// # Ok::<(), std::io::Error>(())
-/// ```
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Instruction {
@@ -69,8 +57,26 @@ pub struct Instruction {
     pub(crate) value: u32,
 }
 
+// SAFETY: all fields are integers.
+unsafe impl crate::AnyBits for Instruction {}
+
 pub(crate) fn plain(code: u16, value: u32) -> Instruction {
-    Instruction { code, if_true: 0, if_false: 0, value }
+    branch(code, value, 0, 0)
+}
+
+/// Returns a comparison with `value`, and how many instructions each outcome skips.
+pub(crate) fn branch(code: u16, value: u32, if_true: usize, if_false: usize) -> Instruction {
+    Instruction { code, if_true: if_true as u8, if_false: if_false as u8, value }
+}
+
+/// Returns the start of a filter: allows calls of other architectures, and loads the number.
+fn by_number() -> [Instruction; 4] {
+    [
+        plain(LOAD, OFFSET_ARCH),
+        branch(IF_EQUAL, ARCH_X86_64, 1, 0),
+        plain(RETURN, ALLOW),
+        plain(LOAD, OFFSET_NUMBER),
+    ]
 }
 
 /// Values that the filter compares pointers with.
@@ -143,18 +149,12 @@ fn runs() -> Vec<Run> {
 ///
 /// A binary search over the call number ends in jumps to the checks. Equal checks are shared. This
 /// shortens the start of every program, when the kernel compiles the filter.
-#[must_use]
 pub fn build(base: usize, len: usize, exempt: u64) -> Vec<Instruction> {
     assert!(len > 0 && (base | len).trailing_zeros() >= 32);
     let this = Match { base: (base >> 32) as u32, len: (len >> 32) as u32, exempt };
     // Allocated once: inside the runtime each allocation costs two system calls.
     let mut code = Vec::with_capacity(INSTRUCTION_CAPACITY);
-    code.extend([
-        plain(LOAD, OFFSET_ARCH),
-        Instruction { code: IF_EQUAL, if_true: 1, if_false: 0, value: ARCH_X86_64 },
-        plain(RETURN, ALLOW),
-        plain(LOAD, OFFSET_NUMBER),
-    ]);
+    code.extend(by_number());
     let mut leaves = Vec::with_capacity(INSTRUCTION_CAPACITY);
     search(&mut code, &runs(), &mut leaves);
     let mut checks: Vec<(Run, usize)> = Vec::with_capacity(INSTRUCTION_CAPACITY / 8);
@@ -186,13 +186,10 @@ fn search(code: &mut Vec<Instruction>, runs: &[Run], leaves: &mut Vec<(usize, Ru
         return;
     }
     let (low, high) = runs.split_at(runs.len() / 2);
-    let branch = code.len();
-    code.extend([
-        Instruction { code: IF_AT_LEAST, if_true: 0, if_false: 1, value: high[0].first },
-        plain(JUMP, 0),
-    ]);
+    let start = code.len();
+    code.extend([branch(IF_AT_LEAST, high[0].first, 0, 1), plain(JUMP, 0)]);
     search(code, low, leaves);
-    code[branch + 1].value = (code.len() - branch - 2) as u32;
+    code[start + 1].value = (code.len() - start - 2) as u32;
     search(code, high, leaves);
 }
 
@@ -204,27 +201,22 @@ fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
     if run.kind == Kind::ArchPrctl {
         code.extend([
             plain(LOAD, OFFSET_ARGUMENTS),
-            Instruction { code: IF_AT_LEAST, if_true: 1, if_false: 0, value: ARCH_GET_FS },
+            branch(IF_AT_LEAST, ARCH_GET_FS, 1, 0),
             plain(RETURN, ALLOW),
         ]);
     }
-    let mut to_match = (run.pointers.count_ones() * 3 - 2) as u8;
+    let mut to_match = run.pointers.count_ones() as usize * 3 - 2;
     for argument in (0..6).filter(|i| run.pointers & (1 << i) != 0) {
         code.push(plain(LOAD, OFFSET_ARGUMENTS + argument * 8 + 4));
         code.push(plain(SUBTRACT, this.base));
-        code.push(Instruction {
-            code: IF_AT_LEAST,
-            if_true: 0,
-            if_false: to_match,
-            value: this.len,
-        });
-        to_match = to_match.wrapping_sub(3);
+        code.push(branch(IF_AT_LEAST, this.len, 0, to_match));
+        to_match = to_match.saturating_sub(3);
     }
     code.push(plain(RETURN, ALLOW));
     if run.kind == Kind::Mmap {
         code.extend([
             plain(LOAD, OFFSET_ARGUMENTS + MMAP_FLAGS * 8),
-            Instruction { code: IF_ANY_SET, if_true: 1, if_false: 0, value: FIXED },
+            branch(IF_ANY_SET, FIXED, 1, 0),
             plain(RETURN, ALLOW),
         ]);
     }
@@ -232,9 +224,9 @@ fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
     code.extend([
         plain(LOAD, OFFSET_POINTER),
         plain(AND, !(raw::APART as u32)),
-        Instruction { code: IF_EQUAL, if_true: 0, if_false: 3, value: this.exempt as u32 },
+        branch(IF_EQUAL, this.exempt as u32, 0, 3),
         plain(LOAD, OFFSET_POINTER + 4),
-        Instruction { code: IF_EQUAL, if_true: 0, if_false: 1, value: (this.exempt >> 32) as u32 },
+        branch(IF_EQUAL, (this.exempt >> 32) as u32, 0, 1),
         plain(RETURN, ALLOW),
     ]);
     if run.kind == Kind::Mmap {
@@ -242,7 +234,7 @@ fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
         // a window the address is taken in any case.
         code.extend([
             plain(LOAD, OFFSET_ARGUMENTS + MMAP_FLAGS * 8),
-            Instruction { code: IF_ANY_SET, if_true: 0, if_false: 1, value: NOREPLACE },
+            branch(IF_ANY_SET, NOREPLACE, 0, 1),
             plain(RETURN, ERRNO | libc::EEXIST as u32),
         ]);
     }
@@ -277,8 +269,7 @@ fn check_futex(code: &mut Vec<Instruction>, run: Run, this: Match) {
     ]);
     for (operations, pointers) in groups {
         for (index, value) in operations.iter().enumerate() {
-            let if_true = (operations.len() - index) as u8;
-            code.push(Instruction { code: IF_EQUAL, if_true, if_false: 0, value: *value as u32 });
+            code.push(branch(IF_EQUAL, *value as u32, operations.len() - index, 0));
         }
         let jump = code.len();
         code.push(plain(JUMP, 0));
@@ -300,24 +291,16 @@ pub const MAX_CALLERS: usize = 1200;
 /// The filter survives `exec`. Single addresses rarely match such an instruction of the next
 /// program; a range of code would. Other calls are decided by number alone, so the kernel caches
 /// the result.
-#[must_use]
 pub fn build_for_callers(callers: &[usize]) -> Vec<Instruction> {
     assert!(callers.len() <= MAX_CALLERS && callers.is_sorted());
-    let mut filter = vec![
-        plain(LOAD, OFFSET_ARCH),
-        Instruction { code: IF_EQUAL, if_true: 1, if_false: 0, value: ARCH_X86_64 },
-        plain(RETURN, ALLOW),
-        plain(LOAD, OFFSET_NUMBER),
-    ];
+    let mut filter = by_number().to_vec();
     for (index, number) in MEMORY_CALLS.iter().enumerate() {
-        let if_true = (MEMORY_CALLS.len() - index) as u8;
-        filter.push(Instruction { code: IF_EQUAL, if_true, if_false: 0, value: *number as u32 });
+        filter.push(branch(IF_EQUAL, *number as u32, MEMORY_CALLS.len() - index, 0));
     }
     filter.push(plain(RETURN, ALLOW));
     for of_half in callers.chunk_by(|a, b| a >> 32 == b >> 32) {
         filter.push(plain(LOAD, OFFSET_POINTER + 4));
-        let high = (of_half[0] >> 32) as u32;
-        filter.push(Instruction { code: IF_EQUAL, if_true: 1, if_false: 0, value: high });
+        filter.push(branch(IF_EQUAL, (of_half[0] >> 32) as u32, 1, 0));
         let skip = filter.len();
         filter.extend([plain(JUMP, 0), plain(LOAD, OFFSET_POINTER)]);
         search_callers(&mut filter, of_half);
@@ -332,18 +315,15 @@ fn search_callers(filter: &mut Vec<Instruction>, callers: &[usize]) {
     const FEW: usize = 4;
     if callers.len() > FEW {
         let (low, high) = callers.split_at(callers.len() / 2);
-        let branch = filter.len();
-        let value = high[0] as u32;
-        filter.push(Instruction { code: IF_AT_LEAST, if_true: 0, if_false: 1, value });
-        filter.push(plain(JUMP, 0));
+        let start = filter.len();
+        filter.extend([branch(IF_AT_LEAST, high[0] as u32, 0, 1), plain(JUMP, 0)]);
         search_callers(filter, low);
-        filter[branch + 1].value = (filter.len() - branch - 2) as u32;
+        filter[start + 1].value = (filter.len() - start - 2) as u32;
         return search_callers(filter, high);
     }
     for caller in callers {
-        let value = *caller as u32;
-        filter.push(Instruction { code: IF_EQUAL, if_true: 0, if_false: 1, value });
-        filter.push(plain(RETURN, TRAP_BY_CALLER));
+        let is_it = branch(IF_EQUAL, *caller as u32, 0, 1);
+        filter.extend([is_it, plain(RETURN, TRAP_BY_CALLER)]);
     }
     filter.push(plain(RETURN, ALLOW));
 }
@@ -352,18 +332,13 @@ fn search_callers(filter: &mut Vec<Instruction>, callers: &[usize]) {
 pub(crate) fn trapping(number: i64) -> [Instruction; 4] {
     [
         plain(LOAD, OFFSET_NUMBER),
-        Instruction { code: IF_EQUAL, if_true: 0, if_false: 1, value: number as u32 },
+        branch(IF_EQUAL, number as u32, 0, 1),
         plain(RETURN, TRAP),
         plain(RETURN, ALLOW),
     ]
 }
 
 /// Returns true if the kernel supports filters that trap.
-///
-/// ```
-/// assert!(softswap_sys::seccomp::is_available());
-/// ```
-#[must_use]
 pub fn is_available() -> bool {
     const GET_ACTION_AVAIL: usize = 2;
     let action = TRAP;
@@ -378,12 +353,8 @@ pub fn is_available() -> bool {
 ///
 /// Without CAP_SYS_ADMIN, first sets no_new_privs, as the kernel requires.
 pub fn install(program: &[Instruction]) -> io::Result<()> {
-    #[repr(C)]
-    struct Program {
-        len: u16,
-        filter: *const Instruction,
-    }
-    let descriptor = Program { len: program.len() as u16, filter: program.as_ptr() };
+    let filter = program.as_ptr().cast_mut().cast();
+    let descriptor = libc::sock_fprog { len: program.len() as u16, filter };
     let attempt = |flags| {
         let args = [SET_MODE_FILTER, flags, &raw const descriptor as usize, 0, 0, 0];
         // SAFETY: the kernel reads `descriptor` and copies `program.len()` instructions.

@@ -17,6 +17,7 @@
 //! the filter then kills it with SIGSYS when it passes such memory to the kernel. A random hint
 //! hits the window with a probability of about 1/10.
 
+use crate::memory::{RESERVE, map, unmap};
 use crate::raw;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::ops::Range;
@@ -42,13 +43,6 @@ pub const RESERVABLE: Range<usize> = PLACES[0].start..PLACES[1].end;
 const UNWANTED: [usize; 2] = [32 * TIB, 64 * TIB];
 
 /// The base addresses of the window and of the gate page.
-///
-/// ```
-/// use softswap_sys::aslr::Bases;
-///
-/// let bases = Bases::choose();
-/// assert_eq!(bases.to_string().parse(), Ok(bases));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bases {
     window: usize,
@@ -69,8 +63,6 @@ fn chance() -> usize {
     usize::from_ne_bytes(bytes)
 }
 
-/// Returns a random number below `most`.
-#[must_use]
 pub fn below(most: usize) -> usize {
     chance() % most.max(1)
 }
@@ -95,8 +87,6 @@ fn is_in_window(first: usize, address: usize) -> bool {
 }
 
 impl Bases {
-    /// Chooses random addresses.
-    #[must_use]
     pub fn choose() -> Bases {
         let places: Vec<_> = places_of_window().collect();
         let window = places[below(places.len())];
@@ -107,7 +97,6 @@ impl Bases {
     }
 
     /// Returns the preferred first address of the window.
-    #[must_use]
     pub fn window(&self) -> usize {
         self.window
     }
@@ -219,13 +208,10 @@ pub fn hold(bases: Bases) {
     if limit.current.is_some() || !raw::place_gate(bases.gate) {
         return;
     }
-    let flags =
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    let args =
-        [bases.window, MAX_WINDOW_BYTES, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0];
+    let flags = RESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
-    let held = unsafe { raw::syscall(libc::SYS_mmap, args) };
-    if held == bases.window as isize {
+    let held = unsafe { map(bases.window, MAX_WINDOW_BYTES, libc::PROT_NONE, flags) };
+    if held.is_ok_and(|held| held == bases.window) {
         HELD.store(bases.window, Ordering::Relaxed);
     }
 }
@@ -235,7 +221,7 @@ pub fn release_hold() {
     let held = HELD.swap(0, Ordering::Relaxed);
     if held != 0 {
         // SAFETY: `hold` mapped the range without access, so nothing refers to it.
-        unsafe { raw::syscall(libc::SYS_munmap, [held, MAX_WINDOW_BYTES, 0, 0, 0, 0]) };
+        unsafe { unmap(held, MAX_WINDOW_BYTES) };
     }
 }
 

@@ -14,14 +14,6 @@ use crate::aslr;
 use crate::raw;
 
 /// A segment whose mappings are counted. Its pages are never touched.
-///
-/// ```
-/// use softswap_sys::attach_count::AttachCount;
-///
-/// if let Some(count) = AttachCount::make() {
-///     assert!(count.has_single_process(), "no child has been forked");
-/// }
-/// ```
 #[derive(Debug)]
 pub struct AttachCount {
     id: usize,
@@ -46,7 +38,6 @@ unsafe fn call(number: i64, a: usize, b: usize, c: usize) -> Option<usize> {
 
 impl AttachCount {
     /// Creates a segment, which children inherit; returns `None` if the kernel refuses.
-    #[must_use]
     pub fn make() -> Option<AttachCount> {
         let bytes = PAGE_SIZE + aslr::below(MAX_BYTES);
         let flags = libc::IPC_CREAT as usize | NO_RESERVE | READABLE;
@@ -69,10 +60,8 @@ impl AttachCount {
 
     /// Returns true if the segment is mapped only once, by this process. Returns false if the count
     /// cannot be read.
-    #[must_use]
     pub fn has_single_process(&self) -> bool {
-        // SAFETY: all fields are integers, for which zero is valid.
-        let mut state: libc::shmid_ds = unsafe { std::mem::zeroed() };
+        let mut state: libc::shmid_ds = crate::AnyBits::zeroed();
         let (command, target) = (libc::IPC_STAT as usize, &raw mut state as usize);
         // SAFETY: the kernel writes one `struct shmid_ds` to `state`.
         let result = unsafe { call(libc::SYS_shmctl, self.id, command, target) };

@@ -12,18 +12,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 const BITS: usize = u64::BITS as usize;
 
-/// The committed pages of a window.
-///
-/// ```
-/// use softswap_sys::committed::Committed;
-///
-/// let committed = Committed::new(1 << 40, 1 << 30)?;
-/// committed.add(&((1 << 40) + 4096..(1 << 40) + 3 * 4096));
-/// assert_eq!(committed.bytes(), 2 * 4096);
-/// committed.remove(&(0..(1 << 40) + 2 * 4096));
-/// assert_eq!(committed.bytes(), 4096);
-/// # Ok::<(), std::io::Error>(())
-/// ```
 #[derive(Debug)]
 pub struct Committed {
     base: usize,
@@ -33,22 +21,15 @@ pub struct Committed {
 
 impl Committed {
     /// Returns an empty set for a window of `len` bytes at `base`.
-    ///
-    /// # Errors
-    /// If there is no address space for the bits.
     pub fn new(base: usize, len: usize) -> io::Result<Committed> {
         let words = reserve_u64((len / PAGE_SIZE).div_ceil(BITS))?;
         Ok(Committed { base, words, pages: AtomicUsize::new(0) })
     }
 
-    /// Returns the number of committed bytes.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.pages.load(Relaxed) * PAGE_SIZE
     }
 
-    /// Returns the number of bytes of a range that are not committed.
-    #[must_use]
     pub fn missing_bytes(&self, range: &Range<usize>) -> usize {
         let pages = self.pages_of(range);
         let missing = words_of(&pages).map(|(index, bits)| !self.words[index].load(Relaxed) & bits);
@@ -63,7 +44,6 @@ impl Committed {
         }
     }
 
-    /// Marks a range of addresses as not committed.
     pub fn remove(&self, range: &Range<usize>) {
         for (index, bits) in words_of(&self.pages_of(range)) {
             // Words without committed pages are not written, so that their memory is not populated.

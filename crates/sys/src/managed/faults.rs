@@ -1,5 +1,6 @@
 //! The two fault mechanisms, and the choice of a process.
 
+use crate::memory::with_set;
 use crate::{self_memory, uffd};
 use std::cell::Cell;
 use std::fmt;
@@ -7,13 +8,6 @@ use std::io;
 use std::str::FromStr;
 
 /// The mechanism by which a touch of an absent page reaches the engine.
-///
-/// ```
-/// use softswap_sys::faults::Faults;
-///
-/// assert_eq!("protection".parse(), Ok(Faults::Protection));
-/// assert_ne!(Faults::Auto.settled(), Faults::Auto);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u64)]
 pub enum Faults {
@@ -46,7 +40,6 @@ impl fmt::Display for Faults {
 }
 
 impl Faults {
-    /// All mechanisms with their names.
     pub const NAMES: [(&str, Faults); 3] = [
         ("auto", Faults::Auto),
         ("userfaultfd", Faults::Userfaultfd),
@@ -54,7 +47,6 @@ impl Faults {
     ];
 
     /// Returns the mechanism, with [`Faults::Auto`] decided for this process.
-    #[must_use]
     pub fn settled(self) -> Faults {
         match self {
             Faults::Auto if uffd::is_allowed() => Faults::Userfaultfd,
@@ -77,24 +69,8 @@ thread_local! {
 }
 
 /// Runs `body`. The windows that it reserves use this mechanism.
-///
-/// ```no_run
-/// use softswap_sys::faults::{self, Faults};
-/// use softswap_sys::window::Window;
-///
-/// let window = faults::taken(Faults::Protection, || Window::reserve(1, false))?;
-/// assert!(!window.uses_move());
-/// # Ok::<(), softswap_sys::window::WindowError>(())
-/// ```
 pub fn taken<R>(faults: Faults, body: impl FnOnce() -> R) -> R {
-    struct Restored(Faults);
-    impl Drop for Restored {
-        fn drop(&mut self) {
-            CURRENT.set(self.0);
-        }
-    }
-    let _restored = Restored(CURRENT.replace(faults));
-    body()
+    with_set(&CURRENT, faults, body)
 }
 
 /// Returns the mechanism of windows that this thread reserves now.

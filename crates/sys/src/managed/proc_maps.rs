@@ -9,19 +9,8 @@ use std::io;
 use std::ops::Range;
 
 /// A mapping, clipped to the requested range.
-///
-/// ```
-/// use softswap_sys::proc_maps::mappings;
-///
-/// let all = mappings(0..usize::MAX, false)?;
-/// let here = &raw const all as usize;
-/// let stack = all.iter().find(|mapping| mapping.range.contains(&here)).unwrap();
-/// assert!(stack.protection & libc::PROT_WRITE != 0);
-/// # Ok::<(), std::io::Error>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
-    /// Its addresses.
     pub range: Range<usize>,
     /// Protection, as bits of `mprotect`.
     pub protection: i32,
@@ -36,9 +25,6 @@ pub struct Mapping {
 }
 
 /// Returns the mappings within `range`, in order. Details require a walk over all pages.
-///
-/// # Errors
-/// If /proc cannot be read.
 pub fn mappings(range: Range<usize>, with_details: bool) -> io::Result<Vec<Mapping>> {
     let name = if with_details { "/proc/thread-self/smaps" } else { "/proc/thread-self/maps" };
     Ok(parse(&std::fs::read_to_string(name)?, &range))
@@ -96,7 +82,6 @@ fn parse_line(line: &str) -> Option<Mapping> {
 
 /// Returns true if this process has locked memory, or if that is unknown. Callers then request
 /// details of mappings.
-#[must_use]
 pub fn has_locked_memory() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
@@ -108,25 +93,10 @@ const PAGEMAP_SCAN: usize = 0xc060_6610;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
 const RUNS: usize = 512;
+/// Size of `struct pm_scan_arg`.
+const SCAN_BYTES: u64 = 12 * 8;
 /// Pages per call of `mincore`, which costs a tenth of PAGEMAP_SCAN but reports less.
 const PAGES_PER_CALL: usize = 32_768;
-
-/// `struct pm_scan_arg`.
-#[repr(C)]
-struct ScanArg {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
 
 /// `struct page_region`.
 #[repr(C)]
@@ -137,18 +107,6 @@ struct Region {
     categories: u64,
 }
 
-/// Finds pages with content.
-///
-/// ```
-/// use softswap_sys::proc_maps::Pages;
-///
-/// let bytes = [7; 3 * 4096];
-/// let start = (&raw const bytes as usize).next_multiple_of(4096);
-/// let mut found = 0;
-/// Pages::open().each_run(start..start + 8192, &mut |run| found += run.len())?;
-/// assert_eq!(found, 8192);
-/// # Ok::<(), std::io::Error>(())
-/// ```
 #[derive(Debug)]
 pub struct Pages {
     /// /proc/self/pagemap, open if the machine has swap: then the kernel may have swapped pages
@@ -157,8 +115,6 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Opens the search in this process.
-    #[must_use]
     pub fn open() -> Pages {
         let open = || {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -176,15 +132,13 @@ impl Pages {
         range: Range<usize>,
         body: &mut dyn FnMut(Range<usize>),
     ) -> io::Result<()> {
-        match &self.pagemap {
-            Some(pagemap) => match scan(pagemap, range.clone(), body) {
-                Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
-                    find_by_mincore(range, body)
-                }
-                result => result,
-            },
-            None => find_by_mincore(range, body),
+        if let Some(pagemap) = &self.pagemap {
+            match scan(pagemap, range.clone(), body) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {}
+                result => return result,
+            }
         }
+        find_by_mincore(range, body)
     }
 }
 
@@ -196,31 +150,36 @@ fn scan(
     let mut runs = vec![Region::default(); RUNS];
     let mut at = range.start as u64;
     while at < range.end as u64 {
-        let mut arg = ScanArg {
-            size: size_of::<ScanArg>() as u64,
-            flags: 0,
-            start: at,
-            end: range.end as u64,
-            walk_end: 0,
-            vec: runs.as_mut_ptr() as u64,
-            vec_len: RUNS as u64,
-            max_pages: 0,
-            category_inverted: 0,
-            category_mask: 0,
-            category_anyof_mask: IS_PRESENT | IS_SWAPPED,
-            return_mask: IS_PRESENT,
-        };
-        let args = [pagemap.as_raw_fd() as usize, PAGEMAP_SCAN, &raw mut arg as usize, 0, 0, 0];
-        // SAFETY: the kernel reads and writes `arg`, and writes at most `vec_len` runs to `runs`.
+        // `struct pm_scan_arg`: size, flags, start, end, end of the walk, space for runs and their
+        // number, limit of pages, inverted categories, masks of categories (all of, any of),
+        // returned.
+        let (space, any_of) = (runs.as_mut_ptr() as u64, IS_PRESENT | IS_SWAPPED);
+        let mut arg = [
+            SCAN_BYTES,
+            0,
+            at,
+            range.end as u64,
+            0,
+            space,
+            RUNS as u64,
+            0,
+            0,
+            0,
+            any_of,
+            IS_PRESENT,
+        ];
+        let args = [pagemap.as_raw_fd() as usize, PAGEMAP_SCAN, arg.as_mut_ptr() as usize, 0, 0, 0];
+        // SAFETY: the kernel reads and writes `arg`, and writes at most `RUNS` runs to `runs`.
         // Without flags it changes no page.
         let count = raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) })?;
         for run in &runs[..count] {
             body(run.start as usize..run.end as usize);
         }
-        if arg.walk_end <= at {
+        let walk_end = arg[4];
+        if walk_end <= at {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        at = arg.walk_end;
+        at = walk_end;
     }
     Ok(())
 }
@@ -283,6 +242,7 @@ VmFlags: mr mw me dc
         let expected: Vec<_> = [3..6, 40..41, 63..64]
             .map(|run| start + run.start * PAGE_SIZE..start + run.end * PAGE_SIZE)
             .into();
+        assert!(!mappings(range.clone(), false).unwrap().is_empty());
         let pagemap = File::open("/proc/thread-self/pagemap").ok().map(OwnedFd::from);
         for pages in [Pages::open(), Pages { pagemap }, Pages { pagemap: None }] {
             let mut found = Vec::new();

@@ -1,7 +1,7 @@
 //! Files of `/proc/self`: `mem`, which accesses this process's memory regardless of its protection,
 //! and `maps`.
 
-use crate::memory::PAGE_SIZE;
+use crate::memory::{PAGE_SIZE, RESERVE, map, unmap};
 use crate::{descriptor, program_filter, raw};
 use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -88,7 +88,6 @@ impl Drop for SelfFile {
     }
 }
 
-/// `/proc/self/mem`.
 #[derive(Debug)]
 pub(crate) struct SelfMemory(SelfFile);
 
@@ -106,7 +105,6 @@ impl SelfMemory {
         self.0.number.load(Ordering::Relaxed) >= 0
     }
 
-    /// Copies `len` bytes between `address` and a buffer.
     fn transfer(&self, call: i64, buffer: usize, len: usize, address: usize) -> io::Result<()> {
         let mut done = 0;
         while done < len {
@@ -118,18 +116,15 @@ impl SelfMemory {
         Ok(())
     }
 
-    /// Copies memory from `address` to `to`.
     pub(crate) fn read(&self, address: usize, to: &mut [u8]) -> io::Result<()> {
         self.transfer(libc::SYS_pread64, to.as_mut_ptr() as usize, to.len(), address)
     }
 
-    /// Writes `bytes` to `address`, which is in the window.
     pub(crate) fn write(&self, address: usize, bytes: &[u8]) -> io::Result<()> {
         self.transfer(libc::SYS_pwrite64, bytes.as_ptr() as usize, bytes.len(), address)
     }
 }
 
-/// `/proc/self/maps`.
 #[derive(Debug)]
 pub(crate) struct SelfMaps(SelfFile);
 
@@ -163,14 +158,12 @@ pub(crate) fn try_out() -> io::Result<()> {
         return Ok(());
     }
     let memory = SelfMemory::open()?;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let args = [0, PAGE_SIZE, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0];
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-    let page = raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })?;
+    let page = unsafe { map(0, PAGE_SIZE, libc::PROT_NONE, RESERVE)? };
     let (written, mut read) = ([0x5a_u8; 8], [0; 8]);
     let result = memory.write(page, &written).and_then(|()| memory.read(page, &mut read));
     // SAFETY: the page was mapped above, and nothing refers to it.
-    unsafe { raw::syscall(libc::SYS_munmap, [page, PAGE_SIZE, 0, 0, 0, 0]) };
+    unsafe { unmap(page, PAGE_SIZE) };
     result?;
     if read == written { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
 }

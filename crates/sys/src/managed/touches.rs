@@ -10,7 +10,7 @@
 use crate::chained::Before;
 use crate::futex;
 use crate::raw;
-use crate::signals::{self, Mask, SIGBUS, SIGSEGV, siginfo_t};
+use crate::signals::{self, Context, Mask, SIGBUS, SIGSEGV, siginfo_t};
 use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -19,7 +19,6 @@ use std::sync::{Mutex, PoisonError};
 /// Free stack that a thread needs when it touches managed memory, in bytes.
 pub const STACK_NEEDED_BYTES: usize = 64 << 10;
 
-/// Maximum number of windows of a process at a time.
 pub const MAX_WINDOWS: usize = 1024;
 
 /// Faults in pages of one window.
@@ -35,21 +34,9 @@ pub trait Resolver: Send + Sync {
         Hold::Bytes(0)
     }
 
-    /// Unpins bytes that [`Resolver::hold`] pinned.
     fn release(&self, _address: usize, _len: usize) {}
 }
 
-/// Result of pinning bytes.
-///
-/// ```
-/// use softswap_sys::touches::Hold;
-/// let meaning = |hold| match hold {
-///     Hold::Bytes(_) => "pass this many to the kernel; the rest is another piece, or not mapped",
-///     Hold::Signal => "handle the signal, then try again",
-///     Hold::Refused(_) => "the call fails with this errno",
-/// };
-/// assert_eq!(meaning(Hold::Signal), "handle the signal, then try again");
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
     /// This many bytes from the start of the range are pinned.
@@ -86,26 +73,6 @@ static BEFORE_SIGBUS: Before = Before::new();
 static BEFORE_SIGSEGV: Before = Before::new();
 
 /// A window whose faults are handled until this value is dropped.
-///
-/// ```no_run
-/// use softswap_sys::signals::Mask;
-/// use softswap_sys::touches::{self, Resolver};
-/// use softswap_sys::window::{Window, Writes};
-///
-/// struct Sevens(Window);
-/// impl Resolver for Sevens {
-///     fn resolve(&self, address: usize, _is_write: bool, _open: Mask) -> bool {
-///         let page = (address - self.0.base()) as u64 / 4096;
-///         self.0.install(page, &[7; 4096], Writes::Allowed).error.is_none()
-///     }
-/// }
-/// let window = Window::reserve(1, false)?;
-/// let (base, len) = (window.base(), window.len_bytes());
-/// let served = touches::serve(base, len, Box::new(Sevens(window)))?;
-/// // Reads of memory in the window find sevens.
-/// drop(served);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Debug)]
 pub struct Served {
     index: usize,
@@ -113,10 +80,7 @@ pub struct Served {
 }
 
 /// Handles faults on the `len` bytes from `base` with `resolver`. A program that forks must call
-/// [`in_child`] in the child.
-///
-/// # Errors
-/// `QuotaExceeded` if there are [`MAX_WINDOWS`] already; otherwise the kernel's refusal.
+/// [`in_child`] in the child. Fails with `QuotaExceeded` if there are [`MAX_WINDOWS`] already.
 pub fn serve(base: usize, len: usize, resolver: Box<dyn Resolver>) -> io::Result<Served> {
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     for (signal, before) in [(SIGBUS, &BEFORE_SIGBUS), (SIGSEGV, &BEFORE_SIGSEGV)] {
@@ -167,20 +131,16 @@ pub fn in_child() {
     }
 }
 
-extern "C" fn on_fault(signal: i32, info: *mut siginfo_t, context: *mut libc::c_void) {
+extern "C" fn on_fault(signal: i32, info: &mut siginfo_t, context: Context<'_>) {
     raw::preserving_errno(|| {
-        // SAFETY: `info` is the argument of this fault handler.
-        let (address, code) = unsafe { (signals::fault_address(info), (*info).si_code) };
-        // SAFETY: `context` is this handler's argument, and nothing else uses it.
-        let (is_write, blocked) =
-            unsafe { (signals::fault_is_write(context), *signals::interrupted_mask(context)) };
+        let code = info.si_code;
         let is_touch = if signal == SIGBUS { code > 0 } else { signals::is_touch(code) };
-        if is_touch && resolve(address, is_write, !blocked) {
+        let address = signals::fault_address(info);
+        if is_touch && resolve(address, context.fault_is_write(), !context.mask()) {
             return;
         }
         let before = if signal == SIGBUS { &BEFORE_SIGBUS } else { &BEFORE_SIGSEGV };
-        // SAFETY: both are this handler's arguments.
-        unsafe { before.pass_on(signal, info, context, true) };
+        before.pass_on(signal, info, context, true);
     });
 }
 
@@ -226,9 +186,8 @@ mod tests {
 
     static FORWARDED_CODE: AtomicU64 = AtomicU64::new(0);
 
-    extern "C" fn program_handler(_signal: i32, info: *mut siginfo_t, _context: *mut libc::c_void) {
-        // SAFETY: `info` is the argument of this handler.
-        FORWARDED_CODE.store(1 + unsafe { (*info).si_code } as u64, Ordering::Relaxed);
+    extern "C" fn program_handler(_signal: i32, info: &mut siginfo_t, _context: Context<'_>) {
+        FORWARDED_CODE.store(1 + info.si_code as u64, Ordering::Relaxed);
     }
 
     fn served(content: u8, faults: Faults) -> (Served, *const u8) {

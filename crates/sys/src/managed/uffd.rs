@@ -20,7 +20,6 @@ pub(crate) const IOCTL_MOVE: usize = 0xc028_aa05;
 pub(crate) const IOCTL_WRITEPROTECT: usize = 0xc018_aa06;
 
 const USER_MODE_ONLY: usize = 1;
-/// Flags of a descriptor for user-mode faults.
 pub(crate) const OPEN_FLAGS: usize = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize | USER_MODE_ONLY;
 const REGISTER_MISSING: u64 = 1;
 const REGISTER_WP: u64 = 2;
@@ -40,14 +39,6 @@ pub const FEATURE_MOVE: u64 = 1 << 16;
 pub const FEATURE_WP_ASYNC: u64 = 1 << 15;
 
 /// The faults that a descriptor handles.
-///
-/// ```
-/// use softswap_sys::uffd::{self, Privilege};
-///
-/// if let Ok(features) = uffd::offered_features(Privilege::UserModeOnly) {
-///     println!("UFFDIO_MOVE: {}", features & uffd::FEATURE_MOVE != 0);
-/// }
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privilege {
     /// Faults from user mode only: needs no privilege.
@@ -57,19 +48,8 @@ pub enum Privilege {
 }
 
 /// The effect of a write to an installed page.
-///
-/// ```
-/// use softswap_sys::window::{Window, Writes};
-///
-/// # fn example(window: &Window) -> std::io::Result<()> {
-/// window.install(0, &[7; 4096], Writes::Caught);
-/// window.allow_writes(0)?;
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writes {
-    /// The write succeeds.
     Allowed,
     /// The write faults until the protection is removed. A write by the kernel, for a system call,
     /// fails.
@@ -77,15 +57,6 @@ pub enum Writes {
 }
 
 /// An open userfaultfd with negotiated features.
-///
-/// ```
-/// use softswap_sys::uffd::Uffd;
-///
-/// match Uffd::open_sigbus() {
-///     Ok(uffd) => println!("UFFDIO_MOVE: {}", uffd.has_move()),
-///     Err(error) => println!("userfaultfd is unavailable: {error}"),
-/// }
-/// ```
 #[derive(Debug)]
 pub struct Uffd {
     /// Owned; replaced in a forked child.
@@ -94,12 +65,6 @@ pub struct Uffd {
     /// Keeps memory registered even if the program closes the descriptor: a touch of an absent page
     /// never reads zeroes.
     registered: RegisteredFile,
-}
-
-#[repr(C)]
-struct Range {
-    start: u64,
-    len: u64,
 }
 
 fn open(privilege: Privilege) -> io::Result<OwnedFd> {
@@ -114,20 +79,16 @@ fn open(privilege: Privilege) -> io::Result<OwnedFd> {
 }
 
 fn agree(fd: &OwnedFd, features: u64) -> io::Result<u64> {
-    #[repr(C)]
-    struct ApiArg {
-        api: u64,
-        features: u64,
-        ioctls: u64,
-    }
-    let mut arg = ApiArg { api: API, features, ioctls: 0 };
+    // `struct uffdio_api`: version, features, operations.
+    let mut arg = [API, features, 0];
     ioctl(fd.as_raw_fd(), IOCTL_API, &mut arg)?;
-    Ok(arg.features)
+    Ok(arg[1])
 }
 
-fn ioctl<T>(fd: i32, request: usize, arg: &mut T) -> io::Result<()> {
-    let args = [fd as usize, request, std::ptr::from_mut(arg) as usize, 0, 0, 0];
-    // SAFETY: the kernel reads and writes `arg`, whose type the functions of this file choose by
+/// Performs an operation whose structure consists of 64-bit words.
+fn ioctl(fd: i32, request: usize, arg: &mut [u64]) -> io::Result<()> {
+    let args = [fd as usize, request, arg.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: the kernel reads and writes `arg`, whose length the functions of this file choose by
     // `request`. It installs pages only in ranges that were registered through `Uffd::register`,
     // which hold no Rust objects, and returns ENOENT for others. It only reads the source of a
     // copy, or returns EFAULT.
@@ -145,16 +106,9 @@ pub fn offered_features(privilege: Privilege) -> io::Result<u64> {
     agree(&open(privilege)?, 0)
 }
 
-/// Features that a window needs.
 const NEEDED: u64 = FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP;
 
 /// Returns true if this process may create a window now.
-///
-/// ```
-/// use softswap_sys::uffd::{Uffd, is_allowed};
-/// assert_eq!(is_allowed(), Uffd::open_sigbus().is_ok());
-/// ```
-#[must_use]
 pub fn is_allowed() -> bool {
     try_out().is_ok()
 }
@@ -168,34 +122,16 @@ pub(crate) fn try_out() -> io::Result<()> {
 }
 
 /// Returns true if the kernel, or an emulator in front of it, lacks the call (`ENOSYS`).
-///
-/// ```
-/// use softswap_sys::uffd::{is_allowed, is_unknown};
-/// assert!(!(is_allowed() && is_unknown()));
-/// ```
-#[must_use]
 pub fn is_unknown() -> bool {
     let offered = offered_features(Privilege::UserModeOnly);
     offered.is_err_and(|error| error.raw_os_error() == Some(libc::ENOSYS))
 }
 
 /// Result of an operation over several pages that can stop half-way.
-///
-/// ```
-/// use softswap_sys::window::Window;
-///
-/// # fn example(window: &Window) {
-/// let partial = window.install_zero(0, 16);
-/// if let Some(error) = partial.error {
-///     println!("{} of 16 pages, then {error}", partial.pages);
-/// }
-/// # }
-/// ```
 #[derive(Debug)]
 pub struct Partial {
     /// Completed pages, from the start of the range.
     pub pages: usize,
-    /// The error that stopped the operation, if any.
     pub error: Option<io::Error>,
 }
 
@@ -242,12 +178,10 @@ impl Uffd {
         }
     }
 
-    fn ioctl<T>(&self, request: usize, arg: &mut T) -> io::Result<()> {
+    fn ioctl(&self, request: usize, arg: &mut [u64]) -> io::Result<()> {
         ioctl(self.fd.load(Ordering::Relaxed), request, arg)
     }
 
-    /// Returns true if UFFDIO_MOVE may be used.
-    #[must_use]
     pub fn has_move(&self) -> bool {
         self.features & FEATURE_MOVE != 0
     }
@@ -257,55 +191,44 @@ impl Uffd {
     /// # Safety
     /// The range must not hold Rust objects: its pages are removed and replaced.
     pub unsafe fn register(&self, start: usize, len: usize) -> io::Result<()> {
-        #[repr(C)]
-        struct Register {
-            range: Range,
-            mode: u64,
-            ioctls: u64,
-        }
-        let range = Range { start: start as u64, len: len as u64 };
-        let mut arg = Register { range, mode: REGISTER_MISSING | REGISTER_WP, ioctls: 0 };
-        self.ioctl(IOCTL_REGISTER, &mut arg)
+        // `struct uffdio_register`: range, mode, operations.
+        let mode = REGISTER_MISSING | REGISTER_WP;
+        self.ioctl(IOCTL_REGISTER, &mut [start as u64, len as u64, mode, 0])
     }
 
     /// Fills missing pages, starting at `to`, with `bytes` (whole pages).
     pub(crate) fn copy(&self, to: usize, bytes: &[u8], writes: Writes) -> Partial {
-        #[repr(C)]
-        struct Copy {
-            dst: u64,
-            src: u64,
-            len: u64,
-            mode: u64,
-            copied: i64,
-        }
         debug_assert!(bytes.len().is_multiple_of(PAGE_SIZE));
-        retrying(bytes.len(), |done| {
-            let mut arg = Copy {
-                dst: (to + done) as u64,
-                src: bytes.as_ptr() as u64 + done as u64,
-                len: (bytes.len() - done) as u64,
-                mode: DONTWAKE | if writes == Writes::Caught { COPY_PROTECTED } else { 0 },
-                copied: 0,
-            };
-            let result = self.ioctl(IOCTL_COPY, &mut arg);
-            (result, arg.copied)
-        })
+        let mode = DONTWAKE | if writes == Writes::Caught { COPY_PROTECTED } else { 0 };
+        let from = bytes.as_ptr() as usize;
+        retrying(bytes.len(), |done| self.transfer(IOCTL_COPY, to, from, bytes.len(), mode, done))
     }
 
     /// Maps the shared zero page at missing pages.
     pub(crate) fn zero(&self, start: usize, len: usize) -> Partial {
-        #[repr(C)]
-        struct Zero {
-            range: Range,
-            mode: u64,
-            zeroed: i64,
-        }
         retrying(len, |done| {
-            let range = Range { start: (start + done) as u64, len: (len - done) as u64 };
-            let mut arg = Zero { range, mode: DONTWAKE, zeroed: 0 };
+            // `struct uffdio_zeropage`: range, mode, result.
+            let mut arg = [(start + done) as u64, (len - done) as u64, DONTWAKE, 0];
             let result = self.ioctl(IOCTL_ZEROPAGE, &mut arg);
-            (result, arg.zeroed)
+            (result, arg[3] as i64)
         })
+    }
+
+    /// Copies or moves the bytes after the first `done` ones. Returns the kernel's result field,
+    /// too.
+    fn transfer(
+        &self,
+        request: usize,
+        to: usize,
+        from: usize,
+        len: usize,
+        mode: u64,
+        done: usize,
+    ) -> (io::Result<()>, i64) {
+        // `struct uffdio_copy`, `struct uffdio_move`: target, source, length, mode, result.
+        let mut arg = [(to + done) as u64, (from + done) as u64, (len - done) as u64, mode, 0];
+        let result = self.ioctl(request, &mut arg);
+        (result, arg[4] as i64)
     }
 
     /// Moves present pages from `from` to missing pages at `to`, which no other thread fills during
@@ -316,25 +239,10 @@ impl Uffd {
     /// but return EAGAIN with the smaller count, or EEXIST for the page that it has moved. So this
     /// function checks which pages are present.
     pub(crate) fn move_pages(&self, to: usize, from: usize, len: usize) -> Partial {
-        #[repr(C)]
-        struct Move {
-            dst: u64,
-            src: u64,
-            len: u64,
-            mode: u64,
-            moved: i64,
-        }
         retrying(len, |done| {
-            let mut arg = Move {
-                dst: (to + done) as u64,
-                src: (from + done) as u64,
-                len: (len - done) as u64,
-                mode: DONTWAKE,
-                moved: 0,
-            };
-            let result = self.ioctl(IOCTL_MOVE, &mut arg);
-            let Err(error) = result else { return (result, arg.moved) };
-            let moved = leading_moved(to + done, from + done, len - done).unwrap_or(arg.moved);
+            let (result, moved) = self.transfer(IOCTL_MOVE, to, from, len, DONTWAKE, done);
+            let Err(error) = result else { return (result, moved) };
+            let moved = leading_moved(to + done, from + done, len - done).unwrap_or(moved);
             let has_moved = moved > 0 && error.raw_os_error() == Some(libc::EEXIST);
             let eagain = || io::Error::from_raw_os_error(libc::EAGAIN);
             (Err(if has_moved { eagain() } else { error }), moved)
@@ -343,16 +251,11 @@ impl Uffd {
 
     /// Write-protects present pages, or removes the protection.
     pub(crate) fn write_protect(&self, start: usize, len: usize, on: bool) -> io::Result<()> {
-        #[repr(C)]
-        struct WriteProtect {
-            range: Range,
-            mode: u64,
-        }
+        // `struct uffdio_writeprotect`: range, mode.
         let mode = if on { WRITEPROTECT_ON } else { WRITEPROTECT_DONTWAKE };
         let mut turns = 0;
         loop {
-            let range = Range { start: start as u64, len: len as u64 };
-            match self.ioctl(IOCTL_WRITEPROTECT, &mut WriteProtect { range, mode }) {
+            match self.ioctl(IOCTL_WRITEPROTECT, &mut [start as u64, len as u64, mode]) {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
                     futex::relax(&mut turns);
                 }
@@ -394,8 +297,8 @@ fn leading_moved(to: usize, from: usize, len: usize) -> Option<i64> {
 pub(crate) fn present(start: usize, len: usize, out: &mut [u8]) -> io::Result<()> {
     assert!(len.div_ceil(PAGE_SIZE) <= out.len());
     let args = [start, len, out.as_mut_ptr() as usize, 0, 0, 0];
-    // SAFETY: the kernel writes one byte to `out` for each page, and `out` is long enough. If nothing
-    // is mapped, it returns ENOMEM.
+    // SAFETY: the kernel writes one byte to `out` for each page, and `out` is long enough. If
+    // nothing is mapped, it returns ENOMEM.
     raw::check(unsafe { raw::syscall(libc::SYS_mincore, args) }).map(drop)
 }
 

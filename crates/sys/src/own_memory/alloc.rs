@@ -6,7 +6,7 @@
 //! dynamic loader. It counts their bytes.
 
 use crate::futex::Lock;
-use crate::{memory, raw, signals};
+use crate::{memory, signals};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,6 +22,7 @@ const GRANULE: usize = 64 << 10;
 
 static START: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
+static END: AtomicUsize = AtomicUsize::new(0);
 
 struct Arena;
 
@@ -43,8 +44,6 @@ fn start() -> usize {
     }
     0
 }
-
-static END: AtomicUsize = AtomicUsize::new(0);
 
 /// The thread inside [`while_blocked`]; 0 for none.
 static BLOCKED: AtomicUsize = AtomicUsize::new(0);
@@ -76,9 +75,8 @@ fn dump_up_to(end: usize) {
     if end > from {
         let to = (end + DUMPED_BYTES).min(END.load(Ordering::Relaxed));
         DUMPED.store(to, Ordering::Relaxed);
-        let args = [from, to - from, libc::MADV_DODUMP as usize, 0, 0, 0];
         // SAFETY: no content changes, only which pages of the heap core files contain.
-        unsafe { raw::syscall(libc::SYS_madvise, args) };
+        let _ = unsafe { memory::advise(from, to - from, libc::MADV_DODUMP) };
     }
 }
 
@@ -114,21 +112,10 @@ unsafe impl dlmalloc::Allocator for Arena {
     }
 }
 
-/// The heap; for use as `#[global_allocator]` in the runtime.
-///
-/// ```
-/// use softswap_sys::alloc::HEAP;
-///
-/// let block = HEAP.allocate(100, 16, true);
-/// assert!(HEAP.owns(block.addr()));
-/// // SAFETY: the block came from this heap, and is not used any more.
-/// unsafe { HEAP.release(block) };
-/// ```
 pub struct Heap {
     locked: Lock,
     /// Bytes in use by the C library, the dynamic loader and the program.
     external_bytes: AtomicUsize,
-    /// Maximum of `external_bytes`.
     peak_external_bytes: AtomicUsize,
     inner: UnsafeCell<dlmalloc::Dlmalloc<Arena>>,
 }
@@ -137,7 +124,6 @@ pub struct Heap {
 // atomic.
 unsafe impl Sync for Heap {}
 
-/// The heap of this process.
 pub static HEAP: Heap = Heap {
     locked: Lock::new(),
     external_bytes: AtomicUsize::new(0),
@@ -168,13 +154,10 @@ impl Heap {
         self.locked.lock();
     }
 
-    /// Releases the lock of [`Heap::lock`].
     pub fn unlock(&self) {
         self.locked.unlock();
     }
 
-    /// Returns true if `address` is in this heap.
-    #[must_use]
     pub fn owns(&self, address: usize) -> bool {
         let start = START.load(Ordering::Acquire);
         start != 0 && (start..END.load(Ordering::Relaxed)).contains(&address)
@@ -232,14 +215,12 @@ impl Heap {
     }
 
     /// Returns the number of bytes in use by the C library, the dynamic loader and the program.
-    #[must_use]
     pub fn outside_bytes_in_use(&self) -> usize {
         self.external_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the peak of [`Heap::outside_bytes_in_use`], which the heap still occupies: it keeps
     /// the DRAM of freed blocks.
-    #[must_use]
     pub fn taken_bytes(&self) -> usize {
         self.peak_external_bytes.load(Ordering::Relaxed)
     }
@@ -248,7 +229,6 @@ impl Heap {
     ///
     /// # Safety
     /// `pointer` came from [`Heap::allocate`] and was not released.
-    #[must_use]
     pub unsafe fn usable(&self, pointer: *mut u8) -> usize {
         // SAFETY: `allocate` wrote a header before every pointer that it returned, which stays
         // there until the block is released.
@@ -263,58 +243,27 @@ struct Header {
     size: usize,
 }
 
+/// [`HEAP`] as a `#[global_allocator]`, which must be a separate static.
+pub struct HeapHandle;
+
 // SAFETY: dlmalloc's blocks are disjoint, have the requested length and alignment, and stay valid
 // until they are freed; no method unwinds.
-unsafe impl GlobalAlloc for Heap {
+unsafe impl GlobalAlloc for HeapHandle {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.block(layout.size(), layout.align(), false)
+        HEAP.block(layout.size(), layout.align(), false)
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        self.block(layout.size(), layout.align(), true)
+        HEAP.block(layout.size(), layout.align(), true)
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         // SAFETY: the trait's caller promises that `pointer` came from this heap with this layout,
         // and is not used any more.
-        self.with(|heap| unsafe { heap.free(pointer, layout.size(), layout.align()) });
+        HEAP.with(|heap| unsafe { heap.free(pointer, layout.size(), layout.align()) });
     }
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the trait's caller promises that `pointer` came from this heap with this layout,
         // and that `size` is not zero.
-        self.with(|heap| unsafe { heap.realloc(pointer, layout.size(), layout.align(), size) })
-    }
-}
-
-/// [`HEAP`] as a `#[global_allocator]`, which must be a separate static.
-///
-/// ```standalone_crate
-/// use softswap_sys::alloc::{HEAP, HeapHandle};
-///
-/// #[global_allocator]
-/// static ALLOCATOR: HeapHandle = HeapHandle;
-///
-/// assert!(HEAP.owns((&raw const *Box::new(7)).addr()));
-/// ```
-pub struct HeapHandle;
-
-// SAFETY: all memory comes from the heap, which fulfils the trait's contract.
-unsafe impl GlobalAlloc for HeapHandle {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the trait's caller promises that the size of `layout` is not zero.
-        unsafe { HEAP.alloc(layout) }
-    }
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the trait's caller promises that the size of `layout` is not zero.
-        unsafe { HEAP.alloc_zeroed(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `pointer` came from `HEAP` with this layout, because this value returns only such
-        // pointers, and is not used any more.
-        unsafe { HEAP.dealloc(pointer, layout) };
-    }
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: `pointer` came from `HEAP` with this layout, because this value returns only such
-        // pointers, and `size` is not zero.
-        unsafe { HEAP.realloc(pointer, layout, size) }
+        HEAP.with(|heap| unsafe { heap.realloc(pointer, layout.size(), layout.align(), size) })
     }
 }
 
@@ -330,12 +279,13 @@ mod tests {
             let layout = Layout::from_size_align(size, 1 << (round % 7)).unwrap();
             // SAFETY: each block is used within its size, and freed with its layout.
             unsafe {
-                let block = HEAP.alloc(layout);
+                let block = HeapHandle.alloc(layout);
                 assert!(!block.is_null() && HEAP.owns(block as usize));
                 block.write_bytes(round as u8, size);
-                let grown = HEAP.realloc(block, layout, size + 100);
+                let grown = HeapHandle.realloc(block, layout, size + 100);
                 assert_eq!(*grown.add(size - 1), round as u8);
-                HEAP.dealloc(grown, Layout::from_size_align(size + 100, layout.align()).unwrap());
+                HeapHandle
+                    .dealloc(grown, Layout::from_size_align(size + 100, layout.align()).unwrap());
                 let kept = HEAP.allocate(size, layout.align(), true);
                 assert!((kept as usize).is_multiple_of(layout.align()));
                 assert!((0..size).all(|i| *kept.add(i) == 0));

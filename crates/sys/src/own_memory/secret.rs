@@ -24,6 +24,7 @@ const STACK_BYTES: usize = 16 << 10;
 struct Pages {
     start: *mut u8,
     len: usize,
+    is_locked: AtomicBool,
 }
 
 impl Pages {
@@ -40,7 +41,7 @@ impl Pages {
                 MapFlags::PRIVATE,
             )?
         };
-        let pages = Pages { start: start.cast(), len };
+        let pages = Pages { start: start.cast(), len, is_locked: AtomicBool::new(false) };
         // SAFETY: the range was mapped just above; the advice changes no content.
         unsafe { rustix::mm::madvise(start, len, Advice::LinuxDontDump)? };
         Ok(pages)
@@ -53,11 +54,12 @@ impl Pages {
         Ok(())
     }
 
-    /// Locks the pages into DRAM; returns false if the limits forbid that.
-    fn lock(&self) -> bool {
+    /// Locks the pages into DRAM, unless the limits forbid that.
+    fn lock(&self) {
         let args = [self.start as usize, self.len, 0, 0, 0, 0];
         // SAFETY: no content changes; the pages are mapped while `self` exists.
-        unsafe { raw::syscall(libc::SYS_mlock2, args) == 0 }
+        let is_locked = unsafe { raw::syscall(libc::SYS_mlock2, args) == 0 };
+        self.is_locked.store(is_locked, Ordering::Relaxed);
     }
 }
 
@@ -76,17 +78,8 @@ impl Drop for Pages {
 
 /// A value that is excluded from core dumps, is locked into DRAM if the limits allow that, and is
 /// wiped when dropped.
-///
-/// ```
-/// use softswap_sys::secret::Secret;
-///
-/// let key = Secret::new(|| Ok([7_u8; 32]))?;
-/// assert_eq!(key[0], 7);
-/// # Ok::<(), std::io::Error>(())
-/// ```
 pub struct Secret<T> {
     pages: Pages,
-    is_locked: AtomicBool,
     value: PhantomData<T>,
 }
 
@@ -99,27 +92,23 @@ unsafe impl<T: Sync> Sync for Secret<T> {}
 
 impl<T> Secret<T> {
     /// Stores the result of `make`. Wipes the stack that `make` used.
-    ///
-    /// # Errors
-    /// If `make` fails, or there is no memory.
     pub fn new(make: impl FnOnce() -> io::Result<T>) -> io::Result<Secret<T>> {
         const { assert!(align_of::<T>() <= PAGE_SIZE) };
         let pages = Pages::map(size_of::<T>())?;
         // Locks the pages before they contain the secret, which could be swapped out.
-        let is_locked = AtomicBool::new(pages.lock());
+        pages.lock();
         let result = wiping(|| make_at(pages.start.cast(), make));
-        result.map(|()| Secret { pages, is_locked, value: PhantomData })
+        result.map(|()| Secret { pages, value: PhantomData })
     }
 
     /// Locks the pages again in a forked child, which does not inherit the lock.
     pub fn lock_again(&self) {
-        self.is_locked.store(self.pages.lock(), Ordering::Relaxed);
+        self.pages.lock();
     }
 
     /// Returns true if the value is locked into DRAM, which `RLIMIT_MEMLOCK` may forbid.
-    #[must_use]
     pub fn is_locked(&self) -> bool {
-        self.is_locked.load(Ordering::Relaxed)
+        self.pages.is_locked.load(Ordering::Relaxed)
     }
 }
 
@@ -143,17 +132,8 @@ impl<T> Drop for Secret<T> {
 
 /// A secret that no forked child inherits, whichever call forked it. The child finds zeroes
 /// (MADV_WIPEONFORK) and can store another value.
-///
-/// ```
-/// use softswap_sys::secret::Unshared;
-///
-/// let root = Unshared::new(|| Ok([7_u8; 32]))?;
-/// assert_eq!(root.with(|root| root[0]), Some(7));
-/// # Ok::<(), std::io::Error>(())
-/// ```
 pub struct Unshared<T> {
     pages: Pages,
-    is_locked: AtomicBool,
     value: PhantomData<T>,
 }
 
@@ -175,24 +155,19 @@ unsafe impl<T: Send> Send for Unshared<T> {}
 unsafe impl<T: Sync> Sync for Unshared<T> {}
 
 impl<T> Unshared<T> {
-    /// Stores the result of `make`. Wipes the stack that `make` used.
-    ///
-    /// # Errors
-    /// If `make` fails, or the kernel lacks MADV_WIPEONFORK or memory.
+    /// Stores the result of `make`. Wipes the stack that `make` used. Fails if `make` fails, or the
+    /// kernel lacks MADV_WIPEONFORK.
     pub fn new(make: impl FnOnce() -> io::Result<T>) -> io::Result<Unshared<T>> {
         const { assert!(align_of::<Held<T>>() <= PAGE_SIZE && !std::mem::needs_drop::<T>()) };
         let pages = Pages::map(size_of::<Held<T>>())?;
         pages.wipe_on_fork()?;
-        let is_locked = AtomicBool::new(pages.lock());
-        let unshared = Unshared { pages, is_locked, value: PhantomData };
+        pages.lock();
+        let unshared = Unshared { pages, value: PhantomData };
         unshared.renew(make)?;
         Ok(unshared)
     }
 
     /// Stores a value if there is none, as in a forked child.
-    ///
-    /// # Errors
-    /// If `make` fails.
     pub fn renew(&self, make: impl FnOnce() -> io::Result<T>) -> io::Result<()> {
         let held = self.pages.start.cast::<Held<T>>();
         let change =
@@ -220,13 +195,12 @@ impl<T> Unshared<T> {
 
     /// Locks the pages again in a forked child, which does not inherit the lock.
     pub fn lock_again(&self) {
-        self.is_locked.store(self.pages.lock(), Ordering::Relaxed);
+        self.pages.lock();
     }
 
     /// Returns true if the value is locked into DRAM, which `RLIMIT_MEMLOCK` may forbid.
-    #[must_use]
     pub fn is_locked(&self) -> bool {
-        self.is_locked.load(Ordering::Relaxed)
+        self.pages.is_locked.load(Ordering::Relaxed)
     }
 
     fn state(&self) -> &AtomicU32 {
@@ -330,9 +304,6 @@ fn wipe_upper_registers() {
 }
 
 /// Calls `body` with random bytes, which are wiped afterwards.
-///
-/// # Errors
-/// If the kernel provides none.
 pub fn with_random<const N: usize, R>(body: impl FnOnce(&[u8; N]) -> R) -> io::Result<R> {
     let mut bytes = Zeroizing::new([0; N]);
     let mut done = 0;
@@ -374,7 +345,7 @@ mod tests {
         unsafe {
             start.cast::<[u8; PAGE_SIZE]>().write_volatile([0xA5; PAGE_SIZE]);
             assert!(remaining.read_volatile() == [0xA5; PAGE_SIZE]);
-            drop(Pages { start: start.cast(), len: PAGE_SIZE });
+            drop(Pages { start: start.cast(), len: PAGE_SIZE, is_locked: AtomicBool::new(false) });
             assert!(remaining.read_volatile() == [0; PAGE_SIZE]);
         }
     }

@@ -13,19 +13,9 @@ use crate::primitive::{AtomicBool, AtomicU64, Ordering};
 use std::io;
 use std::ops::{Deref, DerefMut};
 
-/// Slots of the largest segment.
 pub const SEGMENT_SLOTS: usize = u64::BITS as usize;
 
 /// Address space for segments. It is never unmapped.
-///
-/// ```
-/// use softswap_sys::segment::Arena;
-///
-/// let mut arena = Arena::reserve(24)?;
-/// let (large, small) = (arena.segment(16), arena.segment(8));
-/// assert_eq!((large.slots(), small.slots()), (16, 8));
-/// # Ok::<(), std::io::Error>(())
-/// ```
 #[derive(Debug)]
 pub struct Arena {
     rest: &'static mut [u8],
@@ -33,15 +23,6 @@ pub struct Arena {
 }
 
 /// Addresses that are readable and writable until the process exits.
-///
-/// ```
-/// use softswap_sys::segment::Arena;
-///
-/// let range = Arena::reserve(8)?.range();
-/// assert_eq!(range.len_bytes(), 8 * 4096);
-/// assert!(!range.contains(b"elsewhere"));
-/// # Ok::<(), std::io::Error>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StaticRange {
     base: usize,
@@ -49,20 +30,14 @@ pub struct StaticRange {
 }
 
 impl StaticRange {
-    /// Returns the first address.
-    #[must_use]
     pub fn base(self) -> usize {
         self.base
     }
 
-    /// Returns the length in bytes.
-    #[must_use]
     pub fn len_bytes(self) -> usize {
         self.len
     }
 
-    /// Returns true if the range contains all of `bytes`.
-    #[must_use]
     pub fn contains(self, bytes: &[u8]) -> bool {
         let offset = bytes.as_ptr().addr().wrapping_sub(self.base);
         offset < self.len && bytes.len() <= self.len - offset
@@ -70,10 +45,6 @@ impl StaticRange {
 }
 
 impl Arena {
-    /// Reserves address space for `slots` slots.
-    ///
-    /// # Errors
-    /// If there is no address space for them.
     pub fn reserve(slots: usize) -> io::Result<Arena> {
         let rest = reserve_bytes(slots * PAGE_SIZE)?;
         let range = StaticRange { base: rest.as_ptr().addr(), len: rest.len() };
@@ -85,16 +56,12 @@ impl Arena {
         populate(self.rest);
     }
 
-    /// Returns the addresses of the arena.
-    #[must_use]
     pub fn range(&self) -> StaticRange {
         self.range
     }
 
-    /// Splits off the next segment, closed.
-    ///
-    /// # Panics
-    /// If the segment is too large, or there is not enough memory left.
+    /// Splits off the next segment, closed. Panics if it is too large, or not enough memory is
+    /// left.
     pub fn segment(&mut self, slots: usize) -> Segment {
         assert!((1..=SEGMENT_SLOTS).contains(&slots), "a segment of {slots} slots");
         let (memory, rest) = std::mem::take(&mut self.rest).split_at_mut(slots * PAGE_SIZE);
@@ -115,18 +82,6 @@ fn run_mask(slots: usize) -> u64 {
 }
 
 /// Up to [`SEGMENT_SLOTS`] slots of a page each.
-///
-/// ```
-/// use softswap_sys::segment::Arena;
-///
-/// let segment = Arena::reserve(8)?.segment(8);
-/// segment.open();
-/// let run = segment.take(3, &mut 0).unwrap();
-/// assert_eq!(segment.used(), 3);
-/// drop(run);
-/// assert!(segment.close());
-/// # Ok::<(), std::io::Error>(())
-/// ```
 #[derive(Debug)]
 pub struct Segment {
     /// A bit for each slot that is allocated or missing.
@@ -184,15 +139,12 @@ impl Segment {
         Some(Run { segment: self, first: 0, slots, is_exclusive: true })
     }
 
-    /// Returns the number of slots.
-    #[must_use]
     #[inline]
     pub fn slots(&self) -> usize {
         self.missing.count_zeros() as usize
     }
 
     /// Returns the number of allocated slots; 0 while it is closed.
-    #[must_use]
     #[inline]
     pub fn used(&self) -> usize {
         match self.taken.load(Ordering::Relaxed) & !self.missing {
@@ -209,7 +161,6 @@ impl Segment {
         }
     }
 
-    /// Opens the segment, and populates all slots.
     pub fn open_populated(&self) {
         if self.is_closed.swap(false, Ordering::Acquire) {
             for slot in 0..self.slots() {
@@ -241,7 +192,6 @@ impl Segment {
     }
 }
 
-/// Returns the highest set bit.
 #[inline]
 fn last(free: u64) -> Option<usize> {
     (free != 0).then(|| free.ilog2() as usize)
@@ -261,17 +211,6 @@ fn find(free: u64, count: usize) -> Option<usize> {
 }
 
 /// Adjacent slots with one owner, freed when dropped.
-///
-/// ```
-/// use softswap_sys::segment::Arena;
-///
-/// let segment = Arena::reserve(8)?.segment(8);
-/// segment.open();
-/// let mut run = segment.take(2, &mut 0).unwrap();
-/// run.fill(7);
-/// assert_eq!(run.len(), 2 * 4096);
-/// # Ok::<(), std::io::Error>(())
-/// ```
 #[derive(Debug)]
 pub struct Run<'s> {
     segment: &'s Segment,
@@ -281,8 +220,6 @@ pub struct Run<'s> {
 }
 
 impl Run<'_> {
-    /// Returns the number of slots.
-    #[must_use]
     #[inline]
     pub fn slots(&self) -> usize {
         self.slots
@@ -342,7 +279,11 @@ mod tests {
     use super::*;
 
     fn segment(slots: usize) -> Segment {
-        let segment = Arena::reserve(slots).unwrap().segment(slots);
+        let mut arena = Arena::reserve(slots).unwrap();
+        let range = arena.range();
+        assert!(range.len_bytes() == slots * PAGE_SIZE && !range.contains(b"elsewhere"));
+        let segment = arena.segment(slots);
+        assert_eq!(segment.slots(), slots);
         segment.open();
         segment
     }

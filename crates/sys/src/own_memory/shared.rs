@@ -103,9 +103,6 @@ pub fn map_new_file(path: &Path, words: usize, magic: u64) -> io::Result<&'stati
 }
 
 /// Announces the order of later accesses to the words of [`map_new_file`].
-///
-/// # Errors
-/// The kernel's error. The mapping is then unchanged.
 pub fn advise_order(words: &'static [AtomicU64], is_random: bool) -> io::Result<()> {
     let advice = if is_random { Advice::Random } else { Advice::Sequential };
     let (start, len) = (words.as_ptr().cast_mut(), size_of_val(words));
@@ -113,7 +110,6 @@ pub fn advise_order(words: &'static [AtomicU64], is_random: bool) -> io::Result<
     unsafe { rustix::mm::madvise(start.cast(), len, advice) }.map_err(Into::into)
 }
 
-/// Returns true if the path refers to a file that begins with `word`.
 fn begins_with(path: &Path, word: u64) -> io::Result<bool> {
     let mut first = [0; 8];
     // Checked before it is opened: opening a pipe would wait for its other end.
@@ -122,7 +118,6 @@ fn begins_with(path: &Path, word: u64) -> io::Result<bool> {
         && u64::from_le_bytes(first) == word)
 }
 
-/// Sets the length of a file to `words` words and maps it.
 fn map_words(file: &File, words: usize) -> io::Result<&'static [AtomicU64]> {
     let len = words * 8;
     file.set_len(len as u64)?;

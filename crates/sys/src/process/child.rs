@@ -2,29 +2,15 @@
 //! parent exits, and termination by the child's signal.
 
 use crate::raw;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-/// A signal taken from the queue.
-///
-/// ```
-/// use softswap_sys::child::{self, ReceivedSignal};
-///
-/// # fn example(child: i32, received: ReceivedSignal) -> std::io::Result<()> {
-/// // The terminal sends its signals to the child, too.
-/// if received.from_process {
-///     child::send(child, received.signal)?;
-/// }
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedSignal {
-    /// The signal's number.
     pub signal: i32,
     /// True if a process sent it (`kill`, `tgkill`, `sigqueue`). False if the kernel or the
     /// terminal sent it, which send to the whole process group.
@@ -34,18 +20,6 @@ pub struct ReceivedSignal {
 }
 
 /// Signals that are blocked in this thread and read from a descriptor instead.
-///
-/// ```no_run
-/// use softswap_sys::child::{self, SignalQueue};
-/// use std::time::Duration;
-///
-/// let queue = SignalQueue::hold(&[libc::SIGUSR1])?;
-/// child::send(std::process::id() as i32, libc::SIGUSR1)?;
-/// queue.wait(Duration::from_secs(10))?;
-/// let received = queue.next()?.unwrap();
-/// assert!(received.signal == libc::SIGUSR1 && received.from_process);
-/// # Ok::<(), std::io::Error>(())
-/// ```
 #[derive(Debug)]
 pub struct SignalQueue {
     fd: OwnedFd,
@@ -58,16 +32,7 @@ impl SignalQueue {
     /// other threads can still be interrupted.
     pub fn hold(signals: &[i32]) -> io::Result<SignalQueue> {
         let child_signal_was_ignored = set_default(libc::SIGCHLD)?;
-        let mut held = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: both functions write to `held`, which the first initialises; an invalid signal
-        // number only makes the second fail.
-        let held = unsafe {
-            libc::sigemptyset(held.as_mut_ptr());
-            for &signal in signals.iter().chain(&[libc::SIGCHLD]) {
-                libc::sigaddset(held.as_mut_ptr(), signal);
-            }
-            held.assume_init()
-        };
+        let held = set_of(signals.iter().chain(&[libc::SIGCHLD]));
         let mask_before = set_mask(libc::SIG_BLOCK, &held)?;
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         // SAFETY: the function reads `held`, and for -1 opens a new descriptor.
@@ -80,7 +45,6 @@ impl SignalQueue {
         Ok(SignalQueue { fd, mask_before, child_signal_was_ignored })
     }
 
-    /// Waits for a signal, for at most `at_most`.
     pub fn wait(&self, at_most: Duration) -> io::Result<()> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let at_most = Timespec::try_from(at_most).ok();
@@ -90,7 +54,6 @@ impl SignalQueue {
         }
     }
 
-    /// Returns the next pending signal, if any.
     pub fn next(&self) -> io::Result<Option<ReceivedSignal>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let size = size_of::<libc::signalfd_siginfo>();
@@ -126,13 +89,7 @@ impl SignalQueue {
             if now as u32 != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
-            for &number in &kept {
-                // SAFETY: this runs in the child, which has its own copy of the descriptor and does
-                // not close it before exec. If the caller closed the descriptor before the fork,
-                // the child only fails with EBADF.
-                let fd = unsafe { BorrowedFd::borrow_raw(number) };
-                rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::empty())?;
-            }
+            keep_open(&kept)?;
             if ignore_child_signal {
                 // SAFETY: an ignored signal runs no code of this program.
                 unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
@@ -148,17 +105,9 @@ impl SignalQueue {
     /// cannot do that (first process of a container), exits with status 128 + `signal`.
     pub fn die_by(self, signal: i32) -> ! {
         let _ = set_default(signal);
-        let mut only = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: the first two functions write to `only`; the third takes a number, and the
-        // default action runs no code of this program.
-        unsafe {
-            libc::sigemptyset(only.as_mut_ptr());
-            libc::sigaddset(only.as_mut_ptr(), signal);
-            libc::raise(signal);
-        }
-        // SAFETY: `sigemptyset` has initialised it.
-        let only = unsafe { only.assume_init() };
-        let _ = set_mask(libc::SIG_UNBLOCK, &only);
+        // SAFETY: the default action runs no code of this program.
+        unsafe { libc::raise(signal) };
+        let _ = set_mask(libc::SIG_UNBLOCK, &set_of(&[signal]));
         std::process::exit(128 + signal)
     }
 }
@@ -175,27 +124,37 @@ pub fn detach_from_session(command: &mut Command, kept: &[BorrowedFd<'_>]) {
         // SAFETY: the call takes numbers, and changes only flags of descriptors of this child,
         // which is about to call exec.
         let _ = raw::check(unsafe { raw::syscall(libc::SYS_close_range, args) });
-        for &number in &kept {
-            // SAFETY: this runs in the child, which has its own copy of the descriptor and does not
-            // close it before exec. If the caller closed the descriptor before the fork, the child
-            // only fails with EBADF.
-            let fd = unsafe { BorrowedFd::borrow_raw(number) };
-            rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::empty())?;
-        }
-        let mut none = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: the function writes an empty set to `none`.
-        let none = unsafe {
-            libc::sigemptyset(none.as_mut_ptr());
-            none.assume_init()
-        };
-        set_mask(libc::SIG_SETMASK, &none).map(drop)
+        keep_open(&kept)?;
+        set_mask(libc::SIG_SETMASK, &set_of(&[])).map(drop)
     };
     // SAFETY: between fork and exec the closure only makes system calls; it neither allocates
     // nor takes locks that another thread may have held.
     unsafe { command.pre_exec(in_child) };
 }
 
-/// Sends `signal`, which may be a real-time signal, to `pid`.
+/// Removes close-on-exec from descriptors, in a child that is about to call exec.
+fn keep_open(numbers: &[i32]) -> io::Result<()> {
+    numbers.iter().try_for_each(|number| {
+        // SAFETY: the child has its own copy of the descriptor and does not close it before exec.
+        // If the caller closed the descriptor before the fork, the child only fails with EBADF.
+        let fd = unsafe { BorrowedFd::borrow_raw(*number) };
+        Ok(rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?)
+    })
+}
+
+fn set_of<'s>(signals: impl IntoIterator<Item = &'s i32>) -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: both functions write to `set`, which the first initialises; an invalid signal number
+    // only makes the second fail.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), *signal);
+        }
+        set.assume_init()
+    }
+}
+
 pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: the call takes numbers, and changes no memory of this process.
     match unsafe { libc::kill(pid, signal) } {
@@ -209,9 +168,7 @@ pub fn send(pid: i32, signal: i32) -> io::Result<()> {
 /// Inherited descriptors are those without close-on-exec: Rust's library and this project set it on
 /// all that they open.
 pub fn close_inherited() {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
-        return;
-    };
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers: Vec<i32> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|&number| number > 2)
@@ -227,8 +184,6 @@ pub fn close_inherited() {
     }
 }
 
-/// Returns the range of real-time signals that programs may use.
-#[must_use]
 pub fn real_time_signals() -> std::ops::RangeInclusive<i32> {
     libc::SIGRTMIN()..=libc::SIGRTMAX()
 }

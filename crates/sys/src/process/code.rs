@@ -1,7 +1,6 @@
 //! Changes loaded machine code in place.
 
-use crate::memory::PAGE_SIZE;
-use crate::raw;
+use crate::memory::{PAGE_SIZE, protect};
 use std::io;
 use std::ops::Range;
 
@@ -10,10 +9,8 @@ const NEAR_BYTES: usize = 5;
 /// Bytes of `jmp [rip]` and the address.
 const FAR_BYTES: usize = 14;
 
-/// Overwrites the start of each function `from` with a jump to `to`, for pairs `(from, to)`.
-///
-/// # Errors
-/// If the system does not allow code to be changed; then nothing was changed.
+/// Overwrites the start of each function `from` with a jump to `to`, for pairs `(from, to)`. After
+/// an error nothing was changed.
 ///
 /// # Safety
 /// Each `from` is the address of a function, at a multiple of 16. The function at `to` can be
@@ -29,10 +26,9 @@ pub unsafe fn redirect(jumps: &[(usize, usize)]) -> io::Result<()> {
             None => open.push(range),
         }
     }
-    let mut done = Ok(());
-    for range in &open {
-        done = done.and_then(|()| protect(range, WRITABLE));
-    }
+    // SAFETY: code always stays executable and readable.
+    let change = |range: &Range<usize>, prot| unsafe { protect(range.start, range.len(), prot) };
+    let done = open.iter().try_for_each(|range| change(range, WRITABLE));
     if done.is_ok() {
         for (from, to) in jumps {
             // SAFETY: the pages are writable now. The caller promises that a function is at `from`,
@@ -42,16 +38,9 @@ pub unsafe fn redirect(jumps: &[(usize, usize)]) -> io::Result<()> {
     }
     for range in &open {
         // Includes ranges that were not made writable, which does not change them.
-        let _ = protect(range, libc::PROT_READ | libc::PROT_EXEC);
+        let _ = change(range, libc::PROT_READ | libc::PROT_EXEC);
     }
     done
-}
-
-fn protect(range: &Range<usize>, prot: i32) -> io::Result<()> {
-    let arguments = [range.start, range.end - range.start, prot as usize, 0, 0, 0];
-    // SAFETY: the kernel follows no pointers here. `redirect`, the only caller, always keeps code
-    // executable and readable.
-    raw::check(unsafe { raw::syscall(libc::SYS_mprotect, arguments) }).map(drop)
 }
 
 /// # Safety
@@ -114,16 +103,13 @@ mod tests {
     }
 
     fn memory_far_away() -> usize {
-        let prot = WRITE_AND_RUN as usize;
-        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
+        const WRITE_AND_RUN: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let flags = crate::memory::RESERVE | libc::MAP_FIXED_NOREPLACE;
         let at = 0x1000_0000_0000_usize;
-        let arguments = [at, PAGE_SIZE, prot, flags, usize::MAX, 0];
         // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
-        raw::check(unsafe { raw::syscall(libc::SYS_mmap, arguments) }).unwrap();
+        unsafe { crate::memory::map(at, PAGE_SIZE, WRITE_AND_RUN, flags) }.unwrap();
         // SAFETY: the page was mapped just now, writable and executable.
         unsafe { (at as *mut [u8; 16]).write(OTHER) };
         at
     }
-
-    const WRITE_AND_RUN: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
 }

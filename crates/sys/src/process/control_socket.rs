@@ -28,14 +28,6 @@ const BACKLOG: i32 = 16;
 /// Interval at which a client retries if the queue is full.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Reasons why a directory cannot hold the socket.
-///
-/// ```
-/// use softswap_sys::control_socket::{self, Unusable};
-/// use std::path::Path;
-///
-/// assert!(matches!(control_socket::check(Path::new("here"), 0), Err(Unusable::Relative)));
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
     /// A program may change its working directory, but the socket must stay reachable.
@@ -56,7 +48,6 @@ pub enum Unusable {
     /// A process of another container, for example, uses the socket.
     #[error("has a socket for this PID on which another process answers")]
     Taken,
-    /// The kernel's error.
     #[error(transparent)]
     Refused(#[from] io::Error),
 }
@@ -83,7 +74,6 @@ pub fn directories(lookup: impl Fn(&str) -> Option<OsString>, uid: u32) -> Vec<P
 }
 
 /// Returns the socket directory of a user without a session directory.
-#[must_use]
 pub fn fallback(uid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/softswap-{uid}"))
 }
@@ -91,7 +81,6 @@ pub fn fallback(uid: u32) -> PathBuf {
 /// Returns true if a UID belongs to this process's user. In a user namespace that does not map the
 /// user, the kernel reports the overflow UID, which belongs to another user. A directory with that
 /// UID in its name would block the other user's directory.
-#[must_use]
 pub fn is_own_number(uid: u32) -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map");
     map.map_or(true, |map| is_mapped(&map, uid))
@@ -108,16 +97,11 @@ fn is_mapped(map: &str, uid: u32) -> bool {
     })
 }
 
-/// Returns the path of a process's socket.
-#[must_use]
 pub fn socket_path(dir: &Path, pid: u32) -> PathBuf {
     dir.join(format!("{pid}.sock"))
 }
 
 /// Checks that a directory belongs to a user and only that user can write to it.
-///
-/// # Errors
-/// The reason if it is unsuitable or missing.
 pub fn check(dir: &Path, uid: u32) -> Result<(), Unusable> {
     check_name(dir)?;
     let found = rustix::fs::lstat(dir)?;
@@ -142,9 +126,6 @@ fn check_name(dir: &Path) -> Result<(), Unusable> {
 }
 
 /// Creates the directory if it is missing, and checks it.
-///
-/// # Errors
-/// The reason if the directory cannot be created, or is unsuitable: see [`check`].
 pub fn make(dir: &Path, uid: u32) -> Result<(), Unusable> {
     check_name(dir)?;
     match rustix::fs::mkdir(dir, Mode::RWXU) {
@@ -170,20 +151,6 @@ pub fn remove_stale(path: &Path) -> bool {
 }
 
 /// A named socket that accepts clients.
-///
-/// ```
-/// use softswap_sys::control_socket::{self, Listener};
-/// use std::time::Duration;
-///
-/// # fn example(dir: &std::path::Path, uid: u32) -> Result<(), Box<dyn std::error::Error>> {
-/// let listener = Listener::open(dir, uid, std::process::id())?;
-/// let client = control_socket::connect(listener.path(), Duration::from_secs(1))?;
-/// let server = listener.accept()?;
-/// client.write_all(b"stat\n", Duration::from_secs(1))?;
-/// assert_eq!(server.read_line(&mut [0; 100], Duration::from_secs(1))?, b"stat");
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
@@ -193,9 +160,6 @@ pub struct Listener {
 impl Listener {
     /// Opens the socket of process `pid` in `dir`, and replaces that of an earlier process with the
     /// same PID.
-    ///
-    /// # Errors
-    /// The reason why it cannot be opened.
     pub fn open(dir: &Path, uid: u32, pid: u32) -> Result<Listener, Unusable> {
         make(dir, uid)?;
         let path = socket_path(dir, pid);
@@ -216,17 +180,12 @@ impl Listener {
         Ok(Listener { fd, path })
     }
 
-    /// Returns the socket's path.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Waits for a client.
-    ///
-    /// # Errors
-    /// `Interrupted` if a signal arrived first; otherwise the kernel's error, after which the next
-    /// client may succeed.
+    /// Waits for a client. Fails with `Interrupted` if a signal arrived first. After other errors
+    /// the next client may succeed.
     pub fn accept(&self) -> io::Result<Peer> {
         poll(&mut [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN)], None)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -251,43 +210,19 @@ fn socket() -> rustix::io::Result<OwnedFd> {
 }
 
 /// Identity of the peer.
-///
-/// ```
-/// use softswap_sys::control_socket::{Credentials, Peer};
-///
-/// # fn example(peer: &Peer) -> std::io::Result<()> {
-/// let Credentials { pid, uid } = peer.credentials()?;
-/// println!("process {pid} of user {uid}");
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
     /// The process's ID; 0 if the process is outside this process's PID namespace.
     pub pid: i32,
-    /// The effective user ID.
     pub uid: u32,
 }
 
 /// A connection to the other process.
-///
-/// ```
-/// use softswap_sys::control_socket::Peer;
-/// use std::time::Duration;
-///
-/// # fn example(peer: &Peer) -> std::io::Result<()> {
-/// peer.write_all(b"stat\n", Duration::from_secs(1))?;
-/// let answer = peer.read_to_end(1 << 16, Duration::from_secs(1))?;
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug)]
 pub struct Peer(OwnedFd);
 
-/// Connects to the process that serves `path`; waits at most `limit` if the queue is full.
-///
-/// # Errors
-/// `ConnectionRefused` if no process serves it; `TimedOut` if the queue stays full.
+/// Connects to the process that serves `path`; waits at most `limit` if the queue is full. Fails
+/// with `ConnectionRefused` if no process serves it, `TimedOut` if the queue stays full.
 pub fn connect(path: &Path, limit: Duration) -> io::Result<Peer> {
     let address = SocketAddrUnix::new(path)?;
     let until = Instant::now() + limit;
@@ -319,11 +254,9 @@ impl Peer {
         Ok(Credentials { pid: found.pid, uid: found.uid })
     }
 
-    /// Reads up to a newline, which is not returned.
-    ///
-    /// # Errors
-    /// `TimedOut` if it does not arrive within `limit`, `InvalidData` if the line is longer than
-    /// `buffer`, `UnexpectedEof` if the connection is closed.
+    /// Reads up to a newline, which is not returned. Fails with `TimedOut` if it does not arrive
+    /// within `limit`, `InvalidData` if the line is longer than `buffer`, `UnexpectedEof` if the
+    /// connection is closed.
     pub fn read_line<'b>(&self, buffer: &'b mut [u8], limit: Duration) -> io::Result<&'b [u8]> {
         let until = Instant::now() + limit;
         let mut len = 0;
@@ -343,11 +276,8 @@ impl Peer {
         }
     }
 
-    /// Reads until the other end closes the connection.
-    ///
-    /// # Errors
-    /// `TimedOut` if that takes longer than `limit`, `InvalidData` if there are more than `most`
-    /// bytes.
+    /// Reads until the other end closes the connection. Fails with `TimedOut` if that takes longer
+    /// than `limit`, `InvalidData` if there are more than `most` bytes.
     pub fn read_to_end(&self, most: usize, limit: Duration) -> io::Result<Vec<u8>> {
         let until = Instant::now() + limit;
         let mut all = Vec::new();
@@ -372,10 +302,8 @@ impl Peer {
         }
     }
 
-    /// Writes all of `bytes`.
-    ///
-    /// # Errors
-    /// `TimedOut` if the other end does not accept them within `limit`.
+    /// Writes all of `bytes`. Fails with `TimedOut` if the other end does not accept them within
+    /// `limit`.
     pub fn write_all(&self, bytes: &[u8], limit: Duration) -> io::Result<()> {
         let until = Instant::now() + limit;
         let mut rest = bytes;

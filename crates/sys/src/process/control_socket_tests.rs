@@ -2,30 +2,11 @@
 
 use super::*;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use tempfile::tempdir;
 
 const SHORT: Duration = Duration::from_millis(50);
 /// A guard against hangs.
 const LONG: Duration = Duration::from_secs(120);
-
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let dir = std::env::temp_dir().join(format!("control-{name}-{}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
-        Scratch(dir)
-    }
-
-    fn with(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
@@ -37,8 +18,8 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn directory_and_socket_are_private() {
-    let scratch = Scratch::new("modes");
-    let dir = scratch.with("new");
+    let scratch = tempdir().unwrap();
+    let dir = scratch.path().join("new");
     let listener = Listener::open(&dir, uid(), 7).unwrap();
     assert_eq!(listener.path(), dir.join("7.sock"));
     assert_eq!((mode(&dir), mode(listener.path())), (0o700, 0o600));
@@ -46,8 +27,8 @@ fn directory_and_socket_are_private() {
 
 #[test]
 fn unsafe_directories_are_rejected() {
-    let scratch = Scratch::new("refused");
-    let [plain, link, file] = ["plain", "link", "file"].map(|name| scratch.with(name));
+    let scratch = tempdir().unwrap();
+    let [plain, link, file] = ["plain", "link", "file"].map(|name| scratch.path().join(name));
     make(&plain, uid()).unwrap();
     symlink(&plain, &link).unwrap();
     std::fs::write(&file, "").unwrap();
@@ -56,23 +37,23 @@ fn unsafe_directories_are_rejected() {
     assert!(matches!(open(&file, uid()), Unusable::NotADirectory));
     assert!(matches!(open(&plain, uid() + 1), Unusable::Foreign(found) if found == uid()));
     assert!(matches!(open(Path::new("plain"), uid()), Unusable::Relative));
-    let long = scratch.with(&"x".repeat(120));
+    let long = scratch.path().join("x".repeat(120));
     assert!(matches!(open(&long, uid()), Unusable::TooLong));
-    assert!(matches!(open(&scratch.with("no/such"), uid()), Unusable::Refused(_)));
+    assert!(matches!(open(&scratch.path().join("no/such"), uid()), Unusable::Refused(_)));
     std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o777)).unwrap();
     assert!(matches!(open(&plain, uid()), Unusable::Open(0o777)));
 }
 
 #[test]
 fn environment_selects_directory() {
-    let scratch = Scratch::new("environment");
-    let session = scratch.0.clone().into_os_string();
+    let scratch = tempdir().unwrap();
+    let session = scratch.path().as_os_str().to_owned();
     let look_up = |own: Option<&str>, session: Option<OsString>, uid| {
         let own = own.map(OsString::from);
         directories(|name| if name == DIR_VARIABLE { own.clone() } else { session.clone() }, uid)
     };
     let fallback = PathBuf::from(format!("/tmp/softswap-{}", uid()));
-    let in_session = scratch.with("softswap");
+    let in_session = scratch.path().join("softswap");
     assert_eq!(look_up(Some("/x"), Some(session.clone()), uid()), [PathBuf::from("/x")]);
     let found = look_up(Some(""), Some(session.clone()), uid());
     assert_eq!(found, [in_session, fallback.clone()]);
@@ -86,27 +67,27 @@ fn environment_selects_directory() {
 
 #[test]
 fn stale_socket_is_replaced() {
-    let scratch = Scratch::new("stale");
+    let scratch = tempdir().unwrap();
     let pid = std::process::id();
-    drop(Listener::open(&scratch.0, uid(), 7).unwrap());
-    assert!(socket_path(&scratch.0, 7).exists(), "the name remains");
-    let second = Listener::open(&scratch.0, uid(), 7).unwrap();
+    drop(Listener::open(scratch.path(), uid(), 7).unwrap());
+    assert!(socket_path(scratch.path(), 7).exists(), "the name remains");
+    let second = Listener::open(scratch.path(), uid(), 7).unwrap();
     assert!(!remove_stale(second.path()), "a process serves it");
     // This process serves it, but its PID is not 7.
-    assert!(matches!(Listener::open(&scratch.0, uid(), 7), Err(Unusable::Taken)));
-    let own = Listener::open(&scratch.0, uid(), pid).unwrap();
-    Listener::open(&scratch.0, uid(), pid).unwrap();
+    assert!(matches!(Listener::open(scratch.path(), uid(), 7), Err(Unusable::Taken)));
+    let own = Listener::open(scratch.path(), uid(), pid).unwrap();
+    Listener::open(scratch.path(), uid(), pid).unwrap();
     drop((second, own));
-    assert!(remove_stale(&socket_path(&scratch.0, 7)));
-    let file = scratch.with("8.sock");
+    assert!(remove_stale(&socket_path(scratch.path(), 7)));
+    let file = scratch.path().join("8.sock");
     std::fs::write(&file, "").unwrap();
     assert!(!remove_stale(&file) && file.exists(), "not a socket");
 }
 
 #[test]
 fn peers_are_identified() {
-    let scratch = Scratch::new("peers");
-    let listener = Listener::open(&scratch.0, uid(), 7).unwrap();
+    let scratch = tempdir().unwrap();
+    let listener = Listener::open(scratch.path(), uid(), 7).unwrap();
     let client = connect(listener.path(), LONG).unwrap();
     let server = listener.accept().unwrap();
     let ourselves = Credentials { pid: std::process::id() as i32, uid: uid() };
@@ -116,8 +97,8 @@ fn peers_are_identified() {
 
 #[test]
 fn split_requests_and_long_answers_work() {
-    let scratch = Scratch::new("pieces");
-    let listener = Listener::open(&scratch.0, uid(), 7).unwrap();
+    let scratch = tempdir().unwrap();
+    let listener = Listener::open(scratch.path(), uid(), 7).unwrap();
     let path = listener.path().to_path_buf();
     let answer = vec![b'x'; 3 << 20];
     let client_thread = std::thread::spawn(move || {
@@ -137,8 +118,8 @@ fn split_requests_and_long_answers_work() {
 
 #[test]
 fn silent_and_verbose_peers_time_out() {
-    let scratch = Scratch::new("silence");
-    let listener = Listener::open(&scratch.0, uid(), 7).unwrap();
+    let scratch = tempdir().unwrap();
+    let listener = Listener::open(scratch.path(), uid(), 7).unwrap();
     let client = connect(listener.path(), LONG).unwrap();
     let server = listener.accept().unwrap();
     let mut buffer = [0; 16];
@@ -156,8 +137,8 @@ fn silent_and_verbose_peers_time_out() {
 
 #[test]
 fn queued_client_times_out() {
-    let scratch = Scratch::new("queue");
-    let listener = Listener::open(&scratch.0, uid(), 7).unwrap();
+    let scratch = tempdir().unwrap();
+    let listener = Listener::open(scratch.path(), uid(), 7).unwrap();
     let queue: Vec<_> =
         (0..100).map_while(|_| connect(listener.path(), Duration::ZERO).ok()).collect();
     assert!(queue.len() < 100, "the queue is limited");

@@ -31,13 +31,10 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Returns an empty list.
-    #[must_use]
     pub const fn new() -> Objects {
         Objects { seen: Vec::new(), unloaded: 0 }
     }
 
-    /// Marks all loaded objects as searched.
     pub fn skip(&mut self) {
         self.visit(|_| ());
     }
@@ -100,7 +97,6 @@ fn maps_memory(code: &[u8]) -> bool {
     })
 }
 
-/// Returns the offset after each `syscall` instruction.
 fn calls_in(code: &[u8]) -> impl Iterator<Item = usize> {
     memchr::memmem::find_iter(code, &CALL).map(|at| at + CALL.len())
 }

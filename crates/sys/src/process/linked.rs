@@ -1,7 +1,6 @@
 //! Loaded objects: their segments, and the words in them through which they call other objects.
 
-use crate::memory::PAGE_SIZE;
-use crate::raw;
+use crate::memory::{PAGE_SIZE, protect};
 use std::ffi::{CStr, c_void};
 use std::io;
 use std::ops::Range;
@@ -9,7 +8,6 @@ use std::ops::Range;
 /// Kinds of relocations that store a symbol's address: <elf.h>.
 const GLOBAL_DATA: u32 = 6;
 const JUMP_SLOT: u32 = 7;
-/// Tags of a dynamic section.
 const NEEDED: i64 = 1;
 const HASH_TABLE: i64 = 4;
 const STRING_TABLE: i64 = 5;
@@ -17,14 +15,6 @@ const SYMBOL_TABLE: i64 = 6;
 const GNU_HASH_TABLE: i64 = 0x6fff_fef5;
 
 /// A library or the executable, which must stay loaded while this value is used.
-///
-/// ```
-/// use softswap_sys::linked::Linked;
-///
-/// let here = Linked::around as *const () as usize;
-/// let executable = Linked::around(here).unwrap();
-/// assert!(executable.code_around(here).unwrap().contains(&here));
-/// ```
 #[derive(Clone, Copy)]
 pub struct Linked {
     base: usize,
@@ -72,7 +62,6 @@ fn is_stub(address: usize) -> bool {
 
 /// Returns the address that `dlsym` reports for a function, or 0. In an executable at a fixed
 /// address that may be a stub.
-#[must_use]
 pub fn address(name: &CStr) -> usize {
     // SAFETY: the function reads a C string.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
@@ -82,7 +71,6 @@ pub fn address(name: &CStr) -> usize {
 ///
 /// Does not allocate if the function exists. `dlsym` allocates an error message for each library
 /// without the function, so the libraries behind a stub are searched by their own tables.
-#[must_use]
 pub fn definition(name: &CStr) -> usize {
     struct Search<'a> {
         name: &'a CStr,
@@ -119,7 +107,6 @@ fn gnu_hash(name: &CStr) -> u32 {
 }
 
 /// Returns true if the C library knows of one thread only (glibc 2.32).
-#[must_use]
 pub fn is_single_threaded() -> bool {
     // SAFETY: the function reads a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
@@ -129,7 +116,6 @@ pub fn is_single_threaded() -> bool {
 
 /// Returns true if Go's linker created the program, which then makes system calls by its own
 /// instructions.
-#[must_use]
 pub fn is_go_program() -> bool {
     const NAME_BYTES: u8 = 4;
     const BUILD_ID: u8 = 4;
@@ -143,7 +129,6 @@ pub fn is_go_program() -> bool {
 
 /// Returns true for a Go program that can start other programs. Go's linker drops unused functions
 /// and keeps the names of all others.
-#[must_use]
 pub fn is_go_program_that_forks() -> bool {
     const NAME: &[u8] = b"syscall.forkAndExecInChild\0";
     let has_name = |bytes: &[u8]| memchr::memmem::find(bytes, NAME).is_some();
@@ -226,7 +211,6 @@ impl Linked {
     }
 
     /// Returns the object whose code contains the address `inside`.
-    #[must_use]
     pub fn around(inside: usize) -> Option<Linked> {
         struct Search {
             inside: usize,
@@ -248,7 +232,6 @@ impl Linked {
         search.found
     }
 
-    /// Returns the address ranges of segments of a kind with these flags.
     fn segments(&self, kind: u32, flags: u32) -> impl Iterator<Item = Range<usize>> {
         let base = self.base;
         let wanted = move |header: &&libc::Elf64_Phdr| {
@@ -261,13 +244,11 @@ impl Linked {
     }
 
     /// Returns the range of the object's code that contains the address `inside`.
-    #[must_use]
     pub fn code_around(&self, inside: usize) -> Option<Range<usize>> {
         self.segments(libc::PT_LOAD, libc::PF_X).find(|code| code.contains(&inside))
     }
 
     /// Returns the addresses of the words with the value `value` in the object's data.
-    #[must_use]
     pub fn words_with(&self, value: usize) -> Vec<usize> {
         let words = self.segments(libc::PT_LOAD, libc::PF_W).flat_map(|data| {
             let first = data.start.next_multiple_of(size_of::<usize>());
@@ -280,7 +261,6 @@ impl Linked {
 
     /// Returns the words through which the object accesses the symbols of these names: the address
     /// of each word, and the name's index in the list.
-    #[must_use]
     pub fn words_for(&self, names: &[&CStr]) -> Vec<(usize, usize)> {
         const TABLES: [(i64, i64); 2] = [(7, 8), (23, 2)];
         let (Some(symbols), Some(strings)) = (self.table(SYMBOL_TABLE), self.table(STRING_TABLE))
@@ -339,7 +319,6 @@ impl Linked {
         Some(self.base + value as usize)
     }
 
-    /// Returns the entries of the object's dynamic section.
     fn entries(&self) -> &'static [Tagged] {
         let Some(section) = self.segments(libc::PT_DYNAMIC, 0).next() else { return &[] };
         let count = (section.end - section.start) / size_of::<Tagged>();
@@ -361,10 +340,8 @@ impl Linked {
         Some(if value < self.base { self.base + value } else { value })
     }
 
-    /// Stores a value in each of these words: `(word, value)`.
-    ///
-    /// # Errors
-    /// If the system refuses to make words writable that the loader has protected.
+    /// Stores a value in each of these words: `(word, value)`. Fails if the system refuses to make
+    /// words writable that the loader has protected.
     ///
     /// # Safety
     /// The methods above found the words, and a function called through a new value can be called
@@ -374,23 +351,20 @@ impl Linked {
         let whole_pages =
             |range: Range<usize>| range.start & !(PAGE_SIZE - 1)..range.end & !(PAGE_SIZE - 1);
         let read_only: Vec<_> = self.segments(libc::PT_GNU_RELRO, 0).map(whole_pages).collect();
+        // SAFETY: the range is data of a library. It stays readable, and only the loader wrote it
+        // before.
+        let change =
+            |range: &Range<usize>, prot| unsafe { protect(range.start, range.len(), prot) };
         for range in &read_only {
-            protect(range, WRITABLE)?;
+            change(range, WRITABLE)?;
         }
         for (word, value) in words {
             // SAFETY: the word was found in the library's data, and is writable now. The caller
             // promises that the new function can be called in place of the previous one.
             unsafe { (*word as *mut usize).write_volatile(*value) };
         }
-        read_only.iter().try_for_each(|range| protect(range, libc::PROT_READ))
+        read_only.iter().try_for_each(|range| change(range, libc::PROT_READ))
     }
-}
-
-fn protect(range: &Range<usize>, prot: i32) -> io::Result<()> {
-    let arguments = [range.start, range.end - range.start, prot as usize, 0, 0, 0];
-    // SAFETY: the range is data of a library. It stays readable, and only the loader wrote it
-    // before.
-    raw::check(unsafe { raw::syscall(libc::SYS_mprotect, arguments) }).map(drop)
 }
 
 /// Result of `_dl_find_object`, the object that contains some code: `struct dl_find_object` of

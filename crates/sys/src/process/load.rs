@@ -3,14 +3,6 @@
 use crate::descriptor::KeptFile;
 
 /// The kernel's account of its run queues.
-///
-/// ```
-/// use softswap_sys::load::Load;
-///
-/// if let Some(load) = Load::open() {
-///     println!("{:?} runnable threads, {} processors", load.runnable(), load.processors());
-/// }
-/// ```
 #[derive(Debug)]
 pub struct Load {
     file: KeptFile,
@@ -19,7 +11,6 @@ pub struct Load {
 
 impl Load {
     /// Opens /proc/loadavg; returns `None` if it cannot be read.
-    #[must_use]
     pub fn open() -> Option<Load> {
         // SAFETY: the function takes and returns a number.
         let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
@@ -29,20 +20,17 @@ impl Load {
     }
 
     /// Returns the number of processors that are online, even if this process may not use them all.
-    #[must_use]
     pub fn processors(&self) -> u32 {
         self.processors
     }
 
     /// Returns the number of threads that run or wait for a processor, including the calling one.
-    #[must_use]
     pub fn runnable(&self) -> Option<u32> {
         parse(self.file.read(&mut [0; 128])?)
     }
 }
 
 /// Parses "0.31 2.08 2.71 2/345 6789": returns the number before the slash.
-#[must_use]
 pub fn parse(text: &[u8]) -> Option<u32> {
     let fourth = std::str::from_utf8(text).ok()?.split(' ').nth(3)?;
     fourth.split_once('/')?.0.parse().ok()

@@ -33,9 +33,6 @@ pub struct Thread(libc::pthread_t);
 impl Thread {
     /// Starts a thread with this name, of which the kernel keeps 15 bytes. A panic ends the thread
     /// and is reported on standard error.
-    ///
-    /// # Errors
-    /// The C library's error, usually `EAGAIN`.
     pub fn begin(name: &'static CStr, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
         let named = move || {
             // SAFETY: the kernel reads the name, a C string, and truncates it.

@@ -7,15 +7,6 @@ use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::SeekFrom;
 use rustix::io::retry_on_intr;
 
-/// This process's mappings.
-///
-/// ```
-/// use softswap_sys::pinners::Mappings;
-///
-/// if let Some(mappings) = Mappings::open() {
-///     println!("{:?} mappings by which memory may stay pinned", mappings.pinners());
-/// }
-/// ```
 #[derive(Debug)]
 pub struct Mappings {
     file: KeptFile,
@@ -23,7 +14,6 @@ pub struct Mappings {
 
 impl Mappings {
     /// Opens /proc/self/maps; returns `None` if it cannot be read.
-    #[must_use]
     pub fn open() -> Option<Mappings> {
         let file = KeptFile::open("/proc/self/maps").ok()?;
         // In a forked child the file would show the parent's mappings.
@@ -34,7 +24,6 @@ impl Mappings {
     /// Returns the number of mappings through which the kernel or a device may pin memory for
     /// longer than a system call: rings of io_uring, contexts of Linux's asynchronous I/O, devices.
     /// One caller at a time.
-    #[must_use]
     pub fn pinners(&self) -> Option<usize> {
         let mut text = [0; 8192];
         let (mut held, mut count) = (0, 0);
@@ -60,7 +49,6 @@ impl Mappings {
 
 /// Parses "7f00-7f01 rw-s 00000000 00:0f 2083 anon_inode:[io_uring]": the sixth field is the mapped
 /// object.
-#[must_use]
 pub fn is_pinner(line: &[u8]) -> bool {
     let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
     let Some(name) = fields.nth(5) else { return false };

@@ -10,16 +10,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Bits of [`ProcessIdentity::namespace`].
 pub const NAMESPACE_BITS: u32 = 18;
 
-/// Identity of a process, for other processes.
-///
-/// ```
-/// use softswap_sys::process_identity::ProcessIdentity;
-/// let one = ProcessIdentity { pid: 7, start: 1, namespace: 2 };
-/// assert_ne!(one, ProcessIdentity { start: 5, ..one });
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessIdentity {
     /// PID; not 0.
@@ -31,11 +23,6 @@ pub struct ProcessIdentity {
 }
 
 /// State of a process, as another process sees it.
-///
-/// ```
-/// use softswap_sys::process_identity::{Liveness, ProcessIdentity};
-/// assert_eq!(ProcessIdentity::current().unwrap().liveness(), Liveness::Alive);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Liveness {
     /// The process runs or is stopped.
@@ -64,7 +51,6 @@ impl ProcessIdentity {
     /// Returns this process, or `None` if its namespace is unknown. If only its start time is
     /// unknown, other processes identify it by its PID. The first call in a process opens files, so
     /// it must not happen while a fault is handled.
-    #[must_use]
     pub fn current() -> Option<ProcessIdentity> {
         if let Some(me) = ProcessIdentity::known() {
             return Some(me);
@@ -79,7 +65,6 @@ impl ProcessIdentity {
     }
 
     /// Returns this process if [`ProcessIdentity::current`] has determined it before.
-    #[must_use]
     pub fn known() -> Option<ProcessIdentity> {
         let pid = raw::current_process();
         (PID.load(Acquire) == pid).then(|| {
@@ -90,7 +75,6 @@ impl ProcessIdentity {
 
     /// Returns the state of the process. Without a start time, any process with this PID is taken
     /// for it.
-    #[must_use]
     pub fn liveness(&self) -> Liveness {
         if namespace() != Some(self.namespace) {
             return Liveness::Unknown;
@@ -122,7 +106,6 @@ fn namespace() -> Option<u32> {
     Some((both & ((1 << NAMESPACE_BITS) - 1)) as u32)
 }
 
-/// Returns true if certainly no process has this PID.
 fn is_unused(pid: u32) -> bool {
     let Ok(pid @ 1..) = i32::try_from(pid) else { return true };
     // The program's own seccomp filter could kill the process for the call.
@@ -134,7 +117,6 @@ fn is_unused(pid: u32) -> bool {
     sent == -(libc::ESRCH as isize)
 }
 
-/// Returns true if the PIDs in `/proc` are those of this process's namespace.
 fn is_proc_of_own_namespace() -> bool {
     let own = fs::read_link("/proc/self").ok();
     own.and_then(|own| own.to_str()?.parse::<u32>().ok()) == Some(raw::current_process())
@@ -164,6 +146,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let sleeper = ProcessIdentity { pid: child.id(), start: 0, ..me };
         assert_eq!(sleeper.liveness(), Liveness::Alive);
+        assert!(raw::has_children());
         child.kill().unwrap();
         // A zombie is dead, too.
         while sleeper.liveness() != Liveness::Dead {

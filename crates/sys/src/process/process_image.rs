@@ -11,7 +11,6 @@ use std::sync::OnceLock;
 /// let here = process_image::code as *const () as usize;
 /// assert!(process_image::code().iter().any(|code| code.abs_diff(here) < 1 << 30));
 /// ```
-#[must_use]
 pub fn code() -> [usize; 2] {
     // SAFETY: the function takes a number, and reads the auxiliary vector.
     let entry = unsafe { libc::getauxval(libc::AT_ENTRY) } as usize;
@@ -28,7 +27,6 @@ pub fn code() -> [usize; 2] {
 /// let end = process_image::data_end().unwrap();
 /// assert!(end.abs_diff(&raw const DATA as usize) < 1 << 30);
 /// ```
-#[must_use]
 pub fn data_end() -> Option<usize> {
     static END: OnceLock<Option<usize>> = OnceLock::new();
     *END.get_or_init(|| {

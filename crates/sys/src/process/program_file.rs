@@ -10,11 +10,8 @@ use std::fmt;
 pub enum Sanitizer {
     /// AddressSanitizer, including the hardware-assisted one.
     Address,
-    /// ThreadSanitizer.
     Thread,
-    /// MemorySanitizer.
     Memory,
-    /// LeakSanitizer alone.
     Leak,
     /// A statically linked sanitizer of unknown kind.
     Unnamed,
@@ -49,11 +46,8 @@ const MAX_MARK: usize = 32;
 
 /// Smallest buffer size for [`sanitizer`] to work with the output of common linkers.
 pub const BUFFER_BYTES: usize = 1024;
-/// Size of the ELF header.
 const HEAD_BYTES: usize = 64;
-/// Size of a program header.
 const HEADER_BYTES: usize = 56;
-/// Size of an entry of the dynamic section.
 const ENTRY_BYTES: usize = 16;
 
 /// Names of shared runtimes in LD_PRELOAD.
@@ -69,15 +63,6 @@ const RUNTIMES: [(&[u8], Sanitizer); 8] = [
 ];
 
 /// Returns the sanitizer whose runtime a value of LD_PRELOAD names.
-///
-/// ```
-/// use softswap_sys::program_file::{Sanitizer, preloaded_sanitizer};
-///
-/// let preload = b"/usr/lib/libother.so:/usr/lib/libasan.so.8";
-/// assert_eq!(preloaded_sanitizer(preload), Some(Sanitizer::Address));
-/// assert_eq!(preloaded_sanitizer(b"/opt/libasan.so/libother.so"), None);
-/// ```
-#[must_use]
 pub fn preloaded_sanitizer(preload: &[u8]) -> Option<Sanitizer> {
     let paths = preload.split(|byte| matches!(byte, b':' | b' '));
     let names = paths.filter_map(|path| path.rsplit(|byte| *byte == b'/').next());
@@ -195,6 +180,9 @@ mod tests {
                 assert_eq!(marked(&strings), Some(sanitizer), "{mark:?}");
             }
         }
+        let preload = b"/usr/lib/libother.so:/usr/lib/libasan.so.8";
+        assert_eq!(preloaded_sanitizer(preload), Some(Sanitizer::Address));
+        assert_eq!(preloaded_sanitizer(b"/opt/libasan.so/libother.so"), None);
         assert_eq!(marked(b"\0__tsan_initial\0my__asan_init\0"), None);
     }
 

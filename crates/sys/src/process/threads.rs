@@ -20,11 +20,7 @@ fn queue(thread: i32, info: &siginfo_t) {
     unsafe { raw::syscall(libc::SYS_rt_tgsigqueueinfo, args) };
 }
 
-/// # Safety
-/// `info` is a handler's argument.
-unsafe fn has_value(info: *const siginfo_t, value: usize) -> bool {
-    // SAFETY: a handler's details are readable and do not change meanwhile.
-    let info = unsafe { &*info };
+fn has_value(info: &siginfo_t, value: usize) -> bool {
     info.si_code == libc::SI_QUEUE && signals::queued_value(info) == value
 }
 
@@ -35,13 +31,8 @@ pub fn request_to_wake() {
 }
 
 /// Returns true if a SIGSYS came from [`request_to_wake`].
-///
-/// # Safety
-/// `info` is a handler's argument.
-#[must_use]
-pub unsafe fn is_request_to_wake(info: *const siginfo_t) -> bool {
-    // SAFETY: a handler's details are readable and do not change meanwhile.
-    signals::is_own(unsafe { &*info }, WAKES)
+pub fn is_request_to_wake(info: &siginfo_t) -> bool {
+    signals::is_own(info, WAKES)
 }
 
 /// Interrupts the thread's system call, if that is possible. The handler of SIGSYS checks
@@ -51,13 +42,8 @@ pub fn interrupt(thread: i32) {
 }
 
 /// Returns true if a SIGSYS came from [`interrupt`].
-///
-/// # Safety
-/// `info` is a handler's argument.
-#[must_use]
-pub unsafe fn is_interruption(info: *const siginfo_t) -> bool {
-    // SAFETY: the caller promises that `info` is a handler's argument.
-    unsafe { has_value(info, INTERRUPTS) }
+pub fn is_interruption(info: &siginfo_t) -> bool {
+    has_value(info, INTERRUPTS)
 }
 
 /// Sends another thread a SIGBUS for which [`is_question`] returns true. SIGSYS is not used: only
@@ -69,43 +55,23 @@ pub fn question(thread: i32) {
 }
 
 /// Returns true if a SIGBUS came from [`question`].
-///
-/// # Safety
-/// `info` is a handler's argument.
-#[must_use]
-pub unsafe fn is_question(info: *const siginfo_t) -> bool {
-    // SAFETY: the caller promises that `info` is a handler's argument.
-    unsafe { has_value(info, STATE_QUERY) }
+pub fn is_question(info: &siginfo_t) -> bool {
+    has_value(info, STATE_QUERY)
 }
 
 /// Activity of a thread that does not run, as /proc reports it.
-///
-/// ```
-/// use softswap_sys::{raw, threads};
-///
-/// // This thread is reading the file in /proc.
-/// let activity = threads::activity(raw::current_thread()).unwrap();
-/// assert!(matches!(activity, threads::Activity::Call { number: libc::SYS_read, .. }));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
-    /// The thread waits in this system call.
     Call {
-        /// The call's number.
         number: i64,
-        /// The call's arguments.
         arguments: [usize; 6],
     },
     /// The thread runs, or waits for another reason.
     Unknown,
-    /// The thread does not exist.
     Exited,
 }
 
 /// Returns the IDs of this process's threads in its own PID namespace.
-///
-/// # Errors
-/// If /proc cannot be read.
 pub fn all() -> io::Result<Vec<i32>> {
     let names = names()?;
     if is_of_own_namespace() {
@@ -151,26 +117,11 @@ fn name_of(thread: i32) -> io::Result<i32> {
     names()?.into_iter().find(is_it).ok_or_else(not_found)
 }
 
-/// Returns the signals that a thread of this process blocks.
-///
-/// ```
-/// use softswap_sys::{raw, signals, threads};
-///
-/// let mask = threads::blocked(raw::current_thread()).unwrap();
-/// assert_eq!(mask & signals::bit(libc::SIGBUS), 0);
-/// ```
-///
-/// # Errors
-/// If /proc cannot be read.
 pub fn blocked(thread: i32) -> io::Result<Mask> {
     let digits = status(thread, "SigBlk:")?;
     Mask::from_str_radix(&digits, 16).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Returns the activity of a thread of this process.
-///
-/// # Errors
-/// If /proc cannot be read.
 pub fn activity(thread: i32) -> io::Result<Activity> {
     let read = |name| std::fs::read_to_string(format!("/proc/self/task/{name}/syscall"));
     match name_of(thread).and_then(read) {
@@ -218,7 +169,6 @@ fn parse_activity(text: &str) -> Activity {
     Activity::Call { number, arguments }
 }
 
-/// Waits until an exiting thread no longer exists in the kernel.
 pub fn wait_until_exited(thread: i32) {
     let pid = raw::current_process() as usize;
     let exists = || {
@@ -233,7 +183,6 @@ pub fn wait_until_exited(thread: i32) {
 
 /// Returns the kernel's name of this thread, padded with zeroes; for the main thread, the program's
 /// name.
-#[must_use]
 pub fn own_name() -> [u8; 16] {
     let mut name = [0; 16];
     let place = name.as_mut_ptr() as usize;
@@ -262,7 +211,14 @@ mod tests {
                 unsafe { libc::read(ends[0], at as *mut _, 3) }
             });
             let thread = number.recv().unwrap();
-            assert!(all().unwrap().contains(&thread));
+            assert!(all().unwrap().contains(&thread) && raw::thread_count() >= Some(2));
+            let mask = signals::bit(libc::SIGINT);
+            signals::with_blocked(mask, || {
+                assert_eq!(
+                    (signals::current_mask(), blocked(raw::current_thread()).unwrap()),
+                    (mask, mask)
+                );
+            });
             let call = loop {
                 match activity(thread).unwrap() {
                     Activity::Call { number: libc::SYS_read, arguments } => break arguments,

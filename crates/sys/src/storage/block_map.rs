@@ -14,11 +14,8 @@ const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// A run of pages of the file that is contiguous on the device. All numbers in pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockExtent {
-    /// First page in the file.
     pub page: u64,
-    /// Number of pages.
     pub pages: u64,
-    /// First block on the device.
     pub block: u64,
 }
 
@@ -30,17 +27,8 @@ impl BlockExtent {
 
 /// A reason why the device must not be written in place of the file, with the byte of the file at
 /// which it begins.
-///
-/// ```
-/// use softswap_sys::block_map::{Unfit, check_layout};
-/// use softswap_sys::fiemap::FileExtent;
-///
-/// let unwritten = FileExtent::new(0, 1 << 30, 8192, 0x800).unwrap();
-/// assert_eq!(check_layout(&[unwritten], 2), Err(Unfit::Unwritten(0)));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfit {
-    /// No storage.
     Hole(u64),
     /// Allocated storage that the file system reads as zeroes, regardless of the device's content.
     Unwritten(u64),
@@ -55,7 +43,6 @@ pub enum Unfit {
 /// Checks and merges the extents of a file, one by one. The map covers `pages` pages.
 struct Builder {
     pages: u64,
-    /// Bytes checked so far.
     covered: u64,
     last: Option<BlockExtent>,
     unfit: Option<Unfit>,
@@ -117,9 +104,6 @@ impl Builder {
 }
 
 /// Returns the map of the first `pages` pages of a file with these extents.
-///
-/// # Errors
-/// The first reason why the device must not be written.
 pub fn check_layout(extents: &[FileExtent], pages: u64) -> Result<Vec<BlockExtent>, Unfit> {
     let (mut builder, mut found) = (Builder::new(pages), Vec::new());
     let mut each = |extent| found.push(extent);
@@ -127,10 +111,8 @@ pub fn check_layout(extents: &[FileExtent], pages: u64) -> Result<Vec<BlockExten
     builder.end(&mut each).map(|()| found)
 }
 
-/// Reads the map of the first `pages` pages of a file.
-///
-/// # Errors
-/// The kernel's error; EOPNOTSUPP if the file system does not report extents.
+/// Reads the map of the first `pages` pages of a file. Fails with EOPNOTSUPP if the file system
+/// does not report extents.
 pub fn read(file: BorrowedFd<'_>, pages: u64) -> io::Result<Result<Vec<BlockExtent>, Unfit>> {
     let mut extents = Vec::new();
     Reader::default().read(file, |extent| extents.push(extent))?;
@@ -139,15 +121,6 @@ pub fn read(file: BorrowedFd<'_>, pages: u64) -> io::Result<Result<Vec<BlockExte
 
 /// A digest of a map. Maps that differ in one number have different digests; others almost
 /// certainly.
-///
-/// ```
-/// use softswap_sys::block_map::{BlockExtent, Fingerprint};
-///
-/// let extent = BlockExtent { page: 0, pages: 8, block: 100 };
-/// let fingerprint = Fingerprint::of(&[extent]);
-/// assert_ne!(fingerprint, Fingerprint::of(&[BlockExtent { block: 101, ..extent }]));
-/// assert_eq!(fingerprint.to_string().parse(), Ok(fingerprint));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint(u128);
 
@@ -156,8 +129,6 @@ impl Fingerprint {
     const START: Fingerprint = Fingerprint(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
     const FACTOR: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
 
-    /// Returns the digest of a map.
-    #[must_use]
     pub fn of(map: &[BlockExtent]) -> Fingerprint {
         map.iter().fold(Self::START, |fingerprint, extent| fingerprint.with(extent))
     }
@@ -171,9 +142,6 @@ impl Fingerprint {
 
     /// Reads the current map of a file and returns its digest; `None` if the file has become unfit.
     /// Does not allocate.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn read(
         reader: &mut Reader,
         file: BorrowedFd<'_>,
@@ -263,6 +231,7 @@ mod tests {
         }
         assert_ne!(Fingerprint::of(&[map[1], map[0], map[2]]), fingerprint);
         assert_ne!(Fingerprint::of(&map[..2]), fingerprint);
+        assert_eq!(fingerprint.to_string().parse(), Ok(fingerprint));
         assert_eq!("x".parse::<Fingerprint>(), Err(()));
     }
 }

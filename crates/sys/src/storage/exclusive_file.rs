@@ -29,72 +29,54 @@ const ATTEMPTS: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Reasons why a file or device was not claimed. Nothing was changed.
-///
-/// ```
-/// use softswap_sys::exclusive_file::{ClaimError, claim};
-/// use std::path::Path;
-///
-/// let refused = claim(Path::new("/dev/null")).unwrap_err();
-/// assert!(matches!(refused, ClaimError::Kind { kind: "a character device", .. }));
-/// ```
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum ClaimError {
     #[error(
-        "{} does not exist: create it with `fallocate -l SIZE {}`, or choose another file or \
-         device",
-        path.display(),
-        path.display()
+        "{path} does not exist: create it with `fallocate -l SIZE {path}`, or choose another \
+         file or device"
     )]
     Missing { path: PathBuf },
-    #[error("{} is {kind}: choose a file or a block device", path.display())]
+    #[error("{path} is {kind}: choose a file or a block device")]
     Kind { path: PathBuf, kind: &'static str },
     #[error(
-        "{} may not be read and written by this user ({}): change its permissions, or choose \
+        "{path} may not be read and written by this user ({}): change its permissions, or choose \
          another file or device",
-        path.display(),
         plain(cause)
     )]
     Denied { path: PathBuf, cause: io::Error },
     #[error(
-        "{} can only be read ({}): remount or unlock it for writing, or choose another file \
+        "{path} can only be read ({}): remount or unlock it for writing, or choose another file \
          or device",
-        path.display(),
         plain(cause)
     )]
     ReadOnly { path: PathBuf, cause: io::Error },
     #[error(
-        "{} is {used}, and was not changed: {}, or choose another file or device",
-        path.display(),
+        "{path} is {used}, and was not changed: {}, or choose another file or device",
         used.remedy()
     )]
     InUse { path: PathBuf, used: Use },
     #[error(
-        "{} or a part of it is in use by another program, and was not changed: stop that program, \
-         or choose another file or device",
-        path.display()
+        "{path} or a part of it is in use by another program, and was not changed: stop that \
+         program, or choose another file or device"
     )]
     Busy { path: PathBuf },
     #[error(
-        "{} is locked by another softswap or mkswap, and was not changed: wait until that program \
-         exits, or choose another file or device",
-        path.display()
+        "{path} is locked by another softswap or mkswap, and was not changed: wait until that \
+         program exits, or choose another file or device"
     )]
     Locked { path: PathBuf },
     #[error(
-        "{} cannot be locked ({}), so another program could write to it: choose a file on another \
-         file system",
-        path.display(),
+        "{path} cannot be locked ({}), so another program could write to it: choose a file on \
+         another file system",
         plain(cause)
     )]
     NoLock { path: PathBuf, cause: io::Error },
     #[error(
-        "{} has sectors of {sector_bytes} bytes, and at most {PAGE_SIZE} are supported: choose \
-         another device",
-        path.display()
+        "{path} has sectors of {sector_bytes} bytes, and at most {PAGE_SIZE} are supported: \
+         choose another device"
     )]
     Sectors { path: PathBuf, sector_bytes: u32 },
-    #[error("{} cannot be used: {}; choose another file or device", path.display(), plain(cause))]
+    #[error("{path} cannot be used: {}; choose another file or device", plain(cause))]
     Io { path: PathBuf, cause: io::Error },
 }
 
@@ -111,8 +93,6 @@ impl ClaimError {
         }
     }
 
-    /// Returns the equivalent error number.
-    #[must_use]
     pub fn raw_os_error(&self) -> i32 {
         match self {
             Self::Missing { .. } => libc::ENOENT,
@@ -127,21 +107,11 @@ impl ClaimError {
 }
 
 /// A file or block device that this process uses exclusively while this value exists.
-///
-/// ```no_run
-/// use softswap_sys::exclusive_file::claim;
-///
-/// let area = claim("/swapfile".as_ref())?;
-/// println!("{} bytes, a device: {}", area.len_bytes, area.is_device);
-/// # Ok::<(), softswap_sys::exclusive_file::ClaimError>(())
-/// ```
 #[derive(Debug)]
 pub struct Claimed {
     /// Open for reading and writing, with O_DIRECT if possible.
     pub file: SwapFile,
-    /// True for a block device.
     pub is_device: bool,
-    /// Size in bytes.
     pub len_bytes: u64,
     /// Permission bits, in chmod's format.
     pub mode: u32,
@@ -150,9 +120,6 @@ pub struct Claimed {
 }
 
 /// Claims the file or block device at `path`. Retries for two seconds if it is busy.
-///
-/// # Errors
-/// If it cannot be opened, or another program uses it.
 pub fn claim(path: &Path) -> Result<Claimed, ClaimError> {
     for _ in 1..ATTEMPTS {
         match claim_at_once(path) {
@@ -164,9 +131,6 @@ pub fn claim(path: &Path) -> Result<Claimed, ClaimError> {
 }
 
 /// Claims the file or block device at `path`, without retries.
-///
-/// # Errors
-/// Those of [`claim`], even if another program uses the file only briefly.
 pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
     let explain = |errno| ClaimError::new(path, errno);
     // Checked before opening: opening other kinds of file can have side effects or block.
@@ -296,31 +260,21 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
     use std::os::unix::fs::PermissionsExt;
+    use tempfile::{NamedTempFile, TempPath};
 
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str, bytes: usize) -> Self {
-            let name = format!("softswap-claim-{name}-{}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            std::fs::write(&path, vec![7; bytes]).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_file(&self.0);
-        }
+    fn scratch(bytes: usize) -> TempPath {
+        let file = NamedTempFile::new().unwrap().into_temp_path();
+        std::fs::write(&file, vec![7; bytes]).unwrap();
+        file
     }
 
     #[test]
     fn claim_lasts_until_last_descriptor_closes() {
-        let scratch = Scratch::new("copies", 8192);
-        let first = claim_at_once(&scratch.0).unwrap();
+        let path = scratch(8192);
+        let first = claim_at_once(&path).unwrap();
         assert!(!first.is_device && first.len_bytes == 8192 && first.untrusted_owner.is_none());
         let copy = first.file.as_fd().try_clone_to_owned().unwrap();
-        let is_locked = || matches!(claim_at_once(&scratch.0), Err(ClaimError::Locked { .. }));
+        let is_locked = || matches!(claim_at_once(&path), Err(ClaimError::Locked { .. }));
         assert!(is_locked());
         drop(first);
         assert!(is_locked());
@@ -335,12 +289,12 @@ mod tests {
 
     #[test]
     fn claiming_changes_nothing() {
-        let scratch = Scratch::new("unchanged", 10_000);
-        let before = std::fs::metadata(&scratch.0).unwrap();
-        drop(claim_at_once(&scratch.0).unwrap());
-        let after = std::fs::metadata(&scratch.0).unwrap();
+        let path = scratch(10_000);
+        let before = std::fs::metadata(&path).unwrap();
+        drop(claim_at_once(&path).unwrap());
+        let after = std::fs::metadata(&path).unwrap();
         assert_eq!(before.modified().unwrap(), after.modified().unwrap());
-        assert_eq!(std::fs::read(&scratch.0).unwrap(), [7; 10_000]);
+        assert_eq!(std::fs::read(&path).unwrap(), [7; 10_000]);
     }
 
     #[test]
@@ -355,14 +309,14 @@ mod tests {
 
     #[test]
     fn running_executable_is_rejected() {
-        let scratch = Scratch::new("program", 0);
+        let path = scratch(0);
         // Copied by another process: a program does not start while it is open for writing, which
         // includes a copy of the descriptor in a child that another test has just forked.
-        let copy = std::process::Command::new("cp").arg("/bin/sleep").arg(&scratch.0).status();
+        let copy = std::process::Command::new("cp").arg("/bin/sleep").arg(&path).status();
         assert!(copy.unwrap().success());
-        std::fs::set_permissions(&scratch.0, std::fs::Permissions::from_mode(0o700)).unwrap();
-        let mut child = std::process::Command::new(&scratch.0).arg("1000").spawn().unwrap();
-        let refused = claim_at_once(&scratch.0);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let mut child = std::process::Command::new(&path).arg("1000").spawn().unwrap();
+        let refused = claim_at_once(&path);
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(matches!(refused, Err(ClaimError::Busy { .. })), "{refused:?}");

@@ -25,21 +25,11 @@ pub(crate) mod flags {
 use flags::*;
 
 /// A physically contiguous piece of a file. All sizes in bytes.
-///
-/// ```
-/// use softswap_sys::fiemap::FileExtent;
-///
-/// let extent = FileExtent::new(4096, 1 << 30, 8192, 0).unwrap();
-/// assert!(extent.is_placed() && !extent.is_shared());
-/// assert_eq!(extent.end(), 12288);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileExtent {
-    /// Offset in the file.
     pub logical: u64,
     /// Offset on the device; meaningless unless [`FileExtent::is_placed`].
     pub physical: u64,
-    /// Length.
     pub length: u64,
     flags: u32,
 }
@@ -47,7 +37,6 @@ pub struct FileExtent {
 impl FileExtent {
     /// Checks an extent that a file system reported. Returns `None` if it is empty, or extends past
     /// the largest offset of a file or device.
-    #[must_use]
     pub fn new(logical: u64, physical: u64, length: u64, flags: u32) -> Option<Self> {
         let max_offset = i64::MAX as u64;
         let ends = |start: u64| start.checked_add(length).is_some_and(|end| end <= max_offset);
@@ -59,21 +48,17 @@ impl FileExtent {
         }
     }
 
-    /// Returns the file offset after its last byte.
-    #[must_use]
     pub fn end(&self) -> u64 {
         self.logical + self.length
     }
 
     /// Returns true if the extent is allocated but was never written: it reads as zeroes without
     /// the device.
-    #[must_use]
     pub fn is_unwritten(&self) -> bool {
         self.flags & UNWRITTEN != 0
     }
 
     /// Returns true if other files (reflinks, snapshots) share the extent: a write moves it.
-    #[must_use]
     pub fn is_shared(&self) -> bool {
         self.flags & SHARED != 0
     }
@@ -85,7 +70,6 @@ impl FileExtent {
     }
 
     /// Returns true if the extent is stored uncompressed in whole blocks at a known location.
-    #[must_use]
     pub fn is_placed(&self) -> bool {
         const NO_LOCATION: u32 = UNKNOWN | DELALLOC | ENCODED | DATA_ENCRYPTED;
         self.flags & (NO_LOCATION | NOT_ALIGNED | DATA_INLINE | DATA_TAIL) == 0
@@ -93,7 +77,7 @@ impl FileExtent {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct RawExtent {
     logical: u64,
     physical: u64,
@@ -104,6 +88,7 @@ struct RawExtent {
 }
 
 #[repr(C)]
+#[derive(Debug)]
 struct Request {
     start: u64,
     length: u64,
@@ -116,49 +101,21 @@ struct Request {
 
 const _: () = assert!(size_of::<RawExtent>() == 56 && size_of::<Request>() == 32 + 56 * BATCH);
 
-impl Request {
-    fn new() -> Box<Request> {
-        const EMPTY: RawExtent = RawExtent {
-            logical: 0,
-            physical: 0,
-            length: 0,
-            reserved64: [0; 2],
-            flags: 0,
-            reserved: [0; 3],
-        };
-        Box::new(Request {
-            start: 0,
-            length: 0,
-            flags: FLAG_SYNC,
-            mapped: 0,
-            count: BATCH as u32,
-            reserved: 0,
-            extents: [EMPTY; BATCH],
-        })
-    }
-}
-
 /// A request for extents that can be repeated without an allocation.
+#[derive(Debug)]
 pub struct Reader(Box<Request>);
-
-impl std::fmt::Debug for Reader {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reader").finish_non_exhaustive()
-    }
-}
 
 impl Default for Reader {
     fn default() -> Self {
-        Self(Request::new())
+        // SAFETY: all fields are integers, for which zero is valid.
+        Self(unsafe { Box::<Request>::new_zeroed().assume_init() })
     }
 }
 
 impl Reader {
-    /// Calls `each` for the extents of an open file, in file order and without holes.
-    ///
-    /// # Errors
+    /// Calls `each` for the extents of an open file, in file order and without holes. Fails with
     /// EOPNOTSUPP if the file system does not report extents, `InvalidData` if they are not those
-    /// of a file, or another error.
+    /// of a file.
     pub fn read(
         &mut self,
         file: BorrowedFd<'_>,
@@ -188,10 +145,8 @@ impl Reader {
     }
 }
 
-/// Returns the extents of an open file, in file order and without holes.
-///
-/// # Errors
-/// EOPNOTSUPP if the file system does not report extents, or another error.
+/// Returns the extents of an open file, in file order and without holes. Fails with EOPNOTSUPP if
+/// the file system does not report extents.
 pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
     let mut found = Vec::new();
     Reader::default().read(file, |extent| found.push(extent))?;
@@ -199,11 +154,8 @@ pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
 }
 
 /// Checks an extent that a file system reported after one that ends at `end`. Callers rely on
-/// increasing offsets, and the loop in [`Reader::read`] on progress.
-///
-/// # Errors
-/// `InvalidData` if it is not a valid extent, or begins before `end`: the file may have changed
-/// between the two requests.
+/// increasing offsets, and the loop in [`Reader::read`] on progress. Fails if it is not a valid
+/// extent, or begins before `end`: the file may have changed between the two requests.
 pub fn following(end: u64, next: Option<FileExtent>) -> io::Result<FileExtent> {
     next.filter(|next| next.logical >= end).ok_or_else(|| {
         let reason = "the file system reports inconsistent extents: the file may have changed";

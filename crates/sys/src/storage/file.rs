@@ -30,7 +30,6 @@ const PROBE: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
 
 /// Returns device and inode of the file that a descriptor refers to; `None` if the descriptor is
 /// not open.
-#[must_use]
 pub fn identity_of(number: i32) -> Option<(u64, u64)> {
     let stat = raw::file_status(usize::try_from(number).ok()?).ok()?;
     Some((stat.st_dev, stat.st_ino))
@@ -44,20 +43,6 @@ fn open_again(number: i32, access: OFlags, direct: bool) -> Result<OwnedFd, Errn
 }
 
 /// An unnamed file that holds swapped pages.
-///
-/// ```
-/// use softswap_sys::file::SwapFile;
-/// use softswap_sys::memory::reserve_pages;
-///
-/// let page = &mut reserve_pages(1)?[0];
-/// let file = SwapFile::open(&std::env::temp_dir())?;
-/// page.0.fill(7);
-/// assert_eq!(file.write_at(&page.0, 0)?, 4096);
-/// page.0.fill(0);
-/// assert_eq!(file.read_at(&mut page.0, 0)?, 4096);
-/// assert_eq!(page.0, [7; 4096]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Debug)]
 pub struct SwapFile {
     /// Closed in a child that has become a reader.
@@ -73,11 +58,9 @@ pub struct SwapFile {
 }
 
 impl SwapFile {
-    /// Opens an unnamed file in `directory`, with O_DIRECT if the file system supports it.
-    ///
-    /// # Errors
-    /// If no file can be created in the directory, or if a page written to the file cannot be read
-    /// back. This test is skipped if the file system reports support for direct I/O.
+    /// Opens an unnamed file in `directory`, with O_DIRECT if the file system supports it. Fails if
+    /// a page written to the file cannot be read back. This test is skipped if the file system
+    /// reports support for direct I/O.
     pub fn open(directory: &Path) -> Result<Self, FileError> {
         let explain = |errno| FileError::new(directory, errno);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -114,9 +97,6 @@ impl SwapFile {
 
     /// Opens an existing file or device for reading, with O_DIRECT if it supports that. For
     /// writing, use [`crate::exclusive_file`].
-    ///
-    /// # Errors
-    /// If it cannot be opened.
     pub fn open_existing(path: &Path) -> Result<Self, FileError> {
         let open = |direct| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | direct;
@@ -132,9 +112,6 @@ impl SwapFile {
     }
 
     /// Opens the file of an inherited descriptor again, as a separate open file.
-    ///
-    /// # Errors
-    /// If this process may not open it, or `/proc` is not mounted.
     pub fn reopened(number: i32) -> io::Result<Self> {
         let inherited = Self::inherited(number)?;
         let fd = open_again(number, OFlags::RDWR, inherited.direct)?;
@@ -144,9 +121,6 @@ impl SwapFile {
 
     /// Duplicates an inherited descriptor. The open file is shared with all processes that
     /// inherited it.
-    ///
-    /// # Errors
-    /// If there is no such descriptor, or the limit on descriptors is reached.
     pub fn inherited(number: i32) -> io::Result<Self> {
         let args = [number as usize, libc::F_DUPFD_CLOEXEC as usize, 0, 0, 0, 0];
         // SAFETY: the call takes no pointers, and opens a new descriptor.
@@ -157,7 +131,6 @@ impl SwapFile {
         Ok(Self::of(move_high(fd), direct))
     }
 
-    /// Wraps an open descriptor.
     pub(crate) fn of(fd: OwnedFd, direct: bool) -> Self {
         let stat = rustix::fs::fstat(&fd).ok();
         let kind = stat.map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode));
@@ -188,19 +161,14 @@ impl SwapFile {
     }
 
     /// Returns true if the file was created in a directory, without a name.
-    #[must_use]
     pub fn is_unnamed(&self) -> bool {
         self.is_unnamed
     }
 
-    /// Returns device and inode.
-    #[must_use]
     pub fn identity(&self) -> (u64, u64) {
         self.identity
     }
 
-    /// Returns true for a block device.
-    #[must_use]
     pub fn is_device(&self) -> bool {
         self.is_device
     }
@@ -230,7 +198,6 @@ impl SwapFile {
         })
     }
 
-    /// Switches to transfers through the page cache.
     pub fn disable_direct_io(&mut self) -> io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(self.descriptor())?;
         rustix::fs::fcntl_setfl(self.descriptor(), flags - OFlags::DIRECT)?;
@@ -238,24 +205,20 @@ impl SwapFile {
         Ok(())
     }
 
-    /// Waits until all data written so far is on the device.
-    ///
-    /// # Errors
-    /// The kernel's error: part of the data may be lost.
+    /// Waits until all data written so far is on the device. After an error part of the data may be
+    /// lost.
     pub fn sync(&self) -> io::Result<()> {
         Ok(retry_on_intr(|| rustix::fs::fsync(self.descriptor()))?)
     }
 
     /// Returns true if the file system keeps its files in DRAM, so that swapping to them frees no
     /// memory.
-    #[must_use]
     pub fn is_in_memory(&self) -> bool {
         rustix::fs::fstatfs(self.descriptor()).is_ok_and(|stat| is_in_memory(stat.f_type))
     }
 
     /// Returns true if the file system writes changed data to a new location, which takes free
     /// space, although the file could be exempt from that (btrfs without NOCOW).
-    #[must_use]
     pub fn is_copied_on_write(&self) -> bool {
         const BTRFS: i64 = 0x9123_683e;
         let on_btrfs =
@@ -276,7 +239,6 @@ impl SwapFile {
         Ok(result)
     }
 
-    /// Returns the size of the file or device in bytes.
     pub fn len_bytes(&self) -> io::Result<u64> {
         // Seeks, because `fstat` reports size 0 for devices.
         Ok(rustix::fs::seek(self.descriptor(), rustix::fs::SeekFrom::End(0))?)
@@ -284,7 +246,6 @@ impl SwapFile {
 
     /// Returns true if the queue of the device under the file supports polling; `None` if the
     /// kernel does not report that.
-    #[must_use]
     pub fn queue_polls(&self) -> Option<bool> {
         let stat = rustix::fs::fstat(self.descriptor()).ok()?;
         let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
@@ -308,9 +269,7 @@ impl SwapFile {
     }
 
     /// Reads once. Returns the number of bytes read, which may be less than the buffer.
-    ///
-    /// # Errors
-    /// The kernel's error; interruptions are retried.
+    /// Interruptions are retried.
     pub fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<usize> {
         let buffer = (buf.as_mut_ptr() as usize, buf.len());
         // SAFETY: the kernel writes at most `buf.len()` bytes to `buf`, which is borrowed
@@ -319,9 +278,7 @@ impl SwapFile {
     }
 
     /// Writes once. Returns the number of bytes written, which may be less than the buffer.
-    ///
-    /// # Errors
-    /// The kernel's error; interruptions are retried.
+    /// Interruptions are retried.
     pub fn write_at(&self, buf: &[u8], offset_bytes: u64) -> io::Result<usize> {
         self.check_limit(offset_bytes + buf.len() as u64)?;
         self.for_changing()?;
@@ -345,9 +302,6 @@ impl SwapFile {
     /// Fails if the process may not extend the file to `end_bytes`. Beyond the largest file size
     /// (`ulimit -f`) the kernel would send SIGXFSZ, which is meant for the program's own writes.
     /// Not cached, because the program may change its limit.
-    ///
-    /// # Errors
-    /// EFBIG.
     pub fn check_limit(&self, end_bytes: u64) -> io::Result<()> {
         let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
         let args = [0, libc::RLIMIT_FSIZE as usize, 0, &raw mut limit as usize, 0, 0];
@@ -364,9 +318,6 @@ impl SwapFile {
     ///
     /// If the file system cannot allocate in advance, the file is only extended, and a later write
     /// may fail with ENOSPC.
-    ///
-    /// # Errors
-    /// ENOSPC, EDQUOT, EFBIG, or another error of the kernel.
     pub fn allocate(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.check_limit(offset_bytes + length_bytes)?;
         let fd = self.for_changing()?;
@@ -387,26 +338,21 @@ impl SwapFile {
         }
     }
 
-    /// Frees the storage of a range, which reads as zeroes afterwards.
-    ///
-    /// # Errors
-    /// EOPNOTSUPP if the file system has no holes, or another error of the kernel.
+    /// Frees the storage of a range, which reads as zeroes afterwards. Fails with EOPNOTSUPP if the
+    /// file system has no holes.
     pub fn punch(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let fd = self.for_changing()?;
         fallocate(fd, flags, offset_bytes, length_bytes)
     }
 
-    /// Truncates the file to `offset_bytes`.
     pub fn truncate(&self, offset_bytes: u64) -> io::Result<()> {
         let fd = self.for_changing()?;
         ftruncate(fd, offset_bytes)
     }
 
-    /// Frees the storage of a range: discards it on a device, punches a hole in a file.
-    ///
-    /// # Errors
-    /// EOPNOTSUPP if that is not supported, or another error of the kernel.
+    /// Frees the storage of a range: discards it on a device, punches a hole in a file. Fails with
+    /// EOPNOTSUPP if that is not supported.
     pub fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         const BLKDISCARD: usize = 0x1277;
         if !self.is_device {
@@ -424,8 +370,7 @@ impl SwapFile {
 
     /// Returns the number of bytes that this user may still allocate on the file system.
     pub fn free_bytes(&self) -> io::Result<u64> {
-        // SAFETY: all fields are integers, for which zero is valid.
-        let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+        let mut stat: libc::statfs = crate::AnyBits::zeroed();
         let args = [self.descriptor().as_raw_fd() as usize, &raw mut stat as usize, 0, 0, 0, 0];
         // SAFETY: the kernel writes one `struct statfs` to `stat`.
         uninterrupted(|| unsafe { raw::syscall(libc::SYS_fstatfs, args) })?;
@@ -434,7 +379,6 @@ impl SwapFile {
     }
 
     /// Returns true if transfers bypass the page cache, and so need aligned buffers.
-    #[must_use]
     pub fn is_direct(&self) -> bool {
         self.direct
     }
@@ -486,24 +430,7 @@ impl AsFd for SwapFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
-
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("softswap-{name}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&path);
-            std::fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
+    use tempfile::tempdir;
 
     fn page_of(byte: u8) -> Page {
         Page([byte; PAGE_SIZE])
@@ -511,9 +438,9 @@ mod tests {
 
     #[test]
     fn unnamed_file_round_trips() {
-        let scratch = Scratch::new("round-trip");
-        let file = SwapFile::open(&scratch.0).unwrap();
-        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0);
+        let scratch = tempdir().unwrap();
+        let file = SwapFile::open(scratch.path()).unwrap();
+        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
         file.allocate(0, 1 << 20).unwrap();
         assert_eq!(file.write_at(&page_of(7).0, 8192).unwrap(), PAGE_SIZE);
         let mut read = page_of(0);
@@ -523,8 +450,8 @@ mod tests {
 
     #[test]
     fn reader_has_read_only_access() {
-        let scratch = Scratch::new("reader");
-        let file = SwapFile::open(&scratch.0).unwrap();
+        let scratch = tempdir().unwrap();
+        let file = SwapFile::open(scratch.path()).unwrap();
         assert_eq!(file.write_at(&page_of(7).0, 0).unwrap(), PAGE_SIZE);
         assert!(file.become_reader() && file.become_reader());
         let mut read = page_of(0);
@@ -538,16 +465,16 @@ mod tests {
 
     #[test]
     fn probed_file_is_empty() {
-        let scratch = Scratch::new("empty");
-        let file = SwapFile::open(&scratch.0).unwrap();
+        let scratch = tempdir().unwrap();
+        let file = SwapFile::open(scratch.path()).unwrap();
         assert_eq!(file.read_at(&mut page_of(1).0, 0).unwrap(), 0);
     }
 
     #[test]
     fn buffered_files_round_trip() {
-        let scratch = Scratch::new("buffered");
+        let scratch = tempdir().unwrap();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let parent = rustix::fs::open(&scratch.0, flags, Mode::empty()).unwrap();
+        let parent = rustix::fs::open(scratch.path(), flags, Mode::empty()).unwrap();
         let file = SwapFile::open_with(&parent, false).unwrap();
         assert!(!file.is_direct());
         // Buffered transfers need no alignment.
@@ -559,8 +486,8 @@ mod tests {
 
     #[test]
     fn descriptor_is_high_and_closes_on_exec() {
-        let scratch = Scratch::new("high");
-        let file = SwapFile::open(&scratch.0).unwrap();
+        let scratch = tempdir().unwrap();
+        let file = SwapFile::open(scratch.path()).unwrap();
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let fd = file.as_fd().as_raw_fd();
         assert!(fd >= 900 || limit.is_some_and(|limit| limit < 1800));
@@ -571,8 +498,8 @@ mod tests {
 
     #[test]
     fn punched_range_reads_as_zeroes() {
-        let scratch = Scratch::new("punch");
-        let file = SwapFile::open(&scratch.0).unwrap();
+        let scratch = tempdir().unwrap();
+        let file = SwapFile::open(scratch.path()).unwrap();
         file.write_at(&page_of(9).0, 0).unwrap();
         match file.punch(0, PAGE_SIZE as u64) {
             Ok(()) => {
@@ -586,8 +513,8 @@ mod tests {
 
     #[test]
     fn extending_never_shortens() {
-        let scratch = Scratch::new("extend");
-        let file = SwapFile::open(&scratch.0).unwrap();
+        let scratch = tempdir().unwrap();
+        let file = SwapFile::open(scratch.path()).unwrap();
         file.extend(1 << 20).unwrap();
         file.extend(4096).unwrap();
         assert_eq!(rustix::fs::fstat(&file).unwrap().st_size, 1 << 20);
@@ -596,14 +523,14 @@ mod tests {
 
     #[test]
     fn errors_contain_path_and_remedy() {
-        let scratch = Scratch::new("errors");
-        let missing = scratch.0.join("missing");
+        let scratch = tempdir().unwrap();
+        let missing = scratch.path().join("missing");
         let error = SwapFile::open(&missing).unwrap_err();
         assert!(matches!(error, FileError::NoSuchDirectory { .. }));
         let text = error.to_string();
         assert!(text.contains(missing.to_str().unwrap()) && text.contains("create it"), "{text}");
 
-        let plain = scratch.0.join("plain");
+        let plain = scratch.path().join("plain");
         std::fs::write(&plain, b"").unwrap();
         let error = SwapFile::open(&plain).unwrap_err();
         assert!(matches!(error, FileError::NotADirectory { .. }), "{error}");
@@ -619,10 +546,10 @@ mod tests {
 
     #[test]
     fn reused_descriptor_number_is_not_touched() {
-        let scratch = Scratch::new("number");
-        let mut file = SwapFile::open(&scratch.0).unwrap();
+        let scratch = tempdir().unwrap();
+        let mut file = SwapFile::open(scratch.path()).unwrap();
         file.allocate(0, 1 << 20).unwrap();
-        let path = scratch.0.join("precious");
+        let path = scratch.path().join("precious");
         std::fs::write(&path, [7; 8192]).unwrap();
         let other = OwnedFd::from(std::fs::File::options().write(true).open(&path).unwrap());
         rustix::io::dup2(&other, &mut file.fd).unwrap();

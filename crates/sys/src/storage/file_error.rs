@@ -13,7 +13,6 @@ pub mod errno {
 }
 
 /// Returns the system's text of an I/O error, without Rust's "(os error 2)".
-#[must_use]
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error") {
@@ -23,62 +22,48 @@ pub fn plain(error: &io::Error) -> String {
 }
 
 /// Reasons why no swap file could be opened, with a remedy.
-///
-/// ```
-/// use softswap_sys::file::{FileError, SwapFile};
-///
-/// let refused = SwapFile::open("/no/such/directory".as_ref()).unwrap_err();
-/// assert!(matches!(refused, FileError::NoSuchDirectory { .. }));
-/// ```
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum FileError {
-    #[error(
-        "swap directory {} does not exist: create it, or choose another directory",
-        path.display()
-    )]
+    #[error("swap directory {path} does not exist: create it, or choose another directory")]
     NoSuchDirectory { path: PathBuf },
-    #[error("swap path {} is not a directory: choose a directory", path.display())]
+    #[error("swap path {path} is not a directory: choose a directory")]
     NotADirectory { path: PathBuf },
     #[error(
-        "swap directory {} does not allow creating files ({cause}): change its permissions, or \
-         choose another directory",
-        path.display()
+        "swap directory {path} does not allow creating files ({cause}): change its permissions, \
+         or choose another directory"
     )]
     NotWritable { path: PathBuf, cause: io::Error },
     #[error(
-        "swap directory {} is on a read-only file system: choose a directory on a writable one",
-        path.display()
+        "swap directory {path} is on a read-only file system: choose a directory on a writable \
+         one"
     )]
     ReadOnly { path: PathBuf },
     #[error(
-        "the swap directory {} is on a file system that stores no files; choose another \
-         directory",
-        path.display()
+        "the swap directory {path} is on a file system that stores no files; choose another \
+         directory"
     )]
     NoFiles { path: PathBuf },
     #[error(
-        "the swap directory {} is a {file_system}: its files are stored in DRAM, so writing \
-         pages there frees none; choose a directory on a disk", path.display()
+        "the swap directory {path} is a {file_system}: its files are stored in DRAM, so writing \
+         pages there frees none; choose a directory on a disk"
     )]
     InMemory { path: PathBuf, file_system: &'static str },
     #[error(
-        "file system of swap directory {} is full: free some space, or choose another directory",
-        path.display()
+        "file system of swap directory {path} is full: free some space, or choose another \
+         directory"
     )]
     NoSpace { path: PathBuf },
     #[error(
-        "disk quota is used up in swap directory {}: raise the quota, or choose another directory",
-        path.display()
+        "disk quota is used up in swap directory {path}: raise the quota, or choose another \
+         directory"
     )]
     Quota { path: PathBuf },
     #[error(
-        "no file descriptor is free for a swap file in {} ({cause}): raise the open-files limit \
-         (ulimit -n)",
-        path.display()
+        "no file descriptor is free for a swap file in {path} ({cause}): raise the open-files \
+         limit (ulimit -n)"
     )]
     NoDescriptor { path: PathBuf, cause: io::Error },
-    #[error("cannot create a swap file in {}: {cause}; choose another directory", path.display())]
+    #[error("cannot create a swap file in {path}: {cause}; choose another directory")]
     Unusable { path: PathBuf, cause: io::Error },
 }
 
@@ -97,8 +82,6 @@ impl FileError {
             _ => Self::Unusable { path, cause },
         }
     }
-    /// Returns the equivalent error number.
-    #[must_use]
     pub fn raw_os_error(&self) -> i32 {
         match self {
             Self::NoSuchDirectory { .. } => libc::ENOENT,

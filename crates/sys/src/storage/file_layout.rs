@@ -11,18 +11,8 @@ use std::io;
 use std::os::fd::AsFd;
 
 /// A reason why a file cannot hold pages, with the byte at which it begins.
-///
-/// ```
-/// use softswap_sys::fiemap::FileExtent;
-/// use softswap_sys::file_layout::{Flaw, check_layout};
-///
-/// let extent = FileExtent::new(0, 1 << 30, 8192, 0).unwrap();
-/// assert_eq!(check_layout(&[extent], 8192), Ok(1));
-/// assert_eq!(check_layout(&[extent], 12288), Err(Flaw::Hole(8192)));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// No storage.
     Hole(u64),
     /// Storage shared with other files: reflinks, snapshots.
     Shared(u64),
@@ -62,9 +52,6 @@ fn first_hole(file: &SwapFile) -> io::Result<Option<u64>> {
 
 /// Returns the number of physically contiguous pieces within the first `bytes` of a file with these
 /// extents.
-///
-/// # Errors
-/// The first flaw of the file.
 pub fn check_layout(extents: &[FileExtent], bytes: u64) -> Result<u64, Flaw> {
     let (mut covered, mut pieces, mut physical) = (0, 0, None);
     for extent in extents {

@@ -8,15 +8,6 @@ use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// A use that excludes others.
-///
-/// ```
-/// use softswap_sys::holders::Use;
-///
-/// let used = Use::Mounted("/mnt".into());
-/// assert_eq!(used.to_string(), "mounted at /mnt");
-/// assert_eq!(used.remedy(), "unmount it with `umount /mnt`");
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Use {
     /// A file system on it is mounted at this point.
@@ -44,8 +35,6 @@ impl fmt::Display for Use {
 }
 
 impl Use {
-    /// Returns instructions to end the use.
-    #[must_use]
     pub fn remedy(&self) -> String {
         match self {
             Self::Mounted(point) => format!("unmount it with `umount {}`", point.display()),
@@ -58,13 +47,11 @@ impl Use {
 }
 
 /// Returns the current use of the file or device at `path`.
-#[must_use]
 pub fn use_of_path(path: &Path) -> Option<Use> {
     use_of(&rustix::fs::stat(path).ok()?)
 }
 
 /// Returns the current use of the file or device with this status.
-#[must_use]
 pub fn use_of(stat: &Stat) -> Option<Use> {
     if is_active_swap(stat) {
         return Some(Use::ActiveSwap);
@@ -106,8 +93,6 @@ fn names_in(directory: &Path) -> impl Iterator<Item = String> + use<> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
 }
 
-/// Returns the mount point of a device, from the text of a `mountinfo` file.
-#[must_use]
 pub fn mount_point_of(device: u64, mounts: &[u8]) -> Option<PathBuf> {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     mounts.split(|&byte| byte == b'\n').find_map(|line| {
@@ -122,10 +107,8 @@ pub fn mount_point_of(device: u64, mounts: &[u8]) -> Option<PathBuf> {
     })
 }
 
-/// File system and options of a mounted device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mount {
-    /// The file system's name.
     pub(crate) file_system: String,
     /// Options of the file system, separated by commas.
     pub(crate) options: String,

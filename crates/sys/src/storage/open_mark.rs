@@ -19,10 +19,7 @@ const FIRST_BYTE: u64 = 1 << 62;
 pub const MAX_MARKS: u64 = 1 << 32;
 
 /// Marks an open file for as long as it is open. Returns false if another open file of the same
-/// file holds the mark.
-///
-/// # Errors
-/// If the file is not open for writing, or its file system has no locks.
+/// file holds the mark. Fails if the file is not open for writing, or its file system has no locks.
 pub fn put(file: impl AsFd, mark: u64) -> io::Result<bool> {
     match control(file.as_fd(), libc::F_OFD_SETLK, mark) {
         Ok(_) => Ok(true),
@@ -35,7 +32,6 @@ pub fn put(file: impl AsFd, mark: u64) -> io::Result<bool> {
 
 /// Returns true if no other open file of the same file holds the mark. Returns false if that is
 /// unknown, as under the program's own filter.
-#[must_use]
 pub fn is_released(file: impl AsFd, mark: u64) -> bool {
     let is_free = |lock: libc::flock| i32::from(lock.l_type) == libc::F_UNLCK;
     !program_filter::is_in_force()

@@ -19,15 +19,7 @@ const XFS: i64 = 0x5846_5342;
 
 /// Reasons why the device below a file must not be written in its place, or cannot. Nothing was
 /// changed.
-///
-/// ```
-/// use softswap_sys::raw_device::{RawError, check_file_system};
-/// let file = std::fs::File::open("/proc/self/status").unwrap();
-/// let refused = check_file_system(&file).unwrap_err();
-/// assert!(matches!(refused, RawError::FileSystem { .. }));
-/// ```
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum RawError {
     #[error("it is on {name}, {why}: only files on ext4 and xfs can be used raw")]
     FileSystem { name: String, why: &'static str },
@@ -45,25 +37,24 @@ pub enum RawError {
     TwoDevices,
     #[error("the device {}:{} of its file system has no entry in /sys/dev/block", number.0, number.1)]
     NoDevice { number: (u32, u32) },
-    #[error("the device {} is missing, or is another device: mount /dev", path.display())]
+    #[error("the device {path} is missing, or is another device: mount /dev")]
     NoNode { path: PathBuf },
     #[error(
-        "the device {} cannot be opened by this user ({}): run softswap as root, or as a member of \
-         the group that may write the device (disk)",
-        path.display(), plain(cause)
+        "the device {path} cannot be opened by this user ({}): run softswap as root, or as a \
+         member of the group that may write the device (disk)",
+        plain(cause)
     )]
     Denied { path: PathBuf, cause: io::Error },
     #[error(
-        "the kernel allows no writes to the mounted device {}: it was built without \
-         CONFIG_BLK_DEV_WRITE_MOUNTED, or started with bdev_allow_write_mounted=0",
-        path.display()
+        "the kernel allows no writes to the mounted device {path}: it was built without \
+         CONFIG_BLK_DEV_WRITE_MOUNTED, or started with bdev_allow_write_mounted=0"
     )]
     MountedWrites { path: PathBuf },
-    #[error("the device {} can only be read", path.display())]
+    #[error("the device {path} can only be read")]
     ReadOnly { path: PathBuf },
-    #[error("the device {} refuses direct I/O in pages ({})", path.display(), plain(cause))]
+    #[error("the device {path} refuses direct I/O in pages ({})", plain(cause))]
     NotDirect { path: PathBuf, cause: io::Error },
-    #[error("the device {} is zoned, so that its blocks cannot be written in any order", path.display())]
+    #[error("the device {path} is zoned, so that its blocks cannot be written in any order")]
     Zoned { path: PathBuf },
     #[error("its file system cannot be examined ({})", plain(_0))]
     Io(#[from] io::Error),
@@ -77,9 +68,6 @@ impl From<Errno> for RawError {
 
 /// Checks that a file is on a file system that leaves its blocks in place, and puts written data
 /// there. Returns the file system's name.
-///
-/// # Errors
-/// If the file system is another one, or has a setting that moves data.
 pub fn check_file_system(file: impl AsFd) -> Result<&'static str, RawError> {
     let stat = rustix::fs::fstat(&file)?;
     let fs = rustix::fs::fstatfs(&file)?;
@@ -150,7 +138,6 @@ fn sysfs_name(device: u64) -> Option<String> {
     Some(target.file_name()?.to_str()?.to_owned())
 }
 
-/// Returns the path of the node of a block device.
 fn node_of(device: u64) -> Result<PathBuf, RawError> {
     let number = (rustix::fs::major(device), rustix::fs::minor(device));
     let no_device = |_| RawError::NoDevice { number };
@@ -171,9 +158,6 @@ fn queue(device: u64, name: &str) -> Option<String> {
 }
 
 /// Opens the block device with this number for direct I/O.
-///
-/// # Errors
-/// If it has no node, this user may not open it, or it cannot be used for swapping.
 pub fn open(device: u64) -> Result<SwapFile, RawError> {
     let path = node_of(device)?;
     if queue(device, "zoned").is_some_and(|zoned| zoned != "none") {
@@ -211,10 +195,6 @@ fn may_write(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// Opens the block device below a file.
-///
-/// # Errors
-/// Those of [`open`].
 pub fn open_below(file: &SwapFile) -> Result<SwapFile, RawError> {
     open(file.identity().0)
 }
@@ -236,6 +216,8 @@ mod tests {
             let (found, why) = refused_file_system(magic, mounted.map(String::from));
             assert!(found == name && !why.is_empty(), "{magic:x}");
         }
+        let refused = check_file_system(std::fs::File::open("/proc/self/status").unwrap());
+        assert!(matches!(refused, Err(RawError::FileSystem { .. })));
     }
 
     #[test]

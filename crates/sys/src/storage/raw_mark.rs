@@ -33,9 +33,6 @@ pub struct RawMark {
 impl RawMark {
     /// Marks a claimed file. It does not become immutable if this user may not do that, or the file
     /// system has no such flag: see [`RawMark::is_immutable`].
-    ///
-    /// # Errors
-    /// If the file cannot be opened again.
     pub fn set(claimed: BorrowedFd<'_>) -> io::Result<RawMark> {
         let path = format!("/proc/self/fd/{}", claimed.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -50,17 +47,12 @@ impl RawMark {
         Ok(mark)
     }
 
-    /// Returns true if the file is immutable.
-    #[must_use]
     pub fn is_immutable(&self) -> bool {
         self.is_immutable
     }
 
     /// Runs `body` while the file is not immutable: ext4 refuses writes to an immutable file also
     /// through descriptors opened before.
-    ///
-    /// # Errors
-    /// If the file does not become immutable again.
     pub fn lifted<R>(&self, body: impl FnOnce() -> R) -> io::Result<R> {
         if !self.is_immutable {
             return Ok(body());
@@ -72,9 +64,6 @@ impl RawMark {
     }
 
     /// Removes the mark while this process alone has the claim.
-    ///
-    /// # Errors
-    /// If the flag cannot be removed.
     pub fn remove(mut self) -> io::Result<()> {
         match std::mem::take(&mut self.is_immutable) {
             true => clear(self.file.as_fd()),
@@ -97,21 +86,14 @@ impl Drop for RawMark {
     }
 }
 
-/// Result of a search for a stale mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// The file has no mark of softswap.
     None,
-    /// Processes use the marked file.
     InUse,
-    /// The mark was stale, and was removed.
     Cleared,
 }
 
 /// Removes the mark of a process that has exited without removing it.
-///
-/// # Errors
-/// If the file cannot be opened, or this user may not change its flags.
 pub fn clear_stale(path: &Path) -> io::Result<Mark> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let file = rustix::fs::open(path, flags, Mode::empty())?;

@@ -14,22 +14,12 @@ const TMPFS: i64 = 0x0102_1994;
 const RAMFS: i64 = 0x8584_58f6;
 
 /// Returns true if file systems of this type (`statfs`) keep their files in DRAM.
-#[must_use]
 pub fn is_in_memory(file_system: i64) -> bool {
     matches!(file_system, TMPFS | RAMFS)
 }
 
 /// Checks that files in a directory are stored on a disk, so that pages written to them free
 /// memory.
-///
-/// ```
-/// use softswap_sys::file::{FileError, on_disk};
-///
-/// assert!(matches!(on_disk("/proc".as_ref()), Err(FileError::NoFiles { .. })));
-/// ```
-///
-/// # Errors
-/// If the directory is in DRAM, its file system stores no files, or that cannot be determined.
 pub fn on_disk(directory: &Path) -> Result<(), FileError> {
     let stat = rustix::fs::statfs(directory).map_err(|errno| FileError::new(directory, errno))?;
     let path = || directory.to_owned();
@@ -43,9 +33,6 @@ pub fn on_disk(directory: &Path) -> Result<(), FileError> {
 }
 
 /// Checks that the permissions of a directory allow this process to create files.
-///
-/// # Errors
-/// The kernel's error.
 pub fn may_make_files(directory: &Path) -> io::Result<()> {
     Ok(rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK)?)
 }
@@ -98,6 +85,7 @@ mod tests {
 
     #[test]
     fn named_file_is_unlinked_at_once() {
+        assert!(matches!(on_disk("/proc".as_ref()), Err(FileError::NoFiles { .. })));
         let name = format!("softswap-named-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&directory).unwrap();

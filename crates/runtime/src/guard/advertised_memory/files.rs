@@ -52,7 +52,6 @@ pub(super) fn rewritten(
     }
 }
 
-/// Rewrites /proc/meminfo.
 fn machine(text: &str, advertised: Advertised) -> String {
     let mut out = String::with_capacity(text.len() + 64);
     text.lines().for_each(|line| push_line(&mut out, "", line, advertised));

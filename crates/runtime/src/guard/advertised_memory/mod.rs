@@ -49,7 +49,6 @@ pub(crate) fn begin(total_bytes: u64) -> io::Result<()> {
     ])
 }
 
-/// Returns the handler of a raw call through the C library's `syscall`.
 pub(super) fn answer_for(number: i64) -> Option<Answer> {
     if TOTAL_BYTES.load(Relaxed) == 0 {
         return None;
@@ -64,7 +63,6 @@ pub(super) fn answer_for(number: i64) -> Option<Answer> {
     }
 }
 
-/// Returns the memory that the program sees now.
 fn advertised() -> Advertised {
     Advertised { total_bytes: TOTAL_BYTES.load(Relaxed), used_bytes: used_bytes() }
 }
@@ -79,8 +77,7 @@ fn used_bytes() -> u64 {
 }
 
 fn answer_sysinfo([to, ..]: Arguments) -> isize {
-    // SAFETY: all-zero is a valid structure to write over.
-    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+    let mut info: libc::sysinfo = softswap_sys::AnyBits::zeroed();
     let result = engine_syscall(libc::SYS_sysinfo, [&raw mut info as usize, 0, 0, 0, 0, 0]);
     if result < 0 {
         return result;

@@ -54,7 +54,6 @@ fn is_managed(vector: &iovec) -> bool {
     vector.iov_len > 0 && instance::is_managed(vector.iov_base as usize)
 }
 
-/// Returns the total length of the vectors in managed memory.
 pub(super) fn managed_bytes(vectors: &[iovec]) -> usize {
     let managed = vectors.iter().filter(|vector| is_managed(vector));
     managed.fold(0, |sum, vector| sum.saturating_add(vector.iov_len))
@@ -74,7 +73,6 @@ pub(super) fn cut(vectors: &mut [iovec]) -> bool {
     true
 }
 
-/// Truncates vectors to `bytes` in total.
 pub(super) fn shorten(vectors: &mut [iovec], bytes: usize) {
     let mut left = bytes;
     for vector in vectors {
@@ -298,7 +296,6 @@ fn copy_of(engine: &Engine, vector: &iovec, at: usize, strategy: Strategy) -> us
     address
 }
 
-/// Issues one call over all buffers.
 pub(super) fn whole(
     engine: &Engine,
     originals: &[iovec],

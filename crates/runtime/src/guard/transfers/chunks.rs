@@ -7,18 +7,14 @@ use crate::memory::pins::Pins;
 use libc::iovec;
 use softswap_engine::api::engine::Engine;
 
-/// Position of a piece in its transfer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
-    /// Bytes moved before it.
     pub(super) done: usize,
     pub(super) is_last: bool,
 }
 
-/// Result of moving one piece.
 pub(super) struct Moved {
     pub(super) result: isize,
-    /// True if the next piece may follow.
     pub(super) may_continue: bool,
 }
 

@@ -2,8 +2,8 @@
 
 use crate::base::guarded_call;
 use crate::base::issue_call::engine_syscall;
+use softswap_sys::raw::{self, socket_option};
 
-/// Kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Regular file: read and written at a position. Other writes must not come between the pieces
@@ -31,11 +31,9 @@ pub(super) enum Kind {
 }
 
 pub(super) fn kind_of(fd: usize, writes: bool) -> Kind {
-    // SAFETY: all-zero is a valid stat to write over.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    if engine_syscall(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) != 0 {
+    let Ok(stat) = raw::file_status(fd) else {
         return if writes { Kind::Sink } else { Kind::Whole };
-    }
+    };
     if writes && !may_write(fd) {
         return Kind::Sink;
     }
@@ -84,10 +82,8 @@ pub(super) fn is_direct(fd: usize) -> bool {
 }
 
 fn may_write(fd: usize) -> bool {
-    let flags = engine_syscall(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
-    flags >= 0
-        && flags as i32 & libc::O_ACCMODE != libc::O_RDONLY
-        && flags as i32 & libc::O_PATH == 0
+    raw::open_flags(fd)
+        .is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY && flags & libc::O_PATH == 0)
 }
 
 pub(super) fn appends(fd: usize) -> bool {
@@ -95,15 +91,11 @@ pub(super) fn appends(fd: usize) -> bool {
 }
 
 fn has_flag(fd: usize, flag: i32) -> bool {
-    let flags = engine_syscall(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
-    flags < 0 || flags as i32 & flag != 0
+    raw::open_flags(fd).is_none_or(|flags| flags & flag != 0)
 }
 
 pub(super) fn file_len(fd: usize) -> Option<usize> {
-    // SAFETY: all-zero is a valid stat to write over.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    let found = engine_syscall(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]);
-    (found == 0).then_some(stat.st_size as usize)
+    raw::file_status(fd).ok().map(|stat| stat.st_size as usize)
 }
 
 /// Moves the position of an open file by `by` bytes. Returns the new position or an error.
@@ -112,14 +104,6 @@ pub(super) fn seek(fd: usize, by: isize) -> isize {
         guarded_call::note_effect();
     }
     engine_syscall(libc::SYS_lseek, [fd, by as usize, libc::SEEK_CUR as usize, 0, 0, 0])
-}
-
-fn socket_option(fd: usize, option: i32) -> Option<i32> {
-    let mut value = 0_i32;
-    let mut len = size_of::<i32>() as u32;
-    let (at, level) = (&raw mut value as usize, libc::SOL_SOCKET as usize);
-    let arguments = [fd, level, option as usize, at, &raw mut len as usize, 0];
-    (engine_syscall(libc::SYS_getsockopt, arguments) == 0).then_some(value)
 }
 
 /// Returns true if MSG_TRUNC makes a socket discard the data that it reports as received.

@@ -75,14 +75,20 @@ fn is_append(call: &Call) -> bool {
     }
 }
 
-/// Part of the file that a write covers.
 enum Part {
-    /// The call passes its position.
-    Explicit { start: usize },
+    Explicit {
+        start: usize,
+    },
     /// The file's own position has been moved over the part.
-    Claimed { start: usize },
+    Claimed {
+        start: usize,
+    },
     /// Each piece starts at the end of the previous one. `end_of` returns the current end.
-    Next { fd: usize, end: Option<usize>, end_of: fn(usize) -> Option<usize> },
+    Next {
+        fd: usize,
+        end: Option<usize>,
+        end_of: fn(usize) -> Option<usize>,
+    },
 }
 
 impl Part {
@@ -132,7 +138,6 @@ impl Part {
     }
 }
 
-/// Returns the file size limit (RLIMIT_FSIZE).
 fn file_limit_bytes() -> usize {
     let mut limit = [u64::MAX; 2];
     let at = &raw mut limit as usize;

@@ -31,8 +31,7 @@ fn list_buffers(message: &msghdr, list: &mut [iovec]) -> bool {
     let address_len = (message.msg_namelen as usize).min(MAX_ADDRESS_BYTES);
     others[0] = iovec { iov_base: message.msg_name, iov_len: address_len };
     others[1] = iovec { iov_base: message.msg_control, iov_len: message.msg_controllen };
-    // SAFETY: every bit pattern is a valid iovec.
-    let are_read = unsafe { uaccess::get_user_array(message.msg_iov as usize, data) };
+    let are_read = uaccess::get_user_array(message.msg_iov as usize, data);
     are_read && cut(data) && cut(others)
 }
 
@@ -41,7 +40,6 @@ fn buffers_of(message: &msghdr) -> Option<usize> {
     (message.msg_iovlen <= MAX_VECTORS).then_some(message.msg_iovlen + OTHERS)
 }
 
-/// Makes a message refer to other buffers.
 fn refer_to(message: &mut msghdr, buffers: &[iovec]) {
     let (data, others) = buffers.split_at(buffers.len() - OTHERS);
     message.msg_iov = data.as_ptr().cast_mut();
@@ -98,8 +96,7 @@ pub(super) fn send(engine: &Engine, arguments: Arguments) -> isize {
 /// Sends one message by `sendmmsg`, because the program's own filter may forbid `sendmsg`.
 fn send_first(engine: &Engine, arguments: Arguments) -> isize {
     send_by(engine, arguments, |fd, message, flags| {
-        // SAFETY: every bit pattern is a valid msghdr.
-        let Some(message) = (unsafe { uaccess::get_user::<msghdr>(message as usize) }) else {
+        let Some(message) = uaccess::get_user::<msghdr>(message as usize) else {
             return issue_waiting(libc::SYS_sendmmsg, [fd, message as usize, 1, flags, 0, 0]);
         };
         let mut header = mmsghdr { msg_hdr: message, msg_len: 0 };
@@ -116,8 +113,7 @@ fn send_by(
     issue_one: impl Fn(usize, *const msghdr, usize) -> isize,
 ) -> isize {
     let [fd, original, flags, ..] = arguments;
-    // SAFETY: every bit pattern is a valid msghdr.
-    let Some(mut message) = (unsafe { uaccess::get_user::<msghdr>(original) }) else {
+    let Some(mut message) = uaccess::get_user::<msghdr>(original) else {
         // The kernel reports the bad pointer.
         return issue_one(fd, original as *const msghdr, flags);
     };
@@ -157,8 +153,7 @@ fn send_by(
 pub(super) fn receive(engine: &Engine, arguments: Arguments) -> isize {
     let [fd, original, flags, ..] = arguments;
     let issue_unchanged = || issue_waiting(libc::SYS_recvmsg, arguments);
-    // SAFETY: every bit pattern is a valid msghdr.
-    let Some(mut message) = (unsafe { uaccess::get_user::<msghdr>(original) }) else {
+    let Some(mut message) = uaccess::get_user::<msghdr>(original) else {
         return issue_unchanged();
     };
     let issue = |message: &mut msghdr| {
@@ -220,7 +215,6 @@ fn receive_all_of(
     return_header(original, &received).unwrap_or(result)
 }
 
-/// Headers of several messages, and the list of all their buffers.
 struct Messages<'p> {
     headers: &'p mut [mmsghdr],
     buffers: &'p mut [iovec],
@@ -236,8 +230,7 @@ fn read_headers<'p>(
     count: usize,
 ) -> Option<Messages<'p>> {
     let headers = room(pins, inline, count)?;
-    // SAFETY: every bit pattern is a valid mmsghdr.
-    if !unsafe { uaccess::get_user_array(original, headers) } {
+    if !uaccess::get_user_array(original, headers) {
         return None;
     }
     let counts = headers.iter().map(|header| buffers_of(&header.msg_hdr));
@@ -254,10 +247,8 @@ fn read_headers<'p>(
     Some(Messages { headers, buffers })
 }
 
-/// Returns true if the header and the vectors of the message at `index` can be read.
 fn is_readable(original: usize, index: usize) -> bool {
-    // SAFETY: every bit pattern is a valid mmsghdr.
-    let header = unsafe { uaccess::get_user::<mmsghdr>(original + index * size_of::<mmsghdr>()) };
+    let header = uaccess::get_user::<mmsghdr>(original + index * size_of::<mmsghdr>());
     header.is_some_and(|header| {
         let message = &header.msg_hdr;
         buffers_of(message).is_some()
@@ -279,8 +270,7 @@ fn places(headers: &[mmsghdr]) -> impl Iterator<Item = (usize, usize)> {
 }
 
 fn no_messages() -> [mmsghdr; INLINE_MESSAGES] {
-    // SAFETY: all-zero is a valid mmsghdr.
-    [unsafe { std::mem::zeroed() }; INLINE_MESSAGES]
+    [softswap_sys::AnyBits::zeroed(); INLINE_MESSAGES]
 }
 
 /// Sends messages by one call if all can be pinned, otherwise one by one, as the kernel does
@@ -329,7 +319,6 @@ fn send_each(engine: &Engine, arguments: Arguments, count: usize) -> isize {
     sent
 }
 
-/// Writes the length of a message to the program's header. Returns false if that cannot be written.
 fn return_len(original: usize, index: usize, len: u32) -> bool {
     let at = original + index * size_of::<mmsghdr>() + std::mem::offset_of!(mmsghdr, msg_len);
     uaccess::copy_to_user(at, &len.to_ne_bytes())

@@ -23,7 +23,6 @@ const ATTEMPTS: usize = 4;
 /// Time without requests after a timeout, in nanoseconds: a tracer may have stopped the process.
 const SILENCE_NS: u64 = 2_000_000_000;
 const MAX_ANSWER_BYTES: usize = 256;
-/// Maximum number of ranges of a call that is repeated.
 const RANGES: usize = 16;
 
 /// Time of [`raw::now_ns`] before which no process is asked, because one did not answer.
@@ -39,8 +38,7 @@ pub(super) fn read(pid: i32, theirs: usize, count: usize, call: impl Fn() -> isi
     }
     let mut ranges = [EMPTY; RANGES];
     let ranges = &mut ranges[..count];
-    // SAFETY: every bit pattern is a valid iovec.
-    let is_known = unsafe { uaccess::get_user_array(theirs, ranges) };
+    let is_known = uaccess::get_user_array(theirs, ranges);
     let wanted = ranges.iter().fold(0, |sum: usize, range| sum.saturating_add(range.iov_len));
     let done = usize::try_from(first).unwrap_or(0);
     if !is_known || done >= wanted || raw::now_ns() < RETRY_NS.load(Ordering::Relaxed) {
@@ -60,12 +58,6 @@ pub(super) fn read(pid: i32, theirs: usize, count: usize, call: impl Fn() -> isi
         return first;
     }
     second
-}
-
-/// Makes a call that writes to another process. Absent pages stay absent, and the kernel's result
-/// is returned.
-pub(super) fn write(_pid: i32, _theirs: usize, _count: usize, call: impl Fn() -> isize) -> isize {
-    call()
 }
 
 fn errno() -> i32 {
@@ -94,7 +86,6 @@ fn request_pages(pid: i32, ranges: &[iovec], mut done: usize) -> io::Result<bool
     Ok(true)
 }
 
-/// Returns the path of a process's control socket, if it has one.
 fn socket_of(pid: u32) -> Option<std::path::PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let dirs = control_socket::directories(|name| std::env::var_os(name), uid);

@@ -38,7 +38,6 @@ fn element_bytes(number: i64, index: u8) -> Option<usize> {
     })
 }
 
-/// Copy of an array, for the kernel to fill.
 pub(crate) struct OutputArray {
     original: usize,
     copy: usize,
@@ -61,7 +60,6 @@ impl OutputArray {
         Some(OutputArray { original, copy, element_bytes })
     }
 
-    /// Returns the address for the kernel.
     pub(crate) fn address(&self) -> usize {
         self.copy
     }

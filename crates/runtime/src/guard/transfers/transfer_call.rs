@@ -67,7 +67,6 @@ impl Call {
         }
     }
 
-    /// Returns the same transfer at an explicit position.
     pub(super) fn at(&self, position: usize) -> Call {
         let mut call = *self;
         call.arguments[3] = position;

@@ -48,7 +48,6 @@ pub(super) fn answer_buffer(engine: &Engine, number: i64, arguments: Arguments) 
     move_data(engine, &call, &mut original)
 }
 
-/// Returns true if a call's second and third argument are an array of `iovec` and its length.
 pub(super) fn has_vectors(number: i64) -> bool {
     matches!(
         number,
@@ -74,8 +73,7 @@ pub(super) fn answer_vectors(engine: &Engine, number: i64, arguments: Arguments)
     let Some(originals) = room(&mut pins, &mut inline, count) else {
         return refused(libc::ENOMEM);
     };
-    // SAFETY: every bit pattern is a valid iovec.
-    if !unsafe { uaccess::get_user_array(address, originals) } || !cut(originals) {
+    if !uaccess::get_user_array(address, originals) || !cut(originals) {
         // The kernel reports the error.
         return issue(number, arguments);
     }

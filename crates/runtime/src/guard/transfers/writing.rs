@@ -47,7 +47,6 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &mut [iovec]) -> is
     }
 }
 
-/// Writes buffers by one call.
 pub(super) fn undivided(
     engine: &Engine,
     originals: &[iovec],
@@ -69,8 +68,7 @@ pub(super) fn undivided(
 /// Sends a piece of a stream. Linux reports a broken connection by a signal only if no byte was
 /// sent.
 fn send_piece(call: &Call, vectors: &[iovec], step: Step) -> isize {
-    // SAFETY: all-zero is a valid msghdr.
-    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    let mut message: msghdr = softswap_sys::AnyBits::zeroed();
     message.msg_iov = vectors.as_ptr().cast_mut();
     message.msg_iovlen = vectors.len();
     if call.number == libc::SYS_sendto && step.done == 0 {

@@ -120,7 +120,6 @@ fn map_managed(engine: &Engine, hint: usize, len: usize, prot: i32) -> Option<us
     Some(address)
 }
 
-/// Maps at a fixed address in the window.
 fn map_within(engine: &Engine, arguments: Arguments) -> isize {
     let [address, len, prot, flags, _, offset] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);

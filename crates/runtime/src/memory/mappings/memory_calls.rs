@@ -3,11 +3,12 @@
 use super::sealing::{self, SYS_MSEAL};
 use super::{address_choice, mremap, ranges};
 use crate::base::errno::{c_result, refused, result_of};
-use crate::base::issue_call::{Answer, Arguments, issue};
+use crate::base::issue_call::{Answer, Arguments, answered_by, issue};
 use crate::base::large_blocks::{self, NO_CALLER};
 use crate::base::uaccess::TASK_SIZE;
 use crate::base::{filter_verdict, instance};
 use crate::memory::{asleep, hint_retries};
+use libc::iovec;
 use softswap_engine::api::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
@@ -124,65 +125,24 @@ fn unmap_range(arguments: Arguments) -> isize {
     dispatch(libc::SYS_munmap, arguments)
 }
 
-/// # Safety
-/// As `mmap(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap(
-    address: *mut c_void,
-    len: usize,
-    prot: i32,
-    flags: i32,
-    fd: i32,
-    offset: i64,
-) -> *mut c_void {
-    let arguments =
-        [address as usize, len, prot as usize, flags as usize, fd as usize, offset as usize];
-    c_result(map(arguments)) as *mut c_void
-}
-
-/// # Safety
-/// As `mmap(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap64(
-    address: *mut c_void,
-    len: usize,
-    prot: i32,
-    flags: i32,
-    fd: i32,
-    offset: i64,
-) -> *mut c_void {
-    // SAFETY: on 64-bit Linux, `mmap` is the same function.
-    unsafe { mmap(address, len, prot, flags, fd, offset) }
-}
-
-/// # Safety
-/// As `munmap(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> i32 {
-    c_result(unmap_range([address as usize, len, 0, 0, 0, 0])) as i32
-}
-
-/// # Safety
-/// As `mprotect(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, prot: i32) -> i32 {
-    let arguments = [address as usize, len, prot as usize, 0, 0, 0];
-    c_result(dispatch(libc::SYS_mprotect, arguments)) as i32
-}
-
-/// # Safety
-/// As `madvise(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: i32) -> i32 {
-    let arguments = [address as usize, len, advice as usize, 0, 0, 0];
-    c_result(dispatch(libc::SYS_madvise, arguments)) as i32
+answered_by! {
+    mmap(at: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> *mut c_void: map;
+    mmap64(at: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> *mut c_void:
+        map;
+    munmap(at: *mut c_void, len: usize) -> i32: unmap_range;
+    mprotect(at: *mut c_void, len: usize, prot: i32) -> i32:
+        |arguments| dispatch(libc::SYS_mprotect, arguments);
+    madvise(at: *mut c_void, len: usize, advice: i32) -> i32:
+        |arguments| dispatch(libc::SYS_madvise, arguments);
+    mlockall(flags: i32) -> i32: ranges::lock_all;
+    munlockall() -> i32: ranges::unlock_all;
+    pkey_alloc(flags: u32, rights: u32) -> i32: ranges::allocate_key;
+    process_madvise(fd: i32, vectors: *const iovec, count: usize, advice: i32, flags: u32) -> isize:
+        ranges::advise_process;
 }
 
 /// `mremap(2)`. The fifth argument is only passed with flags that name a target; reading its
 /// register in other cases is harmless.
-///
-/// # Safety
-/// As `mremap(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mremap(
     old: *mut c_void,
@@ -195,34 +155,4 @@ pub unsafe extern "C" fn mremap(
     let target = if named { target as usize } else { 0 };
     let arguments = [old as usize, old_len, new_len, flags as usize, target, 0];
     c_result(dispatch(libc::SYS_mremap, arguments)) as *mut c_void
-}
-
-/// `mlockall(2)`. Refused in a managed process, because it would lock the whole window.
-#[unsafe(no_mangle)]
-pub extern "C" fn mlockall(flags: i32) -> i32 {
-    c_result(ranges::lock_all([flags as usize, 0, 0, 0, 0, 0])) as i32
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn munlockall() -> i32 {
-    c_result(ranges::unlock_all([0; 6])) as i32
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn pkey_alloc(flags: u32, rights: u32) -> i32 {
-    c_result(ranges::allocate_key([flags as usize, rights as usize, 0, 0, 0, 0])) as i32
-}
-
-/// # Safety
-/// As `process_madvise(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn process_madvise(
-    pidfd: i32,
-    vectors: *const libc::iovec,
-    count: usize,
-    advice: i32,
-    flags: u32,
-) -> isize {
-    let arguments = [pidfd as usize, vectors as usize, count, advice as usize, flags as usize, 0];
-    c_result(ranges::advise_process(arguments))
 }

@@ -14,7 +14,6 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::io;
 
-/// A request with valid arguments.
 struct Request {
     old: usize,
     old_len: usize,
@@ -124,7 +123,6 @@ fn move_anywhere(request: &Request) -> isize {
     issue(libc::SYS_mremap, [old, old_len, len, flags as usize, 0, 0])
 }
 
-/// Moves an unmanaged mapping into the window.
 fn move_into_window(
     engine: &Engine,
     request: &Request,

@@ -16,7 +16,6 @@ use softswap_sys::signals;
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Address space for the break, in bytes.
 const HEAP_BYTES: usize = 64 << 30;
 
 /// Current state of the break in the window; 0 before its first use.
@@ -27,12 +26,10 @@ pub(crate) struct Break {
 
 static BREAK: Mutex<Break> = Mutex::new(Break { start: 0, end: 0 });
 
-/// Locks the break, for fork.
 pub(crate) fn lock_break() -> MutexGuard<'static, Break> {
     BREAK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Source of the break's memory.
 enum Memory {
     Awake(&'static Engine),
     /// The kernel, in a sleeping process.
@@ -43,7 +40,6 @@ enum Memory {
     },
 }
 
-/// Returns true if the kernel keeps the break.
 fn belongs_to_kernel() -> bool {
     static BELONGS_TO_KERNEL: OnceLock<bool> = OnceLock::new();
     *BELONGS_TO_KERNEL.get_or_init(|| {
@@ -98,7 +94,6 @@ impl Memory {
     }
 }
 
-/// Returns the range that is reserved for the break, if there is one.
 pub(crate) fn reserved() -> Option<std::ops::Range<usize>> {
     let start = lock_break().start;
     let len = HEAP_BYTES.min(instance::window()?.1 / 8);
@@ -134,16 +129,12 @@ fn move_break(memory: &Memory, target: impl FnOnce(&Break) -> Option<usize>) -> 
     })
 }
 
-/// # Safety
-/// As `sbrk(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sbrk(delta: isize) -> *mut c_void {
     // SAFETY: changes the break as the program requests; the program no longer uses removed memory.
     unsafe { change_by(delta) }
 }
 
-/// # Safety
-/// As `sbrk(2)`.
 unsafe fn change_by(delta: isize) -> *mut c_void {
     let Some(memory) = memory_for(delta.max(0) as usize) else {
         // Not `sbrk`, which may be the program's own function.
@@ -158,17 +149,12 @@ unsafe fn change_by(delta: isize) -> *mut c_void {
 }
 
 /// Alias used by allocators that define their own `sbrk`.
-///
-/// # Safety
-/// As `sbrk(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sbrk(delta: isize) -> *mut c_void {
     // SAFETY: changes the break as the program requests; the program no longer uses removed memory.
     unsafe { change_by(delta) }
 }
 
-/// # Safety
-/// As `brk(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brk(address: *mut c_void) -> i32 {
     let end = lock_break().end;

@@ -58,7 +58,6 @@ fn each_part(
     Ok(has_holes || covered < len)
 }
 
-/// Returns ENOMEM if the range has holes.
 fn no_holes(walked: Result<bool, isize>) -> isize {
     match walked {
         Ok(false) => 0,

@@ -3,9 +3,9 @@
 //! The runtime never lets the kernel seal managed memory, because the kernel would then refuse the
 //! engine's evictions, too. Instead the engine stores the seals ([`Engine::seal`]).
 
-use crate::base::errno::{c_result, refused, result_of};
+use crate::base::errno::{refused, result_of};
 use crate::base::instance;
-use crate::base::issue_call::{Arguments, issue};
+use crate::base::issue_call::{Arguments, answered_by, issue};
 use softswap_engine::api::engine::Engine;
 use softswap_engine::memory::address_space::Kind;
 use softswap_sys::{PAGE_SIZE, signals};
@@ -82,9 +82,6 @@ pub(super) fn seal_any(arguments: Arguments) -> isize {
     }
 }
 
-/// # Safety
-/// As `mseal(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mseal(address: *mut c_void, len: usize, flags: libc::c_ulong) -> i32 {
-    c_result(seal_any([address as usize, len, flags as usize, 0, 0, 0])) as i32
+answered_by! {
+    mseal(address: *mut c_void, len: usize, flags: libc::c_ulong) -> i32: seal_any;
 }

@@ -1,8 +1,8 @@
 //! Private mappings of `/dev/zero`, which are anonymous memory.
 
-use crate::base::issue_call::{Arguments, engine_syscall};
+use crate::base::issue_call::Arguments;
 use crate::memory::asleep::MIN_MANAGED_BYTES;
-use softswap_sys::PAGE_SIZE;
+use softswap_sys::{PAGE_SIZE, raw};
 
 /// Converts a private `mmap` of `/dev/zero` to the equivalent anonymous one. Returns other calls,
 /// and calls that the kernel would refuse, unchanged.
@@ -28,15 +28,9 @@ pub(super) fn as_anonymous(arguments: Arguments) -> Arguments {
 /// Returns true if a descriptor is open on `/dev/zero` and can be read.
 fn is_zero_device(fd: usize) -> bool {
     const ZERO: libc::dev_t = libc::makedev(1, 5);
-    // SAFETY: all-zero is a valid stat to write over.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    if engine_syscall(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) != 0
-        || stat.st_mode & libc::S_IFMT != libc::S_IFCHR
-        || stat.st_rdev != ZERO
-    {
-        return false;
-    }
-    let opened = engine_syscall(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
-    let is_path = opened as i32 & libc::O_PATH != 0;
-    opened >= 0 && !is_path && opened as i32 & libc::O_ACCMODE != libc::O_WRONLY
+    raw::file_status(fd)
+        .is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == ZERO)
+        && raw::open_flags(fd).is_some_and(|flags| {
+            flags & libc::O_PATH == 0 && flags & libc::O_ACCMODE != libc::O_WRONLY
+        })
 }

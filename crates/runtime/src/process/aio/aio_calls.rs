@@ -22,8 +22,6 @@ unsafe fn submit_one(block: *mut ControlBlock, operation: Operation) -> i32 {
     }
 }
 
-/// # Safety
-/// As `aio_fsync(3)`.
 unsafe fn sync(operation: i32, block: *mut ControlBlock) -> i32 {
     let operation = match operation {
         libc::O_SYNC => Operation::Sync,
@@ -49,8 +47,6 @@ unsafe fn is_in_progress(block: *const ControlBlock) -> bool {
         .is_some_and(|block| block.error.load(Ordering::Acquire) == libc::EINPROGRESS)
 }
 
-/// # Safety
-/// As `aio_suspend(3)`.
 unsafe fn suspend(list: *const *const ControlBlock, count: i32, time: *const timespec) -> i32 {
     let Ok(count) = usize::try_from(count) else { return fail(libc::EINVAL) };
     // SAFETY: `time` is a time of the program, valid or null.
@@ -81,8 +77,6 @@ unsafe fn suspend(list: *const *const ControlBlock, count: i32, time: *const tim
     }
 }
 
-/// # Safety
-/// As `aio_cancel(3)`.
 unsafe fn cancel(fd: i32, block: *const ControlBlock) -> i32 {
     // SAFETY: any descriptor is allowed; the block is valid or null.
     unsafe {
@@ -131,8 +125,6 @@ fn wait_for(list: &List) -> bool {
     }
 }
 
-/// # Safety
-/// As `lio_listio(3)`.
 unsafe fn submit_all(
     mode: i32,
     blocks: *const *mut ControlBlock,
@@ -186,8 +178,6 @@ macro_rules! calls {
         calls! { @one $other, $body, ($($arg: $ty),*) }
     )*};
     (@one $name:ident, $body:path, ($($arg:ident: $ty:ty),*)) => {
-        /// # Safety
-        /// As the C library's function of the same name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
             real!($name: fn($($ty),*) -> i32);
@@ -201,15 +191,11 @@ macro_rules! calls {
     };
 }
 
-/// # Safety
-/// As `aio_read(3)`.
 unsafe fn read(block: *mut ControlBlock) -> i32 {
     // SAFETY: the program's control block, which it does not use until the request is done.
     unsafe { submit_one(block, Operation::Read) }
 }
 
-/// # Safety
-/// As `aio_write(3)`.
 unsafe fn write(block: *mut ControlBlock) -> i32 {
     // SAFETY: the program's control block, which it does not use until the request is done.
     unsafe { submit_one(block, Operation::Write) }

@@ -31,7 +31,6 @@ pub struct Event {
     pub(super) notify: i32,
     /// Function that a notification thread calls.
     pub(super) function: usize,
-    /// Attributes of that thread.
     pub(super) attributes: usize,
     pub(super) padding: [usize; 4],
 }
@@ -62,7 +61,6 @@ impl Operation {
     }
 }
 
-/// Requests submitted together.
 pub(super) struct List {
     pub(super) left: AtomicUsize,
     pub(super) has_failed: AtomicBool,
@@ -70,7 +68,6 @@ pub(super) struct List {
     pub(super) event: Option<Event>,
 }
 
-/// Request, copied from a control block.
 pub(super) struct Request {
     pub(super) block: *const ControlBlock,
     pub(super) operation: Operation,

@@ -10,13 +10,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Number of completed requests, as a futex for waiting threads.
 pub(super) static DONE: AtomicU32 = AtomicU32::new(0);
 
-/// Increments a futex word and wakes its waiters.
 pub(super) fn announce(word: &AtomicU32) {
     word.fetch_add(1, Ordering::AcqRel);
     futex::wake_all(word);
 }
 
-/// Carries out a request. Returns its result or error number.
 fn carry_out(request: &Request) -> Result<isize, i32> {
     let Request { fd, buffer, bytes, offset, .. } = *request;
     let buffer = buffer as *mut c_void;
@@ -87,7 +85,6 @@ pub(super) unsafe fn store_result(block: *const ControlBlock, result: Result<isi
 
 type Function = extern "C" fn(usize);
 
-/// Function to call in a notification thread.
 struct Call {
     function: Function,
     value: usize,

@@ -77,7 +77,6 @@ impl Queue {
     }
 }
 
-/// Locks the queue during a fork.
 pub(crate) fn lock_for_fork() {
     QUEUE.0.lock_for_fork();
 }

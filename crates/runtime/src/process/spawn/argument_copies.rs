@@ -122,14 +122,11 @@ impl Readable {
     }
 }
 
-/// Copies of strings and arrays outside managed memory.
 pub(super) struct Copies {
-    /// Address and length of the buffer.
     base: usize,
     len: usize,
     /// Bytes of the buffer that were in use before these copies.
     start: usize,
-    /// Bytes of the buffer in use.
     used: usize,
     readable: Readable,
 }
@@ -145,7 +142,6 @@ impl Drop for Copies {
 }
 
 impl Copies {
-    /// Reserves `len` bytes; `None` if there is no memory.
     pub(super) fn with_capacity(len: usize) -> Option<Copies> {
         let ((base, have), start) = (BUFFER.get(), USED.get());
         let len = len.next_multiple_of(size_of::<usize>());

@@ -103,8 +103,6 @@ fn growing(call: impl FnOnce() -> i32) -> i32 {
     result
 }
 
-/// # Safety
-/// As `setenv(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setenv(name: *const c_char, value: *const c_char, replace: i32) -> i32 {
     real!(setenv: fn(*const c_char, *const c_char, i32) -> i32);
@@ -112,8 +110,6 @@ pub unsafe extern "C" fn setenv(name: *const c_char, value: *const c_char, repla
     growing(|| unsafe { setenv()(name, value, replace) })
 }
 
-/// # Safety
-/// As `putenv(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn putenv(text: *mut c_char) -> i32 {
     real!(putenv: fn(*mut c_char) -> i32);

@@ -11,8 +11,6 @@ use crate::base::issue_call::issue;
 use crate::base::real::real;
 use std::ffi::c_char;
 
-/// # Safety
-/// As `execve(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> i32 {
     let arguments = [path as usize, argv as usize, envp as usize, 0, 0, 0];
@@ -23,16 +21,12 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: String
     c_result(unsafe { exec(libc::SYS_execve, arguments, 0) }) as i32
 }
 
-/// # Safety
-/// As `execv(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> i32 {
     // SAFETY: the program's arguments, and the environment, which is an array of strings.
     unsafe { execve(path, argv, environment()) }
 }
 
-/// # Safety
-/// As `fexecve(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fexecve(fd: i32, argv: Strings, envp: Strings) -> i32 {
     let empty = c"".as_ptr() as usize;
@@ -42,8 +36,6 @@ pub unsafe extern "C" fn fexecve(fd: i32, argv: Strings, envp: Strings) -> i32 {
     c_result(unsafe { exec(libc::SYS_execveat, arguments, 1) }) as i32
 }
 
-/// # Safety
-/// As `execvpe(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> i32 {
     real!(execvpe: fn(*const c_char, Strings, Strings) -> i32);
@@ -56,8 +48,6 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
     }
 }
 
-/// # Safety
-/// As `execvp(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> i32 {
     // SAFETY: the program's arguments, and the environment, which is an array of strings.
@@ -128,8 +118,6 @@ macro_rules! listed {
             unsafe { exec_listed(path, registers, stack, &$kind) }
         }
 
-        /// # Safety
-        /// As the C library's function of the same name.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {

@@ -13,7 +13,6 @@ use crate::base::errno::refused;
 use crate::base::issue_call::engine_syscall;
 use std::ffi::{CStr, c_char};
 
-/// Default value of PATH.
 const DEFAULT_PATH: &CStr = c"/bin:/usr/bin";
 const SHELL: &CStr = c"/bin/sh";
 const MAX_NAME_BYTES: usize = libc::FILENAME_MAX as usize;
@@ -39,9 +38,6 @@ struct Program {
 }
 
 /// `execvpe(3)`. Returns the kernel's result of the last meaningful attempt.
-///
-/// # Safety
-/// As `execvpe(3)`.
 pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> isize {
     let path = search_path();
     let mut readable = Readable::new();
@@ -139,7 +135,6 @@ fn call(name: usize, argv: Strings, envp: Strings) -> isize {
     unsafe { issue_exec(libc::SYS_execve, [name, argv as usize, envp as usize, 0, 0, 0]) }
 }
 
-/// Returns the value of PATH, or its default.
 fn search_path() -> *const c_char {
     // SAFETY: by C's rules no other thread changes the environment meanwhile.
     let path = unsafe { libc::getenv(c"PATH".as_ptr()) };

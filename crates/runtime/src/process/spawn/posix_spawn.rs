@@ -112,8 +112,6 @@ unsafe fn copy_attributes(copies: &mut Copies, attributes: SpawnAttributes) -> S
     }
 }
 
-/// # Safety
-/// As `posix_spawn(3)`.
 unsafe fn spawn(
     (real, is_searched_for): (Spawn, bool),
     pid: *mut libc::pid_t,
@@ -171,11 +169,8 @@ unsafe fn spawn(
     }
 }
 
-/// Defines an interposed `posix_spawn`.
 macro_rules! spawning {
     ($name:ident, $is_searched_for:literal) => {
-        /// # Safety
-        /// As the C library's function of the same name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             pid: *mut libc::pid_t,

@@ -15,8 +15,6 @@ use softswap_sys::raw;
 use softswap_sys::signals::{self, Action};
 use std::ffi::{c_char, c_void};
 
-/// # Safety
-/// As `popen(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
     real!(popen: fn(*const c_char, *const c_char) -> *mut c_void);
@@ -48,9 +46,6 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
 
 /// `system(3)`. The C library's function also waits for the command, and the environment would stay
 /// pinned for that time. So this starts the shell by `posix_spawn`.
-///
-/// # Safety
-/// As `system(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     real!(system: fn(*const c_char) -> i32);
@@ -85,9 +80,7 @@ fn wait_for(pid: libc::pid_t) -> i32 {
     }
 }
 
-/// State of the signals that `system` ignores.
 struct Ignoring {
-    /// Number of threads in `system`.
     count: usize,
     /// Actions of SIGINT and SIGQUIT before the first of them; the last one restores them.
     previous: [Action; 2],
@@ -97,7 +90,6 @@ const IGNORED: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
 static IGNORING: ForkSafeMutex<Ignoring> =
     ForkSafeMutex::new(Ignoring { count: 0, previous: [Action::DEFAULT; 2] });
 
-/// Ignores both signals. Returns the program's actions for them.
 fn begin_ignoring() -> [Action; 2] {
     IGNORING.with(|ignoring| {
         if ignoring.count == 0 {

@@ -7,7 +7,6 @@ use std::ffi::c_char;
 
 /// Bytes of a program's file that are read. In practice they contain its program headers.
 const HEAD_BYTES: usize = 4096;
-/// Size of a [`Scratch`] in bytes.
 pub(super) const SCRATCH_BYTES: usize = HEAD_BYTES + size_of::<libc::stat>();
 /// Maximum depth of nested interpreters, as in the kernel.
 const DEPTH: usize = 5;

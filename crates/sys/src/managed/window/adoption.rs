@@ -1,11 +1,10 @@
 //! Creates a window around existing mappings: they keep their addresses and content, and the gaps
 //! between them become part of the window.
 
-use super::reservation::{Part, READ_WRITE, RESERVE, frame_states, mmap, place_gate_for_window};
+use super::reservation::{Part, READ_WRITE, frame_states, place_gate_for_window};
 use super::{Mechanism, Window, WindowError};
-use crate::memory::PAGE_SIZE;
+use crate::memory::{PAGE_SIZE, RESERVE, map, protect};
 use crate::proc_maps::Pages;
-use crate::raw;
 use std::io;
 use std::ops::Range;
 
@@ -25,7 +24,6 @@ pub struct Occupied {
     pub base: usize,
     /// Length in bytes, a power of two.
     pub len: usize,
-    /// The mappings, in order.
     pub parts: Vec<Part>,
 }
 
@@ -66,12 +64,15 @@ impl Window {
         let fail = |error| WindowError::Reserve { bytes: staging_len, error };
         for gap in occupied.gaps() {
             // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
-            unsafe { mmap(gap.start, gap.len(), protection, RESERVE | libc::MAP_FIXED_NOREPLACE) }
-                .and_then(|there| expect(there, gap.start))
+            unsafe { map(gap.start, gap.len(), protection, RESERVE | libc::MAP_FIXED_NOREPLACE) }
+                .and_then(|there| match there == gap.start {
+                    true => Ok(()),
+                    false => Err(io::Error::from_raw_os_error(libc::EEXIST)),
+                })
                 .map_err(|error| WindowError::Reserve { bytes: gap.len(), error })?;
         }
         // SAFETY: without MAP_FIXED the mapping overlaps nothing.
-        let staging = unsafe { mmap(0, staging_len, READ_WRITE, RESERVE) }.map_err(fail)?;
+        let staging = unsafe { map(0, staging_len, READ_WRITE, RESERVE) }.map_err(fail)?;
         let window = Window {
             base: occupied.base,
             len: occupied.len,
@@ -93,7 +94,7 @@ impl Window {
 
     /// With page protection, makes absent pages inaccessible.
     fn close_absent(&self, parts: &[Part]) -> io::Result<()> {
-        let Mechanism::Protection(access) = &self.mechanism else { return Ok(()) };
+        let Some(access) = self.page_access() else { return Ok(()) };
         let found = Pages::open();
         for part in parts {
             let Some(wanted) = part.managed_as else { continue };
@@ -126,13 +127,8 @@ impl Window {
     pub(super) fn hand_back(&self, parts: &[Part]) {
         for part in parts {
             let Some(wanted) = part.managed_as else { continue };
-            let args = [part.range.start, part.range.len(), wanted as usize, 0, 0, 0];
             // SAFETY: the range is the program's memory, to which the program gave this protection.
-            unsafe { raw::syscall(libc::SYS_mprotect, args) };
+            let _ = unsafe { protect(part.range.start, part.range.len(), wanted) };
         }
     }
-}
-
-fn expect(there: usize, wanted: usize) -> io::Result<()> {
-    if there == wanted { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EEXIST)) }
 }

@@ -13,15 +13,9 @@ const PROGRAM_DIVISOR: usize = 10;
 const BETWEEN_COUNTS: usize = 2048;
 /// Interval of counting near the limit, in ns.
 const BETWEEN_COUNTS_NS: u64 = 2_000_000_000;
-/// Mappings that the window may always have.
 const MIN: usize = 512;
 
 /// Use of the limit on mappings.
-///
-/// ```
-/// use softswap_sys::window::MappingPressure;
-/// assert!(MappingPressure::None < MappingPressure::Full);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MappingPressure {
     /// Below half of the limit.
@@ -83,7 +77,6 @@ impl MappingBudget {
         }
     }
 
-    /// Returns the number of mappings that the window may have.
     pub(super) fn window_limit(&self) -> usize {
         self.limit.saturating_sub(self.others_count.load(Ordering::Relaxed)).max(MIN)
     }

@@ -17,11 +17,11 @@ mod page_access;
 mod adoption;
 
 use crate::faults::{self, Faults};
-use crate::memory::{PAGE_SIZE, Page};
+use crate::memory::{self, PAGE_SIZE, Page, RESERVE, map, unmap};
 use crate::uffd::{self, Partial, Uffd};
 use crate::{futex, program_filter, raw};
 use page_access::PageAccess;
-use reservation::{RESERVE, frame_states, mmap, place_gate_for_window, reserve_range};
+use reservation::{frame_states, place_gate_for_window, reserve_range};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -41,17 +41,6 @@ const EMPTY: u8 = 0;
 const FULL: u8 = 1;
 const CLAIMED: u8 = 2;
 
-/// The managed window.
-///
-/// ```no_run
-/// use softswap_sys::window::{Window, Writes};
-///
-/// let window = Window::reserve(1, false)?;
-/// assert_eq!(window.install(3, &[7; 4096], Writes::Allowed).pages, 1);
-/// assert!(window.is_present(3)?);
-/// window.discard(3, 1)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Debug)]
 pub struct Window {
     base: usize,
@@ -84,10 +73,7 @@ impl Mechanism {
     }
 
     fn has_move(&self) -> bool {
-        match self {
-            Mechanism::Userfaultfd(uffd) => uffd.has_move(),
-            Mechanism::Protection(_) => false,
-        }
+        matches!(self, Mechanism::Userfaultfd(uffd) if uffd.has_move())
     }
 
     /// Returns the protection of memory in the window before a page is installed.
@@ -100,11 +86,6 @@ impl Mechanism {
 }
 
 /// The program's access to a page.
-///
-/// ```
-/// use softswap_sys::window::Touch;
-/// assert_ne!(Touch::Absent, Touch::Forbidden);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
     /// The page is absent, or its writes are caught: the engine faults it in or makes it writable.
@@ -122,14 +103,14 @@ impl Window {
             Ok(mechanism) => mechanism,
             Err(error) => {
                 // SAFETY: the range was mapped just now, and nothing refers to it.
-                unsafe { raw::syscall(libc::SYS_munmap, [base, len, 0, 0, 0, 0]) };
+                unsafe { unmap(base, len) };
                 return Err(error);
             }
         };
         let staging_len = staging_frames * PAGE_SIZE;
         let fail = |error| WindowError::Reserve { bytes: staging_len, error };
         // SAFETY: without MAP_FIXED the mapping overlaps nothing.
-        let staging = unsafe { mmap(0, staging_len, READ_WRITE, RESERVE) }.map_err(fail)?;
+        let staging = unsafe { map(0, staging_len, READ_WRITE, RESERVE) }.map_err(fail)?;
         let window = Window {
             base,
             len,
@@ -145,10 +126,7 @@ impl Window {
 
     /// Opens a new userfaultfd for the window and staging in a forked child, because the kernel
     /// drops the registration on fork. `managed` lists the (first page, count) ranges of the window
-    /// without unmanaged mappings.
-    ///
-    /// # Errors
-    /// The kernel's error. The child must then not access the window.
+    /// without unmanaged mappings. After an error the child must not access the window.
     pub fn reopen_after_fork(&self, managed: &[(u64, usize)]) -> io::Result<()> {
         match &self.mechanism {
             Mechanism::Userfaultfd(uffd) => uffd.reopen()?,
@@ -175,7 +153,7 @@ impl Window {
     }
 
     fn prepare(&self) -> io::Result<()> {
-        if let Mechanism::Protection(access) = &self.mechanism {
+        if let Some(access) = self.page_access() {
             access.close_all()?;
         }
         for (start, len) in [(self.base, self.len), (self.staging, self.frames.len() * PAGE_SIZE)] {
@@ -219,86 +197,67 @@ impl Window {
         Ok(())
     }
 
-    /// Returns the window's first address.
-    #[must_use]
     pub fn base(&self) -> usize {
         self.base
     }
 
     /// Returns the window's length in bytes, a multiple of 4 GiB.
-    #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.len
     }
 
-    /// Returns the number of pages in the window.
-    #[must_use]
     pub fn pages(&self) -> usize {
         self.len / PAGE_SIZE
     }
 
-    /// Returns true if an address is in the window.
-    #[must_use]
     #[inline]
     pub fn contains(&self, address: usize) -> bool {
         address.wrapping_sub(self.base) < self.len
     }
 
     /// Returns true if pages are staged by UFFDIO_MOVE.
-    #[must_use]
     pub fn uses_move(&self) -> bool {
         self.use_move
     }
 
     /// Returns true if [`Window::take_out`] can take several pages in one call.
-    #[must_use]
     pub fn takes_runs(&self) -> bool {
-        self.use_move || matches!(self.mechanism, Mechanism::Protection(_))
+        self.use_move || self.page_access().is_some()
     }
 
     /// Returns how close the process is to its limit on mappings, which page protections use up.
-    #[must_use]
     pub fn mapping_pressure(&self) -> MappingPressure {
+        self.page_access().map_or(MappingPressure::None, PageAccess::mapping_pressure)
+    }
+
+    fn page_access(&self) -> Option<&PageAccess> {
         match &self.mechanism {
-            Mechanism::Userfaultfd(_) => MappingPressure::None,
-            Mechanism::Protection(access) => access.mapping_pressure(),
+            Mechanism::Userfaultfd(_) => None,
+            Mechanism::Protection(access) => Some(access),
         }
     }
 
     /// Returns the mechanism of the window's faults, never [`Faults::Auto`].
-    #[must_use]
     pub fn faults(&self) -> Faults {
-        match &self.mechanism {
-            Mechanism::Userfaultfd(_) => Faults::Userfaultfd,
-            Mechanism::Protection(_) => Faults::Protection,
-        }
+        if self.page_access().is_some() { Faults::Protection } else { Faults::Userfaultfd }
     }
 
     /// Returns an upper bound of the mappings that page protections create: each run of pages with
     /// equal protection is one. 0 with userfaultfd.
-    #[must_use]
     pub fn mappings(&self) -> usize {
-        match &self.mechanism {
-            Mechanism::Userfaultfd(_) => 0,
-            Mechanism::Protection(access) => access.mappings(),
-        }
+        self.page_access().map_or(0, PageAccess::mappings)
     }
 
     /// Returns the limit on [`Window::mappings`]: nine tenths of `vm.max_map_count`, less the
     /// program's own mappings when last counted. 0 with userfaultfd.
-    #[must_use]
     pub fn mappings_limit(&self) -> usize {
-        match &self.mechanism {
-            Mechanism::Userfaultfd(_) => 0,
-            Mechanism::Protection(access) => access.mappings_limit(),
-        }
+        self.page_access().map_or(0, PageAccess::mappings_limit)
     }
 
     /// Classifies an access that raised SIGSEGV: to an absent page, or to one that the program
     /// itself has protected. `access` is one bit of a [`Protection`].
-    #[must_use]
     pub fn touch(&self, page: u64, access: Protection) -> Touch {
-        let Mechanism::Protection(pages) = &self.mechanism else { return Touch::Forbidden };
+        let Some(pages) = self.page_access() else { return Touch::Forbidden };
         let page = page as usize;
         if !pages.is_allowed(page, access) {
             return Touch::Forbidden;
@@ -340,7 +299,6 @@ impl Window {
         }
     }
 
-    /// Maps `count` zero pages at `page`.
     pub fn install_zero(&self, page: u64, count: usize) -> Partial {
         let address = self.address(page, count);
         match &self.mechanism {
@@ -349,15 +307,13 @@ impl Window {
         }
     }
 
-    /// Drops the content of `count` pages.
     pub fn discard(&self, page: u64, count: usize) -> io::Result<()> {
-        if let Mechanism::Protection(access) = &self.mechanism {
+        if let Some(access) = self.page_access() {
             access.close(&numbers(page, count))?;
         }
         self.discard_unmanaged(page, count)
     }
 
-    /// Drops the content of `count` pages of a mapping that is not managed.
     pub fn discard_unmanaged(&self, page: u64, count: usize) -> io::Result<()> {
         self.advise(self.address(page, count), count * PAGE_SIZE, libc::MADV_DONTNEED)
     }
@@ -369,7 +325,7 @@ impl Window {
         let mut dropped_count = 0;
         for pages in pages.chunks(DISCARD_RUNS) {
             let (runs, count) = self.runs(pages);
-            if let Mechanism::Protection(access) = &self.mechanism
+            if let Some(access) = self.page_access()
                 && !runs[..count].iter().all(|run| access.close(&self.numbers_of(run)).is_ok())
             {
                 break;
@@ -387,7 +343,7 @@ impl Window {
     /// otherwise returns 0. The caller has claimed the pages, at most [`DISCARD_RUNS`] in ascending
     /// order. Returns the number of pages taken, counted from the first.
     pub fn take_each(&self, pages: &[u64], copies: &mut [[u8; PAGE_SIZE]]) -> usize {
-        let Mechanism::Protection(access) = &self.mechanism else { return 0 };
+        let Some(access) = self.page_access() else { return 0 };
         let (runs, count) = self.runs(pages);
         let (mut copied_runs, mut copied) = (0, 0);
         for run in &runs[..count] {
@@ -452,15 +408,13 @@ impl Window {
         runs.iter().take_while(drop_run).map(|run| run.iov_len / PAGE_SIZE).sum()
     }
 
-    /// Changes the program's access to `count` pages.
     pub fn protect(&self, page: u64, count: usize, protection: Protection) -> io::Result<()> {
         let address = self.address(page, count);
-        if let Mechanism::Protection(access) = &self.mechanism {
+        if let Some(access) = self.page_access() {
             return access.protect(&numbers(page, count), protection);
         }
-        let args = [address, count * PAGE_SIZE, protection as usize, 0, 0, 0];
         // SAFETY: the range is in the window, into which no Rust reference points.
-        raw::check(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
+        unsafe { memory::protect(address, count * PAGE_SIZE, protection) }
     }
 
     /// Locks `count` pages, present or absent, in memory. They count as the process's locked
@@ -473,7 +427,6 @@ impl Window {
         raw::check(unsafe { raw::syscall(libc::SYS_mlock2, args) }).map(drop)
     }
 
-    /// Unlocks pages that [`Window::lock`] locked.
     pub fn unlock(&self, page: u64, count: usize) -> io::Result<()> {
         let args = [self.address(page, count), count * PAGE_SIZE, 0, 0, 0, 0];
         // SAFETY: the kernel follows no pointers here, and changes no content.
@@ -485,8 +438,8 @@ impl Window {
         let (start, len) = (self.address(page, count), count * PAGE_SIZE);
         let protection = self.mechanism.protection_of_absent();
         // SAFETY: the range is in the window, into which no Rust reference points.
-        unsafe { mmap(start, len, protection, RESERVE | libc::MAP_FIXED)? };
-        if let Mechanism::Protection(access) = &self.mechanism {
+        unsafe { map(start, len, protection, RESERVE | libc::MAP_FIXED)? };
+        if let Some(access) = self.page_access() {
             access.forget(&numbers(page, count));
         }
         self.advise_whole(start, len)?;
@@ -495,7 +448,7 @@ impl Window {
 
     /// Returns true if `page` is present: the kernel has mapped it, or will do so by itself.
     pub fn is_present(&self, page: u64) -> io::Result<bool> {
-        if let Mechanism::Protection(access) = &self.mechanism {
+        if let Some(access) = self.page_access() {
             return Ok(access.is_present(page as usize));
         }
         let mut present = [0];
@@ -529,7 +482,7 @@ impl Window {
     /// Copies a present page whose writes are caught, regardless of its protection.
     pub fn read_page(&self, page: u64, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
         let from = self.address(page, 1);
-        if let Mechanism::Protection(access) = &self.mechanism {
+        if let Some(access) = self.page_access() {
             return access.read(page as usize, to);
         }
         if self.copy_page(from, to).is_ok() {
@@ -573,8 +526,7 @@ impl Window {
     /// Takes one page out by write-protecting and copying it: for kernels without MOVE, and for
     /// pages that MOVE refuses because of their protection.
     pub fn take_out_by_copy(&self, page: u64, frame: usize, scratch: &mut Page) -> io::Result<()> {
-        let state = &self.frames[frame];
-        assert!(state.load(Ordering::Acquire) == EMPTY, "frame in use");
+        assert!(self.frames[frame].load(Ordering::Acquire) == EMPTY, "frame in use");
         // Protects the page first, because a store between copy and drop would be lost.
         self.set_writes(page, 1, Writes::Caught)?;
         if let Err(error) = self.take_page(page, &mut scratch.0) {
@@ -585,31 +537,29 @@ impl Window {
             self.put_back(page, &scratch.0, Writes::Allowed);
             return Err(error);
         }
-        state.store(FULL, Ordering::Release);
         Ok(())
     }
 
     /// Fills an empty frame with `bytes`, the only copy of a page.
     pub fn fill_frame(&self, frame: usize, bytes: &[u8; PAGE_SIZE]) -> io::Result<()> {
-        let state = &self.frames[frame];
-        assert!(state.load(Ordering::Acquire) == EMPTY, "frame in use");
-        self.copy_to(frame, bytes)?;
-        state.store(FULL, Ordering::Release);
-        Ok(())
+        assert!(self.frames[frame].load(Ordering::Acquire) == EMPTY, "frame in use");
+        self.copy_to(frame, bytes)
     }
 
+    /// Fills an empty frame, and marks it as full.
     fn copy_to(&self, frame: usize, bytes: &[u8; PAGE_SIZE]) -> io::Result<()> {
         let to = self.staging + frame * PAGE_SIZE;
         match &self.mechanism {
             Mechanism::Userfaultfd(uffd) => {
-                uffd.copy(to, bytes, Writes::Allowed).error.map_or(Ok(()), Err)
+                uffd.copy(to, bytes, Writes::Allowed).error.map_or(Ok(()), Err)?;
             }
-            Mechanism::Protection(_) => {
-                // SAFETY: the frame is empty, so nothing refers to its bytes, and it is writable.
-                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, PAGE_SIZE) };
-                Ok(())
-            }
+            // SAFETY: the frame is empty, so nothing refers to its bytes, and it is writable.
+            Mechanism::Protection(_) => unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, PAGE_SIZE);
+            },
         }
+        self.frames[frame].store(FULL, Ordering::Release);
+        Ok(())
     }
 
     fn copy_page(&self, from: usize, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
@@ -625,14 +575,17 @@ impl Window {
         // the page at `from`, or returns EFAULT.
         let read =
             unsafe { raw::syscall(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0]) };
-        whole_page(raw::check(read)?)
+        match raw::check(read)? {
+            PAGE_SIZE => Ok(()),
+            _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        }
     }
 
     /// Copies a present page, regardless of its protection, and drops it. After an error the page
     /// is still present.
     pub fn take_page(&self, page: u64, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
         let from = self.address(page, 1);
-        if let Mechanism::Protection(access) = &self.mechanism {
+        if let Some(access) = self.page_access() {
             return access.take(page as usize, to);
         }
         match self.copy_page(from, to) {
@@ -650,28 +603,7 @@ impl Window {
             // An absent page would read as zeroes at the other address.
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
-        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as usize;
-        // SAFETY: the call moves a page of the window, into which no Rust reference points, to a
-        // free address of the kernel's choice.
-        let moved = raw::check(unsafe {
-            raw::syscall(libc::SYS_mremap, [from, PAGE_SIZE, PAGE_SIZE, flags, 0, 0])
-        })?;
-        let readable = [moved, PAGE_SIZE, libc::PROT_READ as usize, 0, 0, 0];
-        // SAFETY: the page was moved there just now, and nothing else refers to it.
-        if unsafe { raw::syscall(libc::SYS_mprotect, readable) } != 0 {
-            raw::write_stderr(
-                b"softswap: internal error: a page cannot be read; \
-                  the program is stopped to protect its data; please report this\n",
-            );
-            std::process::abort();
-        }
-        // SAFETY: `moved` is a readable page to which nothing else refers, and does not overlap
-        // `to`. It is unmapped after the copy.
-        unsafe {
-            std::ptr::copy_nonoverlapping(moved as *const u8, to.as_mut_ptr(), PAGE_SIZE);
-            raw::syscall(libc::SYS_munmap, [moved, PAGE_SIZE, 0, 0, 0, 0]);
-        }
-        Ok(())
+        page_moves::lift_page(from, to)
     }
 
     /// Claims a full frame for reading or for moving back; `None` if it is empty or already
@@ -715,10 +647,7 @@ impl Window {
     fn advise(&self, start: usize, len: usize, advice: i32) -> io::Result<()> {
         // SAFETY: callers in this module pass ranges of the window, and of staging frames that are
         // empty or claimed for dropping: no Rust reference points there.
-        raw::check(unsafe {
-            raw::syscall(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0])
-        })
-        .map(drop)
+        unsafe { memory::advise(start, len, advice) }
     }
 }
 
@@ -735,25 +664,12 @@ impl Drop for Window {
             // SAFETY: the range was mapped for this value. No Rust reference points into the
             // window. `StagedFrame`s borrow this value, so none of their references into staging
             // exists any more.
-            unsafe { raw::syscall(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) };
+            unsafe { unmap(start, len) };
         }
     }
 }
 
 /// A claimed full staging frame, which is neither moved nor emptied while this value exists.
-///
-/// ```
-/// use softswap_sys::window::Window;
-///
-/// # fn example(window: &Window) {
-/// // Page 3 is moved to frame 0, and back.
-/// if window.take_out(3, 1, 0).pages == 1 {
-///     let frame = window.claim_frame(0).unwrap();
-///     println!("its first byte is {}", frame.bytes()[0]);
-///     frame.restore_to(3).unwrap();
-/// }
-/// # }
-/// ```
 #[derive(Debug)]
 pub struct StagedFrame<'w> {
     window: &'w Window,
@@ -761,8 +677,6 @@ pub struct StagedFrame<'w> {
 }
 
 impl StagedFrame<'_> {
-    /// Returns the page's content.
-    #[must_use]
     pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
         let address = self.window.staging + self.frame * PAGE_SIZE;
         // SAFETY: the frame was FULL, so its page is present, aligned and readable. CLAIMED
@@ -798,10 +712,6 @@ impl Drop for StagedFrame<'_> {
 
 fn numbers(page: u64, count: usize) -> Range<usize> {
     page as usize..page as usize + count
-}
-
-fn whole_page(read: usize) -> io::Result<()> {
-    if read == PAGE_SIZE { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFAULT)) }
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use super::page_moves;
 use super::page_states::{PageState, PageStates};
 use super::reservation::Protection;
 use crate::futex::Lock;
-use crate::memory::PAGE_SIZE;
+use crate::memory::{PAGE_SIZE, advise, protect};
 use crate::self_memory::{self, SelfMemory};
+use crate::signals;
 use crate::uffd::{Partial, Writes};
-use crate::{raw, signals};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,9 +74,8 @@ impl PageAccess {
     }
 
     fn mprotect(&self, pages: &Range<usize>, protection: Protection) -> io::Result<()> {
-        let args = [self.at(pages.start), pages.len() * PAGE_SIZE, protection as usize, 0, 0, 0];
         // SAFETY: the range is in the window, into which no Rust reference points.
-        raw::check(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
+        unsafe { protect(self.at(pages.start), pages.len() * PAGE_SIZE, protection) }
     }
 
     /// Changes the states of pages by `new`, with one call for each run of equal protection.
@@ -109,7 +108,6 @@ impl PageAccess {
         }
     }
 
-    /// Records the new state of pages.
     fn record(&self, run: &Range<usize>, new: impl Fn(PageState) -> PageState) {
         let before = self.boundaries_around(run);
         for page in run.clone() {
@@ -153,7 +151,6 @@ impl PageAccess {
         if access == libc::PROT_READ { wanted != libc::PROT_NONE } else { wanted & access != 0 }
     }
 
-    /// Fills absent pages.
     pub(super) fn install(&self, page: usize, bytes: &[u8], writes: Writes) -> Partial {
         let pages = page..page + bytes.len() / PAGE_SIZE;
         if let Some(there) = pages.clone().find(|page| self.is_present(*page)) {
@@ -259,12 +256,10 @@ impl PageAccess {
 
     fn drop_content(&self, pages: &Range<usize>) -> io::Result<()> {
         let (start, len) = (self.at(pages.start), pages.len() * PAGE_SIZE);
-        let args = [start, len, libc::MADV_DONTNEED as usize, 0, 0, 0];
         // SAFETY: the range is in the window, into which no Rust reference points.
-        raw::check(unsafe { raw::syscall(libc::SYS_madvise, args) }).map(drop)
+        unsafe { advise(start, len, libc::MADV_DONTNEED) }
     }
 
-    /// Changes the program's access to pages.
     pub(super) fn protect(&self, pages: &Range<usize>, wanted: Protection) -> io::Result<()> {
         self.locked(|| {
             for part in self.states.used(pages) {

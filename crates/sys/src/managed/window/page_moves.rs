@@ -2,12 +2,11 @@
 //! an accessible address. For processes that may not open the file: under the program's own filter,
 //! or after dropping privileges. Each page that is moved in becomes a mapping.
 
-use super::reservation::{READ_WRITE, RESERVE, mmap};
-use crate::memory::PAGE_SIZE;
+use super::reservation::READ_WRITE;
+use crate::memory::{PAGE_SIZE, RESERVE, advise, map, protect, unmap};
 use crate::raw;
 use std::io;
 
-/// Aborts the process, which would lose data otherwise.
 pub(super) fn stop(what: &str) -> ! {
     raw::write_stderr_fmt(format_args!(
         "softswap: internal error: {what}; the program is stopped to protect its data; \
@@ -28,24 +27,22 @@ unsafe fn mremap(from: usize, len: usize, flags: i32, to: usize) -> io::Result<u
 /// Replaces the pages at `at`, in the window, by inaccessible pages with this content.
 pub(super) fn replace(at: usize, bytes: &[u8]) -> io::Result<()> {
     // SAFETY: without MAP_FIXED the mapping overlaps nothing.
-    let new_pages = unsafe { mmap(0, bytes.len(), READ_WRITE, RESERVE)? };
+    let new_pages = unsafe { map(0, bytes.len(), READ_WRITE, RESERVE)? };
     // SAFETY: the memory was mapped just now, of this length, and nothing else refers to it.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), new_pages as *mut u8, bytes.len()) };
     for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_DONTDUMP, libc::MADV_DONTFORK] {
         // SAFETY: the advice changes no content.
-        unsafe {
-            raw::syscall(libc::SYS_madvise, [new_pages, bytes.len(), advice as usize, 0, 0, 0]);
-        }
+        let _ = unsafe { advise(new_pages, bytes.len(), advice) };
     }
     // SAFETY: nothing refers to the new memory, nor to the pages in the window.
     let moved = unsafe {
-        raw::check(raw::syscall(libc::SYS_mprotect, [new_pages, bytes.len(), 0, 0, 0, 0])).and_then(
-            |_| mremap(new_pages, bytes.len(), libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, at),
-        )
+        protect(new_pages, bytes.len(), libc::PROT_NONE).and_then(|()| {
+            mremap(new_pages, bytes.len(), libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, at)
+        })
     };
     if moved.is_err() {
         // SAFETY: the memory was mapped for this call, and nothing else refers to it.
-        unsafe { raw::syscall(libc::SYS_munmap, [new_pages, bytes.len(), 0, 0, 0, 0]) };
+        unsafe { unmap(new_pages, bytes.len()) };
     }
     moved.map(drop)
 }
@@ -64,20 +61,20 @@ pub(super) fn lift(at: usize, to: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-fn lift_page(at: usize, to: &mut [u8]) -> io::Result<()> {
+/// Moves the content of one present page to `to`. The address stays mapped, but empty.
+pub(super) fn lift_page(at: usize, to: &mut [u8]) -> io::Result<()> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
     // SAFETY: the call moves a page of the window, into which no Rust reference points, to an
     // address of the kernel's choice.
     let moved = unsafe { mremap(at, PAGE_SIZE, flags, 0)? };
-    let readable = [moved, PAGE_SIZE, libc::PROT_READ as usize, 0, 0, 0];
     // SAFETY: the page was moved there just now, and nothing else refers to it.
-    if unsafe { raw::syscall(libc::SYS_mprotect, readable) } != 0 {
+    if unsafe { protect(moved, PAGE_SIZE, libc::PROT_READ) }.is_err() {
         stop("a page cannot be read");
     }
     // SAFETY: `moved` is a readable page that does not overlap `to`. It is unmapped after the copy.
     unsafe {
         std::ptr::copy_nonoverlapping(moved as *const u8, to.as_mut_ptr(), PAGE_SIZE);
-        raw::syscall(libc::SYS_munmap, [moved, PAGE_SIZE, 0, 0, 0, 0]);
+        unmap(moved, PAGE_SIZE);
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Reserves the address space of a window, and places the gates.
 
 use crate::aslr::{self, Bases};
-use crate::memory;
+use crate::memory::{self, RESERVE, map, unmap};
 use crate::raw;
 use std::cell::Cell;
 use std::io;
@@ -13,25 +13,12 @@ use std::sync::atomic::AtomicU8;
 pub const WINDOW_SIZES: [usize; 7] =
     [aslr::MAX_WINDOW_BYTES, 1 << 42, 1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
 const SMALLEST: usize = WINDOW_SIZES[WINDOW_SIZES.len() - 1];
-/// Number of addresses to try for the gates.
 const GATES: usize = 8;
 /// Number of addresses to try in each range for windows.
 const TRIES_IN_RANGE: usize = 4;
 
-/// Reasons why there is no window.
-///
-/// ```no_run
-/// use softswap_sys::window::{Window, WindowError};
-///
-/// match Window::reserve(1, false) {
-///     Ok(window) => println!("{} GiB", window.len_bytes() >> 30),
-///     Err(WindowError::Reserve { bytes, .. }) => println!("no address space for {bytes} bytes"),
-///     Err(error) => println!("{error}"),
-/// }
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum WindowError {
-    /// userfaultfd is refused.
     #[error(
         "userfaultfd is refused ({0}): {why}; remove `--faults userfaultfd`, or run `softswap \
          doctor` for details",
@@ -48,7 +35,6 @@ pub enum WindowError {
         )
     )]
     Protection(io::Error),
-    /// No address space.
     #[error(
         "cannot reserve {} GiB of address space for managed memory ({error}): \
          raise the limits with `ulimit -v unlimited` and `ulimit -d unlimited`, or set \
@@ -58,7 +44,6 @@ pub enum WindowError {
     Reserve {
         /// The smallest size that was tried, in bytes.
         bytes: usize,
-        /// The kernel's error.
         error: io::Error,
     },
     /// All possible addresses are taken.
@@ -67,10 +52,7 @@ pub enum WindowError {
          process occupy all of them; destroy a pool, or unmap some memory",
         bytes >> 30
     )]
-    Taken {
-        /// The smallest size that was tried, in bytes.
-        bytes: usize,
-    },
+    Taken { bytes: usize },
 }
 
 /// Returns the cause of a refused call: the seccomp filter that this process inherited, or else
@@ -90,45 +72,17 @@ fn cause(error: &io::Error, of_kernel: &'static str) -> &'static str {
 }
 
 /// Protection of a range, as bits of `mprotect`.
-///
-/// ```
-/// use softswap_sys::window::{Protection, READ_WRITE};
-///
-/// let read_only: Protection = READ_WRITE & !libc::PROT_WRITE;
-/// assert_eq!(read_only, libc::PROT_READ);
-/// ```
 pub type Protection = i32;
 /// The protection of managed memory unless the program sets another.
 pub const READ_WRITE: Protection = libc::PROT_READ | libc::PROT_WRITE;
 
 /// A mapping in a range that becomes a window.
-///
-/// ```
-/// use softswap_sys::window::{Part, READ_WRITE};
-///
-/// let part = Part { range: 1 << 44..(1 << 44) + 4096, managed_as: Some(READ_WRITE) };
-/// assert_eq!(part.range.len(), 4096);
-/// ```
 #[derive(Debug, Clone)]
 pub struct Part {
-    /// Its addresses.
     pub range: Range<usize>,
     /// The protection of private, anonymous memory; `None` if the mapping cannot be managed.
     pub managed_as: Option<Protection>,
 }
-
-/// Calls `mmap` for anonymous memory.
-///
-/// # Safety
-/// With MAP_FIXED the range must not hold memory that Rust code refers to.
-pub(super) unsafe fn mmap(address: usize, len: usize, prot: i32, flags: i32) -> io::Result<usize> {
-    let args = [address, len, prot as usize, flags as usize, usize::MAX, 0];
-    // SAFETY: the call takes no pointers. The caller promises that no Rust code refers to a mapping
-    // that it displaces.
-    raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
-}
-
-pub(super) const RESERVE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
 /// Places the gates unless they are placed. Called before a filter is built that allows calls from
 /// them. If the inherited address is taken, uses another one. Without a gate page, calls come from
@@ -149,14 +103,11 @@ pub(super) fn place_gate_for_window() -> usize {
     bases.window()
 }
 
-/// Constraint on the address of a window.
 #[derive(Clone, Copy)]
 enum AddressConstraint {
     /// Any address for the largest window: for a process with one window.
     Anywhere,
-    /// Addresses that leave space for many windows.
     ForMany,
-    /// Between two addresses.
     Within(usize, usize),
 }
 
@@ -166,44 +117,14 @@ thread_local! {
 }
 
 /// Runs `body`, which reserves its windows within `area`.
-///
-/// ```no_run
-/// use softswap_sys::window::{self, Window};
-///
-/// let area = 20 << 40..24 << 40;
-/// let window = window::within(&area, || Window::reserve(1, false))?;
-/// assert!(area.contains(&window.base()));
-/// # Ok::<(), window::WindowError>(())
-/// ```
 pub fn within<R>(area: &Range<usize>, body: impl FnOnce() -> R) -> R {
-    with_constraint(AddressConstraint::Within(area.start, area.end), body)
+    memory::with_set(&ADDRESS_CONSTRAINT, AddressConstraint::Within(area.start, area.end), body)
 }
 
 /// Runs `body`, which reserves its windows among many of this process. Windows become shorter as
 /// their number grows.
-///
-/// ```no_run
-/// use softswap_sys::window::{self, Window};
-///
-/// let windows: Vec<_> = (0..200)
-///     .map(|_| window::among_many(|| Window::reserve(1, false)))
-///     .collect::<Result<_, _>>()?;
-/// assert!(windows[199].len_bytes() < windows[0].len_bytes());
-/// # Ok::<(), window::WindowError>(())
-/// ```
 pub fn among_many<R>(body: impl FnOnce() -> R) -> R {
-    with_constraint(AddressConstraint::ForMany, body)
-}
-
-fn with_constraint<R>(constraint: AddressConstraint, body: impl FnOnce() -> R) -> R {
-    struct Restored(AddressConstraint);
-    impl Drop for Restored {
-        fn drop(&mut self) {
-            ADDRESS_CONSTRAINT.set(self.0);
-        }
-    }
-    let _restored = Restored(ADDRESS_CONSTRAINT.replace(constraint));
-    body()
+    memory::with_set(&ADDRESS_CONSTRAINT, AddressConstraint::ForMany, body)
 }
 
 /// Returns the addresses for a window of a length, in the order of trial.
@@ -248,12 +169,12 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
         refused = None;
         for base in places(constraint, first, len) {
             // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
-            match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {
+            match unsafe { map(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {
                 Ok(address) if address == base => return Ok((base, len)),
                 Ok(elsewhere) => {
                     // A kernel without NOREPLACE takes the address as a hint.
                     // SAFETY: the range was mapped just now, and nothing refers to it.
-                    unsafe { raw::syscall(libc::SYS_munmap, [elsewhere, len, 0, 0, 0, 0]) };
+                    unsafe { unmap(elsewhere, len) };
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => refused = Some(error),
@@ -268,15 +189,14 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
 
 /// Returns the largest possible length of a window at the start of `range`; `None` if the address
 /// is taken, or there is no address space.
-#[must_use]
 pub fn max_len_at(range: &Range<usize>) -> Option<usize> {
     let (base, most) = (range.start, range.len().min(memory::address_space_limit() / 2));
     WINDOW_SIZES.into_iter().filter(|len| *len <= most).find(|len| {
         let flags = RESERVE | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
-        let Ok(there) = (unsafe { mmap(base, *len, READ_WRITE, flags) }) else { return false };
+        let Ok(there) = (unsafe { map(base, *len, READ_WRITE, flags) }) else { return false };
         // SAFETY: the range was mapped just now, and nothing refers to it.
-        unsafe { raw::syscall(libc::SYS_munmap, [there, *len, 0, 0, 0, 0]) };
+        unsafe { unmap(there, *len) };
         there == base
     })
 }

@@ -132,7 +132,6 @@ fn take_out_an_unreadable_page() {
     assert!(takes_writes(&window, 0));
 }
 
-/// Returns the kernel's flags (`VmFlags`) of the mapping at an address.
 fn flags_of_mapping(address: usize) -> Vec<String> {
     let range = |line: &str| {
         let (start, end) = line.split_whitespace().next()?.split_once('-')?;

@@ -32,20 +32,6 @@ pub use sleep::timer_overshoot_ns;
 const MAX_REFUSALS: u32 = 10_000;
 
 /// An io_uring for one owner at a time.
-///
-/// ```
-/// use softswap_sys::file::SwapFile;
-/// use softswap_sys::memory::reserve_pages;
-/// use softswap_sys::ring::{Ring, Target};
-/// use std::os::fd::AsFd;
-///
-/// let page = &reserve_pages(1)?[0];
-/// let file = SwapFile::open(&std::env::temp_dir())?;
-/// if let Ok(mut ring) = Ring::new(8) {
-///     assert_eq!(ring.write(Target::Descriptor(file.as_fd()), &page.0, 0)?, 4096);
-/// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 pub struct Ring {
     /// Dropped only in the process that created them: a forked child has no such mappings.
     queues: ManuallyDrop<Queues>,
@@ -69,27 +55,18 @@ impl std::fmt::Debug for Ring {
 
 impl Ring {
     /// Creates a ring for up to `entries` requests in flight.
-    ///
-    /// # Errors
-    /// If the kernel has no io_uring, or this process may not use it.
     pub fn new(entries: u32) -> io::Result<Self> {
         Self::with(build(entries)?, false)
     }
 
     /// Creates a ring that polls the device for completions (IOPOLL) instead of using interrupts. A
     /// file or queue without support fails only at a request's completion, with EOPNOTSUPP.
-    ///
-    /// # Errors
-    /// Those of [`Ring::new`].
     pub fn new_polling(entries: u32) -> io::Result<Self> {
         Self::with(set_up(entries, IOPOLL | CLAMP)?, true)
     }
 
     /// Creates a polling ring ([`Ring::new_polling`]) for which the kernel sleeps for half of the
     /// shortest request time before it polls (HYBRID_IOPOLL, Linux 6.13).
-    ///
-    /// # Errors
-    /// Those of [`Ring::new`]; EINVAL before 6.13.
     pub fn new_hybrid_polling(entries: u32) -> io::Result<Self> {
         Self::with(set_up(entries, IOPOLL | CLAMP | HYBRID_IOPOLL)?, true)
     }
@@ -108,10 +85,7 @@ impl Ring {
 
     /// Registers the pages of `range` as a fixed buffer, so that the kernel does not look them up
     /// for each request. The kernel pins them until the ring is closed or [`Ring::unregister`] is
-    /// called.
-    ///
-    /// # Errors
-    /// If RLIMIT_MEMLOCK does not allow it, or a buffer is registered already.
+    /// called. Fails if RLIMIT_MEMLOCK does not allow it, or a buffer is registered already.
     pub fn register(&mut self, range: StaticRange) -> io::Result<()> {
         // SAFETY: the range stays mapped until the process exits. The kernel accesses it only for
         // requests, each of which borrows its buffer.
@@ -120,19 +94,13 @@ impl Ring {
         Ok(())
     }
 
-    /// Unregisters the buffer of [`Ring::register`].
-    ///
-    /// # Errors
-    /// If nothing is registered.
     pub fn unregister(&mut self) -> io::Result<()> {
         self.registered = None;
         self.queues.unregister_buffers()
     }
 
-    /// Registers the same buffer as `other`. It counts only once against RLIMIT_MEMLOCK.
-    ///
-    /// # Errors
-    /// Before Linux 6.12, and if a buffer is registered already.
+    /// Registers the same buffer as `other`. It counts only once against RLIMIT_MEMLOCK. Fails
+    /// before Linux 6.12, and if a buffer is registered already.
     pub fn share_registered(&mut self, other: &Ring) -> io::Result<()> {
         self.queues.clone_buffers(other.as_raw_fd())?;
         self.registered = other.registered;
@@ -143,25 +111,18 @@ impl Ring {
     ///
     /// The kernel then skips the descriptor look-up, and a program that closes unknown descriptors
     /// cannot redirect the requests.
-    ///
-    /// # Errors
-    /// If the kernel refuses it, or a file is attached already.
     pub fn attach(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
         self.queues.register_files(&[file.as_raw_fd()])
     }
 
     /// Attaches `file` like [`Ring::attach`]. Keeps `held` open until the last request has
     /// completed, even if the process is killed before.
-    ///
-    /// # Errors
-    /// Those of [`Ring::attach`].
     pub fn attach_holding(&mut self, file: BorrowedFd<'_>, held: BorrowedFd<'_>) -> io::Result<()> {
         self.queues.register_files(&[file.as_raw_fd(), held.as_raw_fd()])
     }
 
     /// Returns false if the ring serves no more requests: after a failure of the ring itself, in a
     /// forked child, and under the program's own filter.
-    #[must_use]
     pub fn is_usable(&self) -> bool {
         !self.broken && !program_filter::is_in_force() && self.queues.is_of_this_process()
     }
@@ -172,9 +133,6 @@ impl Ring {
     }
 
     /// Reads once. Returns the number of bytes read, which may be less than the buffer's length.
-    ///
-    /// # Errors
-    /// The request's error, or the ring's: see [`Ring::is_usable`].
     pub fn read(
         &mut self,
         target: Target<'_>,
@@ -191,9 +149,6 @@ impl Ring {
 
     /// Reads once like [`Ring::read`]. Runs `meanwhile` after submission; it may poll for the
     /// completion. Waits for the completion when `meanwhile` has returned.
-    ///
-    /// # Errors
-    /// Those of [`Ring::read`].
     pub fn read_while(
         &mut self,
         target: Target<'_>,
@@ -209,13 +164,8 @@ impl Ring {
     }
 
     /// Reads all `requests` like [`Ring::read_batch`], at most as many as the ring keeps in flight.
-    /// Runs `meanwhile` like [`Ring::read_while`].
-    ///
-    /// # Errors
-    /// Those of [`Ring::write_batch`].
-    ///
-    /// # Panics
-    /// If `results` is not as long as `requests`, or there are too many.
+    /// Runs `meanwhile` like [`Ring::read_while`]. Panics if `results` is not as long as
+    /// `requests`, or there are too many.
     pub fn read_batch_while(
         &mut self,
         target: Target<'_>,
@@ -254,9 +204,6 @@ impl Ring {
 
     /// Writes once. Returns the number of bytes written, which may be less than the buffer's
     /// length.
-    ///
-    /// # Errors
-    /// Those of [`Ring::read`].
     pub fn write(
         &mut self,
         target: Target<'_>,
@@ -271,13 +218,8 @@ impl Ring {
     }
 
     /// Writes all `requests`, several in flight together, and stores each result at its index in
-    /// `results`.
-    ///
-    /// # Errors
-    /// If the ring itself failed. Requests that it did not execute have an error in `results` too.
-    ///
-    /// # Panics
-    /// If `results` is not as long as `requests`.
+    /// `results`. Fails if the ring itself failed. Requests that it did not execute have an error
+    /// in `results` too. Panics if `results` is not as long as `requests`.
     pub fn write_batch(
         &mut self,
         target: Target<'_>,
@@ -298,13 +240,7 @@ impl Ring {
     }
 
     /// Reads all `requests`, several in flight together, and stores each result at its index in
-    /// `results`.
-    ///
-    /// # Errors
-    /// Those of [`Ring::write_batch`].
-    ///
-    /// # Panics
-    /// If `results` is not as long as `requests`.
+    /// `results`. Panics if `results` is not as long as `requests`.
     pub fn read_batch(
         &mut self,
         target: Target<'_>,
@@ -433,21 +369,9 @@ impl Ring {
 }
 
 /// Submitted requests. Dropping the value waits for their completion.
-///
-/// ```
-/// use softswap_sys::ring::{Ring, Target};
-///
-/// # fn example(ring: &mut Ring, page: &mut [u8]) -> std::io::Result<usize> {
-/// // Polls for the completion 1000 times, then sleeps until it arrives.
-/// ring.read_while(Target::Attached, page, 0, |pending| {
-///     let _ = (0..1000).any(|_| pending.is_done());
-/// })
-/// # }
-/// ```
 pub struct Pending<'r> {
     ring: &'r mut Ring,
     base: u64,
-    /// Number of requests that have not completed.
     remaining: usize,
     results: &'r mut [io::Result<usize>],
     failure: &'r mut Option<io::Error>,

@@ -5,6 +5,7 @@
 //! close the ring's descriptor ([`own_descriptors::withhold`]).
 
 use crate::descriptor;
+use crate::memory;
 use crate::own_descriptors;
 use crate::raw;
 use io_uring::squeue::Entry;
@@ -103,14 +104,12 @@ impl Mapping {
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let start = raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })?;
         let mapping = Mapping { start: start as *mut u8, len };
-        let args = [start, len, libc::MADV_DONTFORK as usize, 0, 0, 0];
         // SAFETY: the advice changes no content. Children get no copy and do not access it
         // (`Ring::is_usable`).
-        raw::check(unsafe { raw::syscall(libc::SYS_madvise, args) })?;
+        unsafe { memory::advise(start, len, libc::MADV_DONTFORK)? };
         Ok(mapping)
     }
 
-    /// Returns the address of a `T` at `offset`.
     fn at<T>(&self, offset: usize) -> *mut T {
         assert!(offset + size_of::<T>() <= self.len && offset.is_multiple_of(align_of::<T>()));
         // SAFETY: the `T` is within the mapping, as the assertion has checked.
@@ -127,7 +126,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping belongs to this value, and no reference to it remains.
-        unsafe { raw::syscall(libc::SYS_munmap, [self.start as usize, self.len, 0, 0, 0, 0]) };
+        unsafe { memory::unmap(self.start as usize, self.len) };
     }
 }
 
@@ -139,7 +138,6 @@ pub(super) struct Queues {
     parameters: Parameters,
     /// Released when the value is dropped; a forked child never drops it.
     fd: Option<OwnedFd>,
-    /// ID of the process that created the ring.
     process: u32,
 }
 
@@ -149,10 +147,7 @@ unsafe impl Send for Queues {}
 unsafe impl Sync for Queues {}
 
 impl Queues {
-    /// Maps the queues of `ring`, which has `parameters`.
-    ///
-    /// # Errors
-    /// If they cannot be mapped, and before Linux 5.4.
+    /// Maps the queues of `ring`, which has `parameters`. Fails before Linux 5.4.
     pub(super) fn map(ring: OwnedFd, parameters: Parameters) -> io::Result<Queues> {
         if parameters.features & FEATURE_SINGLE_MMAP == 0 {
             descriptor::release(ring);

@@ -10,18 +10,6 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// The kernel's limit of bytes in one request.
 const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 
-/// The file of a request.
-///
-/// ```
-/// use softswap_sys::ring::{Ring, Target};
-/// use std::os::fd::AsFd;
-///
-/// # fn example(ring: &mut Ring, file: &impl AsFd, page: &[u8]) -> std::io::Result<()> {
-/// ring.attach(file.as_fd())?;
-/// ring.write(Target::Attached, page, 0)?;
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug, Clone, Copy)]
 pub enum Target<'a> {
     /// An open descriptor, which the kernel looks up for each request.
@@ -30,23 +18,9 @@ pub enum Target<'a> {
     Attached,
 }
 
-/// One of several concurrent transfers.
-///
-/// ```
-/// use softswap_sys::ring::{Piece, Ring, Target};
-///
-/// # fn example(ring: &mut Ring, first: &[u8], second: &[u8]) -> std::io::Result<()> {
-/// let pieces = [Piece { offset: 0, buf: first }, Piece { offset: 1 << 20, buf: second }];
-/// let mut written = [Ok(0), Ok(0)];
-/// ring.write_batch(Target::Attached, &pieces, &mut written)?;
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug)]
 pub struct Piece<B> {
-    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// The buffer to read into or to write.
     pub buf: B,
 }
 
@@ -60,48 +34,36 @@ pub(super) fn outcome_of(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
-pub(super) fn read_entry(
-    registered: Option<StaticRange>,
-    target: Target<'_>,
-    buf: &mut [u8],
-    offset_bytes: u64,
-) -> Entry {
-    let is_registered = registered.is_some_and(|range| range.contains(buf));
-    let (at, length) = (buf.as_mut_ptr(), buf.len().min(MAX_TRANSFER_BYTES) as u32);
-    macro_rules! entry {
-        ($file:expr) => {
-            if is_registered {
-                opcode::ReadFixed::new($file, at, length, 0).offset(offset_bytes).build()
-            } else {
-                opcode::Read::new($file, at, length).offset(offset_bytes).build()
+/// Defines a function that makes the entry of a transfer, by the fixed operation if the buffer is
+/// registered.
+macro_rules! entry {
+    ($name:ident($buf:ty), $as_ptr:ident, $fixed:ident, $plain:ident) => {
+        pub(super) fn $name(
+            registered: Option<StaticRange>,
+            target: Target<'_>,
+            buf: $buf,
+            at: u64,
+        ) -> Entry {
+            let is_fixed = registered.is_some_and(|range| range.contains(buf));
+            let (data, len) = (buf.$as_ptr(), buf.len().min(MAX_TRANSFER_BYTES) as u32);
+            match target {
+                Target::Descriptor(fd) if is_fixed => {
+                    let fd = types::Fd(fd.as_raw_fd());
+                    opcode::$fixed::new(fd, data, len, 0).offset(at).build()
+                }
+                Target::Descriptor(fd) => {
+                    opcode::$plain::new(types::Fd(fd.as_raw_fd()), data, len).offset(at).build()
+                }
+                Target::Attached if is_fixed => {
+                    opcode::$fixed::new(types::Fixed(0), data, len, 0).offset(at).build()
+                }
+                Target::Attached => {
+                    opcode::$plain::new(types::Fixed(0), data, len).offset(at).build()
+                }
             }
-        };
-    }
-    match target {
-        Target::Descriptor(fd) => entry!(types::Fd(fd.as_raw_fd())),
-        Target::Attached => entry!(types::Fixed(0)),
-    }
+        }
+    };
 }
 
-pub(super) fn write_entry(
-    registered: Option<StaticRange>,
-    target: Target<'_>,
-    buf: &[u8],
-    offset_bytes: u64,
-) -> Entry {
-    let is_registered = registered.is_some_and(|range| range.contains(buf));
-    let (at, length) = (buf.as_ptr(), buf.len().min(MAX_TRANSFER_BYTES) as u32);
-    macro_rules! entry {
-        ($file:expr) => {
-            if is_registered {
-                opcode::WriteFixed::new($file, at, length, 0).offset(offset_bytes).build()
-            } else {
-                opcode::Write::new($file, at, length).offset(offset_bytes).build()
-            }
-        };
-    }
-    match target {
-        Target::Descriptor(fd) => entry!(types::Fd(fd.as_raw_fd())),
-        Target::Attached => entry!(types::Fixed(0)),
-    }
-}
+entry!(read_entry(&mut [u8]), as_mut_ptr, ReadFixed, Read);
+entry!(write_entry(&[u8]), as_ptr, WriteFixed, Write);

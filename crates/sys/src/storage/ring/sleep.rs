@@ -25,7 +25,6 @@ pub(super) fn with_exact_timers<R>(body: impl FnOnce() -> R) -> R {
 }
 
 /// Returns the median overshoot of five short sleeps, in ns.
-#[must_use]
 pub fn timer_overshoot_ns() -> u64 {
     const REQUESTED_NS: u64 = 20_000;
     let mut over = [0; 5];

@@ -20,9 +20,7 @@ fn pages(count: usize) -> &'static mut [u8] {
 
 #[test]
 fn ring_writes_reach_the_file() {
-    let Some((mut ring, file)) = ring_and_file() else {
-        return;
-    };
+    let Some((mut ring, file)) = ring_and_file() else { return };
     let (written, read) = (pages(1), pages(1));
     written.fill(0xa5);
     let target = Target::Descriptor(file.as_fd());
@@ -36,9 +34,7 @@ fn ring_writes_reach_the_file() {
 
 #[test]
 fn batch_larger_than_ring_completes() {
-    let Some((mut ring, file)) = ring_and_file() else {
-        return;
-    };
+    let Some((mut ring, file)) = ring_and_file() else { return };
     let source = pages(13);
     for (number, page) in source.chunks_mut(4096).enumerate() {
         page.fill(number as u8 + 1);
@@ -74,9 +70,7 @@ fn batch_larger_than_ring_completes() {
 
 #[test]
 fn failed_request_does_not_affect_others() {
-    let Some((mut ring, file)) = ring_and_file() else {
-        return;
-    };
+    let Some((mut ring, file)) = ring_and_file() else { return };
     let page: &[u8] = pages(1);
     let batch = [0, 1 << 62, 0].map(|offset| Piece { offset, buf: page });
     let mut results = [Ok(0), Ok(0), Ok(0)];
@@ -88,18 +82,14 @@ fn failed_request_does_not_affect_others() {
 
 #[test]
 fn reading_past_the_end_reports_nothing_read() {
-    let Some((mut ring, file)) = ring_and_file() else {
-        return;
-    };
+    let Some((mut ring, file)) = ring_and_file() else { return };
     let count = ring.read(Target::Descriptor(file.as_fd()), pages(1), 1 << 20).unwrap();
     assert_eq!(count, 0);
 }
 
 #[test]
 fn attached_file_outlives_descriptor() {
-    let Some((mut ring, file)) = ring_and_file() else {
-        return;
-    };
+    let Some((mut ring, file)) = ring_and_file() else { return };
     assert!(ring.read(Target::Attached, pages(1), 0).is_err(), "no file is attached");
     ring.attach(file.as_fd()).unwrap();
     drop(file);
@@ -113,9 +103,7 @@ fn attached_file_outlives_descriptor() {
 
 #[test]
 fn ring_can_be_used_by_successive_threads() {
-    let Some((mut ring, file)) = ring_and_file() else {
-        return;
-    };
+    let Some((mut ring, file)) = ring_and_file() else { return };
     ring.attach(file.as_fd()).unwrap();
     for turn in 0..4_u8 {
         ring = std::thread::spawn(move || {
@@ -134,9 +122,7 @@ fn ring_can_be_used_by_successive_threads() {
 
 #[test]
 fn moved_descriptor_is_close_on_exec() {
-    let Some((ring, _file)) = ring_and_file() else {
-        return;
-    };
+    let Some((ring, _file)) = ring_and_file() else { return };
     // SAFETY: the ring is open for the whole test.
     let fd = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
     let flags = rustix::io::fcntl_getfd(fd).unwrap();
@@ -145,9 +131,7 @@ fn moved_descriptor_is_close_on_exec() {
 
 #[test]
 fn replaced_descriptor_disables_ring() {
-    let Some((mut ring, file)) = ring_and_file() else {
-        return;
-    };
+    let Some((mut ring, file)) = ring_and_file() else { return };
     let null = std::fs::File::open("/dev/null").unwrap();
     // SAFETY: the call replaces a descriptor that only this ring uses, as a program may that reuses
     // numbers it does not own.
@@ -162,9 +146,7 @@ fn replaced_descriptor_disables_ring() {
 
 #[test]
 fn forked_child_leaves_parent_ring_untouched() {
-    let Some((mut ring, file)) = ring_and_file() else {
-        return;
-    };
+    let Some((mut ring, file)) = ring_and_file() else { return };
     let page = pages(1);
     // SAFETY: the child only makes system calls and exits with `_exit`.
     let child = unsafe { libc::fork() };
@@ -183,9 +165,7 @@ fn forked_child_leaves_parent_ring_untouched() {
 
 #[test]
 fn read_may_be_polled_or_awaited() {
-    let Some((mut ring, file)) = ring_and_file() else {
-        return;
-    };
+    let Some((mut ring, file)) = ring_and_file() else { return };
     let page = pages(1);
     page.fill(0x37);
     let target = || Target::Descriptor(file.as_fd());
@@ -213,9 +193,7 @@ fn read_may_be_polled_or_awaited() {
 
 #[test]
 fn batched_reads_are_polled_with_own_results() {
-    let Some((mut ring, file)) = ring_and_file() else {
-        return;
-    };
+    let Some((mut ring, file)) = ring_and_file() else { return };
     let all = pages(3);
     for (number, page) in (1..).zip(all.chunks_mut(4096)) {
         page.fill(number);
@@ -250,9 +228,7 @@ fn batched_reads_are_polled_with_own_results() {
 
 #[test]
 fn panic_waits_for_pending_read() {
-    let Some((mut ring, file)) = ring_and_file() else {
-        return;
-    };
+    let Some((mut ring, file)) = ring_and_file() else { return };
     let page = pages(1);
     page.fill(0x38);
     ring.write(Target::Descriptor(file.as_fd()), page, 0).unwrap();
@@ -266,9 +242,7 @@ fn panic_waits_for_pending_read() {
 
 #[test]
 fn iopoll_on_unsupported_queue_fails_late() {
-    let Some((_, file)) = ring_and_file() else {
-        return;
-    };
+    let Some((_, file)) = ring_and_file() else { return };
     let page = pages(1);
     file.write_at(page, 0).unwrap();
     // Hybrid polling needs Linux 6.13.
