@@ -3,7 +3,7 @@
 use super::program::Program;
 use super::proxies::Behaviour;
 use super::setup::{Mode, Setup};
-use crate::support::tree::kill;
+use crate::support::processes::kill;
 use crate::test_cluster::PASSWORD;
 use rustix::process::Signal;
 use std::thread::sleep;

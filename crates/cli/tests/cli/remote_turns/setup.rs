@@ -4,9 +4,9 @@ use super::program::Program;
 use super::proxies::{Behaviour, Proxy};
 use crate::support::mix64;
 use crate::test_cluster::{Node, PASSWORD, TestCluster, eventually};
+use softswap_testkit::random::Random;
 use std::collections::BTreeMap;
 use std::sync::MutexGuard;
-use std::time::Duration;
 
 /// Storage and connection of a program's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,30 +24,6 @@ impl Mode {
 
     pub(crate) fn uses_proxies(self) -> bool {
         self != Mode::Secure
-    }
-}
-
-/// Pseudo-random numbers, reproducible from the seed.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(1);
-        mix64(self.0) % limit
-    }
-
-    pub(crate) fn milliseconds(&mut self, least: u64, most: u64) -> Duration {
-        Duration::from_millis(least + self.below(most - least + 1))
-    }
-
-    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
-
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
-        for at in (1..items.len()).rev() {
-            items.swap(at, self.below(at as u64 + 1) as usize);
-        }
     }
 }
 
@@ -124,11 +100,8 @@ impl Setup {
                 redis::from_redis_value(reply).expect("keys and digests");
             for [key, digest] in keys_and_digests.as_chunks().0 {
                 let name = key.split_once('}').map_or(key.as_str(), |(_, name)| name);
-                extents.entry(name.into()).or_default().push((
-                    primary,
-                    key.clone(),
-                    digest.clone(),
-                ));
+                let copy = (primary, key.clone(), digest.clone());
+                extents.entry(name.into()).or_default().push(copy);
             }
         }
         Some(extents)
