@@ -1,6 +1,5 @@
 //! Shared helpers of the tests that run whole programs: paths, compilation, time limits, and runs
 //! under softswap.
-#![allow(dead_code, reason = "each test file uses only a part")]
 
 pub(crate) mod cgroup;
 pub(crate) mod control_client;
