@@ -6,7 +6,7 @@ use crate::support::processes::{HELPER, child_called, kill, stat_of};
 use crate::support::{
     LIMIT, Report, Running, Swapped, disk_dir, finish, plain, python, softswap, softswap_with,
 };
-use crate::test_cluster::{TestCluster, eventually, test_cluster};
+use crate::test_cluster::{eventually, test_cluster};
 use std::ffi::OsString;
 
 /// Reads and changes 40 MiB, and prints the number of each round.
@@ -55,10 +55,6 @@ fn start(swapped: &Swapped, more: &[&str]) -> Running {
     running
 }
 
-fn keys(test_cluster: &TestCluster) -> i64 {
-    test_cluster.primaries().into_iter().map(|at| test_cluster.nodes[at].number(&["DBSIZE"])).sum()
-}
-
 fn expect_same(report: &Report, what: &str, more: &[&str]) {
     let expected = plain(python(), &arguments(more));
     expected.expect_success("plain");
@@ -78,7 +74,7 @@ fn program_and_child_run_on_cluster_and_clean_up() {
     let areas = report.figures["settings"].to_string();
     assert!(areas.contains("rediss://127.0.0.1"), "{areas}");
     assert!(!report.figures.to_string().contains(crate::test_cluster::PASSWORD));
-    eventually("all keys are removed", || keys(&test_cluster) == 0);
+    eventually("all keys are removed", || test_cluster.key_count() == 0);
 }
 
 #[test]
@@ -124,7 +120,7 @@ fn nested_run_keeps_pages_and_ends_helpers() {
         let ended = running.finish(LIMIT);
         ended.expect_success("within another run");
         assert_eq!(ended.stdout_text(), expected.stdout_text());
-        eventually("all keys are removed", || keys(&test_cluster) == 0);
+        eventually("all keys are removed", || test_cluster.key_count() == 0);
         eventually("the helper exits", || stat_of(helper).is_none());
     }
 }
@@ -134,7 +130,7 @@ fn pages_of_killed_program_and_helper_are_removed() {
     let Some(test_cluster) = test_cluster() else { return };
     let swapped = swapped(&test_cluster.plain_url("&size=256M"));
     let running = start(&swapped, &[]);
-    assert!(keys(&test_cluster) > 20);
+    assert!(test_cluster.key_count() > 20);
     let name = python().file_name().expect("a name").to_string_lossy().into_owned();
     let program = child_called(running.id(), &name).expect("the program");
     let helper = child_called(running.id(), HELPER).expect("the helper");
@@ -144,7 +140,7 @@ fn pages_of_killed_program_and_helper_are_removed() {
     eventually("the helper has exited", || child_called(running.id(), HELPER) != Some(helper));
     kill(program);
     assert!(!running.finish(LIMIT).status.success());
-    eventually("all keys are removed", || keys(&test_cluster) == 0);
+    eventually("all keys are removed", || test_cluster.key_count() == 0);
 }
 
 #[test]
@@ -154,10 +150,8 @@ fn mirrored_cluster_may_be_lost() {
     let swapped =
         swapped(&test_cluster.plain_url("&size=256M&deadline=2s")).swap(directory.path().display());
     let running = start(&swapped, &["fork"]);
-    eventually("the cluster has pages, too", || keys(&test_cluster) > 20);
-    for at in 0..test_cluster.nodes.len() {
-        test_cluster.nodes[at].kill();
-    }
+    eventually("the cluster has pages, too", || test_cluster.key_count() > 20);
+    test_cluster.nodes.iter_mut().for_each(|node| node.kill());
     let ended = running.finish(LIMIT);
     let report = swapped.report_of(ended);
     expect_same(&report, "while the cluster is lost", &["fork"]);
@@ -170,7 +164,7 @@ fn full_primary_falls_back_to_directory() {
     let swapped = swapped(&test_cluster.plain_url("&size=256M&copies=2&pri=5"))
         .swap(directory.path().display());
     let running = start(&swapped, &[]);
-    eventually("the cluster has pages", || keys(&test_cluster) > 20);
+    eventually("the cluster has pages", || test_cluster.key_count() > 20);
     let primary = test_cluster.primaries()[0];
     test_cluster.nodes[primary].set("maxmemory", "4mb");
     let ended = running.finish(LIMIT);
@@ -184,9 +178,7 @@ fn losing_all_servers_stops_program_with_message() {
     let Some(mut test_cluster) = test_cluster() else { return };
     let swapped = swapped(&test_cluster.plain_url("&size=256M&deadline=8s"));
     let running = start(&swapped, &[]);
-    for at in 0..test_cluster.nodes.len() {
-        test_cluster.nodes[at].kill();
-    }
+    test_cluster.nodes.iter_mut().for_each(|node| node.kill());
     let ended = running.finish(LIMIT);
     assert!(!ended.status.success(), "{}", ended.stderr);
     // The message names the server and the key.

@@ -3,7 +3,7 @@
 use super::program::Program;
 use super::proxies::{Behaviour, Proxy};
 use crate::support::mix64;
-use crate::test_cluster::{Node, PASSWORD, TestCluster, eventually};
+use crate::test_cluster::{Node, TestCluster, eventually};
 use softswap_testkit::random::Random;
 use std::collections::BTreeMap;
 use std::sync::MutexGuard;
@@ -72,14 +72,10 @@ impl Setup {
 
     pub(crate) fn url(&self, deadline: &str) -> String {
         let options = format!("&size=256M&deadline={deadline}");
-        if !self.mode.uses_proxies() {
-            return self.test_cluster.secure_url(&options);
+        match self.mode.uses_proxies() {
+            true => self.test_cluster.url_to(self.proxies.iter().map(|it| it.port), &options),
+            false => self.test_cluster.secure_url(&options),
         }
-        let password = self.test_cluster.file("password");
-        std::fs::write(&password, format!("{PASSWORD}\n")).expect("a file");
-        let seeds: Vec<String> =
-            self.proxies.iter().map(|proxy| format!("127.0.0.1:{}", proxy.port)).collect();
-        format!("redis://{}?password-file={}{options}", seeds.join(","), password.display())
     }
 
     /// Lists the extents. Returns `None` if a primary does not answer: on a busy machine a node may
@@ -139,7 +135,6 @@ impl Setup {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        let keys = |at: usize| self.test_cluster.nodes[at].number(&["DBSIZE"]);
-        self.test_cluster.primaries().into_iter().map(keys).sum::<i64>() == 0
+        self.test_cluster.key_count() == 0
     }
 }
