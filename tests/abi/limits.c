@@ -384,18 +384,15 @@ static void as_lowered_before_forking(void)
     say("wrong %zu", wrong(at, 4 * MIB, 3));
 }
 
-ABI_MAIN(
-    CASE(shown_by_getrlimit), CASE(shown_by_prlimit), CASE(shown_by_the_raw_call),
-    CASE(shown_in_proc), CASE(shown_of_itself_by_number), CASE(shown_into_memory_that_is_out),
-    CASE(set_from_memory_that_is_out), CASE(lowered_nproc), CASE(lowered_fsize),
-    CASE(lowered_memlock), CASE(lowered_nofile), CASE(lowered_core), CASE(lowered_cpu),
-    CASE(lowered_sigpending), CASE(lowered_stack), CASE(refused_soft_above_hard),
-    CASE(refused_unknown), CASE(refused_bad_pointer), CASE(hard_limit_raised_without_rights),
-    CASE(inherited_by_fork_and_exec), CASE(seen_by_all_threads), CASE(fsize_kills),
-    CASE(fsize_fails_where_ignored), CASE(fsize_signal_is_handled),
-    CASE(nofile_opens_so_many),
-    CASE(nofile_bounds_numbers), CASE(nofile_leaves_what_is_open), CASE(nofile_none_at_all),
-    CASE(nproc_forbids_more), CASE(core_of_none),
-    CASE(cpu_time_runs_out), CASE(sigpending_fills_up), CASE(stack_ends_at_its_limit),
-    
-    CASE(as_leaves_what_is_there), CASE(as_lowered_before_forking))
+ABI_MAIN(CASE(shown_by_getrlimit), CASE(shown_by_prlimit), CASE(shown_by_the_raw_call),
+         CASE(shown_in_proc), CASE(shown_of_itself_by_number), CASE(shown_into_memory_that_is_out),
+         CASE(set_from_memory_that_is_out), CASE(lowered_nproc), CASE(lowered_fsize),
+         CASE(lowered_memlock), CASE(lowered_nofile), CASE(lowered_core), CASE(lowered_cpu),
+         CASE(lowered_sigpending), CASE(lowered_stack), CASE(refused_soft_above_hard),
+         CASE(refused_unknown), CASE(refused_bad_pointer), CASE(hard_limit_raised_without_rights),
+         CASE(inherited_by_fork_and_exec), CASE(seen_by_all_threads), CASE(fsize_kills),
+         CASE(fsize_fails_where_ignored), CASE(fsize_signal_is_handled), CASE(nofile_opens_so_many),
+         CASE(nofile_bounds_numbers), CASE(nofile_leaves_what_is_open), CASE(nofile_none_at_all),
+         CASE(nproc_forbids_more), CASE(core_of_none), CASE(cpu_time_runs_out),
+         CASE(sigpending_fills_up), CASE(stack_ends_at_its_limit), CASE(as_leaves_what_is_there),
+         CASE(as_lowered_before_forking))

@@ -335,7 +335,6 @@ static void handlers_at_exit(void)
 }
 
 ABI_MAIN(CASE(starts_in_utf8), CASE(locales), CASE(strings_of_the_library),
-         CASE(streams_into_memory), CASE(lists_of_the_library),
-         CASE(patterns_trees_and_variables), CASE(programs_are_started),
-         CASE(libraries_come_and_go), CASE(a_child_has_its_blocks), CASE(names_of_users),
-         CASE(handlers_at_exit))
+         CASE(streams_into_memory), CASE(lists_of_the_library), CASE(patterns_trees_and_variables),
+         CASE(programs_are_started), CASE(libraries_come_and_go), CASE(a_child_has_its_blocks),
+         CASE(names_of_users), CASE(handlers_at_exit))
