@@ -404,12 +404,8 @@ static void children_in_a_process_name_space(void)
 {
     unsigned char *at = out();
     say_result("unshare", unshare(CLONE_NEWUSER | CLONE_NEWPID));
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child")
         say("first: %d, wrong: %zu", getpid() == 1, wrong(at, 4 * MIB, 1));
-        _exit(0);
-    }
-    say_end("child", pid);
     all_there(at);
 }
 
@@ -545,10 +541,8 @@ static void by_many_threads_at_once(void)
 
 static void by_a_thread_that_is_not_the_first(void)
 {
-    pthread_t thread;
     unsigned char *at = out();
-    pthread_create(&thread, NULL, drops, NULL);
-    pthread_join(thread, NULL);
+    in_thread(drops, NULL);
     all_there(at);
 }
 
@@ -570,14 +564,11 @@ static void in_a_signal_handler(void)
 static void in_a_forked_child(void)
 {
     unsigned char *at = out();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         RESULT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
         SUCCESS(unshare(CLONE_NEWUSER));
         say("wrong: %zu", wrong(at, 4 * MIB, 1));
-        _exit(0);
     }
-    say_end("child", pid);
     alike("CapEff");
     all_there(at);
 }

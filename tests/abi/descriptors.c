@@ -8,17 +8,6 @@
 
 extern char **environ;
 
-/* Makes a system call with the program's own instruction. */
-static long own_call(long number, long a, long b, long c)
-{
-    long result;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c)
-                     : "rcx", "r11", "memory");
-    return result;
-}
-
 enum { LEN = 2 << 20, FAR = 4200 };
 
 /* Returns swapped-out memory, whose content is compared after descriptors were closed. */
@@ -202,12 +191,10 @@ static void a_fork_with_all_numbers_in_use(void)
     char *at = swapped();
     soft_limit(64);
     use_all_numbers();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         say_wrong(at);
         _exit(3);
     }
-    say_end("child", pid);
     say_wrong(at);
 }
 
@@ -217,18 +204,14 @@ static void a_fork_with_all_numbers_that_there_are_in_use(void)
     while (dup(1) >= 0)
         ;
     for (int i = 0; i < 3; i++) {
-        pid_t pid = MUST(fork());
-        if (pid == 0) {
+        IN_CHILD("child") {
             say_wrong(at);
-            pid_t inner = MUST(fork());
-            if (inner == 0) {
+            IN_CHILD("grandchild") {
                 say_wrong(at);
                 _exit(4);
             }
-            say_end("grandchild", inner);
             _exit(3);
         }
-        say_end("child", pid);
     }
     say_wrong(at);
 }
@@ -237,16 +220,12 @@ static void a_fork_below_a_hard_limit_that_was_lowered(void)
 {
     char *at = swapped();
     limit(48, 48);
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         say_wrong(at);
-        pid_t inner = MUST(fork());
-        if (inner == 0)
+        IN_CHILD("grandchild")
             _exit(wrong(at, LEN, 7) ? 1 : 4);
-        say_end("grandchild", inner);
         _exit(3);
     }
-    say_end("child", pid);
     say_wrong(at);
 }
 
@@ -256,12 +235,8 @@ static void the_limit_is_what_it_was(void)
     char *at = swapped();
     soft_limit(128);
     say_limit("lowered");
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child")
         say_limit("child");
-        _exit(0);
-    }
-    say_end("child", pid);
     say_limit("parent");
     say_wrong(at);
 }
@@ -347,15 +322,13 @@ static void closefrom_closes_the_rest(void)
 static void in_a_child(void (*close_all)(void))
 {
     char *at = swapped();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         close_all();
         say_wrong(at);
         fill(at, LEN / 4, 9);
         say("wrong %zu", wrong(at, LEN / 4, 9));
         _exit(5);
     }
-    say_end("child", pid);
     say_wrong(at);
 }
 
@@ -481,13 +454,11 @@ static void started_without_standard_streams(void)
     if (!getenv("ABI_AGAIN")) {
         int fd = MUST(open("data", O_RDWR | O_CREAT, 0600));
         setenv("ABI_AGAIN", "1", 1);
-        pid_t pid = MUST(fork());
-        if (pid == 0) {
+        IN_CHILD("child") {
             close(0), close(1), close(2);
             execl("/proc/self/exe", "again", "started_without_standard_streams", NULL);
             _exit(1);
         }
-        say_end("child", pid);
         char text[32] = "";
         MUST(pread(fd, text, sizeof text - 1, 0));
         say("%s", text);
@@ -511,12 +482,10 @@ static void what_a_program_inherits(void)
     MUST(dup2(1, 20));
     MUST(dup3(1, 21, O_CLOEXEC));
     setenv("ABI_AGAIN", "1", 1);
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         execl("/proc/self/exe", "again", "what_a_program_inherits", NULL);
         _exit(1);
     }
-    say_end("child", pid);
     again("what_a_program_inherits");
     say_wrong(at);
 }
@@ -606,14 +575,11 @@ static void a_daemon_keeps_its_memory(void)
     int ends[2];
     MUST(pipe(ends));
     char *at = swapped();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         close(ends[0]);
         MUST(daemon(0, 0));
         dprintf(ends[1], "wrong %zu", wrong(at, LEN, 7));
-        _exit(0);
     }
-    say_end("child", pid);
     close(ends[1]);
     char text[64] = "";
     RESULT(read(ends[0], text, sizeof text - 1));

@@ -302,14 +302,12 @@ static void hints_that_a_program_prefers(void)
 static void a_program_within_an_address_space(void)
 {
     for (rlim_t kib = 6000000; kib <= 9000000; kib += 1000000) {
-        pid_t pid = MUST(fork());
-        if (!pid) {
+        IN_CHILD("child") {
             struct rlimit limit = {kib * 1024, kib * 1024};
             MUST(setrlimit(RLIMIT_AS, &limit));
             execl("/proc/self/exe", "memory_calls", "munmap_of_an_unaligned_address", NULL);
             _exit(96);
         }
-        say_end("child", pid);
     }
 }
 
@@ -498,21 +496,14 @@ static void wiped_on_fork(void)
     RESULT(madvise(at, LEN / 2, MADV_WIPEONFORK));
     RESULT(madvise(at, PAGE, MADV_KEEPONFORK));
     put_out();
-    pid_t pid = MUST(fork());
-    if (!pid) {
+    IN_CHILD("child") {
         say("kept wrong %zu", wrong(at, PAGE, 30));
         say("wiped not zero %zu", not_zero(at + PAGE, LEN / 2 - PAGE));
         fill(at, LEN, 31);
-        pid_t again = fork();
-        if (!again) {
+        IN_CHILD("grandchild")
             say("again: not zero %zu", not_zero(at + PAGE, LEN / 2 - PAGE));
-            _exit(0);
-        }
-        say_end("grandchild", again);
         say("wrong %zu", wrong(at, LEN, 31));
-        _exit(0);
     }
-    say_end("child", pid);
     put_out();
     say("wrong %zu", wrong(at, LEN, 30));
 }
@@ -523,15 +514,12 @@ static void withheld_at_fork(void)
     RESULT(madvise(at, LEN, MADV_DONTFORK));
     RESULT(madvise(at, PAGE, MADV_DOFORK));
     put_out();
-    pid_t pid = MUST(fork());
-    if (!pid) {
+    IN_CHILD("child") {
         say("readable %d %d", is_readable(at), is_readable(at + PAGE));
         say("wrong %zu", wrong(at, PAGE, 32));
         RESULT(mprotect(at + PAGE, PAGE, PROT_READ));
         *(volatile char *)(at + LEN - 1);
-        _exit(0);
     }
-    say_end("child", pid);
     say("wrong %zu", wrong(at, LEN, 32));
 }
 
@@ -683,14 +671,11 @@ static void the_kernel_counts_what_is_locked(void)
     locked_bytes("locked");
     MUST(munlock(at, PAGE));
     locked_bytes("a page less");
-    pid_t pid = MUST(fork());
-    if (!pid) {
+    IN_CHILD("child") {
         locked_bytes("in the child");
         RESULT(madvise(at + PAGE, PAGE, MADV_DONTNEED));
         say("not zero %zu", not_zero(at + PAGE, PAGE));
-        _exit(0);
     }
-    say_end("child", pid);
     MUST(munmap(at, LEN));
     locked_bytes("unmapped");
 }

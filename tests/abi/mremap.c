@@ -364,12 +364,8 @@ static void what_children_get_moves_along(void)
     MUST(madvise(at, LEN, MADV_WIPEONFORK));
     put_out();
     REMAP(target, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
-    pid_t pid = MUST(fork());
-    if (!pid) {
+    IN_CHILD("child")
         say("in the child: not zero %zu", not_zero(target, LEN));
-        _exit(0);
-    }
-    say_end("child", pid);
     say("wrong %zu", wrong(target, LEN, 43));
 }
 

@@ -316,10 +316,8 @@ static void names_of_users(void)
         struct passwd *user = getpwuid(0);
         say("%s", user ? user->pw_name : "nobody");
         put_out();
-        pid_t pid = MUST(fork());
-        if (pid == 0)
+        IN_CHILD("child")
             _exit(getpwnam("root") ? 0 : 1);
-        say_end("child", pid);
     }
     say_strangers();
 }

@@ -268,9 +268,7 @@ static void *fork_from_here(void *argument)
 static void fork_in_a_thread(void)
 {
     char *at = swapped(7);
-    pthread_t thread;
-    MUST(pthread_create(&thread, NULL, fork_from_here, at));
-    pthread_join(thread, NULL);
+    in_thread(fork_from_here, at);
 }
 
 static void *raw_fork_from_here(void *argument)
@@ -282,9 +280,7 @@ static void *raw_fork_from_here(void *argument)
 static void a_raw_fork_in_a_thread(void)
 {
     char *at = swapped(7);
-    pthread_t thread;
-    MUST(pthread_create(&thread, NULL, raw_fork_from_here, at));
-    pthread_join(thread, NULL);
+    in_thread(raw_fork_from_here, at);
 }
 
 static char *handlers_at;
@@ -297,15 +293,11 @@ static void handlers_see_memory(void)
     handlers_at = swapped(7);
     int in_order = 0;
     pthread_atfork(before, NULL, in_child);
-    pid_t pid = MUST(fork());
-    if (pid == 0)
+    IN_CHILD("child")
         _exit(wrong(handlers_at, LEN, 7));
-    say_end("child", pid);
     pthread_atfork(NULL, in_parent, NULL);
-    pid = MUST(fork());
-    if (pid == 0)
+    IN_CHILD("child")
         _exit(in_order);
-    say_end("child", pid);
 }
 
 static volatile int forked_pid;
@@ -379,12 +371,10 @@ static void memory_that_may_not_be_read_leaves_and_comes_back(void)
     char *at = memory(LEN, 7);
     MUST(mprotect(at, LEN / 2, PROT_NONE));
     put_out();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         MUST(mprotect(at, LEN / 2, PROT_READ));
         _exit(wrong(at, LEN, 7) ? 1 : 6);
     }
-    say_end("child", pid);
     MUST(mprotect(at, LEN / 2, PROT_READ | PROT_WRITE));
     say("wrong %zu", wrong(at, LEN, 7));
 }
@@ -495,12 +485,10 @@ static void a_string_up_to_the_last_byte_of_memory(void)
     memcpy(path, "/bin/true", 10);
     put_out();
     char *argv[] = {path, NULL};
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         execve(path, argv, NULL);
         _exit(1);
     }
-    say_end("child", pid);
     memset(path, 'a', 10);
     RESULT(execve(path, argv, NULL));
 }
@@ -513,12 +501,10 @@ static void exec_of_strings_that_are_out(void)
     memcpy(argv, (char *[]){"sh", "-c", text, NULL}, 4 * sizeof *argv);
     memcpy(argv + 8, (char *[]){text + LEN / 2, NULL}, 2 * sizeof *argv);
     put_out();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         execve("/bin/sh", argv, argv + 8);
         _exit(1);
     }
-    say_end("child", pid);
     pid_t spawned;
     int failed = posix_spawn(&spawned, "/bin/sh", NULL, NULL, argv, argv + 8);
     say_end("spawned", spawned);
@@ -667,14 +653,12 @@ static void a_search_in_a_child(void)
     set_path("/nowhere:/usr/bin:/bin");
     char *argv[] = {"echo", strdup("found"), NULL}, *envp[] = {NULL};
     put_out();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         block_faults();
         put_out();
         execvpe("echo", argv, envp);
         _exit(1);
     }
-    say_end("child", pid);
 }
 
 static void a_spawn_along_a_path_that_is_out(void)
@@ -729,13 +713,11 @@ static void a_search_finds(const char *path, const char *file)
     char *envp[] = {strdup("WHAT=this"), NULL};
     set_path(path);
     put_out();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD(file) {
         execvpe(file, argv, envp);
         say("%s", strerrorname_np(errno));
         _exit(1);
     }
-    say_end(file, pid);
 }
 
 /* The search finds the first executable file. A shell runs a file that is not a program. */
@@ -822,14 +804,6 @@ static void the_limit_while_a_thread_forks(void)
     say("%zu others", others);
 }
 
-static long own_call(long number, long a, long b, long c)
-{
-    long result;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c)
-                     : "rcx", "r11", "memory");
-    return result;
-}
-
 /* Incompressible, so that it is written to the swap area. */
 static void fill_at_random(char *at, uint64_t word)
 {
@@ -848,17 +822,14 @@ static void a_child_s_child_reads_several_budgets(void)
     for (size_t i = 0; i < len; i++)
         at[i] = (i * 7) >> 5 ^ (i >> 13);
     unsigned long sum = checksum((char *)at, len);
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         pid_t last = MUST(fork());
         for (int i = 0; last == 0 && i < 2; i++)
             say("the same %d", checksum((char *)at, len) == sum);
         if (last > 0)
             say_end("child's child", last);
         fflush(stdout);
-        _exit(0);
     }
-    say_end("child", pid);
 }
 
 /* A child may close all descriptors, so softswap must not detect its exit by a closed

@@ -338,8 +338,7 @@ static void reset_hand_resets(void)
 {
     static const int signals[] = {SIGUSR1, SIGBUS, SIGSYS};
     for (int i = 0; i < 3; i++) {
-        pid_t child = MUST(fork());
-        if (!child) {
+        IN_CHILD("twice") {
             data = memory(LEN, 1);
             by_action(signals[i], SA_RESETHAND, 0);
             say_action(signals[i]);
@@ -348,9 +347,7 @@ static void reset_hand_resets(void)
             say_action(signals[i]);
             raise(signals[i]);
             say("still here");
-            _exit(0);
         }
-        say_end("twice", child);
     }
 }
 
@@ -385,12 +382,8 @@ static void handlers_nest_with_nodefer(void)
 
 static void ends(void (*how)(void), const char *what)
 {
-    pid_t child = MUST(fork());
-    if (!child) {
+    IN_CHILD(what)
         how();
-        _exit(0);
-    }
-    say_end(what, child);
 }
 
 static char *beyond_a_file(void)
@@ -483,17 +476,14 @@ static void fork_child_has_its_parents_handlers(void)
     signal(SIGUSR1, look);
     signal(SIGBUS, look);
     sighold(SIGSYS);
-    pid_t child = MUST(fork());
-    if (!child) {
+    IN_CHILD("child") {
         say_action(SIGBUS);
         say_blocked("child");
         raise(SIGUSR1);
         raise(SIGBUS);
         say_calls("both");
         signal(SIGBUS, SIG_IGN);
-        _exit(0);
     }
-    say_end("child", child);
     say_action(SIGBUS);
 }
 
@@ -605,10 +595,8 @@ static void threads_handle_signals(void)
     signal(SIGBUS, look);
     signal(SIGUSR1, look);
     for (int i = 0; i < 4; i++) {
-        pthread_t thread;
         put_out();
-        pthread_create(&thread, NULL, raise_here, NULL);
-        pthread_join(thread, NULL);
+        in_thread(raise_here, NULL);
     }
     say_calls("four threads");
 }
