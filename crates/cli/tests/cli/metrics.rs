@@ -1,5 +1,6 @@
 //! `softswap export` and `softswap stat --prometheus`: metrics for Prometheus.
 
+use crate::common::is_installed;
 use crate::support::control_client::{
     Program, WAIT_TIMEOUT, eventually, refused, stdout_of, wait_until,
 };
@@ -229,17 +230,9 @@ fn idle_connections_are_closed() {
     assert!(export.count("task") <= 2, "{}", export.count("task"));
 }
 
-fn has(tool: &str) -> bool {
-    let found = Command::new(tool).arg("--version").output().is_ok();
-    if !found {
-        eprintln!("skipped: {tool} is not installed");
-    }
-    found
-}
-
 #[test]
 fn promtool_accepts_metrics() {
-    if !has("promtool") {
+    if !is_installed("promtool") {
         return;
     }
     let program = Program::under_pressure(&[]);
@@ -278,7 +271,7 @@ fn dashboard_uses_existing_metrics() {
         }
         assert!(!expression.contains('$'), "{expression}");
     }
-    if !has("promtool") {
+    if !is_installed("promtool") {
         return;
     }
     let rules: Vec<Value> =
@@ -298,7 +291,7 @@ fn dashboard_uses_existing_metrics() {
 
 #[test]
 fn prometheus_scrapes_the_exporter() {
-    if !has("prometheus") {
+    if !is_installed("prometheus") {
         return;
     }
     let program = Program::under_pressure(&[]);

@@ -13,8 +13,9 @@ use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Command;
 
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+/// Starts a program whose function `touch_cold` waits for pages.
+fn sites() -> Program {
+    Program::start(&[], &compiled("sites"), &["--seconds", "0"])
 }
 
 /// Records a program, with the picture in `dir`. Repeats until `find` accepts the profile and the
@@ -34,7 +35,7 @@ fn record_until(
             return Err(errors);
         }
         assert!(output.status.success() && errors.is_empty(), "{errors}");
-        let profile = json(&String::from_utf8(output.stdout).unwrap());
+        let profile: Value = serde_json::from_slice(&output.stdout).unwrap();
         let svg = std::fs::read_to_string(&flame_graph_file).unwrap();
         find(&profile, &svg).map_err(|why| format!("{why}: {profile}"))?;
         Ok((profile, svg))
@@ -81,7 +82,7 @@ fn share(of: &Value, all: &Value) -> f64 {
 
 #[test]
 fn profile_lists_function_touching_cold_memory_first() {
-    let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
+    let program = sites();
     let dir = tempfile::tempdir().unwrap();
     let find = |profile: &Value, svg: &str| {
         let functions = profile["functions"].as_array().unwrap();
@@ -204,7 +205,7 @@ fn python_functions_are_named() {
 
 #[test]
 fn process_exiting_during_recording_is_reported() {
-    let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
+    let program = sites();
     let dir = tempfile::tempdir().unwrap();
     let flame_graph_file = dir.path().join("ended.svg");
     let path = flame_graph_file.to_str().unwrap();
@@ -225,7 +226,7 @@ fn process_exiting_during_recording_is_reported() {
 
 #[test]
 fn signal_ends_recording_early_with_results() {
-    let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
+    let program = sites();
     let dir = tempfile::tempdir().unwrap();
     let flame_graph_file = dir.path().join("enough.svg");
     let path = flame_graph_file.to_str().unwrap();
@@ -282,7 +283,7 @@ fn only_owner_and_root_may_record() {
     if !is_root() {
         return refused(&["record", "1"], 1, &["process 1", "belongs to uid 0", "as root"]);
     }
-    let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
+    let program = sites();
     let binaries = tempfile::tempdir().unwrap();
     copy_binaries(binaries.path());
     let unprivileged = || std_unprivileged(binaries.path());
@@ -316,7 +317,7 @@ fn only_owner_and_root_may_record() {
             return Err(errors);
         }
         assert!(output.status.success(), "{errors}");
-        is_first(&json(&String::from_utf8(output.stdout).unwrap()))
+        is_first(&serde_json::from_slice(&output.stdout).unwrap())
     });
     assert!(path.exists());
     record_until(pictures.path(), &number, "1", |profile, _| is_first(profile));

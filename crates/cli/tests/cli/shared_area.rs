@@ -1,13 +1,12 @@
 //! A named swap area shared by a process tree that execs, forks and loses processes.
 
-use crate::common::{Loop, is_root, set_mode, skip};
+use crate::common::{Loop, is_installed, is_root, set_mode, skip};
 use crate::support::control_client::{eventually, stdout_of};
 use crate::support::processes::{all_with, kill, parent};
 use crate::support::{AreaFile, LIMIT, Running, Swapped, compiled, finish, mix64, plain, python};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Returns arguments of `sh` that run `script` with the path of `hog` as `$0`.
@@ -271,7 +270,7 @@ fn programs_share_device_with_discard() {
 #[test]
 fn program_without_root_keeps_inherited_area() {
     let name = OsStr::new("setpriv");
-    if !is_root() || Command::new(name).arg("--version").output().is_err() {
+    if !is_root() || !is_installed("setpriv") {
         return skip("root and setpriv are required");
     }
     let area = AreaFile::new(128);

@@ -2,7 +2,7 @@
 //! `LD_PRELOAD`. A program that cannot be managed (static, setuid) runs unmanaged.
 
 use crate::common::area::succeeds;
-use crate::common::{assert_contains_all, json_file, script, skip};
+use crate::common::{assert_contains_all, is_installed, json_file, script, skip};
 use crate::support::cgroup::{MemoryGroup, command_in};
 use crate::support::control_client::{eventually, try_stat};
 use crate::support::{
@@ -186,8 +186,8 @@ fn unmanaged_child_is_reported_with_memory() {
 
 #[test]
 fn musl_program_runs_unmanaged() {
-    if Command::new("musl-gcc").arg("--version").output().is_err() {
-        return skip("musl-gcc is not installed");
+    if !is_installed("musl-gcc") {
+        return;
     }
     let dir = tempfile::tempdir().unwrap();
     let (source, program) = (dir.path().join("hello.c"), dir.path().join("hello"));
@@ -228,8 +228,8 @@ fn program_under_emulator_runs_unmanaged() {
             assert_eq!(ended.stdout_text(), expected, "{mechanism}, {program:?}");
         }
     }
-    if Command::new("valgrind").arg("--version").output().is_err() {
-        return skip("valgrind is not installed");
+    if !is_installed("valgrind") {
+        return;
     }
     let ended = shell("valgrind -q echo hi", &[]);
     ended.expect_success("valgrind");

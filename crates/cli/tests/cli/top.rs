@@ -61,9 +61,17 @@ impl Terminal {
         self.press(&["Enter"]);
     }
 
+    fn ask(&self, arguments: &[&str]) -> String {
+        String::from_utf8_lossy(&self.tmux(arguments).stdout).into_owned()
+    }
+
     fn screen(&self) -> String {
-        let captured = self.tmux(&["capture-pane", "-p"]);
-        String::from_utf8_lossy(&captured.stdout).into_owned()
+        self.ask(&["capture-pane", "-p"])
+    }
+
+    /// Returns a variable of tmux.
+    fn variable(&self, name: &str) -> String {
+        self.ask(&["display-message", "-p", &format!("#{{{name}}}")]).trim().to_string()
     }
 
     fn wait(&self, parts: &[&str]) -> String {
@@ -78,9 +86,12 @@ impl Terminal {
         })
     }
 
+    /// Enters a value that `top` asked for, and waits until it asks for confirmation.
     fn fill_in(&self, value: &str) {
         self.tmux(&["send-keys", "-l", value]);
         self.wait(&[&format!("{value}_")]);
+        self.press(&["Enter"]);
+        self.wait(&[&format!("to {value}?")]);
     }
 
     /// Starts `top`, followed by commands that print its exit status and the terminal's echo mode.
@@ -92,10 +103,7 @@ impl Terminal {
     }
 
     fn pid_of_top(&self) -> i32 {
-        wait_for("the PID of top", || {
-            let pane = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
-            below(String::from_utf8_lossy(&pane.stdout).trim().parse().ok()?, "softswap")
-        })
+        wait_for("the PID of top", || below(self.variable("pane_pid").parse().ok()?, "softswap"))
     }
 
     /// Waits until `top` has exited, and asserts that the terminal's mode is restored.
@@ -154,8 +162,6 @@ fn top_shows_resizes_and_sorts() {
         terminal.press(&["c"]);
         terminal.wait(&["Change a setting", "codec of hog"]);
         terminal.fill_in(value);
-        terminal.press(&["Enter"]);
-        terminal.wait(&[&format!("to {value}?")]);
         terminal.press(&["y"]);
         terminal.wait(&[shown]);
     }
@@ -163,8 +169,6 @@ fn top_shows_resizes_and_sorts() {
     terminal.press(&["m"]);
     terminal.wait(&["memory of the tree"]);
     terminal.fill_in("48M");
-    terminal.press(&["Enter"]);
-    terminal.wait(&["to 48M?"]);
     terminal.press(&["n"]);
     terminal.wait(&["memory was not changed"]);
     assert_eq!(stdout_of(&["ctl", &program.supervisor(), "get", "memory"]), "32M\n");
@@ -230,8 +234,7 @@ fn progress_line_is_shown_only_on_terminal() {
     terminal.wait(&["left 0\n"]);
     let screen = terminal.screen();
     assert!(!screen.contains("stalled"), "{screen}");
-    let dir = terminal.tmux(&["display-message", "-p", "#{pane_current_path}"]);
-    let dir = String::from_utf8_lossy(&dir.stdout).trim().to_string();
+    let dir = terminal.variable("pane_current_path");
     assert_eq!(std::fs::read_to_string(Path::new(&dir).join("err")).unwrap(), "");
 }
 
@@ -296,30 +299,29 @@ fn top_stops_and_continues_by_signal() {
     terminal.command(&format!("clear; {} top {}", softswap().display(), program.supervisor()));
     terminal.wait(&["STALL%", "awake"]);
     let top = terminal.pid_of_top();
-    let flag = |name: &str| {
-        let shown = terminal.tmux(&["display-message", "-p", &format!("#{{{name}}}")]);
-        String::from_utf8_lossy(&shown.stdout).trim().to_string()
-    };
     for by_key in [false, true] {
         match by_key {
             true => terminal.press(&["C-z"]),
             false => send(top, libc::SIGTSTP),
         }
-        eventually("the terminal's own screen", || flag("alternate_on") == "0");
+        eventually("the terminal's own screen", || terminal.variable("alternate_on") == "0");
         terminal.command("echo here; stty -a | grep -o ' -\\?icanon '");
         let screen = terminal.wait(&["\nhere\n icanon"]);
         assert!(!screen.contains("STALL%"), "{screen}");
-        assert_eq!(flag("cursor_flag"), "1");
+        assert_eq!(terminal.variable("cursor_flag"), "1");
         terminal.command("clear; fg");
         terminal.wait(&["STALL%", "awake"]);
-        assert_eq!((flag("alternate_on"), flag("cursor_flag")), ("1".into(), "0".into()));
+        assert_eq!(
+            (terminal.variable("alternate_on"), terminal.variable("cursor_flag")),
+            ("1".into(), "0".into())
+        );
     }
     // After the change `top` reads single keys again.
     terminal.press(&["h"]);
     terminal.wait(&["this help"]);
     terminal.press(&["x", "q"]);
     // Input typed before the exit would go to `top`.
-    eventually("the exit of top", || flag("alternate_on") == "0");
+    eventually("the exit of top", || terminal.variable("alternate_on") == "0");
     terminal.command("echo left; stty -a | grep -o ' -\\?echo '");
     terminal.wait(&["\nleft\n echo"]);
 }
