@@ -203,6 +203,24 @@ static void put_out(void)
     put_out_by(1);
 }
 
+/* Returns memory filled with `seed` that was swapped out. */
+__attribute__((unused))
+static void *memory_out(size_t len, unsigned seed)
+{
+    void *at = memory(len, seed);
+    put_out();
+    return at;
+}
+
+/* Writes other content to memory, and compares it after it was swapped out. */
+__attribute__((unused))
+static void rewrite(void *at, size_t len, unsigned seed)
+{
+    fill(at, len, seed);
+    put_out();
+    say("wrong %zu", wrong(at, len, seed));
+}
+
 /* Creates an unnamed file in the directory for temporary files. */
 __attribute__((unused))
 static int scratch_file(int flags)

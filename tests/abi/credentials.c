@@ -76,8 +76,7 @@ static int is_root(void)
 /* Swaps memory out before the tested call. */
 static unsigned char *out(void)
 {
-    unsigned char *at = memory(4 * MIB, 1);
-    put_out();
+    unsigned char *at = memory_out(4 * MIB, 1);
     return at;
 }
 
@@ -85,9 +84,7 @@ static unsigned char *out(void)
 static void all_there(unsigned char *at)
 {
     say("wrong: %zu", wrong(at, 4 * MIB, 1));
-    fill(at, 4 * MIB, 2);
-    put_out();
-    say("wrong: %zu", wrong(at, 4 * MIB, 2));
+    rewrite(at, 4 * MIB, 2);
 }
 
 /* --- prctl */

@@ -10,14 +10,6 @@ extern char **environ;
 
 enum { LEN = 2 << 20, FAR = 4200 };
 
-/* Returns swapped-out memory, whose content is compared after descriptors were closed. */
-static char *swapped(void)
-{
-    char *at = memory(LEN, 7);
-    put_out();
-    return at;
-}
-
 static void say_wrong(char *at)
 {
     say("wrong %zu", wrong(at, LEN, 7));
@@ -67,7 +59,7 @@ static void open_gives_the_lowest_number(void)
 
 static void numbers_that_were_not_opened_cannot_be_closed(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     int closed = 0, strange = 0;
     for (int fd = 3; fd < FAR; fd++)
         if (close(fd) == 0)
@@ -80,7 +72,7 @@ static void numbers_that_were_not_opened_cannot_be_closed(void)
 
 static void nor_by_a_raw_call(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     int closed = 0, strange = 0;
     for (int fd = 3; fd < FAR; fd++)
         if (syscall(SYS_close, fd) == 0)
@@ -134,7 +126,7 @@ static void dup2_from_numbers_that_are_not_open(void)
 
 static void copies_over_all_numbers_leave_memory_whole(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     soft_limit(1024);
     int copied = 0;
     for (int fd = 3; fd < FAR; fd++)
@@ -145,7 +137,7 @@ static void copies_over_all_numbers_leave_memory_whole(void)
 
 static void raw_copies_over_all_numbers_leave_memory_whole(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     soft_limit(1024);
     int copied = 0;
     for (int fd = 3; fd < FAR; fd++)
@@ -167,7 +159,7 @@ static void a_copy_from_a_floor_on(void)
 
 static void as_many_as_the_limit_allows(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     soft_limit(300);
     use_all_numbers();
     RESULT(open("/dev/null", O_RDONLY));
@@ -177,7 +169,7 @@ static void as_many_as_the_limit_allows(void)
 
 static void as_many_as_a_hard_limit_allows(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     limit(40, 40);
     use_all_numbers();
     say_wrong(at);
@@ -188,7 +180,7 @@ static void as_many_as_a_hard_limit_allows(void)
 
 static void a_fork_with_all_numbers_in_use(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     soft_limit(64);
     use_all_numbers();
     IN_CHILD("child") {
@@ -200,7 +192,7 @@ static void a_fork_with_all_numbers_in_use(void)
 
 static void a_fork_with_all_numbers_that_there_are_in_use(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     while (dup(1) >= 0)
         ;
     for (int i = 0; i < 3; i++) {
@@ -218,7 +210,7 @@ static void a_fork_with_all_numbers_that_there_are_in_use(void)
 
 static void a_fork_below_a_hard_limit_that_was_lowered(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     limit(48, 48);
     IN_CHILD("child") {
         say_wrong(at);
@@ -232,7 +224,7 @@ static void a_fork_below_a_hard_limit_that_was_lowered(void)
 static void the_limit_is_what_it_was(void)
 {
     say_limit("start");
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     soft_limit(128);
     say_limit("lowered");
     IN_CHILD("child")
@@ -263,26 +255,22 @@ static void programs_run_within_a_small_soft_limit(void)
 
 static void close_range_of_everything(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     MUST(dup2(1, 30));
     RESULT(close_range(3, ~0U, 0));
     RESULT(fcntl(30, F_GETFD));
     say_wrong(at);
-    fill(at, LEN, 8);
-    put_out();
-    say("wrong %zu", wrong(at, LEN, 8));
+    rewrite(at, LEN, 8);
 }
 
 static void a_raw_close_range_of_everything(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     MUST(dup2(1, 31));
     RESULT(syscall(SYS_close_range, 3, ~0U, 0));
     RESULT(fcntl(31, F_GETFD));
     say_wrong(at);
-    fill(at, LEN, 8);
-    put_out();
-    say("wrong %zu", wrong(at, LEN, 8));
+    rewrite(at, LEN, 8);
 }
 
 static void close_range_with_strange_arguments(void)
@@ -296,7 +284,7 @@ static void close_range_with_strange_arguments(void)
 
 static void close_range_that_marks_only(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     MUST(dup2(1, 32));
     RESULT(close_range(3, ~0U, CLOSE_RANGE_CLOEXEC));
     RESULT(fcntl(32, F_GETFD));
@@ -305,14 +293,14 @@ static void close_range_that_marks_only(void)
 
 static void close_range_of_a_table_of_its_own(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     RESULT(close_range(3, ~0U, CLOSE_RANGE_UNSHARE));
     say_wrong(at);
 }
 
 static void closefrom_closes_the_rest(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     MUST(dup2(1, 33));
     closefrom(3);
     RESULT(fcntl(33, F_GETFD));
@@ -321,7 +309,7 @@ static void closefrom_closes_the_rest(void)
 
 static void in_a_child(void (*close_all)(void))
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     IN_CHILD("child") {
         close_all();
         say_wrong(at);
@@ -373,18 +361,16 @@ static void a_child_closes_what_proc_lists(void) { in_a_child(by_what_proc_lists
 
 static void proc_lists_are_closed(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     by_what_proc_lists();
     say_wrong(at);
-    fill(at, LEN, 8);
-    put_out();
-    say("wrong %zu", wrong(at, LEN, 8));
+    rewrite(at, LEN, 8);
 }
 
 /* The child may exit with any status, but it must not read wrong data. */
 static void a_child_that_closes_by_its_own_instruction_reads_nothing_wrong(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     pid_t pid = MUST(fork());
     if (pid == 0) {
         own_call(SYS_close_range, 3, ~0U, 0);
@@ -465,8 +451,7 @@ static void started_without_standard_streams(void)
         return;
     }
     int first = open("data", O_RDWR), second = dup(first), third = dup(first);
-    char *at = memory(LEN, 7);
-    put_out();
+    char *at = memory_out(LEN, 7);
     dprintf(third, "%d %d %d wrong %zu", first, second, third, wrong(at, LEN, 7));
 }
 
@@ -478,7 +463,7 @@ static void what_a_program_inherits(void)
                 say("%d is open", fd);
         return;
     }
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     MUST(dup2(1, 20));
     MUST(dup3(1, 21, O_CLOEXEC));
     setenv("ABI_AGAIN", "1", 1);
@@ -574,7 +559,7 @@ static void a_daemon_keeps_its_memory(void)
 {
     int ends[2];
     MUST(pipe(ends));
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     IN_CHILD("child") {
         close(ends[0]);
         MUST(daemon(0, 0));
@@ -588,7 +573,7 @@ static void a_daemon_keeps_its_memory(void)
 
 static void a_limit_raised_to_the_hard_one(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     struct rlimit now;
     MUST(getrlimit(RLIMIT_NOFILE, &now));
     soft_limit(now.rlim_max);

@@ -62,8 +62,7 @@ static void allow(const long *numbers, size_t count, unsigned action)
 /* Returns swapped-out memory. */
 static unsigned char *out(size_t len)
 {
-    unsigned char *at = memory(len, 1);
-    put_out();
+    unsigned char *at = memory_out(len, 1);
     return at;
 }
 
@@ -105,9 +104,7 @@ static void going_out_under_a_list(void)
     unsigned char *at = out(4 * MIB);
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group);
     for (unsigned round = 2; round < 5; round++) {
-        fill(at, 4 * MIB, round);
-        put_out();
-        say("wrong: %zu", wrong(at, 4 * MIB, round));
+        rewrite(at, 4 * MIB, round);
     }
 }
 
@@ -1231,9 +1228,7 @@ static void after_exec_killed(void)
 {
     unsigned char *at = out(4 * MIB);
     say("wrong: %zu", wrong(at, 4 * MIB, 1));
-    fill(at, 4 * MIB, 2);
-    put_out();
-    say("wrong: %zu", wrong(at, 4 * MIB, 2));
+    rewrite(at, 4 * MIB, 2);
 }
 
 /* If softswap stops a program that has closed standard error, the message must not trigger the

@@ -126,8 +126,7 @@ static void spliced_memory_is_unmapped(void)
     struct iovec vector = {at, sizeof got};
     RESULT(vmsplice(ends[1], &vector, 1, 0));
     MUST(munmap(at, LEN));
-    char *other = memory(LEN, 7);
-    put_out();
+    char *other = memory_out(LEN, 7);
     RESULT(read(ends[0], got, sizeof got));
     say("wrong %zu, %zu", wrong(got, sizeof got, 6), wrong(other, LEN, 7));
 }

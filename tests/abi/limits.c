@@ -191,8 +191,7 @@ static void fsize_fails_where_ignored(void)
     signal(SIGXFSZ, SIG_IGN);
     MUST(set_soft(RLIMIT_FSIZE, 10000));
     int fd = scratch_file(0);
-    char *data = memory(16 * PAGE, 1);
-    put_out();
+    char *data = memory_out(16 * PAGE, 1);
     RESULT(write(fd, data, 65536));
     RESULT(write(fd, data, 1));
     RESULT(pwrite(fd, data, 100, 9990));
@@ -342,8 +341,7 @@ static void as_leaves_what_is_there(void)
  * map more memory. Its children have the same mappings. */
 static void as_lowered_before_forking(void)
 {
-    unsigned char *at = memory(4 * MIB, 3);
-    put_out();
+    unsigned char *at = memory_out(4 * MIB, 3);
     struct rlimit limit;
     MUST(getrlimit(RLIMIT_AS, &limit));
     limit.rlim_cur = limit.rlim_max = 1UL << 30;

@@ -32,8 +32,7 @@ static void say_calls(const char *what)
 
 static void start(void)
 {
-    data = memory(LEN, 1);
-    put_out();
+    data = memory_out(LEN, 1);
 }
 
 static void check(const char *what)

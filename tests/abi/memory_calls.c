@@ -25,23 +25,20 @@ static void become_nobody(void)
 
 static void munmap_of_an_unaligned_address(void)
 {
-    char *at = memory(256 << 10, 1);
-    put_out();
+    char *at = memory_out(256 << 10, 1);
     RESULT(munmap(at + 1, PAGE));
     say("wrong %zu", wrong(at, 256 << 10, 1));
 }
 
 static void data_survives_being_put_out(void)
 {
-    char *at = memory(4 * MIB, 2);
-    put_out();
+    char *at = memory_out(4 * MIB, 2);
     say("wrong %zu", wrong(at, 4 * MIB, 2));
 }
 
 static void munmap_lengths(void)
 {
-    char *at = memory(LEN, 3);
-    put_out();
+    char *at = memory_out(LEN, 3);
     RESULT(munmap(at, 0));
     RESULT(munmap(at, -PAGE));
     RESULT(munmap(at, -1UL));
@@ -61,9 +58,7 @@ static void munmap_of_locked_memory(void)
     say("readable %d", is_readable(at));
     MAP(at, at, LEN, RW, ANON | MAP_FIXED, -1, 0);
     say("not zero %zu", not_zero(at, LEN));
-    fill(at, LEN, 5);
-    put_out();
-    say("wrong %zu", wrong(at, LEN, 5));
+    rewrite(at, LEN, 5);
     RESULT(madvise(at, LEN, MADV_DONTNEED));
 }
 
@@ -85,17 +80,14 @@ static void unknown_protection_bits(void)
     char *at = MAP(NULL, NULL, LEN, RW | 0x1000, ANON, -1, 0);
     if (at == MAP_FAILED)
         return;
-    fill(at, LEN, 5);
-    put_out();
-    say("wrong %zu", wrong(at, LEN, 5));
+    rewrite(at, LEN, 5);
     RESULT(mprotect(at, LEN, RW | 0x1000));
     RESULT(mprotect(at, LEN, RW | 8));
 }
 
 static void fixed_with_a_bad_descriptor(void)
 {
-    char *at = memory(LEN, 6);
-    put_out();
+    char *at = memory_out(LEN, 6);
     MAP(NULL, at, LEN, RW, MAP_PRIVATE | MAP_FIXED, 12345, 0);
     MAP(NULL, at, LEN, RW, MAP_SHARED | MAP_FIXED, -1, 0);
     say("wrong %zu", wrong(at, LEN, 6));
@@ -142,8 +134,7 @@ static void fixed_of_what_cannot_be_mapped(void)
 
 static void fixed_unaligned_or_empty(void)
 {
-    char *at = memory(LEN, 10);
-    put_out();
+    char *at = memory_out(LEN, 10);
     MAP(NULL, at + 1, LEN / 2, RW, ANON | MAP_FIXED, -1, 0);
     MAP(NULL, at, 0, RW, ANON | MAP_FIXED, -1, 0);
     MAP(NULL, at, -PAGE, RW, ANON | MAP_FIXED, -1, 0);
@@ -196,8 +187,7 @@ static void a_hint_that_is_free(void)
 
 static void a_hint_that_is_taken(void)
 {
-    char *at = memory(LEN, 14);
-    put_out();
+    char *at = memory_out(LEN, 14);
     char *other = mmap(at, LEN, RW, ANON, -1, 0);
     say("elsewhere: %d", other != MAP_FAILED && other != at);
     fill(other, LEN, 15);
@@ -216,9 +206,7 @@ static void hints_that_a_program_insists_on(void)
             say("one is kept");
             char *over = mmap(hint, MIB, RW, ANON | MAP_FIXED, -1, 0);
             say("there: %d", over == hint);
-            fill(over, MIB, 16);
-            put_out();
-            say("wrong %zu", wrong(over, MIB, 16));
+            rewrite(over, MIB, 16);
             return;
         }
         MUST(munmap(got, 64 * MIB));
@@ -233,9 +221,7 @@ static void a_hint_that_is_one_bit(void)
     MAP(hint, hint, 1024 * MIB, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
     MAP(NULL, hint, 2 * MIB, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);
     MAP(hint, hint, 2 * MIB, RW, ANON | MAP_FIXED, -1, 0);
-    fill(hint, 2 * MIB, 18);
-    put_out();
-    say("wrong %zu", wrong(hint, 2 * MIB, 18));
+    rewrite(hint, 2 * MIB, 18);
 }
 
 /* Like LuaJIT: memory for code within reach of a jump from its library. */
@@ -251,9 +237,7 @@ static void hints_near_code(void)
             MUST(munmap(got, 65536));
     }
     say("near: %d", near != NULL);
-    fill(near, 65536, 19);
-    put_out();
-    say("wrong %zu", wrong(near, 65536, 19));
+    rewrite(near, 65536, 19);
     memcpy(near, "\xb8\x2a\0\0\0\xc3", 6);
     RESULT(mprotect(near, 65536, PROT_READ | PROT_EXEC));
     say("answer %d", ((int (*)(void))near)());
@@ -270,9 +254,7 @@ static void places_that_a_program_tries(void)
         heap = mmap(NULL, len, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
     say("reserved: %d", heap != MAP_FAILED);
     MAP(heap, heap, 8 * MIB, RW, ANON | MAP_FIXED | MAP_NORESERVE, -1, 0);
-    fill(heap, 8 * MIB, 20);
-    put_out();
-    say("wrong %zu", wrong(heap, 8 * MIB, 20));
+    rewrite(heap, 8 * MIB, 20);
     /* A program that finally accepts only one address. */
     char *own = (char *)0x600000000000UL;
     size_t tries = 0;
@@ -359,8 +341,7 @@ static void executable_heap(void)
 
 static void mprotect_refused(void)
 {
-    char *at = memory(LEN, 20);
-    put_out();
+    char *at = memory_out(LEN, 20);
     RESULT(mprotect(at + 1, PAGE, PROT_READ));
     RESULT(mprotect(at, -PAGE, PROT_READ));
     RESULT(mprotect(at, -1UL, PROT_READ));
@@ -405,8 +386,7 @@ static void mprotect_over_a_file(void)
 
 static void protection_keys(void)
 {
-    char *at = memory(LEN, 24);
-    put_out();
+    char *at = memory_out(LEN, 24);
     RESULT(pkey_mprotect(at, LEN, PROT_NONE, 1));
     RESULT(pkey_mprotect(at, LEN, PROT_NONE, 15));
     RESULT(pkey_mprotect(at, LEN, PROT_NONE, 99));
@@ -422,8 +402,7 @@ static void protection_keys(void)
 
 static void madvise_refused(void)
 {
-    char *at = memory(LEN, 25);
-    put_out();
+    char *at = memory_out(LEN, 25);
     RESULT(madvise(at + 1, PAGE, MADV_DONTNEED));
     RESULT(madvise(at, -PAGE, MADV_DONTNEED));
     RESULT(madvise(at, -1UL, MADV_DONTNEED));
@@ -457,8 +436,7 @@ static void all_hints(void)
                                 MADV_DONTFORK, MADV_DOFORK, MADV_MERGEABLE, MADV_UNMERGEABLE,
                                 MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_DONTDUMP, MADV_DODUMP,
                                 MADV_WIPEONFORK, MADV_KEEPONFORK, MADV_COLD, MADV_PAGEOUT};
-    char *at = memory(LEN, 27);
-    put_out();
+    char *at = memory_out(LEN, 27);
     for (size_t i = 0; i < sizeof hints / sizeof *hints; i++) {
         say("advice %d", hints[i]);
         RESULT(madvise(at, LEN, hints[i]));
@@ -468,8 +446,7 @@ static void all_hints(void)
 
 static void populating(void)
 {
-    char *at = memory(LEN, 28);
-    put_out();
+    char *at = memory_out(LEN, 28);
     RESULT(madvise(at, LEN, MADV_POPULATE_READ));
     RESULT(madvise(at, LEN, MADV_POPULATE_WRITE));
     MUST(mprotect(at + LEN / 2, PAGE, PROT_READ));
@@ -712,8 +689,7 @@ static void map_locked(void)
 
 static void msync_flags(void)
 {
-    char *at = memory(LEN, 44);
-    put_out();
+    char *at = memory_out(LEN, 44);
     RESULT(msync(at, LEN, MS_SYNC));
     RESULT(msync(at, LEN, MS_ASYNC));
     RESULT(msync(at, LEN, MS_INVALIDATE));
@@ -861,9 +837,7 @@ static void the_break_behind_the_data(void)
     char *end = (char *)(((uintptr_t)&_end + PAGE - 1) & -PAGE);
     say("contiguous %d", (char *)sbrk(0) == end);
     SUCCESS(sbrk(MIB));
-    fill(end, MIB, 21);
-    put_out();
-    say("wrong %zu", wrong(end, MIB, 21));
+    rewrite(end, MIB, 21);
     RESULT(brk(end + PAGE));
     say("there %d", (char *)sbrk(0) == end + PAGE);
 }

@@ -302,8 +302,7 @@ static void file_size_is_limited(void)
      * for a write of softswap must not kill the program. */
     struct rlimit limit = {64 * MIB, RLIM_INFINITY};
     MUST(setrlimit(RLIMIT_FSIZE, &limit));
-    char *at = memory(4 * MIB, 3);
-    put_out();
+    char *at = memory_out(4 * MIB, 3);
     say("wrong %zu", wrong(at, 4 * MIB, 3));
 }
 

@@ -27,8 +27,7 @@ static void look_info(int signal, siginfo_t *info, void *context)
 
 static void start(void)
 {
-    data = memory(LEN, 1);
-    put_out();
+    data = memory_out(LEN, 1);
 }
 
 static void say_calls(const char *what)
@@ -146,8 +145,7 @@ static sighandler_t by_raw_in_memory(int signal)
 {
     static struct kernel_action *both;
     if (!both)
-        both = memory(LEN, 3);
-    put_out();
+        both = memory_out(LEN, 3);
     return by_number(signal, both, both + 1000);
 }
 static void by_raw_call_in_managed_memory(void) { BY_ENTRY(by_raw_in_memory(s)) }
