@@ -203,6 +203,24 @@ static void put_out(void)
     put_out_by(1);
 }
 
+/* Returns memory filled with `seed` that was swapped out. */
+__attribute__((unused))
+static void *memory_out(size_t len, unsigned seed)
+{
+    void *at = memory(len, seed);
+    put_out();
+    return at;
+}
+
+/* Writes other content to memory, and compares it after it was swapped out. */
+__attribute__((unused))
+static void rewrite(void *at, size_t len, unsigned seed)
+{
+    fill(at, len, seed);
+    put_out();
+    say("wrong %zu", wrong(at, len, seed));
+}
+
 /* Creates an unnamed file in the directory for temporary files. */
 __attribute__((unused))
 static int scratch_file(int flags)
@@ -226,6 +244,31 @@ static void say_end(const char *what, pid_t pid)
         say("%s: exited with %d", what, WEXITSTATUS(status));
     else
         say("%s: ended by %s", what, sigabbrev_np(WTERMSIG(status)));
+}
+
+/* Runs the next statement or block in a child, which exits with 0 at its end, and prints its exit
+ * status. */
+#define IN_CHILD(what)                                                        \
+    for (pid_t child_ = MUST(fork()), runs_ = 1; runs_;                       \
+         child_ ? say_end(what, child_) : _exit(0), runs_ = 0)                \
+        if (child_ == 0)
+
+/* Runs a function in a thread, and waits for its end. */
+__attribute__((unused))
+static void in_thread(void *(*run)(void *), void *argument)
+{
+    pthread_t thread;
+    MUST(-(pthread_create(&thread, NULL, run, argument) != 0));
+    pthread_join(thread, NULL);
+}
+
+/* Makes a system call with the program's own instruction. */
+static inline long own_call(long number, long a, long b, long c)
+{
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c)
+                     : "rcx", "r11", "memory");
+    return result;
 }
 
 struct abi_case {

@@ -268,9 +268,7 @@ static void threads_with_a_deep_library(void)
 {
     load(RTLD_DEEPBIND);
     for (int i = 0; i < 2; i++) {
-        pthread_t thread;
-        MUST(-(pthread_create(&thread, NULL, exchange_in_a_thread, NULL) != 0));
-        pthread_join(thread, NULL);
+        in_thread(exchange_in_a_thread, NULL);
     }
 }
 
@@ -281,8 +279,7 @@ static void a_child_with_a_deep_library(void)
     void *block = other(100000);
     fill(block, 100000, 8);
     put_out();
-    pid_t pid = fork();
-    if (pid == 0) {
+    IN_CHILD("child") {
         say("%zu", wrong(block, 100000, 8));
         void (*release)(void *) = of_plugin("plugin_free");
         release(get(3000));
@@ -290,7 +287,6 @@ static void a_child_with_a_deep_library(void)
         give(block);
         exit(0);
     }
-    say_end("child", pid);
     give(block);
 }
 

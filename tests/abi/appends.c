@@ -221,8 +221,7 @@ static int file_of(size_t len, unsigned seed)
 static void long_read(void)
 {
     int fd = file_of(12 * MIB, 5);
-    unsigned char *target = memory(20 * MIB, 3);
-    put_out();
+    unsigned char *target = memory_out(20 * MIB, 3);
     RESULT(read(fd, target, 12 * MIB));
     say("wrong %zu, position %ld", wrong(target, 12 * MIB, 5), (long)lseek(fd, 0, SEEK_CUR));
     RESULT(read(fd, target, 12 * MIB));
@@ -260,8 +259,7 @@ static void long_readv(void)
 static void long_pread(void)
 {
     int fd = file_of(12 * MIB, 5);
-    unsigned char *target = memory(20 * MIB, 3);
-    put_out();
+    unsigned char *target = memory_out(20 * MIB, 3);
     RESULT(pread(fd, target, 12 * MIB, 0));
     say("wrong %zu, position %ld", wrong(target, 12 * MIB, 5), (long)lseek(fd, 0, SEEK_CUR));
     RESULT(pread(fd, target, 12 * MIB, 6 * MIB));
@@ -310,8 +308,7 @@ static void readers_share_a_position(void)
 static void long_write(void)
 {
     int fd = scratch_file(0), other = scratch_file(0);
-    unsigned char *source = memory(40 * MIB, 7);
-    put_out();
+    unsigned char *source = memory_out(40 * MIB, 7);
     RESULT(write(fd, source, 40 * MIB));
     say("position %ld", (long)lseek(fd, 0, SEEK_CUR));
     RESULT(pwrite(other, source + 3, 20 * MIB, 5));
@@ -331,8 +328,7 @@ static void long_write(void)
 static void to_a_memory_file(void)
 {
     int fd = MUST(memfd_create("file", MFD_ALLOW_SEALING));
-    unsigned char *source = memory(9 * MIB, 7);
-    put_out();
+    unsigned char *source = memory_out(9 * MIB, 7);
     RESULT(write(fd, source, 9 * MIB));
     RESULT(pread(fd, source, 9 * MIB, 0));
     say("wrong %zu", wrong(source, 9 * MIB, 7));
@@ -343,8 +339,7 @@ static void to_a_memory_file(void)
 static void past_the_page_cache(void)
 {
     int fd = scratch_file(O_DIRECT);
-    unsigned char *source = memory(9 * MIB, 7);
-    put_out();
+    unsigned char *source = memory_out(9 * MIB, 7);
     RESULT(write(fd, source, 9 * MIB));
     RESULT(write(fd, source + 512, 9 * MIB - PAGE));
     RESULT(write(fd, source + 1, 8 * MIB));
@@ -501,8 +496,7 @@ static void position_shared_with_a_child(void)
     MUST(pipe(ready));
     /* A multiple of the line length, so that a cut file ends after a line. */
     size_t len = HUGE_RECORD / 100 * 100;
-    unsigned char *record = memory(len, 7);
-    put_out();
+    unsigned char *record = memory_out(len, 7);
     pid_t child = MUST(fork());
     if (!child) {
         static char line[100];
@@ -582,8 +576,7 @@ static void long_write_with_a_hole(void)
 /* Writes to /dev/full fail, and writes to /dev/null succeed. */
 static void full_and_null(void)
 {
-    unsigned char *source = memory(HUGE_RECORD, 7);
-    put_out();
+    unsigned char *source = memory_out(HUGE_RECORD, 7);
     int full = MUST(open("/dev/full", O_RDWR)), null = MUST(open("/dev/null", O_WRONLY));
     struct iovec parts[2] = {{source, 7 * MIB}, {source + 7 * MIB, 8 * MIB}};
     RESULT(write(full, source, HUGE_RECORD));
@@ -597,8 +590,7 @@ static void full_and_null(void)
 static void long_and_past_the_page_cache(void)
 {
     int fd = scratch_file(O_DIRECT);
-    unsigned char *source = memory(HUGE_RECORD + PAGE, 7);
-    put_out();
+    unsigned char *source = memory_out(HUGE_RECORD + PAGE, 7);
     struct iovec parts[4] = {{source, 512}, {source + 512, 5 * MIB}, {source + 512 + 5 * MIB, 512},
                              {source + 1024 + 5 * MIB, HUGE_RECORD - 5 * MIB - 1024}};
     RESULT(write(fd, source, HUGE_RECORD));
@@ -636,8 +628,7 @@ static void handlers_see_whole_writes(void)
     struct sigaction action = {.sa_handler = look_at_position};
     MUST(sigaction(SIGUSR1, &action, NULL));
     seen_fd = scratch_file(O_APPEND);
-    unsigned char *source = memory(HUGE_RECORD, 7);
-    put_out();
+    unsigned char *source = memory_out(HUGE_RECORD, 7);
     pthread_t self = pthread_self(), thread;
     MUST(-!!pthread_create(&thread, NULL, signal_often, &self));
     size_t bad = 0, short_ones = 0;

@@ -339,20 +339,15 @@ static void a_child_has_requests_of_its_own(void)
 {
     int file = scratch_file(O_RDWR);
     struct aiocb *writes = request(file, memory(LEN, 13), LEN, 0);
-    pid_t child = MUST(fork());
-    if (child == 0) {
+    IN_CHILD("child") {
         MUST(aio_write(writes));
         await(writes);
         say_outcome("child", writes);
-        _exit(0);
     }
-    say_end("child", child);
     writes->aio_offset = LEN;
     MUST(aio_write(writes));
-    child = MUST(fork());
-    if (child == 0)
+    IN_CHILD("another")
         _exit(wrong((void *)writes->aio_buf, LEN, 13) != 0);
-    say_end("another", child);
     await(writes);
     say_outcome("parent", writes);
     char *back = memory(LEN, 15);

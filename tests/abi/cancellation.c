@@ -16,8 +16,7 @@ static char *data;
 static void start(void)
 {
     MUST(pipe(ends));
-    data = memory(LEN, 1);
-    put_out();
+    data = memory_out(LEN, 1);
 }
 
 static int cleanups;
@@ -120,8 +119,7 @@ static void *reads_once(void *argument)
 static void cancelled_before_readv(void)
 {
     start();
-    char *buffer = memory(BUFFER, 3);
-    put_out();
+    char *buffer = memory_out(BUFFER, 3);
     MUST(write(ends[1], "data", 4));
     pthread_t thread;
     void *result;
@@ -212,8 +210,7 @@ static void disabled_cancel_waits(void)
 {
     start();
     pthread_t thread;
-    char *buffer = memory(BUFFER, 4);
-    put_out();
+    char *buffer = memory_out(BUFFER, 4);
     pthread_create(&thread, NULL, disabled, buffer);
     usleep(10000);
     pthread_cancel(thread);

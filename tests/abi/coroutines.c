@@ -54,10 +54,8 @@ static void fork_all_ways(void)
         pid_t pid = way == 0 ? fork() : way == 1 ? _Fork() : (pid_t)syscall(SYS_fork);
         if (pid == 0) {
             data[way] ^= 1;
-            pid_t again = fork();
-            if (again == 0)
+            IN_CHILD("grandchild")
                 _exit(wrong(local, sizeof local, 7) + wrong(data, LEN, 1) + in_child);
-            say_end("grandchild", again);
             data[way] ^= 1;
             _exit(10 + wrong(local, sizeof local, 7) + wrong(data, LEN, 1));
         }

@@ -76,8 +76,7 @@ static int is_root(void)
 /* Swaps memory out before the tested call. */
 static unsigned char *out(void)
 {
-    unsigned char *at = memory(4 * MIB, 1);
-    put_out();
+    unsigned char *at = memory_out(4 * MIB, 1);
     return at;
 }
 
@@ -85,9 +84,7 @@ static unsigned char *out(void)
 static void all_there(unsigned char *at)
 {
     say("wrong: %zu", wrong(at, 4 * MIB, 1));
-    fill(at, 4 * MIB, 2);
-    put_out();
-    say("wrong: %zu", wrong(at, 4 * MIB, 2));
+    rewrite(at, 4 * MIB, 2);
 }
 
 /* --- prctl */
@@ -404,12 +401,8 @@ static void children_in_a_process_name_space(void)
 {
     unsigned char *at = out();
     say_result("unshare", unshare(CLONE_NEWUSER | CLONE_NEWPID));
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child")
         say("first: %d, wrong: %zu", getpid() == 1, wrong(at, 4 * MIB, 1));
-        _exit(0);
-    }
-    say_end("child", pid);
     all_there(at);
 }
 
@@ -545,10 +538,8 @@ static void by_many_threads_at_once(void)
 
 static void by_a_thread_that_is_not_the_first(void)
 {
-    pthread_t thread;
     unsigned char *at = out();
-    pthread_create(&thread, NULL, drops, NULL);
-    pthread_join(thread, NULL);
+    in_thread(drops, NULL);
     all_there(at);
 }
 
@@ -570,14 +561,11 @@ static void in_a_signal_handler(void)
 static void in_a_forked_child(void)
 {
     unsigned char *at = out();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         RESULT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
         SUCCESS(unshare(CLONE_NEWUSER));
         say("wrong: %zu", wrong(at, 4 * MIB, 1));
-        _exit(0);
     }
-    say_end("child", pid);
     alike("CapEff");
     all_there(at);
 }
@@ -609,14 +597,13 @@ ABI_MAIN(CASE(no_new_privileges), CASE(no_new_privileges_by_syscall),
          CASE(dropping_capabilities), CASE(dropping_them_by_syscall),
          CASE(dropping_some_from_the_heap), CASE(capabilities_of_bad_pointers),
          CASE(becoming_nobody), CASE(becoming_nobody_by_syscall), CASE(a_user_for_files),
-         CASE(a_user_for_files_by_syscall), CASE(groups_by_syscall), CASE(groups_from_memory_that_is_out), CASE(groups_of_a_user),
-         CASE(users_by_other_calls),
-         CASE(effective_and_back), CASE(a_user_name_space),
-         CASE(a_mount_name_space), CASE(a_host_name_space), CASE(a_network_name_space),
-         CASE(an_ipc_name_space), CASE(user_and_mount_name_spaces), CASE(files_of_ones_own),
-         CASE(a_directory_of_ones_own), CASE(being_one_thread), CASE(being_two_threads),
-         CASE(being_root_in_it), CASE(children_in_a_process_name_space),
-         CASE(a_process_name_space_in_a_locale),
+         CASE(a_user_for_files_by_syscall), CASE(groups_by_syscall),
+         CASE(groups_from_memory_that_is_out), CASE(groups_of_a_user), CASE(users_by_other_calls),
+         CASE(effective_and_back), CASE(a_user_name_space), CASE(a_mount_name_space),
+         CASE(a_host_name_space), CASE(a_network_name_space), CASE(an_ipc_name_space),
+         CASE(user_and_mount_name_spaces), CASE(files_of_ones_own), CASE(a_directory_of_ones_own),
+         CASE(being_one_thread), CASE(being_two_threads), CASE(being_root_in_it),
+         CASE(children_in_a_process_name_space), CASE(a_process_name_space_in_a_locale),
          CASE(a_program_before_a_process_name_space), CASE(joining_mounts),
          CASE(joining_a_host_name), CASE(joining_ones_own_user_name_space),
          CASE(joining_by_syscall), CASE(nobody_else_has_ones_files), CASE(a_session_keyring),

@@ -8,26 +8,7 @@
 
 extern char **environ;
 
-/* Makes a system call with the program's own instruction. */
-static long own_call(long number, long a, long b, long c)
-{
-    long result;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c)
-                     : "rcx", "r11", "memory");
-    return result;
-}
-
 enum { LEN = 2 << 20, FAR = 4200 };
-
-/* Returns swapped-out memory, whose content is compared after descriptors were closed. */
-static char *swapped(void)
-{
-    char *at = memory(LEN, 7);
-    put_out();
-    return at;
-}
 
 static void say_wrong(char *at)
 {
@@ -78,7 +59,7 @@ static void open_gives_the_lowest_number(void)
 
 static void numbers_that_were_not_opened_cannot_be_closed(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     int closed = 0, strange = 0;
     for (int fd = 3; fd < FAR; fd++)
         if (close(fd) == 0)
@@ -91,7 +72,7 @@ static void numbers_that_were_not_opened_cannot_be_closed(void)
 
 static void nor_by_a_raw_call(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     int closed = 0, strange = 0;
     for (int fd = 3; fd < FAR; fd++)
         if (syscall(SYS_close, fd) == 0)
@@ -145,7 +126,7 @@ static void dup2_from_numbers_that_are_not_open(void)
 
 static void copies_over_all_numbers_leave_memory_whole(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     soft_limit(1024);
     int copied = 0;
     for (int fd = 3; fd < FAR; fd++)
@@ -156,7 +137,7 @@ static void copies_over_all_numbers_leave_memory_whole(void)
 
 static void raw_copies_over_all_numbers_leave_memory_whole(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     soft_limit(1024);
     int copied = 0;
     for (int fd = 3; fd < FAR; fd++)
@@ -178,7 +159,7 @@ static void a_copy_from_a_floor_on(void)
 
 static void as_many_as_the_limit_allows(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     soft_limit(300);
     use_all_numbers();
     RESULT(open("/dev/null", O_RDONLY));
@@ -188,7 +169,7 @@ static void as_many_as_the_limit_allows(void)
 
 static void as_many_as_a_hard_limit_allows(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     limit(40, 40);
     use_all_numbers();
     say_wrong(at);
@@ -199,69 +180,55 @@ static void as_many_as_a_hard_limit_allows(void)
 
 static void a_fork_with_all_numbers_in_use(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     soft_limit(64);
     use_all_numbers();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         say_wrong(at);
         _exit(3);
     }
-    say_end("child", pid);
     say_wrong(at);
 }
 
 static void a_fork_with_all_numbers_that_there_are_in_use(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     while (dup(1) >= 0)
         ;
     for (int i = 0; i < 3; i++) {
-        pid_t pid = MUST(fork());
-        if (pid == 0) {
+        IN_CHILD("child") {
             say_wrong(at);
-            pid_t inner = MUST(fork());
-            if (inner == 0) {
+            IN_CHILD("grandchild") {
                 say_wrong(at);
                 _exit(4);
             }
-            say_end("grandchild", inner);
             _exit(3);
         }
-        say_end("child", pid);
     }
     say_wrong(at);
 }
 
 static void a_fork_below_a_hard_limit_that_was_lowered(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     limit(48, 48);
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         say_wrong(at);
-        pid_t inner = MUST(fork());
-        if (inner == 0)
+        IN_CHILD("grandchild")
             _exit(wrong(at, LEN, 7) ? 1 : 4);
-        say_end("grandchild", inner);
         _exit(3);
     }
-    say_end("child", pid);
     say_wrong(at);
 }
 
 static void the_limit_is_what_it_was(void)
 {
     say_limit("start");
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     soft_limit(128);
     say_limit("lowered");
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child")
         say_limit("child");
-        _exit(0);
-    }
-    say_end("child", pid);
     say_limit("parent");
     say_wrong(at);
 }
@@ -288,26 +255,22 @@ static void programs_run_within_a_small_soft_limit(void)
 
 static void close_range_of_everything(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     MUST(dup2(1, 30));
     RESULT(close_range(3, ~0U, 0));
     RESULT(fcntl(30, F_GETFD));
     say_wrong(at);
-    fill(at, LEN, 8);
-    put_out();
-    say("wrong %zu", wrong(at, LEN, 8));
+    rewrite(at, LEN, 8);
 }
 
 static void a_raw_close_range_of_everything(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     MUST(dup2(1, 31));
     RESULT(syscall(SYS_close_range, 3, ~0U, 0));
     RESULT(fcntl(31, F_GETFD));
     say_wrong(at);
-    fill(at, LEN, 8);
-    put_out();
-    say("wrong %zu", wrong(at, LEN, 8));
+    rewrite(at, LEN, 8);
 }
 
 static void close_range_with_strange_arguments(void)
@@ -321,7 +284,7 @@ static void close_range_with_strange_arguments(void)
 
 static void close_range_that_marks_only(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     MUST(dup2(1, 32));
     RESULT(close_range(3, ~0U, CLOSE_RANGE_CLOEXEC));
     RESULT(fcntl(32, F_GETFD));
@@ -330,14 +293,14 @@ static void close_range_that_marks_only(void)
 
 static void close_range_of_a_table_of_its_own(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     RESULT(close_range(3, ~0U, CLOSE_RANGE_UNSHARE));
     say_wrong(at);
 }
 
 static void closefrom_closes_the_rest(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     MUST(dup2(1, 33));
     closefrom(3);
     RESULT(fcntl(33, F_GETFD));
@@ -346,16 +309,14 @@ static void closefrom_closes_the_rest(void)
 
 static void in_a_child(void (*close_all)(void))
 {
-    char *at = swapped();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    char *at = memory_out(LEN, 7);
+    IN_CHILD("child") {
         close_all();
         say_wrong(at);
         fill(at, LEN / 4, 9);
         say("wrong %zu", wrong(at, LEN / 4, 9));
         _exit(5);
     }
-    say_end("child", pid);
     say_wrong(at);
 }
 
@@ -400,18 +361,16 @@ static void a_child_closes_what_proc_lists(void) { in_a_child(by_what_proc_lists
 
 static void proc_lists_are_closed(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     by_what_proc_lists();
     say_wrong(at);
-    fill(at, LEN, 8);
-    put_out();
-    say("wrong %zu", wrong(at, LEN, 8));
+    rewrite(at, LEN, 8);
 }
 
 /* The child may exit with any status, but it must not read wrong data. */
 static void a_child_that_closes_by_its_own_instruction_reads_nothing_wrong(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     pid_t pid = MUST(fork());
     if (pid == 0) {
         own_call(SYS_close_range, 3, ~0U, 0);
@@ -481,21 +440,18 @@ static void started_without_standard_streams(void)
     if (!getenv("ABI_AGAIN")) {
         int fd = MUST(open("data", O_RDWR | O_CREAT, 0600));
         setenv("ABI_AGAIN", "1", 1);
-        pid_t pid = MUST(fork());
-        if (pid == 0) {
+        IN_CHILD("child") {
             close(0), close(1), close(2);
             execl("/proc/self/exe", "again", "started_without_standard_streams", NULL);
             _exit(1);
         }
-        say_end("child", pid);
         char text[32] = "";
         MUST(pread(fd, text, sizeof text - 1, 0));
         say("%s", text);
         return;
     }
     int first = open("data", O_RDWR), second = dup(first), third = dup(first);
-    char *at = memory(LEN, 7);
-    put_out();
+    char *at = memory_out(LEN, 7);
     dprintf(third, "%d %d %d wrong %zu", first, second, third, wrong(at, LEN, 7));
 }
 
@@ -507,16 +463,14 @@ static void what_a_program_inherits(void)
                 say("%d is open", fd);
         return;
     }
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     MUST(dup2(1, 20));
     MUST(dup3(1, 21, O_CLOEXEC));
     setenv("ABI_AGAIN", "1", 1);
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         execl("/proc/self/exe", "again", "what_a_program_inherits", NULL);
         _exit(1);
     }
-    say_end("child", pid);
     again("what_a_program_inherits");
     say_wrong(at);
 }
@@ -605,15 +559,12 @@ static void a_daemon_keeps_its_memory(void)
 {
     int ends[2];
     MUST(pipe(ends));
-    char *at = swapped();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    char *at = memory_out(LEN, 7);
+    IN_CHILD("child") {
         close(ends[0]);
         MUST(daemon(0, 0));
         dprintf(ends[1], "wrong %zu", wrong(at, LEN, 7));
-        _exit(0);
     }
-    say_end("child", pid);
     close(ends[1]);
     char text[64] = "";
     RESULT(read(ends[0], text, sizeof text - 1));
@@ -622,7 +573,7 @@ static void a_daemon_keeps_its_memory(void)
 
 static void a_limit_raised_to_the_hard_one(void)
 {
-    char *at = swapped();
+    char *at = memory_out(LEN, 7);
     struct rlimit now;
     MUST(getrlimit(RLIMIT_NOFILE, &now));
     soft_limit(now.rlim_max);
@@ -632,46 +583,26 @@ static void a_limit_raised_to_the_hard_one(void)
     say_wrong(at);
 }
 
-ABI_MAIN(CASE(open_gives_the_lowest_number),
-         CASE(numbers_that_were_not_opened_cannot_be_closed),
-         CASE(nor_by_a_raw_call),
-         CASE(fcntl_finds_what_was_opened_alone),
-         CASE(a_raw_fcntl_finds_the_same),
-         CASE(fstat_finds_the_same),
-         CASE(dup_copies_what_was_opened_alone),
-         CASE(dup2_from_numbers_that_are_not_open),
+ABI_MAIN(CASE(open_gives_the_lowest_number), CASE(numbers_that_were_not_opened_cannot_be_closed),
+         CASE(nor_by_a_raw_call), CASE(fcntl_finds_what_was_opened_alone),
+         CASE(a_raw_fcntl_finds_the_same), CASE(fstat_finds_the_same),
+         CASE(dup_copies_what_was_opened_alone), CASE(dup2_from_numbers_that_are_not_open),
          CASE(copies_over_all_numbers_leave_memory_whole),
-         CASE(raw_copies_over_all_numbers_leave_memory_whole),
-         CASE(a_copy_from_a_floor_on),
-         CASE(as_many_as_the_limit_allows),
-         CASE(as_many_as_a_hard_limit_allows),
-         CASE(a_fork_with_all_numbers_in_use),
-         CASE(a_fork_with_all_numbers_that_there_are_in_use),
-         CASE(a_fork_below_a_hard_limit_that_was_lowered),
-         CASE(the_limit_is_what_it_was),
-         CASE(the_limit_of_a_program_that_is_started),
-         CASE(programs_run_within_a_small_limit),
-         CASE(programs_run_within_a_small_soft_limit),
-         CASE(close_range_of_everything),
-         CASE(a_raw_close_range_of_everything),
-         CASE(close_range_with_strange_arguments),
-         CASE(close_range_that_marks_only),
-         CASE(close_range_of_a_table_of_its_own),
-         CASE(closefrom_closes_the_rest),
-         CASE(a_child_closes_a_range),
-         CASE(a_child_closes_a_range_raw),
-         CASE(a_child_closes_each),
-         CASE(a_child_closes_each_raw),
-         CASE(a_child_closes_what_proc_lists),
-         CASE(proc_lists_are_closed),
+         CASE(raw_copies_over_all_numbers_leave_memory_whole), CASE(a_copy_from_a_floor_on),
+         CASE(as_many_as_the_limit_allows), CASE(as_many_as_a_hard_limit_allows),
+         CASE(a_fork_with_all_numbers_in_use), CASE(a_fork_with_all_numbers_that_there_are_in_use),
+         CASE(a_fork_below_a_hard_limit_that_was_lowered), CASE(the_limit_is_what_it_was),
+         CASE(the_limit_of_a_program_that_is_started), CASE(programs_run_within_a_small_limit),
+         CASE(programs_run_within_a_small_soft_limit), CASE(close_range_of_everything),
+         CASE(a_raw_close_range_of_everything), CASE(close_range_with_strange_arguments),
+         CASE(close_range_that_marks_only), CASE(close_range_of_a_table_of_its_own),
+         CASE(closefrom_closes_the_rest), CASE(a_child_closes_a_range),
+         CASE(a_child_closes_a_range_raw), CASE(a_child_closes_each), CASE(a_child_closes_each_raw),
+         CASE(a_child_closes_what_proc_lists), CASE(proc_lists_are_closed),
          CASE(a_child_that_closes_by_its_own_instruction_reads_nothing_wrong),
          CASE(nothing_is_written_under_numbers_that_were_taken_over),
-         CASE(messages_do_not_go_to_a_file_of_that_number),
-         CASE(started_without_standard_streams),
-         CASE(what_a_program_inherits),
-         CASE(what_a_program_inherits_by_actions),
-         CASE(a_descriptor_sent_in_a_message),
-         CASE(a_pipe_ends_when_its_writers_have_closed_it),
-         CASE(standard_error_is_not_kept_open),
-         CASE(a_daemon_keeps_its_memory),
+         CASE(messages_do_not_go_to_a_file_of_that_number), CASE(started_without_standard_streams),
+         CASE(what_a_program_inherits), CASE(what_a_program_inherits_by_actions),
+         CASE(a_descriptor_sent_in_a_message), CASE(a_pipe_ends_when_its_writers_have_closed_it),
+         CASE(standard_error_is_not_kept_open), CASE(a_daemon_keeps_its_memory),
          CASE(a_limit_raised_to_the_hard_one))

@@ -62,8 +62,7 @@ static void allow(const long *numbers, size_t count, unsigned action)
 /* Returns swapped-out memory. */
 static unsigned char *out(size_t len)
 {
-    unsigned char *at = memory(len, 1);
-    put_out();
+    unsigned char *at = memory_out(len, 1);
     return at;
 }
 
@@ -105,9 +104,7 @@ static void going_out_under_a_list(void)
     unsigned char *at = out(4 * MIB);
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group);
     for (unsigned round = 2; round < 5; round++) {
-        fill(at, 4 * MIB, round);
-        put_out();
-        say("wrong: %zu", wrong(at, 4 * MIB, round));
+        rewrite(at, 4 * MIB, round);
     }
 }
 
@@ -243,21 +240,13 @@ static void from_the_heap_by_seccomp(void)
     RESULT(getppid());
 }
 
-static long raw(long number, long a, long b, long c)
-{
-    long result;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c)
-                     : "rcx", "r11", "memory");
-    return result;
-}
-
 static void from_the_heap_by_an_instruction(void)
 {
     struct sock_fprog *program = in_heap();
     unsigned char *at = memory(MIB, 1);
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     put_out();
-    say("%ld", raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)program));
+    say("%ld", own_call(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)program));
     say("wrong: %zu", wrong(at, MIB, 1));
     RESULT(getppid());
 }
@@ -267,7 +256,7 @@ static void prctl_from_the_heap_by_an_instruction(void)
     struct sock_fprog *program = in_heap();
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     put_out();
-    say("%ld", raw(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)program));
+    say("%ld", own_call(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)program));
     RESULT(getppid());
 }
 
@@ -382,7 +371,7 @@ static void an_error_for_a_path_in_the_heap(void)
     only(SYS_openat, SECCOMP_RET_ERRNO | ENOTTY);
     RESULT(open(path, O_RDONLY));
     RESULT(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY));
-    say("%ld", raw(SYS_openat, AT_FDCWD, (long)path, O_RDONLY));
+    say("%ld", own_call(SYS_openat, AT_FDCWD, (long)path, O_RDONLY));
     RESULT(access(path, R_OK));
 }
 
@@ -474,16 +463,6 @@ static void no_moving_of_memory(void)
 
 /* --- killing */
 
-static void in_child(const char *what, void (*run)(void))
-{
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
-        run();
-        _exit(0);
-    }
-    say_end(what, pid);
-}
-
 static char *kept_path;
 
 static void open_kept_path(void)
@@ -536,7 +515,8 @@ static void children_are_killed_too(void)
     kept_path = strdup("/dev/null");
     put_out();
     only(SYS_openat, SECCOMP_RET_KILL_PROCESS);
-    in_child("opens", open_kept_path);
+    IN_CHILD("opens")
+        open_kept_path();
     say("here still");
 }
 
@@ -567,7 +547,7 @@ static void a_trap_for_a_path_on_the_stack(void)
     char path[] = "/dev/null";
     handle(on_trap, 0);
     only(SYS_openat, SECCOMP_RET_TRAP | 7);
-    say("%ld", raw(SYS_openat, AT_FDCWD, (long)path, O_RDONLY));
+    say("%ld", own_call(SYS_openat, AT_FDCWD, (long)path, O_RDONLY));
     RESULT(open(path, O_RDONLY));
 }
 
@@ -578,7 +558,7 @@ static void a_trap_for_a_path_in_the_heap(void)
     put_out();
     only(SYS_openat, SECCOMP_RET_TRAP | 7);
     expected_path = (long)path;
-    say("%ld", raw(SYS_openat, AT_FDCWD, (long)path, O_RDONLY));
+    say("%ld", own_call(SYS_openat, AT_FDCWD, (long)path, O_RDONLY));
     RESULT(open(path, O_RDONLY));
     RESULT(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY));
     say("traps: %d", traps);
@@ -715,11 +695,9 @@ static void *opens(void *path)
 static void threads_made_later_have_it(void)
 {
     char *path = strdup("/dev/null");
-    pthread_t thread;
     put_out();
     only(SYS_openat, SECCOMP_RET_ERRNO | EMLINK);
-    pthread_create(&thread, NULL, opens, path);
-    pthread_join(thread, NULL);
+    in_thread(opens, path);
     RESULT(open(path, O_RDONLY));
 }
 
@@ -802,7 +780,8 @@ static void a_child_sees_its_memory(void)
 {
     kept = out(4 * MIB);
     only(SYS_getppid, SECCOMP_RET_ERRNO | EXDEV);
-    in_child("child", look_at_kept);
+    IN_CHILD("child")
+        look_at_kept();
     say("wrong: %zu", wrong(kept, 4 * MIB, 1));
 }
 
@@ -833,7 +812,8 @@ static void a_program_starts_with_many(void)
 static void a_child_starts_a_program_with_it(void)
 {
     kept = out(MIB);
-    in_child("program", a_program_starts_with_it);
+    IN_CHILD("program")
+        a_program_starts_with_it();
     say("a parent: %d, wrong: %zu", getppid() > 0, wrong(kept, MIB, 1));
 }
 
@@ -1032,7 +1012,8 @@ static void nor_from_a_child(void)
     parents_pidfd = syscall(SYS_pidfd_open, parent, 0);
     find_gate();
     ALLOW(SECCOMP_RET_ERRNO | EPERM, SYS_write, SYS_exit_group, SYS_wait4, SYS_clone);
-    in_child("child", reach_for_parent);
+    IN_CHILD("child")
+        reach_for_parent();
 }
 
 static void the_gate_makes_no_code(void)
@@ -1172,7 +1153,8 @@ static void child_with_a_child(void)
 {
     child_of_a_list();
     fill(kept, 4 * MIB, 1);
-    in_child("its child", child_of_a_list);
+    IN_CHILD("its child")
+        child_of_a_list();
     say("wrong: %zu", wrong(kept, 4 * MIB, 1));
 }
 
@@ -1182,11 +1164,13 @@ static void forks_under_a_list(void)
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_clone, SYS_wait4,
           SYS_set_robust_list, SYS_mmap, SYS_mprotect);
     for (int i = 0; i < 2; i++) {
-        in_child("child", child_of_a_list);
+        IN_CHILD("child")
+            child_of_a_list();
         fill(kept, 4 * MIB, 1);
         put_out();
     }
-    in_child("child", child_with_a_child);
+    IN_CHILD("child")
+        child_with_a_child();
     say("wrong: %zu", wrong(kept, 4 * MIB, 1));
 }
 
@@ -1202,7 +1186,8 @@ static void a_child_of_a_list_touches_what_is_not_there(void)
 {
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_clone, SYS_wait4,
           SYS_set_robust_list, SYS_mmap, SYS_munmap, SYS_rt_sigaction);
-    in_child("child", bad_touch);
+    IN_CHILD("child")
+        bad_touch();
 }
 
 static void bad_pointers_in_a_child(void)
@@ -1222,7 +1207,8 @@ static void pointers_under_a_list(void)
     kept = out(4 * MIB);
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_clone, SYS_wait4,
           SYS_set_robust_list, SYS_mmap, SYS_munmap, SYS_writev);
-    in_child("child", bad_pointers_in_a_child);
+    IN_CHILD("child")
+        bad_pointers_in_a_child();
 }
 
 /* A program starts under a filter that forbids some calls. */
@@ -1242,9 +1228,7 @@ static void after_exec_killed(void)
 {
     unsigned char *at = out(4 * MIB);
     say("wrong: %zu", wrong(at, 4 * MIB, 1));
-    fill(at, 4 * MIB, 2);
-    put_out();
-    say("wrong: %zu", wrong(at, 4 * MIB, 2));
+    rewrite(at, 4 * MIB, 2);
 }
 
 /* If softswap stops a program that has closed standard error, the message must not trigger the
@@ -1267,7 +1251,7 @@ static void no_terminal_is_opened_for_a_message(void)
     MUST(open("/dev/null", O_WRONLY));
     only(SYS_openat, SECCOMP_RET_KILL_PROCESS);
     /* softswap must stop this. */
-    raw(SYS_close_range, 3, ~0U, 0);
+    own_call(SYS_close_range, 3, ~0U, 0);
     _exit(wrong(at, 4 * MIB, 1) != 0);
 }
 
@@ -1346,21 +1330,11 @@ ABI_MAIN(CASE(a_list_that_kills), CASE(a_list_that_kills_threads), CASE(a_list_w
          CASE(after_exec), CASE(a_program_starts_with_it), CASE(a_program_starts_with_many),
          CASE(a_child_starts_a_program_with_it), CASE(memory_under_many_filters),
          CASE(a_supervisor), CASE(signals_under_a_list), CASE(what_is_denied_is_not_done),
-         CASE(the_gate_enters_no_rings),
-         CASE(the_gate_kills_for_rings),
-         CASE(the_gate_reaches_no_other_process),
-         CASE(nor_from_a_child),
-         CASE(the_gate_makes_no_code),
-         CASE(the_gate_changes_no_files),
-         CASE(threads_under_a_list),
-         CASE(a_list_for_threads_at_work),
-         CASE(forks_under_a_list),
-         CASE(a_child_of_a_list_touches_what_is_not_there),
-         CASE(pointers_under_a_list),
-         CASE(a_program_starts_under_a_list_that_kills),
-         CASE(after_exec_killed),
-         CASE(no_terminal_is_opened_for_a_message),
-         CASE(no_masks),
-         CASE(no_handlers),
-         CASE(no_locking),
-         CASE(locking_in_the_other_way))
+         CASE(the_gate_enters_no_rings), CASE(the_gate_kills_for_rings),
+         CASE(the_gate_reaches_no_other_process), CASE(nor_from_a_child),
+         CASE(the_gate_makes_no_code), CASE(the_gate_changes_no_files), CASE(threads_under_a_list),
+         CASE(a_list_for_threads_at_work), CASE(forks_under_a_list),
+         CASE(a_child_of_a_list_touches_what_is_not_there), CASE(pointers_under_a_list),
+         CASE(a_program_starts_under_a_list_that_kills), CASE(after_exec_killed),
+         CASE(no_terminal_is_opened_for_a_message), CASE(no_masks), CASE(no_handlers),
+         CASE(no_locking), CASE(locking_in_the_other_way))

@@ -45,15 +45,17 @@ static void where(int signal, siginfo_t *info, void *context)
         interrupted->uc_stack.ss_sp == alternate.ss_sp);
 }
 
+static void note_own_stack(void)
+{
+    pthread_attr_t attributes;
+    pthread_getattr_np(pthread_self(), &attributes);
+    pthread_attr_getstack(&attributes, &thread_stack.ss_sp, &thread_stack.ss_size);
+}
+
 static void *raise_both(void *argument)
 {
     (void)argument;
-    pthread_attr_t attributes;
-    void *low;
-    size_t len;
-    pthread_getattr_np(pthread_self(), &attributes);
-    pthread_attr_getstack(&attributes, &low, &len);
-    thread_stack = (stack_t){.ss_sp = low, .ss_size = len};
+    note_own_stack();
     raise(SIGUSR1);
     raise(SIGUSR2);
     alternate = (stack_t){.ss_sp = malloc(64 << 10), .ss_size = 64 << 10};
@@ -78,9 +80,7 @@ static void stack_of_a_handler(void)
     handle(SIGUSR1, 0, where);
     handle(SIGUSR2, SA_ONSTACK, where);
     handle(SIGBUS, SA_ONSTACK, where);
-    pthread_t thread;
-    pthread_create(&thread, NULL, raise_both, NULL);
-    pthread_join(thread, NULL);
+    in_thread(raise_both, NULL);
     say("wrong %zu", wrong(data, LEN, 1));
 }
 
@@ -308,12 +308,7 @@ static int *word;
 static int ends[2];
 static void *waits(void *how)
 {
-    pthread_attr_t attributes;
-    void *low;
-    size_t len;
-    pthread_getattr_np(pthread_self(), &attributes);
-    pthread_attr_getstack(&attributes, &low, &len);
-    thread_stack = (stack_t){.ss_sp = low, .ss_size = len};
+    note_own_stack();
     waiter = gettid();
     struct timespec forever = {1000, 0};
     errno = 0;

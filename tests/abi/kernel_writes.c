@@ -126,8 +126,7 @@ static void spliced_memory_is_unmapped(void)
     struct iovec vector = {at, sizeof got};
     RESULT(vmsplice(ends[1], &vector, 1, 0));
     MUST(munmap(at, LEN));
-    char *other = memory(LEN, 7);
-    put_out();
+    char *other = memory_out(LEN, 7);
     RESULT(read(ends[0], got, sizeof got));
     say("wrong %zu, %zu", wrong(got, sizeof got, 6), wrong(other, LEN, 7));
 }
@@ -225,9 +224,8 @@ static void read_directly(void)
     say("wrong %zu", wrong(into, LEN, 15));
 }
 
-ABI_MAIN(CASE(a_ring_with_fixed_buffers), CASE(asynchronous_reads),
-         CASE(a_ring_is_made_or_refused), CASE(a_name_of_ones_own),
-         CASE(pages_spliced_into_a_pipe), CASE(pages_given_to_a_pipe),
+ABI_MAIN(CASE(a_ring_with_fixed_buffers), CASE(asynchronous_reads), CASE(a_ring_is_made_or_refused),
+         CASE(a_name_of_ones_own), CASE(pages_spliced_into_a_pipe), CASE(pages_given_to_a_pipe),
          CASE(spliced_memory_is_unmapped), CASE(vmsplice_refused), CASE(spliced_out_of_a_pipe),
          CASE(sent_without_a_copy), CASE(a_userfaultfd_over_managed_memory),
          CASE(written_by_another_process), CASE(read_directly))

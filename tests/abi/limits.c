@@ -133,30 +133,25 @@ static void hard_limit_raised_without_rights(void)
 {
     struct rlimit limit = {.rlim_cur = 30, .rlim_max = 30};
     MUST(setrlimit(RLIMIT_SIGPENDING, &limit));
-    pid_t child = MUST(fork());
-    if (child == 0) {
+    IN_CHILD("child") {
         if (getuid() == 0)
             MUST(setresuid(65533, 65533, 65533));
         limit.rlim_max = 31;
         RESULT(setrlimit(RLIMIT_SIGPENDING, &limit));
-        _exit(0);
     }
-    say_end("child", child);
 }
 
 static void inherited_by_fork_and_exec(void)
 {
     MUST(set_soft(RLIMIT_CPU, 77));
     MUST(set_soft(RLIMIT_CORE, 0));
-    pid_t child = MUST(fork());
-    if (child == 0) {
+    IN_CHILD("shell") {
         struct rlimit limit;
         MUST(getrlimit(RLIMIT_CPU, &limit));
         say("CPU: %llu", (unsigned long long)limit.rlim_cur);
         execl("/bin/sh", "sh", "-c", "ulimit -St; ulimit -Sc", NULL);
         _exit(1);
     }
-    say_end("shell", child);
 }
 
 static void seen_by_all_threads_body(void)
@@ -174,26 +169,21 @@ static void *seen_by_thread(void *argument)
 static void seen_by_all_threads(void)
 {
     MUST(set_soft(RLIMIT_CPU, 55));
-    pthread_t thread;
-    MUST(pthread_create(&thread, NULL, seen_by_thread, NULL) ? -1 : 0);
-    pthread_join(thread, NULL);
+    in_thread(seen_by_thread, NULL);
 }
 
 /* ---- files ------------------------------------------------------------------------- */
 
 static void fsize_kills(void)
 {
-    pid_t child = MUST(fork());
-    if (child == 0) {
+    IN_CHILD("child") {
         MUST(set_soft(RLIMIT_FSIZE, 4096));
         MUST(set_soft(RLIMIT_CORE, 0));
         int fd = scratch_file(0);
         char *data = memory(16 * PAGE, 1);
         RESULT(write(fd, data, 4096));
         RESULT(write(fd, data, 1));
-        _exit(0);
     }
-    say_end("child", child);
 }
 
 static void fsize_fails_where_ignored(void)
@@ -201,8 +191,7 @@ static void fsize_fails_where_ignored(void)
     signal(SIGXFSZ, SIG_IGN);
     MUST(set_soft(RLIMIT_FSIZE, 10000));
     int fd = scratch_file(0);
-    char *data = memory(16 * PAGE, 1);
-    put_out();
+    char *data = memory_out(16 * PAGE, 1);
     RESULT(write(fd, data, 65536));
     RESULT(write(fd, data, 1));
     RESULT(pwrite(fd, data, 100, 9990));
@@ -274,8 +263,7 @@ static void nofile_none_at_all(void)
 
 static void nproc_forbids_more(void)
 {
-    pid_t child = MUST(fork());
-    if (child == 0) {
+    IN_CHILD("child") {
         struct rlimit none = {0, 0};
         MUST(setrlimit(RLIMIT_NPROC, &none));
         if (getuid() == 0)
@@ -284,9 +272,7 @@ static void nproc_forbids_more(void)
         if (more == 0)
             _exit(0);
         say("fork: %s", more < 0 ? strerrorname_np(errno) : "done");
-        _exit(0);
     }
-    say_end("child", child);
 }
 
 static void core_of_none(void)
@@ -302,14 +288,12 @@ static void core_of_none(void)
 
 static void cpu_time_runs_out(void)
 {
-    pid_t child = MUST(fork());
-    if (child == 0) {
+    IN_CHILD("child") {
         MUST(set_soft(RLIMIT_CORE, 0));
         MUST(set_soft(RLIMIT_CPU, 1));
         for (volatile unsigned long i = 0;; i++)
             ;
     }
-    say_end("child", child);
 }
 
 static void sigpending_fills_up(void)
@@ -337,15 +321,12 @@ __attribute__((noinline)) static int deep(int levels)
 
 static void stack_ends_at_its_limit(void)
 {
-    pid_t child = MUST(fork());
-    if (child == 0) {
+    IN_CHILD("child") {
         MUST(set_soft(RLIMIT_CORE, 0));
         MUST(set_soft(RLIMIT_STACK, 512 << 10));
         say("deep: %d", deep(50));
         say("deeper: %d", deep(1000));
-        _exit(0);
     }
-    say_end("child", child);
 }
 
 static void as_leaves_what_is_there(void)
@@ -360,42 +341,34 @@ static void as_leaves_what_is_there(void)
  * map more memory. Its children have the same mappings. */
 static void as_lowered_before_forking(void)
 {
-    unsigned char *at = memory(4 * MIB, 3);
-    put_out();
+    unsigned char *at = memory_out(4 * MIB, 3);
     struct rlimit limit;
     MUST(getrlimit(RLIMIT_AS, &limit));
     limit.rlim_cur = limit.rlim_max = 1UL << 30;
     MUST(setrlimit(RLIMIT_AS, &limit));
     for (int i = 0; i < 3; i++) {
-        pid_t pid = fork();
-        if (pid == 0) {
+        IN_CHILD("child") {
             say("wrong %zu", wrong(at, 4 * MIB, 3));
             at[0]++;
-            pid_t second = fork();
-            if (second == 0) {
+            IN_CHILD("child's child") {
                 say("wrong %zu", wrong(at, 4 * MIB, 3));
                 _exit(4);
             }
-            say_end("child's child", second);
             _exit(3);
         }
-        say_end("child", pid);
     }
     say("wrong %zu", wrong(at, 4 * MIB, 3));
 }
 
-ABI_MAIN(
-    CASE(shown_by_getrlimit), CASE(shown_by_prlimit), CASE(shown_by_the_raw_call),
-    CASE(shown_in_proc), CASE(shown_of_itself_by_number), CASE(shown_into_memory_that_is_out),
-    CASE(set_from_memory_that_is_out), CASE(lowered_nproc), CASE(lowered_fsize),
-    CASE(lowered_memlock), CASE(lowered_nofile), CASE(lowered_core), CASE(lowered_cpu),
-    CASE(lowered_sigpending), CASE(lowered_stack), CASE(refused_soft_above_hard),
-    CASE(refused_unknown), CASE(refused_bad_pointer), CASE(hard_limit_raised_without_rights),
-    CASE(inherited_by_fork_and_exec), CASE(seen_by_all_threads), CASE(fsize_kills),
-    CASE(fsize_fails_where_ignored), CASE(fsize_signal_is_handled),
-    CASE(nofile_opens_so_many),
-    CASE(nofile_bounds_numbers), CASE(nofile_leaves_what_is_open), CASE(nofile_none_at_all),
-    CASE(nproc_forbids_more), CASE(core_of_none),
-    CASE(cpu_time_runs_out), CASE(sigpending_fills_up), CASE(stack_ends_at_its_limit),
-    
-    CASE(as_leaves_what_is_there), CASE(as_lowered_before_forking))
+ABI_MAIN(CASE(shown_by_getrlimit), CASE(shown_by_prlimit), CASE(shown_by_the_raw_call),
+         CASE(shown_in_proc), CASE(shown_of_itself_by_number), CASE(shown_into_memory_that_is_out),
+         CASE(set_from_memory_that_is_out), CASE(lowered_nproc), CASE(lowered_fsize),
+         CASE(lowered_memlock), CASE(lowered_nofile), CASE(lowered_core), CASE(lowered_cpu),
+         CASE(lowered_sigpending), CASE(lowered_stack), CASE(refused_soft_above_hard),
+         CASE(refused_unknown), CASE(refused_bad_pointer), CASE(hard_limit_raised_without_rights),
+         CASE(inherited_by_fork_and_exec), CASE(seen_by_all_threads), CASE(fsize_kills),
+         CASE(fsize_fails_where_ignored), CASE(fsize_signal_is_handled), CASE(nofile_opens_so_many),
+         CASE(nofile_bounds_numbers), CASE(nofile_leaves_what_is_open), CASE(nofile_none_at_all),
+         CASE(nproc_forbids_more), CASE(core_of_none), CASE(cpu_time_runs_out),
+         CASE(sigpending_fills_up), CASE(stack_ends_at_its_limit), CASE(as_leaves_what_is_there),
+         CASE(as_lowered_before_forking))

@@ -32,8 +32,7 @@ static void say_calls(const char *what)
 
 static void start(void)
 {
-    data = memory(LEN, 1);
-    put_out();
+    data = memory_out(LEN, 1);
 }
 
 static void check(const char *what)
@@ -233,9 +232,7 @@ static void threads_inherit_masks(void)
     start();
     sigset_t some = set_of(SIGBUS, SIGUSR2, SIGSYS);
     sigprocmask(SIG_BLOCK, &some, NULL);
-    pthread_t thread;
-    pthread_create(&thread, NULL, stay_blocked, NULL);
-    pthread_join(thread, NULL);
+    in_thread(stay_blocked, NULL);
     say_pending("main");
     say_blocked("main");
 }
@@ -616,25 +613,17 @@ static void start_by_exec(void)
     _exit(9);
 }
 
-static void in_child(const char *what, void (*run)(void))
-{
-    pid_t child = MUST(fork());
-    if (!child) {
-        run();
-        _exit(0);
-    }
-    say_end(what, child);
-}
-
 static void exec_passes_masks_on(void)
 {
     start();
     sigset_t all = full();
     sigprocmask(SIG_SETMASK, &all, NULL);
-    in_child("all blocked", start_by_exec);
+    IN_CHILD("all blocked")
+        start_by_exec();
     sigset_t none = set_of(0, 0, 0);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    in_child("none blocked", start_by_exec);
+    IN_CHILD("none blocked")
+        start_by_exec();
     sighold(SIGBUS);
     check("before");
     start_by_exec();
@@ -646,7 +635,8 @@ static void exec_passes_what_is_ignored_on(void)
     signal(SIGUSR1, SIG_IGN);
     signal(SIGBUS, SIG_IGN);
     signal(SIGSYS, look);
-    in_child("ignored", start_by_exec);
+    IN_CHILD("ignored")
+        start_by_exec();
     check("after");
 }
 

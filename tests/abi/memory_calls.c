@@ -25,23 +25,20 @@ static void become_nobody(void)
 
 static void munmap_of_an_unaligned_address(void)
 {
-    char *at = memory(256 << 10, 1);
-    put_out();
+    char *at = memory_out(256 << 10, 1);
     RESULT(munmap(at + 1, PAGE));
     say("wrong %zu", wrong(at, 256 << 10, 1));
 }
 
 static void data_survives_being_put_out(void)
 {
-    char *at = memory(4 * MIB, 2);
-    put_out();
+    char *at = memory_out(4 * MIB, 2);
     say("wrong %zu", wrong(at, 4 * MIB, 2));
 }
 
 static void munmap_lengths(void)
 {
-    char *at = memory(LEN, 3);
-    put_out();
+    char *at = memory_out(LEN, 3);
     RESULT(munmap(at, 0));
     RESULT(munmap(at, -PAGE));
     RESULT(munmap(at, -1UL));
@@ -61,9 +58,7 @@ static void munmap_of_locked_memory(void)
     say("readable %d", is_readable(at));
     MAP(at, at, LEN, RW, ANON | MAP_FIXED, -1, 0);
     say("not zero %zu", not_zero(at, LEN));
-    fill(at, LEN, 5);
-    put_out();
-    say("wrong %zu", wrong(at, LEN, 5));
+    rewrite(at, LEN, 5);
     RESULT(madvise(at, LEN, MADV_DONTNEED));
 }
 
@@ -85,17 +80,14 @@ static void unknown_protection_bits(void)
     char *at = MAP(NULL, NULL, LEN, RW | 0x1000, ANON, -1, 0);
     if (at == MAP_FAILED)
         return;
-    fill(at, LEN, 5);
-    put_out();
-    say("wrong %zu", wrong(at, LEN, 5));
+    rewrite(at, LEN, 5);
     RESULT(mprotect(at, LEN, RW | 0x1000));
     RESULT(mprotect(at, LEN, RW | 8));
 }
 
 static void fixed_with_a_bad_descriptor(void)
 {
-    char *at = memory(LEN, 6);
-    put_out();
+    char *at = memory_out(LEN, 6);
     MAP(NULL, at, LEN, RW, MAP_PRIVATE | MAP_FIXED, 12345, 0);
     MAP(NULL, at, LEN, RW, MAP_SHARED | MAP_FIXED, -1, 0);
     say("wrong %zu", wrong(at, LEN, 6));
@@ -142,8 +134,7 @@ static void fixed_of_what_cannot_be_mapped(void)
 
 static void fixed_unaligned_or_empty(void)
 {
-    char *at = memory(LEN, 10);
-    put_out();
+    char *at = memory_out(LEN, 10);
     MAP(NULL, at + 1, LEN / 2, RW, ANON | MAP_FIXED, -1, 0);
     MAP(NULL, at, 0, RW, ANON | MAP_FIXED, -1, 0);
     MAP(NULL, at, -PAGE, RW, ANON | MAP_FIXED, -1, 0);
@@ -196,8 +187,7 @@ static void a_hint_that_is_free(void)
 
 static void a_hint_that_is_taken(void)
 {
-    char *at = memory(LEN, 14);
-    put_out();
+    char *at = memory_out(LEN, 14);
     char *other = mmap(at, LEN, RW, ANON, -1, 0);
     say("elsewhere: %d", other != MAP_FAILED && other != at);
     fill(other, LEN, 15);
@@ -216,9 +206,7 @@ static void hints_that_a_program_insists_on(void)
             say("one is kept");
             char *over = mmap(hint, MIB, RW, ANON | MAP_FIXED, -1, 0);
             say("there: %d", over == hint);
-            fill(over, MIB, 16);
-            put_out();
-            say("wrong %zu", wrong(over, MIB, 16));
+            rewrite(over, MIB, 16);
             return;
         }
         MUST(munmap(got, 64 * MIB));
@@ -233,9 +221,7 @@ static void a_hint_that_is_one_bit(void)
     MAP(hint, hint, 1024 * MIB, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
     MAP(NULL, hint, 2 * MIB, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);
     MAP(hint, hint, 2 * MIB, RW, ANON | MAP_FIXED, -1, 0);
-    fill(hint, 2 * MIB, 18);
-    put_out();
-    say("wrong %zu", wrong(hint, 2 * MIB, 18));
+    rewrite(hint, 2 * MIB, 18);
 }
 
 /* Like LuaJIT: memory for code within reach of a jump from its library. */
@@ -251,9 +237,7 @@ static void hints_near_code(void)
             MUST(munmap(got, 65536));
     }
     say("near: %d", near != NULL);
-    fill(near, 65536, 19);
-    put_out();
-    say("wrong %zu", wrong(near, 65536, 19));
+    rewrite(near, 65536, 19);
     memcpy(near, "\xb8\x2a\0\0\0\xc3", 6);
     RESULT(mprotect(near, 65536, PROT_READ | PROT_EXEC));
     say("answer %d", ((int (*)(void))near)());
@@ -270,9 +254,7 @@ static void places_that_a_program_tries(void)
         heap = mmap(NULL, len, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
     say("reserved: %d", heap != MAP_FAILED);
     MAP(heap, heap, 8 * MIB, RW, ANON | MAP_FIXED | MAP_NORESERVE, -1, 0);
-    fill(heap, 8 * MIB, 20);
-    put_out();
-    say("wrong %zu", wrong(heap, 8 * MIB, 20));
+    rewrite(heap, 8 * MIB, 20);
     /* A program that finally accepts only one address. */
     char *own = (char *)0x600000000000UL;
     size_t tries = 0;
@@ -302,14 +284,12 @@ static void hints_that_a_program_prefers(void)
 static void a_program_within_an_address_space(void)
 {
     for (rlim_t kib = 6000000; kib <= 9000000; kib += 1000000) {
-        pid_t pid = MUST(fork());
-        if (!pid) {
+        IN_CHILD("child") {
             struct rlimit limit = {kib * 1024, kib * 1024};
             MUST(setrlimit(RLIMIT_AS, &limit));
             execl("/proc/self/exe", "memory_calls", "munmap_of_an_unaligned_address", NULL);
             _exit(96);
         }
-        say_end("child", pid);
     }
 }
 
@@ -361,8 +341,7 @@ static void executable_heap(void)
 
 static void mprotect_refused(void)
 {
-    char *at = memory(LEN, 20);
-    put_out();
+    char *at = memory_out(LEN, 20);
     RESULT(mprotect(at + 1, PAGE, PROT_READ));
     RESULT(mprotect(at, -PAGE, PROT_READ));
     RESULT(mprotect(at, -1UL, PROT_READ));
@@ -407,8 +386,7 @@ static void mprotect_over_a_file(void)
 
 static void protection_keys(void)
 {
-    char *at = memory(LEN, 24);
-    put_out();
+    char *at = memory_out(LEN, 24);
     RESULT(pkey_mprotect(at, LEN, PROT_NONE, 1));
     RESULT(pkey_mprotect(at, LEN, PROT_NONE, 15));
     RESULT(pkey_mprotect(at, LEN, PROT_NONE, 99));
@@ -424,8 +402,7 @@ static void protection_keys(void)
 
 static void madvise_refused(void)
 {
-    char *at = memory(LEN, 25);
-    put_out();
+    char *at = memory_out(LEN, 25);
     RESULT(madvise(at + 1, PAGE, MADV_DONTNEED));
     RESULT(madvise(at, -PAGE, MADV_DONTNEED));
     RESULT(madvise(at, -1UL, MADV_DONTNEED));
@@ -459,8 +436,7 @@ static void all_hints(void)
                                 MADV_DONTFORK, MADV_DOFORK, MADV_MERGEABLE, MADV_UNMERGEABLE,
                                 MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_DONTDUMP, MADV_DODUMP,
                                 MADV_WIPEONFORK, MADV_KEEPONFORK, MADV_COLD, MADV_PAGEOUT};
-    char *at = memory(LEN, 27);
-    put_out();
+    char *at = memory_out(LEN, 27);
     for (size_t i = 0; i < sizeof hints / sizeof *hints; i++) {
         say("advice %d", hints[i]);
         RESULT(madvise(at, LEN, hints[i]));
@@ -470,8 +446,7 @@ static void all_hints(void)
 
 static void populating(void)
 {
-    char *at = memory(LEN, 28);
-    put_out();
+    char *at = memory_out(LEN, 28);
     RESULT(madvise(at, LEN, MADV_POPULATE_READ));
     RESULT(madvise(at, LEN, MADV_POPULATE_WRITE));
     MUST(mprotect(at + LEN / 2, PAGE, PROT_READ));
@@ -498,21 +473,14 @@ static void wiped_on_fork(void)
     RESULT(madvise(at, LEN / 2, MADV_WIPEONFORK));
     RESULT(madvise(at, PAGE, MADV_KEEPONFORK));
     put_out();
-    pid_t pid = MUST(fork());
-    if (!pid) {
+    IN_CHILD("child") {
         say("kept wrong %zu", wrong(at, PAGE, 30));
         say("wiped not zero %zu", not_zero(at + PAGE, LEN / 2 - PAGE));
         fill(at, LEN, 31);
-        pid_t again = fork();
-        if (!again) {
+        IN_CHILD("grandchild")
             say("again: not zero %zu", not_zero(at + PAGE, LEN / 2 - PAGE));
-            _exit(0);
-        }
-        say_end("grandchild", again);
         say("wrong %zu", wrong(at, LEN, 31));
-        _exit(0);
     }
-    say_end("child", pid);
     put_out();
     say("wrong %zu", wrong(at, LEN, 30));
 }
@@ -523,15 +491,12 @@ static void withheld_at_fork(void)
     RESULT(madvise(at, LEN, MADV_DONTFORK));
     RESULT(madvise(at, PAGE, MADV_DOFORK));
     put_out();
-    pid_t pid = MUST(fork());
-    if (!pid) {
+    IN_CHILD("child") {
         say("readable %d %d", is_readable(at), is_readable(at + PAGE));
         say("wrong %zu", wrong(at, PAGE, 32));
         RESULT(mprotect(at + PAGE, PAGE, PROT_READ));
         *(volatile char *)(at + LEN - 1);
-        _exit(0);
     }
-    say_end("child", pid);
     say("wrong %zu", wrong(at, LEN, 32));
 }
 
@@ -683,14 +648,11 @@ static void the_kernel_counts_what_is_locked(void)
     locked_bytes("locked");
     MUST(munlock(at, PAGE));
     locked_bytes("a page less");
-    pid_t pid = MUST(fork());
-    if (!pid) {
+    IN_CHILD("child") {
         locked_bytes("in the child");
         RESULT(madvise(at + PAGE, PAGE, MADV_DONTNEED));
         say("not zero %zu", not_zero(at + PAGE, PAGE));
-        _exit(0);
     }
-    say_end("child", pid);
     MUST(munmap(at, LEN));
     locked_bytes("unmapped");
 }
@@ -727,8 +689,7 @@ static void map_locked(void)
 
 static void msync_flags(void)
 {
-    char *at = memory(LEN, 44);
-    put_out();
+    char *at = memory_out(LEN, 44);
     RESULT(msync(at, LEN, MS_SYNC));
     RESULT(msync(at, LEN, MS_ASYNC));
     RESULT(msync(at, LEN, MS_INVALIDATE));
@@ -876,9 +837,7 @@ static void the_break_behind_the_data(void)
     char *end = (char *)(((uintptr_t)&_end + PAGE - 1) & -PAGE);
     say("contiguous %d", (char *)sbrk(0) == end);
     SUCCESS(sbrk(MIB));
-    fill(end, MIB, 21);
-    put_out();
-    say("wrong %zu", wrong(end, MIB, 21));
+    rewrite(end, MIB, 21);
     RESULT(brk(end + PAGE));
     say("there %d", (char *)sbrk(0) == end + PAGE);
 }
@@ -893,12 +852,11 @@ ABI_MAIN(CASE(munmap_of_an_unaligned_address), CASE(data_survives_being_put_out)
          CASE(a_hint_that_is_one_bit), CASE(hints_near_code), CASE(places_that_a_program_tries),
          CASE(hints_that_a_program_prefers), CASE(a_program_within_an_address_space),
          CASE(a_reservation_is_opened), CASE(executable_memory), CASE(executable_heap),
-         CASE(mprotect_refused),
-         CASE(mprotect_up_to_a_hole), CASE(mprotect_over_a_file), CASE(protection_keys),
-         CASE(madvise_refused), CASE(advice_over_a_hole), CASE(all_hints), CASE(populating),
-         CASE(poison), CASE(wiped_on_fork), CASE(withheld_at_fork),
-         CASE(advice_by_a_process_descriptor), CASE(dontneed_of_locked_memory),
-         CASE(mlock_lengths), CASE(mlock_of_what_cannot_be_read), CASE(mlock_over_a_hole), CASE(mlock2_flags),
+         CASE(mprotect_refused), CASE(mprotect_up_to_a_hole), CASE(mprotect_over_a_file),
+         CASE(protection_keys), CASE(madvise_refused), CASE(advice_over_a_hole), CASE(all_hints),
+         CASE(populating), CASE(poison), CASE(wiped_on_fork), CASE(withheld_at_fork),
+         CASE(advice_by_a_process_descriptor), CASE(dontneed_of_locked_memory), CASE(mlock_lengths),
+         CASE(mlock_of_what_cannot_be_read), CASE(mlock_over_a_hole), CASE(mlock2_flags),
          CASE(mlock_of_closed_memory), CASE(mlock_within_its_limit),
          CASE(mlock_without_a_limit_to_speak_of), CASE(the_kernel_counts_what_is_locked),
          CASE(munlockall_unlocks), CASE(mlockall_flags), CASE(map_locked), CASE(msync_flags),

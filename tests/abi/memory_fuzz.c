@@ -296,13 +296,11 @@ static void transfer(size_t from, size_t count)
 
 static void look_in_a_child(void)
 {
-    pid_t pid = MUST(fork());
-    if (!pid) {
+    IN_CHILD("child") {
         mistakes = 0;
         check("child", 1);
         _exit(mistakes != 0);
     }
-    say_end("child", pid);
 }
 
 /* ---- concurrent activity ---- */

@@ -244,8 +244,7 @@ static void netlink_dump(void)
     request->header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
     put_out();
     SUCCESS(send(fd, request, request->header.nlmsg_len, 0));
-    char *answer = memory(256 << 10, 0);
-    put_out();
+    char *answer = memory_out(256 << 10, 0);
     long got = recv(fd, answer, 256 << 10, 0);
     struct nlmsghdr *first = (void *)answer;
     say("an answer: %d, type %d, whole: %d", got > 0, got > 0 ? first->nlmsg_type : 0,
@@ -318,8 +317,7 @@ static void watched_directory(void)
         close(MUST(open(path, O_CREAT | O_RDWR, 0600)));
         unlink(path);
     }
-    char *buffer = memory(1 << 20, 0);
-    put_out();
+    char *buffer = memory_out(1 << 20, 0);
     RESULT(read(fd, buffer, 1 << 20));
     RESULT(read(fd, buffer, 1 << 20));
 }
@@ -411,8 +409,7 @@ static void nothing_comes(void)
     pair(SOCK_DGRAM, ends);
     struct timeval time = {0, 50000};
     setsockopt(ends[1], SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
-    void *target = memory(MIB, 3);
-    put_out();
+    void *target = memory_out(MIB, 3);
     RESULT(recv(ends[1], target, MIB, 0));
     RESULT(read(ends[1], target, 100));
     RESULT(recv(ends[1], target, MIB, MSG_DONTWAIT));
@@ -430,8 +427,7 @@ static void interrupted(void)
     /* Repeatedly: the first signal may arrive before the call waits. */
     struct itimerval often = {{0, 50000}, {0, 50000}}, never = {{0, 0}, {0, 0}};
     void *target = memory(MIB, 3);
-    unsigned char *source = memory(MIB, 7);
-    put_out();
+    unsigned char *source = memory_out(MIB, 7);
     setitimer(ITIMER_REAL, &often, NULL);
     RESULT(recv(ends[1], target, MIB, 0));
     setitimer(ITIMER_REAL, &never, NULL);
@@ -494,8 +490,7 @@ static void broken_connection(void)
     int ends[2];
     pair(SOCK_STREAM, ends);
     signal(SIGPIPE, SIG_IGN);
-    unsigned char *source = memory(4 * MIB, 7);
-    put_out();
+    unsigned char *source = memory_out(4 * MIB, 7);
     close(ends[1]);
     RESULT(write(ends[0], source, 4 * MIB));
     RESULT(send(ends[0], source, 4 * MIB, 0));
@@ -508,8 +503,7 @@ static void long_stream(void)
 {
     int ends[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-    unsigned char *source = memory(9 * MIB, 7);
-    put_out();
+    unsigned char *source = memory_out(9 * MIB, 7);
     pid_t child = fork();
     if (!child) {
         close(ends[0]);

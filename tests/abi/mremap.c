@@ -17,8 +17,7 @@ static char *reserve(size_t len)
 
 static void fixed_onto_itself_overlapping(void)
 {
-    char *at = memory(LEN, 1);
-    put_out();
+    char *at = memory_out(LEN, 1);
     REMAP(NULL, at, LEN / 2, LEN / 2, MREMAP_MAYMOVE | MREMAP_FIXED, at + LEN / 4);
     REMAP(NULL, at + LEN / 4, LEN / 2, LEN / 2, MREMAP_MAYMOVE | MREMAP_FIXED, at);
     REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, at);
@@ -44,8 +43,7 @@ static void fixed_to_an_unaligned_target(void)
 
 static void unknown_flags(void)
 {
-    char *at = memory(LEN, 4);
-    put_out();
+    char *at = memory_out(LEN, 4);
     REMAP(NULL, at, LEN, 2 * LEN, 8);
     REMAP(NULL, at, LEN, LEN / 2, MREMAP_MAYMOVE | 0x100);
     say("wrong %zu", wrong(at, LEN, 4));
@@ -53,8 +51,7 @@ static void unknown_flags(void)
 
 static void dontunmap_keeps_the_source(void)
 {
-    char *at = memory(LEN, 5);
-    put_out();
+    char *at = memory_out(LEN, 5);
     char *moved = REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
     if (moved == MAP_FAILED)
         return;
@@ -77,8 +74,7 @@ static void dontunmap_to_a_place(void)
 
 static void dontunmap_refused(void)
 {
-    char *at = memory(LEN, 7);
-    put_out();
+    char *at = memory_out(LEN, 7);
     REMAP(NULL, at, LEN, LEN, MREMAP_DONTUNMAP, NULL);
     REMAP(NULL, at, LEN, 2 * LEN, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
     REMAP(NULL, at, LEN, LEN / 2, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
@@ -87,8 +83,7 @@ static void dontunmap_refused(void)
 
 static void no_length(void)
 {
-    char *at = memory(LEN, 8);
-    put_out();
+    char *at = memory_out(LEN, 8);
     REMAP(NULL, at, LEN, 0, MREMAP_MAYMOVE);
     REMAP(NULL, at, 0, LEN, MREMAP_MAYMOVE);
     REMAP(NULL, at, 0, LEN, 0);
@@ -106,8 +101,7 @@ static void lengths_beyond_everything(void)
 
 static void lengths_are_rounded_up(void)
 {
-    char *at = memory(LEN, 10);
-    put_out();
+    char *at = memory_out(LEN, 10);
     REMAP(at, at, LEN - 100, LEN - 200, 0);
     say("wrong %zu", wrong(at, LEN, 10));
     REMAP(at, at, LEN, LEN - PAGE - 1, 0);
@@ -245,9 +239,7 @@ static void unmanaged_to_managed(void)
         count += (unsigned char)target[i] != pattern(i, 24);
     say("behind: wrong %zu", count);
     say("old place: %d", is_readable(at));
-    fill(target, LEN, 25);
-    put_out();
-    say("wrong %zu", wrong(target, LEN, 25));
+    rewrite(target, LEN, 25);
     RESULT(munmap(target, LEN));
 }
 
@@ -272,8 +264,7 @@ static void a_refused_move_leaves_the_target(void)
 
 static void beyond_the_address_space(void)
 {
-    char *at = memory(LEN, 30);
-    put_out();
+    char *at = memory_out(LEN, 30);
     REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)0x7ffffffff000);
     REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)-PAGE);
     say("wrong %zu", wrong(at, LEN, 30));
@@ -364,12 +355,8 @@ static void what_children_get_moves_along(void)
     MUST(madvise(at, LEN, MADV_WIPEONFORK));
     put_out();
     REMAP(target, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
-    pid_t pid = MUST(fork());
-    if (!pid) {
+    IN_CHILD("child")
         say("in the child: not zero %zu", not_zero(target, LEN));
-        _exit(0);
-    }
-    say_end("child", pid);
     say("wrong %zu", wrong(target, LEN, 43));
 }
 

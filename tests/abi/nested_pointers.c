@@ -167,8 +167,7 @@ static void futexes_in_an_array(void)
 
 static void a_register(void)
 {
-    unsigned long *at = memory(LEN, 1);
-    put_out();
+    unsigned long *at = memory_out(LEN, 1);
     RESULT(syscall(SYS_arch_prctl, 0x1003, at)); /* ARCH_GET_FS */
     say("%d", *at == (unsigned long)__builtin_thread_pointer());
     RESULT(syscall(SYS_arch_prctl, 0x1002, *at)); /* ARCH_SET_FS */
@@ -202,8 +201,7 @@ static void a_long_key(void)
         say("no keys: %s", strerrorname_np(errno));
         return;
     }
-    char *got = memory(LEN, 2);
-    put_out();
+    char *got = memory_out(LEN, 2);
     RESULT(syscall(SYS_keyctl, KEYCTL_READ, key, got, 20000));
     say("wrong %zu", wrong(got, 20000, 1));
 }

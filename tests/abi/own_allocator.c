@@ -316,10 +316,8 @@ static void names_of_users(void)
         struct passwd *user = getpwuid(0);
         say("%s", user ? user->pw_name : "nobody");
         put_out();
-        pid_t pid = MUST(fork());
-        if (pid == 0)
+        IN_CHILD("child")
             _exit(getpwnam("root") ? 0 : 1);
-        say_end("child", pid);
     }
     say_strangers();
 }
@@ -335,7 +333,6 @@ static void handlers_at_exit(void)
 }
 
 ABI_MAIN(CASE(starts_in_utf8), CASE(locales), CASE(strings_of_the_library),
-         CASE(streams_into_memory), CASE(lists_of_the_library),
-         CASE(patterns_trees_and_variables), CASE(programs_are_started),
-         CASE(libraries_come_and_go), CASE(a_child_has_its_blocks), CASE(names_of_users),
-         CASE(handlers_at_exit))
+         CASE(streams_into_memory), CASE(lists_of_the_library), CASE(patterns_trees_and_variables),
+         CASE(programs_are_started), CASE(libraries_come_and_go), CASE(a_child_has_its_blocks),
+         CASE(names_of_users), CASE(handlers_at_exit))

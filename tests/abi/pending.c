@@ -134,35 +134,41 @@ static void *blocked_thread(void *name)
     return NULL;
 }
 
-static void each_thread_has_its_own(void)
+static pthread_t threads[4];
+
+static void begin_threads(void)
 {
-    pthread_t threads[4];
     begin();
     pthread_barrier_init(&meet, NULL, 5);
     for (long i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, blocked_thread, (void *)i);
     pthread_barrier_wait(&meet);
+}
+
+static void end_threads(void)
+{
+    for (int i = 0; i < 5; i++)
+        pthread_barrier_wait(&meet);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static void each_thread_has_its_own(void)
+{
+    begin_threads();
     /* Two threads get two signals, one thread gets one, and one thread gets none. */
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < KINDS; k++)
             pthread_kill(threads[i], kinds[k]);
     pthread_kill(threads[3], SIGBUS);
     say_pending("main");
-    for (int i = 0; i < 5; i++)
-        pthread_barrier_wait(&meet);
-    for (int i = 0; i < 4; i++)
-        pthread_join(threads[i], NULL);
+    end_threads();
     say_calls("main");
 }
 
 static void ignoring_forgets_what_threads_have(void)
 {
-    pthread_t threads[4];
-    begin();
-    pthread_barrier_init(&meet, NULL, 5);
-    for (long i = 0; i < 4; i++)
-        pthread_create(&threads[i], NULL, blocked_thread, (void *)i);
-    pthread_barrier_wait(&meet);
+    begin_threads();
     block_all(SIG_BLOCK);
     for (int k = 0; k < KINDS; k++)
         pthread_kill(threads[1], kinds[k]);
@@ -170,10 +176,7 @@ static void ignoring_forgets_what_threads_have(void)
     for (int k = 0; k < KINDS; k++)
         signal(kinds[k], SIG_IGN);
     handle_all();
-    for (int i = 0; i < 5; i++)
-        pthread_barrier_wait(&meet);
-    for (int i = 0; i < 4; i++)
-        pthread_join(threads[i], NULL);
+    end_threads();
 }
 
 static void *open_thread(void *argument)
@@ -212,13 +215,11 @@ static void *opening_thread(void *argument)
 
 static void the_first_to_unblock_takes_it(void)
 {
-    pthread_t thread;
     begin();
     block_all(SIG_BLOCK);
     send_all();
     raise_all();
-    pthread_create(&thread, NULL, opening_thread, NULL);
-    pthread_join(thread, NULL);
+    in_thread(opening_thread, NULL);
     block_all(SIG_UNBLOCK);
     say_calls("main");
 }
@@ -339,14 +340,12 @@ static void default_actions_without_the_first_thread(void)
 {
     put_out();
     for (int i = 0; i < KINDS; i++) {
-        pid_t pid = MUST(fork());
-        if (pid == 0) {
+        IN_CHILD(sigabbrev_np(kinds[i])) {
             pthread_t thread;
             first_thread = pthread_self();
             pthread_create(&thread, NULL, strike, (void *)&kinds[i]);
             pthread_exit(NULL);
         }
-        say_end(sigabbrev_np(kinds[i]), pid);
     }
 }
 
@@ -356,8 +355,7 @@ static void a_child_has_nothing_pending(void)
     block_all(SIG_BLOCK);
     send_all();
     raise_all();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         say_pending("child");
         block_all(SIG_UNBLOCK);
         say_calls("child");
@@ -366,9 +364,7 @@ static void a_child_has_nothing_pending(void)
         say_pending("child");
         block_all(SIG_UNBLOCK);
         say_calls("child");
-        _exit(0);
     }
-    say_end("child", pid);
     say_pending("parent");
     block_all(SIG_UNBLOCK);
     say_calls("parent");
@@ -418,12 +414,10 @@ static void *exec_here(void *argument)
 
 static void exec_in_a_thread_keeps_its_own(void)
 {
-    pthread_t thread;
     MUST(readlink("/proc/self/exe", path, sizeof path - 1));
     begin();
     block_all(SIG_BLOCK);
-    pthread_create(&thread, NULL, exec_here, NULL);
-    pthread_join(thread, NULL);
+    in_thread(exec_here, NULL);
 }
 
 static void a_program_that_is_spawned_has_nothing_pending(void)
@@ -535,9 +529,7 @@ static void after_threads_that_end_without_a_word(void)
     alarm(120);
     handle_all();
     for (long i = 0; i < 12; i++) {
-        pthread_t thread;
-        pthread_create(&thread, NULL, end_by_its_own_instruction, (void *)(i % 2));
-        pthread_join(thread, NULL);
+        in_thread(end_by_its_own_instruction, (void *)(i % 2));
     }
     block_all(SIG_BLOCK);
     int ends[2];

@@ -9,14 +9,6 @@ extern char **environ;
 
 enum { LEN = 2 << 20 };
 
-/* Returns swapped-out memory. */
-static char *swapped(unsigned seed)
-{
-    char *at = memory(LEN, seed);
-    put_out();
-    return at;
-}
-
 /* Verifies and changes the parent's memory in the child. */
 static void look_and_change(char *at)
 {
@@ -46,31 +38,31 @@ static void then(pid_t pid, char *at)
 
 static void fork_copies_memory(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     CHILD(at, fork());
 }
 
 static void underscore_fork_copies_memory(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     CHILD(at, _Fork());
 }
 
 static void a_raw_fork_copies_memory(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     CHILD(at, syscall(SYS_fork));
 }
 
 static void a_raw_clone_copies_memory(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     CHILD(at, syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, 0));
 }
 
 static void a_raw_clone3_copies_memory(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     struct clone_args arguments = {.exit_signal = SIGCHLD};
     CHILD(at, syscall(SYS_clone3, &arguments, sizeof arguments));
 }
@@ -80,7 +72,7 @@ static void the_arguments_of_clone3_are_out(void)
     struct clone_args *arguments = memory(LEN, 1);
     memset(arguments, 0, sizeof *arguments);
     arguments->exit_signal = SIGCHLD;
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     CHILD(at, syscall(SYS_clone3, arguments, sizeof *arguments));
 }
 
@@ -98,7 +90,7 @@ static void clone_writes_numbers_to_memory_that_is_out(void)
 {
     pid_t *words = memory(LEN, 1);
     words[0] = words[1] = 0;
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     pid_t pid = syscall(SYS_clone, CLONE_PARENT_SETTID | CLONE_CHILD_SETTID | SIGCHLD, NULL,
                         words, words + 1, 0);
     if (pid == 0) {
@@ -111,7 +103,7 @@ static void clone_writes_numbers_to_memory_that_is_out(void)
 
 static void a_raw_clone_in_a_new_namespace(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     pid_t pid = syscall(SYS_clone, CLONE_NEWUSER | CLONE_NEWNS | SIGCHLD, NULL, NULL, NULL, 0);
     if (pid < 0) {
         say("%s", strerrorname_np(errno));
@@ -137,7 +129,7 @@ static int child_body(void *argument)
 static void clone_with_a_stack_of_static_memory(void)
 {
     static char stack[128 << 10] __attribute__((aligned(16)));
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     pid_t pid = MUST(clone(child_body, stack + sizeof stack, SIGCHLD, at));
     then(pid, at);
 }
@@ -145,7 +137,7 @@ static void clone_with_a_stack_of_static_memory(void)
 static void clone_with_a_stack_that_is_out(void)
 {
     char *stack = memory(LEN, 3);
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     pid_t pid = MUST(clone(child_body, stack + LEN, SIGCHLD, at));
     then(pid, at);
     // The C library stores two addresses at the top, whose bytes differ between runs.
@@ -156,7 +148,7 @@ static void clone_writes_the_numbers_too(void)
 {
     char *stack = malloc(256 << 10);
     pid_t *words = memory(LEN, 3);
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     pid_t pid = MUST(clone(child_body, stack + (256 << 10), CLONE_PARENT_SETTID | SIGCHLD, at,
                            words, NULL, NULL));
     then(pid, at);
@@ -180,7 +172,7 @@ static int share_body(void *argument)
 static void clone_that_shares_memory(void)
 {
     static char stack[64 << 10] __attribute__((aligned(16)));
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     pid_t pid = MUST(clone(share_body, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, at));
     say("%d", at[0]);
     at[0] = pattern(0, 7);
@@ -189,7 +181,7 @@ static void clone_that_shares_memory(void)
 
 static void a_vforked_child_touches_what_is_out(void)
 {
-    shared_at = swapped(7);
+    shared_at = memory_out(LEN, 7);
     pid_t pid = vfork();
     if (pid == 0) {
         shared_at[LEN - 1] = 1;
@@ -203,7 +195,7 @@ static void a_vforked_child_touches_what_is_out(void)
 static void a_vforked_child_runs_a_program(void)
 {
     char *word = strdup("echo from vfork");
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     pid_t pid = vfork();
     if (pid == 0) {
         execl("/bin/sh", "sh", "-c", word, NULL);
@@ -214,7 +206,7 @@ static void a_vforked_child_runs_a_program(void)
 
 static void a_child_of_a_child_of_a_child(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     int depth = 0;
     pid_t pid;
     while ((pid = MUST(fork())) == 0 && depth < 3) {
@@ -237,7 +229,7 @@ static void a_child_of_a_child_of_a_child(void)
 
 static void raw_and_usual_forks_in_turns(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     for (int i = 0; i < 6; i++) {
         pid_t pid = i % 2 ? MUST(fork()) : MUST(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
         if (pid == 0)
@@ -249,7 +241,7 @@ static void raw_and_usual_forks_in_turns(void)
 
 static void many_children_at_once(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     pid_t pids[12];
     for (int i = 0; i < 12; i++)
         if ((pids[i] = MUST(fork())) == 0)
@@ -267,10 +259,8 @@ static void *fork_from_here(void *argument)
 
 static void fork_in_a_thread(void)
 {
-    char *at = swapped(7);
-    pthread_t thread;
-    MUST(pthread_create(&thread, NULL, fork_from_here, at));
-    pthread_join(thread, NULL);
+    char *at = memory_out(LEN, 7);
+    in_thread(fork_from_here, at);
 }
 
 static void *raw_fork_from_here(void *argument)
@@ -281,10 +271,8 @@ static void *raw_fork_from_here(void *argument)
 
 static void a_raw_fork_in_a_thread(void)
 {
-    char *at = swapped(7);
-    pthread_t thread;
-    MUST(pthread_create(&thread, NULL, raw_fork_from_here, at));
-    pthread_join(thread, NULL);
+    char *at = memory_out(LEN, 7);
+    in_thread(raw_fork_from_here, at);
 }
 
 static char *handlers_at;
@@ -294,18 +282,14 @@ static void in_child(void) { handlers_at[0] ^= 1; }
 
 static void handlers_see_memory(void)
 {
-    handlers_at = swapped(7);
+    handlers_at = memory_out(LEN, 7);
     int in_order = 0;
     pthread_atfork(before, NULL, in_child);
-    pid_t pid = MUST(fork());
-    if (pid == 0)
+    IN_CHILD("child")
         _exit(wrong(handlers_at, LEN, 7));
-    say_end("child", pid);
     pthread_atfork(NULL, in_parent, NULL);
-    pid = MUST(fork());
-    if (pid == 0)
+    IN_CHILD("child")
         _exit(in_order);
-    say_end("child", pid);
 }
 
 static volatile int forked_pid;
@@ -317,7 +301,7 @@ static void fork_in_handler(int signal)
 
 static void fork_in_a_signal_handler(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     signal(SIGUSR1, fork_in_handler);
     raise(SIGUSR1);
     if (forked_pid == 0)
@@ -327,7 +311,7 @@ static void fork_in_a_signal_handler(void)
 
 static void fork_keeps_the_mask(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     sigset_t mask, found;
     sigemptyset(&mask);
     sigaddset(&mask, SIGUSR2);
@@ -343,7 +327,7 @@ static void fork_keeps_the_mask(void)
 
 static void a_process_that_cannot_be_dumped_forks(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     RESULT(prctl(PR_SET_DUMPABLE, 0));
     CHILD(at, fork());
     RESULT(prctl(PR_GET_DUMPABLE));
@@ -351,7 +335,7 @@ static void a_process_that_cannot_be_dumped_forks(void)
 
 static void a_daemon_that_dropped_root_forks(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     if (getuid() == 0) {
         MUST(setresgid(65534, 65534, 65534));
         MUST(setresuid(65534, 65534, 65534));
@@ -362,7 +346,7 @@ static void a_daemon_that_dropped_root_forks(void)
 
 static void dropped_in_the_child(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     pid_t pid = MUST(fork());
     if (pid == 0) {
         if (getuid() == 0)
@@ -379,12 +363,10 @@ static void memory_that_may_not_be_read_leaves_and_comes_back(void)
     char *at = memory(LEN, 7);
     MUST(mprotect(at, LEN / 2, PROT_NONE));
     put_out();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         MUST(mprotect(at, LEN / 2, PROT_READ));
         _exit(wrong(at, LEN, 7) ? 1 : 6);
     }
-    say_end("child", pid);
     MUST(mprotect(at, LEN / 2, PROT_READ | PROT_WRITE));
     say("wrong %zu", wrong(at, LEN, 7));
 }
@@ -403,8 +385,7 @@ static void memory_that_may_only_be_written_leaves_and_comes_back(void)
 
 static void memory_without_access_moves(void)
 {
-    char *at = memory(LEN, 7);
-    put_out();
+    char *at = memory_out(LEN, 7);
     volatile char touched = at[PAGE];
     (void)touched;
     MUST(mprotect(at, LEN, PROT_NONE));
@@ -418,7 +399,7 @@ static void an_ended_parent_leaves_its_child_whole(void)
 {
     int ends[2];
     MUST(pipe(ends));
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     pid_t pid = MUST(fork());
     if (pid == 0) {
         if (MUST(fork()) == 0) {
@@ -437,7 +418,7 @@ static void an_ended_parent_leaves_its_child_whole(void)
 
 static void a_killed_child_says_so(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     pid_t pid = MUST(syscall(SYS_fork));
     if (pid == 0)
         for (;;)
@@ -495,12 +476,10 @@ static void a_string_up_to_the_last_byte_of_memory(void)
     memcpy(path, "/bin/true", 10);
     put_out();
     char *argv[] = {path, NULL};
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         execve(path, argv, NULL);
         _exit(1);
     }
-    say_end("child", pid);
     memset(path, 'a', 10);
     RESULT(execve(path, argv, NULL));
 }
@@ -513,12 +492,10 @@ static void exec_of_strings_that_are_out(void)
     memcpy(argv, (char *[]){"sh", "-c", text, NULL}, 4 * sizeof *argv);
     memcpy(argv + 8, (char *[]){text + LEN / 2, NULL}, 2 * sizeof *argv);
     put_out();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         execve("/bin/sh", argv, argv + 8);
         _exit(1);
     }
-    say_end("child", pid);
     pid_t spawned;
     int failed = posix_spawn(&spawned, "/bin/sh", NULL, NULL, argv, argv + 8);
     say_end("spawned", spawned);
@@ -527,7 +504,7 @@ static void exec_of_strings_that_are_out(void)
 
 static void a_program_by_its_descriptor(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     int fd = MUST(open("/bin/sh", O_RDONLY | O_CLOEXEC));
     char *argv[] = {"sh", "-c", "echo by descriptor", NULL};
     pid_t pid = MUST(fork());
@@ -540,7 +517,7 @@ static void a_program_by_its_descriptor(void)
 
 static void the_shell_and_pipes_to_it(void)
 {
-    char *at = swapped(7), line[64] = "";
+    char *at = memory_out(LEN, 7), line[64] = "";
     say("%d", system("exit 3"));
     FILE *from = popen("echo word; exit 4", "r");
     say("%d", fgets(line, sizeof line, from) != NULL);
@@ -572,7 +549,7 @@ static void spawn_over_numbers(void)
     posix_spawn_file_actions_adddup2(&actions, 40, 9);
     for (int fd = 3; fd < 9; fd++)
         posix_spawn_file_actions_addclose(&actions, fd);
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     pid_t pid;
     int failed = posix_spawn(&pid, "/bin/bash", &actions, NULL, argv, environ);
     then(pid, at);
@@ -584,7 +561,7 @@ static void a_child_frees_and_allocates(void)
     char *blocks[64];
     for (int i = 0; i < 64; i++)
         memset(blocks[i] = malloc(40000), i, 40000);
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     pid_t pid = MUST(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
     if (pid == 0) {
         int bad = 0;
@@ -605,7 +582,7 @@ static void a_child_frees_and_allocates(void)
 
 static void standard_streams_after_a_fork(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     setvbuf(stdout, malloc(1 << 16), _IOFBF, 1 << 16);
     printf("held back\n");
     fflush(stdout);
@@ -622,7 +599,7 @@ static void standard_streams_after_a_fork(void)
 
 static void a_fork_that_the_limit_refuses(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     if (getuid() == 0) {
         MUST(setresuid(65533, 65533, 65533));
     }
@@ -667,14 +644,12 @@ static void a_search_in_a_child(void)
     set_path("/nowhere:/usr/bin:/bin");
     char *argv[] = {"echo", strdup("found"), NULL}, *envp[] = {NULL};
     put_out();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         block_faults();
         put_out();
         execvpe("echo", argv, envp);
         _exit(1);
     }
-    say_end("child", pid);
 }
 
 static void a_spawn_along_a_path_that_is_out(void)
@@ -729,13 +704,11 @@ static void a_search_finds(const char *path, const char *file)
     char *envp[] = {strdup("WHAT=this"), NULL};
     set_path(path);
     put_out();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD(file) {
         execvpe(file, argv, envp);
         say("%s", strerrorname_np(errno));
         _exit(1);
     }
-    say_end(file, pid);
 }
 
 /* The search finds the first executable file. A shell runs a file that is not a program. */
@@ -792,7 +765,7 @@ static void forked(pthread_t thread)
 
 static void descriptors_while_a_thread_forks(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     int lowest = MUST(dup(1));
     close(lowest);
     pthread_t thread = forking(at);
@@ -812,7 +785,7 @@ static void the_limit_while_a_thread_forks(void)
     MUST(getrlimit(RLIMIT_NOFILE, &before));
     before.rlim_cur = 200;
     MUST(setrlimit(RLIMIT_NOFILE, &before));
-    pthread_t thread = forking(swapped(7));
+    pthread_t thread = forking(memory_out(LEN, 7));
     size_t others = 0;
     while (!forked_enough) {
         MUST(getrlimit(RLIMIT_NOFILE, &now));
@@ -820,14 +793,6 @@ static void the_limit_while_a_thread_forks(void)
     }
     forked(thread);
     say("%zu others", others);
-}
-
-static long own_call(long number, long a, long b, long c)
-{
-    long result;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c)
-                     : "rcx", "r11", "memory");
-    return result;
 }
 
 /* Incompressible, so that it is written to the swap area. */
@@ -848,17 +813,14 @@ static void a_child_s_child_reads_several_budgets(void)
     for (size_t i = 0; i < len; i++)
         at[i] = (i * 7) >> 5 ^ (i >> 13);
     unsigned long sum = checksum((char *)at, len);
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         pid_t last = MUST(fork());
         for (int i = 0; last == 0 && i < 2; i++)
             say("the same %d", checksum((char *)at, len) == sum);
         if (last > 0)
             say_end("child's child", last);
         fflush(stdout);
-        _exit(0);
     }
-    say_end("child", pid);
 }
 
 /* A child may close all descriptors, so softswap must not detect its exit by a closed
@@ -866,7 +828,7 @@ static void a_child_s_child_reads_several_budgets(void)
 static void a_child_that_closes_pipes_keeps_its_memory(void)
 {
     volatile int *stage = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     fill_at_random(at, 4711);
     unsigned long sum = checksum(at, LEN);
     put_out();
@@ -899,7 +861,7 @@ static void a_child_that_closes_pipes_keeps_its_memory(void)
 /* The children run one after another. softswap must reuse the memory of exited children. */
 static void many_children_one_after_another(void)
 {
-    char *at = swapped(7);
+    char *at = memory_out(LEN, 7);
     size_t bad = 0;
     for (int i = 0; i < 30; i++) {
         int status;
@@ -912,56 +874,28 @@ static void many_children_one_after_another(void)
     say("bad: %zu, wrong: %zu", bad, wrong(at, LEN, 37));
 }
 
-ABI_MAIN(CASE(fork_copies_memory),
-         CASE(underscore_fork_copies_memory),
-         CASE(a_raw_fork_copies_memory),
-         CASE(a_raw_clone_copies_memory),
-         CASE(a_raw_clone3_copies_memory),
-         CASE(the_arguments_of_clone3_are_out),
-         CASE(clone3_with_bad_arguments),
-         CASE(clone_writes_numbers_to_memory_that_is_out),
-         CASE(a_raw_clone_in_a_new_namespace),
-         CASE(clone_with_a_stack_of_static_memory),
-         CASE(clone_with_a_stack_that_is_out),
-         CASE(clone_writes_the_numbers_too),
-         CASE(clone_refuses_what_it_should),
-         CASE(clone_that_shares_memory),
-         CASE(a_vforked_child_touches_what_is_out),
-         CASE(a_vforked_child_runs_a_program),
-         CASE(a_child_of_a_child_of_a_child),
-         CASE(raw_and_usual_forks_in_turns),
-         CASE(many_children_at_once),
-         CASE(fork_in_a_thread),
-         CASE(a_raw_fork_in_a_thread),
-         CASE(handlers_see_memory),
-         CASE(fork_in_a_signal_handler),
-         CASE(fork_keeps_the_mask),
-         CASE(a_process_that_cannot_be_dumped_forks),
-         CASE(a_daemon_that_dropped_root_forks),
-         CASE(dropped_in_the_child),
-         CASE(memory_that_may_not_be_read_leaves_and_comes_back),
+ABI_MAIN(CASE(fork_copies_memory), CASE(underscore_fork_copies_memory),
+         CASE(a_raw_fork_copies_memory), CASE(a_raw_clone_copies_memory),
+         CASE(a_raw_clone3_copies_memory), CASE(the_arguments_of_clone3_are_out),
+         CASE(clone3_with_bad_arguments), CASE(clone_writes_numbers_to_memory_that_is_out),
+         CASE(a_raw_clone_in_a_new_namespace), CASE(clone_with_a_stack_of_static_memory),
+         CASE(clone_with_a_stack_that_is_out), CASE(clone_writes_the_numbers_too),
+         CASE(clone_refuses_what_it_should), CASE(clone_that_shares_memory),
+         CASE(a_vforked_child_touches_what_is_out), CASE(a_vforked_child_runs_a_program),
+         CASE(a_child_of_a_child_of_a_child), CASE(raw_and_usual_forks_in_turns),
+         CASE(many_children_at_once), CASE(fork_in_a_thread), CASE(a_raw_fork_in_a_thread),
+         CASE(handlers_see_memory), CASE(fork_in_a_signal_handler), CASE(fork_keeps_the_mask),
+         CASE(a_process_that_cannot_be_dumped_forks), CASE(a_daemon_that_dropped_root_forks),
+         CASE(dropped_in_the_child), CASE(memory_that_may_not_be_read_leaves_and_comes_back),
          CASE(memory_that_may_only_be_written_leaves_and_comes_back),
-         CASE(memory_without_access_moves),
-         CASE(an_ended_parent_leaves_its_child_whole),
-         CASE(a_killed_child_says_so),
-         CASE(exec_says_why_it_fails),
-         CASE(exec_with_bad_pointers),
-         CASE(a_string_up_to_the_last_byte_of_memory),
-         CASE(exec_of_strings_that_are_out),
-         CASE(a_program_by_its_descriptor),
-         CASE(the_shell_and_pipes_to_it),
-         CASE(spawn_says_why_it_fails),
-         CASE(spawn_over_numbers),
-         CASE(a_child_frees_and_allocates),
-         CASE(standard_streams_after_a_fork),
-         CASE(a_fork_that_the_limit_refuses),
-         CASE(a_search_along_a_path_that_is_out),
-         CASE(a_search_in_a_child),
-         CASE(a_spawn_along_a_path_that_is_out),
-         CASE(a_search_says_why_it_fails),
-         CASE(a_search_finds_programs_and_scripts),
-         CASE(descriptors_while_a_thread_forks),
-         CASE(the_limit_while_a_thread_forks),
-         CASE(a_child_s_child_reads_several_budgets),
-         CASE(a_child_that_closes_pipes_keeps_its_memory),
-         CASE(many_children_one_after_another))
+         CASE(memory_without_access_moves), CASE(an_ended_parent_leaves_its_child_whole),
+         CASE(a_killed_child_says_so), CASE(exec_says_why_it_fails), CASE(exec_with_bad_pointers),
+         CASE(a_string_up_to_the_last_byte_of_memory), CASE(exec_of_strings_that_are_out),
+         CASE(a_program_by_its_descriptor), CASE(the_shell_and_pipes_to_it),
+         CASE(spawn_says_why_it_fails), CASE(spawn_over_numbers), CASE(a_child_frees_and_allocates),
+         CASE(standard_streams_after_a_fork), CASE(a_fork_that_the_limit_refuses),
+         CASE(a_search_along_a_path_that_is_out), CASE(a_search_in_a_child),
+         CASE(a_spawn_along_a_path_that_is_out), CASE(a_search_says_why_it_fails),
+         CASE(a_search_finds_programs_and_scripts), CASE(descriptors_while_a_thread_forks),
+         CASE(the_limit_while_a_thread_forks), CASE(a_child_s_child_reads_several_budgets),
+         CASE(a_child_that_closes_pipes_keeps_its_memory), CASE(many_children_one_after_another))

@@ -54,14 +54,11 @@ static void a_child_inherits_the_area(void)
     struct rseq *area = memory(LEN, 1);
     memset(area, 0, LEN);
     RESULT(change(area, 0));
-    pid_t child = MUST(fork());
-    if (!child) {
+    IN_CHILD("child") {
         put_out();
         run_a_while(area);
         RESULT(change(area, RSEQ_FLAG_UNREGISTER));
-        _exit(0);
     }
-    say_end("child", child);
     run_a_while(area);
 }
 

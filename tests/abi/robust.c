@@ -54,19 +54,11 @@ static void *hold_one(void *mutex)
     return NULL;
 }
 
-static void run(void *(*start)(void *), void *argument)
-{
-    pthread_t thread;
-    void *result;
-    MUST(pthread_create(&thread, NULL, start, argument) ? -1 : 0);
-    pthread_join(thread, &result);
-}
-
 static void thread_ends_with_a_mutex(void)
 {
     make_heap();
     pthread_mutex_t *mutex = robust_at(5 * PAGE, PTHREAD_MUTEX_NORMAL);
-    run(hold_one, mutex);
+    in_thread(hold_one, mutex);
     put_out();
     say_lock("lock", mutex);
     say_lock("again", mutex);
@@ -84,7 +76,7 @@ static void thread_exits_with_recursive_mutex(void)
 {
     make_heap();
     pthread_mutex_t *mutex = robust_at(7 * PAGE, PTHREAD_MUTEX_RECURSIVE);
-    run(hold_recursively, mutex);
+    in_thread(hold_recursively, mutex);
     say_lock("lock", mutex);
 }
 
@@ -102,7 +94,7 @@ static void thread_ends_with_a_hundred_mutexes(void)
     make_heap();
     for (int i = 0; i < 100; i++)
         robust_at(i * 2 * PAGE + 64, i % 2 ? PTHREAD_MUTEX_ERRORCHECK : PTHREAD_MUTEX_NORMAL);
-    run(hold_many, NULL);
+    in_thread(hold_many, NULL);
     put_out();
     int dead = 0, good = 0;
     for (int i = 0; i < 100; i++) {
@@ -193,7 +185,7 @@ static void waiters_are_woken(void)
 {
     make_heap();
     pthread_mutex_t *mutex = robust_at(11 * PAGE, PTHREAD_MUTEX_NORMAL);
-    run(hold_until_waited_for, mutex);
+    in_thread(hold_until_waited_for, mutex);
     put_out();
     int dead = 0, good = 0;
     for (int i = 0; i < 3; i++) {
@@ -208,8 +200,7 @@ static void waiters_are_woken(void)
 static void main_thread_exits_with_a_mutex(void)
 {
     make_heap();
-    pid_t child = MUST(fork());
-    if (!child) {
+    IN_CHILD("child") {
         static pthread_mutex_t *mutex;
         mutex = robust_at(13 * PAGE, PTHREAD_MUTEX_NORMAL);
         pthread_t thread;
@@ -221,7 +212,6 @@ static void main_thread_exits_with_a_mutex(void)
         put_out();
         pthread_exit(NULL);
     }
-    say_end("child", child);
 }
 void *after_main(void *mutex);
 void *after_main(void *mutex)
@@ -243,7 +233,7 @@ static void a_mutex_outlives_many_owners(void)
     pthread_mutex_t *mutex = robust_at(15 * PAGE, PTHREAD_MUTEX_NORMAL);
     int dead = 0;
     for (int i = 0; i < 50; i++) {
-        run(many_lives, mutex);
+        in_thread(many_lives, mutex);
         if (i % 10 == 0)
             put_out();
         dead += lock_within(mutex) == EOWNERDEAD;
@@ -276,9 +266,7 @@ static void *own_list(void *argument)
 static void a_list_in_managed_memory(void)
 {
     make_heap();
-    pthread_t thread;
-    pthread_create(&thread, NULL, own_list, heap + 50 * PAGE);
-    pthread_join(thread, NULL);
+    in_thread(own_list, heap + 50 * PAGE);
     put_out();
     unsigned word = *(unsigned *)(heap + 41 * PAGE);
     say("%x", word & FUTEX_OWNER_DIED);
@@ -314,8 +302,7 @@ static void file_size_is_limited(void)
      * for a write of softswap must not kill the program. */
     struct rlimit limit = {64 * MIB, RLIM_INFINITY};
     MUST(setrlimit(RLIMIT_FSIZE, &limit));
-    char *at = memory(4 * MIB, 3);
-    put_out();
+    char *at = memory_out(4 * MIB, 3);
     say("wrong %zu", wrong(at, 4 * MIB, 3));
 }
 
@@ -373,7 +360,7 @@ static void not_robust_mutexes_stay_locked(void)
     make_heap();
     pthread_mutex_t *mutex = (void *)(heap + 17 * PAGE);
     pthread_mutex_init(mutex, NULL);
-    run(many_lives, mutex);
+    in_thread(many_lives, mutex);
     put_out();
     say("trylock: %s", name(pthread_mutex_trylock(mutex)));
 }
@@ -382,7 +369,7 @@ static void bad_states(void)
 {
     make_heap();
     pthread_mutex_t *mutex = robust_at(19 * PAGE, PTHREAD_MUTEX_NORMAL);
-    run(hold_one, mutex);
+    in_thread(hold_one, mutex);
     put_out();
     say("lock: %s", name(lock_within(mutex)));
     say("unlock without consistent: %s", name(pthread_mutex_unlock(mutex)));

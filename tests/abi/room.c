@@ -270,8 +270,7 @@ static void a_child_while_many_wait(void)
         pthread_create(threads + i, NULL, block, buffers + i * (64UL << 10));
     usleep(100000);
     for (int i = 0; i < 3; i++) {
-        pid_t pid = MUST(fork());
-        if (pid == 0) {
+        IN_CHILD("child") {
             int fd = scratch_file(0);
             char *data = memory(MIB, 5);
             size_t bad = 0;
@@ -281,9 +280,7 @@ static void a_child_while_many_wait(void)
                 bad += wrong(buffers, MIB, 5);
             }
             say("bad %zu", bad);
-            _exit(0);
         }
-        say_end("child", pid);
     }
     MUST(close(blocked[1]));
     for (int i = 0; i < 60; i++)

@@ -82,16 +82,13 @@ static void children_inherit_seals(void)
 {
     char *at = half_sealed(PROT_READ | PROT_WRITE);
     put_out();
-    pid_t child = MUST(fork());
-    if (!child) {
+    IN_CHILD("child") {
         RESULT(munmap(at + HALF, PAGE));
         RESULT(mprotect(at + HALF, PAGE, PROT_READ));
         put_out();
         say("wrong %zu", wrong(at, LEN, 1));
         RESULT(munmap(at, HALF));
-        _exit(0);
     }
-    say_end("child", child);
     RESULT(munmap(at + HALF, PAGE));
     say("wrong %zu", wrong(at, LEN, 1));
 }

@@ -27,8 +27,7 @@ static void look_info(int signal, siginfo_t *info, void *context)
 
 static void start(void)
 {
-    data = memory(LEN, 1);
-    put_out();
+    data = memory_out(LEN, 1);
 }
 
 static void say_calls(const char *what)
@@ -146,8 +145,7 @@ static sighandler_t by_raw_in_memory(int signal)
 {
     static struct kernel_action *both;
     if (!both)
-        both = memory(LEN, 3);
-    put_out();
+        both = memory_out(LEN, 3);
     return by_number(signal, both, both + 1000);
 }
 static void by_raw_call_in_managed_memory(void) { BY_ENTRY(by_raw_in_memory(s)) }
@@ -338,8 +336,7 @@ static void reset_hand_resets(void)
 {
     static const int signals[] = {SIGUSR1, SIGBUS, SIGSYS};
     for (int i = 0; i < 3; i++) {
-        pid_t child = MUST(fork());
-        if (!child) {
+        IN_CHILD("twice") {
             data = memory(LEN, 1);
             by_action(signals[i], SA_RESETHAND, 0);
             say_action(signals[i]);
@@ -348,9 +345,7 @@ static void reset_hand_resets(void)
             say_action(signals[i]);
             raise(signals[i]);
             say("still here");
-            _exit(0);
         }
-        say_end("twice", child);
     }
 }
 
@@ -385,12 +380,8 @@ static void handlers_nest_with_nodefer(void)
 
 static void ends(void (*how)(void), const char *what)
 {
-    pid_t child = MUST(fork());
-    if (!child) {
+    IN_CHILD(what)
         how();
-        _exit(0);
-    }
-    say_end(what, child);
 }
 
 static char *beyond_a_file(void)
@@ -483,17 +474,14 @@ static void fork_child_has_its_parents_handlers(void)
     signal(SIGUSR1, look);
     signal(SIGBUS, look);
     sighold(SIGSYS);
-    pid_t child = MUST(fork());
-    if (!child) {
+    IN_CHILD("child") {
         say_action(SIGBUS);
         say_blocked("child");
         raise(SIGUSR1);
         raise(SIGBUS);
         say_calls("both");
         signal(SIGBUS, SIG_IGN);
-        _exit(0);
     }
-    say_end("child", child);
     say_action(SIGBUS);
 }
 
@@ -605,10 +593,8 @@ static void threads_handle_signals(void)
     signal(SIGBUS, look);
     signal(SIGUSR1, look);
     for (int i = 0; i < 4; i++) {
-        pthread_t thread;
         put_out();
-        pthread_create(&thread, NULL, raise_here, NULL);
-        pthread_join(thread, NULL);
+        in_thread(raise_here, NULL);
     }
     say_calls("four threads");
 }

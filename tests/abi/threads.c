@@ -141,9 +141,7 @@ static void many_one_after_another(void)
     for (int round = 0; round < 3; round++) {
         put_out();
         for (int i = 0; i < 100; i++) {
-            pthread_t thread;
-            MUST(-(pthread_create(&thread, NULL, count_up, count) != 0));
-            pthread_join(thread, NULL);
+            in_thread(count_up, count);
         }
     }
     say("%ld", *count);
@@ -419,15 +417,12 @@ static void keys_of_others_in_a_child(void)
         MUST(-(pthread_create(&threads[i], NULL, keep_keys, neighbours[i]) != 0));
     pthread_barrier_wait(&all_there);
     put_out();
-    pid_t pid = MUST(fork());
-    if (pid == 0) {
+    IN_CHILD("child") {
         size_t bad = 0;
         for (int i = 0; i < THREADS; i++)
             bad += wrong(neighbours[i][0], 512, 40) + wrong(neighbours[i][1], 512, 70);
         say("child: %zu wrong", bad);
-        _exit(0);
     }
-    say_end("child", pid);
     pthread_barrier_wait(&all_there);
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
@@ -639,12 +634,8 @@ static void handlers_of_fork(void)
     for (int round = 0; round < 2; round++) {
         fork_order = 0;
         put_out();
-        pid_t pid = fork();
-        if (pid == 0) {
+        IN_CHILD("child")
             say("child %d", fork_order);
-            _exit(0);
-        }
-        say_end("child", pid);
         say("parent %d", fork_order);
     }
 }
@@ -666,15 +657,12 @@ static void streams_in_a_child(void)
         fprintf(files[i], "some text %d", i);
     }
     put_out();
-    pid_t pid = fork();
-    if (pid == 0) {
+    IN_CHILD("child") {
         long good = 0;
         for (int i = 0; i < 150; i++)
             good += fprintf(files[i], "more %d", i) > 0 && fclose(files[i]) == 0;
         say("good %ld", good);
-        _exit(0);
     }
-    say_end("child", pid);
 }
 
 static void names_in_a_child(void)
@@ -684,15 +672,13 @@ static void names_in_a_child(void)
     struct servent *service = getservbyname("http", "tcp");
     (void)service;
     put_out();
-    pid_t pid = fork();
-    if (pid == 0) {
+    IN_CHILD("child") {
         root = getpwuid(0);
         say("%s", root ? root->pw_name : "nobody");
         struct group *group = getgrgid(0);
         say("%s", group ? group->gr_name : "none");
         exit(0);
     }
-    say_end("child", pid);
     put_out();
     say("%s", getpwnam("root") ? "root" : "nobody");
 }
@@ -702,13 +688,11 @@ static void threads_of_a_child(void)
     setlocale(LC_ALL, "C.UTF-8");
     say_thread("parent", NULL, classify, NULL);
     put_out();
-    pid_t pid = fork();
-    if (pid == 0) {
+    IN_CHILD("child") {
         for (int i = 0; i < 5; i++)
             say_thread("child", NULL, classify, NULL);
         exit(0);
     }
-    say_end("child", pid);
 }
 
 static void children_of_a_thread_in_utf8(void)

@@ -34,8 +34,7 @@ static void mapped(void) {
 }
 
 static void blocked(void) {
-    void *data = map_pages(MIB);
-    fill_random(data, MIB, 2);
+    void *data = filled(MIB, 2);
     push_out_data(data, MIB);
     uint64_t mask = 1ul << (SIGBUS - 1);
     /* The mask is on the stack, which is not swapped out, so the kernel can read it. */

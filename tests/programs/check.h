@@ -208,6 +208,13 @@ HELPER void *map_pages(size_t bytes) {
     return at;
 }
 
+/* A mapping filled with data of `seed`. */
+HELPER void *filled(size_t bytes, uint64_t seed) {
+    void *at = map_pages(bytes);
+    fill_random(at, bytes, seed);
+    return at;
+}
+
 /* Shared memory is never managed: it stores expected values, which must not be swapped themselves. */
 HELPER void *map_unmanaged(size_t bytes) {
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -709,16 +709,17 @@ struct rally {
     uint64_t count;
 };
 
-static void *rally_side(void *argument) {
-    struct rally *rally = argument;
-    for (int i = 0; i < 200; i++) {
-        PTHREAD(pthread_mutex_lock(&rally->lock));
-        while (rally->count % 2 == 0)
-            PTHREAD(pthread_cond_wait(&rally->turn_changed, &rally->lock));
-        rally->count++;
-        PTHREAD(pthread_cond_signal(&rally->turn_changed));
-        PTHREAD(pthread_mutex_unlock(&rally->lock));
-    }
+static void take_turn(struct rally *rally, uint64_t own) {
+    PTHREAD(pthread_mutex_lock(&rally->lock));
+    while (rally->count % 2 != own)
+        PTHREAD(pthread_cond_wait(&rally->turn_changed, &rally->lock));
+    rally->count++;
+    PTHREAD(pthread_cond_signal(&rally->turn_changed));
+    PTHREAD(pthread_mutex_unlock(&rally->lock));
+}
+
+static void *rally_side(void *rally) {
+    for (int i = 0; i < 200; i++) take_turn(rally, 1);
     return NULL;
 }
 
@@ -731,12 +732,7 @@ static void locks(void) {
     PTHREAD(pthread_create(&other, NULL, rally_side, rally));
     for (int i = 0; i < 200; i++) {
         if (i == 100) push_out(rally, sizeof *rally); /* the other side waits in there */
-        PTHREAD(pthread_mutex_lock(&rally->lock));
-        while (rally->count % 2 == 1)
-            PTHREAD(pthread_cond_wait(&rally->turn_changed, &rally->lock));
-        rally->count++;
-        PTHREAD(pthread_cond_signal(&rally->turn_changed));
-        PTHREAD(pthread_mutex_unlock(&rally->lock));
+        take_turn(rally, 0);
     }
     PTHREAD(pthread_join(other, NULL));
     push_out_data(&rally->count, 8);

@@ -11,13 +11,6 @@ static void expect_zero(const char *what, const void *at, size_t bytes) {
     verify_bytes(what, at, bytes, 0);
 }
 
-/* A mapping filled with data of `seed`. */
-static char *filled(size_t bytes, uint64_t seed) {
-    char *at = map_pages(bytes);
-    fill_random(at, bytes, seed);
-    return at;
-}
-
 /* Verifies bytes from..to of a mapping whose data was filled from `at` on. */
 static void verify_piece(const char *what, const char *at, size_t from, size_t to, uint64_t seed) {
     for (size_t i = from / 8; i < to / 8; i++) {

@@ -22,12 +22,6 @@ static void handle_default(int signal) {
     CALL(sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL));
 }
 
-static char *filled(size_t bytes, uint64_t seed) {
-    char *at = map_pages(bytes);
-    fill_random(at, bytes, seed);
-    return at;
-}
-
 /* Data that handlers read while it is swapped out. */
 static char *watched;
 static atomic_int calls;

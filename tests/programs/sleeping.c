@@ -24,22 +24,11 @@
 
 #include "status.h"
 
-#define MIB ((size_t)1 << 20)
-#define PAGE ((size_t)4096)
-
 static long filters_at_first;
 
 static int is_awake(void)
 {
     return of_status("Seccomp_filters:") > filters_at_first;
-}
-
-static void must(int holds, const char *what)
-{
-    if (holds)
-        return;
-    fprintf(stderr, "FAILED %s: %s\n", what, strerror(errno));
-    exit(1);
 }
 
 static void fill(void *at, size_t len, uint64_t seed)

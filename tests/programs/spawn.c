@@ -144,21 +144,29 @@ static void replace_by(enum way way, char **argv) {
     }
 }
 
+static void expect_program(pid_t child, int ends[2], const struct arguments *prepared) {
+    CALL(close(ends[1]));
+    expect_output(ends[0], prepared->expected);
+    CALL(close(ends[0]));
+    expect_success(child);
+}
+
+static void fork_and_exec(enum way way, const struct arguments *prepared) {
+    int ends[2];
+    pipe_ends(ends);
+    pid_t child = CALL(fork());
+    if (child == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        replace_by(way, prepared->argv);
+        _exit(EXEC_FAILED);
+    }
+    expect_program(child, ends, prepared);
+}
+
 static void fork_then_exec(void) {
     for (enum way way = 0; way < WAYS; way++) {
         struct arguments prepared = prepare(100 + way);
-        int ends[2];
-        pipe_ends(ends);
-        pid_t child = CALL(fork());
-        if (child == 0) {
-            dup2(ends[1], STDOUT_FILENO);
-            replace_by(way, prepared.argv);
-            _exit(EXEC_FAILED);
-        }
-        CALL(close(ends[1]));
-        expect_output(ends[0], prepared.expected);
-        CALL(close(ends[0]));
-        expect_success(child);
+        fork_and_exec(way, &prepared);
         release(&prepared);
     }
     verify_data();
@@ -179,10 +187,7 @@ static void vfork_then_exec(void) {
     CALL(dup2(saved, STDOUT_FILENO));
     CHECK(child > 0, "vfork: %s", strerror(error));
     CALL(close(saved));
-    CALL(close(ends[1]));
-    expect_output(ends[0], prepared.expected);
-    CALL(close(ends[0]));
-    expect_success(child);
+    expect_program(child, ends, &prepared);
     release(&prepared);
     verify_data();
 }
@@ -274,19 +279,19 @@ static void shells(void) {
 
 enum { SHELL_THREADS = 4, SHELLS_EACH = 15 };
 
-static void *ask_shells(void *argument) {
-    const char *expected = argument;
-    for (int i = 0; i < SHELLS_EACH; i++) {
-        FILE *from = popen("echo \"$SPAWN_LONG\"", "re");
-        CHECK(from, "popen: %s", strerror(errno));
-        char *line = allocate(LONG_ARGUMENT + 2);
-        CHECK(fgets(line, LONG_ARGUMENT + 2, from), "popen: no output");
-        line[strcspn(line, "\n")] = 0;
-        CHECK(strcmp(line, expected) == 0, "popen: another $SPAWN_LONG, of %zu bytes",
-              strlen(line));
-        EXPECT(0, pclose(from));
-        free(line);
-    }
+static void ask_shell(const char *expected) {
+    FILE *from = popen("echo \"$SPAWN_LONG\"", "re");
+    CHECK(from, "popen: %s", strerror(errno));
+    char *line = allocate(LONG_ARGUMENT + 2);
+    CHECK(fgets(line, LONG_ARGUMENT + 2, from), "popen: no output");
+    line[strcspn(line, "\n")] = 0;
+    CHECK(strcmp(line, expected) == 0, "popen: another $SPAWN_LONG, of %zu bytes", strlen(line));
+    EXPECT(0, pclose(from));
+    free(line);
+}
+
+static void *ask_shells(void *expected) {
+    for (int i = 0; i < SHELLS_EACH; i++) ask_shell(expected);
     return NULL;
 }
 
@@ -524,8 +529,7 @@ static atomic_bool threads_stop;
 static void *use_memory(void *argument) {
     uint64_t seed = (uintptr_t)argument;
     while (!atomic_load(&threads_stop)) {
-        char *mine = map_pages(MIB), *heap = allocate(64 * 1024);
-        fill_random(mine, MIB, seed);
+        char *mine = filled(MIB, seed), *heap = allocate(64 * 1024);
         fill_random(heap, 64 * 1024, seed);
         verify_random("mapping of a thread", mine, MIB, seed);
         verify_random("heap of a thread", heap, 64 * 1024, seed);
@@ -545,18 +549,7 @@ static void fork_among_threads(void) {
     for (size_t i = 0; i < THREADS; i++)
         PTHREAD(pthread_create(&threads[i], NULL, use_memory, (void *)(600 + i)));
     for (int i = 0; i < 15; i++) {
-        int ends[2];
-        pipe_ends(ends);
-        pid_t child = CALL(fork());
-        if (child == 0) {
-            dup2(ends[1], STDOUT_FILENO);
-            execv(myself, prepared.argv);
-            _exit(EXEC_FAILED);
-        }
-        CALL(close(ends[1]));
-        expect_output(ends[0], prepared.expected);
-        CALL(close(ends[0]));
-        expect_success(child);
+        fork_and_exec(EXECV, &prepared);
         push_out(data, MIB);
     }
     atomic_store(&threads_stop, true);
@@ -584,14 +577,7 @@ static void shells_under_churn(void) {
     push_out_data(text, LONG_ARGUMENT);
     for (int round = 0; round < 12; round++) {
         CALL(setenv("SPAWN_LONG", text, 1));
-        FILE *from = popen("echo \"$SPAWN_LONG\"", "re");
-        CHECK(from, "popen: %s", strerror(errno));
-        char *line = allocate(LONG_ARGUMENT + 2);
-        CHECK(fgets(line, LONG_ARGUMENT + 2, from), "popen: no output");
-        line[strcspn(line, "\n")] = 0;
-        CHECK(strcmp(line, expected) == 0, "popen: another $SPAWN_LONG, of %zu bytes", strlen(line));
-        EXPECT(0, pclose(from));
-        free(line);
+        ask_shell(expected);
 
         pthread_t thread;
         pthread_attr_t *attributes = allocate(sizeof *attributes);
@@ -631,8 +617,7 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--tell") == 0) return tell(argc, argv);
     check_start(argc, argv);
     data_bytes = option_number("mib", 8) * MIB;
-    data = map_pages(data_bytes);
-    fill_random(data, data_bytes, 1);
+    data = filled(data_bytes, 1);
 
     myself = realpath("/proc/self/exe", NULL);
     CHECK(myself, "realpath: %s", strerror(errno));

@@ -60,8 +60,7 @@ static void threads_in_turns(void) {
     enum { AT_ONCE = 25 };
     size_t turns = option_number("threads", 1000) / AT_ONCE / 2;
     PTHREAD(pthread_key_create(&block_key, free_block));
-    char *data = map_pages(4 * MIB);
-    fill_random(data, 4 * MIB, 8);
+    char *data = filled(4 * MIB, 8);
     for (size_t turn = 0; turn < turns; turn++) {
         pthread_t ids[AT_ONCE], id;
         for (size_t i = 0; i < AT_ONCE; i++)

@@ -1,12 +1,27 @@
-/* Reads a line of this thread's status in /proc. After the first thread has exited, only root
-   can read the status of the process. */
+/* Helpers of the programs that sleep until they exceed their budget. */
 #ifndef STATUS_H
 #define STATUS_H
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#define MIB ((size_t)1 << 20)
+#define PAGE ((size_t)4096)
+
+__attribute__((unused))
+static void must(int holds, const char *what)
+{
+    if (holds)
+        return;
+    fprintf(stderr, "FAILED %s: %s\n", what, strerror(errno));
+    _exit(1);
+}
+
+/* Reads a line of this thread's status in /proc. After the first thread has exited, only root
+   can read the status of the process. */
 static long of_status(const char *name)
 {
     char line[256];

@@ -15,7 +15,7 @@
 static size_t pages, processes, rounds, touches;
 static uint64_t *memory, state;
 /* All begin together, or one could be done before the next one starts. */
-static pthread_barrier_t *filled;
+static pthread_barrier_t *started;
 
 static void touch_some(size_t self) {
     for (size_t i = 0; i < touches; i++) {
@@ -27,12 +27,12 @@ static void touch_some(size_t self) {
 }
 
 static void make_barrier(void) {
-    filled = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(filled != MAP_FAILED, "mmap: %s", strerror(errno));
+    started = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(started != MAP_FAILED, "mmap: %s", strerror(errno));
     pthread_barrierattr_t shared;
     PTHREAD(pthread_barrierattr_init(&shared));
     PTHREAD(pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED));
-    PTHREAD(pthread_barrier_init(filled, &shared, (unsigned)processes));
+    PTHREAD(pthread_barrier_init(started, &shared, (unsigned)processes));
 }
 
 static void each(void (*work)(size_t)) {
@@ -46,13 +46,12 @@ static void each(void (*work)(size_t)) {
         if (CALL(fork()) == 0) {
             /* Others may wait for one that fails. */
             CALL(prctl(PR_SET_PDEATHSIG, SIGKILL));
-            memory = map_pages(pages * PAGE);
-            fill_random(memory, pages * PAGE, self);
+            memory = filled(pages * PAGE, self);
             for (size_t page = 0; page < pages; page++)
                 memory[page * WORDS_PER_PAGE] = random_word(self, page);
             if (self == 0 && inject_now()) memory[0] ^= 1, touches = pages * 64;
             state = self << 32;
-            pthread_barrier_wait(filled);
+            pthread_barrier_wait(started);
             work(self);
             _exit(0);
         }

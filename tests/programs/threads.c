@@ -13,7 +13,7 @@ static uint64_t seed;
 static time_t deadline;
 static volatile uint64_t *memory;
 static uint8_t *generations; /* [page * threads + owner] */
-static pthread_barrier_t filled;
+static pthread_barrier_t all_filled;
 
 /* Words of which pages of all kinds consist, so that all tiers are used. */
 static uint64_t word_of(size_t page, size_t index, uint8_t generation) {
@@ -56,9 +56,9 @@ static void *work(void *argument) {
             memory[page * WORDS_PER_PAGE + i] = word_of(page, i, 1);
         memset(generations + page * threads, 1, threads);
     }
-    pthread_barrier_wait(&filled);
+    pthread_barrier_wait(&all_filled);
     if (me == 0 && inject_now()) memory[(pages / 2) * WORDS_PER_PAGE + 100] ^= 0x10;
-    pthread_barrier_wait(&filled);
+    pthread_barrier_wait(&all_filled);
 
     uint64_t random = mix64(seed + me);
     for (size_t n = 0; n < operations; n++) {
@@ -89,7 +89,7 @@ static void random_access(void) {
 
     memory = map_pages(pages * PAGE);
     generations = map_unmanaged(pages * threads);
-    PTHREAD(pthread_barrier_init(&filled, NULL, (unsigned)threads));
+    PTHREAD(pthread_barrier_init(&all_filled, NULL, (unsigned)threads));
     pthread_t ids[64];
     for (size_t i = 0; i < threads; i++) PTHREAD(pthread_create(&ids[i], NULL, work, (void *)i));
     for (size_t i = 0; i < threads; i++) PTHREAD(pthread_join(ids[i], NULL));

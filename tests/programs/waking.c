@@ -24,20 +24,9 @@
 
 #include "status.h"
 
-#define MIB ((size_t)1 << 20)
-#define PAGE ((size_t)4096)
-
 extern char **environ;
 static atomic_int ends;
 static atomic_int rounds;
-
-static void must(int holds, const char *what)
-{
-    if (holds)
-        return;
-    fprintf(stderr, "FAILED %s: %s\n", what, strerror(errno));
-    _exit(1);
-}
 
 static uint64_t next(uint64_t *word)
 {

@@ -11,7 +11,7 @@ use crate::size::bytes;
 use crate::store::PAGE_BYTES;
 use crate::topology::{SLOTS, Topology};
 use crate::url::{Copies, Url};
-use redis::{Value, cmd};
+use redis::{Cmd, FromRedisValue, Value, cmd};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -131,7 +131,7 @@ async fn examine_one(
     };
     if !url.single {
         // Checks the right to send ASKING, which slots in migration require.
-        send(node, cmd("ASKING")).await?;
+        send(node, &cmd("ASKING")).await?;
     }
     if median > SLOWEST_MEDIAN {
         report.refusals.push(format!(
@@ -155,19 +155,20 @@ async fn examine_one(
 }
 
 async fn info_of(node: &Node) -> Result<HashMap<String, String>, Refusal> {
-    let text: String = redis::from_redis_value(send(node, cmd("INFO")).await?).map_err(|_| {
-        Refusal::new(format!("{}: its answer to INFO cannot be parsed", node.address))
-    })?;
+    let text: String = parsed(node, &cmd("INFO"), "INFO").await?;
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     Ok(lines.map(|(name, value)| (name.to_string(), value.trim().to_string())).collect())
 }
 
+/// Returns the parsed answer to the command `name`.
+async fn parsed<T: FromRedisValue>(node: &Node, command: &Cmd, name: &str) -> Result<T, Refusal> {
+    redis::from_redis_value(send(node, command).await?).map_err(|_| {
+        Refusal::new(format!("{}: its answer to {name} cannot be parsed", node.address))
+    })
+}
+
 async fn config(node: &Node, name: &str) -> Result<String, Refusal> {
-    let mut get = cmd("CONFIG");
-    get.arg("GET").arg(name);
-    let answer: Vec<String> = redis::from_redis_value(send(node, get).await?).map_err(|_| {
-        Refusal::new(format!("{}: its answer to CONFIG cannot be parsed", node.address))
-    })?;
+    let answer: Vec<String> = parsed(node, cmd("CONFIG").arg("GET").arg(name), "CONFIG").await?;
     Ok(answer.into_iter().nth(1).unwrap_or_default())
 }
 
@@ -190,19 +191,13 @@ async fn median_read(node: &Node, slot: u16) -> Result<Duration, Refusal> {
     // Run 0 never exists and has no lease, so `gc` removes this key if the check cannot.
     let key = Keys { run: 0, area: 0 }.extent(slot, u64::from(std::process::id()));
     debug_assert!(parse_key(&key).is_some());
-    let mut set = cmd("SET");
-    set.arg(&key).arg("").arg("EX").arg(60);
-    send(node, set).await?;
-    let mut write = cmd("SETRANGE");
-    write.arg(&key).arg(0).arg(&[7u8; PAGE_BYTES][..]);
-    send(node, write).await?;
+    send(node, cmd("SET").arg(&key).arg("").arg("EX").arg(60)).await?;
+    send(node, cmd("SETRANGE").arg(&key).arg(0).arg(&[7u8; PAGE_BYTES][..])).await?;
     try_rights(node, &key).await?;
     let mut times = Vec::with_capacity(TIMED_READS);
     for number in 0..WARM_UP_READS + TIMED_READS {
         let start = Instant::now();
-        let mut read = cmd("GETRANGE");
-        read.arg(&key).arg(0).arg(PAGE_BYTES - 1);
-        match send(node, read).await? {
+        match send(node, cmd("GETRANGE").arg(&key).arg(0).arg(PAGE_BYTES - 1)).await? {
             Value::BulkString(page) if page.len() == PAGE_BYTES => {}
             _ => {
                 return Err(Refusal::new(format!(
@@ -216,9 +211,7 @@ async fn median_read(node: &Node, slot: u16) -> Result<Duration, Refusal> {
             times.push(start.elapsed());
         }
     }
-    let mut unlink = cmd("UNLINK");
-    unlink.arg(&key);
-    send(node, unlink).await?;
+    send(node, cmd("UNLINK").arg(&key)).await?;
     times.sort_unstable();
     Ok(times[TIMED_READS / 2])
 }
@@ -235,9 +228,7 @@ async fn try_rights(node: &Node, key: &str) -> Result<(), Refusal> {
         ("CLIENT", &["LIST", "TYPE", "pubsub"]),
         ("CLIENT", &["KILL", "ID", "9223372036854775807"]),
     ] {
-        let mut command = cmd(name);
-        command.arg(arguments);
-        send(node, command).await?;
+        send(node, cmd(name).arg(arguments)).await?;
     }
     Ok(())
 }
@@ -253,9 +244,8 @@ fn check_topology(url: &Url, topology: &Topology, report: &mut Report) {
     }
     let covered: usize = primaries.iter().map(|(_, slots)| slots.len()).sum();
     if covered < SLOTS {
-        report
-            .warnings
-            .push(format!("{} of {SLOTS} slots have no working primary", SLOTS - covered));
+        let missing = SLOTS - covered;
+        report.warnings.push(format!("{missing} of {SLOTS} slots have no working primary"));
     }
     let host = |index: usize| &primaries[index].0.address.host;
     if url.copies == Copies::Two
@@ -272,7 +262,7 @@ fn check_topology(url: &Url, topology: &Topology, report: &mut Report) {
 /// Computes the space for pages and checks `size=`. Extents are distributed evenly, so the primary
 /// with the least free memory is the limit.
 fn check_memory(url: &Url, report: &mut Report) {
-    let copies = if url.copies == Copies::Two { 2.0 } else { 1.0 };
+    let copies = url.copies.count() as f64;
     let rooms: Option<Vec<u64>> = report.servers.iter().map(|server| server.room_bytes).collect();
     let Some(least) = rooms.and_then(|rooms| rooms.into_iter().min()) else { return };
     let taken_for_page = STORED_BYTES_PER_PAGE * ALLOCATED_FOR_STORED * copies;

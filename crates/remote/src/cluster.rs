@@ -4,9 +4,8 @@ use crate::link::Helper;
 use crate::node::Node;
 use crate::placement::{self, Keys, Kind, PAGES, Placement, parse_key};
 use crate::refusal::Refusal;
-use crate::request_error::RequestError;
 use crate::router::Router;
-use crate::scan::{Batches, all_primaries, primaries_but, send, unreachable};
+use crate::scan::{Batches, all_primaries, primaries_but, send, send_all, unreachable};
 use crate::seal::Sealer;
 use crate::shared::{ALL, Shared};
 use crate::store::{Page, PageStore, StoreError};
@@ -61,10 +60,7 @@ impl Cluster {
         router.refresh(until).await.map_err(|request_error| unreachable(&request_error))?;
         // This helper has stored nothing yet, so earlier changes of slot owners do not matter.
         router.take_changed();
-        let copies = match url.copies {
-            crate::url::Copies::Two => 2,
-            crate::url::Copies::Local => 1,
-        };
+        let copies = url.copies.count();
         let placement = Placement::new(&router.topology(), copies).ok_or_else(|| {
             Refusal::new(format!(
                 "{url}: two copies need two primaries with slots; there is one: add servers, or \
@@ -115,16 +111,15 @@ impl Cluster {
             while let Some(keys) = batches.next().await? {
                 let mut own = Vec::new();
                 for key in keys {
-                    match parse_key(&key) {
-                        Some((
-                            _,
-                            Kind::Extent { area: other, .. } | Kind::Placement { area: other },
-                        )) => match other == area {
-                            true => own.push(key),
-                            false => has_other_areas = true,
-                        },
-                        Some((_, Kind::Lease)) => leases.push((Arc::clone(&node), key)),
-                        None => {}
+                    let Some((_, kind)) = parse_key(&key) else { continue };
+                    match kind {
+                        Kind::Lease => leases.push((Arc::clone(&node), key)),
+                        Kind::Extent { area: other, .. } | Kind::Placement { area: other } => {
+                            match other == area {
+                                true => own.push(key),
+                                false => has_other_areas = true,
+                            }
+                        }
                     }
                 }
                 removed = removed.and(unlink(&node, own.into_iter()).await);
@@ -151,33 +146,24 @@ pub(crate) async fn unlink(node: &Node, keys: impl Iterator<Item = String>) -> R
     for key in keys {
         pipeline.cmd("UNLINK").arg(key);
     }
-    if pipeline.is_empty() {
-        return Ok(());
+    match pipeline.is_empty() {
+        true => Ok(()),
+        false => send_all(node, &pipeline).await.map(drop),
     }
-    let until = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
-    let answers = node
-        .send(&pipeline, 0, until)
-        .await
-        .map_err(|request_error| unreachable(&request_error))?;
-    let refused = answers.into_iter().find_map(|answer| match answer {
-        Value::ServerError(error) => Some(RequestError::from_answer(&node.address, &error)),
-        _ => None,
-    });
-    refused.map_or(Ok(()), |request_error| Err(unreachable(&request_error)))
 }
 
 impl Shared {
     /// Finds the extents and the placement table that an earlier helper stored. With two copies one
     /// primary may be missing, because others store the same extents and the table.
     async fn find_stored_extents(&self) -> Result<(), Refusal> {
-        let (nodes, is_one_missing) = primaries_but(self.copies() - 1, &self.router).await?;
+        let copies = self.url.copies.count();
+        let (nodes, is_one_missing) = primaries_but(copies - 1, &self.router).await?;
         self.may_have_more.store(is_one_missing, Ordering::Relaxed);
         let mut newest: Option<Placement> = None;
         for node in nodes {
             for key in self.find_extents(&node).await? {
-                let mut get = cmd("GET");
-                get.arg(key);
-                let Value::BulkString(bytes) = send(&node, get).await? else { continue };
+                let answer = send(&node, cmd("GET").arg(key)).await?;
+                let Value::BulkString(bytes) = answer else { continue };
                 if let Some(table) = self.read_placement(&bytes)
                     && newest.as_ref().is_none_or(|newest| newest.version < table.version)
                 {
@@ -236,7 +222,7 @@ impl Shared {
     fn read_placement(&self, bytes: &[u8]) -> Option<Placement> {
         let (table, signature) = bytes.split_last_chunk::<16>()?;
         (self.sealer.sign(table) == *signature).then_some(())?;
-        Placement::from_bytes(table, self.copies())
+        Placement::from_bytes(table, self.url.copies.count())
     }
 }
 

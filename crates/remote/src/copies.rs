@@ -6,7 +6,7 @@ use crate::router::Request;
 use crate::seal::{Found, HEADER_BYTES, SEALED_BYTES, Sealed};
 use crate::shared::Shared;
 use crate::store::{Page, StoreError};
-use crate::url::{Address, Copies};
+use crate::url::Address;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::{Cmd, RedisWrite, ToRedisArgs, ToSingleRedisArg, Value, cmd};
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,8 +49,8 @@ pub(crate) fn read_request(
     extent: u64,
     range: Range<usize>,
 ) -> Request {
-    let mut command = cmd("GETRANGE");
-    command.arg(shared.keys.extent(slot, extent)).arg(range.start).arg(range.end - 1);
+    let key = shared.keys.extent(slot, extent);
+    let command = cmd("GETRANGE").arg(key).arg(range.start).arg(range.end - 1).take();
     Request { slot, commands: vec![command], answer_bytes: range.len() as u64 }
 }
 
@@ -85,9 +85,7 @@ pub(crate) fn full_length_request(shared: &Shared, slot: u16, extent: u64) -> Re
 }
 
 fn set_full_length(key: &str) -> Cmd {
-    let mut command = cmd("SETRANGE");
-    command.arg(key).arg(EXTENT_BYTES - 1).arg(&[0u8][..]);
-    command
+    cmd("SETRANGE").arg(key).arg(EXTENT_BYTES - 1).arg(&[0u8][..]).take()
 }
 
 fn with_replica(shared: &Shared, slot: u16, mut commands: Vec<Cmd>) -> Vec<Cmd> {
@@ -96,9 +94,7 @@ fn with_replica(shared: &Shared, slot: u16, mut commands: Vec<Cmd>) -> Vec<Cmd> 
             true => MISSED_REPLICA_WITHIN,
             false => REPLICA_WITHIN,
         };
-        let mut wait = cmd("WAIT");
-        wait.arg(1).arg(within.as_millis() as u64);
-        commands.push(wait);
+        commands.push(cmd("WAIT").arg(1).arg(within.as_millis() as u64).take());
     }
     commands
 }
@@ -110,9 +106,7 @@ pub(crate) fn write_request(shared: &Shared, put: &Put, sealed: impl ToSingleRed
     if !exists {
         commands.push(set_full_length(&key));
     }
-    let mut write = cmd("SETRANGE");
-    write.arg(&key).arg(first * SEALED_BYTES).arg(sealed);
-    commands.push(write);
+    commands.push(cmd("SETRANGE").arg(&key).arg(first * SEALED_BYTES).arg(sealed).take());
     Request { slot, commands: with_replica(shared, slot, commands), answer_bytes: 0 }
 }
 
@@ -255,7 +249,7 @@ impl Shared {
             .zip(pages)
             .map(|((number, generation), page)| self.sealer.seal(number, *generation, page))
             .collect();
-        let copies = self.copies();
+        let copies = self.url.copies.count();
         let exist: Vec<bool> = pieces
             .iter()
             .map(|piece| {
@@ -311,9 +305,8 @@ impl Shared {
                 return Err(lost);
             }
             if !self.pause(tries, until).await {
-                return Err(read
-                    .lost()
-                    .unwrap_or_else(|| self.too_late(&errors, read.missing_keys())));
+                let too_late = || self.too_late(&errors, read.missing_keys());
+                return Err(read.lost().unwrap_or_else(too_late));
             }
             read.bad.iter_mut().for_each(Vec::clear);
         }
@@ -356,12 +349,5 @@ impl Shared {
             }
         }
         errors
-    }
-
-    pub(crate) fn copies(&self) -> usize {
-        match self.url.copies {
-            Copies::Two => 2,
-            Copies::Local => 1,
-        }
     }
 }

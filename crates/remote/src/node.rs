@@ -230,21 +230,17 @@ impl Node {
                 return Ok(link.clone());
             }
             let link = self.connector.connect(&self.address, connection.stale.clone()).await;
-            match link {
-                Ok(link) => {
-                    connection.stale = None;
-                    let server = link.server().map(str::to_string);
-                    if let Some(before) = connection.server.replace(server.clone())
-                        && (before.is_none() || before != server)
-                    {
-                        self.breaker().has_restarted = true;
-                    }
-                    connection.link = Some(link.clone());
-                    self.breaker().was_connected = true;
-                    Ok(link)
-                }
-                Err(reason) => Err(reason),
+            let link = link?;
+            connection.stale = None;
+            let server = link.server().map(str::to_string);
+            if let Some(before) = connection.server.replace(server.clone())
+                && (before.is_none() || before != server)
+            {
+                self.breaker().has_restarted = true;
             }
+            connection.link = Some(link.clone());
+            self.breaker().was_connected = true;
+            Ok::<_, String>(link)
         })
         .await;
         match result {
@@ -252,22 +248,19 @@ impl Node {
             Ok(Err(reason)) if is_refusal(&reason) => {
                 let node = self.address.clone();
                 _ = self.record_failure(reason.clone());
-                Err(RequestError::Refused {
-                    node,
-                    reason: format!("{reason}; check the user and the password"),
-                })
+                let reason = format!("{reason}; check the user and the password");
+                Err(RequestError::Refused { node, reason })
             }
             Ok(Err(reason)) if self.breaker().was_connected => {
                 Err(self.record_failure(reason.trim_end_matches(IF_TLS).into()))
             }
             Ok(Err(reason)) => Err(self.record_failure(reason)),
-            Err(_) if self.connector.is_secure() && !self.breaker().was_connected => Err(self
-                .record_failure(
-                "the connection timed out; check that this is the server's TLS port (redis:// is \
-                     without TLS)"
-                    .into(),
-            )),
-            Err(_) => Err(self.record_failure("the connection timed out".into())),
+            Err(_) => {
+                let is_unknown = self.connector.is_secure() && !self.breaker().was_connected;
+                let hint = "; check that this is the server's TLS port (redis:// is without TLS)";
+                let hint = if is_unknown { hint } else { "" };
+                Err(self.record_failure(format!("the connection timed out{hint}")))
+            }
         }
     }
 

@@ -31,6 +31,10 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    fn at(slots: Vec<u16>) -> Group {
+        Group { slots, former: Vec::new(), obsolete: Vec::new() }
+    }
+
     /// Iterates over the slots that may have copies, the present ones first.
     pub(crate) fn places(&self) -> impl Iterator<Item = u16> {
         self.slots.iter().chain(&self.former).copied()
@@ -122,7 +126,7 @@ impl Placement {
             if copies == 2 {
                 group.push(places.slot_apart_from(&[first], number / primaries)?);
             }
-            Some(Group { slots: group, former: Vec::new(), obsolete: Vec::new() })
+            Some(Group::at(group))
         };
         let groups: Option<Vec<Group>> = (0..GROUPS).map(group).collect();
         Some(Self { groups: groups?, version: 1 })
@@ -174,12 +178,7 @@ impl Placement {
         let is_whole = rest.is_empty() && slots.iter().all(|slot| usize::from(*slot) < SLOTS);
         let (slots, former) = slots.split_at_checked(GROUPS * copies).filter(|_| is_whole)?;
         let (former, rest) = former.as_chunks::<2>();
-        let group = |slots: &[u16]| Group {
-            slots: slots.to_vec(),
-            former: Vec::new(),
-            obsolete: Vec::new(),
-        };
-        let mut groups: Vec<Group> = slots.chunks(copies).map(group).collect();
+        let mut groups: Vec<Group> = slots.chunks(copies).map(|it| Group::at(it.into())).collect();
         for [number, slot] in former {
             let group = groups.get_mut(usize::from(*number & !OBSOLETE))?;
             let places =
@@ -239,6 +238,9 @@ mod tests {
     use super::*;
     use crate::url::Address;
 
+    const THREE: [(&str, &str, &str); 3] =
+        [("a", "master", "0-5000"), ("a", "master", "5001-9000"), ("a", "master", "9001-16383")];
+
     fn topology(nodes: &[(&str, &str, &str)]) -> Topology {
         let line = |(number, (host, flags, slots)): (usize, &(&str, &str, &str))| {
             format!("id{number} {host}:{}@1 {flags} - 0 0 1 connected {slots}\n", 7000 + number)
@@ -254,11 +256,7 @@ mod tests {
 
     #[test]
     fn copies_are_balanced_over_different_primaries() {
-        let three = topology(&[
-            ("a", "master", "0-5000"),
-            ("a", "master", "5001-9000"),
-            ("a", "master", "9001-16383"),
-        ]);
+        let three = topology(&THREE);
         let placement = Placement::new(&three, 2).unwrap();
         let mut share = HashMap::new();
         for owners in owners(&placement, &three) {
@@ -287,20 +285,12 @@ mod tests {
 
     #[test]
     fn colocated_or_orphaned_copies_get_new_slot() {
-        let nodes = [
-            ("a", "master", "0-5000"),
-            ("a", "master", "5001-9000"),
-            ("a", "master", "9001-16383"),
-        ];
-        let before = topology(&nodes);
+        let before = topology(&THREE);
+        let moved = [("a", "master", "0-1000 9001-16383"), ("a", "master", "1001-5000")];
         for after in [
-            topology(&[
-                ("a", "master", "0-1000 9001-16383"),
-                nodes[1],
-                ("a", "master", "1001-5000"),
-            ]),
-            topology(&[nodes[0], ("a", "master,fail", "5001-9000"), nodes[2]]),
-            topology(&[nodes[0], ("a", "master", "9001-16383")]),
+            topology(&[moved[0], THREE[1], moved[1]]),
+            topology(&[THREE[0], ("a", "master,fail", "5001-9000"), THREE[2]]),
+            topology(&[THREE[0], THREE[2]]),
         ] {
             let mut placement = Placement::new(&before, 2).unwrap();
             let misplaced = placement.misplaced(&after);
@@ -349,7 +339,7 @@ mod tests {
 
     #[test]
     fn group_moved_twice_keeps_both_former_slots() {
-        let mut group = Group { slots: vec![1, 2], former: Vec::new(), obsolete: Vec::new() };
+        let mut group = Group::at(vec![1, 2]);
         group.move_copy(0, 3);
         group.move_copy(1, 4);
         assert_eq!(group.places().collect::<Vec<u16>>(), [3, 4, 1, 2]);
@@ -365,10 +355,8 @@ mod tests {
     #[test]
     fn keys_round_trip() {
         let keys = Keys { run: 0xABC, area: 2 };
-        assert_eq!(
-            parse_key(&keys.extent(5, 255)),
-            Some((0xABC, Kind::Extent { area: 2, extent: 255 }))
-        );
+        let extent = Kind::Extent { area: 2, extent: 255 };
+        assert_eq!(parse_key(&keys.extent(5, 255)), Some((0xABC, extent)));
         assert_eq!(parse_key(&keys.placement(5)), Some((0xABC, Kind::Placement { area: 2 })));
         assert_eq!(parse_key(&keys.lease(5)), Some((0xABC, Kind::Lease)));
         for other in ["softswap:x", "user:{1}:0000000000000abc:lease", "softswap:{1}:abc:lease"] {

@@ -3,7 +3,7 @@
 use crate::check::{Report, examine};
 use crate::helper;
 use crate::refusal::Refusal;
-use crate::runs::{StoredRun, collect, list};
+use crate::runs::{Lease, StoredRun, collect, list};
 use crate::secret::Password;
 use crate::simulation::{Found, Settings, simulate};
 use crate::size::bytes;
@@ -193,10 +193,7 @@ async fn check(url: &Url, is_json: bool) -> Result<ExitCode, Refusal> {
         true => json("remote-check", &report),
         false => report_text(&report),
     })?;
-    Ok(match report.refusals.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(FAILED),
-    })
+    Ok(if report.refusals.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
 /// Prints lines. Ignores a closed pipe.
@@ -264,22 +261,12 @@ fn simulation_text(found: &Found) -> String {
 fn runs_text(runs: &[StoredRun]) -> String {
     let mut rows = vec![["run", "of", "areas", "extents", "stored", "lease"].map(String::from)];
     for run in runs {
-        let (holder, lease) = match &run.lease {
-            Some(lease) => (
-                format!("{}, process {}", lease.host, lease.pid),
-                format!("{} s", lease.seconds_left),
-            ),
-            None => ("?".into(), "expired".into()),
-        };
-        let areas = run.areas.len().to_string();
-        rows.push([
-            run.run.clone(),
-            holder,
-            areas,
-            run.extents.to_string(),
-            bytes(run.bytes),
-            lease,
-        ]);
+        let holder = |lease: &Lease| format!("{}, process {}", lease.host, lease.pid);
+        let [areas, extents] = [run.areas.len() as u64, run.extents].map(|count| count.to_string());
+        let lease = run.lease.as_ref();
+        let left = lease.map_or("expired".into(), |lease| format!("{} s", lease.seconds_left));
+        let holder = lease.map_or("?".into(), holder);
+        rows.push([run.run.clone(), holder, areas, extents, bytes(run.bytes), left]);
     }
     table(&rows).join("\n")
 }

@@ -76,8 +76,7 @@ impl Shared {
         within: Duration,
     ) -> BTreeSet<u64> {
         let request = |(extent, slot): &(u64, u16)| {
-            let mut unlink = cmd("UNLINK");
-            unlink.arg(self.keys.extent(*slot, *extent));
+            let unlink = cmd("UNLINK").arg(self.keys.extent(*slot, *extent)).take();
             Request { slot: *slot, commands: vec![unlink], answer_bytes: 0 }
         };
         let requests = copies.iter().map(request).collect();

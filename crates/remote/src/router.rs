@@ -352,14 +352,8 @@ fn record_service(node: &Node, request_error: Option<&RequestError>) {
         Some(RequestError::Busy { reason, .. } | RequestError::Refused { reason, .. }) => {
             node.note_idle(reason);
         }
-        Some(
-            RequestError::Unwritable { .. }
-            | RequestError::Full { .. }
-            | RequestError::Moved { .. },
-        )
-        | None => {
-            node.note_served();
-        }
+        // It executed at least a part of the request, or knows who does.
+        _ => node.note_served(),
     }
 }
 

@@ -73,13 +73,9 @@ async fn list_by(router: &Router) -> Result<Vec<StoredRun>, Refusal> {
         }
         for key in leases {
             let Some((run, Kind::Lease)) = parse_key(&key) else { continue };
-            let mut time_left = cmd("PTTL");
-            time_left.arg(&key);
-            let mut get = cmd("GET");
-            get.arg(&key);
-            let (Value::Int(milliseconds), Value::BulkString(holder)) =
-                (send(node, time_left).await?, send(node, get).await?)
-            else {
+            let time_left = send(node, cmd("PTTL").arg(&key)).await?;
+            let holder = send(node, cmd("GET").arg(&key)).await?;
+            let (Value::Int(milliseconds), Value::BulkString(holder)) = (time_left, holder) else {
                 continue;
             };
             let holder: serde_json::Value = serde_json::from_slice(&holder).unwrap_or_default();
@@ -108,10 +104,8 @@ pub async fn collect(
 ) -> Result<Vec<StoredRun>, Refusal> {
     let router = Router::new(url, None)?;
     let runs = list_by(&router).await?;
-    let selected: Vec<StoredRun> = match named {
-        None => runs.into_iter().filter(|run| run.lease.is_none()).collect(),
-        Some(name) => runs.into_iter().filter(|run| run.run == name).collect(),
-    };
+    let is_selected = |run: &StoredRun| named.map_or(run.lease.is_none(), |name| run.run == name);
+    let selected: Vec<StoredRun> = runs.into_iter().filter(is_selected).collect();
     if let (Some(name), []) = (named, selected.as_slice()) {
         return Err(Refusal::new(format!(
             "there is no run {name} on {url}; `softswap remote ls` lists them"
@@ -125,10 +119,9 @@ pub async fn collect(
     for node in all_primaries(&router).await? {
         let mut batches = Batches::of(&node, PATTERN);
         while let Some(keys) = batches.next().await? {
-            let is_selected = |key: &String| {
-                parse_key(key)
-                    .is_some_and(|(run, _)| names.contains(format!("{run:016x}").as_str()))
-            };
+            let name = |key: &String| parse_key(key).map(|(run, _)| format!("{run:016x}"));
+            let is_selected =
+                |key: &String| name(key).is_some_and(|name| names.contains(name.as_str()));
             removed = removed.and(unlink(&node, keys.into_iter().filter(is_selected)).await);
         }
     }

@@ -4,7 +4,7 @@ use crate::node::Node;
 use crate::refusal::Refusal;
 use crate::request_error::RequestError;
 use crate::router::Router;
-use redis::Value;
+use redis::{Pipeline, Value};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -40,20 +40,21 @@ pub(crate) fn unreachable(request_error: &RequestError) -> Refusal {
     Refusal::new(format!("{}: {}", request_error.node(), request_error.reason()))
 }
 
-pub(crate) async fn send(node: &Node, command: redis::Cmd) -> Result<Value, Refusal> {
+pub(crate) async fn send(node: &Node, command: &redis::Cmd) -> Result<Value, Refusal> {
     let mut pipeline = redis::pipe();
-    pipeline.add_command(command);
-    let until = Instant::now() + EACH_WITHIN;
-    let mut answers = node
-        .send(&pipeline, ANSWER_BYTES, until)
-        .await
-        .map_err(|request_error| unreachable(&request_error))?;
-    match answers.remove(0) {
-        Value::ServerError(error) => {
-            Err(unreachable(&RequestError::from_answer(&node.address, &error)))
-        }
-        value => Ok(value),
-    }
+    pipeline.add_command(command.clone());
+    Ok(send_all(node, &pipeline).await?.remove(0))
+}
+
+/// Sends all commands, none of which may fail. Returns one answer for each.
+pub(crate) async fn send_all(node: &Node, commands: &Pipeline) -> Result<Vec<Value>, Refusal> {
+    let sent = node.send(commands, ANSWER_BYTES, Instant::now() + EACH_WITHIN).await;
+    let answers = sent.map_err(|request_error| unreachable(&request_error))?;
+    let refused = answers.iter().find_map(|answer| match answer {
+        Value::ServerError(error) => Some(RequestError::from_answer(&node.address, error)),
+        _ => None,
+    });
+    refused.map_or(Ok(answers), |request_error| Err(unreachable(&request_error)))
 }
 
 /// Iterator over the keys of one server that match a pattern, in batches.
@@ -74,7 +75,7 @@ impl<'a> Batches<'a> {
         let Some(cursor) = self.cursor.take() else { return Ok(None) };
         let mut scan = redis::cmd("SCAN");
         scan.arg(&cursor).arg("MATCH").arg(self.pattern).arg("COUNT").arg(KEYS_AT_ONCE);
-        let answer = send(self.node, scan).await?;
+        let answer = send(self.node, &scan).await?;
         let (next, keys): (String, Vec<String>) =
             redis::from_redis_value(answer).map_err(|_| {
                 Refusal::new(format!("{}: its answer to SCAN cannot be parsed", self.node.address))

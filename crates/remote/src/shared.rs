@@ -129,39 +129,28 @@ impl Shared {
         self.live().iter().filter(|(_, pages)| **pages == 0).map(|(extent, _)| *extent).collect()
     }
 
-    /// Returns the locks of these extents, each once and in a fixed order.
-    fn locks_of(&self, extents: impl Iterator<Item = u64>) -> Vec<&tokio::sync::RwLock<()>> {
-        let locks: BTreeMap<u64, _> = extents
-            .map(|extent| extent % LOCKS)
-            .map(|number| (number, &self.locks[number as usize]))
-            .collect();
-        locks.into_values().collect()
-    }
-
+    /// Locks these extents. Takes each lock once, and all in a fixed order.
     pub(crate) async fn lock_to_use(
         &self,
         extents: impl Iterator<Item = u64>,
         until: Instant,
     ) -> Result<Vec<RwLockReadGuard<'_, ()>>, StoreError> {
         let mut held = Vec::new();
-        let too_late = || self.too_late(&[], Vec::new());
-        for lock in self.locks_of(extents) {
-            held.push(timeout_at(until, lock.read()).await.map_err(|_| too_late())?);
+        let numbers: BTreeSet<u64> = extents.map(|extent| extent % LOCKS).collect();
+        for number in numbers {
+            let lock = self.locks[number as usize].read();
+            let too_late = |_| self.too_late(&[], Vec::new());
+            held.push(timeout_at(until, lock).await.map_err(too_late)?);
         }
         Ok(held)
     }
 
     pub(crate) async fn lock_to_change(
         &self,
-        extents: impl Iterator<Item = u64>,
+        extent: u64,
         until: Instant,
-    ) -> Result<Vec<RwLockWriteGuard<'_, ()>>, StoreError> {
-        let mut held = Vec::new();
-        let too_late = || self.too_late(&[], Vec::new());
-        for lock in self.locks_of(extents) {
-            held.push(timeout_at(until, lock.write()).await.map_err(|_| too_late())?);
-        }
-        Ok(held)
+    ) -> Option<RwLockWriteGuard<'_, ()>> {
+        timeout_at(until, self.locks[(extent % LOCKS) as usize].write()).await.ok()
     }
 
     /// Locks those of these extents that no task has locked. Does not wait for the others, because

@@ -228,8 +228,7 @@ async fn incomplete(shared: &Shared, extents: &[u64]) -> Vec<u64> {
     let mut checked = Vec::new();
     for extent in extents {
         for slot in shared.group(*extent).slots {
-            let mut length = cmd("STRLEN");
-            length.arg(shared.keys.extent(slot, *extent));
+            let length = cmd("STRLEN").arg(shared.keys.extent(slot, *extent)).take();
             requests.push(Request { slot, commands: vec![length], answer_bytes: 0 });
             checked.push(*extent);
         }
@@ -259,10 +258,10 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
     }
     let until = Instant::now() + EACH_WITHIN;
     let held = match slots.iter().any(|slot| shared.router.is_unwritable(*slot)) {
-        true => Ok(shared.lock_unused(&[extent]).1),
-        false => shared.lock_to_change([extent].into_iter(), until).await,
+        true => shared.lock_unused(&[extent]).1.pop(),
+        false => shared.lock_to_change(extent, until).await,
     };
-    let Some(_held) = held.ok().filter(|held| !held.is_empty()) else { return false };
+    let Some(_held) = held else { return false };
     let live = shared.live().get(&extent).copied().unwrap_or(0);
     if live == 0 {
         return true;
@@ -377,8 +376,8 @@ impl Shared {
     /// Stores a value on every primary. Returns the number of primaries that stored it.
     async fn put_everywhere(&self, key: impl Fn(u16) -> String, value: &[u8]) -> usize {
         let request = |slot: u16| {
-            let mut set = cmd("SET");
-            set.arg(key(slot)).arg(value).arg("PX").arg(self.url.lease.as_millis() as u64);
+            let lease_ms = self.url.lease.as_millis() as u64;
+            let set = cmd("SET").arg(key(slot)).arg(value).arg("PX").arg(lease_ms).take();
             Request { slot, commands: vec![set], answer_bytes: 0 }
         };
         let slots = self.a_slot_each();
@@ -407,6 +406,7 @@ impl Shared {
     pub(crate) async fn put_placement(&self, placement: &Placement) -> bool {
         let mut bytes = placement.to_bytes();
         bytes.extend(self.sealer.sign(&placement.to_bytes()));
-        self.put_everywhere(|slot| self.keys.placement(slot), &bytes).await >= self.copies()
+        self.put_everywhere(|slot| self.keys.placement(slot), &bytes).await
+            >= self.url.copies.count()
     }
 }

@@ -81,6 +81,17 @@ pub enum Copies {
     Local,
 }
 
+impl Copies {
+    /// Returns the number of copies on the cluster.
+    #[must_use]
+    pub fn count(self) -> usize {
+        match self {
+            Copies::Two => 2,
+            Copies::Local => 1,
+        }
+    }
+}
+
 /// Certificate files in PEM format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -166,15 +177,13 @@ impl Url {
                  servers do",
             ));
         }
+        let seeds = hosts.trim_end_matches('/').split(',').map(parse_address).collect();
+        let seeds: Result<Vec<Address>, Refusal> = seeds;
         let mut url = Self {
             tls: is_secure.then(TlsFiles::default),
             user: user.filter(|user| !user.is_empty()).map(str::to_string),
             password: Password::from_environment(),
-            seeds: hosts
-                .trim_end_matches('/')
-                .split(',')
-                .map(parse_address)
-                .collect::<Result<_, _>>()?,
+            seeds: seeds?,
             priority: None,
             size_bytes: None,
             copies: Copies::Two,
@@ -200,39 +209,33 @@ impl Url {
         match name {
             "pri" => {
                 let priority = value.parse().ok().filter(|priority| (0..=32767).contains(priority));
-                self.priority =
-                    Some(priority.ok_or_else(|| wrong("must be a number from 0 to 32767"))?);
+                let priority = priority.ok_or_else(|| wrong("must be a number from 0 to 32767"))?;
+                self.priority = Some(priority);
             }
-            "size" => {
-                let size = parse_size(value).map_err(|why| wrong(&why))?;
-                self.size_bytes = Some(size);
-            }
+            "size" => self.size_bytes = Some(parse_size(value).map_err(|why| wrong(&why))?),
             "copies" => {
+                let expected = "must be 2 (on two primaries) or local (one, and one on the disk)";
                 self.copies = match value {
                     "2" => Copies::Two,
                     "local" => Copies::Local,
-                    _ => {
-                        return Err(wrong(
-                            "must be 2 (on two primaries) or local (one, and one on the disk)",
-                        ));
-                    }
+                    _ => return Err(wrong(expected)),
                 }
             }
-            "single" => self.single = parse_switch(value).ok_or_else(|| wrong("must be 0 or 1"))?,
-            "wait" => {
-                self.wait_for_replica =
-                    parse_switch(value).ok_or_else(|| wrong("must be 0 or 1"))?
+            "single" | "wait" => {
+                let is_on = parse_switch(value).ok_or_else(|| wrong("must be 0 or 1"))?;
+                *(if name == "wait" { &mut self.wait_for_replica } else { &mut self.single }) =
+                    is_on;
             }
             "deadline" => {
                 let within = Duration::from_millis(100)..=Duration::from_secs(600);
-                self.deadline = parse_time(value)
-                    .filter(|time| within.contains(time))
-                    .ok_or_else(|| wrong("must be a time from 100ms to 600s"))?;
+                let time = parse_time(value).filter(|time| within.contains(time));
+                self.deadline = time.ok_or_else(|| wrong("must be a time from 100ms to 600s"))?;
             }
             "lease" => {
-                self.lease = parse_time(value)
-                    .filter(|time| (Duration::from_secs(60)..=MAX_LEASE).contains(time))
-                    .ok_or_else(|| wrong("must be a time from 60s to 720h, such as 10m or 24h"))?;
+                let within = Duration::from_secs(60)..=MAX_LEASE;
+                let time = parse_time(value).filter(|time| within.contains(time));
+                let expected = "must be a time from 60s to 720h, such as 10m or 24h";
+                self.lease = time.ok_or_else(|| wrong(expected))?;
             }
             "ca" => files.ca = Some(path(value, name)?),
             "cert" => files.cert = Some(path(value, name)?),
@@ -245,10 +248,9 @@ impl Url {
                 )));
             }
             _ => {
-                return Err(Refusal::new(format!(
-                    "there is no option {name}=; the options are {}",
-                    OPTIONS.join(", ")
-                )));
+                let options = OPTIONS.join(", ");
+                let why = format!("there is no option {name}=; the options are {options}");
+                return Err(Refusal::new(why));
             }
         }
         Ok(())

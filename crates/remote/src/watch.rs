@@ -32,12 +32,11 @@ impl Watch {
     pub(crate) fn check(&mut self, router: &Router) -> Vec<String> {
         let topology = router.topology();
         let owners = topology.owners().into_iter().map(|(member, _)| member.address.clone());
-        let missing_services =
-            owners.map(|address| (router.node(&address).missing_service(), address));
-        self.messages(
-            missing_services.map(|(missing_service, address)| (address, missing_service)).collect(),
-            Instant::now(),
-        )
+        let services = owners.map(|address| {
+            let missing_service = router.node(&address).missing_service();
+            (address, missing_service)
+        });
+        self.messages(services.collect(), Instant::now())
     }
 
     fn messages(
@@ -59,15 +58,12 @@ impl Watch {
         }
         let mut problems = Vec::new();
         for (address, missing_service) in owners {
-            let Some(missing_service) =
-                missing_service.filter(|missing_service| lasts(missing_service, now))
-            else {
+            let Some(missing_service) = missing_service.filter(|it| lasts(it, now)) else {
                 continue;
             };
-            let noted = self.noted.get(&address);
-            if noted.is_none_or(|noted| {
-                noted.recovered_message.is_none() && now >= noted.at + REPORT_EVERY
-            }) {
+            let is_due =
+                |noted: &Noted| noted.recovered_message.is_none() && now >= noted.at + REPORT_EVERY;
+            if self.noted.get(&address).is_none_or(is_due) {
                 problems.push(format!("{address} {}", problem_text(&missing_service)));
                 let recovered_message =
                     (problems.len() <= MAX_NAMED).then(|| recovery_text(&missing_service));
@@ -132,15 +128,9 @@ mod tests {
             watch.messages(BTreeMap::from([(address(1), missing_service)]), at(seconds)).join("\n")
         };
         assert_eq!(messages(unavailable(4), 4), "");
-        assert_eq!(
-            messages(unavailable(1), 7),
-            "",
-            "no request since; the server may have recovered"
-        );
-        assert!(
-            messages(unavailable(7), 7)
-                .starts_with("h:1 is unavailable (why); requests to it wait")
-        );
+        assert_eq!(messages(unavailable(1), 7), "", "no request since, so it may have recovered");
+        let first = messages(unavailable(7), 7);
+        assert!(first.starts_with("h:1 is unavailable (why); requests to it wait"), "{first}");
         assert_eq!(messages(unavailable(300), 300), "", "already reported");
         assert_eq!(messages(None, 301), "h:1 is available again");
         assert_eq!(messages(None, 302), "");
@@ -152,10 +142,8 @@ mod tests {
         assert_eq!(messages(writes(), 600), "", "no write was accepted yet");
         assert_eq!(messages(None, 601), "h:1 accepts writes again");
         assert_ne!(messages(Some(MissingService::Writes(streak(at(655), at(661)))), 661), "");
-        assert!(
-            messages(unavailable(730), 730).starts_with("h:1 is unavailable"),
-            "a different problem"
-        );
+        let other = messages(unavailable(730), 730);
+        assert!(other.starts_with("h:1 is unavailable"), "a different problem: {other}");
         assert_eq!(messages(None, 731), "h:1 is available again");
         assert_ne!(messages(unavailable(800), 800), "");
         assert_eq!(watch.messages(BTreeMap::new(), at(801)), ["h:1 has no slots any more"]);
@@ -173,9 +161,7 @@ mod tests {
         assert!(messages[0].contains("(why); and 3 more; requests to it wait"), "{messages:?}");
         // A server that was not named is not reported at the end.
         let messages = watch.messages(all.map(|(address, _)| (address, None)).collect(), now);
-        assert!(
-            messages.len() == 1 && messages[0].ends_with("h:4 is available again"),
-            "{messages:?}"
-        );
+        let is_last = messages.len() == 1 && messages[0].ends_with("h:4 is available again");
+        assert!(is_last, "{messages:?}");
     }
 }

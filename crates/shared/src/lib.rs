@@ -20,6 +20,8 @@
 #![warn(missing_docs)]
 #![cfg_attr(feature = "loom", allow(dead_code, unused_imports))]
 
+#[cfg(all(test, feature = "loom"))]
+mod common_model;
 pub(crate) mod segment;
 pub(crate) mod membership;
 pub(crate) mod claims;

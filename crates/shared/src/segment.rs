@@ -1,7 +1,13 @@
 //! Shared words that begin with a magic number.
 
-use softswap_sys::primitive::AtomicU64;
-use softswap_sys::primitive::Ordering::{Acquire, Release};
+use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Release};
+use softswap_sys::primitive::{AtomicU64, wake_shared};
+
+/// Increments a count, and wakes its waiters.
+pub(crate) fn increment_and_wake(count: &AtomicU64) {
+    count.fetch_add(1, AcqRel);
+    wake_shared(count);
+}
 
 /// Shared words; the first one holds the magic number, which identifies the version of the layout.
 #[derive(Debug, Clone, Copy)]

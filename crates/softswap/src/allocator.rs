@@ -36,13 +36,6 @@ fn block(start: usize, len: usize) -> Result<NonNull<[u8]>, AllocError> {
 }
 
 impl Pool {
-    fn map_pages(
-        &self,
-        map: impl FnOnce(&Engine) -> std::io::Result<Option<usize>>,
-    ) -> Option<usize> {
-        self.running.with(map).ok()?.ok()?
-    }
-
     /// Resizes a block and keeps its content.
     fn change(
         &self,
@@ -64,10 +57,11 @@ impl Pool {
 unsafe impl Allocator for &Pool {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         let len = pages_for(layout)?;
-        let start = self.map_pages(|engine| match engine.map_growable(len, READ_WRITE)? {
+        let map = |engine: &Engine| match engine.map_growable(len, READ_WRITE)? {
             Some(start) => Ok(Some(start)),
             None => engine.map(len, READ_WRITE),
-        });
+        };
+        let start = self.running.with(map).ok().and_then(std::io::Result::ok).flatten();
         block(start.ok_or(AllocError)?, len)
     }
 

@@ -1,7 +1,7 @@
 //! Pages kept in DRAM while a guard exists.
 
 use crate::error::{Error, Result};
-use crate::running::Running;
+use crate::running::{Running, release_pins};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -45,8 +45,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let _ = self.running.with(|engine| {
-            engine.unpin(self.start, self.len);
-            engine.release(engine.pages_under(self.start, self.len));
+            release_pins(engine, self.start, self.len);
             self.running.pins.fetch_sub(1, Relaxed);
         });
     }

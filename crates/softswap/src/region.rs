@@ -189,8 +189,8 @@ impl Region {
     /// Those of [`Region::pin`].
     pub fn pin_owned(this: &Arc<Region>, range: impl RangeBounds<usize>) -> Result<PinOwned> {
         let range = this.range(range)?;
-        let held =
-            Held::new(&this.running, this.bytes[range.clone()].as_ptr().addr(), range.len())?;
+        let start = this.bytes[range.clone()].as_ptr().addr();
+        let held = Held::new(&this.running, start, range.len())?;
         Ok(PinOwned { _held: held, range, region: Arc::clone(this) })
     }
 
@@ -206,10 +206,9 @@ impl Region {
             Bound::Excluded(end) => *end,
             Bound::Unbounded => len,
         };
-        if start > end || end > len {
-            Err(Error::Range { start, end, len })
-        } else {
-            Ok(start..end)
+        match start <= end && end <= len {
+            true => Ok(start..end),
+            false => Err(Error::Range { start, end, len }),
         }
     }
 
@@ -246,15 +245,11 @@ impl Region {
             Advice::Normal | Advice::DontNeed => self.set_order(start..end, Order::Unknown),
         }
     }
-}
 
-impl Region {
     fn set_order(&self, range: Range<usize>, order: Order) -> Result<()> {
         self.is_ordered.store(true, Ordering::Relaxed);
-        let end = range.end.next_multiple_of(PAGE_SIZE);
-        Ok(self
-            .running
-            .with(|engine| engine.set_order(range.start, end - range.start, order))??)
+        let len = range.end.next_multiple_of(PAGE_SIZE) - range.start;
+        Ok(self.running.with(|engine| engine.set_order(range.start, len, order))??)
     }
 }
 

@@ -33,16 +33,19 @@ struct Shared {
     keep_running: AtomicBool,
 }
 
-impl Resolver for Shared {
+/// Resolver owned by the table of windows.
+struct Handle(Arc<Shared>);
+
+impl Resolver for Handle {
     fn resolve(&self, address: usize, is_write: bool, open: Mask) -> bool {
         let access = if is_write { Access::Write } else { Access::Read };
-        match self.engine.fault_until(address, access, open) {
+        match self.0.engine.fault_until(address, access, open) {
             Ok(_) => true,
             // The thread handles its signal, then touches again.
             Err(error) if error.is_for_a_signal() => true,
             Err(error) => {
                 if let Some(reason) = error.stop_reason() {
-                    self.engine.stats().set(Counter::StopReason, reason as u64);
+                    self.0.engine.stats().set(Counter::StopReason, reason as u64);
                 }
                 report(address, &error);
                 false
@@ -51,15 +54,18 @@ impl Resolver for Shared {
     }
 
     fn hold(&self, address: usize, len: usize, open: Mask) -> Hold {
-        signals::with_all_blocked(|| hold(&self.engine, address, len, open))
+        signals::with_all_blocked(|| hold(&self.0.engine, address, len, open))
     }
 
     fn release(&self, address: usize, len: usize) {
-        signals::with_all_blocked(|| {
-            self.engine.unpin(address, len);
-            self.engine.release(self.engine.pages_under(address, len));
-        });
+        signals::with_all_blocked(|| release_pins(&self.0.engine, address, len));
     }
+}
+
+/// Unpins a range, and returns its pages to the limit of all pins.
+pub(crate) fn release_pins(engine: &Engine, address: usize, len: usize) {
+    engine.unpin(address, len);
+    engine.release(engine.pages_under(address, len));
 }
 
 fn report(address: usize, error: &FaultError) {
@@ -99,23 +105,6 @@ fn hold(engine: &Engine, address: usize, len: usize, open: Mask) -> Hold {
             report(address, &error);
             Hold::Refused(libc::EIO)
         }
-    }
-}
-
-/// Resolver owned by the table of windows.
-struct Handle(Arc<Shared>);
-
-impl Resolver for Handle {
-    fn resolve(&self, address: usize, is_write: bool, open: Mask) -> bool {
-        self.0.resolve(address, is_write, open)
-    }
-
-    fn hold(&self, address: usize, len: usize, open: Mask) -> Hold {
-        self.0.hold(address, len, open)
-    }
-
-    fn release(&self, address: usize, len: usize) {
-        self.0.release(address, len);
     }
 }
 

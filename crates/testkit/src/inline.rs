@@ -280,9 +280,8 @@ mod tests {
         assert!(!memory.write(PAGE_SIZE, 1));
         assert_eq!(memory.read(PAGE_SIZE), Some(WORD));
 
-        std::thread::spawn(move || assert_eq!(memory.read(9 * PAGE_SIZE), Some(WORD)))
-            .join()
-            .unwrap();
+        let other = std::thread::spawn(move || memory.read(9 * PAGE_SIZE));
+        assert_eq!(other.join().unwrap(), Some(WORD));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Differential tests: a case must print the same lines under softswap as without it (`tests/abi`).
 
-use crate::support::{Ended, Running, compiled_from, softswap};
+use crate::support::{Ended, Running, compiled_from, softswap_with};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,28 +25,25 @@ struct RunMode {
     options: &'static [&'static str],
 }
 
-const AWAKE: &str = "--awake";
+const fn mode(
+    name: &'static str,
+    memory: &'static str,
+    pressure_mib: &'static str,
+    options: &'static [&'static str],
+) -> RunMode {
+    RunMode { name, memory, pressure_mib, options }
+}
 
 const RUN_MODES: [RunMode; 7] = [
-    RunMode { name: "8M", memory: "8M", pressure_mib: "14", options: &[AWAKE] },
-    RunMode { name: "64M", memory: "64M", pressure_mib: "0", options: &[AWAKE] },
-    RunMode { name: "no-move", memory: "16M", pressure_mib: "40", options: &[AWAKE, "--no-move"] },
-    RunMode {
-        name: "no-io-uring",
-        memory: "16M",
-        pressure_mib: "40",
-        options: &[AWAKE, "--no-io-uring"],
-    },
-    RunMode {
-        name: "protection",
-        memory: "8M",
-        pressure_mib: "14",
-        options: &[AWAKE, "--faults", "protection"],
-    },
+    mode("8M", "8M", "14", &["--awake"]),
+    mode("64M", "64M", "0", &["--awake"]),
+    mode("no-move", "16M", "40", &["--awake", "--no-move"]),
+    mode("no-io-uring", "16M", "40", &["--awake", "--no-io-uring"]),
+    mode("protection", "8M", "14", &["--awake", "--faults", "protection"]),
     // The engine starts when the first large block is allocated. The next configuration never
     // starts it.
-    RunMode { name: "wakes", memory: "8M", pressure_mib: "14", options: &[] },
-    RunMode { name: "sleeps", memory: "64M", pressure_mib: "0", options: &[] },
+    mode("wakes", "8M", "14", &[]),
+    mode("sleeps", "64M", "0", &[]),
 ];
 
 /// Returns all ways, or those listed in `SOFTSWAP_ABI_WAYS`, such as `8M,wakes`.
@@ -118,8 +115,8 @@ fn plainly(theme: &str, case: &str) -> Ended {
 }
 
 fn managed(mode: &RunMode, theme: &str, case: &str) -> Ended {
-    let mut command = Command::new(softswap());
-    command.args(["run", "-q", "--memory", mode.memory]).args(mode.options).arg("--");
+    let mut command = softswap_with(&["run", "-q", "--memory", mode.memory]);
+    command.args(mode.options).arg("--");
     command.arg(program(theme)).arg(case).env("ABI_PRESSURE_MIB", mode.pressure_mib);
     run(&mut command)
 }
@@ -171,10 +168,8 @@ fn complaints_about(
         let may_differ = known.get(&name).is_some_and(|run_modes| run_modes.contains(mode.name));
         if may_differ {
             if got == plain[0] {
-                complaints.push(format!(
-                    "{name} no longer differs ({}): remove it from differences.txt",
-                    mode.name
-                ));
+                let mode = mode.name;
+                complaints.push(format!("{name} no longer differs ({mode}): remove its line"));
             }
         } else if !is_shown_plainly(theme, case, &got, &mut plain) {
             let (plain, stderr) = (&plain[0], &ended.stderr);

@@ -27,24 +27,10 @@ fn doctor_exit_status_tells_if_run_works() {
 #[test]
 fn every_failed_check_has_a_remedy() {
     let (_, diagnosis) = diagnose(softswap().args(["doctor", "--json"]));
-    for name in [
-        "kernel",
-        "userfaultfd-user-mode",
-        "userfaultfd-privileged",
-        "page-protection",
-        "seccomp",
-        "io_uring",
-        "managed-window",
-        "limit-address-space",
-        "limit-locked-memory",
-        "encryption-key",
-        "overcommit",
-        "limit-mappings",
-        "memory",
-        "container",
-        "swap-directory",
-        "runtime-library",
-    ] {
+    let names = "kernel userfaultfd-user-mode userfaultfd-privileged page-protection seccomp \
+                 io_uring managed-window limit-address-space limit-locked-memory encryption-key \
+                 overcommit limit-mappings memory container swap-directory runtime-library";
+    for name in names.split(' ') {
         check(&diagnosis, name);
     }
     for check in diagnosis["checks"].as_array().unwrap() {

@@ -1,6 +1,6 @@
 //! `softswap jupyter` writes, lists and removes kernels for Jupyter.
 
-use crate::common::{assert_refused, script, softswap};
+use crate::common::{assert_refused, json_file, script, softswap};
 
 #[test]
 fn jupyter_kernel_runs_under_softswap() {
@@ -10,8 +10,7 @@ fn jupyter_kernel_runs_under_softswap() {
     let mut command = softswap();
     command.env("JUPYTER_DATA_DIR", dir.path()).args(["jupyter", "install", "--memory", "2G"]);
     command.args(["--swap", "/var/tmp:9G", "--python"]).arg(&python).assert().success();
-    let text = std::fs::read_to_string(dir.path().join("kernels/softswap-2g/kernel.json")).unwrap();
-    let kernel: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let kernel = json_file(&dir.path().join("kernels/softswap-2g/kernel.json"));
     assert_eq!(kernel["display_name"], "python3.99 (softswap, 2G)");
     assert_eq!(kernel["interrupt_mode"], "message");
     let line: Vec<&str> =
@@ -52,10 +51,7 @@ fn invalid_jupyter_kernel_is_rejected() {
     };
     assert_refused(&mut install("lots", "a"), 2, &["--memory lots", "not a size"]);
     assert_refused(&mut install("1G", "../a"), 2, &["--name ../a", "letters"]);
-    assert_refused(
-        &mut install("1G", "a"),
-        2,
-        &["bare", "no ipykernel", "pip install", "--python"],
-    );
+    let parts = ["bare", "no ipykernel", "pip install", "--python"];
+    assert_refused(&mut install("1G", "a"), 2, &parts);
     assert!(!dir.path().join("kernels").exists());
 }

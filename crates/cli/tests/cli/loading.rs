@@ -1,8 +1,9 @@
 //! Loading the runtime into programs: other preloaded libraries, deep-bound plug-ins, sanitizers,
 //! and programs' exits.
 
+use crate::common::{is_installed, script, skip};
 use crate::support::control_client::wait_until;
-use crate::support::{Ended, Running, Swapped, softswap};
+use crate::support::{Ended, Running, Swapped, softswap_with};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -54,9 +55,7 @@ fn plainly(program: &Path, words: &[&str]) -> Ended {
 }
 
 fn managed(options: &[&str], program: &Path, words: &[&str]) -> Ended {
-    let mut command = Command::new(softswap());
-    command.args(["run", "-q"]).args(options).arg("--").arg(program).args(words);
-    finish(&mut command)
+    finish(softswap_with(&["run", "-q"]).args(options).arg("--").arg(program).args(words))
 }
 
 fn observed(ended: &Ended) -> String {
@@ -79,11 +78,9 @@ fn heap_overrun_does_not_prevent_exit() {
     let programs = Programs::new();
     let overrun = programs.compile(source!("overrun"), "overrun", &["-O0"]);
     expect_equal(&overrun, &[]);
-    let ended = managed(
-        &["--memory=24M", "--children=plain"],
-        Path::new("sh"),
-        &["-c", &format!("{}; true", overrun.display())],
-    );
+    let script = format!("{}; true", overrun.display());
+    let options = ["--memory=24M", "--children=plain"];
+    let ended = managed(&options, Path::new("sh"), &["-c", &script]);
     assert_eq!(ended.stdout_text(), "ok\n", "{}", ended.stderr);
 }
 
@@ -93,15 +90,11 @@ fn allocator_may_precede_in_fixed_position_executable() {
     let fixed = programs.compile(source!("fixed"), "fixed", &["-no-pie", "-fno-pie", "-O1"]);
     let wrapper = programs.compile(source!("wrapper"), "wrapper.so", &["-shared", "-fPIC", "-ldl"]);
     // Like the start scripts of profilers and allocators.
-    let start = programs.path("start");
-    let script = format!(
-        "#!/bin/sh\nLD_PRELOAD={}${{LD_PRELOAD:+:$LD_PRELOAD}} exec {}\n",
-        wrapper.display(),
-        fixed.display()
-    );
-    std::fs::write(&start, script).expect("a script");
-    let sh = Path::new("/bin/sh");
-    expect_equal(sh, &[start.to_str().expect("a path")]);
+    let (wrapper, fixed) = (wrapper.display(), fixed.display());
+    let text =
+        format!("#!/bin/sh\nLD_PRELOAD={wrapper}${{LD_PRELOAD:+:$LD_PRELOAD}} exec {fixed}\n");
+    let start = script(programs.dir.path(), "start", &text);
+    expect_equal(Path::new("/bin/sh"), &[start.to_str().expect("a path")]);
 }
 
 #[test]
@@ -119,12 +112,12 @@ fn calls_of_deep_bound_library_reach_runtime() {
 #[test]
 fn plug_in_may_create_threads_bypassing_runtime() {
     let programs = Programs::new();
-    let plugin = "plugin.so";
-    programs.compile(source!("own_thread_plugin"), plugin, &["-shared", "-fPIC", "-ldl"]);
+    let options = ["-shared", "-fPIC", "-ldl"];
+    let plugin = programs.compile(source!("own_thread_plugin"), "plugin.so", &options);
     let program = programs.compile(source!("own_thread"), "own_thread", &["-ldl"]);
-    let plugin = programs.path(plugin).into_os_string().into_string().expect("a path");
-    expect_equal(&program, &[&plugin]);
-    let report = Swapped::within("24M").run(&program, &[&plugin]);
+    let plugin = plugin.to_str().expect("a path");
+    expect_equal(&program, &[plugin]);
+    let report = Swapped::within("24M").run(&program, &[plugin]);
     assert!(report.figure("pages_out") > 0, "{}", report.figures);
 }
 
@@ -170,7 +163,7 @@ fn sanitized_programs_report_the_same_errors() {
         if programs.try_to_compile(source!("sanitized"), &name, options) {
             expect_as_plainly(&programs.path(&name));
         } else {
-            println!("skipped: gcc has no {options:?}");
+            skip(&format!("gcc has no {options:?}"));
         }
     }
 }
@@ -183,12 +176,8 @@ fn expect_as_plainly(program: &Path) {
         let itself = managed(&["--memory=64M"], program, words);
         let started = managed(&["--memory=64M", "--awake"], Path::new("/bin/sh"), &["-c", &script]);
         for ended in [itself, started] {
-            assert_eq!(
-                observed(&ended),
-                observed(&plain),
-                "{program:?} {words:?}: {}",
-                ended.stderr
-            );
+            let stderr = &ended.stderr;
+            assert_eq!(observed(&ended), observed(&plain), "{program:?} {words:?}: {stderr}");
             let has_report = |ended: &Ended| ended.stderr.contains("SUMMARY: ");
             assert_eq!(has_report(&ended), has_report(&plain), "{}", ended.stderr);
         }
@@ -208,9 +197,8 @@ impl Target {
     fn start(programs: &Programs) -> Target {
         let target = programs.compile(source!("target"), "target", &["-g"]);
         let file = programs.path("words");
-        let mut command = Command::new(softswap());
-        command.args(["run", "-q", "--memory", "24M", "--"]).arg(target).arg(&file);
-        let mut running = Running::start(&mut command);
+        let mut command = softswap_with(&["run", "-q", "--memory", "24M", "--"]);
+        let mut running = Running::start(command.arg(target).arg(&file));
         wait_until("the target's words", || {
             assert!(!running.has_ended(), "{}", running.stderr_so_far());
             if file.exists() { Ok(()) } else { Err(running.stderr_so_far()) }
@@ -246,12 +234,12 @@ fn memory_is_faulted_in_on_request_up_to_quarter_of_budget() {
     let target = Target::start(&programs);
     let [pid, address, len, ..] = target.words()[..] else { panic!("{:?}", target.words) };
     let populate = |len: &str| {
-        finish(Command::new(softswap()).args(["ctl", pid, "populate", address, len])).stdout_text()
+        finish(&mut softswap_with(&["ctl", pid, "populate", address, len])).stdout_text()
     };
     assert_eq!(populate("0x10000"), "touched = 65536\n");
     assert_eq!(populate(len), format!("touched = {}\n", 6 << 20));
-    for wrong in [[pid, "populate", "all-stacks", "1"], [pid, "populate", "stacks", "1"]] {
-        let ended = finish(Command::new(softswap()).arg("ctl").args(wrong));
+    for wrong in ["all-stacks", "stacks"] {
+        let ended = finish(&mut softswap_with(&["ctl", pid, "populate", wrong, "1"]));
         assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
     }
 }
@@ -264,7 +252,7 @@ fn stacks_in_managed_memory_are_faulted_in_on_request() {
     let reader = programs.compile(source!("reader"), "reader", &[]);
     let read = || plainly(&reader, &[pid, stack, len]).stdout_text();
     assert!(!read().starts_with("unread 0,"), "the stack was not swapped out");
-    let ended = finish(Command::new(softswap()).args(["ctl", pid, "populate", "all-stacks"]));
+    let ended = finish(&mut softswap_with(&["ctl", pid, "populate", "all-stacks"]));
     assert!(ended.stdout_text().starts_with("stacks = "), "{}", ended.stderr);
     assert!(read().starts_with("unread 0, wrong 0,"), "{}: {}", ended.stdout_text(), read());
 }
@@ -286,14 +274,12 @@ fn gdb_reads_swapped_out_memory() {
     for command in [&source, &bring_in, &print] {
         gdb.args(["-ex", command]);
     }
-    if Command::new("gdb").arg("--version").output().is_err() {
-        println!("skipped: there is no gdb");
+    if !is_installed("gdb") {
         return;
     }
     let ended = finish(&mut gdb);
     if ended.stderr.contains("ptrace: ") || ended.stderr.contains("Python") {
-        println!("skipped: gdb cannot attach, or has no Python: {}", ended.stderr);
-        return;
+        return skip(&format!("gdb cannot attach, or has no Python: {}", ended.stderr));
     }
     assert!(ended.stdout_text().contains("= 77 'M'"), "{}\n{}", ended.stdout_text(), ended.stderr);
     assert!(!target.running.has_ended(), "{}", target.running.stderr_so_far());

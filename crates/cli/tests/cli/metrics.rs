@@ -1,9 +1,10 @@
 //! `softswap export` and `softswap stat --prometheus`: metrics for Prometheus.
 
+use crate::common::is_installed;
 use crate::support::control_client::{
-    Program, WAIT_TIMEOUT, refused, stdout_of, wait_for, wait_until,
+    Program, WAIT_TIMEOUT, eventually, refused, stdout_of, wait_until,
 };
-use crate::support::softswap;
+use crate::support::softswap_with;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -17,26 +18,14 @@ struct Export {
 
 impl Export {
     fn start() -> Export {
-        let mut export = Command::new(softswap());
-        export.args(["export", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
-        let mut child = export.spawn().unwrap();
+        let mut export = softswap_with(&["export", "--listen", "127.0.0.1:0"]);
+        let mut child = export.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("softswap: metrics at http://");
         let address = address.and_then(|rest| rest.strip_suffix("/metrics"));
         let address = address.unwrap_or_else(|| panic!("{line:?}")).to_string();
         Export { child, address }
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
-        stream
-    }
-
-    /// Returns the complete response to a raw request.
-    fn answer_to(&self, request: &str) -> String {
-        answer(&self.address, request)
     }
 
     /// Returns the number of entries in a `/proc` directory of the process, such as `task` or `fd`.
@@ -47,6 +36,18 @@ impl Export {
     fn query(&self, method: &str, path: &str) -> (u32, String) {
         http(&self.address, method, path)
     }
+
+    fn expect_metrics(&self) -> String {
+        let (status, text) = self.query("GET", "/metrics");
+        assert_eq!(status, 200);
+        text
+    }
+}
+
+fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
+    stream
 }
 
 impl Drop for Export {
@@ -60,8 +61,7 @@ impl Drop for Export {
 /// first: it waits only briefly for a request, and a busy machine may send too late.
 fn answer(address: &str, request: &str) -> String {
     wait_until("an answer", || {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
+        let mut stream = connect(address);
         let mut answer = String::new();
         let sent = stream.write_all(request.as_bytes());
         let read = stream.read_to_string(&mut answer);
@@ -108,17 +108,14 @@ fn metrics_equal_program_counters() {
     let pid = program.pid();
     let export = Export::start();
     let label = format!("pid=\"{pid}\"");
-    let (status, text) = export.query("GET", "/metrics");
-    assert_eq!(status, 200);
+    let text = export.expect_metrics();
     assert_eq!(value(&text, "softswap_budget_bytes", &[&label]), Some(f64::from(32 << 20)));
     let used = value(&text, "softswap_used_bytes", &[&label]).unwrap();
     assert!(used > 0.0 && used <= f64::from(32 << 20), "{used}");
     let root = format!("root=\"{}\"", program.supervisor());
     assert_eq!(value(&text, "softswap_processes", &[&root, "state=\"awake\""]), Some(1.0));
     let out = |text: &str| value(text, "softswap_pages_out_total", &[&label]).unwrap();
-    wait_for("more pages out", || {
-        (out(&export.query("GET", "/metrics").1) > out(&text)).then_some(())
-    });
+    eventually("more pages out", || out(&export.expect_metrics()) > out(&text));
     let counts = ["zero", "pool", "disk"].map(|tier| {
         let tier = format!("tier=\"{tier}\"");
         let of = |name: &str, more: &str| {
@@ -159,7 +156,7 @@ fn invalid_http_requests_are_rejected() {
 fn arbitrary_input_gets_one_answer() {
     let export = Export::start();
     let status = |request: &str| {
-        let answer = export.answer_to(request);
+        let answer = answer(&export.address, request);
         answer.split(' ').nth(1).map(str::to_string).unwrap_or_else(|| panic!("{answer:?}"))
     };
     // The server neither waits for an announced body nor allocates memory for it.
@@ -174,14 +171,15 @@ fn arbitrary_input_gets_one_answer() {
     assert_eq!(status(&format!("GET /{large} HTTP/1.1\r\n\r\n")), "431");
     // The first bytes of a TLS handshake.
     assert_eq!(status("\u{16}\u{3}\u{1}\0\u{1}"), "400");
-    assert_eq!(export.answer_to("HEAD / HTTP/1.1\r\n\r\n").split("\r\n\r\n").nth(1), Some(""));
-    assert_eq!(export.query("GET", "/metrics").0, 200);
+    let head = answer(&export.address, "HEAD / HTTP/1.1\r\n\r\n");
+    assert_eq!(head.split("\r\n\r\n").nth(1), Some(""));
+    export.expect_metrics();
 }
 
 #[test]
 fn slow_client_does_not_block_others() {
     let export = Export::start();
-    let mut slow_client = export.connect();
+    let mut slow_client = connect(&export.address);
     slow_client.set_nonblocking(true).unwrap();
     let requests = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
     // Send until the socket buffers are full. A server that answers every request blocks then. It
@@ -203,7 +201,7 @@ fn slow_client_does_not_block_others() {
         }
     });
     for _ in 0..10 {
-        assert_eq!(export.query("GET", "/metrics").0, 200);
+        export.expect_metrics();
     }
     drop(slow_client);
 }
@@ -211,15 +209,15 @@ fn slow_client_does_not_block_others() {
 #[test]
 fn idle_connections_are_closed() {
     let export = Export::start();
-    assert_eq!(export.query("GET", "/metrics").0, 200);
+    export.expect_metrics();
     let descriptors = export.count("fd");
     // More connections than the server accepts, half of them with an incomplete request.
-    let mut idle: Vec<TcpStream> = (0..600).map(|_| export.connect()).collect();
+    let mut idle: Vec<TcpStream> = (0..600).map(|_| connect(&export.address)).collect();
     for stream in idle.iter_mut().step_by(2) {
         // The server may have closed the connection already.
         let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost:");
     }
-    assert_eq!(export.query("GET", "/metrics").0, 200);
+    export.expect_metrics();
     // The number of threads does not grow with the connections.
     assert!(export.count("task") <= 2, "{}", export.count("task"));
     for stream in &mut idle {
@@ -228,21 +226,13 @@ fn idle_connections_are_closed() {
             Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
         }
     }
-    wait_for("descriptors are closed", || (export.count("fd") <= descriptors).then_some(()));
+    eventually("descriptors are closed", || export.count("fd") <= descriptors);
     assert!(export.count("task") <= 2, "{}", export.count("task"));
-}
-
-fn has(tool: &str) -> bool {
-    let found = Command::new(tool).arg("--version").output().is_ok();
-    if !found {
-        eprintln!("skipped: {tool} is not installed");
-    }
-    found
 }
 
 #[test]
 fn promtool_accepts_metrics() {
-    if !has("promtool") {
+    if !is_installed("promtool") {
         return;
     }
     let program = Program::under_pressure(&[]);
@@ -281,7 +271,7 @@ fn dashboard_uses_existing_metrics() {
         }
         assert!(!expression.contains('$'), "{expression}");
     }
-    if !has("promtool") {
+    if !is_installed("promtool") {
         return;
     }
     let rules: Vec<Value> =
@@ -301,7 +291,7 @@ fn dashboard_uses_existing_metrics() {
 
 #[test]
 fn prometheus_scrapes_the_exporter() {
-    if !has("prometheus") {
+    if !is_installed("prometheus") {
         return;
     }
     let program = Program::under_pressure(&[]);
@@ -324,18 +314,19 @@ fn prometheus_scrapes_the_exporter() {
     let mut prometheus = prometheus.spawn().unwrap();
     let query =
         format!("/api/v1/query?query=softswap_used_bytes%7Bpid%3D%22{}%22%7D", program.pid());
-    wait_for("a sample", || {
-        TcpStream::connect(&own).ok()?;
-        let (status, text) = http(&own, "GET", &query);
-        (status == 200 && text.contains("\"job\":\"softswap\"")).then_some(())
+    eventually("a sample", || {
+        TcpStream::connect(&own).is_ok() && {
+            let (status, text) = http(&own, "GET", &query);
+            status == 200 && text.contains("\"job\":\"softswap\"")
+        }
     });
     // Every plot of the dashboard has data.
     for expression in expressions() {
         let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        wait_for(&expression, || {
+        eventually(&expression, || {
             let (status, text) = http(&own, "GET", &format!("/api/v1/query?query={encoded}"));
             assert_eq!(status, 200, "{expression}: {text}");
-            text.contains("\"value\":").then_some(())
+            text.contains("\"value\":")
         });
     }
     prometheus.kill().unwrap();

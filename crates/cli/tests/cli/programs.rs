@@ -1,8 +1,11 @@
 //! Whole programs under `softswap run`. Each verifies itself, or its output is compared with that
 //! of a plain run.
 
-use crate::support::{LIMIT, Report, Running, Swapped, compiled, plain, python, script, sources};
-use rustix::process::{Pid, Signal, kill_process};
+use crate::common::assert_contains_all;
+use crate::support::processes::{children, kill, stat_of};
+use crate::support::{
+    LIMIT, Report, Running, Swapped, compiled, disk_dir, plain, python, script, sources,
+};
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -17,25 +20,14 @@ fn pushed<'a>(more: &[&'a str]) -> Vec<&'a str> {
 
 // ---- the programs themselves ------------------------------------------------
 
-const WITHOUT_CASES: [&str; 11] = [
-    "adversary",
-    "beside",
-    "emulated",
-    "foreign_loader",
-    "secrets",
-    "sleeping",
-    "stall",
-    "steady",
-    "transfers",
-    "waking",
-    "worker",
-];
+const WITHOUT_CASES: &str = "adversary beside emulated foreign_loader secrets sleeping stall steady \
+                             transfers waking worker";
 
 fn all_programs() -> BTreeSet<String> {
     let files = std::fs::read_dir(sources()).expect("the test programs");
     files
         .filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(".c")?.to_string()))
-        .filter(|program| !WITHOUT_CASES.contains(&program.as_str()))
+        .filter(|program| WITHOUT_CASES.split(' ').all(|it| it != program))
         .collect()
 }
 
@@ -46,13 +38,9 @@ fn every_test_program_detects_wrong_data() {
         assert!(!list.is_empty(), "{program} has no cases");
         for case in list.lines() {
             let ended = plain(compiled(&program), &["--corrupt", case]);
-            assert_eq!(
-                ended.status.code(),
-                Some(1),
-                "{program} --corrupt {case} was not noticed: {}",
-                ended.stderr
-            );
-            assert!(ended.stderr.contains("FAILED"), "{program} {case}: {}", ended.stderr);
+            let stderr = &ended.stderr;
+            assert_eq!(ended.status.code(), Some(1), "{program} {case} noticed nothing: {stderr}");
+            assert!(stderr.contains("FAILED"), "{program} {case}: {stderr}");
         }
     }
 }
@@ -68,10 +56,8 @@ fn every_program_passes_without_softswap() {
 
 #[test]
 fn text_of_four_budgets_uses_no_disk() {
-    let report = Swapped::within("32M")
-        .option("--codec=zstd:-1")
-        .option("--pool=80%")
-        .run_ok("text", &["--mib", "128", "--require-out"]);
+    let swapped = Swapped::within("32M").options(&["--codec=zstd:-1", "--pool=80%"]);
+    let report = swapped.run_ok("text", &["--mib", "128", "--require-out"]);
     // Exceptions: pages of the program that are not text, and batches written when the codecs of
     // many threads use most of the small budget.
     assert!(report.figure("bytes_written") <= 2 << 20, "{}", report.figure("bytes_written"));
@@ -111,15 +97,9 @@ fn incompressible_data_is_written_to_disk() {
     assert!(report.figure("bytes_read") >= beyond, "{}", report.figures);
 }
 
-#[test]
-fn threads_share_swapped_pages() {
-    let options = ["--mib", "400", "--operations", "5000", "--require-out"];
-    Swapped::within("96M").run_ok("threads", &options);
-}
-
 // ---- variants: other ways in and out --------------------------------------------
 
-fn variant_keeps_data(variant: impl Fn() -> Swapped, unused: Option<&str>) -> [Report; 3] {
+fn variant_keeps_data(variant: impl Fn() -> Swapped, unused: &str) -> [Report; 3] {
     let reports = [
         variant().run_ok("tiers", &pushed(&["--mib", "8", "--only", "malloc-mixed,mmap-random"])),
         variant().run_ok("threads", &["--mib", "64", "--operations", "1500", "--require-out"]),
@@ -127,17 +107,15 @@ fn variant_keeps_data(variant: impl Fn() -> Swapped, unused: Option<&str>) -> [R
     ];
     for report in &reports {
         assert!(report.figure("pages_written") > 0, "{}", report.figures);
-        if let Some(unused) = unused {
-            assert_eq!(report.figure(unused), 0, "{unused} must not be used");
-        }
+        assert_eq!(report.figure(unused), 0, "{unused} must not be used");
     }
     reports
 }
 
 #[test]
 fn page_protection_works_with_few_mappings() {
-    let variant = || Swapped::within(SMALL).option("--faults").option("protection");
-    for report in variant_keeps_data(variant, Some("uses_move")) {
+    let variant = || Swapped::within(SMALL).options(&["--faults", "protection"]);
+    for report in variant_keeps_data(variant, "uses_move") {
         assert_eq!(report.figures["fault_mechanism"], "protection");
         let mappings = &report.figures["mappings"];
         let [peak, limit] = ["peak", "limit"].map(|key| mappings[key].as_u64().unwrap());
@@ -145,23 +123,17 @@ fn page_protection_works_with_few_mappings() {
     }
 }
 
+/// Each variant is a list of options and a figure that must be 0.
 #[test]
-fn pages_are_copied_without_uffdio_move() {
-    variant_keeps_data(|| Swapped::within(SMALL).option("--no-move"), Some("uses_move"));
-}
-
-#[test]
-fn pages_are_written_without_io_uring() {
-    variant_keeps_data(|| Swapped::within(SMALL).option("--no-io-uring"), Some("uses_io_uring"));
-}
-
-#[test]
-fn works_without_move_compression_and_io_uring() {
-    let variant = || {
-        let plain = Swapped::within(SMALL).option("--no-move").option("--no-io-uring");
-        plain.option("--codec").option("none")
-    };
-    variant_keeps_data(variant, Some("pages_pooled"));
+fn works_without_move_compression_or_io_uring() {
+    for (options, unused) in [
+        ("--no-move", "uses_move"),
+        ("--no-io-uring", "uses_io_uring"),
+        ("--no-move --no-io-uring --codec none", "pages_pooled"),
+    ] {
+        let options: Vec<&str> = options.split(' ').collect();
+        variant_keeps_data(|| Swapped::within(SMALL).options(&options), unused);
+    }
 }
 
 // ---- what programs do to their memory and to the system -----------------------------
@@ -190,23 +162,31 @@ fn stream_writes_need_no_swap_in() {
     assert!(with < without + 1000, "{without} calls without, {with} with 16 MiB");
 }
 
+/// Programs that verify themselves, with their budget and arguments.
 #[test]
-fn memory_calls_keep_semantics() {
-    // With a smaller budget the tables of the largest mapping would take half of it.
-    let options = ["--pressure", "48", "--require-out"];
-    Swapped::within("32M").run_ok("mappings", &options);
-}
-
-#[test]
-fn large_reservations_are_managed_as_they_are_committed() {
-    for case in ["reserve-a-terabyte", "reserve-four-terabytes"] {
-        Swapped::within(SMALL).run_ok("mappings", &pushed(&["--only", case]));
+fn programs_find_their_data_unchanged() {
+    for (program, memory, arguments) in [
+        // Threads share swapped pages.
+        ("threads", "96M", "--mib 400 --operations 5000 --require-out"),
+        // Memory calls keep their semantics. With a smaller budget the tables of the largest mapping
+        // would take half of it.
+        ("mappings", "32M", "--pressure 48 --require-out"),
+        // Large reservations are managed as they are committed.
+        ("mappings", SMALL, "--pressure 26 --require-out --only reserve-a-terabyte"),
+        ("mappings", SMALL, "--pressure 26 --require-out --only reserve-four-terabytes"),
+        // realloc keeps the contents of blocks.
+        ("blocks", SMALL, "--pressure 26 --require-out"),
+        // Signals of the program are unaffected.
+        ("signals", SMALL, "--pressure 26 --require-out"),
+        // Children modify inherited memory.
+        ("children", SMALL, "--pressure 26 --require-out --mib 24"),
+        // Stacks of threads and coroutines are managed.
+        ("stacks", SMALL, "--pressure 26 --require-out"),
+    ] {
+        eprintln!("{program} within {memory}: {arguments}");
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        Swapped::within(memory).run_ok(program, &arguments);
     }
-}
-
-#[test]
-fn realloc_keeps_block_contents() {
-    Swapped::within(SMALL).run_ok("blocks", &pushed(&[]));
 }
 
 /// Freed pages must be released immediately. Otherwise pages in use would be evicted.
@@ -241,41 +221,23 @@ fn growing_block_is_not_copied_at_every_step() {
 }
 
 #[test]
-fn program_signals_are_unaffected() {
-    Swapped::within(SMALL).run_ok("signals", &pushed(&[]));
-}
-
-#[test]
 fn programs_exec_and_fork() {
     let report = Swapped::within(SMALL).run_ok("spawn", &pushed(&["--mib", "24"]));
-    let stdout = report.ended.stdout_text();
-    for what in ["fork, child reads: ", "fork, both write: "] {
-        let what = format!("{what}the child saw all its data");
-        assert!(stdout.contains(&what), "{what:?} is missing in\n{stdout}");
-    }
-}
-
-#[test]
-fn children_modify_inherited_memory() {
-    Swapped::within(SMALL).run_ok("children", &pushed(&["--mib", "24"]));
-}
-
-#[test]
-fn thread_and_coroutine_stacks_are_managed() {
-    Swapped::within(SMALL).run_ok("stacks", &pushed(&[]));
+    let parts = ["fork, child reads: ", "fork, both write: "]
+        .map(|what| format!("{what}the child saw all its data"));
+    assert_contains_all(&report.ended.stdout_text(), &parts.each_ref().map(String::as_str));
 }
 
 #[test]
 fn fatal_signal_is_forwarded() {
-    let expected = [
+    for (how, signal) in [
         ("segv", libc::SIGSEGV),
         ("unmapped", libc::SIGSEGV),
         ("bus", libc::SIGBUS),
         ("sys", libc::SIGSYS),
         ("abort", libc::SIGABRT),
         ("kill", libc::SIGKILL),
-    ];
-    for (how, signal) in expected {
+    ] {
         let report = Swapped::within(SMALL).run(compiled("signals"), &pushed(&["--die", how]));
         assert_eq!(report.killed_by(), Some(signal), "--die {how}: {}", report.ended.stderr);
     }
@@ -283,29 +245,19 @@ fn fatal_signal_is_forwarded() {
 
 // ---- interpreters and tools -----------------------------------------------------------
 
-fn same_answer(program: &str, arguments: &[&str], memory: &str) {
-    let arguments = script(program, arguments);
-    let expected = plain(python(), &arguments);
-    expected.expect_success(program);
-    let report = Swapped::within(memory).run(python(), &arguments);
-    report.ended.expect_success(program);
-    report.expect_healthy(program);
-    assert_eq!(report.ended.stdout_text(), expected.stdout_text(), "{program}");
-}
-
 #[test]
-fn in_memory_database_returns_same_results() {
-    same_answer("sqlite.py", &["--mib", "48"], "24M");
-}
-
-#[test]
-fn python_sort_gives_same_order() {
-    same_answer("bigsort.py", &["--mib", "16"], "16M");
-}
-
-#[test]
-fn python_objects_keep_their_values() {
-    same_answer("kinds.py", &["--mib", "60"], "24M");
+fn python_programs_give_the_same_answers() {
+    for (program, mib, memory) in
+        [("sqlite.py", "48", "24M"), ("bigsort.py", "16", "16M"), ("kinds.py", "60", "24M")]
+    {
+        let arguments = script(program, &["--mib", mib]);
+        let expected = plain(python(), &arguments);
+        expected.expect_success(program);
+        let report = Swapped::within(memory).run(python(), &arguments);
+        report.ended.expect_success(program);
+        report.expect_healthy(program);
+        assert_eq!(report.ended.stdout_text(), expected.stdout_text(), "{program}");
+    }
 }
 
 #[test]
@@ -315,18 +267,9 @@ fn gnu_sort_writes_same_file() {
 
 // ---- ends --------------------------------------------------------------------------------
 
-fn children_of(parent: i32) -> Vec<i32> {
-    let parent_of = |pid: i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in parentheses may contain any character. The fields follow the last
-        // parenthesis.
-        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<i32>().ok()
-    };
-    let processes = std::fs::read_dir("/proc").expect("/proc");
-    processes
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|&pid| parent_of(pid) == Some(parent))
-        .collect()
+fn expect_no_file(dir: &Path) {
+    let left = std::fs::read_dir(dir).expect("the swap directory").count();
+    assert_eq!(left, 0, "files were left in the swap directory");
 }
 
 /// Returns the processes that have a file in `dir` open, including unlinked files.
@@ -347,33 +290,29 @@ fn users_of(dir: &Path) -> Vec<String> {
 
 #[test]
 fn killed_run_leaves_no_files() {
-    let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");
-    let swapped = Swapped::within(SMALL).option("--swap").option(swap.path());
+    let swap = disk_dir();
+    let swapped = Swapped::within(SMALL).swap(swap.path().display());
     let mut command = swapped.command(compiled("hog"), &["--mib", "128", "--seconds", "0"]);
     let mut running = Running::start(&mut command);
     running.wait_for_line("ready");
     assert!(!users_of(swap.path()).is_empty(), "the swap directory is not in use");
-    let children = children_of(running.id());
+    let children = children(running.id());
     assert_eq!(children.len(), 1, "softswap has one child, the program");
-    let program = Pid::from_raw(children[0]).expect("a process number");
-    kill_process(program, Signal::KILL).expect("the program can be killed");
+    kill(children[0]);
 
     let ended = running.finish(LIMIT);
     assert_eq!(ended.status.signal(), Some(libc::SIGKILL), "{}", ended.stderr);
     assert!(ended.stderr.contains("SIGKILL"), "the summary must name the signal: {}", ended.stderr);
-    assert!(kill_process(program, Signal::CONT).is_err(), "the program still exists");
+    assert!(stat_of(children[0]).is_none(), "the program still exists");
     assert_eq!(users_of(swap.path()), [] as [&str; 0], "a process still uses the swap directory");
-    let left = std::fs::read_dir(swap.path()).expect("the swap directory").count();
-    assert_eq!(left, 0, "files were left in the swap directory");
+    expect_no_file(swap.path());
 }
 
 /// Returns the number of signals handled while the program waited for a page that could not be
 /// faulted in.
 fn signals_handled_while_waiting(kind: &str) -> u64 {
-    let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");
-    let mut place = swap.path().as_os_str().to_os_string();
-    place.push(":16M");
-    let swapped = Swapped::within("16M").option("--swap").option(place);
+    let swap = disk_dir();
+    let swapped = Swapped::within("16M").swap(format_args!("{}:16M", swap.path().display()));
     let report = swapped.run(compiled("stall"), &[kind]);
     let (stdout, stderr) = (report.ended.stdout_text(), &report.ended.stderr);
     assert!(stderr.contains("softswap: stopping the program"), "{stderr}");
@@ -393,20 +332,15 @@ fn signals_are_delivered_while_waiting_for_memory() {
 
 #[test]
 fn full_swap_stops_program_with_message() {
-    let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");
-    let mut place = swap.path().as_os_str().to_os_string();
-    place.push(":64M");
-    let swapped = Swapped::within("48M").option("--swap").option(place);
+    let swap = disk_dir();
+    let swapped = Swapped::within("48M").swap(format_args!("{}:64M", swap.path().display()));
     let report = swapped.run(compiled("hog"), &["--mib", "512"]);
     let stderr = &report.ended.stderr;
     assert!(!report.ended.status.success(), "512 MiB do not fit in 48 + 64");
     assert!(!stderr.contains("FAILED"), "the program saw wrong data: {stderr}");
     let refusal = stderr.lines().find(|line| line.starts_with("softswap:") && line.contains("64"));
     let refusal = refusal.unwrap_or_else(|| panic!("no message names the limit: {stderr}"));
-    assert!(
-        stderr.contains("--swap") || stderr.contains("SOFTSWAP_SWAP"),
-        "the message has no remedy: {refusal}"
-    );
-    let left = std::fs::read_dir(swap.path()).expect("the swap directory").count();
-    assert_eq!(left, 0, "files were left in the swap directory");
+    let has_remedy = stderr.contains("--swap") || stderr.contains("SOFTSWAP_SWAP");
+    assert!(has_remedy, "the message has no remedy: {refusal}");
+    expect_no_file(swap.path());
 }

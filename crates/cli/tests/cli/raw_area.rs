@@ -1,16 +1,16 @@
 //! Raw swap files: `--swap FILE,raw`. Each test has its own file system on a loop device, and
 //! compares everything else in it before and after. Needs root.
 
-use crate::common::area::{MIB, assert_contains_all, succeeds};
-use crate::common::{Loop, is_root, skip, tool};
-use crate::support::control_client::{wait_for, wait_until};
-use crate::support::{LIMIT, Running, Swapped, compiled, softswap};
+use crate::common::area::{MIB, succeeds};
+use crate::common::{Loop, assert_contains_all, is_root, json_of, set_mode, skip, softswap, tool};
+use crate::support::control_client::{eventually, wait_until};
+use crate::support::processes::{children, kill};
+use crate::support::{LIMIT, Running, Swapped, compiled, disk_dir, softswap_with};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -20,6 +20,8 @@ const IMAGE_BYTES: u64 = 320 * MIB;
 const AREA_BYTES: u64 = 64 * MIB;
 /// Size of a foreign file, and so of a gap.
 const PIECE_BYTES: u64 = 128 << 10;
+
+const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
 /// A mounted file system in an image.
 struct Image {
@@ -34,7 +36,7 @@ impl Image {
             skip(&format!("a file system of one's own needs root and mkfs.{kind}"));
             return None;
         };
-        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let dir = disk_dir();
         let path = dir.path().join("image");
         File::create(&path).unwrap().set_len(IMAGE_BYTES).unwrap();
         let Some(device) = Loop::over(&path) else {
@@ -67,11 +69,8 @@ impl Image {
     }
 
     fn unmount(&self) {
-        wait_until("the file system can be unmounted", || {
-            match succeeds(tool("umount").unwrap().arg(self.root())) {
-                true => Ok(()),
-                false => Err("umount fails".into()),
-            }
+        eventually("the file system can be unmounted", || {
+            succeeds(tool("umount").unwrap().arg(self.root()))
         });
         // Another test's mount namespace may have a copy of the mount.
         wait_until("the file system is mounted nowhere", || {
@@ -120,13 +119,13 @@ impl Image {
     fn allocate_area(&self) -> PathBuf {
         let file = File::create(self.area()).unwrap();
         fallocate(&file, FallocateFlags::empty(), 0, AREA_BYTES).unwrap();
-        fs::set_permissions(self.area(), fs::Permissions::from_mode(0o600)).unwrap();
+        set_mode(&self.area(), 0o600);
         self.area()
     }
 
     fn make_area(&self) -> PathBuf {
         let area = self.allocate_area();
-        assert!(succeeds(Command::new(softswap()).args(["mkswap", "--raw"]).arg(&area)));
+        assert!(succeeds(softswap_with(&["mkswap", "--raw"]).arg(&area)));
         area
     }
 
@@ -166,18 +165,12 @@ fn digest(content: &[u8]) -> u64 {
 }
 
 fn raw(area: &Path) -> Swapped {
-    Swapped::within("24M").option("--codec=none").option(format!("--swap={},raw", area.display()))
+    Swapped::within("24M").option("--codec=none").swap(format_args!("{},raw", area.display()))
 }
 
 /// Returns what `swapon-check --raw` finds.
 fn check(area: &Path) -> Value {
-    let output = Command::new(softswap())
-        .args(["swapon-check", "--raw", "--json"])
-        .arg(area)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    json_of(softswap().args(["swapon-check", "--raw", "--json"]).arg(area))
 }
 
 /// Asserts that softswap refuses to use a file by its blocks, and names the reason.
@@ -193,28 +186,21 @@ fn is_immutable(path: &Path) -> bool {
     rustix::fs::ioctl_getflags(&file).unwrap().contains(rustix::fs::IFlags::IMMUTABLE)
 }
 
-fn runs_in_fragments(kind: &'static str) {
-    let Some((image, area, before)) = Image::fragmented(kind) else { return };
-    let found = check(&area);
-    let extents = found["raw"]["extents"].as_u64().unwrap();
-    assert!(extents >= AREA_BYTES / PIECE_BYTES / 2, "{extents} extents");
-    for threads in ["1", "2", "8"] {
-        let report = raw(&area).run_ok("threads", &["--threads", threads, "--pressure", "48"]);
-        assert!(report.figure("disk_peak_bytes") > 8 * MIB, "{}", report.figures);
+#[test]
+fn programs_swap_to_the_blocks_of_a_fragmented_file() {
+    for kind in ["ext4", "xfs"] {
+        let Some((image, area, before)) = Image::fragmented(kind) else { continue };
+        let found = check(&area);
+        let extents = found["raw"]["extents"].as_u64().unwrap();
+        assert!(extents >= AREA_BYTES / PIECE_BYTES / 2, "{kind}: {extents} extents");
+        for threads in ["1", "2", "8"] {
+            let report = raw(&area).run_ok("threads", &["--threads", threads, "--pressure", "48"]);
+            assert!(report.figure("disk_peak_bytes") > 8 * MIB, "{kind}: {}", report.figures);
+        }
+        assert!(!is_immutable(&area), "{kind}");
+        assert!(image.foreign() == before, "another file has changed on {kind}");
+        image.expect_clean();
     }
-    assert!(!is_immutable(&area));
-    assert!(image.foreign() == before, "another file has changed");
-    image.expect_clean();
-}
-
-#[test]
-fn programs_swap_to_the_blocks_of_a_fragmented_file_on_ext4() {
-    runs_in_fragments("ext4");
-}
-
-#[test]
-fn programs_swap_to_the_blocks_of_a_fragmented_file_on_xfs() {
-    runs_in_fragments("xfs");
 }
 
 /// Starts a program that swaps until it is killed.
@@ -227,25 +213,22 @@ fn endless(swapped: &Swapped) -> Running {
 
 /// Kills softswap and its program at the same time.
 fn kill_all(running: &Running) {
-    let own = running.id();
-    let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap();
-    let pids = children.split_whitespace().map(String::from).chain([own.to_string()]);
-    assert!(succeeds(Command::new("kill").arg("-9").args(pids)));
+    let program = children(running.id());
+    program.into_iter().chain([running.id()]).for_each(kill);
 }
 
 #[test]
 fn a_killed_program_leaves_other_files_and_the_next_check_removes_its_mark() {
     for kind in ["ext4", "xfs"] {
-        let Some((image, area, before)) = Image::fragmented(kind) else { return };
+        let Some((image, area, before)) = Image::fragmented(kind) else { continue };
         let swapped = raw(&area);
         for _ in 0..4 {
             let running = endless(&swapped);
             assert!(is_immutable(&area));
             kill_all(&running);
             let _ = running.finish(LIMIT);
-            wait_for("the area is released", || {
-                let mut check = Command::new(softswap());
-                succeeds(check.args(["swapon-check", "--raw"]).arg(&area)).then_some(())
+            eventually("the area is released", || {
+                succeeds(softswap_with(&["swapon-check", "--raw"]).arg(&area))
             });
             assert!(!is_immutable(&area));
         }
@@ -257,7 +240,7 @@ fn a_killed_program_leaves_other_files_and_the_next_check_removes_its_mark() {
 #[test]
 fn moved_blocks_stop_the_area_before_another_file_changes() {
     for kind in ["ext4", "xfs"] {
-        let Some((image, area, before)) = Image::fragmented(kind) else { return };
+        let Some((image, area, before)) = Image::fragmented(kind) else { continue };
         let swapped = raw(&area);
         let running = endless(&swapped);
         // The immutable flag prevents changes of the file by programs that do not remove it.
@@ -266,8 +249,7 @@ fn moved_blocks_stop_the_area_before_another_file_changes() {
         let mut chattr = tool("chattr").expect("e2fsprogs");
         assert!(succeeds(chattr.arg("-i").arg(&area)));
         let file = File::options().write(true).open(&area).unwrap();
-        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        fallocate(&file, punch, 0, AREA_BYTES).unwrap();
+        fallocate(&file, PUNCH, 0, AREA_BYTES).unwrap();
         // Another file gets the freed blocks.
         let stolen = image.root().join("stolen");
         wait_until("the message", || {
@@ -292,27 +274,24 @@ fn files_with_unwritten_or_shared_blocks_are_refused() {
     check(&area);
     // Extents that were never written, holes, and extents that another file shares.
     image.allocate_area();
-    assert!(succeeds(Command::new(softswap()).arg("mkswap").arg(&area)));
+    assert!(succeeds(softswap_with(&["mkswap"]).arg(&area)));
     refused(&area, &["cannot be used raw", "never written", "mkswap --raw"]);
     image.make_area();
     let file = File::options().write(true).open(&area).unwrap();
-    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    fallocate(&file, punch, 8 * MIB, MIB).unwrap();
+    fallocate(&file, PUNCH, 8 * MIB, MIB).unwrap();
     drop(file);
     refused(&area, &["hole"]);
     fs::remove_file(&area).unwrap();
     image.make_area();
-    let copied = succeeds(
-        Command::new("cp").arg("--reflink=always").arg(&area).arg(image.root().join("copy")),
-    );
-    if copied {
+    let copy = image.root().join("copy");
+    if succeeds(Command::new("cp").arg("--reflink=always").arg(&area).arg(&copy)) {
         refused(&area, &["shares storage with another file"]);
-        fs::remove_file(image.root().join("copy")).unwrap();
+        fs::remove_file(copy).unwrap();
     }
     assert!(!is_immutable(&area));
     // A device is always raw.
     let Some(second) = Loop::over(&area) else { return skip("no second loop device") };
-    assert!(succeeds(Command::new(softswap()).args(["mkswap", "--force"]).arg(second.path())));
+    assert!(succeeds(softswap_with(&["mkswap", "--force"]).arg(second.path())));
     refused(second.path(), &["leave out `raw`"]);
     refused(&area, &["/dev/loop"]);
     drop(second);
@@ -330,9 +309,8 @@ fn file_systems_without_fixed_blocks_are_refused_by_name() {
     let path = dir.path().join("swap");
     let file = File::create(&path).unwrap();
     fallocate(&file, FallocateFlags::empty(), 0, 8 * MIB).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-    let mut format = Command::new(softswap());
-    let output = format.args(["mkswap", "--raw"]).arg(&path).output().unwrap();
+    set_mode(&path, 0o600);
+    let output = softswap_with(&["mkswap", "--raw"]).arg(&path).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(fs::read(&path).unwrap().iter().all(|byte| *byte == 0), "the file has changed");

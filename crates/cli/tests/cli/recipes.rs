@@ -1,8 +1,8 @@
 //! Commands in `README.md` and `docs/`: runs blocks marked `tested`, and parses files for other
 //! programs.
 
-use crate::common::bin_dir;
-use crate::support::{LIMIT, Running, python};
+use crate::common::{bin_dir, is_installed, json_file, skip};
+use crate::support::{disk_dir, finish, python};
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -69,7 +69,7 @@ fn run(dir: &Path, program: &str, arguments: &[&str]) -> Output {
     let path = format!("{}:{}", bin_dir().display(), std::env::var("PATH").unwrap_or_default());
     let mut command = Command::new(program);
     command.args(arguments).current_dir(dir).env("PATH", path).env("SOFTSWAP_RESERVE", "0");
-    let ended = Running::start(&mut command).finish(LIMIT);
+    let ended = finish(&mut command);
     Output { status: ended.status, stdout: ended.stdout, stderr: ended.stderr.into_bytes() }
 }
 
@@ -90,11 +90,10 @@ fn documented_commands_run() {
     let mut dirs = HashMap::new();
     for (page, text) in blocks("sh tested").into_iter().chain(transcripts) {
         // Blocks of a page use the files of earlier ones. Swap files must be on a disk.
-        let dir = dirs.entry(page).or_insert_with(|| tempfile::tempdir_in("/var/tmp").unwrap());
+        let dir = dirs.entry(page).or_insert_with(disk_dir);
         expect_success(&run(dir.path(), "bash", &["-euc", &text]), page, &text);
-        let made = std::fs::read_to_string(dir.path().join("softswap.json"));
         if text.contains("--profile") {
-            let profile: serde_json::Value = serde_json::from_str(&made.unwrap()).unwrap();
+            let profile = json_file(&dir.path().join("softswap.json"));
             let added = &profile["syscalls"][2];
             assert_eq!(added["action"], "SCMP_ACT_ALLOW", "{profile}");
             assert!(added["names"].as_array().unwrap().contains(&"userfaultfd".into()));
@@ -105,8 +104,7 @@ fn documented_commands_run() {
 #[test]
 fn documented_python_runs() {
     if !parses("import softswap, numpy", "").status.success() {
-        eprintln!("skipped: python3 has no module softswap, or no numpy");
-        return;
+        return skip("python3 has no module softswap, or no numpy");
     }
     for (page, text) in blocks("python tested") {
         let dir = tempfile::tempdir().unwrap();
@@ -117,28 +115,24 @@ fn documented_python_runs() {
 
 #[test]
 fn files_for_other_programs_are_valid() {
-    if parses("import yaml", "").status.success() {
-        for (page, text) in blocks("yaml") {
-            let load = "import sys, yaml; assert isinstance(yaml.safe_load(sys.argv[1]), dict)";
-            expect_success(&parses(load, &text), page, &text);
+    for (format, module, load) in [
+        ("yaml", "yaml", "assert isinstance(yaml.safe_load(sys.argv[1]), dict)"),
+        ("toml", "tomllib", "tomllib.loads(sys.argv[1])"),
+    ] {
+        if !parses(&format!("import {module}"), "").status.success() {
+            skip(&format!("python3 has no module {module}"));
+            continue;
         }
-    } else {
-        eprintln!("skipped: python3 has no module yaml");
-    }
-    if parses("import tomllib", "").status.success() {
-        for (page, text) in blocks("toml") {
-            let load = "import sys, tomllib; tomllib.loads(sys.argv[1])";
-            expect_success(&parses(load, &text), page, &text);
+        for (page, text) in blocks(format) {
+            let output = parses(&format!("import sys, {module}; {load}"), &text);
+            expect_success(&output, page, &text);
         }
-    } else {
-        eprintln!("skipped: python3 has no module tomllib");
     }
 }
 
 #[test]
 fn systemd_unit_is_accepted() {
-    if Command::new("systemd-analyze").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no systemd-analyze");
+    if !is_installed("systemd-analyze") {
         return;
     }
     for (page, text) in blocks("systemd") {
@@ -151,7 +145,7 @@ fn systemd_unit_is_accepted() {
         let verify = ["verify", "--man=no", unit.to_str().unwrap()];
         let output = run(dir.path(), "systemd-analyze", &verify);
         expect_success(&output, page, &text);
-        let output_of_case = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output_of_case.contains("analysis.service"), "{page}: {output_of_case}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!stderr.contains("analysis.service"), "{page}: {stderr}");
     }
 }

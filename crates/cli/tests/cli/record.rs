@@ -4,17 +4,18 @@ use crate::common::{UNPRIVILEGED_UID, copy_binaries, is_root, std_unprivileged};
 use crate::support::control_client::{
     Program, WAIT_TIMEOUT, assert_output, query, refused, wait_until,
 };
-use crate::support::{Running, compiled, python, softswap, wait_for_rounds};
+use crate::support::processes::send;
+use crate::support::{Running, compiled, python, softswap_with, wait_for_rounds};
 use serde_json::Value;
 use softswap_engine::base::stats::Tier;
 use softswap_sys::control_socket::DIR_VARIABLE;
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Command;
-use tempfile::TempDir;
 
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+/// Starts a program whose function `touch_cold` waits for pages.
+fn sites() -> Program {
+    Program::start(&[], &compiled("sites"), &["--seconds", "0"])
 }
 
 /// Records a program, with the picture in `dir`. Repeats until `find` accepts the profile and the
@@ -34,7 +35,7 @@ fn record_until(
             return Err(errors);
         }
         assert!(output.status.success() && errors.is_empty(), "{errors}");
-        let profile = json(&String::from_utf8(output.stdout).unwrap());
+        let profile: Value = serde_json::from_slice(&output.stdout).unwrap();
         let svg = std::fs::read_to_string(&flame_graph_file).unwrap();
         find(&profile, &svg).map_err(|why| format!("{why}: {profile}"))?;
         Ok((profile, svg))
@@ -81,15 +82,13 @@ fn share(of: &Value, all: &Value) -> f64 {
 
 #[test]
 fn profile_lists_function_touching_cold_memory_first() {
-    let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
+    let program = sites();
     let dir = tempfile::tempdir().unwrap();
     let find = |profile: &Value, svg: &str| {
         let functions = profile["functions"].as_array().unwrap();
         let first = &functions[0];
-        ensure(
-            first["function"] == "touch_cold" && first["caller"] == "look_up",
-            "touch_cold is not first",
-        )?;
+        let is_first = first["function"] == "touch_cold" && first["caller"] == "look_up";
+        ensure(is_first, "touch_cold is not first")?;
         ensure(share(first, profile) > 0.5, "touch_cold has less than half of the time")?;
         let hot = functions.iter().find(|it| it["function"] == "touch_hot");
         ensure(hot.is_none_or(|hot| share(hot, profile) < 0.1), "touch_hot has too much")?;
@@ -97,10 +96,8 @@ fn profile_lists_function_touching_cold_memory_first() {
         let is_cold = memory["by"] == "make_cold" && memory["touched_by"] == "touch_cold";
         ensure(is_cold, "make_cold is not first")?;
         let by_tier = profile["by_tier"].as_object().unwrap();
-        ensure(
-            by_tier.contains_key("disk") || by_tier.contains_key("standby"),
-            "no fault is from the disk",
-        )?;
+        let is_from_disk = by_tier.contains_key("disk") || by_tier.contains_key("standby");
+        ensure(is_from_disk, "no fault is from the disk")?;
         // The complete call stack from main, and a page that a system call faulted in.
         for name in ["main", "sites", "look_up", "touch_cold", "take_in", "[system call]"] {
             ensure(svg.contains(&format!("<title>{name} (")), name)?;
@@ -147,10 +144,8 @@ fn jit_code_is_named_by_perf_map() {
         let functions = profile["functions"].as_array().unwrap();
         let jit_function = functions.iter().find(|it| it["function"] == "jitted_touch");
         let jit_function = jit_function.ok_or("the JIT function has no name")?;
-        ensure(
-            jit_function["caller"] == "sites" && share(jit_function, profile) > 0.2,
-            "another caller",
-        )
+        let is_named = jit_function["caller"] == "sites" && share(jit_function, profile) > 0.2;
+        ensure(is_named, "another caller")
     });
     map.close().unwrap();
 }
@@ -210,14 +205,13 @@ fn python_functions_are_named() {
 
 #[test]
 fn process_exiting_during_recording_is_reported() {
-    let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
+    let program = sites();
     let dir = tempfile::tempdir().unwrap();
     let flame_graph_file = dir.path().join("ended.svg");
     let path = flame_graph_file.to_str().unwrap();
     let pid = program.pid();
-    let mut record = Command::new(softswap());
     let record =
-        Running::start(record.args(["record", &pid, "--seconds", "3600", "--output", path]));
+        Running::start(&mut softswap_with(&["record", &pid, "--seconds=3600", "--output", path]));
     wait_for_samples(&program, &record, &flame_graph_file);
     program.finish().expect_ok("sites");
     let recorded = record.finish(WAIT_TIMEOUT);
@@ -232,16 +226,15 @@ fn process_exiting_during_recording_is_reported() {
 
 #[test]
 fn signal_ends_recording_early_with_results() {
-    let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
+    let program = sites();
     let dir = tempfile::tempdir().unwrap();
     let flame_graph_file = dir.path().join("enough.svg");
     let path = flame_graph_file.to_str().unwrap();
     for signal in [2, 15] {
-        let mut record = Command::new(softswap());
-        record.args(["record", &program.pid(), "--seconds", "3600", "--output", path]);
-        let record = Running::start(&mut record);
+        let arguments = ["record", &program.pid(), "--seconds=3600", "--output", path];
+        let record = Running::start(&mut softswap_with(&arguments));
         wait_for_samples(&program, &record, &flame_graph_file);
-        softswap_sys::child::send(record.id(), signal).unwrap();
+        send(record.id(), signal);
         let ended = record.finish(WAIT_TIMEOUT);
         ended.expect_success("record");
         assert!(ended.stdout_text().contains("touch_cold"), "{}", ended.stdout_text());
@@ -274,8 +267,7 @@ fn failed_recording_reports_reason_and_writes_no_file() {
     refused(&["record", &pid, "--seconds", "0"], 2, &["--seconds"]);
     assert_output(&ask_for(&std::process::id().to_string()), 1, &["is not managed by softswap"]);
 
-    let mut command = Command::new(softswap());
-    command.args(["run", "-q", "--memory", "64M", "--", "sleep", "1000"]);
+    let mut command = softswap_with(&["run", "-q", "--memory", "64M", "--", "sleep", "1000"]);
     let asleep = Running::start(&mut command);
     let number = asleep.id().to_string();
     let message = wait_until("the program is asleep", || {
@@ -291,7 +283,7 @@ fn only_owner_and_root_may_record() {
     if !is_root() {
         return refused(&["record", "1"], 1, &["process 1", "belongs to uid 0", "as root"]);
     }
-    let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
+    let program = sites();
     let binaries = tempfile::tempdir().unwrap();
     copy_binaries(binaries.path());
     let unprivileged = || std_unprivileged(binaries.path());
@@ -299,12 +291,11 @@ fn only_owner_and_root_may_record() {
     assert_output(&output, 1, &["belongs to uid 0", "as that user, or as root"]);
 
     // The output file must be in a directory to which the user can write.
-    let own = || -> TempDir {
+    let [swap, sockets, pictures] = std::array::from_fn(|_| {
         let dir = tempfile::tempdir().unwrap();
         chown(dir.path(), Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
         dir
-    };
-    let (swap, sockets, pictures) = (own(), own(), own());
+    });
     let copy = binaries.path().join("sites");
     std::fs::copy(compiled("sites"), &copy).unwrap();
     let mut command = unprivileged();
@@ -326,7 +317,7 @@ fn only_owner_and_root_may_record() {
             return Err(errors);
         }
         assert!(output.status.success(), "{errors}");
-        is_first(&json(&String::from_utf8(output.stdout).unwrap()))
+        is_first(&serde_json::from_slice(&output.stdout).unwrap())
     });
     assert!(path.exists());
     record_until(pictures.path(), &number, "1", |profile, _| is_first(profile));

@@ -1,12 +1,13 @@
 //! Swap areas on a cluster. Programs run in a quarter of their memory, without a local area, while
 //! the helper and the cluster's nodes are killed. Skipped without `redis-server`.
 
-use crate::support::tree::{HELPER, child_called, kill};
-use crate::support::{LIMIT, Report, Running, Swapped, plain, python, softswap};
-use crate::test_cluster::{TestCluster, eventually, test_cluster};
+use crate::common::assert_contains_all;
+use crate::support::processes::{HELPER, child_called, kill, stat_of};
+use crate::support::{
+    LIMIT, Report, Running, Swapped, disk_dir, finish, plain, python, softswap, softswap_with,
+};
+use crate::test_cluster::{eventually, test_cluster};
 use std::ffi::OsString;
-use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// Reads and changes 40 MiB, and prints the number of each round.
 const PROGRAM: &str = "
@@ -44,19 +45,14 @@ fn arguments(more: &[&str]) -> Vec<OsString> {
 
 /// Runs with the cluster as the only area.
 fn swapped(url: &str) -> Swapped {
-    Swapped::within("12M").option("--codec=none").option(format!("--swap={url}"))
+    Swapped::within("12M").option("--codec=none").swap(url)
 }
 
-fn keys(test_cluster: &TestCluster) -> i64 {
-    test_cluster.primaries().into_iter().map(|at| test_cluster.nodes[at].number(&["DBSIZE"])).sum()
-}
-
-fn await_output(running: &mut Running, text: &str) {
-    let end = Instant::now() + Duration::from_secs(300);
-    while !String::from_utf8_lossy(&running.stdout_so_far()).contains(text) {
-        assert!(!running.has_ended() && Instant::now() < end, "{}", running.stderr_so_far());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+/// Starts the program, and waits until its second round.
+fn start(swapped: &Swapped, more: &[&str]) -> Running {
+    let mut running = Running::start(&mut swapped.command(python(), &arguments(more)));
+    running.wait_for_output("turn 1");
+    running
 }
 
 fn expect_same(report: &Report, what: &str, more: &[&str]) {
@@ -78,7 +74,7 @@ fn program_and_child_run_on_cluster_and_clean_up() {
     let areas = report.figures["settings"].to_string();
     assert!(areas.contains("rediss://127.0.0.1"), "{areas}");
     assert!(!report.figures.to_string().contains(crate::test_cluster::PASSWORD));
-    eventually("all keys are removed", || keys(&test_cluster) == 0);
+    eventually("all keys are removed", || test_cluster.key_count() == 0);
 }
 
 #[test]
@@ -87,12 +83,12 @@ fn killed_helper_and_primary_do_not_change_the_result() {
     let swapped = swapped(&test_cluster.plain_url("&size=256M&deadline=30s"));
     let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
     for turn in 1..3 {
-        await_output(&mut running, &format!("turn {turn}"));
+        running.wait_for_output(&format!("turn {turn}"));
         let helper = || child_called(running.id(), HELPER);
         eventually("the helper runs", || helper().is_some());
         helper().into_iter().for_each(kill);
     }
-    await_output(&mut running, "turn 3");
+    running.wait_for_output("turn 3");
     let primary = test_cluster.primaries()[0];
     test_cluster.nodes[primary].kill();
     let ended = running.finish(LIMIT);
@@ -112,24 +108,20 @@ fn nested_run_keeps_pages_and_ends_helpers() {
     let program: Vec<OsString> =
         inner.into_iter().chain([python.clone().into()]).chain(arguments(&[])).collect();
     let expected = plain(&python, &arguments(&[]));
-    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
+    let directory = disk_dir();
     for outer in [format!("--swap={}", directory.path().display()), url] {
         let outer = Swapped::within("24M").option("--codec=none").option(outer);
         let mut running = Running::start(&mut outer.command(softswap(), &program));
-        await_output(&mut running, "turn 1");
+        running.wait_for_output("turn 1");
         let run = child_called(running.id(), "softswap").expect("the inner run");
         let helper = child_called(run, HELPER).expect("its helper");
         let maps = std::fs::read_to_string(format!("/proc/{helper}/maps")).unwrap_or_default();
-        assert!(
-            !maps.contains("libsoftswap.so"),
-            "the helper must not belong to the outer tree: {maps}"
-        );
+        assert!(!maps.contains("libsoftswap.so"), "the helper is in the outer tree: {maps}");
         let ended = running.finish(LIMIT);
         ended.expect_success("within another run");
         assert_eq!(ended.stdout_text(), expected.stdout_text());
-        eventually("all keys are removed", || keys(&test_cluster) == 0);
-        let has_ended = || !std::path::Path::new(&format!("/proc/{helper}")).exists();
-        eventually("the helper exits", has_ended);
+        eventually("all keys are removed", || test_cluster.key_count() == 0);
+        eventually("the helper exits", || stat_of(helper).is_none());
     }
 }
 
@@ -137,9 +129,8 @@ fn nested_run_keeps_pages_and_ends_helpers() {
 fn pages_of_killed_program_and_helper_are_removed() {
     let Some(test_cluster) = test_cluster() else { return };
     let swapped = swapped(&test_cluster.plain_url("&size=256M"));
-    let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
-    await_output(&mut running, "turn 1");
-    assert!(keys(&test_cluster) > 20);
+    let running = start(&swapped, &[]);
+    assert!(test_cluster.key_count() > 20);
     let name = python().file_name().expect("a name").to_string_lossy().into_owned();
     let program = child_called(running.id(), &name).expect("the program");
     let helper = child_called(running.id(), HELPER).expect("the helper");
@@ -149,21 +140,18 @@ fn pages_of_killed_program_and_helper_are_removed() {
     eventually("the helper has exited", || child_called(running.id(), HELPER) != Some(helper));
     kill(program);
     assert!(!running.finish(LIMIT).status.success());
-    eventually("all keys are removed", || keys(&test_cluster) == 0);
+    eventually("all keys are removed", || test_cluster.key_count() == 0);
 }
 
 #[test]
 fn mirrored_cluster_may_be_lost() {
     let Some(mut test_cluster) = test_cluster() else { return };
-    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
-    let swapped = swapped(&test_cluster.plain_url("&size=256M&deadline=2s"))
-        .option(format!("--swap={}", directory.path().display()));
-    let mut running = Running::start(&mut swapped.command(python(), &arguments(&["fork"])));
-    await_output(&mut running, "turn 1");
-    eventually("the cluster has pages, too", || keys(&test_cluster) > 20);
-    for at in 0..test_cluster.nodes.len() {
-        test_cluster.nodes[at].kill();
-    }
+    let directory = disk_dir();
+    let swapped =
+        swapped(&test_cluster.plain_url("&size=256M&deadline=2s")).swap(directory.path().display());
+    let running = start(&swapped, &["fork"]);
+    eventually("the cluster has pages, too", || test_cluster.key_count() > 20);
+    test_cluster.nodes.iter_mut().for_each(|node| node.kill());
     let ended = running.finish(LIMIT);
     let report = swapped.report_of(ended);
     expect_same(&report, "while the cluster is lost", &["fork"]);
@@ -172,12 +160,11 @@ fn mirrored_cluster_may_be_lost() {
 #[test]
 fn full_primary_falls_back_to_directory() {
     let Some(test_cluster) = test_cluster() else { return };
-    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
+    let directory = disk_dir();
     let swapped = swapped(&test_cluster.plain_url("&size=256M&copies=2&pri=5"))
-        .option(format!("--swap={}", directory.path().display()));
-    let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
-    await_output(&mut running, "turn 1");
-    eventually("the cluster has pages", || keys(&test_cluster) > 20);
+        .swap(directory.path().display());
+    let running = start(&swapped, &[]);
+    eventually("the cluster has pages", || test_cluster.key_count() > 20);
     let primary = test_cluster.primaries()[0];
     test_cluster.nodes[primary].set("maxmemory", "4mb");
     let ended = running.finish(LIMIT);
@@ -190,28 +177,19 @@ fn full_primary_falls_back_to_directory() {
 fn losing_all_servers_stops_program_with_message() {
     let Some(mut test_cluster) = test_cluster() else { return };
     let swapped = swapped(&test_cluster.plain_url("&size=256M&deadline=8s"));
-    let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
-    await_output(&mut running, "turn 1");
-    for at in 0..test_cluster.nodes.len() {
-        test_cluster.nodes[at].kill();
-    }
+    let running = start(&swapped, &[]);
+    test_cluster.nodes.iter_mut().for_each(|node| node.kill());
     let ended = running.finish(LIMIT);
     assert!(!ended.status.success(), "{}", ended.stderr);
-    assert!(ended.stderr.contains("is unavailable"), "no report of the outage: {}", ended.stderr);
-    assert!(ended.stderr.contains("127.0.0.1:"), "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("softswap:{"),
-        "the message must contain the key: {}",
-        ended.stderr
-    );
+    // The message names the server and the key.
+    assert_contains_all(&ended.stderr, &["is unavailable", "127.0.0.1:", "softswap:{"]);
 }
 
 #[test]
 fn single_server_serves_as_mirror() {
     let Some(server) = crate::test_cluster::single_server() else { return };
-    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
-    let swapped = swapped(&server.url("&size=256M&single=1"))
-        .option(format!("--swap={}", directory.path().display()));
+    let directory = disk_dir();
+    let swapped = swapped(&server.url("&size=256M&single=1")).swap(directory.path().display());
     let report = swapped.run(python(), &arguments(&[]));
     expect_same(&report, "with a directory", &[]);
     eventually("all keys are removed", || server.node.number(&["DBSIZE"]) == 0);
@@ -220,9 +198,7 @@ fn single_server_serves_as_mirror() {
 #[test]
 fn unusable_cluster_is_rejected_at_start() {
     let refused = |swap: &str, part: &str| {
-        let mut command = Command::new(softswap());
-        command.args(["run", "--swap", swap, "--", "echo", "started"]);
-        let ended = Running::start(&mut command).finish(LIMIT);
+        let ended = finish(&mut softswap_with(&["run", "--swap", swap, "--", "echo", "started"]));
         assert!(!ended.status.success() && ended.stdout.is_empty(), "{swap}: {}", ended.stderr);
         assert!(ended.stderr.contains(part), "{swap}: {}", ended.stderr);
         assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
@@ -235,7 +211,7 @@ fn unusable_cluster_is_rejected_at_start() {
     let Some(test_cluster) = test_cluster() else { return };
     let doctor_at = |options: &str| {
         let url = test_cluster.plain_url(options);
-        let output = Command::new(softswap()).args(["doctor", "--json", "--swap", &url]).output();
+        let output = softswap_with(&["doctor", "--json", "--swap", &url]).output();
         let found: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
         let checks = found["checks"].as_array().unwrap();
         let of_cluster = checks.iter().filter(|check| check["name"] == "swap-cluster");

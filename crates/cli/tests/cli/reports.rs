@@ -1,7 +1,8 @@
 //! `softswap run --report` as JSON and as a page, `softswap report`, `softswap advise`.
 
-use crate::support::control_client::{query, refused, stdout_of, wait_until};
-use crate::support::{LIMIT, Running, compiled, softswap, wait_for_rounds};
+use crate::common::{json_file, skip};
+use crate::support::control_client::{refused, stdout_of, try_stat, wait_until};
+use crate::support::{LIMIT, Running, compiled, finish, softswap_with, wait_for_rounds};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,16 +10,16 @@ use tempfile::TempDir;
 
 fn run(dir: &Path, name: &str, memory: &str, seconds: &str) -> PathBuf {
     let path = dir.join(name);
-    let mut command = Command::new(softswap());
-    command.args(["run", "-q", "--reserve", "0", "--memory", memory, "--report"]).arg(&path);
-    command.args(["--swap"]).arg(dir).arg("--").arg(compiled("hog"));
-    command.args(["--mib", "64", "--seconds", seconds]);
-    Running::start(&mut command).finish(LIMIT).expect_success("hog");
+    let options = ["run", "-q", "--reserve", "0", "--memory", memory, "--report"];
+    let mut command = softswap_with(&options);
+    command.arg(&path).arg("--swap").arg(dir).arg("--").arg(compiled("hog"));
+    finish(command.args(["--mib", "64", "--seconds", seconds])).expect_success("hog");
     path
 }
 
-fn json(path: &Path) -> Value {
-    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+/// Returns the numbers of an array.
+fn column(values: &Value) -> Vec<u64> {
+    values.as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).collect()
 }
 
 #[test]
@@ -26,33 +27,23 @@ fn reports_are_shown_and_compared() {
     let dir = tempfile::tempdir().unwrap();
     let small = run(dir.path(), "small.json", "24M", "2");
     let large = run(dir.path(), "large.json", "256M", "1");
-    let report = json(&small);
+    let report = json_file(&small);
     let history = &report["history"];
     let rows = history["at_s"].as_array().unwrap().len();
     assert!((5..=513).contains(&rows), "{rows}");
-    let columns = ["used_bytes", "resident_bytes", "disk_bytes", "stalled_ns", "bytes_read"];
-    for column in columns {
-        let values = history[column].as_array().unwrap();
-        assert_eq!(values.len(), rows, "{column}");
-        assert!(values.iter().any(|value| value.as_u64() > Some(0)), "{column} is 0 throughout");
+    for name in ["used_bytes", "resident_bytes", "disk_bytes", "stalled_ns", "bytes_read"] {
+        let values = column(&history[name]);
+        assert_eq!(values.len(), rows, "{name}");
+        assert!(values.iter().any(|value| *value > 0), "{name} is 0 throughout");
     }
-    let budget = report["budget_bytes"].as_u64();
-    let used = history["used_bytes"].as_array().unwrap();
-    assert!(used.iter().all(|used| used.as_u64() <= budget), "{used:?}");
-    let disk: Vec<u64> = history["faults"]["disk"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|it| it.as_u64().unwrap())
-        .collect();
-    assert!(disk.is_sorted() && disk.last() == report["faults"]["disk"]["count"].as_u64().as_ref());
-    let of_tier: u64 = report["latencies"]["disk"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|bucket| bucket[1].as_u64().unwrap())
-        .sum();
-    assert_eq!(Some(of_tier), report["faults"]["disk"]["count"].as_u64());
+    let budget = report["budget_bytes"].as_u64().unwrap();
+    let used = column(&history["used_bytes"]);
+    assert!(used.iter().all(|used| *used <= budget), "{used:?}");
+    let faults = report["faults"]["disk"]["count"].as_u64();
+    let disk = column(&history["faults"]["disk"]);
+    assert!(disk.is_sorted() && disk.last().copied() == faults, "{disk:?}");
+    let latencies = report["latencies"]["disk"].as_array().unwrap().iter();
+    assert_eq!(latencies.map(|bucket| bucket[1].as_u64()).sum::<Option<u64>>(), faults);
     assert_eq!(report["settings"]["codec"], "auto");
     assert!(report["machine"]["processors"].as_u64() >= Some(1));
 
@@ -64,11 +55,8 @@ fn reports_are_shown_and_compared() {
     stdout_of(&["report", &small, &large, "--html", page.to_str().unwrap()]);
     assert_eq!(std::fs::read_to_string(&page).unwrap().matches("<svg").count(), 3);
     // The program waited in the small budget, and did not need all of the large one.
-    assert!(
-        stdout_of(&["advise", &small]).contains("--memory "),
-        "{}",
-        stdout_of(&["advise", &small])
-    );
+    let advice = stdout_of(&["advise", &small]);
+    assert!(advice.contains("--memory "), "{advice}");
     let advice = stdout_of(&["advise", &large]);
     assert!(advice.contains("Change nothing") || advice.contains("A smaller budget"), "{advice}");
 
@@ -90,10 +78,8 @@ fn reports_are_shown_and_compared() {
 
     // For a single report the summary is printed; `-v` prints all figures.
     let summary = stdout_of(&["report", &small]);
-    assert!(
-        summary.starts_with("softswap: hog finished in ") && !summary.contains("p99"),
-        "{summary}"
-    );
+    let is_short = summary.starts_with("softswap: hog finished in ") && !summary.contains("p99");
+    assert!(is_short, "{summary}");
     assert!(stdout_of(&["report", "-v", &small]).contains("p99"));
     refused(&["report"], 2, &["required"]);
     let wrong = dir.path().join("wrong.json");
@@ -105,22 +91,14 @@ fn reports_are_shown_and_compared() {
 /// Opens a page in Chromium without a network. Returns the document and the console output.
 fn open(page: &Path) -> Option<(String, String)> {
     let mut chromium = Command::new("chromium");
-    chromium.args([
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--enable-logging=stderr",
-        "--v=0",
-    ]);
+    chromium.args(["--headless", "--no-sandbox", "--disable-gpu"]);
+    chromium.args(["--enable-logging=stderr", "--v=0"]);
     let profile = TempDir::new().unwrap();
     chromium.arg(format!("--user-data-dir={}", profile.path().display()));
     // An unreachable proxy blocks all network access.
     chromium.args(["--proxy-server=127.0.0.1:9", "--dump-dom"]);
     let output = chromium.arg(format!("file://{}", page.display())).output();
-    let Ok(output) = output else {
-        eprintln!("skipped: chromium is not installed");
-        return None;
-    };
+    let output = output.inspect_err(|_| skip("chromium is not installed")).ok()?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Some((text(&output.stdout), text(&output.stderr)))
 }
@@ -143,12 +121,11 @@ fn html_report_renders_completely() {
     assert!((6..=7).contains(&plots), "{plots}");
     // A sleeping process has hardly any data for plots.
     let asleep = dir.path().join("asleep.html");
-    let mut command = Command::new(softswap());
-    command.args(["run", "-q", "--memory", "64M", "--report"]).arg(&asleep);
     let second = dir.path().join("asleep.json");
-    command.arg("--report").arg(&second).args(["--", "true"]);
-    Running::start(&mut command).finish(LIMIT).expect_success("true");
-    assert_eq!(json(&second)["slept"], true);
+    let mut command = softswap_with(&["run", "-q", "--memory", "64M", "--report"]);
+    command.arg(&asleep).arg("--report").arg(&second).args(["--", "true"]);
+    finish(&mut command).expect_success("true");
+    assert_eq!(json_file(&second)["slept"], true);
     let text = std::fs::read_to_string(&asleep).unwrap();
     assert!(text.contains("its memory fitted the budget of 64.0 MiB"), "{text}");
     for (page, plots) in [(&page, plots), (&asleep, text.matches("<svg").count())] {
@@ -163,13 +140,13 @@ fn html_report_renders_completely() {
 fn shell_report_includes_children() {
     let dir = tempfile::tempdir().unwrap();
     let [report, page] = ["shell.json", "shell.html"].map(|name| dir.path().join(name));
-    let mut command = Command::new(softswap());
-    command.args(["run", "-q", "--reserve", "0", "--memory", "24M", "--report"]).arg(&report);
-    command.arg("--swap").arg(dir.path()).args(["--", "sh", "-c"]);
+    let mut command =
+        softswap_with(&["run", "-q", "--reserve", "0", "--memory", "24M", "--report"]);
+    command.arg(&report).arg("--swap").arg(dir.path()).args(["--", "sh", "-c"]);
     command.arg("\"$0\" --mib 64 --seconds 2 & wait $!").arg(compiled("hog"));
-    Running::start(&mut command).finish(LIMIT).expect_success("a shell with a child");
+    finish(&mut command).expect_success("a shell with a child");
     stdout_of(&["report", report.to_str().unwrap(), "--html", page.to_str().unwrap()]);
-    let report = json(&report);
+    let report = json_file(&report);
     // The shell itself slept.
     assert!(report["pages_out"] == 0 && report["faults"]["disk"]["count"] == 0, "{report}");
     let tree = &report["tree"];
@@ -177,11 +154,7 @@ fn shell_report_includes_children() {
     assert!(disk > 0 && tree["faults_by_tier"]["zero"].as_u64() > Some(0), "{tree}");
     let columns = &report["history"]["tree"];
     let rows = report["history"]["at_s"].as_array().unwrap().len();
-    let column = |values: &Value| -> Vec<u64> {
-        values.as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).collect()
-    };
-    let sizes = ["resident_bytes", "disk_bytes", "bytes_read", "bytes_written"];
-    for name in sizes {
+    for name in ["resident_bytes", "disk_bytes", "bytes_read", "bytes_written"] {
         let values = column(&columns[name]);
         assert!(values.len() == rows && values.iter().any(|it| *it > 0), "{name}: {columns}");
     }
@@ -206,14 +179,12 @@ fn large_tree_report_counts_omitted_processes() {
         dir.path().display()
     );
     for path in [&page, &report] {
-        let mut command = Command::new(softswap());
-        command.args(["run", "-q", "--awake", "--reserve", "0", "--memory", "512M", "--report"]);
+        let options = ["run", "-q", "--awake", "--reserve", "0", "--memory", "512M", "--report"];
+        let mut command = softswap_with(&options);
         command.arg(path).arg("--swap").arg(dir.path()).args(["--", "sh", "-c", &script]);
         let running = Running::start(&mut command);
         wait_until("all processes", || {
-            let output = query(&["stat", &running.id().to_string(), "--json"]);
-            let stat: Value = serde_json::from_slice(&output.stdout)
-                .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())?;
+            let stat = try_stat(&running.id().to_string())?;
             match stat["tree"]["processes"].as_array().map_or(0, Vec::len) {
                 some if some > PROCESSES => Ok(()),
                 some => Err(format!("{some} processes")),
@@ -224,7 +195,7 @@ fn large_tree_report_counts_omitted_processes() {
         running.finish(LIMIT).expect_success("sh");
         std::fs::remove_file(dir.path().join("done")).unwrap();
     }
-    let tree = &json(&report)["tree"];
+    let tree = &json_file(&report)["tree"];
     let kept = tree["largest"].as_array().unwrap().len() as u64;
     assert!(tree["processes_peak"].as_u64() >= Some(PROCESSES as u64), "{tree}");
     assert_eq!(kept, 100);

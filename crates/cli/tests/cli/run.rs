@@ -1,10 +1,10 @@
 //! `run` passes on the program's input, output, signals, stops and exit status, and prints notes.
 //! Needs the runtime library, which `cargo build --workspace` builds.
 
-use crate::common::{run, std_run};
+use crate::common::{json_file, run, std_run};
 use crate::support::control_client::{WAIT_TIMEOUT, wait_until};
+use crate::support::processes::{send, stat_of};
 use crate::support::{Swapped, python};
-use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -25,17 +25,16 @@ fn start(dir: &Path, text: &str) -> (Child, BufReader<ChildStdout>, String) {
     (child, out, line.trim().to_string())
 }
 
-fn send(pid: u32, signal: i32) {
-    softswap_sys::child::send(pid as i32, signal).unwrap();
+fn pid_of(child: &Child) -> i32 {
+    child.id() as i32
 }
 
 /// Returns the state letter of a process from /proc, or `None` if the process does not exist.
-fn state(pid: u32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
+fn state(pid: i32) -> Option<char> {
+    stat_of(pid).map(|stat| stat.state)
 }
 
-fn await_state(pid: u32, what: &str, reached: impl Fn(Option<char>) -> bool) {
+fn await_state(pid: i32, what: &str, reached: impl Fn(Option<char>) -> bool) {
     wait_until(&format!("process {pid} is {what}"), || match state(pid) {
         state if reached(state) => Ok(()),
         state => Err(format!("{state:?}")),
@@ -43,17 +42,14 @@ fn await_state(pid: u32, what: &str, reached: impl Fn(Option<char>) -> bool) {
 }
 
 /// Waits until a process has handled its pending SIGCHLD and sleeps again.
-fn await_attention(pid: u32) {
-    let pending = |status: &str, of: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(of)).unwrap_or("0");
-        u64::from_str_radix(line.trim(), 16).unwrap() >> (libc::SIGCHLD - 1) & 1 == 1
-    };
+fn await_attention(pid: i32) {
+    let process = procfs::process::Process::new(pid).unwrap();
     wait_until("softswap has waited for its children", || {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let is_pending = pending(&status, "ShdPnd:") || pending(&status, "SigPnd:");
+        let status = process.status().unwrap();
+        let is_pending = (status.shdpnd | status.sigpnd) >> (libc::SIGCHLD - 1) & 1 == 1;
         match state(pid) {
             Some('S' | 'T') if !is_pending => Ok(()),
-            state => Err(format!("{state:?}\n{status}")),
+            state => Err(format!("{state:?}\n{status:?}")),
         }
     });
 }
@@ -99,14 +95,9 @@ fn arguments_streams_and_name_pass_through() {
 fn signals_sent_to_softswap_reach_the_program_once() {
     let dir = tempfile::tempdir().unwrap();
     for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGUSR1, libc::SIGUSR2] {
-        let text = format!(
-            "n=0; trap 'n=$((n+1)); echo got' {signal}; echo ready; \
-             i=0; while [ $n -eq 0 ] && [ $i -lt 2400 ]; do sleep 0.05; i=$((i+1)); done; \
-             sleep 0.2; exit $n"
-        );
-        let (mut child, _out, ready) = start(dir.path(), &text);
+        let (mut child, _out, ready) = start(dir.path(), &counts(&signal.to_string()));
         assert_eq!(ready, "ready");
-        send(child.id(), signal);
+        send(pid_of(&child), signal);
         assert_eq!(child.wait().unwrap().code(), Some(1), "signal {signal}");
     }
 }
@@ -123,6 +114,15 @@ fn group_signal_of_program_is_delivered_once() {
         let status = shell(dir.path(), &text).process_group(0).status().unwrap();
         assert_eq!(status.code(), Some(3), "{sender}");
     }
+}
+
+/// Shell script that waits for a signal, prints `ready`, and exits with the number of signals.
+fn counts(signal: &str) -> String {
+    format!(
+        "n=0; trap 'n=$((n+1))' {signal}; echo ready; \
+         i=0; while [ $n -eq 0 ] && [ $i -lt 2400 ]; do sleep 0.05; i=$((i+1)); done; \
+         sleep 0.2; exit $n"
+    )
 }
 
 /// Python function that reads a terminal to its end and types a key after `ready`.
@@ -155,10 +155,7 @@ print(said.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 #[test]
 fn terminal_interrupt_is_delivered_once() {
     let dir = tempfile::tempdir().unwrap();
-    let text = "n=0; trap 'n=$((n+1))' INT; echo ready; \
-                i=0; while [ $n -eq 0 ] && [ $i -lt 2400 ]; do sleep 0.05; i=$((i+1)); done; \
-                sleep 0.2; exit $n";
-    let inner = shell(dir.path(), text);
+    let inner = shell(dir.path(), &counts("INT"));
     let mut outer = std::process::Command::new("python3");
     outer
         .args(["-c", &[TYPE_AT_READY, TERMINAL].concat()])
@@ -171,19 +168,16 @@ fn terminal_interrupt_is_delivered_once() {
         };
     }
     let output = outer.output().unwrap();
-    let output_of_case = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output_of_case.trim_end().ends_with(" 1"),
-        "{output_of_case}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(stdout.trim_end().ends_with(" 1"), "{stdout}{stderr}");
 }
 
 #[test]
 fn forwarded_fatal_signal_kills_softswap_too() {
     let dir = tempfile::tempdir().unwrap();
     let (mut child, _out, _) = start(dir.path(), "echo ready; exec sleep 1000");
-    send(child.id(), libc::SIGTERM);
+    send(pid_of(&child), libc::SIGTERM);
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
 }
 
@@ -191,11 +185,11 @@ fn forwarded_fatal_signal_kills_softswap_too() {
 fn stopping_program_by_pid_does_not_stop_softswap() {
     let dir = tempfile::tempdir().unwrap();
     let (mut child, _out, pid) = start(dir.path(), "echo $$; kill -STOP $$; exit 9");
-    let program: u32 = pid.parse().unwrap();
+    let program = pid.parse().unwrap();
     await_state(program, "stopped", |state| state == Some('T'));
-    await_attention(child.id());
+    await_attention(pid_of(&child));
     send(program, libc::SIGCONT);
-    await_state(child.id(), "ended", |state| state == Some('Z'));
+    await_state(pid_of(&child), "ended", |state| state == Some('Z'));
     assert_eq!(child.wait().unwrap().code(), Some(9));
 }
 
@@ -235,11 +229,8 @@ fn job_control_stops_and_continues_softswap() {
         outer.args(["-k", "1", "120", "python3", "-c", &[TYPE_AT_READY, JOB_CONTROL].concat()]);
         outer.arg(inner.get_program()).args(inner.get_args());
         let output = outer.output().unwrap();
-        let output_of_case = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output_of_case.trim_end().ends_with("stopped\nstatus 9"),
-            "{text}: {output_of_case}"
-        );
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(stdout.trim_end().ends_with("stopped\nstatus 9"), "{text}: {stdout}");
     }
 }
 
@@ -247,9 +238,9 @@ fn job_control_stops_and_continues_softswap() {
 fn killing_softswap_leaves_no_process() {
     let dir = tempfile::tempdir().unwrap();
     let (mut child, _out, pid) = start(dir.path(), "echo $$; exec sleep 1000");
-    let program: u32 = pid.parse().unwrap();
+    let program = pid.parse().unwrap();
     assert!(state(program).is_some());
-    send(child.id(), libc::SIGKILL);
+    send(pid_of(&child), libc::SIGKILL);
     child.wait().unwrap();
     // Without an init process that reaps orphans the process remains a zombie.
     await_state(program, "gone", |state| matches!(state, None | Some('Z' | 'X')));
@@ -263,7 +254,7 @@ fn pipe_closes_with_the_program() {
     let (end, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || end.send(out.read_to_end(&mut Vec::new()).unwrap()));
     assert_eq!(ended.recv_timeout(WAIT_TIMEOUT), Ok(0), "softswap must not keep the pipe open");
-    send(child.id(), libc::SIGKILL);
+    send(pid_of(&child), libc::SIGKILL);
     child.wait().unwrap();
 }
 
@@ -271,11 +262,8 @@ fn pipe_closes_with_the_program() {
 fn ignored_sigchld_keeps_exit_status() {
     let dir = tempfile::tempdir().unwrap();
     let mut outer = std::process::Command::new("sh");
-    outer.args([
-        "-c",
-        "trap '' CHLD; exec \"$0\" run -q --reserve 0 --swap \"$1\" -- sh -c 'exit 6'",
-    ]);
-    outer.arg(crate::common::bin_dir().join("softswap")).arg(dir.path());
+    let script = "trap '' CHLD; exec \"$0\" run -q --reserve 0 --swap \"$1\" -- sh -c 'exit 6'";
+    outer.args(["-c", script]).arg(crate::common::bin_dir().join("softswap")).arg(dir.path());
     assert_eq!(outer.status().unwrap().code(), Some(6));
 }
 
@@ -312,26 +300,16 @@ fn report_is_written_for_killed_program() {
         .status()
         .unwrap();
     assert_eq!(status.signal(), Some(libc::SIGKILL));
-    let report: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let report = json_file(&path);
     assert_eq!(report["schema"], 1);
     assert_eq!(report["outcome"]["kind"], "killed");
     assert_eq!(report["outcome"]["signal_name"], "SIGKILL");
     assert_eq!(report["exit_status"], 137);
     assert_eq!(report["budget_bytes"], 64 << 20);
-    for key in [
-        "wall_s",
-        "used_peak_bytes",
-        "resident_peak_bytes",
-        "pool_peak_bytes",
-        "disk_peak_bytes",
-        "same_filled_share",
-        "compression_ratio",
-        "bytes_written",
-        "bytes_read",
-        "stalled_ns",
-        "direct_reclaims",
-        "reclaimed_ahead",
-    ] {
+    let keys = "wall_s used_peak_bytes resident_peak_bytes pool_peak_bytes disk_peak_bytes \
+                same_filled_share compression_ratio bytes_written bytes_read stalled_ns \
+                direct_reclaims reclaimed_ahead";
+    for key in keys.split(' ') {
         assert!(report.get(key).is_some(), "{key} is missing");
     }
     for tier in ["zero", "staged", "standby", "filled", "pool", "disk"] {
@@ -352,7 +330,7 @@ fn runtime_starts_in_program() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("report.json");
     run(dir.path()).args(["-q", "--awake", "--report"]).arg(&path).arg("true").assert().code(0);
-    let report: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let report = json_file(&path);
     assert_eq!(report["engine_started"], true);
 }
 

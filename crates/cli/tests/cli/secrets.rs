@@ -1,31 +1,16 @@
 //! Exposure of a program's memory to other processes: on disk and in core dumps.
 
-use crate::support::{LIMIT, Running, Swapped, compiled, python, softswap};
+use crate::common::area::MIB;
+use crate::common::skip;
+use crate::support::{AreaFile, Swapped, compiled, disk_dir, finish, python};
 use std::collections::HashSet;
 use std::fs::File;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use tempfile::TempDir;
+use std::path::Path;
 
-const MIB: u64 = 1 << 20;
 /// Content of each page of `secrets`.
 const PLAINTEXT: &[u8] = b"this plaintext is known to the test";
-
-fn swap_file(dir: &TempDir) -> PathBuf {
-    let path = dir.path().join("swap");
-    let file = File::create(&path).unwrap();
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 48 * MIB).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    let made = Command::new(softswap()).arg("mkswap").arg(&path).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    path
-}
-
-fn dir() -> TempDir {
-    tempfile::tempdir_in("/var/tmp").expect("a directory on a disk")
-}
 
 fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
     let mut rest = bytes;
@@ -41,11 +26,8 @@ fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
 /// Runs a program that swaps to a file. Returns the file's content, and true if the report states
 /// encryption.
 fn left_by_a_run(options: &[&str]) -> (Vec<u8>, bool) {
-    let dir = dir();
-    let file = swap_file(&dir);
-    let swap = format!("--swap={}", file.display());
-    let swapped = Swapped::within("16M").option("-v").option("--pool=1M").option(swap);
-    let swapped = options.iter().fold(swapped, |swapped, option| swapped.option(option));
+    let file = AreaFile::new(48);
+    let swapped = file.swapped("16M").options(&["-v", "--pool=1M"]).options(options);
     let report = swapped.run_ok("secrets", &[]);
     assert!(report.figure("bytes_written") > 4 * MIB, "{}", report.figures);
     // Covers whole pages, and compressed pages that share a slot.
@@ -53,7 +35,7 @@ fn left_by_a_run(options: &[&str]) -> (Vec<u8>, bool) {
     let summary = &report.ended.stderr;
     let encrypts = report.figure("encrypts") == 1;
     assert_eq!(summary.contains("not encrypted"), !encrypts, "{summary}");
-    (std::fs::read(file).unwrap(), encrypts)
+    (std::fs::read(&file.path).unwrap(), encrypts)
 }
 
 #[test]
@@ -77,9 +59,8 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 ";
-    let dir = dir();
-    let swap = format!("--swap={}", dir.path().display());
-    let swapped = Swapped::within("32M").option(swap).option("--awake");
+    let dir = disk_dir();
+    let swapped = Swapped::within("32M").swap(dir.path().display()).option("--awake");
     let report = swapped.run(python(), &["-c", script]);
     report.ended.expect_success("a program that forks");
     let stdout = report.ended.stdout_text();
@@ -91,13 +72,11 @@ os.wait()
 /// As root the child runs as another user. A raw fork inherits no memory of the engine.
 #[test]
 fn child_has_no_key_of_later_parent_pages() {
-    let dir = dir();
+    let dir = disk_dir();
     for (way, options) in
         [("fork", &[][..]), ("fork", &["--no-io-uring"]), ("fork", &["--pool=1M"]), ("raw", &[])]
     {
-        let swap = format!("--swap={}", dir.path().display());
-        let swapped = Swapped::within("24M").option(swap);
-        let swapped = options.iter().fold(swapped, |swapped, option| swapped.option(option));
+        let swapped = Swapped::within("24M").swap(dir.path().display()).options(options);
         let report = swapped.run_ok("worker", &[way]);
         assert_eq!(report.ended.stdout_text(), "ok worker\n", "{way} {options:?}");
         assert!(report.figure("bytes_written") > 4 * MIB, "{}", report.figures);
@@ -107,17 +86,14 @@ fn child_has_no_key_of_later_parent_pages() {
 /// `SOFTSWAP_ADVERSARY_SECONDS` sets how long the child attacks.
 #[test]
 fn a_child_with_the_source_opens_no_page_that_was_sealed_after_the_fork() {
-    let dir = dir();
+    let dir = disk_dir();
     let path = dir.path().to_str().unwrap();
     let seconds = std::env::var("SOFTSWAP_ADVERSARY_SECONDS").unwrap_or("0".to_string());
-    let swapped = || {
-        let swapped = Swapped::within("16M").option("--codec=none").option("--pool=0");
-        swapped.option(format!("--swap={path}"))
-    };
+    let swapped = || Swapped::within("16M").options(&["--codec=none", "--pool=0"]).swap(path);
     let arguments = ["--swap", path, "--seconds", &seconds];
     let report = swapped().run(compiled("adversary"), &arguments);
     if report.ended.status.code() == Some(3) {
-        return eprintln!("skipped: the processor has no instructions for AES");
+        return skip("the processor has no instructions for AES");
     }
     report.ended.expect_ok("adversary");
     // Without encryption, the same search finds the pages in the swap file.
@@ -162,17 +138,16 @@ fn parts_of_key(mapping: &[u8]) -> HashSet<[u8; 16]> {
 fn core_dump_excludes_key() {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if !pattern.starts_with("core") {
-        eprintln!("skipped: core dumps are written to another place: {}", pattern.trim());
-        return;
+        return skip(&format!("core dumps are written to another place: {}", pattern.trim()));
     }
-    let dir = dir();
+    let dir = disk_dir();
     let key = dir.path().join("key");
-    let swapped = Swapped::within("16M").option(format!("--swap={}", dir.path().display()));
+    let swapped = Swapped::within("16M").swap(dir.path().display());
     let mut command = swapped.command(compiled("secrets"), &[key.as_os_str()]);
-    let ended = Running::start(command.current_dir(dir.path())).finish(LIMIT);
+    let ended = finish(command.current_dir(dir.path()));
     match (ended.status.code(), ended.status.signal()) {
-        (Some(3), _) => return eprintln!("skipped: the key cannot be locked on this machine"),
-        (Some(4), _) => return eprintln!("skipped: core dumps are disabled on this machine"),
+        (Some(3), _) => return skip("the key cannot be locked on this machine"),
+        (Some(4), _) => return skip("core dumps are disabled on this machine"),
         (_, Some(6)) => {}
         _ => panic!("{}: {}", ended.status, ended.stderr),
     }

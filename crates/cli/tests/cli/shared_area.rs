@@ -1,68 +1,32 @@
 //! A named swap area shared by a process tree that execs, forks and loses processes.
 
-use crate::common::Loop;
-use crate::support::{LIMIT, Running, Swapped, compiled, mix64, python, softswap};
+use crate::common::{Loop, is_installed, is_root, set_mode, skip};
+use crate::support::control_client::{eventually, stdout_of};
+use crate::support::processes::{all_with, kill, parent};
+use crate::support::{AreaFile, LIMIT, Running, Swapped, compiled, finish, mix64, plain, python};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-const MIB: u64 = 1 << 20;
-
-/// Formatted swap file, removed on drop.
-struct Area {
-    path: PathBuf,
-    dir: TempDir,
-}
-
-impl Area {
-    fn new(mib: u64) -> Area {
-        let dir = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
-        let path = dir.path().join("swap");
-        let file = File::create(&path).unwrap();
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, mib * MIB).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        mkswap(&path);
-        Area { path, dir }
-    }
-
-    fn swapped(&self, memory: &str) -> Swapped {
-        Swapped::within(memory).option(format!("--swap={}", self.path.display()))
-    }
-}
-
-fn mkswap(path: &Path) {
-    let output = Command::new(softswap()).arg("mkswap").arg(path).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
 
 /// Returns arguments of `sh` that run `script` with the path of `hog` as `$0`.
 fn shell(script: &str) -> [OsString; 3] {
     ["-c".into(), script.into(), compiled("hog").into_os_string()]
 }
 
-fn wait_until(what: &str, running: &Running, holds: impl Fn() -> bool) {
-    const WAIT_TIMEOUT: Duration = Duration::from_secs(300);
-    let end = Instant::now() + WAIT_TIMEOUT;
-    while !holds() {
-        let stderr = running.stderr_so_far();
-        assert!(Instant::now() < end, "not within {WAIT_TIMEOUT:?}: {what}\n{stderr}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 fn has_printed(running: &Running, line: &str) -> bool {
     String::from_utf8_lossy(&running.stdout_so_far()).lines().any(|it| it == line)
 }
 
+/// Returns the PID that the first process of a tree prints.
+fn first_pid(running: &mut Running) -> i32 {
+    running.wait_for_output("\n");
+    String::from_utf8_lossy(&running.stdout_so_far()).lines().next().unwrap().parse().unwrap()
+}
+
 /// Opens the shared tables of a tree after its first process has printed its PID.
-fn tables(running: &Running) -> File {
-    wait_until("a PID", running, || running.stdout_so_far().contains(&b'\n'));
-    let stdout = String::from_utf8(running.stdout_so_far()).unwrap();
-    let pid = stdout.lines().next().unwrap();
+fn tables(running: &mut Running) -> File {
+    let pid = first_pid(running);
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
     let environment = String::from_utf8_lossy(&environment);
     let (_, number) = environment.split_once("SOFTSWAP_RT_TABLES_FD=").unwrap();
@@ -98,11 +62,11 @@ fn pipeline_shares_area_with_same_result() {
         python().display()
     );
     let arguments = ["-c", &script, STAGE];
-    let expected = crate::support::plain("sh", &arguments);
+    let expected = plain("sh", &arguments);
     expected.expect_success("a pipeline");
-    let area = Area::new(256);
+    let area = AreaFile::new(256);
     for swapped in [area.swapped("48M"), area.swapped("24M").per_process()] {
-        let ended = Running::start(&mut swapped.command("sh", &arguments)).finish(LIMIT);
+        let ended = finish(&mut swapped.command("sh", &arguments));
         ended.expect_success("a pipeline");
         assert_eq!(ended.stdout_text(), expected.stdout_text());
         // No process ran without a budget.
@@ -111,17 +75,11 @@ fn pipeline_shares_area_with_same_result() {
 }
 
 #[test]
-fn large_forked_children_write_to_tree_area() {
-    let area = Area::new(768);
-    let arguments = ["--mib", "24", "--pressure", "40", "--require-out"];
-    area.swapped("16M").run_ok("children", &arguments);
-}
-
-#[test]
-fn parent_keeps_pages_while_children_are_killed() {
-    let area = Area::new(200);
-    let arguments = ["--mib", "24", "--pressure", "40", "--only", "some-are-killed"];
-    area.swapped("16M").run_ok("children", &arguments);
+fn forked_children_write_to_tree_area_and_parent_keeps_pages_of_killed_ones() {
+    for (mib, more) in [(768, &["--require-out"][..]), (200, &["--only", "some-are-killed"])] {
+        let arguments = [&["--mib", "24", "--pressure", "40"], more].concat();
+        AreaFile::new(mib).swapped("16M").run_ok("children", &arguments);
+    }
 }
 
 #[test]
@@ -150,35 +108,34 @@ del block
 print('freed', flush=True)
 time.sleep(1000)
 ";
-    let area = Area::new(640);
+    let area = AreaFile::new(640);
     let swapped = area.swapped("48M");
-    let mut command = swapped.command(python(), &["-c", script]);
-    let running = Running::start(&mut command);
-    let tables = tables(&running);
-    wait_until("its children", &running, || has_printed(&running, "freed"));
+    let mut running = Running::start(&mut swapped.command(python(), &["-c", script]));
+    let tables = tables(&mut running);
+    running.wait_for_output("freed\n");
     assert!(has_printed(&running, "[0, 0, 0, 0]"), "{}", running.stderr_so_far());
     // The children's clusters are free, and only those of the parent remain.
-    wait_until("the children's clusters are free", &running, || taken(&tables) < 60);
+    eventually("the children's clusters are free", || taken(&tables) < 60);
 }
 
 #[test]
 fn successive_programs_fill_area_without_leak() {
-    let area = Area::new(96);
+    let area = AreaFile::new(96);
     let script = "echo $$; for i in 1 2 3 4 5; do \"$0\" --mib 100 || exit 1; done; \
                   echo done; sleep 1000";
     let swapped = area.swapped("48M");
-    let running = Running::start(&mut swapped.command("sh", &shell(script)));
-    let tables = tables(&running);
-    wait_until("five programs are done", &running, || has_printed(&running, "done"));
-    wait_until("all clusters are free", &running, || taken(&tables) == 0);
+    let mut running = Running::start(&mut swapped.command("sh", &shell(script)));
+    let tables = tables(&mut running);
+    running.wait_for_output("done\n");
+    eventually("all clusters are free", || taken(&tables) == 0);
 }
 
 #[test]
 fn full_area_stops_one_program_only() {
-    let area = Area::new(64);
+    let area = AreaFile::new(64);
     let script = "\"$0\" --mib 300; test $? -ne 0 && exec \"$0\" --mib 60";
     let swapped = area.swapped("32M");
-    let ended = Running::start(&mut swapped.command("sh", &shell(script))).finish(LIMIT);
+    let ended = finish(&mut swapped.command("sh", &shell(script)));
     ended.expect_ok("a program that fits");
     let message = "swap area is full: all of its 64.0 MiB are in use, ";
     assert!(ended.stderr.contains(message), "{}", ended.stderr);
@@ -206,7 +163,7 @@ assert digest() == before
 print('ok all of it', flush=True)
 os._exit(0)
 ";
-    let area = Area::new(192);
+    let area = AreaFile::new(192);
     let flag = area.dir.path().join("filled");
     let shell_script = "echo $$; p=$1 s=$2 f=$3; $p -c \"$s\" \"$f\" & wait $!; \
          for i in 1 2 3; do \"$0\" --mib 70 || exit 1; done; \"$0\" --mib 400; \
@@ -216,36 +173,25 @@ os._exit(0)
         .chain([python().into(), script.into(), flag.into_os_string()])
         .collect();
     let swapped = area.swapped("32M");
-    let running = Running::start(&mut swapped.command("sh", &arguments));
-    let tables = tables(&running);
-    wait_until("the child has compared its data", &running, || {
-        has_printed(&running, "ok all of it")
-    });
-    wait_until("all clusters are free", &running, || taken(&tables) == 0);
+    let mut running = Running::start(&mut swapped.command("sh", &arguments));
+    let tables = tables(&mut running);
+    running.wait_for_output("ok all of it\n");
+    eventually("all clusters are free", || taken(&tables) == 0);
     let stderr = running.stderr_so_far();
     assert!(stderr.contains("swap area is full"), "{stderr}");
 }
 
-fn parent(pid: i32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-}
-
 /// Returns the descendants of a process, without itself and its direct children.
 fn grandchildren(of: i32) -> Vec<i32> {
-    let all = std::fs::read_dir("/proc").unwrap().flatten();
-    let all = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let descends = |pid: i32| {
-        let line: Vec<i32> =
-            std::iter::successors(Some(pid), |pid| parent(*pid)).take(64).collect();
-        line.iter().position(|it| *it == of).is_some_and(|distance| distance > 2)
-    };
-    all.filter(|pid| descends(*pid)).collect()
+    all_with(|stat| {
+        let mut line = std::iter::successors(Some(stat.pid), |pid| parent(*pid)).take(64);
+        line.position(|it| it == of).is_some_and(|distance| distance > 2)
+    })
 }
 
 #[test]
 fn slots_of_randomly_killed_members_are_reclaimed() {
-    let area = Area::new(1024);
+    let area = AreaFile::new(1024);
     let script = format!(
         "echo $$; {} --only nursery --members 4 --depth 1 --seconds 0 || exit 1; echo done; sleep 1000",
         compiled("family").display()
@@ -253,15 +199,8 @@ fn slots_of_randomly_killed_members_are_reclaimed() {
     let swapped = area.swapped("96M");
     let runtime_dir = tempfile::tempdir().unwrap();
     let mut command = swapped.command("sh", &shell(&script));
-    let running = Running::start(command.env("SOFTSWAP_RUNTIME_DIR", runtime_dir.path()));
-    let tables = tables(&running);
-    let shell: i32 = String::from_utf8(running.stdout_so_far())
-        .unwrap()
-        .lines()
-        .next()
-        .unwrap()
-        .parse()
-        .unwrap();
+    let mut running = Running::start(command.env("SOFTSWAP_RUNTIME_DIR", runtime_dir.path()));
+    let (tables, shell) = (tables(&mut running), first_pid(&mut running));
     const KILLS: u32 = 60;
     let (mut kills, mut random, mut most) = (0, 1_u64, 0);
     let end = Instant::now() + LIMIT;
@@ -271,9 +210,8 @@ fn slots_of_randomly_killed_members_are_reclaimed() {
         std::thread::sleep(Duration::from_millis(20 + random % 60));
         most = most.max(taken(&tables));
         let members = grandchildren(shell);
-        let member = members.get(random as usize % members.len().max(1));
-        if let Some(pid) = member.and_then(|pid| rustix::process::Pid::from_raw(*pid)) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        if let Some(member) = members.get(random as usize % members.len().max(1)) {
+            kill(*member);
             kills += 1;
         }
         if kills == KILLS {
@@ -282,21 +220,21 @@ fn slots_of_randomly_killed_members_are_reclaimed() {
         assert!(parent(shell).is_some(), "the family failed: {}", running.stderr_so_far());
     }
     assert!(kills >= KILLS && most > 0, "{kills} kills, {most} clusters");
-    wait_until("all clusters are free", &running, || taken(&tables) == 0);
+    eventually("all clusters are free", || taken(&tables) == 0);
     let stderr = running.stderr_so_far();
     assert!(!stderr.contains("wrong data") && !stderr.contains("internal error"), "{stderr}");
 }
 
 #[test]
 fn overwritten_tables_never_cause_wrong_data() {
-    let area = Area::new(256);
+    let area = AreaFile::new(256);
     let script = "echo $$; \"$0\" --mib 70 --seconds 0 & \"$0\" --mib 70 --seconds 0; wait";
     let swapped = area.swapped("32M");
     let runtime_dir = tempfile::tempdir().unwrap();
     let mut command = swapped.command("sh", &shell(script));
-    let running = Running::start(command.env("SOFTSWAP_RUNTIME_DIR", runtime_dir.path()));
-    let tables = tables(&running);
-    wait_until("both", &running, || {
+    let mut running = Running::start(command.env("SOFTSWAP_RUNTIME_DIR", runtime_dir.path()));
+    let tables = tables(&mut running);
+    eventually("both", || {
         String::from_utf8_lossy(&running.stdout_so_far()).matches("ready").count() == 2
     });
     let len = tables.metadata().unwrap().len() as usize;
@@ -318,40 +256,35 @@ fn overwritten_tables_never_cause_wrong_data() {
 
 #[test]
 fn programs_share_device_with_discard() {
-    let area = Area::new(128);
-    let Some(device) = Loop::over(&area.path) else {
-        return eprintln!("skipped: no loop device is available");
-    };
-    let swapped = Swapped::within("48M").option(format!("--swap={},discard=both,pri=3", device.0));
+    let area = AreaFile::new(128);
+    let Some(device) = Loop::over(&area.path) else { return skip("no loop device is available") };
+    let swapped = Swapped::within("48M").swap(format_args!("{},discard=both,pri=3", device.0));
     let script = "\"$0\" --mib 60 & \"$0\" --mib 60; wait $! && exec \"$0\" --mib 90";
     let report = swapped.run("sh", &shell(script));
     report.ended.expect_ok("hogs on a loop device");
     assert_eq!(report.ended.stdout_text().matches("ok hog").count(), 3);
     assert_eq!(report.figures["areas"]["discard_errors"], 0);
-    let check = Command::new(softswap()).args(["swapon-check", &device.0]).output().unwrap();
-    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
+    stdout_of(&["swapon-check", &device.0]);
 }
 
 #[test]
 fn program_without_root_keeps_inherited_area() {
-    let is_root = rustix::process::geteuid().is_root();
     let name = OsStr::new("setpriv");
-    if !is_root || Command::new(name).arg("--version").output().is_err() {
-        return eprintln!("skipped: root and setpriv are required");
+    if !is_root() || !is_installed("setpriv") {
+        return skip("root and setpriv are required");
     }
-    let area = Area::new(128);
+    let area = AreaFile::new(128);
     // A path that the user may read.
     let hog = tempfile::NamedTempFile::new_in("/var/tmp").unwrap().into_temp_path();
     std::fs::copy(compiled("hog"), &hog).unwrap();
-    std::fs::set_permissions(&hog, std::fs::Permissions::from_mode(0o755)).unwrap();
+    set_mode(&hog, 0o755);
     let user = ["--reuid=65534", "--regid=65534", "--clear-groups"].map(OsString::from);
     let program = [hog.as_os_str().to_owned(), "--mib".into(), "90".into()];
     let arguments: Vec<OsString> = user.into_iter().chain(program).collect();
     let swapped = area.swapped("48M").option("--reserve=0");
-    let mut command = swapped.command(name, &arguments);
-    let ended = Running::start(&mut command).finish(LIMIT);
+    let ended = finish(&mut swapped.command(name, &arguments));
     if ended.stderr.contains("libsoftswap.so") {
-        return eprintln!("skipped: that user cannot read the library: {}", ended.stderr);
+        return skip(&format!("that user cannot read the library: {}", ended.stderr));
     }
     ended.expect_ok("hog as an unprivileged user");
 }

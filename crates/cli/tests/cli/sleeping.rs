@@ -1,59 +1,44 @@
 //! A process starts its engine only when its memory exceeds the budget. The programs compare all
 //! their data before and after.
 
-use crate::support::{Ended, LIMIT, Running, compiled, softswap};
+use crate::common::json_file;
+use crate::support::{Ended, compiled, finish, softswap, softswap_with};
 use std::process::Command;
 
-/// Runs a case within a budget and returns its output.
-fn output_of_case(memory: &str, case: &str) -> String {
-    let mut command = Command::new(softswap());
-    command.args(["run", "-q", "--reserve", "0", "--memory-per-process", memory, "--"]);
-    let ended = Running::start(command.arg(compiled("sleeping")).arg(case)).finish(LIMIT);
-    ended.expect_ok(case);
-    ended.stdout_text()
-}
+/// Budget, case of the program, and its output before `ok`.
+const CASES: [(&str, &str, &str); 15] = [
+    // A program that fits its budget has no filter and no engine thread.
+    ("256M", "fits", "threads 1\nawake 0\n"),
+    // The heap uses huge pages only with a large budget.
+    ("1G", "blocks", "huge 1\nawake 0\n"),
+    ("128M", "blocks", "huge 0\nawake 0\n"),
+    // Memory is intact after waking.
+    ("64M", "wakes", "asleep 1\nawake 1\n"),
+    // Reservations count when they are committed.
+    ("128M", "reserves", "asleep 1\nawake 1\n"),
+    // A commit that is too large wakes the process before the touch.
+    ("64M", "lazy", "awake 1\n"),
+    // A forked child wakes on its own.
+    ("64M", "forks", "awake 0\n"),
+    // The state of signals is kept after waking.
+    ("64M", "threads", "awake 1\n"),
+    // A process wakes in any state of its threads.
+    ("64M", "small_stack", "awake 1\n"),
+    ("64M", "c11_thread", "awake 1\n"),
+    ("64M", "vforks", "awake 1\n"),
+    ("64M", "restarts", "awake 1\n"),
+    ("64M", "main_ends", "awake 1\n"),
+    ("64M", "cancels", "awake 1\n"),
+    ("64M", "no_queue", "awake 1\n"),
+];
 
 #[test]
-fn fitting_program_has_no_filter_and_no_engine_thread() {
-    assert_eq!(output_of_case("256M", "fits"), "threads 1\nawake 0\nok fits\n");
-}
-
-#[test]
-fn heap_uses_huge_pages_only_with_large_budget() {
-    assert_eq!(output_of_case("1G", "blocks"), "huge 1\nawake 0\nok blocks\n");
-    assert_eq!(output_of_case("128M", "blocks"), "huge 0\nawake 0\nok blocks\n");
-}
-
-#[test]
-fn memory_is_intact_after_waking() {
-    assert_eq!(output_of_case("64M", "wakes"), "asleep 1\nawake 1\nok wakes\n");
-}
-
-#[test]
-fn reservations_count_when_they_are_committed() {
-    assert_eq!(output_of_case("128M", "reserves"), "asleep 1\nawake 1\nok reserves\n");
-}
-
-#[test]
-fn oversized_commit_wakes_before_touch() {
-    assert_eq!(output_of_case("64M", "lazy"), "awake 1\nok lazy\n");
-}
-
-#[test]
-fn forked_child_wakes_independently() {
-    assert_eq!(output_of_case("64M", "forks"), "awake 0\nok forks\n");
-}
-
-#[test]
-fn signal_state_is_kept_after_waking() {
-    assert_eq!(output_of_case("64M", "threads"), "awake 1\nok threads\n");
-}
-
-#[test]
-fn process_wakes_in_any_thread_state() {
-    let cases = "small_stack c11_thread vforks restarts main_ends cancels no_queue";
-    for case in cases.split(' ') {
-        assert_eq!(output_of_case("64M", case), format!("awake 1\nok {case}\n"));
+fn process_wakes_only_if_its_memory_exceeds_the_budget() {
+    for (memory, case, output) in CASES {
+        let options = ["run", "-q", "--reserve", "0", "--memory-per-process", memory, "--"];
+        let ended = finish(softswap_with(&options).arg(compiled("sleeping")).arg(case));
+        ended.expect_ok(case);
+        assert_eq!(ended.stdout_text(), format!("{output}ok {case}\n"), "{memory} {case}");
     }
 }
 
@@ -62,15 +47,13 @@ fn summary_and_report_show_sleeping_process() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let report = dir.path().join("report.json");
     let summary = |option: &str| {
-        let mut command = Command::new(softswap());
-        command.args(["run", option, "--memory=256M", "--report"]).arg(&report).arg("true");
-        Running::start(&mut command).finish(LIMIT).stderr
+        let mut command = softswap_with(&["run", option, "--memory=256M", "--report"]);
+        finish(command.arg(&report).arg("true")).stderr
     };
     assert_eq!(summary("--codec=lz4"), "");
     let text = summary("-v");
     assert!(text.contains("true finished in ") && text.contains("nothing to do"), "{text}");
-    let text = std::fs::read_to_string(report).expect("a report");
-    let report: serde_json::Value = serde_json::from_str(&text).expect("an object");
+    let report = json_file(&report);
     assert_eq!(report["slept"], true);
     assert_eq!(report["engine_started"], false);
 }
@@ -79,7 +62,7 @@ fn summary_and_report_show_sleeping_process() {
 fn contained(options: &[&str], program: &[&str]) -> Ended {
     let mut command = Command::new(compiled("sleeping"));
     command.arg("contained").arg(softswap()).args(["run", "-q"]).args(options).arg("--");
-    Running::start(command.args(program)).finish(LIMIT)
+    finish(command.args(program))
 }
 
 #[test]
@@ -102,8 +85,6 @@ fn page_protection_replaces_refused_userfaultfd() {
 
 #[test]
 fn awake_option_starts_engine() {
-    let mut command = Command::new(softswap());
-    command.args(["run", "--awake", "--memory", "256M", "--", "true"]);
-    let ended = Running::start(&mut command).finish(LIMIT);
+    let ended = finish(&mut softswap_with(&["run", "--awake", "--memory", "256M", "--", "true"]));
     assert!(ended.stderr.contains("  budget     256.0 MiB"), "{}", ended.stderr);
 }

@@ -1,7 +1,9 @@
 //! Directory of the control sockets: its selection, and behavior without one.
 
-use crate::support::control_client::{WAIT_TIMEOUT, query, refused, wait_for};
-use crate::support::{Running, Swapped};
+use crate::common::assert_contains_all;
+use crate::support::control_client::{eventually, query, refused, wait_for};
+use crate::support::processes::children;
+use crate::support::{Running, Swapped, finish};
 use softswap_sys::control_socket::DIR_VARIABLE;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -23,28 +25,24 @@ fn program_runs_without_socket_directory() {
         let swapped = Swapped::within("32M").option("--awake");
         let mut command = swapped.command("/bin/sh", &["-c", "echo ready; sleep 1000"]);
         let running = Running::start(command.env(DIR_VARIABLE, dir));
-        wait_for("the program", || running.stdout_so_far().starts_with(b"ready").then_some(()));
-        let children = format!("/proc/{0}/task/{0}/children", running.id());
-        let child = std::fs::read_to_string(children).unwrap_or_default();
-        if !child.is_empty() {
-            let shown = dir.display().to_string();
-            refused(&["stat", child.trim()], 1, &["no control socket", &shown, why, DIR_VARIABLE]);
+        eventually("the program", || running.stdout_so_far().starts_with(b"ready"));
+        let shown = dir.display().to_string();
+        for child in children(running.id()) {
+            let parts = ["no control socket", &shown, why, DIR_VARIABLE];
+            refused(&["stat", &child.to_string()], 1, &parts);
         }
-        refused(
-            &["stat", &running.id().to_string()],
-            1,
-            &["is `softswap run`, and its program has no control socket"],
-        );
+        let part = "is `softswap run`, and its program has no control socket";
+        refused(&["stat", &running.id().to_string()], 1, &[part]);
         drop(running);
 
-        let mut command = swapped.command("/bin/sh", &["-c", "exit 5"]);
-        let ended = Running::start(command.env(DIR_VARIABLE, dir)).finish(WAIT_TIMEOUT);
+        let run = |swapped: &Swapped| {
+            let mut command = swapped.command("/bin/sh", &["-c", "exit 5"]);
+            finish(command.env(DIR_VARIABLE, dir))
+        };
+        let ended = run(&swapped);
         assert_eq!(ended.status.code(), Some(5));
-        assert!(ended.stderr.contains("note: SOFTSWAP_RUNTIME_DIR"), "{}", ended.stderr);
-        assert!(ended.stderr.contains(why), "{}", ended.stderr);
-        let swapped = swapped.option("--quiet");
-        let mut command = swapped.command("/bin/sh", &["-c", "exit 5"]);
-        let ended = Running::start(command.env(DIR_VARIABLE, dir)).finish(WAIT_TIMEOUT);
+        assert_contains_all(&ended.stderr, &["note: SOFTSWAP_RUNTIME_DIR", why]);
+        let ended = run(&swapped.option("--quiet"));
         assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(5), ""));
     }
 }
@@ -60,7 +58,6 @@ fn session_directory_is_used_if_available() {
     let dir = session.path().join("softswap");
     wait_for("a socket", || std::fs::read_dir(&dir).ok()?.next()?.ok());
     assert_eq!(std::fs::symlink_metadata(&dir).unwrap().mode() & 0o777, 0o700);
-    wait_for("an answer", || {
-        query(&["stat", &running.id().to_string()]).status.success().then_some(())
-    });
+    let pid = running.id().to_string();
+    eventually("an answer", || query(&["stat", &pid]).status.success());
 }

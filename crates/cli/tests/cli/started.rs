@@ -1,10 +1,14 @@
 //! Tests of programs that managed programs start. A child is managed even if it clears or replaces
 //! `LD_PRELOAD`. A program that cannot be managed (static, setuid) runs unmanaged.
 
-use crate::support::cgroup::MemoryGroup;
-use crate::support::control_client::wait_for;
-use crate::support::{Ended, LIMIT, Running, Swapped, compiled, plain, python, softswap, sources};
-use serde_json::Value;
+use crate::common::area::succeeds;
+use crate::common::{assert_contains_all, is_installed, json_file, script, skip};
+use crate::support::cgroup::{MemoryGroup, command_in};
+use crate::support::control_client::{eventually, try_stat};
+use crate::support::{
+    Ended, LIMIT, Running, Swapped, compiled, finish, plain, python, softswap, softswap_with,
+    sources,
+};
 use std::process::Command;
 
 /// Prints `managed` or `UNMANAGED`, and uses more memory than the budget.
@@ -15,10 +19,15 @@ print("managed" if "libsoftswap" in open("/proc/self/maps").read() else "UNMANAG
       hashlib.md5(block).hexdigest(), flush=True)
 "#;
 
+/// Returns the command that runs a shell script with `arguments`.
+fn shell_command(options: &[&str], script: &str, arguments: &[&str]) -> Command {
+    let mut command = softswap_with(&["run", "-q", "--memory", "48M"]);
+    command.args(options).args(["--", "sh", "-c", script, "sh"]).args(arguments);
+    command
+}
+
 fn shell(script: &str, arguments: &[&str]) -> Ended {
-    let mut command = Command::new(softswap());
-    command.args(["run", "-q", "--memory", "48M", "--", "sh", "-c", script, "sh"]);
-    Running::start(command.args(arguments)).finish(LIMIT)
+    finish(&mut shell_command(&[], script, arguments))
 }
 
 #[test]
@@ -43,16 +52,10 @@ fn child_without_environment_keeps_budget() {
     let expected = plain(&python, &[&program]).stdout_text().replace("UNMANAGED", "managed");
     for way in ways {
         // More than the budget and less than the program's memory.
-        let group = MemoryGroup::limited_to(96 << 20);
-        let mut command = match &group {
-            Ok(group) => group.command(softswap()),
-            Err(why) => {
-                eprintln!("without a control group: {why}");
-                Command::new(softswap())
-            }
-        };
+        let group = MemoryGroup::if_possible(96 << 20);
+        let mut command = command_in(group.as_ref(), softswap());
         command.args(["run", "-q", "--memory", "48M", "--", "sh", "-c", way, "sh"]);
-        let ended = Running::start(command.args([&python, &program])).finish(LIMIT);
+        let ended = finish(command.args([&python, &program]));
         ended.expect_success(way);
         assert_eq!(ended.stdout_text(), expected, "{way}");
     }
@@ -62,15 +65,9 @@ fn child_without_environment_keeps_budget() {
 fn program_sees_only_user_variables() {
     let script = "env | grep -E 'LD_PRELOAD|SOFTSWAP_RT'; \
                   LD_PRELOAD=libutil.so.1:$LD_PRELOAD env | grep -E 'LD_PRELOAD|SOFTSWAP_RT'";
-    let mut command = Command::new(softswap());
-    command.args(["run", "-q", "--memory", "48M", "--", "sh", "-c", script]);
-    let ended = Running::start(command.env("LD_PRELOAD", "libm.so.6")).finish(LIMIT);
-    assert_eq!(
-        ended.stdout_text(),
-        "LD_PRELOAD=libm.so.6\nLD_PRELOAD=libutil.so.1:libm.so.6\n",
-        "{}",
-        ended.stderr
-    );
+    let ended = finish(shell_command(&[], script, &[]).env("LD_PRELOAD", "libm.so.6"));
+    let expected = "LD_PRELOAD=libm.so.6\nLD_PRELOAD=libutil.so.1:libm.so.6\n";
+    assert_eq!(ended.stdout_text(), expected, "{}", ended.stderr);
     // A shell started by popen, then exec of the program itself.
     let script = r#"
 import os
@@ -88,9 +85,7 @@ print(libc.getenv(b"SOFTSWAP_RT_MEMORY"), libc.getenv(b"LD_PRELOAD"))
 fn ld_preload_order_is_kept() {
     let script = "LD_PRELOAD=libutil.so.1:$LD_PRELOAD cat /proc/self/environ | tr '\\0' '\\n' | \
                   grep LD_PRELOAD";
-    let mut command = Command::new(softswap());
-    command.args(["run", "-q", "--memory", "48M", "--", "sh", "-c", script]);
-    let ended = Running::start(command.env("LD_PRELOAD", "libm.so.6")).finish(LIMIT);
+    let ended = finish(shell_command(&[], script, &[]).env("LD_PRELOAD", "libm.so.6"));
     let preloaded = ended.stdout_text();
     let entries: Vec<_> = preloaded.trim().split(['=', ':']).collect();
     assert!(
@@ -104,21 +99,13 @@ fn ld_preload_order_is_kept() {
 fn children_plain_runs_children_unmanaged() {
     let count = "grep -c softswap-window /proc/self/maps; tr '\\0' '\\n' < /proc/self/environ | \
                  grep -c SOFTSWAP_RT_MEMORY=.";
-    let ended = shell(
-        "SOFTSWAP_RT_MEMORY= cat /proc/self/environ | tr '\\0' '\\n' | \
-                       grep -c SOFTSWAP_RT_MEMORY=.",
-        &[],
-    );
+    let switched_off = "SOFTSWAP_RT_MEMORY= cat /proc/self/environ | tr '\\0' '\\n' | \
+                        grep -c SOFTSWAP_RT_MEMORY=.";
+    let ended = shell(switched_off, &[]);
     assert_eq!(ended.stdout_text(), "0\n", "{}", ended.stderr);
-    let mut command = Command::new(softswap());
-    command.args(["run", "-q", "--children", "plain", "--memory", "48M", "--"]);
-    command.args(["sh", "-c", "env -i sh -c \"$1\"", "sh", count]);
-    let ended = Running::start(&mut command).finish(LIMIT);
+    let options = ["--children", "plain"];
+    let ended = finish(&mut shell_command(&options, "env -i sh -c \"$1\"", &[count]));
     assert_eq!(ended.stdout_text(), "0\n0\n", "{}", ended.stderr);
-}
-
-fn query(arguments: &[&str]) -> std::process::Output {
-    Command::new(softswap()).args(arguments).output().unwrap()
 }
 
 fn compile(dir: &std::path::Path, name: &str, source: &str, options: &[&str]) -> String {
@@ -141,11 +128,8 @@ fn program_with_foreign_loader_runs_unmanaged() {
     let loader = compile(dir, "ld-other-x86_64.so.1", "foreign_loader.c", &bare);
     let option = format!("-Wl,--dynamic-linker={loader}");
     let program = compile(dir, "program", "emulated.c", &[&option]);
-    let script = dir.join("script");
-    std::fs::write(&script, format!("#! {program} argument\n")).unwrap();
+    let script = script(dir, "script", &format!("#! {program} argument\n"));
     let python = python().display().to_string();
-    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&script, executable).unwrap();
     for way in [
         "\"$1\"; echo $?",
         "env \"$1\"; echo $?",
@@ -170,33 +154,29 @@ fn unmanaged_child_is_reported_with_memory() {
                 int main() { char *block = malloc(64 << 20); memset(block, 1, 64 << 20); \
                 puts(\"ready\"); fflush(stdout); return getchar() == EOF ? block[5] - 1 : 2; }";
     std::fs::write(&source, text).unwrap();
-    let compiler = Command::new("gcc").arg("-static").arg("-o").args([&program, &source]).output();
-    if !compiler.is_ok_and(|it| it.status.success()) {
-        eprintln!("skipped: no static C library is installed");
-        return;
+    if !succeeds(Command::new("gcc").arg("-static").arg("-o").args([&program, &source])) {
+        return skip("no static C library is installed");
     }
     let [log, report] = ["log", "report.json"].map(|name| dir.path().join(name));
     let fifo = dir.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    let mut command = Command::new(softswap());
-    command.args(["run", "--memory", "48M", "--log"]).arg(&log).arg("--report").arg(&report);
+    let mut command = softswap_with(&["run", "--memory", "48M", "--log"]);
+    command.arg(&log).arg("--report").arg(&report);
     command.args(["--", "sh", "-c", "\"$1\" < \"$2\"; exit $?", "sh"]).args([&program, &fifo]);
     let running = Running::start(&mut command);
     // The process exits when this descriptor is closed.
     let input = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
-    wait_for("the process and its memory", || {
-        let stat = query(&["stat", "--json", &running.id().to_string()]);
-        let stat: Value = serde_json::from_slice(&stat.stdout).ok()?;
-        let bytes = stat["tree"]["unmanaged"][0]["anonymous_bytes"].as_u64()?;
-        (bytes >= 64 << 20).then_some(())
+    eventually("the process and its memory", || {
+        let stat = try_stat(&running.id().to_string()).unwrap_or_default();
+        stat["tree"]["unmanaged"][0]["anonymous_bytes"].as_u64() >= Some(64 << 20)
     });
     drop(input);
     let ended = running.finish(LIMIT);
     ended.expect_success("block");
-    assert!(ended.stderr.contains("note: block (pid "), "{}", ended.stderr);
-    assert!(ended.stderr.contains("its managed memory fitted the budget"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("  UNMANAGED  at most 64."), "{}", ended.stderr);
-    let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    let parts =
+        ["note: block (pid ", "its managed memory fitted the budget", "  UNMANAGED  at most 64."];
+    assert_contains_all(&ended.stderr, &parts);
+    let report = json_file(&report);
     let largest = &report["unmanaged"]["largest"][0];
     assert_eq!(largest["name"], "block", "{report}");
     assert!(largest["anonymous_peak_bytes"].as_u64() >= Some(64 << 20), "{report}");
@@ -206,8 +186,7 @@ fn unmanaged_child_is_reported_with_memory() {
 
 #[test]
 fn musl_program_runs_unmanaged() {
-    if Command::new("musl-gcc").arg("--version").output().is_err() {
-        eprintln!("skipped: musl-gcc is not installed");
+    if !is_installed("musl-gcc") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -218,10 +197,8 @@ fn musl_program_runs_unmanaged() {
     assert!(compiled.unwrap().success());
     let program = program.display().to_string();
     for children in ["managed", "plain"] {
-        let mut command = Command::new(softswap());
-        command.args(["run", "-q", "--children", children, "--memory", "48M", "--"]);
-        command.args(["sh", "-c", "\"$1\"; echo $?", "sh", &program]);
-        let ended = Running::start(&mut command).finish(LIMIT);
+        let options = ["--children", children];
+        let ended = finish(&mut shell_command(&options, "\"$1\"; echo $?", &[&program]));
         assert_eq!(ended.stdout_text(), "musl\n3\n", "{children}");
         assert_eq!(ended.stderr, "", "{children}");
     }
@@ -245,14 +222,13 @@ fn program_under_emulator_runs_unmanaged() {
         ] {
             let program = [words, &[&python, "-c", HAS_BUDGET]].concat();
             let words = [&["-c", "\"$@\"", "sh", &emulated], &program[..]].concat();
-            let run = Swapped::within("48M").option("--faults").option(mechanism);
+            let run = Swapped::within("48M").options(&["--faults", mechanism]);
             let ended = run.run("sh", &words).ended;
             ended.expect_success(mechanism);
             assert_eq!(ended.stdout_text(), expected, "{mechanism}, {program:?}");
         }
     }
-    if Command::new("valgrind").arg("--version").output().is_err() {
-        eprintln!("skipped: valgrind is not installed");
+    if !is_installed("valgrind") {
         return;
     }
     let ended = shell("valgrind -q echo hi", &[]);

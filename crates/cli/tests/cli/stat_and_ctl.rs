@@ -1,16 +1,20 @@
 //! `softswap stat` and `softswap ctl` query and change running programs through their sockets,
 //! without other effects.
 
-use crate::common::{UNPRIVILEGED_UID, copy_binaries, is_root, std_unprivileged};
-use crate::support::control_client::{
-    Program, WAIT_TIMEOUT, assert_output, query, refused, stdout_of, wait_for, wait_until,
+use crate::common::{
+    UNPRIVILEGED_UID, assert_contains_all, copy_binaries, is_root, set_mode, std_unprivileged,
 };
-use crate::support::{Running, Swapped, compiled, python, softswap};
+use crate::support::control_client::{
+    Program, WAIT_TIMEOUT, assert_output, eventually, query, refused, stat, stdout_of, wait_for,
+    wait_until,
+};
+use crate::support::processes::{send, stat_of};
+use crate::support::{Running, Swapped, compiled, python, softswap_with};
 use serde_json::Value;
 use softswap_engine::api::control_protocol::MAX_ANSWER_BYTES;
 use softswap_engine::base::stats::{Counter, Tier};
 use softswap_sys::control_socket::{self, DIR_VARIABLE};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +25,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 fn kill(pid: &str, signal: i32) {
-    softswap_sys::child::send(pid.parse().unwrap(), signal).unwrap();
+    send(pid.parse().unwrap(), signal);
 }
 
 #[test]
@@ -32,7 +36,7 @@ fn stat_shows_text_and_json() {
     for number in [&pid, &program.supervisor()] {
         let text = stdout_of(&["stat", number]);
         assert!(text.starts_with("softswap: "), "{text}");
-        for part in [
+        let parts = [
             &format!("hog (pid {pid}) has been running for"),
             "budget     32.0 MiB",
             "peaks      resident",
@@ -40,34 +44,29 @@ fn stat_shows_text_and_json() {
             "touches    of absent pages reach softswap by ",
             "settings",
             "io.poll              auto",
-        ] {
-            assert!(text.contains(part), "{part:?} is missing in: {text}");
-        }
+        ];
+        assert_contains_all(&text, &parts);
     }
-    let stat: Value = serde_json::from_str(&stdout_of(&["stat", &pid, "--json"])).unwrap();
-    assert_eq!(stat["schema"], 1);
-    assert_eq!(stat["outcome"]["kind"], "running");
-    assert_eq!(stat["exit_status"], Value::Null);
-    assert_eq!(stat["budget_bytes"], 32 << 20);
-    assert_eq!(stat["settings"]["io.poll"], "auto");
-    assert_eq!(stat["engine_started"], true);
+    let first = stat(&pid);
+    assert_eq!(first["schema"], 1);
+    assert_eq!(first["outcome"]["kind"], "running");
+    assert_eq!(first["exit_status"], Value::Null);
+    assert_eq!(first["budget_bytes"], 32 << 20);
+    assert_eq!(first["settings"]["io.poll"], "auto");
+    assert_eq!(first["engine_started"], true);
     // Mappings are counted with page protection only.
-    assert_eq!(stat["mappings"].is_null(), stat["fault_mechanism"] == "userfaultfd");
-    assert!(stat["pages_out"].as_u64() > Some(0), "{stat}");
-    assert!(stat["program"][0].as_str().unwrap().ends_with("hog"));
-    let out = |stat: &Value| stat["pages_out"].as_u64().unwrap();
-    wait_for("more evicted pages", || {
-        let later: Value = serde_json::from_str(&stdout_of(&["stat", &pid, "--json"])).unwrap();
-        (out(&later) > out(&stat)).then_some(())
-    });
+    assert_eq!(first["mappings"].is_null(), first["fault_mechanism"] == "userfaultfd");
+    let pages_out = first["pages_out"].as_u64();
+    assert!(pages_out > Some(0), "{first}");
+    assert!(first["program"][0].as_str().unwrap().ends_with("hog"));
+    eventually("more evicted pages", || stat(&pid)["pages_out"].as_u64() > pages_out);
 }
 
 /// Servers may replace their arguments by a status text.
 #[test]
 fn repeated_stat_ends_with_program() {
     let program = Program::under_pressure(&[]);
-    let mut command = Command::new(softswap());
-    command.args(["stat", &program.pid(), "--json", "--every", "1"]);
+    let mut command = softswap_with(&["stat", &program.pid(), "--json", "--every", "1"]);
     let repeats = Running::start(&mut command);
     let figures = |text: &str| -> Vec<Option<u64>> {
         // The last line may be incomplete.
@@ -100,22 +99,18 @@ print('ready', flush=True)
 time.sleep(1000)
 ",
     );
-    let stat = || {
-        let mut command = Command::new(softswap());
-        let sockets = program.sockets.path();
-        command.args(["stat", &program.supervisor()]).env(DIR_VARIABLE, sockets).output().unwrap()
-    };
-    wait_for("its figures", || {
-        let text = String::from_utf8_lossy(&stat().stdout).into_owned();
-        text.contains("has been running for").then_some(())
+    let mut stat = softswap_with(&["stat", &program.supervisor()]);
+    stat.env(DIR_VARIABLE, program.sockets.path());
+    eventually("its figures", || {
+        let text = String::from_utf8_lossy(&stat.output().unwrap().stdout).into_owned();
+        text.contains("has been running for")
     });
 }
 
 #[test]
 fn stat_contains_every_report_counter() {
     let program = Program::under_pressure(&[]);
-    let of = |pid| serde_json::from_str::<Value>(&stdout_of(&["stat", pid, "--json"])).unwrap();
-    let [of_tree, of_one] = [&program.supervisor(), &program.pid()].map(|pid| of(pid));
+    let [of_tree, of_one] = [program.supervisor(), program.pid()].map(|pid| stat(&pid));
     let report = Swapped::within("32M").run("true", &[] as &[&str]).figures;
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     let mut expected = keys(&report);
@@ -153,8 +148,7 @@ fn bounce_peak_is_reset() {
     );
     let pid = program.pid();
     settings_after_the_peak(&pid);
-    let stat = || serde_json::from_str::<Value>(&stdout_of(&["stat", &pid, "--json"])).unwrap();
-    let before = stat()["bounce"].clone();
+    let before = stat(&pid)["bounce"].clone();
     assert!(
         before["taken"].as_u64() > Some(0) && before["slots"].as_u64() >= before["used"].as_u64()
     );
@@ -174,20 +168,17 @@ fn bounce_peak_is_reset() {
 fn budget_can_be_lowered_and_raised() {
     let mut program = Program::under_pressure_by_itself();
     let pid = program.pid();
-    let stat = || serde_json::from_str::<Value>(&stdout_of(&["stat", &pid, "--json"])).unwrap();
     for limit in ["24M", "96M", "20M"] {
         // Until usage is below the new limit, the answer states both.
-        assert!(
-            stdout_of(&["ctl", &pid, "set", "memory", limit])
-                .starts_with(&format!("memory = {limit}"))
-        );
-        wait_for("the budget", || {
+        let set = stdout_of(&["ctl", &pid, "set", "memory", limit]);
+        assert!(set.starts_with(&format!("memory = {limit}")), "{set}");
+        eventually("the budget", || {
             let is_kept = stdout_of(&["ctl", &pid, "get", "memory"]) == format!("{limit}\n");
-            let [used, budget] = ["used_bytes", "budget_bytes"].map(|it| stat()[it].as_u64());
-            (is_kept && used <= budget).then_some(())
+            let [used, budget] = ["used_bytes", "budget_bytes"].map(|it| stat(&pid)[it].as_u64());
+            is_kept && used <= budget
         });
     }
-    assert_eq!(stat()["budget_peak_bytes"], 96 << 20);
+    assert_eq!(stat(&pid)["budget_peak_bytes"], 96 << 20);
     refused(&["ctl", &pid, "set", "memory", "1M"], 2, &["memory: 1M is too little", "at least"]);
     refused(&["ctl", &pid, "set", "memory", "50%"], 2, &["memory: \"50%\" is not a size"]);
     program.expect_alive();
@@ -198,10 +189,10 @@ fn pool_can_be_shrunk() {
     let mut program = Program::under_pressure(&["--codec", "zstd"]);
     let pid = program.pid();
     assert_eq!(stdout_of(&["ctl", &pid, "set", "pool.limit", "1M"]), "pool.limit = 1048576B\n");
-    wait_for("a smaller pool", || {
-        let stat: Value = serde_json::from_str(&stdout_of(&["stat", &pid, "--json"])).unwrap();
-        assert_eq!(stat["pool"]["limit_bytes"], 1 << 20);
-        (stat["pool"]["used_bytes"].as_u64().unwrap() <= 1 << 20).then_some(())
+    eventually("a smaller pool", || {
+        let pool = &stat(&pid)["pool"];
+        assert_eq!(pool["limit_bytes"], 1 << 20);
+        pool["used_bytes"].as_u64().unwrap() <= 1 << 20
     });
     program.expect_alive();
 }
@@ -227,12 +218,12 @@ fn setting_takes_effect_immediately() {
     if program.stats().get(Counter::UsesIoUring) == 0 {
         return eprintln!("skipped: polling requires io_uring");
     }
-    wait_for("a polled read", || (polled() > 0).then_some(()));
+    eventually("a polled read", || polled() > 0);
     stdout_of(&["ctl", &program.supervisor(), "set", "io.poll", "interrupt"]);
     // With one thread at most one read was in progress when the setting changed.
     let (before, read) = (polled(), || program.stats().faults(Tier::Disk));
     let wanted_reads = read() + 200;
-    wait_for("more reads", || (read() > wanted_reads).then_some(()));
+    eventually("more reads", || read() > wanted_reads);
     assert!(polled() <= before + 1);
 }
 
@@ -242,18 +233,12 @@ fn codec_can_be_changed_under_load() {
     let pid = program.pid();
     assert_eq!(stdout_of(&["ctl", &pid, "get", "codec"]), "zstd:3\n");
     let out = || program.stats().get(Counter::PagesOut);
-    for (codec, shown) in [
-        ("lz4", "lz4"),
-        ("zstd", "zstd"),
-        ("none", "none"),
-        ("zstd:-1", "zstd:-1"),
-        ("auto", "auto"),
-    ] {
+    for codec in ["lz4", "zstd", "none", "zstd:-1", "auto"] {
         let set = stdout_of(&["ctl", &pid, "set", "codec", codec]);
-        assert_eq!(set, format!("codec = {shown}\n"));
-        assert_eq!(stdout_of(&["ctl", &pid, "get", "codec"]), format!("{shown}\n"));
+        assert_eq!(set, format!("codec = {codec}\n"));
+        assert_eq!(stdout_of(&["ctl", &pid, "get", "codec"]), format!("{codec}\n"));
         let before = out();
-        wait_for("evicted pages", || (out() > before + 500).then_some(()));
+        eventually("evicted pages", || out() > before + 500);
     }
     assert_eq!(program.stats().get(Counter::UnpackErrors), 0);
     program.expect_alive();
@@ -318,27 +303,16 @@ fn unreachable_processes_are_distinguished() {
     let ourselves = std::process::id().to_string();
     refused(&["stat", &ourselves], 1, &[&ourselves, "not managed", "softswap run"]);
     refused(&["ctl", &ourselves, "get"], 1, &[&ourselves, "not managed", "softswap run"]);
-    let plain = Program::start(
-        &["--children", "plain"],
-        Path::new("/bin/sh"),
-        &["-c", "sleep 1000 & echo child $!; echo ready; wait"],
-    );
-    let mut plain = plain;
+    let script = "sleep 1000 & echo child $!; echo ready; wait";
+    let mut plain = Program::start(&["--children", "plain"], Path::new("/bin/sh"), &["-c", script]);
     let child = plain.wait_for_line("child");
-    wait_for("the child's exec", || {
-        stdout_of(&["stat", &plain.pid()]).contains("sh (pid").then_some(())
-    });
-    wait_for("another program", || {
-        let name = std::fs::read_to_string(format!("/proc/{child}/comm")).ok()?;
-        (name.trim() == "sleep").then_some(())
-    });
+    eventually("the child's exec", || stdout_of(&["stat", &plain.pid()]).contains("sh (pid"));
+    let figures = |pid: &str| stat_of(pid.parse().unwrap());
+    eventually("another program", || figures(&child).is_some_and(|it| it.comm == "sleep"));
     refused(&["stat", &child], 1, &["(sleep) is not managed"]);
     let stopped = plain.pid();
     kill(&stopped, libc::SIGSTOP);
-    wait_for("its stop", || {
-        let stat = std::fs::read_to_string(format!("/proc/{stopped}/stat")).ok()?;
-        stat.contains(") T ").then_some(())
-    });
+    eventually("its stop", || figures(&stopped).is_some_and(|it| it.state == 'T'));
     refused(&["stat", &stopped], 1, &["is stopped", "kill -CONT"]);
     kill(&stopped, libc::SIGCONT);
 }
@@ -364,9 +338,8 @@ fn only_owner_and_root_may_query() {
     let theirs = Running::start(&mut command);
     let pid = theirs.id().to_string();
     // Until the program answers, the supervisor answers.
-    wait_for("an answer to root", || {
-        let output = query(&["stat", &pid]);
-        String::from_utf8(output.stdout).unwrap().contains("sleep (pid").then_some(())
+    eventually("an answer to root", || {
+        String::from_utf8(query(&["stat", &pid]).stdout).unwrap().contains("sleep (pid")
     });
     let own =
         std_unprivileged(binaries.path()).args(["ctl", &pid, "get", "io.poll"]).output().unwrap();
@@ -389,11 +362,8 @@ fn process_with_new_uid_rejects_old_uid() {
     program.wait_for_line("changed");
     assert!(stdout_of(&["stat", &pid]).contains("running"), "root may always query");
     // File modes alone do not admit a peer: the process also checks the UID of the peer.
-    let open = |path: &Path, mode| {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-    };
-    open(program.sockets.path(), 0o755);
-    open(&program.socket(), 0o666);
+    set_mode(program.sockets.path(), 0o755);
+    set_mode(&program.socket(), 0o666);
     let mut other = Command::new("python3");
     other.uid(1).gid(1).current_dir("/").arg("-c").arg(format!(
         "import socket; s = socket.socket(socket.AF_UNIX); s.connect('{}')\n\
@@ -428,7 +398,7 @@ fn sockets_are_private_and_removed_at_exit() {
         paths.into_iter().find(|path| *path != of_run)
     });
     let pid = path.file_stem().unwrap().to_str().unwrap().to_string();
-    wait_for("an answer", || query(&["stat", &pid]).status.success().then_some(()));
+    eventually("an answer", || query(&["stat", &pid]).status.success());
     assert_eq!((mode(&dir), mode(&path)), (0o700, 0o600));
     // A killed program cannot remove its socket. `softswap run` does.
     kill(&pid, libc::SIGKILL);
@@ -446,14 +416,9 @@ fn sockets_are_private_and_removed_at_exit() {
 
 #[test]
 fn exiting_programs_remove_their_socket_first() {
-    let program = Program::start(
-        &[],
-        Path::new("/bin/sh"),
-        &[
-            "-c",
-            "for i in 1 2 3 4 5 6 7 8; do sh -c 'exit 0'; /bin/true; done; echo ready; sleep 1000",
-        ],
-    );
+    let script =
+        "for i in 1 2 3 4 5 6 7 8; do sh -c 'exit 0'; /bin/true; done; echo ready; sleep 1000";
+    let program = Program::start(&[], Path::new("/bin/sh"), &["-c", script]);
     // The sockets of the shell and, once it runs, of `sleep`.
     let names = program.names();
     assert!(names.len() <= 2 && names.contains(&format!("{}.sock", program.pid())), "{names:?}");
@@ -469,17 +434,14 @@ fn stale_socket_is_removed() {
     running.finish(WAIT_TIMEOUT);
     assert!(path.exists());
     std::fs::write(sockets.path().join("1.note"), "not a socket").unwrap();
-    let stat = || {
-        let mut command = Command::new(softswap());
-        command.args(["stat", &pid]).env(DIR_VARIABLE, sockets.path()).output().unwrap()
-    };
+    let mut stat = softswap_with(&["stat", &pid]);
+    stat.env(DIR_VARIABLE, sockets.path());
     // The socket is closed shortly before the process has exited.
-    wait_for("the socket is removed", || {
-        stat();
-        let is_there = Path::new("/proc").join(&pid).exists();
-        (!path.exists() && !is_there).then_some(())
+    eventually("the socket is removed", || {
+        stat.output().unwrap();
+        !path.exists() && !Path::new("/proc").join(&pid).exists()
     });
-    assert_output(&stat(), 1, &[&pid, "no such process"]);
+    assert_output(&stat.output().unwrap(), 1, &[&pid, "no such process"]);
     assert!(sockets.path().join("1.note").exists());
 }
 
@@ -512,13 +474,11 @@ fn misbehaving_clients_are_harmless() {
         let _ = client.write_all(b"softswap 1 stat\n", WAIT_TIMEOUT);
     }
     drop(silent);
-    let askers: Vec<_> = (0..8)
-        .map(|_| {
-            let pid = pid.clone();
-            std::thread::spawn(move || (0..5).for_each(|_| drop(stdout_of(&["stat", &pid]))))
-        })
-        .collect();
-    askers.into_iter().for_each(|asker| asker.join().unwrap());
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..5).for_each(|_| drop(stdout_of(&["stat", &pid]))));
+        }
+    });
     assert_eq!(stdout_of(&["ctl", &pid, "get", "io.poll"]), "auto\n");
     program.expect_alive();
 }
@@ -558,6 +518,14 @@ time.sleep(1000)"
     kill(&child, libc::SIGKILL);
 }
 
+/// Waits until a process answers `stat`.
+fn answer_of(pid: &str) -> String {
+    wait_for("an answer", || {
+        let output = query(&["stat", pid]);
+        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+    })
+}
+
 #[test]
 fn started_programs_have_own_sockets() {
     let mut program = Program::script(
@@ -568,10 +536,7 @@ fn started_programs_have_own_sockets() {
          child.wait()",
     );
     let child = program.wait_for_line("child");
-    let text = wait_for("the child's answer", || {
-        let output = query(&["stat", &child]);
-        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
-    });
+    let text = answer_of(&child);
     assert!(text.contains(&format!("sleep (pid {child})")), "{text}");
     stdout_of(&["ctl", &child, "set", "io.poll", "poll"]);
     assert_eq!(stdout_of(&["ctl", &program.pid(), "get", "io.poll"]), "auto\n");
@@ -579,19 +544,12 @@ fn started_programs_have_own_sockets() {
 
 #[test]
 fn socket_survives_exec() {
-    let program = Program::start(
-        &[],
-        Path::new("/bin/sh"),
-        &[
-            "-c",
-            "sleep 0.2; exec \"$0\" -c 'import time; print(\"ready\", flush=True); time.sleep(1000)'",
-            python().to_str().unwrap(),
-        ],
-    );
-    let text = wait_for("an answer", || {
-        let output = query(&["stat", &program.pid()]);
-        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
-    });
+    let script =
+        "sleep 0.2; exec \"$0\" -c 'import time; print(\"ready\", flush=True); time.sleep(1000)'";
+    let python = python();
+    let arguments = ["-c", script, python.to_str().unwrap()];
+    let program = Program::start(&[], Path::new("/bin/sh"), &arguments);
+    let text = answer_of(&program.pid());
     assert!(text.contains("python"), "{text}");
     assert_eq!(program.names().len(), 1);
 }

@@ -2,7 +2,7 @@
 //! refused and not changed. Nearly all tests need root.
 
 use crate::common::area::*;
-use crate::common::{Loop, is_root, skip, tool};
+use crate::common::{Loop, assert_contains_all, bin_dir, is_root, skip, tool};
 use crate::support::control_client::wait_until;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -28,9 +28,7 @@ impl Drop for Active {
 fn unlisted_check(path: &Path) -> Option<Std> {
     let within = |script: &str| {
         let mut command = tool("unshare")?;
-        command
-            .args(["--mount", "sh", "-c", script, "sh"])
-            .arg(crate::common::bin_dir().join("softswap"));
+        command.args(["--mount", "sh", "-c", script, "sh"]).arg(bin_dir().join("softswap"));
         Some(command)
     };
     const HIDE: &str = "mount --bind /dev/null /proc/swaps";
@@ -91,16 +89,12 @@ fn release(holder: File, device: &Path) {
 #[test]
 fn busy_device_is_rejected() {
     let place = Place::of(4 * MIB);
-    let Some(device) = Loop::over(&place.path) else {
-        return skip("no loop device is available");
-    };
+    let Some(device) = Loop::over(&place.path) else { return skip("no loop device is available") };
     check_refused(device.path(), &["no swap header", "softswap mkswap"]);
     formatted(device.path(), &["--label", "disk", "--uuid", UUID]);
     let facts = found(device.path());
-    assert_eq!(
-        (&facts["kind"], &facts["usable_bytes"]),
-        (&"device".into(), &(4 * MIB - 4096).into())
-    );
+    assert_eq!(facts["kind"], "device");
+    assert_eq!(facts["usable_bytes"], 4 * MIB - 4096);
     assert_eq!((&facts["area"]["extents"], &facts["area"]["label"]), (&1.into(), &"disk".into()));
     let behind = ["behind /dev/loop", "not changed", "losetup --detach"];
     check_refused(&place.path, &behind);
@@ -137,12 +131,8 @@ impl Drop for Mounted {
 #[test]
 fn device_with_file_system_is_rejected() {
     let place = Place::of(8 * MIB);
-    let Some(device) = Loop::over(&place.path) else {
-        return skip("no loop device is available");
-    };
-    let Some(mut mkfs) = tool("mkfs.ext4") else {
-        return skip("mkfs.ext4 is not installed");
-    };
+    let Some(device) = Loop::over(&place.path) else { return skip("no loop device is available") };
+    let Some(mut mkfs) = tool("mkfs.ext4") else { return skip("mkfs.ext4 is not installed") };
     assert!(succeeds(mkfs.arg("-q").arg("-F").arg(device.path())));
     let holds = ["contains an ext2/3/4 file system", "not changed", "--force"];
     check_refused(device.path(), &holds);
@@ -160,10 +150,8 @@ fn device_with_file_system_is_rejected() {
     drop(mounted);
     formatted(device.path(), &["--force"]);
     if let Some(mut blkid) = tool("blkid") {
-        assert_contains_all(
-            &output_of(blkid.args(["-p", "-o", "export"]).arg(device.path())),
-            &["TYPE=swap\n"],
-        );
+        let text = output_of(blkid.args(["-p", "-o", "export"]).arg(device.path()));
+        assert_contains_all(&text, &["TYPE=swap\n"]);
     }
     found(device.path());
 }
@@ -171,7 +159,7 @@ fn device_with_file_system_is_rejected() {
 #[test]
 fn write_protected_device_is_rejected() {
     let place = Place::area(2 * MIB);
-    let Some(device) = Loop::read_only(&place.path) else {
+    let Some(device) = Loop::with(&place.path, &["--read-only"]) else {
         return skip("no loop device is available");
     };
     check_refused(device.path(), &["can only be read", "for writing"]);

@@ -2,7 +2,9 @@
 //! directions. Unusable files are refused with reason and remedy, and are not changed.
 
 use crate::common::area::*;
-use crate::common::{as_unprivileged, is_root, set_mode, skip, softswap, tool};
+use crate::common::{
+    UNPRIVILEGED_UID, as_unprivileged, assert_contains_all, is_root, set_mode, skip, softswap, tool,
+};
 use serde_json::Value;
 use std::fs::{File, read};
 use std::path::Path;
@@ -11,9 +13,7 @@ use std::process::Command as Std;
 #[test]
 fn mkswap_header_is_accepted() {
     let place = Place::of(3 * MIB);
-    let Some(mut theirs) = tool("mkswap") else {
-        return skip("mkswap is not installed");
-    };
+    let Some(mut theirs) = tool("mkswap") else { return skip("mkswap is not installed") };
     assert!(succeeds(theirs.args(["-f", "-L", "theirs", "-U", UUID]).arg(&place.path)));
     let facts = found(&place.path);
     assert_eq!(facts["kind"], "file");
@@ -33,15 +33,12 @@ fn mkswap_header_is_accepted() {
 #[test]
 fn other_byte_order_is_accepted() {
     let place = Place::of(2 * MIB);
-    let Some(mut theirs) = tool("mkswap") else {
-        return skip("mkswap is not installed");
-    };
+    let Some(mut theirs) = tool("mkswap") else { return skip("mkswap is not installed") };
     let theirs = theirs.args(["-f", "-L", "other", "-U", UUID, "--endianness=big"]);
     if !succeeds(theirs.arg(&place.path)) {
         skip("this mkswap has no --endianness; the test converts the header");
-        assert!(succeeds(
-            tool("mkswap").unwrap().args(["-f", "-L", "other", "-U", UUID]).arg(&place.path)
-        ));
+        let mut native = tool("mkswap").unwrap();
+        assert!(succeeds(native.args(["-f", "-L", "other", "-U", UUID]).arg(&place.path)));
         let page = read(&place.path).unwrap();
         for at in (1024..1036).step_by(4) {
             let number: Vec<u8> = page[at..at + 4].iter().rev().copied().collect();
@@ -67,19 +64,15 @@ fn bad_pages_are_not_used() {
 fn system_tools_recognise_our_header() {
     let place = Place::of(2 * MIB + 5000);
     let text = formatted(&place.path, &["--label", "0123456789abcdef", "--uuid", UUID]);
-    assert_contains_all(
-        &text,
-        &[place.text(), "2.0 MiB (2097152 bytes)", "0123456789abcdef", UUID],
-    );
+    let parts = [place.text(), "2.0 MiB (2097152 bytes)", "0123456789abcdef", UUID];
+    assert_contains_all(&text, &parts);
     match tool("blkid") {
         None => skip("blkid is not installed"),
         Some(mut blkid) => {
             let text = output_of(blkid.args(["-p", "-o", "export"]).arg(&place.path));
+            let uuid = format!("UUID={UUID}\n");
             let label = "LABEL=0123456789abcdef\n";
-            assert_contains_all(
-                &text,
-                &["TYPE=swap\n", "VERSION=1\n", label, &format!("UUID={UUID}\n")],
-            );
+            assert_contains_all(&text, &["TYPE=swap\n", "VERSION=1\n", label, &uuid]);
         }
     }
     match tool("file") {
@@ -122,10 +115,8 @@ fn file_contents_are_overwritten_only_with_force() {
         place.put(offset, magic);
         mkswap_refused(&place.path, &[], &["contains", name, "not changed", "--force"]);
         if offset != 0x1fe {
-            check_refused(
-                &place.path,
-                &["contains", name, "not changed", "softswap mkswap --force"],
-            );
+            let parts = ["contains", name, "not changed", "softswap mkswap --force"];
+            check_refused(&place.path, &parts);
         }
         formatted(&place.path, &["--force"]);
         found(&place.path);
@@ -200,11 +191,8 @@ fn truncated_file_is_rejected_and_grown_file_accepted() {
     std::io::Write::write_all(&mut &file, &vec![0; 2 * MIB as usize]).unwrap();
     let facts = found(&place.path);
     assert_eq!(facts["area"]["pages"], 1024);
-    let warnings = facts["warnings"].to_string();
-    assert_contains_all(
-        &warnings,
-        &["larger than the size in its swap header", "1.0 MiB are not used"],
-    );
+    let parts = ["larger than the size in its swap header", "1.0 MiB are not used"];
+    assert_contains_all(&facts["warnings"].to_string(), &parts);
 }
 
 #[test]
@@ -264,19 +252,14 @@ fn world_readable_swap_file_is_reported() {
     set_mode(&place.path, 0o644);
     let output = mkswap(&place.path, &[]).assert().success().get_output().clone();
     let text = String::from_utf8(output.stderr).unwrap();
-    assert_contains_all(
-        &text,
-        &["insecure permissions 0644", &format!("chmod 0600 {}", place.text())],
-    );
-    assert_contains_all(
-        &found(&place.path)["warnings"].to_string(),
-        &["insecure permissions 0644"],
-    );
+    let insecure = "insecure permissions 0644";
+    assert_contains_all(&text, &[insecure, &format!("chmod 0600 {}", place.text())]);
+    assert_contains_all(&found(&place.path)["warnings"].to_string(), &[insecure]);
     set_mode(&place.path, 0o600);
     let output = mkswap(&place.path, &["--force"]).assert().success().get_output().clone();
     assert!(!String::from_utf8(output.stderr).unwrap().contains("insecure"));
     if is_root() {
-        std::os::unix::fs::chown(&place.path, Some(crate::common::UNPRIVILEGED_UID), None).unwrap();
+        std::os::unix::fs::chown(&place.path, Some(UNPRIVILEGED_UID), None).unwrap();
         let warnings = found(&place.path)["warnings"].to_string();
         assert_contains_all(&warnings, &["belongs to user 65534", "chown 0"]);
     }

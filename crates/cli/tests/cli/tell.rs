@@ -1,8 +1,7 @@
 //! `run --tell`: the memory that programs see, by every way that programs ask for it.
 
-use crate::common::{assert_refused, run, softswap, tool};
-use crate::support::{LIMIT, Running, Swapped, plain, python};
-use serde_json::Value;
+use crate::common::{assert_refused, json_file, run, skip, softswap, tool};
+use crate::support::{Swapped, finish, plain, python};
 use std::path::Path;
 use std::process::Command;
 
@@ -11,7 +10,7 @@ const BYTES_OF_3G: &str = "3221225472";
 
 /// Returns the output of a program that sees 3 GiB.
 fn seen_by(program: impl AsRef<Path>, arguments: &[&str]) -> String {
-    let swapped = Swapped::within("64M").option("--tell").option("3G").option("--quiet");
+    let swapped = Swapped::within("64M").options(&["--tell", "3G", "--quiet"]);
     let report = swapped.run(program.as_ref(), arguments);
     report.ended.expect_success(&format!("{arguments:?}"));
     report.ended.stdout_text()
@@ -156,16 +155,14 @@ fn without_the_option_nothing_is_redirected_and_nothing_changes_outside() {
     let unchanged = plain(python(), &["-c", CODE]).stdout_text();
     assert_eq!(field(&unchanged, "MemTotal:"), machine_kib());
     for options in [&[][..], &["--tell", "off"]] {
-        let swapped =
-            options.iter().fold(Swapped::within("64M").option("-q"), |run, it| run.option(it));
+        let swapped = Swapped::within("64M").option("-q").options(options);
         assert_eq!(swapped.run(python(), &["-c", CODE]).ended.stdout_text(), unchanged);
     }
     let changed = seen_by(python(), &["-c", CODE]);
     let lines = unchanged.lines().zip(changed.lines());
     assert_eq!(lines.filter(|(before, now)| before != now).count(), 4, "{changed}");
     // A child outside the tree, started by the program without softswap.
-    let outside = Swapped::within("64M").option("-q").option("--tell").option("3G");
-    let outside = outside.option("--children").option("plain");
+    let outside = Swapped::within("64M").options(&["-q", "--tell", "3G", "--children", "plain"]);
     let text = "cat /proc/meminfo; exit 0";
     let seen = outside.run("sh", &["-c", text]).ended.stdout_text();
     assert_eq!(field(&seen, "MemTotal:"), machine_kib());
@@ -189,12 +186,11 @@ fn auto_is_budget_and_swap_areas_and_budget_is_the_budget() {
 
     let path = dir.path().join("report.json");
     run(dir.path()).args(["--tell", "1G", "--report"]).arg(&path).arg("true").assert().success();
-    let report: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let report = json_file(&path);
     assert_eq!(report["advertised_bytes"].as_u64(), Some(1 << 30));
     assert!(report["usable_bytes"].as_u64() > Some(64 << 20));
     for wrong in ["1M", "much", "-1"] {
-        let message = ["--tell", wrong];
-        assert_refused(run(dir.path()).args(["--tell", wrong, "true"]), 2, &message);
+        assert_refused(run(dir.path()).args(["--tell", wrong, "true"]), 2, &["--tell", wrong]);
     }
 }
 
@@ -202,7 +198,7 @@ fn auto_is_budget_and_swap_areas_and_budget_is_the_budget() {
 fn gnu_sort_sizes_its_buffer_by_advertised_memory() {
     let is_gnu = Command::new("sort").arg("--version").output();
     if !is_gnu.is_ok_and(|it| String::from_utf8_lossy(&it.stdout).contains("GNU")) {
-        return eprintln!("skipped: GNU sort is not installed");
+        return skip("GNU sort is not installed");
     }
     let dir = tempfile::tempdir().unwrap();
     let lines = dir.path().join("lines");
@@ -210,12 +206,12 @@ fn gnu_sort_sizes_its_buffer_by_advertised_memory() {
         (0..1_000_000_u64).map(|at| format!("{:08}\n", at * 7919 % 1_000_003)).collect();
     std::fs::write(&lines, text).unwrap();
     let peak = |tell: &str| {
-        let swapped = Swapped::within("256M").option("-q").option("--tell").option(tell);
+        let swapped = Swapped::within("256M").options(&["-q", "--tell", tell]);
         let arguments = ["--parallel=1".as_ref(), "-T".as_ref(), dir.path(), &lines];
         let mut command = swapped.command("sort", &arguments);
         // A sleeping process has no figures.
         command.env("SOFTSWAP_AWAKE", "1");
-        let report = swapped.report_of(Running::start(&mut command).finish(LIMIT));
+        let report = swapped.report_of(finish(&mut command));
         report.ended.expect_success(tell);
         assert_eq!(report.ended.stdout.len(), 9_000_000);
         report.figure("used_peak_bytes")

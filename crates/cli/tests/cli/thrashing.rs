@@ -10,7 +10,7 @@ const WINDOW: Duration = Duration::from_secs(11);
 
 #[test]
 fn thrashing_is_reported_once() {
-    let stdout_of = tempfile::tempdir().expect("a temporary directory");
+    let sockets = tempfile::tempdir().expect("a temporary directory");
     // A working set that fits causes no warning.
     let swapped = [
         (Swapped::within("16M"), "128"),
@@ -19,15 +19,15 @@ fn thrashing_is_reported_once() {
     ];
     let mut running = swapped.each_ref().map(|(swapped, mib)| {
         let mut command = swapped.command(compiled("hog"), &["--mib", mib, "--seconds", "0"]);
-        Running::start(command.env("SOFTSWAP_RUNTIME_DIR", stdout_of.path()))
+        Running::start(command.env("SOFTSWAP_RUNTIME_DIR", sockets.path()))
     });
     running.iter_mut().for_each(|running| drop(running.wait_for_line("ready")));
     wait_until("a note", || match running[0].stderr_so_far() {
-        output_of_case if output_of_case.contains(NOTE) => Ok(()),
-        output_of_case => Err(output_of_case),
+        stderr if stderr.contains(NOTE) => Ok(()),
+        stderr => Err(stderr),
     });
     std::thread::sleep(WINDOW);
-    std::fs::write(stdout_of.path().join("done"), "").expect("a file");
+    std::fs::write(sockets.path().join("done"), "").expect("a file");
     let notes = running.map(|running| {
         let ended = running.finish(LIMIT);
         ended.expect_success("hog");

@@ -1,7 +1,11 @@
 //! `softswap top` in a real terminal, emulated by tmux.
 
-use crate::support::control_client::{Program, refused, stdout_of, wait_for, wait_until};
-use crate::support::{compiled, softswap};
+use crate::common::{copy_binaries, is_root, script};
+use crate::support::control_client::{
+    Program, eventually, refused, stdout_of, wait_for, wait_until,
+};
+use crate::support::processes::{children, send, stat_of};
+use crate::support::{Running, compiled, softswap, softswap_with};
 use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -57,9 +61,17 @@ impl Terminal {
         self.press(&["Enter"]);
     }
 
+    fn ask(&self, arguments: &[&str]) -> String {
+        String::from_utf8_lossy(&self.tmux(arguments).stdout).into_owned()
+    }
+
     fn screen(&self) -> String {
-        let captured = self.tmux(&["capture-pane", "-p"]);
-        String::from_utf8_lossy(&captured.stdout).into_owned()
+        self.ask(&["capture-pane", "-p"])
+    }
+
+    /// Returns a variable of tmux.
+    fn variable(&self, name: &str) -> String {
+        self.ask(&["display-message", "-p", &format!("#{{{name}}}")]).trim().to_string()
     }
 
     fn wait(&self, parts: &[&str]) -> String {
@@ -74,9 +86,12 @@ impl Terminal {
         })
     }
 
+    /// Enters a value that `top` asked for, and waits until it asks for confirmation.
     fn fill_in(&self, value: &str) {
         self.tmux(&["send-keys", "-l", value]);
         self.wait(&[&format!("{value}_")]);
+        self.press(&["Enter"]);
+        self.wait(&[&format!("to {value}?")]);
     }
 
     /// Starts `top`, followed by commands that print its exit status and the terminal's echo mode.
@@ -88,10 +103,7 @@ impl Terminal {
     }
 
     fn pid_of_top(&self) -> i32 {
-        wait_for("the PID of top", || {
-            let pane = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
-            below(String::from_utf8_lossy(&pane.stdout).trim(), "softswap")
-        })
+        wait_for("the PID of top", || below(self.variable("pane_pid").parse().ok()?, "softswap"))
     }
 
     /// Waits until `top` has exited, and asserts that the terminal's mode is restored.
@@ -110,16 +122,11 @@ impl Drop for Terminal {
 }
 
 /// Returns the first process called `name` in the process tree of `pid`.
-fn below(pid: &str, name: &str) -> Option<i32> {
-    if std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim() == name {
-        return pid.parse().ok();
+fn below(pid: i32, name: &str) -> Option<i32> {
+    match stat_of(pid)?.comm == name {
+        true => Some(pid),
+        false => children(pid).into_iter().find_map(|child| below(child, name)),
     }
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    children.split_whitespace().find_map(|child| below(child, name))
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
 }
 
 #[test]
@@ -155,8 +162,6 @@ fn top_shows_resizes_and_sorts() {
         terminal.press(&["c"]);
         terminal.wait(&["Change a setting", "codec of hog"]);
         terminal.fill_in(value);
-        terminal.press(&["Enter"]);
-        terminal.wait(&[&format!("to {value}?")]);
         terminal.press(&["y"]);
         terminal.wait(&[shown]);
     }
@@ -164,8 +169,6 @@ fn top_shows_resizes_and_sorts() {
     terminal.press(&["m"]);
     terminal.wait(&["memory of the tree"]);
     terminal.fill_in("48M");
-    terminal.press(&["Enter"]);
-    terminal.wait(&["to 48M?"]);
     terminal.press(&["n"]);
     terminal.wait(&["memory was not changed"]);
     assert_eq!(stdout_of(&["ctl", &program.supervisor(), "get", "memory"]), "32M\n");
@@ -183,7 +186,7 @@ fn exited_tree_stays_on_screen() {
     let pid: i32 = program.pid().parse().unwrap();
     terminal.top(&softswap(), &pid.to_string());
     terminal.wait(&["STALL%", "awake"]);
-    softswap_sys::child::send(pid, 9).unwrap();
+    send(pid, libc::SIGKILL);
     terminal.wait(&["has ended", "- of 32.0 MiB", "ended", "out -", "0 processes"]);
     assert!(!terminal.screen().contains("awake"), "{}", terminal.screen());
     terminal.press(&["m"]);
@@ -195,19 +198,14 @@ fn exited_tree_stays_on_screen() {
 #[test]
 fn sleeping_process_is_shown_and_signal_restores_terminal() {
     let Some(terminal) = Terminal::open(100, 30) else { return };
-    let mut sleeper = Command::new(softswap());
-    sleeper.args(["run", "--memory", "64M", "--", "sleep", "1000"]);
-    let sleeper = crate::support::Running::start(&mut sleeper);
-    let root = sleeper.id().to_string();
-    wait_for("the program", || {
-        let children = format!("/proc/{root}/task/{root}/children");
-        std::fs::read_to_string(children).ok().filter(|text| !text.is_empty())
-    });
-    terminal.top(&softswap(), &root);
+    let mut sleeper = softswap_with(&["run", "--memory", "64M", "--", "sleep", "1000"]);
+    let sleeper = Running::start(&mut sleeper);
+    eventually("the program", || !children(sleeper.id()).is_empty());
+    terminal.top(&softswap(), &sleeper.id().to_string());
     terminal.wait(&["0 awake, 1 asleep", "sleep 1000", "asleep: its memory fits its budget"]);
     terminal.press(&["c"]);
     terminal.wait(&["so it has no settings yet"]);
-    softswap_sys::child::send(terminal.pid_of_top(), 15).unwrap();
+    send(terminal.pid_of_top(), libc::SIGTERM);
     terminal.expect_left(0);
 }
 
@@ -219,19 +217,16 @@ fn top_exits_without_terminal() {
     terminal.wait(&["STALL%", "awake"]);
     let top = terminal.pid_of_top();
     drop(terminal);
-    let place = format!("/proc/{top}");
-    wait_for("the exit of top", || (!Path::new(&place).exists()).then_some(()));
+    eventually("the exit of top", || stat_of(top).is_none());
 }
 
 #[test]
 fn progress_line_is_shown_only_on_terminal() {
     let Some(terminal) = Terminal::open(130, 30) else { return };
     let (softswap, hog) = (softswap(), compiled("hog"));
-    let run = format!(
-        "{} run -q --progress --reserve 0 --memory 32M -- {} --mib 64 --seconds",
-        softswap.display(),
-        hog.display()
-    );
+    let (softswap, hog) = (softswap.display(), hog.display());
+    let options = "-q --progress --reserve 0 --memory 32M";
+    let run = format!("{softswap} run {options} -- {hog} --mib 64 --seconds");
     terminal.command(&format!("clear; {run} 1000"));
     terminal.wait(&["of 32.0 MiB", "stalled", "on disk", "faults/s"]);
     terminal.press(&["C-c"]);
@@ -239,8 +234,7 @@ fn progress_line_is_shown_only_on_terminal() {
     terminal.wait(&["left 0\n"]);
     let screen = terminal.screen();
     assert!(!screen.contains("stalled"), "{screen}");
-    let dir = terminal.tmux(&["display-message", "-p", "#{pane_current_path}"]);
-    let dir = String::from_utf8_lossy(&dir.stdout).trim().to_string();
+    let dir = terminal.variable("pane_current_path");
     assert_eq!(std::fs::read_to_string(Path::new(&dir).join("err")).unwrap(), "");
 }
 
@@ -305,30 +299,29 @@ fn top_stops_and_continues_by_signal() {
     terminal.command(&format!("clear; {} top {}", softswap().display(), program.supervisor()));
     terminal.wait(&["STALL%", "awake"]);
     let top = terminal.pid_of_top();
-    let flag = |name: &str| {
-        let shown = terminal.tmux(&["display-message", "-p", &format!("#{{{name}}}")]);
-        String::from_utf8_lossy(&shown.stdout).trim().to_string()
-    };
     for by_key in [false, true] {
         match by_key {
             true => terminal.press(&["C-z"]),
-            false => softswap_sys::child::send(top, 20).unwrap(),
+            false => send(top, libc::SIGTSTP),
         }
-        wait_for("the terminal's own screen", || (flag("alternate_on") == "0").then_some(()));
+        eventually("the terminal's own screen", || terminal.variable("alternate_on") == "0");
         terminal.command("echo here; stty -a | grep -o ' -\\?icanon '");
         let screen = terminal.wait(&["\nhere\n icanon"]);
         assert!(!screen.contains("STALL%"), "{screen}");
-        assert_eq!(flag("cursor_flag"), "1");
+        assert_eq!(terminal.variable("cursor_flag"), "1");
         terminal.command("clear; fg");
         terminal.wait(&["STALL%", "awake"]);
-        assert_eq!((flag("alternate_on"), flag("cursor_flag")), ("1".into(), "0".into()));
+        assert_eq!(
+            (terminal.variable("alternate_on"), terminal.variable("cursor_flag")),
+            ("1".into(), "0".into())
+        );
     }
     // After the change `top` reads single keys again.
     terminal.press(&["h"]);
     terminal.wait(&["this help"]);
     terminal.press(&["x", "q"]);
     // Input typed before the exit would go to `top`.
-    wait_for("the exit of top", || (flag("alternate_on") == "0").then_some(()));
+    eventually("the exit of top", || terminal.variable("alternate_on") == "0");
     terminal.command("echo left; stty -a | grep -o ' -\\?echo '");
     terminal.wait(&["\nleft\n echo"]);
 }
@@ -337,11 +330,8 @@ fn top_stops_and_continues_by_signal() {
 fn top_reports_why_it_cannot_run() {
     if let Some(terminal) = Terminal::open(100, 30) {
         terminal.command(&format!("clear; TERM=dumb {} top; echo left $?", softswap().display()));
-        terminal.wait(&[
-            "TERM names a terminal without one",
-            "prints figures each second",
-            "left 1\n",
-        ]);
+        let parts = ["TERM names a terminal without one", "prints figures each second", "left 1\n"];
+        terminal.wait(&parts);
     }
     refused(&["top"], 1, &["needs a terminal", "softswap stat PID"]);
     let Some(terminal) = Terminal::open(100, 30) else { return };
@@ -352,18 +342,13 @@ fn top_reports_why_it_cannot_run() {
     }
     // Processes of another user, and a UID without processes.
     let dir = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .unwrap();
-    let copied = Command::new("cp").arg(softswap()).arg(dir.path()).status();
-    assert!(copied.unwrap().success());
-    let program = Program::start(&[], &compiled("hog"), &["--mib", "64", "--seconds", "0"]);
-    let lonely = dir.path().join("lonely");
+    copy_binaries(dir.path());
+    let program = Program::under_pressure(&[]);
     let text = format!(
         "#!/bin/sh\nexec setpriv --reuid={UNUSED_UID} --regid={UNUSED_UID} --clear-groups {} \"$@\"\n",
         dir.path().join("softswap").display()
     );
-    std::fs::write(&lonely, text).unwrap();
-    std::fs::set_permissions(&lonely, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let lonely = script(dir.path(), "lonely", &text);
     terminal.top(&lonely, &program.pid());
     terminal.wait(&["belongs to uid 0; run this command as that user, or as root", "left 1"]);
     terminal.top(&lonely, "");

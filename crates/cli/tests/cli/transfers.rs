@@ -1,8 +1,9 @@
 //! Long transfers under memory pressure. No plaintext of the program reaches the disk. After a disk
 //! error, a call may fail or the program may stop, but no byte is corrupted.
 
-use crate::support::cgroup::MemoryGroup;
-use crate::support::{Ended, LIMIT, Running, compiled, mix64, softswap};
+use crate::common::skip;
+use crate::support::cgroup::{MemoryGroup, command_in};
+use crate::support::{Ended, compiled, finish, mix64, number, softswap};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -37,14 +38,10 @@ fn skip_reason() -> Option<String> {
 /// Runs a script in `dir` in its own mount namespace. Also uses a memory cgroup if possible, so
 /// that the kernel writes back and drops page cache. The script's first argument is softswap.
 fn run(dir: &Path, script: &str, arguments: &[&str]) -> Ended {
-    let group = MemoryGroup::limited_to(160 << 20);
-    let mut command = match &group {
-        Ok(group) => group.command("unshare"),
-        Err(_) => Command::new("unshare"),
-    };
+    let group = MemoryGroup::if_possible(160 << 20);
+    let mut command = command_in(group.as_ref(), "unshare");
     command.args(["--mount", "sh", "-ec", script, "sh"]).arg(softswap());
-    command.args(arguments).current_dir(dir);
-    Running::start(&mut command).finish(LIMIT)
+    finish(command.args(arguments).current_dir(dir))
 }
 
 fn markers_in(path: &Path) -> usize {
@@ -90,8 +87,7 @@ const ON_A_DEVICE: &str = "
 #[test]
 fn long_transfers_write_no_plaintext() {
     if let Some(why) = skip_reason() {
-        println!("skipped: {why}");
-        return;
+        return skip(&why);
     }
     let dir = scratch();
     let ended = run(dir.path(), ON_A_DEVICE, &[]);
@@ -125,14 +121,10 @@ const FAULTS: u64 = 2;
 #[test]
 fn failing_disk_loses_no_transferred_byte() {
     if let Some(why) = skip_reason() {
-        println!("skipped: {why}");
-        return;
+        return skip(&why);
     }
-    let number = |name: &str, otherwise| {
-        std::env::var(name).map_or(otherwise, |text| text.parse::<u64>().expect(name))
-    };
-    let (count, seed) =
-        (number("SOFTSWAP_TRANSFERS_FAULTS", FAULTS), number("SOFTSWAP_FAULTS_SEED", 1));
+    let count = number("SOFTSWAP_TRANSFERS_FAULTS", FAULTS);
+    let seed = number("SOFTSWAP_FAULTS_SEED", 1);
     let (mut right, mut failed, mut stopped) = (0, 0, 0);
     for turn in 0..count {
         let dir = scratch();

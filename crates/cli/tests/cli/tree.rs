@@ -1,29 +1,32 @@
 //! One budget for all processes of a tree.
 
+use crate::common::area::succeeds;
+use crate::common::{json_file, skip};
 use crate::support::cgroup::MemoryGroup;
-use crate::support::control_client::{query, refused, stdout_of, wait_for, wait_until};
-use crate::support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, kill, processes};
-use crate::support::{LIMIT, Running, compiled, plain, python, softswap};
+use crate::support::control_client::{query, refused, stat, stdout_of, wait_for, wait_until};
+use crate::support::processes::kill;
+use crate::support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, processes};
+use crate::support::{Ended, LIMIT, Running, compiled, plain, python, softswap_with};
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
+/// Ends the tree. Asserts that this number of hogs has verified its data.
+fn finish_hogs(tree: Tree, count: usize) -> Ended {
+    let ended = tree.finish();
+    assert_eq!(ended.stdout_text().matches("ok hog").count(), count, "{}", ended.stderr);
+    ended
+}
+
 #[test]
 fn two_processes_stay_within_shared_budget() {
     // Outside the budget: 4 MiB for each concurrent process and for the command.
-    let group = MemoryGroup::limited_to(BUDGET_BYTES + (4 << 20) * 4);
-    let command = match &group {
-        Ok(group) => group.command(softswap()),
-        Err(why) => {
-            eprintln!("without a control group: {why}");
-            Command::new(softswap())
-        }
-    };
-    let tree = Tree::of_two_hogs(command);
+    let group = MemoryGroup::if_possible(BUDGET_BYTES + (4 << 20) * 4);
+    let tree = Tree::of_two_hogs(group.as_ref());
     let (mut seen, mut looks) = (0, 0);
     wait_for("twenty samples and half of the budget", || {
-        let stat = tree.stat()?;
+        let stat = tree.try_stat().ok()?;
         assert!(bytes(&stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
         assert!(bytes(&stat, "used_bytes") <= BUDGET_BYTES, "{stat}");
         seen = seen.max(bytes(&stat, "used_bytes"));
@@ -31,9 +34,8 @@ fn two_processes_stay_within_shared_budget() {
         (looks >= 20 && seen > BUDGET_BYTES / 2).then_some(())
     });
     tree.wait_until_ready(2);
-    let ended = tree.finish();
+    let ended = finish_hogs(tree, 2);
     ended.expect_success("two hogs");
-    assert_eq!(ended.stdout_text().matches("ok hog").count(), 2);
     assert!(ended.stderr.contains("  budget     96.0 MiB, at most "), "{}", ended.stderr);
 }
 
@@ -42,10 +44,8 @@ fn two_processes_stay_within_shared_budget() {
 #[test]
 fn small_processes_stay_within_eight_mib() {
     const CHILDREN: usize = 8;
-    let group = match MemoryGroup::limited_to((12 * CHILDREN as u64 + 8) << 20) {
-        Ok(group) => group,
-        Err(why) => return eprintln!("skipped: {why}"),
-    };
+    let limit_bytes = (12 * CHILDREN as u64 + 8) << 20;
+    let Some(group) = MemoryGroup::if_possible(limit_bytes) else { return };
     let script = r"
 import os, time
 block = bytearray(os.urandom(1 << 20)) * 12
@@ -55,10 +55,9 @@ assert all(block[at] == block[at % (1 << 20)] for at in range(0, len(block), 409
 print('whole', flush=True)
 ";
     let start = r#"for child in 1 2 3 4 5 6 7 8; do "$0" -c "$1" & done; wait"#;
-    let program =
-        ["sh".into(), "-c".into(), start.into(), python().as_os_str().to_owned(), script.into()];
-    let command = group.command(softswap());
-    let tree = Tree::start(command, &["-q", "--memory", "32M"], &program);
+    let python = python();
+    let program = ["sh", "-c", start, python.to_str().unwrap(), script];
+    let tree = Tree::start_in(Some(&group), &["-q", "--memory", "32M"], &program);
     tree.wait_until_ready(CHILDREN);
     let ended = tree.finish();
     ended.expect_success("small processes");
@@ -82,8 +81,7 @@ for child in range(3):
     pids.append(pid)
 assert all(os.waitpid(pid, 0)[1] == 0 for pid in pids)
 ";
-    let program = [python().as_os_str().to_owned(), "-c".into(), script.into()];
-    let tree = Tree::start(Command::new(softswap()), &["--memory", "128M"], &program);
+    let tree = Tree::of_script(&["--memory", "128M"], script);
     tree.wait_until_ready(3);
     let ended = tree.finish();
     ended.expect_success("children that share");
@@ -97,8 +95,7 @@ assert all(os.waitpid(pid, 0)[1] == 0 for pid in pids)
 fn pipeline_of_five_gives_same_result() {
     let script = "seq 1 400000 | rev | sort -S 200M | uniq -c | sort -n -S 200M | md5sum";
     let expected = plain("sh", &["-c", script]);
-    let tree =
-        Tree::start(Command::new(softswap()), &["-q", "--memory", "64M"], &["sh", "-c", script]);
+    let tree = Tree::start(&["-q", "--memory", "64M"], &["sh", "-c", script]);
     let ended = tree.running.finish(LIMIT);
     ended.expect_success("a pipeline");
     assert_eq!(ended.stdout_text(), expected.stdout_text());
@@ -106,19 +103,16 @@ fn pipeline_of_five_gives_same_result() {
 
 #[test]
 fn chunks_of_killed_process_are_reclaimed() {
-    let tree = Tree::of_two_hogs(Command::new(softswap()));
+    let tree = Tree::of_two_hogs(None);
     tree.wait_until_ready(2);
     let stat = tree.answer();
     let all = processes(&stat).len();
     let hog = processes(&stat).iter().find(|it| it["name"] == "hog").unwrap();
     kill(bytes(hog, "pid") as i32);
     tree.wait_for_answer("the other process has its share", |stat| {
-        let left = processes(stat);
-        let had_by_one = left.iter().map(|it| bytes(it, "granted_bytes")).max();
-        left.len() == all - 1 && had_by_one > Some(BUDGET_BYTES * 3 / 4)
+        processes(stat).len() == all - 1 && max_granted(stat) > BUDGET_BYTES * 3 / 4
     });
-    let ended = tree.finish();
-    assert_eq!(ended.stdout_text().matches("ok hog").count(), 1);
+    finish_hogs(tree, 1);
 }
 
 #[test]
@@ -135,8 +129,7 @@ if os.fork() == 0:
     os._exit(0)
 print('child', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 ";
-    let program = [python().as_os_str().to_owned(), "-c".into(), script.into()];
-    let tree = Tree::start(Command::new(softswap()), &["-q", "--memory", "128M"], &program);
+    let tree = Tree::of_script(&["-q", "--memory", "128M"], script);
     tree.wait_until_ready(1);
     let stat = tree.answer();
     assert_eq!(processes(&stat).len(), 2, "{stat}");
@@ -166,8 +159,7 @@ for child in range(3):
     pids.append(pid)
 print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids], flush=True)
 ";
-    let program = [python().as_os_str().to_owned(), "-c".into(), script.into()];
-    let tree = Tree::start(Command::new(softswap()), &["-q", "--memory", BUDGET], &program);
+    let tree = Tree::of_script(&["-q", "--memory", BUDGET], script);
     tree.wait_until_ready(3);
     tree.wait_for_answer("the tree is within the budget", |stat| {
         bytes(stat, "used_bytes") <= BUDGET_BYTES + BUDGET_BYTES / 10
@@ -193,7 +185,7 @@ fn sleeping_process_is_woken_by_request() {
     let script = "\"$0\" --mib 60 --seconds 0 & \
                   until [ -e \"$SOFTSWAP_RUNTIME_DIR/seen\" ]; do sleep 0.1; done; \
                   \"$0\" --mib 90 --seconds 0; wait";
-    let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", BUDGET], script);
+    let tree = Tree::of_hogs(None, &["--memory", BUDGET], script);
     tree.wait_until_ready(1);
     let sleeps = |hog: &Value| !query(&["stat", &hog["pid"].to_string()]).status.success();
     let stat = tree.answer();
@@ -201,47 +193,38 @@ fn sleeping_process_is_woken_by_request() {
     assert!(sleeps(first), "{stat}");
     let had_by_first = bytes(first, "granted_bytes");
     std::fs::write(tree.sockets.path().join("seen"), "").unwrap();
-    tree.wait_for_answer(
-        "both are awake, and the second has a part of the first one's share",
-        |stat| {
-            assert!(bytes(stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
-            let hogs = processes(stat).iter().filter(|it| it["name"] == "hog");
-            let (one, others): (Vec<_>, Vec<_>) = hogs.partition(|it| it["pid"] == first["pid"]);
-            let ([one], [other]) = (&one[..], &others[..]) else { return false };
-            // The size of a share depends on how long each process waits on this machine.
-            let has_share = bytes(other, "granted_bytes") > BUDGET_BYTES - had_by_first
-                && bytes(one, "granted_bytes") >= MIN_SHARE_BYTES;
-            has_share && !sleeps(one) && !sleeps(other)
-        },
-    );
-    let ended = tree.finish();
-    assert_eq!(ended.stdout_text().matches("ok hog").count(), 2);
+    tree.wait_for_answer("both are awake and have a share", |stat| {
+        assert!(bytes(stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
+        let hogs = processes(stat).iter().filter(|it| it["name"] == "hog");
+        let (one, others): (Vec<_>, Vec<_>) = hogs.partition(|it| it["pid"] == first["pid"]);
+        let ([one], [other]) = (&one[..], &others[..]) else { return false };
+        // The size of a share depends on how long each process waits on this machine.
+        let has_share = bytes(other, "granted_bytes") > BUDGET_BYTES - had_by_first
+            && bytes(one, "granted_bytes") >= MIN_SHARE_BYTES;
+        has_share && !sleeps(one) && !sleeps(other)
+    });
+    finish_hogs(tree, 2);
 }
 
 #[test]
 fn sleeping_process_is_woken_by_lower_limit() {
     // The tree also contains the shell.
     let script = "\"$0\" --mib 60 --seconds 0 & wait";
-    let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", BUDGET], script);
+    let tree = Tree::of_hogs(None, &["--memory", BUDGET], script);
     tree.wait_until_ready(1);
     let stat = tree.answer();
     assert!(max_granted(&stat) >= 60 << 20, "{stat}");
     let set = stdout_of(&["ctl", &tree.pid(), "set", "memory", "24M"]);
     assert!(set.starts_with("memory = 24M"), "{set}");
     tree.wait_for_answer("the process is within the limit", |stat| max_granted(stat) <= 24 << 20);
-    let ended = tree.finish();
-    assert_eq!(ended.stdout_text().matches("ok hog").count(), 1);
-    assert!(
-        ended.stderr.contains("  budget     24.0 MiB (96.0 MiB once), at most "),
-        "{}",
-        ended.stderr
-    );
+    let stderr = finish_hogs(tree, 1).stderr;
+    assert!(stderr.contains("  budget     24.0 MiB (96.0 MiB once), at most "), "{stderr}");
 }
 
 #[test]
 fn single_sleeping_process_has_no_thread() {
     let script = "exec \"$0\" --mib 60 --seconds 0";
-    let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", BUDGET], script);
+    let tree = Tree::of_hogs(None, &["--memory", BUDGET], script);
     tree.wait_until_ready(1);
     let stat = tree.answer();
     let pid = bytes(&processes(&stat)[0], "pid");
@@ -252,7 +235,7 @@ fn single_sleeping_process_has_no_thread() {
 
 #[test]
 fn tree_limit_can_be_lowered_and_raised() {
-    let tree = Tree::of_two_hogs(Command::new(softswap()));
+    let tree = Tree::of_two_hogs(None);
     tree.wait_until_ready(2);
     let run = tree.pid();
     for (limit, bytes_then) in [("48M", 48 << 20), ("80M", 80 << 20)] {
@@ -272,23 +255,18 @@ fn tree_limit_can_be_lowered_and_raised() {
     let one = bytes(&processes(&stat)[0], "pid").to_string();
     assert_eq!(stdout_of(&["ctl", &one, "set", "codec", "lz4"]), "codec = lz4\n");
     refused(&["ctl", &one, "set", "memory", "64M"], 2, &["shares the budget of its tree"]);
-    let ended = tree.finish();
-    assert_eq!(ended.stdout_text().matches("ok hog").count(), 2);
+    finish_hogs(tree, 2);
 }
 
 #[test]
 fn auto_budget_shrinks_for_another_program() {
     const GROUP_BYTES: u64 = 640 << 20;
     const LEFT_BYTES: u64 = 256 << 20;
-    let group = match MemoryGroup::limited_to(GROUP_BYTES) {
-        Ok(group) => group,
-        Err(why) => return eprintln!("skipped: {why}"),
-    };
+    let Some(group) = MemoryGroup::if_possible(GROUP_BYTES) else { return };
     let hog = compiled("hog");
-    let program =
-        [hog.as_os_str(), "--mib".as_ref(), "400".as_ref(), "--seconds".as_ref(), "0".as_ref()];
+    let program = [hog.to_str().unwrap(), "--mib", "400", "--seconds", "0"];
     let options = ["--memory", "auto:16M-600M"];
-    let mut tree = Tree::start(group.command(softswap()), &options, &program);
+    let mut tree = Tree::start_in(Some(&group), &options, &program);
     tree.wait_until_ready(1);
     // The budget may have been lowered briefly for other load on this machine.
     tree.wait_for_answer("the tree has its budget", |stat| {
@@ -339,12 +317,11 @@ fn programs_start_with_fully_granted_budget() {
                   touch \"$SOFTSWAP_RUNTIME_DIR/done\"; wait";
     let report = tempfile::tempdir().unwrap();
     let place = format!("--report={}", report.path().join("report").display());
-    let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", "64M", &place], script);
+    let tree = Tree::of_hogs(None, &["--memory", "64M", &place], script);
     let ended = tree.running.finish(LIMIT);
     ended.expect_success("many programs");
     assert!(ended.stdout_text().contains("started\n"), "{}", ended.stdout_text());
-    let text = std::fs::read_to_string(report.path().join("report")).unwrap();
-    let report: Value = serde_json::from_str(&text).unwrap();
+    let report = json_file(&report.path().join("report"));
     assert_eq!(bytes(&report, "budget_bytes"), 64 << 20);
     let largest = &report["tree"]["largest"];
     assert!(largest[0]["name"] == "hog" && bytes(&largest[0], "pid") > 0, "{report}");
@@ -352,7 +329,7 @@ fn programs_start_with_fully_granted_budget() {
 
 #[test]
 fn overwritten_ledger_is_reported_once_per_process() {
-    let tree = Tree::of_two_hogs(Command::new(softswap()));
+    let tree = Tree::of_two_hogs(None);
     tree.wait_until_ready(2);
     let stat = tree.answer();
     let pid = bytes(&processes(&stat)[0], "pid");
@@ -369,8 +346,7 @@ fn overwritten_ledger_is_reported_once_per_process() {
         let is_reported = stderr.matches("has been overwritten: process ").count() >= 2;
         is_reported.then_some(()).ok_or(stderr)
     });
-    let ended = tree.finish();
-    assert_eq!(ended.stdout_text().matches("ok hog").count(), 2, "{}", ended.stderr);
+    let ended = finish_hogs(tree, 2);
     // Both programs report it. The shell does not.
     let messages = ended.stderr.matches("has been overwritten: process ").count();
     assert_eq!(messages, 2, "{}", ended.stderr);
@@ -380,14 +356,13 @@ fn overwritten_ledger_is_reported_once_per_process() {
 fn per_process_budget_is_separate() {
     let script = "exec \"$0\" --mib 64 --seconds 0";
     let options = ["-q", "--memory-per-process", "32M"];
-    let tree = Tree::of_hogs(Command::new(softswap()), &options, script);
+    let tree = Tree::of_hogs(None, &options, script);
     tree.wait_until_ready(1);
-    let stat: Value = serde_json::from_str(&stdout_of(&["stat", &tree.pid(), "--json"])).unwrap();
+    let stat = stat(&tree.pid());
     assert_eq!((&stat["tree"], bytes(&stat, "budget_bytes")), (&Value::Null, 32 << 20));
     tree.finish().expect_success("hog");
-    let mut both = Command::new(softswap());
-    both.args(["run", "--memory", "64M", "--memory-per-process", "32M", "--", "true"]);
-    assert_eq!(both.output().unwrap().status.code(), Some(2));
+    let both = ["run", "--memory", "64M", "--memory-per-process", "32M", "--", "true"];
+    assert_eq!(softswap_with(&both).output().unwrap().status.code(), Some(2));
 }
 
 #[test]
@@ -408,10 +383,7 @@ print(joined)
     expected.expect_success("plain");
     for memory in ["32M", "40M", "64M"] {
         let options = ["-q", "--memory", memory];
-        let program = [python().to_str().unwrap().to_string(), "-c".into(), script.into()];
-        let program = program.each_ref().map(String::as_str);
-        let tree = Tree::start(Command::new(softswap()), &options, &program);
-        let ended = tree.running.finish(LIMIT);
+        let ended = Tree::of_script(&options, script).running.finish(LIMIT);
         ended.expect_success(memory);
         assert_eq!(ended.stdout_text(), expected.stdout_text(), "{memory}");
     }
@@ -420,14 +392,8 @@ print(joined)
 #[test]
 fn process_in_another_pid_namespace_keeps_budget() {
     let unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork"];
-    if !Command::new(unshare[0])
-        .args(&unshare[1..])
-        .arg("true")
-        .status()
-        .is_ok_and(|it| it.success())
-    {
-        eprintln!("skipped: PID namespaces are not available");
-        return;
+    if !succeeds(Command::new(unshare[0]).args(&unshare[1..]).arg("true")) {
+        return skip("PID namespaces are not available");
     }
     let script = "
 import os, threading
@@ -442,8 +408,7 @@ print([int(line.split()[1]) for line in open('/proc/self/status') if 'RssAnon' i
     let python = python();
     let program: Vec<&str> =
         unshare.into_iter().chain([python.to_str().unwrap(), "-c", script]).collect();
-    let options = ["-q", "--memory", "64M"];
-    let ended = Tree::start(Command::new(softswap()), &options, &program).running.finish(LIMIT);
+    let ended = Tree::start(&["-q", "--memory", "64M"], &program).running.finish(LIMIT);
     ended.expect_success("the program in another namespace");
     let kib: u64 = ended.stdout_text().trim().parse().unwrap();
     assert!(kib < 80 << 10, "{kib} KiB of 64 MiB");

@@ -2,33 +2,25 @@
 //! `make test-long` uses 1,000.
 
 use crate::support::cgroup::MemoryGroup;
-use crate::support::control_client::{stdout_of, wait_for, wait_until};
-use crate::support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, kill, processes};
-use crate::support::{LIMIT, Running, compiled, mix64, softswap};
-use std::ffi::OsStr;
-use std::process::Command;
+use crate::support::control_client::{eventually, stdout_of, wait_until};
+use crate::support::processes::{kill, parent};
+use crate::support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, processes};
+use crate::support::{LIMIT, compiled, finish, mix64, number, softswap_with};
 use std::time::Duration;
 
-/// Returns the number of rounds: `SOFTSWAP_TREE_TURNS`, or `by_default`.
+/// Returns the number of rounds.
 fn turns(by_default: u64) -> u64 {
-    let asked = std::env::var("SOFTSWAP_TREE_TURNS");
-    asked.map_or(by_default, |text| text.parse().expect("SOFTSWAP_TREE_TURNS"))
+    number("SOFTSWAP_TREE_TURNS", by_default)
 }
 
 #[test]
 fn process_wakes_during_any_operation() {
     for _ in 0..turns(2) {
-        let mut command = Command::new(softswap());
-        command.args(["run", "-q", "--reserve", "0", "--memory", "192M", "--"]);
-        let ended = Running::start(command.arg(compiled("waking")).arg("192")).finish(LIMIT);
+        let options = ["run", "-q", "--reserve", "0", "--memory", "192M", "--"];
+        let ended = finish(softswap_with(&options).arg(compiled("waking")).arg("192"));
         ended.expect_ok("waking");
         assert_eq!(ended.stdout_text(), "ok waking\n");
     }
-}
-
-fn parent(pid: i32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[test]
@@ -36,21 +28,18 @@ fn tree_with_random_kills_keeps_budget_and_data() {
     const MEMBERS: u64 = 4;
     // The nursery, its members, two children of each member, and the command.
     const MAX_PROCESSES: u64 = 2 + MEMBERS * 3;
-    let group = match MemoryGroup::limited_to(BUDGET_BYTES + (4 << 20) * MAX_PROCESSES) {
-        Ok(group) => group,
-        Err(why) => return eprintln!("skipped: {why}"),
-    };
+    let limit_bytes = BUDGET_BYTES + (4 << 20) * MAX_PROCESSES;
+    let Some(group) = MemoryGroup::if_possible(limit_bytes) else { return };
     let family = compiled("family");
     let members = MEMBERS.to_string();
     let max_kills = 40 + 3 * turns(10);
     let options = ["--only", "nursery", "--members", &members, "--depth", "1", "--seconds", "0"];
-    let program: Vec<&OsStr> =
-        [family.as_os_str()].into_iter().chain(options.map(AsRef::as_ref)).collect();
-    let mut tree = Tree::start(group.command(softswap()), &["--memory", BUDGET], &program);
+    let program = [&[family.to_str().unwrap()][..], &options].concat();
+    let mut tree = Tree::start_in(Some(&group), &["--memory", BUDGET], &program);
     let mut random = 1_u64;
     for kills in 0..max_kills {
         random = mix64(random);
-        std::thread::sleep(std::time::Duration::from_millis(20 + random % 60));
+        std::thread::sleep(Duration::from_millis(20 + random % 60));
         // Spares the command and its direct child, because their exit ends the tree.
         let command = tree.running.id();
         let is_member = |pid: &i32| *pid != command && parent(*pid).is_some_and(|it| it != command);
@@ -62,7 +51,7 @@ fn tree_with_random_kills_keeps_budget_and_data() {
             member.ok_or_else(|| format!("after {kills} kills: {:?}", group.processes()))
         });
         kill(member);
-        if let Some(stat) = tree.stat() {
+        if let Ok(stat) = tree.try_stat() {
             assert!(bytes(&stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
         }
     }
@@ -70,7 +59,7 @@ fn tree_with_random_kills_keeps_budget_and_data() {
     ended.expect_ok("a nursery");
     assert_eq!(group.oom_kills(), 0, "after {max_kills} kills by the test: {}", ended.stderr);
     assert!(!ended.stderr.contains("overwritten"), "{}", ended.stderr);
-    wait_for("all processes have exited", || group.processes().is_empty().then_some(()));
+    eventually("all processes have exited", || group.processes().is_empty());
 }
 
 /// Returns the IDs of System V shared memory segments without attachments.
@@ -83,19 +72,14 @@ fn forgotten_memory() -> Vec<String> {
 
 #[test]
 fn killing_any_process_leaves_nothing() {
-    let group = match MemoryGroup::limited_to(1 << 30) {
-        Ok(group) => group,
-        Err(why) => return eprintln!("skipped: {why}"),
-    };
+    let Some(group) = MemoryGroup::if_possible(1 << 30) else { return };
     let swap = tempfile::tempdir().unwrap();
     let (before, mut random) = (forgotten_memory(), 5_u64);
     // The tree consists of the command, a forking shell and hogs.
     let script = "for i in 1 2 3; do \"$0\" --mib 24 --seconds 1 & done; wait";
     for _ in 0..turns(6) {
         let options = ["-q", "--memory", "32M", "--swap", swap.path().to_str().unwrap()];
-        let hog = compiled("hog");
-        let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
-        let tree = Tree::start(group.command(softswap()), &options, &program);
+        let tree = Tree::of_hogs(Some(&group), &options, script);
         random = mix64(random);
         std::thread::sleep(Duration::from_millis(random % 600));
         let all = group.processes();
@@ -104,18 +88,12 @@ fn killing_any_process_leaves_nothing() {
         drop(tree.running.finish(LIMIT));
         // If the command was killed, the other processes keep running without it.
         group.processes().into_iter().for_each(kill);
-        wait_for("all processes have exited", || group.processes().is_empty().then_some(()));
-        let look = Command::new(softswap())
-            .args(["stat", &command])
-            .env("SOFTSWAP_RUNTIME_DIR", tree.sockets.path())
-            .output();
-        assert!(!look.unwrap().status.success(), "{command} has ended");
-        let sockets = std::fs::read_dir(tree.sockets.path()).unwrap();
-        assert_eq!(
-            sockets.count(),
-            0,
-            "`softswap stat` must remove the sockets of killed processes"
-        );
+        eventually("all processes have exited", || group.processes().is_empty());
+        let mut look = softswap_with(&["stat", &command]);
+        let look = look.env("SOFTSWAP_RUNTIME_DIR", tree.sockets.path()).output().unwrap();
+        assert!(!look.status.success(), "{command} has ended");
+        let sockets = std::fs::read_dir(tree.sockets.path()).unwrap().count();
+        assert_eq!(sockets, 0, "`softswap stat` must remove the sockets of killed processes");
     }
     assert_eq!(std::fs::read_dir(swap.path()).unwrap().count(), 0, "a swap file has no name");
     let remaining: Vec<_> =
@@ -125,11 +103,9 @@ fn killing_any_process_leaves_nothing() {
 
 #[test]
 fn moving_limit_is_kept_or_reported() {
-    let hog = compiled("hog");
     let [high, low] = ["256M", "32M"];
     let script = "\"$0\" --mib 120 --seconds 0 & \"$0\" --mib 120 --seconds 0 & wait";
-    let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
-    let tree = Tree::start(Command::new(softswap()), &["--memory", low], &program);
+    let tree = Tree::of_hogs(None, &["--memory", low], script);
     tree.wait_until_ready(2);
     let run = tree.pid();
     for turn in 0..turns(4) {

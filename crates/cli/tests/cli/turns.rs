@@ -1,46 +1,42 @@
 //! Processes of a tree that thrashes take turns (`--turns auto`).
 
-use crate::support::control_client::{query, wait_until};
-use crate::support::{LIMIT, Report, Running, Swapped, compiled};
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-
-const TOUCHES: u64 = 400_000;
+use crate::support::control_client::{stdout_of, try_stat, wait_until};
+use crate::support::processes::send;
+use crate::support::{LIMIT, Running, Swapped, compiled};
 
 /// Returns a run in which one of three processes fits the budget.
 fn takers(turns: &str, budget: &str) -> Swapped {
     Swapped::within(budget).option("--codec=none").option(format!("--turns={turns}"))
 }
 
-fn tree_figure(report: &Report, name: &str) -> u64 {
-    report.figures["tree"][name].as_u64().unwrap_or_else(|| panic!("{name}: {}", report.figures))
+fn arguments<'a>(case: &'a str, mib: &'a str, touches: &'a str, rounds: &'a str) -> [&'a str; 8] {
+    ["--only", case, "--mib", mib, "--touches", touches, "--rounds", rounds]
 }
 
-/// The programs verify each word that they touch.
+/// Runs a case, whose programs verify each word that they touch. Returns the number of turns.
+fn turns_of(takers: &Swapped, arguments: [&str; 8]) -> u64 {
+    let report = takers.run(compiled("takers"), &arguments);
+    report.ended.expect_ok(arguments[1]);
+    report.figures["tree"]["turns"].as_u64().unwrap_or_else(|| panic!("{}", report.figures))
+}
+
 #[test]
 fn random_readers_take_turns_and_keep_their_memory() {
-    let touches = TOUCHES.to_string();
-    let arguments = ["--only", "readers", "--mib", "64", "--touches", &touches, "--rounds", "1"];
-    let report = takers("auto", "96M").run(compiled("takers"), &arguments);
-    report.ended.expect_ok("takers");
-    assert!(tree_figure(&report, "turns") > 0, "{}", report.figures["tree"]);
+    let turns = turns_of(&takers("auto", "96M"), arguments("readers", "64", "400000", "1"));
+    assert!(turns > 0);
 }
 
 #[test]
 fn no_turns_start_if_they_are_off() {
-    let arguments = ["--only", "readers", "--mib", "48", "--touches", "20000", "--rounds", "1"];
-    let report = takers("off", "72M").run(compiled("takers"), &arguments);
-    report.ended.expect_ok("takers");
-    assert_eq!(tree_figure(&report, "turns"), 0);
+    let turns = turns_of(&takers("off", "72M"), arguments("readers", "48", "20000", "1"));
+    assert_eq!(turns, 0);
 }
 
 /// Processes that wait for each other exit, even if the one that holds up the others has no turn.
 #[test]
 fn dependent_processes_exit() {
     for case in ["pipe_ring", "lock", "barrier"] {
-        let arguments = ["--only", case, "--mib", "40", "--touches", "1500", "--rounds", "16"];
-        let report = takers("auto", "64M").run(compiled("takers"), &arguments);
-        report.ended.expect_ok(case);
+        turns_of(&takers("auto", "64M"), arguments(case, "40", "1500", "16"));
     }
 }
 
@@ -49,16 +45,15 @@ fn dependent_processes_exit() {
 #[test]
 fn turns_are_switched_while_the_tree_runs() {
     let touches = (1_u64 << 40).to_string();
-    let arguments = ["--only", "readers", "--mib", "64", "--touches", &touches, "--rounds", "1"];
+    let arguments = arguments("readers", "64", &touches, "1");
     let swapped = takers("off", "96M");
     let mut running = Running::start(&mut swapped.command(compiled("takers"), &arguments));
     let pid = running.id().to_string();
     let owner = || {
-        let output = query(&["stat", &pid, "--json"]);
-        let stat: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let stat = try_stat(&pid)?;
         stat["tree"]["turns"]["owner_pid"].as_u64().ok_or_else(|| stat.to_string())
     };
-    let set = |to| String::from_utf8(query(&["ctl", &pid, "set", "turns", to]).stdout).unwrap();
+    let set = |to| stdout_of(&["ctl", &pid, "set", "turns", to]);
     wait_until("the tree", owner);
     assert_eq!(set("auto"), "turns = auto\n");
     let is_owned = |expected: bool| match owner()? {
@@ -70,6 +65,6 @@ fn turns_are_switched_while_the_tree_runs() {
     wait_until("no turn", || is_owned(false));
     assert!(!running.has_ended());
     // softswap forwards the signal to the program, whose children exit with it.
-    kill_process(Pid::from_raw(running.id()).unwrap(), Signal::TERM).unwrap();
+    send(running.id(), libc::SIGTERM);
     assert!(!running.finish(LIMIT).status.success());
 }

@@ -1,11 +1,10 @@
 //! Reports about memory outside the budget and about programs that a signal killed.
 
-use crate::support::control_client::{WAIT_TIMEOUT, query};
-use crate::support::{Running, Swapped, compiled, wait_for_rounds};
-use std::os::unix::process::ExitStatusExt;
+use crate::common::area::{MIB, succeeds};
+use crate::common::{assert_contains_all, skip};
+use crate::support::control_client::{WAIT_TIMEOUT, stat, stdout_of};
+use crate::support::{Running, Swapped, compiled, disk_dir, wait_for_rounds};
 use std::process::Command;
-
-const MIB: u64 = 1 << 20;
 
 fn unmanaged(report: &crate::support::Report, key: &str) -> u64 {
     report.figures["beside"][key].as_u64().unwrap_or_else(|| panic!("{}", report.figures))
@@ -18,10 +17,8 @@ fn unmanaged_memory_is_reported() {
     report.ended.expect_success("beside");
     assert!(unmanaged(&report, "anonymous_bytes") >= 60 * MIB, "{}", report.figures);
     assert!(unmanaged(&report, "total_bytes") >= 60 * MIB, "{}", report.figures);
-    let stderr = &report.ended.stderr;
-    for part in ["  outside    at most ", "outside the budget", "UNMANAGED", "as Go does"] {
-        assert!(stderr.contains(part), "{part:?} is missing in: {stderr}");
-    }
+    let parts = ["  outside    at most ", "outside the budget", "UNMANAGED", "as Go does"];
+    assert_contains_all(&report.ended.stderr, &parts);
 }
 
 #[test]
@@ -38,8 +35,7 @@ fn unmanaged_bytes_while_running(case: &str) -> u64 {
     let arguments = ["--only", case, "--mib", "64", "--linger", "1000"];
     let mut program = Running::start(&mut swapped.command(compiled("commits"), &arguments));
     program.wait_for_line("ready");
-    let output = query(&["stat", &program.id().to_string(), "--json"]);
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an object");
+    let json = stat(&program.id().to_string());
     json["beside"]["anonymous_bytes"].as_u64().unwrap_or_else(|| panic!("{json}"))
 }
 
@@ -59,10 +55,8 @@ fn stat_shows_memory_of_running_program() {
     let mut program = Running::start(command.env("SOFTSWAP_AWAKE", "1"));
     program.wait_for_line("ready");
     let number = program.id().to_string();
-    let text = String::from_utf8(query(&["stat", &number]).stdout).expect("text");
-    assert!(text.contains("  outside    ") && text.contains("UNMANAGED"), "{text}");
-    let json = query(&["stat", &number, "--json"]).stdout;
-    let json: serde_json::Value = serde_json::from_slice(&json).expect("an object");
+    assert_contains_all(&stdout_of(&["stat", &number]), &["  outside    ", "UNMANAGED"]);
+    let json = stat(&number);
     assert!(json["beside"]["anonymous_bytes"].as_u64() >= Some(60 * MIB), "{json}");
 }
 
@@ -74,9 +68,8 @@ fn exec_of_static_program_is_reported_unmanaged() {
                 int main(int count, char **words) { puts(\"ready\"); fflush(stdout); \
                 while (count > 1 && access(words[1], F_OK)) usleep(10000); return 0; }\n";
     std::fs::write(&source, text).expect("a source");
-    let built = Command::new("gcc").arg("-static").arg("-o").args([&program, &source]).status();
-    if !built.is_ok_and(|status| status.success()) {
-        return eprintln!("skipped: no static C library is installed");
+    if !succeeds(Command::new("gcc").arg("-static").arg("-o").args([&program, &source])) {
+        return skip("no static C library is installed");
     }
     let seen = dir.path().join("seen");
     let script = format!("exec {} {}", program.display(), seen.display());
@@ -89,18 +82,14 @@ fn exec_of_static_program_is_reported_unmanaged() {
     let report = swapped.report_of(running.finish(WAIT_TIMEOUT));
     report.ended.expect_success("still");
     assert_eq!(report.figures["beside"]["left_by_exec"], true, "{}", report.figures);
-    assert!(
-        report.ended.stderr.contains("sh called exec with a program without"),
-        "{}",
-        report.ended.stderr
-    );
+    assert_contains_all(&report.ended.stderr, &["sh called exec with a program without"]);
 }
 
 #[test]
 fn blocked_fatal_signal_is_explained_when_quiet() {
     let arguments = ["--only", "blocked", "--pressure", "40"];
     let report = Swapped::within("16M").option("-q").run(compiled("beside"), &arguments);
-    assert_eq!(report.ended.status.signal(), Some(libc::SIGBUS), "{}", report.ended.stderr);
+    assert_eq!(report.killed_by(), Some(libc::SIGBUS), "{}", report.ended.stderr);
     let lines: Vec<&str> = report.ended.stderr.lines().collect();
     assert!(matches!(lines[..], [line] if line.contains("SIGBUS killed it")), "{lines:?}");
 }
@@ -113,26 +102,17 @@ fn fatal_signal_of_program_is_not_explained() {
         assert_eq!(report.ended.stderr, "", "{signal}");
     }
     let killed = Swapped::within("16M").run("sh", &["-c", "kill -KILL $$"]);
-    assert!(
-        killed.ended.stderr.contains("from outside softswap: `kill -9`"),
-        "{}",
-        killed.ended.stderr
-    );
+    assert_contains_all(&killed.ended.stderr, &["from outside softswap: `kill -9`"]);
 }
 
 #[test]
 fn full_area_ends_program_and_counts_written_pages_only() {
-    let dir = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
-    let mut swap = std::ffi::OsString::from("--swap=");
-    swap.push(dir.path());
-    swap.push(":32M");
-    let arguments = ["--mib", "200", "--seconds", "0"];
-    let swapped = Swapped::within("16M").option("--reserve=0").option("--codec=none").option(swap);
-    let running = Running::start(&mut swapped.command(compiled("hog"), &arguments));
-    let report = swapped.report_of(running.finish(WAIT_TIMEOUT));
-    let stderr = &report.ended.stderr;
-    assert!(stderr.contains("all of its limit of 32.0 MiB is in use"), "{stderr}");
-    assert!(stderr.contains("--memory"), "{stderr}");
+    let dir = disk_dir();
+    let swapped = Swapped::within("16M").options(&["--reserve=0", "--codec=none"]);
+    let swapped = swapped.swap(format_args!("{}:32M", dir.path().display()));
+    let report = swapped.run(compiled("hog"), &["--mib", "200", "--seconds", "0"]);
+    let parts = ["all of its limit of 32.0 MiB is in use", "--memory"];
+    assert_contains_all(&report.ended.stderr, &parts);
     // Each evicted page was written, dropped because its copy was valid, or is zero.
     let (out, written) = (report.figure("pages_out"), report.figure("pages_written"));
     let unchanged = report.figures["areas"]["unchanged_pages"].as_u64().expect("a figure");

@@ -1,76 +1,56 @@
 //! Invalid values are refused before a program starts, with exit status 2 and a message that states
 //! problem, reason and remedy.
 
-use crate::common::{as_unprivileged, bin_dir, run, set_mode, skip, softswap};
+use crate::common::{
+    as_unprivileged, assert_contains_all, assert_refused, bin_dir, json_file, run, set_mode, skip,
+    softswap,
+};
 use std::path::Path;
 
-/// Returns the message of a refused `softswap run OPTIONS -- true`.
-fn refused(options: &[&str]) -> String {
-    message(softswap().arg("run").args(options).args(["--", "true"]), 2)
-}
-
-fn message(command: &mut assert_cmd::Command, status: i32) -> String {
-    let output = command.assert().code(status).get_output().clone();
-    assert!(output.stdout.is_empty(), "softswap must write to stderr only");
-    String::from_utf8(output.stderr).unwrap()
-}
-
-fn assert_contains_all(text: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is missing in: {text}");
-    }
+/// Asserts that `softswap run OPTIONS -- true` is refused with these parts of a message.
+fn refused(options: &[&str], parts: &[&str]) {
+    assert_refused(softswap().arg("run").args(options).args(["--", "true"]), 2, parts);
 }
 
 #[test]
 fn invalid_value_is_reported_with_limit_and_remedy() {
-    let table: &[(&[&str], &[&str])] = &[
-        (&["--memory", "0"], &["--memory 0", "too little", "8.0 MiB", "--memory 256M"]),
-        (&["--memory", "1M"], &["--memory 1M", "too little", "8.0 MiB"]),
-        (&["--memory", "banana"], &["--memory banana", "not a size", "512M", "50%"]),
-        (&["--memory", "-5G"], &["--memory -5G", "negative", "512M"]),
-        (&["--memory", "5X"], &["--memory 5X", "not a size"]),
-        (&["--memory", "0%"], &["--memory 0%", "at most 100%"]),
-        (&["--memory", "150%"], &["--memory 150%", "at most 100%"]),
-        (&["--memory", "999999T"], &["--memory 999999T", "more than any machine"]),
-        (&["--pool", "95%"], &["--pool 95%", "0% to 80%"]),
-        (
-            &["--codec", "snappy"],
-            &["--codec snappy", "\"snappy\"", "lz4, zstd, zstd:LEVEL", "none"],
-        ),
-        (&["--codec", "zstd:99"], &["--codec zstd:99", "from -5 to 9"]),
-        (&["--codec", "zstd:"], &["--codec zstd:", "from -5 to 9"]),
-        (&["--poll", "banana"], &["--poll banana", "interrupt, poll, hybrid or auto"]),
-        (&["--children", "some"], &["--children some", "managed or plain"]),
-        (&["--reserve", "lots"], &["--reserve lots", "not a size"]),
-        (
-            &["--swap", "/no/such/dir"],
-            &["--swap /no/such/dir", "No such file", "mkdir -p", "--swap DIR"],
-        ),
-        (&["--swap", "/tmp:banana"], &["/tmp:banana", "`banana`", "not a size"]),
-        (&["--swap", "/tmp:1K"], &["/tmp:1K", "too small", "16.0 MiB"]),
-        (
-            &["--swap", "/dev/null"],
-            &["/dev/null", "is a character device", "choose a file or a block device"],
-        ),
-        (
-            &["--report", "/no/such/dir/r.json"],
-            &["--report /no/such/dir/r.json", "cannot be written", "another path"],
-        ),
-        (&["-q", "-v"], &["--quiet", "--verbose", "cannot be used with"]),
-        (&["--config", "/no/such/file"], &["--config /no/such/file", "cannot be read"]),
-        (&["--no-such-option"], &["--no-such-option", "--help"]),
+    let table: &[(&str, &[&str])] = &[
+        ("--memory 0", &["too little", "8.0 MiB", "--memory 256M"]),
+        ("--memory 1M", &["too little", "8.0 MiB"]),
+        ("--memory banana", &["not a size", "512M", "50%"]),
+        ("--memory -5G", &["negative", "512M"]),
+        ("--memory 5X", &["not a size"]),
+        ("--memory 0%", &["at most 100%"]),
+        ("--memory 150%", &["at most 100%"]),
+        ("--memory 999999T", &["more than any machine"]),
+        ("--pool 95%", &["0% to 80%"]),
+        ("--codec snappy", &["\"snappy\"", "lz4, zstd, zstd:LEVEL", "none"]),
+        ("--codec zstd:99", &["from -5 to 9"]),
+        ("--codec zstd:", &["from -5 to 9"]),
+        ("--poll banana", &["interrupt, poll, hybrid or auto"]),
+        ("--children some", &["managed or plain"]),
+        ("--reserve lots", &["not a size"]),
+        ("--swap /no/such/dir", &["No such file", "mkdir -p", "--swap DIR"]),
+        ("--swap /tmp:banana", &["`banana`", "not a size"]),
+        ("--swap /tmp:1K", &["too small", "16.0 MiB"]),
+        ("--swap /dev/null", &["is a character device", "choose a file or a block device"]),
+        ("--report /no/such/dir/r.json", &["cannot be written", "another path"]),
+        ("--config /no/such/file", &["cannot be read"]),
+        ("--no-such-option", &["--help"]),
     ];
     let swap = tempfile::tempdir().unwrap();
-    for (options, parts) in table {
+    for (line, parts) in table {
+        let mut options: Vec<&str> = line.split(' ').collect();
+        // The message repeats the option.
+        let parts = [&[*line], *parts].concat();
         // Set, so that the default swap directory is not the reason for the refusal.
-        let mut options = options.to_vec();
         if !options.contains(&"--swap") {
             options.extend(["--swap", swap.path().to_str().unwrap()]);
         }
         if !options.contains(&"--reserve") {
             options.extend(["--reserve", "0"]);
         }
-        assert_contains_all(&refused(&options), parts);
+        refused(&options, &parts);
     }
 }
 
@@ -87,7 +67,7 @@ fn file_used_twice_is_rejected() {
     ] {
         let swap = dir.path().to_str().unwrap();
         let options = ["--reserve", "0", "--swap", swap, "--report", &one, option, other];
-        assert_contains_all(&refused(&options), &parts);
+        refused(&options, &parts);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
@@ -101,21 +81,25 @@ fn common_mistakes_get_a_hint() {
         (&["run", "-m", "1G", "true"], 2, &["'-m'", "softswap run --memory SIZE"]),
         (&["-m", "1G", "true"], 2, &["'-m'", "softswap run --memory SIZE"]),
         (&["run", "--memroy", "1G", "true"], 2, &["a similar argument exists: '--memory'"]),
+        (&["run", "-q", "-v", "true"], 2, &["--quiet", "--verbose", "cannot be used with"]),
         (&["run", "--", "sh -c true"], 127, &["leave out the quotes", "sh -c 'sh -c true'"]),
     ];
     for (words, status, parts) in table {
-        let text = message(softswap().args(*words), *status);
-        assert_contains_all(&text, parts);
+        let text = assert_refused(softswap().args(*words), *status, parts);
         assert!(!text.contains("softswap run run"), "{text}");
     }
 }
 
 #[test]
 fn invalid_variable_is_reported_by_name() {
-    let text = message(softswap().env("SOFTSWAP_MEMORY", "banana").args(["run", "true"]), 2);
-    assert_contains_all(&text, &["SOFTSWAP_MEMORY=banana", "not a size"]);
-    let text = message(softswap().env("SOFTSWAP_POLL", "never").args(["run", "true"]), 2);
-    assert_contains_all(&text, &["SOFTSWAP_POLL=never", "interrupt, poll, hybrid or auto"]);
+    for (name, value, reason) in [
+        ("SOFTSWAP_MEMORY", "banana", "not a size"),
+        ("SOFTSWAP_POLL", "never", "interrupt, poll, hybrid or auto"),
+    ] {
+        let mut command = softswap();
+        command.env(name, value).args(["run", "true"]);
+        assert_refused(&mut command, 2, &[&format!("{name}={value}"), reason]);
+    }
 }
 
 #[test]
@@ -131,7 +115,7 @@ fn invalid_file_is_reported_with_key() {
         ("memory = ", [path_text, "line 1"]),
     ] {
         std::fs::write(&path, contents).unwrap();
-        assert_contains_all(&refused(&["--config", path_text]), &parts);
+        refused(&["--config", path_text], &parts);
     }
 }
 
@@ -139,8 +123,8 @@ fn invalid_file_is_reported_with_key() {
 fn full_swap_directory_is_rejected_at_start() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().to_str().unwrap();
-    let text = refused(&["--swap", dir, "--reserve", "1000T"]);
-    assert_contains_all(&text, &[dir, "is full", "64.0 MiB", "--reserve", "--swap DIR"]);
+    let parts = [dir, "is full", "64.0 MiB", "--reserve", "--swap DIR"];
+    refused(&["--swap", dir, "--reserve", "1000T"], &parts);
 }
 
 #[test]
@@ -150,9 +134,8 @@ fn unwritable_swap_directory_is_rejected() {
     std::fs::create_dir(&closed).unwrap();
     set_mode(&closed, 0o555);
     let mut command = as_unprivileged(dir.path());
-    let text =
-        message(command.args(["run", "--reserve", "0", "--swap"]).arg(&closed).arg("true"), 2);
-    assert_contains_all(&text, &["closed", "not writable", "--swap DIR"]);
+    command.args(["run", "--reserve", "0", "--swap"]).arg(&closed).arg("true");
+    assert_refused(&mut command, 2, &["closed", "not writable", "--swap DIR"]);
 }
 
 #[test]
@@ -165,10 +148,8 @@ fn read_only_swap_directory_is_rejected() {
         let fits = options.split(',').any(|option| option == "ro") && Path::new(point).is_dir();
         fits.then(|| point.to_string())
     });
-    let Some(dir) = read_only else {
-        return skip("no read-only mount is available");
-    };
-    assert_contains_all(&refused(&["--swap", &dir]), &[&dir, "read-only", "--swap DIR"]);
+    let Some(dir) = read_only else { return skip("no read-only mount is available") };
+    refused(&["--swap", &dir], &[&dir, "read-only", "--swap DIR"]);
 }
 
 #[test]
@@ -178,8 +159,8 @@ fn file_with_file_system_is_not_overwritten() {
     let mut bytes = vec![0u8; 4 << 20];
     bytes[0x438..0x43a].copy_from_slice(b"\x53\xef");
     std::fs::write(&image, &bytes).unwrap();
-    let text = refused(&["--swap", image.to_str().unwrap()]);
-    assert_contains_all(&text, &["ext2/3/4", "not changed", "mkswap --force"]);
+    let parts = ["ext2/3/4", "not changed", "mkswap --force"];
+    refused(&["--swap", image.to_str().unwrap()], &parts);
     assert_eq!(std::fs::read(&image).unwrap(), bytes);
 }
 
@@ -189,8 +170,7 @@ fn mkswap_and_swapon_check_reject_cluster() {
         [("mkswap", "needs no header"), ("swapon-check", "softswap remote check URL")]
     {
         let url = "redis://user:hunter2@127.0.0.1:7000";
-        let text = message(softswap().args([command, url]), 2);
-        assert_contains_all(&text, &[command, part]);
+        let text = assert_refused(softswap().args([command, url]), 2, &[command, part]);
         assert!(!text.contains("hunter2"), "{text}");
     }
 }
@@ -202,22 +182,18 @@ fn mounted_device_is_recognised() {
         use std::os::unix::fs::FileTypeExt;
         std::fs::metadata(name).is_ok_and(|meta| meta.file_type().is_block_device())
     });
-    let Some(device) = device else {
-        return skip("no mounted block device is available");
-    };
-    let text = refused(&["--swap", device]);
-    assert_contains_all(&text, &["mounted at", "not changed", "umount"]);
+    let Some(device) = device else { return skip("no mounted block device is available") };
+    refused(&["--swap", device], &["mounted at", "not changed", "umount"]);
 }
 
 #[test]
 fn wrong_library_file_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
-    let text = message(run(dir.path()).env("SOFTSWAP_LIBRARY", "/etc/passwd").arg("true"), 125);
-    assert_contains_all(
-        &text,
-        &["SOFTSWAP_LIBRARY", "/etc/passwd", "is not a library", "unset it"],
-    );
-    let own = crate::common::bin_dir().join("libsoftswap.so");
+    let mut wrong = run(dir.path());
+    wrong.env("SOFTSWAP_LIBRARY", "/etc/passwd").arg("true");
+    let parts = ["SOFTSWAP_LIBRARY", "/etc/passwd", "is not a library", "unset it"];
+    assert_refused(&mut wrong, 125, &parts);
+    let own = bin_dir().join("libsoftswap.so");
     run(dir.path()).env("SOFTSWAP_LIBRARY", own).arg("true").assert().success();
 }
 
@@ -228,8 +204,7 @@ fn budget_is_capped_at_machine_memory() {
     let mut command = softswap();
     command.args(["run", "--memory", "99999G", "--report"]).arg(&report).args(["--", "true"]);
     command.assert().success();
-    let report: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    let report = json_file(&report);
     assert!(report["budget_bytes"].as_u64().unwrap() < 1 << 44, "{report}");
 }
 
@@ -237,8 +212,10 @@ fn budget_is_capped_at_machine_memory() {
 fn missing_library_is_reported_with_searched_paths() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("libsoftswap.so");
-    let text = message(run(dir.path()).env("SOFTSWAP_LIBRARY", &place).arg("true"), 125);
-    assert_contains_all(&text, &[place.to_str().unwrap(), "make install", "SOFTSWAP_LIBRARY"]);
+    let mut command = run(dir.path());
+    command.env("SOFTSWAP_LIBRARY", &place).arg("true");
+    let parts = [place.to_str().unwrap(), "make install", "SOFTSWAP_LIBRARY"];
+    assert_refused(&mut command, 125, &parts);
 }
 
 #[test]
@@ -246,8 +223,9 @@ fn recording_overwrites_only_recordings() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("precious");
     std::fs::write(&file, "precious things").unwrap();
-    let text = message(run(dir.path()).env("SOFTSWAP_RECORD", &file).arg("true"), 125);
-    assert_contains_all(&text, &["SOFTSWAP_RECORD", "exists", "does not exist yet"]);
+    let mut command = run(dir.path());
+    command.env("SOFTSWAP_RECORD", &file).arg("true");
+    assert_refused(&mut command, 125, &["SOFTSWAP_RECORD", "exists", "does not exist yet"]);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious things");
 }
 
@@ -290,23 +268,18 @@ fn failed_output_is_reported() {
 
 #[test]
 fn bench_and_analyze_receive_all_arguments() {
-    for (line, parts) in [
-        (
-            &["bench", "--help"][..],
-            &["Usage: softswap bench [OPTIONS] <COMMAND>", "swap-in", "samefill"][..],
-        ),
-        (&["bench", "faults", "--help"], &["Usage: softswap bench faults", "--pages <N>"]),
-        (
-            &["analyze", "--help"],
-            &["Usage: softswap analyze [OPTIONS] <COMMAND>", "extents", "pages"],
-        ),
-        (&["analyze", "pages", "-h"], &["Usage: softswap analyze pages"]),
+    for (line, [usage, first, second]) in [
+        ("bench --help", ["bench [OPTIONS] <COMMAND>", "swap-in", "samefill"]),
+        ("bench faults --help", ["bench faults", "--pages <N>", ""]),
+        ("analyze --help", ["analyze [OPTIONS] <COMMAND>", "extents", "pages"]),
+        ("analyze pages -h", ["analyze pages", "", ""]),
     ] {
-        let output = softswap().args(line).assert().success().get_output().clone();
-        assert_contains_all(&String::from_utf8(output.stdout).unwrap(), parts);
+        let output = softswap().args(line.split(' ')).assert().success().get_output().clone();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_contains_all(&text, &[&format!("Usage: softswap {usage}"), first, second]);
     }
-    let text = message(softswap().args(["bench", "faults", "--pages", "x"]), 2);
-    assert_contains_all(&text, &["'x' for '--pages <N>'"]);
+    let wrong = ["bench", "faults", "--pages", "x"];
+    assert_refused(softswap().args(wrong), 2, &["'x' for '--pages <N>'"]);
 }
 
 #[test]
@@ -320,13 +293,14 @@ fn missing_companion_program_is_reported_with_path() {
     let remote = dir.path().join("softswap-remote");
     for (command, path) in [("bench", &path), ("analyze", &path), ("remote", &remote)] {
         let mut softswap = assert_cmd::Command::new(&copy);
-        let text = message(softswap.args([command, "--help"]), 127);
-        assert_contains_all(
-            &text,
-            &[path.to_str().unwrap(), "missing", "make build", "make install"],
-        );
+        let parts = [path.to_str().unwrap(), "missing", "make build", "make install"];
+        assert_refused(softswap.args([command, "--help"]), 127, &parts);
     }
     std::fs::write(&path, "").unwrap();
-    let text = message(assert_cmd::Command::new(&copy).args(["bench", "faults"]), 126);
-    assert_contains_all(&text, &[path.to_str().unwrap(), "cannot be run"]);
+    let mut bench = assert_cmd::Command::new(&copy);
+    assert_refused(
+        bench.args(["bench", "faults"]),
+        126,
+        &[path.to_str().unwrap(), "cannot be run"],
+    );
 }

@@ -1,15 +1,10 @@
 //! Interleavings, by loom, of processes that take, free and reap clusters.
 
 use super::*;
+use crate::common_model::check;
 use loom::thread;
 use softswap_sys::primitive::Ordering::AcqRel;
 use softswap_sys::primitive::reserve_u64;
-
-fn check(model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
 
 /// Returns a table of only two clusters, because loom tracks each word.
 fn table() -> ClusterTable {

@@ -3,8 +3,9 @@
 use super::Ledger;
 use super::layout::{URGENT, Word, holder, tag_of};
 use crate::membership::{FREE, OWNER_WORDS, Owner};
+use crate::segment::increment_and_wake;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
-use softswap_sys::primitive::{wait_shared, wake_shared};
+use softswap_sys::primitive::wait_shared;
 use softswap_sys::process_identity::ProcessIdentity;
 
 /// State of a member's slot.
@@ -229,9 +230,7 @@ impl Ledger {
     }
 
     pub(super) fn notify(&self, slot: usize) {
-        let notifications = self.word(slot, Word::Notifications);
-        notifications.fetch_add(1, AcqRel);
-        wake_shared(notifications);
+        increment_and_wake(self.word(slot, Word::Notifications));
     }
 
     /// Releases a member's chunks, then its slot. Returns the number of chunks.

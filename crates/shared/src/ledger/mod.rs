@@ -33,16 +33,15 @@ mod property_tests;
 
 use crate::claims::Claims;
 use crate::membership::Membership;
-use crate::segment::Segment;
+use crate::segment::{Segment, increment_and_wake};
 pub use account::{Counts, Sizes};
 use layout::{HEADER_WORDS, Header, MAGIC, MEMBER_WORDS, Word};
 pub use layout::{SHAPE, Shape, TIERS};
 pub use member::{Member, ReleaseTarget};
 pub use reap::MemberInfo;
 pub use release::ReleaseRequest;
-use softswap_sys::primitive::AtomicU64;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use softswap_sys::primitive::{wait_shared, wake_shared};
+use softswap_sys::primitive::{AtomicU64, wait_shared};
 pub use turn::Claim;
 
 /// Budget of a tree in shared memory.
@@ -141,9 +140,7 @@ impl Ledger {
     }
 
     fn note_release(&self) {
-        let releases = self.header(Header::Releases);
-        releases.fetch_add(1, AcqRel);
-        wake_shared(releases);
+        increment_and_wake(self.header(Header::Releases));
     }
 
     fn header(&self, word: Header) -> &'static AtomicU64 {

@@ -1,17 +1,12 @@
 //! Interleavings, by loom, of members that join, take, release, leave and reap.
 
 use super::*;
+use crate::common_model::{check, process, seven_is_dead};
 use loom::thread;
 use softswap_sys::primitive::reserve_u64;
 use softswap_sys::process_identity::{Liveness, ProcessIdentity};
 
 const SMALL: Shape = Shape { members: 2, chunks: 2 };
-
-fn check(model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
 
 fn ledger() -> Ledger {
     ledger_of(SMALL)
@@ -19,10 +14,6 @@ fn ledger() -> Ledger {
 
 fn ledger_of(shape: Shape) -> Ledger {
     Ledger::create(reserve_u64(shape.words()).unwrap(), shape, 1, shape.chunks)
-}
-
-fn process(pid: u32) -> ProcessIdentity {
-    ProcessIdentity { pid, start: 5, namespace: 1 }
 }
 
 #[test]
@@ -46,10 +37,8 @@ fn chunks_of_the_dead_are_freed_once_and_never_those_of_the_next_member() {
     check(|| {
         let ledger = ledger();
         assert_eq!(ledger.join(process(7)).unwrap().take(1), 1);
-        let fate =
-            |who: ProcessIdentity| if who.pid == 7 { Liveness::Dead } else { Liveness::Alive };
-        let reaper = thread::spawn(move || ledger.reap(fate));
-        let other = thread::spawn(move || ledger.reap(fate));
+        let reaper = thread::spawn(move || ledger.reap(seven_is_dead));
+        let other = thread::spawn(move || ledger.reap(seven_is_dead));
         // It may get the slot that becomes free, and the chunk.
         let member = ledger.join(process(8)).unwrap();
         let taken = member.take(2);
@@ -96,17 +85,15 @@ fn chunks_taken_while_the_limit_is_lowered_are_excess() {
 fn a_process_taken_for_dead_while_joining_writes_to_no_other_member() {
     check(|| {
         let ledger = ledger_of(Shape { members: 1, chunks: 1 });
-        let dead =
-            |who: ProcessIdentity| if who.pid == 7 { Liveness::Dead } else { Liveness::Alive };
         let taker = thread::spawn(move || ledger.join(process(7)).is_some());
-        ledger.reap(dead);
+        ledger.reap(seven_is_dead);
         let next = ledger.join(process(8));
         taker.join().unwrap();
         let Some(next) = next else { return };
         let members = ledger.members();
         assert_eq!((members.len(), members[0].identity), (1, process(8)));
         assert!(next.is_sound() && next.take(1) == 1);
-        ledger.reap(dead);
+        ledger.reap(seven_is_dead);
         assert_eq!(next.held(), 1);
     });
 }

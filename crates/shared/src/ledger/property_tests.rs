@@ -7,6 +7,7 @@ use softswap_sys::process_identity::{Liveness, ProcessIdentity};
 use std::collections::BTreeMap;
 
 /// Sequential model of a ledger, with the holder of each chunk.
+#[derive(Default)]
 struct Model {
     chunks: Vec<Option<u32>>,
     limit: usize,
@@ -18,16 +19,7 @@ struct Model {
 
 impl Model {
     fn new() -> Model {
-        let chunks = vec![None; SMALL.chunks];
-        let [joined, dead] = [Vec::new(), Vec::new()];
-        Model {
-            chunks,
-            limit: LIMIT,
-            joined,
-            dead,
-            requested: BTreeMap::new(),
-            benefit: BTreeMap::new(),
-        }
+        Model { chunks: vec![None; SMALL.chunks], limit: LIMIT, ..Model::default() }
     }
 
     fn held(&self, pid: u32) -> usize {
@@ -188,10 +180,8 @@ impl Both {
             }
             Act::End(pid) => {
                 let Some(member) = members.get(pid).copied() else { return Ok(()) };
-                prop_assert_eq!(
-                    member.release_target().map(|it| it.keep),
-                    model.requested.remove(pid)
-                );
+                let keep = member.release_target().map(|it| it.keep);
+                prop_assert_eq!(keep, model.requested.remove(pid));
                 member.release_target().into_iter().for_each(|target| member.end_release(target));
                 prop_assert_eq!(member.release_target(), None);
             }
@@ -210,12 +200,8 @@ impl Both {
         // A killed process may receive requests until it is reaped.
         let mut all = self.members.iter().chain(&self.left);
         let (other, others) = all.find(|(_, member)| member.slot == request.slot).unwrap();
-        prop_assert!(
-            expected.contains(&(*other, request.chunks)),
-            "{:?} of {:?}",
-            request,
-            expected
-        );
+        let is_expected = expected.contains(&(*other, request.chunks));
+        prop_assert!(is_expected, "{:?} of {:?}", request, expected);
         let keep = self.model.left(*other) - request.chunks;
         prop_assert!(keep >= self.ledger.floor());
         prop_assert_eq!(others.release_target().map(|it| it.keep), Some(keep));
@@ -229,10 +215,8 @@ impl Both {
         prop_assert_eq!((ledger.limit(), ledger.free_chunks()), (model.limit, free));
         for (pid, member) in members {
             prop_assert!(member.is_sound());
-            prop_assert_eq!(
-                (member.held(), member.excess()),
-                (model.held(*pid), model.beyond(*pid))
-            );
+            let expected = (model.held(*pid), model.beyond(*pid));
+            prop_assert_eq!((member.held(), member.excess()), expected);
         }
         Ok(())
     }

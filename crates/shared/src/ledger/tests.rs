@@ -29,6 +29,11 @@ fn a_member_notices_that_its_slot_was_overwritten() {
     assert!(!other.is_sound() && Ledger::open(ledger.segment.words(), SMALL).is_none());
 }
 
+/// Makes a member request chunks. Returns the slot of the asked member, and the number of chunks.
+fn asked(member: &Member, need: usize) -> Option<(usize, usize)> {
+    member.request_release(need, |_| false).map(|request| (request.slot, request.chunks))
+}
+
 fn keep(member: &Member) -> Option<usize> {
     member.release_target().map(|target| target.keep)
 }
@@ -60,10 +65,7 @@ fn a_member_below_its_floor_gets_it_from_the_lowest_benefit() {
     richer.publish(9, 0);
     // Half of a third of the limit.
     assert_eq!(ledger.floor(), 2);
-    assert_eq!(
-        poor.request_release(8, |_| false),
-        Some(ReleaseRequest { slot: rich.slot, chunks: 2 })
-    );
+    assert_eq!(asked(&poor, 8), Some((rich.slot, 2)));
     assert_eq!((keep(&rich), keep(&richer)), (Some(4), None));
     // A member that releases nothing, because it is stopped, is skipped.
     let is_rich = |slot| slot == rich.slot;
@@ -74,12 +76,9 @@ fn a_member_below_its_floor_gets_it_from_the_lowest_benefit() {
     rich.release(2);
     assert_eq!(poor.take(2), 2);
     rich.end_release(rich.release_target().unwrap());
-    assert_eq!(poor.request_release(8, |_| false), None, "all other members have a higher benefit");
+    assert_eq!(asked(&poor, 8), None, "all other members have a higher benefit");
     poor.publish(11, 0);
-    assert_eq!(
-        poor.request_release(8, |_| false),
-        Some(ReleaseRequest { slot: rich.slot, chunks: 2 })
-    );
+    assert_eq!(asked(&poor, 8), Some((rich.slot, 2)));
 }
 
 #[test]
@@ -88,16 +87,10 @@ fn two_equal_requests_are_both_met() {
     let [rich, one, other] = [1, 2, 3].map(|pid| ledger.join(process(pid)).unwrap());
     assert_eq!(rich.take(LIMIT), LIMIT);
     assert_eq!(ledger.floor(), 2);
-    assert_eq!(
-        one.request_release(2, |_| false),
-        Some(ReleaseRequest { slot: rich.slot, chunks: 2 })
-    );
+    assert_eq!(asked(&one, 2), Some((rich.slot, 2)));
     let first = rich.release_target().unwrap();
     // The second request adds to the first one.
-    assert_eq!(
-        other.request_release(2, |_| false),
-        Some(ReleaseRequest { slot: rich.slot, chunks: 2 })
-    );
+    assert_eq!(asked(&other, 2), Some((rich.slot, 2)));
     assert_eq!(keep(&rich), Some(LIMIT - 4));
     rich.release(2);
     rich.end_release(first);
@@ -108,10 +101,10 @@ fn two_equal_requests_are_both_met() {
     assert_eq!(rich.release_target(), None);
     // An equal request, while the previous one is being ended.
     assert_eq!(rich.take(4), 4);
-    assert!(one.request_release(2, |_| false).is_some());
+    assert!(asked(&one, 2).is_some());
     let before = rich.release_target().unwrap();
     rich.end_release(before);
-    assert!(one.request_release(2, |_| false).is_some());
+    assert!(asked(&one, 2).is_some());
     let after = rich.release_target().unwrap();
     assert_eq!(after.keep, before.keep);
     rich.end_release(before);
@@ -126,26 +119,17 @@ fn two_equal_members_share_and_stop_asking() {
     one.publish(90, 0);
     other.publish(60, 0);
     // `one` has clearly more chunks than `other`, but not clearly more benefit.
-    assert_eq!(
-        other.request_release(9, |_| false),
-        Some(ReleaseRequest { slot: one.slot, chunks: 4 })
-    );
-    assert_eq!(one.request_release(9, |_| false), None);
+    assert_eq!(asked(&other, 9), Some((one.slot, 4)));
+    assert_eq!(asked(&one, 9), None);
     one.release(4);
     one.end_release(one.release_target().unwrap());
     assert_eq!(other.take(4), 4);
     one.publish(60, 0);
     other.publish(90, 0);
-    assert_eq!(
-        (one.request_release(9, |_| false), other.request_release(9, |_| false)),
-        (None, None)
-    );
+    assert_eq!((asked(&one, 9), asked(&other, 9)), (None, None));
     // Now `other` has a clearly higher benefit.
     other.publish(121, 0);
-    assert_eq!(
-        other.request_release(9, |_| false),
-        Some(ReleaseRequest { slot: one.slot, chunks: 4 })
-    );
+    assert_eq!(asked(&other, 9), Some((one.slot, 4)));
 }
 
 #[test]
@@ -188,13 +172,9 @@ fn the_next_member_of_a_slot_has_no_figures_of_the_last_one() {
     member.publish(5, 4096);
     let faults = [1, 2, 3, 4, 5, 6];
     let counts = Counts { faults, stalled_ns: 7, bytes_read: 8, bytes_written: 9 };
-    let sizes = Sizes {
-        resident_bytes: 10,
-        pool_bytes: 11,
-        disk_bytes: 12,
-        tables_bytes: 13,
-        largest_block_bytes: 14,
-    };
+    let [resident_bytes, pool_bytes, disk_bytes, tables_bytes, largest_block_bytes] =
+        [10, 11, 12, 13, 14];
+    let sizes = Sizes { resident_bytes, pool_bytes, disk_bytes, tables_bytes, largest_block_bytes };
     member.publish_counts(&counts);
     member.publish_sizes(&sizes);
     member.publish_name(*b"a name of 16 let");

@@ -31,7 +31,7 @@ mod model;
 mod tests;
 
 use crate::membership::Membership;
-use crate::segment::Segment;
+use crate::segment::{Segment, increment_and_wake};
 #[cfg(not(feature = "loom"))]
 pub use areas::{
     Area, Areas, DeadArea, MAX_AREA_PAGES, MAX_NUMBER, NoArea, hold_tree, open_inherited,
@@ -41,8 +41,7 @@ use layout::{Header, MAGIC, Word};
 pub use layout::{MAX_PAGES, SHAPE, Shape, TEXT_BYTES};
 pub use server::{Job, Outcome};
 use softswap_sys::primitive::AtomicU64;
-use softswap_sys::primitive::Ordering::{AcqRel, Relaxed};
-use softswap_sys::primitive::wake_shared;
+use softswap_sys::primitive::Ordering::Relaxed;
 
 /// Operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,20 +153,10 @@ impl RequestQueue {
         &self.segment.words()[self.shape.text_at(request)..][..TEXT_BYTES / 8]
     }
 
-    fn note_freed(&self) {
-        increment_and_wake(self.header(Header::Freed));
-    }
-
     /// Wakes the server.
     pub fn notify_server(&self) {
         increment_and_wake(self.header(Header::Notifications));
     }
-}
-
-/// Increments a count, and wakes its waiters.
-fn increment_and_wake(count: &AtomicU64) {
-    count.fetch_add(1, AcqRel);
-    wake_shared(count);
 }
 
 /// Copies bytes to shared words. A concurrent reader may see only a part of the new bytes.

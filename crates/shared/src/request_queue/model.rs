@@ -4,26 +4,16 @@
 use super::client::Ticket;
 use super::layout::State;
 use super::*;
+use crate::common_model::{check, process, seven_is_dead};
 use crate::membership::Owner;
 use loom::thread;
 use softswap_sys::primitive::Ordering::Release;
 use softswap_sys::primitive::reserve_u64;
-use softswap_sys::process_identity::{Liveness, ProcessIdentity};
 
 const ONE: Shape = Shape { requests: 1, pages: 1, page_words: 1, areas: 0 };
 
-fn check(model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
-
 fn queue() -> RequestQueue {
     RequestQueue::create(reserve_u64(ONE.words()).unwrap(), ONE, 1, u64::MAX)
-}
-
-fn process(pid: u32) -> ProcessIdentity {
-    ProcessIdentity { pid, start: 5, namespace: 1 }
 }
 
 fn page(number: u64) -> [Page; 1] {
@@ -178,13 +168,10 @@ fn only_requests_of_dead_clients_are_freed() {
         let queue = queue();
         // This client is killed before it submits its request.
         let _ = queue.take(Operation::Read, process(7), || u64::MAX).unwrap();
-        let liveness = |identity: ProcessIdentity| {
-            if identity.pid == 7 { Liveness::Dead } else { Liveness::Alive }
-        };
         let other = thread::spawn(move || submit(&queue, 8, 4));
-        assert_eq!(queue.reap(liveness, |_| true), 1);
+        assert_eq!(queue.reap(seven_is_dead, |_| true), 1);
         let ticket = other.join().unwrap();
-        assert_eq!(queue.reap(liveness, |_| true), 0);
+        assert_eq!(queue.reap(seven_is_dead, |_| true), 0);
         assert_eq!(owner(&queue), ticket.owner.to(State::Submitted as u8));
     });
 }

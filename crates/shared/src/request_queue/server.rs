@@ -3,6 +3,7 @@
 use super::layout::{Header, State, Word, pair, unpair};
 use super::{MAX_PAGES, Operation, Page, RequestQueue, TEXT_BYTES, load_bytes, store_bytes};
 use crate::membership::Owner;
+use crate::segment::increment_and_wake;
 use softswap_sys::primitive::Ordering::{Acquire, Relaxed};
 use softswap_sys::primitive::{wait_shared, wake_shared};
 use softswap_sys::process_identity::{Liveness, ProcessIdentity};
@@ -141,15 +142,9 @@ impl RequestQueue {
         let operation = valid.unwrap_or(Operation::Discard);
         let job = Job { at, owner, operation, area, pages, content };
         if valid.is_none() {
-            self.answer(
-                &job,
-                &Outcome::Failed(
-                    "the request queue contains an invalid request: a bug in softswap; please \
-                     report it"
-                        .into(),
-                ),
-                &[],
-            );
+            let why = "the request queue contains an invalid request: a bug in softswap; please \
+                       report it";
+            self.answer(&job, &Outcome::Failed(why.into()), &[]);
             return None;
         }
         Some(job)
@@ -180,7 +175,7 @@ impl RequestQueue {
     pub(super) fn free_from(&self, at: usize, from: Owner) -> bool {
         let is_freed = self.requests.change(at, from, from.freed());
         if is_freed {
-            self.note_freed();
+            increment_and_wake(self.header(Header::Freed));
         }
         is_freed
     }

@@ -2,7 +2,7 @@
 //! because the filter is permanent.
 #![allow(unsafe_code, reason = "calls are made by the C library's functions")]
 
-use crate::common::{PAGE, assert_full, full, in_child, runs_in_child};
+use crate::common::{PAGE, Timer, assert_full, builder, full, in_child, runs_in_child};
 use softswap::{Pool, Region};
 use std::ffi::CString;
 use std::fs::File;
@@ -14,9 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 fn pool() -> Pool {
-    let swap = std::env::temp_dir();
-    let builder = Pool::builder().memory("16M").unwrap().swap(swap.to_str().unwrap()).unwrap();
-    builder.guard_calls(true).build().unwrap()
+    builder("16M").guard_calls(true).build().unwrap()
 }
 
 #[test]
@@ -268,16 +266,7 @@ fn signals_are_delivered_while_threads_write() {
     }
     let pool = pool();
     let region = full(&pool);
-    // SAFETY: the handler only adds to an atomic; the timer is stopped below.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_timer as *const () as usize;
-        action.sa_flags = libc::SA_RESTART;
-        libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut());
-        let every = libc::timeval { tv_sec: 0, tv_usec: 500 };
-        let timer = libc::itimerval { it_interval: every, it_value: every };
-        libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
-    }
+    let timer = Timer::start(on_timer);
     let region = &region;
     std::thread::scope(|scope| {
         for _ in 0..6 {
@@ -293,10 +282,6 @@ fn signals_are_delivered_while_threads_write() {
             });
         }
     });
-    // SAFETY: a zero timer stops the current one.
-    unsafe {
-        let never = std::mem::zeroed();
-        libc::setitimer(libc::ITIMER_REAL, &raw const never, std::ptr::null_mut());
-    }
+    drop(timer);
     assert!(SENT.load(Ordering::SeqCst) > 0);
 }

@@ -16,16 +16,9 @@ fn run(example: &str, size: &str) {
 }
 
 #[test]
-fn external_sort() {
-    run("external_sort", "3000000");
-}
-
-#[test]
-fn hash_join() {
-    run("hash_join", "700000");
-}
-
-#[test]
-fn matrix() {
-    run("matrix", "6");
+fn examples_run_with_several_budgets() {
+    for (example, size) in [("external_sort", "3000000"), ("hash_join", "700000"), ("matrix", "6")]
+    {
+        run(example, size);
+    }
 }

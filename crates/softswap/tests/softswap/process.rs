@@ -2,14 +2,12 @@
 //! stacks, asynchronous signals. Each test runs in its own process.
 #![allow(unsafe_code, reason = "handlers, fork and threads are made by the C library's functions")]
 
-use crate::common::{PAGE, assert_full, full, in_child, runs_in_child};
+use crate::common::{PAGE, Timer, assert_full, builder, full, in_child, runs_in_child};
 use softswap::{Error, Pool, Region};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn pool() -> Pool {
-    let swap = std::env::temp_dir();
-    let builder = Pool::builder().memory("16M").unwrap().swap(swap.to_str().unwrap()).unwrap();
-    builder.build().unwrap()
+    builder("16M").build().unwrap()
 }
 
 static CALLS: AtomicUsize = AtomicUsize::new(0);
@@ -238,22 +236,12 @@ fn signal_handlers_touch_regions_concurrently() {
     let pool = pool();
     let region = full(&pool);
     REGION.store(region.as_ptr().addr(), Ordering::SeqCst);
-    // SAFETY: the handler only reads the region; the timer is stopped below.
-    unsafe {
-        libc::signal(libc::SIGALRM, on_timer as *const () as usize);
-        let every = libc::timeval { tv_sec: 0, tv_usec: 500 };
-        let timer = libc::itimerval { it_interval: every, it_value: every };
-        libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
-    }
+    let timer = Timer::start(on_timer);
     for _ in 0..3 {
         assert_full(&region);
         drop(pool.map(1 << 20).unwrap());
         assert!(pool.stats().faults > 0);
     }
-    // SAFETY: a zero timer stops the current one.
-    unsafe {
-        let never = std::mem::zeroed();
-        libc::setitimer(libc::ITIMER_REAL, &raw const never, std::ptr::null_mut());
-    }
+    drop(timer);
     assert!(CALLS.load(Ordering::SeqCst) > 0);
 }

@@ -1,6 +1,6 @@
 //! Named swap areas: creation, checks and refusals.
 
-use super::{set_mode, softswap};
+use super::{assert_refused, json_of, set_mode, softswap};
 use serde_json::Value;
 use std::fs::{File, OpenOptions, write};
 use std::io::Read;
@@ -93,24 +93,15 @@ pub(crate) fn check(path: &Path) -> assert_cmd::Command {
 /// nothing.
 pub(crate) fn found(path: &Path) -> Value {
     let before = State::of(path);
-    let output = check(path).arg("--json").assert().success().get_output().clone();
+    let found = json_of(check(path).arg("--json"));
     assert!(before == State::of(path), "a check changed {}", path.display());
-    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&found["schema"], &found["usable"]), (&1.into(), &true.into()), "{found}");
     found
 }
 
-pub(crate) fn assert_contains_all(text: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is missing in: {text}");
-    }
-}
-
-/// Asserts exit status 2, no standard output, and a message that contains all `parts`.
+/// Asserts exit status 2 and a message that contains all `parts`.
 pub(crate) fn message(command: &mut assert_cmd::Command, parts: &[&str]) {
-    let output = command.assert().code(2).get_output().clone();
-    assert!(output.stdout.is_empty());
-    assert_contains_all(&String::from_utf8(output.stderr).unwrap(), parts);
+    assert_refused(command, 2, parts);
 }
 
 pub(crate) fn check_refused(path: &Path, parts: &[&str]) {

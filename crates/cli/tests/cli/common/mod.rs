@@ -3,6 +3,7 @@
 
 pub(crate) mod area;
 
+use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -50,14 +51,33 @@ pub(crate) fn run(swap: &Path) -> assert_cmd::Command {
     assert_cmd::Command::from_std(std_run(swap))
 }
 
-/// Asserts the exit status, no standard output, and a message that contains all `parts`.
-pub(crate) fn assert_refused(command: &mut assert_cmd::Command, status: i32, parts: &[&str]) {
-    let output = command.assert().code(status);
-    let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+pub(crate) fn assert_contains_all(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "{part:?} is missing in: {text}");
     }
-    assert!(output.get_output().stdout.is_empty());
+}
+
+/// Asserts the exit status, no standard output, and a message that contains all `parts`. Returns
+/// the message.
+pub(crate) fn assert_refused(
+    command: &mut assert_cmd::Command,
+    status: i32,
+    parts: &[&str],
+) -> String {
+    let output = command.assert().code(status).get_output().clone();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_contains_all(&text, parts);
+    assert!(output.stdout.is_empty(), "softswap must write to standard error only");
+    text
+}
+
+/// Returns the output of a command, which must succeed, as JSON.
+pub(crate) fn json_of(command: &mut assert_cmd::Command) -> Value {
+    serde_json::from_slice(&command.assert().success().get_output().stdout).unwrap()
+}
+
+pub(crate) fn json_file(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
 pub(crate) fn is_root() -> bool {
@@ -116,6 +136,15 @@ pub(crate) fn compile(dir: &Path, name: &str, options: &[&str]) -> Option<PathBu
     built.status.success().then_some(path)
 }
 
+/// Returns true if a program is found in PATH. Otherwise notes that the rest of the test is skipped.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let is_found = Std::new(program).arg("--version").output().is_ok();
+    if !is_found {
+        skip(&format!("{program} is not installed"));
+    }
+    is_found
+}
+
 pub(crate) fn skip(why: &str) {
     eprintln!("skipped: {why}");
 }
@@ -128,11 +157,7 @@ impl Loop {
         Loop::with(file, &[])
     }
 
-    pub(crate) fn read_only(file: &Path) -> Option<Loop> {
-        Loop::with(file, &["--read-only"])
-    }
-
-    fn with(file: &Path, options: &[&str]) -> Option<Loop> {
+    pub(crate) fn with(file: &Path, options: &[&str]) -> Option<Loop> {
         let mut command = tool("losetup")?;
         let output = command.args(["--find", "--show"]).args(options).arg(file).output().ok()?;
         let name = String::from_utf8(output.stdout).ok()?.trim().to_string();

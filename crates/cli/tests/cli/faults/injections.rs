@@ -1,32 +1,30 @@
 //! The injected faults. Each kind starts a program, injects one or more faults, and returns how the
 //! program exited.
 
-use super::Random;
-use super::places::{Disk, Freezer, directory, is_root, tool};
+use super::places::{Disk, Freezer, tool};
 use super::victim::{End, May, Setting, Victim};
+use crate::common::is_root;
+use crate::support::cgroup::MemoryGroup;
 use crate::support::control_client::wait_until;
+use crate::support::disk_dir;
+use crate::support::processes::send;
+use softswap_testkit::random::Random;
 use std::path::Path;
 use std::time::Duration;
 
-pub(crate) enum Injected {
-    Done {
-        times: u64,
-        end: End,
-        max_interval: Duration,
-    },
-    /// The fault cannot be injected on this machine, for this reason.
-    Skipped(String),
-}
+/// Number of injections, how the program exited, and its longest stall. An error is the reason why
+/// the fault cannot be injected on this machine.
+type Outcome = Result<(u64, End, Duration), String>;
 
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
-    pub(crate) inject: fn(&mut Random) -> Injected,
+    pub(crate) inject: fn(&mut Random) -> Outcome,
 }
 
 macro_rules! kinds {
     ($($name:ident),* $(,)?) => {
         pub(crate) const KINDS: &[Kind] =
-            &[$(Kind { name: stringify!($name), inject: |random| as_injected($name(random)) }),*];
+            &[$(Kind { name: stringify!($name), inject: $name }),*];
     };
 }
 
@@ -49,15 +47,6 @@ kinds! {
     limits_from_the_start,
     limits_from_outside,
     next_run_at_once,
-}
-
-type Outcome = Result<(u64, End, Duration), String>;
-
-fn as_injected(outcome: Outcome) -> Injected {
-    match outcome {
-        Ok((times, end, max_interval)) => Injected::Done { times, end, max_interval },
-        Err(why) => Injected::Skipped(why),
-    }
 }
 
 /// Injects a fault at most `MAX` times in one run, with pauses, while the program runs.
@@ -100,12 +89,12 @@ fn expect_free(disk: &Disk, before_bytes: u64) {
 // ---- signals and control groups ------------------------------------------------------
 
 fn stop_and_continue(random: &mut Random) -> Outcome {
-    let dir = directory();
+    let dir = disk_dir();
     let mut victim = Victim::under(&Setting::on(dir.path()));
     let times = inject_repeatedly(&mut victim, random, |victim, random| {
         // softswap stops and continues together with its program.
         let Some(program) = victim.program() else { return Ok(()) };
-        let _ = softswap_sys::child::send(program, libc::SIGSTOP);
+        send(program, libc::SIGSTOP);
         std::thread::sleep(random.milliseconds(1, 200));
         victim.send_to_all(libc::SIGCONT);
         victim.excuse();
@@ -116,7 +105,7 @@ fn stop_and_continue(random: &mut Random) -> Outcome {
 
 fn freeze_group(random: &mut Random) -> Outcome {
     let freezer = Freezer::new()?;
-    let dir = directory();
+    let dir = disk_dir();
     let shell = Some(freezer.join());
     let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
     let times = inject_repeatedly(&mut victim, random, |victim, random| {
@@ -133,7 +122,7 @@ fn freeze_group(random: &mut Random) -> Outcome {
 /// freed.
 fn killed(random: &mut Random, kill: impl FnOnce(&mut Victim)) -> Outcome {
     let disk = Disk::of(256).ok();
-    let dir = directory();
+    let dir = disk_dir();
     let before_bytes = disk.as_ref().map_or(0, Disk::free_bytes);
     let swap = disk.as_ref().map_or(dir.path(), Disk::path);
     let mut victim = Victim::under(&Setting::on(swap));
@@ -155,7 +144,7 @@ fn killed(random: &mut Random, kill: impl FnOnce(&mut Victim)) -> Outcome {
 fn kill_program(random: &mut Random) -> Outcome {
     killed(random, |victim| {
         if let Some(program) = victim.program() {
-            let _ = softswap_sys::child::send(program, libc::SIGKILL);
+            send(program, libc::SIGKILL);
         }
     })
 }
@@ -166,7 +155,7 @@ fn kill_softswap(random: &mut Random) -> Outcome {
 
 fn kill_group(random: &mut Random) -> Outcome {
     let freezer = Freezer::new()?;
-    let dir = directory();
+    let dir = disk_dir();
     let shell = Some(freezer.join());
     let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
     victim.watch(random.milliseconds(1, 500));
@@ -182,8 +171,8 @@ fn kill_group(random: &mut Random) -> Outcome {
 
 /// Lowers the cgroup's limit below the program's usage, so that the OOM killer runs in the group.
 fn memory_group_shrinks(random: &mut Random) -> Outcome {
-    let group = super::places::memory_group(256 << 20)?;
-    let dir = directory();
+    let group = MemoryGroup::limited_to(256 << 20)?;
+    let dir = disk_dir();
     let shell = Some(format!("echo $$ > {} && exec \"$@\"", group.members_file().display()));
     let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
     victim.watch(random.milliseconds(20, 500));
@@ -247,14 +236,11 @@ fn file_system_aborts(random: &mut Random) -> Outcome {
 }
 
 fn directory_vanishes(random: &mut Random) -> Outcome {
-    let dir = directory();
+    let dir = disk_dir();
     let swap = dir.path().join("swap");
     std::fs::create_dir(&swap).expect("a directory");
-    let mut disk = None;
     let is_mounted = random.below(2) == 0 && is_root();
-    if is_mounted {
-        disk = Some(Disk::of(160)?);
-    }
+    let mut disk = is_mounted.then(|| Disk::of(160)).transpose()?;
     let place = disk.as_ref().map_or(swap.as_path(), Disk::path).to_path_buf();
     let mut victim = Victim::under(&Setting::on(&place));
     victim.wait_started();
@@ -353,7 +339,7 @@ impl Mapper {
         let device = tool("losetup", &["--find", "--show", &image.display().to_string()])?;
         let name = format!("softswap-test-{}", std::process::id());
         let mapper =
-            Mapper { name, device, sectors: (160u64 << 11).to_string(), point: directory() };
+            Mapper { name, device, sectors: (160u64 << 11).to_string(), point: disk_dir() };
         let table = format!("0 {} linear {} 0", mapper.sectors, mapper.device);
         tool("dmsetup", &["create", &mapper.name, "--table", &table])?;
         let path = format!("/dev/mapper/{}", mapper.name);
@@ -411,7 +397,7 @@ fn a_limit(random: &mut Random) -> (String, i32) {
 /// softswap.
 fn limits_from_the_start(random: &mut Random) -> Outcome {
     tool("prlimit", &["--version"])?;
-    let dir = directory();
+    let dir = disk_dir();
     let (limit, signal) = a_limit(random);
     let shell = Some(format!("exec prlimit {limit} \"$@\""));
     let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
@@ -422,7 +408,7 @@ fn limits_from_the_start(random: &mut Random) -> Outcome {
 
 fn limits_from_outside(random: &mut Random) -> Outcome {
     tool("prlimit", &["--version"])?;
-    let dir = directory();
+    let dir = disk_dir();
     let mut victim = Victim::under(&Setting::on(dir.path()));
     victim.wait_started();
     let (mut signal, mut all) = (libc::SIGKILL, String::new());
@@ -456,7 +442,7 @@ fn next_run_at_once(random: &mut Random) -> Outcome {
         victim.wait_ready();
         let is_killed = random.below(2) == 0;
         if is_killed && let Some(program) = victim.program() {
-            let _ = softswap_sys::child::send(program, libc::SIGKILL);
+            send(program, libc::SIGKILL);
         }
         last = victim.finish(if is_killed { May::Killed(libc::SIGKILL) } else { May::Continue });
         expect_free(&disk, before_bytes);

@@ -1,7 +1,8 @@
 //! Swap locations for the fault tests: directories, small file systems, and devices whose storage
 //! runs out. Removed on drop.
 
-use crate::support::cgroup;
+use crate::common::{Loop, is_root};
+use crate::support::disk_dir;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,14 +24,6 @@ pub(crate) fn tool(name: &str, arguments: &[&str]) -> Result<String, String> {
     }
 }
 
-pub(crate) fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-pub(crate) fn directory() -> TempDir {
-    tempfile::tempdir_in("/var/tmp").expect("a directory on a disk")
-}
-
 /// Mount point, unmounted on drop.
 struct Mounted(PathBuf);
 
@@ -47,22 +40,6 @@ impl Drop for Mounted {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-    }
-}
-
-pub(crate) struct Loop(pub(crate) String);
-
-impl Loop {
-    fn over(file: &Path) -> Result<Loop, String> {
-        let name = file.display().to_string();
-        tool("losetup", &["--find", "--show", "--direct-io=off", &name]).map(Loop)
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = tool("blockdev", &["--setrw", &self.0]);
-        let _ = tool("losetup", &["--detach", &self.0]);
     }
 }
 
@@ -92,7 +69,7 @@ impl Disk {
         if !is_root() {
             return Err("mounting needs root".into());
         }
-        let dir = directory();
+        let dir = disk_dir();
         let [point, tmpfs_point] = ["mounted", "shelf"].map(|name| dir.path().join(name));
         std::fs::create_dir(&point).expect("a directory");
         std::fs::create_dir(&tmpfs_point).expect("a directory");
@@ -106,7 +83,8 @@ impl Disk {
         let image = tmpfs.as_ref().map_or(dir.path(), |tmpfs| &tmpfs.0).join("image");
         let made = File::create_new(&image).and_then(|file| file.set_len(mib * MIB));
         made.map_err(|error| error.to_string())?;
-        let device = Loop::over(&image)?;
+        let device =
+            Loop::with(&image, &["--direct-io=off"]).ok_or("no loop device is available")?;
         // Metadata of all groups is written now. Otherwise the kernel writes it later, in the
         // background.
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
@@ -245,8 +223,4 @@ impl Drop for Freezer {
         }
         eprintln!("{} could not be removed", self.dir.display());
     }
-}
-
-pub(crate) fn memory_group(bytes: u64) -> Result<cgroup::MemoryGroup, String> {
-    cgroup::MemoryGroup::limited_to(bytes)
 }

@@ -2,11 +2,11 @@
 //! leftovers after its exit.
 
 use crate::support::control_client::{WAIT_TIMEOUT, wait_until};
-use crate::support::{Ended, Running, compiled, softswap};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use crate::support::processes::{all_with, send};
+use crate::support::steady::{Beat, THREADS};
+use crate::support::{Ended, Running, compiled, softswap, softswap_with};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -15,8 +15,6 @@ use tempfile::TempDir;
 /// message.
 const SILENCE_TIMEOUT: Duration = WAIT_TIMEOUT;
 const END_LIMIT: Duration = WAIT_TIMEOUT;
-const THREADS: u64 = 2;
-const STRIDE_BYTES: u64 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
@@ -39,7 +37,7 @@ pub(crate) enum May {
 
 pub(crate) struct Victim {
     running: Running,
-    beat: File,
+    beat: Beat,
     /// Directory of the control sockets.
     runtime_dir: TempDir,
     _beat_dir: TempDir,
@@ -63,28 +61,12 @@ impl<'a> Setting<'a> {
     }
 }
 
-fn beat_file() -> (TempDir, PathBuf, File) {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let path = dir.path().join("beat");
-    let file = File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
-    file.set_len(THREADS * STRIDE_BYTES).expect("a longer file");
-    (dir, path, file)
-}
-
-fn now_ns() -> u64 {
-    softswap_sys::raw::now_ns()
-}
-
 impl Victim {
     pub(crate) fn plain(arguments: &[&str]) -> Victim {
-        let mut command = Command::new(compiled("steady"));
-        command.args(arguments);
-        Victim::start(command)
+        Victim::start(Command::new(compiled("steady")).args(arguments))
     }
 
     pub(crate) fn under(setting: &Setting<'_>) -> Victim {
-        let mut swap = std::ffi::OsString::from("--swap=");
-        swap.push(setting.swap);
         let mut command = match &setting.shell {
             None => Command::new(softswap()),
             Some(script) => {
@@ -94,23 +76,20 @@ impl Victim {
             }
         };
         command
-            .args(["run", "-q", "--reserve=0", "--memory", setting.memory])
-            .arg(swap)
+            .args(["run", "-q", "--reserve=0", "--memory", setting.memory, "--swap"])
+            .arg(setting.swap)
             .args(setting.options)
             .arg("--")
             .arg(compiled("steady"))
             .args(["--mib", &setting.mib.to_string()]);
-        Victim::start(command)
+        Victim::start(&mut command)
     }
 
-    fn start(mut command: Command) -> Victim {
-        let (beat_dir, path, beat) = beat_file();
-        let runtime_dir = tempfile::tempdir().expect("a temporary directory");
-        command
-            .args(["--threads", &THREADS.to_string(), "--beat"])
-            .arg(path)
-            .env("SOFTSWAP_RUNTIME_DIR", runtime_dir.path());
-        let running = Running::start(&mut command);
+    fn start(command: &mut Command) -> Victim {
+        let [runtime_dir, beat_dir] =
+            std::array::from_fn(|_| tempfile::tempdir().expect("a temporary directory"));
+        let beat = Beat::create(beat_dir.path(), command);
+        let running = Running::start(command.env("SOFTSWAP_RUNTIME_DIR", runtime_dir.path()));
         Victim {
             running,
             beat,
@@ -133,11 +112,11 @@ impl Victim {
 
     /// Sends a signal to softswap and the program.
     pub(crate) fn send_to_all(&self, signal: i32) {
-        let _ = softswap_sys::child::send(-self.id(), signal);
+        send(-self.id(), signal);
     }
 
     pub(crate) fn send(&self, signal: i32) {
-        let _ = softswap_sys::child::send(self.id(), signal);
+        send(self.id(), signal);
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
@@ -160,16 +139,10 @@ impl Victim {
     /// Waits until the program runs, or all processes have exited.
     pub(crate) fn wait_started(&mut self) {
         let end = Instant::now() + END_LIMIT;
-        while self.last_step(0) == 0 && !self.has_ended() {
+        while self.beat.last_step(0) == 0 && !self.has_ended() {
             assert!(Instant::now() < end, "program not started: {}", self.running.stderr_so_far());
             std::thread::sleep(Duration::from_millis(2));
         }
-    }
-
-    fn last_step(&self, thread: u64) -> u64 {
-        let mut word = [0; 8];
-        let read = self.beat.read_exact_at(&mut word, thread * STRIDE_BYTES);
-        if read.is_ok() { u64::from_le_bytes(word) } else { 0 }
     }
 
     /// Waits for `time`, and checks the program's progress during it.
@@ -187,9 +160,9 @@ impl Victim {
     }
 
     fn check_progress(&mut self) {
-        let now = now_ns();
+        let now = softswap_sys::raw::now_ns();
         for thread in 0..THREADS {
-            let last = self.last_step(thread);
+            let last = self.beat.last_step(thread);
             if last == 0 {
                 continue;
             }
@@ -228,16 +201,15 @@ impl Victim {
         let (group, pause) = (self.id(), self.max_interval);
         let ended = self.running.finish(END_LIMIT);
         assert_nothing_left(group, self.runtime_dir.path());
-        let is_wrong =
-            ended.stderr.contains("expected ") || ended.stderr.contains("internal error");
-        assert!(!is_wrong, "{limit}: {}", ended.stderr);
-        let has_message = !ended.stderr.is_empty();
+        let stderr = &ended.stderr;
+        let is_wrong = stderr.contains("expected ") || stderr.contains("internal error");
+        assert!(!is_wrong, "{limit}: {stderr}");
         match ended.status.signal() {
             None if ended.status.success() => (End::Completed, pause),
             Some(got) if got == signal || got == libc::SIGKILL => (End::Killed, pause),
             // The program was killed before it installed its handler.
             Some(libc::SIGTERM) => (End::Killed, pause),
-            _ if has_message => (End::Reported, pause),
+            _ if !stderr.is_empty() => (End::Reported, pause),
             _ => panic!("{limit}: exited with {} without a message", ended.status),
         }
     }
@@ -271,18 +243,7 @@ fn evaluate(ended: &Ended, may: May) -> End {
 }
 
 pub(crate) fn members(group: i32) -> Vec<i32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    numbers
-        .filter(|pid| {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // State, parent and group follow the name, which may contain any character.
-            let rest: Vec<&str> =
-                stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').collect();
-            let is_dead = matches!(rest.first(), Some(&"Z" | &"X"));
-            !is_dead && rest.get(2) == Some(&group.to_string().as_str())
-        })
-        .collect()
+    all_with(|stat| stat.pgrp == group && !matches!(stat.state, 'Z' | 'X'))
 }
 
 /// Asserts that all processes have exited and all sockets are removed. Killed processes take a
@@ -298,10 +259,7 @@ fn assert_nothing_left(group: i32, runtime_dir: &Path) {
         }
         // A killed process cannot remove its socket. The next `softswap` command removes it once
         // the process has exited.
-        let check_progress = Command::new(softswap())
-            .args(["stat", &std::process::id().to_string()])
-            .env("SOFTSWAP_RUNTIME_DIR", runtime_dir)
-            .output();
-        Err(format!("{check_progress:?}"))
+        let mut stat = softswap_with(&["stat", &std::process::id().to_string()]);
+        Err(format!("{:?}", stat.env("SOFTSWAP_RUNTIME_DIR", runtime_dir).output()))
     });
 }

@@ -3,7 +3,7 @@
 use super::program::Program;
 use super::proxies::Behaviour;
 use super::setup::{Mode, Setup};
-use crate::support::tree::kill;
+use crate::support::processes::kill;
 use crate::test_cluster::PASSWORD;
 use rustix::process::Signal;
 use std::thread::sleep;
@@ -105,7 +105,7 @@ pub(crate) const KINDS: &[Kind] = &[
     }),
     kind("password changed, file too", |setup, _| {
         for (from, to) in [(PASSWORD, OTHER_PASSWORD), (OTHER_PASSWORD, PASSWORD)] {
-            change_password(setup, from, to);
+            setup.test_cluster.change_password(from, to);
             std::fs::write(setup.test_cluster.file("password"), format!("{to}\n")).expect("a file");
             pause(setup, 200, 1000);
         }
@@ -147,9 +147,7 @@ const FULL: &[&str] = &["has no space", "has no slot", "swap space"];
 
 pub(crate) const LOSSES: &[Loss] = &[
     loss("all servers forget", &["is lost"], |setup| {
-        for primary in setup.test_cluster.primaries() {
-            setup.test_cluster.nodes[primary].send(&["FLUSHALL"]);
-        }
+        setup.test_cluster.primary_nodes().for_each(|node| _ = node.send(&["FLUSHALL"]));
     }),
     loss("two servers forget", &["is lost"], |setup| {
         // Primaries with the most keys. After copies were moved, a primary may have none.
@@ -168,7 +166,7 @@ pub(crate) const LOSSES: &[Loss] = &[
     Loss {
         deadline: "4s",
         ..loss("all servers stand still", LATE, |setup| {
-            setup.test_cluster.nodes.iter().for_each(|node| node.signal(Signal::STOP));
+            setup.test_cluster.signal_all(Signal::STOP);
         })
     },
     loss("memory full", FULL, fill),
@@ -177,14 +175,14 @@ pub(crate) const LOSSES: &[Loss] = &[
         ..loss("memory full for a moment", FULL, |setup| {
             fill(setup);
             pause(setup, 50, 2000);
-            set_maximum(setup, "268435456");
+            setup.test_cluster.set_maxmemory("268435456");
         })
     },
     Loss {
         deadline: "4s",
-        undo: |setup| change_password(setup, OTHER_PASSWORD, PASSWORD),
+        undo: |setup| setup.test_cluster.change_password(OTHER_PASSWORD, PASSWORD),
         ..loss("password changed", &["assword"], |setup| {
-            change_password(setup, PASSWORD, OTHER_PASSWORD);
+            setup.test_cluster.change_password(PASSWORD, OTHER_PASSWORD);
         })
     },
 ];
@@ -219,21 +217,7 @@ fn fail_over(setup: &mut Setup, command: &[&str]) {
     pause(setup, 0, 1000);
 }
 
-fn set_maximum(setup: &Setup, bytes: &str) {
-    for primary in setup.test_cluster.primaries() {
-        setup.test_cluster.nodes[primary].set("maxmemory", bytes);
-    }
-}
-
 /// Sets a memory limit below the servers' usage.
 fn fill(setup: &mut Setup) {
-    set_maximum(setup, "1000000");
-}
-
-fn change_password(setup: &mut Setup, from: &str, to: &str) {
-    for node in &setup.test_cluster.nodes {
-        node.send_as(from, &["CONFIG", "SET", "masterauth", to]);
-        node.send_as(from, &["CONFIG", "SET", "requirepass", to]);
-        node.send_as(to, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-    }
+    setup.test_cluster.set_maxmemory("1000000");
 }

@@ -12,10 +12,13 @@ mod proxies;
 mod setup;
 mod injections;
 
+use crate::support::number;
+use crate::support::processes::stat_of;
 use crate::test_cluster::eventually;
 use injections::{KINDS, Kind, LONG_DEADLINE, LOSSES, Loss};
 use program::Program;
-use setup::{Mode, Random, Setup};
+use setup::{Mode, Setup};
+use softswap_testkit::random::Random;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -23,10 +26,6 @@ use std::time::{Duration, Instant};
 const BY_DEFAULT: u64 = 9;
 /// Maximum number of faults with one program.
 const IN_A_ROUND: u64 = 8;
-
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |text| text.parse().expect(name))
-}
 
 #[derive(Default)]
 struct Tally {
@@ -132,8 +131,7 @@ impl Turns {
             false => _ = program.finish(),
         }
         // Before it exits, the helper removes the run's keys. It renews its lease until then.
-        let name = |helper: i32| std::fs::read_to_string(format!("/proc/{helper}/comm"));
-        let is_there = |helper: i32| name(helper).is_ok_and(|name| name.contains("softswap"));
+        let is_there = |helper| stat_of(helper).is_some_and(|stat| stat.comm.contains("softswap"));
         while helper.is_some_and(is_there) {
             assert!(since.elapsed() < Duration::from_secs(300), "the helper has not exited");
             std::thread::sleep(Duration::from_millis(20));

@@ -1,18 +1,14 @@
 //! The program under fault injection. It runs in a quarter of its memory, verifies and rewrites its
 //! pages continuously, and reports wrong bytes.
 
-use crate::support::tree::{HELPER, child_called};
-use crate::support::{Ended, LIMIT, Report, Running, Swapped, compiled};
-use rustix::process::Signal;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use crate::support::processes::{HELPER, child_called, send, stat_of};
+use crate::support::steady::Beat;
+use crate::support::{Ended, LIMIT, Report, Running, Swapped, compiled, disk_dir};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Limit against hangs: requests to a cluster and the start of a helper have their own deadlines.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(150);
-const THREADS: u64 = 2;
-const STRIDE_BYTES: u64 = 64;
 const MIB: &str = "32";
 const A_QUARTER: &str = "8M";
 /// Part of the message that refuses a cluster with too much latency.
@@ -21,8 +17,7 @@ const TOO_SLOW: &str = "beyond 10 ms";
 pub(crate) struct Program {
     running: Running,
     swapped: Swapped,
-    /// Shared file with the time of each thread's last step.
-    beat: File,
+    beat: Beat,
     _sockets: TempDir,
     /// The local swap area in addition to the cluster.
     _directory: Option<TempDir>,
@@ -30,26 +25,20 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn start(url: &str, has_directory: bool) -> Program {
-        let directory =
-            has_directory.then(|| tempfile::tempdir_in("/var/tmp").expect("a directory on a disk"));
-        let mut swapped =
-            Swapped::within(A_QUARTER).option("--codec=none").option(format!("--swap={url}"));
+        let directory = has_directory.then(disk_dir);
+        let mut swapped = Swapped::within(A_QUARTER).option("--codec=none").swap(url);
         if let Some(directory) = &directory {
-            swapped = swapped.option(format!("--swap={}", directory.path().display()));
+            swapped = swapped.swap(directory.path().display());
         }
         let sockets = tempfile::tempdir().expect("a temporary directory");
-        let path = sockets.path().join("beat");
-        let beat = File::options().read(true).write(true).create_new(true).open(&path);
-        let beat = beat.expect("a file");
-        beat.set_len(THREADS * STRIDE_BYTES).expect("a longer file");
         let mut command = swapped.command(compiled("steady"), &["--mib", MIB]);
-        command.args(["--threads", &THREADS.to_string(), "--beat"]).arg(path);
+        let beat = Beat::create(sockets.path(), &mut command);
         command.env("SOFTSWAP_RUNTIME_DIR", sockets.path());
         let running = Running::start(&mut command);
         let mut program =
             Program { running, swapped, beat, _sockets: sockets, _directory: directory };
         let end = Instant::now() + WAIT_TIMEOUT;
-        while program.last_step(0) == 0 {
+        while program.beat.last_step(0) == 0 {
             let has_ended = program.running.has_ended();
             // Other load on the machine may make the cluster slow.
             if has_ended && program.running.stderr_so_far().contains(TOO_SLOW) {
@@ -73,7 +62,7 @@ impl Program {
     /// Waits until each thread has completed a step that it began after now.
     pub(crate) fn wait_for_steps(&mut self, what: &str) {
         let now = softswap_sys::raw::now_ns();
-        self.wait(what, |program| (0..THREADS).all(|thread| program.last_step(thread) > now));
+        self.wait(what, |program| program.beat.is_after(now));
     }
 
     fn wait(&mut self, what: &str, is_so: impl Fn(&Program) -> bool) {
@@ -88,13 +77,6 @@ impl Program {
         }
     }
 
-    /// Returns the start time of a thread's last step in ns; 0 before the first one.
-    fn last_step(&self, thread: u64) -> u64 {
-        let mut word = [0; 8];
-        let read = self.beat.read_exact_at(&mut word, thread * STRIDE_BYTES);
-        if read.is_ok() { u64::from_le_bytes(word) } else { 0 }
-    }
-
     pub(crate) fn helper(&self) -> Option<i32> {
         child_called(self.running.id(), HELPER)
     }
@@ -102,16 +84,14 @@ impl Program {
     /// Stops the program, and with it `softswap run`, but not the helper.
     pub(crate) fn hold(&mut self) {
         let program = child_called(self.running.id(), "steady").expect("the program");
-        send(program, Signal::STOP);
+        send(program, libc::SIGSTOP);
         // `softswap run` stops after its program. A SIGCONT sent earlier would be lost.
-        let stat = format!("/proc/{}/stat", self.running.id());
-        self.wait("held", |_| {
-            std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T "))
-        });
+        let id = self.running.id();
+        self.wait("held", |_| stat_of(id).is_some_and(|stat| stat.state == 'T'));
     }
 
     pub(crate) fn release(&self) {
-        send(self.running.id(), Signal::CONT);
+        send(self.running.id(), libc::SIGCONT);
     }
 
     /// Waits until the program has stopped without a wrong byte and with a message that contains
@@ -122,7 +102,7 @@ impl Program {
             let now = softswap_sys::raw::now_ns();
             let end = Instant::now() + WAIT_TIMEOUT;
             while !self.running.has_ended() && Instant::now() < end {
-                if (0..THREADS).all(|thread| self.last_step(thread) > now) {
+                if self.beat.is_after(now) {
                     return false;
                 }
                 std::thread::sleep(Duration::from_millis(5));
@@ -156,7 +136,7 @@ impl Program {
 
     /// Makes the program verify all of its data, which must be unchanged.
     pub(crate) fn finish(self) -> Ended {
-        send(self.running.id(), Signal::TERM);
+        send(self.running.id(), libc::SIGTERM);
         let Report { ended, figures } = self.swapped.report_of(self.running.finish(LIMIT));
         ended.expect_ok("steady");
         for errors in ["read_errors", "checksum_errors"] {
@@ -165,9 +145,4 @@ impl Program {
         assert!(figures["pages_out"].as_u64() > Some(1000), "only few pages were evicted");
         ended
     }
-}
-
-fn send(process: i32, what: Signal) {
-    let process = rustix::process::Pid::from_raw(process).expect("a PID");
-    rustix::process::kill_process(process, what).expect("the signal is sent");
 }

@@ -3,6 +3,7 @@
 
 use crate::corruptions::corrupt_answer;
 use crate::support::mix64;
+use softswap_testkit::random::Random;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -53,9 +54,8 @@ impl Proxy {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
                 let number = shared.connections.fetch_add(1, Relaxed);
-                let random = |proxy: u64| {
-                    ByteDice(mix64(seed ^ u64::from(port) << 32 ^ number << 1 ^ proxy))
-                };
+                let random =
+                    |proxy: u64| Random(mix64(seed ^ u64::from(port) << 32 ^ number << 1 ^ proxy));
                 pass_on(&client, &server, Arc::clone(&shared), random(0), false);
                 pass_on(&server, &client, Arc::clone(&shared), random(1), true);
             }
@@ -72,23 +72,8 @@ impl Proxy {
     }
 }
 
-struct ByteDice(u64);
-
-impl ByteDice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(1);
-        mix64(self.0) % limit
-    }
-}
-
 /// Forwards bytes with two threads, so that a delayed chunk delays only later chunks.
-fn pass_on(
-    from: &TcpStream,
-    to: &TcpStream,
-    state: Arc<State>,
-    mut random: ByteDice,
-    answers: bool,
-) {
+fn pass_on(from: &TcpStream, to: &TcpStream, state: Arc<State>, mut random: Random, answers: bool) {
     let (Ok(mut from), Ok(mut to)) = (from.try_clone(), to.try_clone()) else { return };
     let _ = to.set_nodelay(true);
     let (came, goes) = sync_channel::<(Instant, Vec<u8>)>(64);
@@ -118,7 +103,7 @@ fn pass_on(
 /// Applies the current behavior to a chunk. Returns false if the connection breaks.
 fn apply_behaviour(
     state: &State,
-    random: &mut ByteDice,
+    random: &mut Random,
     when: Instant,
     bytes: &mut Vec<u8>,
     answers: bool,

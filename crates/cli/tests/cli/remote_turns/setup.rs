@@ -3,10 +3,10 @@
 use super::program::Program;
 use super::proxies::{Behaviour, Proxy};
 use crate::support::mix64;
-use crate::test_cluster::{Node, PASSWORD, TestCluster, eventually};
+use crate::test_cluster::{Node, TestCluster, eventually};
+use softswap_testkit::random::Random;
 use std::collections::BTreeMap;
 use std::sync::MutexGuard;
-use std::time::Duration;
 
 /// Storage and connection of a program's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,30 +24,6 @@ impl Mode {
 
     pub(crate) fn uses_proxies(self) -> bool {
         self != Mode::Secure
-    }
-}
-
-/// Pseudo-random numbers, reproducible from the seed.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(1);
-        mix64(self.0) % limit
-    }
-
-    pub(crate) fn milliseconds(&mut self, least: u64, most: u64) -> Duration {
-        Duration::from_millis(least + self.below(most - least + 1))
-    }
-
-    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
-
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
-        for at in (1..items.len()).rev() {
-            items.swap(at, self.below(at as u64 + 1) as usize);
-        }
     }
 }
 
@@ -96,14 +72,10 @@ impl Setup {
 
     pub(crate) fn url(&self, deadline: &str) -> String {
         let options = format!("&size=256M&deadline={deadline}");
-        if !self.mode.uses_proxies() {
-            return self.test_cluster.secure_url(&options);
+        match self.mode.uses_proxies() {
+            true => self.test_cluster.url_to(self.proxies.iter().map(|it| it.port), &options),
+            false => self.test_cluster.secure_url(&options),
         }
-        let password = self.test_cluster.file("password");
-        std::fs::write(&password, format!("{PASSWORD}\n")).expect("a file");
-        let seeds: Vec<String> =
-            self.proxies.iter().map(|proxy| format!("127.0.0.1:{}", proxy.port)).collect();
-        format!("redis://{}?password-file={}{options}", seeds.join(","), password.display())
     }
 
     /// Lists the extents. Returns `None` if a primary does not answer: on a busy machine a node may
@@ -124,11 +96,8 @@ impl Setup {
                 redis::from_redis_value(reply).expect("keys and digests");
             for [key, digest] in keys_and_digests.as_chunks().0 {
                 let name = key.split_once('}').map_or(key.as_str(), |(_, name)| name);
-                extents.entry(name.into()).or_default().push((
-                    primary,
-                    key.clone(),
-                    digest.clone(),
-                ));
+                let copy = (primary, key.clone(), digest.clone());
+                extents.entry(name.into()).or_default().push(copy);
             }
         }
         Some(extents)
@@ -166,7 +135,6 @@ impl Setup {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        let keys = |at: usize| self.test_cluster.nodes[at].number(&["DBSIZE"]);
-        self.test_cluster.primaries().into_iter().map(keys).sum::<i64>() == 0
+        self.test_cluster.key_count() == 0
     }
 }

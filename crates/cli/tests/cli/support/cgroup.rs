@@ -16,7 +16,7 @@ pub(crate) struct MemoryGroup {
 impl MemoryGroup {
     /// Creates a group limited to `bytes`, or returns the reason why that is impossible.
     pub(crate) fn limited_to(bytes: u64) -> Result<MemoryGroup, String> {
-        if !rustix::process::geteuid().is_root() {
+        if !crate::common::is_root() {
             return Err("a memory control group needs root".into());
         }
         let mounts = fs::read_to_string("/proc/self/mounts").map_err(|e| e.to_string())?;
@@ -41,6 +41,13 @@ impl MemoryGroup {
             }
         }
         Err(format!("no memory control group can be created: {}", reasons.join("; ")))
+    }
+
+    /// As [`MemoryGroup::limited_to`]. Prints the reason if that is impossible.
+    pub(crate) fn if_possible(bytes: u64) -> Option<MemoryGroup> {
+        MemoryGroup::limited_to(bytes)
+            .inspect_err(|why| eprintln!("skipped: a control group: {why}"))
+            .ok()
     }
 
     fn create_in(parent: &Path) -> io::Result<MemoryGroup> {
@@ -98,17 +105,21 @@ impl Drop for MemoryGroup {
     fn drop(&mut self) {
         // A cgroup can be removed only after its last process has exited.
         for _ in 0..500 {
-            for pid in self.processes() {
-                if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                }
-            }
+            self.processes().into_iter().for_each(super::processes::kill);
             if fs::remove_dir(&self.dir).is_ok() || !self.dir.exists() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(20));
         }
         eprintln!("{} could not be removed", self.dir.display());
+    }
+}
+
+/// Returns a command that runs the program in `group`, if there is one.
+pub(crate) fn command_in(group: Option<&MemoryGroup>, program: impl AsRef<OsStr>) -> Command {
+    match group {
+        Some(group) => group.command(program),
+        None => Command::new(program),
     }
 }
 

@@ -1,11 +1,12 @@
 //! Programs queried by `softswap stat` and `softswap ctl`.
 
 use super::{Ended, Running, Swapped, compiled, python, softswap};
+use crate::common::assert_contains_all;
 use serde_json::Value;
 use softswap_engine::api::control_protocol::{Answer, MAX_ANSWER_BYTES, Request, Snapshot};
 use softswap_engine::base::stats::Stats;
 use softswap_sys::control_socket::{self, DIR_VARIABLE};
-pub(crate) use softswap_testkit::waiting::{HANG_TIMEOUT as WAIT_TIMEOUT, wait_until};
+pub(crate) use softswap_testkit::waiting::{HANG_TIMEOUT as WAIT_TIMEOUT, eventually, wait_until};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -31,17 +32,11 @@ impl Program {
         program: &Path,
         arguments: &[A],
     ) -> Program {
-        Program::start_in(Swapped::within("32M"), options, program, arguments)
+        Program::start_in(Swapped::within("32M").options(options), program, arguments)
     }
 
-    fn start_in<A: AsRef<OsStr>>(
-        swapped: Swapped,
-        options: &[&str],
-        program: &Path,
-        arguments: &[A],
-    ) -> Program {
+    fn start_in<A: AsRef<OsStr>>(swapped: Swapped, program: &Path, arguments: &[A]) -> Program {
         let sockets = tempfile::tempdir().unwrap();
-        let swapped = options.iter().fold(swapped, |swapped, option| swapped.option(option));
         let mut command = swapped.command(program, arguments);
         // A sleeping process does not answer.
         command.env(DIR_VARIABLE, sockets.path()).env("SOFTSWAP_AWAKE", "1");
@@ -59,7 +54,7 @@ impl Program {
     /// As [`Program::under_pressure`], with a budget per process.
     pub(crate) fn under_pressure_by_itself() -> Program {
         let swapped = Swapped::within("32M").per_process();
-        Program::start_in(swapped, &[], &compiled("hog"), &["--mib", "64", "--seconds", "0"])
+        Program::start_in(swapped, &compiled("hog"), &["--mib", "64", "--seconds", "0"])
     }
 
     pub(crate) fn script(text: &str) -> Program {
@@ -77,9 +72,7 @@ impl Program {
 
     pub(crate) fn pid(&self) -> String {
         wait_until("the program's answer", || {
-            let output = query(&["stat", &self.supervisor(), "--json"]);
-            let stat: Value = serde_json::from_slice(&output.stdout)
-                .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())?;
+            let stat = try_stat(&self.supervisor())?;
             // Until the program answers, the supervisor answers for the tree.
             match stat.get("program") {
                 Some(_) => Ok(stat["pid"].to_string()),
@@ -143,6 +136,17 @@ pub(crate) fn query(arguments: &[&str]) -> Output {
     }
 }
 
+/// Returns the answer to `stat --json`, or the message that refuses it.
+pub(crate) fn try_stat(pid: &str) -> Result<Value, String> {
+    let output = query(&["stat", pid, "--json"]);
+    serde_json::from_slice(&output.stdout)
+        .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+pub(crate) fn stat(pid: &str) -> Value {
+    serde_json::from_str(&stdout_of(&["stat", pid, "--json"])).unwrap()
+}
+
 /// Runs the command, which must succeed, and returns its standard output.
 pub(crate) fn stdout_of(arguments: &[&str]) -> String {
     let output = query(arguments);
@@ -160,7 +164,5 @@ pub(crate) fn assert_output(output: &Output, status: i32, parts: &[&str]) {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(status), "{errors}");
     assert!(output.stdout.is_empty(), "refusals must go to standard error");
-    for part in parts {
-        assert!(errors.contains(part), "{part:?} is missing in: {errors}");
-    }
+    assert_contains_all(&errors, parts);
 }

@@ -1,17 +1,20 @@
 //! Shared helpers of the tests that run whole programs: paths, compilation, time limits, and runs
 //! under softswap.
-#![allow(dead_code, reason = "each test file uses only a part")]
 
 pub(crate) mod cgroup;
 pub(crate) mod control_client;
+pub(crate) mod processes;
+pub(crate) mod steady;
 pub(crate) mod tree;
 
-use crate::common::bin_dir;
-use control_client::wait_until;
+use crate::common::{bin_dir, set_mode};
+use control_client::{stdout_of, wait_until};
+use processes::waits_of;
 use serde_json::Value;
 pub(crate) use softswap_testkit::random::mix64;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -187,6 +190,16 @@ impl Running {
         String::from_utf8_lossy(&read_all(&self.stderr)).into_owned()
     }
 
+    /// Waits until the program has printed `text`.
+    pub(crate) fn wait_for_output(&mut self, text: &str) {
+        let end = Instant::now() + LIMIT;
+        while !String::from_utf8_lossy(&self.stdout_so_far()).contains(text) {
+            let is_running = !self.has_ended() && Instant::now() < end;
+            assert!(is_running, "no output {text:?}: {}", self.stderr_so_far());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Waits for an output line that begins with `word`. Returns the rest of the line.
     pub(crate) fn wait_for_line(&mut self, word: &str) -> String {
         wait_until(&format!("a line that begins with {word:?}"), || {
@@ -228,10 +241,7 @@ impl Running {
     }
 
     fn kill_group(&mut self) {
-        let group = rustix::process::Pid::from_raw(self.id());
-        if let Some(group) = group {
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
+        processes::kill(-self.id());
         let _ = self.child.wait();
     }
 }
@@ -244,13 +254,6 @@ impl Drop for Running {
     }
 }
 
-/// Returns how often the main thread of a process has blocked (voluntary context switches).
-fn waits_of(pid: i32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-    count.trim().parse().ok()
-}
-
 /// Waits until a process that polls in a loop has completed `rounds` rounds. It blocks at most
 /// three times a round.
 pub(crate) fn wait_for_rounds(pid: i32, rounds: u64) {
@@ -260,6 +263,50 @@ pub(crate) fn wait_for_rounds(pid: i32, rounds: u64) {
         Some(now) => Err(format!("the process has waited {} times", now - before)),
         None => panic!("process {pid} has exited"),
     });
+}
+
+/// Runs a command until it exits, with any status.
+pub(crate) fn finish(command: &mut Command) -> Ended {
+    Running::start(command).finish(LIMIT)
+}
+
+/// Returns a `softswap` command with these arguments.
+pub(crate) fn softswap_with(arguments: &[&str]) -> Command {
+    let mut command = Command::new(softswap());
+    command.args(arguments);
+    command
+}
+
+/// Reads a number from an environment variable.
+pub(crate) fn number(variable: &str, by_default: u64) -> u64 {
+    std::env::var(variable).map_or(by_default, |text| text.parse().expect(variable))
+}
+
+/// Returns a temporary directory on a disk, for swap files.
+pub(crate) fn disk_dir() -> TempDir {
+    tempfile::tempdir_in("/var/tmp").expect("a directory on a disk")
+}
+
+/// Formatted swap file in its own directory, removed on drop.
+pub(crate) struct AreaFile {
+    pub(crate) path: PathBuf,
+    pub(crate) dir: TempDir,
+}
+
+impl AreaFile {
+    pub(crate) fn new(mib: u64) -> AreaFile {
+        let dir = disk_dir();
+        let path = dir.path().join("swap");
+        let file = File::create(&path).unwrap();
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, mib << 20).unwrap();
+        set_mode(&path, 0o600);
+        stdout_of(&["mkswap", path.to_str().unwrap()]);
+        AreaFile { path, dir }
+    }
+
+    pub(crate) fn swapped(&self, memory: &str) -> Swapped {
+        Swapped::within(memory).swap(self.path.display())
+    }
 }
 
 fn read_all(file: &File) -> Vec<u8> {
@@ -278,7 +325,7 @@ pub(crate) fn plain<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[A]
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut command = Command::new(program);
     command.args(arguments).env("TMPDIR", dir.path());
-    Running::start(&mut command).finish(LIMIT)
+    finish(&mut command)
 }
 
 pub(crate) struct Swapped {
@@ -316,6 +363,16 @@ impl Swapped {
         self
     }
 
+    pub(crate) fn options(mut self, options: &[&str]) -> Swapped {
+        self.options.extend(options.iter().map(OsString::from));
+        self
+    }
+
+    /// Adds a swap area: a path or URL, with its options.
+    pub(crate) fn swap(self, area: impl Display) -> Swapped {
+        self.option(format!("--swap={area}"))
+    }
+
     pub(crate) fn in_group(mut self, group: cgroup::MemoryGroup) -> Swapped {
         self.cgroup = Some(group);
         self
@@ -330,10 +387,7 @@ impl Swapped {
         program: impl AsRef<OsStr>,
         arguments: &[A],
     ) -> Command {
-        let mut command = match &self.cgroup {
-            Some(group) => group.command(softswap()),
-            None => Command::new(softswap()),
-        };
+        let mut command = cgroup::command_in(self.cgroup.as_ref(), softswap());
         let memory = if self.is_per_process { "--memory-per-process" } else { "--memory" };
         command
             .args(["run", memory, &self.memory, "--report"])
@@ -352,7 +406,7 @@ impl Swapped {
         program: impl AsRef<OsStr>,
         arguments: &[A],
     ) -> Report {
-        self.report_of(Running::start(&mut self.command(program, arguments)).finish(LIMIT))
+        self.report_of(finish(&mut self.command(program, arguments)))
     }
 
     pub(crate) fn report_of(&self, ended: Ended) -> Report {
@@ -428,11 +482,11 @@ pub(crate) fn compare_sort(swapped: &Swapped, bytes: u64) -> Report {
     };
     let mut command = Command::new("sort");
     command.args(arguments(&expected)).env("LC_ALL", "C");
-    Running::start(&mut command).finish(LIMIT).expect_success("plain sort");
+    finish(&mut command).expect_success("plain sort");
 
     let mut command = swapped.command("sort", &arguments(&got));
     command.env("LC_ALL", "C");
-    let ended = Running::start(&mut command).finish(LIMIT);
+    let ended = finish(&mut command);
     ended.expect_success("sort under softswap");
     assert_same_file(&expected, &got);
     let report = swapped.report_of(ended);

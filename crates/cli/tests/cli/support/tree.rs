@@ -1,10 +1,10 @@
 //! Process trees that share one budget.
 
-use super::control_client::{query, wait_until};
-use super::{Ended, LIMIT, Running, compiled};
+use super::cgroup::{MemoryGroup, command_in};
+use super::control_client::{try_stat, wait_until};
+use super::{Ended, LIMIT, Running, compiled, python, softswap};
 use serde_json::Value;
 use std::ffi::OsStr;
-use std::process::Command;
 use tempfile::TempDir;
 
 pub(crate) const BUDGET: &str = "96M";
@@ -17,29 +17,39 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    pub(crate) fn start<A: AsRef<OsStr>>(
-        mut command: Command,
+    pub(crate) fn start<A: AsRef<OsStr>>(options: &[&str], program: &[A]) -> Tree {
+        Tree::start_in(None, options, program)
+    }
+
+    /// Starts the tree in a memory cgroup, if there is one.
+    pub(crate) fn start_in<A: AsRef<OsStr>>(
+        group: Option<&MemoryGroup>,
         options: &[&str],
         program: &[A],
     ) -> Tree {
         let sockets = tempfile::tempdir().unwrap();
+        let mut command = command_in(group, softswap());
         command.args(["run", "--reserve", "0"]).args(options).arg("--").args(program);
         command.env("SOFTSWAP_RUNTIME_DIR", sockets.path());
         Tree { running: Running::start(&mut command), sockets }
     }
 
+    pub(crate) fn of_script(options: &[&str], script: &str) -> Tree {
+        Tree::start(options, &[python().as_os_str(), "-c".as_ref(), script.as_ref()])
+    }
+
     /// Starts a shell script in which `$0` is `hog`.
-    pub(crate) fn of_hogs(command: Command, options: &[&str], script: &str) -> Tree {
+    pub(crate) fn of_hogs(group: Option<&MemoryGroup>, options: &[&str], script: &str) -> Tree {
         let hog = compiled("hog");
         let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
-        Tree::start(command, options, &program)
+        Tree::start_in(group, options, &program)
     }
 
     /// Starts two programs, each of which uses nearly all of the budget. They run until
     /// [`Tree::finish`].
-    pub(crate) fn of_two_hogs(command: Command) -> Tree {
+    pub(crate) fn of_two_hogs(group: Option<&MemoryGroup>) -> Tree {
         let script = "\"$0\" --mib 90 --seconds 0 & \"$0\" --mib 90 --seconds 0; wait";
-        Tree::of_hogs(command, &["--memory", BUDGET], script)
+        Tree::of_hogs(group, &["--memory", BUDGET], script)
     }
 
     /// Requests the exit of the hogs and waits for the tree.
@@ -61,15 +71,9 @@ impl Tree {
         });
     }
 
-    pub(crate) fn stat(&self) -> Option<Value> {
-        self.try_stat().ok()
-    }
-
     /// Returns the tree's answer to `stat --json`, or a description of a different answer.
     pub(crate) fn try_stat(&self) -> Result<Value, String> {
-        let output = query(&["stat", &self.pid(), "--json"]);
-        let stat: Value = serde_json::from_slice(&output.stdout)
-            .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())?;
+        let stat = try_stat(&self.pid())?;
         Some(stat["tree"].clone()).filter(Value::is_object).ok_or_else(|| stat.to_string())
     }
 
@@ -91,28 +95,4 @@ pub(crate) fn bytes(value: &Value, name: &str) -> u64 {
 
 pub(crate) fn processes(stat: &Value) -> &Vec<Value> {
     stat["processes"].as_array().unwrap()
-}
-
-pub(crate) fn kill(pid: i32) {
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    // The process may have exited already.
-    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-}
-
-/// Name of the helper process for clusters. The kernel keeps 15 characters.
-pub(crate) const HELPER: &str = "softswap-remote";
-
-/// Returns the live child of `parent` that has this name.
-pub(crate) fn child_called(parent: i32, name: &str) -> Option<i32> {
-    // The kernel lists children by the thread that forked them.
-    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).ok()?;
-    let children = tasks
-        .flatten()
-        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    let children: Vec<String> = children.collect();
-    let numbers = children.iter().flat_map(|text| text.split_whitespace());
-    numbers.filter_map(|number| number.parse().ok()).find(|number: &i32| {
-        let own = std::fs::read_to_string(format!("/proc/{number}/comm"));
-        own.is_ok_and(|own| own.trim_end() == name)
-    })
 }

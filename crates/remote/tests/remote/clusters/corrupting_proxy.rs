@@ -1,7 +1,7 @@
 //! A proxy in front of a server that corrupts the server's answers.
 
 use super::corruptions::corrupt_answer;
-use super::job::Random;
+use softswap_testkit::random::Random;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};

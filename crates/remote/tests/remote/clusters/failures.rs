@@ -1,10 +1,11 @@
 //! Failures of a real cluster: no read returns content that was not written. While one copy of each
 //! page exists, the program continues; otherwise an error names the lost page within the deadline.
 
-use super::job::{Job, Random, block_on, new_run, same_run};
-use super::test_cluster::{PASSWORD, eventually, test_cluster};
+use super::job::{Job, block_on, new_run, same_run};
+use super::test_cluster::{Node, PASSWORD, TestCluster, eventually, test_cluster};
 use rustix::process::Signal;
 use softswap_remote::store::{PageStore, StoreError};
+use softswap_testkit::random::Random;
 use softswap_testkit::waiting::HANG_TIMEOUT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -13,6 +14,26 @@ use tokio::time::sleep;
 const PAGES: u64 = 700;
 /// Long enough for any failover; no test depends on its duration.
 const LONG_DEADLINE: &str = "&deadline=120s";
+
+/// Runs `test` with a job that has written its pages. The job must be able to read them afterwards.
+fn with_written_pages(test: impl AsyncFnOnce(&mut TestCluster, &mut Job)) {
+    let Some(mut test_cluster) = test_cluster() else { return };
+    block_on(async {
+        let mut job = Job::new(&test_cluster.secure_url(LONG_DEADLINE), new_run()).await.unwrap();
+        job.write(0, PAGES).await.unwrap();
+        test(&mut test_cluster, &mut job).await;
+        job.read_all().await.unwrap();
+    });
+}
+
+/// Repeats `call` until it succeeds. Errors must be transient, and at most 80.
+async fn retry(mut call: impl AsyncFnMut() -> Result<(), StoreError>) {
+    let mut tries = 0;
+    while let Err(error) = call().await {
+        assert!(error.is_transient() && tries < 80, "{error}");
+        tries += 1;
+    }
+}
 
 #[test]
 fn written_pages_round_trip() {
@@ -40,16 +61,10 @@ fn written_pages_round_trip() {
         ));
         job.cluster.close().await.unwrap();
     });
-    for primary in test_cluster.primaries() {
-        assert_eq!(
-            test_cluster.nodes[primary].number(&["DBSIZE"]),
-            0,
-            "close removes all keys of the run"
-        );
-    }
+    assert_eq!(test_cluster.key_count(), 0, "close removes all keys of the run");
 }
 
-fn connections(node: &super::test_cluster::Node, run: u64) -> Vec<String> {
+fn connections(node: &Node, run: u64) -> Vec<String> {
     let name = format!("name=softswap-{run:016x}-");
     let clients = node.text(&["CLIENT", "LIST"]);
     let own = clients.lines().filter(|line| line.contains(&name));
@@ -64,7 +79,7 @@ fn new_helper_closes_old_connections() {
         let (number, next) = (run.id, same_run(&run));
         let mut job = Job::new(&test_cluster.plain_url(""), run).await.unwrap();
         job.write(0, PAGES).await.unwrap();
-        let nodes = || test_cluster.primaries().into_iter().map(|at| &test_cluster.nodes[at]);
+        let nodes = || test_cluster.primary_nodes();
         let old_connections: Vec<_> = nodes().map(|node| connections(node, number)).collect();
         assert!(old_connections.iter().all(|ids| !ids.is_empty()), "{old_connections:?}");
         // The first helper stays connected, like a killed one whose writes are still in the
@@ -90,10 +105,8 @@ fn server_memory_overhead_is_small() {
         }
         job.write(0, 31).await.unwrap();
         let mut found = 0;
-        for primary in test_cluster.primaries() {
-            let node = &test_cluster.nodes[primary];
-            let keys: Vec<String> = redis::from_redis_value(node.send(&["KEYS", "*:0:0"])).unwrap();
-            for key in keys {
+        for node in test_cluster.primary_nodes() {
+            for key in node.keys("*:0:0") {
                 let used = node.number(&["MEMORY", "USAGE", &key]);
                 let stored = 31 * 4096;
                 println!("{used} bytes for {stored}: {:.3}", used as f64 / f64::from(stored));
@@ -107,14 +120,10 @@ fn server_memory_overhead_is_small() {
 
 #[test]
 fn replica_replaces_killed_primary() {
-    let Some(mut test_cluster) = test_cluster() else { return };
-    block_on(async {
-        let mut job = Job::new(&test_cluster.secure_url(LONG_DEADLINE), new_run()).await.unwrap();
-        job.write(0, PAGES).await.unwrap();
+    with_written_pages(async |test_cluster, job| {
         let primary = test_cluster.primaries()[0];
         test_cluster.nodes[primary].kill();
         job.work(&mut Random(1), PAGES, 100).await;
-        job.read_all().await.unwrap();
     });
 }
 
@@ -124,9 +133,7 @@ fn stale_copy_after_failover_is_repaired_without_reads() {
     block_on(async {
         let mut job = Job::new(&test_cluster.secure_url(LONG_DEADLINE), new_run()).await.unwrap();
         job.write(0, 31).await.unwrap();
-        let keys = |number: usize| -> Vec<String> {
-            redis::from_redis_value(test_cluster.nodes[number].send(&["KEYS", "*:0:0"])).unwrap()
-        };
+        let keys = |number: usize| test_cluster.nodes[number].keys("*:0:0");
         let primary =
             test_cluster.primaries().into_iter().find(|number| !keys(*number).is_empty()).unwrap();
         let (node, key) = (&test_cluster.nodes[primary], keys(primary).remove(0));
@@ -139,20 +146,16 @@ fn stale_copy_after_failover_is_repaired_without_reads() {
         let replica = &test_cluster.nodes[test_cluster.replica_of(primary)];
         replica.send(&["CLUSTER", "FAILOVER"]);
         // An extent begins with the generation of its first page.
-        wait_for("the copy has the second write", || {
+        eventually("the copy has the second write", || {
             replica.is_primary() && replica.text(&["GETRANGE", &key, "0", "0"]) == "\u{2}"
-        })
-        .await;
+        });
         job.read_all().await.unwrap();
     });
 }
 
 #[test]
 fn other_copies_serve_without_primary_and_replica() {
-    let Some(mut test_cluster) = test_cluster() else { return };
-    block_on(async {
-        let mut job = Job::new(&test_cluster.secure_url(LONG_DEADLINE), new_run()).await.unwrap();
-        job.write(0, PAGES).await.unwrap();
+    with_written_pages(async |test_cluster, job| {
         let primary = test_cluster.primaries()[1];
         let replica = test_cluster.replica_of(primary);
         test_cluster.nodes[replica].kill();
@@ -160,25 +163,21 @@ fn other_copies_serve_without_primary_and_replica() {
         job.read_all().await.unwrap();
         // The lost copies get slots on working servers, so writes continue as well.
         job.work(&mut Random(2), PAGES, 100).await;
-        job.read_all().await.unwrap();
     });
 }
 
 #[test]
 fn lost_copies_are_restored_before_next_loss() {
-    let Some(test_cluster) = test_cluster() else { return };
-    block_on(async {
-        let mut job = Job::new(&test_cluster.secure_url(LONG_DEADLINE), new_run()).await.unwrap();
-        job.write(0, PAGES).await.unwrap();
+    with_written_pages(async |test_cluster, job| {
         let primaries = test_cluster.primaries();
         for primary in &primaries {
             let node = &test_cluster.nodes[*primary];
-            let before = extents(node);
+            let before = node.extent_keys().len();
             assert!(before > 0);
             node.send(&["FLUSHALL"]);
             // The upkeep restores the copies that a read finds missing, and the rest.
             job.read(0, 31).await.unwrap();
-            wait_for("all copies are restored", || extents(node) >= before).await;
+            eventually("all copies are restored", || node.extent_keys().len() >= before);
         }
         job.read_all().await.unwrap();
         for primary in primaries {
@@ -192,34 +191,26 @@ fn lost_copies_are_restored_before_next_loss() {
         assert!(keys.iter().all(|key| text.contains(key)), "{text}");
         assert!(nodes.iter().all(|node| text.contains(node)), "{text}");
         job.write(0, PAGES).await.unwrap();
-        job.read_all().await.unwrap();
     });
 }
 
 #[test]
 fn lost_pages_are_restored_after_extent_write() {
-    let Some(test_cluster) = test_cluster() else { return };
-    block_on(async {
-        let mut job = Job::new(&test_cluster.secure_url(LONG_DEADLINE), new_run()).await.unwrap();
-        job.write(0, PAGES).await.unwrap();
+    with_written_pages(async |test_cluster, job| {
         for primary in test_cluster.primaries() {
             test_cluster.nodes[primary].send(&["FLUSHALL"]);
             // One page of each extent: all copies then have their length, but not their pages.
             for first in (0..PAGES).step_by(31) {
                 job.write(first, 1).await.unwrap();
             }
-            wait_for("all copies are equal", || copies_are_equal(&test_cluster)).await;
+            eventually("all copies are equal", || copies_are_equal(test_cluster));
         }
-        job.read_all().await.unwrap();
     });
 }
 
 #[test]
 fn server_with_old_data_is_repaired_without_reads() {
-    let Some(mut test_cluster) = test_cluster() else { return };
-    block_on(async {
-        let mut job = Job::new(&test_cluster.secure_url(LONG_DEADLINE), new_run()).await.unwrap();
-        job.write(0, PAGES).await.unwrap();
+    with_written_pages(async |test_cluster, job| {
         let primary = test_cluster.primaries()[0];
         let replica = test_cluster.replica_of(primary);
         // Otherwise the replica could take over.
@@ -227,43 +218,38 @@ fn server_with_old_data_is_repaired_without_reads() {
         test_cluster.nodes[primary].send(&["SAVE"]);
         job.write(0, PAGES / 2).await.unwrap();
         test_cluster.nodes[primary].restart();
-        wait_for("all copies are equal", || copies_are_equal(&test_cluster)).await;
-        job.read_all().await.unwrap();
+        eventually("all copies are equal", || copies_are_equal(test_cluster));
     });
 }
 
 #[test]
 fn obsolete_copies_of_returning_server_are_removed() {
-    let Some(mut test_cluster) = test_cluster() else { return };
-    block_on(async {
-        let mut job = Job::new(&test_cluster.secure_url(LONG_DEADLINE), new_run()).await.unwrap();
-        job.write(0, PAGES).await.unwrap();
+    with_written_pages(async |test_cluster, job| {
         let primary = test_cluster.primaries()[0];
         let replica = test_cluster.replica_of(primary);
         test_cluster.nodes[primary].send(&["SAVE"]);
         test_cluster.nodes[replica].kill();
         test_cluster.nodes[primary].kill();
-        wait_for("the other servers have two copies", || copies_are_equal(&test_cluster)).await;
+        eventually("the other servers have two copies", || copies_are_equal(test_cluster));
         job.write(0, PAGES / 2).await.unwrap();
         // Usually long enough for the placement to change. The test also holds for an earlier
         // restart.
         sleep(Duration::from_secs(3)).await;
         test_cluster.nodes[primary].restart();
         assert!(test_cluster.nodes[primary].is_primary());
-        wait_for("its obsolete copies are removed", || extents(&test_cluster.nodes[primary]) == 0)
-            .await;
-        assert!(copies_are_equal(&test_cluster));
-        job.read_all().await.unwrap();
+        eventually("its obsolete copies are removed", || {
+            test_cluster.nodes[primary].extent_keys().is_empty()
+        });
+        assert!(copies_are_equal(test_cluster));
     });
 }
 
 /// Returns true if every extent has two equal copies.
-fn copies_are_equal(test_cluster: &super::test_cluster::TestCluster) -> bool {
+fn copies_are_equal(test_cluster: &TestCluster) -> bool {
     let mut copies: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
-    for primary in test_cluster.primaries() {
-        for key in extent_keys(&test_cluster.nodes[primary]) {
-            let value =
-                redis::from_redis_value(test_cluster.nodes[primary].send(&["GET", &key])).unwrap();
+    for node in test_cluster.primary_nodes() {
+        for key in node.extent_keys() {
+            let value = redis::from_redis_value(node.send(&["GET", &key])).unwrap();
             let (_, name) = key.split_once('}').unwrap();
             copies.entry(name.into()).or_default().push(value);
         }
@@ -271,36 +257,14 @@ fn copies_are_equal(test_cluster: &super::test_cluster::TestCluster) -> bool {
     copies.values().all(|copies| matches!(&copies[..], [one, other] if one == other))
 }
 
-fn extent_keys(node: &super::test_cluster::Node) -> Vec<String> {
-    let keys: Vec<String> = redis::from_redis_value(node.send(&["KEYS", "*"])).unwrap();
-    let is_extent = |key: &String| !key.ends_with("lease") && !key.ends_with("placement");
-    keys.into_iter().filter(is_extent).collect()
-}
-
-fn extents(node: &super::test_cluster::Node) -> usize {
-    extent_keys(node).len()
-}
-
-async fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + HANG_TIMEOUT;
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}: not within {HANG_TIMEOUT:?}");
-        sleep(Duration::from_millis(50)).await;
-    }
-}
-
 #[test]
 fn stopped_server_blocks_nothing_and_overwrites_nothing() {
-    let Some(test_cluster) = test_cluster() else { return };
-    block_on(async {
-        let mut job = Job::new(&test_cluster.secure_url(LONG_DEADLINE), new_run()).await.unwrap();
-        job.write(0, PAGES).await.unwrap();
+    with_written_pages(async |test_cluster, job| {
         let primary = test_cluster.primaries()[2];
         test_cluster.nodes[primary].signal(Signal::STOP);
         job.work(&mut Random(3), PAGES, 60).await;
         test_cluster.nodes[primary].signal(Signal::CONT);
         job.work(&mut Random(4), PAGES, 60).await;
-        job.read_all().await.unwrap();
     });
 }
 
@@ -310,55 +274,35 @@ fn undeliverable_write_times_out_and_can_be_retried() {
     block_on(async {
         let mut job = Job::new(&test_cluster.plain_url("&deadline=2s"), new_run()).await.unwrap();
         job.write(0, PAGES).await.unwrap();
-        for node in &test_cluster.nodes {
-            node.signal(Signal::STOP);
-        }
+        test_cluster.signal_all(Signal::STOP);
         let late = job.write(0, 64).await.unwrap_err();
         assert!(late.is_transient(), "{late}");
         assert!(late.to_string().contains("within 2s"), "{late}");
         let late = job.read(100, 64).await.unwrap_err();
         assert!(matches!(late, StoreError::Deadline { .. }), "{late}");
-        for node in &test_cluster.nodes {
-            node.signal(Signal::CONT);
-        }
+        test_cluster.signal_all(Signal::CONT);
         // Servers that were stopped may consider each other dead, and lose writes of that time.
-        wait_for("the cluster is whole", || test_cluster.is_whole()).await;
-        for tries in 0.. {
-            match job.write(0, 64).await {
-                Ok(()) => break,
-                Err(error) => assert!(error.is_transient() && tries < 80, "{error}"),
-            }
-        }
-        for tries in 0.. {
-            match job.read_all().await {
-                Ok(()) => break,
-                Err(error) => assert!(error.is_transient() && tries < 80, "{error}"),
-            }
-        }
+        eventually("the cluster is whole", || test_cluster.is_whole());
+        retry(async || job.write(0, 64).await).await;
+        retry(async || job.read_all().await).await;
     });
 }
 
 #[test]
 fn copies_leave_unwritable_server() {
-    let Some(test_cluster) = test_cluster() else { return };
-    block_on(async {
-        let mut job = Job::new(&test_cluster.secure_url(LONG_DEADLINE), new_run()).await.unwrap();
-        job.write(0, PAGES).await.unwrap();
+    with_written_pages(async |test_cluster, job| {
         let node = &test_cluster.nodes[test_cluster.primaries()[1]];
         node.set("min-replicas-to-write", "5");
         job.work(&mut Random(11), PAGES, 100).await;
         job.read_all().await.unwrap();
         node.set("min-replicas-to-write", "0");
         // The obsolete copies are removed.
-        wait_for("each extent has two copies", || {
-            let primaries = test_cluster.primaries().into_iter();
+        eventually("each extent has two copies", || {
             let keys: Vec<String> =
-                primaries.flat_map(|at| extent_keys(&test_cluster.nodes[at])).collect();
+                test_cluster.primary_nodes().flat_map(Node::extent_keys).collect();
             let of = |key: &String| key.rsplit(':').next().map(str::to_string);
             keys.len() == 2 * keys.iter().filter_map(of).collect::<BTreeSet<_>>().len()
-        })
-        .await;
-        job.read_all().await.unwrap();
+        });
     });
 }
 
@@ -370,39 +314,24 @@ fn wait_option_requires_replica() {
             Job::new(&test_cluster.plain_url("&deadline=8s&wait=1"), new_run()).await.unwrap();
         let mut other = Job::new(&test_cluster.plain_url(LONG_DEADLINE), new_run()).await.unwrap();
         waiting.write(0, 64).await.unwrap();
-        let replicas: Vec<usize> = test_cluster
-            .primaries()
-            .into_iter()
-            .map(|primary| test_cluster.replica_of(primary))
-            .collect();
-        for replica in &replicas {
-            test_cluster.nodes[*replica].signal(Signal::STOP);
-        }
+        let replicas: Vec<&Node> =
+            test_cluster.nodes.iter().filter(|node| !node.is_primary()).collect();
+        replicas.iter().for_each(|replica| replica.signal(Signal::STOP));
         other.write(0, 64).await.unwrap();
         let late = waiting.write(0, 64).await.unwrap_err();
         assert!(late.to_string().contains("no replica confirmed the write"), "{late}");
         // A primary without replicas still serves reads.
         other.read_all().await.unwrap();
-        for replica in &replicas {
-            test_cluster.nodes[*replica].signal(Signal::CONT);
-        }
-        wait_for("the cluster is whole", || test_cluster.is_whole()).await;
-        for tries in 0.. {
-            match waiting.write(0, 128).await {
-                Ok(()) => break,
-                Err(error) => assert!(error.is_transient() && tries < 20, "{error}"),
-            }
-        }
+        replicas.iter().for_each(|replica| replica.signal(Signal::CONT));
+        eventually("the cluster is whole", || test_cluster.is_whole());
+        retry(async || waiting.write(0, 128).await).await;
         waiting.read_all().await.unwrap();
     });
 }
 
 #[test]
 fn slot_migration_never_colocates_copies() {
-    let Some(test_cluster) = test_cluster() else { return };
-    block_on(async {
-        let mut job = Job::new(&test_cluster.secure_url(LONG_DEADLINE), new_run()).await.unwrap();
-        job.write(0, PAGES).await.unwrap();
+    with_written_pages(async |test_cluster, job| {
         let primaries = test_cluster.primaries();
         let (from, to) = (&test_cluster.nodes[primaries[0]], &test_cluster.nodes[primaries[1]]);
         // Migrates half of the slots with pages while the program continues.
@@ -418,7 +347,7 @@ fn slot_migration_never_colocates_copies() {
             });
         });
         // Once copies on the same server are separated, either server may lose its data.
-        wait_for("copies are apart", || test_cluster.colocated_extents() == 0).await;
+        eventually("copies are apart", || test_cluster.colocated_extents() == 0);
         to.send(&["FLUSHALL"]);
         job.read_all().await.unwrap();
         test_cluster.migrate(to, from, &half);
@@ -431,15 +360,11 @@ fn full_server_is_distinguished_from_broken() {
     block_on(async {
         let mut job = Job::new(&test_cluster.secure_url(""), new_run()).await.unwrap();
         job.write(0, 100).await.unwrap();
-        for primary in test_cluster.primaries() {
-            test_cluster.nodes[primary].set("maxmemory", "1000000");
-        }
+        test_cluster.set_maxmemory("1000000");
         let full = job.write(100, 200).await.unwrap_err();
         assert!(matches!(full, StoreError::Full { .. }), "{full}");
         job.read_all().await.unwrap();
-        for primary in test_cluster.primaries() {
-            test_cluster.nodes[primary].set("maxmemory", "268435456");
-        }
+        test_cluster.set_maxmemory("268435456");
         job.write(100, 200).await.unwrap();
         job.read_all().await.unwrap();
     });
@@ -451,29 +376,19 @@ fn changed_password_is_reported_and_reread() {
     block_on(async {
         let mut job = Job::new(&test_cluster.secure_url(""), new_run()).await.unwrap();
         job.write(0, 100).await.unwrap();
-        let change = |from: &str, to: &str| {
-            for node in &test_cluster.nodes {
-                node.send_as(from, &["CONFIG", "SET", "masterauth", to]);
-                node.send_as(from, &["CONFIG", "SET", "requirepass", to]);
-                node.send_as(to, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-            }
-        };
-        change(PASSWORD, "another");
+        test_cluster.change_password(PASSWORD, "another");
         let refused = job.write(0, 10).await.unwrap_err();
         let text = refused.to_string();
         assert!(text.contains("password") && !text.contains(PASSWORD), "{text}");
         // Connections work again as soon as the file has the right password.
         std::fs::write(test_cluster.file("password"), "another\n").unwrap();
         let end = Instant::now() + HANG_TIMEOUT;
-        loop {
-            match job.write(0, 10).await {
-                Ok(()) => break,
-                Err(error) => assert!(Instant::now() < end, "not within {HANG_TIMEOUT:?}: {error}"),
-            }
+        while let Err(error) = job.write(0, 10).await {
+            assert!(Instant::now() < end, "not within {HANG_TIMEOUT:?}: {error}");
             sleep(Duration::from_millis(50)).await;
         }
         job.read_all().await.unwrap();
-        change("another", PASSWORD);
+        test_cluster.change_password("another", PASSWORD);
     });
     eventually("the cluster is whole", || test_cluster.is_whole());
 }
@@ -484,14 +399,11 @@ fn corrupting_proxy_never_causes_wrong_data() {
     block_on(async {
         let node = &test_cluster.nodes[test_cluster.primaries()[0]];
         let corruptions = super::corrupting_proxy::CorruptingProxy::start(node.port).await;
+        let uses_proxy = |node: &Node| {
+            node.text(&["CLUSTER", "NODES"]).contains(&format!(":{}@", corruptions.port))
+        };
         node.announce(Some(corruptions.port));
-        wait_for("all servers use the proxy", || {
-            let knows = |node: &super::test_cluster::Node| {
-                node.text(&["CLUSTER", "NODES"]).contains(&format!(":{}@", corruptions.port))
-            };
-            test_cluster.nodes.iter().all(knows)
-        })
-        .await;
+        eventually("all servers use the proxy", || test_cluster.nodes.iter().all(uses_proxy));
         let mut job = Job::new(&test_cluster.plain_url(LONG_DEADLINE), new_run()).await.unwrap();
         job.write(0, PAGES).await.unwrap();
         corruptions.begin();
@@ -507,12 +419,6 @@ fn corrupting_proxy_never_causes_wrong_data() {
         job.work(&mut Random(6), PAGES, 100).await;
         job.read_all().await.unwrap();
         node.announce(None);
-        wait_for("all servers connect directly again", || {
-            let knows = |node: &super::test_cluster::Node| {
-                node.text(&["CLUSTER", "NODES"]).contains(&format!(":{}@", corruptions.port))
-            };
-            !test_cluster.nodes.iter().any(knows)
-        })
-        .await;
+        eventually("all servers connect directly", || !test_cluster.nodes.iter().any(uses_proxy));
     });
 }

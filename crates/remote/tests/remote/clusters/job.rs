@@ -4,6 +4,7 @@ use softswap_remote::cluster::{Cluster, Run};
 use softswap_remote::refusal::Refusal;
 use softswap_remote::store::{Page, PageStore, StoreError};
 use softswap_remote::url::Url;
+use softswap_testkit::random::Random;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zeroize::Zeroizing;
@@ -17,18 +18,6 @@ pub(crate) fn new_run() -> Run {
 
 pub(crate) fn same_run(run: &Run) -> Run {
     Run { id: run.id, area: run.area, key: run.key.clone(), continues: true }
-}
-
-/// A small generator (xorshift), so that failures are reproducible.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
 }
 
 fn contents(page: u64, generation: u64) -> Page {
@@ -76,10 +65,8 @@ impl Job {
         let mut pages = vec![[0; 4096]; known.len()];
         self.cluster.read(first, &known, &mut pages).await?;
         for ((number, generation), page) in (first..).zip(&known).zip(&pages) {
-            assert!(
-                *page == contents(number, *generation),
-                "page {number} has other content than was written"
-            );
+            let is_written = *page == contents(number, *generation);
+            assert!(is_written, "page {number} has other content than was written");
         }
         Ok(())
     }

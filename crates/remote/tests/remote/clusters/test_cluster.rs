@@ -20,14 +20,18 @@ fn server_program() -> String {
     std::env::var("SOFTSWAP_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())
 }
 
-/// Returns the name of a required program that is not installed.
-fn missing() -> Option<String> {
-    let runs = |program: &str, argument: &str| {
-        let found = Command::new(program).arg(argument).output();
-        found.is_ok_and(|output| output.status.success())
-    };
-    let needed = [(server_program(), "--version"), ("openssl".into(), "version")];
-    needed.into_iter().find(|(program, argument)| !runs(program, argument)).map(|(name, _)| name)
+/// Returns true, and prints the name, if a required program is not installed.
+fn is_any_missing() -> bool {
+    [(server_program(), "--version"), ("openssl".into(), "version")].iter().any(
+        |(program, argument)| {
+            let output = Command::new(program).arg(argument).output();
+            let is_missing = !output.is_ok_and(|output| output.status.success());
+            if is_missing {
+                eprintln!("skipped: {program} is not installed");
+            }
+            is_missing
+        },
+    )
 }
 
 /// A server process. The shell `guard` kills it when the test program has exited.
@@ -119,6 +123,16 @@ impl Node {
         redis::from_redis_value(self.send(command)).unwrap()
     }
 
+    /// Returns the keys that match a pattern.
+    pub(crate) fn keys(&self, pattern: &str) -> Vec<String> {
+        redis::from_redis_value(self.send(&["KEYS", pattern])).unwrap()
+    }
+
+    pub(crate) fn extent_keys(&self) -> Vec<String> {
+        let is_extent = |key: &String| !key.ends_with("lease") && !key.ends_with("placement");
+        self.keys("softswap:*").into_iter().filter(is_extent).collect()
+    }
+
     pub(crate) fn set(&self, name: &str, value: &str) {
         self.send(&["CONFIG", "SET", name, value]);
     }
@@ -131,9 +145,8 @@ impl Node {
     }
 
     pub(crate) fn used_slots(&self) -> Vec<u16> {
-        let keys: Vec<String> = redis::from_redis_value(self.send(&["KEYS", "*"])).unwrap();
         let slot = |key: &String| self.number(&["CLUSTER", "KEYSLOT", key]) as u16;
-        let mut slots: Vec<u16> = keys.iter().map(slot).collect();
+        let mut slots: Vec<u16> = self.keys("*").iter().map(slot).collect();
         slots.sort_unstable();
         slots.dedup();
         slots
@@ -260,9 +273,7 @@ impl TestCluster {
         for node in &self.nodes {
             let _ = std::fs::remove_file(node.directory.join("dump.rdb"));
         }
-        for node in self.nodes.iter().filter(|node| node.is_primary()) {
-            node.send(&["FLUSHALL"]);
-        }
+        self.primary_nodes().for_each(|node| _ = node.send(&["FLUSHALL"]));
     }
 
     fn run_all(&mut self) {
@@ -304,6 +315,33 @@ impl TestCluster {
         (0..NODES).filter(|number| self.nodes[*number].is_primary()).collect()
     }
 
+    /// Returns the nodes that are primaries now.
+    pub(crate) fn primary_nodes(&self) -> impl Iterator<Item = &Node> {
+        self.primaries().into_iter().map(|number| &self.nodes[number])
+    }
+
+    /// Returns the number of keys on all primaries.
+    pub(crate) fn key_count(&self) -> i64 {
+        self.primary_nodes().map(|node| node.number(&["DBSIZE"])).sum()
+    }
+
+    pub(crate) fn signal_all(&self, what: rustix::process::Signal) {
+        self.nodes.iter().for_each(|node| node.signal(what));
+    }
+
+    pub(crate) fn set_maxmemory(&self, bytes: &str) {
+        self.primary_nodes().for_each(|node| node.set("maxmemory", bytes));
+    }
+
+    /// Changes the password of all servers, and closes the connections of their clients.
+    pub(crate) fn change_password(&self, from: &str, to: &str) {
+        for node in &self.nodes {
+            node.send_as(from, &["CONFIG", "SET", "masterauth", to]);
+            node.send_as(from, &["CONFIG", "SET", "requirepass", to]);
+            node.send_as(to, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        }
+    }
+
     pub(crate) fn replica_of(&self, primary: usize) -> usize {
         let id = &self.nodes[primary].id;
         let answer = self.nodes[primary].text(&["CLUSTER", "NODES"]);
@@ -337,11 +375,9 @@ impl TestCluster {
     /// Returns the number of extents with both copies on one primary.
     pub(crate) fn colocated_extents(&self) -> usize {
         let count = |primary: usize| {
-            let keys = self.nodes[primary].send(&["KEYS", "softswap:*"]);
-            let keys: Vec<String> = redis::from_redis_value(keys).unwrap();
             let name = |key: &String| key.split_once('}').unwrap().1.to_string();
-            let mut names: Vec<String> = keys.iter().map(name).collect();
-            names.retain(|name| !name.ends_with("lease") && !name.ends_with("placement"));
+            let mut names: Vec<String> =
+                self.nodes[primary].extent_keys().iter().map(name).collect();
             let all = names.len();
             names.sort();
             names.dedup();
@@ -356,27 +392,27 @@ impl TestCluster {
 
     /// Returns a URL with TLS, a client certificate, and the password in a file.
     pub(crate) fn secure_url(&self, options: &str) -> String {
-        let password = self.file("password");
-        std::fs::write(&password, format!("{PASSWORD}\n")).unwrap();
-        let seeds: Vec<String> =
-            self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.tls_port)).collect();
-        format!(
-            "rediss://{}?ca={}&cert={}&key={}&password-file={}{options}",
-            seeds.join(","),
-            self.file("ca.pem").display(),
-            self.file("node.pem").display(),
-            self.file("node.key").display(),
-            password.display(),
-        )
+        let [ca, cert, key] =
+            ["ca.pem", "node.pem", "node.key"].map(|name| self.file(name).display().to_string());
+        let url = self.url_to(self.nodes.iter().map(|node| node.tls_port), options);
+        url.replacen("redis://", "rediss://", 1) + &format!("&ca={ca}&cert={cert}&key={key}")
     }
 
     pub(crate) fn plain_url(&self, options: &str) -> String {
-        let password = self.file("password");
-        std::fs::write(&password, format!("{PASSWORD}\n")).unwrap();
-        let seeds: Vec<String> =
-            self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
-        format!("redis://{}?password-file={}{options}", seeds.join(","), password.display())
+        self.url_to(self.nodes.iter().map(|node| node.port), options)
     }
+
+    /// Returns a URL with these ports, and the password in a file.
+    pub(crate) fn url_to(&self, ports: impl Iterator<Item = u16>, options: &str) -> String {
+        url_to(&self.directory, ports, options)
+    }
+}
+
+fn url_to(directory: &Path, ports: impl Iterator<Item = u16>, options: &str) -> String {
+    let password = directory.join("password");
+    std::fs::write(&password, format!("{PASSWORD}\n")).unwrap();
+    let seeds: Vec<String> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
+    format!("redis://{}?password-file={}{options}", seeds.join(","), password.display())
 }
 
 fn bus_port(node: &Node) -> String {
@@ -412,17 +448,13 @@ pub(crate) struct SingleServer {
 
 impl SingleServer {
     pub(crate) fn url(&self, options: &str) -> String {
-        let password = self.directory.path().join("password");
-        std::fs::write(&password, format!("{PASSWORD}\n")).unwrap();
-        let port = self.node.port;
-        format!("redis://127.0.0.1:{port}?password-file={}{options}", password.display())
+        url_to(self.directory.path(), [self.node.port].into_iter(), options)
     }
 }
 
 /// Starts a single server; `None` if a required program is missing.
 pub(crate) fn single_server() -> Option<SingleServer> {
-    if let Some(missing) = missing() {
-        eprintln!("skipped: {missing} is not installed");
+    if is_any_missing() {
         return None;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -438,18 +470,15 @@ pub(crate) fn single_server() -> Option<SingleServer> {
     Some(SingleServer { node, directory })
 }
 
-static TEST_CLUSTER: LazyLock<Option<Mutex<TestCluster>>> = LazyLock::new(|| match missing() {
-    None => Some(Mutex::new(TestCluster::new())),
-    Some(_) => None,
-});
+static TEST_CLUSTER: LazyLock<Mutex<TestCluster>> =
+    LazyLock::new(|| Mutex::new(TestCluster::new()));
 
 /// Returns the cluster, complete and empty, for one test; `None` if a required program is missing.
 pub(crate) fn test_cluster() -> Option<MutexGuard<'static, TestCluster>> {
-    let Some(test_cluster) = TEST_CLUSTER.as_ref() else {
-        eprintln!("skipped: {} is not installed", missing().unwrap_or_default());
+    if is_any_missing() {
         return None;
-    };
-    let mut test_cluster = test_cluster.lock().unwrap_or_else(PoisonError::into_inner);
+    }
+    let mut test_cluster = TEST_CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
     test_cluster.restore();
     Some(test_cluster)
 }

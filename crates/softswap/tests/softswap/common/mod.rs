@@ -1,9 +1,46 @@
 //! Helpers of the tests that run in their own processes.
 
-use softswap::{Pool, Region};
+use softswap::{Builder, Pool, Region};
 use std::process::Command;
 
 pub(crate) const PAGE: usize = 4096;
+
+/// Returns the settings of a pool whose swap file is in the directory for temporary files.
+pub(crate) fn builder(memory: &str) -> Builder {
+    let directory = std::env::temp_dir();
+    Pool::builder().memory(memory).unwrap().swap(directory.to_str().unwrap()).unwrap()
+}
+
+/// Interrupts this process each 500 us by SIGALRM, until the result is dropped.
+pub(crate) struct Timer;
+
+impl Timer {
+    pub(crate) fn start(on_timer: extern "C" fn(i32)) -> Timer {
+        // SAFETY: zero is valid for the other fields, and the callers' handlers are safe to run at
+        // any time.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_timer as *const () as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut());
+        }
+        Timer::set(500);
+        Timer
+    }
+
+    fn set(every_us: i64) {
+        let every = libc::timeval { tv_sec: 0, tv_usec: every_us };
+        let timer = libc::itimerval { it_interval: every, it_value: every };
+        // SAFETY: the call reads the timer.
+        unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        Timer::set(0);
+    }
+}
 
 /// Returns a region most of whose pages are absent.
 pub(crate) fn full(pool: &Pool) -> Region {

@@ -1,0 +1,45 @@
+//! Processes of a running tree, as the kernel shows them.
+
+use procfs::process::{Process, Stat};
+
+/// Name of the helper process for clusters. The kernel keeps 15 characters.
+pub(crate) const HELPER: &str = "softswap-remote";
+
+/// Returns the kernel's figures of a process, or `None` if it does not exist.
+pub(crate) fn stat_of(pid: i32) -> Option<Stat> {
+    Process::new(pid).ok()?.stat().ok()
+}
+
+pub(crate) fn parent(pid: i32) -> Option<i32> {
+    stat_of(pid).map(|stat| stat.ppid)
+}
+
+/// Returns the processes whose figures `is_wanted` accepts.
+pub(crate) fn all_with(is_wanted: impl Fn(&Stat) -> bool) -> Vec<i32> {
+    let processes = procfs::process::all_processes().expect("/proc").flatten();
+    let stats = processes.filter_map(|process| process.stat().ok());
+    stats.filter(is_wanted).map(|stat| stat.pid).collect()
+}
+
+pub(crate) fn children(parent: i32) -> Vec<i32> {
+    all_with(|stat| stat.ppid == parent)
+}
+
+/// Returns the child of `parent` that has this name.
+pub(crate) fn child_called(parent: i32, name: &str) -> Option<i32> {
+    all_with(|stat| stat.ppid == parent && stat.comm == name).pop()
+}
+
+/// Returns how often the main thread of a process has blocked.
+pub(crate) fn waits_of(pid: i32) -> Option<u64> {
+    Process::new(pid).ok()?.status().ok()?.voluntary_ctxt_switches
+}
+
+/// Sends a signal to a process, which may have exited already.
+pub(crate) fn send(pid: i32, signal: i32) {
+    let _ = softswap_sys::child::send(pid, signal);
+}
+
+pub(crate) fn kill(pid: i32) {
+    send(pid, libc::SIGKILL);
+}
