@@ -121,6 +121,23 @@ fn plug_in_may_create_threads_bypassing_runtime() {
     assert!(report.figure("pages_out") > 0, "{}", report.figures);
 }
 
+/// OpenBLAS starts threads in its constructor, and the library of heaptrack one that blocks all
+/// signals.
+#[test]
+fn threads_of_constructors_use_managed_memory() {
+    let programs = Programs::new();
+    let options = ["-shared", "-fPIC", "-pthread"];
+    let library = programs.compile(source!("early_thread_library"), "libearly.so", &options);
+    let search = format!("-Wl,-rpath,{}", programs.dir.path().display());
+    let options = [library.to_str().expect("a path"), &search];
+    let program = programs.compile(source!("early_thread"), "early_thread", &options);
+    expect_equal(&program, &[]);
+    let report = Swapped::within("24M").run::<&str>(&program, &[]);
+    assert!(report.figure("pages_out") > 0, "{}", report.figures);
+    let slept = managed(&["--memory=256M", "--verbose"], &program, &[]);
+    assert!(slept.stderr.contains("nothing to do"), "{}", slept.stderr);
+}
+
 #[test]
 fn program_functions_may_call_library_aliases() {
     let programs = Programs::new();
