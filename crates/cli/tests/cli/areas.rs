@@ -76,14 +76,15 @@ fn many_areas_use_no_low_descriptors() {
 
 #[test]
 fn swap_file_and_directory_are_used_together() {
-    let (file, dir) = (AreaFile::new(16).path, disk_dir());
-    let head = std::fs::read(&file).unwrap()[..4096].to_vec();
+    let (area, dir) = (AreaFile::new(16), disk_dir());
+    let file = &area.path;
+    let head = std::fs::read(file).unwrap()[..4096].to_vec();
     let swapped = swapped("32M", &[(&dir, ",pri=1")]);
     let report = run_hog(&swapped.swap(format_args!("{},pri=9", file.display())));
     // The named area counts with the size that it has at exit.
     let bytes = report.figure("swap_file_bytes");
     assert!((64 * MIB..=(16 + 64) * MIB).contains(&bytes), "{bytes}");
-    let after = std::fs::read(&file).unwrap();
+    let after = std::fs::read(file).unwrap();
     assert!(after[..4096] == head, "the header was overwritten");
     assert!(after[4096..].iter().any(|byte| *byte != 0), "no page was stored in the file");
     assert!(stdout_of(&["swapon-check", file.to_str().unwrap()]).contains("can be used"));
