@@ -2,8 +2,6 @@
 //!
 //! - `-Bsymbolic-functions`: the library calls its own functions, even if the program defines
 //!   functions of the same names that call the library's, as Erlang does (`sigaction`).
-//! - `initfirst`: the library is initialized before all others. A constructor of another library may
-//!   start a thread, as OpenBLAS does, or with all signals blocked, as heaptrack does.
 //! - The unwinder, which only backtraces need, is linked statically. Loading the shared one would
 //!   delay each program start by 0.1 ms, mostly in instructions that a virtual machine emulates.
 
@@ -13,7 +11,7 @@ use std::process::Command;
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=CC");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions,-z,initfirst");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let found = Command::new(compiler).arg("-print-file-name=libgcc_eh.a").output();
     let found = found.ok().and_then(|output| String::from_utf8(output.stdout).ok());

@@ -5,9 +5,7 @@ use crate::base::instance;
 use crate::bring_up::{self, fail};
 use crate::guard::advertised_memory;
 use crate::memory::{arenas, dlopen, inline_calls, libc_malloc_patch};
-use crate::process::spawn::argument_copies::{self, Strings};
-use crate::process::spawn::carried;
-use crate::process::spawn::environment::set_while_loading;
+use crate::process::spawn::{argument_copies, carried};
 use crate::waking;
 use softswap_engine::api::settings::{Config, ENV_PREFIX, Faults, place as place_of_tree};
 use softswap_sys::alloc::while_blocked;
@@ -21,12 +19,9 @@ pub static RUNTIME: u8 = 1;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static ON_LOAD: extern "C" fn(i32, Strings, Strings) = on_load;
+static ON_LOAD: extern "C" fn() = on_load;
 
-/// Called by the loader before all other constructors, also those of the C library.
-extern "C" fn on_load(_: i32, _: Strings, environment: Strings) {
-    // SAFETY: the loader passes the environment as the third argument.
-    unsafe { set_while_loading(environment) };
+extern "C" fn on_load() {
     raw::settle_stderr();
     // The default hook allocates and reads the environment, which is unsafe in interrupted code.
     // This one only writes a message, whether panics abort or unwind.

@@ -11,7 +11,7 @@ use crate::signals::sets::INTERNAL;
 use crate::signals::{lifecycle, pending, virtual_mask};
 use softswap_engine::api::engine::Engine;
 use softswap_sys::alloc::HEAP;
-use softswap_sys::signals;
+use softswap_sys::signals::{self, SIGSEGV};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
@@ -159,13 +159,25 @@ pub unsafe extern "C" fn pthread_create(
     instance::prepare_for_threads();
     if !instance::emulates_signals() {
         // SAFETY: the C library's function of this name, with the program's arguments.
-        return unsafe { really_create()(thread, attributes, start, argument) };
+        let create = || unsafe { really_create()(thread, attributes, start, argument) };
+        return if instance::is_settled() { create() } else { with_page_faults_unblocked(create) };
     }
     // SAFETY: the program's attributes, valid or null, and space for a thread ID.
     unsafe {
         let job = Job { start, argument, blocked: virtual_mask::get(), is_own: false };
         create(thread, attributes, job)
     }
+}
+
+/// Unblocks the signals of page faults while a thread is created that inherits the mask. A library
+/// that is initialized before this one may block all signals in its thread, as that of heaptrack
+/// does, and the thread uses managed memory later.
+fn with_page_faults_unblocked<R>(create: impl FnOnce() -> R) -> R {
+    let mask = signals::current_mask();
+    signals::set_mask(mask & !(signals::never_blocked() | signals::bit(SIGSEGV)));
+    let result = create();
+    signals::set_mask(mask);
+    result
 }
 
 #[repr(C)]

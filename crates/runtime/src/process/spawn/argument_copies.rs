@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-pub(crate) type Strings = *const *const c_char;
+pub(super) type Strings = *const *const c_char;
 
 thread_local! {
     /// Address and length of this thread's buffer for copies. It is reused until the thread exits:

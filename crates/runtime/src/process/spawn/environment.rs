@@ -21,19 +21,6 @@ pub(super) fn environment() -> Strings {
     unsafe { environ }
 }
 
-/// Sets `environ` before the C library does, to the loader's array.
-///
-/// # Safety
-/// `strings` is the environment that the loader passes to constructors.
-pub(crate) unsafe fn set_while_loading(strings: Strings) {
-    // SAFETY: the process has one thread, and its program has not run yet.
-    unsafe {
-        if environ.is_null() {
-            environ = strings;
-        }
-    }
-}
-
 /// The runtime's array for `environ`, and its capacity in words.
 struct Array {
     at: *mut *const c_char,

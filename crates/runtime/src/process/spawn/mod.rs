@@ -7,7 +7,7 @@
 
 pub(crate) mod argument_copies;
 mod fork_safe_mutex;
-pub(crate) mod environment;
+mod environment;
 pub(crate) mod carried;
 mod started_program;
 pub(crate) mod exec_call;
