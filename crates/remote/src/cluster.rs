@@ -148,7 +148,7 @@ pub(crate) async fn unlink(node: &Node, keys: impl Iterator<Item = String>) -> R
     }
     match pipeline.is_empty() {
         true => Ok(()),
-        false => send_all(node, &pipeline).await.map(drop),
+        false => send_all(node, &pipeline, 0).await.map(drop),
     }
 }
 

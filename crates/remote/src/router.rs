@@ -352,8 +352,13 @@ fn record_service(node: &Node, request_error: Option<&RequestError>) {
         Some(RequestError::Busy { reason, .. } | RequestError::Refused { reason, .. }) => {
             node.note_idle(reason);
         }
-        // It executed at least a part of the request, or knows who does.
-        _ => node.note_served(),
+        // The server executed at least a part of the request, or knows which server does.
+        Some(
+            RequestError::Unwritable { .. }
+            | RequestError::Full { .. }
+            | RequestError::Moved { .. },
+        )
+        | None => node.note_served(),
     }
 }
 

@@ -43,12 +43,17 @@ pub(crate) fn unreachable(request_error: &RequestError) -> Refusal {
 pub(crate) async fn send(node: &Node, command: &redis::Cmd) -> Result<Value, Refusal> {
     let mut pipeline = redis::pipe();
     pipeline.add_command(command.clone());
-    Ok(send_all(node, &pipeline).await?.remove(0))
+    Ok(send_all(node, &pipeline, ANSWER_BYTES).await?.remove(0))
 }
 
-/// Sends all commands, none of which may fail. Returns one answer for each.
-pub(crate) async fn send_all(node: &Node, commands: &Pipeline) -> Result<Vec<Value>, Refusal> {
-    let sent = node.send(commands, ANSWER_BYTES, Instant::now() + EACH_WITHIN).await;
+/// Sends all commands, none of which may fail. Returns one answer for each. `contents_bytes` is the
+/// limit for the content of all answers.
+pub(crate) async fn send_all(
+    node: &Node,
+    commands: &Pipeline,
+    contents_bytes: u64,
+) -> Result<Vec<Value>, Refusal> {
+    let sent = node.send(commands, contents_bytes, Instant::now() + EACH_WITHIN).await;
     let answers = sent.map_err(|request_error| unreachable(&request_error))?;
     let refused = answers.iter().find_map(|answer| match answer {
         Value::ServerError(error) => Some(RequestError::from_answer(&node.address, error)),

@@ -145,6 +145,7 @@ impl Shared {
         Ok(held)
     }
 
+    /// Locks an extent exclusively. Returns `None` if other tasks still hold the lock at `until`.
     pub(crate) async fn lock_to_change(
         &self,
         extent: u64,

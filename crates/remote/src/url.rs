@@ -177,8 +177,8 @@ impl Url {
                  servers do",
             ));
         }
-        let seeds = hosts.trim_end_matches('/').split(',').map(parse_address).collect();
-        let seeds: Result<Vec<Address>, Refusal> = seeds;
+        let seeds: Result<Vec<Address>, Refusal> =
+            hosts.trim_end_matches('/').split(',').map(parse_address).collect();
         let mut url = Self {
             tls: is_secure.then(TlsFiles::default),
             user: user.filter(|user| !user.is_empty()).map(str::to_string),
@@ -206,6 +206,7 @@ impl Url {
 
     fn set(&mut self, name: &str, value: &str, files: &mut ClientFiles) -> Result<(), Refusal> {
         let wrong = |what: &str| Refusal::new(format!("{name}={value}: {what}"));
+        let switch = || parse_switch(value).ok_or_else(|| wrong("must be 0 or 1"));
         match name {
             "pri" => {
                 let priority = value.parse().ok().filter(|priority| (0..=32767).contains(priority));
@@ -221,11 +222,8 @@ impl Url {
                     _ => return Err(wrong(expected)),
                 }
             }
-            "single" | "wait" => {
-                let is_on = parse_switch(value).ok_or_else(|| wrong("must be 0 or 1"))?;
-                *(if name == "wait" { &mut self.wait_for_replica } else { &mut self.single }) =
-                    is_on;
-            }
+            "single" => self.single = switch()?,
+            "wait" => self.wait_for_replica = switch()?,
             "deadline" => {
                 let within = Duration::from_millis(100)..=Duration::from_secs(600);
                 let time = parse_time(value).filter(|time| within.contains(time));

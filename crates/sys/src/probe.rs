@@ -54,7 +54,8 @@ pub(crate) fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
     })
 }
 
-/// Runs `body` in a forked child; its error becomes the exit status.
+/// Runs `body` in a forked child. The exit status is 0, or the errno of its error, limited to
+/// 1..=200 so that an error is never 0.
 fn trial(body: impl FnOnce() -> io::Result<()>) -> io::Result<Ended> {
     in_child(|| {
         body().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO).clamp(1, 200), |()| 0)

@@ -10,9 +10,10 @@ fn run(example: &str, size: &str) {
         return;
     }
     let output = Command::new(program).args([size, "16M"]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{example}: {:?} {text}", output.status);
-    assert!(String::from_utf8_lossy(&output.stdout).contains("\"budget_bytes\":16777216"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{example}: {:?} {errors}", output.status);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("\"budget_bytes\":16777216"), "{example}: {text}");
 }
 
 #[test]

@@ -202,6 +202,7 @@ impl Drop for KeptFile {
     }
 }
 
+/// Closes a descriptor that [`move_high`] returned.
 pub fn release(fd: OwnedFd) {
     own_descriptors::forget(fd.as_raw_fd());
     close(fd);

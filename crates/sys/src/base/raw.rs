@@ -218,6 +218,11 @@ pub(crate) fn after_gate(address: usize) -> Option<usize> {
     gate_addresses().into_iter().find(is_before).map(|start| start + len)
 }
 
+/// Returns the size of the argument of an `ioctl` in bytes, as the request contains it (_IOC_SIZE).
+pub(crate) fn ioctl_bytes(request: usize) -> usize {
+    request >> 16 & 0x3fff
+}
+
 pub fn check(result: isize) -> std::io::Result<usize> {
     if result < 0 {
         Err(std::io::Error::from_raw_os_error(-result as i32))

@@ -49,6 +49,7 @@ enum Is {
     Null,
     /// ID of the process that installs the filter, if rules require it.
     OwnPid,
+    /// A descriptor number as high as the engine's.
     High,
 }
 use Is::{High, In, Null, OwnPid, With, Without};

@@ -35,8 +35,8 @@ const SYS_OPEN_TREE_ATTR: i64 = 467;
 const SYS_FILE_GETATTR: i64 = 468;
 const SYS_FILE_SETATTR: i64 = 469;
 
-/// Returns the class of a call; `None` for the numbers that Linux 6.18 does not use. Calls of the
-/// same shape share a line, ordered by the number of their pointers.
+/// Returns the class of a call; `None` for the numbers that Linux 6.18 does not use. Most calls of
+/// the same shape share a line. Lines are mostly ordered by the number of pointers.
 #[expect(non_upper_case_globals, reason = "names of the libc crate")]
 pub(crate) const fn class(number: i64) -> Option<Class> {
     Some(match number {

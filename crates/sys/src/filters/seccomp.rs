@@ -34,6 +34,7 @@ pub const BY_CALLER: u16 = 0x5357;
 const TRAP_BY_CALLER: u32 = TRAP | BY_CALLER as u32;
 pub(crate) const ERRNO: u32 = 0x0005_0000;
 
+/// Index of `mmap`'s flags.
 const MMAP_FLAGS: u32 = 3;
 const NOREPLACE: u32 = libc::MAP_FIXED_NOREPLACE as u32;
 /// Flags that make the address of `mmap` binding.
@@ -44,6 +45,7 @@ const SET_MODE_FILTER: usize = 1;
 const FLAG_ALL_THREADS: usize = 1;
 /// Without this flag some kernels disable speculation for the whole program.
 const FLAG_SPEC_ALLOW: usize = 1 << 2;
+/// Index of futex's operation.
 const FUTEX_OPERATION: u32 = 1;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 

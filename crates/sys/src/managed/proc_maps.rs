@@ -168,6 +168,7 @@ fn scan(
             any_of,
             IS_PRESENT,
         ];
+        debug_assert_eq!(raw::ioctl_bytes(PAGEMAP_SCAN), size_of_val(&arg));
         let args = [pagemap.as_raw_fd() as usize, PAGEMAP_SCAN, arg.as_mut_ptr() as usize, 0, 0, 0];
         // SAFETY: the kernel reads and writes `arg`, and writes at most `RUNS` runs to `runs`.
         // Without flags it changes no page.
@@ -242,7 +243,9 @@ VmFlags: mr mw me dc
         let expected: Vec<_> = [3..6, 40..41, 63..64]
             .map(|run| start + run.start * PAGE_SIZE..start + run.end * PAGE_SIZE)
             .into();
-        assert!(!mappings(range.clone(), false).unwrap().is_empty());
+        let all = mappings(range.clone(), false).unwrap();
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        assert_eq!((all[0].range.clone(), all[0].protection), (range.clone(), access));
         let pagemap = File::open("/proc/thread-self/pagemap").ok().map(OwnedFd::from);
         for pages in [Pages::open(), Pages { pagemap }, Pages { pagemap: None }] {
             let mut found = Vec::new();

@@ -68,8 +68,9 @@ impl SelfFile {
         }
         loop {
             let args = [self.number.load(Ordering::Relaxed) as usize, buffer, len, at, 0, 0];
-            // SAFETY: the callers pass a buffer of `len` bytes. At `at` the file has text that the
-            // kernel generates, or memory to which no Rust reference points. For unmapped memory
+            // SAFETY: the callers pass a buffer of `len` bytes, writable if the call reads the
+            // file. Such a call changes only the buffer. A write changes memory to which no Rust
+            // reference points, as the caller of `SelfMemory::write` promises. For unmapped memory
             // the kernel returns EIO.
             match raw::check(unsafe { raw::syscall(call, args) }) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -116,11 +117,16 @@ impl SelfMemory {
         Ok(())
     }
 
+    /// Copies memory from `address` to `to`.
     pub(crate) fn read(&self, address: usize, to: &mut [u8]) -> io::Result<()> {
         self.transfer(libc::SYS_pread64, to.as_mut_ptr() as usize, to.len(), address)
     }
 
-    pub(crate) fn write(&self, address: usize, bytes: &[u8]) -> io::Result<()> {
+    /// Writes `bytes` to `address`, regardless of the memory's protection.
+    ///
+    /// # Safety
+    /// No Rust reference points to the memory: it is in a window, or a mapping of the caller's own.
+    pub(crate) unsafe fn write(&self, address: usize, bytes: &[u8]) -> io::Result<()> {
         self.transfer(libc::SYS_pwrite64, bytes.as_ptr() as usize, bytes.len(), address)
     }
 }
@@ -161,7 +167,9 @@ pub(crate) fn try_out() -> io::Result<()> {
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
     let page = unsafe { map(0, PAGE_SIZE, libc::PROT_NONE, RESERVE)? };
     let (written, mut read) = ([0x5a_u8; 8], [0; 8]);
-    let result = memory.write(page, &written).and_then(|()| memory.read(page, &mut read));
+    // SAFETY: the page was mapped above, and nothing refers to it.
+    let wrote = unsafe { memory.write(page, &written) };
+    let result = wrote.and_then(|()| memory.read(page, &mut read));
     // SAFETY: the page was mapped above, and nothing refers to it.
     unsafe { unmap(page, PAGE_SIZE) };
     result?;

@@ -34,6 +34,7 @@ pub trait Resolver: Send + Sync {
         Hold::Bytes(0)
     }
 
+    /// Unpins bytes that [`Resolver::hold`] pinned.
     fn release(&self, _address: usize, _len: usize) {}
 }
 

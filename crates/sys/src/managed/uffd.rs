@@ -87,6 +87,7 @@ fn agree(fd: &OwnedFd, features: u64) -> io::Result<u64> {
 
 /// Performs an operation whose structure consists of 64-bit words.
 fn ioctl(fd: i32, request: usize, arg: &mut [u64]) -> io::Result<()> {
+    debug_assert_eq!(raw::ioctl_bytes(request), size_of_val(arg));
     let args = [fd as usize, request, arg.as_mut_ptr() as usize, 0, 0, 0];
     // SAFETY: the kernel reads and writes `arg`, whose length the functions of this file choose by
     // `request`. It installs pages only in ranges that were registered through `Uffd::register`,

@@ -281,7 +281,8 @@ mod tests {
     fn segment(slots: usize) -> Segment {
         let mut arena = Arena::reserve(slots).unwrap();
         let range = arena.range();
-        assert!(range.len_bytes() == slots * PAGE_SIZE && !range.contains(b"elsewhere"));
+        assert_eq!(range.len_bytes(), slots * PAGE_SIZE);
+        assert!(!range.contains(b"elsewhere"));
         let segment = arena.segment(slots);
         assert_eq!(segment.slots(), slots);
         segment.open();

@@ -8,6 +8,7 @@ use std::ops::Range;
 /// Kinds of relocations that store a symbol's address: <elf.h>.
 const GLOBAL_DATA: u32 = 6;
 const JUMP_SLOT: u32 = 7;
+/// Tags of a dynamic section.
 const NEEDED: i64 = 1;
 const HASH_TABLE: i64 = 4;
 const STRING_TABLE: i64 = 5;

@@ -133,6 +133,7 @@ fn parse_stat(stat: &[u8]) -> Option<(&str, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe;
     use std::process::Command;
 
     #[test]
@@ -147,6 +148,7 @@ mod tests {
         let sleeper = ProcessIdentity { pid: child.id(), start: 0, ..me };
         assert_eq!(sleeper.liveness(), Liveness::Alive);
         assert!(raw::has_children());
+        assert!(probe::holds_in_child(|| !raw::has_children()).unwrap());
         child.kill().unwrap();
         // A zombie is dead, too.
         while sleeper.liveness() != Liveness::Dead {

@@ -46,8 +46,11 @@ const MAX_MARK: usize = 32;
 
 /// Smallest buffer size for [`sanitizer`] to work with the output of common linkers.
 pub const BUFFER_BYTES: usize = 1024;
+/// Size of the ELF header.
 const HEAD_BYTES: usize = 64;
+/// Size of a program header.
 const HEADER_BYTES: usize = 56;
+/// Size of an entry of the dynamic section.
 const ENTRY_BYTES: usize = 16;
 
 /// Names of shared runtimes in LD_PRELOAD.

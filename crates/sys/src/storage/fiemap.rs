@@ -77,7 +77,7 @@ impl FileExtent {
 }
 
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 struct RawExtent {
     logical: u64,
     physical: u64,
@@ -88,7 +88,6 @@ struct RawExtent {
 }
 
 #[repr(C)]
-#[derive(Debug)]
 struct Request {
     start: u64,
     length: u64,
@@ -102,8 +101,13 @@ struct Request {
 const _: () = assert!(size_of::<RawExtent>() == 56 && size_of::<Request>() == 32 + 56 * BATCH);
 
 /// A request for extents that can be repeated without an allocation.
-#[derive(Debug)]
 pub struct Reader(Box<Request>);
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").finish_non_exhaustive()
+    }
+}
 
 impl Default for Reader {
     fn default() -> Self {

@@ -299,9 +299,9 @@ impl SwapFile {
         uninterrupted(|| unsafe { raw::syscall(number, args) })
     }
 
-    /// Fails if the process may not extend the file to `end_bytes`. Beyond the largest file size
-    /// (`ulimit -f`) the kernel would send SIGXFSZ, which is meant for the program's own writes.
-    /// Not cached, because the program may change its limit.
+    /// Fails with EFBIG if the process may not extend the file to `end_bytes`. Beyond the largest
+    /// file size (`ulimit -f`) the kernel would send SIGXFSZ, which is meant for the program's own
+    /// writes. Not cached, because the program may change its limit.
     pub fn check_limit(&self, end_bytes: u64) -> io::Result<()> {
         let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
         let args = [0, libc::RLIMIT_FSIZE as usize, 0, &raw mut limit as usize, 0, 0];
@@ -317,7 +317,8 @@ impl SwapFile {
     /// Allocates storage for a range, so that later writes to it have space.
     ///
     /// If the file system cannot allocate in advance, the file is only extended, and a later write
-    /// may fail with ENOSPC.
+    /// may fail with ENOSPC. This call fails with ENOSPC, EDQUOT, EFBIG, or another error of the
+    /// kernel.
     pub fn allocate(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.check_limit(offset_bytes + length_bytes)?;
         let fd = self.for_changing()?;

@@ -52,7 +52,8 @@ impl RawMark {
     }
 
     /// Runs `body` while the file is not immutable: ext4 refuses writes to an immutable file also
-    /// through descriptors opened before.
+    /// through descriptors opened before. Fails without running `body` if the flag cannot be
+    /// removed, and after it if the file does not become immutable again.
     pub fn lifted<R>(&self, body: impl FnOnce() -> R) -> io::Result<R> {
         if !self.is_immutable {
             return Ok(body());

@@ -26,12 +26,13 @@ fn with_written_pages(test: impl AsyncFnOnce(&mut TestCluster, &mut Job)) {
     });
 }
 
-/// Repeats `call` until it succeeds. Errors must be transient, and at most 80.
+/// Repeats `call` until it succeeds, for at most [`HANG_TIMEOUT`]. Errors must be transient.
 async fn retry(mut call: impl AsyncFnMut() -> Result<(), StoreError>) {
-    let mut tries = 0;
+    let end = Instant::now() + HANG_TIMEOUT;
     while let Err(error) = call().await {
-        assert!(error.is_transient() && tries < 80, "{error}");
-        tries += 1;
+        assert!(error.is_transient(), "{error}");
+        assert!(Instant::now() < end, "not within {HANG_TIMEOUT:?}: {error}");
+        sleep(Duration::from_millis(50)).await;
     }
 }
 

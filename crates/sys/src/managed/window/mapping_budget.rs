@@ -13,7 +13,8 @@ const PROGRAM_DIVISOR: usize = 10;
 const BETWEEN_COUNTS: usize = 2048;
 /// Interval of counting near the limit, in ns.
 const BETWEEN_COUNTS_NS: u64 = 2_000_000_000;
-const MIN: usize = 512;
+/// Mappings that the window may always have.
+const MIN_MAPPINGS: usize = 512;
 
 /// Use of the limit on mappings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,7 +79,7 @@ impl MappingBudget {
     }
 
     pub(super) fn window_limit(&self) -> usize {
-        self.limit.saturating_sub(self.others_count.load(Ordering::Relaxed)).max(MIN)
+        self.limit.saturating_sub(self.others_count.load(Ordering::Relaxed)).max(MIN_MAPPINGS)
     }
 
     fn count(&self, own: usize) {

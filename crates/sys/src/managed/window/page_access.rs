@@ -48,12 +48,14 @@ impl PageAccess {
     /// Makes the whole new window inaccessible.
     pub(super) fn close_all(&self) -> io::Result<()> {
         self.mprotect(&(0..self.states.len()), libc::PROT_NONE)?;
+        if !self.memory.is_open() {
+            return Ok(());
+        }
         // The first write gives the whole window one anon_vma. So neighbours of equal protection
         // can always merge into one mapping later.
-        match self.memory.is_open() {
-            true => self.memory.write(self.base, &[0]).and_then(|()| self.drop_content(&(0..1))),
-            false => Ok(()),
-        }
+        // SAFETY: the address is in the window, into which no Rust reference points.
+        unsafe { self.memory.write(self.base, &[0])? };
+        self.drop_content(&(0..1))
     }
 
     /// Opens the files of `/proc/self` again, in a forked child, which has one thread.
@@ -207,7 +209,8 @@ impl PageAccess {
 
     fn write(&self, page: usize, bytes: &[u8]) -> io::Result<()> {
         match self.memory.is_open() {
-            true => self.memory.write(self.at(page), bytes),
+            // SAFETY: the pages are in the window, into which no Rust reference points.
+            true => unsafe { self.memory.write(self.at(page), bytes) },
             false => page_moves::replace(self.at(page), bytes),
         }
     }

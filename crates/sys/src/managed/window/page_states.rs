@@ -17,6 +17,7 @@ const CHUNK_PAGES: usize = 512;
 const WANTED: u8 = 7;
 /// Page bit: present, that is, accessible as far as the program's protection allows.
 const PRESENT: u8 = 8;
+/// Page bit: writes are caught.
 const CAUGHT: u8 = 16;
 /// Chunk bit: the pages have protections of their own.
 const IS_MIXED: u8 = 8;

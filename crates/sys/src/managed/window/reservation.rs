@@ -13,7 +13,8 @@ use std::sync::atomic::AtomicU8;
 pub const WINDOW_SIZES: [usize; 7] =
     [aslr::MAX_WINDOW_BYTES, 1 << 42, 1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
 const SMALLEST: usize = WINDOW_SIZES[WINDOW_SIZES.len() - 1];
-const GATES: usize = 8;
+/// Number of addresses to try for the gates.
+const GATE_TRIES: usize = 8;
 /// Number of addresses to try in each range for windows.
 const TRIES_IN_RANGE: usize = 4;
 
@@ -94,7 +95,7 @@ pub fn place_gate() {
 /// Places the gates. Returns the preferred first address of the window.
 pub(super) fn place_gate_for_window() -> usize {
     let mut bases = aslr::chosen_bases();
-    for _ in 0..GATES {
+    for _ in 0..GATE_TRIES {
         if raw::place_gate(bases.gate()) {
             break;
         }

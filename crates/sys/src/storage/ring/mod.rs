@@ -110,7 +110,7 @@ impl Ring {
     /// Registers `file` with the ring, for [`Target::Attached`]. A ring accepts only one file.
     ///
     /// The kernel then skips the descriptor look-up, and a program that closes unknown descriptors
-    /// cannot redirect the requests.
+    /// cannot redirect the requests. Fails if the kernel refuses it, or a file is attached already.
     pub fn attach(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
         self.queues.register_files(&[file.as_raw_fd()])
     }
@@ -133,6 +133,7 @@ impl Ring {
     }
 
     /// Reads once. Returns the number of bytes read, which may be less than the buffer's length.
+    /// Fails with the request's error, or that of the ring itself ([`Ring::is_usable`]).
     pub fn read(
         &mut self,
         target: Target<'_>,
