@@ -87,6 +87,7 @@ impl Core {
         // Pages about to be evicted count as free soon. Without a slab they would go to the disk
         // although memory is free a moment later.
         let leaving_bytes = self.memory.budget.unstored_pages() * PAGE_SIZE;
+        // Keeps a margin of one slab while many pages are about to be evicted.
         let spare_bytes = SPARE_BYTES.saturating_sub(leaving_bytes).max(SLAB_BYTES);
         self.reserve(SLAB_BYTES + workspace_bytes, spare_bytes)
     }
@@ -151,6 +152,7 @@ impl Core {
             self.background.wake();
             self.stores.bounce.wait();
             let since = *since.get_or_insert_with(now_ns);
+            // Prints a message after a wait of 100 ms.
             if now_ns() - since > 100_000_000 {
                 self.stores.bounce.note_long_wait(pages);
             }

@@ -86,6 +86,7 @@ impl MirrorDevice {
         is_faster != is_probe
     }
 
+    /// Returns the timeout of a cluster read: twice the file's mean time, but at least 1 ms.
     fn read_timeout_ns(&self) -> u64 {
         (2 * self.file_time.ns().unwrap_or(0)).max(1_000_000)
     }
