@@ -1,7 +1,7 @@
 //! Checks that a page survives compression and decompression with any codec and buffer size, and
 //! that decompressing arbitrary bytes never writes outside the page.
 
-use softswap_engine::codec::{Codec, MAX_PACKED_BYTES, Packer, Scratch, compress, decompress};
+use softswap_engine::codec::{Codec, MAX_COMPRESSED_BYTES, Packer, Scratch, compress, decompress};
 use softswap_sys::zstd::LEVELS;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -72,7 +72,7 @@ pub(crate) fn run(input: &[u8]) {
         }
         let Some(([choice, low, high], bytes)) = input.split_first_chunk() else { return };
         let (packer, page) = (packer_of(*choice), page_of(bytes));
-        let room = usize::from(u16::from_le_bytes([*low, *high])) % (MAX_PACKED_BYTES + 1);
+        let room = usize::from(u16::from_le_bytes([*low, *high])) % (MAX_COMPRESSED_BYTES + 1);
         pack_round_trips(packer, &page, room, scratch);
         assert!(pack_round_trips(packer, &page, AMPLE_BYTES, scratch));
     });

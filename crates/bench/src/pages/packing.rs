@@ -6,16 +6,16 @@ use crate::measure::object::{Object, object};
 use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_engine::codec::{
-    self as engine, MAX_PACKED_BYTES, Packer, Scratch, compress, decompress,
+    self as engine, MAX_COMPRESSED_BYTES, Packer, Scratch, compress, decompress,
 };
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 
 /// Width of a histogram line, in compressed bytes.
 const STEP_BYTES: usize = 512;
-const STEPS: usize = MAX_PACKED_BYTES / STEP_BYTES;
+const STEPS: usize = MAX_COMPRESSED_BYTES / STEP_BYTES;
 
-const _: () = assert!(MAX_PACKED_BYTES.is_multiple_of(STEP_BYTES));
+const _: () = assert!(MAX_COMPRESSED_BYTES.is_multiple_of(STEP_BYTES));
 
 /// A codec and its name in `--codec`.
 #[derive(Clone, Copy)]
@@ -33,7 +33,7 @@ pub(crate) const CODECS: [Codec; 2] = [
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Packing {
     pub(crate) tried: u64,
-    /// Pages compressed to at most [`MAX_PACKED_BYTES`].
+    /// Pages compressed to at most [`MAX_COMPRESSED_BYTES`].
     pub(crate) packed: u64,
     pub(crate) packed_bytes: u64,
     /// Number of pages by compressed size: up to 512 bytes, then up to 1024, and so on.
@@ -100,12 +100,12 @@ impl Workplace {
     ) -> Result<(), Refusal> {
         let tried: Vec<_> =
             pages.iter().filter(|page| same_filled_word(&page.0).is_none()).collect();
-        self.room.resize(tried.len() * MAX_PACKED_BYTES, 0);
+        self.room.resize(tried.len() * MAX_COMPRESSED_BYTES, 0);
         self.lengths.clear();
         let start = now_ns();
         let mut rest = &mut self.room[..];
         for page in &tried {
-            let room = &mut rest[..MAX_PACKED_BYTES];
+            let room = &mut rest[..MAX_COMPRESSED_BYTES];
             let packed = compress(codec.packer, &page.0, room, &mut self.scratch);
             let length = packed.unwrap_or(0);
             self.lengths.push(length);

@@ -398,10 +398,9 @@ mod tests {
         };
         let env: HashMap<_, _> = config.to_env().into_iter().collect();
         assert_eq!(Config::from_env(|k| env.get(k).cloned()), Some(Ok(config)));
-        assert_eq!(
-            [Turns::Auto, Turns::Off].map(|it| it.to_string().parse()),
-            [Ok(Turns::Auto), Ok(Turns::Off)]
-        );
+        for (text, turns) in [("off", Turns::Off), ("auto", Turns::Auto)] {
+            assert_eq!((text.parse::<Turns>(), turns.to_string()), (Ok(turns), text.to_string()));
+        }
         for bad in ["", "7", "file,", "file,x", "pipe,7", "raw,7", "raw,7,x", "file,7,7"] {
             assert_eq!(bad.parse::<Inherited>(), Err(()), "{bad}");
         }

@@ -262,23 +262,31 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    const TEXTS: [(StopReason, &str); 7] = [
-        (StopReason::ReadFailed, "the swap area could not be read"),
-        (StopReason::WrongData, "the swap area returned wrong data"),
-        (StopReason::PoolDamaged, "a compressed page could not be decompressed"),
-        (StopReason::OutOfMemory, "no memory could be freed within the budget"),
-        (StopReason::MapRefused, "the kernel refused to map a page"),
-        (StopReason::PageLost, "a resident page of managed memory vanished"),
-        (StopReason::InternalError, "an internal error of softswap; please report its message"),
+    const ALL: [StopReason; 7] = [
+        StopReason::ReadFailed,
+        StopReason::WrongData,
+        StopReason::PoolDamaged,
+        StopReason::OutOfMemory,
+        StopReason::MapRefused,
+        StopReason::PageLost,
+        StopReason::InternalError,
     ];
 
     /// Returns the reason recorded in [`Counter::StopReason`].
     pub fn from_code(code: u64) -> Option<StopReason> {
-        Self::TEXTS.into_iter().find_map(|(it, _)| (it as u64 == code).then_some(it))
+        Self::ALL.into_iter().find(|it| *it as u64 == code)
     }
 
     pub fn text(self) -> &'static str {
-        Self::TEXTS[self as usize - 1].1
+        match self {
+            StopReason::ReadFailed => "the swap area could not be read",
+            StopReason::WrongData => "the swap area returned wrong data",
+            StopReason::PoolDamaged => "a compressed page could not be decompressed",
+            StopReason::OutOfMemory => "no memory could be freed within the budget",
+            StopReason::MapRefused => "the kernel refused to map a page",
+            StopReason::PageLost => "a resident page of managed memory vanished",
+            StopReason::InternalError => "an internal error of softswap; please report its message",
+        }
     }
 }
 

@@ -25,7 +25,7 @@ const PAGE_BYTES: usize = 4096;
 
 /// Maximum compressed size. A page that compresses to more counts as incompressible: the DRAM saved
 /// does not pay for compressing and decompressing it.
-pub const MAX_PACKED_BYTES: usize = 3072;
+pub const MAX_COMPRESSED_BYTES: usize = 3072;
 
 /// Format of a compressed page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -70,7 +70,7 @@ fn tags_identify_codecs() {
 
 #[test]
 fn a_random_page_is_incompressible() {
-    let mut out = [0; MAX_PACKED_BYTES];
+    let mut out = [0; MAX_COMPRESSED_BYTES];
     for packer in PACKERS {
         assert_eq!(compress(packer, &random_page(), &mut out, &mut scratch()), None);
     }
@@ -81,7 +81,7 @@ fn failed_page_does_not_affect_next() {
     let mut page = [0; PAGE_BYTES];
     page[..9].copy_from_slice(b"softswap!");
     for packer in PACKERS {
-        let (mut clean, mut used) = ([0; MAX_PACKED_BYTES], [0; MAX_PACKED_BYTES]);
+        let (mut clean, mut used) = ([0; MAX_COMPRESSED_BYTES], [0; MAX_COMPRESSED_BYTES]);
         let expected = compress(packer, &page, &mut clean, &mut scratch());
         let mut scratch = scratch();
         assert_eq!(compress(packer, &random_page(), &mut used, &mut scratch), None);
@@ -116,7 +116,7 @@ fn empty_input_is_rejected() {
 fn zstd_memory_is_counted_once() {
     let workspaces = Arc::<Workspaces>::default();
     let mut scratches = [(); 2].map(|()| Scratch::new(workspaces.clone()).unwrap());
-    let (page, mut out, mut back) = ([1; PAGE_BYTES], [0; MAX_PACKED_BYTES], [0; PAGE_BYTES]);
+    let (page, mut out, mut back) = ([1; PAGE_BYTES], [0; MAX_COMPRESSED_BYTES], [0; PAGE_BYTES]);
     let mut turn = |packer: Packer, scratch: &mut Scratch| {
         let len = compress(packer, &page, &mut out, scratch).unwrap();
         decompress(packer.codec(), &out[..len], &mut back, scratch).unwrap();
@@ -137,7 +137,7 @@ fn zstd_memory_is_counted_once() {
 fn codec_memory_is_known_in_advance() {
     let workspaces = Arc::<Workspaces>::default();
     let mut scratch = Scratch::new(workspaces.clone()).unwrap();
-    let (page, mut out) = ([1; PAGE_BYTES], [0; MAX_PACKED_BYTES]);
+    let (page, mut out) = ([1; PAGE_BYTES], [0; MAX_COMPRESSED_BYTES]);
     for packer in PACKERS {
         let taken = workspaces.touched_bytes() + scratch.bytes_to_pack(packer);
         compress(packer, &page, &mut out, &mut scratch).unwrap();
@@ -205,7 +205,7 @@ proptest! {
     fn output_is_complete_and_within_bounds(
         packer in any_packer(),
         page in any_page(),
-        room in 0..MAX_PACKED_BYTES,
+        room in 0..MAX_COMPRESSED_BYTES,
     ) {
         let (mut out, mut back) = ([0xA5; 2 * PAGE_BYTES], [0; PAGE_BYTES]);
         with_scratch(|scratch| {
@@ -221,7 +221,7 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_never_panic(
-        packed in prop::collection::vec(any::<u8>(), 0..MAX_PACKED_BYTES),
+        packed in prop::collection::vec(any::<u8>(), 0..MAX_COMPRESSED_BYTES),
     ) {
         for codec in Codec::ALL {
             with_scratch(|scratch| {

@@ -7,7 +7,6 @@ use crate::policy::mechanism::Mechanism;
 use crate::store::bounce::Buffer;
 use crate::store::pool::SLAB_BYTES;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::{current_cpu, now_ns};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -27,20 +26,6 @@ impl Drop for BudgetReservation<'_> {
 }
 
 impl Core {
-    /// Returns the number of bytes charged to the budget outside pages and the fixed part.
-    pub(crate) fn other_bytes(&self) -> usize {
-        self.stores.used_bytes() + self.metadata_bytes() + HEAP.taken_bytes()
-    }
-
-    /// Returns the DRAM used by tables of the program's pages, in bytes.
-    pub(crate) fn metadata_bytes(&self) -> usize {
-        self.memory.space.metadata_bytes() + self.policies.clock.refaults.metadata_bytes()
-    }
-
-    pub(crate) fn used_bytes(&self) -> usize {
-        self.memory.budget.used_bytes(self.other_bytes())
-    }
-
     /// Charges `count` pages if the budget has space for them and for the memory that decompressing
     /// them with `scratch` needs.
     #[must_use]
@@ -87,6 +72,7 @@ impl Core {
         // Pages about to be evicted count as free soon. Without a slab they would go to the disk
         // although memory is free a moment later.
         let leaving_bytes = self.memory.budget.unstored_pages() * PAGE_SIZE;
+        // Keeps a margin of one slab while many pages are about to be evicted.
         let spare_bytes = SPARE_BYTES.saturating_sub(leaving_bytes).max(SLAB_BYTES);
         self.reserve(SLAB_BYTES + workspace_bytes, spare_bytes)
     }
@@ -151,6 +137,7 @@ impl Core {
             self.background.wake();
             self.stores.bounce.wait();
             let since = *since.get_or_insert_with(now_ns);
+            // Prints a message after a wait of 100 ms.
             if now_ns() - since > 100_000_000 {
                 self.stores.bounce.note_long_wait(pages);
             }
@@ -173,10 +160,5 @@ impl Core {
         let objects = self.stores.pool.objects();
         let pooled = objects.saturating_sub(self.policies.stored_copies.pooled());
         (resident, resident + self.non_resident_slots() as usize + pooled)
-    }
-
-    pub(super) fn non_resident_slots(&self) -> u64 {
-        let copies = self.policies.stored_copies.count() as u64;
-        self.stores.areas.used_slots().saturating_sub(copies)
     }
 }

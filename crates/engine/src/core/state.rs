@@ -1,4 +1,5 @@
-//! The whole state of an engine, its reports to the policies and to the shared counters.
+//! The whole state of an engine and its size, its reports to the policies and to the shared
+//! counters.
 
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::{Counter, Return, Stats};
@@ -11,6 +12,7 @@ use crate::core::stores::Stores;
 use crate::policy::partition::PoolView;
 use crate::store::swap::Area;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::{now_ns, process_cpu_ns};
 
 /// State of an engine without its threads. The fields are independent of each other.
@@ -26,6 +28,25 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn die(&self, why: &str) -> ! {
         die(self.stats, why)
+    }
+
+    /// Returns the number of bytes charged to the budget outside pages and the fixed part.
+    pub(crate) fn other_bytes(&self) -> usize {
+        self.stores.used_bytes() + self.metadata_bytes() + HEAP.taken_bytes()
+    }
+
+    /// Returns the DRAM used by tables of the program's pages, in bytes.
+    pub(crate) fn metadata_bytes(&self) -> usize {
+        self.memory.space.metadata_bytes() + self.policies.clock.refaults.metadata_bytes()
+    }
+
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.memory.budget.used_bytes(self.other_bytes())
+    }
+
+    pub(super) fn non_resident_slots(&self) -> u64 {
+        let copies = self.policies.stored_copies.count() as u64;
+        self.stores.areas.used_slots().saturating_sub(copies)
     }
 
     pub(crate) fn report(&self) {

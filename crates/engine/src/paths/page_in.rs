@@ -39,7 +39,8 @@ pub(crate) fn page_in(
     let mut tries = 0;
     loop {
         match try_page_in(core, contexts, page, access, open) {
-            // The kernel refuses another mapping. Evictions reduce their number.
+            // The kernel refuses another mapping. Evictions reduce their number. Retries at most
+            // eight times.
             Err(FaultError::Install(_))
                 if tries < 8 && core.memory.window.mapping_pressure() == MappingPressure::Full =>
             {

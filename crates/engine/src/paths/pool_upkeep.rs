@@ -3,7 +3,7 @@
 
 use crate::base::page::{Claim, PageNo, Place, StoredCopy};
 use crate::base::stats::Counter;
-use crate::codec::MAX_PACKED_BYTES;
+use crate::codec::MAX_COMPRESSED_BYTES;
 use crate::codec::compressed_slot::{MAX_PART_BYTES, SlotPacker};
 use crate::core::Core;
 use crate::core::errors::NoSlot;
@@ -16,7 +16,8 @@ use crate::store::pool::Handle;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::thread_cpu_ns;
 
-const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each object fits into an empty slot");
+const _: () =
+    assert!(MAX_COMPRESSED_BYTES <= MAX_PART_BYTES, "each object fits into an empty slot");
 
 /// Writes the oldest pages of the pool to the swap area, compressed, several to a slot if they fit.
 /// Returns the number of pages.

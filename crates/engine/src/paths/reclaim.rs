@@ -168,7 +168,8 @@ pub(crate) fn charge_pages(
 
 /// Evicts pages while the process is at its limit on mappings.
 pub(crate) fn keep_mappings(core: &Core, context: &mut Context) {
-    for _ in 0..32 {
+    const MAX_ROUNDS: usize = 32;
+    for _ in 0..MAX_ROUNDS {
         let is_full = core.memory.window.mapping_pressure() == MappingPressure::Full;
         if !is_full || matches!(round(core, context), Round::Stuck(_)) {
             return;
@@ -209,6 +210,7 @@ impl Stuck {
             _ => (now - before).min(MAX_TRY_NS),
         };
         self.pauses += 1;
+        // Standby pages are released after every fourth pause.
         if self.pauses.is_multiple_of(4) {
             core.stores.standby.release();
         }
@@ -354,8 +356,10 @@ impl IdleUpkeep {
         let now = now_ns();
         if now >= self.next_ns {
             self.has_more = self.upkeep.step(core, contexts);
+            // Minimum interval between two steps of upkeep: 5 ms.
             self.next_ns = now + 5_000_000;
         }
+        // The background thread sleeps for 1 s when it is idle.
         if self.has_more { self.next_ns.saturating_sub(now) } else { 1_000_000_000 }
     }
 }

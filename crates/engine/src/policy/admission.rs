@@ -26,6 +26,8 @@ const REFUSED_PAGES: u32 = 4096;
 /// Pool space for a page relative to its compressed size, 4/3: overhead and a margin, so that
 /// admitted pages are not written back soon after.
 const POOL_SPACE: (u64, u64) = (4, 3);
+/// Divisor: a measurement moves an average by 1/128 of the difference.
+const TIMES_OF: u64 = 128;
 /// Cap of a measurement, as a multiple of the average. A preempted thread measures too much.
 const MAX_TIMES: u64 = 3;
 
@@ -66,6 +68,7 @@ impl Admission {
     pub(crate) fn new(pages: usize) -> io::Result<Admission> {
         Ok(Admission {
             chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
+            // Assumed compressed size of a page before the first measurement: 2,048 bytes.
             packed_bytes: AtomicU64::new(2048 * 16),
             ..Admission::default()
         })
@@ -98,6 +101,7 @@ impl Admission {
     }
 
     pub(crate) fn refaults_in_streams(&self, page: PageNo) -> bool {
+        // From this likelihood on, a chunk's pages count as pages of streams.
         likelihood::likelihood(self.chunk(page).0) >= CERTAIN * 3 / 4
     }
 
@@ -168,7 +172,7 @@ impl Admission {
     /// disk anyway.
     pub fn packed(&self, bytes: Option<usize>, ns: u64) {
         self.note_offered();
-        follow(&self.packed_bytes, bytes.unwrap_or(0) as u64 * 16, 128);
+        follow(&self.packed_bytes, bytes.unwrap_or(0) as u64 * 16, TIMES_OF);
         if bytes.is_none() {
             self.wasted_ns.fetch_add(ns, Relaxed);
             return;
@@ -180,7 +184,7 @@ impl Admission {
         match self.pack_ns.load(Relaxed) {
             0 => self.pack_ns.store(ns.max(1), Relaxed),
             before => {
-                follow(&self.pack_ns, (ns + wasted_ns).min(MAX_TIMES * before), 128);
+                follow(&self.pack_ns, (ns + wasted_ns).min(MAX_TIMES * before), TIMES_OF);
             }
         }
     }

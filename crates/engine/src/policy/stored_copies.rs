@@ -71,6 +71,7 @@ impl StoredCopies {
     /// the disk because the pool refused them, and another attempt costs more than the rest of a
     /// clean eviction.
     pub fn should_offer_to_pool(&self) -> bool {
+        // Below this likelihood, clean pages are not offered to the pool.
         likelihood(&self.packed) >= CERTAIN / 8 || is_probe(&self.packed, PROBE_EVERY)
     }
 

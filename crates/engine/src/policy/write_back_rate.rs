@@ -52,6 +52,7 @@ impl WriteBackRate {
     pub fn note_age(&self, distance: u64) {
         match self.age.load(Relaxed) {
             0 => self.age.store(distance, Relaxed),
+            // A page that is written back moves the average by 1/64 of the difference.
             _ => follow(&self.age, distance, 64),
         }
     }

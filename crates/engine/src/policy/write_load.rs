@@ -31,6 +31,7 @@ impl WriteLoad {
     pub(crate) fn note(&self, pages: usize, for_disk: usize) {
         if pages > 0 {
             let share = for_disk.min(pages) as u64 * WHOLE / pages as u64;
+            // A batch moves the share by 1/16 of the difference.
             follow(&self.to_disk, share, 16);
         }
     }

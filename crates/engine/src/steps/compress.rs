@@ -35,7 +35,7 @@ fn record(recorder: &Recorder, context: &mut Context, page: PageNo, content: &[u
         return recorder.filled(page);
     }
     let Context { packed, scratch, .. } = context;
-    let room = &mut packed.0[..codec::MAX_PACKED_BYTES];
+    let room = &mut packed.0[..codec::MAX_COMPRESSED_BYTES];
     let packed = [Packer::Lz4, DENSE].map(|packer| codec::compress(packer, content, room, scratch));
     recorder.left(page, packed, PAGE_SIZE);
 }
@@ -106,7 +106,8 @@ fn pack(
 ) -> Option<usize> {
     let Context { packed, scratch, .. } = context;
     let start_ns = now_ns();
-    let len = codec::compress(packer, content, &mut packed.0[..codec::MAX_PACKED_BYTES], scratch);
+    let len =
+        codec::compress(packer, content, &mut packed.0[..codec::MAX_COMPRESSED_BYTES], scratch);
     core.policies.admission.packed(len, now_ns() - start_ns);
     core.policies.tier.note_tried(packer, len.is_some());
     len

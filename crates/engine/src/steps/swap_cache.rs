@@ -257,6 +257,7 @@ fn reclaim_selected(
 ) -> usize {
     let (copies, high) = (&core.policies.stored_copies, core.memory.space.high());
     let mut freed = 0;
+    // Maximum number of pages examined to free copies.
     let mut left = high.min(1 << 16);
     while left > 0 && freed < want && count.load(Relaxed) > 0 {
         left -= 1;

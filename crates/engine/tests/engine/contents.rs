@@ -10,7 +10,8 @@ use softswap_sys::PAGE_SIZE;
 
 #[test]
 fn pages_of_every_kind_round_trip() {
-    for world in worlds() {
+    for (world, avoid_move) in worlds().zip([false, true]) {
+        assert_eq!(world.count(Counter::UsesMove) == 0, avoid_move);
         let (memory, contents) = world.mapped(every_kind(600));
         for _ in 0..3 {
             world.assert_survives(memory, &contents);

@@ -295,7 +295,8 @@ fn messages_state_cause_and_remedy() {
     let not_opened = open_areas::open(&nowhere, None, 0, true).next().unwrap().err().unwrap();
     let slots = SlotAllocator::new(1, 1).unwrap();
     slots.grow(1);
-    let rows: [(String, &str); 16] = [
+    let full = AreaFull::Limit { limit_bytes: 1 << 20 };
+    let rows: [(String, &str); 17] = [
         (start(1 << 20), "a budget of 1 MiB is below the minimum"),
         (start(1 << 30), "0 swap areas were given; give at least one"),
         (not_opened.to_string(), "/nowhere/swap"),
@@ -310,6 +311,7 @@ fn messages_state_cause_and_remedy() {
         (ExtentMap::new(1).unwrap().lookup(7).unwrap_err().to_string(), "page 7 is outside"),
         (slots.free(7, 1).unwrap_err().to_string(), "slots 7..8"),
         (NoSlot::ForkedChild.to_string(), "a forked child cannot write"),
+        (full.to_string(), "raise the limit, or add an area"),
         (
             UnpackError::from(CodecError::UnknownTag { tag: 3 }).to_string(),
             "cannot be decompressed (compressed page has",

@@ -3,7 +3,7 @@
 use super::{Content, Simulation};
 use softswap_engine::base::page::{PageNo, Place, StoredCopy};
 use softswap_engine::codec::compressed_slot::SlotPacker;
-use softswap_engine::codec::{Codec, MAX_PACKED_BYTES, Packer};
+use softswap_engine::codec::{Codec, MAX_COMPRESSED_BYTES, Packer};
 use softswap_engine::core::policies::Batch;
 use softswap_engine::memory::context::{BATCH_PAGES, GROUP_PAGES, WRITE_BACK_PAGES};
 use softswap_engine::policy::compression_tier::SECOND;
@@ -13,7 +13,7 @@ use softswap_engine::store::pool::{Handle, SLAB_BYTES};
 use softswap_sys::PAGE_SIZE;
 
 /// Content of every object in the pool. Only sizes matter.
-static ANYTHING: [u8; MAX_PACKED_BYTES] = [0; MAX_PACKED_BYTES];
+static ANYTHING: [u8; MAX_COMPRESSED_BYTES] = [0; MAX_COMPRESSED_BYTES];
 
 #[derive(PartialEq)]
 enum NotInPool {
@@ -157,13 +157,13 @@ impl Simulation {
         let (bytes, ns) = match packer {
             Packer::Lz4 => (content.lz4_bytes, costs.lz4_ns),
             // If LZ4 compresses the page, a trace has no size for Huffman coding alone.
-            SECOND if usize::from(content.lz4_bytes) <= MAX_PACKED_BYTES => {
+            SECOND if usize::from(content.lz4_bytes) <= MAX_COMPRESSED_BYTES => {
                 (u16::MAX, costs.lz4_ns)
             }
             SECOND => (content.zstd_bytes, costs.lz4_ns),
             Packer::Zstd { .. } => (content.zstd_bytes, costs.zstd_ns),
         };
-        let bytes = Some(usize::from(bytes)).filter(|it| *it <= MAX_PACKED_BYTES);
+        let bytes = Some(usize::from(bytes)).filter(|it| *it <= MAX_COMPRESSED_BYTES);
         self.reclaim(ns);
         self.policies.admission.packed(bytes, ns);
         self.policies.tier.note_tried(packer, bytes.is_some());

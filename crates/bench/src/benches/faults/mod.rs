@@ -333,7 +333,7 @@ fn compressible_pages(most: usize) -> Result<(Vec<[u8; PAGE_SIZE]>, f64), Refusa
     let (pages, _) = executable.as_chunks::<PAGE_SIZE>();
     let mut scratch =
         Scratch::new(Default::default()).or_own("the codecs' memory cannot be allocated")?;
-    let mut room = vec![0; codec::MAX_PACKED_BYTES];
+    let mut room = vec![0; codec::MAX_COMPRESSED_BYTES];
     let mut packed_bytes = 0;
     // Sample the whole executable, because its parts differ.
     let step = (pages.len() / most).max(1);

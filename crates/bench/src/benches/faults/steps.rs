@@ -50,7 +50,7 @@ impl Steps {
         texts: &[[u8; softswap_sys::PAGE_SIZE]],
     ) -> io::Result<Steps> {
         let mut scratch = Scratch::new(Default::default())?;
-        let mut room = vec![0; codec::MAX_PACKED_BYTES];
+        let mut room = vec![0; codec::MAX_COMPRESSED_BYTES];
         let packed = texts.iter().filter_map(|text| {
             let len = codec::compress(Packer::Lz4, text, &mut room, &mut scratch)?;
             Some(room[..len].to_vec())

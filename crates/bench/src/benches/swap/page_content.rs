@@ -5,7 +5,7 @@ use crate::measure::noise::noise;
 use crate::measure::region::{Content, Noise, WORDS};
 use softswap_cli::refusal::{OrRefuse, plain};
 use softswap_engine::codec::same_filled::same_filled_word;
-use softswap_engine::codec::{MAX_PACKED_BYTES, Packer, Scratch, compress};
+use softswap_engine::codec::{MAX_COMPRESSED_BYTES, Packer, Scratch, compress};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{Page, reserve_pages};
 use std::fs::File;
@@ -109,7 +109,7 @@ fn of_python() -> Result<Vec<[u8; PAGE_SIZE]>, String> {
 /// Reads `count` compressible pages and returns [`SAMPLE_PAGES`] of them, evenly spaced.
 fn pages_that_pack(mut memory: impl Read, count: usize) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
     let mut scratch = Scratch::new(Default::default()).map_err(|error| plain(&error))?;
-    let (mut room, mut page) = (vec![0; MAX_PACKED_BYTES], [0; PAGE_SIZE]);
+    let (mut room, mut page) = (vec![0; MAX_COMPRESSED_BYTES], [0; PAGE_SIZE]);
     let (mut packed, mut sample) = (0, Vec::new());
     while packed < count {
         if memory.read_exact(&mut page).is_err() {

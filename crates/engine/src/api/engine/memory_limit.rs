@@ -20,13 +20,22 @@ pub enum LimitRefused {
         "{} is too little: softswap itself and a few pages need {}; give at least {}",
         text_of_size(*asked_bytes), text_of_size(*min_bytes), text_of_size(*min_bytes)
     )]
-    TooSmall { asked_bytes: u64, min_bytes: u64 },
+    TooSmall {
+        asked_bytes: u64,
+        /// The minimum in bytes, a multiple of 1 MiB.
+        min_bytes: u64,
+    },
     #[error(
         "{} is too little: the program has locked {} in memory (mlock), and a quarter of the \
          budget may be locked; give at least {}, or let the program unlock some",
         text_of_size(*asked_bytes), text_of_size(*locked_bytes), text_of_size(*min_bytes)
     )]
-    Locked { asked_bytes: u64, locked_bytes: u64, min_bytes: u64 },
+    Locked {
+        asked_bytes: u64,
+        locked_bytes: u64,
+        /// The minimum in bytes, a multiple of 1 MiB.
+        min_bytes: u64,
+    },
     #[error(
         "a forked child has no background reclaim, so its limit can only be raised; to free \
          memory, lower the limit of its parent"
@@ -86,9 +95,11 @@ impl Engine {
     /// Waits until the limit is reached. The background thread and faulting threads evict pages;
     /// the calling thread may be unable to write to the disk.
     fn await_limit(&self) {
+        // Maximum wait for evictions: 100 ms.
         let until = now_ns() + 100_000_000;
         while self.core.memory.budget.is_moving() && now_ns() < until {
             let background = &self.core.background;
+            // Checks at least once per millisecond.
             background.pause(background.seen(), 1_000_000);
         }
     }

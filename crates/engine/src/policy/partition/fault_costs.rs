@@ -143,6 +143,7 @@ impl FaultCosts {
         let spare_ns = (all_ns + background_ns).saturating_sub(busy_ns).min(all_ns);
         follow(&self.spare, (spare_ns as f64 / wall_ns as f64 * f64::from(WHOLE)) as u64, 4);
         let idle_ns = all_ns.saturating_sub(busy_ns);
+        // Threads that wait less than 1/16 of the interval count as not waiting.
         let share = if waited_ns < wall_ns / 16 {
             // Almost no waiting and no idle CPU: nothing can be learnt.
             if idle_ns < wall_ns / 2 {
@@ -180,8 +181,8 @@ impl FaultCosts {
     }
 }
 
-/// Moves an average by 1/`of` of the difference. Caps the measurement, because the time of a
-/// preempted thread is not typical.
+/// Moves an average by 1/`of` of the difference. Caps the measurement at four times the average or
+/// four times 5 µs, whichever is larger, because the time of a preempted thread is not typical.
 fn follow_capped(average: &AtomicU64, ns: u64, of: u64) {
     let max_ns = 4 * average.load(Relaxed).max(5_000);
     follow(average, ns.min(max_ns), of);

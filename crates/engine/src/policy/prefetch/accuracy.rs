@@ -68,6 +68,8 @@ impl Accuracy {
             return;
         }
         let longest = self.longest();
+        // The maximum window is halved if more than a quarter of the pages was not touched. It is
+        // doubled if at most a tenth was not.
         let next = if lost * 4 > all {
             longest / 2
         } else if lost * 10 <= all {

@@ -97,8 +97,8 @@ impl OffsetPrefetch {
         if likely.is_empty() || self.is_probe() { Offsets::default() } else { likely }
     }
 
-    /// Returns true if this fault should read only its own page. Spread by a hash, so that periodic
-    /// access patterns are not sampled at the same phase.
+    /// Returns true if this fault should read only its own page, to keep learning: one in 16.
+    /// Spread by a hash, so that periodic access patterns are not sampled at the same phase.
     fn is_probe(&self) -> bool {
         const GOLDEN: u32 = 0x9E37_79B9;
         let turn = self.turns.fetch_add(1, Relaxed);

@@ -23,6 +23,7 @@ pub(crate) struct Strides {
 impl Strides {
     pub(crate) fn new() -> Strides {
         Strides {
+            // An empty entry is u64::MAX.
             touched: [const { AtomicU64::new(u64::MAX) }; TOUCHES],
             next: AtomicUsize::new(0),
         }

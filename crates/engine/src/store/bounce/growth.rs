@@ -53,6 +53,7 @@ impl Growth {
             }
         }
         let slots = shapes.iter().sum::<usize>() * slots_per_area;
+        // At most eight transient buffers are in use.
         let transient_slots = 8 * SEGMENT_SLOTS;
         let mut arena = Arena::reserve(slots + transient_slots)?;
         pools.extend(shapes.iter().map(|areas| Pool::new(&mut arena, *areas, slots_per_area)));

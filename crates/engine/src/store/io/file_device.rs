@@ -139,6 +139,7 @@ impl FileDevice {
         }
     }
 
+    /// Reads one page in the way that `polling` decides.
     fn step_page(
         &self,
         lane: &mut Lane,
@@ -179,6 +180,20 @@ impl FileDevice {
         }
         let kind = IoErrorKind::Message(MOVED);
         Err(IoError { kind, operation, offset, length, transferred: 0 })
+    }
+
+    /// Fails if a file is guarded: its area has all its pages from the start.
+    fn check_resizable(
+        &self,
+        operation: Operation,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), IoError> {
+        if self.guard.is_none() {
+            return Ok(());
+        }
+        let unsupported = io::Error::from_raw_os_error(errno::EOPNOTSUPP);
+        Err(IoError::from_os(operation, offset, length, &unsupported))
     }
 
     fn read_one(&self, lane: &mut Lane, piece: &mut Piece<&mut [u8]>) -> Result<(), IoError> {
@@ -281,8 +296,9 @@ impl Device for FileDevice {
         pieces: &mut [Piece<&mut [u8]>],
         polling: Option<&Polling>,
     ) -> Result<(), IoError> {
+        debug_assert!(pieces.len() <= MAX_PIECES);
         let plan = match (&mut *pieces, polling) {
-            ([page], Some(polling)) => {
+            ([page], Some(polling)) if page.buf.len() == PAGE_SIZE => {
                 return transfer_whole(Operation::Read, page.offset, page.buf.len(), |done| {
                     let at = page.offset + done as u64;
                     self.step_page(lane, at, &mut page.buf[done..], polling)
@@ -307,6 +323,7 @@ impl Device for FileDevice {
     }
 
     fn write_pieces(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
+        debug_assert!(pieces.len() <= MAX_PIECES);
         let bytes: usize = pieces.iter().map(|piece| piece.buf.len()).sum();
         let first = pieces.first().map_or(0, |piece| piece.offset);
         self.check_map(Operation::Write, first, bytes as u64)?;
@@ -324,6 +341,7 @@ impl Device for FileDevice {
     }
 
     fn grow(&self, from: u64, bytes: u64) -> Result<(), IoError> {
+        self.check_resizable(Operation::Grow, from, bytes)?;
         self.file
             .allocate(from, bytes)
             .map_err(|error| IoError::from_os(Operation::Grow, from, bytes, &error))
@@ -337,12 +355,16 @@ impl Device for FileDevice {
     }
 
     fn truncate(&self, offset: u64) -> Result<(), IoError> {
+        self.check_resizable(Operation::Shrink, offset, 0)?;
         self.file
             .truncate(offset)
             .map_err(|error| IoError::from_os(Operation::Shrink, offset, 0, &error))
     }
 
     fn free_bytes(&self) -> Result<u64, IoError> {
+        if self.guard.is_some() {
+            return Ok(0);
+        }
         self.file.free_bytes().map_err(|error| IoError::from_os(Operation::Measure, 0, 0, &error))
     }
 
@@ -411,9 +433,15 @@ fn supports_iopoll(file: &SwapFile, tried: &mut Vec<Ring>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::stats::{Counter, Stats};
+    use crate::base::transfer_size::bucket_of;
     use crate::store::io::poll::mode::Mode;
+    use crate::store::io::poll::pressure::Pressure;
+    use crate::store::io::poll::samples::WINDOW_NS;
+    use softswap_sys::block_map::Fingerprint;
     use softswap_sys::memory::reserve_bytes;
     use std::path::Path;
+    use std::time::Duration;
 
     fn round_trip(directory: &Path, avoid_io_uring: bool) {
         let device = FileDevice::new(SwapFile::open(directory).unwrap(), avoid_io_uring);
@@ -502,6 +530,56 @@ mod tests {
                 assert_eq!(error.kind, IoErrorKind::Stopped, "{mode}");
             }
         }
+    }
+
+    /// Polling for a page does not pay here. Reads of several pages have no samples, so they are
+    /// polled if their plan is that of their size.
+    #[test]
+    fn piece_of_several_pages_is_planned_and_counted_by_its_size() {
+        const BYTES: usize = 4 * PAGE_SIZE;
+        let stats = Stats::for_tests();
+        let polling = Polling::new(Mode::Auto, 2, Pressure::new(2, None).into(), 0, stats);
+        let note_slow_page = || polling.note(false, PAGE_SIZE, now_ns() - 1_000_000);
+        note_slow_page();
+        std::thread::sleep(Duration::from_nanos(WINDOW_NS));
+        note_slow_page();
+        let directory = tempfile::tempdir().unwrap();
+        for avoid_io_uring in [false, true] {
+            let file = SwapFile::open(directory.path()).unwrap();
+            let device = FileDevice::new(file, avoid_io_uring);
+            let mut lane = device.open_lane();
+            device.grow(0, 1 << 20).unwrap();
+            let (written, read) = (reserve_bytes(65536).unwrap(), reserve_bytes(BYTES).unwrap());
+            for (index, byte) in written.iter_mut().enumerate() {
+                *byte = (index / 509) as u8;
+            }
+            device.write(&mut lane, 0, written).unwrap();
+            let before = stats.get(Counter::IoPolled);
+            let page = &mut read[..PAGE_SIZE];
+            device.read_page(&mut lane, 0, page, &polling).unwrap();
+            assert_eq!(stats.get(Counter::IoPolled), before);
+            let offset = 2 * PAGE_SIZE;
+            let mut pieces = [Piece { offset: offset as u64, buf: &mut *read }];
+            polling
+                .waited(BYTES, || device.read_pieces(&mut lane, &mut pieces, Some(&polling)))
+                .unwrap();
+            assert!(read[..] == written[offset..offset + BYTES]);
+            let is_polled = matches!(lane, Lane::Rings(_));
+            assert_eq!(stats.get(Counter::IoPolled), before + u64::from(is_polled));
+            let counted = stats.transfers(bucket_of(false, BYTES));
+            assert_eq!(counted, 1 + u64::from(avoid_io_uring));
+        }
+    }
+
+    #[test]
+    fn guarded_file_neither_grows_nor_shrinks() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = Arc::new(SwapFile::open(directory.path()).unwrap());
+        let guard = MapGuard::new(Arc::clone(&file), 1, Fingerprint::of(&[]), None);
+        let device = FileDevice::guarded(file, Some(guard), true);
+        assert!(device.grow(0, 4096).unwrap_err().is_unsupported());
+        assert!(device.truncate(0).unwrap_err().is_unsupported());
+        assert_eq!(device.free_bytes(), Ok(0));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use super::poll::Polling;
 use super::{Device, DeviceProperties, FileDevice, IoError, Lane, Piece, RemoteDevice};
+use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 use softswap_sys::segment::StaticRange;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -85,6 +86,7 @@ impl MirrorDevice {
         is_faster != is_probe
     }
 
+    /// Returns the timeout of a cluster read: twice the file's mean time, but at least 1 ms.
     fn read_timeout_ns(&self) -> u64 {
         (2 * self.file_time.ns().unwrap_or(0)).max(1_000_000)
     }
@@ -120,7 +122,8 @@ impl Device for MirrorDevice {
         pieces: &mut [Piece<&mut [u8]>],
         polling: Option<&Polling>,
     ) -> Result<(), IoError> {
-        let is_measured = polling.is_some() && pieces.len() == 1;
+        let is_page = matches!(&*pieces, [page] if page.buf.len() == PAGE_SIZE);
+        let is_measured = polling.is_some() && is_page;
         let start = now_ns();
         if pieces.iter_mut().all(|piece| self.read_cluster(piece.offset, piece.buf)) {
             if is_measured {
@@ -171,5 +174,32 @@ impl Device for MirrorDevice {
 
     fn describe(&self) -> DeviceProperties {
         self.file.describe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::io::poll::mode::Mode;
+    use crate::store::io::sim_device::SimDevice;
+    use softswap_shared::request_queue::{RequestQueue, SHAPE};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn only_reads_of_single_pages_are_timed() {
+        let (fd, words) = softswap_sys::shared::create(SHAPE.words()).unwrap();
+        let queue = RequestQueue::create(words, SHAPE, 1024, 1_000_000);
+        let cluster = RemoteDevice::open(queue, fd.as_raw_fd()).unwrap();
+        let file = SimDevice::new(1 << 20, 1);
+        // The cluster has no pages.
+        file.grow(0, 4 * PAGE_SIZE as u64).unwrap();
+        let device = MirrorDevice::new(Box::new(file), cluster);
+        let (mut lane, mut bytes) = (device.open_lane(), [0; 4 * PAGE_SIZE]);
+        let polling = Polling::for_tests(Mode::Interrupt);
+        for (pages, is_timed) in [(4, false), (1, true)] {
+            let buf = &mut bytes[..pages * PAGE_SIZE];
+            device.read_page(&mut lane, 0, buf, &polling).unwrap();
+            assert_eq!(device.file_time.ns().is_some(), is_timed, "{pages} pages");
+        }
     }
 }

@@ -75,6 +75,7 @@ impl Pool {
     }
 
     /// Stores an object in a gap; takes no free slab into use. Fails if there is no gap.
+    /// Panics as [`Pool::store`].
     pub fn store_in_gap(&self, packed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
         let class = class_to_take(packed)?;
         let lane = self.lane(class, current_cpu());

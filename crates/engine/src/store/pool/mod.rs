@@ -52,7 +52,7 @@ const _: () = assert!(CLASS[0].slots <= 1 << handle::SLOT_BITS && CLASSES <= u8:
 const _: () = assert!(MAX_OBJECT_BYTES < 1 << handle::LENGTH_BITS);
 
 /// A slab's number, and the slab under its lock.
-type LockedSlot<'p> = (u32, MutexGuard<'p, Slab>);
+type LockedSlab<'p> = (u32, MutexGuard<'p, Slab>);
 
 pub struct Pool {
     slabs: Slabs,
@@ -306,7 +306,7 @@ impl Pool {
     }
 
     /// Returns the slab that the lane stored into last, if it has a free slot.
-    fn current_slab(&self, class: usize, lane: Lane) -> Option<LockedSlot<'_>> {
+    fn current_slab(&self, class: usize, lane: Lane) -> Option<LockedSlab<'_>> {
         let slab = self.current.get(class, lane);
         let guard = self.slabs.get(slab as usize)?.lock();
         (guard.class() == Some(class) && guard.has_free_slot()).then_some((slab, guard))
@@ -315,7 +315,7 @@ impl Pool {
     /// Returns another slab for an object of `class`. In order of preference: one with a free slot
     /// that no other lane uses, a free slab, any with a free slot, one of a class up to twice as
     /// large. In a still larger slot a small object would displace a large one.
-    fn next_slab(&self, class: usize, lane: Lane) -> Option<LockedSlot<'_>> {
+    fn next_slab(&self, class: usize, lane: Lane) -> Option<LockedSlab<'_>> {
         let mut directory = self.directory();
         let found = self
             .lanes_slab(&mut directory, class, lane)
@@ -342,7 +342,7 @@ impl Pool {
         directory: &mut Directory,
         class: usize,
         lane: Lane,
-    ) -> Option<LockedSlot<'_>> {
+    ) -> Option<LockedSlab<'_>> {
         self.slab_with_free_slot(directory, class, |slab| {
             self.current.is_current_elsewhere(class, lane, slab)
         })
@@ -350,7 +350,7 @@ impl Pool {
 
     /// Returns a slab of `class` with a free slot, used by any lane, or of a class up to twice as
     /// large.
-    fn any_slab(&self, directory: &mut Directory, class: usize) -> Option<LockedSlot<'_>> {
+    fn any_slab(&self, directory: &mut Directory, class: usize) -> Option<LockedSlab<'_>> {
         self.slab_with_free_slot(directory, class, |_| false)
             .or_else(|| self.larger_slot(directory, class, 2 * CLASS[class].slot_bytes))
     }
@@ -359,7 +359,7 @@ impl Pool {
     /// object of `class`. Only if the pool has fewer than two slabs per class, because newly opened
     /// slabs would then be most of it. In a larger pool each class gets its own slabs, because an
     /// object in a slot too large wastes space until it is freed.
-    fn nearby_slab(&self, directory: &mut Directory, class: usize) -> Option<LockedSlot<'_>> {
+    fn nearby_slab(&self, directory: &mut Directory, class: usize) -> Option<LockedSlab<'_>> {
         let is_small = self.used_slabs.load(Relaxed) < 2 * CLASSES;
         if !is_small || self.slabs_of[class].load(Relaxed) > 0 {
             return None;
@@ -373,7 +373,7 @@ impl Pool {
         directory: &mut Directory,
         class: usize,
         most_bytes: usize,
-    ) -> Option<LockedSlot<'_>> {
+    ) -> Option<LockedSlab<'_>> {
         (class + 1..CLASSES)
             .take_while(|&larger| CLASS[larger].slot_bytes <= most_bytes)
             .find_map(|larger| self.slab_with_free_slot(directory, larger, |_| false))
@@ -384,7 +384,7 @@ impl Pool {
         directory: &mut Directory,
         class: usize,
         is_skipped_slab: impl Fn(u32) -> bool,
-    ) -> Option<LockedSlot<'_>> {
+    ) -> Option<LockedSlab<'_>> {
         loop {
             let slab = directory.with_free_slots(class).find(|&slab| !is_skipped_slab(slab))?;
             let mut guard = self.slabs[slab as usize].lock();
@@ -396,7 +396,7 @@ impl Pool {
         }
     }
 
-    fn open_slab(&self, directory: &mut Directory, class: usize) -> Option<LockedSlot<'_>> {
+    fn open_slab(&self, directory: &mut Directory, class: usize) -> Option<LockedSlab<'_>> {
         // `used_slabs` grows only under the directory's lock.
         if self.used_slabs.load(Relaxed) >= self.limit_slabs.load(Relaxed) {
             return None;

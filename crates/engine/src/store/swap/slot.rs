@@ -359,9 +359,11 @@ impl SlotAllocator {
         const BITS_BYTES: u64 = 4 * (CLUSTER_SLOTS as u64 / 8);
         const LINKS_BYTES: u64 = 12;
         if self.is_sparse {
+            // Used clusters are scattered: at worst each nonzero word needs a page of each table.
+            const TABLES: u64 = 7;
             let (words, clusters) = (self.touched_words.load(Relaxed), self.clusters.load(Relaxed));
             let most = u64::from(clusters) * (BITS_BYTES + LINKS_BYTES);
-            return most.min(u64::from(words) * 7 * PAGE_BYTES);
+            return most.min(u64::from(words) * TABLES * PAGE_BYTES);
         }
         u64::from(self.touched_clusters()) * BITS_BYTES
             + u64::from(self.clusters.load(Relaxed)) * LINKS_BYTES

@@ -11,7 +11,7 @@ pub(crate) struct Share {
     pub(super) table: ClusterTable,
     pub(super) mark: u64,
     /// The marked open file. Without it no owner is ever considered dead.
-    pub(super) file: Option<Arc<SwapFile>>,
+    file: Option<Arc<SwapFile>>,
     /// False in a forked child: the clusters are the parent's, so none may be taken or returned.
     pub(super) is_own: AtomicBool,
     pub(super) next: AtomicU32,

@@ -42,6 +42,7 @@ impl Area {
         let capacity_bytes = self.size_bytes() + free as u64 * CLUSTER_BYTES;
         self.capacity_bytes.store(capacity_bytes, Relaxed);
         self.slots.set_keep(clusters_per_batch(free) as u32);
+        // Interval between checks of the free clusters of the tree: 250 ms.
         share.next_check_ns.store(now_ns() + 250_000_000, Relaxed);
         free
     }

@@ -75,6 +75,7 @@ impl Hints {
     fn adapt(&self, pages: u64, count: usize, start_of: impl Fn(usize) -> u64) -> bool {
         let old_shift = self.shift.load(Ordering::Relaxed);
         let fit = |shift: &u64| buckets(pages, *shift) <= count as u64;
+        // Buckets become smaller from four extents per bucket on.
         let too_few = buckets(pages, old_shift) * 4 <= count as u64;
         if fit(&old_shift) && (!too_few || old_shift == 0) {
             return false;
