@@ -145,7 +145,8 @@ static sighandler_t by_raw_in_memory(int signal)
 {
     static struct kernel_action *both;
     if (!both)
-        both = memory_out(LEN, 3);
+        both = memory(LEN, 3);
+    put_out();
     return by_number(signal, both, both + 1000);
 }
 static void by_raw_call_in_managed_memory(void) { BY_ENTRY(by_raw_in_memory(s)) }

@@ -17,6 +17,7 @@ static void must(int holds, const char *what)
     if (holds)
         return;
     fprintf(stderr, "FAILED %s: %s\n", what, strerror(errno));
+    fflush(stdout);
     _exit(1);
 }
 

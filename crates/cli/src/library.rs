@@ -23,7 +23,9 @@ pub fn find() -> Result<PathBuf, Refusal> {
     let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
     let places = match &named {
         Some(path) => vec![PathBuf::from(path)],
-        None => places_for(&own_executable()?),
+        None => places_for(&own_executable().map_err(|refusal| {
+            Refusal::own(format!("{refusal}; set {VARIABLE} to the path of {NAME}"))
+        })?),
     };
     let Some(found) = places.iter().find(|path| path.is_file()) else {
         let looked: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();

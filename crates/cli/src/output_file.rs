@@ -7,7 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A file that is opened before the work starts, so that an unwritable path is refused early. Until
-/// it is written, an existing file is unchanged, and a new one is removed on drop.
+/// it is written, an existing file is unchanged. On drop, a new file is removed unless all of it
+/// was written.
 #[derive(Debug)]
 pub struct OutputFile {
     file: File,
@@ -26,9 +27,15 @@ impl OutputFile {
         status: u8,
         remedy: &str,
     ) -> Result<OutputFile, Refusal> {
-        let is_new = !path.exists();
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(|error| {
+        // Only a file that this process creates may be removed on drop. A dangling link is refused.
+        let opened = match OpenOptions::new().write(true).create_new(true).open(path) {
+            Ok(file) => Ok((file, true)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                OpenOptions::new().write(true).open(path).map(|file| (file, false))
+            }
+            Err(error) => Err(error),
+        };
+        let (file, is_new) = opened.map_err(|error| {
             let (path, why) = (path.display(), plain(&error));
             Refusal::new(
                 status,
@@ -47,7 +54,8 @@ impl OutputFile {
     /// Replaces the file's content.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// Errors of the file system. A new file is then removed on drop, and an existing one may have
+    /// lost its content.
     pub fn write(&mut self, text: &str) -> io::Result<()> {
         if self.file.metadata()?.is_file() {
             self.file.set_len(0)?;
@@ -63,5 +71,40 @@ impl Drop for OutputFile {
         if self.is_new {
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(path: &Path) -> Result<OutputFile, Refusal> {
+        OutputFile::open("--report", path, 2, "choose another path")
+    }
+
+    #[test]
+    fn only_a_new_file_that_was_not_written_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        drop(open(&path).unwrap());
+        assert!(!path.exists());
+        open(&path).unwrap().write("first").unwrap();
+        drop(open(&path).unwrap());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "first");
+        open(&path).unwrap().write("2nd").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "2nd");
+    }
+
+    #[test]
+    fn dangling_link_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (link, target) = (dir.path().join("link"), dir.path().join("target"));
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        let refused = open(&link).unwrap_err().to_string();
+        assert!(
+            refused.contains("No such file") && refused.contains("choose another"),
+            "{refused}"
+        );
+        assert!(!target.exists() && link.is_symlink());
     }
 }

@@ -30,14 +30,10 @@ impl Refusal {
         Refusal::new(USAGE, message)
     }
 
-    pub fn own(message: impl Into<String>) -> Refusal {
-        Refusal::new(OWN, message)
+    /// Takes a message, or an error that needs no description.
+    pub fn own(message: impl fmt::Display) -> Refusal {
+        Refusal::new(OWN, message.to_string())
     }
-}
-
-/// Converts an error whose message needs no description.
-pub fn own(error: impl fmt::Display) -> Refusal {
-    Refusal::own(error.to_string())
 }
 
 /// Adds a description of the failed action to an error.

@@ -128,7 +128,7 @@ fn json(it: &impl Serialize, args: &StatArgs) -> Result<String, Refusal> {
         Some(_) => serde_json::to_string(it),
         None => serde_json::to_string_pretty(it),
     };
-    text.map_err(|error| Refusal::own(error.to_string()))
+    text.map_err(Refusal::own)
 }
 
 #[derive(Serialize)]

@@ -96,9 +96,7 @@ pub(crate) fn swapon_check(args: &SwaponCheckArgs) -> Result<ExitCode, Refusal> 
     };
     let found = Found { schema: 1, ..found };
     let text = match &outcome {
-        _ if args.json => {
-            serde_json::to_string_pretty(&found).map_err(|error| Refusal::own(error.to_string()))?
-        }
+        _ if args.json => serde_json::to_string_pretty(&found).map_err(Refusal::own)?,
         Ok(_) => for_people(&found),
         Err(_) => return outcome,
     };

@@ -25,7 +25,7 @@ use swap::ablation;
 /// Measure what softswap costs on this machine.
 #[derive(Args)]
 #[command(after_long_help = "\
-With --json the result is one object with the keys of the tables, and schema (2), bench, and machine.
+With --json the result is one object with the keys of the tables, and schema (3), bench, and machine.
 All ratios are under ratios, as a_vs_b: a over b, the median over the rounds of the ratio within a
 round. Other figures are medians over the rounds, too; cov is the coefficient of variation over them,
 count the number of rounds or operations. others_cpu_share is the share of CPU time that other programs

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 /// Version of the JSON object of every benchmark. Increases if a key is removed or its meaning
 /// changes.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 
 /// Collects ratios and notes of a benchmark.
 pub(crate) struct Log {

@@ -115,7 +115,7 @@ mod tests {
         let rows =
             json!([{"a": "poll", "cov": 0.125, "us": 44.96}, {"a": "x", "cov": 1.0, "us": null}]);
         assert_eq!(
-            of(json!({"schema": 2, "rows": rows})),
+            of(json!({"schema": 3, "rows": rows})),
             "\nrows\na         cov    us\npoll   12.5 %  45.0\nx     100.0 %     -\n"
         );
         let lines = json!({"size_bytes": 4096, "ratios": {"a_vs_b": 1.5}});

@@ -4,7 +4,7 @@
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use softswap_cli::refusal::{OrRefuse, Refusal, own};
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_sys::child::SignalQueue;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::BorrowedFd;
@@ -26,7 +26,7 @@ impl TaskPipe {
         signals: &SignalQueue,
         kept: &[BorrowedFd<'_>],
     ) -> Result<TaskPipe, Refusal> {
-        command.arg(name).arg(serde_json::to_string(task).map_err(own)?);
+        command.arg(name).arg(serde_json::to_string(task).map_err(Refusal::own)?);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         signals.prepare(&mut command, kept);
         let mut child = command.spawn().or_own("the task did not start")?;
@@ -89,7 +89,7 @@ pub(crate) fn send(line: &str) -> Result<(), Refusal> {
 }
 
 pub(crate) fn send_json(what: &impl Serialize) -> Result<(), Refusal> {
-    send(&serde_json::to_string(what).map_err(own)?)
+    send(&serde_json::to_string(what).map_err(Refusal::own)?)
 }
 
 /// Waits for a line (task's side).

@@ -6,7 +6,7 @@ use crate::measure::object::{Object, object};
 use crate::measure::options::Named;
 use crate::measure::sample::{median, variation};
 use clap::ValueEnum;
-use softswap_cli::refusal::{Refusal, own};
+use softswap_cli::refusal::Refusal;
 use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
@@ -139,7 +139,7 @@ impl Verdicts {
             let verdicts = Check::ALL.map(|check| check.verdict(page));
             if verdicts.iter().any(|(word, _)| *word != verdicts[0].0) {
                 let what = "the checks disagree about a page";
-                return Err(own(format!("{what}: {verdicts:x?}; please report this")));
+                return Err(Refusal::own(format!("{what}: {verdicts:x?}; please report this")));
             }
             match verdicts[0].0 {
                 Some(0) => found.zero += 1,

@@ -56,8 +56,12 @@ pub(crate) fn regular(
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
     let file = file.map_err(failed)?;
-    let bytes = file.metadata().map_err(failed)?.len();
-    Ok((file, bytes))
+    // The path may refer to another file since the first check.
+    let opened = file.metadata().map_err(failed)?;
+    if !opened.is_file() {
+        return Err(refuse(other(opened.file_type())));
+    }
+    Ok((file, opened.len()))
 }
 
 fn not_a_file(kind: FileType) -> &'static str {

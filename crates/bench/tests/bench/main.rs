@@ -27,7 +27,7 @@ fn assert_empty(dir: &Path) {
 }
 
 fn assert_header(found: &Value, bench: &str) {
-    assert_eq!((&found["schema"], &found["bench"]), (&2.into(), &bench.into()));
+    assert_eq!((&found["schema"], &found["bench"]), (&3.into(), &bench.into()));
     for key in ["cpu", "cpus", "kernel", "device"] {
         assert!(!found["machine"][key].is_null(), "{bench}: the machine has no {key}");
     }

@@ -92,6 +92,7 @@ fn every_benchmark_reports_its_figures_and_named_ratios() {
             eprintln!("skipped: redis-server is not installed");
             continue;
         }
+        eprintln!("{small}");
         let mut found = found(small);
         assert_figures(&found);
         assert_shape(name_of(small), &mut found);

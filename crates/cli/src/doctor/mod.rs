@@ -71,7 +71,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Refusal> {
     let ok = checks.iter().all(|check| check.status != Status::Fatal);
     let diagnosis = Diagnosis { schema: 1, ok, checks };
     let text = if args.json {
-        serde_json::to_string_pretty(&diagnosis).map_err(|error| Refusal::own(error.to_string()))?
+        serde_json::to_string_pretty(&diagnosis).map_err(Refusal::own)?
     } else {
         check::table(&diagnosis, check::is_colour_enabled())
     };

@@ -98,8 +98,7 @@ pub(super) fn make(runtime: Runtime, file: Option<&Path>) -> Result<Profile, Ref
     let text = text.map_err(|error| refuse(format!("it cannot be read: {}", plain(&error))))?;
     let mut profile = serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))?;
     let added = allow(&mut profile).map_err(refuse)?;
-    let json =
-        serde_json::to_string_pretty(&profile).map_err(|error| Refusal::own(error.to_string()))?;
+    let json = serde_json::to_string_pretty(&profile).map_err(Refusal::own)?;
     let added = match added.as_slice() {
         [] => "no call had to be added".to_string(),
         names => format!("added {}", names.join(", ")),

@@ -129,8 +129,7 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     let svg = flame_graph::svg(&title, &profile.line(), stacks, nanoseconds);
     file.write(&svg).or_status(FAILED, format!("{}: cannot be written", path.display()))?;
     let mut text = match args.json {
-        true => serde_json::to_string_pretty(&profile)
-            .map_err(|error| Refusal::own(error.to_string()))?,
+        true => serde_json::to_string_pretty(&profile).map_err(Refusal::own)?,
         false => profile.for_people(),
     };
     if !args.json {

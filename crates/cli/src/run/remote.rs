@@ -138,7 +138,7 @@ impl Helper {
     pub(super) fn start(remote: &Remote, notes: &mut Vec<String>) -> Result<Helper, Refusal> {
         let shown = &remote.shown;
         let refuse = |why: String| Refusal::usage(format!("{shown}: {why}"));
-        let own = library::own_executable()?;
+        let own = library::own_executable().map_err(|refusal| refuse(refusal.to_string()))?;
         let (queue_fd, words) = softswap_sys::shared::create(SHAPE.words())
             .or_usage(format_args!("{shown}: cannot create the request queue"))?;
         let timeout = remote.url.deadline + RESTART;

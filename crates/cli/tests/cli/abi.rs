@@ -169,7 +169,10 @@ fn complaints_about(
         if may_differ {
             if got == plain[0] {
                 let mode = mode.name;
-                complaints.push(format!("{name} no longer differs ({mode}): remove its line"));
+                complaints.push(format!(
+                    "{name} no longer differs ({mode}): remove its line from \
+                     tests/abi/differences.txt"
+                ));
             }
         } else if !is_shown_plainly(theme, case, &got, &mut plain) {
             let (plain, stderr) = (&plain[0], &ended.stderr);

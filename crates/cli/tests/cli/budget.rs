@@ -11,7 +11,7 @@ const GROUP_BYTES: u64 = 112 << 20;
 const DATABASE: [&str; 2] = ["--mib", "288"];
 
 fn group() -> Option<MemoryGroup> {
-    MemoryGroup::if_possible(GROUP_BYTES)
+    MemoryGroup::or_skip(GROUP_BYTES)
 }
 
 fn within_group(group: MemoryGroup) -> Swapped {

@@ -131,6 +131,7 @@ fn works_without_move_compression_or_io_uring() {
         ("--no-io-uring", "uses_io_uring"),
         ("--no-move --no-io-uring --codec none", "pages_pooled"),
     ] {
+        eprintln!("{options}");
         let options: Vec<&str> = options.split(' ').collect();
         variant_keeps_data(|| Swapped::within(SMALL).options(&options), unused);
     }

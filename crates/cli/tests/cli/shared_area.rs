@@ -1,7 +1,7 @@
 //! A named swap area shared by a process tree that execs, forks and loses processes.
 
 use crate::common::{Loop, is_installed, is_root, set_mode, skip};
-use crate::support::control_client::{eventually, stdout_of};
+use crate::support::control_client::{eventually, stdout_of, wait_until};
 use crate::support::processes::{all_with, kill, parent};
 use crate::support::{AreaFile, LIMIT, Running, Swapped, compiled, finish, mix64, plain, python};
 use std::ffi::{OsStr, OsString};
@@ -44,6 +44,19 @@ fn taken(tables: &File) -> usize {
     words.chunks(8).filter(|word| word.iter().any(|byte| *byte != 0)).count()
 }
 
+/// Waits until `holds` returns true for the number of taken clusters.
+fn wait_until_taken(what: &str, tables: &File, running: &Running, holds: fn(usize) -> bool) {
+    wait_until(what, || {
+        let taken = taken(tables);
+        let is_so = holds(taken).then_some(());
+        is_so.ok_or_else(|| format!("{taken} are taken\n{}", running.stderr_so_far()))
+    });
+}
+
+fn wait_until_all_free(tables: &File, running: &Running) {
+    wait_until_taken("all clusters are free", tables, running, |taken| taken == 0);
+}
+
 /// Pipeline stage. Each of three stages uses more than its share.
 const STAGE: &str = r"
 import hashlib, os, sys
@@ -78,6 +91,7 @@ fn pipeline_shares_area_with_same_result() {
 fn forked_children_write_to_tree_area_and_parent_keeps_pages_of_killed_ones() {
     for (mib, more) in [(768, &["--require-out"][..]), (200, &["--only", "some-are-killed"])] {
         let arguments = [&["--mib", "24", "--pressure", "40"], more].concat();
+        eprintln!("an area of {mib} MiB, {}", arguments.join(" "));
         AreaFile::new(mib).swapped("16M").run_ok("children", &arguments);
     }
 }
@@ -115,7 +129,7 @@ time.sleep(1000)
     running.wait_for_output("freed\n");
     assert!(has_printed(&running, "[0, 0, 0, 0]"), "{}", running.stderr_so_far());
     // The children's clusters are free, and only those of the parent remain.
-    eventually("the children's clusters are free", || taken(&tables) < 60);
+    wait_until_taken("the children's clusters are free", &tables, &running, |taken| taken < 60);
 }
 
 #[test]
@@ -127,7 +141,7 @@ fn successive_programs_fill_area_without_leak() {
     let mut running = Running::start(&mut swapped.command("sh", &shell(script)));
     let tables = tables(&mut running);
     running.wait_for_output("done\n");
-    eventually("all clusters are free", || taken(&tables) == 0);
+    wait_until_all_free(&tables, &running);
 }
 
 #[test]
@@ -176,7 +190,7 @@ os._exit(0)
     let mut running = Running::start(&mut swapped.command("sh", &arguments));
     let tables = tables(&mut running);
     running.wait_for_output("ok all of it\n");
-    eventually("all clusters are free", || taken(&tables) == 0);
+    wait_until_all_free(&tables, &running);
     let stderr = running.stderr_so_far();
     assert!(stderr.contains("swap area is full"), "{stderr}");
 }
@@ -220,7 +234,7 @@ fn slots_of_randomly_killed_members_are_reclaimed() {
         assert!(parent(shell).is_some(), "the family failed: {}", running.stderr_so_far());
     }
     assert!(kills >= KILLS && most > 0, "{kills} kills, {most} clusters");
-    eventually("all clusters are free", || taken(&tables) == 0);
+    wait_until_all_free(&tables, &running);
     let stderr = running.stderr_so_far();
     assert!(!stderr.contains("wrong data") && !stderr.contains("internal error"), "{stderr}");
 }

@@ -45,7 +45,7 @@ fn two_processes_stay_within_shared_budget() {
 fn small_processes_stay_within_eight_mib() {
     const CHILDREN: usize = 8;
     let limit_bytes = (12 * CHILDREN as u64 + 8) << 20;
-    let Some(group) = MemoryGroup::if_possible(limit_bytes) else { return };
+    let Some(group) = MemoryGroup::or_skip(limit_bytes) else { return };
     let script = r"
 import os, time
 block = bytearray(os.urandom(1 << 20)) * 12
@@ -262,7 +262,7 @@ fn tree_limit_can_be_lowered_and_raised() {
 fn auto_budget_shrinks_for_another_program() {
     const GROUP_BYTES: u64 = 640 << 20;
     const LEFT_BYTES: u64 = 256 << 20;
-    let Some(group) = MemoryGroup::if_possible(GROUP_BYTES) else { return };
+    let Some(group) = MemoryGroup::or_skip(GROUP_BYTES) else { return };
     let hog = compiled("hog");
     let program = [hog.to_str().unwrap(), "--mib", "400", "--seconds", "0"];
     let options = ["--memory", "auto:16M-600M"];

@@ -29,7 +29,7 @@ fn tree_with_random_kills_keeps_budget_and_data() {
     // The nursery, its members, two children of each member, and the command.
     const MAX_PROCESSES: u64 = 2 + MEMBERS * 3;
     let limit_bytes = BUDGET_BYTES + (4 << 20) * MAX_PROCESSES;
-    let Some(group) = MemoryGroup::if_possible(limit_bytes) else { return };
+    let Some(group) = MemoryGroup::or_skip(limit_bytes) else { return };
     let family = compiled("family");
     let members = MEMBERS.to_string();
     let max_kills = 40 + 3 * turns(10);
@@ -72,7 +72,7 @@ fn forgotten_memory() -> Vec<String> {
 
 #[test]
 fn killing_any_process_leaves_nothing() {
-    let Some(group) = MemoryGroup::if_possible(1 << 30) else { return };
+    let Some(group) = MemoryGroup::or_skip(1 << 30) else { return };
     let swap = tempfile::tempdir().unwrap();
     let (before, mut random) = (forgotten_memory(), 5_u64);
     // The tree consists of the command, a forking shell and hogs.

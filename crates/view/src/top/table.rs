@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 pub(super) struct Column {
     pub(super) title: &'static str,
     pub(super) width: u16,
-    /// If space is short, columns with the highest ranks are omitted.
+    /// Unique, 0 to 11. If space is short, columns with the highest ranks are omitted.
     rank: u8,
     content: Content,
 }
@@ -113,6 +113,7 @@ impl Column {
     pub(super) fn text(&self, row: &Row<'_>) -> String {
         match self.content {
             Content::Text(of) => of(row),
+            // Rank 0 is the PID, which is also shown after the exit.
             Content::Number(..) if row.has_ended && self.rank > 0 => "-".into(),
             Content::Number(of, shown) => of(row).map_or_else(|| "-".into(), shown),
         }

@@ -13,7 +13,7 @@ use crate::measure::region::on_threads;
 use crate::measure::report::Log;
 use crate::measure::sample::{Cell, take_turns};
 use clap::Args;
-use softswap_cli::refusal::{OrRefuse, Refusal, own};
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_engine::store::bounce::{Pools, Shape};
 use softswap_engine::store::io::{Device, FileDevice};
 use softswap_sys::file::SwapFile;
@@ -68,13 +68,13 @@ fn combinations() -> impl Iterator<Item = Combination> {
 pub(super) fn measure(args: &BounceArgs) -> Result<Object, Refusal> {
     let bytes = (MAX_TASKS * PART_BYTES) as u64;
     let dir = args.common.dir(bytes)?;
-    let device = FileDevice::new(SwapFile::open(&dir.path).map_err(own)?, false);
-    device.grow(0, bytes).map_err(own)?;
+    let device = FileDevice::new(SwapFile::open(&dir.path).map_err(Refusal::own)?, false);
+    device.grow(0, bytes).map_err(Refusal::own)?;
     let tasks: std::io::Result<Vec<_>> = (0..MAX_TASKS as u64).map(Task::new).collect();
     let mut tasks = tasks.or_own("the tasks' buffers cannot be allocated")?;
     for (number, task) in tasks.iter_mut().enumerate() {
         task.attach(&device);
-        task.fill_part(number, &device).map_err(own)?;
+        task.fill_part(number, &device).map_err(Refusal::own)?;
     }
     let areas = std::thread::available_parallelism().map_or(1, usize::from);
     let mut log = Log::start();
@@ -83,7 +83,7 @@ pub(super) fn measure(args: &BounceArgs) -> Result<Object, Refusal> {
     take_turns(&mut cells, args.common.rounds, |one, _| {
         let pools = one.workload.pools(one.is_apart, areas).or_own(NO_POOLS)?;
         let device = (!one.is_ram).then_some(&device);
-        tasks::run(one.workload, &pools, device, &mut tasks, time).map_err(own)
+        tasks::run(one.workload, &pools, device, &mut tasks, time).map_err(Refusal::own)
     })?;
     let slots_per_area = SLOTS / areas.next_power_of_two();
     let shape = Shape { areas, slots_per_area, reserve_slots: 0, extra_bytes: 0 };

@@ -2,7 +2,7 @@
 
 use super::layout::Extent;
 use super::rivals::{List, ListNode, Tree, TreeNode};
-use softswap_cli::refusal::{Refusal, own};
+use softswap_cli::refusal::Refusal;
 use softswap_engine::store::swap::extent::ExtentMap;
 
 pub(super) trait Lookup: Send + Sync {
@@ -74,9 +74,11 @@ impl Map {
 
 /// Builds all maps of extents and checks that they return the same blocks.
 pub(super) fn all(layout: &[Extent]) -> Result<[Map; COUNT], Refusal> {
-    let softswap = ExtentMap::new(layout.len()).map_err(own)?;
+    let softswap = ExtentMap::new(layout.len()).map_err(Refusal::own)?;
     for extent in layout {
-        softswap.append(extent.start_page, extent.nr_pages, extent.start_block).map_err(own)?;
+        softswap
+            .append(extent.start_page, extent.nr_pages, extent.start_block)
+            .map_err(Refusal::own)?;
     }
     let extents = layout.len();
     let pages = layout.iter().map(|extent| extent.nr_pages).sum();

@@ -1,6 +1,6 @@
 //! An engine in this process, and a plain userfaultfd region whose faults are resolved by one copy.
 
-use softswap_cli::refusal::{Refusal, own};
+use softswap_cli::refusal::Refusal;
 use softswap_engine::api::engine::Engine;
 use softswap_engine::api::settings::Config;
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
@@ -84,18 +84,19 @@ pub(super) fn set_up(
     sizes: &Sizes,
     faults: Faults,
 ) -> Result<&'static Fixture, Refusal> {
-    let file = Arc::new(SwapFile::open(dir).map_err(own)?);
+    let file = Arc::new(SwapFile::open(dir).map_err(Refusal::own)?);
     let device = FileDevice::new(Arc::clone(&file), false);
     let (memory_bytes, codec) = (sizes.memory_bytes, Choice::LZ4);
     let config = Config { memory_bytes, codec, faults, ..Config::default() };
     let storage = Box::new(FileDevice::new(file, false));
     let storage = Backing::growing(storage, Some(sizes.swap_bytes), 0);
-    let stats = Stats::new(reserve_u64(STATS_WORDS).map_err(own)?);
-    let engine = Arc::new(Engine::start(&config, vec![storage], stats).map_err(own)?);
-    let bare = faults::taken(faults, || Window::reserve(1, false)).map_err(own)?;
+    let stats = Stats::new(reserve_u64(STATS_WORDS).map_err(Refusal::own)?);
+    let engine = Arc::new(Engine::start(&config, vec![storage], stats).map_err(Refusal::own)?);
+    let bare = faults::taken(faults, || Window::reserve(1, false)).map_err(Refusal::own)?;
     let bare = Arc::new(bare);
-    device.grow(sizes.swap_bytes, sizes.spare_bytes).map_err(own)?;
-    let served = [serve_engine(&engine).map_err(own)?, serve_bare(&bare).map_err(own)?];
+    device.grow(sizes.swap_bytes, sizes.spare_bytes).map_err(Refusal::own)?;
+    let served =
+        [serve_engine(&engine).map_err(Refusal::own)?, serve_bare(&bare).map_err(Refusal::own)?];
     let spare_bytes = sizes.swap_bytes;
     Ok(Box::leak(Box::new(Fixture { engine, bare, device, spare_bytes, _served: served })))
 }

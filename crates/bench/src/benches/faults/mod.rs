@@ -13,7 +13,7 @@ use crate::measure::report::Log;
 use crate::measure::sample::{Cell, Round, median};
 use clap::Args;
 use fixture::{Fixture, PATTERN, Sizes};
-use softswap_cli::refusal::{OrRefuse, Refusal, own};
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_cli::{memory_limits, swapdir, units};
 use softswap_engine::base::stats::Tier;
 use softswap_engine::codec::same_filled::same_filled_word;
@@ -254,7 +254,7 @@ impl Bench {
     fn evict_all(&self) -> Result<(), Refusal> {
         for fault in [Fault::ZeroRead, Fault::ZeroWrite] {
             let range = self.ranges[fault as usize];
-            self.fixture.engine.discard(range.address(), range.len()).map_err(own)?;
+            self.fixture.engine.discard(range.address(), range.len()).map_err(Refusal::own)?;
         }
         // Request more batches than needed, because the clock's first passes only age pages.
         let batches = self.pages * FAULTS / CLUSTER_PAGES + 64;

@@ -8,7 +8,7 @@ use super::target::Target;
 use crate::measure::noise::{below, noise};
 use crate::measure::sample::Round;
 use crate::measure::task_pipe::process_cpu_seconds;
-use softswap_cli::refusal::{OrRefuse, Refusal, own};
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::store::io::poll::Polling;
 use softswap_engine::store::io::poll::mode::Mode;
@@ -129,7 +129,7 @@ fn timed(
     let mut latencies_ns = Vec::with_capacity(1 << 16);
     let (start, cpu_start) = (now_ns(), process_cpu_seconds());
     let elapsed_ns = loop {
-        latencies_ns.push(call().map_err(own)?);
+        latencies_ns.push(call().map_err(Refusal::own)?);
         let elapsed = now_ns() - start;
         if elapsed >= time_ns {
             break elapsed;

@@ -4,7 +4,7 @@
 
 use crate::measure::machine::{Machine, block_device};
 use crate::measure::noise::fill_with_noise;
-use softswap_cli::refusal::{OrRefuse, Refusal, own, plain};
+use softswap_cli::refusal::{OrRefuse, Refusal, plain};
 use softswap_cli::{swapdir, units};
 use softswap_engine::store::io::{Device, FileDevice, Lane};
 use softswap_sys::PAGE_SIZE;
@@ -63,7 +63,7 @@ fn own_file(size: Option<u64>, swap: &Path) -> Result<Target, Refusal> {
             fill_with_noise(page, at);
         }
         let len = (bytes - offset).min(FILL_BYTES as u64) as usize;
-        target.device.write(&mut Lane::Plain, offset, &buffer[..len]).map_err(own)?;
+        target.device.write(&mut Lane::Plain, offset, &buffer[..len]).map_err(Refusal::own)?;
     }
     // Deferred writes of the file system would disturb the reads.
     let synced = File::open(&target.path_for_other_processes).and_then(|file| file.sync_all());

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use softswap::{Advice, Pool, Region};
 use softswap_cli::library::own_executable;
-use softswap_cli::refusal::{OrRefuse, Refusal, own};
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
 use softswap_sys::raw::now_ns;
@@ -152,18 +152,18 @@ fn word(page: usize, at: usize, writes: u64) -> u64 {
 }
 
 pub(crate) fn run(args: &LibraryTaskArgs) -> Result<ExitCode, Refusal> {
-    let task: Task = serde_json::from_str(&args.task).map_err(own)?;
+    let task: Task = serde_json::from_str(&args.task).map_err(Refusal::own)?;
     let len = task.pages * PAGE_SIZE;
     let times = match task.place {
         Place::Pool => {
             let builder = Pool::builder().memory_bytes(task.memory_bytes);
-            let builder = builder.swap(&task.dir.to_string_lossy()).map_err(own)?;
-            let pool = builder.build().map_err(own)?;
+            let builder = builder.swap(&task.dir.to_string_lossy()).map_err(Refusal::own)?;
+            let pool = builder.build().map_err(Refusal::own)?;
             let advise = |region: &mut Region, is_random: bool| {
                 let advice = if is_random { Advice::Random } else { Advice::Sequential };
                 let _ = region.advise(.., advice);
             };
-            work(&task, Bytes(pool.map(len).map_err(own)?, advise))?
+            work(&task, Bytes(pool.map(len).map_err(Refusal::own)?, advise))?
         }
         Place::Run | Place::KernelFile => in_threads(task, &mut vec![0_u8; len])?,
         Place::File => {

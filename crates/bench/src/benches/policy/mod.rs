@@ -16,7 +16,7 @@ use softswap_sys::PAGE_SIZE;
 use softswap_testkit::simulator::{self, Costs, Figures, Setup, Simulation};
 use std::collections::BTreeSet;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Memory sizes in percent of a trace's pages.
 const PERCENTS: [usize; 3] = [75, 50, 25];
@@ -24,6 +24,8 @@ const PERCENTS: [usize; 3] = [75, 50, 25];
 const FIXED_PERCENTS: [u8; 6] = [0, 10, 20, 40, 60, 80];
 /// Minimum simulated memory, in pages.
 const MIN_PAGES: usize = 64;
+/// Seed of the first random program, the same as of the published figures.
+const FIRST_SEED: u64 = 1_000_000;
 
 /// Simulate softswap's policies over recorded traces or random programs.
 ///
@@ -59,15 +61,13 @@ pub(super) fn measure(args: &PolicyArgs) -> Result<Object, Refusal> {
     if let Some(count) = args.random {
         rows = random(count, &mut log).or_own("a random program cannot be simulated")?;
     }
-    for path in &args.trace {
-        let name = path.file_stem().map_or("trace".into(), |stem| stem.to_string_lossy());
-        let recorded = read(path)?;
+    for (name, recorded) in &traces(&args.trace)? {
         let touched = recorded.touches();
         let (touches, pages) = (touched.len(), BTreeSet::from_iter(touched).len());
         for memory_percent in PERCENTS {
             let memory_pages = (pages * memory_percent / 100).max(MIN_PAGES);
             let mut stalled_ms = |without: Without| {
-                let figures = simulate(&recorded, memory_pages, without, None)
+                let figures = simulate(recorded, memory_pages, without, None)
                     .or_own(format!("the trace {name} cannot be simulated"))?;
                 let stalled_ms = figures.stalled_ns as f64 / 1e6;
                 rows.push(object! {
@@ -99,15 +99,23 @@ pub(super) fn measure(args: &PolicyArgs) -> Result<Object, Refusal> {
     Ok(log.findings("policy", Machine::without_device(), object! { rows }))
 }
 
-fn read(path: &Path) -> Result<Recorded, Refusal> {
-    let bytes = std::fs::read(path);
-    bytes.and_then(|bytes| Recorded::from_bytes(&bytes)).map_err(|error| {
-        Refusal::usage(format!(
-            "--trace {}: {}; record one with `softswap bench record --out FILE -- PROGRAM`",
-            path.display(),
-            plain(&error)
-        ))
-    })
+/// Reads traces, by name. Refuses two with the same name, because rows and ratios contain it.
+fn traces(paths: &[PathBuf]) -> Result<Vec<(String, Recorded)>, Refusal> {
+    let mut traces: Vec<(String, Recorded)> = Vec::new();
+    for path in paths {
+        let refuse = |why: String| Refusal::usage(format!("--trace {}: {why}", path.display()));
+        let bytes = std::fs::read(path);
+        let recorded = bytes.and_then(|bytes| Recorded::from_bytes(&bytes)).map_err(|error| {
+            let remedy = "record one with `softswap bench record --out FILE -- PROGRAM`";
+            refuse(format!("{}; {remedy}", plain(&error)))
+        })?;
+        let name = path.file_stem().map_or("trace".into(), |stem| stem.to_string_lossy());
+        if traces.iter().any(|(other, _)| *other == name) {
+            return Err(refuse(format!("there is a trace {name:?} already; rename the file")));
+        }
+        traces.push((name.into_owned(), recorded));
+    }
+    Ok(traces)
 }
 
 /// Simulates random programs with the default and with fixed pool shares.
@@ -115,7 +123,8 @@ fn random(count: u32, log: &mut Log) -> io::Result<Vec<Object>> {
     let mut rows = Vec::new();
     let (mut most, mut logs) = (0.0_f64, 0.0);
     for number in 0..u64::from(count) {
-        let Program { recorded, memory_percent, threads } = random_programs::program(number);
+        let Program { recorded, memory_percent, threads } =
+            random_programs::program(FIRST_SEED + number);
         let memory_pages = recorded.pages as usize * memory_percent / 100;
         let total_ms = |percent| {
             let figures = simulate(&recorded, memory_pages, Without::default(), percent)?;

@@ -1,6 +1,6 @@
 //! A cluster on this machine: primaries without replicas, killed with the benchmark.
 
-use softswap_cli::refusal::{OrRefuse, Refusal, own, plain};
+use softswap_cli::refusal::{OrRefuse, Refusal, plain};
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::Path;
@@ -106,7 +106,7 @@ impl Server {
     }
 
     fn text(&self, command: &[&str]) -> Result<String, Refusal> {
-        redis::from_redis_value(self.request(command)?).map_err(own)
+        redis::from_redis_value(self.request(command)?).map_err(Refusal::own)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::measure::noise::{below, fill_with_noise, noise};
 use crate::measure::sample::Round;
 use clap::ValueEnum;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use softswap_cli::refusal::{OrRefuse, Refusal, own};
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_remote::cluster::{Cluster, EXTENT_PAGES, Run};
 use softswap_remote::control::RunKey;
 use softswap_remote::store::{Page, PageStore};
@@ -91,7 +91,7 @@ impl Store {
         let RunKey { id, key } =
             RunKey::choose().or_own("the kernel returned no random numbers")?;
         let run = Run { id, area: 0, key, continues: false };
-        let cluster = Cluster::connect(url, run).await.map_err(own)?;
+        let cluster = Cluster::connect(url, run).await.map_err(Refusal::own)?;
         let copies = if url.copies == Copies::Two { 2 } else { 1 };
         let mut extent = vec![[0; PAGE_SIZE]; EXTENT_PAGES as usize];
         for (page, seed) in extent.iter_mut().zip(1..) {
@@ -115,10 +115,14 @@ impl Store {
         if step.is_write() {
             let at = (first_page % EXTENT_PAGES) as usize;
             let contents = &self.extent[at..at + pages];
-            return self.cluster.write(first_page, generations, contents).await.map_err(own);
+            return self
+                .cluster
+                .write(first_page, generations, contents)
+                .await
+                .map_err(Refusal::own);
         }
         let mut into = vec![[0; PAGE_SIZE]; pages];
-        self.cluster.read(first_page, generations, &mut into).await.map_err(own)
+        self.cluster.read(first_page, generations, &mut into).await.map_err(Refusal::own)
     }
 
     /// Repeats a step for `time`. Concurrent operations may write the same page, because they write
@@ -142,6 +146,6 @@ impl Store {
     }
 
     pub(super) async fn close(self) -> Result<(), Refusal> {
-        self.cluster.close().await.map_err(own)
+        self.cluster.close().await.map_err(Refusal::own)
     }
 }

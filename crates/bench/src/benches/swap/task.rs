@@ -9,7 +9,7 @@ use crate::measure::region::{Region, WORDS, on_threads};
 use crate::measure::task_pipe::{TaskPipe, process_cpu_seconds, receive, send, send_json};
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use softswap_cli::refusal::{OrRefuse, Refusal, own};
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_engine::base::stats::Stats;
 use softswap_sys::child::SignalQueue;
 use std::path::PathBuf;
@@ -109,7 +109,7 @@ impl Task {
 }
 
 pub(crate) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
-    let task: Task = serde_json::from_str(&args.task).map_err(own)?;
+    let task: Task = serde_json::from_str(&args.task).map_err(Refusal::own)?;
     let contents = Contents::load(task.data, task.sample.as_deref()).map_err(Refusal::own)?;
     let region =
         Region::filled(task.pages, &contents).or_own("the task's memory cannot be allocated")?;

@@ -59,6 +59,8 @@ fn recorded_program_is_simulated() {
     let parts = ["--trace /no/such/file", "No such file"];
     assert_refused(&mut policy("/no/such/file", &[]), &parts);
     assert_refused(softswap().args(["bench", "policy"]), &["--trace"]);
+    let parts = [RECORDED, "there is a trace \"sqlite\" already", "rename the file"];
+    assert_refused(&mut policy(RECORDED, &["--trace", RECORDED]), &parts);
     let mut failing = softswap();
     failing.args(["bench", "record", "--swap"]).arg(dir.path()).arg("--out").arg(&trace);
     assert_refused(failing.args(["--", "/no/such/program"]), &["/no/such/program"]);

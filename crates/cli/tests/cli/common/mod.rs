@@ -149,7 +149,7 @@ pub(crate) fn skip(why: &str) {
     eprintln!("skipped: {why}");
 }
 
-/// Loop device over a file, detached on drop.
+/// Loop device over a file, detached on drop. A test may have made it read-only.
 pub(crate) struct Loop(pub(crate) String);
 
 impl Loop {
@@ -171,6 +171,10 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
+        // The kernel keeps the flag of a detached device, so the next user could not write to it.
+        if let Some(mut command) = tool("blockdev") {
+            let _ = command.args(["--setrw", &self.0]).output();
+        }
         let _ = tool("losetup").unwrap().args(["--detach", &self.0]).status();
     }
 }
