@@ -1,7 +1,9 @@
 //! Checks that a page survives compression and decompression with any codec and buffer size, and
 //! that decompressing arbitrary bytes never writes outside the page.
 
-use softswap_engine::codec::{Codec, MAX_COMPRESSED_BYTES, Packer, Scratch, compress, decompress};
+use softswap_engine::codec::{
+    Codec, Compressor, MAX_COMPRESSED_BYTES, Scratch, compress, decompress,
+};
 use softswap_sys::zstd::LEVELS;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -24,13 +26,13 @@ fn page_of(input: &[u8]) -> [u8; PAGE_BYTES] {
     std::array::from_fn(|_| bytes.next().copied().unwrap_or(0))
 }
 
-fn packer_of(choice: u8) -> Packer {
+fn packer_of(choice: u8) -> Compressor {
     match choice.checked_sub(128) {
-        None => Packer::Lz4,
+        None => Compressor::Lz4,
         Some(number) => {
             let levels = LEVELS.count();
             let level = LEVELS.clone().nth(usize::from(number) % levels);
-            Packer::Zstd { level: level.unwrap() }
+            Compressor::Zstd { level: level.unwrap() }
         }
     }
 }
@@ -50,7 +52,7 @@ fn unpack(codec: Codec, packed: &[u8], scratch: &mut Scratch) -> Option<[u8; PAG
 }
 
 fn pack_round_trips(
-    packer: Packer,
+    packer: Compressor,
     page: &[u8; PAGE_BYTES],
     room: usize,
     scratch: &mut Scratch,

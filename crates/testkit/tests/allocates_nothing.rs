@@ -90,19 +90,19 @@ fn codecs_do_not_allocate() {
     let mut compressor = zstd::Compressor::new(reserve_bytes(zstd::COMPRESSOR_BYTES).unwrap());
     let mut decompressor =
         zstd::Decompressor::new(reserve_bytes(zstd::DECOMPRESSOR_BYTES).unwrap());
-    let (mut packed, mut back) = ([0; 3072], [0; PAGE_SIZE]);
+    let (mut compressed, mut back) = ([0; 3072], [0; PAGE_SIZE]);
     let count = allocations(|| {
         for page in &pages {
-            if let Some(len) = lz4::compress(page, &mut packed, &mut state) {
-                assert_eq!(lz4::decompress(&packed[..len], &mut back), Some(PAGE_SIZE));
+            if let Some(len) = lz4::compress(page, &mut compressed, &mut state) {
+                assert_eq!(lz4::decompress(&compressed[..len], &mut back), Some(PAGE_SIZE));
             }
             // Cover each change of level, which reinitializes the context.
             for level in zstd::LEVELS.chain(zstd::LEVELS.rev()) {
-                if let Some(len) = compressor.compress(level, page, &mut packed) {
-                    let unpacked = decompressor.decompress(&packed[..len], &mut back);
-                    assert_eq!(unpacked, Some(PAGE_SIZE));
-                    packed[len / 2] ^= 0x55;
-                    let _ = decompressor.decompress(&packed[..len], &mut back);
+                if let Some(len) = compressor.compress(level, page, &mut compressed) {
+                    let decompressed = decompressor.decompress(&compressed[..len], &mut back);
+                    assert_eq!(decompressed, Some(PAGE_SIZE));
+                    compressed[len / 2] ^= 0x55;
+                    let _ = decompressor.decompress(&compressed[..len], &mut back);
                 }
             }
             assert_eq!(decompressor.decompress(page, &mut back), None);

@@ -46,7 +46,7 @@ impl Reading {
     pub fn of(stats: &Stats) -> Reading {
         use Counter as C;
         let get = |counter| stats.get(counter);
-        let errors = [C::WriteErrors, C::ReadErrors, C::ChecksumErrors, C::UnpackErrors];
+        let errors = [C::WriteErrors, C::ReadErrors, C::ChecksumErrors, C::DecompressErrors];
         Reading {
             budget_bytes: get(C::BudgetBytes),
             used_bytes: get(C::UsedBytes),

@@ -6,7 +6,7 @@ use crate::measure::object::{Object, object};
 use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_engine::codec::{
-    self as engine, MAX_COMPRESSED_BYTES, Packer, Scratch, compress, decompress,
+    self as engine, Compressor, MAX_COMPRESSED_BYTES, Scratch, compress, decompress,
 };
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
@@ -21,13 +21,13 @@ const _: () = assert!(MAX_COMPRESSED_BYTES.is_multiple_of(STEP_BYTES));
 #[derive(Clone, Copy)]
 pub(crate) struct Codec {
     pub(crate) name: &'static str,
-    packer: Packer,
+    packer: Compressor,
     codec: engine::Codec,
 }
 
 pub(crate) const CODECS: [Codec; 2] = [
-    Codec { name: "lz4", packer: Packer::Lz4, codec: engine::Codec::Lz4 },
-    Codec { name: "zstd", packer: Packer::Zstd { level: 1 }, codec: engine::Codec::Zstd },
+    Codec { name: "lz4", packer: Compressor::Lz4, codec: engine::Codec::Lz4 },
+    Codec { name: "zstd", packer: Compressor::Zstd { level: 1 }, codec: engine::Codec::Zstd },
 ];
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

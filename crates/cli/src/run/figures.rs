@@ -88,7 +88,7 @@ pub(crate) fn gather(
         write_errors: get(C::WriteErrors),
         read_errors: get(C::ReadErrors),
         checksum_errors: get(C::ChecksumErrors),
-        unpack_errors: get(C::UnpackErrors),
+        unpack_errors: get(C::DecompressErrors),
         uses_io_uring: get(C::UsesIoUring) != 0,
         uses_direct_io: get(C::UsesDirectIo) != 0,
         is_remote: get(C::IsRemote) != 0,

@@ -26,7 +26,7 @@ const ERRORS: [(&str, Counter); 7] = [
     ("read", Counter::ReadErrors),
     ("write", Counter::WriteErrors),
     ("checksum", Counter::ChecksumErrors),
-    ("unpack", Counter::UnpackErrors),
+    ("unpack", Counter::DecompressErrors),
     ("discard", Counter::DiscardErrors),
     ("area_failed", Counter::AreasFailed),
     ("slot_retired", Counter::SlotsRetired),

@@ -392,7 +392,7 @@ mod tests {
     use super::*;
     use clap::Parser;
     use softswap_engine::api::settings::AreaSpec;
-    use softswap_engine::codec::{Choice, Packer};
+    use softswap_engine::codec::{Choice, Compressor};
     use softswap_engine::store::io::poll::mode::Mode;
 
     #[derive(Parser)]
@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     fn codec_is_parsed_with_level() {
-        let zstd = |level| Choice::Fixed(Some(Packer::Zstd { level }));
+        let zstd = |level| Choice::Fixed(Some(Compressor::Zstd { level }));
         let table: &[(&[&str], Variables<'_>, Choice)] = &[
             (&[], &[], Choice::Auto),
             (&["--codec", "lz4"], &[], Choice::LZ4),

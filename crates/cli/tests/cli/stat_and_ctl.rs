@@ -239,7 +239,7 @@ fn codec_can_be_changed_under_load() {
         let before = out();
         eventually("evicted pages", || out() > before + 500);
     }
-    assert_eq!(program.stats().get(Counter::UnpackErrors), 0);
+    assert_eq!(program.stats().get(Counter::DecompressErrors), 0);
     program.expect_alive();
 }
 

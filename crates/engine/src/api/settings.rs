@@ -359,7 +359,7 @@ fn inherited_variable(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::Packer;
+    use crate::codec::Compressor;
     use std::collections::HashMap;
 
     #[test]
@@ -388,7 +388,7 @@ mod tests {
             encrypt: false,
             avoid_move: true,
             faults: Faults::Protection,
-            codec: Choice::Fixed(Some(Packer::Zstd { level: -3 })),
+            codec: Choice::Fixed(Some(Compressor::Zstd { level: -3 })),
             poll: Mode::Hybrid,
             stats_fd: Some(9),
             ledger_fd: Some(1031),

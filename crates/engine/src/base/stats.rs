@@ -169,7 +169,7 @@ counters! {
     /// Pages that no codec compressed enough for the pool.
     PagesIncompressible,
     /// Compressed pages that failed to decompress; the program was stopped.
-    UnpackErrors,
+    DecompressErrors,
     /// 1 if most bounce buffers are registered with the kernel.
     UsesFixedBuffers,
     /// Capacity of the bounce pools, in slots of one page.

@@ -1,6 +1,6 @@
 //! The configured compressor, which can be changed while the program runs.
 
-use super::Packer;
+use super::Compressor;
 use softswap_sys::zstd::{DEFAULT_LEVEL, LEVELS};
 use std::fmt;
 use std::str::FromStr;
@@ -12,18 +12,18 @@ pub enum Choice {
     /// `auto`: LZ4 while the pool has plenty of free space, zstd afterwards.
     Auto,
     /// `lz4`, `zstd`, `zstd:LEVEL`; or `none`: pages go directly to the disk.
-    Fixed(Option<Packer>),
+    Fixed(Option<Compressor>),
 }
 
 impl Choice {
     /// No compression.
     pub const NONE: Choice = Choice::Fixed(None);
-    pub const LZ4: Choice = Choice::Fixed(Some(Packer::Lz4));
+    pub const LZ4: Choice = Choice::Fixed(Some(Compressor::Lz4));
     /// All choices with their names, except other levels of zstd.
     pub const NAMES: [(&str, Choice); 4] = [
         ("auto", Choice::Auto),
         ("lz4", Choice::LZ4),
-        ("zstd", Choice::Fixed(Some(Packer::Zstd { level: DEFAULT_LEVEL }))),
+        ("zstd", Choice::Fixed(Some(Compressor::Zstd { level: DEFAULT_LEVEL }))),
         ("none", Choice::NONE),
     ];
 }
@@ -33,10 +33,10 @@ impl fmt::Display for Choice {
         match self {
             Choice::Auto => f.write_str("auto"),
             Choice::Fixed(None) => f.write_str("none"),
-            Choice::Fixed(Some(Packer::Zstd { level })) if *level != DEFAULT_LEVEL => {
+            Choice::Fixed(Some(Compressor::Zstd { level })) if *level != DEFAULT_LEVEL => {
                 write!(f, "zstd:{level}")
             }
-            Choice::Fixed(Some(packer)) => f.write_str(packer.codec().name()),
+            Choice::Fixed(Some(compressor)) => f.write_str(compressor.codec().name()),
         }
     }
 }
@@ -62,7 +62,7 @@ impl FromStr for Choice {
         // `parse` takes a plus sign, too.
         let level = level.parse().ok().filter(|_| !level.starts_with('+'));
         let level = level.filter(|level| LEVELS.contains(level)).ok_or_else(bad)?;
-        Ok(Choice::Fixed(Some(Packer::Zstd { level })))
+        Ok(Choice::Fixed(Some(Compressor::Zstd { level })))
     }
 }
 
@@ -86,9 +86,9 @@ impl Selector {
             NONE => Choice::NONE,
             LZ4 => Choice::LZ4,
             AUTO => Choice::Auto,
-            code => {
-                Choice::Fixed(Some(Packer::Zstd { level: LEVELS.start() + (code - ZSTD) as i8 }))
-            }
+            code => Choice::Fixed(Some(Compressor::Zstd {
+                level: LEVELS.start() + (code - ZSTD) as i8,
+            })),
         }
     }
 
@@ -102,8 +102,8 @@ fn code_of(choice: Choice) -> u8 {
     match choice {
         Choice::Auto => AUTO,
         Choice::Fixed(None) => NONE,
-        Choice::Fixed(Some(Packer::Lz4)) => LZ4,
-        Choice::Fixed(Some(Packer::Zstd { level })) => {
+        Choice::Fixed(Some(Compressor::Lz4)) => LZ4,
+        Choice::Fixed(Some(Compressor::Zstd { level })) => {
             let level = level.clamp(*LEVELS.start(), *LEVELS.end());
             ZSTD + (level - LEVELS.start()) as u8
         }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     fn every_choice() -> impl Iterator<Item = Choice> {
-        let levels = LEVELS.map(|level| Choice::Fixed(Some(Packer::Zstd { level })));
+        let levels = LEVELS.map(|level| Choice::Fixed(Some(Compressor::Zstd { level })));
         [Choice::Auto, Choice::NONE, Choice::LZ4].into_iter().chain(levels)
     }
 
@@ -124,9 +124,9 @@ mod tests {
         for choice in every_choice() {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
-        assert_eq!("zstd".parse(), Ok(Choice::Fixed(Some(Packer::Zstd { level: 1 }))));
+        assert_eq!("zstd".parse(), Ok(Choice::Fixed(Some(Compressor::Zstd { level: 1 }))));
         assert_eq!("zstd:1".parse::<Choice>().unwrap().to_string(), "zstd");
-        assert_eq!("zstd:-1".parse(), Ok(Choice::Fixed(Some(Packer::Zstd { level: -1 }))));
+        assert_eq!("zstd:-1".parse(), Ok(Choice::Fixed(Some(Compressor::Zstd { level: -1 }))));
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub struct SlotPacker {
 }
 
 impl SlotPacker {
-    /// A packer that accepts no parts.
+    /// A compressor that accepts no parts.
     pub const FULL: SlotPacker = SlotPacker { count: MAX_PARTS, content_bytes: 0 };
 
     /// Returns true if a part of this size fits into the remaining space.
@@ -101,17 +101,17 @@ mod tests {
     fn two_halves_share_a_slot_and_longest_part_fills_one() {
         const HALF: usize = MAX_PART_BYTES / 2 - ENTRY_BYTES / 2;
         let mut page = [0xEE; PAGE_BYTES];
-        let mut packer = SlotPacker::default();
-        assert_eq!(packer.add(&mut page, 1, &[1; HALF]), Some(0));
-        assert_eq!(packer.add(&mut page, 2, &[2; HALF]), Some(1));
-        assert_eq!(packer.add(&mut page, 3, &[3; 1]), None);
+        let mut compressor = SlotPacker::default();
+        assert_eq!(compressor.add(&mut page, 1, &[1; HALF]), Some(0));
+        assert_eq!(compressor.add(&mut page, 2, &[2; HALF]), Some(1));
+        assert_eq!(compressor.add(&mut page, 3, &[3; 1]), None);
         assert_eq!(part(&page, 0), Ok((1, &[1; HALF][..])));
         assert_eq!(part(&page, 1), Ok((2, &[2; HALF][..])));
         assert_eq!(part(&page, 2), Err(NoPart { part: 2 }));
-        let mut packer = SlotPacker::default();
-        assert_eq!(packer.add(&mut page, 4, &[4; MAX_PART_BYTES + 1]), None);
-        assert_eq!(packer.add(&mut page, 4, &[4; MAX_PART_BYTES]), Some(0));
-        assert_eq!(packer.add(&mut page, 5, &[5; 1]), None);
+        let mut compressor = SlotPacker::default();
+        assert_eq!(compressor.add(&mut page, 4, &[4; MAX_PART_BYTES + 1]), None);
+        assert_eq!(compressor.add(&mut page, 4, &[4; MAX_PART_BYTES]), Some(0));
+        assert_eq!(compressor.add(&mut page, 5, &[5; 1]), None);
         assert_eq!(part(&page, 0), Ok((4, &[4; MAX_PART_BYTES][..])));
     }
 
@@ -126,16 +126,16 @@ mod tests {
             parts in prop::collection::vec((0..16u8, prop::collection::vec(any::<u8>(), 0..900)), 0..40),
         ) {
             let mut page = [0x5A; PAGE_BYTES];
-            let mut packer = SlotPacker::default();
+            let mut compressor = SlotPacker::default();
             let mut added = Vec::new();
             for (tag, bytes) in &parts {
-                let before = packer;
-                match packer.add(&mut page, *tag, bytes) {
+                let before = compressor;
+                match compressor.add(&mut page, *tag, bytes) {
                     Some(number) => {
                         prop_assert_eq!(usize::from(number), added.len());
                         added.push((*tag, bytes));
                     }
-                    None => prop_assert_eq!(packer, before),
+                    None => prop_assert_eq!(compressor, before),
                 }
                 for (number, (tag, bytes)) in (0..).zip(&added) {
                     prop_assert_eq!(part(&page, number), Ok((*tag, &bytes[..])));

@@ -59,7 +59,7 @@ const _: () = assert!(Codec::ALL.len() <= 4, "tags have two bits");
 
 /// Compressor: a codec and its level. Decompression does not need the level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Packer {
+pub enum Compressor {
     Lz4,
     /// zstd at one of [`zstd::LEVELS`], or at [`zstd::LITERALS_ONLY`].
     Zstd {
@@ -67,12 +67,12 @@ pub enum Packer {
     },
 }
 
-impl Packer {
+impl Compressor {
     /// Returns the codec that decompresses its output.
     pub fn codec(self) -> Codec {
         match self {
-            Packer::Lz4 => Codec::Lz4,
-            Packer::Zstd { .. } => Codec::Zstd,
+            Compressor::Lz4 => Codec::Lz4,
+            Compressor::Zstd { .. } => Codec::Zstd,
         }
     }
 }
@@ -122,25 +122,25 @@ impl Scratch {
         })
     }
 
-    /// Returns the additional memory needed to compress with `packer`, in bytes. It must be
+    /// Returns the additional memory needed to compress with `compressor`, in bytes. It must be
     /// available before compression.
-    pub(crate) fn bytes_to_pack(&self, packer: Packer) -> usize {
-        match packer {
-            Packer::Lz4 => 0,
-            Packer::Zstd { level } => self.compressor.untouched_bytes(level),
+    pub(crate) fn bytes_to_compress(&self, compressor: Compressor) -> usize {
+        match compressor {
+            Compressor::Lz4 => 0,
+            Compressor::Zstd { level } => self.compressor.untouched_bytes(level),
         }
     }
 
     /// Returns the additional memory needed to decompress any stored page, in bytes. It must be
     /// available before [`Scratch::open`].
-    pub(crate) fn bytes_to_unpack(&self) -> usize {
+    pub(crate) fn bytes_to_decompress(&self) -> usize {
         if !self.workspaces.is_zstd_stored.load(Relaxed) {
             return 0;
         }
         zstd::DECOMPRESSOR_BYTES - self.decompressor.touched_bytes()
     }
 
-    /// Touches and counts [`Scratch::bytes_to_unpack`].
+    /// Touches and counts [`Scratch::bytes_to_decompress`].
     pub(crate) fn open(&mut self) {
         self.decompressor.open();
         self.count();
@@ -158,8 +158,8 @@ impl Scratch {
 /// Failure to decompress a page. No failure is transient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CodecError {
-    #[error("compressed page of {packed_bytes} bytes is corrupt")]
-    Corrupt { packed_bytes: usize },
+    #[error("compressed page of {compressed_bytes} bytes is corrupt")]
+    Corrupt { compressed_bytes: usize },
     #[error("compressed page holds {bytes} bytes instead of {PAGE_BYTES}")]
     WrongLength { bytes: usize },
     #[error("compressed page has the unknown tag {tag}")]
@@ -169,14 +169,14 @@ pub enum CodecError {
 /// Compresses `page` to the start of `out` and returns the compressed length. Returns `None` if
 /// `out` is too short; the content of `out` is then undefined.
 pub fn compress(
-    packer: Packer,
+    compressor: Compressor,
     page: &[u8; PAGE_BYTES],
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Option<usize> {
-    match packer {
-        Packer::Lz4 => lz4::compress(page, out, &mut scratch.lz4),
-        Packer::Zstd { level } => {
+    match compressor {
+        Compressor::Lz4 => lz4::compress(page, out, &mut scratch.lz4),
+        Compressor::Zstd { level } => {
             let len = scratch.compressor.compress(level, page, out);
             scratch.count();
             len
@@ -187,22 +187,22 @@ pub fn compress(
 /// Decompresses into `page`. After an error the content of `page` is arbitrary.
 pub fn decompress(
     codec: Codec,
-    packed: &[u8],
+    compressed: &[u8],
     page: &mut [u8; PAGE_BYTES],
     scratch: &mut Scratch,
 ) -> Result<(), CodecError> {
-    let unpacked = match codec {
-        Codec::Lz4 => lz4::decompress(packed, page),
+    let decompressed = match codec {
+        Codec::Lz4 => lz4::decompress(compressed, page),
         Codec::Zstd => {
-            let len = scratch.decompressor.decompress(packed, page);
+            let len = scratch.decompressor.decompress(compressed, page);
             scratch.count();
             len
         }
     };
-    match unpacked {
+    match decompressed {
         Some(PAGE_BYTES) => Ok(()),
         Some(bytes) => Err(CodecError::WrongLength { bytes }),
-        None => Err(CodecError::Corrupt { packed_bytes: packed.len() }),
+        None => Err(CodecError::Corrupt { compressed_bytes: compressed.len() }),
     }
 }
 

@@ -2,13 +2,13 @@ use super::*;
 use proptest::prelude::*;
 
 /// Every codec, and the zstd levels with different strategies.
-const PACKERS: [Packer; 6] = [
-    Packer::Lz4,
-    Packer::Zstd { level: -5 },
-    Packer::Zstd { level: 1 },
-    Packer::Zstd { level: 3 },
-    Packer::Zstd { level: 5 },
-    Packer::Zstd { level: 9 },
+const COMPRESSORS: [Compressor; 6] = [
+    Compressor::Lz4,
+    Compressor::Zstd { level: -5 },
+    Compressor::Zstd { level: 1 },
+    Compressor::Zstd { level: 3 },
+    Compressor::Zstd { level: 5 },
+    Compressor::Zstd { level: 9 },
 ];
 
 fn scratch() -> Scratch {
@@ -24,8 +24,8 @@ fn with_scratch<T>(run: impl FnOnce(&mut Scratch) -> T) -> T {
     SCRATCH.with_borrow_mut(run)
 }
 
-fn any_packer() -> impl Strategy<Value = Packer> {
-    prop::sample::select(PACKERS.to_vec())
+fn any_compressor() -> impl Strategy<Value = Compressor> {
+    prop::sample::select(COMPRESSORS.to_vec())
 }
 
 /// Pages between constant and random: runs copied from earlier in the page, with random bytes
@@ -71,8 +71,8 @@ fn tags_identify_codecs() {
 #[test]
 fn a_random_page_is_incompressible() {
     let mut out = [0; MAX_COMPRESSED_BYTES];
-    for packer in PACKERS {
-        assert_eq!(compress(packer, &random_page(), &mut out, &mut scratch()), None);
+    for compressor in COMPRESSORS {
+        assert_eq!(compress(compressor, &random_page(), &mut out, &mut scratch()), None);
     }
 }
 
@@ -80,12 +80,12 @@ fn a_random_page_is_incompressible() {
 fn failed_page_does_not_affect_next() {
     let mut page = [0; PAGE_BYTES];
     page[..9].copy_from_slice(b"softswap!");
-    for packer in PACKERS {
+    for compressor in COMPRESSORS {
         let (mut clean, mut used) = ([0; MAX_COMPRESSED_BYTES], [0; MAX_COMPRESSED_BYTES]);
-        let expected = compress(packer, &page, &mut clean, &mut scratch());
+        let expected = compress(compressor, &page, &mut clean, &mut scratch());
         let mut scratch = scratch();
-        assert_eq!(compress(packer, &random_page(), &mut used, &mut scratch), None);
-        assert_eq!(compress(packer, &page, &mut used, &mut scratch), expected);
+        assert_eq!(compress(compressor, &random_page(), &mut used, &mut scratch), None);
+        assert_eq!(compress(compressor, &page, &mut used, &mut scratch), expected);
         assert_eq!(clean[..expected.unwrap()], used[..expected.unwrap()]);
     }
 }
@@ -93,14 +93,15 @@ fn failed_page_does_not_affect_next() {
 #[test]
 fn wrong_page_size_is_rejected() {
     for bytes in [100, PAGE_BYTES - 1, PAGE_BYTES + 1, 2 * PAGE_BYTES] {
-        let mut packed = [0; 4096];
-        let len = lz4::compress(&vec![7; bytes], &mut packed, &mut lz4::State::new()).unwrap();
+        let mut compressed = [0; 4096];
+        let len = lz4::compress(&vec![7; bytes], &mut compressed, &mut lz4::State::new()).unwrap();
         let expected = if bytes < PAGE_BYTES {
             CodecError::WrongLength { bytes }
         } else {
-            CodecError::Corrupt { packed_bytes: len }
+            CodecError::Corrupt { compressed_bytes: len }
         };
-        let refused = decompress(Codec::Lz4, &packed[..len], &mut [0; PAGE_BYTES], &mut scratch());
+        let refused =
+            decompress(Codec::Lz4, &compressed[..len], &mut [0; PAGE_BYTES], &mut scratch());
         assert_eq!(refused, Err(expected));
     }
 }
@@ -117,19 +118,19 @@ fn zstd_memory_is_counted_once() {
     let workspaces = Arc::<Workspaces>::default();
     let mut scratches = [(); 2].map(|()| Scratch::new(workspaces.clone()).unwrap());
     let (page, mut out, mut back) = ([1; PAGE_BYTES], [0; MAX_COMPRESSED_BYTES], [0; PAGE_BYTES]);
-    let mut turn = |packer: Packer, scratch: &mut Scratch| {
-        let len = compress(packer, &page, &mut out, scratch).unwrap();
-        decompress(packer.codec(), &out[..len], &mut back, scratch).unwrap();
+    let mut turn = |compressor: Compressor, scratch: &mut Scratch| {
+        let len = compress(compressor, &page, &mut out, scratch).unwrap();
+        decompress(compressor.codec(), &out[..len], &mut back, scratch).unwrap();
         workspaces.touched_bytes()
     };
-    assert_eq!(turn(Packer::Lz4, &mut scratches[0]), 0);
-    let once = turn(Packer::Zstd { level: 1 }, &mut scratches[0]);
+    assert_eq!(turn(Compressor::Lz4, &mut scratches[0]), 0);
+    let once = turn(Compressor::Zstd { level: 1 }, &mut scratches[0]);
     assert!(once > 0);
-    assert_eq!(turn(Packer::Zstd { level: 1 }, &mut scratches[0]), once);
-    assert_eq!(turn(Packer::Zstd { level: 1 }, &mut scratches[1]), 2 * once);
-    let more = turn(Packer::Zstd { level: 9 }, &mut scratches[0]);
+    assert_eq!(turn(Compressor::Zstd { level: 1 }, &mut scratches[0]), once);
+    assert_eq!(turn(Compressor::Zstd { level: 1 }, &mut scratches[1]), 2 * once);
+    let more = turn(Compressor::Zstd { level: 9 }, &mut scratches[0]);
     assert!(more > 2 * once);
-    assert_eq!(turn(Packer::Zstd { level: -5 }, &mut scratches[0]), more);
+    assert_eq!(turn(Compressor::Zstd { level: -5 }, &mut scratches[0]), more);
     assert!(more <= 2 * (zstd::COMPRESSOR_BYTES + zstd::DECOMPRESSOR_BYTES));
 }
 
@@ -138,31 +139,31 @@ fn codec_memory_is_known_in_advance() {
     let workspaces = Arc::<Workspaces>::default();
     let mut scratch = Scratch::new(workspaces.clone()).unwrap();
     let (page, mut out) = ([1; PAGE_BYTES], [0; MAX_COMPRESSED_BYTES]);
-    for packer in PACKERS {
-        let taken = workspaces.touched_bytes() + scratch.bytes_to_pack(packer);
-        compress(packer, &page, &mut out, &mut scratch).unwrap();
-        assert_eq!((workspaces.touched_bytes(), scratch.bytes_to_pack(packer)), (taken, 0));
+    for compressor in COMPRESSORS {
+        let taken = workspaces.touched_bytes() + scratch.bytes_to_compress(compressor);
+        compress(compressor, &page, &mut out, &mut scratch).unwrap();
+        assert_eq!((workspaces.touched_bytes(), scratch.bytes_to_compress(compressor)), (taken, 0));
     }
     // Without stored zstd pages no decompression memory is needed.
     workspaces.note_stored(Codec::Lz4);
-    assert_eq!(scratch.bytes_to_unpack(), 0);
+    assert_eq!(scratch.bytes_to_decompress(), 0);
     workspaces.note_stored(Codec::Zstd);
-    let taken = workspaces.touched_bytes() + scratch.bytes_to_unpack();
-    assert!(scratch.bytes_to_unpack() > 0);
+    let taken = workspaces.touched_bytes() + scratch.bytes_to_decompress();
+    assert!(scratch.bytes_to_decompress() > 0);
     scratch.open();
-    assert_eq!((workspaces.touched_bytes(), scratch.bytes_to_unpack()), (taken, 0));
-    let len = compress(PACKERS[1], &page, &mut out, &mut scratch).unwrap();
+    assert_eq!((workspaces.touched_bytes(), scratch.bytes_to_decompress()), (taken, 0));
+    let len = compress(COMPRESSORS[1], &page, &mut out, &mut scratch).unwrap();
     decompress(Codec::Zstd, &out[..len], &mut [0; PAGE_BYTES], &mut scratch).unwrap();
     assert_eq!(workspaces.touched_bytes(), taken);
 }
 
 proptest! {
     #[test]
-    fn compressed_page_round_trips(packer in any_packer(), page in any_page()) {
+    fn compressed_page_round_trips(compressor in any_compressor(), page in any_page()) {
         let (mut out, mut back) = ([0; 2 * PAGE_BYTES], [0; PAGE_BYTES]);
         with_scratch(|scratch| {
-            let len = compress(packer, &page, &mut out, scratch).unwrap();
-            decompress(packer.codec(), &out[..len], &mut back, scratch).unwrap();
+            let len = compress(compressor, &page, &mut out, scratch).unwrap();
+            decompress(compressor.codec(), &out[..len], &mut back, scratch).unwrap();
         });
         prop_assert_eq!(&back, &*page);
     }
@@ -171,7 +172,7 @@ proptest! {
     fn format_is_compatible_with_reference(page in any_page()) {
         let (mut out, mut back) = ([0; 2 * PAGE_BYTES], [0; PAGE_BYTES]);
         with_scratch(|scratch| {
-            let len = compress(Packer::Lz4, &page, &mut out, scratch).unwrap();
+            let len = compress(Compressor::Lz4, &page, &mut out, scratch).unwrap();
             prop_assert_eq!(
                 lz4_flex::block::decompress_into(&out[..len], &mut back).unwrap(),
                 PAGE_BYTES
@@ -189,12 +190,12 @@ proptest! {
     fn output_limit_is_exact(page in any_page(), short_by in 1..64usize) {
         let mut out = [0; 2 * PAGE_BYTES];
         with_scratch(|scratch| {
-            let len = compress(Packer::Lz4, &page, &mut out, scratch).unwrap();
-            let exact = compress(Packer::Lz4, &page, &mut out[..len], scratch);
+            let len = compress(Compressor::Lz4, &page, &mut out, scratch).unwrap();
+            let exact = compress(Compressor::Lz4, &page, &mut out[..len], scratch);
             prop_assert_eq!(exact, Some(len));
             let shorter = len.saturating_sub(short_by);
-            if let Some(packed) = compress(Packer::Lz4, &page, &mut out[..shorter], scratch) {
-                prop_assert!(packed <= shorter);
+            if let Some(compressed) = compress(Compressor::Lz4, &page, &mut out[..shorter], scratch) {
+                prop_assert!(compressed <= shorter);
             }
             Ok(())
         })?;
@@ -203,16 +204,16 @@ proptest! {
     /// zstd needs spare output space; its output in less is still valid.
     #[test]
     fn output_is_complete_and_within_bounds(
-        packer in any_packer(),
+        compressor in any_compressor(),
         page in any_page(),
         room in 0..MAX_COMPRESSED_BYTES,
     ) {
         let (mut out, mut back) = ([0xA5; 2 * PAGE_BYTES], [0; PAGE_BYTES]);
         with_scratch(|scratch| {
-            let packed = compress(packer, &page, &mut out[..room], scratch);
+            let compressed = compress(compressor, &page, &mut out[..room], scratch);
             prop_assert!(out[room..].iter().all(|&byte| byte == 0xA5));
-            if let Some(len) = packed {
-                decompress(packer.codec(), &out[..len], &mut back, scratch).unwrap();
+            if let Some(len) = compressed {
+                decompress(compressor.codec(), &out[..len], &mut back, scratch).unwrap();
                 prop_assert_eq!(&back, &*page);
             }
             Ok(())
@@ -221,18 +222,18 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_never_panic(
-        packed in prop::collection::vec(any::<u8>(), 0..MAX_COMPRESSED_BYTES),
+        compressed in prop::collection::vec(any::<u8>(), 0..MAX_COMPRESSED_BYTES),
     ) {
         for codec in Codec::ALL {
             with_scratch(|scratch| {
-                let _ = decompress(codec, &packed, &mut [0; PAGE_BYTES], scratch);
+                let _ = decompress(codec, &compressed, &mut [0; PAGE_BYTES], scratch);
             });
         }
     }
 
     #[test]
     fn damaged_page_never_panics(
-        packer in any_packer(),
+        compressor in any_compressor(),
         page in any_page(),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         kept in any::<prop::sample::Index>(),
@@ -241,18 +242,18 @@ proptest! {
         back[..PAGE_BYTES].fill(0xA5);
         back[2 * PAGE_BYTES..].fill(0xA5);
         with_scratch(|scratch| {
-            let len = compress(packer, &page, &mut out, scratch).unwrap();
+            let len = compress(compressor, &page, &mut out, scratch).unwrap();
             for (at, byte) in damage {
                 out[at.index(len)] = byte;
             }
             let target = back[PAGE_BYTES..].first_chunk_mut().unwrap();
-            let _ = decompress(packer.codec(), &out[..len], target, scratch);
-            let _ = decompress(packer.codec(), &out[..kept.index(len)], target, scratch);
+            let _ = decompress(compressor.codec(), &out[..len], target, scratch);
+            let _ = decompress(compressor.codec(), &out[..kept.index(len)], target, scratch);
             prop_assert!(back[..PAGE_BYTES].iter().all(|&byte| byte == 0xA5));
             prop_assert!(back[2 * PAGE_BYTES..].iter().all(|&byte| byte == 0xA5));
-            let len = compress(packer, &page, &mut out, scratch).unwrap();
+            let len = compress(compressor, &page, &mut out, scratch).unwrap();
             let target = back.first_chunk_mut().unwrap();
-            decompress(packer.codec(), &out[..len], target, scratch).unwrap();
+            decompress(compressor.codec(), &out[..len], target, scratch).unwrap();
             prop_assert_eq!(&*target, &*page);
             Ok(())
         })?;
@@ -260,15 +261,15 @@ proptest! {
 
     #[test]
     fn truncated_page_is_rejected(
-        packer in any_packer(),
+        compressor in any_compressor(),
         page in any_page(),
         kept in any::<prop::sample::Index>(),
     ) {
         let mut out = [0; 2 * PAGE_BYTES];
-        let unpacked = with_scratch(|scratch| {
-            let len = compress(packer, &page, &mut out, scratch).unwrap();
-            decompress(packer.codec(), &out[..kept.index(len)], &mut [0; PAGE_BYTES], scratch)
+        let decompressed = with_scratch(|scratch| {
+            let len = compress(compressor, &page, &mut out, scratch).unwrap();
+            decompress(compressor.codec(), &out[..kept.index(len)], &mut [0; PAGE_BYTES], scratch)
         });
-        prop_assert!(unpacked.is_err());
+        prop_assert!(decompressed.is_err());
     }
 }

@@ -36,7 +36,7 @@ impl Core {
         other_bytes: usize,
     ) -> bool {
         let budget = &self.memory.budget;
-        let workspace = scratch.bytes_to_unpack() / PAGE_SIZE;
+        let workspace = scratch.bytes_to_decompress() / PAGE_SIZE;
         let has_space = budget.try_charge(count + workspace, other_bytes);
         if has_space && workspace > 0 {
             scratch.open();
@@ -120,7 +120,7 @@ impl Core {
     pub(crate) fn buffer(&self, pages: usize) -> Option<Buffer<'_>> {
         let bounce = &self.stores.bounce;
         bounce.take(current_cpu(), pages).or_else(|| {
-            let _room = self.reserve(pages * PAGE_SIZE, SPARE_BYTES / 2)?;
+            let _memory = self.reserve(pages * PAGE_SIZE, SPARE_BYTES / 2)?;
             bounce.take_transient(pages)
         })
     }

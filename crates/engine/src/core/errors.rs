@@ -34,7 +34,7 @@ pub enum FaultError {
     )]
     Corrupt { slot: u64 },
     #[error("a compressed page {0}")]
-    Unpack(#[from] UnpackError),
+    Decompress(#[from] DecompressError),
     #[error("{0}")]
     Exhausted(#[from] Exhausted),
     #[error("the kernel refused to map a page ({0}); raise memory limits that are below --memory")]
@@ -60,7 +60,7 @@ impl FaultError {
             FaultError::Exhausted(Exhausted::Signal) => return None,
             FaultError::Read(_) => StopReason::ReadFailed,
             FaultError::Corrupt { .. } => StopReason::WrongData,
-            FaultError::Unpack(_) => StopReason::PoolDamaged,
+            FaultError::Decompress(_) => StopReason::PoolDamaged,
             FaultError::Exhausted(_) => StopReason::OutOfMemory,
             FaultError::Install(_) => StopReason::MapRefused,
             FaultError::Lost => StopReason::PageLost,
@@ -69,7 +69,7 @@ impl FaultError {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum UnpackError {
+pub enum DecompressError {
     #[error("in memory does not match its checksum ({0}): memory was overwritten")]
     Damaged(#[from] Damaged),
     /// The slot's seal matches, but the part does not exist.

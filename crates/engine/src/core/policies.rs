@@ -1,7 +1,7 @@
 //! The policies, and the settings that can be changed while a program runs.
 
 use crate::base::page::{PageNo, Place};
-use crate::codec::{Choice, Packer, Selector};
+use crate::codec::{Choice, Compressor, Selector};
 use crate::policy::admission::Admission;
 use crate::policy::clock::{Clock, PREFETCHED};
 use crate::policy::compression_tier::CompressionTier;
@@ -162,7 +162,7 @@ impl Policies {
         let spared_ns = disk_ns.saturating_sub(pool_ns) as f64;
         let share_held = self.partition.write_back_rate.share_held();
         RECENT_TO_OLD_LIKELIHOOD * share_held * spared_ns
-            >= self.admission.pack_ns() as f64
+            >= self.admission.compress_ns() as f64
                 + (1.0 - share_held) * self.partition.costs.write_back_ns() as f64
     }
 
@@ -229,7 +229,9 @@ impl Policies {
     pub(crate) fn is_current_codec(&self, tag: u8) -> bool {
         match self.codec.get() {
             Choice::Auto => true,
-            Choice::Fixed(packer) => packer.is_some_and(|packer| packer.codec().tag() == tag),
+            Choice::Fixed(compressor) => {
+                compressor.is_some_and(|compressor| compressor.codec().tag() == tag)
+            }
         }
     }
 
@@ -246,23 +248,24 @@ impl Policies {
         self.codec.get() != Choice::Fixed(None)
     }
 
-    /// Returns the codec to use if the working memory of `packer` does not fit into the budget.
-    pub(crate) fn without_memory(&self, packer: Packer) -> Option<Packer> {
-        (self.codec.get() == Choice::Auto && packer != Packer::Lz4).then_some(Packer::Lz4)
+    /// Returns the codec to use if the working memory of `compressor` does not fit into the budget.
+    pub(crate) fn without_memory(&self, compressor: Compressor) -> Option<Compressor> {
+        (self.codec.get() == Choice::Auto && compressor != Compressor::Lz4)
+            .then_some(Compressor::Lz4)
     }
 
     /// Returns the codec for the next page, given the state of the pool; `None` if compression is
     /// disabled.
-    pub fn packer(&self, pool: impl FnOnce() -> PoolView) -> Option<Packer> {
+    pub fn compressor(&self, pool: impl FnOnce() -> PoolView) -> Option<Compressor> {
         match self.codec.get() {
             Choice::Auto => Some(self.tier.first_try(|| pool().is_filling())),
-            Choice::Fixed(packer) => packer,
+            Choice::Fixed(compressor) => compressor,
         }
     }
 
     /// Returns the codec to try after `first` failed, if any.
-    pub fn second_packer(&self, first: Packer) -> Option<Packer> {
-        let is_on = first == Packer::Lz4 && self.codec.get() == Choice::Auto;
+    pub fn second_compressor(&self, first: Compressor) -> Option<Compressor> {
+        let is_on = first == Compressor::Lz4 && self.codec.get() == Choice::Auto;
         if is_on { self.tier.second_try() } else { None }
     }
 }
@@ -290,7 +293,7 @@ mod tests {
         let rate = &policies.partition.write_back_rate;
         (0..100 * percent).for_each(|_| rate.note_held());
         rate.note_write_backs(100 * (100 - percent));
-        (0..1000).for_each(|_| policies.admission.packed(Some(2048), 20_000));
+        (0..1000).for_each(|_| policies.admission.compressed(Some(2048), 20_000));
     }
 
     #[test]

@@ -127,8 +127,8 @@ impl Recorder {
     }
 
     /// Records an eviction with the sizes by LZ4 and zstd; `None` if incompressible.
-    pub(crate) fn left(&self, page: PageNo, packed: [Option<usize>; 2], page_bytes: usize) {
-        let [lz4_bytes, zstd_bytes] = packed.map(|bytes| bytes.unwrap_or(page_bytes) as u64);
+    pub(crate) fn left(&self, page: PageNo, compressed: [Option<usize>; 2], page_bytes: usize) {
+        let [lz4_bytes, zstd_bytes] = compressed.map(|bytes| bytes.unwrap_or(page_bytes) as u64);
         self.note(Event::Left { page, lz4_bytes, zstd_bytes });
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct Context {
     /// Buffer for a page before it is installed.
     pub(crate) page: &'static mut Page,
     /// Buffer for a compressed page before it is stored.
-    pub(crate) packed: &'static mut Page,
+    pub(crate) compressed: &'static mut Page,
     /// The first of this context's [`BATCH_PAGES`] staging frames.
     pub(crate) first_frame: usize,
     /// True if it may evict pages to free memory. False during fork, when the address space must
@@ -63,12 +63,12 @@ impl Contexts {
         let mut slots = Vec::with_capacity(count);
         let workspaces = Arc::<Workspaces>::default();
         for index in 0..count {
-            let (Some(page), Some(packed)) = (pages.next(), pages.next()) else { break };
+            let (Some(page), Some(compressed)) = (pages.next(), pages.next()) else { break };
             slots.push(Mutex::new(Context {
                 lanes: open_lanes(),
                 scratch: codec::Scratch::new(Arc::clone(&workspaces))?,
                 page,
-                packed,
+                compressed,
                 first_frame: index * BATCH_PAGES,
                 may_reclaim: index + 1 < count,
                 refusal: None,

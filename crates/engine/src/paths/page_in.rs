@@ -222,7 +222,7 @@ fn fetch(
     wanted: Wanted,
 ) -> Result<Tier, FaultError> {
     let (Wanted { page, access, .. }, memory) = (wanted, &core.memory);
-    let install_packed = |context: &mut Context, tier| {
+    let install_content = |context: &mut Context, tier| {
         install(memory, page, &context.page.0, wanted.keep_copy.writes()).map(|()| tier)
     };
     let fetched = match place {
@@ -230,10 +230,10 @@ fn fetch(
         Place::Pool { handle } => {
             decompress::pooled(&core.stores, context, Handle::from_bits(handle))
                 .map_err(FaultError::from)
-                .and_then(|()| install_packed(context, Tier::Pool))
+                .and_then(|()| install_content(context, Tier::Pool))
         }
         Place::Slot { slot, .. } if core.stores.take_from_standby(slot, &mut context.page.0) => {
-            install_packed(context, Tier::Standby)
+            install_content(context, Tier::Standby)
         }
         _ => match place.in_slot() {
             Some(stored) => {

@@ -261,13 +261,13 @@ fn place_without_write(
     content: &[u8; PAGE_SIZE],
     copy: Option<SlotCopy>,
 ) -> Result<Place, NotInDram> {
-    let packed = compress::store_in_dram(core, context, page, content);
-    let Some(copy) = copy else { return packed };
-    core.policies.stored_copies.note_packed(packed.is_ok());
-    if let (Err(_), Place::Slot { slot, .. }) = (packed, copy.place()) {
+    let compressed = compress::store_in_dram(core, context, page, content);
+    let Some(copy) = copy else { return compressed };
+    core.policies.stored_copies.note_compressed(compressed.is_ok());
+    if let (Err(_), Place::Slot { slot, .. }) = (compressed, copy.place()) {
         core.keep_on_standby(page, slot, |to| filled_from(to, content));
     }
-    Ok(match packed {
+    Ok(match compressed {
         Ok(place) => place,
         Err(NotInDram::Incompressible) => copy.place().marked_incompressible(),
         Err(NotInDram::PoolRefused) => copy.place(),

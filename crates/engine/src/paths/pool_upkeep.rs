@@ -99,8 +99,8 @@ impl<'b> Batch<'b> {
         Batch { pages: &mut all[..pages], count: 0, last: SlotPacker::FULL, is_full: false }
     }
 
-    fn fits(&self, packed_bytes: usize) -> bool {
-        self.last.fits(packed_bytes) || self.count < self.pages.len()
+    fn fits(&self, compressed_bytes: usize) -> bool {
+        self.last.fits(compressed_bytes) || self.count < self.pages.len()
     }
 
     /// Claims a page of the pool and copies it to the batch. Returns `None` if it is elsewhere or
@@ -114,26 +114,26 @@ impl<'b> Batch<'b> {
         let seen = core.memory.pages.load(page);
         let Place::Pool { handle } = seen.place() else { return None };
         let handle = Handle::from_bits(handle);
-        if !self.fits(handle.packed_bytes()) {
+        if !self.fits(handle.compressed_bytes()) {
             self.is_full = true;
             return None;
         }
         let claim = core.memory.pages.try_claim(page, seen)?;
-        let (at, part) = self.pack(handle.tag(), copy_packed(core, context, handle)?)?;
+        let (at, part) = self.pack(handle.tag(), copy_compressed(core, context, handle)?)?;
         Some(Relocating { claim, at, part: Some(part) })
     }
 
     /// Adds a part to the last page, or starts another. Pages are added in address order, so the
     /// parts of one slot are neighbours.
-    fn pack(&mut self, tag: u8, packed: &[u8]) -> Option<(usize, u8)> {
+    fn pack(&mut self, tag: u8, compressed: &[u8]) -> Option<(usize, u8)> {
         let last = self.count.wrapping_sub(1);
         if let Some(page) = self.pages.get_mut(last)
-            && let Some(part) = self.last.add(page, tag, packed)
+            && let Some(part) = self.last.add(page, tag, compressed)
         {
             return Some((last, part));
         }
         self.last = SlotPacker::default();
-        let part = self.last.add(&mut self.pages[self.count], tag, packed)?;
+        let part = self.last.add(&mut self.pages[self.count], tag, compressed)?;
         self.count += 1;
         Some((self.count - 1, part))
     }
@@ -159,8 +159,9 @@ pub(crate) fn compact(core: &Core, context: &mut Context) -> usize {
 /// damaged. Damage is reported when the page is touched.
 fn move_object(core: &Core, context: &mut Context, page: PageNo, handle: Handle) -> bool {
     let Some(claim) = claim_stored(core, page, handle) else { return false };
-    let packed = copy_packed(core, context, handle);
-    let moved = packed.map(|packed| core.stores.pool.store_in_gap(packed, page, handle.tag()));
+    let compressed = copy_compressed(core, context, handle);
+    let moved =
+        compressed.map(|compressed| core.stores.pool.store_in_gap(compressed, page, handle.tag()));
     let Some(Ok(new)) = moved else { return false };
     let at = claim.before().place();
     claim.publish(swap_cache::renamed(at, new));
@@ -169,9 +170,9 @@ fn move_object(core: &Core, context: &mut Context, page: PageNo, handle: Handle)
 }
 
 /// Copies an object to the context. Returns `None` if it is damaged.
-fn copy_packed<'c>(core: &Core, context: &'c mut Context, handle: Handle) -> Option<&'c [u8]> {
-    let copy = &mut context.packed.0[..handle.packed_bytes()];
-    core.stores.pool.peek(handle, |packed| copy.copy_from_slice(packed)).ok()?;
+fn copy_compressed<'c>(core: &Core, context: &'c mut Context, handle: Handle) -> Option<&'c [u8]> {
+    let copy = &mut context.compressed.0[..handle.compressed_bytes()];
+    core.stores.pool.peek(handle, |compressed| copy.copy_from_slice(compressed)).ok()?;
     Some(copy)
 }
 

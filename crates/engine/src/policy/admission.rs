@@ -49,11 +49,11 @@ pub struct Admission {
     /// Recent minimum of the time to write a page, in ns; 0 if unknown.
     write_ns: AtomicU64,
     /// Average time to compress a compressible page, in ns; 0 if unknown.
-    pack_ns: AtomicU64,
+    compress_ns: AtomicU64,
     /// Time spent on incompressible pages since the last compressible one.
     wasted_ns: AtomicU64,
     /// Average compressed size of a page, 0 for incompressible ones, times 16.
-    packed_bytes: AtomicU64,
+    compressed_bytes: AtomicU64,
 }
 
 /// A stream read in progress, until it is dropped or [`Reading::took`] is called.
@@ -69,7 +69,7 @@ impl Admission {
         Ok(Admission {
             chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
             // Assumed compressed size of a page before the first measurement: 2,048 bytes.
-            packed_bytes: AtomicU64::new(2048 * 16),
+            compressed_bytes: AtomicU64::new(2048 * 16),
             ..Admission::default()
         })
     }
@@ -94,9 +94,9 @@ impl Admission {
     /// Returns true if a pool of `pool_bytes` would probably have held a page that bypassed it
     /// until its refault, after `left_since` further evictions.
     pub(crate) fn would_hold(&self, left_since: u64, pool_bytes: usize) -> bool {
-        let packed_bytes = self.packed_bytes.load(Relaxed) / 16;
-        let needed =
-            (left_since.saturating_mul(packed_bytes) / POOL_SPACE.1).saturating_mul(POOL_SPACE.0);
+        let compressed_bytes = self.compressed_bytes.load(Relaxed) / 16;
+        let needed = (left_since.saturating_mul(compressed_bytes) / POOL_SPACE.1)
+            .saturating_mul(POOL_SPACE.0);
         needed <= pool_bytes as u64
     }
 
@@ -120,8 +120,8 @@ impl Admission {
 
     /// Returns the average time to compress a page, including failed attempts before it; 0 if
     /// unknown.
-    pub(crate) fn pack_ns(&self) -> u64 {
-        self.pack_ns.load(Relaxed)
+    pub(crate) fn compress_ns(&self) -> u64 {
+        self.compress_ns.load(Relaxed)
     }
 
     /// Returns true if a page that would bypass the pool should be offered to it anyway.
@@ -130,12 +130,12 @@ impl Admission {
     }
 
     fn pays(&self, is_outgrown: bool) -> bool {
-        let of = [&self.read_ns, &self.write_ns, &self.pack_ns];
-        let [read_ns, write_ns, pack_ns] = of.map(|ns| ns.load(Relaxed));
+        let of = [&self.read_ns, &self.write_ns, &self.compress_ns];
+        let [read_ns, write_ns, compress_ns] = of.map(|ns| ns.load(Relaxed));
         // In fifths of the compression time: compression and decompression. If the pool writes the
         // page back, also the write and a read.
         let fifths = if is_outgrown { 20 } else { 8 };
-        read_ns > 0 && write_ns > 0 && read_ns + write_ns <= pack_ns * fifths / 5
+        read_ns > 0 && write_ns > 0 && read_ns + write_ns <= compress_ns * fifths / 5
     }
 
     /// Records that the disk accepts no writes now. Returns true if pages have bypassed the pool
@@ -170,9 +170,9 @@ impl Admission {
     /// Records the compression of a page to `bytes`, or a failed attempt. The time of a failed
     /// attempt is added to that of the next compressible page, because the page has to go to the
     /// disk anyway.
-    pub fn packed(&self, bytes: Option<usize>, ns: u64) {
+    pub fn compressed(&self, bytes: Option<usize>, ns: u64) {
         self.note_offered();
-        follow(&self.packed_bytes, bytes.unwrap_or(0) as u64 * 16, TIMES_OF);
+        follow(&self.compressed_bytes, bytes.unwrap_or(0) as u64 * 16, TIMES_OF);
         if bytes.is_none() {
             self.wasted_ns.fetch_add(ns, Relaxed);
             return;
@@ -181,10 +181,10 @@ impl Admission {
             0 => 0,
             _ => self.wasted_ns.swap(0, Relaxed),
         };
-        match self.pack_ns.load(Relaxed) {
-            0 => self.pack_ns.store(ns.max(1), Relaxed),
+        match self.compress_ns.load(Relaxed) {
+            0 => self.compress_ns.store(ns.max(1), Relaxed),
             before => {
-                follow(&self.pack_ns, (ns + wasted_ns).min(MAX_TIMES * before), TIMES_OF);
+                follow(&self.compress_ns, (ns + wasted_ns).min(MAX_TIMES * before), TIMES_OF);
             }
         }
     }
@@ -224,7 +224,7 @@ mod tests {
     fn world(disk_us: u64) -> Admission {
         let admission = Admission::new(1 << 16).unwrap();
         for _ in 0..1000 {
-            admission.packed(Some(2048), 5_000);
+            admission.compressed(Some(2048), 5_000);
         }
         disk(&admission, disk_us);
         admission
@@ -245,7 +245,7 @@ mod tests {
     fn unknown_cost_is_not_zero() {
         let admission = Admission::new(1 << 16).unwrap();
         (0..100).for_each(|_| admission.streamed(3, false));
-        admission.packed(Some(2048), 5_000);
+        admission.compressed(Some(2048), 5_000);
         assert_eq!(passing_of(&admission, 640), 0);
         admission.read().took(64, 64_000);
         admission.read().took(0, 10);
@@ -294,7 +294,7 @@ mod tests {
         const POOL: usize = 64 << 20;
         let admission = world(2);
         assert!(admission.would_hold(23_000, POOL) && !admission.would_hold(26_000, POOL));
-        (0..1000).for_each(|at| admission.packed((at % 2 == 0).then_some(2048), 5_000));
+        (0..1000).for_each(|at| admission.compressed((at % 2 == 0).then_some(2048), 5_000));
         assert!(admission.would_hold(46_000, POOL), "half of the pages are incompressible");
         assert!(!admission.would_hold(54_000, POOL));
     }
@@ -305,8 +305,8 @@ mod tests {
         (0..100).for_each(|_| admission.streamed(3, true));
         assert_eq!(passing_of(&admission, 640), 0);
         for _ in 0..1000 {
-            (0..3).for_each(|_| admission.packed(None, 1_500));
-            admission.packed(Some(2048), 5_000);
+            (0..3).for_each(|_| admission.compressed(None, 1_500));
+            admission.compressed(Some(2048), 5_000);
         }
         assert!(passing_of(&admission, 640) > 0);
     }
@@ -319,7 +319,7 @@ mod tests {
         assert!(admission.refuse(), "the pool may accept pages that bypassed it");
         assert!(!admission.refuse(), "it is retried only once");
         assert_eq!(passing_of(&admission, 640), 0);
-        (0..REFUSED_PAGES).for_each(|_| admission.packed(Some(2048), 5_000));
+        (0..REFUSED_PAGES).for_each(|_| admission.compressed(Some(2048), 5_000));
         assert!(admission.passes(3));
     }
 }

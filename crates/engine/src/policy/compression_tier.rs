@@ -8,14 +8,14 @@
 //! zram's recompression in Linux also compresses fast first and more densely when memory is short.
 
 use crate::base::likelihood::{self, CERTAIN, is_probe, likelihood};
-use crate::codec::Packer;
+use crate::codec::Compressor;
 use softswap_sys::zstd::LITERALS_ONLY;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-pub(crate) const DENSE: Packer = Packer::Zstd { level: 1 };
+pub(crate) const DENSE: Compressor = Compressor::Zstd { level: 1 };
 /// Codec for pages that LZ4 cannot compress: they contain no repetitions, so zstd would search for
 /// matches without success.
-pub const SECOND: Packer = Packer::Zstd { level: LITERALS_ONLY };
+pub const SECOND: Compressor = Compressor::Zstd { level: LITERALS_ONLY };
 /// Memory that zstd needs at this level in each context that compresses and decompresses.
 const CONTEXT_BYTES: usize = 176 << 10;
 /// Likelihood below which a codec is tried only on one page in [`PROBE_EVERY`].
@@ -61,25 +61,25 @@ impl CompressionTier {
     }
 
     /// Returns the codec to try first. `is_filling` returns true if the pool may soon be full.
-    pub(crate) fn first_try(&self, is_filling: impl FnOnce() -> bool) -> Packer {
+    pub(crate) fn first_try(&self, is_filling: impl FnOnce() -> bool) -> Compressor {
         let is_likely = |codec| likelihood(codec) >= WORTH_TRYING;
         if !self.may_be_dense() {
-            Packer::Lz4
+            Compressor::Lz4
         } else if !is_likely(&self.by_lz4) && is_likely(&self.by_second) {
             // The content may change, so LZ4 is retried for one page in `PROBE_EVERY`.
-            if is_probe(&self.by_lz4, PROBE_EVERY) { Packer::Lz4 } else { SECOND }
+            if is_probe(&self.by_lz4, PROBE_EVERY) { Compressor::Lz4 } else { SECOND }
         } else if is_filling()
             && (is_likely(&self.by_dense) || is_probe(&self.by_dense, PROBE_EVERY))
         {
             DENSE
         } else {
             // If no codec succeeds, LZ4 fails fastest.
-            Packer::Lz4
+            Compressor::Lz4
         }
     }
 
     /// Returns the codec to try after LZ4 failed, if any.
-    pub(crate) fn second_try(&self) -> Option<Packer> {
+    pub(crate) fn second_try(&self) -> Option<Compressor> {
         let is_worth = || {
             likelihood(&self.by_second) >= WORTH_TRYING || is_probe(&self.by_second, PROBE_EVERY)
         };
@@ -87,12 +87,12 @@ impl CompressionTier {
     }
 
     /// Records the result of an attempt.
-    pub fn note_tried(&self, packer: Packer, has_packed: bool) {
-        match packer {
-            Packer::Lz4 => likelihood::note(&self.by_lz4, has_packed),
-            SECOND => likelihood::note(&self.by_second, has_packed),
-            DENSE => likelihood::note(&self.by_dense, has_packed),
-            Packer::Zstd { .. } => {}
+    pub fn note_tried(&self, compressor: Compressor, has_compressed: bool) {
+        match compressor {
+            Compressor::Lz4 => likelihood::note(&self.by_lz4, has_compressed),
+            SECOND => likelihood::note(&self.by_second, has_compressed),
+            DENSE => likelihood::note(&self.by_dense, has_compressed),
+            Compressor::Zstd { .. } => {}
         }
     }
 }
@@ -129,38 +129,38 @@ mod tests {
     #[test]
     fn lz4_is_skipped_if_it_never_succeeds() {
         let tier = tier();
-        assert_eq!(tier.first_try(|| false), Packer::Lz4);
-        (0..200).for_each(|_| tier.note_tried(Packer::Lz4, false));
-        let by_lz4 = (0..320).filter(|_| tier.first_try(|| false) == Packer::Lz4).count();
+        assert_eq!(tier.first_try(|| false), Compressor::Lz4);
+        (0..200).for_each(|_| tier.note_tried(Compressor::Lz4, false));
+        let by_lz4 = (0..320).filter(|_| tier.first_try(|| false) == Compressor::Lz4).count();
         assert_eq!(by_lz4, 320 / PROBE_EVERY as usize);
         // If neither succeeds, LZ4 fails fastest.
         (0..200).for_each(|_| tier.note_tried(SECOND, false));
-        assert_eq!(tier.first_try(|| false), Packer::Lz4);
+        assert_eq!(tier.first_try(|| false), Compressor::Lz4);
     }
 
     #[test]
     fn filling_pool_retries_lz4() {
         let tier = tier();
-        (0..200).for_each(|_| tier.note_tried(Packer::Lz4, false));
+        (0..200).for_each(|_| tier.note_tried(Compressor::Lz4, false));
         for _ in 0..PROBE_EVERY * 200 {
-            if tier.first_try(|| true) == Packer::Lz4 {
-                tier.note_tried(Packer::Lz4, true);
+            if tier.first_try(|| true) == Compressor::Lz4 {
+                tier.note_tried(Compressor::Lz4, true);
             }
         }
-        assert_eq!(tier.first_try(|| false), Packer::Lz4);
+        assert_eq!(tier.first_try(|| false), Compressor::Lz4);
     }
 
     #[test]
     fn filling_pool_uses_dense_codec() {
         let tier = tier();
-        let tried = |packer| (0..320).filter(|_| tier.first_try(|| true) == packer).count();
+        let tried = |compressor| (0..320).filter(|_| tier.first_try(|| true) == compressor).count();
         let probes = 320 / PROBE_EVERY as usize;
         assert_eq!(tried(DENSE), 320);
         (0..200).for_each(|_| tier.note_tried(DENSE, false));
-        assert_eq!((tried(DENSE), tried(Packer::Lz4)), (probes, 320 - probes));
+        assert_eq!((tried(DENSE), tried(Compressor::Lz4)), (probes, 320 - probes));
         (0..10).for_each(|_| tier.note_tried(DENSE, true));
         assert_eq!(tried(DENSE), 320);
         let off = CompressionTier::new(256 << 20, 13, false);
-        assert_eq!(off.first_try(|| true), Packer::Lz4);
+        assert_eq!(off.first_try(|| true), Compressor::Lz4);
     }
 }

@@ -25,7 +25,7 @@ pub struct StoredCopies {
     pub pooled_bytes: AtomicUsize,
     /// Likelihood that the pool accepts a page that has a copy, and above it a count of pages not
     /// offered.
-    packed: AtomicU32,
+    compressed: AtomicU32,
     /// Position at which the search for copies to free continues.
     pub(crate) next: AtomicU64,
 }
@@ -34,7 +34,7 @@ impl StoredCopies {
     pub(crate) fn new(pages: usize) -> io::Result<StoredCopies> {
         Ok(StoredCopies {
             chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
-            packed: AtomicU32::new(CERTAIN),
+            compressed: AtomicU32::new(CERTAIN),
             ..StoredCopies::default()
         })
     }
@@ -49,11 +49,16 @@ impl StoredCopies {
         self.pooled.load(Relaxed)
     }
 
-    /// Returns true if the pool may keep another copy of `packed_bytes`. All use at most an eighth
-    /// of the budget, which resident pages lose, and half of the pool's limit.
-    pub fn has_share(&self, packed_bytes: usize, budget_bytes: usize, limit_bytes: usize) -> bool {
+    /// Returns true if the pool may keep another copy of `compressed_bytes`. All copies use at most
+    /// an eighth of the budget, which resident pages lose, and half of the pool's limit.
+    pub fn has_share(
+        &self,
+        compressed_bytes: usize,
+        budget_bytes: usize,
+        limit_bytes: usize,
+    ) -> bool {
         let most_bytes = (budget_bytes / 8).min(limit_bytes / 2);
-        self.pooled_bytes.load(Relaxed) + packed_bytes <= most_bytes
+        self.pooled_bytes.load(Relaxed) + compressed_bytes <= most_bytes
     }
 
     pub(crate) fn chunk(&self, page: PageNo, refaults_early: bool) -> &AtomicU32 {
@@ -72,12 +77,12 @@ impl StoredCopies {
     /// clean eviction.
     pub fn should_offer_to_pool(&self) -> bool {
         // Below this likelihood, clean pages are not offered to the pool.
-        likelihood(&self.packed) >= CERTAIN / 8 || is_probe(&self.packed, PROBE_EVERY)
+        likelihood(&self.compressed) >= CERTAIN / 8 || is_probe(&self.compressed, PROBE_EVERY)
     }
 
     /// Records the pool's decision on a clean page.
-    pub fn note_packed(&self, was_packed: bool) {
-        likelihood::note(&self.packed, was_packed);
+    pub fn note_compressed(&self, was_compressed: bool) {
+        likelihood::note(&self.compressed, was_compressed);
     }
 
     /// Records that a copy was invalidated by a write, or was used.
@@ -144,9 +149,9 @@ mod tests {
         let offered =
             |copies: &StoredCopies| (0..160).filter(|_| copies.should_offer_to_pool()).count();
         assert_eq!(offered(&copies), 160);
-        (0..100).for_each(|_| copies.note_packed(false));
+        (0..100).for_each(|_| copies.note_compressed(false));
         assert_eq!(offered(&copies), 10);
-        (0..3).for_each(|_| copies.note_packed(true));
+        (0..3).for_each(|_| copies.note_compressed(true));
         assert_eq!(offered(&copies), 160);
     }
 }

@@ -195,7 +195,7 @@ mod tests {
         /// only the larger one holds.
         #[test]
         fn larger_pool_holds_pages_within_its_growth(
-            packs in 1..=4_u64,
+            one_in in 1..=4_u64,
             seed: u64,
         ) {
             const OBJECTS: usize = 500;
@@ -206,8 +206,8 @@ mod tests {
             let (mut right, mut all) = (0, 0);
             for now in 0..40_000_u64 {
                 write_back_rate.note_evictions(1);
-                // One in `packs` pages is compressible; the others bypass the pool.
-                if now % packs == 0 {
+                // One in `one_in` pages is compressible; the others bypass the pool.
+                if now % one_in == 0 {
                     pool.push_back(now);
                 }
                 if pool.len() > OBJECTS {

@@ -2,7 +2,7 @@
 
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::{Counter, Stats};
-use crate::codec::{self, Packer, Scratch, same_filled};
+use crate::codec::{self, Compressor, Scratch, same_filled};
 use crate::core::Core;
 use crate::core::recorder::Recorder;
 use crate::memory::context::Context;
@@ -34,10 +34,11 @@ fn record(recorder: &Recorder, context: &mut Context, page: PageNo, content: &[u
     if same_filled::same_filled_word(content).is_some() {
         return recorder.filled(page);
     }
-    let Context { packed, scratch, .. } = context;
-    let room = &mut packed.0[..codec::MAX_COMPRESSED_BYTES];
-    let packed = [Packer::Lz4, DENSE].map(|packer| codec::compress(packer, content, room, scratch));
-    recorder.left(page, packed, PAGE_SIZE);
+    let Context { compressed, scratch, .. } = context;
+    let room = &mut compressed.0[..codec::MAX_COMPRESSED_BYTES];
+    let compressed = [Compressor::Lz4, DENSE]
+        .map(|compressor| codec::compress(compressor, content, room, scratch));
+    recorder.left(page, compressed, PAGE_SIZE);
 }
 
 /// Returns the place of a same-filled page if its word can be encoded.
@@ -62,33 +63,36 @@ fn into_pool(
         core.stats.add(Counter::PoolPassed, 1);
         return Err(NotInDram::PoolRefused);
     }
-    let room_to_pack =
-        |scratch: &Scratch, packer| core.reserve_for_pool(scratch.bytes_to_pack(packer));
+    let working_memory = |scratch: &Scratch, compressor| {
+        core.reserve_for_pool(scratch.bytes_to_compress(compressor))
+    };
     // Reserve first: a page that the pool cannot accept need not be compressed.
     let room = core.stores.pool.accepts().then(|| {
-        let packer = core.policies.packer(|| core.pool_view())?;
-        let with_room = |packer| Some((room_to_pack(&context.scratch, packer)?, packer));
+        let compressor = core.policies.compressor(|| core.pool_view())?;
+        let with_memory =
+            |compressor| Some((working_memory(&context.scratch, compressor)?, compressor));
         // The dense codec allocates working memory at its first use.
-        with_room(packer).or_else(|| with_room(core.policies.without_memory(packer)?))
+        with_memory(compressor).or_else(|| with_memory(core.policies.without_memory(compressor)?))
     });
-    let Some((_room, packer)) = room.flatten() else {
+    let Some((_memory, compressor)) = room.flatten() else {
         core.stats.add(Counter::PoolRefusals, 1);
         return Err(NotInDram::PoolRefused);
     };
-    let mut packed = pack(core, context, packer, content).map(|len| (packer, len));
-    if packed.is_none()
-        && let Some(second) = core.policies.second_packer(packer)
-        && let Some(_room) = room_to_pack(&context.scratch, second)
+    let mut compressed =
+        compress_page(core, context, compressor, content).map(|len| (compressor, len));
+    if compressed.is_none()
+        && let Some(second) = core.policies.second_compressor(compressor)
+        && let Some(_memory) = working_memory(&context.scratch, second)
     {
-        packed = pack(core, context, second, content).map(|len| (second, len));
+        compressed = compress_page(core, context, second, content).map(|len| (second, len));
     }
-    let Some((packer, len)) = packed else {
+    let Some((compressor, len)) = compressed else {
         core.stats.add(Counter::PagesIncompressible, 1);
         return Err(NotInDram::Incompressible);
     };
-    core.stores.workspaces.note_stored(packer.codec());
-    let packed = &context.packed.0[..len];
-    let Ok(handle) = core.stores.pool.store(packed, page, packer.codec().tag()) else {
+    core.stores.workspaces.note_stored(compressor.codec());
+    let compressed = &context.compressed.0[..len];
+    let Ok(handle) = core.stores.pool.store(compressed, page, compressor.codec().tag()) else {
         core.stats.add(Counter::PoolLimitHits, 1);
         return Err(NotInDram::PoolRefused);
     };
@@ -98,17 +102,21 @@ fn into_pool(
 }
 
 /// Compresses a page into the context's buffer. Returns its size, if it is compressible.
-fn pack(
+fn compress_page(
     core: &Core,
     context: &mut Context,
-    packer: Packer,
+    compressor: Compressor,
     content: &[u8; PAGE_SIZE],
 ) -> Option<usize> {
-    let Context { packed, scratch, .. } = context;
+    let Context { compressed, scratch, .. } = context;
     let start_ns = now_ns();
-    let len =
-        codec::compress(packer, content, &mut packed.0[..codec::MAX_COMPRESSED_BYTES], scratch);
-    core.policies.admission.packed(len, now_ns() - start_ns);
-    core.policies.tier.note_tried(packer, len.is_some());
+    let len = codec::compress(
+        compressor,
+        content,
+        &mut compressed.0[..codec::MAX_COMPRESSED_BYTES],
+        scratch,
+    );
+    core.policies.admission.compressed(len, now_ns() - start_ns);
+    core.policies.tier.note_tried(compressor, len.is_some());
     len
 }

@@ -4,7 +4,7 @@ use crate::base::stats::Counter;
 use crate::codec::compressed_slot::{self};
 use crate::codec::{self, Codec, CodecError};
 use crate::core::Stores;
-use crate::core::errors::UnpackError;
+use crate::core::errors::DecompressError;
 use crate::memory::context::Context;
 use crate::store::pool::Handle;
 
@@ -13,10 +13,10 @@ pub(crate) fn pooled(
     stores: &Stores,
     context: &mut Context,
     handle: Handle,
-) -> Result<(), UnpackError> {
-    let object = |packed: &[u8]| decompress(context, handle.tag(), packed);
-    let unpacked = stores.pool.load(handle, object).map_err(UnpackError::from).flatten();
-    counted(stores, unpacked)
+) -> Result<(), DecompressError> {
+    let object = |compressed: &[u8]| decompress(context, handle.tag(), compressed);
+    let decompressed = stores.pool.load(handle, object).map_err(DecompressError::from).flatten();
+    counted(stores, decompressed)
 }
 
 /// Decompresses one part of a compressed slot. A missing or damaged part is counted.
@@ -25,20 +25,23 @@ pub(crate) fn part(
     context: &mut Context,
     copy: &[u8],
     part: u8,
-) -> Result<(), UnpackError> {
-    let found = compressed_slot::part(copy, part).map_err(UnpackError::from);
-    counted(stores, found.and_then(|(tag, packed)| decompress(context, tag, packed)))
+) -> Result<(), DecompressError> {
+    let found = compressed_slot::part(copy, part).map_err(DecompressError::from);
+    counted(stores, found.and_then(|(tag, compressed)| decompress(context, tag, compressed)))
 }
 
-fn decompress(context: &mut Context, tag: u8, packed: &[u8]) -> Result<(), UnpackError> {
+fn decompress(context: &mut Context, tag: u8, compressed: &[u8]) -> Result<(), DecompressError> {
     let codec = Codec::from_tag(tag).ok_or(CodecError::UnknownTag { tag })?;
     let Context { page, scratch, .. } = context;
-    Ok(codec::decompress(codec, packed, &mut page.0, scratch)?)
+    Ok(codec::decompress(codec, compressed, &mut page.0, scratch)?)
 }
 
-fn counted(stores: &Stores, unpacked: Result<(), UnpackError>) -> Result<(), UnpackError> {
-    if unpacked.is_err() {
-        stores.stats.add(Counter::UnpackErrors, 1);
+fn counted(
+    stores: &Stores,
+    decompressed: Result<(), DecompressError>,
+) -> Result<(), DecompressError> {
+    if decompressed.is_err() {
+        stores.stats.add(Counter::DecompressErrors, 1);
     }
-    unpacked
+    decompressed
 }

@@ -62,7 +62,7 @@ pub(crate) fn keep_copy(
 fn may_keep_pooled(core: &Core, handle: Handle) -> bool {
     let (used, limit) = (core.stores.pool.used_bytes(), core.stores.pool.limit_bytes());
     let has_share = core.policies.stored_copies.has_share(
-        handle.packed_bytes(),
+        handle.compressed_bytes(),
         core.memory.budget.limit_bytes(),
         limit,
     );
@@ -90,7 +90,7 @@ pub(crate) fn on_swap_in(core: &Core, place: Place, keep_copy: KeepCopy) -> Opti
     let copy = keep_copy.copy_of(place);
     match (copy, place) {
         (Some(_), Place::Pool { handle }) => {
-            let bytes = Handle::from_bits(handle).packed_bytes();
+            let bytes = Handle::from_bits(handle).compressed_bytes();
             core.policies.stored_copies.pooled.fetch_add(1, Relaxed);
             core.policies.stored_copies.pooled_bytes.fetch_add(bytes, Relaxed);
             core.stats.add(Counter::PoolCopiesKept, 1);
@@ -122,7 +122,7 @@ fn detach_copy(core: &Core, copy: StoredCopy) -> Option<Place> {
         StoredCopy::Pool { object } => {
             core.policies.stored_copies.pooled.fetch_sub(1, Relaxed);
             let handle = core.stores.pool.handle_of(object)?;
-            let less = |bytes: usize| Some(bytes.saturating_sub(handle.packed_bytes()));
+            let less = |bytes: usize| Some(bytes.saturating_sub(handle.compressed_bytes()));
             let _ = core.policies.stored_copies.pooled_bytes.fetch_update(Relaxed, Relaxed, less);
             Some(Place::Pool { handle: handle.to_bits() })
         }

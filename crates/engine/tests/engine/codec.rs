@@ -2,13 +2,13 @@
 
 use crate::common::{Content, Setup, World, assert_holds, every_kind, mix64, page_of, write_all};
 use softswap_engine::base::stats::Counter;
-use softswap_engine::codec::{Choice, Packer};
+use softswap_engine::codec::{Choice, Compressor};
 use softswap_sys::PAGE_SIZE;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 fn zstd(level: i8) -> Choice {
-    Choice::Fixed(Some(Packer::Zstd { level }))
+    Choice::Fixed(Some(Compressor::Zstd { level }))
 }
 
 #[test]
@@ -18,7 +18,7 @@ fn every_kind_of_page_survives_every_codec() {
         let (memory, contents) = world.mapped(every_kind(600));
         world.assert_survives(memory, &contents);
         assert_eq!(world.count(Counter::PagesPooled) > 0, codec != Choice::NONE, "{codec}");
-        assert_eq!(world.count(Counter::UnpackErrors), 0);
+        assert_eq!(world.count(Counter::DecompressErrors), 0);
     }
 }
 
@@ -37,7 +37,7 @@ fn pages_of_previous_codec_stay_readable() {
 }
 
 #[test]
-fn zstd_packs_text_smaller_than_lz4() {
+fn zstd_compresses_text_smaller_than_lz4() {
     let bytes_of = |codec| {
         let world = World::new(&Setup { codec, ..Setup::default() });
         world.evicted((0..200).map(Content::Text).collect());
@@ -116,5 +116,5 @@ fn pages_are_intact_while_codec_changes() {
         stop.store(true, Relaxed);
     });
     assert!(world.count(Counter::PagesPooled) > 0 && world.count(Counter::PagesWritten) > 0);
-    assert_eq!(world.count(Counter::UnpackErrors), 0);
+    assert_eq!(world.count(Counter::DecompressErrors), 0);
 }

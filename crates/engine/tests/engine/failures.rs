@@ -12,7 +12,7 @@ use softswap_engine::api::settings::{AreaSpec, Config, PoolLimit};
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats, StopReason};
 use softswap_engine::codec::{CodecError, compressed_slot, seal::NoKey};
-use softswap_engine::core::errors::{Exhausted, FaultError, NoSlot, UnpackError};
+use softswap_engine::core::errors::{DecompressError, Exhausted, FaultError, NoSlot};
 use softswap_engine::policy::mechanism::Without;
 use softswap_engine::store::io::{IoErrorKind, Operation};
 use softswap_engine::store::pool::Pool;
@@ -269,8 +269,8 @@ fn failed_mremap_keeps_mapping() {
         let (memory, contents) = world.mapped(every_kind(600));
         let _neighbour = world.map(600);
         world.evict(memory);
-        let packed = |page: &usize| matches!(contents[*page], Content::Text(_));
-        let page = (300..600).find(packed).unwrap();
+        let compressed = |page: &usize| matches!(contents[*page], Content::Text(_));
+        let page = (300..600).find(compressed).unwrap();
         assert!(world.engine.damage(memory.address() + page * PAGE_SIZE, 9999));
         let (at, len) = (memory.address(), memory.len());
         assert!(world.engine.remap(at, len, 2 * len, Move::Anywhere).is_err());
@@ -313,7 +313,7 @@ fn messages_state_cause_and_remedy() {
         (NoSlot::ForkedChild.to_string(), "a forked child cannot write"),
         (full.to_string(), "raise the limit, or add an area"),
         (
-            UnpackError::from(CodecError::UnknownTag { tag: 3 }).to_string(),
+            DecompressError::from(CodecError::UnknownTag { tag: 3 }).to_string(),
             "cannot be decompressed (compressed page has",
         ),
         (StopReason::from_code(4).unwrap().text().to_string(), "no memory could be freed"),

@@ -37,7 +37,7 @@ fn slow() -> Setup {
 
 #[test]
 fn auto_pool_grows_and_fixed_pool_stays() {
-    let (world, memory, contents) = world_with_packed(&slow());
+    let (world, memory, contents) = world_with_compressed(&slow());
     let reads = || {
         let before = world.count(Counter::PagesRead);
         touch(&world, memory, 20_000, |step| mix64(step) % 12_000);
@@ -79,7 +79,7 @@ fn auto_pool_shrinks_for_hot_pages() {
 const PAGES: u64 = 16_384;
 
 /// Returns a fixture whose engine has written back many compressed pages.
-fn world_with_packed(setup: &Setup) -> (World, Memory, Vec<Content>) {
+fn world_with_compressed(setup: &Setup) -> (World, Memory, Vec<Content>) {
     let world = World::new(&setup.clone().all_offered());
     let (memory, contents) = world.mapped(sparse(PAGES));
     world.evict_and_write_back(memory);
@@ -127,7 +127,7 @@ fn incompressible_pages_bypass_pool() {
 
 #[test]
 fn shared_slots_are_read_in_any_order() {
-    let (world, memory, contents) = world_with_packed(&Setup::default());
+    let (world, memory, contents) = world_with_compressed(&Setup::default());
     let written_back = world.count(Counter::PagesWrittenBack);
     let slots = world.count(Counter::PagesWritten);
     assert!(slots * 3 <= written_back, "{slots} slots for {written_back} pages");
@@ -157,7 +157,7 @@ fn shared_slot_is_freed_with_last_page() {
 
 #[test]
 fn page_in_shared_slot_can_be_remapped() {
-    let (world, memory, contents) = world_with_packed(&Setup::default());
+    let (world, memory, contents) = world_with_compressed(&Setup::default());
     let len = memory.pages() * PAGE_SIZE;
     // Map the address space after the range, so that it cannot grow in place.
     let next = memory.address() + len;
@@ -171,7 +171,7 @@ fn page_in_shared_slot_can_be_remapped() {
 #[test]
 fn shared_slots_leave_failed_area() {
     let setup = Setup { spare_disk_mib: Some(64), ..Setup::default() };
-    let (world, memory, contents) = world_with_packed(&setup);
+    let (world, memory, contents) = world_with_compressed(&setup);
     world.disk.fail(Operation::Write, 0, u64::MAX, Fault::Errno(EIO));
     let (other, more) = world.evicted((0..1000).map(Content::Random).collect());
     assert_eq!(world.count(Counter::AreasFailed), 1);
@@ -185,7 +185,7 @@ fn shared_slots_leave_failed_area() {
 
 #[test]
 fn damaged_shared_slot_affects_its_pages_only() {
-    let (world, memory, contents) = world_with_packed(&Setup::default());
+    let (world, memory, contents) = world_with_compressed(&Setup::default());
     world.disk.fail(Operation::Read, world.disk.counts().reads, 1, Fault::FlipBit);
     let mut refused = 0;
     for (page, content) in contents.iter().enumerate() {
@@ -222,7 +222,7 @@ fn damaged_pool_object_affects_one_page() {
             }
             assert!(damaged.binary_search(&page).is_err() || page_of(memory, page).is_none());
         }
-        assert!(world.count(Counter::UnpackErrors) > damaged.len() as u64);
+        assert!(world.count(Counter::DecompressErrors) > damaged.len() as u64);
     }
 }
 
@@ -272,12 +272,12 @@ fn full_pool_uses_dense_codec() {
 
 #[test]
 fn zstd_compresses_what_lz4_cannot_unless_lz4_is_fixed() {
-    for (codec, is_packed) in [("auto", true), ("lz4", false)] {
+    for (codec, is_compressed) in [("auto", true), ("lz4", false)] {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
         live_settings::set(&world.engine, "codec", codec).unwrap();
         let (memory, contents) = world.evicted((0..PAGES / 2).map(Content::Digits).collect());
         let pooled = world.count(Counter::PagesPooled);
-        assert_eq!(pooled > PAGES * 4 / 10, is_packed, "{codec}: {pooled}");
+        assert_eq!(pooled > PAGES * 4 / 10, is_compressed, "{codec}: {pooled}");
         assert_holds(memory, &contents);
     }
 }

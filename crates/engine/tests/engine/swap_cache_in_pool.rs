@@ -27,14 +27,14 @@ fn compaction_moves_copies() {
     left.iter().for_each(|page| assert_holds(part(*page), &contents[*page..][..1]));
     assert!(world.engine.pooled_copies() > left.len() / 2);
     let before = world.count(Counter::PagesCompacted);
-    let packed = world.count(Counter::PagesPooled);
+    let compressed = world.count(Counter::PagesPooled);
     // Each round of reclaim starts with compaction.
     for _ in 0..200 {
         world.engine.reclaim_now(1);
     }
     assert!(world.count(Counter::PagesCompacted) > before + left.len() as u64 / 4);
     left.iter().for_each(|page| assert_holds(part(*page), &contents[*page..][..1]));
-    assert!(world.count(Counter::PagesPooled) - packed < left.len() as u64 / 2);
+    assert!(world.count(Counter::PagesPooled) - compressed < left.len() as u64 / 2);
     world.engine.unmap(memory.address(), memory.len()).unwrap();
     assert_eq!(world.engine.pooled_copies(), 0);
 }

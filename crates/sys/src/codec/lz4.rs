@@ -51,7 +51,7 @@ pub fn compress(source: &[u8], target: &mut [u8], state: &mut State) -> Option<u
     // SAFETY: both slices are valid for their lengths. The C function reads `source_len` bytes,
     // writes at most `target_len`, and initialises the state. `State::new` checked the state's
     // size, and its alignment exceeds the required 8 bytes.
-    let packed_len = unsafe {
+    let compressed_len = unsafe {
         LZ4_compress_fast_extState(
             (&raw mut state.0).cast(),
             source.as_ptr().cast(),
@@ -61,20 +61,20 @@ pub fn compress(source: &[u8], target: &mut [u8], state: &mut State) -> Option<u
             1,
         )
     };
-    usize::try_from(packed_len).ok().filter(|&len| len > 0)
+    usize::try_from(compressed_len).ok().filter(|&len| len > 0)
 }
 
-/// Decompresses `packed` into `target`. Returns the number of bytes, or `None` if `packed` is
-/// malformed or its content does not fit.
-pub fn decompress(packed: &[u8], target: &mut [u8]) -> Option<usize> {
-    let (packed_len, target_len) = (length(packed)?, length(target)?);
+/// Decompresses `compressed` into `target`. Returns the number of bytes, or `None` if `compressed`
+/// is malformed or its content does not fit.
+pub fn decompress(compressed: &[u8], target: &mut [u8]) -> Option<usize> {
+    let (compressed_len, target_len) = (length(compressed)?, length(target)?);
     // SAFETY: both slices are valid for their lengths. This variant is safe against malicious
-    // input: it reads at most `packed_len` bytes and writes at most `target_len`.
+    // input: it reads at most `compressed_len` bytes and writes at most `target_len`.
     let len = unsafe {
         lz4_sys::LZ4_decompress_safe(
-            packed.as_ptr().cast(),
+            compressed.as_ptr().cast(),
             target.as_mut_ptr().cast(),
-            packed_len,
+            compressed_len,
             target_len,
         )
     };
@@ -92,10 +92,10 @@ mod tests {
     #[test]
     fn compressed_data_round_trips() {
         let source: Vec<u8> = (0..4096u32).map(|i| (i / 7 % 11) as u8).collect();
-        let (mut packed, mut back) = ([0; 4096], [0; 4096]);
-        let len = compress(&source, &mut packed, &mut State::new()).unwrap();
+        let (mut compressed, mut back) = ([0; 4096], [0; 4096]);
+        let len = compress(&source, &mut compressed, &mut State::new()).unwrap();
         assert!(len < 1000);
-        assert_eq!(decompress(&packed[..len], &mut back), Some(4096));
+        assert_eq!(decompress(&compressed[..len], &mut back), Some(4096));
         assert_eq!(back[..], source[..]);
     }
 

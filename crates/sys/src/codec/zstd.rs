@@ -147,19 +147,20 @@ impl Decompressor {
         Decompressor { workspace: Workspace::new(memory, needed), is_ready: false }
     }
 
-    /// Decompresses into `target` and returns the number of bytes; `None` if `packed` is malformed
-    /// or its content does not fit.
-    pub fn decompress(&mut self, packed: &[u8], target: &mut [u8]) -> Option<usize> {
+    /// Decompresses into `target` and returns the number of bytes; `None` if `compressed` is
+    /// malformed or its content does not fit.
+    pub fn decompress(&mut self, compressed: &[u8], target: &mut [u8]) -> Option<usize> {
         let context = self.context()?;
         // SAFETY: the context is in this value's memory, which `self` borrows exclusively. The C
-        // function accepts any input, reads `packed.len()` bytes and writes at most `target.len()`.
+        // function accepts any input, reads `compressed.len()` bytes and writes at most
+        // `target.len()`.
         let len = unsafe {
             zstd_sys::ZSTD_decompressDCtx(
                 context,
                 target.as_mut_ptr().cast(),
                 target.len(),
-                packed.as_ptr().cast(),
-                packed.len(),
+                compressed.as_ptr().cast(),
+                compressed.len(),
             )
         };
         checked(len)
@@ -235,10 +236,10 @@ mod tests {
         let (mut compressor, mut decompressor) = pair();
         // Up and down, so that every context follows a larger and a smaller one.
         for level in LEVELS.chain([LITERALS_ONLY]).chain(LEVELS.rev()) {
-            let (mut packed, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
-            let len = compressor.compress(level, &page(), &mut packed).unwrap();
+            let (mut compressed, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+            let len = compressor.compress(level, &page(), &mut compressed).unwrap();
             assert!(len < 2000, "level {level}: {len}");
-            assert_eq!(decompressor.decompress(&packed[..len], &mut back), Some(PAGE_SIZE));
+            assert_eq!(decompressor.decompress(&compressed[..len], &mut back), Some(PAGE_SIZE));
             assert_eq!(back, page(), "level {level}");
         }
         for level in [*LEVELS.start() - 1, *LEVELS.end() + 1, LITERALS_ONLY - 1, i8::MIN, i8::MAX] {
@@ -256,11 +257,11 @@ mod tests {
             state ^= state << 17;
             b"0123456789abcdef"[state as usize % 16]
         });
-        let (mut packed, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
-        assert_eq!(compressor.compress(-5, &digits, &mut packed[..3000]), None);
-        let len = compressor.compress(LITERALS_ONLY, &digits, &mut packed).unwrap();
+        let (mut compressed, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+        assert_eq!(compressor.compress(-5, &digits, &mut compressed[..3000]), None);
+        let len = compressor.compress(LITERALS_ONLY, &digits, &mut compressed).unwrap();
         assert!(len < 2300, "{len}");
-        assert_eq!(decompressor.decompress(&packed[..len], &mut back), Some(PAGE_SIZE));
+        assert_eq!(decompressor.decompress(&compressed[..len], &mut back), Some(PAGE_SIZE));
         assert_eq!(back, digits);
     }
 
@@ -279,13 +280,14 @@ mod tests {
             assert_eq!(compressor.compress(1, &noise, &mut target[..target_len]), None);
             assert!(target[target_len..].iter().all(|&byte| byte == 0xA5));
         }
-        let mut packed = [0; PAGE_SIZE];
-        let len = compressor.compress(1, &page(), &mut packed).unwrap();
+        let mut compressed = [0; PAGE_SIZE];
+        let len = compressor.compress(1, &page(), &mut compressed).unwrap();
         let mut target = [0xA5; 2 * PAGE_SIZE];
         assert_eq!(decompressor.decompress(b"no frame", &mut target), None);
         for target_len in [0, 1, 100, PAGE_SIZE - 1] {
-            let unpacked = decompressor.decompress(&packed[..len], &mut target[..target_len]);
-            assert_eq!(unpacked, None);
+            let decompressed =
+                decompressor.decompress(&compressed[..len], &mut target[..target_len]);
+            assert_eq!(decompressed, None);
             assert!(target[target_len..].iter().all(|&byte| byte == 0xA5));
         }
     }
@@ -294,19 +296,19 @@ mod tests {
     fn memory_is_touched_only_when_used() {
         let (mut compressor, mut decompressor) = pair();
         assert_eq!((compressor.touched_bytes(), decompressor.touched_bytes()), (0, 0));
-        let mut packed = [0; PAGE_SIZE];
-        let len = compressor.compress(1, &page(), &mut packed).unwrap();
+        let mut compressed = [0; PAGE_SIZE];
+        let len = compressor.compress(1, &page(), &mut compressed).unwrap();
         let before = compressor.touched_bytes();
         assert!(before > 0 && decompressor.touched_bytes() == 0);
         assert_eq!(compressor.untouched_bytes(1), 0);
         let added = compressor.untouched_bytes(9);
-        compressor.compress(9, &page(), &mut packed[len..]).unwrap();
+        compressor.compress(9, &page(), &mut compressed[len..]).unwrap();
         assert_eq!(compressor.touched_bytes(), before + added);
         assert!(added > 0 && compressor.touched_bytes() <= COMPRESSOR_BYTES);
         assert_eq!(LEVELS.map(|level| compressor.untouched_bytes(level)).max(), Some(0));
         decompressor.open();
         assert_eq!(decompressor.touched_bytes(), DECOMPRESSOR_BYTES);
-        decompressor.decompress(&packed[..len], &mut [0; PAGE_SIZE]).unwrap();
+        decompressor.decompress(&compressed[..len], &mut [0; PAGE_SIZE]).unwrap();
         assert_eq!(decompressor.touched_bytes(), DECOMPRESSOR_BYTES);
     }
 }

@@ -389,7 +389,7 @@ impl Simulation {
             Some(StoredCopy::Pool { .. }) => {
                 *copies.pooled.get_mut() += 1;
                 if let Place::Pool { handle } = place {
-                    *copies.pooled_bytes.get_mut() += Handle::from_bits(handle).packed_bytes();
+                    *copies.pooled_bytes.get_mut() += Handle::from_bits(handle).compressed_bytes();
                 }
             }
             Some(StoredCopy::Slot(_)) => *copies.count.get_mut() += 1,
@@ -417,7 +417,7 @@ impl Simulation {
         let (used, limit) = (self.pool.used_bytes(), self.pool.limit_bytes());
         let budget_bytes = self.setup.memory_bytes;
         let copies = &self.policies.stored_copies;
-        copies.has_share(handle.packed_bytes(), budget_bytes, limit)
+        copies.has_share(handle.compressed_bytes(), budget_bytes, limit)
             && used * 100 <= limit * NEARLY_FULL_PERCENT
     }
 
@@ -432,7 +432,7 @@ impl Simulation {
             StoredCopy::Pool { object } => {
                 *copies.pooled.get_mut() -= 1;
                 let handle = self.pool.handle_of(object)?;
-                *copies.pooled_bytes.get_mut() -= handle.packed_bytes();
+                *copies.pooled_bytes.get_mut() -= handle.compressed_bytes();
                 Some(Place::Pool { handle: handle.to_bits() })
             }
         }

@@ -3,7 +3,7 @@
 use super::{Content, Simulation};
 use softswap_engine::base::page::{PageNo, Place, StoredCopy};
 use softswap_engine::codec::compressed_slot::SlotPacker;
-use softswap_engine::codec::{Codec, MAX_COMPRESSED_BYTES, Packer};
+use softswap_engine::codec::{Codec, Compressor, MAX_COMPRESSED_BYTES};
 use softswap_engine::core::policies::Batch;
 use softswap_engine::memory::context::{BATCH_PAGES, GROUP_PAGES, WRITE_BACK_PAGES};
 use softswap_engine::policy::compression_tier::SECOND;
@@ -84,7 +84,7 @@ impl Simulation {
         if content.lz4_bytes == 0 {
             return Place::SameFilled { code: 0 };
         }
-        let is_incompressible = match self.pack_into_pool(page) {
+        let is_incompressible = match self.compress_into_pool(page) {
             Ok(place) => return place,
             Err(why) => why == NotInPool::Incompressible,
         };
@@ -104,11 +104,11 @@ impl Simulation {
             && !self.policies.bypasses_pool(page, || true, || self.pool_view())
             && self.policies.stored_copies.should_offer_to_pool();
         if is_offered {
-            let packed = self.pack_into_pool(page);
-            self.policies.stored_copies.note_packed(packed.is_ok());
-            if let Ok(packed) = packed {
+            let compressed = self.compress_into_pool(page);
+            self.policies.stored_copies.note_compressed(compressed.is_ok());
+            if let Ok(compressed) = compressed {
                 self.free(place);
-                return packed;
+                return compressed;
             }
         }
         if is_on_disk && !place.is_incompressible() && self.pool_view().is_nearly_full() {
@@ -125,7 +125,7 @@ impl Simulation {
         slot
     }
 
-    fn pack_into_pool(&mut self, page: PageNo) -> Result<Place, NotInPool> {
+    fn compress_into_pool(&mut self, page: PageNo) -> Result<Place, NotInPool> {
         let content = self.contents[page as usize];
         if !self.policies.has_codec() {
             return Err(NotInPool::PoolRefused);
@@ -139,42 +139,42 @@ impl Simulation {
         // The evicted page itself frees memory.
         let has_space = self.used_bytes() + SLAB_BYTES <= self.setup.memory_bytes + PAGE_SIZE;
         let has_space_left = self.pool.accepts() && (has_space || self.pool.used_bytes() > 0);
-        let first = has_space_left.then(|| self.policies.packer(|| self.pool_view())).flatten();
+        let first = has_space_left.then(|| self.policies.compressor(|| self.pool_view())).flatten();
         let first = first.ok_or(NotInPool::PoolRefused)?;
-        let packed = self.pack(first, content).or_else(|| {
-            let second = self.policies.second_packer(first)?;
+        let compressed = self.pack(first, content).or_else(|| {
+            let second = self.policies.second_compressor(first)?;
             self.pack(second, content)
         });
-        let (codec, bytes) = packed.ok_or(NotInPool::Incompressible)?;
+        let (codec, bytes) = compressed.ok_or(NotInPool::Incompressible)?;
         let stored = self.pool.store(&ANYTHING[..bytes], page, codec.tag());
         let handle = stored.map_err(|_| NotInPool::PoolRefused)?;
         Ok(Place::Pool { handle: handle.to_bits() })
     }
 
     /// Compresses a page. Returns the codec and the size, or `None` if it is incompressible.
-    fn pack(&mut self, packer: Packer, content: Content) -> Option<(Codec, usize)> {
+    fn pack(&mut self, compressor: Compressor, content: Content) -> Option<(Codec, usize)> {
         let costs = self.setup.costs;
-        let (bytes, ns) = match packer {
-            Packer::Lz4 => (content.lz4_bytes, costs.lz4_ns),
+        let (bytes, ns) = match compressor {
+            Compressor::Lz4 => (content.lz4_bytes, costs.lz4_ns),
             // If LZ4 compresses the page, a trace has no size for Huffman coding alone.
             SECOND if usize::from(content.lz4_bytes) <= MAX_COMPRESSED_BYTES => {
                 (u16::MAX, costs.lz4_ns)
             }
             SECOND => (content.zstd_bytes, costs.lz4_ns),
-            Packer::Zstd { .. } => (content.zstd_bytes, costs.zstd_ns),
+            Compressor::Zstd { .. } => (content.zstd_bytes, costs.zstd_ns),
         };
         let bytes = Some(usize::from(bytes)).filter(|it| *it <= MAX_COMPRESSED_BYTES);
         self.reclaim(ns);
-        self.policies.admission.packed(bytes, ns);
-        self.policies.tier.note_tried(packer, bytes.is_some());
-        bytes.map(|bytes| (packer.codec(), bytes))
+        self.policies.admission.compressed(bytes, ns);
+        self.policies.tier.note_tried(compressor, bytes.is_some());
+        bytes.map(|bytes| (compressor.codec(), bytes))
     }
 
     /// Writes the oldest pages of the pool back, and frees the oldest copies of resident pages.
     /// Returns the number of pages written.
     fn write_back(&mut self) -> usize {
         let (mut written_back, mut slots) = (0, 0);
-        let (mut slot, mut packer, mut content) = (0, SlotPacker::FULL, [0; PAGE_SIZE]);
+        let (mut slot, mut compressor, mut content) = (0, SlotPacker::FULL, [0; PAGE_SIZE]);
         let cpu_ns = self.cpu_ns;
         while written_back < WRITE_BACK_PAGES && slots < BATCH_PAGES {
             let mut oldest = [(0, Handle::default())];
@@ -186,12 +186,12 @@ impl Simulation {
             let first = owner / GROUP_PAGES as u64 * GROUP_PAGES as u64;
             for page in first..(first + GROUP_PAGES as u64).min(self.setup.window_pages) {
                 let Place::Pool { handle } = self.pages.load(page).place() else { continue };
-                let bytes = &ANYTHING[..Handle::from_bits(handle).packed_bytes()];
-                if !packer.fits(bytes.len()) {
+                let bytes = &ANYTHING[..Handle::from_bits(handle).compressed_bytes()];
+                if !compressor.fits(bytes.len()) {
                     slots += 1;
-                    (slot, packer) = (self.slot(0), SlotPacker::default());
+                    (slot, compressor) = (self.slot(0), SlotPacker::default());
                 }
-                let Some(part) = packer.add(&mut content, 0, bytes) else { continue };
+                let Some(part) = compressor.add(&mut content, 0, bytes) else { continue };
                 self.slots.entry(slot).and_modify(|parts| *parts += 1);
                 let age = self.policies.clock.refaults.distance(page);
                 let rate = &self.policies.partition.write_back_rate;

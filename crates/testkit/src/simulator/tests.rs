@@ -42,12 +42,12 @@ fn simulation_is_deterministic() {
 
 #[test]
 fn compressible_pages_avoid_disk() {
-    let packed = skip_about(&mut simulation(4000, ""), 5000, 200_000, HALF);
+    let compressed = skip_about(&mut simulation(4000, ""), 5000, 200_000, HALF);
     let whole = skip_about(&mut simulation(4000, ""), 5000, 200_000, WHOLE);
     assert!(whole.pool_faults == 0 && whole.disk_faults > 5000, "{whole:?}");
     // Some pages are on disk, because the partition probes smaller pools.
-    assert!(2 * packed.disk_faults < whole.disk_faults, "{packed:?} {whole:?}");
-    assert!(whole.stalled_ns > 2 * packed.stalled_ns, "{packed:?} {whole:?}");
+    assert!(2 * compressed.disk_faults < whole.disk_faults, "{compressed:?} {whole:?}");
+    assert!(whole.stalled_ns > 2 * compressed.stalled_ns, "{compressed:?} {whole:?}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_cli::{memory_limits, swapdir, units};
 use softswap_engine::base::stats::Tier;
 use softswap_engine::codec::same_filled::same_filled_word;
-use softswap_engine::codec::{self, Packer, Scratch};
+use softswap_engine::codec::{self, Compressor, Scratch};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::faults::Faults;
 use softswap_sys::memory::{Page, release_dram, reserve_bytes, reserve_pages};
@@ -340,7 +340,9 @@ fn compressible_pages(most: usize) -> Result<(Vec<[u8; PAGE_SIZE]>, f64), Refusa
     let mut chosen = Vec::new();
     for page in pages.iter().step_by(step).take(most) {
         let is_same = same_filled_word(page).is_some();
-        if !is_same && let Some(len) = codec::compress(Packer::Lz4, page, &mut room, &mut scratch) {
+        if !is_same
+            && let Some(len) = codec::compress(Compressor::Lz4, page, &mut room, &mut scratch)
+        {
             packed_bytes += len;
             chosen.push(*page);
         }

@@ -5,7 +5,7 @@
 use super::fixture::{Fixture, PATTERN, handler_times};
 use softswap_engine::base::page::{PageTable, Place};
 use softswap_engine::codec::same_filled;
-use softswap_engine::codec::{self, Codec, Packer, Scratch};
+use softswap_engine::codec::{self, Codec, Compressor, Scratch};
 use softswap_sys::memory::{Page, reserve_u64};
 use softswap_sys::raw::now_ns;
 use softswap_sys::window::Writes;
@@ -52,7 +52,7 @@ impl Steps {
         let mut scratch = Scratch::new(Default::default())?;
         let mut room = vec![0; codec::MAX_COMPRESSED_BYTES];
         let packed = texts.iter().filter_map(|text| {
-            let len = codec::compress(Packer::Lz4, text, &mut room, &mut scratch)?;
+            let len = codec::compress(Compressor::Lz4, text, &mut room, &mut scratch)?;
             Some(room[..len].to_vec())
         });
         let packed = packed.collect();

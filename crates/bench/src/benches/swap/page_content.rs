@@ -5,7 +5,7 @@ use crate::measure::noise::noise;
 use crate::measure::region::{Content, Noise, WORDS};
 use softswap_cli::refusal::{OrRefuse, plain};
 use softswap_engine::codec::same_filled::same_filled_word;
-use softswap_engine::codec::{MAX_COMPRESSED_BYTES, Packer, Scratch, compress};
+use softswap_engine::codec::{Compressor, MAX_COMPRESSED_BYTES, Scratch, compress};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{Page, reserve_pages};
 use std::fs::File;
@@ -116,7 +116,7 @@ fn pages_that_pack(mut memory: impl Read, count: usize) -> Result<Vec<[u8; PAGE_
             return Err(format!("it has only {packed} compressible pages, but {count} are needed"));
         }
         let is_same = same_filled_word(&page).is_some();
-        if is_same || compress(Packer::Lz4, &page, &mut room, &mut scratch).is_none() {
+        if is_same || compress(Compressor::Lz4, &page, &mut room, &mut scratch).is_none() {
             continue;
         }
         if packed % (count / SAMPLE_PAGES) == 0 {

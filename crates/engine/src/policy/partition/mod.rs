@@ -341,7 +341,7 @@ impl Interval<'_> {
         let saved_ns = disk_ns.saturating_sub(pool_ns) as f64;
         let (pool_ns, disk_ns) = (pool_ns as f64, disk_ns as f64);
         // Pages that have to be compressed, and touched ones that are decompressed again.
-        let packing_ns = (bytes / PAGE_SIZE) as f64 * pool_ns;
+        let compressing_ns = (bytes / PAGE_SIZE) as f64 * pool_ns;
         Some(match towards {
             Towards::Pool => {
                 let gained_ns = within(&self.seen.pooled, self.steps(bytes)) * saved_ns;
@@ -350,7 +350,7 @@ impl Interval<'_> {
                 let slope_ns = steepest(&self.seen.resident) * pool_ns
                     + steepest(&self.seen.incompressible) * disk_ns;
                 let lost_ns = slope_ns * self.steps(bytes);
-                Plan { gain_ns: gained_ns - lost_ns, cost_ns: packing_ns, reading_ns: 0.0 }
+                Plan { gain_ns: gained_ns - lost_ns, cost_ns: compressing_ns, reading_ns: 0.0 }
             }
             Towards::Resident => {
                 let freed_bytes = self.freed_bytes(bytes);
@@ -362,7 +362,7 @@ impl Interval<'_> {
                 let gain_ns = gained_ns - self.lost_by_pool(bytes) * saved_ns;
                 let reading_ns = passed_on as f64 * self.unseen_refault_share() * saved_ns;
                 // The cost of undoing the move is included.
-                Plan { gain_ns, cost_ns: writing_ns + packing_ns, reading_ns }
+                Plan { gain_ns, cost_ns: writing_ns + compressing_ns, reading_ns }
             }
         })
     }

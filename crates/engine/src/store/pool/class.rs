@@ -75,12 +75,12 @@ const fn class_of() -> [u8; UNITS] {
 }
 
 /// Returns the class for an object, if the pool can store it.
-pub(super) fn class_to_take(packed: &[u8]) -> Result<usize, PoolFull> {
-    if packed.is_empty() || packed.len() > MAX_OBJECT_BYTES {
-        debug_assert!(false, "no slot holds an object of {} bytes", packed.len());
+pub(super) fn class_to_take(compressed: &[u8]) -> Result<usize, PoolFull> {
+    if compressed.is_empty() || compressed.len() > MAX_OBJECT_BYTES {
+        debug_assert!(false, "no slot holds an object of {} bytes", compressed.len());
         return Err(PoolFull);
     }
-    Ok(class_for(packed.len()))
+    Ok(class_for(compressed.len()))
 }
 
 #[cfg(test)]

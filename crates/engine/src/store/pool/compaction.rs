@@ -76,8 +76,8 @@ impl Pool {
 
     /// Stores an object in a gap; takes no free slab into use. Fails if there is no gap.
     /// Panics as [`Pool::store`].
-    pub fn store_in_gap(&self, packed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
-        let class = class_to_take(packed)?;
+    pub fn store_in_gap(&self, compressed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
+        let class = class_to_take(compressed)?;
         let lane = self.lane(class, current_cpu());
         let found = self.current_slab(class, lane).or_else(|| {
             let mut directory = self.directory();
@@ -86,7 +86,7 @@ impl Pool {
                 .or_else(|| self.any_slab(&mut directory, class))
         });
         let (slab, guard) = found.ok_or(PoolFull)?;
-        Ok(self.put(slab, guard, packed, owner, tag))
+        Ok(self.put(slab, guard, compressed, owner, tag))
     }
 
     /// Ends the compaction of a slab from [`Pool::sparsest`]. If objects are left, it accepts

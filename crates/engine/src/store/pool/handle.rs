@@ -67,7 +67,7 @@ impl Handle {
     pub(crate) const OBJECT_BITS: u32 = SLAB_BITS + SLOT_BITS;
 
     /// Returns the object's length in bytes.
-    pub fn packed_bytes(self) -> usize {
+    pub fn compressed_bytes(self) -> usize {
         self.object().len
     }
 

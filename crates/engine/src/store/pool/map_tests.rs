@@ -29,7 +29,7 @@ impl Model {
             assert!(self.pool.used_bytes() >= self.pool.limit_bytes(), "refused with slabs free");
             return self.write_back(1024);
         };
-        assert_eq!((handle.packed_bytes(), handle.tag()), (len, tag));
+        assert_eq!((handle.compressed_bytes(), handle.tag()), (len, tag));
         assert!(self.stored.insert(owner, handle).is_none());
         self.owners.push(owner);
         self.next_owner += 1;
@@ -60,9 +60,9 @@ impl Model {
             let (count, more) = self.pool.list(slab, &mut listed);
             for (index, &(owner, handle)) in listed[..count].iter().enumerate() {
                 assert_eq!(self.stored.get(&owner), Some(&handle), "not a live object of {owner}");
-                let packed = self.pool.load(handle, <[u8]>::to_vec).unwrap();
+                let compressed = self.pool.load(handle, <[u8]>::to_vec).unwrap();
                 let gap = ((index + 1) % busy_every != 0)
-                    .then(|| self.pool.store_in_gap(&packed, owner, handle.tag()).ok());
+                    .then(|| self.pool.store_in_gap(&compressed, owner, handle.tag()).ok());
                 match gap.flatten() {
                     Some(new) => {
                         assert_eq!(new.tag(), handle.tag());
@@ -97,7 +97,7 @@ impl Model {
     }
 
     pub(super) fn check_counts(&self) {
-        let bytes: usize = self.stored.values().map(|handle| handle.packed_bytes()).sum();
+        let bytes: usize = self.stored.values().map(|handle| handle.compressed_bytes()).sum();
         assert_eq!(self.pool.objects(), self.stored.len());
         assert_eq!(self.pool.stored_bytes(), bytes);
         assert!(bytes <= self.pool.used_bytes());

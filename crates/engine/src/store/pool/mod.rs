@@ -100,39 +100,39 @@ impl Pool {
     /// Stores page `owner` in compressed form. `tag` belongs to the caller; the handle returns it.
     /// Fails if no slot is free. Panics if `owner` has more than [`OWNER_BITS`] bits, or `tag` is
     /// not below [`TAGS`].
-    pub fn store(&self, packed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
-        self.store_from(current_cpu(), packed, owner, tag)
+    pub fn store(&self, compressed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
+        self.store_from(current_cpu(), compressed, owner, tag)
     }
 
     /// Stores an object as [`Pool::store`] does on processor `cpu`.
     fn store_from(
         &self,
         cpu: usize,
-        packed: &[u8],
+        compressed: &[u8],
         owner: u64,
         tag: u8,
     ) -> Result<Handle, PoolFull> {
-        let class = class_to_take(packed)?;
+        let class = class_to_take(compressed)?;
         let lane = self.lane(class, cpu);
         let found = self.current_slab(class, lane).or_else(|| self.next_slab(class, lane));
         let Some((slab, guard)) = found else {
             self.was_full.store(true, Relaxed);
             return Err(PoolFull);
         };
-        Ok(self.put(slab, guard, packed, owner, tag))
+        Ok(self.put(slab, guard, compressed, owner, tag))
     }
 
     fn put(
         &self,
         slab: u32,
         mut guard: MutexGuard<'_, Slab>,
-        packed: &[u8],
+        compressed: &[u8],
         owner: u64,
         tag: u8,
     ) -> Handle {
         assert!(owner >> OWNER_BITS == 0 && tag < TAGS, "{owner:#x} or {tag} is out of range");
-        let handle = guard.put(slab, packed, owner, tag);
-        self.stored_bytes.fetch_add(packed.len(), Relaxed);
+        let handle = guard.put(slab, compressed, owner, tag);
+        self.stored_bytes.fetch_add(compressed.len(), Relaxed);
         self.count(&guard).fetch_add(1, Relaxed);
         handle
     }
@@ -194,7 +194,7 @@ impl Pool {
             return;
         }
         // Under the lock, so that the counts never fall below zero.
-        self.stored_bytes.fetch_sub(handle.packed_bytes(), Relaxed);
+        self.stored_bytes.fetch_sub(handle.compressed_bytes(), Relaxed);
         self.count(&guard).fetch_sub(1, Relaxed);
         let changes_list = guard.is_empty()
             || (guard.has_free_slot() && guard.listed.is_none_or(|group| guard.group() < group));

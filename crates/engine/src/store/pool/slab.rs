@@ -139,7 +139,7 @@ impl Slab {
     }
 
     /// Stores an object. The slab must have a free slot of sufficient size.
-    pub(super) fn put(&mut self, slab: u32, packed: &[u8], owner: u64, tag: u8) -> Handle {
+    pub(super) fn put(&mut self, slab: u32, compressed: &[u8], owner: u64, tag: u8) -> Handle {
         debug_assert!(self.has_free_slot());
         let slot = if self.first_free == NO_SLOT {
             self.untouched_from += 1;
@@ -152,13 +152,13 @@ impl Slab {
         self.live += 1;
         self.note_use();
         self.stamp = (self.stamp + 1) & STAMP_MASK;
-        let header = Header { owner, stamp: self.stamp, len: packed.len(), tag }.pack();
+        let header = Header { owner, stamp: self.stamp, len: compressed.len(), tag }.pack();
         self.set_header(slot, header);
         let offset = self.offset(slot);
-        let sum = checksum(header, packed).to_ne_bytes();
+        let sum = checksum(header, compressed).to_ne_bytes();
         self.bytes[offset + WORD_BYTES..offset + HEADER_BYTES].copy_from_slice(&sum);
-        self.bytes[offset + HEADER_BYTES..][..packed.len()].copy_from_slice(packed);
-        Handle::new(slab, Object { slot, stamp: self.stamp, len: packed.len(), tag })
+        self.bytes[offset + HEADER_BYTES..][..compressed.len()].copy_from_slice(compressed);
+        Handle::new(slab, Object { slot, stamp: self.stamp, len: compressed.len(), tag })
     }
 
     /// Returns the object if `handle` is current and the checksum is correct.
@@ -166,7 +166,7 @@ impl Slab {
         let slot = self.holds(handle)?;
         let offset = self.offset(slot);
         let sum = self.bytes[offset + WORD_BYTES..].first_chunk()?;
-        let content = &self.bytes[offset + HEADER_BYTES..][..handle.packed_bytes()];
+        let content = &self.bytes[offset + HEADER_BYTES..][..handle.compressed_bytes()];
         (u32::from_ne_bytes(*sum) == checksum(self.header(slot), content)).then_some(content)
     }
 
@@ -227,7 +227,9 @@ impl Slab {
 
     pub(super) fn damage(&mut self, handle: Handle, bit: usize) {
         if let Some(slot) = self.holds(handle) {
-            self.flip((self.offset(slot) + HEADER_BYTES) * 8 + bit % (handle.packed_bytes() * 8));
+            self.flip(
+                (self.offset(slot) + HEADER_BYTES) * 8 + bit % (handle.compressed_bytes() * 8),
+            );
         }
     }
 
@@ -256,8 +258,8 @@ impl Slab {
     }
 }
 
-fn checksum(header: u64, packed: &[u8]) -> u32 {
+fn checksum(header: u64, compressed: &[u8]) -> u32 {
     let mut sum = Hasher::new_with_initial((header ^ header >> 32) as u32);
-    sum.update(packed);
+    sum.update(compressed);
     sum.finalize()
 }

@@ -30,9 +30,9 @@ pub(super) fn content(owner: u64, len: usize) -> Vec<u8> {
 }
 
 pub(super) fn assert_holds(pool: &Pool, handle: Handle, owner: u64) {
-    let expected = content(owner, handle.packed_bytes());
+    let expected = content(owner, handle.compressed_bytes());
     assert_eq!(
-        pool.load(handle, |packed| packed == expected),
+        pool.load(handle, |compressed| compressed == expected),
         Ok(true),
         "{handle:?} of {owner} is not as stored"
     );
@@ -64,7 +64,7 @@ fn handle_round_trips_through_entry_bits() {
     assert!(handle.to_bits() < 1 << 58);
     assert_eq!(Handle::from_bits(handle.to_bits()), handle);
     assert_eq!((handle.slab(), handle.object()), ((1 << 24) - 1, object));
-    assert_eq!((handle.tag(), handle.packed_bytes()), (3, MAX_OBJECT_BYTES));
+    assert_eq!((handle.tag(), handle.compressed_bytes()), (3, MAX_OBJECT_BYTES));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn objects_of_every_length_round_trip() {
         .map(|len| (len as u64, pool.store(&content(len as u64, len), len as u64, 0).unwrap()))
         .collect();
     for &(owner, handle) in &stored {
-        assert_eq!(handle.packed_bytes() as u64, owner);
+        assert_eq!(handle.compressed_bytes() as u64, owner);
         assert_holds(&pool, handle, owner);
     }
 }
