@@ -245,7 +245,7 @@ impl SwapFile {
     }
 
     /// Returns true if the queue of the device under the file supports polling; `None` if the
-    /// kernel does not report that.
+    /// kernel does not report whether it does.
     pub fn queue_polls(&self) -> Option<bool> {
         let stat = rustix::fs::fstat(self.descriptor()).ok()?;
         let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();

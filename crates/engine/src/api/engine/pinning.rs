@@ -123,7 +123,7 @@ impl Engine {
         self.held.waiting.store(0, Relaxed);
     }
 
-    /// Brings in the pages of a range for a reader outside the program, up to a quarter of the
+    /// Faults in the pages of a range for a reader outside the program, up to a quarter of the
     /// budget. Returns the length of that part. Unmanaged pages are skipped. Fails if a page cannot
     /// be faulted in.
     pub fn bring_in(&self, address: usize, len: usize) -> Result<usize, FaultError> {
@@ -142,13 +142,13 @@ impl Engine {
         Ok(len)
     }
 
-    /// Brings in and pins the pages of a buffer, up to `most` bytes. Returns the number of bytes
+    /// Faults in and pins the pages of a buffer, up to `most` bytes. Returns the number of bytes
     /// pinned from its start, which is less if the rest is not mapped.
     pub fn pin(&self, address: usize, len: usize, most: usize) -> Result<usize, FaultError> {
         self.pin_until(address, len.min(most), 0).map(|pinned| pinned.bytes)
     }
 
-    /// Brings in and pins the pages of a buffer. Ends early if a signal in `open` is pending.
+    /// Faults in and pins the pages of a buffer. Ends early if a signal in `open` is pending.
     pub fn pin_until(&self, address: usize, len: usize, open: Mask) -> Result<Pinned, FaultError> {
         let (mut done, mut brought, mut from) = (0, 0, None);
         let end = |bytes: usize, then: Then, from| Ok(Pinned { bytes: bytes.min(len), then, from });
