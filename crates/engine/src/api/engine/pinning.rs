@@ -61,7 +61,8 @@ impl Engine {
         part_bytes.min(self.hold_limit_bytes()) & !(PAGE_SIZE - 1)
     }
 
-    /// Reserves `pages` if the share of all calls allows it.
+    /// Reserves `pages`, unless all calls together would hold more than
+    /// [`Engine::hold_limit_bytes`].
     #[must_use]
     pub fn try_hold(&self, pages: usize) -> bool {
         let most = self.hold_limit_bytes() / PAGE_SIZE;
@@ -69,7 +70,7 @@ impl Engine {
         self.held.pages.fetch_update(Relaxed, Relaxed, fits).is_ok()
     }
 
-    /// Reserves a few pages regardless of the share.
+    /// Reserves a few pages regardless of [`Engine::hold_limit_bytes`].
     pub fn hold(&self, pages: usize) {
         self.held.pages.fetch_add(pages, Relaxed);
     }
@@ -84,8 +85,8 @@ impl Engine {
         }
     }
 
-    /// Reserves `pages` of memory outside the window and charges them to the budget, if the share
-    /// of all calls allows it. Other pages are evicted for them.
+    /// Reserves `pages` of memory outside the window and charges them to the budget, as
+    /// [`Engine::try_hold`] does. Evicts other pages to make space.
     #[must_use]
     pub fn try_hold_memory(&self, pages: usize) -> bool {
         let has_space = self.try_hold(pages);

@@ -181,7 +181,7 @@ impl Partition {
 
     /// Returns the upper bound of the pool's limit, or `beyond_bytes` if that is more. Used if
     /// nothing can be written, so that pages have no other place. `None` if the limit does not
-    /// adapt or is not below it.
+    /// adapt, or is not below this bound.
     #[must_use]
     pub(crate) fn widest(&self, limit_bytes: usize, beyond_bytes: usize) -> Option<usize> {
         let most_bytes = self.most_bytes().max(beyond_bytes);

@@ -304,7 +304,7 @@ impl Readahead {
         u64::from(if window.is_requested() { self.request(window) } else { self.mark(window) })
     }
 
-    /// Requests a window. Returns true if another window is lost for it.
+    /// Requests a window. Returns true if the request replaces another window.
     fn request(&self, window: Window) -> bool {
         let requests = window.requests().map(ReadRequest::to_bits);
         let has_space = || self.queue.len() < self.max_requests.load(Ordering::Relaxed);

@@ -82,7 +82,7 @@ fn wait_for(pid: libc::pid_t) -> i32 {
 
 struct Ignoring {
     count: usize,
-    /// Actions of SIGINT and SIGQUIT before the first of them; the last one restores them.
+    /// Actions of SIGINT and SIGQUIT before the first active call; the last one restores them.
     previous: [Action; 2],
 }
 
