@@ -26,8 +26,8 @@ def is_free(thread):
 
 class BringIn(gdb.Command):
     """softswap-in ADDRESS LENGTH
-Bring memory of the program that is swapped out into DRAM, so that gdb can read it.
-One command brings in at most a quarter of the budget. A thread of the program calls a function of
+Swap memory of the program in, so that gdb can read it.
+One command swaps in at most a quarter of the budget. A thread of the program calls a function of
 libsoftswap.so for this, and the other threads may run meanwhile."""
 
     def __init__(self):

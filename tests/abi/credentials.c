@@ -46,7 +46,7 @@ static void alike(const char *name)
     say("%s, unlike: %d", own, unlike);
 }
 
-/* Prints the number of threads in another namespace than the caller. */
+/* Prints how many threads are not in the caller's `kind` namespace. */
 static void together(const char *kind)
 {
     char path[400], own[200] = "", other[200];

@@ -43,10 +43,10 @@ enum Action {
         #[arg(allow_hyphen_values = true)]
         value: String,
     },
-    /// Bring memory in for a debugger or profiler, which cannot read swapped-out pages
+    /// Swap memory in for a debugger or profiler, which cannot read swapped-out pages
     ///
-    /// One request brings in at most a quarter of the budget: `touched` is the length of that part.
-    /// `all-stacks` brings in 256 KiB of the stack of each waiting thread.
+    /// One request swaps in at most a quarter of the budget: `touched` is the length of that part.
+    /// `all-stacks` swaps in 256 KiB of the stack of each waiting thread.
     Populate {
         /// The first address (0x7f0000001000), or all-stacks
         #[arg(value_parser = populate::from, value_name = "ADDRESS")]

@@ -54,7 +54,7 @@ enum Known {
 struct Managed {
     root: u32,
     budget_bytes: u64,
-    /// True if its tree shares one budget.
+    /// True if the process shares one budget with its tree.
     is_shared: bool,
     /// Possible directories of the process's socket.
     dirs: Vec<PathBuf>,

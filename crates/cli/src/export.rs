@@ -49,8 +49,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serve metrics of programs that run under softswap, for Prometheus.
 ///
-/// A user serves the metrics of their own programs, root those of all, at /metrics. Clients cannot
-/// change anything.
+/// Serves the metrics at /metrics: of the user's own programs, or of all programs if run as root.
+/// Clients cannot change anything.
 #[derive(Args)]
 #[command(
     after_long_help = "Every client that can connect sees PIDs, names and figures of the programs. `softswap stat PID

@@ -28,7 +28,7 @@ pub(crate) fn number(text: &str) -> Result<usize, String> {
     })
 }
 
-/// Brings the memory in. Returns the lines to print.
+/// Swaps the memory in. Returns the lines to print.
 pub(crate) fn populate(pid: u32, from: From, len: Option<usize>) -> Result<String, Refusal> {
     match (from, len) {
         (From::Address(address), Some(len)) => {
@@ -48,7 +48,7 @@ fn touch(pid: u32, address: usize, len: usize) -> Result<(Process, u64), Refusal
     Ok((process, touched.unwrap_or(0)))
 }
 
-/// Brings in the stack of each waiting thread.
+/// Swaps in the stack of each waiting thread.
 fn all_stacks(pid: u32) -> Result<String, Refusal> {
     let (process, _) = touch(pid, 0, 0)?;
     let what = format!("process {}: its stack pointers cannot be read", process.pid);

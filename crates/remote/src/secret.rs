@@ -22,8 +22,8 @@ pub enum Password {
     File(PathBuf),
 }
 
-/// Reads the start of a file. Only regular files are allowed, because each connection reads it
-/// again.
+/// Reads the start of a file. Only regular files are allowed: each connection reads the password
+/// again, and a pipe could be read only once.
 fn read_file(path: &Path) -> io::Result<Zeroizing<String>> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));

@@ -215,7 +215,8 @@ impl Url {
             }
             "size" => self.size_bytes = Some(parse_size(value).map_err(|why| wrong(&why))?),
             "copies" => {
-                let expected = "must be 2 (on two primaries) or local (one, and one on the disk)";
+                let expected = "must be 2 (each page on two primaries) or local (one copy on the \
+                                cluster, one in the swap directory)";
                 self.copies = match value {
                     "2" => Copies::Two,
                     "local" => Copies::Local,

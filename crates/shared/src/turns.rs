@@ -52,7 +52,7 @@ pub struct Claimant {
 /// A turn: its owner, and its bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
-    /// The member that owns it.
+    /// The member that has the turn.
     pub owner: Id,
     /// Time at which it ends at the latest, in ms.
     pub until_ms: u64,

@@ -139,7 +139,7 @@ fn convert_error(error: StartError, asked_bytes: u64) -> Error {
                 let reserve_mib = Config::default().reserve_bytes >> 20;
                 let reason = format!(
                     "a swap directory is full: the last {reserve_mib} MiB of its file system stay \
-                     free as a reserve; free some space there, or use another"
+                     free as a reserve; free disk space there, or use another directory"
                 );
                 Error::Area { reason, errno: libc::ENOSPC }
             }

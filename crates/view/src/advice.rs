@@ -256,10 +256,13 @@ fn beside(report: &Report) -> Option<Advice> {
     let beside = report.beside.as_ref()?;
     let outside_bytes = beside.undroppable_bytes();
     (outside_bytes > report.budget_bytes / 10).then_some(())?;
+    let outside = bytes(outside_bytes);
     advice(
-        "Reserve DRAM outside the budget, also in a container's limit: stacks, small mappings and \
-         shared memory are not managed.",
-        format!("{} of DRAM outside the budget", bytes(outside_bytes)),
+        format!(
+            "Leave {outside} of DRAM free beyond the budget; a container's limit must be at least \
+             the budget plus {outside}. Stacks, small mappings and shared memory are not managed."
+        ),
+        format!("{outside} of DRAM outside the budget"),
     )
 }
 

@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(line("time"), "time 10.00 s 5.00 s 0.50");
         assert_eq!(line("budget"), "budget 256.0 MiB 512.0 MiB 2.00");
         assert_eq!(line("read"), "read 0 B 0 B -");
-        // A report of several processes shows the figures of all.
+        // A report of several processes shows the figures of the whole tree.
         let tree = Tree {
             used_peak_bytes: 9 << 20,
             faults_by_tier: [("disk".to_string(), 7)].into(),

@@ -12,7 +12,7 @@ use softswap_engine::base::stats::StopReason;
 const MIN_SHARE: f64 = 0.75;
 const MAX_SHARE: f64 = 8.0;
 const STEPS: u32 = 24;
-/// Sizes are rounded up to this.
+/// Sizes are rounded up to a multiple of 1 MiB.
 const MIB: u64 = 1 << 20;
 
 /// A budget and the slowdown that is expected with it.

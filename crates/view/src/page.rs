@@ -105,7 +105,7 @@ fn tiles(report: &Report) -> String {
         ("at most used of the budget", bytes(report.used_peak_bytes_of_all())),
     ];
     match &report.tree {
-        // Figures of the first process alone could be mistaken for those of all.
+        // Figures of the first process alone could be mistaken for those of the whole tree.
         Some(tree) if report.is_dominated_by_descendants() => {
             all.push(("processes at a time", count(tree.processes_peak as u64)));
             all.push(("faults on swapped-out pages", count(tree.faults())));

@@ -110,7 +110,10 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     let took = recording.took.as_secs_f64();
     if recording.samples.is_empty() {
         let why = match recording.has_ended {
-            true => format!("exited after {took:.1} s, without a fault that could be recorded"),
+            true => format!(
+                "exited after {took:.1} s, before a fault was recorded; record it earlier, or run \
+                 it longer"
+            ),
             false => format!(
                 "had no fault in {took:.1} s: all pages that it touched were in memory; record \
                  for longer, or while it is busy"

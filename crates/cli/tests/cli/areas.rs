@@ -52,7 +52,7 @@ fn full_areas_stop_the_program_with_message() {
     let report = swapped.run(compiled("hog"), &["--pressure", "200"]);
     assert!(!report.ended.status.success());
     let stderr = &report.ended.stderr;
-    assert!(stderr.contains("all 2 swap areas are full, with 32.0 MiB"), "{stderr}");
+    assert!(stderr.contains("all 2 swap areas (32.0 MiB) are full"), "{stderr}");
 }
 
 #[test]

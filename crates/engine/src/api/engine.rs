@@ -505,7 +505,7 @@ impl Engine {
         self.core.stores.areas.own_used_slots() > 0
     }
 
-    /// Returns true if the background thread exists. A forked child has none.
+    /// Returns true if the background thread exists. A forked child has no such thread.
     pub fn has_background(&self) -> bool {
         self.core.background.is_running()
     }

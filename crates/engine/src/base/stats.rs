@@ -145,7 +145,7 @@ counters! {
     Areas,
     /// Stores refused by the pool at its limit.
     PoolLimitHits,
-    /// Pages not offered to the pool because it was full or the budget had no free memory for it.
+    /// Pages not offered to the pool because it was full or the budget had no free memory.
     PoolRefusals,
     /// Pages written to the disk without being offered to the pool: pages of streams, and pages
     /// that a full pool would gain too little from.

@@ -21,7 +21,7 @@ pub(crate) struct Background {
     wakeups: AtomicU32,
     /// True while the thread sleeps on `wakeups` until memory is low.
     is_asleep: AtomicBool,
-    /// True while the thread exists (approximate). A forked child has none.
+    /// True while the thread exists (approximate). A forked child has no background thread.
     is_running: AtomicBool,
     /// True if a lower limit was abandoned, because pages could not be evicted.
     pub(crate) limit_failed: AtomicBool,

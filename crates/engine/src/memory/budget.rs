@@ -53,8 +53,8 @@ impl Budget {
         self.limit_bytes.load(Relaxed)
     }
 
-    /// Returns the limit to reach, in bytes. It is below [`Budget::limit_bytes`] while memory is
-    /// reclaimed for it.
+    /// Returns the limit to reach, in bytes. It is below [`Budget::limit_bytes`] until reclaim has
+    /// reached a lowered limit.
     pub(crate) fn target_bytes(&self) -> usize {
         self.target_bytes.load(Relaxed)
     }

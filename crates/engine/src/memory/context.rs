@@ -31,8 +31,8 @@ pub(crate) struct Context {
     pub(crate) compressed: &'static mut Page,
     /// The first of this context's [`BATCH_PAGES`] staging frames.
     pub(crate) first_frame: usize,
-    /// True if it may evict pages to free memory. False during fork, when the address space must
-    /// not change; the few pages needed come from the reserve.
+    /// True if reclaim may evict pages to free memory. False during fork, when the address space
+    /// must not change; the few pages needed come from the reserve.
     pub(crate) may_reclaim: bool,
     /// Result of the last write if an area refused it. Until the context's owner has waited, it
     /// tries only other areas, because a device may take long to refuse.

@@ -1,5 +1,5 @@
 //! Swaps the working set of a process in when it gets its turn: the pages evicted last, in the
-//! order of their slots, in large reads. Evicts no pages for this.
+//! order of their slots, in large reads. Evicts no pages to make space.
 
 use crate::base::access::Access;
 use crate::base::page::PageNo;

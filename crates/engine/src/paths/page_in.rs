@@ -278,7 +278,7 @@ fn publish(
     finish(&core.memory, page, claim, age, copy);
 }
 
-/// Brings in the stored pages of a page's cluster, if pages are handled in clusters. Pages that
+/// Swaps in the stored pages of a page's cluster, if pages are handled in clusters. Pages that
 /// fail keep their place.
 fn bring_cluster(core: &Core, context: &mut Context, page: PageNo, tier: Tier) {
     let memory = &core.memory;

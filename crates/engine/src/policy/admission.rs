@@ -138,8 +138,8 @@ impl Admission {
         read_ns > 0 && write_ns > 0 && read_ns + write_ns <= compress_ns * fifths / 5
     }
 
-    /// Records that the disk accepts no writes now. Returns true if pages have bypassed the pool
-    /// until now; the pool may accept them.
+    /// Records that the disk refused a write: the next [`REFUSED_PAGES`] pages are offered to the
+    /// pool. Returns true if reclaim should retry, because pages had bypassed the pool.
     pub(crate) fn refuse(&self) -> bool {
         self.refused.swap(REFUSED_PAGES, Relaxed) == 0 && self.has_bypassed.swap(false, Relaxed)
     }

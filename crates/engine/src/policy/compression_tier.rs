@@ -51,7 +51,7 @@ impl CompressionTier {
     }
 
     pub(crate) fn resize(&self, budget_bytes: usize) {
-        // All contexts together may use an eighth of the budget for that.
+        // The compressors of all contexts together may use an eighth of the budget.
         let fits = |contexts| contexts * CONTEXT_BYTES <= budget_bytes / 8;
         self.may_be_dense.store(self.contexts.is_some_and(fits), Relaxed);
     }

@@ -88,13 +88,13 @@ impl WriteBackRate {
     }
 
     /// Records a touched page that was written back, with its refault distance. Returns the number
-    /// of additional pages that the pool would have had to hold for it.
+    /// of additional pages with which the pool would still hold the page.
     pub(crate) fn note_write_back_refault(&self, distance: u64) -> u64 {
         self.note_refault_after(distance.saturating_sub(self.age.load(Relaxed)))
     }
 
     /// Records the refault of a page that was outside the pool for `since` evictions. Returns the
-    /// number of additional pages that the pool would have had to hold for it.
+    /// number of additional pages with which the pool would still hold the page.
     pub(crate) fn note_refault_after(&self, since: u64) -> u64 {
         self.refaulted.fetch_add(1, Relaxed);
         let evicted = self.evicted.load(Relaxed).max(1);

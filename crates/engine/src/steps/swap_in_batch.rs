@@ -304,7 +304,7 @@ impl SwapInBatch {
     }
 }
 
-/// Brings in a touched page from `stored`, and others with it. Only failures of the touched page
+/// Swaps in a touched page from `stored`, and others with it. Only failures of the touched page
 /// are returned.
 pub(crate) fn bring(
     core: &Core,
@@ -357,7 +357,7 @@ fn read_one(
     Ok(())
 }
 
-/// Brings in a touched page and others. Returns false, with nothing done, if the page must be read
+/// Swaps in a touched page and others. Returns false, with nothing done, if the page must be read
 /// alone.
 fn bring_all(
     core: &Core,

@@ -207,7 +207,7 @@ impl Standby {
         let count = sets().count();
         let mut released = 0;
         let mut left = count;
-        // Limited, because a thread may wait for it.
+        // Limited, because a thread may wait for the released pages.
         while left > 0 && released < 512 && self.pages.load(Relaxed) > 0 {
             let at = self.next_set.fetch_add(1, Relaxed) % count;
             let Some(set) = sets().nth(at) else { break };
@@ -265,7 +265,7 @@ mod tests {
         standby
     }
 
-    /// Keeps a page, which takes DRAM immediately if it needs it.
+    /// Keeps a page, with DRAM available at once.
     fn keep_at_once(standby: &Standby, slot: u64, generation: u32, fill: u8) {
         standby.unplaced.store(GROWTH, Relaxed);
         keep(standby, slot, generation, fill, true);

@@ -240,7 +240,7 @@ fn full_disk_is_reported_as_reason() {
     world.disk.take_space(16 << 20);
     let memory = world.map(8192);
     let (taken, error) = write_until_refused(&world, memory);
-    assert!(error.to_string().contains("free some space"), "{error}");
+    assert!(error.to_string().contains("free disk space"), "{error}");
     world.disk.take_space(0);
     assert_holds(memory, &random(taken as u64));
 }
@@ -311,7 +311,7 @@ fn messages_state_cause_and_remedy() {
         (ExtentMap::new(1).unwrap().lookup(7).unwrap_err().to_string(), "page 7 is outside"),
         (slots.free(7, 1).unwrap_err().to_string(), "slots 7..8"),
         (NoSlot::ForkedChild.to_string(), "a forked child cannot write"),
-        (full.to_string(), "raise the limit, or add an area"),
+        (full.to_string(), "raise the limit, or add another swap area"),
         (
             DecompressError::from(CodecError::UnknownTag { tag: 3 }).to_string(),
             "cannot be decompressed (compressed page has",

@@ -79,7 +79,7 @@ fn too_small_limit_is_rejected_with_minimum() {
         assert!(refused.starts_with("memory: ") && refused.contains(part), "{refused}");
     }
     let memory = world.map_with(&random(2048));
-    // Lock only 4 MiB: users can typically lock 8 MiB, and the encryption key takes a part of that.
+    // Lock only 4 MiB: users can typically lock 8 MiB, and the encryption key takes some of it.
     world.engine.lock_range(memory.address(), 4 << 20).unwrap();
     let refused = set(&world, "12M").unwrap_err();
     assert!(refused.contains("locked 4M") && refused.contains("at least 16M"), "{refused}");

@@ -78,7 +78,7 @@ struct Model<'s> {
 /// Runs the simulation.
 ///
 /// # Panics
-/// If there are fewer servers than copies; the command line does not allow that.
+/// If there are fewer servers than copies; the command line refuses such numbers.
 #[must_use]
 pub fn simulate(settings: &Settings) -> Found {
     let shards = shards(settings.servers);

@@ -29,7 +29,7 @@ fn set(option: mi::mi_option_t, value: c_long) {
 /// immediately. If it kept them, the engine would write back memory that is not in use.
 ///
 /// A process that may sleep first commits small pieces, because committed memory counts in the
-/// budget and each thread has a segment of 32 MiB. [`note_committed`] changes that.
+/// budget and each thread has a segment of 32 MiB. [`note_committed`] changes the size of pieces.
 pub(crate) fn set_up(may_sleep: bool) {
     const AT_ONCE: c_long = 0;
     set(ARENA_PURGE_MULT, AT_ONCE);

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 pub(crate) const MIN_MANAGED_BYTES: usize = 64 << 10;
 /// Mappings of at least this size are aligned to a huge page, as by the kernel.
 const HUGE_BYTES: usize = 2 << 20;
-/// Largest alignment of a mapping. Allocators want large mappings aligned to this.
+/// Largest alignment of a mapping. Allocators request it for large mappings.
 const LARGE_ALIGN_BYTES: usize = 32 << 20;
 /// Range in bytes within which the first address is chosen.
 const MAX_SCATTER_BYTES: usize = 256 << 30;

@@ -98,7 +98,8 @@ impl Work {
         let now = now_ns();
         let passed_ns = now.saturating_sub(self.ticked_at_ns);
         if passed_ns >= INTERVAL_NS {
-            // A child that only writes to inherited memory makes no fault.
+            // Checked here too: a forked child that only writes to inherited pages takes no fault
+            // in the engine, so the fault path would never charge those pages.
             engine.count_inherited();
             let spared_ns = engine.saved_by_mib_ns();
             if self.ticked_at_ns > 0 {

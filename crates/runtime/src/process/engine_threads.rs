@@ -10,8 +10,8 @@
 //! Only the process that started them ends them: a child that shares its memory (`vfork`) or has a
 //! copy of it (`fork`) has no engine threads.
 //!
-//! A sleeping process has none, except if it holds a large part of a shared budget: then one thread
-//! waits for requests of other members ([`serve_while_asleep`]).
+//! A sleeping process has no engine threads, unless it holds a large part of a shared budget: then
+//! one thread waits for requests of other members ([`serve_while_asleep`]).
 
 use super::own_threads::{self, COUNT};
 use super::program_threads::Start;
@@ -54,7 +54,7 @@ impl State {
 /// No signal handler takes this lock.
 static STATE: Locked<State> = Locked::new(State::FIRST);
 
-/// Resets the state in a forked child, which has none of the threads. Another thread of the parent
+/// Resets the state in a forked child, which has no engine threads. Another thread of the parent
 /// may have held the lock.
 pub(super) fn become_child() {
     own_threads::forget_all();

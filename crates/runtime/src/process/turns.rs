@@ -124,7 +124,7 @@ pub(super) struct Turns {
     own: Option<OwnTurn>,
     /// True if a turn has shown that the working set is larger than the tree's budget.
     is_misfit: bool,
-    /// True if its faults had to wait in the last round.
+    /// True if faults of this process had to wait in the last round.
     has_waited: bool,
     raised_at_ms: u64,
     pause_ms: u64,

@@ -13,7 +13,7 @@ use softswap_sys::raw::set_errno;
 use std::ffi::c_void;
 
 /// Returns true if a helper thread would deliver a notification, and the process has an engine.
-/// Wakes a sleeping process for that.
+/// Wakes a sleeping process, which has no engine, if it asks for such a notification.
 ///
 /// # Safety
 /// `event` is a valid sigevent or null.

@@ -364,7 +364,8 @@ pub(super) fn record_hidden_call(number: i64, arguments: Arguments, at: usize) {
     with_me(|me| set_hidden_call(me, Some((number, arguments)), at));
 }
 
-/// Removes that record if a jump to a frame at `target` ends the call.
+/// Clears the record of [`record_hidden_call`] if a jump to the frame at `target` abandons the
+/// call.
 pub(crate) fn jump_to(target: usize) {
     with_me(|me| {
         if me.hidden_call().is_some() && signal_stack::is_left(me.hidden_at.get(), target) {

@@ -1,5 +1,5 @@
-//! The program's actions for signals whose action in the kernel is another: the engine's signals,
-//! and signals for which the runtime's entry is installed.
+//! Signal actions that the program has set but the kernel does not have: for the engine's signals,
+//! and for signals whose handler in the kernel is the runtime's.
 
 use super::pending;
 use super::sets::{engine_signals, kinds};

@@ -1,5 +1,5 @@
-//! System calls with regions of a pool with guarded calls. Each test runs in its own process,
-//! because the filter is permanent.
+//! Passes regions of a `guard_calls` pool to system calls. Each test runs in its own process,
+//! because a seccomp filter cannot be removed.
 #![allow(unsafe_code, reason = "calls are made by the C library's functions")]
 
 use crate::common::{PAGE, Timer, assert_full, builder, full, in_child, runs_in_child};

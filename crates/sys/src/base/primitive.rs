@@ -10,7 +10,7 @@ mod real {
     pub use std::sync::{Mutex, MutexGuard};
 
     /// Orders a sequentially consistent store before a sequentially consistent load of another
-    /// word. Only loom's model needs a fence for that.
+    /// word. Only loom's model needs a fence.
     pub fn in_one_order() {}
 }
 

@@ -4,8 +4,8 @@
 //!
 //! The handler runs on the faulting thread's own stack and needs [`STACK_NEEDED_BYTES`] of it.
 //! Alternate stacks do not suffice: the standard library's have 8 KiB, too little to decompress a
-//! page, and most threads of other languages have none. If the preloaded runtime handles SIGBUS, it
-//! calls this handler on its own stack.
+//! page, and most threads of other languages have no alternate stack. If the preloaded runtime
+//! handles SIGBUS, it calls this handler on its own stack.
 
 use crate::chained::Before;
 use crate::futex;

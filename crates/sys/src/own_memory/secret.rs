@@ -54,7 +54,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Locks the pages into DRAM, unless the limits forbid that.
+    /// Locks the pages into DRAM, unless the limits forbid locking.
     fn lock(&self) {
         let args = [self.start as usize, self.len, 0, 0, 0, 0];
         // SAFETY: no content changes; the pages are mapped while `self` exists.

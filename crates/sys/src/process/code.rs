@@ -37,7 +37,7 @@ pub unsafe fn redirect(jumps: &[(usize, usize)]) -> io::Result<()> {
         }
     }
     for range in &open {
-        // Includes ranges that were not made writable, which does not change them.
+        // A range that was not made writable has this protection already.
         let _ = change(range, libc::PROT_READ | libc::PROT_EXEC);
     }
     done

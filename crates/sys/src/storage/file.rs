@@ -245,7 +245,7 @@ impl SwapFile {
     }
 
     /// Returns true if the queue of the device under the file supports polling; `None` if the
-    /// kernel does not report that.
+    /// kernel does not report whether it does.
     pub fn queue_polls(&self) -> Option<bool> {
         let stat = rustix::fs::fstat(self.descriptor()).ok()?;
         let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
@@ -290,8 +290,8 @@ impl SwapFile {
     /// Issues a pread or pwrite call; retries interruptions.
     ///
     /// # Safety
-    /// `number` is that of such a call. The buffer (address, length) is writable if the call writes
-    /// to it.
+    /// `number` is `SYS_pread64` or `SYS_pwrite64`. The buffer (address, length) is writable if the
+    /// call writes to it.
     unsafe fn transfer(&self, number: i64, buffer: (usize, usize), at: u64) -> io::Result<usize> {
         let args = [self.descriptor().as_raw_fd() as usize, buffer.0, buffer.1, at as usize, 0, 0];
         // SAFETY: the call reads the buffer, or writes to it if the caller promises that it is

@@ -49,7 +49,7 @@ pub enum FileError {
     )]
     InMemory { path: PathBuf, file_system: &'static str },
     #[error(
-        "file system of swap directory {path} is full: free some space, or choose another \
+        "file system of swap directory {path} is full: free disk space, or choose another \
          directory"
     )]
     NoSpace { path: PathBuf },

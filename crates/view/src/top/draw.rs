@@ -385,7 +385,7 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect, theme: Theme) {
     lines.push(String::new());
     lines.push("stalled: share of the busy threads' time in which they wait for".into());
     lines.push("pages. resident: uncompressed in DRAM. pool: compressed in DRAM.".into());
-    lines.push("MAPS: mappings created by page protection; - with userfaultfd.".into());
+    lines.push("MAPS: mappings created by page protection (-: userfaultfd is used).".into());
     lines.push("asleep: the process fits its budget and runs at full speed.".into());
     draw_box(frame, area, theme, "Help", &lines);
 }

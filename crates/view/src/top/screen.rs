@@ -99,8 +99,8 @@ impl Screen {
         for tree in &trees {
             self.ended.remove(&tree.root);
             let mut awake = tree.processes.iter().filter(|it| it.reading().is_some()).peekable();
-            // Rates are known from the second sample of an awake process on. A tree of sleeping
-            // processes has none to wait for.
+            // An awake process has rates from its second sample. A tree whose processes all sleep
+            // has no rates, so it does not wait for a second sample.
             let is_known = awake.peek().is_none()
                 || awake.any(|process| compared.processes.contains_key(&process.pid));
             match compared.trees.get(&tree.root).filter(|_| is_known) {

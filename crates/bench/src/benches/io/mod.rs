@@ -25,7 +25,7 @@ use std::time::Duration;
 /// Duration of the warm-up round, which is shorter.
 const WARM_UP: Duration = Duration::from_millis(250);
 
-/// Measure reads of a file or device by the way of waiting for them.
+/// Measure reads of a file or device, for each way to wait for a read.
 ///
 /// 4 KiB at random places, past the page cache: one at a time, waited for by interrupt, poll,
 /// hybrid and auto, then 32 at once. Without FILE, a file of its own is filled and read; it has no

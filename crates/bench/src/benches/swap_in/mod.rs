@@ -28,7 +28,7 @@ const MAX_SECONDS: f64 = 1e6;
 /// Default size of the region divided by the budget.
 const REGION_OVER_BUDGET: u64 = 4;
 
-/// Measure a program that swaps, by the way of waiting for reads.
+/// Measure a program that swaps, for each way to wait for a read.
 ///
 /// The program writes one word at a time to random pages of a region that cannot be compressed, and
 /// compares every page at the end. Only the touching is timed. Faults are those of pages that were

@@ -47,9 +47,11 @@ pub(crate) fn enable_memory(parent: &Path) -> Result<bool, String> {
     }
     fs::write(parent.join(SUBTREE_CONTROL), "+memory").map_err(|error| match error.kind() {
         io::ErrorKind::ResourceBusy => {
-            format!("its {SUBTREE_CONTROL} cannot be +memory, because there are processes in it")
+            "the memory controller cannot be enabled for its children, because processes are \
+             directly in it; move them to a child group, or run the bench from another group"
+                .to_string()
         }
-        _ => format!("its {SUBTREE_CONTROL} cannot be +memory: {}", plain(&error)),
+        _ => format!("the memory controller cannot be enabled for its children: {}", plain(&error)),
     })?;
     Ok(true)
 }

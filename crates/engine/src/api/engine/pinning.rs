@@ -61,7 +61,8 @@ impl Engine {
         part_bytes.min(self.hold_limit_bytes()) & !(PAGE_SIZE - 1)
     }
 
-    /// Reserves `pages` if the share of all calls allows it.
+    /// Reserves `pages`, unless all calls together would hold more than
+    /// [`Engine::hold_limit_bytes`].
     #[must_use]
     pub fn try_hold(&self, pages: usize) -> bool {
         let most = self.hold_limit_bytes() / PAGE_SIZE;
@@ -69,7 +70,7 @@ impl Engine {
         self.held.pages.fetch_update(Relaxed, Relaxed, fits).is_ok()
     }
 
-    /// Reserves a few pages regardless of the share.
+    /// Reserves a few pages regardless of [`Engine::hold_limit_bytes`].
     pub fn hold(&self, pages: usize) {
         self.held.pages.fetch_add(pages, Relaxed);
     }
@@ -84,8 +85,8 @@ impl Engine {
         }
     }
 
-    /// Reserves `pages` of memory outside the window and charges them to the budget, if the share
-    /// of all calls allows it. Other pages are evicted for them.
+    /// Reserves `pages` of memory outside the window and charges them to the budget, as
+    /// [`Engine::try_hold`] does. Evicts other pages to make space.
     #[must_use]
     pub fn try_hold_memory(&self, pages: usize) -> bool {
         let has_space = self.try_hold(pages);
@@ -123,7 +124,7 @@ impl Engine {
         self.held.waiting.store(0, Relaxed);
     }
 
-    /// Brings in the pages of a range for a reader outside the program, up to a quarter of the
+    /// Faults in the pages of a range for a reader outside the program, up to a quarter of the
     /// budget. Returns the length of that part. Unmanaged pages are skipped. Fails if a page cannot
     /// be faulted in.
     pub fn bring_in(&self, address: usize, len: usize) -> Result<usize, FaultError> {
@@ -142,13 +143,13 @@ impl Engine {
         Ok(len)
     }
 
-    /// Brings in and pins the pages of a buffer, up to `most` bytes. Returns the number of bytes
+    /// Faults in and pins the pages of a buffer, up to `most` bytes. Returns the number of bytes
     /// pinned from its start, which is less if the rest is not mapped.
     pub fn pin(&self, address: usize, len: usize, most: usize) -> Result<usize, FaultError> {
         self.pin_until(address, len.min(most), 0).map(|pinned| pinned.bytes)
     }
 
-    /// Brings in and pins the pages of a buffer. Ends early if a signal in `open` is pending.
+    /// Faults in and pins the pages of a buffer. Ends early if a signal in `open` is pending.
     pub fn pin_until(&self, address: usize, len: usize, open: Mask) -> Result<Pinned, FaultError> {
         let (mut done, mut brought, mut from) = (0, 0, None);
         let end = |bytes: usize, then: Then, from| Ok(Pinned { bytes: bytes.min(len), then, from });

@@ -20,8 +20,8 @@ pub(super) struct GhostHits {
     resident: Counts,
     /// The same for faults from the disk on incompressible pages, which no pool could hold.
     incompressible: Counts,
-    /// Faults from the pool that would be faults from the disk with a smaller pool, by the number
-    /// of steps that is enough for that.
+    /// Faults from the pool that would be faults from the disk with a smaller pool, by the lowest
+    /// number of steps that moves the page to the disk.
     lost_from: Counts,
     /// The same faults, by the number of steps with which the page would be resident instead.
     lost_until: Counts,

@@ -181,7 +181,7 @@ impl Partition {
 
     /// Returns the upper bound of the pool's limit, or `beyond_bytes` if that is more. Used if
     /// nothing can be written, so that pages have no other place. `None` if the limit does not
-    /// adapt or is not below it.
+    /// adapt, or is not below this bound.
     #[must_use]
     pub(crate) fn widest(&self, limit_bytes: usize, beyond_bytes: usize) -> Option<usize> {
         let most_bytes = self.most_bytes().max(beyond_bytes);
@@ -247,8 +247,8 @@ impl Partition {
     }
 
     /// Moves the pool's limit if enough events justify it. `at_random` selects an object of the
-    /// pool by a random number and returns the number of pages evicted since that object's page, or
-    /// `None` if it selects no object.
+    /// pool by a random number. It returns how many pages were evicted after that object's page
+    /// was, or `None` if it finds no object.
     pub fn step(
         &self,
         view: impl FnOnce() -> PoolView,
@@ -278,7 +278,8 @@ impl Partition {
             return;
         }
         if let Some(limit_bytes) = self.next(cusum, view) {
-            // When faults count again, the ages will have changed.
+            // Faults are ignored for a while after a move (`settle`), and ages change meanwhile, so
+            // learn them anew.
             samples.forget();
             self.ages.forget();
             set_limit(limit_bytes);

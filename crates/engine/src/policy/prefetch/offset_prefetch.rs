@@ -67,9 +67,11 @@ impl Offsets {
 /// Learnt likelihoods. Concurrent updates may be lost.
 #[derive(Debug)]
 pub(crate) struct OffsetPrefetch {
-    /// Per chunk: the likelihood of each of the [`OFFSETS`].
+    /// Per chunk: for each of the [`OFFSETS`], the likelihood that the page at this offset is read
+    /// from the disk soon after a fault.
     chunks: &'static [AtomicU64],
-    /// Recent faults from the disk: page, watched offsets, and those of them that followed.
+    /// Recent faults from the disk: page, watched offsets, and the watched offsets that faulted
+    /// since.
     recent: [AtomicU64; RECENT],
     next: AtomicUsize,
     turns: AtomicU32,
@@ -89,7 +91,7 @@ impl OffsetPrefetch {
         &self.chunks[(page / CHUNK_PAGES) as usize]
     }
 
-    /// Returns those of the offsets `others` whose pages should be read with `page`.
+    /// Returns the offsets in `others` whose pages should be read with `page`.
     pub(crate) fn likely(&self, page: PageNo, others: Offsets) -> Offsets {
         let chunk = self.chunk(page).load(Relaxed);
         let bit = |at: usize| u8::from(likelihood(chunk, at) >= LIKELY) << at;

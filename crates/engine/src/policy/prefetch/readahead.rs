@@ -245,7 +245,7 @@ impl Readahead {
     }
 
     /// Marks the pages that would be touched next after `page`, or requests them if the stream is
-    /// known. Returns the number of windows of other streams that are lost for that.
+    /// known. Returns the number of windows that other streams lose to this request.
     pub fn expect(
         &self,
         page: PageNo,
@@ -304,7 +304,7 @@ impl Readahead {
         u64::from(if window.is_requested() { self.request(window) } else { self.mark(window) })
     }
 
-    /// Requests a window. Returns true if another window is lost for it.
+    /// Requests a window. Returns true if the request replaces another window.
     fn request(&self, window: Window) -> bool {
         let requests = window.requests().map(ReadRequest::to_bits);
         let has_space = || self.queue.len() < self.max_requests.load(Ordering::Relaxed);
@@ -394,7 +394,7 @@ pub fn is_stream(window: usize) -> bool {
 
 /// Returns the number of pages to read when `page` is touched: one more than the resident pages
 /// directly before it, or 1 if such a run may be a coincidence. `resident_of_all` returns the
-/// numbers of resident and of all pages.
+/// number of resident pages and the total number of pages.
 pub fn neighbours(
     pages: &PageTable<'_>,
     page: PageNo,

@@ -20,8 +20,8 @@ pub(crate) const DOWN: Stride = -1;
 /// Maximum stride in pages (8 MiB).
 pub(crate) const MAX_STRIDE: u64 = (1 << (STRIDE_BITS - 1)) - 1;
 
-// Layout of a word: page number, length and other fields. The largest window (12 TiB) has fewer
-// than 2^32 pages, and so do the strides beyond its end.
+// Layout of a word: page number, length and other fields. Page numbers fit 32 bits: the largest
+// address window (12 TiB) and one stride beyond its end have fewer than 2^32 pages.
 const PAGE_BITS: u32 = 32;
 const LENGTH_BITS: u32 = 8;
 const STRIDE_BITS: u32 = 12;

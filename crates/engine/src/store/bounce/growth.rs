@@ -33,7 +33,7 @@ pub(super) struct Growth {
 
 impl Growth {
     /// Reserves as many pools as `limit_bytes` allows. They have the shape of the primary one, or
-    /// fewer areas if the rest is too small for that.
+    /// fewer areas if the rest of the limit is too small.
     pub(super) fn new(
         pools: &mut Vec<Pool>,
         max_areas: usize,

@@ -1,6 +1,6 @@
 //! Bounce buffers, through which every page passes between DRAM and the swap area. Page-out gathers
-//! and seals a batch in one. Page-in reads into one, because a page must be verified before the
-//! program can see it.
+//! and seals a batch in a buffer. Page-in reads into a buffer, because a page must be verified
+//! before the program can see it.
 //!
 //! Buffers come from pools, and each pool is divided into areas, one for each CPU. A search visits
 //! the area of the thread's CPU in every pool first, then the next area of every pool ([`order`]).

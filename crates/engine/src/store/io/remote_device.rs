@@ -59,7 +59,7 @@ fn me() -> ProcessIdentity {
 }
 
 /// Determines this process's identity, which opens files. Skipped if the program's own filter may
-/// forbid that.
+/// forbid opening files.
 fn find_identity() {
     if !exemption::is_in_force() {
         let _ = ProcessIdentity::current();

@@ -151,7 +151,7 @@ pub(crate) struct Areas {
 
 impl Areas {
     /// Creates between one and [`MAX_AREAS`] areas, each with a wait policy from `polling`.
-    /// `sealer` seals the pages of all.
+    /// `sealer` seals the pages of every area.
     pub(crate) fn new(
         storage: Vec<Backing>,
         cpus: usize,

@@ -191,7 +191,7 @@ impl RawFile {
         is_at(&self.device, self.map.first().map_or(0, |extent| extent.block), &page)
     }
 
-    /// Reads the map again and compares it.
+    /// Reads the block map again. Fails if it has changed.
     fn check_unchanged(&self, area: &Activated) -> Result<(), RawRefusal> {
         let path = || self.path.clone();
         let now = block_map::read(area.file.as_fd(), area.header.pages());

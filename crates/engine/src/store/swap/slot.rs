@@ -86,7 +86,7 @@ pub struct SlotAllocator {
     freezing: Mutex<()>,
     /// A bit for each slot that was in use at the start of an active freeze.
     kept: &'static [AtomicU64],
-    /// A bit for each frozen slot that was freed since.
+    /// A bit for each slot in limbo: marked in `kept`, and freed since.
     limbo: &'static [AtomicU64],
     /// A bit for each cluster that may have slots in limbo.
     limbo_clusters: &'static [AtomicU64],

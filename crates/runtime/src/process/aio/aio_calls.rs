@@ -105,7 +105,7 @@ unsafe fn cancel(fd: i32, block: *const ControlBlock) -> i32 {
     }
     match (some, is_busy) {
         (true, false) => libc::AIO_CANCELED,
-        // The request of `block` was cancelled; the one in progress is another.
+        // The request of `block` was cancelled. The request in progress is not that of `block`.
         (true, true) if !block.is_null() => libc::AIO_CANCELED,
         (_, true) => libc::AIO_NOTCANCELED,
         (false, false) => libc::AIO_ALLDONE,

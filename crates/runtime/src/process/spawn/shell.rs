@@ -19,7 +19,7 @@ use std::ffi::{c_char, c_void};
 pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
     real!(popen: fn(*const c_char, *const c_char) -> *mut c_void);
     tree_asleep::note_child_created();
-    // SAFETY: the program's command, a C string; all other objects are locals.
+    // SAFETY: `command` and `mode` are C strings, as `popen` requires of its caller.
     unsafe {
         if !instance::emulates_signals() && !carried::is_set() {
             return popen()(command, mode);
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
 pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     real!(system: fn(*const c_char) -> i32);
     tree_asleep::note_child_created();
-    // SAFETY: the program's command, a C string; all other objects are locals.
+    // SAFETY: `command` is a C string or null, as `system` requires of its caller.
     unsafe {
         let is_plain = !instance::emulates_signals() && !carried::is_set();
         if is_plain || command.is_null() {
@@ -82,7 +82,7 @@ fn wait_for(pid: libc::pid_t) -> i32 {
 
 struct Ignoring {
     count: usize,
-    /// Actions of SIGINT and SIGQUIT before the first of them; the last one restores them.
+    /// Actions of SIGINT and SIGQUIT before the first active call; the last one restores them.
     previous: [Action; 2],
 }
 

@@ -8,7 +8,7 @@ use std::ffi::c_char;
 /// Bytes of a program's file that are read. In practice they contain its program headers.
 const HEAD_BYTES: usize = 4096;
 pub(super) const SCRATCH_BYTES: usize = HEAD_BYTES + size_of::<libc::stat>();
-/// Maximum depth of nested interpreters, as in the kernel.
+/// Maximum number of files that are read: the program and its chain of interpreters.
 const DEPTH: usize = 5;
 const LOADER: &[u8] = b"ld-linux-x86-64.so.2";
 const CLASS_64: u8 = 2;

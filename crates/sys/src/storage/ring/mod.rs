@@ -389,8 +389,8 @@ impl Pending<'_> {
         self.reap()
     }
 
-    /// Sleeps for `ns`, or until all requests have completed if the kernel can wait for that.
-    /// Returns true if they have. Uses the most exact timers.
+    /// Sleeps for `ns`. If the kernel can wait for requests with a timeout, ends when all requests
+    /// have completed. Returns true if they have. Uses the most exact timers.
     pub fn sleep(&mut self, ns: u64) -> bool {
         with_exact_timers(|| {
             if self.ring.polls_device || !self.ring.queues.has_timed_waits() {

@@ -92,7 +92,7 @@ impl Program {
 }
 
 impl Ready {
-    /// Returns the program with another number of threads, or `None` if it has no option for that.
+    /// Returns the program with `threads` threads, or `None` if it has no option for their number.
     pub(super) fn on_threads(&self, threads: u32) -> Option<Ready> {
         let is_parallel = |a: &OsString| a.to_str().is_some_and(|a| a.starts_with(PARALLEL));
         let at = self.arguments.iter().position(is_parallel)?;

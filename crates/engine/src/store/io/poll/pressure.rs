@@ -75,8 +75,8 @@ impl Pressure {
         now_ns < self.contended_until_ns.load(Relaxed)
     }
 
-    /// Counts runnable threads, at most once per interval, because threads would contend in that
-    /// system call.
+    /// Reads the number of runnable threads from /proc/loadavg, at most once per millisecond:
+    /// concurrent reads contend in the kernel.
     pub(crate) fn survey(&self, now_ns: u64) {
         let (due, next) = (self.next_survey_ns.load(Relaxed), now_ns + 1_000_000);
         if let Some(load) = &self.load

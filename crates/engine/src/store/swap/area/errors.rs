@@ -15,7 +15,7 @@ pub enum AreaError {
     )]
     LimitTooSmall { limit_bytes: u64 },
     #[error(
-        "swap area has no space: {} are free, and the reserve is {}; free some space, lower the \
+        "swap area has no space: {} are free, and the reserve is {}; free disk space, lower the \
          reserve, or use another directory",
         ByteSize(*free_bytes), ByteSize(*reserve_bytes)
     )]
@@ -53,13 +53,13 @@ fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
     let [size, free, reserve] = [size_bytes, free_bytes, reserve_bytes].map(ByteSize);
     if reserve_bytes == 0 {
         return format!(
-            "swap area is full at {size}, although {free} of the file system are free; free some \
-             space, or add an area on another one"
+            "swap area is full at {size}, although {free} of the file system are free; free disk \
+             space, or add a swap area on another file system"
         );
     }
     format!(
         "swap area is full at {size}: its file system has {free} free, and the reserve is \
-         {reserve}; free some space, lower the reserve, or add an area elsewhere"
+         {reserve}; free disk space, lower the reserve, or add a swap area elsewhere"
     )
 }
 
@@ -67,52 +67,53 @@ fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AreaFull {
     #[error(
-        "swap area is full: all of its limit of {} is in use; raise the limit, or add an area",
+        "swap area is full: all of its limit of {} is in use; raise the limit, or add another swap \
+         area",
         ByteSize(*limit_bytes)
     )]
     Limit { limit_bytes: u64 },
     #[error("{}", full_text(*size_bytes, *free_bytes, *reserve_bytes))]
     Reserve { size_bytes: u64, free_bytes: u64, reserve_bytes: u64 },
     #[error(
-        "swap area is full at {}: {cause}; free some space, or add an area elsewhere",
+        "swap area is full at {}: {cause}; free disk space, or add a swap area elsewhere",
         ByteSize(*size_bytes)
     )]
     NoSpace { size_bytes: u64, cause: IoError },
     /// The tables, sized at the creation of the area, are full.
     #[error(
         "swap area is full: its tables were sized at the start for {}; restart to use space that \
-         became free since then, or add an area",
+         became free since then, or add another swap area",
         ByteSize(*size_bytes)
     )]
     Tables { size_bytes: u64 },
     #[error(
-        "swap area cannot grow beyond {}: {cause}; add an area on another device",
+        "swap area cannot grow beyond {}: {cause}; add a swap area on another device",
         ByteSize(*size_bytes)
     )]
     Device { size_bytes: u64, cause: IoError },
     #[error(
-        "swap area is full: all of its {} are in use; add an area, or make a larger one",
+        "swap area is full: all of its {} are in use; add another swap area, or use a larger one",
         ByteSize(*size_bytes)
     )]
     Fixed { size_bytes: u64 },
     #[error(
         "swap area is full: all of its {} are in use, {} of them by this process and the rest by \
-         other processes of its tree; add an area, or make a larger one",
+         other processes of its tree; add another swap area, or use a larger one",
         ByteSize(*size_bytes), ByteSize(*own_bytes)
     )]
     Shared { size_bytes: u64, own_bytes: u64 },
     #[error(
-        "all {areas} swap areas are full, with {} in all; add an area, raise a limit, or free \
-         some space",
+        "all {areas} swap areas ({}) are full; add another one, raise the size limit of an area \
+         in a directory, or free disk space",
         ByteSize(*size_bytes)
     )]
     Every { areas: usize, size_bytes: u64 },
     #[error(
-        "the swap area cannot be written any more: {cause}; repair the device, or add an area \
+        "the swap area cannot be written any more: {cause}; repair the device, or add a swap area \
          elsewhere"
     )]
     Write { cause: IoError },
-    #[error("no swap area works any more; repair the devices, or add an area elsewhere")]
+    #[error("no swap area works any more; repair the devices, or add a swap area elsewhere")]
     Failed,
 }
 

@@ -12,7 +12,8 @@ const FAILED_AFTER: u32 = 8;
 pub(super) struct Health {
     failed_in_row: AtomicU32,
     has_failed: AtomicBool,
-    /// True if the remaining pages cannot be read.
+    /// True if evacuation failed to read the pages still in this area. Evacuation is then not
+    /// retried, unless a later write to the area succeeds and it fails anew.
     pub(super) is_abandoned: AtomicBool,
     pauses_in_row: AtomicU32,
     paused_until_ns: AtomicU64,

@@ -68,7 +68,7 @@ impl Area {
         self.has_failed() && self.used_slots() > 0 && !self.health.is_abandoned.load(Relaxed)
     }
 
-    /// Records that the remaining pages cannot be read.
+    /// Records that evacuation failed to read the pages still in this area.
     pub(crate) fn abandon_pages(&self) {
         self.health.is_abandoned.store(true, Relaxed);
     }

@@ -1,18 +1,19 @@
-//! Frozen slots: freed, but not reusable yet.
+//! Slots whose reuse is delayed.
 //!
 //! A forked child reads the slots that its parent had at the fork, so the parent must not overwrite
-//! them while the child lives. A fork marks the used slots, one bit each, and increments a count
-//! for the whole area. While the count is above zero, freed slots with a mark go to limbo. Slots
-//! allocated after the last fork are unknown to any child, so they are free immediately. Therefore
-//! a parent that rewrites its data needs at most twice the space.
+//! them while the child lives. A fork freezes the area: it marks the used slots, one bit each, and
+//! increments a count. While the count is above zero, a freed slot with a mark is in *limbo*:
+//! freed, but not reusable until the thaw, when the count is zero again. Slots allocated after the
+//! last fork are unknown to any child, so they are reusable immediately. Therefore a parent that
+//! rewrites its data needs at most twice the space.
 
 use super::free_lists::lock;
 use super::{SlotAllocator, WORDS};
 use softswap_sys::primitive::Ordering::{Acquire, Relaxed, SeqCst};
 
 impl SlotAllocator {
-    /// Frees the slots of one word, except those that a child may read, which go to limbo. Returns
-    /// the number of slots that were in use.
+    /// Frees the slots of one word, and puts those that a child may read into limbo. Returns the
+    /// number of slots that were in use.
     pub(super) fn release_or_keep(&self, word: usize, mask: u64) -> u32 {
         if self.frozen.load(SeqCst) == 0 {
             return self.release(word, mask);

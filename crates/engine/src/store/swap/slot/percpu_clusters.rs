@@ -1,11 +1,11 @@
 //! Free-list sets: the home of each cluster, and the lists.
 //!
-//! Each processor has a free-list set: its current cluster, and the clusters it had before, listed
-//! by fill level. A common free-list set holds clusters that no processor has had since they were
-//! added, and those set aside. A cluster's home is the free-list set whose lock protects its place
-//! and links. If a processor takes a cluster from another free-list set, its own free-list set
-//! becomes the home; both locks are held for that. So a processor that finds clusters at home
-//! touches no other free-list set.
+//! Each processor has a free-list set: its current cluster, and its earlier ones by fill level. The
+//! common free-list set holds clusters that no processor has used since they were added, and those
+//! whose storage could not be claimed ([`SlotAllocator::set_aside`]). A cluster's home is the
+//! free-list set whose lock protects its place and links. If a processor takes a cluster from
+//! another free-list set, its own free-list set becomes the home. Both locks are held for this
+//! move. A processor that uses only its own clusters takes no other set's lock.
 
 use super::SlotAllocator;
 use super::free_lists::{
@@ -17,7 +17,7 @@ use softswap_sys::primitive::{MutexGuard, in_one_order};
 const STATE_BITS: u32 = 3;
 const STATE_MASK: u32 = (1 << STATE_BITS) - 1;
 
-/// The free-list set of clusters that no processor has had since they were added, and of those
+/// The free-list set of clusters that no processor has used since they were added, and of those
 /// whose storage could not be claimed.
 const COMMON: usize = 0;
 
@@ -31,8 +31,8 @@ impl SlotAllocator {
     }
 
     /// Iterates over all free-list sets: the given one, then the others by distance. The common one
-    /// is last, because its free clusters are assigned to processors and its waiting ones were set
-    /// aside.
+    /// is last: taking one of its free clusters makes it the processor's own, and the storage of
+    /// its waiting ones could not be claimed.
     pub(super) fn lists_from(&self, own: usize) -> impl Iterator<Item = usize> {
         let cpus = self.all_lists.len() - 1;
         let others = (1..cpus).map(move |distance| 1 + (own - 1 + distance) % cpus);
