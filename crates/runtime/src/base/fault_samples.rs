@@ -19,6 +19,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+/// Maximum number of samples between two requests.
 const SLOTS: usize = 128;
 /// Number of stack words stored with each sample: 8 KiB.
 const STACK_WORDS: usize = 1024;
@@ -29,11 +30,13 @@ const MAX_ANSWER_BYTES: usize = 128 << 10;
 
 /// One in this many faults is sampled; 0: none.
 static EVERY: AtomicU32 = AtomicU32::new(0);
+/// Number of faults while sampling was on.
 static FAULTS: AtomicU32 = AtomicU32::new(0);
 /// Slot for the next sample, modulo [`SLOTS`].
 static NEXT: AtomicU32 = AtomicU32::new(0);
 /// Number of faults represented by samples that found no free slot.
 static MISSED: AtomicU64 = AtomicU64::new(0);
+/// Time at which sampling stops.
 static UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 static RING: OnceLock<Box<[Slot]>> = OnceLock::new();
 

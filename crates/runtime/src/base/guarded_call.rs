@@ -81,7 +81,8 @@ pub(crate) fn note_trapped(value: i32) {
     TRAPPED.set(Some(value));
 }
 
-/// Returns the context of the innermost call, if a frame at `address` belongs to the guard.
+/// Returns the context of the innermost call, if a frame at `address` belongs to the guard. It must
+/// not be used after that call has ended.
 pub(crate) fn context_above(address: usize) -> Option<Context<'static>> {
     let context = CONTEXT.get();
     // SAFETY: the context of a call outlives the guard's handling of it, and so this frame.

@@ -27,6 +27,7 @@ const HUGE_BYTES: usize = 2 << 20;
 const LARGE_ALIGN_BYTES: usize = 32 << 20;
 /// Range in bytes within which the first address is chosen.
 const MAX_SCATTER_BYTES: usize = 256 << 30;
+/// Number of addresses to try if the range is already mapped.
 const TRIES: usize = 16;
 
 /// The range of the future window, and the memory committed in it.

@@ -26,6 +26,7 @@ pub(super) static LIST: Locked<Vec<PinnedRange>> = Locked::new(Vec::new());
 
 static FORKING_THREAD: AtomicI32 = AtomicI32::new(0);
 
+/// Takes the lock, so that no other thread holds it during a fork.
 pub(crate) fn lock_for_fork() {
     LIST.lock_for_fork();
     FORKING_THREAD.store(raw::current_thread(), Ordering::Relaxed);

@@ -43,6 +43,7 @@ const MISFIT: u64 = 500;
 /// Time without claims after a turn in which the process was idle, and the maximum after several.
 const PAUSE_MS: u64 = 2_000;
 const MAX_PAUSE_MS: u64 = 64_000;
+/// Interval at which the owner of a turn raises its claim.
 const RAISE_MS: u64 = 30;
 /// Number of rounds without free memory after which the remaining pages are swapped in by faults.
 const MAX_FULL_ROUNDS: u32 = 100;

@@ -81,7 +81,9 @@ fn act_on_signal(signal: i32, info: &mut siginfo_t, context: Context<'_>) {
         _ if signal_stack::contains(context.as_ptr() as usize) => {
             // The handler's stack may be swapped out.
             signals::set_mask(closed());
-            return handler_frame::push(signal, &action, info, context, None);
+            // SAFETY: the context is on the engine's stack. The callers pass that of code of the
+            // program: signals that interrupt the engine are held or deferred.
+            return unsafe { handler_frame::push(signal, &action, info, context, None) };
         }
         _ => return call_handler(signal, &action, info, context),
     }
@@ -111,7 +113,8 @@ pub(crate) fn deliver_deferred(context: Context<'_>) {
     }
     if let Some(deferred) = guarded_call::take_deferred() {
         let guarded_call::Deferred { signal, action, info, temporary, .. } = &deferred;
-        handler_frame::push(*signal, action, info, context, *temporary);
+        // SAFETY: the context is on the engine's stack, and its code was found not to be.
+        unsafe { handler_frame::push(*signal, action, info, context, *temporary) };
     }
     deliver_held(context);
 }

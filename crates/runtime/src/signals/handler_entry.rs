@@ -29,7 +29,8 @@ extern "C" fn enter(signal: i32, info: &siginfo_t, context: Context<'_>) -> usiz
             unsafe { waiting_call::interrupt(context) };
             context.set_mask(closed());
         } else {
-            handler_frame::push(signal, &action, info, context, temporary);
+            // SAFETY: both stacks were checked: the context is on the engine's, and its code is not.
+            unsafe { handler_frame::push(signal, &action, info, context, temporary) };
         }
         0
     })

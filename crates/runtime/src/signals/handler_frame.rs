@@ -38,9 +38,12 @@ pub(super) fn begin(
 
 /// Makes the return of the running handler start a handler of the program, as if the kernel had
 /// interrupted the thread for it. `temporary` is the mask in force if it is not the context's.
-/// SIGBUS must not be blocked: the stack may be swapped out. `context` is on the engine's stack,
-/// and that of code that runs on a stack of the program.
-pub(super) fn push(
+/// SIGBUS must not be blocked: the stack may be swapped out.
+///
+/// # Safety
+/// `context` is the context of the running handler, on the engine's stack, and belongs to code that
+/// runs on a stack of the program.
+pub(super) unsafe fn push(
     signal: i32,
     action: &Action,
     info: &siginfo_t,
@@ -56,7 +59,8 @@ pub(super) fn push(
         return raise_stack_fault(signal, context);
     }
     let mask = begin(context, signal, action, temporary);
-    // SAFETY: the frame is writable and the stack is free there. The program installed the handler.
+    // SAFETY: the frame is writable, and the stack is free below the stack pointer of the program's
+    // code. The program installed the handler.
     unsafe {
         frame.write(context, info, alternate_stack::save(), return_address());
         start_handler(context, &frame, signal, action.handler, mask);

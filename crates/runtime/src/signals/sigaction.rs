@@ -122,7 +122,7 @@ pub unsafe extern "C" fn __sigaction(signal: i32, new: *const CAction, old: *mut
     unsafe { sigaction(signal, new, old) }
 }
 
-/// Installs a handler. Returns the previous one, or `SIG_ERR`.
+/// Installs a handler. Returns the previous one, or `SIG_ERR`. Safety: as `signal(2)`.
 unsafe fn install(signal: i32, handler: usize, flags: i32, mask: Mask) -> usize {
     if handler == libc::SIG_ERR || !is_for_programs(signal) {
         return c_result(refused(libc::EINVAL)) as usize;

@@ -166,7 +166,8 @@ pub(super) fn handle_poke(signal: i32) -> bool {
     takes
 }
 
-/// Waits for the signals in `set`, of which `waited_for` are the engine's.
+/// Waits for the signals in `set`, of which `waited_for` are the engine's. Safety: as
+/// `sigtimedwait(2)`.
 unsafe fn wait_with_engine_signals(
     set: *const sigset_t,
     waited_for: Mask,

@@ -23,6 +23,7 @@ const ATTEMPTS: usize = 4;
 /// Time without requests after a timeout, in nanoseconds: a tracer may have stopped the process.
 const SILENCE_NS: u64 = 2_000_000_000;
 const MAX_ANSWER_BYTES: usize = 256;
+/// Maximum number of ranges of a call that is repeated.
 const RANGES: usize = 16;
 
 /// Time of [`raw::now_ns`] before which no process is asked, because one did not answer.

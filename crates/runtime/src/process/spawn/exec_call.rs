@@ -13,7 +13,8 @@ use softswap_sys::raw;
 use softswap_sys::waiting_call::waiting_call;
 use std::ffi::c_char;
 
-/// Issues the call, whose arguments are outside managed memory.
+/// Issues the call, whose arguments are outside managed memory. Safety: as `execve(2)` or
+/// `execveat(2)`.
 pub(super) unsafe fn issue_exec(number: i64, arguments: Arguments) -> isize {
     exec_mask::with_program_mask(|open| match open {
         // SAFETY: the arguments are copies, or pointers that the kernel rejects (EFAULT). Handlers
@@ -25,7 +26,8 @@ pub(super) unsafe fn issue_exec(number: i64, arguments: Arguments) -> isize {
 }
 
 /// Issues execve or execveat with all arguments copied out of managed memory. `path_at` is the
-/// index of the path argument. Returns only on failure, with the kernel's error.
+/// index of the path argument. Returns only on failure, with the kernel's error. Safety: as
+/// `execve(2)` or `execveat(2)`.
 pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize) -> isize {
     let path = arguments[path_at] as *const c_char;
     let directory = if path_at == 0 { libc::AT_FDCWD } else { arguments[0] as i32 };
