@@ -472,7 +472,7 @@ fn fit(buckets: &[Bucket], evicted: f64, with_loops: bool) -> (Vec<Kind>, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Columns, History, Tier};
+    use crate::report::{History, Tier};
 
     const RESIDENT: u64 = 1000;
     const LEFT: u64 = 100_000;
@@ -494,16 +494,7 @@ mod tests {
             returns: [("pool".to_string(), pool.into_iter().collect())].into(),
             faults: [("pool".to_string(), Tier { count, ..Tier::default() })].into(),
             latencies: [("pool".to_string(), vec![(900, count)])].into(),
-            history: History {
-                columns: Columns {
-                    budget_bytes: vec![bytes],
-                    used_bytes: vec![bytes],
-                    resident_bytes: vec![bytes],
-                    pool_bytes: vec![0],
-                    ..Columns::default()
-                },
-                ..History::default()
-            },
+            history: History::with_full_budget(bytes),
             ..Report::default()
         }
     }

@@ -137,7 +137,7 @@ fn fitting(report: &Report, slowdown_limit: f64) -> Result<(u64, f64), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Columns, History, Outcome, Tier};
+    use crate::report::{History, Outcome, Tier};
 
     /// Returns a run of ten seconds with a thousand resident pages and as many evicted ones, touched
     /// at random, that waited for half of its time.
@@ -159,16 +159,7 @@ mod tests {
             faults: [("pool".to_string(), Tier { count, ..Tier::default() })].into(),
             latencies: [("pool".to_string(), vec![(4_500_000_000 / count, count)])].into(),
             returns: [("pool".to_string(), returns)].into(),
-            history: History {
-                columns: Columns {
-                    budget_bytes: vec![budget_bytes],
-                    used_bytes: vec![budget_bytes],
-                    resident_bytes: vec![budget_bytes],
-                    pool_bytes: vec![0],
-                    ..Columns::default()
-                },
-                ..History::default()
-            },
+            history: History::with_full_budget(budget_bytes),
             ..Report::default()
         }
     }

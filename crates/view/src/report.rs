@@ -48,7 +48,7 @@ pub struct Report {
     /// Code of the reason for which softswap stopped the program; `null` otherwise.
     pub stop_reason: Option<u64>,
     pub budget_bytes: u64,
-    /// Memory that the program saw by `--tell`; 0: the machine's; `null` while it runs.
+    /// Memory size shown to the program (`--tell`); 0: the machine's; `null` while it runs.
     pub advertised_bytes: Option<u64>,
     /// Budget and swap areas together; `null` while it runs.
     pub usable_bytes: Option<u64>,
@@ -299,6 +299,19 @@ pub struct Machine {
 impl History {
     fn is_empty(&self) -> bool {
         self.at_s.is_empty()
+    }
+
+    /// Returns a history of one sample: resident pages use the whole budget.
+    #[cfg(test)]
+    pub(crate) fn with_full_budget(budget_bytes: u64) -> History {
+        let columns = Columns {
+            budget_bytes: vec![budget_bytes],
+            used_bytes: vec![budget_bytes],
+            resident_bytes: vec![budget_bytes],
+            pool_bytes: vec![0],
+            ..Columns::default()
+        };
+        History { columns, ..History::default() }
     }
 
     /// Returns the columns of the tree, or of the program without a tree.

@@ -507,19 +507,28 @@ mod tests {
         assert!(written == read);
     }
 
+    /// Returns a device of 1 MiB, a lane, and the first 64 KiB, which contain `byte` of each index.
+    fn written_device(
+        directory: &Path,
+        avoid_io_uring: bool,
+        byte: impl Fn(usize) -> u8,
+    ) -> (FileDevice, Lane, &'static [u8]) {
+        let device = FileDevice::new(SwapFile::open(directory).unwrap(), avoid_io_uring);
+        let mut lane = device.open_lane();
+        device.grow(0, 1 << 20).unwrap();
+        let written = reserve_bytes(65536).unwrap();
+        written.iter_mut().enumerate().for_each(|(index, at)| *at = byte(index));
+        device.write(&mut lane, 0, written).unwrap();
+        (device, lane, written)
+    }
+
     #[test]
     fn every_wait_mode_reads_the_same_page() {
         let directory = tempfile::tempdir().unwrap();
         for avoid_io_uring in [false, true] {
-            let file = SwapFile::open(directory.path()).unwrap();
-            let device = FileDevice::new(file, avoid_io_uring);
-            let mut lane = device.open_lane();
-            device.grow(0, 1 << 20).unwrap();
-            let (written, read) = (reserve_bytes(65536).unwrap(), reserve_bytes(4096).unwrap());
-            for (index, byte) in written.iter_mut().enumerate() {
-                *byte = (index / 4096) as u8 + 1;
-            }
-            device.write(&mut lane, 0, written).unwrap();
+            let (device, mut lane, _) =
+                written_device(directory.path(), avoid_io_uring, |index| (index / 4096) as u8 + 1);
+            let read = reserve_bytes(4096).unwrap();
             for mode in Mode::ALL {
                 let polling = Polling::for_tests(mode);
                 for page in 0..16 {
@@ -545,15 +554,9 @@ mod tests {
         note_slow_page();
         let directory = tempfile::tempdir().unwrap();
         for avoid_io_uring in [false, true] {
-            let file = SwapFile::open(directory.path()).unwrap();
-            let device = FileDevice::new(file, avoid_io_uring);
-            let mut lane = device.open_lane();
-            device.grow(0, 1 << 20).unwrap();
-            let (written, read) = (reserve_bytes(65536).unwrap(), reserve_bytes(BYTES).unwrap());
-            for (index, byte) in written.iter_mut().enumerate() {
-                *byte = (index / 509) as u8;
-            }
-            device.write(&mut lane, 0, written).unwrap();
+            let (device, mut lane, written) =
+                written_device(directory.path(), avoid_io_uring, |index| (index / 509) as u8);
+            let read = reserve_bytes(BYTES).unwrap();
             let before = stats.get(Counter::IoPolled);
             let page = &mut read[..PAGE_SIZE];
             device.read_page(&mut lane, 0, page, &polling).unwrap();
