@@ -68,6 +68,7 @@ install_what_is_missing() {
     # File systems for the tests of raw swap files.
     ! is_root || command -v mkfs.ext4 >/dev/null || missing+=(e2fsprogs)
     ! is_root || command -v mkfs.xfs >/dev/null || missing+=(xfsprogs)
+    ! is_root || command -v fuse2fs >/dev/null || missing+=(fuse2fs)
     # Server for the tests of clusters.
     ! is_root || command -v redis-server >/dev/null || missing+=(redis-server)
     ! is_root || command -v openssl >/dev/null || missing+=(openssl)

@@ -97,6 +97,12 @@ impl Process {
         matches!(self.state, 'T' | 't')
     }
 
+    /// Returns the time since boot at which the process was started, in clock ticks.
+    pub(crate) fn start_time(&self) -> Option<u64> {
+        let process = procfs::process::Process::new(i32::try_from(self.pid).ok()?).ok()?;
+        Some(process.stat().ok()?.starttime)
+    }
+
     /// Returns true for a kernel thread. The flags in `stat` are readable by all users.
     pub fn is_kernel_thread(&self) -> bool {
         const PF_KTHREAD: u64 = 0x0020_0000;
@@ -246,7 +252,7 @@ fn is_of_one(request: &Request<'_>) -> bool {
     match request {
         Request::Get(Some(key)) | Request::Set(key, _) => !OF_TREE.contains(key),
         Request::Sample(..) | Request::Touch(..) => true,
-        Request::Stat | Request::Get(None) => false,
+        Request::Stat | Request::Get(None) | Request::Park | Request::Unpark => false,
     }
 }
 

@@ -3,13 +3,18 @@
 use crate::control_client::{self, Process};
 use crate::output::print;
 use crate::populate;
-use crate::refusal::Refusal;
+use crate::refusal::{FAILED, Refusal};
+use crate::tree_report::TreeReport;
 use clap::{Args, Subcommand};
 use softswap_engine::api::control_protocol::{Request, pairs};
 use softswap_engine::api::live_settings::SETTINGS;
 use softswap_view::units::visible;
 use std::fmt::Write as _;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// Interval at which `park` asks whether the processes are stopped.
+const PARK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Read and change settings of a program that runs under softswap.
 ///
@@ -55,6 +60,14 @@ enum Action {
         #[arg(value_parser = populate::number)]
         len: Option<usize>,
     },
+    /// Pause a program and all that it has started, and free their DRAM
+    ///
+    /// PID is that of `softswap run`. While their page faults wait, the processes write all of
+    /// their memory to the swap areas; then they are stopped. Memory outside the budget stays in
+    /// DRAM. Memory that fits a fixed budget stays, too, if the program has never swapped.
+    Park,
+    /// Continue a parked program, and swap in what was in DRAM before
+    Unpark,
 }
 
 fn after_help() -> String {
@@ -75,6 +88,23 @@ fn of_program(supervisor: &Process, request: &Request<'_>) -> String {
     others.map(|(key, value)| format!("{key} {value}\n")).collect()
 }
 
+/// Parks a tree, and waits until its processes are stopped. Returns the text to print.
+fn park(pid: u32) -> Result<String, Refusal> {
+    control_client::query(pid, &Request::Park)?;
+    loop {
+        std::thread::sleep(PARK_INTERVAL);
+        let (_, body) = control_client::query(pid, &Request::Stat)?;
+        match TreeReport::parse(&body).and_then(|report| report.parked) {
+            Some(parked) if parked.is_stopped => return Ok(format!("{}\n", parked.for_people())),
+            Some(_) => {}
+            None => {
+                let why = format!("process {pid}: its tree was continued meanwhile");
+                return Err(Refusal::new(FAILED, why));
+            }
+        }
+    }
+}
+
 pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
     let request = match &args.action {
         Action::Get { key } => Request::Get(key.as_deref()),
@@ -83,6 +113,11 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
             print(&populate::populate(args.pid, *from, *len)?)?;
             return Ok(ExitCode::SUCCESS);
         }
+        Action::Park => {
+            print(&park(args.pid)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Action::Unpark => Request::Unpark,
     };
     let (process, mut body) = control_client::query(args.pid, &request)?;
     if matches!(request, Request::Get(None)) {

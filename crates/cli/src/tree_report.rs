@@ -17,6 +17,8 @@ pub(crate) struct TreeReport {
     /// Sum of the usage that the processes have published.
     pub(crate) used_bytes: u64,
     pub(crate) turns: Turns,
+    /// `None` if the tree is not parked.
+    pub(crate) parked: Option<Parked>,
     pub(crate) processes: Vec<Process>,
     /// Running processes without a share of the budget.
     pub(crate) unmanaged: Vec<UnmanagedProcess>,
@@ -33,6 +35,37 @@ pub(crate) struct Turns {
     pub(crate) taking_s: u64,
 }
 
+/// A parked tree.
+#[derive(Debug, Clone, Copy, Serialize, PartialEq, Eq)]
+pub(crate) struct Parked {
+    /// True once the processes are stopped; before that they evict their memory.
+    pub(crate) is_stopped: bool,
+    pub(crate) processes: u64,
+    /// Anonymous memory of all processes in DRAM before, and now.
+    pub(crate) before_bytes: u64,
+    pub(crate) left_bytes: u64,
+}
+
+impl Parked {
+    fn parse(text: &str) -> Option<Parked> {
+        let mut numbers = text.split(' ').map(|word| word.parse::<u64>().ok());
+        let mut next = || numbers.next()?;
+        Some(Parked {
+            is_stopped: next()? == 1,
+            processes: next()?,
+            before_bytes: next()?,
+            left_bytes: next()?,
+        })
+    }
+
+    pub(crate) fn for_people(&self) -> String {
+        let [left, before] = [self.left_bytes, self.before_bytes].map(bytes);
+        let processes = if self.processes == 1 { "process" } else { "processes" };
+        let state = if self.is_stopped { "stopped" } else { "evicting memory" };
+        format!("{} {processes} {state}; {left} in DRAM, {before} before", self.processes)
+    }
+}
+
 impl TreeReport {
     /// Sorts the processes by decreasing share.
     pub(crate) fn of(budget_bytes: u64, mut processes: Vec<Process>) -> TreeReport {
@@ -43,6 +76,7 @@ impl TreeReport {
             used_bytes: processes.iter().map(|process| process.used_bytes).sum(),
             processes,
             turns: Turns::default(),
+            parked: None,
             unmanaged: Vec::new(),
         }
     }
@@ -54,10 +88,17 @@ impl TreeReport {
             "tree_budget_bytes {}\ntree_turns {taken} {owner_pid} {taking_s}\n",
             self.budget_bytes
         );
+        if let Some(Parked { is_stopped, processes, before_bytes, left_bytes }) = self.parked {
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "tree_parked {} {processes} {before_bytes} {left_bytes}",
+                u8::from(is_stopped)
+            );
+        }
         for process in &self.processes {
             let Process { pid, granted_bytes, used_bytes, used_peak_bytes, .. } = process;
             let Process { faults, stalled_ns, name, .. } = process;
-            // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
                 "process {pid} {granted_bytes} {used_bytes} {used_peak_bytes} {faults} \
@@ -75,17 +116,18 @@ impl TreeReport {
     /// Parses the output of [`TreeReport::to_text`]; `None` if the answer is a process's.
     pub(crate) fn parse(body: &str) -> Option<TreeReport> {
         let (mut budget_bytes, mut processes, mut unmanaged) = (None, Vec::new(), Vec::new());
-        let mut turns = Turns::default();
+        let (mut turns, mut parked) = (Turns::default(), None);
         for (name, rest) in pairs(body) {
             match name {
                 "tree_budget_bytes" => budget_bytes = rest.parse().ok(),
                 "tree_turns" => turns = Turns::parse(rest).unwrap_or_default(),
+                "tree_parked" => parked = Parked::parse(rest),
                 "process" => processes.extend(parse_process(rest)),
                 "unmanaged" => unmanaged.extend(parse_unmanaged(rest)),
                 _ => {}
             }
         }
-        Some(TreeReport { turns, unmanaged, ..TreeReport::of(budget_bytes?, processes) })
+        Some(TreeReport { turns, parked, unmanaged, ..TreeReport::of(budget_bytes?, processes) })
     }
 
     /// Formats the report for the user.
@@ -105,6 +147,9 @@ impl TreeReport {
         } else {
             let table = process_table(&self.processes);
             let _ = writeln!(text, "  tree       {table}");
+        }
+        if let Some(parked) = self.parked {
+            let _ = writeln!(text, "  PARKED     {}", parked.for_people());
         }
         let Turns { taken, owner_pid, taking_s } = self.turns;
         if owner_pid != 0 {
@@ -181,6 +226,12 @@ mod tests {
         };
         let mut report = TreeReport::of(9 << 20, vec![of(7, 1 << 20), of(8, 5 << 20)]);
         let name = "another name".to_string();
+        report.parked = Some(Parked {
+            is_stopped: true,
+            processes: 2,
+            before_bytes: 9 << 20,
+            left_bytes: 4096,
+        });
         report.turns = Turns { taken: 5, owner_pid: 8, taking_s: 3 };
         report.unmanaged =
             vec![UnmanagedProcess { pid: 9, name, anonymous_bytes: 3, anonymous_peak_bytes: 4 }];
@@ -188,6 +239,9 @@ mod tests {
         assert_eq!(report.processes[0].granted_bytes, 5 << 20);
         assert_eq!(TreeReport::parse(&report.to_text()).as_ref(), Some(&report));
         assert!(report.for_people(1).contains("a name 8"));
+        assert!(
+            report.for_people(1).contains("2 processes stopped; 4.0 KiB in DRAM, 9.0 MiB before")
+        );
         assert!(report.for_people(1).contains("turns for 3 s; pid 8 owns the present one"));
         assert_eq!(TreeReport::parse("uptime_ns 5\nsetting codec lz4\n"), None);
     }

@@ -13,6 +13,7 @@ mod sanitized;
 pub(crate) mod program;
 pub(crate) mod outside_budget;
 mod release;
+mod parking;
 mod tree;
 mod raw_watch;
 mod tree_areas;
@@ -83,7 +84,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         |name: &str| this.as_ref()?.variable(&format!("{ENV_PREFIX}{name}"))?.into_string().ok();
     config.place = Some(place(&variable).unwrap_or_else(Bases::choose));
     let mut tree = match settled.is_per_process {
-        false => Some(tree::Tree::make(config.memory_bytes, settled.auto, config.turns)?),
+        false => Some(tree::Tree::make(
+            config.memory_bytes,
+            settled.auto,
+            config.turns,
+            settled.parks_on_stop,
+        )?),
         true => None,
     };
     config.ledger_fd = tree.as_ref().map(tree::Tree::number);

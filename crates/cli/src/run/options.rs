@@ -105,6 +105,14 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "WHEN")]
     pub(super) turns: Option<String>,
 
+    /// Free the DRAM of the program and all that it has started when it is paused by this signal:
+    /// SIGTSTP, which Ctrl-Z sends
+    ///
+    /// The processes write their memory to the swap areas before they are stopped. `fg` and SIGCONT
+    /// continue them, and swap in what was in DRAM before. `softswap ctl PID park` does the same.
+    #[arg(long, value_name = "SIGNAL")]
+    pub(super) park_on: Option<String>,
+
     /// Read settings from a TOML file
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,

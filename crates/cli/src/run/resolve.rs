@@ -34,6 +34,8 @@ pub(super) struct Resolved {
     pub(super) quiet: bool,
     pub(super) verbose: bool,
     pub(super) progress: bool,
+    /// True if the tree is parked when it is paused by SIGTSTP.
+    pub(super) parks_on_stop: bool,
     /// Notes about settings that are allowed but probably not intended.
     pub(super) notes: Vec<String>,
 }
@@ -168,7 +170,15 @@ pub(super) fn resolve(
         }
         Some(asked) => resolve_memory(asked, is_per_process, &mut notes)?,
     };
-    config.is_moving = auto.is_some();
+    let parks_on_stop = match sources.pick("park_on")? {
+        None => false,
+        Some(asked) if asked.text != "SIGTSTP" => return Err(asked.refuse("give SIGTSTP")),
+        Some(asked) if is_per_process => {
+            return Err(asked.refuse("only a tree with one budget (--memory) can be parked"));
+        }
+        Some(_) => true,
+    };
+    config.is_moving = auto.is_some() || parks_on_stop;
     if let Some(reserve) = sources.pick("reserve")? {
         config.reserve_bytes = parse_size(&reserve.text).map_err(|why| reserve.refuse(why))?;
     }
@@ -202,6 +212,7 @@ pub(super) fn resolve(
         quiet: sources.switch("quiet")?.unwrap_or(false) && !is_overruled,
         verbose,
         progress: sources.switch("progress")?.unwrap_or(false),
+        parks_on_stop,
         notes,
     })
 }
@@ -433,6 +444,13 @@ mod tests {
             (&[], &[("SOFTSWAP_MEMORY", "banana")], "SOFTSWAP_MEMORY=banana: not a size", ""),
             (&["--memory", "0"], &[], "--memory 0: too little", ""),
             (&["--memory-per-process", "auto"], &[], "", "only --memory"),
+            (&["--park-on", "SIGINT"], &[], "--park-on SIGINT: give SIGTSTP", ""),
+            (
+                &["--park-on", "SIGTSTP", "--memory-per-process", "64M"],
+                &[],
+                "--park-on SIGTSTP: only a tree",
+                "",
+            ),
             (
                 &[],
                 &[("SOFTSWAP_CODEC", "zstd:99")],

@@ -13,7 +13,7 @@ use super::progress::{Progress, Wanted};
 use super::release::Space;
 use super::tables::Tables;
 use super::thrashing::Thrashing;
-use super::tree::Tree;
+use super::tree::{Budget, Tree};
 use super::tree_areas::TreeAreas;
 use super::unmanaged::{self, Search};
 use crate::control_client::Process;
@@ -27,6 +27,9 @@ use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+/// Interval of checks whether the processes of a tree have evicted their memory.
+const EVICTING_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How the program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +104,7 @@ pub(super) fn run(
     let mut thrashing = Thrashing::new(child.id(), stats, !is_quiet || log.is_some());
     let mut tables = Tables::new(stats);
     let mut progress = Progress::new(child.id(), stats, wanted);
+    let budget = tree.as_ref().map(|tree| tree.budget());
     let mut poll = |is_stopping: bool| {
         if is_stopping {
             progress.end();
@@ -153,8 +157,8 @@ pub(super) fn run(
         samples.poll(&stats, tree_report);
         tree.iter().map(|tree| tree.max_interval()).fold(watch.pause(), Duration::min)
     };
-    let ending =
-        forward_until_exit(pid, &queue, &mut poll).or_own("cannot wait for the program")?;
+    let ending = forward_until_exit(pid, &queue, budget.as_ref(), &mut poll)
+        .or_own("cannot wait for the program")?;
     progress.end();
     let unmanaged = search.map(Search::end);
     let (beside, threads_peak) = (watch.peak(), watch.threads_peak());
@@ -198,22 +202,27 @@ fn step_aside() {
 }
 
 /// Forwards signals until the program ends. Calls `poll` regularly, which returns the time until
-/// its next call; its argument is true before this process stops together with the program.
+/// its next call; its argument is true before this process stops together with the program. While
+/// the tree evicts its memory, its processes are continued, and this process does not stop.
 fn forward_until_exit(
     pid: Pid,
     queue: &SignalQueue,
+    budget: Option<&Budget>,
     poll: &mut dyn FnMut(bool) -> Duration,
 ) -> std::io::Result<Ending> {
     let mut next_check = Instant::now() + FIRST_SAMPLE_DELAY;
     let mut stops = Stops::default();
     loop {
-        queue.wait(next_check.saturating_duration_since(Instant::now()))?;
+        let is_evicting = budget.is_some_and(Budget::is_evicting);
+        let most = if is_evicting { EVICTING_INTERVAL } else { Duration::MAX };
+        queue.wait(next_check.saturating_duration_since(Instant::now()).min(most))?;
         if Instant::now() >= next_check {
             next_check = Instant::now() + poll(false);
         }
         while let Some(received) = queue.next()? {
             let program = pid.as_raw_nonzero().get();
             stops.note(received.signal);
+            budget.iter().for_each(|budget| budget.note_signal(received.signal));
             let is_for_it = received.from_process && !is_of_its_group(received.sender, program);
             if received.signal != libc::SIGCHLD && is_for_it {
                 // If the child has exited since, it is reaped below.
@@ -223,7 +232,7 @@ fn forward_until_exit(
         if let Some(ending) = reap(pid, &mut stops)? {
             return Ok(ending);
         }
-        if stops.must_follow_stop() {
+        if !budget.is_some_and(Budget::is_evicting) && stops.must_follow_stop() {
             poll(true);
             rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
         }

@@ -2,6 +2,7 @@
 //! `ctl`.
 
 use super::auto_memory::{self, Bounds, Inputs};
+use super::parking::{Parking, all_processes};
 use crate::control_client::{self, own_uid};
 use crate::memory_limits::{self, Available};
 use crate::refusal::{OrRefuse, Refusal};
@@ -14,9 +15,10 @@ use softswap_sys::control_socket::{self, Listener};
 use softswap_sys::raw::now_ns;
 use softswap_view::report::{Process, UnmanagedProcess};
 use softswap_view::units::{self, parse_size, visible};
+use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -40,7 +42,7 @@ pub(super) struct Tree {
 
 /// State shared with the thread that answers.
 #[derive(Clone)]
-struct Budget {
+pub(super) struct Budget {
     ledger: Ledger,
     /// Limit in chunks. Any process of the tree may overwrite the one in the ledger.
     limit: Arc<AtomicUsize>,
@@ -49,6 +51,11 @@ struct Budget {
     bounds: Option<Bounds>,
     is_auto: Arc<AtomicBool>,
     unmanaged: Arc<Mutex<Vec<UnmanagedProcess>>>,
+    parking: Arc<Parking>,
+    /// True if SIGTSTP parks the tree.
+    parks_on_stop: bool,
+    /// The program, 0 before it is started.
+    program_pid: Arc<AtomicU32>,
 }
 
 /// Returns the smallest chunk with which a ledger can have all DRAM of this machine as its limit.
@@ -64,6 +71,7 @@ impl Tree {
         memory_bytes: u64,
         bounds: Option<Bounds>,
         turns: Turns,
+        parks_on_stop: bool,
     ) -> Result<Tree, Refusal> {
         let (fd, words) = softswap_sys::shared::create(SHAPE.words())
             .or_own("cannot create the memory through which processes share a budget")?;
@@ -78,6 +86,9 @@ impl Tree {
             bounds,
             is_auto: Arc::new(AtomicBool::new(bounds.is_some())),
             unmanaged: Arc::default(),
+            parking: Arc::default(),
+            parks_on_stop,
+            program_pid: Arc::default(),
         };
         Ok(Tree {
             fd,
@@ -133,6 +144,10 @@ impl Tree {
         self.budget.ledger.serve_demands();
     }
 
+    pub(super) fn budget(&self) -> Budget {
+        self.budget.clone()
+    }
+
     /// Returns the limit of all processes together.
     pub(super) fn limit_bytes(&self) -> u64 {
         self.budget.limit.load(Relaxed) as u64 * self.budget.chunk_bytes
@@ -157,6 +172,7 @@ impl Tree {
     /// runs.
     pub(super) fn serve(&mut self, program_pid: u32) {
         self.peaks.program_pid = program_pid;
+        self.budget.program_pid.store(program_pid, Relaxed);
         let own = own_uid();
         let dirs = control_socket::directories(|name| std::env::var_os(name), own);
         let pid = std::process::id();
@@ -193,7 +209,7 @@ fn chunks(bytes: u64, chunk_bytes: u64) -> usize {
 impl Budget {
     fn carry_out(&self, request: Request<'_>) -> Result<String, String> {
         match request {
-            Request::Stat => Ok(self.report().to_text()),
+            Request::Stat => Ok(self.full_report().to_text()),
             Request::Get(None) => Ok(self.memory() + &self.turns()),
             Request::Get(Some("memory")) => Ok(self.memory()),
             Request::Get(Some("turns")) => Ok(self.turns()),
@@ -207,6 +223,11 @@ impl Budget {
                 self.await_limit();
                 Ok(self.memory())
             }
+            Request::Park => self.park(false),
+            Request::Unpark => match self.parking.end(&self.ledger) {
+                Some(processes) => Ok(format!("continued {processes}\n")),
+                None => Err("the tree is not parked".to_string()),
+            },
             Request::Sample(..) => {
                 Err("only single processes sample faults: give the PID of one".to_string())
             }
@@ -218,6 +239,47 @@ impl Budget {
                  the PID of a process"
             )),
         }
+    }
+
+    /// Parks the tree on SIGTSTP, if that was requested, and continues it on SIGCONT.
+    pub(super) fn note_signal(&self, signal: i32) {
+        match signal {
+            libc::SIGTSTP if self.parks_on_stop => drop(self.park(true)),
+            libc::SIGCONT => drop(self.parking.end(&self.ledger)),
+            _ => {}
+        }
+    }
+
+    /// Returns true while processes evict their memory before they are stopped.
+    pub(super) fn is_evicting(&self) -> bool {
+        self.parking.is_evicting()
+    }
+
+    /// Begins to park the tree.
+    fn park(&self, continues: bool) -> Result<String, String> {
+        if !self.parking.begin(&self.ledger, &self.processes(&self.report()), continues) {
+            return Err("the tree is parked already; `unpark` continues it".to_string());
+        }
+        let budget = self.clone();
+        let finish = move || {
+            budget.parking.finish(&budget.ledger, || {
+                let report = budget.report();
+                let pids = budget.processes(&report);
+                (report, pids)
+            });
+        };
+        let thread = std::thread::Builder::new().name("softswap-park".into()).spawn(finish);
+        thread.map(|_| String::new()).map_err(|error| {
+            let _ = self.parking.end(&self.ledger);
+            format!("a thread cannot be started: {error}")
+        })
+    }
+
+    /// Returns the PIDs of the tree.
+    fn processes(&self, report: &TreeReport) -> HashSet<u32> {
+        let members = report.processes.iter().map(|process| process.pid);
+        let unmanaged = report.unmanaged.iter().map(|process| process.pid);
+        all_processes(members.chain(unmanaged).chain([self.program_pid.load(Relaxed)]))
     }
 
     fn memory(&self) -> String {
@@ -322,6 +384,13 @@ impl Budget {
             taking_s: owner.map_or(0, |(_, since_ms)| (now_ms() - since_ms) / 1_000),
         };
         TreeReport { turns, unmanaged, ..of_managed }
+    }
+
+    /// As [`Budget::report`], with the state of a parked tree, which reads /proc.
+    fn full_report(&self) -> TreeReport {
+        let report = self.report();
+        let parked = self.parking.report(|| self.processes(&report));
+        TreeReport { parked, ..report }
     }
 }
 

@@ -18,6 +18,7 @@ mod faults;
 mod jupyter;
 mod loading;
 mod metrics;
+mod parking;
 mod pools;
 mod program;
 mod programs;

@@ -300,18 +300,59 @@ fn files_with_unwritten_or_shared_blocks_are_refused() {
     refused(&area, &["swap"]);
 }
 
-#[test]
-fn file_systems_without_fixed_blocks_are_refused_by_name() {
-    if !is_root() {
-        return skip("the device can be opened by root only");
-    }
-    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return skip("there is no /dev/shm") };
-    let path = dir.path().join("swap");
-    let file = File::create(&path).unwrap();
-    fallocate(&file, FallocateFlags::empty(), 0, 8 * MIB).unwrap();
+/// Unmounts a file system after asserting that `mkswap --raw` refuses a new file in it, names the
+/// file system, and leaves the file as it is.
+fn expect_unfit(mounted: &Path, file_system: &str) {
+    let path = mounted.join("swap");
+    // Written, so that the file has no holes.
+    fs::write(&path, vec![0; 8 * MIB as usize]).unwrap();
     set_mode(&path, 0o600);
     let output = softswap_with(&["mkswap", "--raw"]).arg(&path).output().unwrap();
+    let content = fs::read(&path).unwrap();
+    assert!(succeeds(tool("umount").unwrap().arg(mounted)));
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(fs::read(&path).unwrap().iter().all(|byte| *byte == 0), "the file has changed");
+    assert_contains_all(&text, &[&format!("it is on {file_system}, "), "ext4 and xfs"]);
+    assert!(content.iter().all(|byte| *byte == 0), "the file has changed");
+}
+
+#[test]
+fn file_systems_without_fixed_blocks_are_refused_by_name() {
+    let Some(image) = Image::of("ext4") else { return };
+    let dir = |name: &str| {
+        let path = image.root().join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    };
+    let mounts: [(&str, &[&str]); 2] =
+        [("tmpfs", &[]), ("overlay", &["-o", "lowerdir=lower,upperdir=upper,workdir=work"])];
+    let [_lower, _upper, _work] = ["lower", "upper", "work"].map(dir);
+    for (kind, options) in mounts {
+        let mounted = dir(kind);
+        let mut mount = tool("mount").unwrap();
+        mount.current_dir(image.root()).args(["-t", kind, kind]).args(options);
+        if !succeeds(mount.arg(&mounted)) {
+            skip(&format!("{kind} cannot be mounted"));
+            continue;
+        }
+        expect_unfit(&mounted, kind);
+    }
+    image.expect_clean();
+}
+
+#[test]
+fn files_of_a_file_system_in_user_space_are_refused() {
+    let Some(mut fuse) = tool("fuse2fs").filter(|_| is_root() && Path::new("/dev/fuse").exists())
+    else {
+        return skip("a file system in user space needs root, fuse2fs and /dev/fuse");
+    };
+    let dir = disk_dir();
+    let (image, mounted) = (dir.path().join("image"), dir.path().join("mounted"));
+    File::create(&image).unwrap().set_len(64 * MIB).unwrap();
+    fs::create_dir(&mounted).unwrap();
+    assert!(succeeds(tool("mkfs.ext4").unwrap().arg("-q").arg(&image)));
+    if !succeeds(fuse.arg(&image).arg(&mounted)) {
+        return skip("fuse2fs cannot mount an image");
+    }
+    expect_unfit(&mounted, "fuse");
 }

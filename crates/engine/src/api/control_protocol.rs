@@ -7,6 +7,8 @@
 //!   softswap 1 sample EVERY [VERSION RUNTIME]
 //!                                       ok, then faults (`fault_samples`)
 //!   softswap 1 touch ADDRESS LENGTH     ok, then touched BYTES: the part now in DRAM
+//!   softswap 1 park                     ok: the tree begins to evict its memory, then stops
+//!   softswap 1 unpark                   ok, then continued PROCESSES
 //! ```
 //!
 //! If the request fails, the answer is one line: `error` and the problem with the request, or
@@ -56,6 +58,10 @@ pub enum Request<'a> {
     /// Faults in the pages at an address, for a reader in another process. The answer is the length
     /// faulted in, at most a quarter of the budget.
     Touch(usize, usize),
+    /// Evicts the memory of a tree, then stops its processes.
+    Park,
+    /// Continues a parked tree.
+    Unpark,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,13 +97,15 @@ impl<'a> Request<'a> {
             ));
         };
         let unknown = || {
-            "not a request: send `stat`, `get [KEY]`, `set KEY VALUE`, `sample EVERY` or `touch \
-             ADDRESS LENGTH`"
+            "not a request: send `stat`, `get [KEY]`, `set KEY VALUE`, `sample EVERY`, `touch \
+             ADDRESS LENGTH`, `park` or `unpark`"
                 .to_string()
         };
         let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
         match (verb, rest.split_once(' ').unwrap_or((rest, ""))) {
             ("stat", ("", "")) => Ok(Request::Stat),
+            ("park", ("", "")) => Ok(Request::Park),
+            ("unpark", ("", "")) => Ok(Request::Unpark),
             ("get", ("", "")) => Ok(Request::Get(None)),
             ("get", (key, "")) => Ok(Request::Get(Some(key))),
             ("set", (key, value)) if !key.is_empty() => Ok(Request::Set(key, value)),
@@ -120,6 +128,8 @@ impl<'a> Request<'a> {
     pub fn line(&self) -> Option<String> {
         let request = match self {
             Request::Stat => "stat".to_string(),
+            Request::Park => "park".to_string(),
+            Request::Unpark => "unpark".to_string(),
             Request::Get(None) => "get".to_string(),
             Request::Get(Some(key)) => format!("get {key}"),
             Request::Set(key, value) => format!("set {key} {value}"),
@@ -184,6 +194,11 @@ pub fn carry_out(
             .and_then(|()| live_settings::get(engine, key))
             .map(|value| values([(key, value)])),
         Request::Sample(..) => Err("this process does not sample faults".to_string()),
+        Request::Park | Request::Unpark => Err(
+            "a tree is parked as a whole: give the PID of `softswap run`, and start it without \
+             --memory-per-process"
+                .to_string(),
+        ),
         Request::Touch(address, len) => match engine.bring_in(address, len) {
             Ok(touched) => Ok(values([(TOUCHED, touched.to_string())])),
             Err(why) => Err(format!("the pages cannot be faulted in: {why}")),

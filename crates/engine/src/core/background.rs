@@ -10,9 +10,18 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// if the limit rose. Called in faults, so it must not wait or allocate.
 pub type More = fn(raise: &dyn Fn(usize)) -> bool;
 
-/// Waits for up to this many ns while another process of the tree has a turn. Returns true if the
+/// Reason why faults of a process wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    /// Another process of the tree has a turn.
+    Turn,
+    /// The tree is parked.
+    Parked,
+}
+
+/// Waits for up to this many ns while faults of the process must wait. Returns the reason if the
 /// calling thread's fault must still wait. Called in faults, so it must not allocate.
-pub type AwaitTurn = fn(ns: u64) -> bool;
+pub type AwaitTurn = fn(ns: u64) -> Option<Waiting>;
 
 /// State of background reclaim, shared with other threads.
 #[derive(Debug, Default)]

@@ -88,6 +88,15 @@ pub(crate) fn direct_round(core: &Core, context: &mut Context) -> Round {
     stuck
 }
 
+/// Evicts a batch of pages. If no page is evictable, shrinks the pool, then releases standby pages.
+/// Returns false if nothing was freed.
+pub(crate) fn evict_more(core: &Core, context: &mut Context) -> bool {
+    core.memory.pinners.look();
+    page_out::page_out(core, context).pages_out > 0
+        || take_from_pool(core, context, &mut None) > 0
+        || core.stores.standby.release() > 0
+}
+
 /// Shrinks the pool by freeing copies or by write-back. First tries the one that removes pages of
 /// less value, and the other if that removes none. Returns the number of pages removed.
 fn take_from_pool(core: &Core, context: &mut Context, area_full: &mut Option<NoSlot>) -> usize {

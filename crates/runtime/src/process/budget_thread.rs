@@ -1,6 +1,7 @@
 //! The budget thread: publishes the benefit of more memory, releases chunks that are unused or
-//! requested, requests chunks of other members, and takes part in turns.
+//! requested, requests chunks of other members, and takes part in turns and parking.
 
+use super::parking::Parking;
 use super::tree::{self, GrantLock, MAX_BYTES, UNAVAILABLE};
 use super::tree::{chunk_bytes, chunks_for, limit_of, member};
 use super::turns::{self, Turns};
@@ -29,7 +30,8 @@ pub(super) fn run_budget(keep_running: fn() -> bool) {
     if member().is_none() || !descriptors::unshare_descriptors() {
         return;
     }
-    let (mut work, mut turns) = (Work::default(), Turns::default());
+    let (mut work, mut turns, mut parking) =
+        (Work::default(), Turns::default(), Parking::default());
     tree::set_has_thread(true);
     while keep_running()
         && let Some(member) = member()
@@ -40,10 +42,15 @@ pub(super) fn run_budget(keep_running: fn() -> bool) {
             engine.wake_background();
             return;
         }
+        if let Some(pause_ns) = parking.evict(engine, &member) {
+            member.await_notification(seen, pause_ns);
+            continue;
+        }
+        let until_back_ns = parking.bring_back(engine, &member).unwrap_or(INTERVAL_NS / 2);
         let is_short = work.round(engine, &member);
         let until_turn_ns = turns.round(engine, &member).unwrap_or(INTERVAL_NS / 2);
         let pause_ns = if is_short { SHORT_INTERVAL_NS } else { INTERVAL_NS / 2 };
-        member.await_notification(seen, pause_ns.min(until_turn_ns));
+        member.await_notification(seen, pause_ns.min(until_turn_ns).min(until_back_ns));
     }
     tree::set_has_thread(false);
     if let Some(member) = member() {

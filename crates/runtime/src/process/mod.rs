@@ -7,6 +7,7 @@ pub(crate) mod own_threads;
 pub(crate) mod descriptors;
 pub(crate) mod tree_account;
 pub(crate) mod tree;
+mod parking;
 pub(crate) mod turns;
 mod budget_thread;
 pub(crate) mod tree_asleep;

@@ -210,7 +210,8 @@ pub(super) fn await_request(keep_running: fn() -> bool) {
         tree::set_has_thread(true);
         tree::publish_asleep(&member, asleep::committed_bytes());
         let mut pause_ns = INTERVAL_NS;
-        if member.excess() > 0 || member.release_target().is_some() {
+        let is_parked = member.ledger().is_parked(tree::now_ms());
+        if is_parked || member.excess() > 0 || member.release_target().is_some() {
             if instance::awake().is_some() {
                 return;
             }

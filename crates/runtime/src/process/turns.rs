@@ -4,10 +4,11 @@
 //! the turns of the tree. If this process owns the turn, the thread requests the memory of the
 //! other claimants and swaps the working set in. A process without a budget thread claims nothing.
 
-use super::own_threads;
 use super::tree::{self, GrantLock, now_ms};
+use super::{own_threads, parking};
+use crate::base::instance;
 use softswap_engine::api::engine::Engine;
-use softswap_engine::api::engine::turns::{BringBack, DiskRefaults, Step};
+use softswap_engine::api::engine::turns::{BringBack, DiskRefaults, Step, Waiting};
 use softswap_engine::base::stats::{Counter, TIERS};
 use softswap_shared::ledger::{Claim, Member};
 use softswap_shared::turns::{IDLE_MS, Thrashing};
@@ -48,12 +49,19 @@ const RAISE_MS: u64 = 30;
 /// Number of rounds without free memory after which the remaining pages are swapped in by faults.
 const MAX_FULL_ROUNDS: u32 = 100;
 
-/// Waits up to `ns` while another process owns the turn. Returns true if faults of this process
-/// must still wait.
-pub(crate) fn await_turn(ns: u64) -> bool {
-    let Some(member) = tree::member() else { return false };
+/// Waits up to `ns` while another process owns the turn, or the tree is parked. Returns the reason
+/// if faults of this process must still wait.
+pub(crate) fn await_turn(ns: u64) -> Option<Waiting> {
+    let member = tree::member()?;
+    if member.await_unpark(now_ms, 0) {
+        let evicts = ns > 0 && !tree::has_thread();
+        if !instance::engine().is_some_and(|it| evicts && !parking::evict_for(ns, it, &member)) {
+            let _ = member.await_unpark(now_ms, ns);
+        }
+        return (ns == 0 || member.ledger().is_parked(now_ms())).then_some(Waiting::Parked);
+    }
     let must_wait = member.await_turn(now_ms, ns);
-    must_wait && (ns == 0 || member.must_wait(now_ms()))
+    (must_wait && (ns == 0 || member.must_wait(now_ms()))).then_some(Waiting::Turn)
 }
 
 pub(super) fn must_wait(member: &Member) -> bool {

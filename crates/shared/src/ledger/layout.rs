@@ -3,7 +3,7 @@
 use crate::membership::OWNER_WORDS;
 
 /// Changes with every change of the layout.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"sswledg5");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"sswledg6");
 pub(super) const HEADER_WORDS: usize = 16;
 /// Four cache lines, so that publishing members do not share one.
 pub(super) const MEMBER_WORDS: usize = 32;
@@ -55,6 +55,8 @@ pub(super) enum Header {
     TurnsSince,
     /// Number of turns so far.
     Turns,
+    /// Time until which the tree is parked, in ms; 0 if it is not.
+    ParkedUntil,
 }
 
 /// Set in [`Word::Demand`] if the member may get more than its floor.
@@ -89,6 +91,8 @@ pub(super) enum Word {
     Progress,
     /// Time since which it claims a turn without having one, in ms.
     ClaimsSince,
+    /// A [`super::Eviction`].
+    Eviction,
     /// Exclusive end of the words in use.
     End,
 }

@@ -3,9 +3,10 @@
 use super::Engine;
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::{Counter, RETURN_KINDS, Return, Tier, bucket_floor};
-pub use crate::core::background::AwaitTurn;
+pub use crate::core::background::{AwaitTurn, Waiting};
 use crate::core::errors::{Exhausted, FaultError};
 pub use crate::paths::bring_back::{BringBack, Step};
+use crate::paths::reclaim;
 use softswap_sys::raw::now_ns;
 use softswap_sys::signals::{self, Mask};
 
@@ -51,32 +52,33 @@ impl Engine {
     }
 
     /// Waits while another process has a turn, if the page must be read from the disk, or if there
-    /// is hardly any free memory for it. Holds no claims while it waits. Called in faults of the
-    /// program.
+    /// is hardly any free memory for it. In a parked tree waits if the page is absent. Holds no
+    /// claims while it waits. Called in faults of the program.
     pub(super) fn await_turn(&self, page: PageNo, open: Mask) -> Result<(), FaultError> {
         let core = &self.core;
-        let Some(await_turn) = core.background.await_turn.get().filter(|may| may(0)) else {
-            return Ok(());
-        };
-        let needs_more = || match core.memory.pages.load(page).place() {
+        let Some(await_turn) = core.background.await_turn.get() else { return Ok(()) };
+        let Some(first) = await_turn(0) else { return Ok(()) };
+        let needs_more = |waiting| match core.memory.pages.load(page).place() {
             Place::Resident { .. } | Place::Staged { .. } | Place::Unmanaged => false,
             place if place.in_slot().is_some() => true,
-            _ => core.memory.budget.is_low(core.other_bytes()),
+            _ => waiting == Waiting::Parked || core.memory.budget.is_low(core.other_bytes()),
         };
         // The forking thread holds all contexts.
-        if !needs_more() || self.contexts.is_forker() {
+        if !needs_more(first) || self.contexts.is_forker() {
             return Ok(());
         }
-        let began_ns = now_ns();
-        let mut outcome = Ok(());
+        let (mut since_ns, mut waited_ns, mut outcome) = (now_ns(), 0, Ok(()));
         // Check for signals every 5 ms.
-        while await_turn(5_000_000) && needs_more() {
+        while let Some(waiting) = await_turn(5_000_000).filter(|it| needs_more(*it)) {
+            let now = now_ns();
+            // Time in a parked tree is not lost for lack of memory.
+            waited_ns += if waiting == Waiting::Turn { now - since_ns } else { 0 };
+            since_ns = now;
             if signals::pending() & open != 0 {
                 outcome = Err(FaultError::Exhausted(Exhausted::Signal));
                 break;
             }
         }
-        let waited_ns = now_ns() - began_ns;
         core.stats.add(Counter::TurnWaitNs, waited_ns);
         core.stats.add(Counter::StalledNs, waited_ns);
         outcome
@@ -85,6 +87,18 @@ impl Engine {
     /// Returns true if a page is being faulted in.
     pub fn is_faulting(&self) -> bool {
         self.contexts.is_any_in_use()
+    }
+
+    /// Evicts a batch of pages, or empties a part of the pool, regardless of the limit: for a parked
+    /// tree. Returns false if nothing more can be evicted.
+    pub fn evict_more(&self) -> bool {
+        let mut context = self.contexts.claim_background();
+        reclaim::evict_more(&self.core, &mut context)
+    }
+
+    /// Returns the number of the program's pages in DRAM.
+    pub fn resident_pages(&self) -> usize {
+        self.core.memory.budget.pages()
     }
 
     /// Continues to swap the working set in, by the readahead threads.

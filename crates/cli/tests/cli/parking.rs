@@ -1,0 +1,208 @@
+//! `softswap ctl PID park`, and `--park-on SIGTSTP`.
+
+use crate::support::control_client::{Program, refused, stat, stdout_of, wait_until};
+use crate::support::processes::{children, send, stat_of};
+use crate::support::tree::{Tree, bytes};
+use crate::support::{LIMIT, compiled};
+use softswap_cli::control_client::Process;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+
+/// Anonymous memory that a parked process may leave in DRAM: the engine's.
+const MAX_LEFT_BYTES: u64 = 20 << 20;
+
+fn anonymous_bytes(pid: i32) -> u64 {
+    Process::read(pid as u32).unwrap().resident.unwrap().anonymous_bytes
+}
+
+fn is_stopped(pid: i32) -> bool {
+    stat_of(pid).is_some_and(|stat| stat.state == 'T')
+}
+
+fn park(pid: &str) -> String {
+    stdout_of(&["ctl", pid, "park"])
+}
+
+fn unpark(pid: &str) -> String {
+    stdout_of(&["ctl", pid, "unpark"])
+}
+
+/// Waits until a process has this much more memory in DRAM.
+fn await_return(pid: i32, more_bytes: u64) {
+    let least_bytes = anonymous_bytes(pid) + more_bytes;
+    wait_until("the memory is swapped in", || match anonymous_bytes(pid) {
+        bytes if bytes >= least_bytes => Ok(()),
+        bytes => Err(format!("{bytes} bytes of {least_bytes}")),
+    });
+}
+
+#[test]
+fn parked_program_leaves_dram_and_continues_with_its_data() {
+    let mut program = Program::start(&[], &compiled("steady"), &["--mib", "64", "--threads", "4"]);
+    let supervisor = program.supervisor();
+    let pid: i32 = program.pid().parse().unwrap();
+    refused(&["ctl", &supervisor, "unpark"], 2, &["the tree is not parked"]);
+    refused(&["ctl", &pid.to_string(), "park"], 2, &["a tree is parked as a whole"]);
+    for _ in 0..3 {
+        let text = park(&supervisor);
+        assert!(text.starts_with("1 process stopped; "), "{text}");
+        assert!(is_stopped(pid));
+        let left_bytes = anonymous_bytes(pid);
+        assert!(left_bytes < MAX_LEFT_BYTES, "{left_bytes} bytes are left");
+        let parked = &stat(&supervisor)["tree"]["parked"];
+        assert_eq!((&parked["is_stopped"], &parked["processes"]), (&true.into(), &1.into()));
+        assert!(bytes(parked, "before_bytes") > bytes(parked, "left_bytes"), "{parked}");
+        refused(&["ctl", &supervisor, "park"], 2, &["parked already"]);
+        assert_eq!(unpark(&supervisor), "continued = 1\n");
+        await_return(pid, 8 << 20);
+    }
+    program.expect_alive();
+    send(pid, libc::SIGTERM);
+    let ended = program.running.finish(LIMIT);
+    ended.expect_success("steady");
+    assert!(ended.stdout_text().contains("ok steady"), "{}", ended.stdout_text());
+}
+
+/// Sends a digest of its memory, and one of its child's, for each byte that it receives.
+const SERVER: &str = r#"
+import hashlib, os, signal, socket, sys, time
+peer = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+ticks = 0
+def tick(*_):
+    global ticks
+    ticks += 1
+signal.signal(signal.SIGALRM, tick)
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+requests, answers = os.pipe(), os.pipe()
+common = os.urandom(1 << 20) * 10
+is_child = os.fork() == 0
+block = bytearray(os.urandom(1 << 20)) * 20
+digest = lambda: hashlib.sha256(common + block).digest()
+if is_child:
+    while os.read(requests[0], 1):
+        os.write(answers[1], digest())
+    os._exit(0)
+while peer.recv(1):
+    before = ticks
+    os.write(requests[1], b"x")
+    peer.sendall(os.read(answers[0], 32) + digest())
+    while ticks == before: time.sleep(0.01)
+signal.setitimer(signal.ITIMER_REAL, 0)  # Python restores the default action at exit.
+"#;
+
+fn digests(peer: &mut TcpStream) -> [u8; 64] {
+    let mut answer = [0; 64];
+    peer.write_all(b"x").unwrap();
+    peer.read_exact(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn parked_tree_keeps_connections_pipes_and_timers() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let python = crate::support::python();
+    let program = [python.to_str().unwrap(), "-c", SERVER, &port];
+    let tree = Tree::start(&["--memory", "32M"], &program);
+    let (mut peer, _) = listener.accept().unwrap();
+    let before = digests(&mut peer);
+    let server = children(tree.running.id())[0];
+    let pids = [server, children(server)[0]];
+    for _ in 0..3 {
+        let text = park(&tree.pid());
+        assert!(text.starts_with("2 processes stopped; "), "{text}");
+        assert!(pids.into_iter().all(is_stopped));
+        let left_bytes = pids.map(anonymous_bytes);
+        assert!(left_bytes.iter().all(|bytes| *bytes < MAX_LEFT_BYTES), "{left_bytes:?}");
+        assert_eq!(unpark(&tree.pid()), "continued = 2\n");
+        assert!(digests(&mut peer) == before, "the memory has changed");
+    }
+    drop(peer);
+    tree.running.finish(LIMIT).expect_success("a server");
+}
+
+#[test]
+fn sleeping_program_wakes_to_be_parked() {
+    let script = "import time\nblock = bytearray(b'abcdefgh' * (1 << 17)) * 90\n\
+                  print('ready', flush=True)\nwhile True: time.sleep(0.01)";
+    let mut tree = Tree::of_script(&["--memory", "auto:64M-256M"], script);
+    tree.running.wait_for_line("ready");
+    let pid = children(tree.running.id())[0];
+    park(&tree.pid());
+    assert!(is_stopped(pid) && anonymous_bytes(pid) < MAX_LEFT_BYTES, "{}", anonymous_bytes(pid));
+    unpark(&tree.pid());
+    send(pid, libc::SIGTERM);
+    tree.running.finish(LIMIT);
+}
+
+#[test]
+fn continued_supervisor_continues_its_parked_tree() {
+    let program = Program::under_pressure(&[]);
+    let pid: i32 = program.pid().parse().unwrap();
+    park(&program.supervisor());
+    send(program.running.id(), libc::SIGCONT);
+    await_return(pid, 8 << 20);
+    assert!(!is_stopped(pid));
+    program.finish().expect_success("hog");
+}
+
+/// Types Ctrl-Z into the terminal of a program that parks, and continues it as `fg` does.
+const SHELL: &str = r#"
+import os, pty, signal, sys
+pid, master = pty.fork()
+if pid == 0:
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    child = os.fork()
+    try:
+        os.setpgid(child, child or os.getpid())
+    except PermissionError:
+        pass  # The child has done it, and has called exec since.
+    os.tcsetpgrp(0, child or os.getpid())
+    if child == 0:
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+        os.execv(sys.argv[1], sys.argv[1:])
+    _, status = os.waitpid(child, os.WUNTRACED)
+    program = int(open(f"/proc/{child}/task/{child}/children").read())
+    state = dict(line.split(":", 1) for line in open(f"/proc/{program}/status"))
+    print("stopped", state["State"].split()[0], int(state["RssAnon"].split()[0]) // 1024, flush=True)
+    os.killpg(child, signal.SIGCONT)
+    os.kill(program, signal.SIGUSR1)
+    print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    os._exit(0)
+text = b""
+while b"ready" not in text:
+    text += os.read(master, 100)
+os.write(master, b"\x1a")
+try:
+    while chunk := os.read(master, 1000):
+        text += chunk
+except OSError:
+    pass  # The terminal is closed.
+print(text.decode().replace("\r", "").replace("^Z", ""))
+"#;
+
+/// Waits for SIGUSR1, then verifies its memory.
+const JOB: &str = r#"
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+block = bytearray(b"abcdefgh" * (1 << 17)) * 90
+print("ready", flush=True)
+signal.sigwait([signal.SIGUSR1])
+assert block.count(b"abcdefgh") == 90 << 17
+"#;
+
+#[test]
+fn ctrl_z_parks_and_fg_continues() {
+    let python = crate::support::python();
+    let mut shell = Command::new("timeout");
+    shell.args(["-k", "1", "120", "python3", "-c", SHELL]).arg(crate::support::softswap());
+    shell.args(["run", "-q", "--reserve", "0", "--memory", "64M", "--park-on", "SIGTSTP", "--"]);
+    let output = shell.arg(python).args(["-c", JOB]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    let [ready, stopped, status] = lines[..] else { panic!("{text}") };
+    assert_eq!((ready, status), ("ready", "status 0"), "{text}");
+    let left_mib: u64 = stopped.strip_prefix("stopped T ").expect(&text).parse().unwrap();
+    assert!(left_mib < MAX_LEFT_BYTES >> 20, "{left_mib} MiB are left");
+}
