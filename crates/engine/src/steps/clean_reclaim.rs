@@ -48,7 +48,7 @@ pub(crate) fn reclaim<'t>(
     let (mut count, mut copied) = (0, 0);
     for (at, (page, claim)) in victims.iter().flatten().enumerate() {
         if copied == copies.len() && is_in_slot(&core.stores, claim) {
-            // No buffer is left to offer it to the pool.
+            // No buffer is left to offer the page to the pool.
             for_copy |= 1 << at;
         }
         if for_copy >> at & 1 == 1 {
