@@ -89,7 +89,7 @@ struct Batch<'b> {
     count: usize,
     /// Fill level of the last started page.
     last: SlotPacker,
-    /// The last page is started, and an object did not fit there.
+    /// True if an object did not fit into the last page, which is the last available one.
     is_full: bool,
 }
 
@@ -103,8 +103,8 @@ impl<'b> Batch<'b> {
         self.last.fits(compressed_bytes) || self.count < self.pages.len()
     }
 
-    /// Claims a page of the pool and copies it to the batch. Returns `None` if it is elsewhere or
-    /// busy, does not fit, or is damaged. Damage is reported when the page is touched.
+    /// Claims a page of the pool and copies it to the batch. Returns `None` if the page is
+    /// elsewhere or busy, does not fit, or is damaged. Damage is reported when the page is touched.
     fn add(
         &mut self,
         core: &Core,
@@ -176,7 +176,7 @@ fn copy_compressed<'c>(core: &Core, context: &'c mut Context, handle: Handle) ->
     Some(copy)
 }
 
-/// Claims a page if it is this object, or has it as its copy, and is not busy.
+/// Claims a page, unless it is busy, if this object stores it or is its copy.
 fn claim_stored(core: &Core, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
     // A damaged header may contain any owner.
     if page >= core.memory.window.pages() as u64 {

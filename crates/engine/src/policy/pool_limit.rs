@@ -21,7 +21,7 @@ pub struct BadPoolLimit(String);
 const MAX_POOL_PERCENT: u8 = 80;
 
 impl PoolLimit {
-    /// Upper bound.
+    /// Upper bound of a limit.
     pub const LARGEST: PoolLimit = PoolLimit::Percent(MAX_POOL_PERCENT);
     /// Lower bound of [`PoolLimit::Auto`]. A working set that just fits in DRAM must not lose more
     /// to the pool.

@@ -30,7 +30,7 @@ pub(crate) struct Stopwatch {
 impl Stopwatch {
     pub(crate) fn start() -> Stopwatch {
         let start_ns = now_ns();
-        // The CPU clock of the thread is a system call.
+        // Reading the thread's CPU clock takes a system call, so only one fault in 16 is sampled.
         let is_sampled = start_ns.is_multiple_of(16);
         Stopwatch { start_ns, cpu_start_ns: is_sampled.then(thread_cpu_ns) }
     }
@@ -117,8 +117,8 @@ impl FaultCosts {
     /// Returns true if the process leaves a CPU to background reclaim, regardless of what reclaim
     /// itself uses. Other processes are ignored; compression in program threads counts as use.
     pub(crate) fn leaves_processor_idle(&self) -> bool {
-        // If n busy threads compete with it for n CPUs, its share is n / (n + 1). The threshold is
-        // halfway between that share and a whole CPU.
+        // If n busy threads compete with background reclaim for n CPUs, its share is n / (n + 1).
+        // The threshold is halfway between that share and a whole CPU.
         let (n, whole) = (self.processors, u64::from(WHOLE));
         self.spare.load(Relaxed) >= whole * (2 * n + 1) / (2 * n + 2)
     }
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn one_waiting_thread_leaves_processor_idle() {
-        // It waits for 16 of 20 ms and runs for the rest.
+        // The thread waits for 16 of 20 ms and runs for the rest.
         let alone = disk_ns(&after(&[(10, 100)]));
         assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&alone), "{alone}");
         let without_waits = disk_ns(&after(&[(100, 0)]));

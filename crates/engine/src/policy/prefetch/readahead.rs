@@ -42,7 +42,7 @@ const ALL_SHARE: usize = 16;
 const STREAM_FAULTS: usize = 3;
 /// Number of markers. A marker's place is a hash of its page number.
 const MARKERS: usize = 256;
-/// Age of an old marker, in faults.
+/// Age from which a marker is old, in faults.
 const LIFE_FAULTS: u64 = 1024;
 /// Divisor: queued requests cover at most 1/8 of the budget.
 const QUEUE_SHARE: usize = 8;
@@ -72,10 +72,10 @@ impl Touch {
     }
 }
 
-/// Limits of a stream. It skips resident pages, because a marker must be on a page whose touch
-/// faults.
+/// Limits of a stream. A stream skips resident pages, because a marker must be on a page whose
+/// touch faults.
 pub struct Ahead<F> {
-    /// End of the existing pages.
+    /// Exclusive end of the page numbers.
     pub end: PageNo,
     /// Returns true if a page is in memory.
     pub is_there: F,
@@ -332,7 +332,7 @@ impl Readahead {
     }
 
     /// Sets a window's marker. Returns true if it replaced that of another requested window. A
-    /// window that was not requested replaces a requested one only if that is old.
+    /// window that was not requested replaces a requested one only if the requested one is old.
     fn mark(&self, window: Window) -> bool {
         let now = self.faults.load(Ordering::Relaxed);
         let place = &self.markers[place_of(window.marker)];
