@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(wait(turn.until_ms), [false; 3], "no process has advanced the turn");
         claim(&other, turn.until_ms, 12);
         claim(&one, turn.until_ms, 10);
-        assert!(ledger.advance_turn(turn.until_ms, false).is_some(), "the next turn needs no cause");
+        assert!(ledger.advance_turn(turn.until_ms, false).is_some(), "no cause is needed");
         assert_eq!(wait(turn.until_ms), [true, false, false]);
         other.leave();
         assert_eq!(ledger.advance_turn(turn.until_ms, false), None, "one claimant is left");

@@ -6,8 +6,8 @@
 //! own checks.
 //!
 //! A file is accessed through its file system, so blocks are offsets in the file, unless
-//! [`super::raw`] verifies its blocks on the device. Its layout is checked in both cases, because
-//! writing a page must not allocate space while memory is short.
+//! [`super::raw`] verifies its blocks on the device. The file's layout is checked in both cases,
+//! because writing a page must not allocate space while memory is short.
 
 use super::cluster::CLUSTER_SLOTS;
 use super::contents::{self, HEAD_BYTES, Kind, Magic};
