@@ -50,7 +50,7 @@ impl AttachCount {
         Some(AttachCount { id, address: address?, bytes })
     }
 
-    /// Sets if children that are forked later inherit the mapping.
+    /// Makes children that are forked later inherit the mapping, or not.
     pub fn hand_on(&self, on: bool) {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
         // If the call fails, children inherit the mapping.
