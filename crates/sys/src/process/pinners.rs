@@ -23,7 +23,7 @@ impl Mappings {
 
     /// Returns the number of mappings through which the kernel or a device may pin memory for
     /// longer than a system call: rings of io_uring, contexts of Linux's asynchronous I/O, devices.
-    /// One caller at a time.
+    /// Only one thread at a time may call this.
     pub fn pinners(&self) -> Option<usize> {
         let mut text = [0; 8192];
         let (mut held, mut count) = (0, 0);

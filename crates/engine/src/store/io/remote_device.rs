@@ -199,7 +199,7 @@ fn permanent_text(texts: &Texts, text: Box<str>) -> &'static str {
             }
         }
     }
-    "the cluster has failed before, and is retried later"
+    "the cluster failed again, and softswap retries later: see the messages before this one"
 }
 
 fn ends_of(offset: u64, bytes: u64) -> Option<[Page; 2]> {

@@ -34,7 +34,10 @@ const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 pub enum RawRefusal {
     #[error("{} is a device, which is used by its blocks anyway: leave out `raw`", path.display())]
     IsDevice { path: PathBuf },
-    #[error("{} cannot be used raw: {cause}; or leave out `raw`", path.display())]
+    #[error(
+        "{} cannot be used raw: {cause}; to use it through its file system, leave out `raw`",
+        path.display()
+    )]
     Below { path: PathBuf, cause: RawError },
     #[error("{} cannot be used raw: {}; or leave out `raw`", path.display(), why_unfit(path, unfit))]
     Unfit { path: PathBuf, unfit: Unfit },

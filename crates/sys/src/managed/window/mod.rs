@@ -141,8 +141,8 @@ impl Window {
         self.register(self.staging, self.frames.len() * PAGE_SIZE)
     }
 
-    /// Sets if a forked child inherits the staging frames, and ranges of the window, given as
-    /// (first page, count). Off by default: a child that cannot fault in its pages would read
+    /// Lets a forked child inherit the staging frames and ranges of the window, given as (first
+    /// page, count), or not. Off by default: a child that cannot fault in its pages would read
     /// zeroes.
     pub fn inherit(&self, managed: &[(u64, usize)], on: bool) -> io::Result<()> {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
@@ -456,8 +456,8 @@ impl Window {
         Ok(present[0] & 1 == 1)
     }
 
-    /// Copies a page that this process shares with a forked relative, so that it has its own. Fails
-    /// if the page is not writable.
+    /// Gives this process its own copy of a page that it shares with a forked relative. Fails if
+    /// the page is not writable.
     pub fn unshare(&self, page: u64) -> io::Result<()> {
         // Populating for writing breaks the sharing. For an absent or protected page it returns an
         // error instead of raising a signal.
