@@ -1,4 +1,4 @@
-//! Turns: load control of a tree that thrashes. Pure decisions; [`crate::ledger`] stores the result.
+//! Turns: load control of a tree that thrashes. [`crate::ledger`] stores the decisions.
 //!
 //! A process *claims* a turn if it was busy all the time, waited for pages from the disk, and wants
 //! more memory than it holds. If at least two claimants do not fit together, one of them owns a

@@ -161,7 +161,6 @@ impl Engine {
         self.core.memory.window.contains(address)
     }
 
-    /// Passes the layout to `read`, with signals blocked.
     fn layout<R>(&self, read: impl FnOnce(&Layout) -> R) -> R {
         signals::with_all_blocked(|| read(&self.core.memory.space.lock()))
     }

@@ -102,7 +102,6 @@ pub struct AreaSpec {
 }
 
 impl AreaSpec {
-    /// Returns the default configuration of an area at `path`.
     pub fn new(path: impl Into<PathBuf>) -> AreaSpec {
         AreaSpec {
             path: path.into(),
@@ -188,7 +187,7 @@ macro_rules! settings {
             pub areas: Vec<AreaSpec>,
             /// Descriptor of the shared statistics page, inherited from `softswap run`.
             pub stats_fd: Option<i32>,
-            /// Process that shares that page. Its direct child reports there.
+            /// PID of the process that reads the statistics page. Only its direct child uses that page.
             pub supervisor_pid: Option<i32>,
             /// Descriptor of the ledger of a tree that shares one budget.
             pub ledger_fd: Option<i32>,

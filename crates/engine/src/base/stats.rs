@@ -53,11 +53,8 @@ macro_rules! counters {
 counters! {
     /// [`STATS_VERSION`] once the engine is ready, 0 before.
     Version,
-    /// Current budget, in bytes.
     BudgetBytes,
-    /// Peak of the budget, in bytes.
     BudgetPeakBytes,
-    /// Peak of resident pages, in bytes.
     ResidentPeakBytes,
     /// Peak of the compressed pool (whole slabs), in bytes.
     PoolPeakBytes,
@@ -81,11 +78,9 @@ counters! {
     PooledBytes,
     /// Pages written to the swap area.
     PagesWritten,
-    /// Bytes written to the swap area.
     BytesWritten,
     /// Pages read from the swap area.
     PagesRead,
-    /// Bytes read from the swap area.
     BytesRead,
     /// Pages read ahead of a touch.
     PagesReadAhead,
@@ -379,7 +374,6 @@ impl Stats {
         }
     }
 
-    /// Records a fault served from `tier` in `ns` nanoseconds.
     pub fn record_fault(&self, tier: Tier, ns: u64) {
         self.histogram(tier as usize)[bucket_of(ns)].fetch_add(1, Relaxed);
         self.add(Counter::StalledNs, ns);

@@ -135,7 +135,6 @@ impl Sealer {
         self.keys.as_ref().is_some_and(|keys| !keys.are_locked())
     }
 
-    /// Locks the keys in memory again.
     pub(crate) fn lock_again(&self) {
         self.keys.iter().for_each(Keys::lock_again);
     }

@@ -81,7 +81,6 @@ pub(crate) fn unmap(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     Ok(())
 }
 
-/// Fails with EPERM if any page of `range` is sealed.
 fn check_unsealed(layout: &Layout, range: &Range<PageNo>) -> io::Result<()> {
     layout.first_sealed(range).map_or(Ok(()), |_| Err(not_permitted()))
 }
@@ -122,8 +121,8 @@ pub(crate) fn retract(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     clear(core, &mut layout, &range)
 }
 
-/// Locks `range` in memory by the kernel and records it. Fails if more than `most` pages would be
-/// locked. Returns the parts that were not locked before.
+/// Makes the kernel lock `range` in memory, and records the lock. Fails if more than `most` pages
+/// would be locked. Returns the parts that were not locked before.
 pub(crate) fn lock(
     memory: &Memory,
     range: Range<PageNo>,

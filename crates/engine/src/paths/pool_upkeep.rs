@@ -123,8 +123,8 @@ impl<'b> Batch<'b> {
         Some(Relocating { claim, at, part: Some(part) })
     }
 
-    /// Adds a part to the last page, or starts another. Pages are added in address order, so the
-    /// parts of one slot are neighbours.
+    /// Adds a part to the last page, or starts another page. Pages are added in address order, so
+    /// the parts of one slot are neighbours.
     fn pack(&mut self, tag: u8, compressed: &[u8]) -> Option<(usize, u8)> {
         let last = self.count.wrapping_sub(1);
         if let Some(page) = self.pages.get_mut(last)
@@ -176,7 +176,7 @@ fn copy_compressed<'c>(core: &Core, context: &'c mut Context, handle: Handle) ->
     Some(copy)
 }
 
-/// Claims a page, unless it is busy, if this object stores it or is its copy.
+/// Claims `page` if the object of `handle` stores it or is its copy; `None` if `page` is busy.
 fn claim_stored(core: &Core, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
     // A damaged header may contain any owner.
     if page >= core.memory.window.pages() as u64 {

@@ -79,7 +79,6 @@ impl Admission {
         (&self.chunks[at], &self.chunks[at + 1])
     }
 
-    /// Records that a thread waited for the page.
     pub(crate) fn waited_for(&self, page: PageNo) {
         likelihood::note(self.chunk(page).0, false);
     }

@@ -296,7 +296,6 @@ mod tests {
         assert!(victims(&clock(), &pages, &space, 1).is_empty());
     }
 
-    /// Evicts the page and refaults it immediately.
     fn evict_and_refault(
         clock: &Clock,
         pages: &PageTable<'static>,

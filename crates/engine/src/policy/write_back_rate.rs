@@ -62,7 +62,6 @@ impl WriteBackRate {
         self.age.load(Relaxed)
     }
 
-    /// Records write-backs of compressed pages.
     pub fn note_write_backs(&self, pages: u64) {
         self.written_back.fetch_add(pages, Relaxed);
     }

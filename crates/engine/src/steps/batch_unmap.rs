@@ -177,7 +177,7 @@ impl<'s> Span<'s> {
         gone
     }
 
-    /// Removes the protection, except of pages that were protected before. No victim was.
+    /// Removes the protection, except from pages that were protected before; no victim was.
     fn allow_writes(&self, memory: &Memory) {
         let is_kept = |at: usize| {
             self.between[at].as_ref().is_some_and(|claim| claim.before().is_protected())

@@ -304,8 +304,8 @@ impl SwapInBatch {
     }
 }
 
-/// Swaps in a touched page from `stored`, and others with it. Only failures of the touched page
-/// are returned.
+/// Swaps in a touched page from `stored`, and other pages with it. Returns only failures of the
+/// touched page.
 pub(crate) fn bring(
     core: &Core,
     context: &mut Context,
@@ -357,8 +357,8 @@ fn read_one(
     Ok(())
 }
 
-/// Swaps in a touched page and others. Returns false, with nothing done, if the page must be read
-/// alone.
+/// Swaps in a touched page and other pages. Returns false, with nothing done, if the page must be
+/// read alone.
 fn bring_all(
     core: &Core,
     context: &mut Context,

@@ -34,7 +34,6 @@ pub(crate) struct ReadAheadPages {
 }
 
 impl ReadAheadPages {
-    /// Creates the cache for a budget in pages.
     pub(crate) fn new(budget_pages: usize) -> io::Result<ReadAheadPages> {
         ReadAheadPages::with_places(places_in(budget_pages), MAX_PLACES)
     }

@@ -83,7 +83,6 @@ pub struct Standby {
 }
 
 impl Standby {
-    /// Creates the list for a budget in pages.
     pub fn new(budget_pages: usize) -> Standby {
         Standby { max_pages: AtomicUsize::new(capacity_for(budget_pages)), ..Standby::default() }
     }

@@ -10,8 +10,8 @@
 //!
 //! The limit can change. Members that hold chunks beyond it move to other chunks or release them.
 //!
-//! If the tree thrashes, members take turns ([`crate::turns`]). Any process advances the turn, by one
-//! compare-and-swap.
+//! If the tree thrashes, members take turns ([`crate::turns`]). Any process advances the turn, by
+//! one compare-and-swap.
 //!
 //! If a member's slot was overwritten ([`Member::is_sound`]), the process continues with a fixed
 //! share.

@@ -90,7 +90,7 @@ impl Ledger {
         self.header(Header::Turns).load(Relaxed)
     }
 
-    /// Returns the chunks that a claimant keeps during the turn of another one.
+    /// Returns the chunks that a claimant keeps while another claimant has the turn.
     fn turn_floor(&self) -> usize {
         (LEFT_BYTES.div_ceil(self.chunk_bytes().max(1)) as usize).min(self.floor())
     }
@@ -152,8 +152,8 @@ impl Ledger {
         })
     }
 
-    /// Ends the turn, begins one, or passes it on, if that is due. Returns the present one. Any
-    /// process may do so at any time.
+    /// Ends the turn, begins one, or passes it on, if the rules require it. Returns the present
+    /// turn. Any process may call this at any time.
     pub fn advance_turn(&self, now_ms: u64, thrashes: bool) -> Option<Turn> {
         self.advance_without(now_ms, thrashes, None)
     }

@@ -244,7 +244,6 @@ impl Linked {
         })
     }
 
-    /// Returns the range of the object's code that contains the address `inside`.
     pub fn code_around(&self, inside: usize) -> Option<Range<usize>> {
         self.segments(libc::PT_LOAD, libc::PF_X).find(|code| code.contains(&inside))
     }

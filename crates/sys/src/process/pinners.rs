@@ -13,7 +13,6 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// Opens /proc/self/maps; returns `None` if it cannot be read.
     pub fn open() -> Option<Mappings> {
         let file = KeptFile::open("/proc/self/maps").ok()?;
         // In a forked child the file would show the parent's mappings.

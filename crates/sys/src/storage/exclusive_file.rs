@@ -130,7 +130,6 @@ pub fn claim(path: &Path) -> Result<Claimed, ClaimError> {
     claim_at_once(path)
 }
 
-/// Claims the file or block device at `path`, without retries.
 pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
     let explain = |errno| ClaimError::new(path, errno);
     // Check before opening: opening other kinds of file can have side effects or block.

@@ -46,12 +46,10 @@ impl Use {
     }
 }
 
-/// Returns the current use of the file or device at `path`.
 pub fn use_of_path(path: &Path) -> Option<Use> {
     use_of(&rustix::fs::stat(path).ok()?)
 }
 
-/// Returns the current use of the file or device with this status.
 pub fn use_of(stat: &Stat) -> Option<Use> {
     if is_active_swap(stat) {
         return Some(Use::ActiveSwap);

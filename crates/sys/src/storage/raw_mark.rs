@@ -168,7 +168,6 @@ mod tests {
         let claimed = claim_at_once(&path).unwrap();
         std::mem::forget(RawMark::set(claimed.file.as_fd()).unwrap());
         drop(claimed);
-        // The next claim removes the stale mark.
         drop(claim_at_once(&path).unwrap());
         assert_eq!(clear_stale(&path).unwrap(), Mark::None);
         // A flag that the owner set stays.

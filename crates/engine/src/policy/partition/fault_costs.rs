@@ -98,13 +98,11 @@ impl FaultCosts {
         self.disk_share.store(share - share / 256 + is_disk / 256, Relaxed);
     }
 
-    /// Records that `pages` pages were evicted in `cpu_ns` of CPU time.
     pub(crate) fn note_evictions(&self, pages: u64, cpu_ns: u64) {
         let each_ns = cpu_ns.checked_div(pages);
         each_ns.into_iter().for_each(|ns| follow_capped(&self.evict_ns, ns, 16));
     }
 
-    /// Records that `pages` pages were written back from the pool in `cpu_ns` of CPU time.
     pub fn note_write_backs(&self, pages: u64, cpu_ns: u64) {
         let each_ns = cpu_ns.checked_div(pages);
         each_ns.into_iter().for_each(|ns| follow_capped(&self.write_back_ns, ns, 16));

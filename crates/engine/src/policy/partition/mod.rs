@@ -346,8 +346,8 @@ impl Interval<'_> {
         Some(match towards {
             Towards::Pool => {
                 let gained_ns = within(&self.seen.pooled, self.steps(bytes)) * saved_ns;
-                // The loss of resident pages is unknown; their gain from more memory approximates
-                // it.
+                // The loss of resident pages is unknown. Their gain from more memory approximates
+                // the loss.
                 let slope_ns = steepest(&self.seen.resident) * pool_ns
                     + steepest(&self.seen.incompressible) * disk_ns;
                 let lost_ns = slope_ns * self.steps(bytes);

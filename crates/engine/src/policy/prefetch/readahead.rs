@@ -66,7 +66,6 @@ pub enum Touch {
 }
 
 impl Touch {
-    /// Returns true if the page was the marker of a requested window.
     pub fn is_requested(self) -> bool {
         matches!(self, Touch::Marker(window) if window.is_requested())
     }
@@ -91,7 +90,6 @@ impl<F: Fn(PageNo) -> bool> Ahead<F> {
     }
 }
 
-/// Returns the maximum window size for a budget, in pages.
 fn max_window(budget_pages: usize) -> usize {
     (budget_pages / BUDGET_SHARE).clamp(FIRST_WINDOW, MAX_WINDOW)
 }

@@ -389,7 +389,7 @@ impl Device for FileDevice {
 }
 
 /// Runs a batch of `count` transfers on the lane's ring. Returns the number of bytes of each: 0 if
-/// it or the ring failed, or if there is no ring.
+/// the transfer or the ring failed, or if there is no ring.
 fn batch(
     lane: &mut Lane,
     count: usize,

@@ -181,12 +181,10 @@ impl Storage {
         self.claimed.is_device
     }
 
-    /// Returns the claimed file or device.
     pub fn file(&self) -> &SwapFile {
         &self.claimed.file
     }
 
-    /// Returns the recognised formats of the content.
     pub fn contents(&self) -> impl Iterator<Item = &'static Magic> {
         contents::recognise(&self.head)
     }

@@ -141,7 +141,6 @@ struct Sample {
 }
 
 impl RawFile {
-    /// Returns the digest of the map.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.map)
     }
@@ -288,8 +287,8 @@ impl Content {
     }
 }
 
-/// Calls `act` for each sample, with its content, on several threads. Returns a sample for which it
-/// returned false.
+/// Calls `act` for each sample, with its content, on several threads. Returns a sample for which
+/// `act` returned false.
 fn each(
     samples: &[Sample],
     content: Content,

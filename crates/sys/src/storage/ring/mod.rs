@@ -38,7 +38,6 @@ pub struct Ring {
     entries: usize,
     next_request: u64,
     broken: bool,
-    /// True if the kernel polls the device for completions.
     polls_device: bool,
     /// Memory registered with the kernel as fixed buffer.
     registered: Option<StaticRange>,

@@ -80,7 +80,6 @@ impl Polling {
         &self.knobs
     }
 
-    /// Returns the overshoot of timers, in ns.
     pub fn overshoot_ns(&self) -> u64 {
         self.overshoot_ns.load(Relaxed)
     }
