@@ -28,7 +28,7 @@ pub enum OpenError {
     Cluster(#[from] NoArea),
     #[error(
         "the swap area {} is written through its device, which this process cannot use: {cause}; \
-         leave out `raw`, or give a directory with --swap, too", path.display()
+         leave out `raw`, or also give a directory with --swap", path.display()
     )]
     Raw { path: PathBuf, cause: RawError },
     #[error(

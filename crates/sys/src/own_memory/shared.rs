@@ -34,7 +34,7 @@ fn check_file_size(bytes: u64) -> io::Result<()> {
         Some(most) if most < bytes => {
             let (allowed, needed) = (most / 1024, bytes.div_ceil(1024));
             let reason =
-                format!("`ulimit -f` allows {allowed} KiB for a file; raise it to {needed}");
+                format!("`ulimit -f` allows files of {allowed} KiB; raise it to {needed} KiB");
             Err(io::Error::new(io::ErrorKind::FileTooLarge, reason))
         }
         _ => Ok(()),

@@ -134,7 +134,7 @@ pub enum Warning {
     UntrustedOwner { path: PathBuf, owner: u32 },
     #[error("it refuses O_DIRECT; pages pass through the page cache, which uses DRAM")]
     PageCache,
-    #[error("its file system keeps files in DRAM; pages written there free none")]
+    #[error("its file system keeps files in DRAM; writing pages there frees no memory")]
     InMemory,
     #[error(
         "its file system writes every page to a new block, which uses free space; create it \

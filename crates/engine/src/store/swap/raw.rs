@@ -39,7 +39,10 @@ pub enum RawRefusal {
         path.display()
     )]
     Below { path: PathBuf, cause: RawError },
-    #[error("{} cannot be used raw: {}; or leave out `raw`", path.display(), why_unfit(path, unfit))]
+    #[error(
+        "{} cannot be used raw: {}; to use it through its file system, leave out `raw`",
+        path.display(), why_unfit(path, unfit)
+    )]
     Unfit { path: PathBuf, unfit: Unfit },
     #[error("{} cannot be used raw: it refuses direct I/O; leave out `raw`", path.display())]
     NotDirect { path: PathBuf },
