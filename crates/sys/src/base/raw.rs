@@ -271,8 +271,8 @@ pub fn thread_count() -> Option<usize> {
         [libc::AT_FDCWD as usize, PATH.as_ptr() as usize, stat.as_mut_ptr() as usize, 0, 0, 0];
     // SAFETY: the kernel reads `PATH`, a C string, and writes one `stat` to `stat`.
     let is_done = unsafe { syscall(libc::SYS_newfstatat, args) == 0 };
-    // SAFETY: written by the call. The directory has a link for each thread, and two more (its name
-    // and `.`).
+    // SAFETY: the successful call has written `stat`. The directory has a link for each thread, and
+    // two more (its name and `.`).
     is_done.then(|| unsafe { stat.assume_init() }.st_nlink.saturating_sub(2) as usize)
 }
 
@@ -355,7 +355,7 @@ pub fn socket_option(fd: usize, option: i32) -> Option<i32> {
     let (mut value, mut len) = (0_i32, size_of::<i32>() as u32);
     let (at, level) = (&raw mut value as usize, libc::SOL_SOCKET as usize);
     let args = [fd, level, option as usize, at, &raw mut len as usize, 0];
-    // SAFETY: the kernel writes an integer and its length to the locals.
+    // SAFETY: the kernel reads `len`, and writes at most `len` bytes to `value`, and to `len`.
     (unsafe { syscall(libc::SYS_getsockopt, args) } == 0).then_some(value)
 }
 

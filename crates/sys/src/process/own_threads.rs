@@ -71,8 +71,8 @@ fn create(argument: *mut Body) -> io::Result<libc::pthread_t> {
     // SAFETY: the call initializes the attributes, a local.
     check(unsafe { libc::pthread_attr_init(attributes) })?;
     let mut thread = 0;
-    // SAFETY: the attributes are initialized, and destroyed here. `run` gets an argument of the
-    // type that it expects, and no other code uses the argument.
+    // SAFETY: the attributes are initialized, and destroyed here; `thread` is a local. `run` gets
+    // an argument of the type that it expects, and no other code uses the argument.
     let begun = unsafe {
         let sized = check(libc::pthread_attr_setstacksize(attributes, STACK_BYTES));
         let created = sized.and_then(|()| {

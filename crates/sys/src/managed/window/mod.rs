@@ -571,8 +571,8 @@ impl Window {
         }
         let pid = raw::current_process() as usize;
         let (local, remote) = (&raw const local as usize, &raw const remote as usize);
-        // SAFETY: the kernel writes at most a page to `to`, which is borrowed exclusively. It reads
-        // the page at `from`, or returns EFAULT.
+        // SAFETY: the kernel reads the two `iovec`, and writes at most a page to `to`, which is
+        // borrowed exclusively. It reads the page at `from`, or returns EFAULT.
         let read =
             unsafe { raw::syscall(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0]) };
         match raw::check(read)? {
