@@ -11,7 +11,7 @@
 //! | [`memory`] | the program's address space, the DRAM budget, the context of one operation  |
 //! | [`policy`] | eviction, admission to the pool, pool size, readahead                       |
 //! | [`core`]   | the engine's state                                                          |
-//! | [`steps`]  | single operations: compress, install, read slots, write out, reclaim clean pages |
+//! | [`steps`]  | single operations: compress, install, read slots, write, reclaim clean pages |
 //! | [`paths`]  | page-out, page-in, reclaim, upkeep, mappings                                |
 //! | [`api`]   | public interface: builder, engine, settings, control protocol               |
 //!

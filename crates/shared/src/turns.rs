@@ -1,4 +1,4 @@
-//! Turns: load control of a tree that thrashes. Pure decisions; [`crate::ledger`] stores the result.
+//! Turns: load control of a tree that thrashes. [`crate::ledger`] stores the decisions.
 //!
 //! A process *claims* a turn if it was busy all the time, waited for pages from the disk, and wants
 //! more memory than it holds. If at least two claimants do not fit together, one of them owns a
@@ -6,27 +6,27 @@
 //! that was idle in between claims nothing, so its faults never wait: another process may depend on
 //! it.
 //!
-//! A turn ends at its bound, or as soon as its owner exits, stops, or is idle: it may wait for
-//! another claimant. The next owner is the claimant that has waited longest, in steps of
-//! [`MIN_MS`]; of several the one that needs the least memory. A turn is so short that each of up
+//! A turn ends at its bound, or as soon as its owner exits, stops, or is idle: an idle owner may
+//! wait for another claimant. The next owner is the claimant that has waited longest, in steps of
+//! [`MIN_MS`]; of several, the one that needs the least memory. A turn is so short that each of up
 //! to 17 claimants waits at most [`WAIT_MS`].
 
-/// Shortest and longest turn that is used up, in ms.
+/// Shortest turn that lasts until its bound, in ms.
 pub const MIN_MS: u64 = 2_000;
-/// See [`MIN_MS`].
+/// Longest turn, in ms.
 pub const MAX_MS: u64 = 30_000;
 /// Longest wait for a turn, in ms.
 pub const WAIT_MS: u64 = 35_000;
-/// Time without progress after which an owner is idle, in ms.
+/// Time without progress after which an owner counts as idle, in ms.
 pub const IDLE_MS: u64 = 50;
-/// Time without a sign of life after which a process is stopped, in ms.
+/// Time without a sign of life after which a process counts as stopped, in ms.
 pub const SILENT_MS: u64 = 1_500;
-/// A turn takes at least this many times what the exchange of memory costs.
+/// Ratio of a turn's length to the time to swap in its owner's working set.
 const COST_FACTOR: u64 = 20;
-/// Excess of waiting over running from which a tree thrashes, in ms: 0.4 s of nothing but waiting,
-/// or 1.6 s in which five eighths are waited.
+/// Excess of waiting over running from which a tree thrashes, in ms: reached by 0.4 s of waiting
+/// only, or by 1.6 s of which five eighths are waiting.
 const THRASHES_MS: i64 = 400;
-/// Longest interval that one look counts for, in ms.
+/// Longest interval that one call of [`Thrashing::look`] counts, in ms.
 const LOOK_MS: u64 = 250;
 
 /// Slot and generation of a member.
@@ -41,9 +41,9 @@ pub struct Claimant {
     pub wants: usize,
     /// Time to swap these chunks in, in ms.
     pub cost_ms: u64,
-    /// Time since it claims a turn or had the last one, in ms.
+    /// Time since it began to claim a turn, or since its last turn, in ms.
     pub waited_ms: u64,
-    /// Time since it last ran or faulted a page in, at its last sign of life, in ms.
+    /// Time from its last progress (it ran, or faulted a page in) to its last sign of life, in ms.
     pub idle_ms: u64,
     /// Time since its last sign of life, in ms.
     pub silent_ms: u64,
@@ -54,23 +54,24 @@ pub struct Claimant {
 pub struct Turn {
     /// The member that has the turn.
     pub owner: Id,
-    /// Time at which it ends at the latest, in ms.
+    /// Time at which the turn ends at the latest, in ms.
     pub until_ms: u64,
 }
 
-/// Returns the longest turn that lets each of the others have one in time, if all have turns of
-/// about that length, in the order of their waits.
+/// Returns the maximum length of a turn: each of the others gets its turn within [`WAIT_MS`] if all
+/// turns have about this length, and follow the order of the waits.
 fn longest_ms(others: &[&Claimant]) -> u64 {
     let mut waits: Vec<u64> = others.iter().map(|it| it.waited_ms).collect();
     waits.sort_unstable_by(|one, other| other.cmp(one));
-    // Claimants with about the same wait have their turns in another order.
+    // A margin of one step: claimants that have waited for the same number of steps are ordered by
+    // memory.
     let left_ms = |waited_ms: u64| WAIT_MS.saturating_sub(MIN_MS + waited_ms);
     let each_ms = waits.iter().zip(1..).map(|(waited_ms, place)| left_ms(*waited_ms) / place);
     each_ms.min().unwrap_or(MAX_MS).clamp(MIN_MS, MAX_MS)
 }
 
-/// Returns true if the claimants do not fit into `limit` chunks together, but one of them does
-/// alone. If none does, each would wait for pages in its turn, too.
+/// Returns true if the claimants do not fit into `limit` chunks together, but one of them fits
+/// alone. If none fits alone, each would wait for pages even in its own turn.
 fn contend(claimants: &[Claimant], limit: usize) -> bool {
     let wants = claimants.iter().fold(0, |sum: usize, it| sum.saturating_add(it.wants));
     claimants.len() > 1 && wants > limit && claimants.iter().any(|it| it.wants <= limit)
@@ -110,7 +111,8 @@ pub fn next(
     Some(Turn { owner: owner.id, until_ms: now_ms + length_ms })
 }
 
-/// Detects that a tree thrashes: more than half of its runnable time is waited for pages.
+/// Detects that a tree thrashes: its processes wait for pages more than half of their runnable
+/// time.
 #[derive(Debug, Default)]
 pub struct Thrashing {
     looked_at_ms: u64,
@@ -118,8 +120,8 @@ pub struct Thrashing {
 }
 
 impl Thrashing {
-    /// Takes a look at the shares of the time in which all processes `waited` and `ran`, in any
-    /// unit. Returns true if the tree thrashes.
+    /// Takes a sample: the shares of time in which all processes `waited` and `ran`, in any unit.
+    /// Returns true if the tree thrashes.
     pub fn look(&mut self, now_ms: u64, waited: u64, ran: u64) -> bool {
         let passed_ms = now_ms.saturating_sub(self.looked_at_ms).min(LOOK_MS) as i64;
         self.looked_at_ms = now_ms;
@@ -163,7 +165,7 @@ mod tests {
                 wants.iter().enumerate().map(|(slot, wants)| claimant(slot, *wants, 0)).collect();
             next(None, 0, LIMIT, true, &claimants).map(|turn| turn.owner.0)
         };
-        assert_eq!(of(&[80]), None, "it is alone");
+        assert_eq!(of(&[80]), None, "there is one claimant");
         assert_eq!(of(&[40, 60]), None, "they fit");
         assert_eq!(of(&[101, 300]), None, "each thrashes alone, too");
         assert_eq!(of(&[60, 50]), Some(1));
@@ -205,7 +207,7 @@ mod tests {
         arrives_ms: u64,
         /// Time that it runs before it exits.
         work_ms: u64,
-        /// It is idle at each multiple of this of its work.
+        /// The process is idle after each multiple of this work time.
         idles_each_ms: u64,
     }
 

@@ -4,8 +4,8 @@
 //! raw memory, behind interfaces that safe code cannot misuse. Functions whose soundness depends on
 //! the caller are `unsafe` and document their conditions.
 //!
-//! Each module is a folder. A module uses only earlier ones of this list, and a file only those that
-//! its folder's `mod.rs` declares before it. All files are re-exported, for example as
+//! Each module is a folder. A module uses only earlier ones of this list, and a file only those
+//! that its folder's `mod.rs` declares before it. All files are re-exported, for example as
 //! `softswap_sys::futex`.
 //!
 //! | module | content |

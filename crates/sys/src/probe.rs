@@ -54,7 +54,7 @@ pub(crate) fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
     })
 }
 
-/// Runs `body` in a forked child. The exit status is 0, or the errno of its error, limited to
+/// Runs `body` in a forked child. The exit status is 0, or the errno of `body`'s error, limited to
 /// 1..=200 so that an error is never 0.
 fn trial(body: impl FnOnce() -> io::Result<()>) -> io::Result<Ended> {
     in_child(|| {

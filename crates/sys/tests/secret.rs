@@ -3,7 +3,7 @@
 
 use softswap_sys::secret::Secret;
 
-/// Returns the flags of the mapping at `address`; `None` if there is none.
+/// Returns the flags of the mapping at `address`; `None` if nothing is mapped there.
 fn flags_at(address: usize) -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let start = format!("{address:x}-");

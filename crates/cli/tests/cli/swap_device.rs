@@ -96,7 +96,7 @@ fn busy_device_is_rejected() {
     assert_eq!(facts["kind"], "device");
     assert_eq!(facts["usable_bytes"], 4 * MIB - 4096);
     assert_eq!((&facts["area"]["extents"], &facts["area"]["label"]), (&1.into(), &"disk".into()));
-    let behind = ["behind /dev/loop", "not changed", "losetup --detach"];
+    let behind = ["the backing file of /dev/loop", "not changed", "losetup --detach"];
     check_refused(&place.path, &behind);
     mkswap_refused(&place.path, &["--force"], &behind);
 

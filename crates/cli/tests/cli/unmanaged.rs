@@ -111,7 +111,7 @@ fn full_area_ends_program_and_counts_written_pages_only() {
     let swapped = Swapped::within("16M").options(&["--reserve=0", "--codec=none"]);
     let swapped = swapped.swap(format_args!("{}:32M", dir.path().display()));
     let report = swapped.run(compiled("hog"), &["--mib", "200", "--seconds", "0"]);
-    let parts = ["all of its limit of 32.0 MiB is in use", "--memory"];
+    let parts = ["its limit of 32.0 MiB is used up", "--memory"];
     assert_contains_all(&report.ended.stderr, &parts);
     // Each evicted page was written, dropped because its copy was valid, or is zero.
     let (out, written) = (report.figure("pages_out"), report.figure("pages_written"));

@@ -107,7 +107,7 @@ fn usable_processors() -> usize {
 }
 
 /// Returns the sizes of the bounce pools. Each CPU's area holds a few batches of evictions or
-/// readahead. CPUs share areas if those would use too much of the budget.
+/// readahead. CPUs share areas if separate ones would use too much of the budget.
 fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape {
     // All areas together use at most a 16th of the budget, unless there is only one.
     let max_slots = memory_bytes / 16 / PAGE_SIZE;
@@ -136,8 +136,8 @@ fn open_areas(
     let measured = OnceCell::new();
     let polling = |mode: Option<Mode>| {
         let mode = mode.unwrap_or(config.poll);
-        // Measured only if hybrid polling is configured at start. If it is chosen later, it
-        // corrects the assumed value, which is too large.
+        // Measured only if hybrid polling is configured at start. If it is chosen later, its reads
+        // correct the assumed value, which is too large.
         let overshoot_ns = match mode {
             Mode::Hybrid => *measured.get_or_init(timer_overshoot_ns),
             _ => ASSUMED_OVERSHOOT_NS,

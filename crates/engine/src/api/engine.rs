@@ -161,7 +161,6 @@ impl Engine {
         self.core.memory.window.contains(address)
     }
 
-    /// Passes the layout to `read`, with signals blocked.
     fn layout<R>(&self, read: impl FnOnce(&Layout) -> R) -> R {
         signals::with_all_blocked(|| read(&self.core.memory.space.lock()))
     }
@@ -196,10 +195,10 @@ impl Engine {
         self.bring_page_in(self.page_of(address), access, 0).map(drop)
     }
 
-    /// As [`Engine::fault`], for a touch of the program: it also waits for this process's turn, and
-    /// a wait ends without the page when one of the signals `open` is pending. The thread must take
-    /// the signal and repeat the touch. Returns the previous place of the page; `None` if it was
-    /// resident.
+    /// Faults a page in as [`Engine::fault`] does, for a touch of the program. Also waits for this
+    /// process's turn. If a signal in `open` is pending, a wait ends with an error: the thread must
+    /// take the signal and repeat the touch. Returns the previous place of the page; `None` if it
+    /// was resident.
     pub fn fault_until(
         &self,
         address: usize,
@@ -224,8 +223,8 @@ impl Engine {
         Ok(from)
     }
 
-    /// Returns true if an access to a managed address that raised SIGSEGV is not one that the
-    /// program itself has forbidden. `access` is one bit of a protection.
+    /// Returns true if an access to a managed address raised SIGSEGV because the page is absent,
+    /// not because the program has forbidden the access. `access` is one bit of a protection.
     pub fn is_absent(&self, address: usize, access: Protection) -> bool {
         self.core.memory.window.touch(self.page_of(address), access) == Touch::Absent
     }
@@ -411,8 +410,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Sets the access order of the 2 MiB chunks completely within a range. It stays in effect
-    /// until it is set again, even if the range is unmapped.
+    /// Sets the access order of the 2 MiB chunks completely within a range. The order stays in
+    /// effect until it is set again, even if the range is unmapped.
     pub fn set_order(&self, address: usize, len: usize, order: Order) -> io::Result<()> {
         self.core.policies.advised.set(self.pages_of(address, len)?, order);
         Ok(())
@@ -433,7 +432,7 @@ impl Engine {
         self.core.policies.readahead.is_idle(PREFETCH_THREADS)
     }
 
-    /// Wakes the threads above, so that they check `go_on` immediately.
+    /// Wakes background reclaim and the prefetch threads, so that they check `go_on` immediately.
     pub fn wake_background(&self) {
         self.core.background.wake_all();
         self.core.policies.readahead.wake();
@@ -458,7 +457,7 @@ impl Engine {
     }
 
     /// Flips a bit of the page at `address` if it is in the pool, for tests of error handling.
-    /// Returns true if it was.
+    /// Returns true if the page is in the pool.
     pub fn damage(&self, address: usize, bit: usize) -> bool {
         let place = self.core.memory.pages.load(self.page_of(address)).place();
         if let Place::Pool { handle } = place {
@@ -481,8 +480,8 @@ impl Engine {
         self.contexts.end_fork();
     }
 
-    /// Prepares a fork: lets the child inherit the window and the keys of the pages that it may
-    /// read.
+    /// Prepares a fork: lets the child inherit the window and the keys of the pages that the child
+    /// may read.
     pub fn before_fork(&self, quiesced: &Quiesced<'_>) -> io::Result<()> {
         self.core.stores.areas.hand_down_keys();
         self.core.memory.window.inherit(&self.managed_ranges(quiesced), true)
@@ -536,7 +535,7 @@ impl Engine {
         managed
     }
 
-    /// Reverts one [`Engine::child_made`] when that child no longer reads slots.
+    /// Reverts one [`Engine::child_made`] when the child no longer reads slots.
     pub fn child_exited(&self) {
         self.core.stores.areas.thaw();
     }

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultSample {
-    /// Number of faults that it represents, including itself.
+    /// Number of faults that the sample represents, including itself.
     pub faults: u64,
     /// Place of the page before the fault.
     pub tier: Tier,
@@ -38,8 +38,8 @@ pub struct FaultSample {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PythonFrame {
     pub code: u64,
-    /// True if C code called the function. Then one C frame of the interpreter's loop stands for it
-    /// and for the Python functions that it calls.
+    /// True if C code called the function. Then one C frame of the interpreter's loop stands for
+    /// this function and for the Python functions that it calls.
     pub is_entry: bool,
 }
 
@@ -81,7 +81,7 @@ pub struct FaultSamples {
     pub samples: Vec<FaultSample>,
     /// Blocks that contain the sampled addresses.
     pub blocks: Vec<Block>,
-    /// Python functions on their stacks.
+    /// Python functions on the stacks of the samples.
     pub codes: Vec<PythonCode>,
 }
 

@@ -28,7 +28,7 @@ pub enum OpenError {
     Cluster(#[from] NoArea),
     #[error(
         "the swap area {} is written through its device, which this process cannot use: {cause}; \
-         leave out `raw`, or give a directory with --swap, too", path.display()
+         leave out `raw`, or also give a directory with --swap", path.display()
     )]
     Raw { path: PathBuf, cause: RawError },
     #[error(
@@ -44,8 +44,8 @@ pub enum OpenError {
     Unreachable { path: PathBuf },
 }
 
-/// Opens the areas. Those without a priority come after all others, in the given order, as with
-/// `swapon`. `tables` are for areas shared by a tree of processes. An error takes the place of each
+/// Opens the areas. Areas without a priority come after all others, in the given order, as with
+/// `swapon`. `tables` are for areas shared by a tree of processes. Yields an error in place of each
 /// area that is not usable.
 pub fn open<'s>(
     specs: &'s [AreaSpec],
@@ -90,7 +90,7 @@ pub fn open<'s>(
 }
 
 /// Returns the discard mode of a named area. A swap file is never discarded, because a file with
-/// holes cannot be used as one again. Blocks of a raw file are discarded on its device and stay
+/// holes is not a valid swap file. Blocks of a raw file are discarded on its device and stay
 /// allocated to the file.
 pub fn discard_of(area: &Activated, is_raw: bool, asked: Discard) -> Discard {
     if area.is_device || is_raw { asked } else { Discard::None }

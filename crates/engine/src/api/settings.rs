@@ -2,9 +2,9 @@
 //! option in the command's `run/options.rs`; a size also needs a case in `run/resolve.rs`, and a
 //! setting that changes at run time one in `live_settings.rs`.
 //!
-//! `softswap run` combines flags, environment and file into one [`Config`]. It passes it to the
-//! runtime in environment variables with a prefix of their own ([`Config::to_env`]), so the runtime
-//! does not parse user input.
+//! `softswap run` combines flags, environment and file into one [`Config`]. It passes the `Config`
+//! to the runtime in environment variables with their own prefix ([`Config::to_env`]), so the
+//! runtime does not parse user input.
 
 use crate::codec::Choice;
 use crate::policy::mechanism::Without;
@@ -21,7 +21,8 @@ use std::str::FromStr;
 /// Minimum budget of an engine. With less, the fixed parts (fault contexts, bounce buffers,
 /// staging) would leave no memory for pages.
 pub const MIN_MEMORY_BYTES: u64 = 8 << 20;
-/// A process without an engine keeps this part of its budget free for one, and [`SPARE_BYTES`].
+/// Divisor: a process without an engine keeps 1/16 of its budget, and [`SPARE_BYTES`], free for
+/// one.
 pub const SPARE_PART: u64 = 16;
 /// See [`SPARE_PART`].
 pub const SPARE_BYTES: u64 = 6 << 20;
@@ -93,15 +94,14 @@ pub struct AreaSpec {
     pub discard: Discard,
     /// Method by which a thread waits for a single page; `None`: the general setting.
     pub poll: Option<Mode>,
-    /// Use the blocks of a swap file on its device. Only `softswap run` verifies where they are, so
-    /// the runtime obeys [`Inherited::Raw`] instead.
+    /// Use the blocks of a swap file on its device. Only for `softswap run`, which verifies where
+    /// the blocks are and passes [`Inherited::Raw`] to the runtime.
     pub raw: bool,
     /// Descriptor that the tree inherits from `softswap run`, if any.
     pub inherited: Option<Inherited>,
 }
 
 impl AreaSpec {
-    /// Returns the default configuration of an area at `path`.
     pub fn new(path: impl Into<PathBuf>) -> AreaSpec {
         AreaSpec {
             path: path.into(),
@@ -151,9 +151,9 @@ impl AreaSpec {
 /// Turns of the processes of a tree that thrashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turns {
-    /// They do, as soon as the tree thrashes.
+    /// Processes take turns while the tree thrashes.
     Auto,
-    /// They never do.
+    /// Processes never take turns.
     Off,
 }
 
@@ -187,7 +187,7 @@ macro_rules! settings {
             pub areas: Vec<AreaSpec>,
             /// Descriptor of the shared statistics page, inherited from `softswap run`.
             pub stats_fd: Option<i32>,
-            /// Process that shares that page. Its direct child reports there.
+            /// PID of the process that reads the statistics page. Only its direct child uses that page.
             pub supervisor_pid: Option<i32>,
             /// Descriptor of the ledger of a tree that shares one budget.
             pub ledger_fd: Option<i32>,
@@ -306,9 +306,9 @@ impl Config {
         env.into_iter().map(|(name, value)| (name.to_string(), value)).chain(areas).collect()
     }
 
-    /// Parses the variables of [`Config::to_env`]. `lookup` gets names without the prefix. `None`
-    /// if there is no configuration (MEMORY is absent or empty). On failure returns the name of the
-    /// invalid variable.
+    /// Parses the variables of [`Config::to_env`]. `lookup` gets names without the prefix. Returns
+    /// `None` if there is no configuration (MEMORY is absent or empty). On failure returns the name
+    /// of the invalid variable.
     pub fn from_env(
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Option<Result<Config, &'static str>> {

@@ -21,7 +21,7 @@ pub enum Tier {
     Staged = 1,
     /// Stored in the swap area with a copy on the standby list: taken from DRAM.
     Standby = 2,
-    /// A same-filled page: its word was written.
+    /// Same-filled: the page was filled with its word.
     Filled = 3,
     /// Decompressed from the pool.
     Pool = 4,
@@ -53,11 +53,8 @@ macro_rules! counters {
 counters! {
     /// [`STATS_VERSION`] once the engine is ready, 0 before.
     Version,
-    /// Current budget, in bytes.
     BudgetBytes,
-    /// Peak of the budget, in bytes.
     BudgetPeakBytes,
-    /// Peak of resident pages, in bytes.
     ResidentPeakBytes,
     /// Peak of the compressed pool (whole slabs), in bytes.
     PoolPeakBytes,
@@ -77,15 +74,13 @@ counters! {
     PagesSameFilled,
     /// Evicted pages that were compressed into the pool.
     PagesPooled,
-    /// Their compressed size, in bytes.
+    /// Compressed size of [`Counter::PagesPooled`], in bytes.
     PooledBytes,
     /// Pages written to the swap area.
     PagesWritten,
-    /// Bytes written to the swap area.
     BytesWritten,
     /// Pages read from the swap area.
     PagesRead,
-    /// Bytes read from the swap area.
     BytesRead,
     /// Pages read ahead of a touch.
     PagesReadAhead,
@@ -93,7 +88,7 @@ counters! {
     StalledNs,
     /// Direct reclaims by program threads.
     DirectReclaims,
-    /// Reclaim batches that program threads took out ahead of demand.
+    /// Reclaim batches that program threads ran ahead of demand.
     ReclaimedAhead,
     /// System calls caught by the guard.
     GuardedCalls,
@@ -156,7 +151,7 @@ counters! {
     PagesCompacted,
     /// Objects in the pool at the last sample.
     PoolObjects,
-    /// Their size, in bytes.
+    /// Size of these objects, in bytes.
     PoolStoredBytes,
     /// Slabs in use at the last sample, in bytes.
     PoolUsedBytes,
@@ -164,7 +159,7 @@ counters! {
     PoolLimitBytes,
     /// Pages written compressed; usually several share a slot.
     PagesPacked,
-    /// Slots written with these pages.
+    /// Slots written with compressed pages.
     SlotsPacked,
     /// Pages that no codec compressed enough for the pool.
     PagesIncompressible,
@@ -236,9 +231,9 @@ counters! {
     FaultMechanism,
     /// Mappings created by page protection at the last sample; 0 with userfaultfd.
     Mappings,
-    /// Peak of these mappings.
+    /// Peak of the mappings created by page protection.
     MappingsPeak,
-    /// Limit of these mappings at the last sample.
+    /// Limit of the mappings created by page protection, at the last sample.
     MappingsLimit,
     /// Largest block or mapping that the program has allocated, in bytes. Reservations do not
     /// count.
@@ -379,7 +374,6 @@ impl Stats {
         }
     }
 
-    /// Records a fault served from `tier` in `ns` nanoseconds.
     pub fn record_fault(&self, tier: Tier, ns: u64) {
         self.histogram(tier as usize)[bucket_of(ns)].fetch_add(1, Relaxed);
         self.add(Counter::StalledNs, ns);

@@ -16,7 +16,6 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// No compression.
     pub const NONE: Choice = Choice::Fixed(None);
     pub const LZ4: Choice = Choice::Fixed(Some(Compressor::Lz4));
     /// All choices with their names, except other levels of zstd.

@@ -2,7 +2,7 @@
 //! This saves writes and slots.
 //!
 //! ```text
-//!  byte 0-1          how many parts there are, little-endian
+//!  byte 0-1          number of parts, little-endian
 //!  byte 2-           the parts' bytes, one after the other
 //!  ...
 //!  last two bytes    the first part: length (12 bits), tag (4 bits above)
@@ -39,7 +39,7 @@ pub struct SlotPacker {
 }
 
 impl SlotPacker {
-    /// A compressor that accepts no parts.
+    /// A packer that accepts no parts.
     pub const FULL: SlotPacker = SlotPacker { count: MAX_PARTS, content_bytes: 0 };
 
     /// Returns true if a part of this size fits into the remaining space.

@@ -74,7 +74,7 @@ impl Keys {
         })
     }
 
-    /// Calls `body` with the key of an epoch; `None` if this process does not have it.
+    /// Calls `body` with the key of an epoch. Returns `None` if this process does not have the key.
     fn with<R>(&self, epoch: u32, body: impl FnOnce(&LessSafeKey) -> R) -> Option<R> {
         let find = |expanded: &Expanded| {
             let place = &expanded[epoch as usize % EXPANDED_KEYS];
@@ -135,7 +135,6 @@ impl Sealer {
         self.keys.as_ref().is_some_and(|keys| !keys.are_locked())
     }
 
-    /// Locks the keys in memory again.
     pub(crate) fn lock_again(&self) {
         self.keys.iter().for_each(Keys::lock_again);
     }

@@ -54,7 +54,7 @@ impl Core {
     }
 
     /// Records that a forked child with a shared budget adds `count` pages. In a child that cannot
-    /// write, inherited pages are not evictable, so they are never charged.
+    /// write to the swap area, inherited pages are not evictable, so they are never charged.
     pub(crate) fn count_inherited(&self, count: usize) {
         if self.background.more.get().is_none() {
             return;
@@ -89,9 +89,9 @@ impl Core {
         (used + spare_bytes <= self.memory.budget.limit_bytes()).then_some(reservation)
     }
 
-    /// Keeps a page that was evicted to a slot on the standby list, if that pays. `fill` writes its
-    /// content and returns false on failure. Pages of streams are not kept: they are mostly read in
-    /// whole windows before they are touched.
+    /// Keeps the content of a page that was evicted to a slot on the standby list. `fill` writes
+    /// the content and returns false on failure. Pages of streams are not kept: most of them are
+    /// read ahead of their touch.
     pub(crate) fn keep_on_standby(
         &self,
         page: PageNo,
@@ -137,7 +137,6 @@ impl Core {
             self.background.wake();
             self.stores.bounce.wait();
             let since = *since.get_or_insert_with(now_ns);
-            // Prints a message after a wait of 100 ms.
             if now_ns() - since > 100_000_000 {
                 self.stores.bounce.note_long_wait(pages);
             }

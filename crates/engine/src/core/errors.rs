@@ -37,7 +37,10 @@ pub enum FaultError {
     Decompress(#[from] DecompressError),
     #[error("{0}")]
     Exhausted(#[from] Exhausted),
-    #[error("the kernel refused to map a page ({0}); raise memory limits that are below --memory")]
+    #[error(
+        "the kernel refused to map a page ({0}); raise `ulimit -v` and the container's memory \
+         limit if they are below --memory"
+    )]
     Install(io::Error),
     /// The kernel no longer has a resident page that the engine did not discard.
     #[error(

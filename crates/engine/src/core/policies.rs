@@ -128,7 +128,6 @@ impl Policies {
         self.admission.streamed(page, was_held);
     }
 
-    /// Records that a thread waited for a stored page.
     pub fn note_waited_for(&self, page: PageNo, place: Place) {
         if matches!(place, Place::Pool { .. } | Place::Slot { .. } | Place::CompressedSlot { .. }) {
             self.admission.waited_for(page);
@@ -216,7 +215,6 @@ impl Policies {
         }
     }
 
-    /// Records a batch of `found` victims.
     pub fn note_batch(&self, found: usize, batch: Batch) {
         let Batch { left, incompressible, for_disk, cpu_ns } = batch;
         self.write_load.note(found, for_disk);
@@ -235,7 +233,6 @@ impl Policies {
         }
     }
 
-    /// Records that a page bypassed the pool.
     pub fn note_bypassed(&self, page: PageNo) {
         self.admission.note_bypassed();
         if !self.admission.refaults_in_streams(page) {

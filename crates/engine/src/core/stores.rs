@@ -59,7 +59,7 @@ impl Stores {
         self.areas.sealer(slot).open(slot, area.generation(local), page, area.seal(local))
     }
 
-    /// Copies a page from the standby list. Returns false if it is not there.
+    /// Copies a page from the standby list. Returns false if the list does not contain the page.
     #[must_use]
     pub(crate) fn take_from_standby(&self, slot: u64, page: &mut [u8; PAGE_SIZE]) -> bool {
         self.standby.take((slot, self.areas.generation(slot)), page)

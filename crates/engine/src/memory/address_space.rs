@@ -416,8 +416,8 @@ impl Layout {
         self.set_at_fork(what).iter().cloned().collect()
     }
 
-    /// Copies the fork treatment of `from` to `to`. If `to` is longer, the pages beyond get that of
-    /// the last page of `from`.
+    /// Copies the fork treatment of `from` to `to`. Pages of `to` beyond the length of `from` get
+    /// the treatment of the last page of `from`.
     pub(crate) fn take_along(&mut self, from: &Range<PageNo>, to: &Range<PageNo>) {
         for what in [AtFork::Withheld, AtFork::Wiped] {
             let set = self.set_at_fork(what);

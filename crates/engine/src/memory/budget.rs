@@ -34,7 +34,7 @@ pub(crate) struct Budget {
 
 /// A forked child that adds more pages than this is not about to call exec.
 const EXEC_PAGES: usize = 64;
-/// Nor is one that adds a page later than this after the fork.
+/// Neither is a forked child that adds a page later than this after the fork.
 const EXEC_DELAY_NS: u64 = 10_000_000;
 
 impl Budget {

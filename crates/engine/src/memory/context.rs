@@ -1,8 +1,8 @@
 //! Resources that a thread claims to move pages.
 //!
-//! They are allocated at the start, because a fault handler may interrupt the program at any
-//! instruction. Contexts are found by CPU and not stored in thread-local storage. Fork waits until
-//! all contexts are free.
+//! The resources are allocated at the start, because a fault handler may interrupt the program at
+//! any instruction. Contexts are found by CPU and not stored in thread-local storage. Fork waits
+//! until all contexts are free.
 
 use crate::codec::{self, Workspaces};
 use crate::store::swap::{AreaFull, Lanes};
@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub const BATCH_PAGES: usize = 32;
 /// Maximum number of pages that one write-back moves from the pool to the swap area.
 pub const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
-/// Adjacent pages written back together: most were evicted together, and one read brings several
-/// from shared slots.
+/// Maximum number of adjacent pages written back together. Most were evicted together, and one read
+/// of a shared slot returns several of them.
 pub const GROUP_PAGES: usize = 16;
 
 /// Resources of one page-out or page-in.
@@ -123,8 +123,8 @@ impl Contexts {
         }
     }
 
-    /// Claims all contexts except the forking thread's own. When it returns, no other thread moves
-    /// pages, and the caller can still fault.
+    /// Claims all contexts except the forking thread's own. Afterwards no other thread moves pages,
+    /// and the caller can still fault.
     #[must_use]
     pub(crate) fn claim_for_fork(&self) -> Vec<MutexGuard<'_, Context>> {
         let claimed = self.slots[..self.slots.len() - 1].iter().map(lock).collect();

@@ -42,7 +42,7 @@ impl Pinners {
         !self.is_due() && self.is_safe.load(Relaxed)
     }
 
-    /// Checks again if it is due. Called by background reclaim only.
+    /// Repeats the check if it is due. Called by background reclaim only.
     pub(crate) fn look(&self) {
         if !self.is_due() {
             return;

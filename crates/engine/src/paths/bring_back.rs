@@ -10,7 +10,7 @@ use crate::policy::prefetch::window::REQUEST_PAGES;
 use crate::steps::swap_in_batch::{ReadLimit, SwapInBatch};
 use softswap_sys::raw::current_cpu;
 
-/// Entries that one search examines, and pages that it finds at most.
+/// Maximum number of entries that one search examines, and of pages that it finds.
 const SPAN_PAGES: u64 = 1 << 20;
 const MAX_FOUND: usize = 1 << 16;
 
@@ -27,8 +27,8 @@ pub enum Step {
 #[derive(Debug)]
 pub struct BringBack {
     wanted: u64,
-    /// Pages outside memory, by their distances. The unit of distances changes with the limit, so
-    /// only their order counts.
+    /// Number of pages outside DRAM in each bucket of refault distances. The unit of distances
+    /// changes with the limit, so only their order counts.
     distances: Vec<u64>,
     /// Pages with a shorter distance are swapped in; 0 until all are counted.
     below: u64,
@@ -140,8 +140,8 @@ pub(crate) fn read_next(core: &Core, context: &mut Context) -> bool {
     done > 0
 }
 
-/// Reads pages that are still in their slots, from the end on, and returns the number of pages that
-/// are done: as many as one read takes. A page that cannot be read remains in its slot until it is touched.
+/// Reads, from the end on, as many of the pages as one read takes, if they are still in their
+/// slots. Returns the number of pages done. A page that cannot be read remains in its slot.
 fn read(core: &Core, context: &mut Context, found: &[(u64, PageNo)]) -> usize {
     let (count, Some((first, _))) = (found.len(), found.last()) else { return 0 };
     if !core.memory.budget.try_charge(count, core.other_bytes()) {

@@ -81,7 +81,6 @@ pub(crate) fn unmap(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     Ok(())
 }
 
-/// Fails with EPERM if any page of `range` is sealed.
 fn check_unsealed(layout: &Layout, range: &Range<PageNo>) -> io::Result<()> {
     layout.first_sealed(range).map_or(Ok(()), |_| Err(not_permitted()))
 }
@@ -91,7 +90,7 @@ fn not_permitted() -> io::Error {
     io::Error::from_raw_os_error(EPERM)
 }
 
-/// Drops the content and attributes of `range`. It stays allocated, so no other mapping can be
+/// Drops the content and attributes of `range`. `range` stays allocated, so no other mapping can be
 /// placed there while the caller holds the lock.
 fn clear(core: &Core, layout: &mut Layout, range: &Range<PageNo>) -> io::Result<()> {
     core.memory.space.close(range);
@@ -122,8 +121,8 @@ pub(crate) fn retract(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     clear(core, &mut layout, &range)
 }
 
-/// Locks `range` in memory by the kernel and records it. Fails if more than `most` pages would be
-/// locked. Returns the parts that were not locked before.
+/// Makes the kernel lock `range` in memory, and records the lock. Fails if more than `most` pages
+/// would be locked. Returns the parts that were not locked before.
 pub(crate) fn lock(
     memory: &Memory,
     range: Range<PageNo>,
@@ -239,8 +238,8 @@ pub(crate) fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Res
     Ok(true)
 }
 
-/// In a forked child, removes the memory that it does not inherit, zeroes the memory that it gets
-/// wiped, and clears all locks. No other thread runs.
+/// In a forked child, removes the memory that the child does not inherit, zeroes the memory that is
+/// wiped at fork, and clears all locks. No other thread runs.
 pub(crate) fn drop_not_inherited(core: &Core, layout: &mut Layout) -> io::Result<()> {
     for part in layout.locked() {
         layout.unlock_range(&part);
@@ -398,7 +397,7 @@ fn drop_content(core: &Core, range: Range<PageNo>) -> io::Result<()> {
                 len += 1;
             }
             // The batch empties the frame, but counts the page as rescued and does not uncharge it.
-            // So uncharge it here.
+            // So uncharge the page here.
             Place::Staged { .. } => {
                 core.memory.budget.release(1);
                 claim.publish(Place::Vacant);

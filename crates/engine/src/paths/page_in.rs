@@ -1,8 +1,8 @@
 //! Page-in: fault -> entry -> fill | pool | slot -> extent -> bounce -> read -> install.
 //! Its ten steps are in [`try_page_in`].
 //!
-//! It runs in the faulting thread's signal handler: no allocation, no logging, and no lock that is
-//! held during access to managed memory.
+//! Page-in runs in the faulting thread's signal handler: no allocation, no logging, and no lock
+//! that is held during access to managed memory.
 
 use crate::base::access::Access;
 use crate::base::page::{Claim, PageNo, Place};
@@ -39,8 +39,8 @@ pub(crate) fn page_in(
     let mut tries = 0;
     loop {
         match try_page_in(core, contexts, page, access, open) {
-            // The kernel refuses another mapping. Evictions reduce their number. Retries at most
-            // eight times.
+            // The kernel refuses another mapping. Evict pages, which reduces the number of
+            // mappings, and retry at most eight times.
             Err(FaultError::Install(_))
                 if tries < 8 && core.memory.window.mapping_pressure() == MappingPressure::Full =>
             {
@@ -162,7 +162,7 @@ fn claim_for_fault(
 }
 
 /// Checks, under a claim, a page that is resident according to its entry but absent in the kernel.
-/// Without the claim it may have changed between the two checks.
+/// Without the claim, the page may have changed between the two checks.
 fn check_lost(memory: &Memory, page: PageNo) -> Result<(), FaultError> {
     let claim = memory.pages.claim(page);
     let is_resident = claim.before().is_resident();
@@ -172,7 +172,7 @@ fn check_lost(memory: &Memory, page: PageNo) -> Result<(), FaultError> {
     Ok(())
 }
 
-/// Returns a page from its staging frame to the program. It is still charged.
+/// Returns a page, which is still charged, from its staging frame to the program.
 fn take_back(core: &Core, page: PageNo, claim: Claim<'_>, frame: u32) -> Result<Tier, FaultError> {
     if let Err((_, error)) = staging::frame_of(core, frame).restore_to(page) {
         return Err(FaultError::Install(error));
@@ -182,7 +182,7 @@ fn take_back(core: &Core, page: PageNo, claim: Claim<'_>, frame: u32) -> Result<
 }
 
 /// Reports the refault to the policies and gets their decisions: which other pages to read, and the
-/// age. A later failure to fault the page in is harmless: it counts as faulted in and evicted.
+/// age. If the fault fails later, the page counts as faulted in and evicted, which is harmless.
 fn plan(core: &Core, page: PageNo, place: Place, access: Access, touch: Touch) -> (Wanted, u8) {
     core.note_return(page, place);
     let has = |mechanism| core.policies.has(mechanism);

@@ -115,9 +115,9 @@ fn report_to_policies(core: &Core, found: usize, outcome: &Outcome, start_ns: u6
     core.policies.note_batch(found, Batch { left, incompressible, for_disk, cpu_ns });
 }
 
-/// Drops clean victims in place, and stores those that are not evicted to a copy. If that needs the
-/// disk, the `dirty` victims of the batch are staged meanwhile and stored afterwards. Returns false
-/// if there is no buffer.
+/// Drops clean victims in place, and stores those that are not evicted to a copy. If some of them
+/// need the disk, stages the `dirty` victims before the write and stores them afterwards. Returns
+/// false if there is no buffer.
 fn reclaim_clean(
     core: &Core,
     context: &mut Context,

@@ -89,7 +89,7 @@ struct Batch<'b> {
     count: usize,
     /// Fill level of the last started page.
     last: SlotPacker,
-    /// The last page is started, and an object did not fit there.
+    /// True if an object did not fit into the last page, which is the last available one.
     is_full: bool,
 }
 
@@ -103,8 +103,8 @@ impl<'b> Batch<'b> {
         self.last.fits(compressed_bytes) || self.count < self.pages.len()
     }
 
-    /// Claims a page of the pool and copies it to the batch. Returns `None` if it is elsewhere or
-    /// busy, does not fit, or is damaged. Damage is reported when the page is touched.
+    /// Claims a page of the pool and copies it to the batch. Returns `None` if the page is
+    /// elsewhere or busy, does not fit, or is damaged. Damage is reported when the page is touched.
     fn add(
         &mut self,
         core: &Core,
@@ -123,8 +123,8 @@ impl<'b> Batch<'b> {
         Some(Relocating { claim, at, part: Some(part) })
     }
 
-    /// Adds a part to the last page, or starts another. Pages are added in address order, so the
-    /// parts of one slot are neighbours.
+    /// Adds a part to the last page, or starts another page. Pages are added in address order, so
+    /// the parts of one slot are neighbours.
     fn pack(&mut self, tag: u8, compressed: &[u8]) -> Option<(usize, u8)> {
         let last = self.count.wrapping_sub(1);
         if let Some(page) = self.pages.get_mut(last)
@@ -176,7 +176,7 @@ fn copy_compressed<'c>(core: &Core, context: &'c mut Context, handle: Handle) ->
     Some(copy)
 }
 
-/// Claims a page if it is this object, or has it as its copy, and is not busy.
+/// Claims `page` if the object of `handle` stores it or is its copy; `None` if `page` is busy.
 fn claim_stored(core: &Core, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
     // A damaged header may contain any owner.
     if page >= core.memory.window.pages() as u64 {

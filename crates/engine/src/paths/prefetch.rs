@@ -34,7 +34,7 @@ impl Drop for Charge<'_> {
     }
 }
 
-/// Runs one of the threads, until `next_window` returns false.
+/// Runs one prefetch thread until `next_window` returns false.
 pub(crate) fn run(core: &Core, contexts: &Contexts, thread: usize, next_window: impl Fn() -> bool) {
     core.policies.readahead.serve(true);
     core.stats.add(Counter::EngineThreads, 1);
@@ -71,7 +71,7 @@ fn bring(core: &Core, context: &mut Context, request: ReadRequest) {
         let in_a_row = if request.stride() == 1 { (end - page) as usize } else { 1 };
         let but_marker = in_a_row - usize::from(marker == Some(page + in_a_row as u64 - 1));
         let installed = match core.memory.pages.load(page).place() {
-            // Only pages on the disk are cached; others are nearly as fast.
+            // A marker in the pool is not cached: its fault is nearly as fast without the cache.
             Place::Pool { .. } if marker != Some(page) => {
                 from_pool(core, context, page, but_marker.min(REQUEST_PAGES))
             }
@@ -84,8 +84,8 @@ fn bring(core: &Core, context: &mut Context, request: ReadRequest) {
 }
 
 /// Reads those of `pages` that are in the swap area, in one operation, and installs them except the
-/// marker. `to_cache` is the marker in the first round, which is cached. Returns the next page,
-/// `end` if none is left, `None` to stop.
+/// marker. `to_cache` is the marker, which the first round caches. Returns the next page, `end` if
+/// none is left, `None` to stop.
 fn from_disk(
     core: &Core,
     context: &mut Context,
@@ -105,7 +105,7 @@ fn from_disk(
     let mut charge = charge(core, context, most)?;
     let mut buffer = core.stores.bounce.take_up_to(current_cpu(), most + cached)?;
     let max_read = ReadLimit::of(core, context, first.slot(), buffer.len());
-    // Claimed until it is cached, because it may be touched at any moment.
+    // The marker is claimed until it is cached, because it may be touched at any moment.
     let caching = to_cache.and_then(|page| readahead::claim_stored(&core.memory.pages, page));
     let mut batch = SwapInBatch::new(caching.as_ref().map(|(stored, _)| *stored));
     // More pages may be wanted by now than were charged.
@@ -137,7 +137,7 @@ fn install_claimed(
     bytes: &[u8],
     claims: &mut [Option<Claim<'static>>],
 ) -> usize {
-    // Decided for the first page, because one call installs all alike.
+    // Decided for the first page, because one call installs all with the same protection.
     let place = claims[0].as_ref().map_or(Place::Vacant, |claim| claim.before().place());
     let keep_copy = swap_cache::keep_copy(core, page, place, Access::Read, false);
     let installed = install::install_run(&core.memory, page, bytes, keep_copy.writes()).pages;

@@ -97,8 +97,8 @@ pub(crate) fn evict_more(core: &Core, context: &mut Context) -> bool {
         || core.stores.standby.release() > 0
 }
 
-/// Shrinks the pool by freeing copies or by write-back. First tries the one that removes pages of
-/// less value, and the other if that removes none. Returns the number of pages removed.
+/// Shrinks the pool by freeing copies or by write-back. First tries the way that removes pages of
+/// less value, then the other one if the first removes none. Returns the number of pages removed.
 fn take_from_pool(core: &Core, context: &mut Context, area_full: &mut Option<NoSlot>) -> usize {
     if core.stores.pool.used_bytes() == 0 {
         return 0;

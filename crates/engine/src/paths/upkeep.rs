@@ -1,7 +1,7 @@
 //! Upkeep of swap areas by background reclaim while memory is free.
 //!
-//! It works in small steps with pauses, so that it hardly uses disk and CPU. It moves pages away
-//! from failed areas, discards emptied clusters, and shrinks swap files.
+//! Upkeep works in small steps with pauses, so that it hardly uses disk and CPU. It moves pages
+//! away from failed areas, discards emptied clusters, and shrinks swap files.
 
 use crate::base::page::{Claim, PageNo, Place};
 use crate::base::stats::Counter;
@@ -24,8 +24,8 @@ pub(crate) struct Upkeep {
 impl Upkeep {
     /// Does one step. Returns true if there may be more to do soon.
     pub(crate) fn step(&mut self, core: &Core, contexts: &Contexts) -> bool {
-        // Held for all of the step: a fork waits for it, and a lock that is held at a fork stays
-        // locked in the child.
+        // The context is held for the whole step, so that a fork waits: a lock that is held at a
+        // fork stays locked in the child.
         let mut context = contexts.claim_background();
         if core.stores.areas.iter().any(Area::is_evacuating) && self.move_away(core, &mut context) {
             return true;

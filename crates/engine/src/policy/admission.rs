@@ -19,7 +19,7 @@ use softswap_sys::memory::reserve_u32;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// One in this many of these pages is still offered to the pool, to measure compression.
+/// One in this many pages that would bypass the pool is offered to it, to measure compression.
 const PROBE_EVERY: u32 = 64;
 /// Number of pages offered to the pool again after the disk refused pages.
 const REFUSED_PAGES: u32 = 4096;
@@ -79,7 +79,6 @@ impl Admission {
         (&self.chunks[at], &self.chunks[at + 1])
     }
 
-    /// Records that a thread waited for the page.
     pub(crate) fn waited_for(&self, page: PageNo) {
         likelihood::note(self.chunk(page).0, false);
     }
@@ -132,8 +131,8 @@ impl Admission {
     fn pays(&self, is_outgrown: bool) -> bool {
         let of = [&self.read_ns, &self.write_ns, &self.compress_ns];
         let [read_ns, write_ns, compress_ns] = of.map(|ns| ns.load(Relaxed));
-        // In fifths of the compression time: compression and decompression. If the pool writes the
-        // page back, also the write and a read.
+        // Cost of the pool in fifths of the compression time: compression and decompression. If the
+        // pool writes the page back, also the write and a read.
         let fifths = if is_outgrown { 20 } else { 8 };
         read_ns > 0 && write_ns > 0 && read_ns + write_ns <= compress_ns * fifths / 5
     }
@@ -168,8 +167,8 @@ impl Admission {
     }
 
     /// Records the compression of a page to `bytes`, or a failed attempt. The time of a failed
-    /// attempt is added to that of the next compressible page, because the page has to go to the
-    /// disk anyway.
+    /// attempt is added to that of the next compressible page, because the page is written to the
+    /// disk in any case.
     pub fn compressed(&self, bytes: Option<usize>, ns: u64) {
         self.note_offered();
         follow(&self.compressed_bytes, bytes.unwrap_or(0) as u64 * 16, TIMES_OF);
@@ -190,8 +189,9 @@ impl Admission {
     }
 }
 
-/// Updates the recent minimum of the time per page. Ignores zero pages. A longer time moves it by
-/// 1/32 of the difference, because threads also wait for a CPU before they notice a completion.
+/// Updates the recent minimum of the time per page. Ignores zero pages. A longer time moves the
+/// minimum by 1/32 of the difference, because threads also wait for a CPU before they notice a
+/// completion.
 fn best(best: &AtomicU64, pages: usize, ns: u64) {
     let Some(ns) = ns.checked_div(pages as u64) else { return };
     let before = best.load(Relaxed);
@@ -317,7 +317,7 @@ mod tests {
         (0..100).for_each(|_| admission.streamed(3, false));
         admission.note_bypassed();
         assert!(admission.refuse(), "the pool may accept pages that bypassed it");
-        assert!(!admission.refuse(), "it is retried only once");
+        assert!(!admission.refuse(), "retried only once");
         assert_eq!(passing_of(&admission, 640), 0);
         (0..REFUSED_PAGES).for_each(|_| admission.compressed(Some(2048), 5_000));
         assert!(admission.passes(3));

@@ -101,8 +101,8 @@ impl Clock {
         let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
         let high = space.high();
         let mut found = 0;
-        // A whole round without an aged or claimed page: there is no victim. The round also ends in
-        // the chunk in which it began, possibly in its middle.
+        // After a whole round without an aged or claimed page there is no victim. A round may begin
+        // in the middle of a chunk, so it is one chunk longer.
         let round = high + CHUNK_PAGES;
         let mut idle = 0;
         // Skips are limited, to bound the time of a batch.
@@ -143,8 +143,8 @@ impl Clock {
         found
     }
 
-    /// Advances the hand by one page if its chunk has resident pages, else to the next chunk that
-    /// has. Returns the distance, and the page.
+    /// Advances the hand by one page if its chunk has resident pages, else to the next chunk with
+    /// resident pages. Returns the distance, and the page.
     fn advance(
         &self,
         hand: &mut Hand,
@@ -173,8 +173,8 @@ impl Clock {
         }
     }
 
-    /// Corrects the warm count with the bounds found in the last round. It drifts because warm
-    /// pages are unmapped, rescued pages are not counted, and updates race.
+    /// Corrects the warm count with the bounds found in the last round. The count drifts because
+    /// warm pages are unmapped, rescued pages are not counted, and updates race.
     fn begin_round(&self, hand: &mut Hand) {
         let most = hand.active + self.activated.swap(0, Relaxed);
         self.active.store(self.active().clamp(hand.active, most), Relaxed);
@@ -296,7 +296,6 @@ mod tests {
         assert!(victims(&clock(), &pages, &space, 1).is_empty());
     }
 
-    /// Evicts the page and refaults it immediately.
     fn evict_and_refault(
         clock: &Clock,
         pages: &PageTable<'static>,

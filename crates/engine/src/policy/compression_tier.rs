@@ -1,6 +1,6 @@
 //! The codec in `auto` mode: LZ4 while the pool has plenty of free space, zstd afterwards.
 //!
-//! Pages first enter the pool by LZ4, which is fast. When the pool may soon be full, zstd
+//! LZ4, which is fast, compresses the first pages of the pool. When the pool may soon be full, zstd
 //! compresses new pages, which saves write-backs and later reads. Huffman coding may compress pages
 //! that LZ4 cannot, such as text of few distinct letters in random order. It is tried while it
 //! succeeds now and then, and used alone if LZ4 never succeeds.
@@ -16,7 +16,7 @@ pub(crate) const DENSE: Compressor = Compressor::Zstd { level: 1 };
 /// Codec for pages that LZ4 cannot compress: they contain no repetitions, so zstd would search for
 /// matches without success.
 pub const SECOND: Compressor = Compressor::Zstd { level: LITERALS_ONLY };
-/// Memory that zstd needs at this level in each context that compresses and decompresses.
+/// Memory that zstd needs at level 1 in each context that compresses and decompresses.
 const CONTEXT_BYTES: usize = 176 << 10;
 /// Likelihood below which a codec is tried only on one page in [`PROBE_EVERY`].
 const WORTH_TRYING: u32 = CERTAIN / 8;

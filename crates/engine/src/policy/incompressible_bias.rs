@@ -19,8 +19,8 @@ const MAX_TIMES: u64 = 16;
 /// Relative difference in cost below which nothing changes.
 const MARGIN: f64 = 0.25;
 
-/// Evictions and refaults by kind. Concurrent updates may be lost. It has its own cache line,
-/// because every fault writes to it.
+/// Evictions and refaults by kind. Concurrent updates may be lost. Aligned to a cache line, because
+/// every fault writes to it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct IncompressibleBias {
@@ -80,7 +80,7 @@ impl IncompressibleBias {
         let (evicted, incompressible) = (of(&self.evicted), of(&self.evicted_incompressible));
         let (refault_cost_ns, incompressible_cost_ns) =
             (of(&self.refault_cost_ns), of(&self.incompressible_cost_ns));
-        // The counters are updated one after the other.
+        // The counters are updated one after the other, so a difference may be negative.
         let compressible = (evicted - incompressible).max(0.0);
         let for_compressible =
             (refault_cost_ns - incompressible_cost_ns).max(0.0) / compressible.max(1.0);

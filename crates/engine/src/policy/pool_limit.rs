@@ -9,7 +9,6 @@ pub enum PoolLimit {
     Bytes(u64),
 }
 
-/// Error for a text that is no limit of the pool.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a limit for the pool; give auto, a share from 0% to {MAX_POOL_PERCENT}% of \
@@ -21,7 +20,6 @@ pub struct BadPoolLimit(String);
 const MAX_POOL_PERCENT: u8 = 80;
 
 impl PoolLimit {
-    /// Upper bound.
     pub const LARGEST: PoolLimit = PoolLimit::Percent(MAX_POOL_PERCENT);
     /// Lower bound of [`PoolLimit::Auto`]. A working set that just fits in DRAM must not lose more
     /// to the pool.

@@ -63,8 +63,7 @@ impl Refaults {
         Ok(refaults)
     }
 
-    /// Changes the maximum number of resident pages. Distances of earlier evictions are scaled by
-    /// it.
+    /// Changes the maximum number of resident pages. Scales the distances of earlier evictions.
     pub(crate) fn resize(&self, max_resident: usize) {
         self.max_touched.store((max_resident / MARKS_SHARE).max(16), Relaxed);
         // Time wraps around after 64 times as many evictions as pages can be resident.

@@ -6,7 +6,7 @@
 //! have about the same age when they are written back.
 //!
 //! A page that bypassed the pool because it was full counts as written back immediately, because a
-//! larger pool would have held it. It does not affect the age.
+//! larger pool would have held it. Such a page does not affect the age.
 
 use crate::base::average::follow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -62,7 +62,6 @@ impl WriteBackRate {
         self.age.load(Relaxed)
     }
 
-    /// Records write-backs of compressed pages.
     pub fn note_write_backs(&self, pages: u64) {
         self.written_back.fetch_add(pages, Relaxed);
     }

@@ -1,10 +1,10 @@
 //! The share of recently evicted pages that needed the disk.
 //!
-//! Unmapping a page requires a TLB shootdown on all CPUs that run the program. A thread on another
-//! CPU interrupts the program for it, at several microseconds each on virtual machines, and waits.
-//! If the program has a single running thread, that thread interrupts no other CPU. So if CPUs are
-//! short, the thread that needs memory should evict pages that stay in DRAM. Another thread should
-//! wait for writes to the disk.
+//! Unmapping a page requires a TLB shootdown on all CPUs that run the program. A thread that
+//! reclaims on another CPU interrupts each of them, at several microseconds each on virtual
+//! machines, and waits. If the program's only running thread reclaims, it interrupts no CPU. So if
+//! CPUs are short, the thread that needs memory should evict pages that stay in DRAM. Another
+//! thread should wait for writes to the disk.
 
 use crate::base::average::follow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -36,7 +36,7 @@ impl WriteLoad {
         }
     }
 
-    /// Returns true if hardly any evicted page needs the disk: one in every second batch.
+    /// Returns true if hardly any evicted page needs the disk: fewer than one in two batches.
     pub(crate) fn avoids_disk(&self) -> bool {
         self.to_disk.load(Relaxed) < WHOLE / 64
     }

@@ -10,9 +10,10 @@
 //! With page protection each run of victims is made inaccessible and copied, and one call drops
 //! all. Pages between the victims need no claim.
 //!
-//! The kernel refuses to move a page that a device writes to, but not to copy and drop it, which
-//! would lose that write. So, if pages can be moved, they are unmapped here only while the program
-//! holds nothing that pins memory for longer than a system call.
+//! The kernel refuses to move a page that a device may write to. It does not refuse to drop such a
+//! page after a copy, which would lose the device's write. So, if pages can be moved, they are
+//! unmapped here only while the program holds nothing that pins memory for longer than a system
+//! call.
 
 use crate::base::page::{Claim, PageNo, Place};
 use crate::core::{Core, Memory};
@@ -176,7 +177,7 @@ impl<'s> Span<'s> {
         gone
     }
 
-    /// Removes the protection, except of pages that were protected before. No victim was.
+    /// Removes the protection, except from pages that were protected before; no victim was.
     fn allow_writes(&self, memory: &Memory) {
         let is_kept = |at: usize| {
             self.between[at].as_ref().is_some_and(|claim| claim.before().is_protected())

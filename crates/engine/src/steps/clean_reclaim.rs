@@ -3,9 +3,9 @@
 //!
 //! A clean page is write-protected. While it is claimed, no thread removes the protection, and no
 //! device can have it pinned for writing, because pinning removes the protection, too. So it can be
-//! dropped in place: a touch waits for the claim and finds the stored copy. Moving a single page to
-//! a staging frame costs a TLB shootdown; one call that drops all of them costs one. A touch of a
-//! page that is not stored yet waits until the pages before it are compressed.
+//! dropped in place: a touch waits for the claim and finds the stored copy. Moving pages to staging
+//! frames costs a TLB shootdown for each page; dropping all clean pages in one call costs one. A
+//! touch of a page that is not stored yet waits until the pages before it are compressed.
 
 use crate::base::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::core::{Core, Stores};
@@ -48,7 +48,7 @@ pub(crate) fn reclaim<'t>(
     let (mut count, mut copied) = (0, 0);
     for (at, (page, claim)) in victims.iter().flatten().enumerate() {
         if copied == copies.len() && is_in_slot(&core.stores, claim) {
-            // No buffer is left to offer it to the pool.
+            // No buffer is left to offer the page to the pool.
             for_copy |= 1 << at;
         }
         if for_copy >> at & 1 == 1 {

@@ -13,9 +13,9 @@ use softswap_sys::raw::now_ns;
 /// Reason why a page could not be stored in DRAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotInDram {
-    /// No codec that was tried could compress it.
+    /// No codec that was tried could compress the page.
     Incompressible,
-    /// The pool did not admit it or was full. It may be compressible.
+    /// The pool did not admit the page or was full. The page may be compressible.
     PoolRefused,
 }
 
@@ -101,7 +101,8 @@ fn into_pool(
     Ok(Place::Pool { handle: handle.to_bits() })
 }
 
-/// Compresses a page into the context's buffer. Returns its size, if it is compressible.
+/// Compresses a page into the context's buffer. Returns its compressed size; `None` if it is
+/// incompressible.
 fn compress_page(
     core: &Core,
     context: &mut Context,

@@ -16,7 +16,7 @@ pub(crate) fn run_ahead(core: &Core, page: PageNo) {
     let behind = (1..=MAX_FRESH_PAGES as u64)
         .take_while(|back| page >= *back && core.memory.pages.load(page - back).is_resident())
         .count();
-    // This is a guess, so it must not cause reclaim.
+    // These pages may never be touched, so they must not cause reclaim.
     if behind == 0 || core.memory.budget.is_low(core.other_bytes() + behind * PAGE_SIZE) {
         return;
     }

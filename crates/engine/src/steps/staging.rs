@@ -115,8 +115,8 @@ fn stage_one(core: &Core, context: &mut Context, staged: &mut Staged, victim: &m
     }
 }
 
-/// Publishes a page as staged whose only copy is `content`. Returns false if it was put back
-/// instead.
+/// Publishes a page, whose only copy is `content`, as staged. Returns false if the page was
+/// restored to the program instead.
 pub(crate) fn stage_copy(
     core: &Core,
     frame: usize,
@@ -141,8 +141,8 @@ pub(crate) fn stage_copy(
     core.die("an unmapped page could be neither staged nor restored");
 }
 
-/// Claims a page if it is still staged in that frame. The frame is dropped before the claim, so it
-/// is free for the next claimer.
+/// Claims a page if it is still staged in the given frame. The caller drops the frame before the
+/// claim, so that the frame is free when the page can be claimed again.
 pub(crate) fn claim_staged(
     core: &Core,
     (page, frame): InFrame,

@@ -44,7 +44,7 @@ pub(crate) fn keep_copy(
         return KeepCopy::Yes;
     }
     let has_space_left = match place {
-        // The slot cannot be used for other pages.
+        // An inherited slot cannot be used for other pages.
         Place::Slot { slot, .. } | Place::CompressedSlot { slot, .. }
             if core.stores.areas.is_inherited(slot) =>
         {
@@ -77,7 +77,7 @@ fn may_keep_pooled(core: &Core, handle: Handle) -> bool {
 /// Returns true if a copy in a full pool is worth more than the page written back for it. The copy
 /// saves one compression when its page is evicted, after about as many evictions as there are
 /// resident pages. The written-back page would save a read, which costs several times as much, if
-/// it were touched. It has not been touched for as many evictions as its age.
+/// it were touched. But that page has not been touched for as many evictions as its age.
 pub(crate) fn outweighs_write_back(core: &Core) -> bool {
     // If this process cannot write, nothing is written back.
     core.stores.may_write()
@@ -85,7 +85,7 @@ pub(crate) fn outweighs_write_back(core: &Core) -> bool {
             < core.policies.partition.write_back_rate.age()
 }
 
-/// Returns the copy that a page from `place` keeps. Without one, frees the storage.
+/// Returns the copy that a page from `place` keeps. If the page keeps none, frees its storage.
 pub(crate) fn on_swap_in(core: &Core, place: Place, keep_copy: KeepCopy) -> Option<StoredCopy> {
     let copy = keep_copy.copy_of(place);
     match (copy, place) {
@@ -104,7 +104,7 @@ pub(crate) fn on_swap_in(core: &Core, place: Place, keep_copy: KeepCopy) -> Opti
     copy
 }
 
-/// Returns true unless it is a damaged copy in the pool.
+/// Returns false for a damaged copy in the pool.
 pub(crate) fn is_sound(stores: &Stores, copy: StoredCopy) -> bool {
     let StoredCopy::Pool { object } = copy else { return true };
     let handle = stores.pool.handle_of(object);
@@ -172,8 +172,8 @@ pub(crate) fn free_copy(core: &Core, copy: StoredCopy) {
     }
 }
 
-/// Returns the copy of a clean page to be evicted if it is in a working area. Otherwise frees it;
-/// the page must be stored elsewhere.
+/// Returns the copy of a clean page to be evicted if the copy is in a working area. Otherwise frees
+/// the copy; the page must be stored elsewhere.
 pub(crate) fn copy_in_working_area(
     core: &Core,
     page: PageNo,
@@ -207,7 +207,7 @@ pub(crate) fn renamed(at: Place, new: Handle) -> Place {
 }
 
 /// Frees the copy of a resident page if `unwanted` selects it and the page is not busy. Returns
-/// true if it did.
+/// true if the copy was freed.
 pub(crate) fn forget(core: &Core, page: PageNo, unwanted: impl Fn(StoredCopy) -> bool) -> bool {
     let seen = core.memory.pages.load(page);
     let Place::Resident { age, copy: Some(copy) } = seen.place() else { return false };

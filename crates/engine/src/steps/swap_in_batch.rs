@@ -183,7 +183,7 @@ impl SwapInBatch {
     }
 
     /// Returns the number of pages obtained by the read. Pages that share a slot count separately,
-    /// because as many slots would take hardly longer.
+    /// because reading as many slots would take hardly longer.
     pub(crate) fn pages_read(&self) -> usize {
         if self.slots.count == 0 { 0 } else { self.count.max(self.slots.count) }
     }
@@ -256,8 +256,8 @@ impl SwapInBatch {
         self.members[at].as_ref().map_or(KeepCopy::No, keep_copy)
     }
 
-    /// Installs adjacent pages, up to the first that fails. Returns if their copies are kept, and
-    /// the number of pages installed.
+    /// Installs adjacent pages, up to the first that fails. Returns the decision to keep their
+    /// copies, and the number of pages installed.
     fn install_run(
         &mut self,
         core: &Core,
@@ -282,8 +282,8 @@ impl SwapInBatch {
         (keep_copy, install::install_run(&core.memory, page, bytes, keep_copy.writes()).pages)
     }
 
-    /// Installs one page, which may be in a compressed slot. Returns if its copy is kept, and the
-    /// number of pages installed.
+    /// Installs one page, which may be in a compressed slot. Returns the decision to keep its copy,
+    /// and the number of pages installed.
     fn install_one(
         &mut self,
         core: &Core,
@@ -304,8 +304,8 @@ impl SwapInBatch {
     }
 }
 
-/// Swaps in a touched page from `stored`, and others with it. Only failures of the touched page
-/// are returned.
+/// Swaps in a touched page from `stored`, and other pages with it. Returns only failures of the
+/// touched page.
 pub(crate) fn bring(
     core: &Core,
     context: &mut Context,
@@ -357,8 +357,8 @@ fn read_one(
     Ok(())
 }
 
-/// Swaps in a touched page and others. Returns false, with nothing done, if the page must be read
-/// alone.
+/// Swaps in a touched page and other pages. Returns false, with nothing done, if the page must be
+/// read alone.
 fn bring_all(
     core: &Core,
     context: &mut Context,
@@ -379,7 +379,7 @@ fn bring_all(
         // Pages beyond the limit are skipped; a later one may fit.
         batch.add(core, other, most);
     }
-    // This is a guess, so it must not cause direct reclaim.
+    // The other pages are a guess, so they must not cause direct reclaim.
     let count = batch.count();
     if count == 0 || !core.memory.budget.try_charge(count, core.other_bytes()) {
         return Ok(false);

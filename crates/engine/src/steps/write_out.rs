@@ -34,8 +34,8 @@ impl Written {
 const _: () = assert!(BATCH_PAGES == u32::BITS as usize && BATCH_PAGES <= SlotBatch::MAX);
 const _: () = assert!(compressed_slot::MAX_PARTS <= PART_LIMIT as usize);
 
-/// Allocates up to `want` slots, not from an area that refused this context's last write.
-/// Fails if there is none, or this process may not write to the area.
+/// Allocates up to `want` slots, not from an area that refused this context's last write. Fails if
+/// no slot is free, or if this process may write to no area.
 pub(crate) fn allocate(
     stores: &Stores,
     context: &Context,

@@ -1,9 +1,9 @@
 //! Cache of pages that were read ahead but not installed.
 //!
 //! The first page of a readahead window stays absent: its fault shows that the stream has reached
-//! the window. Its stored bytes, and those of the pages after it, are cached here, so that fault
-//! does not read. Cached bytes are still sealed. A slot that was reused has another seal, so stale
-//! bytes fail the check.
+//! the window. The stored bytes of its slot are cached here, so that this fault does not read the
+//! disk. Cached bytes are still sealed. A slot that was reused has another seal, so stale bytes
+//! fail the check.
 
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{Page, reserve_pages};
@@ -34,7 +34,6 @@ pub(crate) struct ReadAheadPages {
 }
 
 impl ReadAheadPages {
-    /// Creates the cache for a budget in pages.
     pub(crate) fn new(budget_pages: usize) -> io::Result<ReadAheadPages> {
         ReadAheadPages::with_places(places_in(budget_pages), MAX_PLACES)
     }
@@ -73,7 +72,7 @@ impl ReadAheadPages {
     }
 
     /// Removes the cached bytes of a slot and copies them to `bytes`. The slot may have been reused
-    /// since. Returns false if they are not cached.
+    /// since. Returns false if nothing is cached for the slot.
     #[must_use]
     pub(crate) fn take(&self, slot: u64, bytes: &mut [u8]) -> bool {
         let Ok(mut place) = self.place(slot).try_lock() else { return false };

@@ -83,7 +83,6 @@ pub struct Standby {
 }
 
 impl Standby {
-    /// Creates the list for a budget in pages.
     pub fn new(budget_pages: usize) -> Standby {
         Standby { max_pages: AtomicUsize::new(capacity_for(budget_pages)), ..Standby::default() }
     }
@@ -117,8 +116,8 @@ impl Standby {
     }
 
     /// Does work that a fault may not do: creates the tables if keeping is on, and releases DRAM if
-    /// it is off or the list is above its limit. Returns true while more work remains. Fails if no
-    /// address space is left for the tables.
+    /// keeping is off or the list is above its limit. Returns true while more work remains. Fails
+    /// if no address space is left for the tables.
     pub fn maintain(&self) -> io::Result<bool> {
         if self.is_on() {
             let most = self.max_pages.load(Relaxed);
@@ -190,7 +189,7 @@ impl Standby {
     }
 
     /// Removes the page of a slot's tenant from the list and copies it to `bytes`. Returns false if
-    /// it is not kept.
+    /// the list does not contain the page.
     #[must_use]
     pub fn take(&self, tenant: Tenant, bytes: &mut [u8; PAGE_SIZE]) -> bool {
         let Some(mut set) = self.set(tenant.0) else { return false };

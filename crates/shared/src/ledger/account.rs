@@ -57,8 +57,8 @@ impl Counts {
         self.faults[1..].iter().fold(0, |sum, faults| sum.saturating_add(*faults))
     }
 
-    /// Returns the difference to `before`. If any count is larger in `before`, that belongs to
-    /// another program, and all counts are returned.
+    /// Returns the difference to `before`. If any count is larger in `before`, `before` is that of
+    /// another program; returns `self` then.
     ///
     /// ```
     /// use softswap_shared::ledger::Counts;

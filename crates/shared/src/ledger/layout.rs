@@ -76,20 +76,20 @@ pub(super) enum Word {
     /// Bytes in use, and their maximum.
     Used,
     Peak,
-    /// First of two words with its name.
+    /// First of two words with the member's name.
     Name,
     /// First word of [`super::Counts`].
     Counts = Word::Name as isize + 2,
     /// First word of [`super::Sizes`].
     Sizes = Word::Counts as isize + COUNTS as isize,
-    /// Chunks that its working set needs, if it claims a turn, else 0.
+    /// Chunks that the member's working set needs if it claims a turn; else 0.
     Wants = Word::Sizes as isize + SIZES as isize,
-    /// Shares of its time in which it waited for the disk and in which it ran, in thousandths.
+    /// Shares of time in which the member waited for the disk and in which it ran, in thousandths.
     Load,
-    /// Times in ms of its last sign of life, and of its last progress.
+    /// Times of the member's last sign of life, and of its last progress, in ms.
     Beat,
     Progress,
-    /// Time since which it claims a turn without having one, in ms.
+    /// Time since which the member claims a turn without having one, in ms.
     ClaimsSince,
     /// A [`super::Eviction`].
     Eviction,

@@ -20,7 +20,7 @@ const JOINED: u8 = 1;
 /// let me = ProcessIdentity { pid: 7, start: 1, namespace: 2 };
 /// let member = ledger.join(me).unwrap();
 /// assert_eq!(member.take(3), 3);
-/// // After exec it is the same process.
+/// After exec the process is still the same member.
 /// assert_eq!(ledger.join(me).unwrap().held(), 3);
 /// member.leave();
 /// assert_eq!(ledger.free_chunks(), 64);
@@ -236,7 +236,8 @@ impl Ledger {
     /// Releases a member's chunks, then its slot. Returns the number of chunks.
     pub(super) fn vacate(&self, member: &Member) -> usize {
         let released = self.chunks().free_from_end(member.tag()).count();
-        // Free the slot last: its next owner's chunks then have another generation.
+        // Free the slot last. Its next owner has another generation, so a concurrent call releases
+        // none of that owner's chunks.
         let owner = self.members.owner(member.slot);
         if member.is_owner(owner) {
             self.members.change(member.slot, owner, owner.freed());

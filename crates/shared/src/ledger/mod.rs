@@ -10,8 +10,8 @@
 //!
 //! The limit can change. Members that hold chunks beyond it move to other chunks or release them.
 //!
-//! If the tree thrashes, members take turns ([`crate::turns`]). Any process advances the turn, by one
-//! compare-and-swap.
+//! If the tree thrashes, members take turns ([`crate::turns`]). Any process advances the turn, by
+//! one compare-and-swap.
 //!
 //! If a member's slot was overwritten ([`Member::is_sound`]), the process continues with a fixed
 //! share.
@@ -117,7 +117,7 @@ impl Ledger {
     /// Sets the limit, and notifies the members that hold chunks beyond it.
     pub fn set_limit(&self, limit: usize) {
         let limit = limit.min(self.shape.chunks);
-        // First, so that the extent covers every chunk below any limit that a process sees.
+        // Raise the extent first: it then covers every chunk below any limit that a process sees.
         self.header(Header::Extent).fetch_max(limit as u64, AcqRel);
         self.header(Header::Limit).store(limit as u64, Release);
         self.notify_excess();

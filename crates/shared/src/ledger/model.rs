@@ -39,7 +39,7 @@ fn chunks_of_the_dead_are_freed_once_and_never_those_of_the_next_member() {
         assert_eq!(ledger.join(process(7)).unwrap().take(1), 1);
         let reaper = thread::spawn(move || ledger.reap(seven_is_dead));
         let other = thread::spawn(move || ledger.reap(seven_is_dead));
-        // It may get the slot that becomes free, and the chunk.
+        // The new member may get the freed slot and chunk.
         let member = ledger.join(process(8)).unwrap();
         let taken = member.take(2);
         let freed = reaper.join().unwrap() + other.join().unwrap();
@@ -193,7 +193,7 @@ fn a_waiting_member_is_woken_when_turns_are_turned_off() {
     });
 }
 
-/// A process that has read the setting before may still begin a turn: the next one ends it.
+/// A process that read the setting before may still begin a turn. The next round ends that turn.
 #[test]
 fn a_turn_that_begins_while_they_are_turned_off_ends_with_the_next_round() {
     check(|| {

@@ -63,13 +63,13 @@ impl Ledger {
     }
 }
 
-/// Minimum ratio of two benefits that are clearly different: they are estimates.
+/// Minimum ratio of two benefits that count as different: benefits are estimates.
 const CLEARLY: u64 = 2;
 
 #[derive(Clone, Copy)]
 pub(super) struct Holding {
     pub(super) held: usize,
-    /// Chunks that remain once it has met the pending request.
+    /// Chunks that remain once the member has met the pending request.
     pub(super) left: usize,
     benefit: u64,
 }
@@ -79,7 +79,8 @@ impl Holding {
         self.benefit.saturating_mul(CLEARLY) < than.benefit
     }
 
-    /// Returns true if it has clearly more chunks, and not clearly more benefit.
+    /// Returns true if this member has clearly more chunks than `than`, and not clearly more
+    /// benefit.
     fn is_larger(self, than: Holding) -> bool {
         !than.has_clearly_less_benefit(self) && self.left > than.held + than.held / 4 + 1
     }
@@ -119,7 +120,7 @@ impl Member {
             None => largest().map(|(slot, it)| (slot, it, (it.left - own.held) / 2))?,
         };
         let chunks = ledger.request(slot, other.held, floor, need.min(most));
-        // Another process may have requested them first.
+        // Another process may have requested these chunks first.
         (chunks > 0).then_some(ReleaseRequest { slot, chunks })
     }
 }

@@ -156,7 +156,7 @@ fn a_process_killed_while_joining_is_judged_by_its_pid() {
         |identity: ProcessIdentity| (identity.pid, identity.start, identity.namespace) == (9, 0, 1);
     ledger.reap(|identity| if seen(identity) { Liveness::Alive } else { Liveness::Dead });
     assert_eq!(ledger.member_count(), 1);
-    // If another process has the same PID, the previous one is dead.
+    // Another process has the same PID, so the previous one is dead.
     let member = ledger.join(process(9)).unwrap();
     assert_eq!((member.slot, member.generation, ledger.member_count()), (0, 6, 1));
     ledger.reap(|_| Liveness::Dead);

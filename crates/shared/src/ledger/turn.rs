@@ -1,8 +1,8 @@
 //! The turn of the tree, and the claims of its members.
 //!
-//! One word holds owner and bound, so they change together. Members publish what they claim; any
-//! process computes the next turn from that ([`crate::turns`]) and swaps it in. A process that
-//! waits checks the bound by itself, so its wait ends even if no process advances the turn.
+//! One word holds owner and bound, so they change together. Members publish their claims; any
+//! process computes the next turn from the claims ([`crate::turns`]) and swaps it in. A process
+//! that waits checks the bound by itself, so its wait ends even if no process advances the turn.
 
 use super::layout::{Header, Word};
 use super::{Ledger, Member};
@@ -13,11 +13,11 @@ use softswap_sys::primitive::{wait_shared, wake_shared};
 /// Bits of the bound in the turn's word, and of a generation. The slot, plus one, is above them.
 const UNTIL_BITS: u32 = 32;
 const GENERATION_BITS: u32 = 21;
-/// Chunks that a claimant keeps during the turn of another one, in bytes: the least for an engine.
+/// Memory that a claimant keeps during another one's turn, in bytes: the minimum of an engine.
 const LEFT_BYTES: u64 = 8 << 20;
-/// Assumed speed of exchange, in bytes per ms.
+/// Assumed speed at which working sets are exchanged, in bytes per ms.
 const BYTES_PER_MS: u64 = 256 << 10;
-/// Age of a published load from which it does not count, in ms.
+/// Age from which a published load is ignored, in ms.
 const LOAD_MS: u64 = 2_000;
 
 /// Figures that a member publishes for turns.
@@ -54,7 +54,7 @@ fn owner_of(word: u64) -> Option<Id> {
 }
 
 impl Ledger {
-    /// Lets members take turns, or ends them.
+    /// Allows turns, or disallows them and ends the present one.
     pub fn set_takes_turns(&self, takes: bool) {
         self.header(Header::TakesTurns).store(u64::from(takes), Relaxed);
         if !takes {
@@ -90,7 +90,7 @@ impl Ledger {
         self.header(Header::Turns).load(Relaxed)
     }
 
-    /// Returns the chunks that a claimant keeps during the turn of another one.
+    /// Returns the chunks that a claimant keeps while another claimant has the turn.
     fn turn_floor(&self) -> usize {
         (LEFT_BYTES.div_ceil(self.chunk_bytes().max(1)) as usize).min(self.floor())
     }
@@ -108,8 +108,8 @@ impl Ledger {
         self.word(slot, Word::Wants).load(Relaxed) > 0
     }
 
-    /// Returns the members that claim a turn, and the chunks for all of them.
-    /// The chunks of a `leaving` owner are free for its successor.
+    /// Returns the members that claim a turn, and the chunks for all of them. The chunks of a
+    /// `leaving` owner are free for its successor.
     fn claimants(&self, now_ms: u64, leaving: Option<usize>) -> (Vec<Claimant>, usize) {
         let held = self.held_in(self.within());
         let (mut claimants, mut limit) = (Vec::new(), self.limit());
@@ -130,7 +130,8 @@ impl Ledger {
                 wants,
                 cost_ms: bytes / BYTES_PER_MS,
                 waited_ms: self.time_since(slot, Word::ClaimsSince, now_ms),
-                // By its own words: a machine that is busy must not make it idle.
+                // Measured up to the last sign of life: a member that cannot run on a busy machine
+                // is not idle.
                 idle_ms: self.time_since(slot, Word::Progress, beat_ms),
                 silent_ms: self.time_since(slot, Word::Beat, now_ms),
             });
@@ -151,8 +152,8 @@ impl Ledger {
         })
     }
 
-    /// Ends the turn, begins one, or passes it on, if that is due. Returns the present one. Any
-    /// process may do so at any time.
+    /// Ends the turn, begins one, or passes it on, if the rules require it. Returns the present
+    /// turn. Any process may call this at any time.
     pub fn advance_turn(&self, now_ms: u64, thrashes: bool) -> Option<Turn> {
         self.advance_without(now_ms, thrashes, None)
     }
@@ -160,7 +161,7 @@ impl Ledger {
     fn advance_without(&self, now_ms: u64, thrashes: bool, leaving: Option<usize>) -> Option<Turn> {
         let word = self.header(Header::Turn).load(Acquire);
         let turn = turn_of(word, now_ms);
-        // Once its bound has passed, the next turn needs no further cause.
+        // After a turn's bound, the next turn begins even if the tree does not thrash.
         let had = owner_of(word).map(|owner| turn.unwrap_or(Turn { owner, until_ms: now_ms }));
         let (claimants, limit) = self.claimants(now_ms, leaving);
         let next = match self.takes_turns() {
@@ -191,7 +192,7 @@ impl Ledger {
                     self.header(Header::TurnsSince).store(now_ms, Relaxed);
                 }
                 self.header(Header::Turns).fetch_add(1, Relaxed);
-                // So that it is not taken for idle before it can run.
+                // Counts as progress, so the new owner is not considered idle before it can run.
                 self.word(slot, Word::Progress).fetch_max(now_ms, Relaxed);
                 self.notify(slot);
             }
@@ -290,7 +291,7 @@ mod tests {
         for now_ms in [5, 1 << 32, (3 << 32) - 7] {
             let turn = Turn { owner: (1023, (1 << 21) - 1), until_ms: now_ms + MAX_MS };
             assert_eq!(turn_of(word_of(Some(turn)), now_ms), Some(turn));
-            assert_eq!(turn_of(word_of(Some(turn)), turn.until_ms), None, "it has ended");
+            assert_eq!(turn_of(word_of(Some(turn)), turn.until_ms), None, "the turn has ended");
             assert_eq!(turn_of(word_of(Some(turn)), now_ms - 1), None, "no turn is that long");
         }
         assert_eq!(turn_of(0, 7), None);
@@ -310,13 +311,13 @@ mod tests {
         assert_eq!((ledger.turn_owner(1_500), ledger.turns()), (Some((1, 1_000)), 1));
         let wait = |now_ms| [one, other, third].map(|member| member.must_wait(now_ms));
         assert_eq!(wait(1_010), [false, true, false]);
-        assert_eq!(wait(turn.until_ms), [false; 3], "though nobody has advanced it");
+        assert_eq!(wait(turn.until_ms), [false; 3], "no process has advanced the turn");
         claim(&other, turn.until_ms, 12);
         claim(&one, turn.until_ms, 10);
-        assert!(ledger.advance_turn(turn.until_ms, false).is_some(), "the next one needs no cause");
+        assert!(ledger.advance_turn(turn.until_ms, false).is_some(), "no cause is needed");
         assert_eq!(wait(turn.until_ms), [true, false, false]);
         other.leave();
-        assert_eq!(ledger.advance_turn(turn.until_ms, false), None, "one is left");
+        assert_eq!(ledger.advance_turn(turn.until_ms, false), None, "one claimant is left");
         assert_eq!(wait(turn.until_ms), [false; 3]);
     }
 
@@ -342,7 +343,7 @@ mod tests {
         let keep = || other.release_target().map(|target| target.keep);
         assert_eq!(keep(), Some(4));
         one.request_for_turn(12);
-        assert_eq!(keep(), Some(4), "it was requested once");
+        assert_eq!(keep(), Some(4), "requested once");
         other.publish(9, 0);
         assert_eq!(other.request_release(4, |_| false), None);
         one.end_claim(1_500);

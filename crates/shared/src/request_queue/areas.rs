@@ -128,7 +128,7 @@ impl RequestQueue {
         Claims(&self.segment.words()[HEADER_WORDS..][..self.shape.areas])
     }
 
-    /// Returns the word with the number of pages that an area has claimed; 0 if it is unused.
+    /// Returns the word with the number of pages that an area has claimed, 0 for an unused one.
     fn pages(&self, at: usize) -> &'static AtomicU64 {
         &self.segment.words()[HEADER_WORDS + self.shape.areas + at]
     }
@@ -191,7 +191,7 @@ impl Areas {
     /// Opens the areas. `fd` is the descriptor of the queue's words.
     ///
     /// # Errors
-    /// If it cannot be opened again.
+    /// If `fd` cannot be opened again.
     pub fn open(queue: RequestQueue, fd: i32) -> io::Result<Areas> {
         Ok(Areas { queue, file: SwapFile::reopened(fd)? })
     }

@@ -98,7 +98,7 @@ pub(super) enum Word {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Free = FREE as isize,
-    /// The client fills it in.
+    /// The client fills the request in.
     Taken,
     /// The request waits for the server.
     Submitted,
@@ -107,7 +107,8 @@ pub(super) enum State {
     InService,
     /// The answer waits for the client.
     Answered,
-    /// The client has timed out. The server may still write to it, and frees it afterwards.
+    /// The client has timed out. The server may still write to the request, and frees it
+    /// afterwards.
     Abandoned,
 }
 

@@ -11,7 +11,7 @@ pub(crate) struct Before {
     handler: AtomicUsize,
     flags: AtomicU32,
     mask: AtomicUsize,
-    /// A one-shot handler (SA_RESETHAND) has run.
+    /// True if a one-shot handler (SA_RESETHAND) has run.
     is_spent: AtomicBool,
 }
 

@@ -33,7 +33,7 @@ impl<T> Locked<T> {
         self.run_and_unlock(body)
     }
 
-    /// Does the same unless the value is locked; then returns `None`.
+    /// Runs `body` as [`Locked::with_mask_as_is`] does, or returns `None` if the value is locked.
     pub fn try_with_mask_as_is<R>(&self, body: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.lock.try_lock().then(|| self.run_and_unlock(body))
     }

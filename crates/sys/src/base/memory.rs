@@ -203,7 +203,7 @@ const FREE_BELOW_CODE: usize = 64 << 30;
 /// Address space for such reservations, below [`FREE_BELOW_CODE`], in bytes.
 const APART_SPAN: usize = 2 << 40;
 
-/// Returns an address hint for a reservation, or 0.
+/// Returns an address hint for a reservation, or 0 for none.
 fn place_apart(len: usize) -> usize {
     const ALIGN: usize = 2 << 20;
     static TAKEN: AtomicUsize = AtomicUsize::new(0);

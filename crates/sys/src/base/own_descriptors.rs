@@ -15,7 +15,7 @@ pub(crate) const MAX: usize = 8192;
 static KEPT: [AtomicI32; MAX] = [const { AtomicI32::new(NONE) }; MAX];
 /// Number of entries to search: all others were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// The lowest number that was ever kept. Most checked numbers are below it, which is fast.
+/// The lowest number that was ever kept. Most numbers to check are below it and need no search.
 static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
 
 /// Returns the descriptor of an entry, or [`NONE`].

@@ -1,6 +1,6 @@
 //! Records that the program has installed a seccomp filter.
 //!
-//! If it has one, the engine makes only the calls that [`crate::exemption`] lists.
+//! If the program has a filter, the engine makes only the calls that [`crate::exemption`] lists.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -8,8 +8,7 @@ static IN_FORCE: AtomicBool = AtomicBool::new(false);
 /// ID of the process that the exempted filters know; 0 for none.
 static KNOWN_PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns true if the program has its own filter. Then the engine makes only the calls that
-/// [`crate::exemption`] lists.
+/// Returns true if the program has its own filter.
 pub fn is_in_force() -> bool {
     IN_FORCE.load(Ordering::Relaxed)
 }

@@ -149,8 +149,8 @@ pub(crate) const PIDFD_SELF: i32 = -10000;
 /// program allow it.
 pub(crate) const REQUEST_PAGES_MARK: usize = 0x736f_6674_7061_6765;
 
-/// Faults in pages of the program (`MADV_POPULATE_READ` or `MADV_POPULATE_WRITE`). If they are
-/// managed, the guard does so, on any stack of the caller. Other advice is refused (EINVAL).
+/// Faults in pages of the program (`MADV_POPULATE_READ` or `MADV_POPULATE_WRITE`). Managed pages
+/// are faulted in by the guard, on any stack of the caller. Other advice is refused (EINVAL).
 pub fn request_pages(address: usize, len: usize, advice: i32) -> isize {
     if !matches!(advice, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE) {
         return -(libc::EINVAL as isize);
@@ -269,14 +269,14 @@ pub fn thread_count() -> Option<usize> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     let args =
         [libc::AT_FDCWD as usize, PATH.as_ptr() as usize, stat.as_mut_ptr() as usize, 0, 0, 0];
-    // SAFETY: a path that ends with a zero byte, and memory for one `stat`.
+    // SAFETY: the kernel reads `PATH`, a C string, and writes one `stat` to `stat`.
     let is_done = unsafe { syscall(libc::SYS_newfstatat, args) == 0 };
-    // SAFETY: written by the call. The directory has a link for each thread, and two more (its name
-    // and `.`).
+    // SAFETY: the successful call has written `stat`. The directory has a link for each thread, and
+    // two more (its name and `.`).
     is_done.then(|| unsafe { stat.assume_init() }.st_nlink.saturating_sub(2) as usize)
 }
 
-/// Monotonic time in nanoseconds, by the vDSO.
+/// Returns the monotonic time in ns, by the vDSO.
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the function writes one `timespec` to `time`.
@@ -355,7 +355,7 @@ pub fn socket_option(fd: usize, option: i32) -> Option<i32> {
     let (mut value, mut len) = (0_i32, size_of::<i32>() as u32);
     let (at, level) = (&raw mut value as usize, libc::SOL_SOCKET as usize);
     let args = [fd, level, option as usize, at, &raw mut len as usize, 0];
-    // SAFETY: the kernel writes an integer and its length to the locals.
+    // SAFETY: the kernel reads `len`, and writes at most `len` bytes to `value`, and to `len`.
     (unsafe { syscall(libc::SYS_getsockopt, args) } == 0).then_some(value)
 }
 
@@ -393,7 +393,7 @@ impl fmt::Write for Line {
 
 /// Writes a message to the file that was standard error at start or, if that is closed, to the
 /// terminal. Writes as much as the kernel accepts. If the program has its own filter, no terminal
-/// is opened: the filter may kill the process for it.
+/// is opened: the filter may kill the process for the call.
 pub fn write_stderr(text: &[u8]) {
     let noted = [STDERR[0].load(Ordering::Relaxed), STDERR[1].load(Ordering::Relaxed)];
     if noted == [0; 2] || (noted != NO_FILE && identity(2) == noted) {

@@ -21,7 +21,7 @@ impl RegisteredFile {
         RegisteredFile(AtomicUsize::new(map(file).unwrap_or(0)))
     }
 
-    /// Registers `file` instead, in a forked child, which has not inherited the mapping.
+    /// Registers `file`, in a forked child, which has not inherited the mapping.
     pub(crate) fn renew(&self, file: &OwnedFd) {
         self.0.store(map(file).unwrap_or(0), Ordering::Relaxed);
     }
@@ -64,7 +64,7 @@ fn map(file: &OwnedFd) -> io::Result<usize> {
     let mapping = raw::check(unsafe {
         raw::syscall(libc::SYS_mmap, [0, PAGE_SIZE, libc::PROT_READ as usize, flags, number, 0])
     })?;
-    // A child registers its own file, and a copy of the mapping would keep this one open.
+    // A child registers its own file; a copy of the mapping would keep the parent's open.
     // SAFETY: only this function knows the mapping; the advice keeps it out of children.
     let _ = unsafe { advise(mapping, PAGE_SIZE, libc::MADV_DONTFORK) };
     Ok(mapping)

@@ -95,7 +95,7 @@ impl Frame {
         let (state, len) = extended_state(context);
         let copy = self.context() as *mut ucontext_t;
         // SAFETY: the caller promises that the whole frame is writable. The sources are on the
-        // engine's stack and do not overlap it.
+        // engine's stack and do not overlap the frame.
         unsafe {
             let context = context.as_ptr().cast::<u8>();
             let info = std::ptr::from_ref(info).cast::<u8>();

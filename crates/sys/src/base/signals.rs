@@ -477,7 +477,7 @@ impl Context<'_> {
     }
 
     pub fn set_mask(self, mask: Mask) {
-        // SAFETY: as for `mask`.
+        // SAFETY: the context and its `uc_sigmask` are valid, as in `mask`.
         unsafe { (&raw mut (*self.as_ptr()).uc_sigmask).cast::<Mask>().write_unaligned(mask) };
     }
 

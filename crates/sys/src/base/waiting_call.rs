@@ -95,7 +95,8 @@ unsafe extern "C" {
 /// `closed`. Returns the kernel's result, or [`MADE_AGAIN`] if the call must be repeated.
 ///
 /// # Safety
-/// Those of [`raw::syscall_for_program`]. Handlers that run meanwhile call [`interrupt`].
+/// The conditions of [`raw::syscall_for_program`] hold. Handlers that run meanwhile call
+/// [`interrupt`].
 pub unsafe fn waiting_call(
     number: i64,
     arguments: [usize; 6],

@@ -58,8 +58,8 @@ pub struct Compressor {
 }
 
 impl Compressor {
-    /// Creates a compressor in `memory`, at least [`COMPRESSOR_BYTES`]. Panics if that is too
-    /// small, or not aligned to 8 bytes.
+    /// Creates a compressor in `memory`. Panics if `memory` is smaller than [`COMPRESSOR_BYTES`],
+    /// or not aligned to 8 bytes.
     pub fn new(memory: &'static mut [u8]) -> Compressor {
         let needed = LEVELS.chain([LITERALS_ONLY]).map(context_bytes).max().unwrap_or(0);
         Compressor { workspace: Workspace::new(memory, needed), level: None, touched_bytes: 0 }
@@ -139,8 +139,8 @@ pub struct Decompressor {
 }
 
 impl Decompressor {
-    /// Creates a decompressor in `memory`, at least [`DECOMPRESSOR_BYTES`]. Panics if that is too
-    /// small, or not aligned to 8 bytes.
+    /// Creates a decompressor in `memory`. Panics if `memory` is smaller than
+    /// [`DECOMPRESSOR_BYTES`], or not aligned to 8 bytes.
     pub fn new(memory: &'static mut [u8]) -> Decompressor {
         // SAFETY: the function takes no arguments, and only adds up sizes.
         let needed = unsafe { zstd_sys::ZSTD_estimateDCtxSize() };

@@ -39,7 +39,7 @@ impl Extent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Structure {
     pub address: usize,
-    /// Size of one in bytes, at most [`MAX_BYTES`].
+    /// Size of one structure in bytes, at most [`MAX_BYTES`].
     pub bytes: usize,
     pub count: usize,
     /// Offset of each pointer, and the number of bytes behind it.

@@ -359,7 +359,7 @@ pub fn install(program: &[Instruction]) -> io::Result<()> {
     let descriptor = libc::sock_fprog { len: program.len() as u16, filter };
     let attempt = |flags| {
         let args = [SET_MODE_FILTER, flags, &raw const descriptor as usize, 0, 0, 0];
-        // SAFETY: the kernel reads `descriptor` and copies `program.len()` instructions.
+        // SAFETY: the kernel reads `descriptor` and the `program.len()` instructions of `program`.
         raw::check(unsafe { raw::syscall(libc::SYS_seccomp, args) })
     };
     let install = || match attempt(FLAG_SPEC_ALLOW | FLAG_ALL_THREADS) {

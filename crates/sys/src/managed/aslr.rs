@@ -204,7 +204,7 @@ static HELD: AtomicUsize = AtomicUsize::new(0);
 /// limited: the program may need all of it.
 pub fn hold(bases: Bases) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As);
-    // Without the gate the filter would treat this as a call of the program.
+    // Without the gate, the filter would treat the call below as one of the program.
     if limit.current.is_some() || !raw::place_gate(bases.gate) {
         return;
     }

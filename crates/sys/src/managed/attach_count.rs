@@ -2,11 +2,11 @@
 //!
 //! Replaces [`crate::open_mark`] for forked children that read their parent's unnamed swap file. A
 //! child may close any descriptor, even that of a mark; the parent would then reuse slots that the
-//! child still reads. A mapping is not closed that way. The kernel counts the mappings of a System
-//! V segment, and drops a child's mapping when the child exits or calls exec.
+//! child still reads. But a child does not close a mapping in this way. The kernel counts the
+//! mappings of a System V segment, and drops a child's mapping when the child exits or calls exec.
 //!
 //! A process that leaves its IPC namespace cannot read the count: then children count as alive for
-//! ever. Each segment has a random size, so that another one with the same ID is not mistaken for
+//! ever. Each segment has a random size, so that no other segment with the same ID is mistaken for
 //! it.
 
 use crate::PAGE_SIZE;
@@ -50,7 +50,7 @@ impl AttachCount {
         Some(AttachCount { id, address: address?, bytes })
     }
 
-    /// Sets if children that are forked later inherit the mapping.
+    /// Makes children that are forked later inherit the mapping, or not.
     pub fn hand_on(&self, on: bool) {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
         // If the call fails, children inherit the mapping.

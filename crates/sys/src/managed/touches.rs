@@ -116,8 +116,8 @@ impl Drop for Served {
             futex::relax(&mut turns);
         }
         window.base.store(0, Ordering::Release);
-        // SAFETY: `serve` created it by `into_raw`. It was removed from the table, and all handlers
-        // that had found it there have finished.
+        // SAFETY: `serve` created the pointer by `into_raw`. The swap above removed it from the
+        // table, and all handlers that had found it there have finished.
         drop(unsafe { Box::from_raw(resolver) });
     }
 }

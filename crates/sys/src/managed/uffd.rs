@@ -31,7 +31,6 @@ const WRITEPROTECT_DONTWAKE: u64 = 2;
 
 /// Faults raise SIGBUS in the faulting thread.
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
-/// Write-protect faults are supported.
 pub const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1;
 /// UFFDIO_MOVE is supported (Linux 6.8).
 pub const FEATURE_MOVE: u64 = 1 << 16;

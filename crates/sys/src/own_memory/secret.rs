@@ -95,7 +95,7 @@ impl<T> Secret<T> {
     pub fn new(make: impl FnOnce() -> io::Result<T>) -> io::Result<Secret<T>> {
         const { assert!(align_of::<T>() <= PAGE_SIZE) };
         let pages = Pages::map(size_of::<T>())?;
-        // Locks the pages before they contain the secret, which could be swapped out.
+        // Lock the pages first: a secret in unlocked pages could be swapped out.
         pages.lock();
         let result = wiping(|| make_at(pages.start.cast(), make));
         result.map(|()| Secret { pages, value: PhantomData })

@@ -60,7 +60,7 @@ impl Arena {
         self.range
     }
 
-    /// Splits off the next segment, closed. Panics if it is too large, or not enough memory is
+    /// Splits off the next segment, closed. Panics if `slots` is too large, or not enough memory is
     /// left.
     pub fn segment(&mut self, slots: usize) -> Segment {
         assert!((1..=SEGMENT_SLOTS).contains(&slots), "a segment of {slots} slots");
@@ -144,7 +144,7 @@ impl Segment {
         self.missing.count_zeros() as usize
     }
 
-    /// Returns the number of allocated slots; 0 while it is closed.
+    /// Returns the number of allocated slots; 0 while the segment is closed.
     #[inline]
     pub fn used(&self) -> usize {
         match self.taken.load(Ordering::Relaxed) & !self.missing {
@@ -155,7 +155,7 @@ impl Segment {
 
     /// Opens the segment. Slots get memory when they are written.
     pub fn open(&self) {
-        // All bits were set when it was closed, and no other thread opens it now.
+        // `close` set all bits, and no other thread opens the segment now.
         if self.is_closed.swap(false, Ordering::Acquire) {
             self.taken.store(self.missing, Ordering::Release);
         }
@@ -165,7 +165,7 @@ impl Segment {
         if self.is_closed.swap(false, Ordering::Acquire) {
             for slot in 0..self.slots() {
                 // SAFETY: the slot is in the segment's memory. While every bit of `taken` is set,
-                // no other thread accesses it.
+                // no other thread accesses the slot.
                 unsafe { self.base.add(slot * PAGE_SIZE).write_volatile(0) };
             }
             self.taken.store(self.missing, Ordering::Release);
@@ -173,7 +173,7 @@ impl Segment {
     }
 
     /// Closes the segment if no slot is allocated, and returns its memory to the system. Returns
-    /// false if a slot is allocated, or it is closed already.
+    /// false if a slot is allocated, or the segment is closed already.
     pub fn close(&self) -> bool {
         if !self.swap_all(self.missing, u64::MAX) {
             return false;

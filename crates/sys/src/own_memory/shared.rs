@@ -1,6 +1,6 @@
 //! Words of memory shared between `softswap run` and the engine that it started.
 //!
-//! They are in a sealed memfd, which can neither shrink nor grow. So the words stay valid
+//! The words are in a sealed memfd, which can neither shrink nor grow. So they stay valid
 //! regardless of what the other process does with the descriptor. The memfd has no name in a file
 //! system, and the kernel frees it with the last process that uses it.
 
@@ -34,14 +34,14 @@ fn check_file_size(bytes: u64) -> io::Result<()> {
         Some(most) if most < bytes => {
             let (allowed, needed) = (most / 1024, bytes.div_ceil(1024));
             let reason =
-                format!("`ulimit -f` allows {allowed} KiB for a file; raise it to {needed}");
+                format!("`ulimit -f` allows files of {allowed} KiB; raise it to {needed} KiB");
             Err(io::Error::new(io::ErrorKind::FileTooLarge, reason))
         }
         _ => Ok(()),
     }
 }
 
-/// Returns true if a seal of [`create`] prevents the file from shrinking, and it has at least
+/// Returns true if a seal of [`create`] prevents the file from shrinking, and the file has at least
 /// `words` words. Returns false for 0 words.
 pub fn is_shared(fd: impl AsFd, words: usize) -> bool {
     let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
@@ -58,7 +58,7 @@ pub fn open_all(fd: impl AsFd) -> io::Result<&'static [AtomicU64]> {
 
 /// Maps words of a descriptor of [`create`], until the process exits.
 ///
-/// Fails with EINVAL for any other descriptor, or if it has fewer words.
+/// Fails with EINVAL for any other descriptor, or if the file has fewer words.
 pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
     let len = words * 8;
     if !is_shared(&fd, words) {
@@ -112,7 +112,7 @@ pub fn advise_order(words: &'static [AtomicU64], is_random: bool) -> io::Result<
 
 fn begins_with(path: &Path, word: u64) -> io::Result<bool> {
     let mut first = [0; 8];
-    // Checked before it is opened: opening a pipe would wait for its other end.
+    // Check the type first: opening a pipe would wait for its other end.
     Ok(path.metadata()?.is_file()
         && File::open(path)?.read_at(&mut first, 0)? == first.len()
         && u64::from_le_bytes(first) == word)

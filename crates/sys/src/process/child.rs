@@ -12,8 +12,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedSignal {
     pub signal: i32,
-    /// True if a process sent it (`kill`, `tgkill`, `sigqueue`). False if the kernel or the
-    /// terminal sent it, which send to the whole process group.
+    /// True if a process sent the signal (`kill`, `tgkill`, `sigqueue`). False if the kernel or the
+    /// terminal sent it: those send it to the whole process group.
     pub from_process: bool,
     /// The sending process's ID; 0 if that process is outside this process's PID namespace.
     pub sender: i32,
@@ -102,7 +102,7 @@ impl SignalQueue {
     }
 
     /// Terminates this process by `signal`, so that its parent sees the same status. If the signal
-    /// cannot do that (first process of a container), exits with status 128 + `signal`.
+    /// cannot terminate it (first process of a container), exits with status 128 + `signal`.
     pub fn die_by(self, signal: i32) -> ! {
         let _ = set_default(signal);
         // SAFETY: the default action runs no code of this program.

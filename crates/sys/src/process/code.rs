@@ -58,7 +58,7 @@ unsafe fn write_jump(from: usize, to: usize) {
         jump[FAR_BYTES - 8..].copy_from_slice(&to.to_le_bytes());
         FAR_BYTES
     };
-    // Functions start at multiples of 16, so this does not overwrite another one.
+    // Functions start at multiples of 16, so the write does not reach the next function.
     // SAFETY: the caller promises that at least 16 bytes of code at `from` are writable, and that
     // no thread executes them meanwhile.
     unsafe { std::ptr::copy_nonoverlapping(jump.as_ptr(), from as *mut u8, len) };

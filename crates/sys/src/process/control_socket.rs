@@ -138,8 +138,9 @@ pub fn make(dir: &Path, uid: u32) -> Result<(), Unusable> {
     check(dir, uid)
 }
 
-/// Removes a socket that no process serves any more; returns true if it did. A socket gets its name
-/// before it is served, so the caller must ensure that no process is just starting.
+/// Removes a socket that no process serves any more; returns true if the socket was removed. A
+/// socket gets its name before it is served, so the caller must ensure that no process is just
+/// starting.
 pub fn remove_stale(path: &Path) -> bool {
     let is_socket = rustix::fs::lstat(path)
         .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Socket);
@@ -222,7 +223,7 @@ pub struct Credentials {
 pub struct Peer(OwnedFd);
 
 /// Connects to the process that serves `path`; waits at most `limit` if the queue is full. Fails
-/// with `ConnectionRefused` if no process serves it, `TimedOut` if the queue stays full.
+/// with `ConnectionRefused` if no process serves `path`, `TimedOut` if the queue stays full.
 pub fn connect(path: &Path, limit: Duration) -> io::Result<Peer> {
     let address = SocketAddrUnix::new(path)?;
     let until = Instant::now() + limit;
@@ -254,9 +255,9 @@ impl Peer {
         Ok(Credentials { pid: found.pid, uid: found.uid })
     }
 
-    /// Reads up to a newline, which is not returned. Fails with `TimedOut` if it does not arrive
-    /// within `limit`, `InvalidData` if the line is longer than `buffer`, `UnexpectedEof` if the
-    /// connection is closed.
+    /// Reads up to a newline, which is not returned. Fails with `TimedOut` if the newline does not
+    /// arrive within `limit`, `InvalidData` if the line is longer than `buffer`, `UnexpectedEof` if
+    /// the connection is closed.
     pub fn read_line<'b>(&self, buffer: &'b mut [u8], limit: Duration) -> io::Result<&'b [u8]> {
         let until = Instant::now() + limit;
         let mut len = 0;

@@ -62,7 +62,7 @@ fn is_stub(address: usize) -> bool {
 }
 
 /// Returns the address that `dlsym` reports for a function, or 0. In an executable at a fixed
-/// address that may be a stub.
+/// address the result may be a stub.
 pub fn address(name: &CStr) -> usize {
     // SAFETY: the function reads a C string.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
@@ -107,7 +107,7 @@ fn gnu_hash(name: &CStr) -> u32 {
     name.to_bytes().iter().fold(5381, add)
 }
 
-/// Returns true if the C library knows of one thread only (glibc 2.32).
+/// Returns true if the C library reports that the process has one thread (glibc 2.32).
 pub fn is_single_threaded() -> bool {
     // SAFETY: the function reads a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
@@ -244,7 +244,6 @@ impl Linked {
         })
     }
 
-    /// Returns the range of the object's code that contains the address `inside`.
     pub fn code_around(&self, inside: usize) -> Option<Range<usize>> {
         self.segments(libc::PT_LOAD, libc::PF_X).find(|code| code.contains(&inside))
     }
@@ -315,7 +314,7 @@ impl Linked {
                 (0..unsafe { table.add(1).read() } as usize).find(is_it)?
             }
         };
-        // SAFETY: the index is valid in the symbol table, as `is_it` has read it there.
+        // SAFETY: `is_it` has read the symbol with this index.
         let value = unsafe { (*(symbols as *const libc::Elf64_Sym).add(index)).st_value };
         Some(self.base + value as usize)
     }
@@ -345,8 +344,8 @@ impl Linked {
     /// words writable that the loader has protected.
     ///
     /// # Safety
-    /// The methods above found the words, and a function called through a new value can be called
-    /// in place of the previous one.
+    /// [`Linked::words_with`] or [`Linked::words_for`] found the words, and a function called
+    /// through a new value can be called in place of the previous one.
     pub unsafe fn replace(&self, words: &[(usize, usize)]) -> io::Result<()> {
         const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
         let whole_pages =
@@ -382,8 +381,8 @@ struct FoundObject {
 }
 
 /// Replaces the C library's `_dl_find_object`, the only symbol for which the runtime would need
-/// glibc 2.35. The unwinder in the runtime calls it to find the object that contains an address.
-/// Returns 0, or -1 if there is no object.
+/// glibc 2.35. The unwinder in the runtime calls this function to find the object that contains an
+/// address. Returns 0, or -1 if there is no object.
 ///
 /// # Safety
 /// `found` is writable.

@@ -10,7 +10,6 @@ pub struct Load {
 }
 
 impl Load {
-    /// Opens /proc/loadavg; returns `None` if it cannot be read.
     pub fn open() -> Option<Load> {
         // SAFETY: the function takes and returns a number.
         let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };

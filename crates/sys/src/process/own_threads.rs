@@ -53,10 +53,10 @@ impl Thread {
         })
     }
 
-    /// Waits until the thread has exited. Must not be called in a forked child, which has no such
-    /// thread.
+    /// Waits until the thread has exited. Must not be called in a forked child, which does not have
+    /// the thread.
     pub fn join(self) {
-        // SAFETY: the thread is joinable, and joined once, because this takes `self`.
+        // SAFETY: the thread is joinable. It is joined once, because the method takes `self`.
         unsafe { libc::pthread_join(self.0, null_mut()) };
     }
 }
@@ -71,8 +71,8 @@ fn create(argument: *mut Body) -> io::Result<libc::pthread_t> {
     // SAFETY: the call initializes the attributes, a local.
     check(unsafe { libc::pthread_attr_init(attributes) })?;
     let mut thread = 0;
-    // SAFETY: the attributes are initialized, and destroyed here. `run` gets an argument of its
-    // expected type, which only it uses.
+    // SAFETY: the attributes are initialized, and destroyed here; `thread` is a local. `run` gets
+    // an argument of the type that it expects, and no other code uses the argument.
     let begun = unsafe {
         let sized = check(libc::pthread_attr_setstacksize(attributes, STACK_BYTES));
         let created = sized.and_then(|()| {

@@ -13,7 +13,6 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// Opens /proc/self/maps; returns `None` if it cannot be read.
     pub fn open() -> Option<Mappings> {
         let file = KeptFile::open("/proc/self/maps").ok()?;
         // In a forked child the file would show the parent's mappings.
@@ -23,7 +22,7 @@ impl Mappings {
 
     /// Returns the number of mappings through which the kernel or a device may pin memory for
     /// longer than a system call: rings of io_uring, contexts of Linux's asynchronous I/O, devices.
-    /// One caller at a time.
+    /// Only one thread at a time may call this.
     pub fn pinners(&self) -> Option<usize> {
         let mut text = [0; 8192];
         let (mut held, mut count) = (0, 0);

@@ -1,8 +1,8 @@
 //! Identity of a process, and the rule by which other processes decide that it is dead.
 //!
 //! PIDs are reused, and are different in another PID namespace. So an identity includes the start
-//! time and the namespaces. It belongs to one process: a forked child has another.
-//! [`crate::open_mark`] is the rule for resources that a forked child keeps alive.
+//! time and the namespaces. A forked child has an identity of its own; [`crate::open_mark`] is the
+//! rule for resources that the child keeps alive.
 
 use crate::{program_filter, raw};
 use std::fs;
@@ -29,18 +29,19 @@ pub enum Liveness {
     Alive,
     /// The process has exited (also as a zombie: its memory is freed), or its PID was reused.
     Dead,
-    /// The process is in another namespace, or `/proc` is unusable: no free descriptor, not
-    /// mounted, hiding the process, or of another namespace. Only dead processes are reaped.
+    /// The process is in another namespace, or `/proc` is unusable: it is not mounted, belongs to
+    /// another namespace or hides the process, or no descriptor is free. Callers treat the process
+    /// as alive.
     Unknown,
 }
 
-/// Identity of this process; the PID is 0 until it is known.
+/// Identity of this process; the PID is 0 until `current` has determined the identity.
 static PID: AtomicU32 = AtomicU32::new(0);
 static START: AtomicU64 = AtomicU64::new(0);
 static NAMESPACE: AtomicU32 = AtomicU32::new(0);
 
-/// Clears the cached identity and returns it. In a forked child it is the parent's; a child in a
-/// new PID namespace may have the same PID.
+/// Clears the cached identity and returns it: in a forked child, the parent's identity. A child in
+/// a new PID namespace may have the same PID.
 pub fn forget() -> Option<ProcessIdentity> {
     let pid = PID.swap(0, Acquire);
     let (start, namespace) = (START.load(Relaxed), NAMESPACE.load(Relaxed));
@@ -48,9 +49,9 @@ pub fn forget() -> Option<ProcessIdentity> {
 }
 
 impl ProcessIdentity {
-    /// Returns this process, or `None` if its namespace is unknown. If only its start time is
-    /// unknown, other processes identify it by its PID. The first call in a process opens files, so
-    /// it must not happen while a fault is handled.
+    /// Returns this process's identity, or `None` if its namespace is unknown. If only the start
+    /// time is unknown, other processes identify this process by its PID. The first call in a
+    /// process opens files, so it must not happen while a fault is handled.
     pub fn current() -> Option<ProcessIdentity> {
         if let Some(me) = ProcessIdentity::known() {
             return Some(me);
@@ -64,7 +65,7 @@ impl ProcessIdentity {
         Some(me)
     }
 
-    /// Returns this process if [`ProcessIdentity::current`] has determined it before.
+    /// Returns this process's identity if [`ProcessIdentity::current`] has determined it before.
     pub fn known() -> Option<ProcessIdentity> {
         let pid = raw::current_process();
         (PID.load(Acquire) == pid).then(|| {
@@ -73,13 +74,13 @@ impl ProcessIdentity {
         })
     }
 
-    /// Returns the state of the process. Without a start time, any process with this PID is taken
-    /// for it.
+    /// Returns the state of the process. Without a start time, any process with the same PID counts
+    /// as this one.
     pub fn liveness(&self) -> Liveness {
         if namespace() != Some(self.namespace) {
             return Liveness::Unknown;
         }
-        // Needs neither `/proc` nor a descriptor.
+        // This check needs neither `/proc` nor a descriptor.
         if is_unused(self.pid) {
             return Liveness::Dead;
         }
@@ -122,7 +123,7 @@ fn is_proc_of_own_namespace() -> bool {
     own.and_then(|own| own.to_str()?.parse::<u32>().ok()) == Some(raw::current_process())
 }
 
-/// Returns the state and the start time in a `/proc/PID/stat`.
+/// Parses the content of `/proc/PID/stat`: returns the state and the start time.
 fn parse_stat(stat: &[u8]) -> Option<(&str, u64)> {
     // The name may contain any byte, including parentheses.
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;

@@ -29,8 +29,8 @@ impl fmt::Display for Sanitizer {
     }
 }
 
-/// Symbol names, with surrounding zeroes, that only such programs have in their dynamic string
-/// table.
+/// Symbol names, with surrounding zeroes, that only programs with a sanitizer have in their dynamic
+/// string table.
 const MARKS: [(&[u8], Sanitizer); 6] = [
     (b"\0__asan_init\0", Sanitizer::Address),
     (b"\0__hwasan_init\0", Sanitizer::Address),
@@ -73,8 +73,9 @@ pub fn preloaded_sanitizer(preload: &[u8]) -> Option<Sanitizer> {
     names.filter_map(named).map(|(_, sanitizer)| *sanitizer).next()
 }
 
-/// Returns the sanitizer that a 64-bit ELF program is built with. `read_at` reads a part of its
-/// file into the start of `buffer`, of at least [`BUFFER_BYTES`], and returns the length.
+/// Returns the sanitizer that a 64-bit ELF program is built with. `read_at` reads a part of the
+/// program's file into the start of `buffer`, of at least [`BUFFER_BYTES`], and returns the number
+/// of bytes read.
 pub fn sanitizer(
     buffer: &mut [u8],
     read_at: impl Fn(&mut [u8], u64) -> Option<usize>,

@@ -5,7 +5,7 @@ use crate::raw;
 use crate::signals::{self, Mask, SIGBUS, SIGSYS, siginfo_t};
 use std::io;
 
-/// Value of a SIGSYS that only interrupts; no other code queues one with it.
+/// Value of a SIGSYS that only interrupts; no other code queues a SIGSYS with this value.
 const INTERRUPTS: usize = 0x736f_6674_7377_6170;
 /// Value of a SIGSYS that asks a sleeping process to wake.
 const WAKES: usize = 0x736f_6674_7761_6b65;
@@ -172,7 +172,7 @@ fn parse_activity(text: &str) -> Activity {
 pub fn wait_until_exited(thread: i32) {
     let pid = raw::current_process() as usize;
     let exists = || {
-        // SAFETY: signal 0 is never delivered; the call only reports whether it could be.
+        // SAFETY: signal 0 is never delivered; the call only reports whether the thread exists.
         unsafe { raw::syscall(libc::SYS_tgkill, [pid, thread as usize, 0, 0, 0, 0]) == 0 }
     };
     let mut turns = 0;

@@ -53,7 +53,7 @@ impl Builder {
         Builder { pages, covered: 0, last: None, unfit: None }
     }
 
-    /// Adds an extent. Calls `each` with a run that it does not continue.
+    /// Adds an extent. If the extent does not continue the last run, calls `each` with that run.
     fn add(&mut self, extent: &FileExtent, each: &mut impl FnMut(BlockExtent)) {
         let end = self.pages * PAGE_BYTES;
         if self.unfit.is_some() || self.covered >= end {
@@ -119,8 +119,8 @@ pub fn read(file: BorrowedFd<'_>, pages: u64) -> io::Result<Result<Vec<BlockExte
     Ok(check_layout(&extents, pages))
 }
 
-/// A digest of a map. Maps that differ in one number have different digests; others almost
-/// certainly.
+/// A digest of a map. Maps that differ in one number have different digests; other different maps
+/// almost certainly do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint(u128);
 

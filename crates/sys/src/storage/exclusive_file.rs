@@ -3,12 +3,12 @@
 //! All checks use one open descriptor, after it is locked, so nothing can change between a check
 //! and its use:
 //!
-//! - A block device is opened with `O_EXCL`. The kernel refuses that while a file system, swap, an
-//!   array or another such opener uses the device or a part of it, and refuses these while the
-//!   device is open.
-//! - An exclusive `flock` keeps out other programs that lock: softswap and `mkswap --lock`. It
-//!   belongs to the open file, not to the process or the number. It lasts until the last copy of
-//!   the descriptor is closed, even if the number changes or a forked child has a copy.
+//! - A block device is opened with `O_EXCL`. The kernel refuses this while another exclusive user
+//!   (a file system, swap, an array, another such opener) has the device or a part of it. While the
+//!   device is open, the kernel refuses those users.
+//! - An exclusive `flock` keeps out other programs that lock: softswap and `mkswap --lock`. The
+//!   lock belongs to the open file, not to the process or the descriptor number. It lasts until the
+//!   last copy of the descriptor is closed, even if a forked child has that copy.
 //! - A write of no bytes changes nothing, but fails with ETXTBSY if the kernel swaps to the file.
 
 use crate::descriptor::move_high;
@@ -130,10 +130,9 @@ pub fn claim(path: &Path) -> Result<Claimed, ClaimError> {
     claim_at_once(path)
 }
 
-/// Claims the file or block device at `path`, without retries.
 pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
     let explain = |errno| ClaimError::new(path, errno);
-    // Checked before opening: opening other kinds of file can have side effects or block.
+    // Check before opening: opening other kinds of file can have side effects or block.
     let stat = rustix::fs::stat(path).map_err(explain)?;
     let is_device = is_device(path, &stat)?;
     let (fd, direct) = open_unmarked(path, is_device)?;
@@ -214,7 +213,7 @@ fn open(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimError> {
     };
     opened.map_err(|errno| match errno {
         Errno::BUSY => held(path),
-        // A device in use may refuse writers for that reason.
+        // The kernel may refuse writers because the device is in use.
         Errno::ACCESS | Errno::PERM | Errno::ROFS
             if let Some(used) = crate::holders::use_of_path(path) =>
         {
@@ -227,7 +226,7 @@ fn open(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimError> {
     })
 }
 
-/// Returns true if the permissions allow writing. The kernel refuses it then because the device is
+/// Returns true if the permissions allow writing. A refusal then means that the device is
 /// write-protected.
 fn is_write_protected(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()

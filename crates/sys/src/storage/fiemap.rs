@@ -118,8 +118,8 @@ impl Default for Reader {
 
 impl Reader {
     /// Calls `each` for the extents of an open file, in file order and without holes. Fails with
-    /// EOPNOTSUPP if the file system does not report extents, `InvalidData` if they are not those
-    /// of a file.
+    /// EOPNOTSUPP if the file system does not report extents, `InvalidData` if it reports
+    /// inconsistent ones.
     pub fn read(
         &mut self,
         file: BorrowedFd<'_>,
@@ -158,8 +158,8 @@ pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
 }
 
 /// Checks an extent that a file system reported after one that ends at `end`. Callers rely on
-/// increasing offsets, and the loop in [`Reader::read`] on progress. Fails if it is not a valid
-/// extent, or begins before `end`: the file may have changed between the two requests.
+/// increasing offsets, and the loop in [`Reader::read`] on progress. Fails if `next` is `None` or
+/// begins before `end`: the file may have changed between two requests.
 pub fn following(end: u64, next: Option<FileExtent>) -> io::Result<FileExtent> {
     next.filter(|next| next.logical >= end).ok_or_else(|| {
         let reason = "the file system reports inconsistent extents: the file may have changed";

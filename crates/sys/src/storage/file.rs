@@ -75,7 +75,7 @@ impl SwapFile {
 
     fn open_with(parent: &OwnedFd, direct: bool) -> Result<Self, Errno> {
         let fd = move_high(open_unnamed(parent, direct)?);
-        // Opened now and not in the child: the program may change its user before it forks.
+        // Open it now and not in the child: the program may change its user before it forks.
         let reader = open_again(fd.as_raw_fd(), OFlags::RDONLY, direct).ok().map(move_high);
         let mut file = Self::of(fd, direct);
         (file.reader, file.is_unnamed) = (reader, true);
@@ -141,7 +141,7 @@ impl SwapFile {
     }
 
     /// Closes the writable descriptor, in a forked child. Returns false if the file has no
-    /// read-only descriptor ([`SwapFile::open`]): then it cannot be read either.
+    /// read-only descriptor ([`SwapFile::open`]): then the child cannot read the file either.
     pub fn become_reader(&self) -> bool {
         if !self.is_reader.swap(true, Ordering::AcqRel) {
             let number = self.fd.as_raw_fd();
@@ -218,7 +218,7 @@ impl SwapFile {
     }
 
     /// Returns true if the file system writes changed data to a new location, which takes free
-    /// space, although the file could be exempt from that (btrfs without NOCOW).
+    /// space, and the file does not have the flag that prevents this (NOCOW on btrfs).
     pub fn is_copied_on_write(&self) -> bool {
         const BTRFS: i64 = 0x9123_683e;
         let on_btrfs =
@@ -317,8 +317,7 @@ impl SwapFile {
     /// Allocates storage for a range, so that later writes to it have space.
     ///
     /// If the file system cannot allocate in advance, the file is only extended, and a later write
-    /// may fail with ENOSPC. This call fails with ENOSPC, EDQUOT, EFBIG, or another error of the
-    /// kernel.
+    /// may fail with ENOSPC.
     pub fn allocate(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.check_limit(offset_bytes + length_bytes)?;
         let fd = self.for_changing()?;
@@ -353,7 +352,7 @@ impl SwapFile {
     }
 
     /// Frees the storage of a range: discards it on a device, punches a hole in a file. Fails with
-    /// EOPNOTSUPP if that is not supported.
+    /// EOPNOTSUPP if the device or file system does not support that.
     pub fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         const BLKDISCARD: usize = 0x1277;
         if !self.is_device {

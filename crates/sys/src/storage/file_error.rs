@@ -45,7 +45,7 @@ pub enum FileError {
     NoFiles { path: PathBuf },
     #[error(
         "the swap directory {path} is a {file_system}: its files are stored in DRAM, so writing \
-         pages there frees none; choose a directory on a disk"
+         pages there frees no memory; choose a directory on a disk"
     )]
     InMemory { path: PathBuf, file_system: &'static str },
     #[error(

@@ -40,7 +40,7 @@ fn has_no_map(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|errno| answers.contains(&errno))
 }
 
-/// Returns the offset of the first hole. The end of a file counts as one.
+/// Returns the offset of the first hole. The end of a file counts as a hole.
 fn first_hole(file: &SwapFile) -> io::Result<Option<u64>> {
     match rustix::fs::seek(file, SeekFrom::Hole(0)) {
         Ok(hole) => Ok(Some(hole)),

@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Use {
-    /// A file system on it is mounted at this point.
+    /// A file system on the device is mounted at this point.
     Mounted(PathBuf),
-    /// The kernel swaps to it.
+    /// The kernel swaps to the file or device.
     ActiveSwap,
-    /// A volume or an array uses it.
+    /// A volume or an array uses the device.
     HeldBy(String),
-    /// A loop device uses it as its backing file.
+    /// A loop device uses the file as its backing file.
     Behind(String),
-    /// One of its partitions is in use.
+    /// One of the device's partitions is in use.
     Part(String, Box<Use>),
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Use {
             Self::Mounted(point) => write!(f, "mounted at {}", point.display()),
             Self::ActiveSwap => f.write_str("active kernel swap"),
             Self::HeldBy(name) => write!(f, "held by {name}"),
-            Self::Behind(name) => write!(f, "behind /dev/{name}"),
+            Self::Behind(name) => write!(f, "the backing file of /dev/{name}"),
             Self::Part(name, of) => write!(f, "in use: its partition {name} is {of}"),
         }
     }
@@ -46,12 +46,10 @@ impl Use {
     }
 }
 
-/// Returns the current use of the file or device at `path`.
 pub fn use_of_path(path: &Path) -> Option<Use> {
     use_of(&rustix::fs::stat(path).ok()?)
 }
 
-/// Returns the current use of the file or device with this status.
 pub fn use_of(stat: &Stat) -> Option<Use> {
     if is_active_swap(stat) {
         return Some(Use::ActiveSwap);
@@ -221,7 +219,11 @@ mod tests {
             (Use::Mounted("/mnt".into()), "mounted at /mnt", "umount /mnt"),
             (Use::ActiveSwap, "active kernel swap", "swapoff"),
             (Use::HeldBy("dm-0".into()), "held by dm-0", "dm-0"),
-            (Use::Behind("loop3".into()), "behind /dev/loop3", "losetup --detach /dev/loop3"),
+            (
+                Use::Behind("loop3".into()),
+                "the backing file of /dev/loop3",
+                "losetup --detach /dev/loop3",
+            ),
         ];
         for (used, what, remedy) in table {
             assert_eq!(used.to_string(), what);

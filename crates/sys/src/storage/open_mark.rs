@@ -3,9 +3,9 @@
 //! A forked child reads its parent's swap slots through the inherited open file. So these slots
 //! must outlive the parent, and the parent's identity ([`crate::process_identity`]) does not decide
 //! about them. A mark is a lock (`F_OFD_SETLK`) on one byte beyond the end of a file. The kernel
-//! releases it with the open file: when all processes that inherited its descriptor have closed it,
-//! and all requests of a ring have completed, including those in flight when its process was
-//! killed. That needs neither PIDs nor namespaces.
+//! releases the mark with the open file: when all processes that inherited its descriptor have
+//! closed it, and all requests of a ring have completed, including those in flight when its process
+//! was killed. This rule needs neither PIDs nor namespaces.
 //!
 //! `exec` closes the file, so the new program holds no mark.
 
@@ -30,8 +30,8 @@ pub fn put(file: impl AsFd, mark: u64) -> io::Result<bool> {
     }
 }
 
-/// Returns true if no other open file of the same file holds the mark. Returns false if that is
-/// unknown, as under the program's own filter.
+/// Returns true if no other open file of the same file holds the mark. Returns false if this cannot
+/// be determined, as under the program's own filter.
 pub fn is_released(file: impl AsFd, mark: u64) -> bool {
     let is_free = |lock: libc::flock| i32::from(lock.l_type) == libc::F_UNLCK;
     !program_filter::is_in_force()

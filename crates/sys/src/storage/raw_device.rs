@@ -17,15 +17,15 @@ use std::path::{Path, PathBuf};
 const EXT4: i64 = 0xef53;
 const XFS: i64 = 0x5846_5342;
 
-/// Reasons why the device below a file must not be written in its place, or cannot. Nothing was
-/// changed.
+/// Reasons why the device below a file must not or cannot be written in place of the file. Nothing
+/// was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RawError {
     #[error("it is on {name}, {why}: only files on ext4 and xfs can be used raw")]
     FileSystem { name: String, why: &'static str },
     #[error(
-        "its file system has blocks of {bytes} bytes, less than a page of {PAGE_SIZE}: make one \
-         with larger blocks"
+        "its file system has blocks of {bytes} bytes, less than a page of {PAGE_SIZE}: make a \
+         file system with blocks of a page"
     )]
     SmallBlocks { bytes: u64 },
     #[error(
@@ -35,7 +35,10 @@ pub enum RawError {
     Journaled,
     #[error("its file system has a second device for data (rtdev), so its blocks are ambiguous")]
     TwoDevices,
-    #[error("the device {}:{} of its file system has no entry in /sys/dev/block", number.0, number.1)]
+    #[error(
+        "the device {}:{} of its file system has no entry in /sys/dev/block: mount /sys",
+        number.0, number.1
+    )]
     NoDevice { number: (u32, u32) },
     #[error("the device {path} is missing, or is another device: mount /dev")]
     NoNode { path: PathBuf },
@@ -66,8 +69,8 @@ impl From<Errno> for RawError {
     }
 }
 
-/// Checks that a file is on a file system that leaves its blocks in place, and puts written data
-/// there. Returns the file system's name.
+/// Checks that the file system of a file keeps the file's blocks in place, and writes data directly
+/// to them. Returns the file system's name.
 pub fn check_file_system(file: impl AsFd) -> Result<&'static str, RawError> {
     let stat = rustix::fs::fstat(&file)?;
     let fs = rustix::fs::fstatfs(&file)?;
@@ -150,7 +153,7 @@ fn node_of(device: u64) -> Result<PathBuf, RawError> {
     if is_it { Ok(path) } else { Err(RawError::NoNode { path }) }
 }
 
-/// Returns an attribute of the device's queue; a partition has that of its disk.
+/// Returns an attribute of the device's queue; for a partition, of the queue of its disk.
 fn queue(device: u64, name: &str) -> Option<String> {
     let places = ["queue", "../queue"].map(|it| directory(device).join(it).join(name));
     let text = places.iter().find_map(|place| std::fs::read_to_string(place).ok())?;

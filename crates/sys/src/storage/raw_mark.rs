@@ -31,14 +31,14 @@ pub struct RawMark {
 }
 
 impl RawMark {
-    /// Marks a claimed file. It does not become immutable if this user may not do that, or the file
-    /// system has no such flag: see [`RawMark::is_immutable`].
+    /// Marks a claimed file. The file does not become immutable if this user may not set that flag,
+    /// or the file system does not have it: see [`RawMark::is_immutable`].
     pub fn set(claimed: BorrowedFd<'_>) -> io::Result<RawMark> {
         let path = format!("/proc/self/fd/{}", claimed.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         let file = rustix::fs::open(path, flags, Mode::empty())?;
         let mut mark = RawMark { file, is_immutable: false };
-        // Sets the attribute first: an immutable file without it would stay immutable after a kill.
+        // Set the attribute first: an immutable file without it would stay immutable after a kill.
         let named = rustix::fs::fsetxattr(&mark.file, ATTRIBUTE, b"1", XattrFlags::empty());
         mark.is_immutable = named.is_ok() && set_immutable(mark.file.as_fd(), true).is_ok();
         if named.is_ok() && !mark.is_immutable {
@@ -52,8 +52,8 @@ impl RawMark {
     }
 
     /// Runs `body` while the file is not immutable: ext4 refuses writes to an immutable file also
-    /// through descriptors opened before. Fails without running `body` if the flag cannot be
-    /// removed, and after it if the file does not become immutable again.
+    /// through descriptors opened before. Fails if the flag cannot be removed (`body` does not
+    /// run), or cannot be set again after `body`.
     pub fn lifted<R>(&self, body: impl FnOnce() -> R) -> io::Result<R> {
         if !self.is_immutable {
             return Ok(body());
@@ -123,7 +123,7 @@ fn clear_unlocked(file: BorrowedFd<'_>) -> io::Result<Mark> {
 
 fn clear(file: BorrowedFd<'_>) -> io::Result<()> {
     set_immutable(file, false)?;
-    // Removes the attribute last: without the flag, it has no effect.
+    // Remove the attribute last: without the flag, it has no effect.
     let _ = rustix::fs::fremovexattr(file, ATTRIBUTE);
     Ok(())
 }
@@ -168,7 +168,6 @@ mod tests {
         let claimed = claim_at_once(&path).unwrap();
         std::mem::forget(RawMark::set(claimed.file.as_fd()).unwrap());
         drop(claimed);
-        // The next claim removes the stale mark.
         drop(claim_at_once(&path).unwrap());
         assert_eq!(clear_stale(&path).unwrap(), Mark::None);
         // A flag that the owner set stays.

@@ -110,8 +110,8 @@ impl Engine {
         self.core.background.more.get_or_init(|| more);
     }
 
-    /// Sets the limit of a forked child that shares a budget. Until then the child has its parent's
-    /// limit.
+    /// Sets the limit of a forked child that shares a budget. Until this call, the child has its
+    /// parent's limit.
     pub fn begin_share(&self, bytes: usize) {
         self.core.memory.budget.reset(bytes);
         // A forked child has no background thread that follows the budget, and its pool still has

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 pub struct Pinned {
     /// Number of bytes pinned, from the start.
     pub bytes: usize,
-    /// Reason why pinning ended there.
+    /// Reason why pinning ended.
     pub then: Then,
     /// Tier of the last page that was faulted in; `None` if all pages were resident.
     pub from: Option<Tier>,
@@ -113,7 +113,7 @@ impl Engine {
     pub fn wait_for_release(&self) {
         let seen = self.held.releases.load(Relaxed);
         self.held.waiting.fetch_add(1, Relaxed);
-        // Not every release wakes waiters.
+        // Not every release wakes waiters, so the sleep is bounded.
         futex::wait(&self.held.releases, seen, Some(5_000_000));
         self.held.waiting.fetch_sub(1, Relaxed);
     }
@@ -178,7 +178,7 @@ impl Engine {
         end(done, if done < len { Then::Missing } else { Then::Done }, from)
     }
 
-    /// Faults in and pins a page. Returns `None` if it is unmapped or unmanaged.
+    /// Faults in and pins a page. Returns `None` for an unmapped or unmanaged page.
     fn pin_page(&self, page: PageNo, open: Mask) -> Result<Option<BeforePin>, FaultError> {
         let mut before = BeforePin { was_resident: true, from: None };
         while !self.core.memory.pages.try_pin(page) {
@@ -193,7 +193,7 @@ impl Engine {
         Ok(Some(before))
     }
 
-    /// Pins the page at a managed address if it is resident. Returns true if it was.
+    /// Pins the page at a managed address. Returns false if it is not resident or is protected.
     #[must_use]
     pub fn pin_resident(&self, address: usize) -> bool {
         self.core.memory.pages.try_pin(self.page_of(address))

@@ -76,8 +76,8 @@ impl Engine {
         Ok(self.address_of(target))
     }
 
-    /// Moves a mapping to `target`, or anywhere if that is `None`, and changes its length to
-    /// `new_len`. Replaces the mappings at `target`. The ranges must not overlap. Returns its
+    /// Moves a mapping to `target`, or anywhere if `target` is `None`, and changes its length to
+    /// `new_len`. Replaces the mappings at `target`. The ranges must not overlap. Returns the new
     /// address.
     pub fn remap_to(
         &self,
@@ -139,7 +139,8 @@ impl Engine {
     }
 
     /// Maps the target of a mapping that grows and will probably grow again. Large mappings get
-    /// free pages after them; small ones do not, because these need page tables of their own.
+    /// free pages after them; small ones do not, because such a mapping needs page tables of its
+    /// own.
     fn map_target(
         &self,
         count: u64,

@@ -1,4 +1,4 @@
-//! Turns of the processes of a tree: the wait for one, and the return of the working set.
+//! Turns of the processes of a tree: the wait for one, and the swap-in of the working set.
 
 use super::Engine;
 use crate::base::page::{PageNo, Place};
@@ -23,9 +23,9 @@ use softswap_sys::signals::{self, Mask};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DiskRefaults {
     pub count: u64,
-    /// Sum of their distances, in pages.
+    /// Sum of the refaults' distances, in pages.
     pub distances: u64,
-    /// Time that threads waited for them, in ns.
+    /// Time that threads waited for these refaults, in ns.
     pub waited_ns: u64,
 }
 
@@ -39,7 +39,8 @@ impl DiskRefaults {
         }
     }
 
-    /// Returns the mean distance in pages. As many more resident pages would hold the working set.
+    /// Returns the mean distance in pages. With that many more resident pages the working set would
+    /// fit.
     pub fn mean_distance(self) -> u64 {
         self.distances / self.count.max(1)
     }

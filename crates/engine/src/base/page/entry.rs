@@ -159,7 +159,6 @@ impl StoredCopy {
 }
 
 impl Place {
-    /// Returns the place of a resident page without a copy.
     pub const fn resident(age: u8) -> Place {
         Place::Resident { age, copy: None }
     }
@@ -171,7 +170,6 @@ impl Place {
         }
     }
 
-    /// Returns the place, with a page in a slot marked as incompressible.
     pub(crate) fn marked_incompressible(self) -> Place {
         match self {
             Place::Slot { slot, .. } => Place::Slot { slot, is_incompressible: true },
@@ -179,7 +177,6 @@ impl Place {
         }
     }
 
-    /// Returns true for a page in a slot that is known to be incompressible.
     pub fn is_incompressible(self) -> bool {
         matches!(self, Place::Slot { is_incompressible: true, .. })
     }

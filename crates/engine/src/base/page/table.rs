@@ -137,7 +137,6 @@ impl PageTable<'_> {
     pub(crate) fn deactivate(&self, page: PageNo) {
         let seen = self.load(page);
         if seen.is_resident() && !seen.is_busy() {
-            // A lost race means that the page is in use.
             let _ = self.words[page as usize].compare_exchange(
                 seen.0,
                 seen.0 & !AGE_MASK,

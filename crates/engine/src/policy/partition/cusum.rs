@@ -5,7 +5,7 @@ use super::ghost_hits::STEPS;
 
 /// Largest binary exponent of the cost factor for moves to resident pages: a factor of 256.
 const MAX_COST_EXPONENT: i32 = 8;
-/// Smallest binary exponent of that factor: a factor of 1/4.
+/// Smallest binary exponent of the cost factor: a factor of 1/4.
 const MIN_COST_EXPONENT: i32 = -2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -30,7 +30,7 @@ pub(crate) struct Stopwatch {
 impl Stopwatch {
     pub(crate) fn start() -> Stopwatch {
         let start_ns = now_ns();
-        // The CPU clock of the thread is a system call.
+        // Reading the thread's CPU clock takes a system call, so only one fault in 16 is sampled.
         let is_sampled = start_ns.is_multiple_of(16);
         Stopwatch { start_ns, cpu_start_ns: is_sampled.then(thread_cpu_ns) }
     }
@@ -98,13 +98,11 @@ impl FaultCosts {
         self.disk_share.store(share - share / 256 + is_disk / 256, Relaxed);
     }
 
-    /// Records that `pages` pages were evicted in `cpu_ns` of CPU time.
     pub(crate) fn note_evictions(&self, pages: u64, cpu_ns: u64) {
         let each_ns = cpu_ns.checked_div(pages);
         each_ns.into_iter().for_each(|ns| follow_capped(&self.evict_ns, ns, 16));
     }
 
-    /// Records that `pages` pages were written back from the pool in `cpu_ns` of CPU time.
     pub fn note_write_backs(&self, pages: u64, cpu_ns: u64) {
         let each_ns = cpu_ns.checked_div(pages);
         each_ns.into_iter().for_each(|ns| follow_capped(&self.write_back_ns, ns, 16));
@@ -117,8 +115,8 @@ impl FaultCosts {
     /// Returns true if the process leaves a CPU to background reclaim, regardless of what reclaim
     /// itself uses. Other processes are ignored; compression in program threads counts as use.
     pub(crate) fn leaves_processor_idle(&self) -> bool {
-        // If n busy threads compete with it for n CPUs, its share is n / (n + 1). The threshold is
-        // halfway between that share and a whole CPU.
+        // If n busy threads compete with background reclaim for n CPUs, its share is n / (n + 1).
+        // The threshold is halfway between that share and a whole CPU.
         let (n, whole) = (self.processors, u64::from(WHOLE));
         self.spare.load(Relaxed) >= whole * (2 * n + 1) / (2 * n + 2)
     }
@@ -221,7 +219,7 @@ mod tests {
 
     #[test]
     fn one_waiting_thread_leaves_processor_idle() {
-        // It waits for 16 of 20 ms and runs for the rest.
+        // The thread waits for 16 of 20 ms and runs for the rest.
         let alone = disk_ns(&after(&[(10, 100)]));
         assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&alone), "{alone}");
         let without_waits = disk_ns(&after(&[(100, 0)]));

@@ -18,7 +18,7 @@ pub(super) struct GhostHits {
     /// Faults from the pool on pages that would have been resident with index + 1 steps more for
     /// resident pages.
     resident: Counts,
-    /// The same for faults from the disk on incompressible pages, which no pool could hold.
+    /// Faults from the disk on incompressible pages, which no pool could hold, by the same steps.
     incompressible: Counts,
     /// Faults from the pool that would be faults from the disk with a smaller pool, by the lowest
     /// number of steps that moves the page to the disk.
@@ -26,7 +26,7 @@ pub(super) struct GhostHits {
     /// The same faults, by the number of steps with which the page would be resident instead.
     lost_until: Counts,
     /// Faults from the disk on pages that would have been in the pool with index + 1 steps more for
-    /// it.
+    /// the pool.
     pooled: Counts,
 }
 

@@ -4,7 +4,7 @@
 //! holds fewer, at no cost. Pages in neither cost a read from the disk. The refault distance shows
 //! roughly what more DRAM would have saved. A page found in the pool would have stayed resident if
 //! there had been space for the pages evicted in between. A page found compressed on the disk would
-//! still be in the pool if that had held the pages written back since ([`WriteBackRate`]).
+//! still be in the pool if the pool had held the pages written back since ([`WriteBackRate`]).
 //!
 //! Each fault is counted by the number of steps of the limit that would have saved it, times its
 //! cost ([`FaultCosts`]). For pages found in the pool, the number of steps by which a smaller pool
@@ -346,8 +346,8 @@ impl Interval<'_> {
         Some(match towards {
             Towards::Pool => {
                 let gained_ns = within(&self.seen.pooled, self.steps(bytes)) * saved_ns;
-                // The loss of resident pages is unknown; their gain from more memory approximates
-                // it.
+                // The loss of resident pages is unknown. Their gain from more memory approximates
+                // the loss.
                 let slope_ns = steepest(&self.seen.resident) * pool_ns
                     + steepest(&self.seen.incompressible) * disk_ns;
                 let lost_ns = slope_ns * self.steps(bytes);
@@ -383,8 +383,8 @@ impl Interval<'_> {
     /// Returns the likelihood that a page written back by a move refaults, beyond the recorded
     /// events. It is 0 for a pool that uses at least [`NEARLY_FULL_PERCENT`] of its limit, which
     /// would write the page back soon anyway. In another pool the page would stay and may be
-    /// touched later: a sort that works on one half of its data will touch the other half. There it
-    /// is 1 if no page was written back recently.
+    /// touched later: a sort that works on one half of its data will touch the other half. In such
+    /// a pool the likelihood is 1 if no page was written back recently.
     fn unseen_refault_share(&self) -> f64 {
         if self.view.is_nearly_full() { 0.0 } else { self.partition.refault_share() }
     }

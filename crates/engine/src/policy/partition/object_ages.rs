@@ -27,12 +27,12 @@ impl Samples {
         self.count = 0;
     }
 
-    /// Takes more samples. `at_random` selects an object by a random number and returns the number
-    /// of pages evicted since that object's page, or `None` if it selects no object.
+    /// Takes more samples. `at_random` selects an object by a random number. It returns how many
+    /// pages were evicted after that object's page was, or `None` if it finds no object.
     pub(super) fn sample(&mut self, at_random: impl Fn(u64) -> Option<u64>) {
         let wanted = EACH_TIME.max(SAMPLES.saturating_sub(self.count));
         let until = self.count + wanted;
-        // Not every place holds an object.
+        // Not every random number selects an object.
         for _ in 0..4 * wanted {
             if self.count == until {
                 break;

@@ -60,7 +60,7 @@ impl Accuracy {
         if self.reached_pages.load(Relaxed) + self.lost_pages.load(Relaxed) < EVALUATION_PAGES {
             return;
         }
-        // If several threads do this at the same time, one of them gets all counts.
+        // If several threads evaluate at the same time, one of them gets all counts.
         let reached = self.reached_pages.swap(0, Relaxed);
         let lost = self.lost_pages.swap(0, Relaxed);
         let all = reached + lost;

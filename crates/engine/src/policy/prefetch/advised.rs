@@ -1,6 +1,6 @@
 //! Access order hints from the program.
 //!
-//! They are stored per chunk, like learnt behaviour. A hint applies to the chunks that its range
+//! Hints are stored per chunk, like learnt behaviour. A hint applies to the chunks that its range
 //! covers completely, so it does not affect other memory.
 
 use crate::base::page::PageNo;

@@ -42,7 +42,7 @@ const ALL_SHARE: usize = 16;
 const STREAM_FAULTS: usize = 3;
 /// Number of markers. A marker's place is a hash of its page number.
 const MARKERS: usize = 256;
-/// Age of an old marker, in faults.
+/// Age from which a marker is old, in faults.
 const LIFE_FAULTS: u64 = 1024;
 /// Divisor: queued requests cover at most 1/8 of the budget.
 const QUEUE_SHARE: usize = 8;
@@ -66,16 +66,15 @@ pub enum Touch {
 }
 
 impl Touch {
-    /// Returns true if the page was the marker of a requested window.
     pub fn is_requested(self) -> bool {
         matches!(self, Touch::Marker(window) if window.is_requested())
     }
 }
 
-/// Limits of a stream. It skips resident pages, because a marker must be on a page whose touch
-/// faults.
+/// Limits of a stream. A stream skips resident pages, because a marker must be on a page whose
+/// touch faults.
 pub struct Ahead<F> {
-    /// End of the existing pages.
+    /// Exclusive end of the page numbers.
     pub end: PageNo,
     /// Returns true if a page is in memory.
     pub is_there: F,
@@ -91,7 +90,6 @@ impl<F: Fn(PageNo) -> bool> Ahead<F> {
     }
 }
 
-/// Returns the maximum window size for a budget, in pages.
 fn max_window(budget_pages: usize) -> usize {
     (budget_pages / BUDGET_SHARE).clamp(FIRST_WINDOW, MAX_WINDOW)
 }
@@ -332,7 +330,7 @@ impl Readahead {
     }
 
     /// Sets a window's marker. Returns true if it replaced that of another requested window. A
-    /// window that was not requested replaces a requested one only if that is old.
+    /// window that was not requested replaces a requested one only if the requested one is old.
     fn mark(&self, window: Window) -> bool {
         let now = self.faults.load(Ordering::Relaxed);
         let place = &self.markers[place_of(window.marker)];

@@ -191,7 +191,7 @@ fn unused_windows_shrink_next_ones() {
         all(&streams).iter().map(|request| request.range().count()).sum::<usize>()
     };
     assert_eq!(reach(1), 128);
-    // Each leaves a marker that is never touched and expires.
+    // Each window leaves a marker that is never touched and expires.
     let shorter = (2..200).map(|index| {
         (0..LIFE_FAULTS).for_each(|_| assert_eq!(streams.reach(7), Touch::Isolated));
         reach(index)

@@ -29,8 +29,8 @@ impl Strides {
         }
     }
 
-    /// Records a touch. Returns the smallest stride other than 1 at which it and the touches before
-    /// it are equally spaced, if any.
+    /// Records a touch. Returns the smallest stride other than 1 at which this touch and the ones
+    /// before are equally spaced, if any.
     pub(crate) fn note(&self, page: PageNo) -> Option<Stride> {
         // Read once, because other threads add touches concurrently.
         let touched = self.touched.each_ref().map(|place| place.load(Relaxed));

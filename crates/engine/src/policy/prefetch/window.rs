@@ -56,8 +56,8 @@ impl Fields {
 pub struct Window {
     /// The marker: the page that the stream reaches first.
     pub(crate) marker: PageNo,
-    /// Number of pages, including the marker. Below [`FIRST_WINDOW`] the window was not requested,
-    /// and this is the number of faults of the possible stream.
+    /// Number of pages, including the marker. A number below [`FIRST_WINDOW`] is that of the faults
+    /// of a possible stream, whose window was not requested.
     pub(crate) pages: usize,
     /// Distance and direction between the pages.
     pub(crate) stride: Stride,

@@ -58,7 +58,7 @@ pub struct Pools {
     max_run: usize,
     /// Number of threads that wait for a buffer.
     waiters: AtomicU32,
-    /// Futex word on which they wait. Incremented when a buffer is returned.
+    /// Futex word on which these threads wait. Incremented when a buffer is returned.
     returns: std::sync::atomic::AtomicU32,
     long_wait: LongWait,
 }
@@ -99,8 +99,8 @@ impl Pools {
         })
     }
 
-    /// Takes a buffer of `pages` adjacent pages, preferably from the area of `cpu`. It still has
-    /// the content of its last use.
+    /// Takes a buffer of `pages` adjacent pages, preferably from the area of `cpu`. The buffer
+    /// still has the content of its last use.
     #[must_use]
     #[inline]
     pub fn take(&self, cpu: usize, pages: usize) -> Option<Buffer<'_>> {
@@ -186,7 +186,7 @@ impl Pools {
         })
     }
 
-    /// Takes a buffer for one use, within the limit. This costs page faults.
+    /// Takes a buffer for one use, within the limit. Filling it costs page faults.
     #[must_use]
     pub fn take_transient(&self, pages: usize) -> Option<Buffer<'_>> {
         let run = self.growth.alloc_transient(pages)?;
@@ -203,8 +203,8 @@ impl Pools {
         self.fixed
     }
 
-    /// Waits until a buffer is returned, at most 1 ms. A thread that holds a buffer waits at
-    /// most for the disk, never for another buffer, so one is returned.
+    /// Waits until a buffer is returned, at most 1 ms. A thread that holds a buffer waits at most
+    /// for the disk, never for another buffer, so it will return its buffer.
     pub(crate) fn wait(&self) {
         self.waiters.fetch_add(1, AcqRel);
         futex::wait(&self.returns, self.returns.load(Acquire), Some(1_000_000));
@@ -222,7 +222,7 @@ impl Pools {
     }
 }
 
-/// A buffer in use; dropping it returns it.
+/// A buffer in use. Dropping it returns it to its pool.
 #[derive(Debug)]
 pub struct Buffer<'p> {
     run: Option<Run<'p>>,

@@ -24,8 +24,8 @@ fn pools_in(open: u32) -> impl Iterator<Item = usize> {
 }
 
 /// Returns each area of the open pools once, as (pool, area), beginning with the one of `start`.
-/// `areas_of` returns the number of areas of a pool. It is a power of two, and the largest in pool
-/// 0, which is open.
+/// `areas_of` returns the number of areas of a pool, a power of two. Pool 0 is open and has the
+/// largest number.
 #[inline]
 pub(super) fn area_first(
     start: usize,

@@ -20,15 +20,14 @@ impl Pools {
         self.growth.limit_bytes.store(extra_bytes, Relaxed);
     }
 
-    /// Returns true if a search failed since the last call, and clears that request. The next
-    /// failed search sets it again.
+    /// Returns true if a search failed since the last call, and clears the request of that search.
     #[must_use]
     pub fn wants_pool(&self) -> bool {
         self.growth.is_requested.load(Relaxed) && self.growth.is_requested.swap(false, Acquire)
     }
 
-    /// Adds a pool of up to `room_bytes`, within the limit. Returns true if it did. Must not run in
-    /// a fault, because it waits for concurrent growth and for memory from the kernel.
+    /// Adds a pool of up to `room_bytes`, within the limit. Returns true if a pool was added. Must
+    /// not run in a fault, because it waits for concurrent growth and for memory from the kernel.
     pub fn grow(&self, room_bytes: usize, now_ns: u64) -> bool {
         let mut seen = self.growth.last_busy.lock().unwrap_or_else(PoisonError::into_inner);
         let open = self.open.load(Relaxed);
@@ -70,7 +69,7 @@ impl Pools {
     /// Closes a pool, unless one of its buffers is in use. Returns true if the pool was closed.
     pub(super) fn release(&self, index: usize) -> bool {
         let pool = &self.pools[index];
-        // Close it first, so that searches skip it.
+        // Close the pool first, so that searches skip it.
         self.open.fetch_and(!(1 << index), AcqRel);
         let closed = pool.areas.iter().take_while(|area| area.close()).count();
         if closed < pool.areas.len() {

@@ -69,9 +69,9 @@ impl Pools {
         let wanted = self.long_wait.pages.swap(0, Relaxed) * PAGE_SIZE;
         let usage = self.usage();
         Some(format!(
-            "softswap: the bounce buffers are full ({wanted} bytes wanted, {} in all, {} used): \
-             threads wait until writes to the disk complete; a larger --memory gives more \
-             buffers\n",
+            "softswap: the bounce buffers are full ({wanted} bytes are needed; of {} bytes in \
+             total, {} are used): threads wait until writes to the disk complete; a larger \
+             --memory gives more buffers\n",
             (usage.slots + usage.transient) * PAGE_SIZE,
             (usage.used + usage.transient) * PAGE_SIZE,
         ))

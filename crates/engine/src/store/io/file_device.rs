@@ -88,7 +88,7 @@ impl FileDevice {
             }
         };
         if let Some(registered) = &self.registered {
-            // Without it the kernel looks up the buffer of each request.
+            // Without a shared registration, the kernel looks up the buffer of each request.
             let _ = ring.share_registered(registered);
         }
         Ok(ring)
@@ -224,8 +224,9 @@ impl FileDevice {
         )
     }
 
-    /// Makes one transfer on the lane. If the ring itself fails, the lane abandons it and repeats
-    /// the transfer without it. That is harmless, because the same bytes go to the same place.
+    /// Makes one transfer on the lane. If the ring itself fails, the lane drops the ring and
+    /// repeats the transfer with a system call. The same bytes have the same place, so a repetition
+    /// is harmless.
     fn step(
         &self,
         lane: &mut Lane,
@@ -243,8 +244,8 @@ impl FileDevice {
 }
 
 fn drop_rings(lane: &mut Lane) {
-    // Forget it. A drop would call the C library in a fault handler, and close a descriptor number
-    // that the program may have reused.
+    // Forget the rings. A drop would call the C library in a fault handler, and close a descriptor
+    // number that the program may have reused.
     std::mem::forget(std::mem::replace(lane, Lane::Plain));
 }
 
@@ -317,7 +318,7 @@ impl Device for FileDevice {
             }
             _ => ring.read_batch(Target::Attached, pieces, results),
         });
-        // Repeated alone, a piece is completed, or fails with its own error.
+        // A piece that is repeated alone is completed, or fails with its own error.
         let mut left = pieces.iter_mut().zip(done).filter(|(piece, done)| *done != piece.buf.len());
         left.try_for_each(|(piece, _)| self.read_one(lane, piece))
     }
@@ -329,7 +330,8 @@ impl Device for FileDevice {
         self.check_map(Operation::Write, first, bytes as u64)?;
         let ends = pieces.iter().map(|piece| piece.offset + piece.buf.len() as u64);
         let end = ends.max().unwrap_or(0);
-        // Beyond a limit, writes the pieces up to it; the first one beyond it returns the error.
+        // If a piece exceeds a limit, the pieces are written one by one, up to the first one beyond
+        // the limit.
         let done = match pieces.len() > 1 && self.file.check_limit(end).is_ok() {
             true => batch(lane, pieces.len(), |ring, results| {
                 ring.write_batch(Target::Attached, pieces, results)
@@ -387,7 +389,7 @@ impl Device for FileDevice {
 }
 
 /// Runs a batch of `count` transfers on the lane's ring. Returns the number of bytes of each: 0 if
-/// it or the ring failed, or if there is no ring.
+/// the transfer or the ring failed, or if there is no ring.
 fn batch(
     lane: &mut Lane,
     count: usize,

@@ -115,7 +115,7 @@ impl Device for MirrorDevice {
         self.file.expect_buffers(range);
     }
 
-    /// Only reads of single pages that a thread waits for compare the two sides.
+    /// Times only reads of single pages that a thread waits for.
     fn read_pieces(
         &self,
         lane: &mut Lane,

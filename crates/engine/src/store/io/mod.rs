@@ -112,9 +112,9 @@ pub trait Device: Send + Sync {
         let _ = range;
     }
 
-    /// Fills each of up to [`MAX_PIECES`] pieces with the content at its offset, concurrently if the
-    /// device supports it. `polling` decides how a caller waits for a few pages; `None` sleeps. On
-    /// an error the content of all buffers is undefined.
+    /// Fills each of up to [`MAX_PIECES`] pieces with the content at its offset, concurrently if
+    /// the device supports it. `polling` decides how a caller waits for a few pages; `None` sleeps.
+    /// On an error the content of all buffers is undefined.
     fn read_pieces(
         &self,
         lane: &mut Lane,
@@ -126,7 +126,6 @@ pub trait Device: Send + Sync {
     /// error the stored content is unknown.
     fn write_pieces(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError>;
 
-    /// Reads one piece, as [`Device::read_pieces`].
     fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
         self.read_pieces(lane, &mut [Piece { offset, buf }], None)
     }
@@ -142,7 +141,6 @@ pub trait Device: Send + Sync {
         self.read_pieces(lane, &mut [Piece { offset, buf }], Some(polling))
     }
 
-    /// Writes one piece, as [`Device::write_pieces`].
     fn write(&self, lane: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError> {
         self.write_pieces(lane, &[Piece { offset, buf }])
     }

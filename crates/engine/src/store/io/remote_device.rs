@@ -199,7 +199,7 @@ fn permanent_text(texts: &Texts, text: Box<str>) -> &'static str {
             }
         }
     }
-    "the cluster has failed before, and is retried later"
+    "the cluster failed again, and softswap retries later: see the messages before this one"
 }
 
 fn ends_of(offset: u64, bytes: u64) -> Option<[Page; 2]> {
@@ -235,7 +235,7 @@ impl RemoteDevice {
         for piece in pieces {
             let end = piece.offset.saturating_add(piece.buf.len() as u64);
             if end / PAGE_BYTES > self.claimed.load(Acquire) {
-                // An older content may be there if the area grows again.
+                // If the area grows again, the cluster may return an older content of these pages.
                 self.note_all_missing(piece.offset / PAGE_BYTES..end / PAGE_BYTES);
                 continue;
             }
@@ -264,8 +264,8 @@ impl RemoteDevice {
         });
     }
 
-    /// Reads pages that may be missing, with a timeout. If it returns false, the content of the
-    /// buffer is undefined.
+    /// Reads pages that may be missing, with a timeout. Returns false on failure; the content of
+    /// the buffer is then undefined.
     pub(super) fn read_within(&self, offset: u64, buf: &mut [u8], timeout_ns: u64) -> bool {
         let (me, area) = (me(), self.area.number());
         let mut numbers = offset / PAGE_BYTES..;
@@ -383,8 +383,8 @@ impl Device for RemoteDevice {
         Ok(())
     }
 
-    /// Discards pages. After a failure they are stored until the area is dead or they are written
-    /// again.
+    /// Discards pages. After a failure the pages stay stored until the area is dead or the pages
+    /// are written again.
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
         if let Some(ends) = ends_of(offset, bytes) {
             let (queue, me, area) = (self.queue(), me(), self.area.number());

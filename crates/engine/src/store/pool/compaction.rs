@@ -89,7 +89,7 @@ impl Pool {
         Ok(self.put(slab, guard, compressed, owner, tag))
     }
 
-    /// Ends the compaction of a slab from [`Pool::sparsest`]. If objects are left, it accepts
+    /// Ends the compaction of a slab from [`Pool::sparsest`]. If objects are left, the slab accepts
     /// objects again.
     pub fn reopen(&self, slab: u32) {
         let mut directory = self.directory();

@@ -66,7 +66,6 @@ impl Handle {
     /// Number of upper bits that identify the object. The pool can find the other bits.
     pub(crate) const OBJECT_BITS: u32 = SLAB_BITS + SLOT_BITS;
 
-    /// Returns the object's length in bytes.
     pub fn compressed_bytes(self) -> usize {
         self.object().len
     }

@@ -98,7 +98,7 @@ impl Slab {
         self.listed_to = 0;
     }
 
-    /// Populates all of its memory in one call, because it will be filled.
+    /// Populates all memory of the slab in one call, because the slab will be filled.
     pub(super) fn populate(&mut self) {
         populate(&mut self.bytes[..]);
     }
@@ -129,7 +129,7 @@ impl Slab {
         self.class().map_or(0, |class| CLASS[class].slots)
     }
 
-    /// Returns its group by fill level, the sparsest first.
+    /// Returns the slab's group by fill level; 0 is the sparsest.
     pub(super) fn group(&self) -> u8 {
         (self.live() * GROUPS / (self.slots() + 1)) as u8
     }

@@ -63,8 +63,8 @@ impl Slabs {
         self.unit * ((1 << part) - 1)
     }
 
-    /// Adds parts until there are `count` slabs, or as many as a handle can number. Only one thread
-    /// calls it at a time.
+    /// Adds parts until there are `count` slabs, or as many as a handle can number. Must be called
+    /// by one thread at a time.
     pub(super) fn grow(&self, count: usize) -> io::Result<()> {
         while self.len() < count.min(MAX_SLABS) {
             let part = self.made.load(Relaxed);

@@ -238,7 +238,7 @@ fn paused_area_is_tried_last() {
         assert_eq!(index_of(run.first), 0);
         write_run(&areas, &mut lanes, run, page).unwrap_err();
         areas.free_unused(run.first, 1);
-        // The next is in the other area, and in this one when that is full.
+        // Runs come from the other area, and from the paused one when the other is full.
         let run = areas.alloc_run(0, 1).unwrap();
         assert_eq!(index_of(run.first), 1);
         let (order, full) = fill_up(&areas);

@@ -2,7 +2,7 @@
 //! parent, and in the named areas that its tree shares. Areas of the parent alone are not
 //! available.
 //!
-//! The child opens them when it evicts a page, perhaps in a fault. So all allocations use the
+//! The child opens an area when it evicts a page, perhaps in a fault. So all allocations use the
 //! engine's heap, and no lock is held that a fork waits for, except a context. The guard handles
 //! these system calls like any others, so areas are never opened on a managed stack.
 
@@ -51,7 +51,8 @@ pub(crate) struct ChildAreas {
     pub(crate) overshoot_ns: u64,
     pub(crate) encrypt: bool,
     pub(crate) managed: Range<usize>,
-    /// False if the program has installed a system-call filter, which would apply to these calls.
+    /// False if the program has installed a system-call filter, which would apply to opening an
+    /// area.
     pub(crate) may_open: AtomicBool,
     pub(crate) state: Mutex<State>,
 }

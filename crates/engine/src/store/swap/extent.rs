@@ -59,9 +59,7 @@ pub enum AppendError {
     NotAdjacent { start_page: u64, pages: u64 },
     #[error("extent has no pages, or ends beyond the largest block number")]
     BadLength,
-    #[error(
-        "all {limit} extents of the area are in use; fewer, larger pieces of storage would fit"
-    )]
+    #[error("the area has more than {limit} extents; use a file with fewer, larger extents")]
     TooMany { limit: usize },
 }
 

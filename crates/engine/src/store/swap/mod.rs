@@ -4,7 +4,7 @@
 //! blocks. `extent` and `slot` are independent of each other and of devices; `area` combines them,
 //! and `areas` combines several areas. `named` opens a file or a device with a header. It
 //! recognises other content with `contents` and parses the first page with `header`. `raw` verifies
-//! where its blocks are on the device. A tree of processes shares an area through a
+//! where the file's blocks are on the device. A tree of processes shares an area through a
 //! [`softswap_shared::cluster_table`]. `open_areas` opens all configured areas.
 
 pub(crate) mod cluster;

@@ -6,8 +6,8 @@
 //! own checks.
 //!
 //! A file is accessed through its file system, so blocks are offsets in the file, unless
-//! [`super::raw`] verifies its blocks on the device. Its layout is checked in both cases, because
-//! writing a page must not allocate space while memory is short.
+//! [`super::raw`] verifies its blocks on the device. The file's layout is checked in both cases,
+//! because writing a page must not allocate space while memory is short.
 
 use super::cluster::CLUSTER_SLOTS;
 use super::contents::{self, HEAD_BYTES, Kind, Magic};
@@ -134,7 +134,7 @@ pub enum Warning {
     UntrustedOwner { path: PathBuf, owner: u32 },
     #[error("it refuses O_DIRECT; pages pass through the page cache, which uses DRAM")]
     PageCache,
-    #[error("its file system keeps files in DRAM; pages written there free none")]
+    #[error("its file system keeps files in DRAM; writing pages there frees no memory")]
     InMemory,
     #[error(
         "its file system writes every page to a new block, which uses free space; create it \
@@ -181,12 +181,10 @@ impl Storage {
         self.claimed.is_device
     }
 
-    /// Returns the claimed file or device.
     pub fn file(&self) -> &SwapFile {
         &self.claimed.file
     }
 
-    /// Returns the recognised formats of the content.
     pub fn contents(&self) -> impl Iterator<Item = &'static Magic> {
         contents::recognise(&self.head)
     }

@@ -34,9 +34,15 @@ const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 pub enum RawRefusal {
     #[error("{} is a device, which is used by its blocks anyway: leave out `raw`", path.display())]
     IsDevice { path: PathBuf },
-    #[error("{} cannot be used raw: {cause}; or leave out `raw`", path.display())]
+    #[error(
+        "{} cannot be used raw: {cause}; to use it through its file system, leave out `raw`",
+        path.display()
+    )]
     Below { path: PathBuf, cause: RawError },
-    #[error("{} cannot be used raw: {}; or leave out `raw`", path.display(), why_unfit(path, unfit))]
+    #[error(
+        "{} cannot be used raw: {}; to use it through its file system, leave out `raw`",
+        path.display(), why_unfit(path, unfit)
+    )]
     Unfit { path: PathBuf, unfit: Unfit },
     #[error("{} cannot be used raw: it refuses direct I/O; leave out `raw`", path.display())]
     NotDirect { path: PathBuf },
@@ -138,7 +144,6 @@ struct Sample {
 }
 
 impl RawFile {
-    /// Returns the digest of the map.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.map)
     }
@@ -285,8 +290,8 @@ impl Content {
     }
 }
 
-/// Calls `act` for each sample, with its content, on several threads. Returns a sample for which it
-/// returned false.
+/// Calls `act` for each sample, with its content, on several threads. Returns a sample for which
+/// `act` returned false.
 fn each(
     samples: &[Sample],
     content: Content,

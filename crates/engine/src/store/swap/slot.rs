@@ -161,9 +161,9 @@ impl SlotAllocator {
             .or_else(|| self.alloc_any(own, want))
     }
 
-    /// Takes a run from any cluster, including other processors' current ones. `None` means that
-    /// nothing was free at one moment. The search repeats if clusters moved or slots were allocated
-    /// during the search, since it may have missed a run.
+    /// Takes a run from any cluster, including other processors' current ones. Returns `None` only
+    /// if nothing was free at one moment. The search repeats if clusters moved or slots were
+    /// allocated during the search, since it may have missed a run.
     fn alloc_any(&self, own: usize, want: usize) -> Option<(u64, usize)> {
         loop {
             let before = self.changes();
@@ -304,8 +304,9 @@ impl SlotAllocator {
         self.bits_of(cluster).iter().all(|word| word.load(SeqCst) == 0)
     }
 
-    /// Returns the state for a cluster that no processor holds. Until a processor takes it, its
-    /// bits are only cleared: the thread that clears the last one sees that the others are clear.
+    /// Returns the state for a cluster that no processor holds. Until a processor takes the
+    /// cluster, its bits are only cleared: the thread that clears the last one sees that the others
+    /// are clear.
     fn state_for(&self, cluster: u32) -> u32 {
         const HALF: u32 = CLUSTER_SLOTS as u32 / 2;
         const ALL: u32 = CLUSTER_SLOTS as u32;

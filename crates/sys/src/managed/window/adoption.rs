@@ -51,7 +51,7 @@ impl Occupied {
 impl Window {
     /// Creates a window around the mappings in a range, like [`Window::reserve`]. Afterwards a
     /// touch of an absent page is a fault; present pages do not change. No other thread may map or
-    /// unmap memory there during the call.
+    /// unmap memory in the range during the call.
     pub fn adopt(
         staging_frames: usize,
         avoid_move: bool,

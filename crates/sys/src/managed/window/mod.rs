@@ -141,8 +141,8 @@ impl Window {
         self.register(self.staging, self.frames.len() * PAGE_SIZE)
     }
 
-    /// Sets if a forked child inherits the staging frames, and ranges of the window, given as
-    /// (first page, count). Off by default: a child that cannot fault in its pages would read
+    /// Lets a forked child inherit the staging frames and ranges of the window, given as (first
+    /// page, count), or not. Off by default: a child that cannot fault in its pages would read
     /// zeroes.
     pub fn inherit(&self, managed: &[(u64, usize)], on: bool) -> io::Result<()> {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
@@ -456,8 +456,8 @@ impl Window {
         Ok(present[0] & 1 == 1)
     }
 
-    /// Copies a page that this process shares with a forked relative, so that it has its own. Fails
-    /// if the page is not writable.
+    /// Gives this process its own copy of a page that it shares with a forked relative. Fails if
+    /// the page is not writable.
     pub fn unshare(&self, page: u64) -> io::Result<()> {
         // Populating for writing breaks the sharing. For an absent or protected page it returns an
         // error instead of raising a signal.
@@ -571,8 +571,8 @@ impl Window {
         }
         let pid = raw::current_process() as usize;
         let (local, remote) = (&raw const local as usize, &raw const remote as usize);
-        // SAFETY: the kernel writes at most a page to `to`, which is borrowed exclusively. It reads
-        // the page at `from`, or returns EFAULT.
+        // SAFETY: the kernel reads the two `iovec`, and writes at most a page to `to`, which is
+        // borrowed exclusively. It reads the page at `from`, or returns EFAULT.
         let read =
             unsafe { raw::syscall(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0]) };
         match raw::check(read)? {

@@ -224,13 +224,13 @@ impl PageAccess {
         self.drop_content(&(page..page + to.len() / PAGE_SIZE))
     }
 
-    /// Copies present pages to `to`, and drops them. On an error they are present as before.
+    /// Copies present pages to `to`, and drops them. On an error the pages stay present.
     pub(super) fn take(&self, page: usize, to: &mut [u8]) -> io::Result<()> {
         self.close_and(page, to, |to| self.lift(page, to))
     }
 
-    /// Makes present pages inaccessible and copies them to `to`. On an error they are present as
-    /// before.
+    /// Makes present pages inaccessible and copies them to `to`. On an error the pages stay
+    /// present.
     pub(super) fn copy_out(&self, page: usize, to: &mut [u8]) -> io::Result<()> {
         self.close_and(page, to, |to| self.memory.read(self.at(page), to))
     }

@@ -28,7 +28,7 @@ unsafe fn mremap(from: usize, len: usize, flags: i32, to: usize) -> io::Result<u
 pub(super) fn replace(at: usize, bytes: &[u8]) -> io::Result<()> {
     // SAFETY: without MAP_FIXED the mapping overlaps nothing.
     let new_pages = unsafe { map(0, bytes.len(), READ_WRITE, RESERVE)? };
-    // SAFETY: the memory was mapped just now, of this length, and nothing else refers to it.
+    // SAFETY: the new memory has the length of `bytes`, and nothing else refers to it.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), new_pages as *mut u8, bytes.len()) };
     for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_DONTDUMP, libc::MADV_DONTFORK] {
         // SAFETY: the advice changes no content.
@@ -71,7 +71,8 @@ pub(super) fn lift_page(at: usize, to: &mut [u8]) -> io::Result<()> {
     if unsafe { protect(moved, PAGE_SIZE, libc::PROT_READ) }.is_err() {
         stop("a page cannot be read");
     }
-    // SAFETY: `moved` is a readable page that does not overlap `to`. It is unmapped after the copy.
+    // SAFETY: the callers give a page as `to`. `moved` is a readable page that does not overlap
+    // `to`; it is unmapped after the copy.
     unsafe {
         std::ptr::copy_nonoverlapping(moved as *const u8, to.as_mut_ptr(), PAGE_SIZE);
         unmap(moved, PAGE_SIZE);

@@ -1,6 +1,6 @@
 //! Presence of each page of a window, and the protection that the program requested.
-//! [`super::page_access`] needs them because the kernel's protection is the one that the engine
-//! set.
+//! [`super::page_access`] cannot get either from the kernel, whose protection is the one that the
+//! engine set.
 //!
 //! There is a byte for each page, and one for each chunk of pages that holds their common
 //! protection. So protecting a large range before its use costs one byte for 2 MiB.

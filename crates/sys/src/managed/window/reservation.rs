@@ -85,9 +85,10 @@ pub struct Part {
     pub managed_as: Option<Protection>,
 }
 
-/// Places the gates unless they are placed. Called before a filter is built that allows calls from
-/// them. If the inherited address is taken, uses another one. Without a gate page, calls come from
-/// the library's own code, and each program that this one executes installs its own filter.
+/// Places the gates unless they have a place. Called before a filter is built that allows calls
+/// from them. If the inherited address is taken, uses another address. Without a gate page, calls
+/// come from the library's own code, and each program that this one executes installs its own
+/// filter.
 pub fn place_gate() {
     place_gate_for_window();
 }

@@ -1,11 +1,11 @@
 //! A small io_uring that transfers pages between bounce buffers and a device.
 //!
 //! A ring has one owner at a time, but ownership moves between threads (each fault claims a
-//! context, with its rings). So it uses none of the modes that tie a ring to one thread, and every
+//! context, with its rings). So a ring uses none of the modes that tie it to one thread, and every
 //! call returns with an empty ring: all submitted requests have completed.
 //!
-//! The safe interface is sound for the same reason. The kernel accesses a buffer until it posts the
-//! request's completion. So a call that borrows buffers must not return earlier, even after an
+//! This rule also makes the safe interface sound. The kernel accesses a buffer until it posts the
+//! request's completion, so a call that borrows buffers must not return earlier, even after an
 //! error.
 
 mod queues;
@@ -38,7 +38,6 @@ pub struct Ring {
     entries: usize,
     next_request: u64,
     broken: bool,
-    /// True if the kernel polls the device for completions.
     polls_device: bool,
     /// Memory registered with the kernel as fixed buffer.
     registered: Option<StaticRange>,
@@ -99,8 +98,8 @@ impl Ring {
         self.queues.unregister_buffers()
     }
 
-    /// Registers the same buffer as `other`. It counts only once against RLIMIT_MEMLOCK. Fails
-    /// before Linux 6.12, and if a buffer is registered already.
+    /// Registers the same buffer as `other`. The buffer counts only once against RLIMIT_MEMLOCK.
+    /// Fails before Linux 6.12, and if a buffer is registered already.
     pub fn share_registered(&mut self, other: &Ring) -> io::Result<()> {
         self.queues.clone_buffers(other.as_raw_fd())?;
         self.registered = other.registered;
@@ -133,7 +132,7 @@ impl Ring {
     }
 
     /// Reads once. Returns the number of bytes read, which may be less than the buffer's length.
-    /// Fails with the request's error, or that of the ring itself ([`Ring::is_usable`]).
+    /// Fails with the request's error, or with the ring's own ([`Ring::is_usable`]).
     pub fn read(
         &mut self,
         target: Target<'_>,
@@ -164,9 +163,9 @@ impl Ring {
         result
     }
 
-    /// Reads all `requests` like [`Ring::read_batch`], at most as many as the ring keeps in flight.
-    /// Runs `meanwhile` like [`Ring::read_while`]. Panics if `results` is not as long as
-    /// `requests`, or there are too many.
+    /// Reads all `requests` like [`Ring::read_batch`]. Runs `meanwhile` like [`Ring::read_while`].
+    /// Panics if `results` is not as long as `requests`, or there are more requests than the ring
+    /// keeps in flight.
     pub fn read_batch_while(
         &mut self,
         target: Target<'_>,
@@ -219,8 +218,8 @@ impl Ring {
     }
 
     /// Writes all `requests`, several in flight together, and stores each result at its index in
-    /// `results`. Fails if the ring itself failed. Requests that it did not execute have an error
-    /// in `results` too. Panics if `results` is not as long as `requests`.
+    /// `results`. Fails if the ring itself failed. Requests that the ring did not execute have an
+    /// error in `results` too. Panics if `results` is not as long as `requests`.
     pub fn write_batch(
         &mut self,
         target: Target<'_>,
@@ -294,7 +293,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Submits the queued part of `load` requests and waits for all `pending` ones.
+    /// Submits the queued requests of a batch of `load` requests, and waits for the `pending` ones.
     fn finish(
         &mut self,
         base: u64,
@@ -345,8 +344,9 @@ impl Ring {
 
     /// Handles a ring that cannot be entered any more (for example because the program closed its
     /// descriptor). Requests that the kernel took still complete into the shared queue, which the
-    /// mapping keeps alive. This waits for them, because they use their buffers. Other requests
-    /// stay queued; the kernel never sees them, because no call enters the ring again.
+    /// mapping keeps alive. The function waits for these requests, because the kernel uses their
+    /// buffers. Other requests stay queued; the kernel never sees them, because no call enters the
+    /// ring again.
     fn abandon(
         &mut self,
         base: u64,
@@ -389,8 +389,8 @@ impl Pending<'_> {
         self.reap()
     }
 
-    /// Sleeps for `ns`. If the kernel can wait for requests with a timeout, ends when all requests
-    /// have completed. Returns true if they have. Uses the most exact timers.
+    /// Sleeps for `ns`, with the most exact timers. If the kernel can wait for requests with a
+    /// timeout, the sleep ends early when all requests have completed. Returns true if they have.
     pub fn sleep(&mut self, ns: u64) -> bool {
         with_exact_timers(|| {
             if self.ring.polls_device || !self.ring.queues.has_timed_waits() {

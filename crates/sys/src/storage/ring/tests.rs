@@ -133,8 +133,8 @@ fn moved_descriptor_is_close_on_exec() {
 fn replaced_descriptor_disables_ring() {
     let Some((mut ring, file)) = ring_and_file() else { return };
     let null = std::fs::File::open("/dev/null").unwrap();
-    // SAFETY: the call replaces a descriptor that only this ring uses, as a program may that reuses
-    // numbers it does not own.
+    // SAFETY: the call replaces a descriptor that only this ring uses. A program that reuses
+    // numbers it does not own can do the same.
     let replaced = unsafe { libc::dup2(null.as_raw_fd(), ring.as_raw_fd()) };
     assert!(replaced >= 0);
     let page = pages(1);

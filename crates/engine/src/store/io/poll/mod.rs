@@ -80,7 +80,6 @@ impl Polling {
         &self.knobs
     }
 
-    /// Returns the overshoot of timers, in ns.
     pub fn overshoot_ns(&self) -> u64 {
         self.overshoot_ns.load(Relaxed)
     }
@@ -162,8 +161,8 @@ impl Polling {
         }
     }
 
-    /// Sleeps. Returns true if the request has completed by then, so the sleep was too long. The
-    /// duration is only an upper bound then, and the next sleep is shorter.
+    /// Sleeps. Returns true if the request has completed by then, so the sleep was too long. In
+    /// that case the measured time is only an upper bound, and the next sleep is shorter.
     fn sleep(&self, pending: &mut impl Pending, ns: u64) -> bool {
         self.stats.add(Counter::IoSlept, 1);
         let start = pending.now_ns();

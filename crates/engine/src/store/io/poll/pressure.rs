@@ -4,7 +4,7 @@
 //!
 //! 1. Several threads wait for pages at the same time.
 //! 2. More threads of all programs are runnable than there are processors. Then some thread always
-//!    waits, soon the polling one, or reclaim.
+//!    waits for a processor: soon the polling one, or reclaim.
 //! 3. Threads are preempted while they poll, under a CPU quota or on a busy processor. If that
 //!    loses more than polling gains over sleeping, polling does not pay.
 

@@ -30,7 +30,8 @@ pub enum AreaError {
     #[error("swap area: {0}")]
     Extents(#[from] AppendError),
     #[error(
-        "swap area tables: {0}; raise the address-space limit (ulimit -v) or lower the area's limit"
+        "cannot reserve address space for the tables of the swap area ({0}); raise `ulimit -v`, or \
+         lower the area's limit"
     )]
     Tables(#[from] io::Error),
     #[error(transparent)]
@@ -53,8 +54,8 @@ fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
     let [size, free, reserve] = [size_bytes, free_bytes, reserve_bytes].map(ByteSize);
     if reserve_bytes == 0 {
         return format!(
-            "swap area is full at {size}, although {free} of the file system are free; free disk \
-             space, or add a swap area on another file system"
+            "swap area is full at {size}: its file system has only {free} free; free disk space, \
+             or add a swap area on another file system"
         );
     }
     format!(
@@ -67,8 +68,7 @@ fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AreaFull {
     #[error(
-        "swap area is full: all of its limit of {} is in use; raise the limit, or add another swap \
-         area",
+        "swap area is full: its limit of {} is used up; raise the limit, or add another swap area",
         ByteSize(*limit_bytes)
     )]
     Limit { limit_bytes: u64 },

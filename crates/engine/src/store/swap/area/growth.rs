@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 /// their disk space: they take whole runs, while gaps in old clusters would divide every batch into
 /// single pages.
 const GROW_ABOVE_USED_PERCENT: u64 = 50;
-/// Used share below which an area shrinks: far enough from the share for growing.
+/// Used share below which an area shrinks: so low that it does not grow again soon.
 const SHRINK_BELOW_USED_PERCENT: u64 = 25;
 
 impl Area {
@@ -163,7 +163,7 @@ impl Area {
             return 0;
         }
         let size_bytes = self.size_bytes() - removed_bytes;
-        // No slot there is in use, so no thread looks it up.
+        // No slot of the removed part is in use, so no thread looks one up.
         let first_page = size_bytes / PAGE_BYTES;
         let cut = self.extents.lookup(first_page).map(|mapping| mapping.block * PAGE_BYTES);
         self.extents.remove_tail(first_page);

@@ -13,7 +13,7 @@ pub(super) struct Health {
     failed_in_row: AtomicU32,
     has_failed: AtomicBool,
     /// True if evacuation failed to read the pages still in this area. Evacuation is then not
-    /// retried, unless a later write to the area succeeds and it fails anew.
+    /// retried, unless a later write to the area succeeds and the area fails again.
     pub(super) is_abandoned: AtomicBool,
     pauses_in_row: AtomicU32,
     paused_until_ns: AtomicU64,

@@ -2,9 +2,9 @@
 //!
 //! To write out, a caller allocates runs of slots, records each page's seal and writes the pages.
 //! To read, it reads the slot and looks up the seal. An area is stored in an unnamed file, which
-//! [`growth`] extends and shrinks, or in a fixed number of preallocated pages. These belong to this
-//! process or to a tree of processes; for the latter, [`sharing`] takes and returns clusters.
-//! [`transfer`] moves pages. [`upkeep`] discards unused storage and detects failures.
+//! [`growth`] extends and shrinks, or in a fixed number of preallocated pages. Preallocated pages
+//! belong to this process or to a tree of processes; for a tree, [`sharing`] takes and returns
+//! clusters. [`transfer`] moves pages. [`upkeep`] discards unused storage and detects failures.
 
 mod errors;
 mod health;
@@ -111,8 +111,8 @@ pub(crate) struct Area {
     parts: &'static [AtomicU32],
     /// True after the first use of `parts`. Until then the table takes no DRAM.
     has_parts: AtomicBool,
-    /// A bit for each cluster whose storage was returned to the file system. It must be claimed
-    /// again before a write.
+    /// A bit for each cluster whose storage was returned to the file system. The storage must be
+    /// claimed again before a write.
     punched: &'static [AtomicU64],
     has_punched: AtomicBool,
     health: Health,

@@ -11,7 +11,7 @@ const FEW_PAGES: usize = 15;
 
 impl Area {
     /// Writes one page to each of `slots`, with as many requests in flight as possible. Fails if
-    /// not all of it was written; the content of the slots is then unknown.
+    /// not all pages were written; the content of the slots is then unknown.
     pub(crate) fn write_each(
         &self,
         lane: &mut Lane,
@@ -50,7 +50,7 @@ impl Area {
         Ok(())
     }
 
-    /// Reads whole pages from `first` and the slots that follow it. Fails if not all of it was
+    /// Reads whole pages from `first` and the slots that follow it. Fails if not all pages were
     /// read; the content of the buffer is then undefined.
     pub(crate) fn read(&self, lane: &mut Lane, first: u64, buf: &mut [u8]) -> Result<(), IoError> {
         let bytes = buf.len();

@@ -2,9 +2,9 @@
 //!
 //! The area is divided into buckets of a power of two of pages. The hint of a bucket is the extent
 //! that holds its first page. If there are more buckets than extents, bucket sizes double, so a
-//! hint costs at most 4 bytes an extent. If there are at least four times as many extents, a
-//! smaller size is chosen. With extents of similar length a bucket covers about one; otherwise the
-//! search covers those within a bucket.
+//! hint costs at most 4 bytes an extent. If there are at least four times as many extents as
+//! buckets, a smaller size is chosen. With extents of similar length a bucket covers about one;
+//! otherwise the search covers those within a bucket.
 //!
 //! During a rebuild a reader may see a mixture of old and new hints. It compares the result with
 //! the entries, and searches all of them if the hints were wrong.
@@ -71,7 +71,7 @@ impl Hints {
     }
 
     /// Chooses another bucket size and rebuilds the hints, if there are too many or too few
-    /// buckets. Returns true if it did.
+    /// buckets. Returns true if the hints were rebuilt.
     fn adapt(&self, pages: u64, count: usize, start_of: impl Fn(usize) -> u64) -> bool {
         let old_shift = self.shift.load(Ordering::Relaxed);
         let fit = |shift: &u64| buckets(pages, *shift) <= count as u64;

@@ -21,7 +21,6 @@ fn with_a_full_cluster() -> Arc<SlotAllocator> {
     Arc::new(slots)
 }
 
-/// Runs `work` in another thread.
 fn spawn<R: 'static>(
     slots: &Arc<SlotAllocator>,
     work: impl FnOnce(&SlotAllocator) -> R + 'static,

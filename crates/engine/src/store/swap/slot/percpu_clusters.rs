@@ -101,7 +101,7 @@ impl SlotAllocator {
         loop {
             let home = self.home(cluster);
             let lists = self.all_lists[home].lock();
-            // It may have moved before the lock was taken.
+            // The cluster may have moved before the lock was taken.
             if self.home(cluster) == home {
                 return lists;
             }
@@ -136,8 +136,8 @@ impl SlotAllocator {
         })
     }
 
-    /// Moves a group of free clusters from the common free-list set to a processor's, if that has
-    /// none.
+    /// Moves a group of free clusters from the common free-list set to a processor's, if the
+    /// processor's set has none.
     fn assign_group(&self, own: usize) {
         if self.all_lists[own].count(FREE) > 0 || self.all_lists[COMMON].count(FREE) == 0 {
             return;

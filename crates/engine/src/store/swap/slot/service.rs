@@ -73,7 +73,7 @@ impl SlotAllocator {
                 continue;
             }
             if self.is_empty(cluster) {
-                // On its home free-list set it would be taken first.
+                // On its home free-list set, the cluster would be taken first.
                 self.link_common(lists, common, cluster, WAITING);
             } else {
                 self.relist(&mut lists, cluster);
@@ -105,7 +105,7 @@ impl SlotAllocator {
         }
     }
 
-    /// Removes a cluster if it is free. Returns true if it was.
+    /// Removes a cluster if it is free. Returns true if the cluster was removed.
     fn remove_if_free(&self, cluster: u32) -> bool {
         let mut home = self.lock_home(cluster);
         let is_free = matches!(self.state(cluster), FREE | WAITING);
