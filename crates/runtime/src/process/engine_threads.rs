@@ -230,7 +230,7 @@ pub(crate) fn without<R>(call: impl FnOnce() -> R) -> R {
     });
     let result = call();
     if !has_them() {
-        // In a child that a signal handler has forked during the call.
+        // This is a child that a signal handler has forked during the call.
         return result;
     }
     undisturbed(|state| {
