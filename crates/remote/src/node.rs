@@ -143,7 +143,7 @@ impl Node {
         self.breaker().unwritable.as_ref().is_some_and(lasts)
     }
 
-    /// Returns the service that the server failed to provide, until it provides it again.
+    /// Returns the service that the server has failed to provide and has not provided since.
     pub(crate) fn missing_service(&self) -> Option<MissingService> {
         let breaker = self.breaker();
         let service = breaker.idle.clone().map(MissingService::Service);

@@ -98,7 +98,7 @@ impl Places {
         let machines: Vec<usize> = apart.iter().copied().filter(is_other_machine).collect();
         let choice = if machines.is_empty() { apart } else { machines };
         let slots = &self.slots[*choice.get(seed % choice.len().max(1))?];
-        // Spread over all its slots: if some of them migrate, few groups are affected.
+        // Spread over all slots of the primary: if some of them migrate, few groups are affected.
         Some(slots[mixed(seed) % slots.len()])
     }
 }

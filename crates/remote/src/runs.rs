@@ -20,7 +20,7 @@ pub struct StoredRun {
     pub areas: BTreeSet<u16>,
     /// Extents of 31 pages; copies count separately.
     pub extents: u64,
-    /// Size of their values, without the server's overhead.
+    /// Size of the extents' values, without the server's overhead.
     pub bytes: u64,
     /// The run's lease. `None` if it has expired; then `gc` removes the run.
     pub lease: Option<Lease>,

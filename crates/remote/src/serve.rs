@@ -1,8 +1,9 @@
 //! Serves the request queue with a store, many requests at a time.
 //!
 //! Requests for one page are served one after the other, in the order in which they were claimed. A
-//! client submits the next one only after the answer or its timeout. Areas of dead processes are
-//! removed. The helper runs until `softswap run` and all processes of its tree have exited.
+//! client submits its next request for a page only after the answer or a timeout. Areas of dead
+//! processes are removed. The helper runs until `softswap run` and all processes of its tree have
+//! exited.
 
 use crate::store::{PAGE_BYTES, Page, PageStore, StoreError};
 use futures_util::future::try_join_all;
@@ -38,7 +39,6 @@ fn one(piece: Range<u64>) -> Vec<Range<u64>> {
     std::iter::once(piece).collect()
 }
 
-/// A unit of work.
 enum Task {
     Job(Job),
     Removal(DeadArea),

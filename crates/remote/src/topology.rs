@@ -98,7 +98,7 @@ impl Topology {
         self.owners_where(|_| true)
     }
 
-    /// Returns the failed primaries that still have slots. After a failover a primary has none.
+    /// Returns the failed primaries that still have slots. After a failover a primary has no slots.
     pub(crate) fn missing_primaries(&self) -> Vec<&Member> {
         self.owners_where(|member| member.is_failed).into_iter().map(|(member, _)| member).collect()
     }

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A problem is reported if its first occurrence is at least this long ago, and its last at most.
+/// A problem is reported if its first occurrence is at least this long ago, and its last occurrence
+/// at most.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 /// Shortest interval between two reports about one server.
 const REPORT_EVERY: Duration = Duration::from_secs(60);

@@ -88,8 +88,8 @@ pub fn size_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String
     Ok(of(memory_bytes, expected, !is_known || below <= slowdown_limit))
 }
 
-/// Returns the budget with which a program sleeps that has mapped this much memory: it then leaves
-/// the spare memory of the budget free.
+/// Returns the budget with which a program that maps this much memory sleeps: the spare part of the
+/// budget stays free.
 fn asleep_bytes(mapped_bytes: u64) -> u64 {
     (mapped_bytes + SPARE_BYTES) / (SPARE_PART - 1) * SPARE_PART
 }
