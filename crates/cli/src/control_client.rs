@@ -175,8 +175,8 @@ impl Process {
     }
 }
 
-/// Returns the directories in `/proc` of a process's threads, without the engine's, which have its
-/// name. At most `max` threads are examined.
+/// Returns the directories in `/proc` of a process's threads, without those of the engine and of
+/// io_uring, which have names of their own. At most `max` threads are examined.
 pub(crate) fn program_threads(pid: u32, max: usize) -> std::io::Result<Vec<PathBuf>> {
     let is_programs = |thread: &PathBuf| {
         let name = std::fs::read(thread.join("comm")).unwrap_or_default();

@@ -24,7 +24,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(300);
 /// Longest delay before a new sample is shown.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Changes a setting of a process. Fails with the reason if it was not changed.
+/// Changes a setting of a process. Fails with the reason if the setting was not changed.
 pub type Set = fn(pid: u32, key: &str, value: &str) -> Result<String, String>;
 
 /// Display options.
