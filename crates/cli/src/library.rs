@@ -45,7 +45,7 @@ pub fn find() -> Result<PathBuf, Refusal> {
     Ok(found)
 }
 
-/// Returns the path of this executable, with the others in its directory.
+/// Returns the path of this executable; softswap's other programs are in the same directory.
 pub fn own_executable() -> Result<PathBuf, Refusal> {
     std::env::current_exe().or_own("cannot find softswap's own executable")
 }
@@ -103,7 +103,8 @@ pub fn preloading(library: &Path) -> OsString {
     preload
 }
 
-/// Removes the library from the preloads of a command, which inside another run inherits it.
+/// Removes the library from the preloads of a command: inside another run the command inherits
+/// them.
 pub(crate) fn remove_preload(command: &mut Command) {
     let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let is_other = |path: &&[u8]| !path.is_empty() && !path.ends_with(NAME.as_bytes());

@@ -91,7 +91,7 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
     text + ", and was not changed: give a directory with --swap DIR"
 }
 
-/// Returns the kind of content of a file or device by its first bytes, if it is recognized.
+/// Returns the kind of content of a file or device if its first bytes are recognized.
 fn content_of(path: &Path) -> io::Result<Option<&'static str>> {
     let file = fs::OpenOptions::new()
         .read(true)

@@ -26,7 +26,7 @@ pub(super) type Native = (String, String);
 /// Code in memory that comes from a file.
 struct Mapped {
     range: Range<u64>,
-    /// Difference between its addresses in memory and in the file.
+    /// Difference between the code's addresses in memory and in the file.
     bias: u64,
     file: usize,
 }

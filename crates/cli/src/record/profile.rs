@@ -66,7 +66,7 @@ pub(super) struct AllocationSite {
     by: String,
     blocks: usize,
     bytes: u64,
-    /// The function that waited longest for its pages.
+    /// The function that waited longest for the pages of the blocks.
     touched_by: String,
     #[serde(flatten)]
     sum: Sum,

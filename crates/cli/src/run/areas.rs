@@ -28,7 +28,7 @@ pub(super) struct Common {
 /// A file or device shared by the whole process tree.
 #[derive(Debug)]
 pub(super) struct Named {
-    /// Its index among all areas.
+    /// Index among all areas.
     pub(super) order: usize,
     /// The claim for the tree, held while this value exists.
     pub(super) area: Activated,

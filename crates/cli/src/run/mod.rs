@@ -77,7 +77,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     config.stats_fd = Some(stats_fd.as_raw_fd());
     config.supervisor_pid = i32::try_from(std::process::id()).ok();
     // A nested run uses the outer run's addresses, because it inherits the outer seccomp filter.
-    // They are read from /proc: the runtime has removed the variable from `environ`.
+    // The addresses are read from /proc: the runtime has removed the variable from `environ`.
     let this = control_client::Process::read(std::process::id());
     let variable =
         |name: &str| this.as_ref()?.variable(&format!("{ENV_PREFIX}{name}"))?.into_string().ok();

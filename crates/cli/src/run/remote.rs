@@ -113,7 +113,6 @@ pub(super) struct Helper {
     queue_fd: OwnedFd,
     /// The running helper, until the watching thread takes it.
     first: Option<(Keeper, Running)>,
-    /// The most recent helper.
     last: Last,
 }
 

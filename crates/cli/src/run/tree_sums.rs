@@ -11,9 +11,9 @@ pub(super) struct OfTree {
     pub(super) budget_bytes: u64,
     pub(super) used_bytes: u64,
     pub(super) processes: u64,
-    /// Refaults.
+    /// Number of refaults.
     pub(super) faults: u64,
-    /// Includes processes that have exited.
+    /// Counters, including those of exited processes.
     pub(super) counts: Counts,
     pub(super) sizes: Sizes,
 }
@@ -26,7 +26,7 @@ impl OfTree {
     }
 }
 
-/// Cumulative counters of a tree, which include exited processes.
+/// Cumulative counters of a tree, including those of exited processes.
 #[derive(Debug, Default)]
 pub(super) struct Carried {
     now: HashMap<u32, Counts>,

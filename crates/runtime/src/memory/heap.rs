@@ -227,7 +227,8 @@ unsafe fn release(pointer: *mut c_void) {
 
 /// Frees a block in the engine's heap.
 ///
-/// # Safety `pointer` is a live block that the caller does not use afterwards.
+/// # Safety
+/// `pointer` is a live block that the caller does not use afterwards.
 #[cold]
 unsafe fn release_outside(pointer: *mut c_void) {
     if stdio_buffers::owns(pointer as usize) {
