@@ -14,7 +14,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Timeout for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Keys of the settings that belong to the whole tree.
 pub const OF_TREE: [&str; 2] = ["memory", "turns"];
@@ -55,7 +54,6 @@ impl Process {
         Process::of_status(&String::from_utf8_lossy(&status))
     }
 
-    /// Parses the text of `status`.
     pub fn of_status(status: &str) -> Option<Process> {
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -66,12 +66,10 @@ impl TreeCollector {
         TreeCollector { words: words.leak(), known: HashMap::new(), has_latencies: false }
     }
 
-    /// Also collects fault latencies.
     pub(crate) fn with_latencies(self) -> TreeCollector {
         TreeCollector { has_latencies: true, ..self }
     }
 
-    /// Returns the tree of a process.
     pub(crate) fn tree_of(&mut self, pid: u32) -> Result<Tree, Refusal> {
         let is_in = |tree: &Tree| {
             tree.root == pid || tree.processes.iter().any(|process| process.pid == pid)

@@ -9,7 +9,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The library's name.
 pub const NAME: &str = "libsoftswap.so";
 /// Environment variable with the library's path.
 pub const VARIABLE: &str = "SOFTSWAP_LIBRARY";

@@ -102,7 +102,6 @@ fn content_of(path: &Path) -> io::Result<Option<&'static str>> {
     Ok(recognise(&head).next().map(|magic| magic.name))
 }
 
-/// Returns the kind of file system of `path`.
 pub fn file_system_of(path: &Path) -> &'static str {
     name_of(rustix::fs::statfs(path).map_or(0, |stat| stat.f_type))
 }

@@ -49,7 +49,6 @@ struct Found {
     usable: bool,
     #[serde(skip_serializing_if = "str::is_empty")]
     kind: &'static str,
-    /// Usable capacity.
     usable_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     area: Option<AreaFacts>,

@@ -17,8 +17,8 @@ pub(crate) struct TreePeaks {
     pub(crate) tree: Tree,
     /// Running processes that are not among the kept ones.
     others: HashMap<u32, Process>,
+    /// Sums of exited processes that are not among the kept ones.
     gone: LeftOut,
-    /// PID of the program that was started.
     pub(crate) program_pid: u32,
 }
 

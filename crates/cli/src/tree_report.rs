@@ -91,7 +91,6 @@ impl TreeReport {
         let mut text = format!("softswap: the tree of `softswap run` (pid {pid})\n");
         let [budget, granted, used] =
             [self.budget_bytes, self.granted_bytes, self.used_bytes].map(bytes);
-        // Writing to a String cannot fail.
         let processes = if count == 1 { "process" } else { "processes" };
         let _ = writeln!(
             text,

@@ -81,7 +81,6 @@ impl Streak {
     }
 }
 
-/// The service that a server lacks.
 #[derive(Clone, Debug)]
 pub(crate) enum MissingService {
     /// Any service: it does not answer, refuses the login, or cannot serve now.

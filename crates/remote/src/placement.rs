@@ -40,7 +40,6 @@ impl Group {
         self.slots.iter().chain(&self.former).copied()
     }
 
-    /// Moves a copy to another slot.
     pub(crate) fn move_copy(&mut self, copy: usize, slot: u16) {
         let before = std::mem::replace(&mut self.slots[copy], slot);
         self.former.push(before);

@@ -108,7 +108,7 @@ pub async fn collect(
     let selected: Vec<StoredRun> = runs.into_iter().filter(is_selected).collect();
     if let (Some(name), []) = (named, selected.as_slice()) {
         return Err(Refusal::new(format!(
-            "there is no run {name} on {url}; `softswap remote ls` lists them"
+            "there is no run {name} on {url}; `softswap remote ls` lists the runs"
         )));
     }
     if dry_run || selected.is_empty() {

@@ -34,7 +34,6 @@ fn store_page(area: u64, page: u64) -> Option<u64> {
     is_within.then(|| area * MAX_AREA_PAGES + page)
 }
 
-/// Returns a list of one range.
 fn one(piece: Range<u64>) -> Vec<Range<u64>> {
     std::iter::once(piece).collect()
 }
@@ -141,7 +140,6 @@ struct Server<S> {
     tasks: JoinSet<Done>,
     /// Pages of the running tasks, by the task's number.
     busy: Vec<(u64, Vec<Range<u64>>)>,
-    /// Tasks that wait for busy pages.
     waiting: VecDeque<Task>,
     /// Removed areas: requests for them are refused.
     removed: HashSet<u64>,
@@ -150,7 +148,6 @@ struct Server<S> {
 /// A completed task, whose pages are not busy any more.
 struct Done {
     number: u64,
-    /// The area that the task removed.
     removed: Option<DeadArea>,
 }
 

@@ -82,7 +82,6 @@ pub enum Copies {
 }
 
 impl Copies {
-    /// Returns the number of copies on the cluster.
     #[must_use]
     pub fn count(self) -> usize {
         match self {

@@ -15,9 +15,7 @@ const MIB: u64 = 1 << 20;
 /// A suggestion, and the figure that supports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Advice {
-    /// The suggestion, as a sentence.
     pub what: String,
-    /// The supporting figure.
     pub figure: String,
 }
 

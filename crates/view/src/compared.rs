@@ -7,7 +7,6 @@ use crate::units::{bytes, count, duration, nanoseconds};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// One figure of both runs.
 struct Row {
     name: String,
     values: [f64; 2],

@@ -26,7 +26,6 @@ use crate::report::Report;
 use softswap_engine::base::stats::{bucket_floor, bucket_of};
 use std::collections::BTreeMap;
 
-/// Kinds per octave of distances.
 const KINDS_PER_OCTAVE: usize = 2;
 const ROUNDS: usize = 200;
 /// Minimum number of refaults for an estimate.
@@ -97,7 +96,6 @@ impl Kind {
     }
 }
 
-/// The fitted model.
 #[derive(Debug)]
 pub struct Curve {
     budget_bytes: u64,

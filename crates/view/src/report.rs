@@ -24,7 +24,6 @@ pub struct Report {
     pub pid: Option<u32>,
     pub schema: u32,
     pub softswap_version: String,
-    /// The program and its arguments.
     pub program: Vec<String>,
     pub outcome: Outcome,
     /// As in a shell: the exit status, or 128 plus the signal; `null` while the program runs.
@@ -202,13 +201,10 @@ pub struct UnmanagedProcess {
 #[serde(default)]
 pub struct Tree {
     pub budget_bytes: u64,
-    /// Peak of the budget.
     pub budget_peak_bytes: u64,
     /// Peak of the memory used by all processes.
     pub used_peak_bytes: u64,
-    /// Peak of the number of processes.
     pub processes_peak: usize,
-    /// Number of turns that the processes took.
     pub turns: u64,
     /// Processes kept, by decreasing usage.
     pub largest: Vec<Process>,
@@ -228,7 +224,6 @@ pub struct LeftOut {
     pub counts: Counts,
 }
 
-/// A process of a tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Process {
@@ -368,14 +363,12 @@ impl Report {
         first.rsplit('/').next().unwrap_or(first)
     }
 
-    /// Returns the program and its arguments.
     #[must_use]
     pub fn command(&self) -> String {
         let arguments = self.program.iter().skip(1).map(String::as_str);
         std::iter::once(self.name()).chain(arguments).collect::<Vec<_>>().join(" ")
     }
 
-    /// Describes how the program ended.
     #[must_use]
     pub fn ending(&self) -> String {
         match (self.outcome.status, &self.outcome.signal_name) {
@@ -395,7 +388,6 @@ impl Report {
         buckets.iter().map(of).sum()
     }
 
-    /// Returns the faults of a tier.
     #[must_use]
     pub fn faults_of(&self, tier: &str) -> u64 {
         self.faults.get(tier).map_or(0, |tier| tier.count)

@@ -32,7 +32,7 @@ pub(super) struct Named {
     pub(super) order: usize,
     /// The claim for the tree, held while this value exists.
     pub(super) area: Activated,
-    /// Its checked blocks, if it is used raw. Dropped after the claim.
+    /// Checked blocks of a raw file. Dropped after the claim.
     pub(super) raw: Option<Raw>,
     /// The user's text, for messages.
     pub(super) shown: String,
@@ -107,8 +107,7 @@ pub(super) fn resolve(
 
 /// Returns a cluster's URL as `run` would use it, with or without a swap directory.
 ///
-/// # Errors
-/// The reason if it is unusable.
+/// # Errors The reason if the URL is unusable.
 pub(crate) fn resolved_url(text: &str, has_local_disk: bool) -> Result<String, String> {
     remote(text, has_local_disk).map(|remote| remote.text().into())
 }

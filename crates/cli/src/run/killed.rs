@@ -20,7 +20,6 @@ struct Count {
 #[derive(Debug)]
 pub(super) struct OomKills(Vec<Count>);
 
-/// Kills during a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OomKilled {
     kills: u64,

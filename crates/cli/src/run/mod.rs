@@ -43,7 +43,6 @@ use std::time::Instant;
 use supervise::Ending;
 use tree_areas::{TreeAreas, start_helpers};
 
-/// Checks a value of `--memory`.
 pub(crate) fn check_memory(text: &str) -> Result<(), String> {
     match auto_memory::Bounds::parse(text) {
         Some(bounds) => bounds.map(drop),
@@ -149,7 +148,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     }
     if !settled.quiet {
         let summary = summary::text(&figures, settled.verbose);
-        // A reader that has gone away must not change the program's status.
+        // An error, such as a closed pipe, must not change the program's exit status.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes());
     }
     reports.into_iter().for_each(|file| report::write(file, &figures));

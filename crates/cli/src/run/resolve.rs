@@ -21,9 +21,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(super) struct Resolved {
     pub(super) config: Config,
-    /// Areas that the process tree shares.
     pub(super) common: areas::Common,
-    /// True if each process has its own budget.
     pub(super) is_per_process: bool,
     /// Bounds of the tree's budget, if it follows the machine.
     pub(super) auto: Option<Bounds>,
@@ -38,7 +36,6 @@ pub(super) struct Resolved {
     pub(super) notes: Vec<String>,
 }
 
-/// Settings with several values.
 const SEVERAL: [&str; 2] = ["swap", "report"];
 /// How programs that the program starts can be treated.
 pub(crate) const CHILDREN: [&str; 2] = ["managed", "plain"];
@@ -102,7 +99,7 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
         places.iter().position(|has| *has).unwrap_or(places.len())
     }
 
-    /// An empty variable counts as unset.
+    /// Returns the value of a setting's variable; an empty one counts as unset.
     fn in_env(&self, name: &str) -> Option<String> {
         (self.env)(&variable_of(name)).filter(|text| !text.is_empty())
     }

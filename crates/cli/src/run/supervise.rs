@@ -28,7 +28,6 @@ use std::os::fd::BorrowedFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How the program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     Exited(u8),
@@ -56,9 +55,7 @@ const FORWARDED: [i32; 14] = [
 /// Results of a program that has ended.
 pub(super) struct Finished {
     pub(super) ending: Ending,
-    /// Memory outside the budget.
     pub(super) beside: Option<OutsideBudget>,
-    /// Most threads of the program at a time.
     pub(super) threads_peak: Option<u32>,
     pub(super) unmanaged: Option<Unmanaged>,
     /// Needed to end `run` by the signal that killed the program.

@@ -24,7 +24,6 @@ fn waited_percent(seen: &Changes) -> f64 {
     stall::share(waited, seen.cpu, seen.wall, seen.threads) * 100.0
 }
 
-/// Detects thrashing of a process.
 #[derive(Debug)]
 pub(super) struct Thrashing {
     pid: u32,

@@ -24,16 +24,15 @@ use std::time::{Duration, Instant};
 const MIN_CHUNK_BYTES: u64 = 1 << 20;
 /// Pause after the kernel had no memory for another client.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Longest wait of a client until the processes' shares fit its new limit, and the interval of
-/// checks.
+/// Longest wait of a client until the processes' shares fit its new limit.
 const LIMIT_TIMEOUT: Duration = Duration::from_millis(100);
+/// The interval of checks during this wait.
 const INTERVAL: Duration = Duration::from_millis(2);
 
 /// The ledger of this run's tree.
 pub(super) struct Tree {
     fd: OwnedFd,
     budget: Budget,
-    /// Path of the socket, while there is one.
     socket: Option<PathBuf>,
     peaks: TreePeaks,
     together: SharedMemoryCount,
@@ -60,7 +59,6 @@ fn chunk_bytes() -> u64 {
 }
 
 impl Tree {
-    /// Creates the ledger of a budget.
     pub(super) fn make(
         memory_bytes: u64,
         bounds: Option<Bounds>,
@@ -133,7 +131,6 @@ impl Tree {
         self.budget.ledger.serve_demands();
     }
 
-    /// Returns the limit of all processes together.
     pub(super) fn limit_bytes(&self) -> u64 {
         self.budget.limit.load(Relaxed) as u64 * self.budget.chunk_bytes
     }
@@ -334,7 +331,6 @@ fn now_ms() -> u64 {
 /// compute it.
 #[derive(Debug, Default)]
 struct SharedMemoryCount {
-    /// Time of the next scan.
     next_scan: Option<Instant>,
     /// Resident and available memory at the last scan, in bytes.
     last_scan: Option<(u64, u64)>,

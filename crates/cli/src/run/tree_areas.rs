@@ -100,7 +100,6 @@ impl TreeAreas {
         Ok(TreeAreas { tables_fd: Some(tables_fd), named: named.collect(), helpers })
     }
 
-    /// Returns the descriptors that the tree inherits.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let files = self.named.iter().map(|area| area.file.as_fd());
         let tables = self.tables_fd.iter().map(AsFd::as_fd);

@@ -5,7 +5,6 @@ use softswap_shared::ledger::{Counts, Sizes};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Sums over the processes of a tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct OfTree {
     pub(super) budget_bytes: u64,
@@ -52,7 +51,6 @@ impl Carried {
     }
 }
 
-/// Computes the rates of a tree.
 #[derive(Debug, Default)]
 pub(super) struct TreeWatch {
     sums: Carried,

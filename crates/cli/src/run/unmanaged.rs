@@ -89,7 +89,7 @@ impl Search {
         peaks.processes += new.len() as u64;
         peaks.largest.extend_from_slice(new);
         for process in &self.now {
-            // The latest entry with this PID.
+            // PIDs are reused, so the latest entry with this PID is the process's.
             let known = peaks.largest.iter_mut().rev().find(|it| it.pid == process.pid);
             known.into_iter().for_each(|it| it.clone_from(process));
         }
@@ -152,7 +152,6 @@ fn is_loaded(pid: u32) -> bool {
     String::from_utf8_lossy(&maps).contains("/libc.so.6")
 }
 
-/// Returns a one-line note about a process.
 pub(super) fn note(process: &UnmanagedProcess) -> String {
     let UnmanagedProcess { pid, name, .. } = process;
     format!(

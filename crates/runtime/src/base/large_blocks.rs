@@ -10,7 +10,6 @@ use softswap_engine::base::stats::Counter;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Minimum size of a recorded block.
 pub(crate) const MIN_BYTES: usize = 1 << 20;
 const ENTRIES: usize = 1024;
 /// Value of `caller` for a mapping, whose caller is unknown.

@@ -16,7 +16,6 @@ use softswap_sys::raw::process_cpu_ns;
 
 /// Interval of the budget thread during a turn, in ns.
 const INTERVAL_NS: u64 = 15_000_000;
-/// Interval of measurements, in ms.
 const MEASURE_MS: u64 = 150;
 /// To claim a turn, a process must wait for memory or run for this share of the time, in
 /// thousandths.
