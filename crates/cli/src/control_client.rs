@@ -310,9 +310,9 @@ fn reach(process: &Process) -> Result<Option<Peer>, Refusal> {
     reach_in(process, process.directories())
 }
 
-/// Connects to a `softswap run` whose processes share a budget. Its socket is in the same directory
-/// as its program's. The program's environment is used, because only root can read that of
-/// `softswap run`.
+/// Connects to a `softswap run` whose processes share a budget. The socket is in the same directory
+/// as the program's. The program's environment tells the directory, because only root can read the
+/// environment of `softswap run`.
 fn reach_supervisor(supervisor: &Process) -> Result<Option<Peer>, Refusal> {
     match children_of(supervisor).first() {
         Some(program) => reach_in(supervisor, program.directories()),

@@ -154,7 +154,7 @@ impl Shared {
         timeout_at(until, self.locks[(extent % LOCKS) as usize].write()).await.ok()
     }
 
-    /// Locks those of these extents that no task has locked. Does not wait for the others, because
+    /// Locks each of these extents that no task has locked. Does not wait for locked ones, because
     /// a waiting writer blocks all later readers.
     pub(crate) fn lock_unused(&self, extents: &[u64]) -> (Vec<u64>, Vec<RwLockWriteGuard<'_, ()>>) {
         let mut locks = BTreeMap::new();

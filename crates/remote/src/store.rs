@@ -1,4 +1,4 @@
-//! Interface of a remote page store, and its errors. It hides where pages are stored.
+//! Interface of a remote page store, and its errors. The interface hides where pages are stored.
 
 use std::future::Future;
 use std::ops::Range;

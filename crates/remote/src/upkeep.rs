@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Time for a failed primary to get a successor, or for an unwritable one to recover. After this
-/// time its copies get other slots.
+/// time the copies on the primary get other slots.
 const SUCCESSOR_WITHIN: Duration = Duration::from_secs(3);
 const EACH_WITHIN: Duration = Duration::from_secs(2);
 /// Extents completed at a time; reads and writes continue during the completion.

@@ -119,7 +119,7 @@ pub struct Url {
     pub wait_for_replica: bool,
     /// Time after which an operation fails.
     pub deadline: Duration,
-    /// Time after its last renewal at which a lease expires.
+    /// Time from the last renewal of a lease to its expiry.
     pub lease: Duration,
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// A problem is reported if its first occurrence is at least this long ago, and its last occurrence
-/// at most.
+/// is at most this long ago.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 /// Shortest interval between two reports about one server.
 const REPORT_EVERY: Duration = Duration::from_secs(60);

@@ -421,7 +421,8 @@ fn kinds_of(seen: &[Counts; FROM.len()], evicted: f64) -> Vec<Kind> {
     if likely_with - likely_without > LOOP_EXPLAINS { with } else { without }
 }
 
-/// Fits the mixture with or without loops. Returns it with the mean log likelihood of a refault.
+/// Fits the mixture with or without loops. Returns the mixture and the mean log likelihood of a
+/// refault.
 fn fit(buckets: &[Bucket], evicted: f64, with_loops: bool) -> (Vec<Kind>, f64) {
     let most = buckets.last().map_or(1.0, |bucket| bucket.to).log2();
     let mut kinds: Vec<Kind> = (KINDS_PER_OCTAVE..=(most * KINDS_PER_OCTAVE as f64) as usize + 1)

@@ -107,7 +107,8 @@ pub(super) fn resolve(
 
 /// Returns a cluster's URL as `run` would use it, with or without a swap directory.
 ///
-/// # Errors The reason if the URL is unusable.
+/// # Errors
+/// The reason if the URL is unusable.
 pub(crate) fn resolved_url(text: &str, has_local_disk: bool) -> Result<String, String> {
     remote(text, has_local_disk).map(|remote| remote.text().into())
 }

@@ -5,7 +5,7 @@ use softswap_engine::base::stats::{Counter, Stats};
 use softswap_shared::ledger::Sizes;
 use softswap_view::units::bytes;
 
-/// The note about tables is printed once they take the budget divided by this number.
+/// Divisor: the note about tables is printed once the tables take a quarter of the budget.
 const NOTABLE_PART: u64 = 4;
 /// Ratio of program memory to budget up to which the tables fit, if pages compress well. A page
 /// outside DRAM takes 16 bytes of the page table, and a part of its slot's 20 to 28 bytes.

@@ -8,7 +8,7 @@ use softswap_view::units::bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Thrashing is reported after this time.
+/// Thrashing that lasts this long is reported.
 const WINDOW: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_secs(1);
 /// Share of the time, in percent, above which a program thrashes. A program that only waits reaches

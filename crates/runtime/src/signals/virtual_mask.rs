@@ -1,5 +1,5 @@
-//! The emulated mask of a thread: the engine signals that the program blocks in it. The kernel's
-//! mask never contains them.
+//! The emulated mask of a thread: the engine signals that the program blocks in the thread. The
+//! kernel's mask never contains them.
 
 use super::pending;
 use super::sets::{engine_signals, kinds};
