@@ -1,4 +1,5 @@
-//! Sets the library's SONAME, and keeps it loaded, because its SIGBUS handler stays installed.
+//! Sets the SONAME of the library, and keeps the library loaded: its SIGBUS handler stays
+//! installed.
 
 fn main() {
     let part = |name: &str| std::env::var(format!("CARGO_PKG_VERSION_{name}")).unwrap_or_default();

@@ -173,7 +173,7 @@ def main():
         print(text)
     say("", *skipped_names, *differs, *(f"failed: {failure}" for failure in failures), sep="\n")
     say(f"{passed} passed, {len(failures)} failed, {len(differs)} known to differ, "
-        f"{len(left_out)} skipped")
+        f"{len(skipped_names)} skipped")
     return 1 if failures or not passed else 0
 
 

@@ -1,7 +1,8 @@
 //! Pools, regions and pins, by their handles in C.
 //!
-//! A pool and a pin are numbers that are never reused, and a region is its address. So a handle
-//! that was released before, or never returned, is refused and affects no other object.
+//! The handle of a pool or a pin is a number that is never reused; the handle of a region is its
+//! address. So a handle that was released before, or never returned, is refused and affects no
+//! other object.
 
 use crate::options::{self, softswap_options};
 use crate::refusal::{Refusal, answer};

@@ -14,7 +14,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Timeout for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Keys of the settings that belong to the whole tree.
 pub const OF_TREE: [&str; 2] = ["memory", "turns"];
@@ -55,7 +54,6 @@ impl Process {
         Process::of_status(&String::from_utf8_lossy(&status))
     }
 
-    /// Parses the text of `status`.
     pub fn of_status(status: &str) -> Option<Process> {
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -181,8 +179,8 @@ impl Process {
     }
 }
 
-/// Returns the directories in `/proc` of a process's threads, without the engine's, which have its
-/// name. At most `max` threads are examined.
+/// Returns the directories in `/proc` of a process's threads, without those of the engine and of
+/// io_uring, which have names of their own. At most `max` threads are examined.
 pub(crate) fn program_threads(pid: u32, max: usize) -> std::io::Result<Vec<PathBuf>> {
     let is_programs = |thread: &PathBuf| {
         let name = std::fs::read(thread.join("comm")).unwrap_or_default();
@@ -318,9 +316,9 @@ fn reach(process: &Process) -> Result<Option<Peer>, Refusal> {
     reach_in(process, process.directories())
 }
 
-/// Connects to a `softswap run` whose processes share a budget. Its socket is in the same directory
-/// as its program's. The program's environment is used, because only root can read that of
-/// `softswap run`.
+/// Connects to a `softswap run` whose processes share a budget. The socket is in the same directory
+/// as the program's. The program's environment tells the directory, because only root can read the
+/// environment of `softswap run`.
 fn reach_supervisor(supervisor: &Process) -> Result<Option<Peer>, Refusal> {
     match children_of(supervisor).first() {
         Some(program) => reach_in(supervisor, program.directories()),

@@ -66,12 +66,10 @@ impl TreeCollector {
         TreeCollector { words: words.leak(), known: HashMap::new(), has_latencies: false }
     }
 
-    /// Also collects fault latencies.
     pub(crate) fn with_latencies(self) -> TreeCollector {
         TreeCollector { has_latencies: true, ..self }
     }
 
-    /// Returns the tree of a process.
     pub(crate) fn tree_of(&mut self, pid: u32) -> Result<Tree, Refusal> {
         let is_in = |tree: &Tree| {
             tree.root == pid || tree.processes.iter().any(|process| process.pid == pid)
@@ -176,7 +174,7 @@ fn identity(stat: &Stat) -> Identity {
     Identity { pid, started: stat.starttime, name: stat.comm.clone() }
 }
 
-/// Returns the processes that this user may inspect: their own, or all for root.
+/// Returns the processes that this user may inspect: the user's own, or all for root.
 fn processes() -> impl Iterator<Item = (Stat, u32)> {
     let own = own_uid();
     let all = all_processes().into_iter().flatten().flatten();
@@ -212,8 +210,8 @@ fn is_safe(dir: &std::path::Path, uid: u32) -> bool {
     !dir.exists() || control_socket::check(dir, uid).is_ok()
 }
 
-/// Queries a process. Returns `None` if it has no socket, otherwise the answer or the reason why
-/// there is none.
+/// Queries a process. Returns `None` if the process has no socket; otherwise the answer, or the
+/// reason why there is no answer.
 fn converse(pid: u32, dirs: &[PathBuf], request: &Request<'_>) -> Option<Result<String, String>> {
     let peer = dirs.iter().find_map(|dir| {
         let path = control_socket::socket_path(dir, pid);

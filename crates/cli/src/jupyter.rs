@@ -178,7 +178,6 @@ fn python(named: &Path) -> Result<PathBuf, Refusal> {
     )))
 }
 
-/// Returns Jupyter's data directory.
 fn data_dir(prefix: Option<&Path>) -> Result<PathBuf, String> {
     let variable =
         |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

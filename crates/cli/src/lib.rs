@@ -113,7 +113,6 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Runs the command line.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| hints::exit::<Cli>(error));

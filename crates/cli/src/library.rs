@@ -9,7 +9,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The library's name.
 pub const NAME: &str = "libsoftswap.so";
 /// Environment variable with the library's path.
 pub const VARIABLE: &str = "SOFTSWAP_LIBRARY";
@@ -45,7 +44,7 @@ pub fn find() -> Result<PathBuf, Refusal> {
     Ok(found)
 }
 
-/// Returns the path of this executable, with the others in its directory.
+/// Returns the path of this executable; softswap's other programs are in the same directory.
 pub fn own_executable() -> Result<PathBuf, Refusal> {
     std::env::current_exe().or_own("cannot find softswap's own executable")
 }
@@ -103,7 +102,8 @@ pub fn preloading(library: &Path) -> OsString {
     preload
 }
 
-/// Removes the library from the preloads of a command, which inside another run inherits it.
+/// Removes the library from the preloads of a command: inside another run the command inherits
+/// them.
 pub(crate) fn remove_preload(command: &mut Command) {
     let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let is_other = |path: &&[u8]| !path.is_empty() && !path.ends_with(NAME.as_bytes());

@@ -27,7 +27,6 @@ pub(crate) fn print(text: &str) -> Result<bool, Refusal> {
     }
 }
 
-/// Quotes a word for a shell.
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_=./:,%+@".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {

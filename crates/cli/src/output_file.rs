@@ -20,7 +20,7 @@ impl OutputFile {
     /// Opens the file that `option` names.
     ///
     /// # Errors
-    /// A refusal with `status` and `remedy`, if it cannot be written.
+    /// A refusal with `status` and `remedy`, if the file cannot be written.
     pub fn open(
         option: &str,
         path: &Path,

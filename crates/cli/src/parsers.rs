@@ -6,7 +6,6 @@ use softswap_engine::api::settings::{AreaSpec, PoolLimit};
 use softswap_view::units::{self, Amount};
 use std::path::PathBuf;
 
-/// The values of `--children`.
 pub const CHILDREN: [&str; 2] = resolve::CHILDREN;
 
 /// Parses a size into bytes.
@@ -22,12 +21,10 @@ pub fn amount(text: &str) -> Option<Result<u64, f64>> {
     }
 }
 
-/// Formats a size.
 pub fn shown_size(bytes: u64) -> String {
     units::bytes(bytes)
 }
 
-/// Parses the pool's limit.
 pub fn pool(text: &str) -> Option<PoolLimit> {
     resolve::parse_pool(text).ok()
 }

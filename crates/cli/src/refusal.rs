@@ -40,7 +40,6 @@ impl Refusal {
 pub trait OrRefuse<T> {
     fn or_text(self, what: impl fmt::Display) -> Result<T, String>;
 
-    /// Refuses with an exit status.
     fn or_status(self, status: u8, what: impl fmt::Display) -> Result<T, Refusal>;
 
     /// Refuses with the exit status for a failure of softswap itself.

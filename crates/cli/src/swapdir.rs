@@ -91,7 +91,7 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
     text + ", and was not changed: give a directory with --swap DIR"
 }
 
-/// Returns the kind of content of a file or device by its first bytes, if it is recognized.
+/// Returns the kind of content of a file or device if its first bytes are recognized.
 fn content_of(path: &Path) -> io::Result<Option<&'static str>> {
     let file = fs::OpenOptions::new()
         .read(true)
@@ -102,7 +102,6 @@ fn content_of(path: &Path) -> io::Result<Option<&'static str>> {
     Ok(recognise(&head).next().map(|magic| magic.name))
 }
 
-/// Returns the kind of file system of `path`.
 pub fn file_system_of(path: &Path) -> &'static str {
     name_of(rustix::fs::statfs(path).map_or(0, |stat| stat.f_type))
 }

@@ -41,7 +41,7 @@ pub(crate) struct SwaponCheckArgs {
     path: PathBuf,
 }
 
-/// The JSON output. Fields that do not apply to directories are omitted for them.
+/// The JSON output. Fields that do not apply to directories are omitted for a directory.
 #[derive(Serialize, Default)]
 struct Found {
     schema: u32,
@@ -49,11 +49,10 @@ struct Found {
     usable: bool,
     #[serde(skip_serializing_if = "str::is_empty")]
     kind: &'static str,
-    /// Usable capacity.
     usable_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     area: Option<AreaFacts>,
-    /// Proof and measurement of use by blocks.
+    /// Facts about access through the device, with `--raw`.
     #[serde(skip_serializing_if = "Option::is_none")]
     raw: Option<RawFacts>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -20,7 +20,7 @@ const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// comparison.
 const TRIES: usize = 512;
 
-/// A swap file whose block map is verified. Drop it after the claimed file: the mark must be
+/// A swap file whose block map is verified. Must be dropped after the claimed file: the mark may be
 /// removed only when no process holds the claim.
 #[derive(Debug)]
 pub(crate) struct Raw {
@@ -32,7 +32,7 @@ impl Raw {
     /// Checks and marks a claimed file, and verifies its block map.
     ///
     /// # Errors
-    /// If writing its blocks through the device is unsafe or impossible.
+    /// If writing the file's blocks through the device is unsafe or impossible.
     pub(crate) fn prove(area: &Activated, path: &Path) -> Result<Raw, RawRefusal> {
         let file = examine(area, path)?;
         let mark = RawMark::set(area.file.as_fd())
@@ -40,7 +40,7 @@ impl Raw {
         match file.prove(area, &mark) {
             Ok(()) => Ok(Raw { file, mark }),
             Err(refused) => {
-                // If this fails, the next check removes the mark.
+                // A mark that cannot be removed here is removed by the next check.
                 let _ = mark.remove();
                 Err(refused)
             }
@@ -108,7 +108,6 @@ impl RawFacts {
         })
     }
 
-    /// Returns lines of name and value for people.
     pub(crate) fn lines(&self) -> [(&'static str, String); 5] {
         let gain = |file: f64, device: f64| {
             let times = if device > 0.0 { file / device } else { 1.0 };
@@ -178,10 +177,10 @@ fn medians_us(
     }))
 }
 
-/// Checks, before softswap writes to a file, that it can be a raw area after it is formatted.
+/// Checks, before softswap writes to a file, that the file can be a raw area once formatted.
 ///
 /// # Errors
-/// If its file system or device does not support raw access.
+/// If the file system or device does not support raw access.
 pub(crate) fn check_below(file: &SwapFile) -> Result<(), RawError> {
     check_file_system(file)?;
     open_below(file).map(drop)

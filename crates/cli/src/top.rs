@@ -43,7 +43,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
         ));
     }
     let mut collector = TreeCollector::new();
-    // If that fails, collect all trees, which is slower but reports why a PID is wrong.
+    // If `root_of` fails, all trees are collected, which is slower but tells why a PID is wrong.
     let root = |pid| root_of(pid).map_or_else(|| collector.tree_of(pid).map(|tree| tree.root), Ok);
     let only = args.pid.map(root).transpose()?;
     let options = Options {
@@ -56,7 +56,6 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Changes a setting of a process.
 fn set(pid: u32, key: &str, value: &str) -> Result<String, String> {
     let (_, body) = control_client::query(pid, &Request::Set(key, value))
         .map_err(|refusal| refusal.to_string())?;
@@ -64,8 +63,8 @@ fn set(pid: u32, key: &str, value: &str) -> Result<String, String> {
     Ok(said.collect::<Vec<_>>().join(", "))
 }
 
-/// Returns the PID of the `softswap run` above a process, or the PID itself if it is one. Uses the
-/// environment; does not query processes, which might be busy.
+/// Returns the PID of the `softswap run` above a process, or `pid` if that is a `softswap run`.
+/// Reads environments only, because the processes might be too busy to answer.
 fn root_of(pid: u32) -> Option<u32> {
     let process = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?;
     let children = process.task_main_thread().ok()?.children().unwrap_or_default();
@@ -78,7 +77,7 @@ fn root_of(pid: u32) -> Option<u32> {
     root(pid).or_else(|| children.into_iter().find_map(root).filter(|root| *root == pid))
 }
 
-/// Returns true if the locale uses UTF-8, by the first of the variables that is set.
+/// Returns true if the first locale variable that is set names UTF-8.
 fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable);
     let first = locale.into_iter().find(|value| !value.is_empty()).unwrap_or_default();

@@ -15,10 +15,10 @@ const KEPT: usize = 100;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TreePeaks {
     pub(crate) tree: Tree,
-    /// The processes that are not kept: those that still run, and sums of those that have exited.
+    /// Running processes that are not among the kept ones.
     others: HashMap<u32, Process>,
+    /// Sums of exited processes that are not among the kept ones.
     gone: LeftOut,
-    /// PID of the program that was started.
     pub(crate) program_pid: u32,
 }
 

@@ -1,5 +1,5 @@
-//! Figures of a process tree that shares one budget, as sent by `softswap run` and shown by
-//! `softswap stat`.
+//! Figures of a process tree that shares one budget: `softswap run` sends them, and `softswap stat`
+//! shows them.
 
 use serde::Serialize;
 use softswap_engine::api::control_protocol::pairs;
@@ -12,7 +12,6 @@ use std::fmt::Write as _;
 #[derive(Debug, Serialize, PartialEq, Eq)]
 pub(crate) struct TreeReport {
     pub(crate) budget_bytes: u64,
-    /// Sum of the granted shares.
     pub(crate) granted_bytes: u64,
     /// Sum of the usage that the processes have published.
     pub(crate) used_bytes: u64,
@@ -24,10 +23,8 @@ pub(crate) struct TreeReport {
     pub(crate) unmanaged: Vec<UnmanagedProcess>,
 }
 
-/// Turns of the processes.
 #[derive(Debug, Clone, Copy, Default, Serialize, PartialEq, Eq)]
 pub(crate) struct Turns {
-    /// Number of turns so far.
     pub(crate) taken: u64,
     /// Owner of the present turn; 0 if there is none.
     pub(crate) owner_pid: u32,
@@ -113,7 +110,8 @@ impl TreeReport {
         text
     }
 
-    /// Parses the output of [`TreeReport::to_text`]; `None` if the answer is a process's.
+    /// Parses the output of [`TreeReport::to_text`]; `None` if a process, not `softswap run`, has
+    /// answered.
     pub(crate) fn parse(body: &str) -> Option<TreeReport> {
         let (mut budget_bytes, mut processes, mut unmanaged) = (None, Vec::new(), Vec::new());
         let (mut turns, mut parked) = (Turns::default(), None);
@@ -130,13 +128,11 @@ impl TreeReport {
         Some(TreeReport { turns, parked, unmanaged, ..TreeReport::of(budget_bytes?, processes) })
     }
 
-    /// Formats the report for the user.
     pub(crate) fn for_people(&self, pid: u32) -> String {
         let count = self.processes.len();
         let mut text = format!("softswap: the tree of `softswap run` (pid {pid})\n");
         let [budget, granted, used] =
             [self.budget_bytes, self.granted_bytes, self.used_bytes].map(bytes);
-        // Writing to a String cannot fail.
         let processes = if count == 1 { "process" } else { "processes" };
         let _ = writeln!(
             text,
@@ -182,7 +178,6 @@ impl Turns {
     }
 }
 
-/// Parses the fields of an unmanaged process.
 fn parse_unmanaged(text: &str) -> Option<UnmanagedProcess> {
     let mut words = text.splitn(4, ' ');
     let mut number = || words.next()?.parse::<u64>().ok();
@@ -192,7 +187,6 @@ fn parse_unmanaged(text: &str) -> Option<UnmanagedProcess> {
     Some(UnmanagedProcess { pid, name, anonymous_bytes, anonymous_peak_bytes })
 }
 
-/// Parses the fields of a process.
 fn parse_process(text: &str) -> Option<Process> {
     let mut words = text.splitn(7, ' ');
     let mut number = || words.next()?.parse::<u64>().ok();

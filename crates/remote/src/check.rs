@@ -41,13 +41,11 @@ pub struct Server {
     pub median_read_us: u64,
 }
 
-/// Result of the check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     pub servers: Vec<Server>,
     /// Bytes of pages that fit, with all copies counted.
     pub room_for_pages_bytes: Option<u64>,
-    /// Reasons why the cluster cannot be used.
     pub refusals: Vec<String>,
     pub warnings: Vec<String>,
 }
@@ -160,7 +158,6 @@ async fn info_of(node: &Node) -> Result<HashMap<String, String>, Refusal> {
     Ok(lines.map(|(name, value)| (name.to_string(), value.trim().to_string())).collect())
 }
 
-/// Returns the parsed answer to the command `name`.
 async fn parsed<T: FromRedisValue>(node: &Node, command: &Cmd, name: &str) -> Result<T, Refusal> {
     redis::from_redis_value(send(node, command).await?).map_err(|_| {
         Refusal::new(format!("{}: its answer to {name} cannot be parsed", node.address))

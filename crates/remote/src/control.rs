@@ -62,7 +62,6 @@ pub struct Order {
     pub url: String,
     /// The password, if it comes from the environment.
     pub password: Option<Zeroizing<String>>,
-    /// Identity and key of the run.
     pub run: RunKey,
     /// True if an earlier helper of the run may have stored pages.
     pub is_again: bool,

@@ -18,7 +18,8 @@ use tokio::time::{Instant, timeout_at};
 pub(crate) const HEDGE_DELAY: Duration = Duration::from_millis(150);
 /// Timeout of a server's wait for its replica. It delays all other commands on the same connection.
 const REPLICA_WITHIN: Duration = Duration::from_millis(250);
-/// Shorter timeout of that wait after a recent timeout, because many requests may wait in turn.
+/// Shorter timeout of a wait for the replica after a recent timeout, because many requests may wait
+/// in turn.
 const MISSED_REPLICA_WITHIN: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug)]
@@ -260,7 +261,7 @@ impl Shared {
         let request = |number: usize, tries: u32| {
             let (piece, copy) = (&pieces[number / copies], number % copies);
             let slot = self.group(piece.extent).slots[copy];
-            // The server may have lost the extent since the first try, with all other pages.
+            // The server may have lost the extent, with all its other pages, since the first try.
             let exists = tries == 0 && exist[number / copies];
             if tries > 0 {
                 self.note_doubtful([piece.extent].into_iter());

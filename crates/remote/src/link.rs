@@ -204,7 +204,7 @@ fn run_of(info: &Value) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::to_string)
 }
 
-/// Ends the connection's background task when its last user drops it.
+/// Ends the connection's background task when the last [`Link`] is dropped.
 struct Driver(AbortHandle);
 
 impl Drop for Driver {

@@ -13,8 +13,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// Pause without requests after an error; it doubles with each consecutive error.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// Time for which a server counts as unwritable after a refused write, unless it accepts one.
-/// A problem that recurs after a longer time starts a new streak.
+/// Time for which a server counts as unwritable after a refused write, unless it accepts a later
+/// write. A problem that recurs after a longer time starts a new streak.
 const UNWRITABLE_FOR: Duration = Duration::from_secs(10);
 /// A server counts as persistently unwritable if its first and last refusals are this far apart.
 const UNWRITABLE_AFTER: Duration = Duration::from_secs(1);
@@ -81,10 +81,9 @@ impl Streak {
     }
 }
 
-/// The service that a server lacks.
 #[derive(Clone, Debug)]
 pub(crate) enum MissingService {
-    /// Any service: it does not answer, refuses the login, or cannot serve now.
+    /// The server does not answer, refuses the login, or cannot serve now.
     Service(Streak),
     Writes(Streak),
 }
@@ -143,7 +142,7 @@ impl Node {
         self.breaker().unwritable.as_ref().is_some_and(lasts)
     }
 
-    /// Returns the service that the server failed to provide, until it provides it again.
+    /// Returns the service that the server has failed to provide and has not provided since.
     pub(crate) fn missing_service(&self) -> Option<MissingService> {
         let breaker = self.breaker();
         let service = breaker.idle.clone().map(MissingService::Service);

@@ -40,7 +40,6 @@ impl Group {
         self.slots.iter().chain(&self.former).copied()
     }
 
-    /// Moves a copy to another slot.
     pub(crate) fn move_copy(&mut self, copy: usize, slot: u16) {
         let before = std::mem::replace(&mut self.slots[copy], slot);
         self.former.push(before);
@@ -98,7 +97,7 @@ impl Places {
         let machines: Vec<usize> = apart.iter().copied().filter(is_other_machine).collect();
         let choice = if machines.is_empty() { apart } else { machines };
         let slots = &self.slots[*choice.get(seed % choice.len().max(1))?];
-        // Spread over all its slots: if some of them migrate, few groups are affected.
+        // Spread over all slots of the primary: if some of them migrate, few groups are affected.
         Some(slots[mixed(seed) % slots.len()])
     }
 }

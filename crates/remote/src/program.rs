@@ -112,7 +112,6 @@ pub fn command() -> clap::Command {
 #[must_use]
 pub fn main() -> ExitCode {
     let command = Cli::parse().command;
-    // One thread seals and copies while another waits for the network.
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = match builder.worker_threads(WORKERS).enable_all().build() {
         Ok(runtime) => runtime,

@@ -10,7 +10,6 @@ use std::ops::Range;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Extents removed in one batch.
 const REMOVED_AT_ONCE: usize = 64;
 /// Timeout of a batch; readers of its extents wait at most this long.
 const REMOVED_WITHIN: Duration = Duration::from_millis(250);

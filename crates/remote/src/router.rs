@@ -50,7 +50,7 @@ pub(crate) struct Router {
 struct Known {
     nodes: HashMap<Address, Arc<Node>>,
     topology: Arc<Topology>,
-    /// Owners according to redirections since that topology was read.
+    /// Owners according to redirections since `topology` was read.
     moved: HashMap<u16, Address>,
     /// Slots that changed their owner since the last call of `take_changed`, even if they changed
     /// back.
@@ -219,7 +219,7 @@ impl Router {
         Ok(())
     }
 
-    /// Returns at most [`QUERIES_AT_ONCE`] servers, beginning with another one each time.
+    /// Returns at most [`QUERIES_AT_ONCE`] servers, beginning with a different server in each call.
     fn servers_to_query(&self) -> Vec<Address> {
         let topology = self.topology();
         let mut all: Vec<Address> = topology.members.iter().map(|m| m.address.clone()).collect();

@@ -20,7 +20,7 @@ pub struct StoredRun {
     pub areas: BTreeSet<u16>,
     /// Extents of 31 pages; copies count separately.
     pub extents: u64,
-    /// Size of their values, without the server's overhead.
+    /// Size of the extents' values, without the server's overhead.
     pub bytes: u64,
     /// The run's lease. `None` if it has expired; then `gc` removes the run.
     pub lease: Option<Lease>,
@@ -108,7 +108,7 @@ pub async fn collect(
     let selected: Vec<StoredRun> = runs.into_iter().filter(is_selected).collect();
     if let (Some(name), []) = (named, selected.as_slice()) {
         return Err(Refusal::new(format!(
-            "there is no run {name} on {url}; `softswap remote ls` lists them"
+            "there is no run {name} on {url}; `softswap remote ls` lists the runs"
         )));
     }
     if dry_run || selected.is_empty() {

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 pub const VARIABLE: &str = "SOFTSWAP_REMOTE_PASSWORD";
 
-/// Bytes of a password file that are read.
+/// Maximum number of bytes read of a password file.
 const MAX_BYTES: u64 = 64 << 10;
 
 /// Source of the password. Its debug output omits the password.

@@ -1,8 +1,9 @@
 //! Serves the request queue with a store, many requests at a time.
 //!
 //! Requests for one page are served one after the other, in the order in which they were claimed. A
-//! client submits the next one only after the answer or its timeout. Areas of dead processes are
-//! removed. The helper runs until `softswap run` and all processes of its tree have exited.
+//! client submits its next request for a page only after the answer or a timeout. Areas of dead
+//! processes are removed. The helper runs until `softswap run` and all processes of its tree have
+//! exited.
 
 use crate::store::{PAGE_BYTES, Page, PageStore, StoreError};
 use futures_util::future::try_join_all;
@@ -33,12 +34,10 @@ fn store_page(area: u64, page: u64) -> Option<u64> {
     is_within.then(|| area * MAX_AREA_PAGES + page)
 }
 
-/// Returns a list of one range.
 fn one(piece: Range<u64>) -> Vec<Range<u64>> {
     std::iter::once(piece).collect()
 }
 
-/// A unit of work.
 enum Task {
     Job(Job),
     Removal(DeadArea),
@@ -141,7 +140,6 @@ struct Server<S> {
     tasks: JoinSet<Done>,
     /// Pages of the running tasks, by the task's number.
     busy: Vec<(u64, Vec<Range<u64>>)>,
-    /// Tasks that wait for busy pages.
     waiting: VecDeque<Task>,
     /// Removed areas: requests for them are refused.
     removed: HashSet<u64>,
@@ -150,7 +148,6 @@ struct Server<S> {
 /// A completed task, whose pages are not busy any more.
 struct Done {
     number: u64,
-    /// The area that the task removed.
     removed: Option<DeadArea>,
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     /// Held for reading while an extent's pages are read or written; for writing while the extent
     /// is removed or moved.
     locks: Vec<tokio::sync::RwLock<()>>,
-    /// A primary was missing during the search for stored extents, so there may be others.
+    /// A primary was missing during the search for stored extents, so other extents may be stored.
     pub(crate) may_have_more: AtomicBool,
     /// Number of further read timeouts whose error names the keys. Limited, because the engine
     /// stores every distinct error text.
@@ -100,7 +100,7 @@ impl Shared {
     }
 
     /// Records that a copy of these extents has a bad page, or that a server may have lost and
-    /// re-created it.
+    /// re-created a copy.
     pub(crate) fn note_doubtful(&self, extents: impl Iterator<Item = u64>) {
         let mut extents = extents.peekable();
         if extents.peek().is_some() {
@@ -154,7 +154,7 @@ impl Shared {
         timeout_at(until, self.locks[(extent % LOCKS) as usize].write()).await.ok()
     }
 
-    /// Locks those of these extents that no task has locked. Does not wait for the others, because
+    /// Locks each of these extents that no task has locked. Does not wait for locked ones, because
     /// a waiting writer blocks all later readers.
     pub(crate) fn lock_unused(&self, extents: &[u64]) -> (Vec<u64>, Vec<RwLockWriteGuard<'_, ()>>) {
         let mut locks = BTreeMap::new();

@@ -1,5 +1,4 @@
-//! Interface of a remote page store, and its errors. It hides where pages are stored: on a cluster
-//! today, perhaps elsewhere later.
+//! Interface of a remote page store, and its errors. The interface hides where pages are stored.
 
 use std::future::Future;
 use std::ops::Range;

@@ -98,7 +98,7 @@ impl Topology {
         self.owners_where(|_| true)
     }
 
-    /// Returns the failed primaries that still have slots. After a failover a primary has none.
+    /// Returns the failed primaries that still have slots. After a failover a primary has no slots.
     pub(crate) fn missing_primaries(&self) -> Vec<&Member> {
         self.owners_where(|member| member.is_failed).into_iter().map(|(member, _)| member).collect()
     }
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!((primaries.len(), primaries[0].1.len()), (1, 8192));
         let missing = topology.missing_primaries();
         assert_eq!((missing.len(), missing[0].address.port), (1, 7001));
-        // After the failover to its replica.
+        // After the failover of a primary to its replica.
         let after = text.replace(" 8192 8194-16383", "");
         let after =
             after.replace("slave b1 0 0 9 connected", "master - 0 0 9 connected 8192-16383");

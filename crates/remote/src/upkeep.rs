@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Time for a failed primary to get a successor, or for an unwritable one to recover. After this
-/// time its copies get other slots.
+/// time the copies on the primary get other slots.
 const SUCCESSOR_WITHIN: Duration = Duration::from_secs(3);
 const EACH_WITHIN: Duration = Duration::from_secs(2);
 /// Extents completed at a time; reads and writes continue during the completion.
@@ -119,7 +119,7 @@ impl Upkeep {
         self.remove_obsolete(shared).await;
     }
 
-    /// Removes the obsolete copies of groups whose servers of such copies all accept writes.
+    /// Removes the obsolete copies of each group, if all servers with such copies accept writes.
     async fn remove_obsolete(&mut self, shared: &Shared) {
         let placement = shared.placement();
         let answer = |group: &usize| {
@@ -384,7 +384,7 @@ impl Shared {
         let requests: Vec<Request> = slots.iter().copied().map(request).collect();
         let answers = self.router.once(requests, Instant::now() + EACH_WITHIN).await;
         let put = || slots.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
-        // With `wait=1` the success is not sufficient, because it does not include a replica.
+        // With `wait=1`, a successful SET does not show that writes reach a replica.
         if !self.url.wait_for_replica {
             put().for_each(|(slot, _)| self.router.note_written(*slot));
         }
@@ -402,7 +402,8 @@ impl Shared {
         self.put_everywhere(|slot| self.keys.lease(slot), holder.to_string().as_bytes()).await
     }
 
-    /// Stores the table. Returns true if at least as many primaries stored it as a page has copies.
+    /// Stores the table. Returns true if at least as many primaries as a page has copies stored the
+    /// table.
     pub(crate) async fn put_placement(&self, placement: &Placement) -> bool {
         let mut bytes = placement.to_bytes();
         bytes.extend(self.sealer.sign(&placement.to_bytes()));

@@ -43,7 +43,7 @@ pub fn is_url(text: &str) -> bool {
     is_scheme && scheme.len() < text.len()
 }
 
-/// Returns true if an option other than a file contains `@`: it may be part of a password with `?`.
+/// Returns true if an option other than a file contains `@`: the URL may have a password with `?`.
 #[must_use]
 pub fn has_user_in_options(options: &str) -> bool {
     const FILES: [&str; 4] = ["ca", "cert", "key", "password-file"];
@@ -82,7 +82,6 @@ pub enum Copies {
 }
 
 impl Copies {
-    /// Returns the number of copies on the cluster.
     #[must_use]
     pub fn count(self) -> usize {
         match self {
@@ -120,7 +119,7 @@ pub struct Url {
     pub wait_for_replica: bool,
     /// Time after which an operation fails.
     pub deadline: Duration,
-    /// Time after its last renewal at which a lease expires.
+    /// Time from the last renewal of a lease to its expiry.
     pub lease: Duration,
 }
 
@@ -165,7 +164,7 @@ impl Url {
             None => (None, place),
         };
         if user.is_some_and(|user| user.contains(':')) || has_user_in_options(options) {
-            // The error repeats no part of the URL, because it would be in logs.
+            // The error repeats no part of the URL, because the password would be in logs.
             return Err(Refusal::new(format!(
                 "the URL contains a password, which every user who lists processes could read: \
                  remove it and set {VARIABLE}, or name a file with password-file="

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A problem is reported if its first occurrence is at least this long ago, and its last at most.
+/// A problem is reported if its first occurrence is at least this long ago, and its last occurrence
+/// is at most this long ago.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 /// Shortest interval between two reports about one server.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
@@ -71,7 +72,7 @@ impl Watch {
             }
         }
         let problems = all_of(&problems)
-            .map(|servers| format!("{servers}; requests to it wait, or use other servers"));
+            .map(|servers| format!("{servers}; requests wait, or use other servers"));
         all_of(&recovered_message).into_iter().chain(problems).collect()
     }
 }
@@ -130,7 +131,7 @@ mod tests {
         assert_eq!(messages(unavailable(4), 4), "");
         assert_eq!(messages(unavailable(1), 7), "", "no request since, so it may have recovered");
         let first = messages(unavailable(7), 7);
-        assert!(first.starts_with("h:1 is unavailable (why); requests to it wait"), "{first}");
+        assert!(first.starts_with("h:1 is unavailable (why); requests wait"), "{first}");
         assert_eq!(messages(unavailable(300), 300), "", "already reported");
         assert_eq!(messages(None, 301), "h:1 is available again");
         assert_eq!(messages(None, 302), "");
@@ -158,7 +159,7 @@ mod tests {
         let mut watch = Watch::default();
         let messages = watch.messages(all.clone().collect(), now);
         assert!(messages.len() == 1 && messages[0].contains("h:4 is unavailable"), "{messages:?}");
-        assert!(messages[0].contains("(why); and 3 more; requests to it wait"), "{messages:?}");
+        assert!(messages[0].contains("(why); and 3 more; requests wait"), "{messages:?}");
         // A server that was not named is not reported at the end.
         let messages = watch.messages(all.map(|(address, _)| (address, None)).collect(), now);
         let is_last = messages.len() == 1 && messages[0].ends_with("h:4 is available again");

@@ -27,8 +27,8 @@ pub(crate) fn fail(why: &str) -> ! {
     unsafe { libc::_exit(OWN_FAILURE) }
 }
 
-/// Makes the preparations that are needed even before an engine exists: locates the C library's own
-/// memory and installs the fork handlers.
+/// Makes the preparations that do not need an engine: locates the C library's own memory and
+/// installs the fork handlers.
 pub(crate) fn prepare(config: &Config) -> Result<(), String> {
     if config.faults == Faults::Protection {
         signals::never_block_segv();
@@ -95,7 +95,7 @@ fn open_areas(config: &Config) -> Result<Vec<Backing>, String> {
     }
 }
 
-/// Installs the handlers of the engine's signals. The process has one thread.
+/// Installs the handlers of the engine's signals. Called while the process has one thread.
 pub(crate) fn take_signals() -> Result<(), String> {
     let bus = page_fault::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
     let segv = match signals::never_blocked() & signals::bit(SIGSEGV) {
@@ -139,9 +139,9 @@ pub(crate) fn record_initial_state() -> Result<(), String> {
 }
 
 fn disable_child_management() {
-    // Without a budget there is no configuration. The library stays in LD_PRELOAD and remains
-    // inactive: the other entries of LD_PRELOAD belong to the user.
-    // SAFETY: called while loading, before the program has threads.
+    // Without a budget in the environment, the library is inactive in children. It stays in
+    // LD_PRELOAD, whose other entries belong to the user. SAFETY: called while loading, before the
+    // program has threads.
     unsafe { remove_variable("MEMORY") };
 }
 

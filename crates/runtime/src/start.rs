@@ -48,7 +48,10 @@ extern "C" fn on_load() {
     let is_managed = match while_blocked(|| Config::from_env(lookup)) {
         _ if is_emulated => false,
         None => false,
-        Some(Err(name)) => fail(&format!("the setting {ENV_PREFIX}{name} cannot be understood")),
+        Some(Err(name)) => fail(&format!(
+            "the variable {ENV_PREFIX}{name} has no valid value; start the program with `softswap \
+             run` of this version"
+        )),
         Some(Ok(config)) => {
             is_emulated = is_started && is_under_emulator(config.faults);
             advertised_bytes = config.advertised_bytes;

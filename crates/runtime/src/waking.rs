@@ -98,7 +98,8 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
 }
 
 /// Starts signal emulation in the only thread of the process. Does nothing in the child of a
-/// `vfork`, or in a handler on an alternate stack, which the kernel does not let it replace.
+/// `vfork`, or in a handler on an alternate stack, which the kernel does not replace while it is in
+/// use.
 fn prepare() {
     let stack = alternate_stack::in_force();
     if !asleep::is_owner() || stack.ss_flags & libc::SS_ONSTACK != 0 {
@@ -129,8 +130,8 @@ fn run_unmanaged(why: &str) {
 }
 
 /// Wakes this process, or waits until another thread has woken it. Does nothing if waking is
-/// impossible now: where [`prepare`] does nothing, and inside an operation that waking would wait
-/// for. The next commit retries.
+/// impossible now: if [`prepare`] does nothing, or inside an operation that waking would wait for.
+/// The next commit retries.
 fn wake() {
     // A cancelled thread would leave the others waiting.
     uncancelled(try_to_wake);
@@ -184,7 +185,7 @@ fn has_no_other_thread() -> bool {
 /// Number of attempts that found a thread that blocks the engine's signals or does not leave the
 /// kernel.
 static POSTPONED: AtomicU32 = AtomicU32::new(0);
-/// Number of such attempts after which a message is printed.
+/// Value of [`POSTPONED`] at which a message is printed.
 const TRIES_BEFORE_MESSAGE: u32 = 3;
 const NOT_YET: &str = "softswap: this process cannot be managed yet: a thread blocks SIGBUS or \
      SIGSYS, or is in a long system call; until that changes, the process may exceed its budget\n";

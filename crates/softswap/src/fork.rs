@@ -10,7 +10,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 static LOCK: Mutex<()> = Mutex::new(());
 /// Thread ID of the thread that creates or drops a pool; 0: none.
 static HOLDER: AtomicI32 = AtomicI32::new(0);
-/// True if the fork handlers are registered.
 static ARE_HANDLERS_REGISTERED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {

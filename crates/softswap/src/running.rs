@@ -118,7 +118,6 @@ pub(crate) struct Running {
     pub(crate) pins: AtomicUsize,
 }
 
-/// Converts an engine's start error to this crate's error.
 fn convert_error(error: StartError, asked_bytes: u64) -> Error {
     let too_little = |reason| Error::TooLittleMemory { asked_bytes, reason };
     let reason = error.to_string();
@@ -150,7 +149,6 @@ fn convert_error(error: StartError, asked_bytes: u64) -> Error {
     }
 }
 
-/// Converts the error of registering a window.
 fn convert_registration_error(error: io::Error) -> Error {
     if error.kind() != io::ErrorKind::QuotaExceeded {
         return error.into();

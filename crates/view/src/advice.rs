@@ -6,7 +6,7 @@ use crate::units::{bytes, count, nanoseconds};
 use serde::Serialize;
 use softswap_engine::base::stats::StopReason;
 
-/// Share of its time below which a program's waiting is not notable.
+/// A program that waits for less than this share of the time gets no suggestion for its waits.
 const NOTABLE_STALL: f64 = 0.05;
 /// Used share of the budget below which the budget is too large.
 const UNUSED: f64 = 0.6;
@@ -15,9 +15,7 @@ const MIB: u64 = 1 << 20;
 /// A suggestion, and the figure that supports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Advice {
-    /// The suggestion, as a sentence.
     pub what: String,
-    /// The supporting figure.
     pub figure: String,
 }
 

@@ -7,7 +7,6 @@ use crate::units::{bytes, count, duration, nanoseconds};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// One figure of both runs.
 struct Row {
     name: String,
     values: [f64; 2],
@@ -116,7 +115,7 @@ pub fn page(names: [&str; 2], both: [&Report; 2]) -> String {
             "Read from the disk",
             Unit::BytesPerSecond,
             each(|name, of| match &of.whole().bytes_read {
-                // Older versions of softswap did not record it for a tree.
+                // Older versions of softswap did not record reads of a tree.
                 read if read.is_empty() => page::rate(name, &of.at_s, &of.columns.bytes_read),
                 read => page::rate(name, &of.at_s, read),
             }),

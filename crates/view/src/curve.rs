@@ -13,8 +13,7 @@
 //! ([`LOOP_POWER`]).
 //!
 //! Touches of resident pages are not observed, so nothing is known about smaller budgets. The
-//! coldest resident pages are assumed to refault as often as the hottest evicted ones, which they
-//! border on.
+//! coldest resident pages are assumed to refault as often as the hottest evicted ones.
 //!
 //! Same-filled pages are excluded: they take no space while evicted, and most refault once, when
 //! cleared memory is filled. Their cost is assumed constant, as is that of first touches.
@@ -27,7 +26,6 @@ use crate::report::Report;
 use softswap_engine::base::stats::{bucket_floor, bucket_of};
 use std::collections::BTreeMap;
 
-/// Kinds per octave of distances.
 const KINDS_PER_OCTAVE: usize = 2;
 const ROUNDS: usize = 200;
 /// Minimum number of refaults for an estimate.
@@ -51,8 +49,8 @@ const MAX_POOL: f64 = 0.8;
 const NO_COMPRESSION_RATIO: f64 = 1e6;
 /// Share of compressible pages on the disk from which the pool counts as full.
 const FULL_POOL: f64 = 0.05;
-/// The cost of a disk read is known for up to this many times the observed reads; and
-/// `FEW_FROM_DISK` reads never matter.
+/// The cost of a disk read is known for up to this many times the observed reads. The cost of up to
+/// `FEW_FROM_DISK` reads does not matter.
 const MAX_FOR_OBSERVED: f64 = 10.0;
 const FEW_FROM_DISK: f64 = 500.0;
 const PAGE_BYTES: f64 = softswap_sys::PAGE_SIZE as f64;
@@ -98,7 +96,6 @@ impl Kind {
     }
 }
 
-/// The fitted model.
 #[derive(Debug)]
 pub struct Curve {
     budget_bytes: u64,
@@ -166,8 +163,8 @@ impl Curve {
             own_ns: (report.wall_s - report.lost_s()).max(0.0) * 1e9,
             max_from_disk: MAX_FOR_OBSERVED * report.faults_of("disk") as f64,
         };
-        // Pages read ahead refault too, but without a wait. The pages of all kinds are evicted now;
-        // others may never refault.
+        // Pages read ahead refault too, but without a wait. The pages of all kinds should add up to
+        // the evicted pages, but some of these may never refault.
         let ahead = 1.0 + report.pages_read_ahead as f64 / count as f64;
         let pages: f64 = curve.kinds.iter().map(|kind| kind.all() * kind.pages).sum();
         let scale = (out_pages / pages.max(1.0)).clamp(ahead, ahead * MAX_UNSEEN);
@@ -192,7 +189,8 @@ impl Curve {
             let freed = Self::move_resident(&mut kinds, resident);
             Self::move_pooled(&mut kinds, pool_room + freed);
         } else {
-            // The pool holds all compressible pages, and each page that becomes resident leaves it.
+            // The pool holds all compressible pages, and each page that becomes resident leaves the
+            // pool.
             let all = pooled + packs_on_disk + pages(2);
             let packed = pooled / all.max(1.0) / self.ratio;
             let freed = Self::move_resident(&mut kinds, more / (1.0 - packed).max(0.1));
@@ -273,8 +271,8 @@ impl Curve {
         freed
     }
 
-    /// Moves refaults from the disk to the pool if it has more space, the hottest first, or from
-    /// the pool to the disk, the coldest first.
+    /// Moves refaults from the disk to the pool if the pool has more space, the hottest first, or
+    /// from the pool to the disk, the coldest first.
     fn move_pooled(kinds: &mut [Kind], more: f64) {
         let (from, to) = if more >= 0.0 { (DISK, POOL) } else { (POOL, DISK) };
         let mut room = more.abs();
@@ -303,7 +301,7 @@ fn first_ns(report: &Report) -> f64 {
 }
 
 /// Returns the time that evicting a page takes: memory that is touched for the first time grows
-/// faster than pages are evicted, so these touches wait. A fault may swap in several pages.
+/// faster than pages are evicted, so these touches wait.
 fn eviction_ns(report: &Report) -> f64 {
     let median_ns = report.faults.get("zero").and_then(|tier| tier.p50_ns).unwrap_or(0);
     let touches_ns = median_ns as f64 * report.faults_of("zero") as f64;
@@ -387,7 +385,7 @@ struct Spell {
     shape: usize,
     mean: f64,
     evicted: f64,
-    /// Probability that a page evicted at any moment of the run refaults before its end.
+    /// Probability that a page evicted at any moment of the run refaults before the end of the run.
     seen: f64,
 }
 
@@ -423,7 +421,8 @@ fn kinds_of(seen: &[Counts; FROM.len()], evicted: f64) -> Vec<Kind> {
     if likely_with - likely_without > LOOP_EXPLAINS { with } else { without }
 }
 
-/// Fits the mixture with or without loops. Returns it with the mean log likelihood of a refault.
+/// Fits the mixture with or without loops. Returns the mixture and the mean log likelihood of a
+/// refault.
 fn fit(buckets: &[Bucket], evicted: f64, with_loops: bool) -> (Vec<Kind>, f64) {
     let most = buckets.last().map_or(1.0, |bucket| bucket.to).log2();
     let mut kinds: Vec<Kind> = (KINDS_PER_OCTAVE..=(most * KINDS_PER_OCTAVE as f64) as usize + 1)

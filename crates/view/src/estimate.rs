@@ -38,12 +38,15 @@ pub struct Estimate {
 pub fn size_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String> {
     let code = report.stop_reason.and_then(StopReason::from_code);
     if code.is_some() || report.outcome.status != Some(0) {
-        return Err("the run did not finish, so its figures are not those of a whole run".into());
+        return Err(
+            "the program failed or was stopped, so its figures are not those of a whole run".into(),
+        );
     }
     if report.is_dominated_by_descendants() {
         return Err(
-            "processes that the program started waited longer than itself, and the report \
-                    has no curve of those; take a report of the one that needs the memory"
+            "processes that the program started waited longer than the program, and the report \
+                    has no curve of them; run the process that needs the memory by itself and \
+                    take a report of that run"
                 .into(),
         );
     }
@@ -88,8 +91,8 @@ pub fn size_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String
     Ok(of(memory_bytes, expected, !is_known || below <= slowdown_limit))
 }
 
-/// Returns the budget with which a program sleeps that has mapped this much memory: it then leaves
-/// the spare memory of the budget free.
+/// Returns the budget with which a program that maps this much memory sleeps: the spare part of the
+/// budget stays free.
 fn asleep_bytes(mapped_bytes: u64) -> u64 {
     (mapped_bytes + SPARE_BYTES) / (SPARE_PART - 1) * SPARE_PART
 }
@@ -125,7 +128,7 @@ fn fitting(report: &Report, slowdown_limit: f64) -> Result<(u64, f64), String> {
             let most_bytes = report.budget_bytes.max(used_bytes);
             Ok((asleep_bytes(used_bytes).min(most_bytes), slowdown))
         }
-        true => Err("it shows no used memory; take a report of a longer run, with \
+        true => Err("the run used no managed memory; take a report of a longer run, with \
                      a --memory that makes it swap"
             .into()),
         false => Err("too few pages refaulted to estimate the cost of another budget; take a \

@@ -3,13 +3,13 @@
 use crate::report::Report;
 use crate::units::bytes;
 
-/// Part of the limit that the program must have used.
+/// Divisor: a program that used half of its limit may have reached the limit.
 const NOTABLE_PART: u64 = 2;
 const MIB: u64 = 1 << 20;
 
 struct Runtime {
     program: &'static str,
-    /// Part of the memory that it sees, and the largest limit by default.
+    /// Divisor of the memory that the runtime sees, and the largest default limit.
     part: u64,
     max_bytes: u64,
     /// Options that set the limit.
@@ -36,8 +36,8 @@ const RUNTIMES: [Runtime; 2] = [
     },
 ];
 
-/// Returns a line if the program is such a runtime, may have reached its limit, and the budget and
-/// the swap areas allow at least twice the limit.
+/// Returns a line if the program is one of [`RUNTIMES`], may have reached its limit, and the budget
+/// and the swap areas allow at least twice the limit.
 pub(crate) fn line(report: &Report) -> Option<String> {
     let runtime = RUNTIMES.iter().find(|runtime| runtime.program == report.name())?;
     let is_set = |argument: &String| runtime.options.iter().any(|it| argument.starts_with(it));
@@ -47,7 +47,7 @@ pub(crate) fn line(report: &Report) -> Option<String> {
     let advertised_bytes = report.advertised_bytes.filter(|bytes| *bytes > 0);
     let seen_bytes = advertised_bytes.or(report.machine.as_ref().map(|it| it.dram_bytes))?;
     let limit_bytes = (seen_bytes / runtime.part).min(runtime.max_bytes);
-    // The collector needs some of it for itself.
+    // The collector needs some of this memory for itself.
     let usable_bytes = report.usable_bytes? / 4 * 3;
     let ratio = report.compression_ratio.unwrap_or(1.0);
     let pooled_bytes = (report.pool_peak_bytes as f64 * ratio) as u64;

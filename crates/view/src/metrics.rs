@@ -5,7 +5,6 @@ use crate::tree::{Process, Shared, State, Tree};
 use softswap_engine::base::stats::{TIERS, bucket_floor};
 use std::fmt::Write as _;
 
-/// Content type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Bounds of latency buckets, in octaves of nanoseconds: from 256 ns to about 1 s, in steps of a
@@ -14,7 +13,6 @@ const OCTAVES: std::ops::RangeInclusive<usize> = 8..=30;
 const STEP: usize = 2;
 const BUCKETS_PER_OCTAVE: usize = 4;
 
-/// Type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Gauge,
@@ -79,7 +77,6 @@ const METRICS: [Metric; 17] = [
     }),
 ];
 
-/// Name of the latency metric.
 const LATENCY: &str = "softswap_fault_duration_seconds";
 
 /// A figure of each tree with one budget.
@@ -92,7 +89,6 @@ const OF_TREES: [OfTree; 2] = [
     }),
 ];
 
-/// Returns the metrics of all trees.
 #[must_use]
 pub fn text(trees: &[Tree]) -> String {
     let mut text = String::new();
@@ -115,7 +111,6 @@ pub fn text(trees: &[Tree]) -> String {
     text
 }
 
-/// Returns the names of all metrics.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();

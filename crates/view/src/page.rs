@@ -297,7 +297,6 @@ fn tables(report: &Report) -> String {
     faults + &pages_out(report) + &processes(report) + &settings(report)
 }
 
-/// Explains the tiers.
 fn tiers() -> String {
     let meanings = [
         "first touch of a page: it is filled with zeroes",
@@ -360,7 +359,6 @@ fn pages_out(report: &Report) -> String {
     format!("<h2>{}</h2>\n", escaped(&title)) + &table(&["pages", "number", "size"], rows)
 }
 
-/// Returns the table of a tree's processes.
 fn processes(report: &Report) -> String {
     let Some(tree) = &report.tree else { return String::new() };
     let mut text = format!(
@@ -442,7 +440,6 @@ fn is_hidden(sign: char) -> bool {
     (sign.is_control() && sign != '\n') || turns.iter().any(|range| range.contains(&sign))
 }
 
-/// Escapes text for HTML.
 pub(crate) fn escaped(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut all, sign| {
         match sign {

@@ -4,7 +4,6 @@ use super::*;
 use crate::report::{Process, Tier, Tree, TreeHistory};
 use std::collections::BTreeMap;
 
-/// Returns a run of `seconds` with `samples` samples.
 fn run(samples: usize, seconds: f64) -> Report {
     let at_s: Vec<f64> =
         (0..samples).map(|at| seconds * at as f64 / samples.max(2) as f64).collect();

@@ -19,7 +19,6 @@ const COLORS: [RGBColor; 7] = [
     RGBColor(120, 120, 120),
 ];
 
-/// Unit of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
     Bytes,
@@ -186,10 +185,8 @@ impl Plot {
     }
 }
 
-/// An entry of a legend.
 pub(crate) struct Key<'a> {
     pub(crate) name: &'a str,
-    /// CSS colour.
     pub(crate) color: String,
     pub(crate) is_line: bool,
 }

@@ -10,7 +10,6 @@ use std::time::Duration;
 /// Rates per second between two samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Rates {
-    /// Faults by tier.
     pub faults: [f64; TIERS.len()],
     /// Share of the busy threads' time in which they waited for pages, 0 to 1.
     pub stalled: f64,
@@ -37,7 +36,6 @@ impl Rates {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Done {
     pub reading: Reading,
-    /// CPU time.
     pub cpu: Duration,
     pub threads: u32,
 }
@@ -84,7 +82,6 @@ pub struct Changes {
     stalled: Duration,
     /// CPU time of the program, without waits that polled.
     pub cpu: Duration,
-    /// Number of the program's threads.
     pub threads: u32,
     read_bytes: u64,
     written_bytes: u64,
@@ -110,7 +107,6 @@ impl Changes {
         self.pages_out += other.pages_out;
     }
 
-    /// Returns the changes per second.
     #[must_use]
     pub fn rates(&self) -> Rates {
         let seconds = self.wall.as_secs_f64().max(1e-9);

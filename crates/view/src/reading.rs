@@ -33,7 +33,6 @@ pub struct Reading {
     pub errors: u64,
     /// CPU time of waits for reads, including polling.
     pub polled_ns: u64,
-    /// Current number of engine threads.
     pub engine_threads: u64,
     /// Mappings created by page protection, and their limit; both 0 with userfaultfd.
     pub mappings: u64,
@@ -41,7 +40,6 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Reads the counters.
     #[must_use]
     pub fn of(stats: &Stats) -> Reading {
         use Counter as C;
@@ -90,13 +88,11 @@ impl Reading {
         (self.pooled_bytes > 0).then(|| before as f64 / self.pooled_bytes as f64)
     }
 
-    /// Returns the faults on pages of a tier.
     #[must_use]
     pub fn faults_of(&self, tier: Tier) -> u64 {
         self.faults[tier as usize]
     }
 
-    /// Adds the figures of another process.
     pub fn add(&mut self, other: &Reading) {
         let each = [
             (&mut self.budget_bytes, other.budget_bytes),

@@ -24,13 +24,12 @@ pub struct Report {
     pub pid: Option<u32>,
     pub schema: u32,
     pub softswap_version: String,
-    /// The program and its arguments.
     pub program: Vec<String>,
     pub outcome: Outcome,
     /// As in a shell: the exit status, or 128 plus the signal; `null` while the program runs.
     pub exit_status: Option<u8>,
     pub wall_s: f64,
-    /// CPU time of the program and all that it started; `null` while it runs.
+    /// CPU time of the program and all its descendants; `null` while the program runs.
     pub cpu_s: Option<f64>,
     /// Most threads of the program at a time, without the engine's; `null` if it exited before the
     /// first sample.
@@ -78,7 +77,7 @@ pub struct Report {
     pub pages_written: u64,
     pub pages_read: u64,
     pub pages_read_ahead: u64,
-    /// Windows of pages read ahead that their stream has reached, and those that it did not.
+    /// Windows of pages read ahead that their stream has reached, and windows that it has not.
     pub windows_reached: u64,
     pub windows_lost: u64,
     /// Same-filled pages over evicted pages; `null` if none was evicted.
@@ -130,13 +129,13 @@ pub struct Report {
     /// Empty for a running process.
     #[serde(skip_serializing_if = "History::is_empty")]
     pub history: History,
-    /// By their keys in `softswap ctl`: at the start, or of a running process.
+    /// Settings at the start, or of a running process, by their keys in `softswap ctl`.
     pub settings: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
 }
 
-/// How the program ended, if it has.
+/// Exit status or signal of the program, unless it is still running.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Outcome {
@@ -192,7 +191,7 @@ pub struct Unmanaged {
 pub struct UnmanagedProcess {
     pub pid: u32,
     pub name: String,
-    /// Its private memory (`RssAnon`): now, and its peak over the samples.
+    /// Private memory (`RssAnon`): now, and its peak over the samples.
     pub anonymous_bytes: u64,
     pub anonymous_peak_bytes: u64,
 }
@@ -202,13 +201,10 @@ pub struct UnmanagedProcess {
 #[serde(default)]
 pub struct Tree {
     pub budget_bytes: u64,
-    /// Peak of the budget.
     pub budget_peak_bytes: u64,
     /// Peak of the memory used by all processes.
     pub used_peak_bytes: u64,
-    /// Peak of the number of processes.
     pub processes_peak: usize,
-    /// Number of turns that the processes took.
     pub turns: u64,
     /// Processes kept, by decreasing usage.
     pub largest: Vec<Process>,
@@ -228,20 +224,19 @@ pub struct LeftOut {
     pub counts: Counts,
 }
 
-/// A process of a tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Process {
     pub pid: u32,
     pub name: String,
     pub granted_bytes: u64,
-    /// 0 if it publishes nothing, like a forked child that needs little.
+    /// 0 if the process publishes nothing, like a forked child that needs little.
     pub used_bytes: u64,
     pub used_peak_bytes: u64,
     /// Refaults, and the time for which threads waited for them.
     pub faults: u64,
     pub stalled_ns: u64,
-    /// Not in JSON, nor in answers of the control socket, which have no space for them.
+    /// Not in JSON, nor in answers of the control socket, which have no space for the counts.
     #[serde(skip)]
     pub counts: Counts,
     #[serde(skip)]
@@ -368,14 +363,12 @@ impl Report {
         first.rsplit('/').next().unwrap_or(first)
     }
 
-    /// Returns the program and its arguments.
     #[must_use]
     pub fn command(&self) -> String {
         let arguments = self.program.iter().skip(1).map(String::as_str);
         std::iter::once(self.name()).chain(arguments).collect::<Vec<_>>().join(" ")
     }
 
-    /// Describes how the program ended.
     #[must_use]
     pub fn ending(&self) -> String {
         match (self.outcome.status, &self.outcome.signal_name) {
@@ -395,7 +388,6 @@ impl Report {
         buckets.iter().map(of).sum()
     }
 
-    /// Returns the faults of a tier.
     #[must_use]
     pub fn faults_of(&self, tier: &str) -> u64 {
         self.faults.get(tier).map_or(0, |tier| tier.count)
@@ -452,7 +444,7 @@ impl Report {
         of_program.max(seen.copied().unwrap_or(0))
     }
 
-    /// Returns the peak usage of the program, or of it and its descendants.
+    /// Returns the peak usage of the program, with its descendants if they shared its budget.
     #[must_use]
     pub fn used_peak_bytes_of_all(&self) -> u64 {
         let of_tree = self.tree.as_ref().map_or(0, |tree| tree.used_peak_bytes);
@@ -465,8 +457,8 @@ impl Report {
         self.pages_out == 0 && self.faults.values().all(|tier| tier.count == 0)
     }
 
-    /// Returns true if descendants waited longer than the first process, so that its own figures
-    /// mean little.
+    /// Returns true if descendants waited longer than the first process, so that the figures of the
+    /// first process mean little.
     #[must_use]
     pub fn is_dominated_by_descendants(&self) -> bool {
         self.tree.is_some() && self.stalled_ns_of_all() > 2 * self.stalled_ns

@@ -43,7 +43,6 @@ pub struct Pool {
     /// Pages written to the disk without being offered to the pool: pages of streams, and all pages
     /// while a full pool gains too little.
     pub passed_pages: u64,
-    /// Pages written back from the pool to the disk.
     pub written_back_pages: u64,
     /// Written-back pages that share a swap slot with other compressed pages.
     pub packed_pages: u64,
@@ -161,7 +160,6 @@ pub struct Areas {
     pub failed: u64,
     /// Slots out of service because a write to them failed.
     pub retired_slots: u64,
-    /// Pages moved from failed areas to others.
     pub pages_moved: u64,
     #[serde(flatten)]
     pub copies: Copies,

@@ -312,7 +312,6 @@ pub fn process_table(processes: &[Process]) -> String {
         let (granted, peak) = (bytes(*granted_bytes), bytes(*used_peak_bytes));
         let (faults, stalled) = (count(*faults), nanoseconds(*stalled_ns));
         let name = visible(&process.name);
-        // Writing to a String cannot fail.
         let _ = write!(
             text,
             "\n    {name:<23} {pid:>8} {granted:>10} {peak:>12} {faults:>12} {stalled:>10}"
@@ -337,7 +336,6 @@ fn fault_table(report: &Report) -> String {
         let Some(row) = report.faults.get(tier) else { continue };
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_string(), nanoseconds);
         let (p50, p99) = (time(row.p50_ns), time(row.p99_ns));
-        // Writing to a String cannot fail.
         let _ = write!(text, "\n    {tier:<9} {:>15} {p50:>10} {p99:>10}", count(row.count));
     }
     text

@@ -73,7 +73,6 @@ impl Process {
         }
     }
 
-    /// Returns the value of a setting.
     #[must_use]
     pub fn setting(&self, key: &str) -> Option<&str> {
         let found = self.settings.iter().find(|(name, _)| name == key);

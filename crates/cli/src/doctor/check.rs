@@ -9,7 +9,6 @@ const YELLOW: &str = "\x1b[33m";
 const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
 
-/// Status of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Status {
@@ -19,7 +18,6 @@ pub(super) enum Status {
     Fatal,
 }
 
-/// A completed check.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Check {
     pub(super) name: &'static str,

@@ -56,7 +56,6 @@ pub(crate) struct DoctorArgs {
     from: Option<PathBuf>,
 }
 
-/// Runs all checks and prints the results.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Refusal> {
     if let Some(runtime) = args.profile {
         let profile = seccomp_profile::make(runtime, args.from.as_deref())?;

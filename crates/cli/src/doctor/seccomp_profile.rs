@@ -15,7 +15,6 @@ const ALLOW: &str = "SCMP_ACT_ALLOW";
 const CONTAINERS_COMMON: [&str; 2] =
     ["/etc/containers/seccomp.json", "/usr/share/containers/seccomp.json"];
 
-/// A container runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Runtime {
     Docker,

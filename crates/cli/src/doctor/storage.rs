@@ -49,7 +49,6 @@ pub(super) fn checks(asked: &[String]) -> Vec<Check> {
     checks
 }
 
-/// Storage for pages.
 enum Place {
     Directory(PathBuf),
     /// URL of a cluster.

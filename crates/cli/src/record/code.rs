@@ -26,7 +26,7 @@ pub(super) type Native = (String, String);
 /// Code in memory that comes from a file.
 struct Mapped {
     range: Range<u64>,
-    /// Difference between its addresses in memory and in the file.
+    /// Difference between the code's addresses in memory and in the file.
     bias: u64,
     file: usize,
 }
@@ -36,7 +36,6 @@ struct File {
     symbols: Symbols,
 }
 
-/// Code of a process.
 pub(super) struct Code {
     mapped: Vec<Mapped>,
     files: Vec<File>,
@@ -117,8 +116,8 @@ impl Code {
     /// call in each caller.
     pub(super) fn stack(&mut self, sample: &FaultSample) -> Vec<u64> {
         let last = sample.words.last().map_or(0, |(distance, _)| u64::from(*distance));
-        // A word missing from the sample is no code address, so 0 stands for it. Words beyond the
-        // last one are unknown.
+        // A word missing from the sample is no code address, so it is replaced by 0. Words beyond
+        // the last one are unknown.
         let read = |address: u64| match address.checked_sub(sample.stack) {
             Some(beyond) if beyond / 8 <= last => Ok(sample.stack_word(address).unwrap_or(0)),
             _ => Err(()),

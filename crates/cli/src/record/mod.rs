@@ -32,7 +32,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 const MANY: usize = 96;
 /// Number of samples per answer below which the sampling rate is doubled.
 const FEW: usize = 16;
-/// Signals that end the recording early.
 const STOP_SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Maximum number of final answers that drain the remaining samples.
 const LAST_ANSWERS: usize = 8;
@@ -80,7 +79,6 @@ pub(crate) struct RecordArgs {
     json: bool,
 }
 
-/// Recorded samples.
 struct Recording {
     process: Process,
     samples: Vec<Weighed>,

@@ -51,7 +51,7 @@ impl Sum {
 #[derive(Debug, Serialize)]
 pub(super) struct Site {
     pub(super) function: String,
-    /// Its file; empty for run-time generated code.
+    /// File of the function; empty for run-time generated code.
     file: String,
     /// The caller with the longest total wait.
     caller: String,
@@ -66,13 +66,12 @@ pub(super) struct AllocationSite {
     by: String,
     blocks: usize,
     bytes: u64,
-    /// The function that waited longest for its pages.
+    /// The function that waited longest for the pages of the blocks.
     touched_by: String,
     #[serde(flatten)]
     sum: Sum,
 }
 
-/// Summary of a recording.
 #[derive(Debug, Serialize)]
 pub(super) struct Profile {
     pub(super) pid: u32,
@@ -103,7 +102,7 @@ pub(super) struct Weighed {
     pub(super) stalled_ns: u64,
 }
 
-/// Weighs each sample of an answer: itself, the faults that it stands for, and its share of
+/// Weighs each sample of an answer: the faults that the sample represents, and its share of
 /// `missed`.
 pub(super) fn weigh(samples: Vec<FaultSample>, missed: u64) -> impl Iterator<Item = Weighed> {
     let sampled: u64 = samples.iter().map(|sample| sample.faults).sum();
@@ -297,10 +296,9 @@ fn percent(part: u64, whole: u64) -> String {
     if share < 9.95 { format!("{share:.1}%") } else { format!("{share:.0}%") }
 }
 
-/// Prints the number of rows that are not shown.
+/// Appends the number of rows that are not shown.
 fn more(text: &mut String, all: usize, what: &str) {
     if all > SHOWN {
-        // Writing to a String cannot fail.
         let _ = writeln!(text, "{:>10} more {what}", all - SHOWN);
     }
 }

@@ -28,11 +28,11 @@ pub(super) struct Common {
 /// A file or device shared by the whole process tree.
 #[derive(Debug)]
 pub(super) struct Named {
-    /// Its index among all areas.
+    /// Index among all areas.
     pub(super) order: usize,
     /// The claim for the tree, held while this value exists.
     pub(super) area: Activated,
-    /// Its checked blocks, if it is used raw. Dropped after the claim.
+    /// Checked blocks of a raw file. Dropped after the claim.
     pub(super) raw: Option<Raw>,
     /// The user's text, for messages.
     pub(super) shown: String,
@@ -108,7 +108,7 @@ pub(super) fn resolve(
 /// Returns a cluster's URL as `run` would use it, with or without a swap directory.
 ///
 /// # Errors
-/// The reason if it is unusable.
+/// The reason if the URL is unusable.
 pub(crate) fn resolved_url(text: &str, has_local_disk: bool) -> Result<String, String> {
     remote(text, has_local_disk).map(|remote| remote.text().into())
 }

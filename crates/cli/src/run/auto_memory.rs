@@ -26,7 +26,6 @@ const MAX_MARGIN_BYTES: u64 = 1 << 30;
 /// Divisor of the budget that gives the step by which it grows, or shrinks under pressure, in one
 /// update.
 const GROWTH_FRACTION: u64 = 16;
-/// Smallest step of growth.
 const MIN_GROWTH_BYTES: u64 = 4 << 20;
 /// Divisor of DRAM: pressure on the machine counts only if less than this part of DRAM is
 /// available.
@@ -34,7 +33,6 @@ const LOW_FRACTION: u64 = 4;
 /// Share of the last 10 s, in percent, above which waits for memory count as pressure.
 const PRESSURE_PERCENT: f64 = 10.0;
 
-/// Bounds of the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bounds {
     floor_bytes: u64,

@@ -1,7 +1,7 @@
 //! Time series of a program's figures, for the report.
 //!
 //! Read from the statistics page, at no cost to the program. The number of samples is limited to
-//! [`MAX`]: beyond that, every second one is removed and the interval is doubled. So the samples
+//! [`MAX`]: beyond that, every second sample is removed and the interval is doubled. So the samples
 //! are evenly spaced over a run of any length.
 
 use super::tree_sums::{Carried, OfTree};
@@ -16,7 +16,6 @@ const MAX: usize = 512;
 /// Initial interval.
 const FIRST_STEP: Duration = Duration::from_millis(10);
 
-/// Samples so far.
 pub(super) struct Samples {
     is_wanted: bool,
     started: Instant,
@@ -61,7 +60,7 @@ impl Samples {
                 number += 1;
                 number % 2 == 1
             });
-            // The interval of the remaining samples.
+            // The interval of the samples that remain.
             self.step = at * 2 / MAX as u32;
         }
         let tree = tree.map(|tree| self.carried.add(&tree));
@@ -69,9 +68,9 @@ impl Samples {
         self.next = at + self.step;
     }
 
-    /// Returns all samples, with a final one. For a tree it includes the counters in `peaks`,
-    /// because processes may have exited since the last sample. Without `peaks` the program was
-    /// alone in its tree, and has the tree's budget.
+    /// Returns all samples, with a final one. For a tree the final sample includes the counters in
+    /// `peaks`, because processes may have exited since the previous sample. Without `peaks` the
+    /// program was alone in its tree, and has the tree's budget.
     pub(super) fn end(mut self, stats: &Stats, peaks: Option<&Tree>) -> History {
         let (at, last) = (self.started.elapsed(), self.taken.last().copied().unwrap_or_default());
         let counts = peaks.map(counts_of).unwrap_or_default();
@@ -87,7 +86,6 @@ impl Samples {
     }
 }
 
-/// Returns the columns of a report.
 fn history_of(samples: &[Sample]) -> History {
     let column = |value: fn(&Reading) -> u64| -> Vec<u64> {
         samples.iter().map(|sample| value(&sample.reading)).collect()

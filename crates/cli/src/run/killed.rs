@@ -20,13 +20,12 @@ struct Count {
 #[derive(Debug)]
 pub(super) struct OomKills(Vec<Count>);
 
-/// Kills during a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OomKilled {
     kills: u64,
     /// The control group with the lowest limit, if a group's limit was reached.
     group: Option<PathBuf>,
-    /// Its limit, or the machine's DRAM.
+    /// Limit of `group`, or the machine's DRAM.
     limit_bytes: u64,
 }
 

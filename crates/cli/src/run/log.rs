@@ -21,7 +21,6 @@ const STEP: Duration = Duration::from_secs(1);
 const BEGINS_SHARE: f64 = 0.2;
 const OVER_SHARE: f64 = 0.05;
 
-/// Error counters.
 const ERRORS: [(&str, Counter); 7] = [
     ("read", Counter::ReadErrors),
     ("write", Counter::WriteErrors),
@@ -32,7 +31,6 @@ const ERRORS: [(&str, Counter); 7] = [
     ("slot_retired", Counter::SlotsRetired),
 ];
 
-/// The log of a run.
 pub(super) struct Log {
     file: File,
     /// Content of the first event, known before the program starts.

@@ -44,7 +44,6 @@ use std::time::Instant;
 use supervise::Ending;
 use tree_areas::{TreeAreas, start_helpers};
 
-/// Checks a value of `--memory`.
 pub(crate) fn check_memory(text: &str) -> Result<(), String> {
     match auto_memory::Bounds::parse(text) {
         Some(bounds) => bounds.map(drop),
@@ -78,7 +77,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     config.stats_fd = Some(stats_fd.as_raw_fd());
     config.supervisor_pid = i32::try_from(std::process::id()).ok();
     // A nested run uses the outer run's addresses, because it inherits the outer seccomp filter.
-    // They are read from /proc: the runtime has removed the variable from `environ`.
+    // The addresses are read from /proc: the runtime has removed the variable from `environ`.
     let this = control_client::Process::read(std::process::id());
     let variable =
         |name: &str| this.as_ref()?.variable(&format!("{ENV_PREFIX}{name}"))?.into_string().ok();
@@ -155,7 +154,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     }
     if !settled.quiet {
         let summary = summary::text(&figures, settled.verbose);
-        // A reader that has gone away must not change the program's status.
+        // An error, such as a closed pipe, must not change the program's exit status.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes());
     }
     reports.into_iter().for_each(|file| report::write(file, &figures));

@@ -2,8 +2,8 @@
 //!
 //! The kernel counts a process's resident memory by kind; the statistics page contains the part
 //! that the engine manages. The rest is outside the budget: stacks, small mappings, code and files,
-//! shared memory, and all memory of a program without the runtime. It is freed at exit, so it is
-//! sampled while the process runs.
+//! shared memory, and all memory of a program without the runtime. This memory is freed at exit, so
+//! `run` samples it while the process runs.
 
 use crate::control_client;
 use softswap_engine::base::stats::{Counter, Stats};
@@ -11,12 +11,12 @@ use softswap_view::report::OutsideBudget;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-/// Time of the first sample, early for programs that exit early; the interval then grows to the
-/// second value.
+/// Time of the first sample, early for programs that exit early.
 pub(super) const FIRST_SAMPLE_DELAY: Duration = Duration::from_millis(10);
+/// The interval between samples grows up to this value.
 const MAX_INTERVAL: Duration = Duration::from_millis(200);
-/// Consecutive samples without the runtime from which it counts as absent: at the first the loader
-/// may not have finished.
+/// The runtime counts as absent after this many consecutive samples without it: at the first sample
+/// the loader may not have finished.
 const SAMPLES_WITHOUT_RUNTIME: u32 = 2;
 /// Most threads that a sample examines.
 const MAX_THREADS: usize = 256;
@@ -97,10 +97,11 @@ impl Watch {
     }
 
     /// Returns the number of consecutive samples in which the runtime was not found in the current
-    /// program. Once found, it is not searched for again until the next exec.
+    /// program. Once found, the runtime is not searched for again until the next exec.
     fn note_sample_without_runtime(&mut self) -> u32 {
         let exe = std::fs::metadata(format!("/proc/{}/exe", self.pid));
-        // Count only after the runtime was loaded once: before that, exec has not removed it.
+        // Samples before the runtime was first loaded are not counted: exec cannot have removed it
+        // yet.
         let is_there = |counter| self.stats.get(counter) != 0;
         let was_there = is_there(Counter::Version) || is_there(Counter::Asleep);
         let Some(exe) = exe.ok().filter(|_| was_there) else {

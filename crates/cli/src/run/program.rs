@@ -167,14 +167,15 @@ fn find_bounded(name: &OsStr, depth: usize) -> Result<(), Refusal> {
     check(&look_up(name)?, depth)
 }
 
-/// Returns the program that `env` would run; `None` if options make that unclear.
+/// Returns the program that `env` would run; `None` if options hide the program's name.
 fn named_by_env<'a>(words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let mut words = words.skip_while(|&word| word == "-S" || word == "-i" || word.contains('='));
     words.next().filter(|word| !word.starts_with('-'))
 }
 
-/// Returns the dynamic loader that an ELF program requests. Fails for a program without one, or
-/// that the loader could not load. `head` is the start of the file, `read_at` reads the rest.
+/// Returns the dynamic loader that an ELF program requests. Fails if the program requests no
+/// loader, or cannot be loaded by glibc's. `head` is the start of the file, `read_at` reads the
+/// rest.
 pub(crate) fn loader_of(
     read_at: impl Fn(&mut [u8], u64) -> std::io::Result<usize>,
     head: &[u8],

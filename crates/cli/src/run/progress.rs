@@ -36,7 +36,6 @@ const GO_BACK: &str = "\x1b8";
 /// Maximum part of the terminal's width that the line takes.
 const SHARE: (usize, usize) = (3, 4);
 
-/// Requested output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     Nothing,
@@ -58,7 +57,6 @@ impl Wanted {
     }
 }
 
-/// Samples the progress of a program.
 pub(super) struct Progress {
     pid: u32,
     stats: Stats,
@@ -141,7 +139,6 @@ fn has_lines() -> bool {
     tcgetattr(std::io::stderr()).is_ok_and(|it| it.local_modes.contains(LocalModes::ICANON))
 }
 
-/// Returns the terminal's current width.
 fn width() -> usize {
     let columns = tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
     if columns == 0 { WIDTH } else { columns }

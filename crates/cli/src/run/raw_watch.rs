@@ -66,7 +66,7 @@ impl RawWatch {
             | inotify::WatchFlags::ATTRIB
             | inotify::WatchFlags::MOVE_SELF
             | inotify::WatchFlags::DELETE_SELF;
-        // If this fails, the periodic check still finds changes.
+        // Without inotify, the periodic check still finds changes.
         let _ = inotify::add_watch(&events, path, changes);
         let (ended, end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let Some(guard) = self.guard.clone() else { return Ok(()) };

@@ -2,7 +2,7 @@
 //!
 //! A swap file is unlinked and freed with its process. But the process's io_uring rings keep the
 //! file open until the kernel frees them in the background, about 0.1 s after the exit. A program
-//! started before could find the disk full. So `run` waits until the file's space is free.
+//! started before that could find the disk full. So `run` waits until the file's space is free.
 
 use softswap_engine::api::settings::AreaSpec;
 use softswap_engine::base::stats::{Counter, Stats};
@@ -47,7 +47,7 @@ impl Space {
         self.dirs.iter().map(free).sum()
     }
 
-    /// Updates the expected free space, because other files change it.
+    /// Updates the expected free space, because other files change the free space.
     pub(super) fn poll(&mut self, stats: &Stats) {
         self.whole_bytes = self.free_bytes() + stats.get(Counter::SwapFileBytes);
     }

@@ -33,7 +33,6 @@ const MIN_BYTES: u64 = 16 << 20;
 const RESTART: Duration = Duration::from_secs(20);
 /// First pause between attempts to start a helper; doubled after each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause between attempts to start a helper.
 const MAX_INTERVAL: Duration = Duration::from_secs(5);
 /// Longest wait at the end of the run for a helper that is being restarted.
 pub(super) const LAST_RESTART: Duration = Duration::from_secs(15);
@@ -52,7 +51,6 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// Parses a cluster's URL.
     pub(super) fn parse(text: &str) -> Result<Remote, String> {
         let url = Url::parse(text).map_err(|refusal| refusal.to_string())?;
         if url.copies == Copies::Local && url.priority.is_some() {
@@ -113,7 +111,6 @@ pub(super) struct Helper {
     queue_fd: OwnedFd,
     /// The running helper, until the watching thread takes it.
     first: Option<(Keeper, Running)>,
-    /// The most recent helper.
     last: Last,
 }
 
@@ -125,9 +122,8 @@ struct Keeper {
     timeout: Duration,
 }
 
-/// A running helper.
 struct Running {
-    /// Its pidfd.
+    /// Pidfd of the helper.
     process: Arc<OwnedFd>,
     control: BufReader<UnixStream>,
 }

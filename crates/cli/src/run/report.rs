@@ -62,7 +62,6 @@ pub(super) fn settings(config: &Config) -> BTreeMap<String, String> {
     settings.map(|(key, value)| (key.to_string(), value)).into()
 }
 
-/// Describes this machine.
 pub(super) fn machine() -> Machine {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let names = text.lines().filter_map(|line| line.strip_prefix("model name"));

@@ -21,9 +21,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(super) struct Resolved {
     pub(super) config: Config,
-    /// Areas that the process tree shares.
     pub(super) common: areas::Common,
-    /// True if each process has its own budget.
     pub(super) is_per_process: bool,
     /// Bounds of the tree's budget, if it follows the machine.
     pub(super) auto: Option<Bounds>,
@@ -40,7 +38,6 @@ pub(super) struct Resolved {
     pub(super) notes: Vec<String>,
 }
 
-/// Settings with several values.
 const SEVERAL: [&str; 2] = ["swap", "report"];
 /// How programs that the program starts can be treated.
 pub(crate) const CHILDREN: [&str; 2] = ["managed", "plain"];
@@ -78,7 +75,7 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
                 return Ok(vec![each(&text)]);
             }
             let values: Vec<_> = areas::each(&text).map(each).collect();
-            // A value of semicolons only names none.
+            // A value that consists of semicolons names no area.
             return Ok(if values.is_empty() { vec![each("")] } else { values });
         }
         match self.file.get(name) {
@@ -94,7 +91,7 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
         if self.rank(other) < self.rank(name) { Ok(None) } else { self.pick(name) }
     }
 
-    /// The place of a setting among its sources: lower ones win.
+    /// Returns the rank of the source that sets `name`; the source with the lowest rank applies.
     fn rank(&self, name: &str) -> usize {
         let places = [
             !self.given.values(name).is_empty(),
@@ -104,7 +101,7 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
         places.iter().position(|has| *has).unwrap_or(places.len())
     }
 
-    /// An empty variable counts as unset.
+    /// Returns the value of a setting's variable; an empty one counts as unset.
     fn in_env(&self, name: &str) -> Option<String> {
         (self.env)(&variable_of(name)).filter(|text| !text.is_empty())
     }
@@ -136,8 +133,8 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
     }
 }
 
-/// Resolves and checks every setting. Settings in the engine's table need no line here; sizes and
-/// areas do.
+/// Resolves and checks every setting. Settings in the engine's table are resolved in a loop; sizes
+/// and areas are resolved one by one.
 pub(super) fn resolve(
     args: &RunArgs,
     env: impl Fn(&str) -> Option<String>,
@@ -217,7 +214,6 @@ pub(super) fn resolve(
     })
 }
 
-/// Returns the environment variable of a setting.
 fn variable_of(name: &str) -> String {
     format!("SOFTSWAP_{}", name.to_ascii_uppercase())
 }
@@ -323,7 +319,7 @@ pub(crate) fn understand(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(understood)
 }
 
-/// Returns true for the first of two words and by default, false for the second.
+/// Returns true for the first word or without a value, false for the second word.
 fn choose(asked: Option<&Sourced>, words: [&str; 2]) -> Result<bool, Refusal> {
     match asked {
         None => Ok(true),
@@ -436,7 +432,6 @@ mod tests {
 
     #[test]
     fn unusable_value_is_rejected_with_its_source() {
-        // The start of the message, and a later part of it.
         let table: &[(&[&str], Variables<'_>, &str, &str)] = &[
             (&["--swap", ""], &[], "", "the path is empty"),
             (&[], &[("SOFTSWAP_SWAP", ";")], "", "the path is empty"),

@@ -4,7 +4,6 @@ use crate::refusal::Refusal;
 use softswap_remote::url::{OPTIONS, has_user_in_options, is_url};
 use std::fmt::Display;
 
-/// A value and its source.
 #[derive(Debug)]
 pub(super) struct Sourced {
     pub(super) text: String,
@@ -18,8 +17,8 @@ impl Sourced {
     }
 }
 
-/// Returns a value for display. Passwords in cluster URLs, several of which may be separated by
-/// `;`, are removed. (softswap refuses URLs with passwords, and must not print them.)
+/// Returns a value for display. Passwords are removed from cluster URLs, which `;` may separate.
+/// (softswap refuses URLs with passwords, and must not print the passwords.)
 pub(crate) fn without_password(text: &str) -> String {
     let parts: Vec<String> = text.split(';').map(one_without_password).collect();
     parts.join(";")

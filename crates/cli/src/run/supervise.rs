@@ -1,10 +1,10 @@
 //! Supervises the program: forwards signals, follows stops, reports the exit.
 //!
-//! Signals are blocked and read from a queue. The child shares this process group, so signals from
-//! the terminal or the kernel to the group have already reached it. Only signals that a process
-//! sent to this PID are forwarded. A signal to the PID and one to the group look alike. Signals
-//! from the program or its descendants are taken for signals to the group (`kill 0`), so that a
-//! program's own signal is not returned to it.
+//! Signals are blocked and read from a queue. The program shares the process group of `run`, so
+//! signals from the terminal or the kernel to the group have already reached the program. Only
+//! signals that a process sent to the PID of `run` are forwarded. A signal to the PID and one to
+//! the group look alike. Signals from the program or its descendants are taken for signals to the
+//! group (`kill 0`), so that a program's own signal is not returned to it.
 
 use super::history::Samples;
 use super::log::Log;
@@ -31,7 +31,6 @@ use std::time::{Duration, Instant};
 /// Interval of checks whether the processes of a tree have evicted their memory.
 const EVICTING_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How the program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     Exited(u8),
@@ -59,18 +58,16 @@ const FORWARDED: [i32; 14] = [
 /// Results of a program that has ended.
 pub(super) struct Finished {
     pub(super) ending: Ending,
-    /// Memory outside its budget.
     pub(super) beside: Option<OutsideBudget>,
-    /// Most threads of the program at a time.
     pub(super) threads_peak: Option<u32>,
     pub(super) unmanaged: Option<Unmanaged>,
-    /// Needed to end this process by the same signal.
+    /// Needed to end `run` by the signal that killed the program.
     pub(super) signals: SignalQueue,
 }
 
-/// Starts the program and supervises it until it ends. Regularly samples it, its areas, and the
-/// space of its swap file. Reports thrashing unless `is_quiet`; shows progress as `wanted`, and
-/// writes the log.
+/// Starts the program and supervises it until it ends. Regularly samples the program, the swap
+/// areas and the free space for the swap file. Reports thrashing unless `is_quiet`; shows progress
+/// as `wanted`, and writes the log.
 pub(super) fn run(
     mut command: Command,
     (stats_fd, stats): (BorrowedFd<'_>, Stats),
@@ -93,7 +90,7 @@ pub(super) fn run(
     let child = command.spawn().map_err(|error| not_started(&name, &error))?;
     step_aside();
     tree.iter_mut().for_each(|tree| tree.serve(child.id()));
-    // Threads inherit the blocked signals, so this must follow the blocking.
+    // Threads inherit the blocked signals, so they are started after the signals are blocked.
     areas.watch(is_quiet)?;
     log.iter_mut().for_each(|log| log.start(child.id()));
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -186,8 +183,8 @@ fn not_started(name: &std::ffi::OsStr, error: &std::io::Error) -> Refusal {
     Refusal::new(status, format!("{}: cannot be started: {}", name.to_string_lossy(), plain(error)))
 }
 
-/// Closes descriptors that only the program should hold: a pipe must close when the program closes
-/// it. Keeps standard error. Disables core files of this process.
+/// Closes descriptors that only the program should hold, so that a pipe closes when the program
+/// closes its end. Keeps standard error. Disables core files of this process.
 fn step_aside() {
     use rustix::fs::{Mode, OFlags};
     if let Ok(null) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
@@ -201,8 +198,8 @@ fn step_aside() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-/// Forwards signals until the program ends. Calls `poll` regularly, which returns the time until
-/// its next call; its argument is true before this process stops together with the program. While
+/// Forwards signals until the program ends. Calls `poll` regularly; `poll` returns the time until
+/// its next call. The argument is true before this process stops together with the program. While
 /// the tree evicts its memory, its processes are continued, and this process does not stop.
 fn forward_until_exit(
     pid: Pid,
@@ -225,7 +222,7 @@ fn forward_until_exit(
             budget.iter().for_each(|budget| budget.note_signal(received.signal));
             let is_for_it = received.from_process && !is_of_its_group(received.sender, program);
             if received.signal != libc::SIGCHLD && is_for_it {
-                // If the child has exited since, it is reaped below.
+                // If the program has exited in the meantime, `reap` reports the exit.
                 let _ = child::send(program, received.signal);
             }
         }
@@ -241,9 +238,9 @@ fn forward_until_exit(
 
 /// Decides whether this process stops when the program has stopped.
 ///
-/// A shell with job control waits for this process, and takes the terminal back when it stops. A
-/// program stopped by its PID may be continued by its PID: if the supervisor had stopped too, it
-/// would not notice.
+/// A shell with job control waits for this process, and takes the terminal back when this process
+/// stops. A program stopped by a signal to its PID may be continued by another: if this process had
+/// stopped too, it would not notice.
 #[derive(Default)]
 struct Stops {
     /// Signal that has stopped the program, until it continues.
@@ -296,7 +293,7 @@ fn is_of_its_group(sender: i32, program: i32) -> bool {
 
 /// Returns true if process `who` is `ancestor` or its descendant, through living parents.
 fn descends(mut who: i32, ancestor: i32) -> bool {
-    // Deeper than shells are nested in practice; also terminates if PIDs are reused.
+    // The limit exceeds the nesting of shells in practice, and ends the loop if PIDs are reused.
     for _ in 0..64 {
         if who == ancestor {
             return true;
@@ -311,7 +308,7 @@ fn descends(mut who: i32, ancestor: i32) -> bool {
 }
 
 /// Reaps every change of state. Returns the program's ending, if it has ended. As the first process
-/// of a container, it also gets orphaned processes.
+/// of a container, `run` also reaps orphaned processes.
 fn reap(program: Pid, stops: &mut Stops) -> std::io::Result<Option<Ending>> {
     let changes = WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED;
     while let Some((who, status)) = wait(changes)? {

@@ -1,16 +1,16 @@
-//! Notes, printed once each, if the program needs more memory than its budget can hold. softswap's
-//! page tables remain in DRAM, so the budget limits the size of the program's memory.
+//! Notes about a program that needs more memory than its budget can hold; each is printed once.
+//! softswap's page tables remain in DRAM, so the budget limits the size of the program's memory.
 
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_shared::ledger::Sizes;
 use softswap_view::units::bytes;
 
-/// Divisor of the budget: the note about tables is printed once they take this part of it.
+/// Divisor: the note about tables is printed once the tables take a quarter of the budget.
 const NOTABLE_PART: u64 = 4;
 /// Ratio of program memory to budget up to which the tables fit, if pages compress well. A page
 /// outside DRAM takes 16 bytes of the page table, and a part of its slot's 20 to 28 bytes.
 const MAX_BUDGETS: u64 = 200;
-/// The same ratio for pages that do not compress.
+/// [`MAX_BUDGETS`] for pages that do not compress.
 pub(super) const MAX_BUDGETS_INCOMPRESSIBLE: u64 = MAX_BUDGETS / 2;
 const MIB: u64 = 1 << 20;
 

@@ -8,9 +8,8 @@ use softswap_view::units::bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Duration of thrashing before it is reported.
+/// Thrashing that lasts this long is reported.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Interval between two samples.
 const STEP: Duration = Duration::from_secs(1);
 /// Share of the time, in percent, above which a program thrashes. A program that only waits reaches
 /// 80 with a fast disk, because the kernel's time to deliver a fault is not counted as waiting.
@@ -25,13 +24,12 @@ fn waited_percent(seen: &Changes) -> f64 {
     stall::share(waited, seen.cpu, seen.wall, seen.threads) * 100.0
 }
 
-/// Detects thrashing of a process.
 #[derive(Debug)]
 pub(super) struct Thrashing {
     pid: u32,
     stats: Stats,
     started: Instant,
-    /// The last sample of each step, for the length of the window; `None` once reported.
+    /// One sample of each step of the last window; `None` once thrashing is reported.
     samples: Option<VecDeque<(Duration, Done)>>,
 }
 
@@ -115,7 +113,7 @@ mod tests {
         assert!((0..10).all(|second| at(second, second, 0).is_none()));
         let first = at(10, 10, 0).unwrap();
         assert_eq!((first.wall.as_secs(), waited_percent(&first)), (10, 100.0));
-        // From here the program works.
+        // From second 11 on the program runs without waits.
         let later = (11..=20).map(|second| waited_percent(&at(second, 10, 1).unwrap()).round());
         let expected = [90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 20.0, 10.0, 0.0];
         assert_eq!(later.collect::<Vec<_>>(), expected);

@@ -1,5 +1,5 @@
-//! Budget of the tree of processes: `run` creates the ledger, reaps it, and answers `stat` and
-//! `ctl`.
+//! Budget of the tree of processes: `run` creates the ledger, removes exited processes from it, and
+//! answers `stat` and `ctl`.
 
 use super::auto_memory::{self, Bounds, Inputs};
 use super::parking::{Parking, all_processes};
@@ -26,15 +26,15 @@ use std::time::{Duration, Instant};
 const MIN_CHUNK_BYTES: u64 = 1 << 20;
 /// Pause after the kernel had no memory for another client.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Longest wait of a client until its new limit holds, and the interval of checks.
+/// Longest wait of a client until the processes' shares fit its new limit.
 const LIMIT_TIMEOUT: Duration = Duration::from_millis(100);
+/// The interval of checks during this wait.
 const INTERVAL: Duration = Duration::from_millis(2);
 
 /// The ledger of this run's tree.
 pub(super) struct Tree {
     fd: OwnedFd,
     budget: Budget,
-    /// The name of the socket, while there is one.
     socket: Option<PathBuf>,
     peaks: TreePeaks,
     together: SharedMemoryCount,
@@ -44,7 +44,7 @@ pub(super) struct Tree {
 #[derive(Clone)]
 pub(super) struct Budget {
     ledger: Ledger,
-    /// Limit in chunks. Any process of the tree may overwrite the one in the ledger.
+    /// Limit in chunks. Any process of the tree may overwrite the limit in the ledger.
     limit: Arc<AtomicUsize>,
     chunk_bytes: u64,
     /// Bounds of an automatic limit; `is_auto` is true while the limit is automatic.
@@ -66,7 +66,6 @@ fn chunk_bytes() -> u64 {
 }
 
 impl Tree {
-    /// Creates the ledger of a budget.
     pub(super) fn make(
         memory_bytes: u64,
         bounds: Option<Bounds>,
@@ -107,12 +106,11 @@ impl Tree {
         self.fd.as_raw_fd()
     }
 
-    /// Returns the present report.
     pub(super) fn report(&self) -> TreeReport {
         self.budget.report()
     }
 
-    /// Notes the processes without a share.
+    /// Stores the processes without a share, for [`Tree::report`].
     pub(super) fn set_unmanaged(&self, now: &[UnmanagedProcess]) {
         // Larger answers would exceed the protocol's limit.
         const MAX: usize = 100;
@@ -121,10 +119,10 @@ impl Tree {
         }
     }
 
-    /// Reaps dead members, moves the limit, and serves demands.
+    /// Removes exited members, moves the limit, and serves demands.
     pub(super) fn poll(&mut self) {
         if !self.budget.ledger.is_sound() {
-            // Overwritten: each process keeps its share.
+            // The program has overwritten the ledger: each process keeps its share.
             return;
         }
         let now = self.budget.report();
@@ -148,7 +146,6 @@ impl Tree {
         self.budget.clone()
     }
 
-    /// Returns the limit of all processes together.
     pub(super) fn limit_bytes(&self) -> u64 {
         self.budget.limit.load(Relaxed) as u64 * self.budget.chunk_bytes
     }
@@ -158,9 +155,9 @@ impl Tree {
         if self.budget.bounds.is_some() { auto_memory::PAUSE } else { Duration::MAX }
     }
 
-    /// Closes the socket, and returns the peaks.
+    /// Removes the socket. Returns the peaks.
     pub(super) fn end(mut self) -> TreePeaks {
-        // A program that exited before the first sample has peaks, too.
+        // Without this sample, a program that exited before the first one would have no peaks.
         let now = self.budget.report();
         let used_bytes = self.together.used_bytes(&now, self.peaks.tree.used_peak_bytes);
         self.peaks.raise(&now, used_bytes);
@@ -309,7 +306,7 @@ impl Budget {
         )
     }
 
-    /// Waits until no more is granted than the limit, for [`LIMIT_TIMEOUT`] at most.
+    /// Waits until the granted memory is within the limit, for [`LIMIT_TIMEOUT`] at most.
     fn await_limit(&self) {
         let until = Instant::now() + LIMIT_TIMEOUT;
         let limit_bytes = self.limit.load(Relaxed) as u64 * self.chunk_bytes;
@@ -331,7 +328,7 @@ impl Budget {
             has_memory_pressure: auto_memory::has_memory_pressure(),
         };
         let next = chunks(bounds.next(seen), self.chunk_bytes);
-        // A client may have set it since.
+        // A client may have set the limit since.
         let _ = self.limit.compare_exchange(before, next, Relaxed, Relaxed);
     }
 
@@ -394,24 +391,23 @@ impl Budget {
     }
 }
 
-/// Returns the time by which turns are measured.
 fn now_ms() -> u64 {
     now_ns() / 1_000_000
 }
 
-/// Counts memory that several processes share only once, although each forked child reports all
-/// that it inherited. `/proc` shows the share of each process, but computing it scans its memory.
+/// Counts shared memory once for all processes, although each forked child reports all that it
+/// inherited. `/proc` shows the share of each process, but the kernel scans the process's memory to
+/// compute it.
 #[derive(Debug, Default)]
 struct SharedMemoryCount {
-    /// Time of the next scan.
     next_scan: Option<Instant>,
-    /// Resident bytes and available memory at the last scan of the processes.
+    /// Resident and available memory at the last scan, in bytes.
     last_scan: Option<(u64, u64)>,
 }
 
 impl SharedMemoryCount {
-    /// Returns what all processes use. A walk is made only if the sum exceeds the peak; if none
-    /// is due, the peak is returned.
+    /// Returns the memory that all processes use. A scan is made only if the sum exceeds the peak;
+    /// if no scan is due yet, the peak is returned.
     fn used_bytes(&mut self, now: &TreeReport, peak_bytes: u64) -> u64 {
         if now.processes.len() < 2 || now.used_bytes <= peak_bytes {
             return now.used_bytes;
@@ -427,7 +423,7 @@ impl SharedMemoryCount {
             Some(resident.anonymous_bytes.min(process.used_bytes))
         };
         let sum_bytes = now.processes.iter().filter_map(resident).sum();
-        // Shared pages matter only if the budget is tight.
+        // Shared pages are counted only if at least half of the budget is granted.
         if now.processes.len() < 2 || now.granted_bytes < now.budget_bytes / 2 {
             return sum_bytes;
         }
@@ -436,8 +432,8 @@ impl SharedMemoryCount {
         sum_bytes.min(walk_bytes + then_bytes.saturating_sub(available_bytes))
     }
 
-    /// Adds up the parts of all processes. Walks take a tenth of the time at most: `None` if the
-    /// next one is not due.
+    /// Adds up the parts of all processes. Scans take at most a tenth of the time: returns `None`
+    /// if the next scan is not due.
     fn scan(&mut self, now: &TreeReport) -> Option<u64> {
         const PAUSE_FACTOR: u32 = 10;
         let start = Instant::now();
@@ -454,7 +450,7 @@ impl SharedMemoryCount {
     }
 }
 
-/// Returns a process's anonymous memory, in which a page counts by the number of its sharers.
+/// Returns a process's anonymous memory, in which a page of N processes counts 1/N.
 fn anonymous_part_bytes(pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let kib = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;

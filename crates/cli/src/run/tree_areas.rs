@@ -32,9 +32,8 @@ pub(super) fn start_helpers(
     remotes.into_iter().map(start).collect()
 }
 
-/// Areas that the tree shares.
 pub(super) struct TreeAreas {
-    /// The tables of the named areas, if there are any.
+    /// Tables of the clusters of named areas; `None` without named areas.
     tables_fd: Option<OwnedFd>,
     named: Vec<NamedArea>,
     helpers: Vec<Helper>,
@@ -101,14 +100,13 @@ impl TreeAreas {
         Ok(TreeAreas { tables_fd: Some(tables_fd), named: named.collect(), helpers })
     }
 
-    /// Returns the descriptors that the tree inherits.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let files = self.named.iter().map(|area| area.file.as_fd());
         let tables = self.tables_fd.iter().map(AsFd::as_fd);
         files.chain(tables).chain(self.helpers.iter().map(Helper::fd))
     }
 
-    /// Starts the threads that watch raw areas, and those that restart exited helpers. The latter
+    /// Starts the threads that watch raw areas, and the threads that restart exited helpers; these
     /// print a message unless `is_quiet`.
     pub(super) fn watch(&mut self, is_quiet: bool) -> Result<(), Refusal> {
         let start =
@@ -129,7 +127,7 @@ impl TreeAreas {
 
     /// Called after the program's exit. Waits for helpers that are being restarted, because they
     /// remove the pages of exited processes. Then releases the claims of named areas, and removes
-    /// the marks of raw ones, unless other processes of the tree still run.
+    /// the marks of raw areas, unless other processes of the tree still run.
     pub(super) fn release(&mut self) {
         let until = Instant::now() + LAST_RESTART;
         self.helpers.iter().for_each(|helper| helper.await_restart(until));
@@ -162,7 +160,7 @@ fn discard_at_start(area: &Activated, raw: Option<&Raw>, asked: Discard, stats: 
     then
 }
 
-/// Discards the blocks of a raw file, except the header's, which is the first.
+/// Discards the blocks of a raw file, except the first, which holds the header.
 fn discard_blocks(raw: &Raw) -> io::Result<()> {
     const PAGE_BYTES: u64 = PAGE_SIZE as u64;
     raw.file.map.iter().try_for_each(|extent| {

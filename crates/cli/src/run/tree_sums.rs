@@ -5,15 +5,14 @@ use softswap_shared::ledger::{Counts, Sizes};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Sums over the processes of a tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct OfTree {
     pub(super) budget_bytes: u64,
     pub(super) used_bytes: u64,
     pub(super) processes: u64,
-    /// Refaults.
+    /// Number of refaults.
     pub(super) faults: u64,
-    /// Includes processes that have exited.
+    /// Counters, including those of exited processes.
     pub(super) counts: Counts,
     pub(super) sizes: Sizes,
 }
@@ -26,7 +25,7 @@ impl OfTree {
     }
 }
 
-/// Cumulative counters of a tree, which include exited processes.
+/// Cumulative counters of a tree, including those of exited processes.
 #[derive(Debug, Default)]
 pub(super) struct Carried {
     now: HashMap<u32, Counts>,
@@ -52,7 +51,6 @@ impl Carried {
     }
 }
 
-/// Computes the rates of a tree.
 #[derive(Debug, Default)]
 pub(super) struct TreeWatch {
     sums: Carried,

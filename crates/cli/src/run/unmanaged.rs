@@ -8,8 +8,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-/// Number of samples without the runtime, after loading has finished, from which a process counts
-/// as unmanaged.
+/// A process counts as unmanaged after this many samples without the runtime since it was loaded.
 const SAMPLES_WITHOUT_RUNTIME: u32 = 2;
 /// Maximum number of processes in the report.
 const KEPT: usize = 100;
@@ -29,7 +28,7 @@ struct Identity {
 enum Verdict {
     Managed,
     Unmanaged,
-    /// The library was not found in this many samples.
+    /// The runtime was not found in this many samples.
     Without(u32),
 }
 
@@ -37,7 +36,6 @@ enum Verdict {
 pub(super) struct Search {
     program: u32,
     known: HashMap<u32, (Identity, Verdict)>,
-    /// Unmanaged processes that run now.
     now: Vec<UnmanagedProcess>,
     peaks: Unmanaged,
     next_check: Instant,
@@ -50,7 +48,7 @@ impl Search {
     }
 
     /// Samples all processes of the tree, if a sample is due. `members` are the PIDs that hold a
-    /// share of its budget. Returns the processes newly found to be unmanaged.
+    /// share of the tree's budget. Returns the processes newly found to be unmanaged.
     pub(super) fn poll(&mut self, members: &[u32]) -> Vec<UnmanagedProcess> {
         let start = Instant::now();
         if start < self.next_check {
@@ -91,7 +89,7 @@ impl Search {
         peaks.processes += new.len() as u64;
         peaks.largest.extend_from_slice(new);
         for process in &self.now {
-            // The latest entry with this PID.
+            // PIDs are reused, so the latest entry with this PID is the process's.
             let known = peaks.largest.iter_mut().rev().find(|it| it.pid == process.pid);
             known.into_iter().for_each(|it| it.clone_from(process));
         }
@@ -154,7 +152,6 @@ fn is_loaded(pid: u32) -> bool {
     String::from_utf8_lossy(&maps).contains("/libc.so.6")
 }
 
-/// Returns a one-line note about a process.
 pub(super) fn note(process: &UnmanagedProcess) -> String {
     let UnmanagedProcess { pid, name, .. } = process;
     format!(

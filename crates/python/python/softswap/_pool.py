@@ -174,8 +174,8 @@ class Pool:
             pin.release()
 
     def set_memory(self, memory):
-        """Changes the budget. It rises at once, and falls as pages are evicted; the call does
-        not wait for the end of that."""
+        """Changes the budget. It rises at once, and falls as pages are evicted; the call waits
+        for evictions for at most 100 ms."""
         self._open().set_memory(_size(memory))
 
     def stats(self):

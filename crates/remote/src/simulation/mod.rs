@@ -75,7 +75,6 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Computes them from all durations, in ns.
     fn of(mut all_ns: Vec<u64>) -> Latencies {
         all_ns.sort_unstable();
         let at = |share: f64| {

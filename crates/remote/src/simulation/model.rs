@@ -301,7 +301,7 @@ impl Model<'_> {
         }
     }
 
-    /// No copy is available now: waits for the first server with a good copy to recover.
+    /// Waits for the first server with a good copy to recover, because no copy is available now.
     fn wait_for_any(&mut self, now_ns: u64, PendingRead { extent, since_ns, .. }: PendingRead) {
         let copies = (0..usize::from(self.settings.copies)).filter(|copy| !self.bad[extent][*copy]);
         let back_ns = copies.map(|copy| self.shards[self.place(extent, copy)].back_ns).min();

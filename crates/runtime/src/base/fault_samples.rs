@@ -2,10 +2,10 @@
 //! stack needed to unwind it.
 //!
 //! While sampling is off, each fault costs one atomic load more. While it is on, the faulting
-//! thread records one fault in N in its signal handler, without locks, allocation or waiting, in a
-//! slot that it claims. If no slot is free, the fault counts as missed. The kernel copies the
-//! stack, so a bad address is an error, not a fault. Each request takes the samples; without
-//! requests, sampling stops.
+//! thread records one fault in N in its signal handler, in the next slot of a ring, without locks,
+//! allocation or waiting. If that slot is still in use, the fault counts as missed. The kernel
+//! copies the stack, so a bad address is an error, not a fault. Each request takes the samples;
+//! without requests, sampling stops.
 
 use super::python_frames;
 use super::uaccess::copy_by_kernel;
@@ -34,7 +34,7 @@ static EVERY: AtomicU32 = AtomicU32::new(0);
 static FAULTS: AtomicU32 = AtomicU32::new(0);
 /// Slot for the next sample, modulo [`SLOTS`].
 static NEXT: AtomicU32 = AtomicU32::new(0);
-/// Number of faults represented by samples that found no free slot.
+/// Number of faults represented by samples whose slot was in use.
 static MISSED: AtomicU64 = AtomicU64::new(0);
 /// Time at which sampling stops.
 static UNTIL_NS: AtomicU64 = AtomicU64::new(0);

@@ -5,9 +5,9 @@ use super::issue_call::{Arguments, issue};
 use softswap_sys::exemption;
 use softswap_sys::signals::Mask;
 
-/// Tests if the program's filter allows a call that the engine handles itself or issues by its own
-/// instruction. Returns the filter's result if not, or `None`. For the test, issues the same call
-/// with arguments that have no effect.
+/// Returns the result that the program's filter gives to a call, or `None` if the filter allows it.
+/// For calls that the engine handles itself or issues by its own instruction. The test issues the
+/// same call with arguments that have no effect.
 pub(crate) fn refusal(number: i64, arguments: Arguments) -> Option<isize> {
     if !exemption::is_in_force() {
         return None;

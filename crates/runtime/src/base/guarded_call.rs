@@ -32,7 +32,7 @@ pub(crate) struct Deferred {
 thread_local! {
     /// Number of the innermost call that this thread's guard handles; -1 for none.
     static ANSWERING: Cell<i64> = const { Cell::new(NONE) };
-    /// Value returned by the program's own filter (SECCOMP_RET_TRAP) for that call.
+    /// Value that the program's own filter returned with SECCOMP_RET_TRAP for the innermost call.
     static TRAPPED: Cell<Option<i32>> = const { Cell::new(None) };
     /// Address of the signal context of the innermost call. The guard's frames are below it. 0:
     /// none.
@@ -58,7 +58,8 @@ pub(crate) fn begin(number: i64, context: Context<'_>) -> Outer {
     Outer { number, trapped, context: CONTEXT.replace(context.as_ptr() as usize) }
 }
 
-/// Ends the handling of a call. Returns the value of the program's own filter, if that trapped it.
+/// Ends the handling of a call. Returns the value of the program's own filter, if the filter
+/// trapped the call.
 #[inline]
 pub(crate) fn end(outer: &Outer) -> Option<i32> {
     CONTEXT.set(outer.context);
@@ -81,8 +82,8 @@ pub(crate) fn note_trapped(value: i32) {
     TRAPPED.set(Some(value));
 }
 
-/// Returns the context of the innermost call, if a frame at `address` belongs to the guard. It must
-/// not be used after that call has ended.
+/// Returns the context of the innermost call, if a frame at `address` belongs to the guard. The
+/// context must not be used after the call has ended.
 pub(crate) fn context_above(address: usize) -> Option<Context<'static>> {
     let context = CONTEXT.get();
     // SAFETY: the context of a call outlives the guard's handling of it, and so this frame.
@@ -147,8 +148,8 @@ pub(crate) fn issue_waiting(number: i64, arguments: Arguments) -> isize {
     }
 }
 
-/// Stores a signal until the guard returns. There is at most one, because all signals are then
-/// blocked.
+/// Stores a signal until the guard returns. There is at most one: once a signal has arrived, all
+/// signals are blocked.
 pub(crate) fn defer(deferred: Deferred) {
     DEFERRED.set(Some(deferred));
 }
@@ -157,7 +158,7 @@ pub(crate) fn take_deferred() -> Option<Deferred> {
     DEFERRED.take()
 }
 
-/// Forgets all calls that this thread was handling, and releases their resources.
+/// Discards the state of all calls that this thread was handling, and releases their resources.
 #[inline]
 pub(crate) fn drop_all() {
     CONTEXT.set(0);

@@ -132,8 +132,8 @@ pub(crate) fn prepare_for_full_mask() {
     }
 }
 
-/// Prepares a sleeping process for its second thread, because only a thread itself can set its
-/// signal stack and mask.
+/// Prepares a sleeping process for its second thread. Afterwards each thread sets its own signal
+/// stack and mask at its start, because no other thread can set them.
 pub(crate) fn prepare_for_threads() {
     if is_asleep()
         && !emulates_signals()
@@ -146,7 +146,8 @@ pub(crate) fn prepare_for_threads() {
 /// Thread ID of the thread that starts the engine; 0: none.
 static WAKER: AtomicI32 = AtomicI32::new(0);
 
-/// Starts waking. Returns false if the process does not sleep, or another thread started first.
+/// Starts waking. Returns false if the process does not sleep, or if another thread starts the
+/// engine.
 pub(crate) fn begin_waking() -> bool {
     let is_first =
         STATE.compare_exchange(ASLEEP, WAKING, Ordering::SeqCst, Ordering::Relaxed).is_ok();
@@ -156,8 +157,8 @@ pub(crate) fn begin_waking() -> bool {
     is_first
 }
 
-/// Returns true if this thread starts the engine. It must not wait until the process is awake,
-/// although its calls of the C library reach functions that do.
+/// Returns true if this thread starts the engine. It must not wait for itself in [`await_waking`],
+/// which the C library functions that it calls may reach.
 pub(crate) fn is_waker() -> bool {
     is_waking() && WAKER.load(Ordering::Relaxed) == raw::current_thread()
 }

@@ -1,4 +1,4 @@
-//! System calls: those of the program, which its own filters judge, and those of the engine.
+//! Issues system calls: the program's, which its own filters judge, and the engine's.
 
 use super::real::Real;
 use softswap_sys::raw;
@@ -6,7 +6,7 @@ use std::ffi::c_char;
 
 pub(crate) type Arguments = [usize; 6];
 
-/// Returns the arguments of a call with fewer than six.
+/// Pads the arguments of a call with zeros.
 pub(crate) fn padded<const N: usize>(given: [usize; N]) -> Arguments {
     std::array::from_fn(|index| given.get(index).copied().unwrap_or(0))
 }
@@ -56,8 +56,8 @@ pub(crate) fn is_our_own(caller: usize) -> bool {
     (&raw const __ehdr_start as usize..&raw const etext as usize).contains(&caller)
 }
 
-/// Defines functions of the C library whose arguments are those of a call, which an [`Answer`]
-/// handles.
+/// Defines C library functions that take the arguments of a system call and pass them to an
+/// [`Answer`].
 macro_rules! answered_by {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $result:ty: $answer:expr;)*) => {$(
         #[unsafe(no_mangle)]

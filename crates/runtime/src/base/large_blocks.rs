@@ -10,10 +10,9 @@ use softswap_engine::base::stats::Counter;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Minimum size of a recorded block.
 pub(crate) const MIN_BYTES: usize = 1 << 20;
 const ENTRIES: usize = 1024;
-/// Caller of a block whose caller is unknown: a mapping.
+/// Value of `caller` for a mapping, whose caller is unknown.
 pub(crate) const NO_CALLER: usize = 0;
 /// Number of table entries that can hold a given block.
 const PROBES: usize = 8;

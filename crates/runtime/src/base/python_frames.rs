@@ -37,12 +37,12 @@ struct Layout {
     first_line: usize,
     /// Size of the header of an ASCII string.
     ascii: usize,
-    /// Size of the header of another string.
+    /// Size of the header of a string that is not ASCII.
     compact: usize,
 }
 
-/// Mark of the outermost frame of a call of the interpreter's loop. Calls from Python to Python
-/// have none.
+/// Mark of the outermost frame of a call of the interpreter's loop. A call from Python to Python
+/// adds a frame without a mark.
 enum Boundary {
     /// The byte at this offset is set in the outermost frame of a call.
     Entry(usize),
@@ -195,8 +195,8 @@ pub(super) fn frames(slot: &[AtomicU64]) -> Vec<PythonFrame> {
     slot.iter().map(frame).collect()
 }
 
-/// Returns the functions in the samples with their names, and faults in the pages that contain
-/// these. Called by the control thread.
+/// Returns the functions in the samples with their names. Faults in the pages that contain the
+/// names. Called by the control thread.
 pub(crate) fn codes(engine: &Engine, samples: &[FaultSample]) -> Vec<PythonCode> {
     let Some((layout, _)) = interpreter() else { return Vec::new() };
     let frames = samples.iter().flat_map(|sample| &sample.python);
@@ -217,7 +217,7 @@ impl Layout {
         read_stored(engine, address as usize, &mut code)?;
         let (name, name_type) = self.text(engine, word(&code, QUALIFIED_NAME))?;
         let (file, file_type) = self.text(engine, word(&code, FILE))?;
-        // If the code object has been freed, both are hardly objects of the same type.
+        // If the code object has been freed, the two words rarely point to objects of one type.
         let is_code = name_type == file_type;
         is_code.then(|| PythonCode { address, line: half(&code, self.first_line), name, file })
     }

@@ -21,8 +21,8 @@ impl Real {
         (!found.is_null()).then_some(found)
     }
 
-    /// Returns the function's address in one of these libraries, if it is loaded. Libraries opened
-    /// with RTLD_LOCAL are not found otherwise.
+    /// Returns the function's address in one of these libraries, if the library is loaded.
+    /// [`Self::find`] does not find libraries opened with RTLD_LOCAL.
     pub(crate) fn find_in(&self, libraries: &[&CStr]) -> Option<*mut c_void> {
         libraries.iter().find_map(|library| {
             // SAFETY: both names are C strings; RTLD_NOLOAD loads nothing. The handle is not

@@ -15,7 +15,7 @@ impl<'e> ResidentRanges<'e> {
         ResidentRanges { engine, ranges: Vec::new() }
     }
 
-    /// Faults in and pins `len` bytes, up to the first one that is unmanaged or unmapped.
+    /// Faults in and pins `len` bytes, up to the first unmanaged or unmapped page.
     ///
     /// Faults pages in by `madvise`, which the guard handles on the engine's stack: the current
     /// stack may itself be managed memory. Uses MADV_POPULATE_WRITE because a page that was only

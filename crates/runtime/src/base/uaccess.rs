@@ -56,8 +56,8 @@ fn copy_from_user_nofault(from: usize, to: &mut [u8]) -> bool {
     }
     let result = copy_by_kernel(from, to.as_mut_ptr(), to.len());
     if FORBIDDEN.contains(&result) {
-        // The call is forbidden, for example in a container. Here a bad pointer faults.
-        // SAFETY: the program passes a valid pointer to its call.
+        // The call is forbidden, for example in a container. A bad pointer faults here. SAFETY: the
+        // program passes a valid pointer to its call; `to` is a buffer of this length.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
         return true;
     }
@@ -86,7 +86,8 @@ fn copy_readable(from: usize, to: &mut [u8]) -> bool {
     if !pages.all(|page| kernel_reads(page.max(from))) {
         return false;
     }
-    // SAFETY: the pages are readable; by C's rules no other thread unmaps them meanwhile.
+    // SAFETY: the pages are readable, and by C's rules no other thread unmaps them meanwhile; `to`
+    // is a buffer of this length.
     unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
     true
 }
@@ -106,8 +107,8 @@ unsafe extern "C" {
     static __libc_stack_end: usize;
 }
 
-/// Bytes above the stack pointer that are assumed to be the thread's own stack. Less than the size
-/// of thread stacks, so that it rarely exceeds a coroutine's stack.
+/// Bytes above the stack pointer that are assumed to be the thread's own stack. Far less than a
+/// usual thread stack, because the thread may run on a coroutine's smaller stack.
 const STACK_BYTES: usize = 256 << 10;
 
 /// Returns true if memory is in the calling thread's stack, above this frame.
@@ -201,7 +202,7 @@ pub(crate) fn copy_to_user(address: usize, bytes: &[u8]) -> bool {
     if !is_writable(address, bytes.len()) {
         return false;
     }
-    // SAFETY: the program's memory is writable.
+    // SAFETY: the program's memory is writable; `bytes` is a borrowed slice of this length.
     unsafe { std::ptr::copy(bytes.as_ptr(), address as *mut u8, bytes.len()) };
     true
 }

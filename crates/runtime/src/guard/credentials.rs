@@ -111,12 +111,13 @@ pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i3
     let mut copy = vec![0; count.min(MAX) * size_of::<libc::gid_t>()];
     let can_be_read = uaccess::copy_from_user(list as usize, &mut copy);
     let list = if can_be_read { copy.as_ptr().cast() } else { std::ptr::null() };
-    // SAFETY: the copy has `count` entries, if the kernel reads it at all.
+    // SAFETY: the copy has `count` entries, unless the kernel rejects `count`; the kernel rejects a
+    // null pointer.
     unsafe { setgroups()(count, list) }
 }
 
-/// `prctl(2)`. Further arguments are only passed for options that have some; reading their
-/// registers in other cases is harmless.
+/// `prctl(2)`. The program passes only the arguments that the option has; reading the registers of
+/// the others is harmless.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
     real!(prctl: fn(i32, usize, usize, usize, usize) -> i32);
@@ -167,7 +168,7 @@ macro_rules! waking {
             if true $(&& $condition)? {
                 instance::awake();
             }
-            // Waking raises a limit temporarily, so it must not run during this call.
+            // Waking raises a limit temporarily, so the process must not wake during this call.
             let _inside = sleep_gate::enter();
             // SAFETY: the C library's function of this name, with the program's arguments.
             unsafe { $name()($($arg),*) }

@@ -1,7 +1,7 @@
 //! Signal masks saved for jumps: `sigsetjmp`, and contexts.
 //!
-//! The C library saves the kernel's mask, which lacks the engine's signals. The second word of its
-//! set is unused by the kernel. The runtime stores the engine's signals of the program's mask
+//! The C library saves the kernel's mask, which lacks the engine's signals. The kernel does not use
+//! the second word of a `sigset_t`. The runtime stores the engine's signals of the program's mask
 //! there, with a mark that distinguishes the word from one that the program has written.
 
 use crate::base::instance;

@@ -2,11 +2,11 @@
 //! I/O.
 //!
 //! The guard faults in the arguments of a call and pins them until the call returns. These calls
-//! access memory later. The program names it in a ring shared with the kernel, which the guard does
-//! not see. A request for an absent page would fail with EFAULT, and data written to a page that is
-//! then evicted would be lost. So in a managed program these calls fail, as if they were disabled
-//! (kernel.io_uring_disabled) or not built in; programs that use them have a fallback. The engine's
-//! own rings are not affected.
+//! access memory later. The program writes its address to a ring shared with the kernel, which the
+//! guard does not see. A request for an absent page would fail with EFAULT, and data written to a
+//! page that is then evicted would be lost. So in a managed program these calls fail, as if they
+//! were disabled (kernel.io_uring_disabled) or not built in; programs that use them have a
+//! fallback. The engine's own rings are not affected.
 //!
 //! Calls that only *read* memory later (vmsplice, MSG_ZEROCOPY) need no treatment. The kernel keeps
 //! a reference to the page, whose content the program must not change until completion; a

@@ -1,10 +1,11 @@
 //! Pointers within the structures that a call receives.
 //!
 //! The filter sees the outermost pointer only. For a known structure ([`structure_of`]) the memory
-//! behind its pointers is pinned before the call. For others the call is issued first. If it fails
-//! with EFAULT, every word of the structure that is an address of managed memory is treated as a
-//! pointer. The memory behind it is pinned and the call is repeated, because a call that fails with
-//! EFAULT usually has no effect. The second walk also follows the words behind those pointers.
+//! behind its pointers is pinned before the call. For an unknown structure the call is issued
+//! first. If it fails with EFAULT, every word of the structure that is an address of managed memory
+//! is treated as a pointer. The memory behind it is pinned and the call is repeated, because a call
+//! that fails with EFAULT usually has no effect. The second walk also follows the words behind
+//! those pointers.
 //!
 //! If the structure itself is not managed, the call does not trap. So the C library's functions for
 //! these calls are interposed.
@@ -68,7 +69,7 @@ pub(super) fn with_nested(
 }
 
 /// Pins the memory behind known pointers. Returns false if the table of pins is full, or if other
-/// calls hold too much.
+/// calls hold too much of the limit.
 fn pin_structure(pins: &mut Inner<'_>, structure: &Structure) -> bool {
     let mut bytes = [0_u8; MAX_BYTES];
     let bytes = &mut bytes[..structure.bytes];
@@ -111,7 +112,7 @@ struct Walker<'e> {
     engine: &'e Engine,
     pins: Inner<'e>,
     /// True if the walk may have pinned too little: memory behind a pointer is longer than the
-    /// reach, or other calls hold too much.
+    /// reach, or other calls hold too much of the limit.
     is_incomplete: bool,
 }
 
@@ -149,7 +150,8 @@ impl Walker<'_> {
         }
     }
 
-    /// Pins up to `most` bytes: as many as are mapped and other calls leave. Returns their number.
+    /// Pins up to `most` mapped bytes, fewer if other calls hold too much of the limit. Returns the
+    /// number of pinned bytes.
     fn pin_behind(&mut self, address: usize, most: usize) -> usize {
         let page = PAGE_SIZE - address % PAGE_SIZE;
         for len in [most, most / 16, page] {
@@ -186,7 +188,8 @@ fn report(number: i64, arguments: Arguments) {
 }
 
 /// Issues a call by the C library's function `original`. `outer` is the pointer that the filter
-/// checks: if it is managed, the call traps and the guard pins the memory. Otherwise pins it here.
+/// checks: if it is managed, the call traps and the guard pins the memory. Otherwise this function
+/// pins the memory.
 fn interposed(
     number: i64,
     arguments: Arguments,

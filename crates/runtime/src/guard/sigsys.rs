@@ -37,9 +37,9 @@ pub(crate) fn install() -> io::Result<Action> {
     signals::install(SIGSYS, on_sigsys, closed(), libc::SA_NODEFER)
 }
 
-/// Returns true if a filter inherited through exec already covers the window. No other filter is
-/// then installed: it would only slow down every call.
-/// Fails if it also traps calls from the gate.
+/// Returns true if a filter inherited through exec already covers the window. Then no second filter
+/// is installed, because it would only slow down every call. Fails if the inherited filter also
+/// traps calls from the gate.
 pub(crate) fn is_inherited(engine: &Engine) -> Result<bool, String> {
     PROBED.store(false, Ordering::Relaxed);
     // This call does not use the gate, so a filter traps it. Without a filter it fails: the kernel
@@ -70,7 +70,7 @@ pub(crate) fn is_trapped(address: usize) -> bool {
     if mode == 0 {
         return false;
     }
-    // While the signal is blocked this cannot be tested: assume that the filter traps.
+    // A blocked SIGSYS would kill the process, so assume that the filter traps.
     if signals::current_mask() & signals::bit(SIGSYS) != 0 {
         return true;
     }
@@ -129,7 +129,7 @@ extern "C" fn on_sigsys(_signal: i32, info: &mut siginfo_t, context: Context<'_>
         };
         let is_by_caller = is_caught && info.si_errno == i32::from(BY_CALLER);
         if !is_by_caller && (!is_caught || !arguments.iter().any(concerns_guard)) {
-            // The program's own filter has trapped the call, or the signal was sent.
+            // The program's own filter has trapped the call, or a process has sent the signal.
             deliver(SIGSYS, info, context);
             return;
         }

@@ -7,8 +7,8 @@ use crate::signals::sets::engine_signals;
 use crate::signals::temporary_mask;
 use softswap_sys::signals::Mask;
 
-/// Returns the index of the argument that points to the mask, and true if it instead points to a
-/// pair of the mask's address and size.
+/// Returns the index of the argument that points to the mask, and true if the argument instead
+/// points to a pair of the mask's address and size.
 fn position_of_mask(number: i64) -> Option<(usize, bool)> {
     const SYS_IO_PGETEVENTS: i64 = 333;
     match number {

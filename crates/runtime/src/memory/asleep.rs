@@ -63,7 +63,7 @@ pub(crate) struct Share {
     /// Returns true if the process holds so much that it needs a thread to answer other members'
     /// requests.
     pub(crate) needs_thread: fn() -> bool,
-    /// Starts that thread. Called outside the gate.
+    /// Starts the thread that answers requests. Called outside the gate.
     pub(crate) start_thread: fn(),
     /// Returns true if a process with this many committed bytes must wake now because other members
     /// need memory.
@@ -121,7 +121,7 @@ pub(crate) fn is_odd() -> bool {
     IS_ODD.load(Relaxed)
 }
 
-/// Returns the place, creating it on first use: most programs map nothing.
+/// Returns the place, created on first use because many processes map nothing in it.
 fn place() -> Option<&'static Place> {
     if let Some(place) = PLACE.get() {
         return Some(place);
@@ -147,7 +147,8 @@ impl Place {
     fn commit(&self, range: &Range<usize>) {
         self.committed.add(range);
         self.publish();
-        // Meanwhile another thread may have committed, or returned what was granted to this one.
+        // Another thread may have committed memory meanwhile, or returned the share granted to this
+        // thread.
         let committed = self.committed.bytes();
         if let Some(share) = SHARE.get()
             && committed > LIMIT_BYTES.load(Relaxed)
@@ -208,8 +209,8 @@ impl Place {
         Some(found)
     }
 
-    /// Maps at an address taken for it. Returns the kernel's result, or `None` if the window has no
-    /// such address.
+    /// Maps at an address in `half`, followed by `room` free bytes. Returns the kernel's result, or
+    /// `None` if the half is full.
     fn map(&self, arguments: Arguments, half: Half, room: usize) -> Option<isize> {
         let [hint, len, prot, flags, fd, offset] = arguments;
         let whole = len.checked_next_multiple_of(PAGE_SIZE)?;
@@ -402,8 +403,8 @@ fn remap_to(arguments: Arguments, half: Half) -> Option<isize> {
     Some(there as isize)
 }
 
-/// Resizes a mapping in place, or moves it within the window. The kernel alone would move it
-/// outside.
+/// Resizes a mapping in place, or moves it within the window. The kernel would move it out of the
+/// window.
 fn resize(place: &Place, arguments: Arguments, old_len: usize, len: usize, half: Half) -> isize {
     let [old, _, _, flags, ..] = arguments;
     let may_move = flags as i32 & libc::MREMAP_MAYMOVE != 0;

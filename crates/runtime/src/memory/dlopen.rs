@@ -1,10 +1,10 @@
 //! `dlopen` in a managed process.
 //!
-//! The runtime drops the flag `RTLD_DEEPBIND`. With it, a library would find the C library's
+//! The runtime drops the flag `RTLD_DEEPBIND`. With the flag, a library would find the C library's
 //! functions before the runtime's: its mappings, threads, forks and signal handlers would bypass
-//! the engine, and its SIGBUS handler would receive the engine's page faults. Without the flag,
-//! symbols resolve as for all other libraries, so the library's own symbols no longer precede those
-//! of the executable. `dlmopen` is not changed.
+//! the engine, and its SIGBUS handler would receive the engine's page faults. Without it, symbols
+//! resolve as for all other libraries, so the library's own symbols no longer precede those of the
+//! executable. `dlmopen` is not changed.
 //!
 //! If the call names a path, the new libraries are searched for system calls before their functions
 //! run ([`inline_calls`]). If it names only a file, the C library uses the caller's search path,

@@ -27,8 +27,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Initial value of [`MIN`]. A growing block costs 12 KiB of tables, and new pages even if mimalloc
 /// has freed pages to reuse.
 const MIN_BYTES: usize = 1 << 20;
-/// Bytes from which a resized block becomes a growing one. Freeing a growing block raises this
-/// above the block's size, up to 8 × [`MIN_BYTES`].
+/// Bytes from which a resized block becomes a growing one. Freeing a growing block raises the
+/// threshold above the block's size, up to 8 × [`MIN_BYTES`].
 static MIN: AtomicUsize = AtomicUsize::new(MIN_BYTES);
 /// Bytes below which a shrunk block becomes an ordinary block again, to save its page and tables.
 pub(crate) const SMALL_BYTES: usize = MIN_BYTES / 8;

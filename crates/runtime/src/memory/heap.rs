@@ -13,7 +13,7 @@ use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::set_errno;
 use std::ffi::c_void;
 
-/// Alignment of every block, as in the C library. mimalloc aligns blocks of fewer bytes less.
+/// Alignment of every block, as in the C library. mimalloc aligns smaller blocks to fewer bytes.
 const NATURAL: usize = 16;
 
 /// Returns true if an allocation of `size` bytes by the code at `caller` must be outside the
@@ -228,7 +228,7 @@ unsafe fn release(pointer: *mut c_void) {
 /// Frees a block in the engine's heap.
 ///
 /// # Safety
-/// A live block that the caller does not use afterwards.
+/// `pointer` is a live block that the caller does not use afterwards.
 #[cold]
 unsafe fn release_outside(pointer: *mut c_void) {
     if stdio_buffers::owns(pointer as usize) {
@@ -284,7 +284,7 @@ unsafe fn usable(pointer: *mut c_void) -> usize {
     }
 }
 
-/// `malloc_trim(3)`. Returns free memory to the system, and always 1.
+/// `malloc_trim(3)`. Returns free memory to the system. The result is always 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_pad: usize) -> i32 {
     // SAFETY: no preconditions.

@@ -30,15 +30,16 @@ static UNMAPPED_IN_ROW: AtomicUsize = AtomicUsize::new(0);
 /// Address of the last reservation, if it is still mapped, or 0.
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
-/// Lower powers of two are ordinary addresses: GHC and SBCL place their heaps at round ones.
+/// Lowest power of two that is treated as a tag bit. Lower ones are ordinary addresses: GHC and
+/// SBCL place their heaps at round addresses.
 const LOWEST_TAG: usize = 1 << 40;
 
 /// Maximum size of a mapping near code that is taken for machine code.
 const MAX_CODE_BYTES: usize = 4 << 20;
 /// The reach of a call or a jump on x86_64.
 const REACH_BYTES: usize = 2 << 30;
-/// Bytes that the kernel may map near code. An allocator that continues a mapping there by hints
-/// must not get all its memory unmanaged.
+/// Bytes that the kernel may map near code. The limit keeps an allocator that continues a mapping
+/// there by hints from getting all its memory unmanaged.
 const NEAR_CODE_BYTES: usize = 64 << 20;
 static NEAR_CODE: AtomicUsize = AtomicUsize::new(0);
 

@@ -55,7 +55,8 @@ fn trap(callers: &[usize]) {
     if !instance::emulates_signals() {
         return;
     }
-    // Under a filter of the program no filter is added, because that filter would judge the call.
+    // If the program has a filter, none is added: the program's filter would judge this call of
+    // `seccomp`.
     let is_possible = !exemption::is_in_force()
         && callers.len() <= MAX_CALLERS
         && installed_filters() < MAX_FILTERS;

@@ -36,7 +36,8 @@ impl Code {
         address.wrapping_sub(self.start.load(Ordering::Relaxed)) < self.len.load(Ordering::Relaxed)
     }
 
-    /// Sets this to the code around the address `inside`, if that is in a library.
+    /// Stores the range of the code that contains `inside`. Returns false if no library contains
+    /// it.
     fn find(&self, inside: usize) -> bool {
         let code = Linked::around(inside).and_then(|library| library.code_around(inside));
         let Some(code) = code else { return false };
@@ -67,7 +68,7 @@ static LIMIT: AtomicUsize = AtomicUsize::new(0);
 static IN_LOADER: Real = Real::new(c"__tls_get_addr");
 static IN_LIBRARY: Real = Real::new(c"setlocale");
 static IN_THREADS: Real = Real::new(c"pthread_create");
-/// Before glibc 2.34 this is in another library, which frees blocks allocated by the loader.
+/// Before glibc 2.34, `dlerror` is in another library, which frees blocks allocated by the loader.
 static IN_OPENER: Real = Real::new(c"dlerror");
 
 pub(crate) fn loader() -> Option<Linked> {
@@ -113,8 +114,8 @@ fn may_take(caller: usize, size: usize) -> bool {
     size <= MAX_BYTES.min(left) && charge_site(caller as u32, size as u64 + BLOCK_BYTES)
 }
 
-/// Counts `bytes` for the site at `address`. Returns false if they exceed its limit, or if the
-/// table is full.
+/// Counts `bytes` for the site at `address`. Returns false if they exceed the site's limit, or if
+/// the table is full.
 fn charge_site(address: u32, bytes: u64) -> bool {
     // Multiplicative hashing, so that neighboring sites are spread.
     let first = (address.wrapping_mul(0x9e37_79b9) >> 22) as usize;
@@ -195,8 +196,8 @@ outside! {
     pthread_setattr_default_np(attributes: *const libc::pthread_attr_t) -> i32;
 }
 
-/// Keys of a thread from this one up store their values in separate blocks, which a forked child
-/// clears before the runtime's handler runs: <pthread.h>'s `PTHREAD_KEY_2NDLEVEL_SIZE`.
+/// Thread-specific keys from this one up store their values in separate blocks, which a forked
+/// child clears before the runtime's handler runs: <pthread.h>'s `PTHREAD_KEY_2NDLEVEL_SIZE`.
 const KEYS_IN_THREAD: u32 = 32;
 
 /// Defines functions that set the value of a thread's key.

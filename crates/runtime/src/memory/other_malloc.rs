@@ -2,8 +2,9 @@
 //! one, defines its own.
 //!
 //! The mappings of such an allocator are managed like all of the program's memory, so its blocks
-//! may be evicted. But the C library and the loader use it for memory that they read with all
-//! signals blocked, or in a child. Therefore the pointers by which they call it are replaced:
+//! may be evicted. But the C library and the loader use that allocator for memory that they read
+//! with all signals blocked, or in a child. Therefore the pointers by which they call it are
+//! replaced:
 //!
 //! - The loader frees everything that it allocates, so it always gets memory of the engine's heap.
 //! - Blocks of the C library may be freed by the program (`strdup`, `getline`), whose `free` knows
@@ -132,8 +133,8 @@ pub(crate) fn without_program_malloc<R>(body: impl FnOnce() -> R) -> R {
     if is_replaced { libc_memory::outside_the_window(body) } else { body() }
 }
 
-/// Makes the loader and the C library bypass the program's allocator, if it has one. Called before
-/// the program starts.
+/// Makes the loader and the C library bypass the program's allocator, if the program has one.
+/// Called before the program starts.
 ///
 /// # Errors
 /// If they cannot be patched: memory that they read with signals blocked could be evicted.

@@ -41,13 +41,13 @@ const GUARANTEED_PAGES: usize = 5;
 /// Longest wait of a call for other calls to release pages, in nanoseconds.
 const MAX_WAIT_NS: u64 = 4_000_000_000;
 
-/// Makes checking the limit for calls that cannot be split, and counting their pages, one step.
+/// Makes one step of checking the limit for calls that cannot be split and counting their pages.
 pub(crate) static UNDIVIDED: Locked<()> = Locked::new(());
 
 /// Divisor: calls that can be split hold at most a quarter of the budget available for pages.
 const PINNED_DIVISOR: usize = 4;
-/// Divisor: other calls leave an eighth of that budget, and at least [`MIN_RESERVED_BYTES`], to the
-/// rest of the program.
+/// Divisor: calls that cannot be split leave an eighth of this budget, and at least
+/// [`MIN_RESERVED_BYTES`], to the rest of the program.
 const RESERVED_DIVISOR: usize = 8;
 const MIN_RESERVED_BYTES: usize = 1 << 20;
 
@@ -64,7 +64,7 @@ pub(crate) fn undivided_limit_bytes(engine: &Engine) -> usize {
 struct Range {
     address: usize,
     len: usize,
-    /// Number of pages counted for it in the budget.
+    /// Number of pages counted for the range in the budget.
     held: u32,
     /// Address just above the call's stack frames.
     call: usize,
@@ -72,8 +72,8 @@ struct Range {
 
 thread_local! {
     /// Table of the ranges that this thread's calls have pinned, innermost call last; null if there
-    /// is none yet. It is next to the signal stack: thread-local variables take space from the
-    /// thread's stack, which may have only 16 KiB.
+    /// is none yet. The table is next to the signal stack: thread-local variables take space from
+    /// the thread's stack, which may have only 16 KiB.
     static PINNED: Cell<*const Cell<Range>> = const { Cell::new(std::ptr::null()) };
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
@@ -155,7 +155,7 @@ pub(crate) fn register_table(base: usize) {
     TABLES.with(|tables| tables.push(Table(table)));
 }
 
-/// Releases this thread's pins when it exits, possibly from within a guarded call.
+/// Releases this thread's pins when the thread exits, possibly from within a guarded call.
 pub(crate) fn forget_pins() {
     if let Some(engine) = instance::engine() {
         release_down_to(engine, 0);
@@ -191,8 +191,9 @@ fn release_down_to(engine: &Engine, floor: usize) {
     while DEPTH.get() > floor
         && let Some(place) = DEPTH.get().checked_sub(1).and_then(range)
     {
-        // Read the entry first: a handler's call may reuse it. Remove it before unpinning: a
-        // handler that interrupts this and jumps out must not release it again.
+        // Read the entry first: a handler's call may reuse it. Remove it before unpinning: if a
+        // handler interrupts this function and jumps out of it, the entry must not be released
+        // again.
         let Range { address, len, held, .. } = place.get();
         compiler_fence(Ordering::SeqCst);
         DEPTH.set(DEPTH.get() - 1);
@@ -231,7 +232,8 @@ impl<'e, const N: usize> Pins<'e, N> {
     }
 
     /// Faults in and pins up to `most` bytes of a buffer, if it is managed. If other calls hold too
-    /// much, pins no more than [`GUARANTEED_PAGES`]. Returns how many bytes the kernel may access.
+    /// much of the limit, pins no more than [`GUARANTEED_PAGES`]. Returns how many bytes the kernel
+    /// may access.
     pub(crate) fn add(&mut self, address: usize, len: usize, most: usize) -> usize {
         if len == 0 || !self.engine.contains(address) {
             return len;

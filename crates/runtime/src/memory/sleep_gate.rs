@@ -85,8 +85,8 @@ pub(crate) fn jump_to(target: usize) {
     }
 }
 
-/// Enters the gate until [`end_vfork`], because the child uses this memory until then. Returns true
-/// if this thread has entered.
+/// Enters the gate until [`end_vfork`], because the child uses the parent's memory until then.
+/// Returns true if this thread has entered.
 pub(crate) fn begin_vfork() -> bool {
     let inside = enter().filter(|inside| inside.is_counted);
     inside.map(std::mem::forget).is_some()

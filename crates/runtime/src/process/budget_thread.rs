@@ -19,10 +19,11 @@ const REQUEST_TIMEOUT_NS: u64 = 60_000_000;
 const LOWER_BYTES: usize = 8 << 20;
 /// Time within which the memory in use must reach the lowered limit.
 const LOWER_TIMEOUT_NS: u64 = 600_000_000;
-/// Interval of the budget thread if memory is short, and of its publications.
+/// Interval between rounds if memory is short.
 const SHORT_INTERVAL_NS: u64 = 100_000_000;
+/// Interval between measurements of the benefit. Rounds are at most half of it apart.
 const INTERVAL_NS: u64 = 1_000_000_000;
-/// Unused memory that is kept at least.
+/// Minimum of unused memory that a process keeps.
 const SLACK_BYTES: usize = 1 << 20;
 
 pub(super) fn run_budget(keep_running: fn() -> bool) {
@@ -86,7 +87,7 @@ impl Work {
             member.end_release(target);
         }
         self.publish(engine, member);
-        // Read after the limit was lowered: these evictions do not show a shortage.
+        // Read after the limit was lowered: evictions by lowering it do not show a shortage.
         let pages_out = engine.stats().get(Counter::PagesOut);
         let is_short = engine.is_short_of_memory() || pages_out != self.pages_out;
         self.pages_out = pages_out;
@@ -123,7 +124,7 @@ impl Work {
                 }
             }
             (self.ticked_at_ns, self.spared_ns) = (now, spared_ns);
-            // In case `softswap run` was killed.
+            // `softswap run` does this, too, but may have been killed.
             let _ = member.ledger().serve_demands();
         }
         member.publish(self.benefit.min(UNAVAILABLE - 1), engine.used_bytes() as u64);
@@ -153,8 +154,8 @@ fn release_unused(engine: &Engine, member: &Member) {
     }
 }
 
-/// Obtains chunks, free ones or those of members with a lower benefit: at least the `missing` ones
-/// for the memory in use.
+/// Obtains free chunks, or chunks of members with a lower benefit. Requests at least `missing`
+/// chunks, which the memory in use lacks.
 fn request(engine: &Engine, member: &Member, missing: usize) {
     let ledger = member.ledger();
     ledger.reap(|process| process.liveness());
@@ -167,12 +168,13 @@ fn request(engine: &Engine, member: &Member, missing: usize) {
         let _lock = GrantLock::lock();
         let granted = tree::granted() + got;
         tree::grant(granted);
-        // Refused only without address space for larger tables.
+        // Fails only if there is no address space for larger tables.
         let _ = engine.set_memory_limit(limit_of(granted) as u64);
     }
 }
 
-/// Lowers the limit to `keep` chunks, or as few as possible, and releases the other ones in chunks.
+/// Lowers the limit to `keep` chunks, or as few as possible, [`LOWER_BYTES`] at a time. Releases
+/// the other chunks.
 fn lower(engine: &Engine, member: &Member, keep: usize) {
     let _lock = GrantLock::lock();
     let mut keep = keep;

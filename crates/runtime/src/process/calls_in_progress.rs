@@ -117,8 +117,8 @@ fn await_all(mut threads: Vec<i32>, add: &mut dyn FnMut(i32, (i64, Arguments))) 
     }
 }
 
-/// Calls `add` with the memory that the kernel still accesses in a call that has started. It has
-/// already read paths and arrays of vectors.
+/// Calls `add` with the memory that the kernel still accesses in a call that has started. The
+/// kernel has already read paths and arrays of vectors.
 fn add_buffers(number: i64, arguments: Arguments, add: &mut dyn FnMut(usize, usize)) {
     for (index, pointee) in pointers(number) {
         let address = arguments[*index as usize];

@@ -23,8 +23,8 @@ fn is_thread(flags: usize) -> bool {
     flags & (libc::CLONE_VM | libc::CLONE_VFORK) as usize == libc::CLONE_VM as usize
 }
 
-/// Returns true if parent and child share one table of descriptors. This is refused for a forked
-/// child, because the engine's descriptors differ there.
+/// Returns true if parent and child share one table of descriptors. A fork with a shared table is
+/// refused, because the engine's descriptors differ in the child.
 fn shares_descriptors(flags: usize) -> bool {
     flags & libc::CLONE_FILES as usize != 0
 }
@@ -57,8 +57,8 @@ fn answer_clone(arguments: Arguments) -> isize {
     answer(libc::SYS_clone, arguments, flags, &[(in_parent, NUMBER), (in_child, NUMBER)])
 }
 
-/// Reads `clone3`'s arguments; `None` if the kernel handles the call: it has another size, an
-/// unreadable address, or signals are not emulated.
+/// Reads `clone3`'s arguments. Returns `None` if the kernel handles the call: the arguments have
+/// another size or cannot be read, or signals are not emulated.
 fn clone_arguments(at: usize, len: usize) -> Option<[usize; 11]> {
     let is_known = len == size_of::<[usize; 11]>() && instance::emulates_signals();
     is_known.then(|| uaccess::words(at))?

@@ -121,8 +121,8 @@ fn open(dirs: &[PathBuf]) -> Option<Listener> {
 fn carry_out(engine: &Engine, started: Instant, request: Request<'_>) -> Result<String, String> {
     if matches!(request, Request::Set("memory", _)) && tree::is_shared() {
         return Err(
-            "memory: this process shares the budget of its tree; set it with the PID of `softswap \
-             run`"
+            "memory: this process shares the budget of its tree; set the tree's budget with the \
+             PID of `softswap run`"
                 .into(),
         );
     }

@@ -48,7 +48,7 @@ pub(crate) fn unshare_descriptors() -> bool {
 /// Handles `close_range` as if the engine's descriptors did not exist.
 fn answer_close_range(arguments: Arguments) -> isize {
     let [first, last, flags, ..] = arguments.map(|argument| argument as u32);
-    // Waking opens descriptors, so it must not run during this call.
+    // Waking opens descriptors, so the process must not wake during this call.
     let _inside = sleep_gate::enter();
     if first > last || instance::is_plain() {
         return issue(libc::SYS_close_range, arguments);

@@ -217,7 +217,6 @@ fn undisturbed<R>(body: impl FnOnce(&mut State) -> R) -> R {
     uncancelled(|| signals::with_blocked(!INTERNAL, || STATE.with_mask_as_is(body)))
 }
 
-/// Runs `call` while no engine thread exists.
 pub(crate) fn without<R>(call: impl FnOnce() -> R) -> R {
     if !has_them() {
         return call();
@@ -230,7 +229,7 @@ pub(crate) fn without<R>(call: impl FnOnce() -> R) -> R {
     });
     let result = call();
     if !has_them() {
-        // In a child that a signal handler has forked during the call.
+        // This is a child that a signal handler has forked during the call.
         return result;
     }
     undisturbed(|state| {

@@ -40,8 +40,8 @@ struct Held {
     ledger: Option<i32>,
 }
 
-/// Signals that remain unblocked while a lock is held. A fault or a filter raises them, and kills
-/// the process if they are blocked.
+/// Signals that remain unblocked while a lock is held. A fault or a filter raises them, and the
+/// kernel kills the process if they are blocked.
 const UNBLOCKED: Mask = bit(libc::SIGBUS)
     | bit(libc::SIGSYS)
     | bit(libc::SIGSEGV)
@@ -64,7 +64,7 @@ impl FileWriteLock {
         IN_USE.fetch_add(1, Ordering::SeqCst);
         let index = (file % LOCK_COUNT as u64) as usize;
         LOCKS[index].lock();
-        // The program's filter may forbid this call.
+        // The program's filter may forbid the `fcntl` of a record lock.
         let ledger = if exemption::is_in_force() { None } else { tree::ledger_descriptor() };
         let ledger = ledger.filter(|ledger| lock_in_tree(*ledger, index));
         OWN.set(Some(Held { index, ledger }));

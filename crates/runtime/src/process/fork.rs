@@ -169,7 +169,7 @@ pub(super) extern "C" fn prepare() {
     let heap_break = program_break::lock_break();
     lock_for_fork();
     let quiesced = engine.quiesce();
-    // On failure the window is not mapped in the child: it faults instead of reading zeroes.
+    // On failure the window is not mapped in the child: the child faults instead of reading zeroes.
     let _ = engine.before_fork(&quiesced);
     let mark = engine.child_reads_slots(&quiesced).then(|| children.make());
     hold(Held::Awake(Forking { quiesced, children, mark, heap_break, mask, pinned }));
@@ -242,8 +242,8 @@ fn sleep_on() -> bool {
 fn child_asleep(forking: ForkingAsleep) {
     let may_sleep = match forking.inside {
         Some(_) => {
-            // Another thread of the parent may have started to wake it, and waits for this thread.
-            // It does not exist in the child.
+            // Another thread of the parent may have started to wake the process, and waits for this
+            // thread. That thread does not exist in the child.
             instance::sleep_on();
             sleep_gate::become_child();
             sleep_on()

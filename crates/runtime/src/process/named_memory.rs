@@ -153,7 +153,7 @@ fn pin_and_register(
     let others: usize = NAMED.with(|all| all.iter().map(Named::bytes).sum());
     if others.saturating_add(named.bytes()) > engine.lock_limit_bytes() {
         return refuse(
-            "memory of a device or virtual machine above a quarter of the budget",
+            "memory of a device or virtual machine above a quarter of the budget (raise --memory)",
             libc::ENOMEM,
         );
     }

@@ -85,8 +85,8 @@ fn install_signal_stack() -> Option<usize> {
         return Some(base);
     }
     pins::forget_pins();
-    // SAFETY: it was just installed on this thread, which runs on its ordinary stack; nothing uses
-    // it any more.
+    // SAFETY: the signal stack was just installed on this thread, which runs on its ordinary stack;
+    // nothing uses the signal stack any more.
     unsafe { signals::remove_stack(base) };
     None
 }
@@ -287,8 +287,8 @@ fn inherited_mask(
     if unsafe { get(attributes, &raw mut mask) } == 0 { 0 } else { blocked }
 }
 
-/// Starts an engine thread by [`create`], because the C library may allocate managed memory in it.
-/// `std::thread` would allocate from the program's heap before it blocks signals.
+/// Starts an engine thread by [`create`], because the C library may allocate managed memory in that
+/// thread. `std::thread` would allocate from the program's heap before it blocks signals.
 pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc::pthread_t> {
     let mut thread = 0;
     let job = Job { start, argument, blocked: 0, is_own: true };

@@ -41,7 +41,7 @@ pub(super) const CHILD_BYTES: usize = 4 << 20;
 const MAX_LEFT_CHUNKS: usize = 8;
 /// Chunks that a process without a writable area requests again if it still lacks memory.
 const URGENT_CHUNKS: usize = 2;
-/// Maximum number of bytes taken together.
+/// Maximum number of bytes that a process takes from the ledger at once.
 pub(super) const MAX_BYTES: usize = 256 << 20;
 /// Benefit published by a process that cannot release memory, so that it is asked last.
 pub(super) const UNAVAILABLE: u64 = u64::MAX;
@@ -141,7 +141,7 @@ pub(super) fn open(number: i32) -> Option<Ledger> {
     let chunk_bytes = usize::try_from(ledger.chunk_bytes()).ok()?;
     let is_plausible = chunk_bytes.is_power_of_two() && chunk_bytes <= MIN_MEMORY_BYTES as usize;
     is_plausible.then(|| {
-        // The program after exec and started processes use it, too.
+        // The program after exec and started processes use the descriptor, too.
         own_descriptors::keep(number);
         if let Some((device, inode)) = identity_of(number) {
             LEDGER_FILE[0].store(device, Relaxed);
@@ -195,9 +195,9 @@ pub(super) fn set_member(member: &Member, granted: usize) {
     HAS_THREAD.store(false, Relaxed);
     OWNER.store(raw::current_process(), Relaxed);
     MEMBER.store(member.tag(), Release);
-    // Until the budget thread runs.
+    // The benefit is unknown until the budget thread runs.
     member.publish(UNAVAILABLE, 0);
-    // The figures of the program before exec are not this one's.
+    // Discard the figures of the program before exec.
     member.publish_claim(now_ms(), Claim::default());
     member.publish_counts(&Counts::default());
     member.publish_sizes(&Sizes::default());
@@ -232,7 +232,8 @@ pub(super) fn grant(chunks: usize) {
     GRANTED.store(chunks, Relaxed);
 }
 
-/// Publishes the memory of a sleeping process. Its benefit is unknown: 0 if it can be asked.
+/// Publishes the memory of a sleeping process. Its benefit is unknown: 0 if a thread can answer
+/// requests.
 pub(super) fn publish_asleep(member: &Member, bytes: usize) {
     member.publish(if has_thread() { 0 } else { UNAVAILABLE }, bytes as u64);
     tree_account::publish_resident(member, bytes as u64);
@@ -259,8 +260,8 @@ pub(super) fn begin_with(bytes: usize) {
     INHERITS.store(true, Relaxed);
 }
 
-/// Called once the engine of such a child has charged the inherited memory. Sets the limit as in a
-/// child of a process that was awake.
+/// Called once the engine of a child of [`begin_with`] has charged the inherited memory. Sets the
+/// limit as in a child of a process that was awake.
 pub(crate) fn inherit_minimum(engine: &Engine) {
     if INHERITS.swap(false, Relaxed) {
         engine.charge_to_parent();
@@ -277,8 +278,8 @@ fn set_minimum(engine: &Engine, limit_of_parent: usize) {
     raise_minimum(engine);
 }
 
-/// Raises the minimum limit to the parent's if the child has no writable area: it can evict
-/// nothing, so any lower limit would stop it.
+/// Raises the minimum limit to the parent's if the child has no writable area. Such a child can
+/// evict nothing, so any lower limit would stop it.
 fn raise_minimum(engine: &Engine) {
     if !engine.may_write() {
         MIN_BYTES.fetch_max(LIMIT_OF_PARENT.load(Relaxed), Relaxed);
@@ -298,7 +299,7 @@ pub(super) fn become_child(engine: &Engine) {
         true => parent.map(|it| ProcessIdentity { pid: raw::current_process(), start: 0, ..it }),
         false => ProcessIdentity::current(),
     };
-    // Without an identity it keeps its parent's limit.
+    // Without an identity the child keeps its parent's limit.
     let Some(me) = me else { return };
     let Some(member) = LEDGER.get().and_then(|ledger| ledger.join(me)) else { return };
     set_minimum(engine, limit_of(GRANTED.load(Relaxed)));
@@ -343,7 +344,7 @@ pub(crate) fn grow(raise: &dyn Fn(usize)) -> bool {
     limit_then > limit
 }
 
-/// Has chunks requested of other members: by the budget thread, or by `softswap run`.
+/// Makes the budget thread or `softswap run` request chunks of other members.
 fn demand(member: &Member, chunks: usize, used_bytes: usize) {
     if HAS_THREAD.load(Relaxed) {
         return member.notify();
@@ -355,7 +356,7 @@ fn demand(member: &Member, chunks: usize, used_bytes: usize) {
     engine.iter().for_each(|engine| tree_account::publish_counts(engine, member));
     tree_account::publish_resident(member, shown_bytes);
     match engine.is_some_and(|engine| !engine.may_write()) {
-        // It can evict nothing, so it would be stopped.
+        // A process that can evict nothing would be stopped.
         true => member.demand_urgently(chunks),
         false => member.demand(chunks),
     }
@@ -373,9 +374,9 @@ pub(crate) fn release_at_exit() {
     }
 }
 
-/// Leaves an overwritten ledger, and never changes its share again.
+/// Leaves an overwritten ledger. The share of this process never changes again.
 pub(super) fn fall_back(member: &Member) {
-    // Another thread may have left it already.
+    // Another thread may have left the ledger already.
     if MEMBER.compare_exchange(member.tag(), 0, AcqRel, Relaxed).is_ok() {
         HAS_FALLEN_BACK.store(true, Release);
     }

@@ -242,8 +242,8 @@ fn is_short(bytes: usize) -> bool {
     member.excess() > 0 || !IS_ONLY_PROCESS.load(Relaxed) && spare_chunks(member.ledger()) == 0
 }
 
-/// Joins the ledger in a forked child for the memory that it inherits, since it may write to all of
-/// it. A child with at most [`CHILD_BYTES`] joins at its next commit, because it may be about to
+/// Joins the ledger in a forked child for the inherited memory, because the child may write to all
+/// of it. A child with at most [`CHILD_BYTES`] joins at its next commit, because it may be about to
 /// exec. Returns false if there are too few chunks: then the child must wake.
 pub(super) fn become_child() -> bool {
     if !asleep::is_shared() {

@@ -17,29 +17,28 @@ use softswap_sys::raw::process_cpu_ns;
 
 /// Interval of the budget thread during a turn, in ns.
 const INTERVAL_NS: u64 = 15_000_000;
-/// Interval of measurements, in ms.
 const MEASURE_MS: u64 = 150;
-/// Minimum share of its time that a process waits for memory or runs to claim a turn, in
+/// To claim a turn, a process must wait for memory or run for this share of the time, in
 /// thousandths.
 const BUSY: u64 = 500;
-/// Share of its time that a process waits or runs below which it is idle, in thousandths.
+/// A process that waits or runs for less than this share of the time is idle, in thousandths.
 const IDLE: u64 = 250;
-/// Minimum share of its time that a thrashing process waits for memory, in thousandths.
+/// Minimum share of the time that a thrashing process waits for memory, in thousandths.
 const WAITED: u64 = 300;
 /// Number of measurements in a row that must show thrashing before a process claims a turn. A
 /// process that is idle in one of them waits for other processes, not for memory.
 const CERTAIN_MEASUREMENTS: u32 = 2;
 /// Minimum number of refaults from the disk in a measurement of a thrashing process.
 const MIN_REFAULTS: u64 = 30;
-/// Minimum share of its time that a process runs to count as making progress, in thousandths.
+/// A process that runs for this share of the time makes progress, in thousandths.
 const RUNS: u64 = 50;
 /// Divisor: a process claims its working set and 1/12 more, for watermarks and the engine.
 const MARGIN_PART: u64 = 12;
-/// Estimate of the evicted pages of the working set: 3/2 of the mean distance of the first
+/// Evicted pages of the working set are estimated as 3/2 of the mean distance of the first
 /// refaults, because the longest distances are seen last.
 const DISTANCES_IN_HALVES: u64 = 3;
-/// Share of waiting, since its working set was swapped in, from which the memory did not suffice,
-/// in thousandths.
+/// If a process waits for more than this share of the time since its working set was swapped in,
+/// the memory did not suffice, in thousandths.
 const MISFIT: u64 = 500;
 /// Time without claims after a turn in which the process was idle, and the maximum after several.
 const PAUSE_MS: u64 = 2_000;
@@ -228,8 +227,8 @@ impl Turns {
             let held = tree::granted();
             let most = member.ledger().limit() + 1;
             let wants = if self.is_misfit { wants.max(most) } else { wants.min(most) };
-            // If the working set fits into the chunks held, no turn is needed: they are not all in
-            // use yet.
+            // If the working set fits into the chunks held, no turn is needed: some chunks are not
+            // in use yet.
             self.claim.wants = if wants > held || has_turn { wants } else { 0 };
         } else if self.certainty == 0 && !has_turn {
             self.claim.wants = 0;
@@ -247,7 +246,7 @@ impl Turns {
             let got = member.take(missing);
             if got > 0 {
                 tree::grant(tree::granted() + got);
-                // Refused only without address space for larger tables.
+                // Fails only if there is no address space for larger tables.
                 let _ = engine.set_memory_limit(tree::limit_of(tree::granted()) as u64);
             }
             if got < missing && has_turn {
@@ -287,7 +286,7 @@ impl Turns {
 
     fn end_turn(&mut self, engine: &Engine, member: &Member, at_ms: u64, own: &OwnTurn) {
         if at_ms.saturating_sub(self.claim.progress_ms) >= IDLE_MS {
-            // It waits for something other than memory, perhaps for another claimant.
+            // The process waits for something other than memory, perhaps for another claimant.
             self.pause_ms = (2 * self.pause_ms).clamp(PAUSE_MS, MAX_PAUSE_MS);
             self.claims_from_ms = at_ms + self.pause_ms;
             self.claim.wants = 0;
@@ -304,8 +303,8 @@ impl Turns {
     }
 }
 
-/// Returns the chunks for the working set: what is used, and as much as refaulting pages are
-/// evicted too early. At most all memory of the process.
+/// Returns the chunks for the working set: the memory in use and `distance_pages` more, up to all
+/// memory of the process.
 fn wanted_chunks(engine: &Engine, distance_pages: u64) -> usize {
     let stats = engine.stats();
     let used_bytes = engine.used_bytes() as u64;

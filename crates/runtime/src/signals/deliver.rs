@@ -79,7 +79,7 @@ fn act_on_signal(signal: i32, info: &mut siginfo_t, context: Context<'_>) {
         libc::SIG_IGN | libc::SIG_DFL => {}
         _ if is_blocked => {}
         _ if signal_stack::contains(context.as_ptr() as usize) => {
-            // The handler's stack may be swapped out.
+            // Unblock the engine's signals: the handler's stack may be swapped out.
             signals::set_mask(closed());
             // SAFETY: the context is on the engine's stack. The callers pass that of code of the
             // program: signals that interrupt the engine are held or deferred.

@@ -16,7 +16,7 @@ use std::io;
 
 /// Signals blocked while a page is faulted in: all, because a handler of the program that touched
 /// the same page would deadlock. If the fault must wait for a free page and a signal is pending,
-/// the engine's handler returns, and the touch is repeated after the program's.
+/// the engine's handler returns, and the touch is repeated after the program's handler.
 const DURING_FAULT: Mask = !0;
 
 pub(crate) fn install() -> io::Result<Action> {

@@ -36,7 +36,7 @@ const fn nothing() -> Held {
     [const { Cell::new(None) }; 3]
 }
 
-/// True once a signal has been held; before that, no check is needed. It is set before other
+/// True once a signal has been held; before that, no check is needed. The flag is set before other
 /// threads' masks are read, and read after this thread's mask is set. So at least one side sees the
 /// other's change.
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -80,10 +80,10 @@ pub(super) fn is_poke(info: &siginfo_t) -> bool {
 struct Thread {
     thread_id: AtomicI32,
     blocked: AtomicU64,
-    /// Engine signals that it waits for.
+    /// Engine signals that the thread waits for.
     waits_for: AtomicU64,
     is_engines: Cell<bool>,
-    /// Its thread ID while it forks; otherwise 0.
+    /// Thread ID while the thread forks; otherwise 0.
     forks_as: Cell<i32>,
     has_lock: Cell<bool>,
     /// True in a child in which the parent's pending signals have been dropped.
@@ -93,11 +93,11 @@ struct Thread {
     next: Cell<*const Thread>,
     previous: Cell<*const Thread>,
     held: Held,
-    /// Last round of queries in which it has reported that it is outside the kernel.
+    /// Last round of queries in which the thread has reported that it is outside the kernel.
     answered: AtomicU32,
-    /// Its call that may hide pointers: number plus one (0: none), then the arguments.
+    /// Call of the thread that may hide pointers: number plus one (0: none), then the arguments.
     hidden: [AtomicUsize; 7],
-    /// Stack address of that call's frame.
+    /// Stack address of the frame of the call in `hidden`.
     hidden_at: Cell<usize>,
 }
 

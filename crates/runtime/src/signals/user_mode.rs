@@ -29,8 +29,7 @@ pub(super) fn answer_query(context: Context<'_>) {
     restart(context);
 }
 
-/// Returns the number of a call that can fail with EINTR even if the handler's flags have
-/// SA_RESTART.
+/// Returns `number` if the call can fail with EINTR even if the handler's flags have SA_RESTART.
 #[expect(non_upper_case_globals, reason = "constants of libc")]
 fn not_restarted(number: i64) -> Option<i64> {
     use libc::*;

@@ -1,5 +1,5 @@
-//! The emulated mask of a thread: the engine signals that the program blocks in it. The kernel's
-//! mask never contains them.
+//! The emulated mask of a thread: the engine signals that the program blocks in the thread. The
+//! kernel's mask never contains them.
 
 use super::pending;
 use super::sets::{engine_signals, kinds};
@@ -19,7 +19,7 @@ thread_local! {
 /// PID of the process that owns this memory; 0 before signal emulation starts.
 static OWN_PID: AtomicI32 = AtomicI32::new(0);
 /// PID of the process in which signal emulation first started; 0 before. Forked children inherit
-/// it.
+/// the value.
 static LOADED_PID: AtomicI32 = AtomicI32::new(0);
 
 fn current_pid() -> i32 {
@@ -83,13 +83,14 @@ pub(crate) fn set_and_deliver(mask: Mask) {
     release(before & !mask);
 }
 
-/// Delivers held signals to this thread. Returns true if it has delivered any. In the guard it
-/// returns false: the guard delivers them when it returns.
+/// Delivers held signals to this thread. Returns true if any was delivered. In the guard, delivers
+/// none and returns false: the guard delivers them when it returns.
 pub(super) fn release(of: Mask) -> bool {
     guarded_call::open_mask().is_none() && resend_held(of)
 }
 
-/// Sends held signals of this thread to itself through the kernel. Returns true if there were any.
+/// Takes held signals and sends them to this thread through the kernel. Returns true if there were
+/// any.
 pub(super) fn resend_held(of: Mask) -> bool {
     let mut any = false;
     for signal in kinds(of) {

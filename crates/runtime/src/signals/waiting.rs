@@ -2,8 +2,8 @@
 //!
 //! Masks are passed to the kernel without the engine's signals, because a handler that runs during
 //! the wait may touch an absent page. A thread that waits for one of the engine's signals first
-//! takes a held one. A signal sent while it waits reaches it through the kernel, or by a poke from
-//! another thread's handler.
+//! takes a held one. A signal sent during the wait reaches the thread through the kernel, or by a
+//! poke from another thread's handler.
 
 use super::pending::is_poke;
 use super::sets::{bits, engine_signals, set_of};
@@ -146,8 +146,8 @@ const ZERO_TIMEOUT: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 
 thread_local! {
     /// Timeout of this thread's wait for one of the engine's signals. A handler that holds such a
-    /// signal sets it to zero, because the handler may run after the thread has checked for held
-    /// signals and before it waits.
+    /// signal sets the timeout to zero, because the handler may run after the thread has checked
+    /// for held signals and before it waits.
     static TIMEOUT: Cell<timespec> = const { Cell::new(ZERO_TIMEOUT) };
 }
 

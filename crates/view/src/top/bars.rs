@@ -17,7 +17,6 @@ pub(super) fn signs(amounts: &[u64], whole: u64, width: usize) -> Vec<usize> {
     widths
 }
 
-/// Draws a bar of `width` characters.
 pub(super) fn bar(
     theme: Theme,
     parts: &[(Part, u64)],

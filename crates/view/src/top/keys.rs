@@ -82,7 +82,6 @@ fn watch(screen: &mut Screen, code: KeyCode) -> Answer {
     Answer::Continue
 }
 
-/// Text of the help.
 pub(super) const HELP: [(&str, &str); 9] = [
     ("Up, Down, j, k", "select a process"),
     ("Tab, Shift-Tab", "show the next tree, the one before"),

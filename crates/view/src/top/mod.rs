@@ -24,17 +24,15 @@ const FIRST_PAUSE: Duration = Duration::from_millis(300);
 /// Longest delay before a new sample is shown.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Changes a setting of a process. Fails with the reason if it was not changed.
+/// Changes a setting of a process. Fails with the reason if the setting was not changed.
 pub type Set = fn(pid: u32, key: &str, value: &str) -> Result<String, String>;
 
-/// Display options.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// User whose trees are shown, for the message if there are none.
     pub user: String,
     /// Show only the tree with this root.
     pub only: Option<u32>,
-    /// True to show no colours.
     pub no_color: bool,
     /// True if the terminal shows only ASCII.
     pub ascii: bool,

@@ -24,7 +24,6 @@ pub(super) const SETTINGS: [Setting; 3] = [
     Setting { press: 'p', key: "io.poll", example: "auto, interrupt, poll, hybrid" },
 ];
 
-/// Input mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Mode {
     Watch,
@@ -127,7 +126,6 @@ impl Screen {
         }
     }
 
-    /// Stores the result of a change.
     pub(super) fn change_result(&mut self, change_result: Result<String, String>) {
         self.change_result = Some(match change_result {
             Ok(text) => (true, text),
@@ -135,7 +133,6 @@ impl Screen {
         });
     }
 
-    /// Returns the selected tree.
     pub(super) fn selected(&self) -> Option<&Tree> {
         self.trees.iter().find(|tree| Some(tree.root) == self.tree)
     }

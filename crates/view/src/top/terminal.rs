@@ -76,7 +76,6 @@ impl Terminal {
         self.inner.draw(rendered).map(drop)
     }
 
-    /// Waits for an event, for at most `limit`.
     pub(super) fn wait(&mut self, limit: Duration) -> io::Result<Event> {
         if self.ended.load(Relaxed) {
             return Ok(Event::Ended);

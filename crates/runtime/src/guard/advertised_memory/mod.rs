@@ -1,4 +1,5 @@
-//! Memory that the program sees (`--tell`) as that of the machine and of its control group.
+//! Shows the memory of `--tell` to the program as the memory of the machine and of its control
+//! group.
 //!
 //! Three functions of the C library are redirected: `sysinfo`, `open` and `openat`, with
 //! all their aliases. `sysconf`, `get_phys_pages`, `fopen` and the C++ library call these. Without
@@ -30,10 +31,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Advertised memory; 0: the machine's.
 static TOTAL_BYTES: AtomicU64 = AtomicU64::new(0);
-/// Largest file that is rewritten. The kernel's are below 2 KiB.
+/// Maximum number of bytes read of a file. The kernel's files about memory have less than 2 KiB.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Makes the program see `total_bytes` of memory. Called before it starts.
+/// Makes the program see `total_bytes` of memory. Called before the program starts.
 ///
 /// # Errors
 /// If the system does not allow code of a library to be changed.
@@ -67,8 +68,8 @@ fn advertised() -> Advertised {
     Advertised { total_bytes: TOTAL_BYTES.load(Relaxed), used_bytes: used_bytes() }
 }
 
-/// Returns the memory of the tree, in DRAM and swapped out, or of this process with a budget of its
-/// own.
+/// Returns the used memory, in DRAM and swapped out: of the tree, or of this process if it has a
+/// budget of its own.
 fn used_bytes() -> u64 {
     tree::used_bytes_of_all().unwrap_or_else(|| match instance::engine() {
         Some(engine) => tree_account::sizes(engine).used_bytes(),

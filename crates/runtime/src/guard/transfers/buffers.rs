@@ -1,8 +1,8 @@
 //! The program's buffers, prepared for one kernel call.
 //!
-//! Buffers are pinned, or the kernel gets copies in anonymous memory outside the window. No copy is
-//! in a file, because the data would reach a disk unsealed. A receive copy is untouched memory. So
-//! it takes DRAM only for the bytes that arrive, regardless of the buffer's length. A send copy
+//! Buffers are pinned, or the kernel gets copies in anonymous memory outside the window. Copies are
+//! not in files, because the data would reach a disk unsealed. A receive copy is untouched memory.
+//! So it takes DRAM only for the bytes that arrive, regardless of the buffer's length. A send copy
 //! takes as much as the buffer; it is used if the call has more ranges than can be pinned.
 //!
 //! Pins and copies are counted before they are made ([`crate::memory::pins`]), except for received
@@ -40,8 +40,8 @@ pub(super) const INLINE_COUNT: usize = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Strategy {
-    /// The kernel writes to the buffers. The value is the maximum number of bytes that its own
-    /// buffers do not hold yet.
+    /// The kernel writes to the buffers. The value is the maximum number of bytes that the kernel's
+    /// own buffers do not hold yet.
     In(usize),
     /// The kernel reads the buffers.
     Out,
@@ -59,8 +59,8 @@ pub(super) fn managed_bytes(vectors: &[iovec]) -> usize {
     managed.fold(0, |sum, vector| sum.saturating_add(vector.iov_len))
 }
 
-/// Truncates vectors as the kernel does. Returns false if one exceeds the address space, so that
-/// the kernel must reject them.
+/// Truncates vectors as the kernel does. Returns false if one exceeds the address space; the kernel
+/// rejects such a call.
 pub(super) fn cut(vectors: &mut [iovec]) -> bool {
     let is_good = |vector: &iovec| {
         let end = (vector.iov_base as usize).checked_add(vector.iov_len);
@@ -146,7 +146,7 @@ pub(super) struct Buffers<'e, 'v> {
 
 impl<'e, 'v> Buffers<'e, 'v> {
     /// Pins all buffers. Returns `None` if they exceed `most` bytes, or if other calls hold too
-    /// much.
+    /// much of the limit.
     pub(super) fn pinned(
         engine: &'e Engine,
         originals: &'v [iovec],

@@ -68,7 +68,7 @@ impl Progress<'_> {
     }
 
     /// Writes the next piece to `vectors` and pins it: up to `most` managed bytes, fewer if other
-    /// calls hold too much. Returns the number of vectors and bytes.
+    /// calls hold too much of the limit. Returns the number of vectors and bytes.
     fn take(
         &mut self,
         pins: &mut Pins<'_, MAX_RANGES>,

@@ -128,7 +128,8 @@ impl Part {
         }
     }
 
-    /// Returns true after a piece if nothing else was written since the previous one.
+    /// Called after a piece. Returns true if no other writer has moved the end or the position
+    /// since the previous piece.
     fn is_followed(&mut self, result: isize) -> bool {
         let Part::Next { fd, end, end_of } = self else { return true };
         let now = end_of(*fd);

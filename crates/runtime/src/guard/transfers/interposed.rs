@@ -1,8 +1,8 @@
 //! Interposed calls whose buffers are behind the pointer that the filter sees.
 //!
 //! If that pointer is managed, the call traps and the guard handles it. Otherwise these functions
-//! check the inner pointers before the call is issued. Structures that they cannot read are left to
-//! the kernel.
+//! check the inner pointers before the call is issued. For structures that they cannot read, the
+//! kernel reports the error.
 
 use super::buffers::MAX_VECTORS;
 use super::dispatch::answer;
@@ -61,8 +61,8 @@ fn has_managed_buffers(number: i64, arguments: Arguments) -> bool {
     }
 }
 
-/// Records such a call of a multi-threaded sleeping process, because the process may wake before
-/// the call has started. If it is waking now, waits for the end.
+/// Records a call of a multi-threaded sleeping process that may hide managed buffers, because the
+/// process may wake before the call has started. If the process is waking, waits until it is awake.
 fn note_asleep(number: i64, arguments: Arguments) {
     if !instance::emulates_signals() || !instance::may_wake() {
         return;
@@ -82,7 +82,7 @@ fn hidden(number: i64, arguments: Arguments) -> Option<isize> {
 }
 
 /// Does the same as [`hidden`] for a cancellation point: as in the C library, the thread can be
-/// cancelled at any moment during the call. Its pins are released when the thread exits
+/// cancelled at any moment during the call. The call's pins are released when the thread exits
 /// ([`crate::memory::pins`]).
 fn hidden_until_cancelled(number: i64, arguments: Arguments) -> Option<isize> {
     note_asleep(number, arguments);
@@ -128,7 +128,7 @@ macro_rules! hiding {
     )*};
 }
 
-/// The kernel's upper half of an offset.
+/// Upper half of an offset, which a 64-bit kernel ignores.
 const ZERO: usize = 0;
 
 type Vectors = *const iovec;

@@ -65,7 +65,7 @@ fn hand_back(
 }
 
 /// Copies the fields that the kernel has written from a copied header to the program's. Returns
-/// EFAULT if that cannot be written.
+/// EFAULT if the program's header cannot be written.
 fn return_header(original: usize, received: &msghdr) -> Option<isize> {
     let header = original as *mut msghdr;
     // Field by field: the test for writability writes a byte, and the program may use the fields

@@ -66,7 +66,7 @@ fn errno() -> i32 {
 }
 
 /// Asks a process to fault in ranges of its memory, except for the first `done` bytes. Returns
-/// false if it has no control socket, or refuses.
+/// false if the process has no control socket, or refuses.
 fn request_pages(pid: i32, ranges: &[iovec], mut done: usize) -> io::Result<bool> {
     let Some(path) = u32::try_from(pid).ok().and_then(socket_of) else { return Ok(false) };
     for range in ranges {

@@ -1,8 +1,8 @@
 //! Arrays that the kernel fills in part: the result of the call is the number of elements.
 //!
-//! They may be long, and the call may wait indefinitely. If an array cannot be pinned because other
-//! calls hold too much, the kernel fills untouched memory outside the window, which takes DRAM only
-//! for the elements that arrive.
+//! Such an array may be long, and the call may wait indefinitely. If it cannot be pinned because
+//! other calls hold too much of the limit, the kernel fills untouched memory outside the window,
+//! which takes DRAM only for the elements that arrive.
 
 use super::buffers;
 use crate::base::errno::refused;
@@ -64,8 +64,8 @@ impl OutputArray {
         self.copy
     }
 
-    /// Copies the filled elements to the program. Returns the call's result, or EFAULT if they
-    /// cannot be written.
+    /// Copies the filled elements to the program. Returns the call's result, or EFAULT if the
+    /// elements cannot be written.
     pub(crate) fn hand_back(&self, result: isize) -> isize {
         let len = usize::try_from(result).unwrap_or(0) * self.element_bytes;
         // SAFETY: the kernel has written `len` bytes at `copy`, and nothing else refers to them.

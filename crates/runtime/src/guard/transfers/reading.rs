@@ -13,7 +13,7 @@ use softswap_engine::api::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::exemption;
 
-/// Returns the maximum number of bytes that a call that may wait can pin.
+/// Returns the limit in bytes for the pins of a call that may wait.
 pub(super) fn max_waiting(engine: &Engine) -> usize {
     (engine.call_limit_bytes() / 4).max(64 << 10)
 }
@@ -48,7 +48,7 @@ pub(super) fn are_blocks(vectors: &[iovec]) -> bool {
     vectors.iter().all(|vector| (vector.iov_base as usize | vector.iov_len).is_multiple_of(BLOCK))
 }
 
-/// Returns true if the call waits for all requested bytes and removes them.
+/// Returns true if the call waits for all requested bytes and removes them from the socket's queue.
 pub(super) fn waits_for_all(flags: usize) -> bool {
     const NOT: i32 = libc::MSG_PEEK | libc::MSG_ERRQUEUE | libc::MSG_TRUNC;
     flags & libc::MSG_WAITALL as usize != 0 && flags & NOT as usize == 0

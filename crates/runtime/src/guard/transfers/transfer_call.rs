@@ -89,7 +89,7 @@ impl Call {
     }
 
     /// Issues the call for a piece of a file or disk. After the first piece, signals do not
-    /// interrupt it.
+    /// interrupt the call.
     pub(super) fn issue_piece(&self, vectors: &[iovec], step: Step) -> isize {
         self.issue_by(vectors, if step.done > 0 { issue } else { issue_waiting })
     }

@@ -23,7 +23,7 @@ use std::io;
 const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
 const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
-/// Returns true if the engine manages such a new mapping.
+/// Returns true if the engine manages a new mapping with these arguments.
 fn is_managed_mapping(engine: &Engine, len: usize, prot: i32, flags: i32) -> bool {
     (MIN_MANAGED_BYTES..=max_managed_bytes(engine.window().1)).contains(&len)
         && is_managed_kind(prot, flags, len)

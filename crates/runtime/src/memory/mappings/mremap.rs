@@ -172,7 +172,7 @@ fn move_unmanaged(engine: &Engine, request: &Request) -> isize {
         return old as isize;
     }
     if !request.has(libc::MREMAP_MAYMOVE) {
-        // It cannot grow in place: the window continues after it.
+        // The mapping cannot grow in place: the window continues after it.
         return refused(libc::ENOMEM);
     }
     let target = request.fixed().unwrap_or(0);

@@ -16,7 +16,6 @@ use softswap_sys::signals;
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Address space for the break.
 const HEAP_BYTES: usize = 64 << 30;
 
 /// Current state of the break in the window; 0 before its first use.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) const SYS_MSEAL: i64 = 462;
 const MADV_DONTNEED_LOCKED: i32 = 24;
 
-/// Set once a managed range is sealed. Children inherit it with the seals.
+/// Set once a range in the window is sealed. Children inherit the flag with the seals.
 static ANY_SEALED: AtomicBool = AtomicBool::new(false);
 
 /// Returns true for advice that changes the content of memory, here or in a child.

@@ -20,7 +20,6 @@ const IDLE_NS: u64 = 1_000_000_000;
 pub(super) struct State {
     /// Requests not started yet. Those of one descriptor are in the order of execution.
     pub(super) waiting: Vec<Request>,
-    /// Descriptors with a request in progress.
     pub(super) busy: Vec<i32>,
     workers: usize,
     idle: usize,

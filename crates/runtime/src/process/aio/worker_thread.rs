@@ -12,7 +12,8 @@ pub(super) fn start_thread(
     attributes: *const libc::pthread_attr_t,
 ) -> bool {
     let mut thread = 0;
-    // SAFETY: `own` is initialized before use; `attributes` is null or the caller's valid object.
+    // SAFETY: `thread` is a local, and `own` is initialized before use; `attributes` is null or the
+    // caller's valid object; the caller passes the `argument` of `body`.
     unsafe {
         if !attributes.is_null() {
             return program_threads::pthread_create(&raw mut thread, attributes, body, argument)

@@ -54,8 +54,8 @@ fn joined<'a>(entries: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
 /// Removes the runtime's variables from the environment. Called while the library is loaded, before
 /// the program's own code runs.
 ///
-/// A Go program keeps them, because its run-time starts programs by system calls that are not
-/// intercepted.
+/// A Go program keeps the variables, because its run-time starts programs by system calls that are
+/// not intercepted.
 pub(crate) fn hide() {
     // SAFETY: nothing else reads or changes the environment yet; `environ` is an array of strings
     // that ends with a null pointer, or null.
@@ -179,7 +179,7 @@ pub(super) fn additions(
     for (at, text) in strings.iter().enumerate() {
         let Some(text) = readable.text(*text) else { continue };
         if let Some(value) = text.strip_prefix(PRELOAD) {
-            // The loader uses the last one.
+            // The loader uses the last LD_PRELOAD.
             preload = Some((at, value));
         } else if let Some(value) = text.strip_prefix(BUDGET.as_slice()) {
             budget = Some(value);
@@ -250,12 +250,12 @@ fn write_preload<'e>(
     if has_any { text.cast() } else { std::ptr::null() }
 }
 
-/// Serializes the threads that add the variables to `environ`.
+/// Serializes the threads that add the runtime's variables to `environ`.
 static SHOWING: ForkSafeMutex<()> = ForkSafeMutex::new(());
 
 thread_local! {
-    /// True while this thread has added them. If already true, the caller is a signal handler that
-    /// has interrupted this thread.
+    /// True while `environ` contains variables that this thread has added. If already true, the
+    /// caller is a signal handler that has interrupted this thread.
     static IS_SHOWING: Cell<bool> = const { Cell::new(false) };
 }
 

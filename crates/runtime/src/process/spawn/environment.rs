@@ -32,8 +32,8 @@ unsafe impl Send for Array {}
 
 static ARRAY: ForkSafeMutex<Array> =
     ForkSafeMutex::new(Array { at: std::ptr::null_mut(), capacity: 0 });
-/// `Array::at` if the C library has replaced it by a longer array, so that it can be reused. If the
-/// program itself replaced it, the program may use it again.
+/// `Array::at` if the C library has replaced this array by a longer one; it can then be reused. An
+/// array that the program itself has replaced is not reused, because the program may set it again.
 static SUPERSEDED: AtomicPtr<*const c_char> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Moves the array of `environ` permanently out of managed memory, with space for `additional`

@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 /// Longest wait before another attempt to lock, in nanoseconds.
 const WAIT_NS: u64 = 50_000;
 
-/// A mutex held with the program's signals blocked, because a handler may start programs, too. The
-/// lock contains the PID of its holder, so that a forked child does not wait for a thread of its
-/// parent.
+/// A mutex that contains the PID of its holder, so that a forked child does not wait for a thread
+/// of its parent.
 pub(super) struct ForkSafeMutex<T> {
     owner: AtomicI32,
     /// Futex of the waiting threads; always 0.
@@ -30,7 +29,8 @@ impl<T> ForkSafeMutex<T> {
         }
     }
 
-    /// Runs `body` under the lock, with the program's signals blocked.
+    /// Runs `body` under the lock, with the program's signals blocked: a handler may start
+    /// programs, too.
     pub(super) fn with<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         let mask = signals::block_all();
         // `body` may touch absent pages.

@@ -3,7 +3,7 @@
 //! The C library's own search cannot be used. A new program inherits the blocked signals, so each
 //! exec call may need a mask under which no page can be faulted in. The C library's search reads
 //! PATH and writes to its stack between two such calls. So the runtime searches, using copies, and
-//! sets the mask only for each call.
+//! sets the mask only during each exec call.
 
 use super::argument_copies::{Copies, Readable, Strings, count};
 use super::carried;

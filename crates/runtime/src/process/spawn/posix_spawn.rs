@@ -128,8 +128,8 @@ unsafe fn spawn(
         if !instance::emulates_signals() && !carried::is_set() {
             return real(pid, path, actions, attributes, argv, envp);
         }
-        // Do not wake until the child has called exec: it uses this memory, and has no filter that
-        // would make its calls wait.
+        // Do not wake until the child has called exec: the child uses this process's memory, and
+        // has no filter that would make its calls wait.
         let _inside = sleep_gate::enter();
         let engine = instance::engine();
         let parsed = actions.cast::<Actions>().as_ref();

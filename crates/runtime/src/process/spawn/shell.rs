@@ -60,8 +60,8 @@ pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     }
 }
 
-/// Waits for `pid` and returns its status, or -1. Signals do not interrupt it. It is not a
-/// cancellation point, because the changed signal actions would then not be restored.
+/// Waits for `pid` and returns its status, or -1. Signals do not interrupt the wait. It is not a
+/// cancellation point, because a cancelled thread would not restore the signal actions.
 fn wait_for(pid: libc::pid_t) -> i32 {
     let mut status = -1;
     loop {
@@ -121,8 +121,8 @@ fn end_ignoring() {
 /// `command` is a C string.
 unsafe fn system_by_spawn(command: *const c_char) -> i32 {
     // As POSIX requires, SIGINT and SIGQUIT are ignored and SIGCHLD is blocked until the command
-    // has exited.
-    // SAFETY: all objects are locals, initialised before use.
+    // has exited. SAFETY: `command` is the caller's C string; all other objects are locals,
+    // initialised before use.
     unsafe {
         let previous = begin_ignoring();
         let mut block: libc::sigset_t = std::mem::zeroed();

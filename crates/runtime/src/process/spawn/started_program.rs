@@ -140,7 +140,7 @@ fn gains_rights(fd: usize, status: *mut libc::stat) -> bool {
     if engine_syscall(libc::SYS_fstat, [fd, status as usize, 0, 0, 0, 0]) < 0 {
         return false;
     }
-    // SAFETY: `fstat` has filled it.
+    // SAFETY: `fstat` has filled `status`.
     let libc::stat { st_mode, st_uid, st_gid, .. } = unsafe { *status };
     let sets_user = st_mode & libc::S_ISUID != 0;
     let sets_group = st_mode & libc::S_ISGID != 0 && st_mode & GROUP_EXECUTE != 0;
