@@ -1,5 +1,5 @@
 /* Calls that change the credentials or namespaces of a thread. A change must apply to all
- * threads of the process, so softswap must not have its own threads in it. */
+ * threads of the process, so softswap must have no threads of its own in the process. */
 #include "abi.h"
 #include <dirent.h>
 #include <grp.h>
@@ -73,7 +73,7 @@ static int is_root(void)
     return geteuid() == 0;
 }
 
-/* Swaps memory out before the tested call. */
+/* Returns memory that was swapped out before the tested call. */
 static unsigned char *out(void)
 {
     unsigned char *at = memory_out(4 * MIB, 1);
@@ -406,14 +406,15 @@ static void children_in_a_process_name_space(void)
     all_there(at);
 }
 
-/* The process can then create no threads. The error message is translated. */
+/* After unshare(CLONE_NEWPID) the process can create no threads. The error message is
+ * translated. */
 static void a_process_name_space_in_a_locale(void)
 {
     say("%s", setlocale(LC_ALL, "C.UTF-8"));
     children_in_a_process_name_space();
 }
 
-/* Its children enter the namespace, but the process may not create threads. */
+/* The program that exec starts can create no threads: only its children enter the namespace. */
 static void a_program_before_a_process_name_space(void)
 {
     RESULT(unshare(CLONE_NEWUSER | CLONE_NEWPID));

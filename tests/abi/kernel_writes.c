@@ -5,7 +5,6 @@
 
 #define LEN (256UL << 10)
 
-/* Like programs that use io_uring only if the kernel permits it. The result must be the same. */
 struct ring_parameters {
     uint32_t sq_entries, cq_entries, flags, thread_cpu, thread_idle, features, wq_fd, resv[3];
     uint32_t sq[10], cq[10];

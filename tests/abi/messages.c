@@ -112,7 +112,7 @@ static void peeked(void)
     say("wrong %zu", wrong(target, LONG, 7));
 }
 
-/* A buffer of 64 MiB uses only as much memory as the received data. */
+/* A buffer of 512 MiB uses only as much memory as the received data. */
 static void huge_buffer(void)
 {
     int ends[2];

@@ -45,7 +45,8 @@ static void *do_work(void *argument)
 static struct work works[MOST];
 
 /* Makes calls in several threads at the same time, each with its own swapped-out memory. Prints
- * how many calls transferred less than requested, and which memory is wrong afterwards. */
+ * how many calls transferred less than requested, and how many bytes of the memory are then
+ * wrong. */
 static void at_once(int count, size_t len, int flags, long (*call)(struct work *))
 {
     pthread_barrier_t together;
@@ -65,7 +66,7 @@ static void at_once(int count, size_t len, int flags, long (*call)(struct work *
     say("bad %d, wrong %zu", bad, wrong_bytes);
 }
 
-/* Prints which files are wrong. */
+/* Prints how many bytes of the files are wrong. A file of a wrong length counts as one byte. */
 static void say_files(int count, size_t len, int times)
 {
     static unsigned char piece[64 << 10];

@@ -136,7 +136,6 @@ static sighandler_t by_number(int signal, struct kernel_action *action, struct k
 static sighandler_t by_raw(int signal)
 {
     struct kernel_action action, old;
-    /* Use the restorer that the kernel requires. */
     return by_number(signal, &action, &old);
 }
 static void by_raw_call(void) { BY_ENTRY(by_raw(s)) }

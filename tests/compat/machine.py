@@ -35,7 +35,7 @@ def skipped(why):
 
 @functools.cache
 def apt(*words):
-    # Prevents that installed packages start services.
+    # Prevents installed packages from starting services.
     env = dict(os.environ, DEBIAN_FRONTEND="noninteractive", RUNLEVEL="1")
     subprocess.run(["apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=300",
                     *words], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)

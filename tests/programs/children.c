@@ -66,7 +66,7 @@ static void one_outlives_its_parent(void) {
         change(400, "the parent's changes");
         pid_t child = CALL(fork());
         if (child) _exit(0);
-        /* Until the parent has exited. */
+        /* Wait until the parent has exited. */
         char byte;
         close(gone[1]);
         EXPECT(0, read(gone[0], &byte, 1));

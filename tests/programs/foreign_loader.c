@@ -1,6 +1,6 @@
-/* A loader like that of another C library; it uses no C library itself. It prints whether the
- * environment names softswap's library, which such a loader could not load. It exits with status
- * 7. */
+/* A loader like that of another C library; this program uses no C library. Prints "told" if the
+ * environment names softswap's library, which such a loader cannot load, and otherwise "free".
+ * Exits with status 7. */
 #include <stddef.h>
 #include <sys/syscall.h>
 

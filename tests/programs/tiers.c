@@ -1,6 +1,6 @@
 /* Every kind of page (zero, other same-filled, compressible, incompressible) is swapped out,
- * and verified word by word after it is swapped in. This is repeated after its kind has changed
- * and after one word of each page was rewritten.
+ * and verified word by word after it is swapped in. This is repeated after the kind of each page
+ * has changed and after one word of each page was rewritten.
  *
  *   tiers [--mib N] [--pressure MIB] */
 #include "check.h"
@@ -52,7 +52,7 @@ static void fill(uint64_t *at, size_t words, enum kind kind, uint64_t generation
     for (size_t i = 0; i < words; i++) at[i] = word_of(kind, generation, i);
 }
 
-/* The position of the partial rewrite in a page. */
+/* Returns true for the word of each page that the partial rewrite changes. */
 static bool rewritten(size_t index) {
     return index % WORDS_PER_PAGE == (index / WORDS_PER_PAGE * 5) % WORDS_PER_PAGE;
 }

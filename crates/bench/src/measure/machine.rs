@@ -73,7 +73,7 @@ impl Usage {
     }
 
     /// Returns the shares of the machine's CPU time that unrelated processes and kernel threads
-    /// used since then, and that the host of a virtual machine took.
+    /// used since `self`, and that the host of a virtual machine took.
     pub(crate) fn since(&self) -> Object {
         let now = Usage::now();
         let all = (now.all - self.all).max(1.0);

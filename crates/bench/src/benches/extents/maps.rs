@@ -49,7 +49,6 @@ impl Lookup for NoMap {
     }
 }
 
-/// Number of maps.
 pub(super) const COUNT: usize = 4;
 pub(super) const NONE: &str = "none";
 pub(super) const LIST: &str = "list";

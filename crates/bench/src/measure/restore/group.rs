@@ -79,7 +79,6 @@ fn names_memory(list: &Path) -> bool {
     names.split_whitespace().any(|name| name == "memory")
 }
 
-/// Sets the limits of a new cgroup.
 pub(crate) fn set_limits(
     version: GroupVersion,
     dir: &Path,

@@ -136,7 +136,7 @@ pub(crate) fn compile(dir: &Path, name: &str, options: &[&str]) -> Option<PathBu
     built.status.success().then_some(path)
 }
 
-/// Returns true if a program is found in PATH. Otherwise notes that the rest of the test is skipped.
+/// Returns true if PATH has a program. Otherwise notes that the rest of the test is skipped.
 pub(crate) fn is_installed(program: &str) -> bool {
     let is_found = Std::new(program).arg("--version").output().is_ok();
     if !is_found {
