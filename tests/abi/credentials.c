@@ -447,7 +447,7 @@ static void joining_by_syscall(void)
 }
 
 /* A read from a pipe returns end of file after the program has closed the other end, so no other
- * process may have a copy of it. */
+ * process may have a copy of the closed descriptor. */
 static void nobody_else_has_ones_files(void)
 {
     int ends[2];

@@ -80,8 +80,7 @@ static void a_ring_is_made_or_refused(void)
 
 static void a_name_of_ones_own(void)
 {
-    /* A function of the program with the name of a library function. softswap must not replace
-     * it. */
+    /* softswap must not replace the program's function with the name of a library function. */
     extern int io_setup(int, int);
     say("own: %d", io_setup(20, 22));
 }

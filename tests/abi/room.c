@@ -13,7 +13,7 @@
 #define MOST 16
 #define EACH 2
 
-/* Installs a filter that allows all calls. softswap cannot see that it allows them. */
+/* Installs a filter that allows all calls. softswap cannot see that the filter allows them. */
 static void install_filter(void)
 {
     struct sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};

@@ -113,7 +113,6 @@ static void by_sigaction(void) { BY_ENTRY(by_action(s, SA_RESTART | SA_ONSTACK, 
 static void by_underscored_sigaction(void) { BY_ENTRY(by_action(s, SA_SIGINFO | SA_NODEFER, 1)) }
 static void by_sigaction_once(void) { BY_ENTRY(by_action(s, SA_RESETHAND | SA_RESTART, 0)) }
 
-/* The kernel's form of the structure. */
 struct kernel_action {
     void *handler;
     unsigned long flags;

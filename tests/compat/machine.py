@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MIB = 1 << 20
-# Minimum budget of a run. The engine needs at least this.
+# Minimum budget of a run. The engine itself accepts 8 MiB.
 MIN_BUDGET = 16 * MIB
 
 

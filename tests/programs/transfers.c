@@ -139,7 +139,6 @@ static long by_vmsplice(int fd) {
     }
     return done;
 }
-/* Messages of 64 KiB. */
 static long by_messages(int fd) {
     for (size_t done = 0; done < LEN; done += 64 << 10)
         if (send(fd, source + done, 64 << 10, 0) != 64 << 10) return -1;

@@ -69,7 +69,6 @@ impl Terminal {
         self.ask(&["capture-pane", "-p"])
     }
 
-    /// Returns a variable of tmux.
     fn variable(&self, name: &str) -> String {
         self.ask(&["display-message", "-p", &format!("#{{{name}}}")]).trim().to_string()
     }

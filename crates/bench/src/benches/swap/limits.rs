@@ -1,9 +1,9 @@
 //! Limits of a run: of its cgroup, and softswap's budget within it.
 
-/// Charged memory outside the budget (code, stacks, page tables, the task's own tables) is
-/// estimated for a first run: this many bytes, and a share of the limit.
+/// A first run reserves this and a share of the limit for charged memory outside the budget: code,
+/// stacks, page tables, the task's own tables.
 const OWN_BYTES: u64 = 3 << 20;
-/// Divisor of the limit for that share.
+/// The reserved share of the limit is 1 / `OWN_SHARE`.
 const OWN_SHARE: u64 = 64;
 /// Added to the largest charged memory outside the budget in earlier runs, because runs differ.
 const SPARE_BYTES: u64 = 1 << 20;

@@ -171,7 +171,8 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // The kernel keeps the flag of a detached device, so the next user could not write to it.
+        // The kernel keeps the flag of a detached device, so the next user could not write to the
+        // device.
         if let Some(mut command) = tool("blockdev") {
             let _ = command.args(["--setrw", &self.0]).output();
         }

@@ -145,7 +145,7 @@ impl Victim {
         }
     }
 
-    /// Waits for `time`, and checks the program's progress during it.
+    /// Waits for `time`, and checks the program's progress meanwhile.
     pub(crate) fn watch(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while Instant::now() < until && !self.has_ended() {
@@ -214,7 +214,7 @@ impl Victim {
         }
     }
 
-    /// Waits for the exit without checking it.
+    /// Waits for the exit, without a check of the outcome.
     pub(crate) fn finish_raw(self) -> Ended {
         self.running.finish(END_LIMIT)
     }
