@@ -11,7 +11,6 @@
 
 #define NOBODY 65534
 
-/* Returns a line of a thread's status. */
 static void status_of(const char *thread, const char *name, char *line, size_t len)
 {
     char path[300];

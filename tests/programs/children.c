@@ -100,7 +100,6 @@ static void generation(uint64_t depth) {
         verify_random("what a generation has", data, data_bytes, 501 + depth);
         _exit(0);
     }
-    /* Write while the child runs. Its data must not change. */
     change(700 + depth, "data written while a child runs");
     wait_for(child);
     fill_random(data, data_bytes, 500 + depth);

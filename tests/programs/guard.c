@@ -31,7 +31,7 @@
 #include <sys/utsname.h>
 #include <linux/futex.h>
 
-static char directory[PATH_MAX]; /* directory of all files */
+static char directory[PATH_MAX];
 static atomic_ulong unique;
 
 /* Returns a heap block that shares no page with other blocks, filled with random data of `seed`. */

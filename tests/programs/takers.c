@@ -68,7 +68,6 @@ static void alone(size_t self) {
 
 static void readers(void) { each(alone); }
 
-/* The processes pass a token around. */
 static int tokens[MAX_PROCESSES][2];
 
 static void pass_token(size_t self) {

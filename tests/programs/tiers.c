@@ -13,7 +13,6 @@ static const uint64_t REPEATED[] = {
     0x2020202020202020u, 0x00000000ffffffffu, UINT64_MAX, 1,
 };
 
-/* The word at `index` of a buffer of `kind` in its `generation`. */
 static uint64_t word_of(enum kind kind, uint64_t generation, size_t index) {
     size_t page = index / WORDS_PER_PAGE, in_page = index % WORDS_PER_PAGE;
     uint64_t repeated = REPEATED[(page + generation) % (sizeof REPEATED / sizeof *REPEATED)];

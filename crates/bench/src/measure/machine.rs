@@ -17,7 +17,6 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Describes this machine with `device`.
     pub(crate) fn with(device: String) -> Machine {
         let uname = rustix::system::uname();
         Machine {

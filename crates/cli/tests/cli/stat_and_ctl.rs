@@ -33,7 +33,6 @@ fn kill(pid: &str, signal: i32) {
 fn stat_shows_text_and_json() {
     let program = Program::under_pressure(&[]);
     let pid = program.pid();
-    // By the PID of the program and by that of `softswap run`.
     for number in [&pid, &program.supervisor()] {
         let text = stdout_of(&["stat", number]);
         assert!(text.starts_with("softswap: "), "{text}");

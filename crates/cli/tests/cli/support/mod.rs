@@ -89,7 +89,6 @@ pub(crate) fn compiled_from(source_dir: &Path, name: &str, executable: &str) -> 
     path
 }
 
-/// Returns true if `path` is newer than its source and the headers.
 fn is_newer_than_sources(path: &Path, source_dir: &Path, source: &Path) -> bool {
     let changed = |path: &Path| std::fs::metadata(path).and_then(|it| it.modified()).ok();
     let Some(compiled) = changed(path) else { return false };
@@ -450,7 +449,6 @@ impl Report {
     }
 }
 
-/// Writes about `bytes` bytes of random lines to `path`.
 pub(crate) fn write_random_lines(path: &Path, bytes: u64) {
     use std::io::Write;
     let mut file = std::io::BufWriter::with_capacity(1 << 20, File::create(path).expect("a file"));
