@@ -22,7 +22,7 @@ EXCLUDED = ["*VSOCK*"]
 # test_socketserver is skipped unless network use is enabled. It uses only the loopback interface.
 USES = {"test_socketserver": ["-u", "network"]}
 # Time limit in seconds for a module without softswap: the machine may be busy, and some modules
-# take minutes. Managed runs get at least a quarter of this limit, or TIMES times the plain run time.
+# take minutes. Managed runs get at least a quarter of this limit, or TIMES times the plain time.
 LIMIT = 1200
 TIMES = 6
 REPEATS = 2

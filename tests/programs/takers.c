@@ -44,7 +44,7 @@ static void each(void (*work)(size_t)) {
     make_barrier();
     for (size_t self = 0; self < processes; self++) {
         if (CALL(fork()) == 0) {
-            /* If a process fails, the parent exits. Processes that wait for the failed one then die. */
+            /* If a process fails, the parent exits, and processes that wait for it die. */
             CALL(prctl(PR_SET_PDEATHSIG, SIGKILL));
             memory = filled(pages * PAGE, self);
             for (size_t page = 0; page < pages; page++)
