@@ -77,8 +77,8 @@ doc: ## build the documentation of the code, also of what is private
 demo: build ## run a real program in a quarter of the memory it needs
 	SOFTSWAP_BIN_DIR="$(abspath $(RELEASE))" examples/demo.sh
 
-# SOFTSWAP_FAULTS=N, SOFTSWAP_TREE_TURNS=N and SOFTSWAP_TURNS=N set the number of device faults, rounds of
-# process trees and cluster faults. CONTRIBUTING.md lists the other variables.
+# SOFTSWAP_FAULTS=N, SOFTSWAP_TREE_TURNS=N and SOFTSWAP_TURNS=N set the number of device faults,
+# rounds of process trees and cluster faults. CONTRIBUTING.md lists the other variables.
 test-long: ## run every test in all ways and as all users, with guests and many repetitions (a day; root)
 	tests/run.sh long
 
@@ -110,7 +110,7 @@ searched := /usr/lib /usr/lib/% /usr/lib64 /usr/local/lib
 comma := ,
 rpath = $(if $(filter $(searched),$(LIBDIR)),, -Wl$(comma)-rpath$(comma)$${libdir})
 
-# Builds only if a file is missing, so that `sudo make install` after `make` needs no toolchain for root.
+# Builds only if a file is missing, so that root needs no toolchain to install after `make`.
 install: ## install into PREFIX (default /usr/local); it uses DESTDIR
 	@test -x "$(RELEASE)/softswap" && test -x "$(RELEASE)/softswap-bench" && \
 	  test -x "$(RELEASE)/softswap-remote" && \
@@ -175,7 +175,7 @@ tools-wheel:
 tools-dist: tools-deb tools-wheel
 	$(call needs,cargo-cyclonedx,cargo install --locked cargo-cyclonedx)
 
-# The packages hold what `make install` installs, and debug information in packages of its own.
+# The packages contain what `make install` installs. Debug information is in separate packages.
 deb: tools-deb build ## build the Debian packages into dist/ (needs debhelper)
 	rm -rf "$(RELEASE)/deb"
 	mkdir -p "$(RELEASE)/deb/softswap" dist
@@ -184,8 +184,9 @@ deb: tools-deb build ## build the Debian packages into dist/ (needs debhelper)
 	mv "$(RELEASE)"/deb/*.deb dist/
 	packaging/paths.sh $$(find "$(RELEASE)/deb/softswap/debian/tmp" -type f)
 
-# pip installs the contents of `scripts` and `data` like `make install`. The wheel's tag is the build
-# machine's glibc version, at most 2.34, because the library uses no newer symbols; auditwheel checks that.
+# pip installs the contents of `scripts` and `data` like `make install`. The wheel's tag is the
+# build machine's glibc version, at most 2.34, because the library uses no newer symbols; auditwheel
+# checks that.
 data := crates/python/softswap.data
 glibc = $(shell getconf GNU_LIBC_VERSION | sed 's/.* //')
 MANYLINUX ?= manylinux_$(subst .,_,$(shell printf '2.34\n$(glibc)\n' | sort -V | head -1))

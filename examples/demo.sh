@@ -110,7 +110,7 @@ echo
 sed 's/^/   = /' "$work/swapped" | cut -c 1-100
 echo "The answers are equal: $plain_seconds s as it is, $seconds s within $memory."
 
-# ---- the proof: nothing larger fits ------------------------------------------
+# ---- --cgroup: the plain run is killed ----------------------------------------
 
 make_group() {
     local root

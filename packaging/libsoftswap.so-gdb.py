@@ -2,7 +2,7 @@
 auto-load safe path allows that (`add-auto-load-safe-path`); otherwise load it by `source`."""
 import gdb
 
-# The engine's own signals. The program gets those that it has handlers for.
+# The engine uses these signals itself, so gdb must not stop at them.
 gdb.execute("handle SIGBUS SIGSYS nostop noprint pass", to_string=True)
 
 LIBRARY = "libsoftswap.so"
@@ -10,8 +10,8 @@ FRAMES = 20
 
 
 def is_free(thread):
-    """Returns true if a thread can call a function of the library, that is, if it is not inside
-    it."""
+    """Returns true if a thread can call a function of the library, that is, if it is outside the
+    library now."""
     thread.switch()
     frame, left = gdb.newest_frame(), FRAMES
     while frame is not None and left:

@@ -32,7 +32,7 @@ def linked(metadata):
 
 
 def texts(package):
-    """Returns the licence texts in its source."""
+    """Returns the licence texts in a package's source."""
     source = Path(package["manifest_path"]).parent
     found = sorted({path for name in TEXTS for path in source.rglob(name)})
     return [path.read_text(errors="replace").strip() for path in found
@@ -50,6 +50,7 @@ for package in linked(metadata):
         sys.exit(f"{name} comes without the text of its licence")
     for text in dict.fromkeys(of_it):
         whose.setdefault(text, []).append(name)
-print("softswap is linked with what follows: of each licence whose it is, then its text.")
+print("softswap is linked with the following crates and C libraries.",
+      "Each licence comes after the names of those that are under it.")
 for text, names in whose.items():
     print("\n" + "=" * 80, *names, "-" * 80, text, sep="\n")

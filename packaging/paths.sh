@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks that files do not name the place where they were built. Fails on one that names this directory, the home of
-# its builder, or where cargo and its compiler live.
+# Checks that files do not name the place where they were built. Fails if a
+# file names this directory, its builder's home, or the directories of cargo or the compiler.
 #
 # usage: paths.sh FILE...
 set -eu

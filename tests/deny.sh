@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks licences, duplicates, sources and known vulnerabilities of dependencies (cargo-deny, deny.toml).
-# Checks that cannot run are reported as skipped.
+# Checks licences, duplicates, sources and known vulnerabilities of dependencies (cargo-deny,
+# deny.toml). Checks that cannot run are reported as skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

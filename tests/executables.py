@@ -52,7 +52,7 @@ EXCLUSIVE = {
     "remote::clusters": "cluster",
 }
 
-# The user that runs a part if two are available. With --long both users run it.
+# The user that runs a part if two are available. With --long both users run the part.
 ONE_USER = {
     "bench::command": 0,
     "bench::extents": NOBODY,

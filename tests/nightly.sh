@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that need a nightly compiler, run manually: `nightly.sh miri`, `nightly.sh tsan`, `nightly.sh fuzz
-# TARGET SECONDS`.
+# Checks that need a nightly compiler, run manually: `nightly.sh miri`, `nightly.sh tsan`,
+# `nightly.sh fuzz TARGET SECONDS`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,9 +23,9 @@ needs() {
     done
 }
 
-# Miri runs the engine's modules that make no system calls: arithmetic, tables, locks. Property tests run few
-# cases, because Miri is some hundred times slower. Excluded: modules that map memory, open files or call the
-# kernel (page tables, pool, codec, I/O).
+# Miri runs the engine's modules that make no system calls: arithmetic, tables, locks. Property
+# tests run few cases, because Miri is some hundred times slower. Excluded: modules that map memory,
+# open files or call the kernel (page tables, pool, codec, I/O).
 miri() {
     needs Miri miri rust-src
     local leaves=(base::average base::likelihood codec::same_filled codec::compressed_slot
@@ -35,10 +35,10 @@ miri() {
         cargo +nightly miri test -p softswap-engine --lib -- "${leaves[@]}"
 }
 
-# ThreadSanitizer runs the tests of the engine and of `crates/shared`, including those with SimDevice.
-# Excluded: tests that handle faults in a SIGBUS handler, because the sanitizer delays signals until the
-# thread makes a call (`faults`), and the sys crate, whose memory the kernel changes without the sanitizer's
-# knowledge.
+# ThreadSanitizer runs the tests of the engine and of `crates/shared`, including those with
+# SimDevice. Excluded: tests that handle faults in a SIGBUS handler, because the sanitizer delays
+# signals until the thread makes a call (`faults`), and the sys crate, whose memory the kernel
+# changes without the sanitizer's knowledge.
 tsan() {
     needs ThreadSanitizer rust-src
     RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR="$target/tsan" \

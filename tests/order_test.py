@@ -26,7 +26,7 @@ class Accepted(unittest.TestCase):
     def accept(self, files):
         self.assertEqual(faults(files), [])
 
-    def test_what_came_before(self):
+    def test_a_use_of_an_earlier_file(self):
         self.accept({"lib.rs": "mod a;\nmod b;", "a.rs": "", "b.rs": "use crate::a::A;"})
 
     def test_a_parent_that_uses_its_child(self):
@@ -51,7 +51,7 @@ class Accepted(unittest.TestCase):
                               fn f<'a>(x: &'a str) -> char { /* crate::b::f() */ '"' }
                               const C: &str = r#"use crate::b::"B";"#;"""})
 
-    def test_what_only_tests_and_models_use(self):
+    def test_uses_in_tests_and_models(self):
         self.accept({"lib.rs": "mod a;\nmod b;", "b.rs": "", "a_tests.rs": "use crate::b::B;",
                      "a.rs": "#[cfg(test)]\nuse crate::b::B;\n"
                              "#[cfg(all(test, not(feature = \"loom\")))]\nmod tests { use crate::b::B; }"})
@@ -66,7 +66,7 @@ class Refused(unittest.TestCase):
     def refuse(self, files, *expected):
         self.assertEqual(faults(files), list(expected))
 
-    def test_what_comes_later(self):
+    def test_a_use_of_a_later_file(self):
         for line in ("use crate::b::B;", "use super::b;", "fn f() { crate::b::g() }",
                      "use crate::{b::{self, B}};", "use crate as root;\nfn f() { root::b::g() }",
                      "macro_rules! m { () => { $crate::b::g() } }",
@@ -75,19 +75,19 @@ class Refused(unittest.TestCase):
                 self.refuse({"lib.rs": "mod a;\nmod b;", "a.rs": line, "b.rs": ""},
                             "a uses b, which comes after it")
 
-    def test_what_comes_later_by_way_of_a_re_export(self):
+    def test_a_use_of_a_later_file_by_way_of_a_re_export(self):
         for line in ("pub use b::B;", "pub use b::*;", "pub(crate) use b::B;"):
             with self.subTest(line):
                 self.refuse({"lib.rs": f"mod a;\nmod b;\n{line}", "a.rs": "use crate::B;",
                              "b.rs": "pub struct B;"}, "a uses b, which comes after it")
 
-    def test_what_comes_later_by_way_of_a_name(self):
+    def test_a_use_of_a_later_file_by_way_of_a_name(self):
         self.refuse({"lib.rs": "mod a;\nmod c;\nmod room;", "a.rs": "",
                      "room/mod.rs": "pub mod b;", "room/b.rs": "",
                      "c.rs": "use crate::a;\nuse crate::room as r;\nfn f() { r::b::g() }"},
                     "c uses room, which comes after it", "c uses room::b, which comes after it")
 
-    def test_siblings_in_a_circle(self):
+    def test_siblings_in_a_cycle(self):
         self.refuse({"lib.rs": "mod a;\nmod b;", "a.rs": "use crate::b::B;",
                      "b.rs": "use crate::a::A;"},
                     "a uses b, which comes after it", "cycle: a -> b -> a")
@@ -106,7 +106,7 @@ class Refused(unittest.TestCase):
         self.refuse({"lib.rs": "mod a;\nuse a::A;\npub struct Held;\nfn f(a: A) {}",
                      "a.rs": "use crate::Held;\npub struct A;"}, "cycle: lib.rs -> a -> lib.rs")
 
-    def test_a_circle_by_way_of_others(self):
+    def test_a_cycle_by_way_of_others(self):
         self.refuse(ROOM | {"room/mod.rs": "mod one;\nmod two;\npub struct Held;\n"
                                            "fn f() { two::g() }",
                             "room/child.rs": "", "room/one.rs": "use super::Held;",
@@ -114,7 +114,7 @@ class Refused(unittest.TestCase):
                     "room::child is declared nowhere",
                     "cycle: room -> room::two -> room::one -> room")
 
-    def test_one_line_for_all_that_hang_together(self):
+    def test_one_line_for_each_cycle(self):
         self.refuse({"lib.rs": "mod a;\nmod b;\nmod c;", "a.rs": "use crate::b;",
                      "b.rs": "use crate::{a, c};", "c.rs": "use crate::b;"},
                     "a uses b, which comes after it", "b uses c, which comes after it",

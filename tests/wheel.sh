@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests the given wheel, or that in dist/, for a user without root and without a compiler: installs it into a
-# new environment, as uid 65534 if run by root. pip downloads NumPy and libraries based on it. Runs softswap's
-# tests with each, and NumPy's own array tests with all arrays in a pool.
+# Tests the given wheel, or that in dist/, for a user without root and without a compiler: installs
+# it into a new environment, as uid 65534 if run by root. pip downloads NumPy and libraries based on
+# it. Runs softswap's tests with each, and NumPy's own array tests with all arrays in a pool.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -150,7 +150,6 @@ static size_t not_zero(const char *at, size_t len)
     return count;
 }
 
-/* Returns a checksum of memory. */
 __attribute__((unused))
 static unsigned long checksum(const void *memory, size_t len)
 {

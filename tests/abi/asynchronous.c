@@ -5,7 +5,7 @@
 
 #define LEN (300UL << 10)
 
-/* A request in evictable memory. */
+/* Returns a request in evictable memory. */
 static struct aiocb *request(int fd, void *buffer, size_t len, off_t offset)
 {
     struct aiocb *made = memory(64 << 10, 0);

@@ -385,8 +385,8 @@ static void jump_out_of_inner(int signal)
     close(other[1]);
 }
 
-/* A handler interrupts a read, starts its own read, and jumps out of that. The outer read
- * continues. */
+/* A handler interrupts a read, starts its own read, and jumps out of its own read. The outer
+ * read continues. */
 static void jumping_out_of_an_inner_read(void)
 {
     start();

@@ -1,5 +1,5 @@
 /* Calls that change the credentials or namespaces of a thread. A change must apply to all
- * threads of the process, so softswap must not have its own threads in it. */
+ * threads of the process, so softswap must have no threads of its own in the process. */
 #include "abi.h"
 #include <dirent.h>
 #include <grp.h>
@@ -11,7 +11,6 @@
 
 #define NOBODY 65534
 
-/* Returns a line of a thread's status. */
 static void status_of(const char *thread, const char *name, char *line, size_t len)
 {
     char path[300];
@@ -73,7 +72,7 @@ static int is_root(void)
     return geteuid() == 0;
 }
 
-/* Swaps memory out before the tested call. */
+/* Returns memory that was swapped out before the tested call. */
 static unsigned char *out(void)
 {
     unsigned char *at = memory_out(4 * MIB, 1);
@@ -406,14 +405,15 @@ static void children_in_a_process_name_space(void)
     all_there(at);
 }
 
-/* The process can then create no threads. The error message is translated. */
+/* After unshare(CLONE_NEWPID) the process can create no threads. The error message is
+ * translated. */
 static void a_process_name_space_in_a_locale(void)
 {
     say("%s", setlocale(LC_ALL, "C.UTF-8"));
     children_in_a_process_name_space();
 }
 
-/* Its children enter the namespace, but the process may not create threads. */
+/* The program that exec starts can create no threads: only its children enter the namespace. */
 static void a_program_before_a_process_name_space(void)
 {
     RESULT(unshare(CLONE_NEWUSER | CLONE_NEWPID));
@@ -446,7 +446,7 @@ static void joining_by_syscall(void)
 }
 
 /* A read from a pipe returns end of file after the program has closed the other end, so no other
- * process may have a copy of it. */
+ * process may have a copy of the closed descriptor. */
 static void nobody_else_has_ones_files(void)
 {
     int ends[2];

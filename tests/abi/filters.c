@@ -679,7 +679,7 @@ static void a_trap_inside_a_trap(void)
     RESULT(open(path, O_RDONLY));
     struct statfs *info = malloc(sizeof *info);
     put_out();
-    /* Its second argument is not a path. */
+    /* The second argument of statfs is not a path. */
     memset(info, 0, sizeof *info);
     RESULT(statfs(path, info));
 }
@@ -1250,7 +1250,7 @@ static void no_terminal_is_opened_for_a_message(void)
     close(2);
     MUST(open("/dev/null", O_WRONLY));
     only(SYS_openat, SECCOMP_RET_KILL_PROCESS);
-    /* softswap must stop this. */
+    /* softswap must stop the program. */
     own_call(SYS_close_range, 3, ~0U, 0);
     _exit(wrong(at, 4 * MIB, 1) != 0);
 }

@@ -28,7 +28,7 @@ static int is_on(const void *at, stack_t stack)
     return (char *)at >= (char *)stack.ss_sp && (char *)at < (char *)stack.ss_sp + stack.ss_size;
 }
 
-/* The stack on which a handler ran, and the content of its context. */
+/* The stacks on which a handler may run. */
 static stack_t thread_stack, alternate;
 static void where(int signal, siginfo_t *info, void *context)
 {

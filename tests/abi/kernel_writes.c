@@ -5,7 +5,6 @@
 
 #define LEN (256UL << 10)
 
-/* Like programs that use io_uring only if the kernel permits it. The result must be the same. */
 struct ring_parameters {
     uint32_t sq_entries, cq_entries, flags, thread_cpu, thread_idle, features, wq_fd, resv[3];
     uint32_t sq[10], cq[10];
@@ -81,8 +80,7 @@ static void a_ring_is_made_or_refused(void)
 
 static void a_name_of_ones_own(void)
 {
-    /* A function of the program with the name of a library function. softswap must not replace
-     * it. */
+    /* softswap must not replace the program's function with the name of a library function. */
     extern int io_setup(int, int);
     say("own: %d", io_setup(20, 22));
 }

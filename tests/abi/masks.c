@@ -582,7 +582,7 @@ static void setcontext_puts_a_mask_in_force(void)
 /* ---- inherited masks ------------------------------------------------------------ */
 
 
-/* Run as `PROGRAM exec'd`: prints the mask with which it was started. */
+/* Other cases start this program as `PROGRAM started`. Prints the mask of its start. */
 static void started(void)
 {
     data = memory(LEN, 1);

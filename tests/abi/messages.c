@@ -36,7 +36,6 @@ static void say_buffer(const unsigned char *buffer, size_t len, long got)
     say("wrong %zu, untouched %zu of %zu", wrong(buffer, arrived, 7), untouched, len - arrived);
 }
 
-/* Calls that receive into one buffer. */
 static long by_read(int fd, void *at, size_t len, int flags) { (void)flags; return read(fd, at, len); }
 static long by_recv(int fd, void *at, size_t len, int flags) { return recv(fd, at, len, flags); }
 static long by_recvfrom(int fd, void *at, size_t len, int flags)
@@ -112,7 +111,7 @@ static void peeked(void)
     say("wrong %zu", wrong(target, LONG, 7));
 }
 
-/* A buffer of 64 MiB uses only as much memory as the received data. */
+/* A buffer of 512 MiB uses only as much memory as the received data. */
 static void huge_buffer(void)
 {
     int ends[2];

@@ -1,4 +1,4 @@
-/* Memory whose address a request passes, and that the kernel uses after the request. */
+/* Memory whose address a call passes, and that the kernel uses after the call. */
 #include "abi.h"
 #include <linux/kvm.h>
 #include <sys/ioctl.h>

@@ -25,7 +25,7 @@ static int udp(void)
     return MUST(socket(AF_INET, SOCK_DGRAM, 0));
 }
 
-/* Untouched managed memory, which has no pages. */
+/* One buffer is untouched managed memory, which has no pages. */
 static void a_list_of_interfaces(void)
 {
     char *old = memory(LEN, 1), *fresh = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE,
@@ -106,7 +106,7 @@ static void a_set_of_many_descriptors(void)
     MUST(pipe(ends));
     int fd = fcntl(ends[1], F_DUPFD, COUNT - 1);
     if (fd < 0) {
-        say("fewer instructions are permitted");
+        say("fewer descriptors are permitted");
         return;
     }
     char *set = (char *)memory(LEN, 1) + PAGE - 200;

@@ -283,7 +283,8 @@ static void a_thread_that_ends_leaves_it(void)
 
 static pthread_t first_thread;
 
-/* A signal to the process becomes pending when a thread has received it, which may be another one. */
+/* A signal to the process becomes pending after a thread, perhaps not this one, has received
+ * it. */
 static void wait_until_pending(void)
 {
     sigset_t pending;

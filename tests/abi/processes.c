@@ -795,7 +795,7 @@ static void the_limit_while_a_thread_forks(void)
     say("%zu others", others);
 }
 
-/* Incompressible, so that it is written to the swap area. */
+/* Writes incompressible data, so that the pages are written to the swap area. */
 static void fill_at_random(char *at, uint64_t word)
 {
     for (size_t i = 0; i < LEN; i += sizeof word) {

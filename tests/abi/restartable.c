@@ -6,7 +6,7 @@
 #define LEN (64UL << 10)
 #define SIGNATURE 0x53053053
 
-/* The C library registers its own area unless that is disabled. */
+/* The C library registers its own area unless a tunable disables it. */
 static void without_the_librarys_own(const char *name)
 {
     if (getenv("GLIBC_TUNABLES"))

@@ -13,7 +13,7 @@
 #define MOST 16
 #define EACH 2
 
-/* Installs a filter that allows all calls. softswap cannot see that it allows them. */
+/* Installs a filter that allows all calls. softswap cannot see that the filter allows them. */
 static void install_filter(void)
 {
     struct sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
@@ -45,7 +45,8 @@ static void *do_work(void *argument)
 static struct work works[MOST];
 
 /* Makes calls in several threads at the same time, each with its own swapped-out memory. Prints
- * how many calls transferred less than requested, and which memory is wrong afterwards. */
+ * how many calls transferred less than requested, and how many bytes of the memory are then
+ * wrong. */
 static void at_once(int count, size_t len, int flags, long (*call)(struct work *))
 {
     pthread_barrier_t together;
@@ -65,7 +66,7 @@ static void at_once(int count, size_t len, int flags, long (*call)(struct work *
     say("bad %d, wrong %zu", bad, wrong_bytes);
 }
 
-/* Prints which files are wrong. */
+/* Prints how many bytes of the files are wrong. A file of a wrong length counts as one byte. */
 static void say_files(int count, size_t len, int times)
 {
     static unsigned char piece[64 << 10];

@@ -93,7 +93,7 @@ static void children_inherit_seals(void)
     say("wrong %zu", wrong(at, LEN, 1));
 }
 
-/* Twice the budget: sealed pages are evicted like others. */
+/* Twice the budget: sealed pages are evicted like other pages. */
 static void much_is_sealed(void)
 {
     size_t len = 16 * MIB;

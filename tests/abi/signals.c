@@ -113,7 +113,6 @@ static void by_sigaction(void) { BY_ENTRY(by_action(s, SA_RESTART | SA_ONSTACK, 
 static void by_underscored_sigaction(void) { BY_ENTRY(by_action(s, SA_SIGINFO | SA_NODEFER, 1)) }
 static void by_sigaction_once(void) { BY_ENTRY(by_action(s, SA_RESETHAND | SA_RESTART, 0)) }
 
-/* The kernel's form of the structure. */
 struct kernel_action {
     void *handler;
     unsigned long flags;
@@ -136,7 +135,6 @@ static sighandler_t by_number(int signal, struct kernel_action *action, struct k
 static sighandler_t by_raw(int signal)
 {
     struct kernel_action action, old;
-    /* Use the restorer that the kernel requires. */
     return by_number(signal, &action, &old);
 }
 static void by_raw_call(void) { BY_ENTRY(by_raw(s)) }

@@ -514,7 +514,8 @@ static void *add_later(void *argument)
     return (void *)(add_to_local((long)argument) + add_to_local(1));
 }
 
-/* The thread started before the library was loaded, so its block is allocated at the first use. */
+/* The threads start before the library is loaded, so their thread-local blocks are allocated at
+ * the first use. */
 static void thread_locals_of_a_library(void)
 {
     pthread_t threads[8];
@@ -539,7 +540,7 @@ static void thread_locals_of_a_library(void)
     say_thread("after it was closed", NULL, nothing, NULL);
 }
 
-/* Enough libraries that each thread's table of them must grow. */
+/* Enough libraries that each thread's table of libraries must grow. */
 static void thread_locals_of_many_libraries(void)
 {
     char from[4096], to[64];

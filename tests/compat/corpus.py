@@ -291,7 +291,7 @@ LC_ALL=C.UTF-8 run sort --parallel=2 -S 200M text | sha256sum
     Program("zstd", ["zstd"], "zstd --version", MAKE_TEXT + """
 run zstd -q -T2 -6 --long=27 -c text >text.zst
 zstd -q -dc --long=27 text.zst | sha256sum; sha256sum text.zst
-""", share=0.8),  # like xz
+""", share=0.8),  # its tables are accessed at random, like those of xz
     Program("xz", ["xz-utils"], "xz --version", MAKE_TEXT + """
 run xz -T2 -3 -c text | sha256sum
 """, share=0.8),  # its tables are accessed at random

@@ -19,10 +19,10 @@ PACKAGES = ["python3", "libpython3.11-testsuite"]
 BUDGET = 64 * MIB
 # Excluded: tests of sockets to the hypervisor, some of which wait forever.
 EXCLUDED = ["*VSOCK*"]
-# Skipped unless network use is enabled. It uses only the loopback interface.
+# test_socketserver is skipped unless network use is enabled. It uses only the loopback interface.
 USES = {"test_socketserver": ["-u", "network"]}
-# Time limit in seconds for a module without softswap: the machine may be busy, and some modules take minutes.
-# Managed runs get at least a quarter of it, or TIMES times the plain run time.
+# Time limit in seconds for a module without softswap: the machine may be busy, and some modules
+# take minutes. Managed runs get at least a quarter of this limit, or TIMES times the plain time.
 LIMIT = 1200
 TIMES = 6
 REPEATS = 2

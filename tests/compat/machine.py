@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MIB = 1 << 20
-# Minimum budget of a run. The engine needs at least this.
+# Minimum budget of a run. The engine itself accepts 8 MiB.
 MIN_BUDGET = 16 * MIB
 
 
@@ -35,7 +35,7 @@ def skipped(why):
 
 @functools.cache
 def apt(*words):
-    # Prevents that installed packages start services.
+    # Prevents installed packages from starting services.
     env = dict(os.environ, DEBIAN_FRONTEND="noninteractive", RUNLEVEL="1")
     subprocess.run(["apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=300",
                     *words], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)

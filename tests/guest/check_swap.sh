@@ -1,5 +1,5 @@
-# Compares softswap with the kernel's swap in v2 cgroups, which the host may lack. The measured times are
-# meaningless.
+# Compares softswap with the kernel's swap in v2 cgroups, which the host may lack. The times mean
+# nothing.
 
 groups=/sys/fs/cgroup
 
@@ -28,8 +28,8 @@ finds() {
     grep "$1" /tmp/swap.json || { echo "there is no $1 in:"; cat /tmp/swap.json; return 1; }
 }
 
-# keeps_within SIDE COUNT: checks the number of rows, and that each cgroup's peak is positive and within its
-# limit. zswap exceeds the limit slightly; 1 MiB is too much.
+# keeps_within SIDE COUNT: checks the number of rows, and that each cgroup's peak is positive and
+# within its limit. zswap exceeds the limit slightly; 1 MiB is too much.
 keeps_within() {
     awk -F '[:,]' -v side="\"$1\"" -v count="$2" '
         $1 ~ /"side"/ { meant = index($2, side) }

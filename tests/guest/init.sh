@@ -1,6 +1,7 @@
 #!/bin/sh
-# Init process of the guest: loads drivers, sets up disks, runs the checks and powers off. Kernel messages go
-# to the first serial port. Output of this script goes to the second, so the kernel cannot interrupt a line.
+# Init process of the guest: loads drivers, sets up disks, runs the checks and powers off. Kernel
+# messages go to the first serial port. Output of this script goes to the second, so the kernel
+# cannot interrupt a line.
 #
 # Each check prints `CHECK name ok|FAIL detail`. The host reads the names of the checks from these
 # scripts, and reports missing results.
@@ -50,7 +51,8 @@ namespace() {
     done 2>/dev/null
 }
 
-# Finds two controllers with two disks each, a raw one and one with a file system. They appear in any order.
+# Finds two controllers with two disks each, a raw one and one with a file system. They appear in
+# any order.
 find_disks() {
     for try in $(seq 100); do
         polled=$(controller polled)
@@ -81,16 +83,16 @@ io_poll() {
     cat "/sys/block/$1/queue/io_poll"
 }
 
-# interrupts CONTROLLER: total of its I/O queues on all CPUs. Poll queues have no vector and no line here;
-# queue 0 is the admin queue.
+# interrupts CONTROLLER: total of its I/O queues on all CPUs. Poll queues have no vector and no line
+# here; queue 0 is the admin queue.
 interrupts() {
     awk -v queue="^$1q[1-9]" '$NF ~ queue {
         for (i = 2; $i ~ /^[0-9]+$/; i++) sum += $i
     } END { print sum + 0 }' /proc/interrupts
 }
 
-# interrupts_of CONTROLLER COMMAND...: counts interrupts during the command in $counted. Keeps its status, and
-# its output in /tmp/output.
+# interrupts_of CONTROLLER COMMAND...: counts interrupts during the command in $counted. Keeps its
+# status, and its output in /tmp/output.
 interrupts_of() {
     before=$(interrupts "$1")
     who=$1

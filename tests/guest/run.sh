@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Boots Debian kernels in QEMU and runs checks in them: Linux 6.1, which lacks UFFDIO_MOVE, and the newest
-# kernel of the package archive. The guest has hardware that few machines have: an NVMe disk with a poll queue
-# and one without.
+# Boots Debian kernels in QEMU and runs checks in them: Linux 6.1, which lacks UFFDIO_MOVE, and the
+# newest kernel of the package archive. The guest has hardware that few machines have: an NVMe disk
+# with a poll queue and one without.
 #
-# QEMU emulates the CPU, so no KVM is needed. Times in the guest are meaningless; only ratios and counts
-# matter.
+# QEMU emulates the CPU, so no KVM is needed. Times in the guest are meaningless; only ratios and
+# counts matter.
 #
-# Packages are unpacked below the target directory and not installed, except for QEMU and mkfs, which root
-# installs. If a requirement is unavailable, the script prints that and succeeds.
+# Packages are unpacked below the target directory and not installed, except for QEMU and mkfs,
+# which root installs. If a requirement is unavailable, the script prints that and succeeds.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/../.."
@@ -59,8 +59,8 @@ install_what_is_missing() {
         skip "${missing[*]} cannot be installed: $(why_not)"
 }
 
-# unpack PACKAGE DIR PATTERN...: extracts matching files, downloads the package if needed. The directory
-# appears only when complete.
+# unpack PACKAGE DIR PATTERN...: extracts matching files, downloads the package if needed. The
+# directory appears only when complete.
 unpack() {
     local package=$1 dir=$2 fresh=$work/unpack
     shift 2
@@ -143,8 +143,8 @@ copy_programs() {
     chmod 755 "$root/init"
 }
 
-# make_disks DIR: creates raw disks, and file systems without background writes, which would raise interrupts:
-# no journal, no lazily initialized tables.
+# make_disks DIR: creates raw disks, and file systems without background writes, which would raise
+# interrupts: no journal, no lazily initialized tables.
 make_disks() {
     local disk
     truncate -s 16M "$1/polled.raw" "$1/plain.raw"

@@ -1,4 +1,5 @@
-/* Prints how many pages are wrong in the memory of a thread that a library's constructor started. */
+/* Prints how many pages are wrong in the memory of a thread that a library's constructor
+ * started. */
 #include <stdio.h>
 
 long wrong_pages(void);

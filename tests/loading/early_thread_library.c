@@ -1,5 +1,5 @@
 /* A library that starts a thread in its constructor, with all signals blocked, as the library of
- * heaptrack does. The thread allocates, fills and checks memory once it is asked to. */
+ * heaptrack does. The thread allocates, fills and checks memory for wrong_pages(). */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <semaphore.h>

@@ -1,5 +1,5 @@
-/* A non-PIE executable that takes malloc's address. In the whole process, this address is that
-   of a stub in the executable. */
+/* A non-PIE executable that takes malloc's address. In the whole process, malloc's address is
+   that of a stub in the executable. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Starts a thread like jemalloc, with all signals blocked. It calls the C library's function
- * directly and bypasses interposed functions. */
+/* Starts a thread like jemalloc, with all signals blocked. The plug-in calls the C library's
+ * function directly and bypasses interposed functions. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,4 +1,5 @@
-/* Reads all of another process's data in pieces of 64 KiB and of two ranges, like transport layers, and prints how much of it is wrong or missing. */
+/* Reads all of another process's data in pieces of 64 KiB and of two ranges, like transport
+ * layers, and prints how many bytes are wrong or missing. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>

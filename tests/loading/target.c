@@ -1,6 +1,6 @@
 /* Fills memory, evicts it by touching as much again, writes its PID and the address to the given
- * file, and waits until it is killed. It does so on a stack in the heap, like a coroutine: the
- * address and length of an evicted part of that stack follow in the file. */
+ * file, and waits until it is killed. The program runs on a stack in the heap, like a coroutine:
+ * the address and length of an evicted part of that stack follow in the file. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,8 +3,9 @@
  *
  * A program is a list of named cases. Each case prepares data, evicts it from DRAM, uses it and
  * compares. `--corrupt CASE` runs one case with a fault injected between "prepared" and
- * "compared": the program must then exit 1. `--require-out` fails unless the data was swapped
- * out when it was used, so that a run under softswap cannot pass without swapping. */
+ * "compared": the program must then exit 1. `--require-out` fails if at most a quarter of the
+ * data was swapped out when it was used, so that a run under softswap cannot pass without
+ * swapping. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -118,9 +119,9 @@ HELPER size_t option_number(const char *name, size_t otherwise) {
     return value;
 }
 
-/* Work that lasts for --seconds. With 0 it lasts until a file "done" exists in the directory
- * SOFTSWAP_RUNTIME_DIR: a test that observes a program creates it when it has seen enough, at any
- * speed of the machine. */
+/* Work that lasts for --seconds. With 0 it lasts until the file "done" exists in the directory
+ * SOFTSWAP_RUNTIME_DIR: a test that observes the program creates the file when it has seen enough,
+ * at any speed of the machine. */
 struct work {
     time_t end, looked;
     char done[256];
@@ -215,7 +216,7 @@ HELPER void *filled(size_t bytes, uint64_t seed) {
     return at;
 }
 
-/* Shared memory is never managed: it stores expected values, which must not be swapped themselves. */
+/* Memory for expected values, which must not be swapped: shared memory is never managed. */
 HELPER void *map_unmanaged(size_t bytes) {
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(at != MAP_FAILED, "shared mmap of %zu bytes: %s", bytes, strerror(errno));
@@ -319,7 +320,7 @@ HELPER void push_out(const void *at, size_t bytes) {
 }
 
 /* Like push_out, for memory whose content the case compares afterwards. `--corrupt` flips a bit
- * of it. */
+ * of the memory. */
 HELPER void push_out_data(void *at, size_t bytes) {
     push_out(at, bytes);
     if (inject_now()) ((volatile uint8_t *)at)[bytes / 2] ^= 0x10;
@@ -341,7 +342,7 @@ HELPER void note_fault(int signal, siginfo_t *info, void *context) {
     siglongjmp(fault_return, 1);
 }
 
-/* Touches `at`. Returns the signal that arrived instead of a result (0: none). */
+/* Returns the signal that an access to `at` raises (0: none). */
 HELPER struct fault touch(volatile uint8_t *at, bool write) {
     struct sigaction action = {.sa_flags = SA_SIGINFO}, old_segv, old_bus;
     action.sa_sigaction = note_fault;
@@ -410,7 +411,7 @@ HELPER int check_main(int argc, char **argv, const struct check_case *cases, siz
         }
         if ((only && !is_listed(only, cases[i].name)) || is_listed(skip, cases[i].name)) continue;
         check_current = cases[i].name;
-        /* Names the case in which a hang or crash happened. */
+        /* After a hang or crash, the last line of output names the case. */
         printf("%s\n", check_current);
         fflush(stdout);
         cases[i].run();

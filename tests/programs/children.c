@@ -66,7 +66,7 @@ static void one_outlives_its_parent(void) {
         change(400, "the parent's changes");
         pid_t child = CALL(fork());
         if (child) _exit(0);
-        /* Until the parent has exited. */
+        /* Wait until the parent has exited. */
         char byte;
         close(gone[1]);
         EXPECT(0, read(gone[0], &byte, 1));
@@ -100,7 +100,6 @@ static void generation(uint64_t depth) {
         verify_random("what a generation has", data, data_bytes, 501 + depth);
         _exit(0);
     }
-    /* Write while the child runs. Its data must not change. */
     change(700 + depth, "data written while a child runs");
     wait_for(child);
     fill_random(data, data_bytes, 500 + depth);

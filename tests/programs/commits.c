@@ -72,7 +72,6 @@ static void zero_device(void) {
     use(at);
 }
 
-/* The C library's function syscall(). */
 static void by_number(void) {
     use((char *)syscall(SYS_mmap, NULL, bytes_wanted(), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));

@@ -1,6 +1,6 @@
-/* A loader like that of another C library; it uses no C library itself. It prints whether the
- * environment names softswap's library, which such a loader could not load. It exits with status
- * 7. */
+/* A loader like that of another C library, which cannot load softswap's library. This program
+ * uses no C library. Prints "told" if the environment has LD_PRELOAD or softswap's variables,
+ * and otherwise "free". Exits with status 7. */
 #include <stddef.h>
 #include <sys/syscall.h>
 

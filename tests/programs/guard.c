@@ -1,5 +1,5 @@
 /* System calls get buffers, structures and paths on swapped-out pages, and must behave as with
- * resident pages. A bad pointer must still get EFAULT.
+ * resident pages. Calls with a bad pointer must still fail with EFAULT.
  *
  *   guard [--pressure MIB] [--threads T] [--rounds R] */
 #include "check.h"
@@ -31,7 +31,7 @@
 #include <sys/utsname.h>
 #include <linux/futex.h>
 
-static char directory[PATH_MAX]; /* directory of all files */
+static char directory[PATH_MAX];
 static atomic_ulong unique;
 
 /* Returns a heap block that shares no page with other blocks, filled with random data of `seed`. */
@@ -524,7 +524,7 @@ static void directories(void) {
     }
     DIR *entries = opendir(path);
     CHECK(entries, "opendir: %s", strerror(errno));
-    /* The C library allocated the stream's buffer, so the case cannot name it. */
+    /* The C library allocated the stream's buffer. The case does not know its address. */
     push_out_data(path, strlen(path));
     bool seen[FILES] = {false};
     int found = 0, i;
@@ -731,7 +731,7 @@ static void locks(void) {
     pthread_t other;
     PTHREAD(pthread_create(&other, NULL, rally_side, rally));
     for (int i = 0; i < 200; i++) {
-        if (i == 100) push_out(rally, sizeof *rally); /* the other side waits in there */
+        if (i == 100) push_out(rally, sizeof *rally); /* the other thread waits on the condition */
         take_turn(rally, 0);
     }
     PTHREAD(pthread_join(other, NULL));
@@ -836,8 +836,8 @@ static void signal_structures(void) {
     free(set);
 }
 
-/* Calls that the C library makes in its own threads succeed or fail, but do not kill the
- * program. */
+/* The C library uses threads of its own for aio_write and SIGEV_THREAD. These calls succeed or
+ * fail, but do not kill the program. */
 static void wake_nobody(union sigval value) { (void)value; }
 
 static void helper_threads(void) {
@@ -885,7 +885,7 @@ static void helper_threads(void) {
     free(target);
 }
 
-/* The bad pointer was valid earlier. It points to managed addresses that are now unmapped. */
+/* The bad pointers point to managed addresses that are unmapped before the calls. */
 static void bad_pointers(void) {
     int ends[2];
     CALL(pipe2(ends, O_CLOEXEC));
@@ -946,7 +946,7 @@ enum { CONCURRENT = sizeof concurrent / sizeof *concurrent };
 static void *run_shuffled(void *argument) {
     size_t me = (size_t)argument, rounds = option_number("rounds", 1);
     for (size_t i = 0; i < rounds * CONCURRENT; i++)
-        /* Each thread has its own order: 5 and CONCURRENT have no common factor. */
+        /* Each thread begins at another case. */
         concurrent[(me * 4 + i * 5) % CONCURRENT]();
     return NULL;
 }

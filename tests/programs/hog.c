@@ -1,7 +1,7 @@
 /* Stores N MiB of incompressible data and touches it continuously, for tests of limits and of
  * killed processes. Prints "ready" when all data is written, works for --seconds (0: until a
- * test stops it, see work_goes_on), then verifies the data and exits, with status 1 if it is
- * wrong.
+ * test stops it, see work_goes_on), then verifies the data and exits, with status 1 if the data
+ * is wrong.
  *
  *   hog [--mib N] [--seconds S] */
 #include "check.h"

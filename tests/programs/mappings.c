@@ -170,7 +170,7 @@ static void dont_need_gives_zeros(void) {
     expect_zero("dropped part (out)", at + MIB, MIB);
     verify_piece("before the dropped part", at, 0, MIB, 20);
     verify_piece("behind the dropped part", at, 2 * MIB, SIZE, 20);
-    CALL(madvise(at, MIB, MADV_DONTNEED)); /* these are resident */
+    CALL(madvise(at, MIB, MADV_DONTNEED)); /* these pages are resident */
     expect_zero("dropped part (resident)", at, MIB);
     fill_random(at, SIZE, 21);
     push_out(at, SIZE);
@@ -309,7 +309,7 @@ static void reserve_a_terabyte(void) {
     CALL(munmap(at, bytes));
 }
 
-/* As wasmtime's pooling allocator: slots of a large reservation are opened by mprotect. */
+/* Like wasmtime's pooling allocator: slots of a large reservation are opened by mprotect. */
 static void reserve_four_terabytes(void) {
     size_t bytes = (size_t)4 << 40, apart = bytes / 64;
     char *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

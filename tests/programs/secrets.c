@@ -2,7 +2,7 @@
  * a text. The rest of half of the pages is random; the others are partly random, so that the
  * text is visible in their compressed form.
  *
- *   secrets            writes and reads all of it, and exits
+ *   secrets            writes and verifies the data, and exits
  *   secrets KEY_FILE   also copies the engine's key to KEY_FILE, and dumps core;
  *                      exits with 3 if the key is not locked, 4 if core dumps are not permitted */
 #include "check.h"
@@ -11,8 +11,8 @@
 #define PAGES ((size_t)6144)
 
 static const char text[] = "this plaintext is known to the test";
-/* The core dump contains this buffer, because it is unmanaged. The program's file does not
- * contain its text. */
+/* The core dump contains this buffer, because it is unmanaged. The executable does not contain
+ * the text that the program writes into the buffer. */
 static volatile char dumped[64];
 
 static void fill(uint64_t *memory) {
@@ -29,8 +29,8 @@ static void compare(const uint64_t *memory) {
             check_fail(__FILE__, __LINE__, "page %zu has changed", page);
 }
 
-/* The key is in the only locked mapping. It is written directly from there, because the dump
- * would contain a copy in the program's memory. */
+/* Copies the key, which is in the only locked mapping, directly from there: the dump would contain
+ * a copy in the program's memory. */
 static int copy_key(const char *path) {
     int file = open(path, O_CREAT | O_WRONLY | O_TRUNC, 0600);
     FILE *maps = fopen("/proc/self/smaps", "r");

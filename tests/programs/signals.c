@@ -174,7 +174,7 @@ static void everything_blocked(void) {
     push_out(data, SIZE);
     EXPECT(0, ppoll(NULL, 0, &moment, &all));
     watch();
-    handle(SIGUSR1, 0, look_at_watched); /* its mask also blocks everything */
+    handle(SIGUSR1, 0, look_at_watched); /* the handler's mask also blocks everything */
     push_out(watched, SIZE);
     sigemptyset(&now);
     sigaddset(&now, SIGUSR1);
@@ -232,7 +232,8 @@ static void escape(int signal, siginfo_t *info, void *context) {
     siglongjmp(fault_return, 1);
 }
 
-/* The handler must not run on the thread's own stack. The alternate stack may be softswap's. */
+/* Finds the thread's own stack, on which the handler must not run. The alternate stack may be
+ * softswap's. */
 static void find_thread_stack(void) {
     pthread_attr_t attributes;
     void *base;
@@ -395,7 +396,7 @@ struct sender {
     pthread_t reader;
     int file;
     const char *data;
-    /* Number of signals that must interrupt the read. Signals are sent until then. */
+    /* The thread sends signals until this number of them has interrupted the read. */
     int wanted;
     atomic_int interruptions;
 };

@@ -1,13 +1,13 @@
 /* Touches memory in several functions, of which one does not wait for pages, for tests of
  * `softswap record`. Prints "ready"; works for --seconds (0: until a test stops it, see
- * work_goes_on), then verifies the memory and exits, with status 1 if it is wrong.
+ * work_goes_on), then verifies the memory and exits, with status 1 if the memory is wrong.
  *
  *   sites [--seconds S] [--made 1]
  *
- * touch_cold, called by look_up, reads 96 MiB that make_cold has allocated, at random;
- * touch_hot reads 256 KiB in order. take_in makes a system call that writes to cold memory.
- * With --made, code generated at run time touches cold memory, too, and /tmp/perf-PID.map names
- * this code jitted_touch. */
+ * touch_cold, called by look_up, reads random words of 96 MiB that make_cold has allocated;
+ * touch_hot increments a word of each of 64 pages in order. take_in makes a system call
+ * that writes to cold memory. With --made, code generated at run time touches cold memory, too,
+ * and /tmp/perf-PID.map names this code jitted_touch. */
 #include "check.h"
 
 #define COLD_PAGES (96 * MIB / PAGE)
@@ -43,7 +43,7 @@ OWN static uint64_t look_up(uint64_t key) {
     return seen[key % 32] + 1;
 }
 
-/* Writes a byte of a page that the program does not read. */
+/* Makes the kernel write a byte of a page that touch_cold does not read. */
 OWN static void take_in(int zero, size_t page) {
     CALL(read(zero, (char *)(cold + page * WORDS_PER_PAGE) + PAGE - 1, 1));
 }

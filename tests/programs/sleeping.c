@@ -304,8 +304,8 @@ static void c11_thread(void)
     must(thrd_join(thread, &result) == thrd_success && result == 7, "thrd_join");
 }
 
-/* The child shares this process's memory. System calls that read it succeed while another thread
- * wakes the process. */
+/* A child of vfork shares this process's memory. System calls that read that memory succeed while
+ * another thread wakes the process. */
 static void vforks(void)
 {
     pthread_t thread;
@@ -420,7 +420,7 @@ static void main_ends(void)
     pthread_exit(NULL);
 }
 
-/* Starts a program without the calls that Docker's default profile refuses. */
+/* Starts a program under a filter that refuses the calls that Docker's default profile refuses. */
 static int contained(char **arguments)
 {
     struct sock_filter code[] = {

@@ -334,7 +334,7 @@ static void shells_from_threads(void) {
     verify_data();
 }
 
-/* The exec searches the $PATH of this process, and not that of the new environment. */
+/* posix_spawnp searches the $PATH of this process, and not that of the new environment. */
 static void search_after_setenv(void) {
     char *path = heap_string(getenv("PATH"));
     for (int i = 0; i < 60; i++) {
@@ -373,7 +373,7 @@ static void *run_shell(void *argument) {
 static void overlapping_shells(void) {
     struct sigaction mine = {.sa_handler = ignore_it}, found;
     CALL(sigaction(SIGINT, &mine, NULL));
-    /* A shell's background jobs ignore SIGQUIT. */
+    /* This program ignores SIGQUIT if a shell started it as a background job. */
     signal(SIGQUIT, SIG_DFL);
     pthread_t threads[SHELL_THREADS];
     for (size_t i = 0; i < SHELL_THREADS; i++)
@@ -500,7 +500,7 @@ static void many_forks(void) {
 static void fork_with_streams_out(void) {
     enum { STREAMS = 16, BETWEEN = 10, BLOCK = 600, BLOCKS = STREAMS * BETWEEN };
     FILE *streams[STREAMS];
-    char *blocks[BLOCKS]; /* next to them, so that their pages do not compress */
+    char *blocks[BLOCKS]; /* next to the streams, so that their pages do not compress */
     for (size_t i = 0; i < BLOCKS; i++) {
         if (i % BETWEEN == 0) {
             streams[i / BETWEEN] = fopen("/dev/null", "w");
@@ -522,7 +522,7 @@ static void fork_with_streams_out(void) {
     }
 }
 
-/* ---- fork while other threads work ------------------------------------------------------------ */
+/* ---- fork while other threads work ------------------------------------------------------- */
 
 static atomic_bool threads_stop;
 
@@ -559,8 +559,6 @@ static void fork_among_threads(void) {
     verify_data();
 }
 
-/* The C library stores streams, actions and CPU sets on the heap, and touches them with all
- * signals blocked. */
 static void *tell_processor(void *argument) {
     cpu_set_t set;
     CALL(sched_getaffinity(0, sizeof set, &set));
@@ -568,6 +566,8 @@ static void *tell_processor(void *argument) {
     return argument;
 }
 
+/* The C library stores streams, actions and CPU sets on the heap, and touches them with all
+ * signals blocked. */
 static void shells_under_churn(void) {
     char *text = long_string(411), *expected = map_unmanaged(LONG_ARGUMENT + 1);
     strcpy(expected, text);

@@ -74,7 +74,6 @@ def main():
     # Modify a part and query again: dirty pages must be correct, too.
     database.execute("UPDATE orders SET amount = amount + 7 WHERE id % 13 = 5")
     digest.add(database.execute("SELECT sum(amount), sum(id * (amount % 97)) FROM orders").fetchall())
-    # Read every byte of every scan.
     for start in range(0, count, 65_536):
         for (scan,) in database.execute("SELECT scan FROM orders WHERE id >= ? AND id < ?",
                                         (start, start + 65_536)):

@@ -21,7 +21,7 @@ static void must(int holds, const char *what)
     _exit(1);
 }
 
-/* Reads a line of this thread's status in /proc. After the first thread has exited, only root
+/* Returns a number of this thread's status in /proc. After the first thread has exited, only root
    can read the status of the process. */
 static long of_status(const char *name)
 {

@@ -1,5 +1,5 @@
-/* Streams of the C library, more than the number of buffers outside the window. They are
- * opened, used and closed repeatedly, also in a forked child.
+/* More C library streams than softswap has buffers outside the window. They are opened, used and
+ * closed repeatedly, also in a forked child.
  *
  *   streams [--null MIB]    also writes MIB MiB through one stream to /dev/null */
 #include "check.h"

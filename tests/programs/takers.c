@@ -1,9 +1,9 @@
-/* Processes that want more memory than there is for all of them, and depend on each other or not.
+/* Processes that together need more memory than there is. In some cases they wait for each other.
  *
  *   takers [--mib N] [--processes N] [--rounds N] [--touches N] [--only CASE]
  *
- * Each fills memory of its own, then touches pages of it at random and verifies them. A round is a
- * number of touches. */
+ * Each fills memory of its own, then touches random pages of it and verifies them. A round is
+ * --touches touches. */
 #include "check.h"
 #include <linux/futex.h>
 #include <sys/prctl.h>
@@ -14,7 +14,7 @@
 
 static size_t pages, processes, rounds, touches;
 static uint64_t *memory, state;
-/* All begin together, or one could be done before the next one starts. */
+/* All processes begin together. Otherwise one could end before the next one starts. */
 static pthread_barrier_t *started;
 
 static void touch_some(size_t self) {
@@ -44,7 +44,7 @@ static void each(void (*work)(size_t)) {
     make_barrier();
     for (size_t self = 0; self < processes; self++) {
         if (CALL(fork()) == 0) {
-            /* Others may wait for one that fails. */
+            /* If a process fails, the parent exits, and processes that wait for it die. */
             CALL(prctl(PR_SET_PDEATHSIG, SIGKILL));
             memory = filled(pages * PAGE, self);
             for (size_t page = 0; page < pages; page++)
@@ -68,7 +68,6 @@ static void alone(size_t self) {
 
 static void readers(void) { each(alone); }
 
-/* A token goes around. */
 static int tokens[MAX_PROCESSES][2];
 
 static void pass_token(size_t self) {
@@ -87,7 +86,7 @@ static void pipe_ring(void) {
     for (size_t i = 0; i < MAX_PROCESSES; i++) close(tokens[i][0]), close(tokens[i][1]);
 }
 
-/* Every second round holds a lock of all. */
+/* In every second round a process holds the lock that all use. */
 static pthread_mutex_t *mutex;
 
 static void hold_lock(size_t self) {
@@ -109,7 +108,7 @@ static void lock(void) {
     each(hold_lock);
 }
 
-/* All wait for each other after each round. */
+/* The processes wait for each other after each round. */
 static atomic_uint *arrived;
 
 static void meet(size_t self) {

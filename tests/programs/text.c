@@ -9,7 +9,6 @@ static const char *const PATHS[] = {
     "/api/v1/items/search",
 };
 
-/* Writes line number `line` and returns its length. */
 static size_t write_line(char *at, size_t room, uint64_t line) {
     uint64_t random = mix64(line);
     int length = snprintf(

@@ -15,7 +15,7 @@ static volatile uint64_t *memory;
 static uint8_t *generations; /* [page * threads + owner] */
 static pthread_barrier_t all_filled;
 
-/* Words of which pages of all kinds consist, so that all tiers are used. */
+/* Returns a word of a page. The pages have content of several kinds, so that all tiers are used. */
 static uint64_t word_of(size_t page, size_t index, uint8_t generation) {
     uint64_t salt = seed ^ (uint64_t)generation << 56;
     switch (page % 8) {

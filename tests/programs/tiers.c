@@ -1,6 +1,6 @@
 /* Every kind of page (zero, other same-filled, compressible, incompressible) is swapped out,
- * and verified word by word after it is swapped in. This is repeated after its kind has changed
- * and after one word of each page was rewritten.
+ * and verified word by word after it is swapped in. This is repeated after the kind of each page
+ * has changed and after one word of each page was rewritten.
  *
  *   tiers [--mib N] [--pressure MIB] */
 #include "check.h"
@@ -13,7 +13,6 @@ static const uint64_t REPEATED[] = {
     0x2020202020202020u, 0x00000000ffffffffu, UINT64_MAX, 1,
 };
 
-/* The word at `index` of a buffer of `kind` in its `generation`. */
 static uint64_t word_of(enum kind kind, uint64_t generation, size_t index) {
     size_t page = index / WORDS_PER_PAGE, in_page = index % WORDS_PER_PAGE;
     uint64_t repeated = REPEATED[(page + generation) % (sizeof REPEATED / sizeof *REPEATED)];
@@ -52,7 +51,7 @@ static void fill(uint64_t *at, size_t words, enum kind kind, uint64_t generation
     for (size_t i = 0; i < words; i++) at[i] = word_of(kind, generation, i);
 }
 
-/* The position of the partial rewrite in a page. */
+/* Returns true for the word of each page that the partial rewrite changes. */
 static bool rewritten(size_t index) {
     return index % WORDS_PER_PAGE == (index / WORDS_PER_PAGE * 5) % WORDS_PER_PAGE;
 }

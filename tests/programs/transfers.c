@@ -1,4 +1,4 @@
-/* Transfers marked memory with calls that are longer than a call may pin. At the same time,
+/* Transfers marked memory with calls that transfer more than a call may pin. At the same time,
  * another thread makes the kernel write back all dirty pages of DIR's file system. The data
  * that arrives is compared with the data sent.
  *
@@ -57,7 +57,7 @@ static void *write_back(void *directory) {
     return NULL;
 }
 
-/* Reads a file back through untouched memory. */
+/* Reads a file back into untouched memory. */
 static void compare_file(const char *call, int fd, uint64_t seed) {
     unsigned char *got = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     expect("pread", pread(fd, got, LEN, 0));
@@ -139,7 +139,6 @@ static long by_vmsplice(int fd) {
     }
     return done;
 }
-/* Messages of 64 KiB. */
 static long by_messages(int fd) {
     for (size_t done = 0; done < LEN; done += 64 << 10)
         if (send(fd, source + done, 64 << 10, 0) != 64 << 10) return -1;

@@ -45,7 +45,7 @@ static long raw(long number, long a, long b, long c, long d, long e, long f)
     return result;
 }
 
-/* The marker in another form, so that this program's own memory does not contain it. */
+/* The marker XOR 85, so that this program's own memory does not contain it. */
 static const volatile unsigned char HIDDEN[] = {
     'A' ^ 85, 'F' ^ 85, 'T' ^ 85, 'E' ^ 85, 'R' ^ 85, '-' ^ 85, 'F' ^ 85, 'O' ^ 85, 'R' ^ 85,
     'K' ^ 85, '-' ^ 85, 'S' ^ 85, 'E' ^ 85, 'C' ^ 85, 'R' ^ 85, 'E' ^ 85, 'T' ^ 85,

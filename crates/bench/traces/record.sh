@@ -1,6 +1,7 @@
 #!/bin/bash
-# Records the traces in this directory again: record.sh [NAME...]. Takes some minutes. Needs python3, sqlite3,
-# sort, cc1plus, java, node, redis-server, and `softswap-bench` from PATH or $SOFTSWAP_BIN_DIR.
+# Records the traces in this directory again: record.sh [NAME...]. Takes some minutes. Needs
+# python3, sqlite3, sort, cc1plus, java, node, redis-server, and `softswap-bench` from PATH or
+# $SOFTSWAP_BIN_DIR.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 bench=${SOFTSWAP_BIN_DIR:+$SOFTSWAP_BIN_DIR/}softswap-bench

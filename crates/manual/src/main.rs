@@ -177,7 +177,8 @@ fn notes_section(notes: &str) -> Roff {
     roff
 }
 
-/// Values that the command line reads by itself, so that its definition does not list them.
+/// Returns the values of an option that the command line parses itself: clap's definition lacks
+/// them.
 fn values(option: &str) -> Option<Vec<&'static str>> {
     match option {
         "codec" => Some(Choice::NAMES.map(|(name, _)| name).to_vec()),
@@ -200,7 +201,7 @@ fn with_values(argument: Arg) -> Arg {
     }
 }
 
-/// Adds operands that clap_complete omits to a script: PIDs and the keys of `ctl`.
+/// Adds to a script the operands that clap_complete omits: PIDs, and the keys of `ctl`.
 fn with_operands(shell: Shell, script: &str) -> String {
     let keys = SETTINGS.map(|setting| setting.key).join(" ");
     let mut script = script.to_string();
@@ -312,7 +313,7 @@ mod tests {
         for part in ["--memory", "Use pread and pwrite even", ".TP\n125\nsoftswap itself failed"] {
             assert!(page.contains(part), "{part}: {page}");
         }
-        assert!(!page.contains("--awake"), "what is hidden stays so: {page}");
+        assert!(!page.contains("--awake"), "a hidden option is listed: {page}");
         assert!(page.contains("softswap run [OPTIONS] [--] PROGRAM [ARG...]"), "{page}");
         assert!(read("softswap.1").contains(".SH EXAMPLES\n.nf\nsoftswap doctor\nsoftswap run"));
     }

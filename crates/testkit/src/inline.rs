@@ -75,8 +75,8 @@ pub fn serve(
     resolve: impl Fn(usize, bool) -> bool + Send + Sync + 'static,
 ) -> io::Result<Served> {
     static INSTALLED: Once = Once::new();
-    // Install this handler before the one of `touches`, which then passes unresolved faults on to
-    // it.
+    // Install `on_refused_fault` before the handler of `touches`, so that the latter passes
+    // unresolved faults on to it.
     INSTALLED.call_once(|| {
         for signal in [SIGBUS, SIGSEGV] {
             signals::install(signal, on_refused_fault, !0, 0).expect("the signal can be handled");

@@ -23,7 +23,7 @@ fn count_call() {
     CALLS.set(CALLS.get() + 1);
 }
 
-// SAFETY: `malloc` behaves as the C library's `malloc`, because it calls that.
+// SAFETY: calls the C library's `malloc`, and so behaves like that function.
 #[unsafe(no_mangle)]
 extern "C" fn malloc(len: usize) -> *mut c_void {
     count_call();
@@ -31,7 +31,7 @@ extern "C" fn malloc(len: usize) -> *mut c_void {
     unsafe { __libc_malloc(len) }
 }
 
-// SAFETY: behaves as the C library's function, because it calls that.
+// SAFETY: calls the C library's function, and so behaves like that function.
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, len: usize) -> *mut c_void {
     count_call();
@@ -41,7 +41,7 @@ extern "C" fn calloc(count: usize, len: usize) -> *mut c_void {
 
 /// # Safety
 /// `old` is null, or came from one of these functions and was not freed.
-// SAFETY: behaves as the C library's function, because it calls that.
+// SAFETY: calls the C library's function, and so behaves like that function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(old: *mut c_void, len: usize) -> *mut c_void {
     count_call();
@@ -51,7 +51,7 @@ unsafe extern "C" fn realloc(old: *mut c_void, len: usize) -> *mut c_void {
 
 /// # Safety
 /// `at` is writable, and `alignment` is a power of two.
-// SAFETY: behaves as the C library's function, because it calls that.
+// SAFETY: calls the C library's function, and so behaves like that function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_memalign(at: *mut *mut c_void, alignment: usize, len: usize) -> c_int {
     count_call();

@@ -12,7 +12,6 @@ const MIN_RATIO: f64 = 1.5;
 /// DRAM.
 const WORTH_THE_TIME: f64 = 0.85;
 
-/// Recommended settings for `softswap run`, with the reason.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Advice {
     pub(super) codec: &'static str,

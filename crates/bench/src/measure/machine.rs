@@ -17,7 +17,6 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Describes this machine with `device`.
     pub(crate) fn with(device: String) -> Machine {
         let uname = rustix::system::uname();
         Machine {
@@ -73,7 +72,7 @@ impl Usage {
     }
 
     /// Returns the shares of the machine's CPU time that unrelated processes and kernel threads
-    /// used since then, and that the host of a virtual machine took.
+    /// used since `self`, and that the host of a virtual machine took.
     pub(crate) fn since(&self) -> Object {
         let now = Usage::now();
         let all = (now.all - self.all).max(1.0);

@@ -1,5 +1,5 @@
-//! A program under the preloaded runtime, like those that `softswap run` starts. The benchmark
-//! shares its page of counters.
+//! Programs under the preloaded runtime, as `softswap run` starts them. The benchmark shares a
+//! program's page of counters.
 
 use softswap_cli::library::{own_executable, preloading, remove_variables};
 use softswap_cli::refusal::{OrRefuse, Refusal};

@@ -6,7 +6,6 @@ use softswap_cli::units;
 /// Keys that are not shown in tables.
 const HIDDEN: [&str; 3] = ["schema", "bench", "analysis"];
 
-/// Formats all of `found` as text.
 pub(crate) fn of(found: &Map<String, Value>) -> String {
     let shown = found.iter().filter(|(key, _)| !HIDDEN.contains(&key.as_str()));
     shown.map(|(key, value)| section(key, value)).collect()

@@ -13,7 +13,6 @@ use softswap_sys::raw::now_ns;
 
 const WORDS: usize = PAGE_SIZE / 8;
 
-/// A same-filled check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Check {

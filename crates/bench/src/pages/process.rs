@@ -102,7 +102,6 @@ fn explain(process: &Process, what: &str, error: &io::Error) -> String {
     format!("{what} cannot be read: {}{}{because}", plain(error), owner.unwrap_or_default())
 }
 
-/// Returns the address ranges of private writable mappings.
 pub(crate) fn private_writable(maps: &str) -> impl Iterator<Item = Range<u64>> {
     maps.lines().filter_map(|line| {
         let (range, rest) = line.split_once(' ')?;

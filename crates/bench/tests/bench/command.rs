@@ -65,8 +65,8 @@ fn io(options: &[&str]) -> assert_cmd::Command {
     command
 }
 
-/// Checks the counters of one mode. Each thread may have been waiting when counting started or
-/// stopped.
+/// Checks the counters of one mode. Each thread may have waited for a read when counting started or
+/// stopped, so each counter may differ by one for each thread.
 fn assert_waited_as(mode: &str, counts: &Value, io_uring: bool, threads: u64) {
     let of = |name: &str| counts[name].as_u64().unwrap();
     let (considered, polled, slept) = (of("considered"), of("polled"), of("slept"));
@@ -196,7 +196,7 @@ fn unsuitable_files_are_rejected_unchanged() {
     assert!(std::fs::read(&data).unwrap() == vec![7; 2 << 20]);
 }
 
-/// Buffers are measured alone and in both orders.
+/// Asserts that buffers are measured alone and in both search orders.
 pub(crate) fn assert_bounce(found: &Value) {
     for workload in ["small", "big", "fourway"] {
         for against in ["vs_pool_first", "vs_itself"] {
@@ -226,7 +226,7 @@ fn swap_in(swap: &Path, options: &[&str]) -> assert_cmd::Command {
     command
 }
 
-/// A program that swaps is measured in every mode.
+/// Asserts that a program that swaps is measured in every wait mode.
 pub(crate) fn assert_swap_in(found: &Value) {
     assert_eq!(found["region_bytes"], 64 << 20);
     let modes = ["interrupt", "poll", "hybrid", "auto"];
@@ -254,7 +254,7 @@ pub(crate) fn assert_swap_in(found: &Value) {
 }
 
 #[test]
-fn damaged_page_is_detected() {
+fn swap_in_benchmark_detects_damaged_page() {
     let swap = tempfile::tempdir().unwrap();
     let output = swap_in(swap.path(), &["--threads", "2", "--damage"]).assert().code(125);
     assert_contains(&output.get_output().stderr, &["differs from what was written"]);

@@ -29,7 +29,7 @@ const ZERO: u64 = 3000;
 const OTHER: u64 = 2000;
 const LATE: u64 = 500;
 const NOISE: u64 = 1500;
-/// Maximum number of the interpreter's other pages.
+/// Maximum number of the interpreter's own pages.
 const SLACK: u64 = 4000;
 
 struct Running(Child);

@@ -16,7 +16,7 @@ const PLAIN_RUNS: usize = 5;
 /// Minimum number of cases, against an empty suite.
 const MIN_CASES: usize = 300;
 
-/// A configuration in which cases run under softswap under softswap.
+/// A configuration of softswap in which the cases run.
 struct RunMode {
     name: &'static str,
     memory: &'static str,
@@ -40,13 +40,12 @@ const RUN_MODES: [RunMode; 7] = [
     mode("no-move", "16M", "40", &["--awake", "--no-move"]),
     mode("no-io-uring", "16M", "40", &["--awake", "--no-io-uring"]),
     mode("protection", "8M", "14", &["--awake", "--faults", "protection"]),
-    // The engine starts when the first large block is allocated. The next configuration never
-    // starts it.
+    // In `wakes` the engine starts when the first large block is allocated, in `sleeps` never.
     mode("wakes", "8M", "14", &[]),
     mode("sleeps", "64M", "0", &[]),
 ];
 
-/// Returns all ways, or those listed in `SOFTSWAP_ABI_WAYS`, such as `8M,wakes`.
+/// Returns all configurations, or those listed in `SOFTSWAP_ABI_WAYS`, such as `8M,wakes`.
 fn run_modes() -> Vec<&'static RunMode> {
     let Ok(names) = std::env::var("SOFTSWAP_ABI_WAYS") else { return RUN_MODES.iter().collect() };
     let named = |name| RUN_MODES.iter().find(|mode| mode.name == name);

@@ -108,7 +108,7 @@ fn calls_of_deep_bound_library_reach_runtime() {
     expect_equal(&deep, &[]);
 }
 
-/// Its thread would keep the engine from starting if it blocked the engine's signals.
+/// A thread that blocks the engine's signals would keep the engine from starting.
 #[test]
 fn plug_in_may_create_threads_bypassing_runtime() {
     let programs = Programs::new();
@@ -203,7 +203,7 @@ fn expect_as_plainly(program: &Path) {
 /// A waiting program whose data is swapped out.
 struct Target {
     running: Running,
-    /// PID, address and length of the data, and those of a part of the stack.
+    /// PID; address and length of the data; address and length of a part of the stack.
     words: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the command and of whole programs under it. One executable, because each links all of softswap.
+//! Tests of the command and of programs under softswap, in one executable: each links all of it.
 
 mod common;
 mod support;

@@ -57,8 +57,8 @@ impl Drop for Export {
     }
 }
 
-/// Returns the complete response to a raw request. Sends it again if the server closes the connection
-/// first: it waits only briefly for a request, and a busy machine may send too late.
+/// Returns the complete response to a raw request. Repeats a request that arrives too late, as on a
+/// busy machine: the server waits only briefly, then closes the connection.
 fn answer(address: &str, request: &str) -> String {
     wait_until("an answer", || {
         let mut stream = connect(address);
@@ -182,8 +182,8 @@ fn slow_client_does_not_block_others() {
     let mut slow_client = connect(&export.address);
     slow_client.set_nonblocking(true).unwrap();
     let requests = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
-    // Send until the socket buffers are full. A server that answers every request blocks then. It
-    // may also close the connection.
+    // Send until the socket buffers are full. A server that answers every request then blocks, or
+    // closes the connection.
     let (mut last, mut looks_alike) = (None, 0);
     wait_until("the server's send buffer is full", || {
         let is_open = match slow_client.write(requests.as_bytes()) {

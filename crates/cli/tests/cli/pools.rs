@@ -1,5 +1,5 @@
 //! Pools of the crate `softswap` in a program under softswap: each engine handles its own pages,
-//! also if a call touches pages of both.
+//! even if one call touches pages of several engines.
 
 use crate::support::{Swapped, mix64};
 use softswap::Pool;
@@ -40,7 +40,7 @@ fn work() {
             });
         }
     });
-    // Write evicted pages of both guarded pools to a file.
+    // Write evicted pages of the guarded pool, and of the heap, to a file.
     for part in &parts[1..] {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(part).unwrap();

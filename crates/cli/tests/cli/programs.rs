@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-/// Enough pressure to evict everything between two uses, with the small programs' budget.
+/// Budget of small programs. With it, the pressure of [`PUSHED`] evicts all pages between two uses.
 const SMALL: &str = "16M";
 const PUSHED: [&str; 3] = ["--pressure", "26", "--require-out"];
 
@@ -169,8 +169,8 @@ fn programs_find_their_data_unchanged() {
     for (program, memory, arguments) in [
         // Threads share swapped pages.
         ("threads", "96M", "--mib 400 --operations 5000 --require-out"),
-        // Memory calls keep their semantics. With a smaller budget the tables of the largest mapping
-        // would take half of it.
+        // Memory calls keep their semantics. With a smaller budget the tables of the largest
+        // mapping would take half of it.
         ("mappings", "32M", "--pressure 48 --require-out"),
         // Large reservations are managed as they are committed.
         ("mappings", SMALL, "--pressure 26 --require-out --only reserve-a-terabyte"),

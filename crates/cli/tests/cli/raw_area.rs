@@ -1,5 +1,5 @@
 //! Raw swap files: `--swap FILE,raw`. Each test has its own file system on a loop device, and
-//! compares everything else in it before and after. Needs root.
+//! compares all other files in it before and after. Needs root.
 
 use crate::common::area::{MIB, succeeds};
 use crate::common::{Loop, assert_contains_all, is_root, json_of, set_mode, skip, softswap, tool};

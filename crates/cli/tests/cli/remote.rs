@@ -134,8 +134,8 @@ fn pages_of_killed_program_and_helper_are_removed() {
     let name = python().file_name().expect("a name").to_string_lossy().into_owned();
     let program = child_called(running.id(), &name).expect("the program");
     let helper = child_called(running.id(), HELPER).expect("the helper");
-    // Kill the helper first. If it exited after the last check of `run`, only `gc` would remove
-    // the keys.
+    // Kill the helper first. If the helper exited after the last check of `run`, only `gc` would
+    // remove the keys.
     kill(helper);
     eventually("the helper has exited", || child_called(running.id(), HELPER) != Some(helper));
     kill(program);

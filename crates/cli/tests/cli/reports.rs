@@ -17,7 +17,6 @@ fn run(dir: &Path, name: &str, memory: &str, seconds: &str) -> PathBuf {
     path
 }
 
-/// Returns the numbers of an array.
 fn column(values: &Value) -> Vec<u64> {
     values.as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).collect()
 }

@@ -116,7 +116,7 @@ fn group_signal_of_program_is_delivered_once() {
     }
 }
 
-/// Shell script that waits for a signal, prints `ready`, and exits with the number of signals.
+/// Returns a shell script that prints `ready`, waits for a signal, and exits with their number.
 fn counts(signal: &str) -> String {
     format!(
         "n=0; trap 'n=$((n+1))' {signal}; echo ready; \

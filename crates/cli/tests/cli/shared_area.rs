@@ -57,7 +57,7 @@ fn wait_until_all_free(tables: &File, running: &Running) {
     wait_until_taken("all clusters are free", tables, running, |taken| taken == 0);
 }
 
-/// Pipeline stage. Each of three stages uses more than its share.
+/// Pipeline stage. Each of three stages uses more than a third of the budget.
 const STAGE: &str = r"
 import hashlib, os, sys
 own = [os.urandom(1 << 20) for _ in range(30)]
@@ -195,7 +195,7 @@ os._exit(0)
     assert!(stderr.contains("swap area is full"), "{stderr}");
 }
 
-/// Returns the descendants of a process, without itself and its direct children.
+/// Returns the descendants of a process, without its children and grandchildren.
 fn grandchildren(of: i32) -> Vec<i32> {
     all_with(|stat| {
         let mut line = std::iter::successors(Some(stat.pid), |pid| parent(*pid)).take(64);

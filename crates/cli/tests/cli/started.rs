@@ -19,7 +19,6 @@ print("managed" if "libsoftswap" in open("/proc/self/maps").read() else "UNMANAG
       hashlib.md5(block).hexdigest(), flush=True)
 "#;
 
-/// Returns the command that runs a shell script with `arguments`.
 fn shell_command(options: &[&str], script: &str, arguments: &[&str]) -> Command {
     let mut command = softswap_with(&["run", "-q", "--memory", "48M"]);
     command.args(options).args(["--", "sh", "-c", script, "sh"]).args(arguments);

@@ -33,7 +33,6 @@ fn kill(pid: &str, signal: i32) {
 fn stat_shows_text_and_json() {
     let program = Program::under_pressure(&[]);
     let pid = program.pid();
-    // By the PID of the program and by that of `softswap run`.
     for number in [&pid, &program.supervisor()] {
         let text = stdout_of(&["stat", number]);
         assert!(text.starts_with("softswap: "), "{text}");
@@ -63,7 +62,6 @@ fn stat_shows_text_and_json() {
     eventually("more evicted pages", || stat(&pid)["pages_out"].as_u64() > pages_out);
 }
 
-/// Servers may replace their arguments by a status text.
 #[test]
 fn repeated_stat_ends_with_program() {
     let program = Program::under_pressure(&[]);
@@ -115,7 +113,7 @@ fn stat_contains_every_report_counter() {
     let report = Swapped::within("32M").run("true", &[] as &[&str]).figures;
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
     let mut expected = keys(&report);
-    // Omits the keys of the final report, and adds the PID.
+    // `stat` omits keys of the final report, and adds the PID.
     expected.retain(|key| !["history", "machine"].contains(&key.as_str()));
     expected.insert("pid".to_string());
     assert_eq!(keys(&of_one), expected);
@@ -124,7 +122,7 @@ fn stat_contains_every_report_counter() {
     assert_eq!(keys(&of_tree), expected);
 }
 
-/// The other settings, with the budget of these programs.
+/// The last settings, which no test here changes.
 const UNCHANGED_SETTINGS: &str = "memory = 32M\npool.limit = auto\n";
 const ALL_KEYS: &str = "bounce.peak, codec, io.poll, io.poll_sleep, memory and pool.limit";
 

@@ -19,7 +19,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// Opens a terminal of that size. Returns `None` if tmux is missing.
+    /// Opens a terminal of `width` columns and `height` lines. Returns `None` if tmux is missing.
     fn open(width: u16, height: u16) -> Option<Terminal> {
         if Command::new("tmux").arg("-V").output().is_err() {
             eprintln!("skipped: tmux is not installed");
@@ -69,7 +69,6 @@ impl Terminal {
         self.ask(&["capture-pane", "-p"])
     }
 
-    /// Returns a variable of tmux.
     fn variable(&self, name: &str) -> String {
         self.ask(&["display-message", "-p", &format!("#{{{name}}}")]).trim().to_string()
     }

@@ -176,7 +176,7 @@ fn max_granted(stat: &Value) -> u64 {
     processes(stat).iter().map(|it| bytes(it, "granted_bytes")).max().unwrap_or(0)
 }
 
-/// Minimum share of a process, independent of the demand of the others.
+/// Minimum share of a process, independent of the demand of the other processes.
 const MIN_SHARE_BYTES: u64 = 8 << 20;
 
 #[test]
@@ -341,13 +341,13 @@ fn overwritten_ledger_is_reported_once_per_process() {
     let page = std::fs::OpenOptions::new().write(true).open(Path::new(&place)).unwrap();
     let garbage: Vec<u8> = (0..1_u32 << 18).map(|at| ((at * 37) >> 3) as u8).collect();
     page.write_all_at(&garbage, 0).unwrap();
-    wait_until("both processes have reported it", || {
+    wait_until("both processes have reported the overwritten ledger", || {
         let stderr = tree.running.stderr_so_far();
         let is_reported = stderr.matches("has been overwritten: process ").count() >= 2;
         is_reported.then_some(()).ok_or(stderr)
     });
     let ended = finish_hogs(tree, 2);
-    // Both programs report it. The shell does not.
+    // Both programs report the overwritten ledger. The shell does not.
     let messages = ended.stderr.matches("has been overwritten: process ").count();
     assert_eq!(messages, 2, "{}", ended.stderr);
 }

@@ -8,7 +8,6 @@ use crate::support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, processes};
 use crate::support::{LIMIT, compiled, finish, mix64, number, softswap_with};
 use std::time::Duration;
 
-/// Returns the number of rounds.
 fn turns(by_default: u64) -> u64 {
     number("SOFTSWAP_TREE_TURNS", by_default)
 }
@@ -95,7 +94,7 @@ fn killing_any_process_leaves_nothing() {
         let sockets = std::fs::read_dir(tree.sockets.path()).unwrap().count();
         assert_eq!(sockets, 0, "`softswap stat` must remove the sockets of killed processes");
     }
-    assert_eq!(std::fs::read_dir(swap.path()).unwrap().count(), 0, "a swap file has no name");
+    assert_eq!(std::fs::read_dir(swap.path()).unwrap().count(), 0, "a swap file was left");
     let remaining: Vec<_> =
         forgotten_memory().into_iter().filter(|it| !before.contains(it)).collect();
     assert!(remaining.is_empty(), "System V memory: {remaining:?}");

@@ -29,7 +29,7 @@ fn managed_memory_is_not_reported_as_unmanaged() {
     assert!(unmanaged(&report, "total_bytes") < 16 * MIB, "{}", report.figures);
 }
 
-/// Bytes of anonymous memory outside the budget, as `stat --json` of a running program shows them.
+/// Returns the bytes of anonymous memory outside the budget, by `stat --json` of a running program.
 fn unmanaged_bytes_while_running(case: &str) -> u64 {
     let swapped = Swapped::within("32M");
     let arguments = ["--only", case, "--mib", "64", "--linger", "1000"];
@@ -113,7 +113,7 @@ fn full_area_ends_program_and_counts_written_pages_only() {
     let report = swapped.run(compiled("hog"), &["--mib", "200", "--seconds", "0"]);
     let parts = ["its limit of 32.0 MiB is used up", "--memory"];
     assert_contains_all(&report.ended.stderr, &parts);
-    // Each evicted page was written, dropped because its copy was valid, or is zero.
+    // Each evicted page was written, or its stored copy was valid.
     let (out, written) = (report.figure("pages_out"), report.figure("pages_written"));
     let unchanged = report.figures["areas"]["unchanged_pages"].as_u64().expect("a figure");
     assert!(out <= written + unchanged, "{}", report.figures);

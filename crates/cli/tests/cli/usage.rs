@@ -43,7 +43,7 @@ fn invalid_value_is_reported_with_limit_and_remedy() {
         let mut options: Vec<&str> = line.split(' ').collect();
         // The message repeats the option.
         let parts = [&[*line], *parts].concat();
-        // Set, so that the default swap directory is not the reason for the refusal.
+        // Name a swap directory, so that the default one is not the reason for the refusal.
         if !options.contains(&"--swap") {
             options.extend(["--swap", swap.path().to_str().unwrap()]);
         }

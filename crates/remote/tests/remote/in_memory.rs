@@ -18,7 +18,6 @@ pub(crate) struct InMemory {
 }
 
 impl InMemory {
-    /// Returns a store with space for `limit_pages` pages.
     pub(crate) fn with_limit(limit_pages: usize) -> Self {
         Self { limit_pages: Some(limit_pages), ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! Test: the public API equals `api.txt`, so that changes are deliberate.
+//! Tests that the public API equals `api.txt`, so that changes are deliberate.
 
 use std::path::Path;
 

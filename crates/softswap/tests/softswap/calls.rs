@@ -18,8 +18,8 @@ fn pool() -> Pool {
 }
 
 #[test]
-fn files() {
-    if !runs_in_child("calls::files") {
+fn file_calls_take_absent_pages() {
+    if !runs_in_child("calls::file_calls_take_absent_pages") {
         return;
     }
     let pool = pool();
@@ -45,8 +45,8 @@ fn files() {
 }
 
 #[test]
-fn pipes_and_sockets() {
-    if !runs_in_child("calls::pipes_and_sockets") {
+fn pipe_and_socket_calls_take_absent_pages() {
+    if !runs_in_child("calls::pipe_and_socket_calls_take_absent_pages") {
         return;
     }
     let pool = pool();
@@ -156,8 +156,8 @@ fn out<T>(region: &mut Region, page: usize) -> *mut T {
 }
 
 #[test]
-fn structures_strings_and_arrays() {
-    if !runs_in_child("calls::structures_strings_and_arrays") {
+fn calls_take_structures_in_absent_pages() {
+    if !runs_in_child("calls::calls_take_structures_in_absent_pages") {
         return;
     }
     let pool = pool();
@@ -224,8 +224,8 @@ extern "C" fn program_handler(signal: i32) {
 }
 
 #[test]
-fn threads_children_and_program_handler() {
-    if !runs_in_child("calls::threads_children_and_program_handler") {
+fn older_threads_children_and_program_handler_still_work() {
+    if !runs_in_child("calls::older_threads_children_and_program_handler_still_work") {
         return;
     }
     // SAFETY: the handler only adds to an atomic.

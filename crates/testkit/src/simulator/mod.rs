@@ -438,7 +438,6 @@ impl Simulation {
         }
     }
 
-    /// Frees the storage of a place.
     fn free(&mut self, place: Place) {
         match place {
             Place::Pool { handle } => self.pool.free(Handle::from_bits(handle)),

@@ -6,7 +6,6 @@ use softswap_cli::refusal::Refusal;
 use softswap_engine::store::swap::extent::ExtentMap;
 
 pub(super) trait Lookup: Send + Sync {
-    /// Returns the block of `page`.
     fn block(&self, page: u64) -> Option<u64>;
 
     /// Looks up all of `pages` and returns the sum of their blocks. The look-ups are inlined into
@@ -49,7 +48,6 @@ impl Lookup for NoMap {
     }
 }
 
-/// Number of maps.
 pub(super) const COUNT: usize = 4;
 pub(super) const NONE: &str = "none";
 pub(super) const LIST: &str = "list";

@@ -43,7 +43,6 @@ pub(super) fn lookup_ns(map: &dyn Lookup, queries: &[u64], time: Duration) -> f6
 /// Size of a task's part of the device. Blocks are taken modulo this size. Tasks may therefore
 /// overwrite data, but only the cost of copying is measured.
 const DEVICE_PAGES: usize = (32 << 20) / size_of::<Page>();
-/// Size of a task's own memory.
 const MEMORY_PAGES: usize = (8 << 20) / size_of::<Page>();
 /// Pages between two clock reads.
 const PAGES_AT_ONCE: usize = 16;

@@ -146,7 +146,7 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Object, Refusal> {
          on average",
         packed_share * 100.0
     ));
-    // Of median latencies.
+    // Differences of the rounds' p50.
     let mut differences = Object::new();
     let find = |what: Quantity| cells.iter().find(|cell| cell.key.1 == what);
     for (fault, name, part, part_name) in [

@@ -1,6 +1,6 @@
 //! Compares a pool of the crate `softswap` with other ways to use more memory than DRAM. The same
 //! loops run over a region of four times the limit: in a pool, on the heap under `softswap run`, in
-//! a file mapping, and on the heap with a kernel swap file. A memory cgroup limits each.
+//! a file mapping, and on the heap with a kernel swap file. Each run has its own memory cgroup.
 
 pub(crate) mod task;
 

@@ -20,7 +20,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) const STEPS: [&str; 6] =
     ["fill", "sequential_read", "sequential_write", "random_read", "random_write", "scan"];
 
-/// Location of the touched bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Place {

@@ -99,7 +99,7 @@ pub(super) fn measure(args: &PolicyArgs) -> Result<Object, Refusal> {
     Ok(log.findings("policy", Machine::without_device(), object! { rows }))
 }
 
-/// Reads traces, by name. Refuses two with the same name, because rows and ratios contain it.
+/// Reads traces, by name. Names must differ, because rows and ratios contain them.
 fn traces(paths: &[PathBuf]) -> Result<Vec<(String, Recorded)>, Refusal> {
     let mut traces: Vec<(String, Recorded)> = Vec::new();
     for path in paths {

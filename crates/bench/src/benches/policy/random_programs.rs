@@ -29,7 +29,6 @@ pub(super) struct Program {
     pub(super) threads: usize,
 }
 
-/// Source of bounded random numbers.
 struct BoundedRandom<I>(I);
 
 impl<I: Iterator<Item = u64>> BoundedRandom<I> {

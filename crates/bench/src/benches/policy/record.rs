@@ -59,7 +59,6 @@ pub(crate) struct RecordArgs {
     program: Vec<OsString>,
 }
 
-/// Returns the engine's settings for a recording.
 fn config(swap: &Path, recording: &Path) -> Config {
     Config {
         memory_bytes: MIN_MEMORY_BYTES,

@@ -11,7 +11,6 @@ use std::path::PathBuf;
 /// Touched memory divided by the budget.
 pub(super) const OVER_BUDGET: u64 = 4;
 
-/// Swap area of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(super) enum Area {

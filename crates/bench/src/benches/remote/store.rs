@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 const GENERATION: u64 = 1;
 
-/// The measured operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(super) enum Step {

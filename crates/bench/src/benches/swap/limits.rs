@@ -1,11 +1,11 @@
 //! Limits of a run: of its cgroup, and softswap's budget within it.
 
-/// Fixed part of the estimate of other charged memory, used for a first run: code, stacks, page
-/// tables, the task's own tables.
+/// A first run reserves this and a share of the limit for charged memory outside the budget: code,
+/// stacks, page tables, the task's own tables.
 const OWN_BYTES: u64 = 3 << 20;
-/// Divisor of the limit that gives the variable part of that estimate.
+/// The reserved share of the limit is 1 / `OWN_SHARE`.
 const OWN_SHARE: u64 = 64;
-/// Addition to the largest such memory of earlier runs, because runs differ.
+/// Added to the largest charged memory outside the budget in earlier runs, because runs differ.
 const SPARE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -30,7 +30,7 @@ impl Side {
     }
 
     /// Returns true if the side stores compressed pages in DRAM that is not charged to the cgroup.
-    /// With `counts_zswap`, zswap's are charged.
+    /// If `counts_zswap`, zswap's pages are charged.
     pub(super) fn keeps_outside(self, counts_zswap: bool) -> bool {
         match self {
             Side::Softswap | Side::Protection | Side::KernelFile => false,
@@ -50,7 +50,6 @@ impl Side {
     }
 }
 
-/// Access pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Pattern {
@@ -61,7 +60,6 @@ pub(crate) enum Pattern {
     HotSet,
 }
 
-/// Content of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub(crate) enum Data {
     /// Pages of a running program, each changed so that all differ.
@@ -94,7 +92,6 @@ pub(super) enum RunKind {
 }
 
 impl RunKind {
-    /// Returns the name in rows.
     pub(super) fn name(self) -> String {
         match self {
             RunKind::Plain => "in_memory".into(),

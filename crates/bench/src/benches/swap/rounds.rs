@@ -14,7 +14,7 @@ use softswap_sys::PAGE_SIZE;
 
 /// Maximum attempts of a run. The kernel may OOM-kill its own sides although it could reclaim
 /// memory, so these are retried. softswap's limit covers all memory that it needs, so a kill is an
-/// error. Its run is retried once, with the first budget, if it had a larger one.
+/// error. Such a run is retried once, with the budget of the first round, if its own was larger.
 const ATTEMPTS: usize = 5;
 
 /// Work under one set of conditions, with its runs by round. After a failure it has fewer runs than
@@ -234,7 +234,7 @@ fn in_turn(variants: &[Variant], round: usize) -> Vec<usize> {
 }
 
 /// Returns the limits of a run and of its retries. The budget depends on the peaks of earlier
-/// rounds. It is the same for all variants of the cell with the same kind of run.
+/// rounds, and is the same for all variants of the cell with the same kind of run.
 fn attempts(cell: &Cell, at: usize, limit_bytes: u64, round: usize) -> Vec<Limits> {
     let first = Limits::first(limit_bytes);
     let run_kind = cell.variants[at].run_kind;

@@ -34,7 +34,7 @@ pub(crate) struct Task {
     pub(crate) data: Data,
     /// File with pages of a program, for compressible and mixed data.
     pub(crate) sample: Option<PathBuf>,
-    /// Damages a page before the comparison, which must detect it.
+    /// Damages a page before the comparison, which must detect the damage.
     pub(crate) damage: bool,
     pub(crate) pattern: Pattern,
     pub(crate) threads: usize,

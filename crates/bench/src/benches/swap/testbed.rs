@@ -298,8 +298,8 @@ fn command_in(
         None => managed_program::command("env"),
         Some(group) => {
             let mut shell = managed_program::command("/bin/sh");
-            // The shell joins the cgroup and executes `env`, which executes the program. LD_PRELOAD
-            // is an argument of `env`, so the shell itself runs without it.
+            // The shell joins the cgroup and executes `env`, which sets LD_PRELOAD for the program.
+            // The shell itself runs without LD_PRELOAD.
             shell.args(["-c", r#"echo $$ > "$0" && exec env "$@""#]);
             shell.arg(group.dir.join("cgroup.procs"));
             shell

@@ -29,7 +29,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(crate) enum Action {
     /// Take the lock for changes of swap.
     HoldSwap,
-    /// Create a directory below this one.
     MakeDirectory {
         under: PathBuf,
     },

@@ -17,7 +17,6 @@ const CONTROLLERS: &str = "cgroup.controllers";
 const LIMIT: &str = "memory.max";
 const SWAP_LIMIT: &str = "memory.swap.max";
 
-/// Returns the hierarchy that has the memory controller.
 pub(crate) fn with_memory(hierarchies: Vec<Hierarchy>) -> Option<Hierarchy> {
     let has_memory = |hierarchy: &Hierarchy| match hierarchy.version {
         GroupVersion::One => true,
@@ -79,7 +78,6 @@ fn names_memory(list: &Path) -> bool {
     names.split_whitespace().any(|name| name == "memory")
 }
 
-/// Sets the limits of a new cgroup.
 pub(crate) fn set_limits(
     version: GroupVersion,
     dir: &Path,

@@ -204,7 +204,7 @@ fn unprivileged_bench_measures_softswap_only() {
 }
 
 #[test]
-fn damaged_page_in_cgroup_is_detected() {
+fn swap_benchmark_detects_damaged_page() {
     let _alone = exclusive_machine();
     let dir = tempfile::tempdir().unwrap();
     let options = ["--damage", "--no-programs", "--sides", "softswap", "--patterns", "hot_set"];

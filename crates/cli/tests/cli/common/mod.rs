@@ -136,7 +136,7 @@ pub(crate) fn compile(dir: &Path, name: &str, options: &[&str]) -> Option<PathBu
     built.status.success().then_some(path)
 }
 
-/// Returns true if a program is found in PATH. Otherwise notes that the rest of the test is skipped.
+/// Returns true if PATH has a program. Otherwise notes that the rest of the test is skipped.
 pub(crate) fn is_installed(program: &str) -> bool {
     let is_found = Std::new(program).arg("--version").output().is_ok();
     if !is_found {
@@ -171,7 +171,8 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // The kernel keeps the flag of a detached device, so the next user could not write to it.
+        // The kernel keeps the flag of a detached device, so the next user could not write to the
+        // device.
         if let Some(mut command) = tool("blockdev") {
             let _ = command.args(["--setrw", &self.0]).output();
         }

@@ -393,8 +393,8 @@ fn a_limit(random: &mut Random) -> (String, i32) {
     (format!("{name}={value}:"), signal)
 }
 
-/// A program without enough resources to start prints a message and fails as it would without
-/// softswap.
+/// Limits a resource before the program starts. If the program cannot start, it must print a
+/// message and fail as it would without softswap.
 fn limits_from_the_start(random: &mut Random) -> Outcome {
     tool("prlimit", &["--version"])?;
     let dir = disk_dir();
@@ -431,7 +431,7 @@ fn limits_from_outside(random: &mut Random) -> Outcome {
 
 // ---- one after the other -------------------------------------------------------------------
 
-/// The next run can use the resources of this run immediately.
+/// Starts a run as soon as another one has exited: its resources must be free.
 fn next_run_at_once(random: &mut Random) -> Outcome {
     let disk = Disk::of(112)?;
     let before_bytes = disk.free_bytes();

@@ -42,7 +42,7 @@ pub(crate) struct Victim {
     runtime_dir: TempDir,
     _beat_dir: TempDir,
     max_interval: Duration,
-    /// Stalls until this time were caused by the test itself.
+    /// The test itself caused the stalls before this time.
     excused_until: Instant,
 }
 
@@ -145,7 +145,7 @@ impl Victim {
         }
     }
 
-    /// Waits for `time`, and checks the program's progress during it.
+    /// Waits for `time`, and checks the program's progress meanwhile.
     pub(crate) fn watch(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while Instant::now() < until && !self.has_ended() {
@@ -194,8 +194,8 @@ impl Victim {
         (evaluate(&ended, may), pause)
     }
 
-    /// Like [`Victim::finish`], under a resource limit. The program or its loader may report the
-    /// limit and fail; that is not a wrong byte.
+    /// Like [`Victim::finish`], under a resource limit, which the program or its loader may report
+    /// before it fails.
     pub(crate) fn finish_under_limit(self, signal: i32, limit: &str) -> (End, Duration) {
         self.send(libc::SIGTERM);
         let (group, pause) = (self.id(), self.max_interval);
@@ -214,7 +214,7 @@ impl Victim {
         }
     }
 
-    /// Waits for the exit without checking it.
+    /// Waits for the exit, without a check of the outcome.
     pub(crate) fn finish_raw(self) -> Ended {
         self.running.finish(END_LIMIT)
     }

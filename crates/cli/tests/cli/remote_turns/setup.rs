@@ -27,7 +27,7 @@ impl Mode {
     }
 }
 
-/// For each extent, by its name without slot: node, key, and digest of the value.
+/// The copies of each extent, by the extent's name without slot: node, key, digest of the value.
 type Extents = BTreeMap<String, Vec<(usize, String, String)>>;
 
 pub(crate) struct Setup {

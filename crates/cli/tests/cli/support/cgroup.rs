@@ -70,8 +70,8 @@ impl MemoryGroup {
         if !is_first {
             return self.set("memory.max", &bytes.to_string());
         }
-        // In v1, `memory.limit_in_bytes` may not exceed `memory.memsw.limit_in_bytes`, so that is
-        // raised first.
+        // In v1, `memory.memsw.limit_in_bytes` is raised first, because the other limit may not
+        // exceed it.
         let _ = self.set("memory.memsw.limit_in_bytes", &(1u64 << 40).to_string());
         self.set("memory.limit_in_bytes", &bytes.to_string())
     }

@@ -136,7 +136,7 @@ pub(crate) fn query(arguments: &[&str]) -> Output {
     }
 }
 
-/// Returns the answer to `stat --json`, or the message that refuses it.
+/// Returns the answer to `stat --json`, or the refusal's message.
 pub(crate) fn try_stat(pid: &str) -> Result<Value, String> {
     let output = query(&["stat", pid, "--json"]);
     serde_json::from_slice(&output.stdout)

@@ -89,7 +89,6 @@ pub(crate) fn compiled_from(source_dir: &Path, name: &str, executable: &str) -> 
     path
 }
 
-/// Returns true if `path` is newer than its source and the headers.
 fn is_newer_than_sources(path: &Path, source_dir: &Path, source: &Path) -> bool {
     let changed = |path: &Path| std::fs::metadata(path).and_then(|it| it.modified()).ok();
     let Some(compiled) = changed(path) else { return false };
@@ -254,8 +253,8 @@ impl Drop for Running {
     }
 }
 
-/// Waits until a process that polls in a loop has completed `rounds` rounds. It blocks at most
-/// three times a round.
+/// Waits until a process that polls in a loop has completed `rounds` rounds. The process blocks at
+/// most three times a round.
 pub(crate) fn wait_for_rounds(pid: i32, rounds: u64) {
     let before = waits_of(pid).expect("a process");
     wait_until("the process completes its rounds", || match waits_of(pid) {
@@ -270,14 +269,12 @@ pub(crate) fn finish(command: &mut Command) -> Ended {
     Running::start(command).finish(LIMIT)
 }
 
-/// Returns a `softswap` command with these arguments.
 pub(crate) fn softswap_with(arguments: &[&str]) -> Command {
     let mut command = Command::new(softswap());
     command.args(arguments);
     command
 }
 
-/// Reads a number from an environment variable.
 pub(crate) fn number(variable: &str, by_default: u64) -> u64 {
     std::env::var(variable).map_or(by_default, |text| text.parse().expect(variable))
 }
@@ -452,7 +449,6 @@ impl Report {
     }
 }
 
-/// Writes about `bytes` bytes of random lines to `path`.
 pub(crate) fn write_random_lines(path: &Path, bytes: u64) {
     use std::io::Write;
     let mut file = std::io::BufWriter::with_capacity(1 << 20, File::create(path).expect("a file"));

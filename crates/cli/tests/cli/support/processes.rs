@@ -25,7 +25,6 @@ pub(crate) fn children(parent: i32) -> Vec<i32> {
     all_with(|stat| stat.ppid == parent)
 }
 
-/// Returns the child of `parent` that has this name.
 pub(crate) fn child_called(parent: i32, name: &str) -> Option<i32> {
     all_with(|stat| stat.ppid == parent && stat.comm == name).pop()
 }

@@ -101,7 +101,7 @@ fn stale_runs_are_listed_and_removed() {
         let mut abandoned = Job::new(&url, dead).await.unwrap();
         abandoned.write(0, 100).await.unwrap();
         drop(abandoned);
-        // Deletes its lease.
+        // Delete the lease of the dead run.
         for node in test_cluster.primary_nodes() {
             for key in node.keys(&format!("*:{}:lease", names[1])) {
                 node.send(&["DEL", &key]);

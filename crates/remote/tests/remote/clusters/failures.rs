@@ -47,7 +47,7 @@ fn written_pages_round_trip() {
         job.work(&mut Random(7), PAGES, 300).await;
         job.read_all().await.unwrap();
 
-        // Another helper continues after this one was killed.
+        // A new helper continues the run of the first one, as after a kill.
         let written = std::mem::take(&mut job.written);
         drop(job);
         let mut job = Job::new(&test_cluster.secure_url(""), next).await.unwrap();
@@ -214,7 +214,7 @@ fn server_with_old_data_is_repaired_without_reads() {
     with_written_pages(async |test_cluster, job| {
         let primary = test_cluster.primaries()[0];
         let replica = test_cluster.replica_of(primary);
-        // Otherwise the replica could take over.
+        // A running replica could take over.
         test_cluster.nodes[replica].kill();
         test_cluster.nodes[primary].send(&["SAVE"]);
         job.write(0, PAGES / 2).await.unwrap();
@@ -297,7 +297,6 @@ fn copies_leave_unwritable_server() {
         job.work(&mut Random(11), PAGES, 100).await;
         job.read_all().await.unwrap();
         node.set("min-replicas-to-write", "0");
-        // The obsolete copies are removed.
         eventually("each extent has two copies", || {
             let keys: Vec<String> =
                 test_cluster.primary_nodes().flat_map(Node::extent_keys).collect();

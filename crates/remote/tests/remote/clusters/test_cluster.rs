@@ -123,7 +123,6 @@ impl Node {
         redis::from_redis_value(self.send(command)).unwrap()
     }
 
-    /// Returns the keys that match a pattern.
     pub(crate) fn keys(&self, pattern: &str) -> Vec<String> {
         redis::from_redis_value(self.send(&["KEYS", pattern])).unwrap()
     }
@@ -315,12 +314,10 @@ impl TestCluster {
         (0..NODES).filter(|number| self.nodes[*number].is_primary()).collect()
     }
 
-    /// Returns the nodes that are primaries now.
     pub(crate) fn primary_nodes(&self) -> impl Iterator<Item = &Node> {
         self.primaries().into_iter().map(|number| &self.nodes[number])
     }
 
-    /// Returns the number of keys on all primaries.
     pub(crate) fn key_count(&self) -> i64 {
         self.primary_nodes().map(|node| node.number(&["DBSIZE"])).sum()
     }

@@ -33,8 +33,8 @@ pub(crate) fn convert(words: impl Iterator<Item = u64>, part: Part) -> Option<Re
 /// All events. Pages are identified by content numbers, which do not change when a page moves.
 #[derive(Default)]
 struct Script {
-    /// Content numbers of addresses where they differ from the page number, because a page has
-    /// moved.
+    /// Content number of each address from or to which a page has moved. At other addresses it is
+    /// the page number.
     owners: BTreeMap<u64, u64>,
     /// Index of the last touch of each content, and its compressed sizes.
     last: BTreeMap<u64, (usize, Content)>,

@@ -6,7 +6,6 @@ pub(crate) mod convert;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
 
-/// Magic number of the file format.
 const MAGIC: &[u8; 8] = b"touches2";
 /// Unit of compressed sizes.
 pub(crate) const UNIT_BYTES: usize = 64;
@@ -34,7 +33,7 @@ pub(crate) struct Content {
 pub(crate) enum Event {
     /// A touch of a page, with the content at its eviction if that has changed.
     Touch { page: u32, is_write: bool, content: Option<Content> },
-    /// Pages were freed.
+    /// `pages` pages from `page` on were freed.
     Freed { page: u32, pages: u32 },
 }
 
@@ -50,7 +49,6 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// Serializes the trace to the file format.
     pub(crate) fn to_bytes(&self) -> io::Result<Vec<u8>> {
         let columns = postcard::to_stdvec(&Columns::from(self)).map_err(io::Error::other)?;
         let mut bytes = MAGIC.to_vec();
