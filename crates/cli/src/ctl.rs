@@ -4,7 +4,7 @@ use crate::control_client::{self, Process};
 use crate::output::print;
 use crate::populate;
 use crate::refusal::{FAILED, Refusal};
-use crate::tree_report::TreeReport;
+use crate::tree_report::{Parking, TreeReport};
 use clap::{Args, Subcommand};
 use softswap_engine::api::control_protocol::{Request, pairs};
 use softswap_engine::api::live_settings::SETTINGS;
@@ -63,8 +63,9 @@ enum Action {
     /// Pause a program and all that it has started, and free their DRAM
     ///
     /// PID is that of `softswap run`. While their page faults wait, the processes write all of
-    /// their memory to the swap areas; then they are stopped. Memory outside the budget stays in
-    /// DRAM. Memory that fits a fixed budget stays, too, if the program has never swapped.
+    /// their memory to the swap areas; then they are stopped. What stays in DRAM: memory outside
+    /// the budget, and that of idle forked children, of programs with seccomp filters of their own,
+    /// of sleeping processes up to 64 MiB, and of a program that sleeps alone in a fixed budget.
     Park,
     /// Continue a parked program, and swap in what was in DRAM before
     Unpark,
@@ -95,7 +96,9 @@ fn park(pid: u32) -> Result<String, Refusal> {
         std::thread::sleep(PARK_INTERVAL);
         let (_, body) = control_client::query(pid, &Request::Stat)?;
         match TreeReport::parse(&body).and_then(|report| report.parked) {
-            Some(parked) if parked.is_stopped => return Ok(format!("{}\n", parked.for_people())),
+            Some(parked) if parked.progress == Parking::Stopped => {
+                return Ok(format!("{}\n", parked.for_people()));
+            }
             Some(_) => {}
             None => {
                 let why = format!("process {pid}: its tree was continued meanwhile");

@@ -32,34 +32,70 @@ pub(crate) struct Turns {
     pub(crate) taking_s: u64,
 }
 
+/// Progress of parking a tree.
+#[derive(Debug, Clone, Copy, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Parking {
+    Evicting,
+    Stopped,
+}
+
 /// A parked tree.
 #[derive(Debug, Clone, Copy, Serialize, PartialEq, Eq)]
 pub(crate) struct Parked {
-    /// True once the processes are stopped; before that they evict their memory.
-    pub(crate) is_stopped: bool,
+    pub(crate) progress: Parking,
+    /// Number of stopped processes, and of all.
+    pub(crate) stopped: u64,
     pub(crate) processes: u64,
     /// Anonymous memory of all processes in DRAM before, and now.
     pub(crate) before_bytes: u64,
     pub(crate) left_bytes: u64,
+    /// Process with most of what is left.
+    pub(crate) largest_pid: u32,
+    pub(crate) largest_bytes: u64,
 }
 
 impl Parked {
+    /// Memory in DRAM from which a process is named.
+    const NAMED_BYTES: u64 = 32 << 20;
+
+    fn to_text(self) -> String {
+        let is_stopped = u8::from(self.progress == Parking::Stopped);
+        let Parked { stopped, processes, before_bytes, left_bytes, .. } = self;
+        let Parked { largest_pid, largest_bytes, .. } = self;
+        format!(
+            "tree_parked {is_stopped} {stopped} {processes} {before_bytes} {left_bytes} \
+             {largest_pid} {largest_bytes}\n"
+        )
+    }
+
     fn parse(text: &str) -> Option<Parked> {
         let mut numbers = text.split(' ').map(|word| word.parse::<u64>().ok());
         let mut next = || numbers.next()?;
         Some(Parked {
-            is_stopped: next()? == 1,
+            progress: if next()? == 1 { Parking::Stopped } else { Parking::Evicting },
+            stopped: next()?,
             processes: next()?,
             before_bytes: next()?,
             left_bytes: next()?,
+            largest_pid: u32::try_from(next()?).ok()?,
+            largest_bytes: next()?,
         })
     }
 
     pub(crate) fn for_people(&self) -> String {
-        let [left, before] = [self.left_bytes, self.before_bytes].map(bytes);
-        let processes = if self.processes == 1 { "process" } else { "processes" };
-        let state = if self.is_stopped { "stopped" } else { "evicting memory" };
-        format!("{} {processes} {state}; {left} in DRAM, {before} before", self.processes)
+        let Parked { stopped, processes, largest_pid, .. } = self;
+        let [left, before, largest] =
+            [self.left_bytes, self.before_bytes, self.largest_bytes].map(bytes);
+        let state = match self.progress {
+            Parking::Evicting => "processes are evicting memory".to_string(),
+            Parking::Stopped => format!("{stopped} of {processes} processes stopped"),
+        };
+        let named = match self.largest_bytes > Parked::NAMED_BYTES {
+            true => format!("; process {largest_pid} keeps {largest} (docs/budget.md)"),
+            false => String::new(),
+        };
+        format!("{state}; {left} in DRAM, {before} before{named}")
     }
 }
 
@@ -85,17 +121,11 @@ impl TreeReport {
             "tree_budget_bytes {}\ntree_turns {taken} {owner_pid} {taking_s}\n",
             self.budget_bytes
         );
-        if let Some(Parked { is_stopped, processes, before_bytes, left_bytes }) = self.parked {
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                text,
-                "tree_parked {} {processes} {before_bytes} {left_bytes}",
-                u8::from(is_stopped)
-            );
-        }
+        self.parked.iter().for_each(|parked| text.push_str(&parked.to_text()));
         for process in &self.processes {
             let Process { pid, granted_bytes, used_bytes, used_peak_bytes, .. } = process;
             let Process { faults, stalled_ns, name, .. } = process;
+            // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
                 "process {pid} {granted_bytes} {used_bytes} {used_peak_bytes} {faults} \
@@ -221,10 +251,13 @@ mod tests {
         let mut report = TreeReport::of(9 << 20, vec![of(7, 1 << 20), of(8, 5 << 20)]);
         let name = "another name".to_string();
         report.parked = Some(Parked {
-            is_stopped: true,
+            progress: Parking::Stopped,
+            stopped: 1,
             processes: 2,
-            before_bytes: 9 << 20,
-            left_bytes: 4096,
+            before_bytes: 99 << 20,
+            left_bytes: 40 << 20,
+            largest_pid: 7,
+            largest_bytes: 33 << 20,
         });
         report.turns = Turns { taken: 5, owner_pid: 8, taking_s: 3 };
         report.unmanaged =
@@ -233,9 +266,9 @@ mod tests {
         assert_eq!(report.processes[0].granted_bytes, 5 << 20);
         assert_eq!(TreeReport::parse(&report.to_text()).as_ref(), Some(&report));
         assert!(report.for_people(1).contains("a name 8"));
-        assert!(
-            report.for_people(1).contains("2 processes stopped; 4.0 KiB in DRAM, 9.0 MiB before")
-        );
+        let parked = "1 of 2 processes stopped; 40.0 MiB in DRAM, 99.0 MiB before; process 7 keeps \
+                      33.0 MiB";
+        assert!(report.for_people(1).contains(parked), "{}", report.for_people(1));
         assert!(report.for_people(1).contains("turns for 3 s; pid 8 owns the present one"));
         assert_eq!(TreeReport::parse("uptime_ns 5\nsetting codec lz4\n"), None);
     }

@@ -1,24 +1,21 @@
 //! Parks the tree: its processes evict their memory while their faults wait, then they are stopped.
 //!
 //! SIGSTOP would also stop the threads that evict, so it is sent last. Processes that cannot evict
-//! (unmanaged ones, and those asleep without a thread) are only stopped.
+//! are only stopped: unmanaged ones, small ones that sleep, and idle forked children. Daemons, which
+//! have left the tree, evict but are not stopped.
 
 use crate::control_client::{self, Process};
-use crate::tree_report::{Parked, TreeReport};
-use rustix::process::Signal;
-use softswap_shared::ledger::{Eviction, Ledger};
+use crate::tree_report::{Parked, Parking as Progress};
+use rustix::process::{Pid, Signal};
+use softswap_shared::ledger::{Eviction, LEASE_MS, Ledger};
 use softswap_sys::raw::now_ns;
-use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time until which the tree is parked, from the last extension, in ms. If this process is killed,
-/// the faults of the tree wait no longer.
-const LEASE_MS: u64 = 10_000;
 /// Interval of checks.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Time for processes to begin to evict: a sleeping one starts its engine first.
-const BEGIN: Duration = Duration::from_millis(500);
+/// Time for processes to begin to evict. Until then processes that Ctrl-Z stops are continued.
+const BEGIN: Duration = Duration::from_secs(1);
 /// Time without any eviction after which the processes are stopped regardless.
 const STUCK: Duration = Duration::from_secs(10);
 /// Maximum number of attempts to stop all processes: a process may create others meanwhile.
@@ -32,73 +29,127 @@ enum State {
     #[default]
     Running,
     Evicting {
-        /// Continue processes that the terminal has stopped.
-        continues: bool,
         before_bytes: u64,
     },
     Stopped {
+        /// Processes that this process has stopped, parents before their children.
         by_us: Vec<Id>,
         before_bytes: u64,
     },
 }
 
+#[derive(Debug, Default)]
+struct Inner {
+    state: State,
+    /// Incremented at each begin, so that a thread notices that its parking was ended.
+    generation: u64,
+}
+
 /// Whether the tree is parked.
 #[derive(Debug, Default)]
-pub(super) struct Parking(Mutex<State>);
+pub(super) struct Parking(Mutex<Inner>);
 
 fn now_ms() -> u64 {
     now_ns() / 1_000_000
 }
 
 impl Parking {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to park the tree. If `continues`, processes that the terminal stops meanwhile are
-    /// continued, because a stopped process cannot evict. Returns false if the tree is parked.
-    pub(super) fn begin(&self, ledger: &Ledger, pids: &HashSet<u32>, continues: bool) -> bool {
-        let mut state = self.state();
-        if !matches!(*state, State::Running) {
-            return false;
+    /// As [`Parking::lock`]. A tree whose processes were all continued by others is not parked.
+    fn lock_current(&self, ledger: &Ledger) -> MutexGuard<'_, Inner> {
+        let mut inner = self.lock();
+        if let State::Stopped { by_us, .. } = &inner.state
+            && !by_us.iter().any(|id| find(*id).is_some_and(|process| process.is_stopped()))
+        {
+            inner.state = State::Running;
+            ledger.park_until(0);
         }
-        *state = State::Evicting { continues, before_bytes: resident_bytes(pids) };
+        inner
+    }
+
+    /// Begins to park the tree. Returns the generation for [`Parking::finish`],
+    /// or `None` if the tree is parked.
+    pub(super) fn begin(&self, ledger: &Ledger) -> Option<u64> {
+        let mut inner = self.lock_current(ledger);
+        if !matches!(inner.state, State::Running) {
+            return None;
+        }
+        inner.state = State::Evicting { before_bytes: resident_bytes(&descendants()) };
+        inner.generation += 1;
         ledger.park_until(now_ms() + LEASE_MS);
-        true
+        Some(inner.generation)
     }
 
     /// Returns true while processes evict their memory.
     pub(super) fn is_evicting(&self) -> bool {
-        matches!(*self.state(), State::Evicting { .. })
+        matches!(self.lock().state, State::Evicting { .. })
     }
 
-    /// Returns the state of a tree of these processes for `stat`; `None` if it runs.
-    pub(super) fn report(&self, pids: impl Fn() -> HashSet<u32>) -> Option<Parked> {
-        let (is_stopped, before_bytes) = match *self.state() {
+    /// Returns true if the processes are stopped.
+    pub(super) fn is_stopped(&self) -> bool {
+        matches!(self.lock().state, State::Stopped { .. })
+    }
+
+    /// Returns the state of a tree for `stat`; `None` if it runs.
+    pub(super) fn report(&self, ledger: &Ledger) -> Option<Parked> {
+        let (progress, before_bytes) = match self.lock_current(ledger).state {
             State::Running => return None,
-            State::Evicting { before_bytes, .. } => (false, before_bytes),
-            State::Stopped { before_bytes, .. } => (true, before_bytes),
+            State::Evicting { before_bytes, .. } => (Progress::Evicting, before_bytes),
+            State::Stopped { before_bytes, .. } => (Progress::Stopped, before_bytes),
         };
-        let pids = pids();
-        let processes = pids.len() as u64;
-        Some(Parked { is_stopped, processes, before_bytes, left_bytes: resident_bytes(&pids) })
+        let all: Vec<Process> = descendants().into_iter().filter_map(Process::read).collect();
+        let resident = |it: &Process| it.resident.map_or(0, |resident| resident.anonymous_bytes);
+        let largest = all.iter().max_by_key(|process| resident(process));
+        Some(Parked {
+            progress,
+            stopped: all.iter().filter(|process| process.is_stopped()).count() as u64,
+            processes: all.len() as u64,
+            before_bytes,
+            left_bytes: all.iter().map(resident).sum(),
+            largest_pid: largest.map_or(0, |process| process.pid),
+            largest_bytes: largest.map_or(0, resident),
+        })
     }
 
-    /// Waits until the processes have evicted their memory, then stops them. `tree` returns the
-    /// report and the PIDs of the tree.
-    pub(super) fn finish(&self, ledger: &Ledger, tree: impl Fn() -> (TreeReport, HashSet<u32>)) {
+    /// Waits until the processes have evicted their memory, then stops them. `used_bytes` returns
+    /// the memory that they use. After Ctrl-Z, processes of
+    /// this process group are continued at first: a stopped process cannot evict. A second Ctrl-Z
+    /// stops the tree at once.
+    pub(super) fn finish(
+        &self,
+        generation: u64,
+        ledger: &Ledger,
+        is_after_ctrl_z: bool,
+        used_bytes: impl Fn() -> u64,
+    ) {
         let began = Instant::now();
         let (mut least_bytes, mut progress) = (u64::MAX, began);
         loop {
-            let (report, pids) = tree();
-            let State::Evicting { continues, .. } = *self.state() else { return };
-            ledger.park_until(now_ms() + LEASE_MS);
-            if continues {
-                let stopped = pids.iter().filter_map(|pid| Process::read(*pid));
-                stopped.filter(Process::is_stopped).for_each(|it| send(it.pid, Signal::CONT));
+            {
+                let inner = self.lock();
+                if inner.generation != generation || !matches!(inner.state, State::Evicting { .. })
+                {
+                    return;
+                }
+                ledger.park_until(now_ms() + LEASE_MS);
             }
-            if report.used_bytes < least_bytes {
-                (least_bytes, progress) = (report.used_bytes, Instant::now());
+            if is_after_ctrl_z {
+                let of_group = descendants().into_iter().filter(|pid| is_of_own_group(*pid));
+                let stopped = of_group.filter_map(Process::read);
+                let stopped: Vec<_> = stopped.filter(Process::is_stopped).collect();
+                if began.elapsed() > BEGIN && !stopped.is_empty() {
+                    break;
+                }
+                stopped.iter().for_each(|process| {
+                    send(process.pid, Signal::CONT);
+                });
+            }
+            let used_bytes = used_bytes();
+            if used_bytes < least_bytes {
+                (least_bytes, progress) = (used_bytes, Instant::now());
             }
             let is_done = ledger.members_at(Eviction::Running) == 0 && began.elapsed() > BEGIN;
             if is_done || progress.elapsed() > STUCK {
@@ -106,78 +157,95 @@ impl Parking {
             }
             std::thread::sleep(INTERVAL);
         }
-        let mut by_us = Vec::new();
-        for _ in 0..MAX_PASSES {
-            let (_, pids) = tree();
-            let mut state = self.state();
-            let State::Evicting { before_bytes, .. } = *state else {
-                by_us.iter().for_each(|id| resume(*id));
-                return;
-            };
+        self.stop_all(generation);
+    }
+
+    fn stop_all(&self, generation: u64) {
+        let mut by_us: Vec<Id> = Vec::new();
+        for pass in 1..=MAX_PASSES {
             let runs = |process: &Process| !process.is_stopped() && !process.has_ended();
-            let all = pids.iter().filter_map(|pid| Process::read(*pid));
+            let all = descendants().into_iter().filter_map(Process::read);
             let running: Vec<Process> = all.filter(runs).collect();
-            if running.is_empty() {
-                *state = State::Stopped { by_us, before_bytes };
+            let mut inner = self.lock();
+            let State::Evicting { before_bytes } = inner.state else {
+                return resume(&by_us);
+            };
+            if inner.generation != generation {
                 return;
             }
-            for process in running {
+            for process in &running {
                 let id = (process.pid, process.start_time().unwrap_or_default());
-                if !by_us.contains(&id) {
+                if send(process.pid, Signal::STOP) && !by_us.contains(&id) {
                     by_us.push(id);
                 }
-                send(process.pid, Signal::STOP);
             }
-            drop(state);
+            if running.is_empty() || pass == MAX_PASSES {
+                inner.state = State::Stopped { by_us, before_bytes };
+                return;
+            }
+            drop(inner);
             std::thread::sleep(INTERVAL / 4);
-        }
-        let mut state = self.state();
-        if let State::Evicting { before_bytes, .. } = *state {
-            *state = State::Stopped { by_us, before_bytes };
         }
     }
 
     /// Continues the tree. Returns the number of processes that were stopped, or `None` if the tree
     /// is not parked.
     pub(super) fn end(&self, ledger: &Ledger) -> Option<usize> {
-        let before = std::mem::take(&mut *self.state());
-        let by_us = match before {
+        let mut inner = self.lock_current(ledger);
+        let by_us = match std::mem::take(&mut inner.state) {
             State::Running => return None,
             State::Evicting { .. } => Vec::new(),
             State::Stopped { by_us, .. } => by_us,
         };
         ledger.park_until(0);
-        by_us.iter().for_each(|id| resume(*id));
+        resume(&by_us);
         Some(by_us.len())
     }
 }
 
-/// Sends a signal. A process that has exited needs none.
-fn send(pid: u32, signal: Signal) {
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-    let _ = pid.map(|pid| rustix::process::kill_process(pid, signal));
+/// Sends a signal. Returns false if the process has exited, or belongs to another user.
+fn send(pid: u32, signal: Signal) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::kill_process(pid, signal).is_ok())
 }
 
-/// Continues a process, unless its PID belongs to another one by now.
-fn resume((pid, start_time): Id) {
-    let process = Process::read(pid);
-    if process.and_then(|it| it.start_time()).unwrap_or_default() == start_time {
-        send(pid, Signal::CONT);
-    }
+/// Continues processes, children before their parents: a shell must not see a stopped child.
+fn resume(stopped: &[Id]) {
+    let there = stopped.iter().rev().filter_map(|id| find(*id));
+    there.for_each(|process| {
+        send(process.pid, Signal::CONT);
+    });
 }
 
-fn resident_bytes(pids: &HashSet<u32>) -> u64 {
+/// Returns the process, unless its PID belongs to another one by now.
+fn find((pid, start_time): Id) -> Option<Process> {
+    Process::read(pid).filter(|process| process.start_time().unwrap_or_default() == start_time)
+}
+
+fn is_of_own_group(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| {
+        rustix::process::getpgid(Some(pid)).is_ok_and(|group| group == rustix::process::getpgrp())
+    })
+}
+
+fn resident_bytes(pids: &[u32]) -> u64 {
     let resident = |pid: &u32| Some(Process::read(*pid)?.resident?.anonymous_bytes);
     pids.iter().filter_map(resident).sum()
 }
 
-/// Returns the processes of a tree: the `known` ones, and all that they have started.
-pub(super) fn all_processes(known: impl Iterator<Item = u32>) -> HashSet<u32> {
-    let (mut todo, mut all) = (Vec::from_iter(known), HashSet::new());
-    while let Some(pid) = todo.pop() {
-        if Process::read(pid).is_some_and(|process| !process.has_ended()) && all.insert(pid) {
-            todo.extend(control_client::listed_children(pid).unwrap_or_default());
-        }
+/// Returns the descendants of this process, parents before their children. PIDs from the ledger are
+/// not used: the program could write those of other processes there.
+pub(super) fn descendants() -> Vec<u32> {
+    let mut all = vec![std::process::id()];
+    let mut next = 0;
+    while let Some(pid) = all.get(next).copied() {
+        let children = control_client::listed_children(pid).unwrap_or_default();
+        let runs = |pid: &u32| Process::read(*pid).is_some_and(|process| !process.has_ended());
+        let new: Vec<u32> = children.into_iter().filter(runs).collect();
+        all.extend(new.into_iter().filter(|pid| !all.contains(pid)).collect::<Vec<_>>());
+        next += 1;
     }
+    all.remove(0);
     all
 }

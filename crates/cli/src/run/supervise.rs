@@ -125,8 +125,7 @@ pub(super) fn run(
             let _ = writeln!(std::io::stderr(), "softswap: note: {note}");
         }
         if let Some(search) = &mut search {
-            let processes = report.iter().flat_map(|report| &report.processes);
-            let members: Vec<u32> = processes.map(|process| process.pid).collect();
+            let members = tree.as_ref().map_or_else(Vec::new, |tree| tree.member_pids());
             let new = search.poll(&members);
             tree.iter().for_each(|tree| tree.set_unmanaged(search.now()));
             for process in &new {
@@ -209,6 +208,8 @@ fn forward_until_exit(
 ) -> std::io::Result<Ending> {
     let mut next_check = Instant::now() + FIRST_SAMPLE_DELAY;
     let mut stops = Stops::default();
+    // True if the tree is parked before this process stops.
+    let mut follows: Option<bool> = None;
     loop {
         let is_evicting = budget.is_some_and(Budget::is_evicting);
         let most = if is_evicting { EVICTING_INTERVAL } else { Duration::MAX };
@@ -229,7 +230,16 @@ fn forward_until_exit(
         if let Some(ending) = reap(pid, &mut stops)? {
             return Ok(ending);
         }
-        if !budget.is_some_and(Budget::is_evicting) && stops.must_follow_stop() {
+        if stops.must_follow_stop() {
+            let parks = budget.is_some_and(Budget::park_after_ctrl_z);
+            follows = Some(parks);
+        }
+        if !budget.is_some_and(Budget::is_evicting)
+            && let Some(parks) = follows.take()
+            // The tree may have been continued meanwhile.
+            && (!parks || budget.is_some_and(Budget::is_stopped))
+        {
+            stops = Stops::default();
             poll(true);
             rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
         }

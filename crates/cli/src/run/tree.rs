@@ -2,7 +2,7 @@
 //! answers `stat` and `ctl`.
 
 use super::auto_memory::{self, Bounds, Inputs};
-use super::parking::{Parking, all_processes};
+use super::parking::Parking;
 use crate::control_client::{self, own_uid};
 use crate::memory_limits::{self, Available};
 use crate::refusal::{OrRefuse, Refusal};
@@ -12,13 +12,13 @@ use softswap_engine::api::control_protocol::{Request, converse};
 use softswap_engine::api::settings::{MIN_MEMORY_BYTES, Turns};
 use softswap_shared::ledger::{Ledger, SHAPE, Sizes};
 use softswap_sys::control_socket::{self, Listener};
+use softswap_sys::process_identity::Liveness;
 use softswap_sys::raw::now_ns;
 use softswap_view::report::{Process, UnmanagedProcess};
 use softswap_view::units::{self, parse_size, visible};
-use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -54,8 +54,6 @@ pub(super) struct Budget {
     parking: Arc<Parking>,
     /// True if SIGTSTP parks the tree.
     parks_on_stop: bool,
-    /// The program, 0 before it is started.
-    program_pid: Arc<AtomicU32>,
 }
 
 /// Returns the smallest chunk with which a ledger can have all DRAM of this machine as its limit.
@@ -87,7 +85,6 @@ impl Tree {
             unmanaged: Arc::default(),
             parking: Arc::default(),
             parks_on_stop,
-            program_pid: Arc::default(),
         };
         Ok(Tree {
             fd,
@@ -142,6 +139,14 @@ impl Tree {
         self.budget.ledger.serve_demands();
     }
 
+    /// Returns the PIDs of the members. Leaves out those of other PID namespaces, which belong to
+    /// other processes here.
+    pub(super) fn member_pids(&self) -> Vec<u32> {
+        let identities = self.budget.ledger.members().into_iter().map(|member| member.identity);
+        let alive = identities.filter(|identity| identity.liveness() == Liveness::Alive);
+        alive.map(|identity| identity.pid).collect()
+    }
+
     pub(super) fn budget(&self) -> Budget {
         self.budget.clone()
     }
@@ -169,7 +174,6 @@ impl Tree {
     /// runs.
     pub(super) fn serve(&mut self, program_pid: u32) {
         self.peaks.program_pid = program_pid;
-        self.budget.program_pid.store(program_pid, Relaxed);
         let own = own_uid();
         let dirs = control_socket::directories(|name| std::env::var_os(name), own);
         let pid = std::process::id();
@@ -238,13 +242,18 @@ impl Budget {
         }
     }
 
-    /// Parks the tree on SIGTSTP, if that was requested, and continues it on SIGCONT.
+    /// Continues the tree when this process is continued, or gets a signal that ends the program: a
+    /// stopped process would not receive it.
     pub(super) fn note_signal(&self, signal: i32) {
-        match signal {
-            libc::SIGTSTP if self.parks_on_stop => drop(self.park(true)),
-            libc::SIGCONT => drop(self.parking.end(&self.ledger)),
-            _ => {}
+        let continues = [libc::SIGCONT, libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGHUP];
+        if continues.contains(&signal) {
+            let _ = self.parking.end(&self.ledger);
         }
+    }
+
+    /// Begins to park the tree after Ctrl-Z, if that was requested. Returns true if it has begun.
+    pub(super) fn park_after_ctrl_z(&self) -> bool {
+        self.parks_on_stop && self.park(true).is_ok()
     }
 
     /// Returns true while processes evict their memory before they are stopped.
@@ -252,31 +261,26 @@ impl Budget {
         self.parking.is_evicting()
     }
 
+    /// Returns true if the processes of the parked tree are stopped.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.parking.is_stopped()
+    }
+
     /// Begins to park the tree.
-    fn park(&self, continues: bool) -> Result<String, String> {
-        if !self.parking.begin(&self.ledger, &self.processes(&self.report()), continues) {
+    fn park(&self, is_after_ctrl_z: bool) -> Result<String, String> {
+        let Some(generation) = self.parking.begin(&self.ledger) else {
             return Err("the tree is parked already; `unpark` continues it".to_string());
-        }
+        };
         let budget = self.clone();
         let finish = move || {
-            budget.parking.finish(&budget.ledger, || {
-                let report = budget.report();
-                let pids = budget.processes(&report);
-                (report, pids)
-            });
+            let used_bytes = || budget.report().used_bytes;
+            budget.parking.finish(generation, &budget.ledger, is_after_ctrl_z, used_bytes);
         };
         let thread = std::thread::Builder::new().name("softswap-park".into()).spawn(finish);
         thread.map(|_| String::new()).map_err(|error| {
             let _ = self.parking.end(&self.ledger);
             format!("a thread cannot be started: {error}")
         })
-    }
-
-    /// Returns the PIDs of the tree.
-    fn processes(&self, report: &TreeReport) -> HashSet<u32> {
-        let members = report.processes.iter().map(|process| process.pid);
-        let unmanaged = report.unmanaged.iter().map(|process| process.pid);
-        all_processes(members.chain(unmanaged).chain([self.program_pid.load(Relaxed)]))
     }
 
     fn memory(&self) -> String {
@@ -385,9 +389,7 @@ impl Budget {
 
     /// As [`Budget::report`], with the state of a parked tree, which reads /proc.
     fn full_report(&self) -> TreeReport {
-        let report = self.report();
-        let parked = self.parking.report(|| self.processes(&report));
-        TreeReport { parked, ..report }
+        TreeReport { parked: self.parking.report(&self.ledger), ..self.report() }
     }
 }
 

@@ -1,5 +1,6 @@
 //! `softswap ctl PID park`, and `--park-on SIGTSTP`.
 
+use crate::common::{is_root, skip};
 use crate::support::control_client::{Program, refused, stat, stdout_of, wait_until};
 use crate::support::processes::{children, send, stat_of};
 use crate::support::tree::{Tree, bytes};
@@ -46,19 +47,21 @@ fn parked_program_leaves_dram_and_continues_with_its_data() {
     refused(&["ctl", &pid.to_string(), "park"], 2, &["a tree is parked as a whole"]);
     for _ in 0..3 {
         let text = park(&supervisor);
-        assert!(text.starts_with("1 process stopped; "), "{text}");
+        assert!(text.starts_with("1 of 1 processes stopped; "), "{text}");
         assert!(is_stopped(pid));
         let left_bytes = anonymous_bytes(pid);
         assert!(left_bytes < MAX_LEFT_BYTES, "{left_bytes} bytes are left");
         let parked = &stat(&supervisor)["tree"]["parked"];
-        assert_eq!((&parked["is_stopped"], &parked["processes"]), (&true.into(), &1.into()));
+        assert_eq!((&parked["progress"], &parked["stopped"]), (&"stopped".into(), &1.into()));
         assert!(bytes(parked, "before_bytes") > bytes(parked, "left_bytes"), "{parked}");
         refused(&["ctl", &supervisor, "park"], 2, &["parked already"]);
         assert_eq!(unpark(&supervisor), "continued = 1\n");
         await_return(pid, 8 << 20);
     }
     program.expect_alive();
-    send(pid, libc::SIGTERM);
+    park(&supervisor);
+    // A stopped program would not receive it.
+    send(program.running.id(), libc::SIGTERM);
     let ended = program.running.finish(LIMIT);
     ended.expect_success("steady");
     assert!(ended.stdout_text().contains("ok steady"), "{}", ended.stdout_text());
@@ -80,6 +83,7 @@ is_child = os.fork() == 0
 block = bytearray(os.urandom(1 << 20)) * 20
 digest = lambda: hashlib.sha256(common + block).digest()
 if is_child:
+    os.close(requests[1])
     while os.read(requests[0], 1):
         os.write(answers[1], digest())
     os._exit(0)
@@ -111,7 +115,7 @@ fn parked_tree_keeps_connections_pipes_and_timers() {
     let pids = [server, children(server)[0]];
     for _ in 0..3 {
         let text = park(&tree.pid());
-        assert!(text.starts_with("2 processes stopped; "), "{text}");
+        assert!(text.starts_with("2 of 2 processes stopped; "), "{text}");
         assert!(pids.into_iter().all(is_stopped));
         let left_bytes = pids.map(anonymous_bytes);
         assert!(left_bytes.iter().all(|bytes| *bytes < MAX_LEFT_BYTES), "{left_bytes:?}");
@@ -120,6 +124,29 @@ fn parked_tree_keeps_connections_pipes_and_timers() {
     }
     drop(peer);
     tree.running.finish(LIMIT).expect_success("a server");
+}
+
+/// The ledger has the PIDs of that namespace, which belong to other processes here.
+#[test]
+fn only_processes_of_the_tree_are_stopped() {
+    if !is_root() {
+        return skip("a PID namespace needs root");
+    }
+    let steady = compiled("steady");
+    let program = ["unshare", "-pf", steady.to_str().unwrap(), "--mib", "48"];
+    let mut tree = Tree::start(&["--memory", "32M"], &program);
+    tree.running.wait_for_line("ready");
+    let unshare = children(tree.running.id())[0];
+    let inner = children(unshare)[0];
+    let stat = tree.answer();
+    assert_eq!(stat["unmanaged"].as_array().map(Vec::len), Some(0), "{stat}");
+    let text = park(&tree.pid());
+    assert!(text.starts_with("2 of 2 processes stopped; "), "{text}");
+    assert!(is_stopped(unshare) && is_stopped(inner) && !is_stopped(1));
+    assert!(anonymous_bytes(inner) < MAX_LEFT_BYTES, "{}", anonymous_bytes(inner));
+    assert_eq!(unpark(&tree.pid()), "continued = 2\n");
+    send(inner, libc::SIGTERM);
+    assert!(tree.running.finish(LIMIT).stdout_text().contains("ok steady"));
 }
 
 #[test]

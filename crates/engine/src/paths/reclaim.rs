@@ -91,7 +91,9 @@ pub(crate) fn direct_round(core: &Core, context: &mut Context) -> Round {
 /// Evicts a batch of pages. If no page is evictable, shrinks the pool, then releases standby pages.
 /// Returns false if nothing was freed.
 pub(crate) fn evict_more(core: &Core, context: &mut Context) -> bool {
-    core.memory.pinners.look();
+    if core.memory.pinners.is_due() {
+        core.background.wake();
+    }
     page_out::page_out(core, context).pages_out > 0
         || take_from_pool(core, context, &mut None) > 0
         || core.stores.standby.release() > 0

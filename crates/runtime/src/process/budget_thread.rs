@@ -44,6 +44,7 @@ pub(super) fn run_budget(keep_running: fn() -> bool) {
             return;
         }
         if let Some(pause_ns) = parking.evict(engine, &member) {
+            turns.forget_own();
             member.await_notification(seen, pause_ns);
             continue;
         }

@@ -37,10 +37,12 @@ impl Parking {
             return None;
         }
         if !matches!(self, Parking::Parked { .. }) {
+            member.publish_eviction(Eviction::Running);
             engine.end_bring_back();
             *self = Parking::Parked { resident_pages: engine.resident_pages() };
         }
         let is_done = evict_for(ROUND_NS, engine, member);
+        member.publish(UNAVAILABLE, engine.used_bytes() as u64);
         tree_account::publish(engine, member);
         Some(if is_done { PAUSE_NS } else { 0 })
     }
@@ -71,6 +73,5 @@ pub(super) fn evict_for(ns: u64, engine: &Engine, member: &Member) -> bool {
     }
     let is_done = failed == MAX_FAILED_TRIES;
     member.publish_eviction(if is_done { Eviction::Done } else { Eviction::Running });
-    member.publish(UNAVAILABLE, engine.used_bytes() as u64);
     is_done
 }

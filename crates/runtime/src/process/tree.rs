@@ -15,7 +15,7 @@ use super::{own_threads, tree_account};
 use crate::base::instance;
 use softswap_engine::api::engine::Engine;
 use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
-use softswap_shared::ledger::{Claim, Counts, Ledger, Member, SHAPE, Sizes};
+use softswap_shared::ledger::{Claim, Counts, Eviction, Ledger, Member, SHAPE, Sizes};
 use softswap_sys::file::identity_of;
 use softswap_sys::process_identity::{self, ProcessIdentity};
 use softswap_sys::raw::{self, now_ns};
@@ -74,6 +74,12 @@ pub(super) fn member() -> Option<Member> {
         return None;
     }
     LEDGER.get()?.member(word, OWNER.load(Relaxed))
+}
+
+/// Returns true in the member's own process; false in the child of a `vfork`, which uses its memory
+/// but has other descriptors.
+pub(super) fn is_owner() -> bool {
+    OWNER.load(Relaxed) == raw::current_process()
 }
 
 pub(crate) fn is_shared() -> bool {
@@ -201,6 +207,7 @@ pub(super) fn set_member(member: &Member, granted: usize) {
     member.publish_claim(now_ms(), Claim::default());
     member.publish_counts(&Counts::default());
     member.publish_sizes(&Sizes::default());
+    member.publish_eviction(Eviction::None);
     // The program's filter may forbid the call. An engine's thread has a different name; the name
     // of the process was published before.
     if !exemption::is_in_force() && !own_threads::is_this() {

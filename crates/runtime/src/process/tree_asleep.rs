@@ -17,7 +17,7 @@ use crate::base::instance;
 use crate::memory::asleep::{self, Share};
 use crate::memory::libc_memory::outside_the_window;
 use softswap_engine::api::settings::Config;
-use softswap_shared::ledger::{Ledger, Member};
+use softswap_shared::ledger::{Eviction, Ledger, Member};
 use softswap_sys::process_identity::ProcessIdentity;
 use softswap_sys::{raw, signals};
 use std::sync::OnceLock;
@@ -29,6 +29,8 @@ const UNCOUNTED_BYTES: usize = 1 << 20;
 /// because its engine would take as much.
 const SMALL_DIVISOR: usize = 16;
 const SMALL_BYTES: usize = 8 << 20;
+/// Committed memory from which also a small process has a thread, so that it can be parked.
+const PARKABLE_BYTES: usize = 64 << 20;
 /// Divisor: large processes without a budget thread leave an eighth of the budget free.
 const RESERVED_DIVISOR: usize = 8;
 /// Divisor: a process takes chunks for an eighth more than it needs, at most [`HEADROOM_BYTES`].
@@ -163,7 +165,8 @@ fn set_granted(member: &Member, granted: usize, used_bytes: usize) {
 
 fn needs_thread(member: &Member, used_bytes: usize) -> bool {
     let may_be_wanted = !tree::has_thread() && !HAS_NO_THREAD.load(Relaxed);
-    may_be_wanted && !IS_ONLY_PROCESS.load(Relaxed) && !is_small(member.ledger(), used_bytes)
+    let is_small = used_bytes < PARKABLE_BYTES && is_small(member.ledger(), used_bytes);
+    may_be_wanted && !IS_ONLY_PROCESS.load(Relaxed) && !is_small
 }
 
 /// Notes that this process is no longer alone. Called before and after it starts a child.
@@ -211,6 +214,9 @@ pub(super) fn await_request(keep_running: fn() -> bool) {
         tree::publish_asleep(&member, asleep::committed_bytes());
         let mut pause_ns = INTERVAL_NS;
         let is_parked = member.ledger().is_parked(tree::now_ms());
+        if is_parked {
+            member.publish_eviction(Eviction::Running);
+        }
         if is_parked || member.excess() > 0 || member.release_target().is_some() {
             if instance::awake().is_some() {
                 return;

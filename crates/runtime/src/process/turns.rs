@@ -53,7 +53,7 @@ const MAX_FULL_ROUNDS: u32 = 100;
 pub(crate) fn await_turn(ns: u64) -> Option<Waiting> {
     let member = tree::member()?;
     if member.await_unpark(now_ms, 0) {
-        let evicts = ns > 0 && !tree::has_thread();
+        let evicts = ns > 0 && !tree::has_thread() && tree::is_owner();
         if !instance::engine().is_some_and(|it| evicts && !parking::evict_for(ns, it, &member)) {
             let _ = member.await_unpark(now_ms, ns);
         }
@@ -169,6 +169,11 @@ impl Turns {
         }
         let is_soon = turn.is_some() || self.own.is_some();
         is_soon.then_some(INTERVAL_NS)
+    }
+
+    /// Forgets this process's turn while its tree is parked.
+    pub(super) fn forget_own(&mut self) {
+        self.own = None;
     }
 
     /// Notes the time if the process ran or faulted pages in since the last round.

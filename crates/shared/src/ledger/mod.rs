@@ -39,7 +39,7 @@ pub use account::{Counts, Sizes};
 use layout::{HEADER_WORDS, Header, MAGIC, MEMBER_WORDS, Word};
 pub use layout::{SHAPE, Shape, TIERS};
 pub use member::{Member, ReleaseTarget};
-pub use park::Eviction;
+pub use park::{Eviction, LEASE_MS};
 pub use reap::MemberInfo;
 pub use release::ReleaseRequest;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};

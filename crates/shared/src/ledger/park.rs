@@ -1,12 +1,16 @@
 //! A parked tree: the faults of all members wait, and members evict all of their memory.
 //!
-//! `softswap run` extends the time until which the tree is parked. If it is killed, the members
-//! continue when that time has passed.
+//! `softswap run` extends the time until which the tree is parked, until all processes are stopped.
+//! If it is killed before, the faults of the members continue when that time has passed.
 
 use super::layout::{Header, Word};
 use super::{Ledger, Member};
 use softswap_sys::primitive::Ordering::{Acquire, Relaxed, Release};
 use softswap_sys::primitive::{wait_shared, wake_shared};
+
+/// Time for which a tree is parked at a time, in ms. A later end is implausible: another process
+/// may have overwritten it.
+pub const LEASE_MS: u64 = 10_000;
 
 /// Progress of a member of a parked tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +28,10 @@ impl Ledger {
     /// begins or ends the parking.
     pub fn park_until(&self, until_ms: u64) {
         let word = self.header(Header::ParkedUntil);
+        if word.load(Acquire) == 0 {
+            let slots = self.members.owned().map(|(slot, _)| slot);
+            slots.for_each(|slot| self.word(slot, Word::Eviction).store(0, Relaxed));
+        }
         let before_ms = word.swap(until_ms, Release);
         if (before_ms == 0) != (until_ms == 0) {
             wake_shared(word);
@@ -34,7 +42,7 @@ impl Ledger {
     /// Returns true if the tree is parked.
     #[must_use]
     pub fn is_parked(&self, now_ms: u64) -> bool {
-        now_ms < self.header(Header::ParkedUntil).load(Acquire)
+        is_before(now_ms, self.header(Header::ParkedUntil).load(Acquire))
     }
 
     /// Returns the number of members with this progress.
@@ -43,6 +51,10 @@ impl Ledger {
         let is_there = |slot| self.word(slot, Word::Eviction).load(Relaxed) == eviction as u64;
         self.members.owned().filter(|(slot, _)| is_there(*slot)).count()
     }
+}
+
+fn is_before(now_ms: u64, until_ms: u64) -> bool {
+    (1..=LEASE_MS).contains(&until_ms.saturating_sub(now_ms))
 }
 
 impl Member {
@@ -57,7 +69,7 @@ impl Member {
     pub fn await_unpark(&self, now_ms: impl FnOnce() -> u64, ns: u64) -> bool {
         let word = self.ledger.header(Header::ParkedUntil);
         let seen = word.load(Acquire);
-        let is_parked = seen != 0 && now_ms() < seen;
+        let is_parked = seen != 0 && is_before(now_ms(), seen);
         if is_parked && ns > 0 {
             wait_shared(word, seen, ns);
         }
@@ -86,6 +98,8 @@ mod tests {
         assert_eq!(ledger.members_at(Eviction::None), 1);
         member.publish_eviction(Eviction::Done);
         assert_eq!([Eviction::None, Eviction::Done].map(|it| ledger.members_at(it)), [0, 1]);
+        ledger.park_until(u64::MAX);
+        assert!(!ledger.is_parked(3_000), "the word is implausible");
         ledger.park_until(0);
         assert!(member.notifications() != noticed && !ledger.is_parked(0));
     }
