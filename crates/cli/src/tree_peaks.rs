@@ -11,7 +11,7 @@ use std::collections::HashMap;
 /// the longest waits.
 const KEPT: usize = 100;
 
-/// Peaks of a tree, as far as it was sampled.
+/// Peaks of a tree over its samples.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TreePeaks {
     pub(crate) tree: Tree,

@@ -234,7 +234,7 @@ fn check_topology(url: &Url, topology: &Topology, report: &mut Report) {
     let primaries = topology.primaries();
     if url.copies == Copies::Two && primaries.len() < 2 {
         report.refusals.push(format!(
-            "{url} has {} primary with slots, and two copies need two: add servers, or use \
+            "two copies need two primaries with slots, but {url} has {}: add servers, or use \
              copies=local together with an area on disk",
             primaries.len()
         ));

@@ -132,10 +132,11 @@ impl Cluster {
         }
         match is_one_missing {
             false => removed,
-            true => Err(Refusal::new(
-                "a primary is down: its pages are stored there until `softswap remote gc` removes \
-                 them",
-            )),
+            true => Err(Refusal::new(format!(
+                "a primary is down, so this run's pages on it were not removed; when it is up \
+                 again, run `softswap remote gc '{}' --run {:016x}`",
+                self.shared.url, self.shared.keys.run
+            ))),
         }
     }
 }

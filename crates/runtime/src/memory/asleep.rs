@@ -287,7 +287,8 @@ fn committed_by(len: usize, prot: i32) -> usize {
     if prot & libc::PROT_WRITE != 0 { len } else { 0 }
 }
 
-/// `mmap`. Returns `None` if the process does not sleep, or if the kernel is to place the mapping.
+/// Handles `mmap` in a sleeping process. Returns `None` if the caller must handle the call: the
+/// process does not sleep or wakes, or the address is outside the window, or the kernel chooses it.
 pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     let [address, len, prot, flags, _, offset] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);

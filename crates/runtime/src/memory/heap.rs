@@ -193,7 +193,7 @@ unsafe fn make_growing(old: *mut c_void, size: usize) -> Option<*mut c_void> {
 /// # Safety
 /// As [`move_to`].
 unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_void {
-    if size >= growing::SMALL_BYTES
+    if size >= growing::MIN_KEPT_BYTES
         && let Some(new) = growing::resize(old as usize, len, size)
     {
         return new as *mut c_void;

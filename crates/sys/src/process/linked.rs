@@ -143,9 +143,9 @@ pub fn is_go_program_that_forks() -> bool {
 unsafe fn named_in_gnu_hash(table: usize, hash: u32) -> impl Iterator<Item = usize> {
     const HEADER_WORDS: usize = 4;
     let words = table as *const u32;
-    // SAFETY: the caller promises that the table is valid. It consists of a header with the number
-    // of buckets, the index of the first symbol and the length of the filter in 64-bit words; the
-    // filter; the buckets, each with the index of its first symbol or 0; a word for each symbol.
+    // A table: header (bucket count, first symbol, filter words, shift) · Bloom filter · one word
+    // per bucket (first symbol, or 0) · one word per symbol.
+    // SAFETY: the caller promises that the table is valid.
     let (first, chain) = unsafe {
         let (buckets, first) = (words.read() as usize, words.add(1).read() as usize);
         let bucket = words.add(HEADER_WORDS + 2 * words.add(2).read() as usize);

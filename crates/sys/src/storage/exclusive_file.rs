@@ -45,8 +45,8 @@ pub enum ClaimError {
     )]
     Denied { path: PathBuf, cause: io::Error },
     #[error(
-        "{path} can only be read ({}): remount or unlock it for writing, or choose another file \
-         or device",
+        "{path} is read-only ({}): remount or unlock it for writing, or choose another file or \
+         device",
         plain(cause)
     )]
     ReadOnly { path: PathBuf, cause: io::Error },

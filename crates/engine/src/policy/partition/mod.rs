@@ -362,7 +362,7 @@ impl Interval<'_> {
                 let writing_ns = (passed_on * self.partition.costs.write_back_ns()) as f64;
                 let gain_ns = gained_ns - self.lost_by_pool(bytes) * saved_ns;
                 let reading_ns = passed_on as f64 * self.unseen_refault_share() * saved_ns;
-                // The cost of undoing the move is included.
+                // `compressing_ns` is the cost of undoing the move.
                 Plan { gain_ns, cost_ns: writing_ns + compressing_ns, reading_ns }
             }
         })

@@ -58,8 +58,8 @@ fn me() -> ProcessIdentity {
     ProcessIdentity::known().unwrap_or(unknown)
 }
 
-/// Determines this process's identity, which opens files. Skipped if the program's own filter may
-/// forbid opening files.
+/// Caches this process's identity for [`me`]. This opens files, so it is skipped if the program's
+/// own filter may forbid that.
 fn find_identity() {
     if !exemption::is_in_force() {
         let _ = ProcessIdentity::current();

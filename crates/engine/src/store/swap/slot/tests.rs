@@ -294,7 +294,7 @@ fn withheld_slots_are_never_allocated() {
     assert_eq!(slots.retired_slots(), 13);
 }
 
-/// A small generator; the schedule of the threads adds more randomness.
+/// Random number generator (LCG); the threads' schedule adds randomness.
 fn next_chance(chance: &mut u64) -> u64 {
     *chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
     *chance >> 33
