@@ -56,7 +56,7 @@ impl TreePeaks {
         self.fold_others();
     }
 
-    /// Keeps the most important processes, and sums of the others.
+    /// Keeps the most important processes, and sums of the other processes.
     fn fold_others(&mut self) {
         let tree = &mut self.tree;
         if tree.largest.len() > KEPT {

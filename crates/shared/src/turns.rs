@@ -23,8 +23,8 @@ pub const IDLE_MS: u64 = 50;
 pub const SILENT_MS: u64 = 1_500;
 /// Ratio of a turn's length to the time to swap in its owner's working set.
 const COST_FACTOR: u64 = 20;
-/// Excess of waiting over running from which a tree thrashes, in ms: reached by 0.4 s of waiting
-/// only, or by 1.6 s of which five eighths are waiting.
+/// Excess of waiting over running at which a tree counts as thrashing, in ms: reached by 0.4 s of
+/// waiting only, or by 1.6 s of which five eighths are waiting.
 const THRASHES_MS: i64 = 400;
 /// Longest interval that one call of [`Thrashing::look`] counts, in ms.
 const LOOK_MS: u64 = 250;
@@ -58,8 +58,8 @@ pub struct Turn {
     pub until_ms: u64,
 }
 
-/// Returns the maximum length of a turn: each of the others gets its turn within [`WAIT_MS`] if all
-/// turns have about this length, and follow the order of the waits.
+/// Returns the maximum length of a turn: each other claimant gets its turn within [`WAIT_MS`] if
+/// all turns have about this length, and follow the order of the waits.
 fn longest_ms(others: &[&Claimant]) -> u64 {
     let mut waits: Vec<u64> = others.iter().map(|it| it.waited_ms).collect();
     waits.sort_unstable_by(|one, other| other.cmp(one));

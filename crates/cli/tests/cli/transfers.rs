@@ -93,7 +93,7 @@ fn long_transfers_write_no_plaintext() {
     let ended = run(dir.path(), ON_A_DEVICE, &[]);
     ended.expect_success("long transfers");
     assert_eq!(markers_in(&dir.path().join("disk.img")), 0, "unencrypted pages of the program");
-    // Checks the search itself: without encryption it finds the markers.
+    // Check the search itself: without encryption it finds the markers.
     run(dir.path(), ON_A_DEVICE, &["--no-encrypt"]).expect_success("long transfers");
     assert!(markers_in(&dir.path().join("disk.img")) > 1000, "the swap area must be unencrypted");
 }

@@ -537,8 +537,8 @@ impl Layout {
         }
     }
 
-    /// Records a range as locked, and returns the newly locked parts. Returns `None` if over
-    /// `max_pages` pages would be locked.
+    /// Records a range as locked, and returns the newly locked parts. Returns `None` if more
+    /// than `max_pages` pages would be locked.
     pub(crate) fn lock_range(
         &mut self,
         range: Range<PageNo>,

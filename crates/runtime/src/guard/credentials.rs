@@ -117,7 +117,7 @@ pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i3
 }
 
 /// `prctl(2)`. The program passes only the arguments that the option has; reading the registers of
-/// the others is harmless.
+/// the remaining ones is harmless.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
     real!(prctl: fn(i32, usize, usize, usize, usize) -> i32);

@@ -44,7 +44,7 @@ unsafe fn store_mask(at: *mut u8) {
 /// Returns the emulated mask saved in a set, if there is one.
 ///
 /// # Safety
-/// As [`store_mask`].
+/// See [`store_mask`].
 unsafe fn stored_mask(at: *const u8) -> Option<Mask> {
     // SAFETY: `at` points to a `sigset_t`, of which two words can be read.
     let [_, second] = unsafe { at.cast::<Words>().read_unaligned() };

@@ -207,7 +207,8 @@ fn interposed(
 }
 
 /// # Safety
-/// As `ioctl(2)`. If the program passes no argument, its register has an arbitrary value.
+/// The rules of `ioctl(2)` apply. If the program passes no argument, its register has an arbitrary
+/// value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: i32, request: libc::c_ulong, argument: usize) -> i32 {
     real!(ioctl: fn(i32, libc::c_ulong, usize) -> i32);
@@ -234,7 +235,8 @@ pub unsafe extern "C" fn setsockopt(
 }
 
 /// # Safety
-/// As `ptrace(2)`. Arguments that a request does not have are registers with arbitrary values.
+/// The rules of `ptrace(2)` apply. Arguments that a request does not have are registers with
+/// arbitrary values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ptrace(
     request: u32,

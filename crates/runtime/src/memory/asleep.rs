@@ -419,7 +419,7 @@ fn resize(place: &Place, arguments: Arguments, old_len: usize, len: usize, half:
         Half::Lower => 0,
         Half::Roomy => growth_gap_for(len),
     };
-    // Reserves the target, so that the move does not replace another mapping.
+    // Reserve the target, so that the move does not replace another mapping.
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     let none = libc::PROT_NONE as usize;
     let Some(to) = place.map([0, len, none, flags, usize::MAX, 0], half, room) else {

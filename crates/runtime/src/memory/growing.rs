@@ -7,8 +7,8 @@
 //! place.
 //!
 //! Such a block starts at a multiple of [`GROWABLE_ALIGN_BYTES`], unlike nearly all other blocks,
-//! so a test of the alignment excludes the others. A table by address stores its length. The table
-//! needs no locks, because only one thread at a time may free or resize a block. An entry is
+//! so a test of the alignment excludes the other blocks. A table by address stores its length. The
+//! table needs no locks, because only one thread at a time may free or resize a block. An entry is
 //! written before the address is returned and cleared before the address is unmapped. A forked
 //! child therefore inherits a consistent table.
 

@@ -184,8 +184,8 @@ fn start_with(state: &mut State) {
     tree::wake_thread();
 }
 
-/// As [`start`], from an engine thread. It only tries the lock: the lock's holder may be waiting in
-/// `end_all` for the calling thread to exit, and starts it again later.
+/// Starts the threads from an engine thread. Only tries the lock: the lock's holder may be waiting
+/// in `end_all` for the calling thread to exit, and starts it again later.
 fn start_from_engine_thread() {
     while should_run() && STATE.try_with_mask_as_is(start_with).is_none() {
         futex::sleep_a_moment();

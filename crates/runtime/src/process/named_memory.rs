@@ -7,7 +7,7 @@
 //! | vhost, userptr of GPUs and V4L2 | fails as in a kernel without it; programs have a fallback |
 //!
 //! The sum is limited to what a program may lock ([`Engine::lock_limit_bytes`]). Beyond that the
-//! request fails with ENOMEM. One line on standard error gives the reason of the first refusal.
+//! request fails with ENOMEM. One line on standard error states the reason of the first refusal.
 
 use crate::base::errno::refused;
 use crate::base::instance;
@@ -45,7 +45,7 @@ impl Named {
 
 pub(super) static NAMED: Locked<Vec<Named>> = Locked::new(Vec::new());
 
-/// Unpins everything in a forked child: the kernel uses only the parent's memory.
+/// Called in a forked child. Unpins everything: the kernel uses only the parent's memory.
 pub(super) fn become_child(engine: &Engine) {
     NAMED.with(|all| all.drain(..).for_each(|named| unpin(engine, &named.ranges)));
 }
@@ -67,7 +67,7 @@ pub(crate) fn prepare(request: usize) {
     }
 }
 
-/// Handles an `ioctl` that registers memory; `None` for others. `call` issues it.
+/// Handles an `ioctl` that registers memory; `None` for other requests. `call` issues it.
 pub(crate) fn answer(
     engine: &Engine,
     arguments: &Arguments,

@@ -225,7 +225,7 @@ pub unsafe extern "C" fn thrd_create(
 /// Creates a thread that runs a job.
 ///
 /// # Safety
-/// As `pthread_create(3)`, for the function of the job.
+/// The rules of `pthread_create(3)` apply, for the function of the job.
 unsafe fn create(
     thread: *mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,

@@ -126,7 +126,7 @@ masked! {
 }
 
 /// # Safety
-/// As `ppoll(2)`, of an array of `len` bytes.
+/// The rules of `ppoll(2)` apply, for an array of `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __ppoll_chk(
     fds: *mut libc::pollfd,

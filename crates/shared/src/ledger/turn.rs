@@ -17,7 +17,7 @@ const GENERATION_BITS: u32 = 21;
 const LEFT_BYTES: u64 = 8 << 20;
 /// Assumed speed at which working sets are exchanged, in bytes per ms.
 const BYTES_PER_MS: u64 = 256 << 10;
-/// Age from which a published load is ignored, in ms.
+/// Maximum age of a published load that counts, in ms.
 const LOAD_MS: u64 = 2_000;
 
 /// Figures that a member publishes for turns.

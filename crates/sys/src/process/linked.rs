@@ -272,8 +272,8 @@ impl Linked {
             let (Some(table), Some(len)) = (self.table(table), self.tagged(len)) else { continue };
             for index in 0..len / size_of::<Relocation>() {
                 // SAFETY: the entry is in the library's relocation table, whose length the library
-                // gives. The table and those of symbols and names (C strings) stay valid while the
-                // library is loaded.
+                // specifies. The table and those of symbols and names (C strings) stay valid while
+                // the library is loaded.
                 let (entry, name) = unsafe {
                     let entry = (table as *const Relocation).add(index).read();
                     let symbol = (symbols as *const libc::Elf64_Sym).add(entry.symbol as usize);
@@ -306,7 +306,7 @@ impl Linked {
             }
         };
         let index = match self.table(GNU_HASH_TABLE) {
-            // SAFETY: the library's dynamic section gives the address of a table of this kind.
+            // SAFETY: the library's dynamic section contains the address of a table of this kind.
             Some(table) => unsafe { named_in_gnu_hash(table, gnu_hash(name)) }.find(is_it)?,
             None => {
                 let table = self.table(HASH_TABLE)? as *const u32;

@@ -40,8 +40,8 @@ use std::sync::{Mutex, PoisonError};
 const EVENTS: u32 = 128;
 /// Use at which pages are written back from the pool, in percent of its limit.
 pub const WRITE_BACK_PERCENT: usize = 90;
-/// Use from which the pool is nearly full and new pages may bypass it, in percent of its limit.
-/// Below it the pool keeps copies of resident pages.
+/// Use at which the pool counts as nearly full and new pages may bypass it, in percent of its
+/// limit. Below it the pool keeps copies of resident pages.
 pub const NEARLY_FULL_PERCENT: usize = 85;
 
 #[derive(Debug, Clone, Copy)]

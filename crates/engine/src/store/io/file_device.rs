@@ -592,7 +592,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let device = FileDevice::new(SwapFile::open(directory.path()).unwrap(), false);
         let supports_polling = device.describe().device_polling;
-        // Simulates that the test of polling at the start has succeeded.
+        // Simulate that the test of polling at the start has succeeded.
         device.device_polling.store(true, Relaxed);
         let mut lane = device.open_lane();
         device.grow(0, 1 << 20).unwrap();

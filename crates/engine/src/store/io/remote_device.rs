@@ -293,7 +293,7 @@ impl RemoteDevice {
 
     fn note_all_missing(&self, pages: Range<u64>) {
         let within = pages.start..pages.end.min(self.generations.len() as u64);
-        // Skips pages never written, whose part of the table takes no DRAM.
+        // Skip pages never written, whose part of the table takes no DRAM.
         let is_known = |page: &u64| self.generations[*page as usize].load(Acquire) != 0;
         within.filter(is_known).for_each(|page| self.note_missing(page));
     }

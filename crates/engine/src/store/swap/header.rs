@@ -59,7 +59,7 @@ pub enum HeaderError {
     NoSignature,
     #[error("its swap header is of the old version 0, which ended with Linux 2.5")]
     OldVersion,
-    #[error("its swap header is of version {version}, and only version {VERSION} is supported")]
+    #[error("its swap header is of version {version}, but only version {VERSION} is supported")]
     UnknownVersion { version: u32 },
     #[error(
         "its swap header is for pages of {} KiB, but this kernel uses pages of {} KiB",
@@ -68,7 +68,7 @@ pub enum HeaderError {
     OtherPageSize { page_bytes: usize },
     #[error("its swap header describes an empty area (its last page is 0)")]
     Empty,
-    #[error("its swap header lists {count} bad pages, and at most {MAX_BAD_PAGES} fit")]
+    #[error("its swap header lists {count} bad pages, but at most {MAX_BAD_PAGES} fit")]
     TooManyBadPages { count: u32 },
     #[error(
         "its swap header lists page {page} as bad, but the area has only pages 1 to {last_page}"

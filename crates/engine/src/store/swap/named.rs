@@ -71,7 +71,7 @@ pub enum ActivateError {
     #[error("{} cannot be used: {cause}; {}", path.display(), header_remedy(path, cause))]
     Header { path: PathBuf, cause: HeaderError },
     #[error(
-        "{} has a hole at byte {offset}, and a swap file must have all its blocks: fill it with \
+        "{} has a hole at byte {offset}, but a swap file must have all its blocks: fill it with \
          `fallocate -l {bytes} {}`, or with `dd` from /dev/zero if the file system does not \
          support that",
         path.display(), path.display()

@@ -62,7 +62,7 @@ unsafe fn actions_bytes(actions: &Actions) -> usize {
 }
 
 /// # Safety
-/// As [`actions_bytes`]; `copies` has space for that many bytes.
+/// See [`actions_bytes`]; `copies` has space for that many bytes.
 unsafe fn copy_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
     let count = actions.used as usize;
     let array =

@@ -319,7 +319,7 @@ fn threads_neither_share_nor_lose_slots() {
                         slots.thaw();
                     }
                     let want = 1 + next_chance(&mut chance) as usize % 40;
-                    // Fills and drains alternately, so that lists change often.
+                    // Fill and drain alternately, so that lists change often.
                     if (round / 200 + thread) % 2 == 0 {
                         let Some((first, len)) = slots.alloc_run(thread, want) else {
                             continue;
