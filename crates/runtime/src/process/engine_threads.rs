@@ -162,7 +162,7 @@ fn end_all(state: &mut State) {
             }
             futex::wait(&RUNNING[at], 1, Some(WAKE_NS));
         }
-        // SAFETY: a thread that was started joinable and is joined once.
+        // SAFETY: the thread was started joinable and is joined once.
         unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
         // `pthread_join` may return shortly before the kernel removes the thread.
         kernel::wait_until_exited(own_threads::number(at));

@@ -158,7 +158,7 @@ pub unsafe extern "C" fn pthread_create(
 ) -> i32 {
     instance::prepare_for_threads();
     if !instance::emulates_signals() {
-        // SAFETY: the C library's function of this name, with the program's arguments.
+        // SAFETY: this is the C library's function of this name; the program passes the arguments.
         let create = || unsafe { really_create()(thread, attributes, start, argument) };
         return if instance::is_settled() { create() } else { with_page_faults_unblocked(create) };
     }
