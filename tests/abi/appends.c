@@ -101,7 +101,8 @@ static void threads_append_by_flag(void) { by_threads(0, by_pwritev2); }
 static void threads_share_a_position(void) { by_threads(0, by_write); }
 static void threads_share_a_position_vectors(void) { by_threads(0, by_writev); }
 
-/* Of the overlapping records, the last one is complete. */
+/* Threads write records to the same offset. Counts the rounds after which one thread's record is
+   there, whole. */
 static void overlap(writer how)
 {
     int fd = scratch_file(0);

@@ -1,5 +1,5 @@
-/* Without an argument, the program is correct. With an argument, it uses a freed block or has a
-   data race. */
+/* Without an argument, the program is correct. With `freed` it reads a freed block; with any other
+   argument it has a data race. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

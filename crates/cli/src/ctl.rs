@@ -129,7 +129,7 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
     let mut text = String::new();
     for (key, value) in pairs(&body) {
         let _ = match request {
-            // Prints only the value, for scripts.
+            // Print only the value, for scripts.
             Request::Get(Some(_)) => writeln!(text, "{}", visible(value)),
             _ => writeln!(text, "{} = {}", visible(key), visible(value)),
         };

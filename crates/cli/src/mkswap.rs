@@ -93,7 +93,7 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
         bad_pages: Vec::new(),
         uuid: args.uuid.unwrap_or_else(Uuid::new_v4).into_bytes(),
         label: args.label.unwrap_or_default(),
-        is_swapped: false,
+        is_byte_swapped: false,
     };
     for warning in storage.warnings() {
         eprintln!("softswap: mkswap: {shown}: {warning}");

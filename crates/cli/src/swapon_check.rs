@@ -143,7 +143,7 @@ fn facts(area: &Activated) -> AreaFacts {
         bad_pages: header.bad_pages.clone(),
         label: header.label_text(),
         uuid: Uuid::from_bytes(header.uuid).to_string(),
-        byte_order: if header.is_swapped { "other" } else { "native" },
+        byte_order: if header.is_byte_swapped { "other" } else { "native" },
         extents: area.pieces,
         direct_io: area.file.is_direct(),
     }

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 /// the longest waits.
 const KEPT: usize = 100;
 
-/// Peaks of a tree, as far as it was sampled.
+/// Peaks of a tree over its samples.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TreePeaks {
     pub(crate) tree: Tree,
@@ -56,7 +56,7 @@ impl TreePeaks {
         self.fold_others();
     }
 
-    /// Keeps the most important processes, and sums of the others.
+    /// Keeps the most important processes, and sums of the other processes.
     fn fold_others(&mut self) {
         let tree = &mut self.tree;
         if tree.largest.len() > KEPT {

@@ -79,7 +79,7 @@ fn without_hidden(command: &Command) -> Command {
     // clap keeps names until the process exits, which is soon here.
     let name: &'static str = command.get_name().to_string().leak();
     let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set());
-    // Removes conflicts, because they may be with hidden arguments.
+    // Remove conflicts, because they may be with hidden arguments.
     let apart = |argument: &Arg| argument.clone().conflicts_with(Resettable::<Id>::Reset);
     Command::new(name)
         .about(command.get_about().cloned().unwrap_or_default())

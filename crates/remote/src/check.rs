@@ -1,5 +1,5 @@
 //! Check of a cluster before use: problems that would lose pages or make them late are refusals,
-//! others are warnings.
+//! other problems are warnings.
 
 use crate::cluster::STORED_BYTES_PER_PAGE;
 use crate::node::Node;
@@ -128,7 +128,7 @@ async fn examine_one(
         None => Duration::ZERO,
     };
     if !url.single {
-        // Checks the right to send ASKING, which slots in migration require.
+        // Check the right to send ASKING, which slots in migration require.
         send(node, &cmd("ASKING")).await?;
     }
     if median > SLOWEST_MEDIAN {
@@ -234,7 +234,7 @@ fn check_topology(url: &Url, topology: &Topology, report: &mut Report) {
     let primaries = topology.primaries();
     if url.copies == Copies::Two && primaries.len() < 2 {
         report.refusals.push(format!(
-            "{url} has {} primary with slots, and two copies need two: add servers, or use \
+            "two copies need two primaries with slots, but {url} has {}: add servers, or use \
              copies=local together with an area on disk",
             primaries.len()
         ));

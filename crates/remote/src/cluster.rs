@@ -97,7 +97,7 @@ impl Cluster {
     /// If a server does not answer; its pages remain stored until `gc`.
     pub async fn close(mut self) -> Result<(), Refusal> {
         self.upkeep.abort();
-        // Waits for the abort; otherwise the upkeep might store its table again.
+        // Wait for the abort; otherwise the upkeep might store its table again.
         _ = (&mut self.upkeep).await;
         let pattern = format!("softswap:{{*}}:{:016x}:*", self.shared.keys.run);
         let area = self.shared.keys.area;
@@ -132,10 +132,11 @@ impl Cluster {
         }
         match is_one_missing {
             false => removed,
-            true => Err(Refusal::new(
-                "a primary is down: its pages are stored there until `softswap remote gc` removes \
-                 them",
-            )),
+            true => Err(Refusal::new(format!(
+                "a primary is down, so this run's pages on it were not removed; when it is up \
+                 again, run `softswap remote gc '{}' --run {:016x}`",
+                self.shared.url, self.shared.keys.run
+            ))),
         }
     }
 }
@@ -154,7 +155,7 @@ pub(crate) async fn unlink(node: &Node, keys: impl Iterator<Item = String>) -> R
 
 impl Shared {
     /// Finds the extents and the placement table that an earlier helper stored. With two copies one
-    /// primary may be missing, because others store the same extents and the table.
+    /// primary may be missing, because other primaries store the same extents and the table.
     async fn find_stored_extents(&self) -> Result<(), Refusal> {
         let copies = self.url.copies.count();
         let (nodes, is_one_missing) = primaries_but(copies - 1, &self.router).await?;
@@ -194,7 +195,7 @@ impl Shared {
             for key in keys {
                 match parse_key(&key) {
                     Some((_, Kind::Extent { extent, .. })) => {
-                        // Keeps the state of an extent that is already known.
+                        // Keep the state of an extent that is already known.
                         self.live().entry(extent).or_insert(ALL);
                     }
                     Some((_, Kind::Placement { .. })) => tables.push(key),

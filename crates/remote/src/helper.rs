@@ -27,7 +27,7 @@ const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves the queue behind a descriptor, until no process can submit a request.
 pub(crate) async fn run(queue_fd: i32) -> ExitCode {
-    // Aborts the helper if a task panics, because its requests would remain unanswered. The next
+    // Abort the helper if a task panics, because its requests would remain unanswered. The next
     // helper executes them again.
     let print_panic = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -97,7 +97,7 @@ pub(crate) enum Unwritten {
         "the server no longer has the rest of this extent (SETRANGE returned a shorter length)"
     )]
     Gone,
-    #[error("its answer to SETRANGE cannot be parsed")]
+    #[error("the server's answer to SETRANGE cannot be parsed")]
     Unparsable,
 }
 

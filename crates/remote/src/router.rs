@@ -133,7 +133,7 @@ impl Router {
         self.owner(slot).is_none_or(|address| self.node(&address).has_problem())
     }
 
-    /// Returns true if the slot has an owner that answers, and that accepts writes as far as known.
+    /// Returns true if the slot has an owner that answers and is not known to reject writes.
     pub(crate) fn takes_writes(&self, slot: u16) -> bool {
         !self.is_unreachable(slot) && !self.is_unwritable(slot)
     }

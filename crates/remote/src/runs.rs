@@ -63,7 +63,7 @@ async fn list_by(router: &Router) -> Result<Vec<StoredRun>, Refusal> {
             }
         }
     }
-    // Reads the leases last. A run takes its lease before it stores pages, so a run that was found
+    // Read the leases last. A run takes its lease before it stores pages, so a run that was found
     // above without a lease has lost it.
     for node in &nodes {
         let mut leases = Vec::new();

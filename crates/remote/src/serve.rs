@@ -277,7 +277,7 @@ async fn execute<S: PageStore>(
 
 fn outcome_of(mut error: StoreError) -> Outcome {
     if let StoreError::Lost { page, .. } = &mut error {
-        // Restores the number within the area, which the client knows.
+        // Restore the number within the area, which the client knows.
         *page %= MAX_AREA_PAGES;
     }
     match error {

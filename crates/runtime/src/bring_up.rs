@@ -149,7 +149,7 @@ fn disable_child_management() {
 /// No other thread reads or changes the environment.
 unsafe fn remove_variable(name: &str) {
     if let Ok(name) = CString::new(format!("{ENV_PREFIX}{name}")) {
-        // SAFETY: a valid C string; the caller rules out races.
+        // SAFETY: the argument is a valid C string; the caller rules out races.
         unsafe { libc::unsetenv(name.as_ptr()) };
     }
 }

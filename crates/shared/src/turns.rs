@@ -6,12 +6,12 @@
 //! that was idle in between claims nothing, so its faults never wait: another process may depend on
 //! it.
 //!
-//! A turn ends at its bound, or as soon as its owner exits, stops, or is idle: an idle owner may
-//! wait for another claimant. The next owner is the claimant that has waited longest, in steps of
+//! A turn expires, or ends as soon as its owner exits, stops, or is idle: an idle owner may wait
+//! for another claimant. The next owner is the claimant that has waited longest, in steps of
 //! [`MIN_MS`]; of several, the one that needs the least memory. A turn is so short that each of up
 //! to 17 claimants waits at most [`WAIT_MS`].
 
-/// Shortest turn that lasts until its bound, in ms.
+/// Shortest length of a turn that expires, in ms.
 pub const MIN_MS: u64 = 2_000;
 /// Longest turn, in ms.
 pub const MAX_MS: u64 = 30_000;
@@ -23,8 +23,8 @@ pub const IDLE_MS: u64 = 50;
 pub const SILENT_MS: u64 = 1_500;
 /// Ratio of a turn's length to the time to swap in its owner's working set.
 const COST_FACTOR: u64 = 20;
-/// Excess of waiting over running from which a tree thrashes, in ms: reached by 0.4 s of waiting
-/// only, or by 1.6 s of which five eighths are waiting.
+/// Excess of waiting over running at which a tree counts as thrashing, in ms: reached by 0.4 s of
+/// waiting only, or by 1.6 s of which five eighths are waiting.
 const THRASHES_MS: i64 = 400;
 /// Longest interval that one call of [`Thrashing::look`] counts, in ms.
 const LOOK_MS: u64 = 250;
@@ -49,7 +49,7 @@ pub struct Claimant {
     pub silent_ms: u64,
 }
 
-/// A turn: its owner, and its bound.
+/// A turn: its owner and its latest end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     /// The member that has the turn.
@@ -58,8 +58,8 @@ pub struct Turn {
     pub until_ms: u64,
 }
 
-/// Returns the maximum length of a turn: each of the others gets its turn within [`WAIT_MS`] if all
-/// turns have about this length, and follow the order of the waits.
+/// Returns the maximum length of a turn: each other claimant gets its turn within [`WAIT_MS`] if
+/// all turns have about this length, and follow the order of the waits.
 fn longest_ms(others: &[&Claimant]) -> u64 {
     let mut waits: Vec<u64> = others.iter().map(|it| it.waited_ms).collect();
     waits.sort_unstable_by(|one, other| other.cmp(one));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each claimant gets a turn within [`WAIT_MS`], no turn is longer than its bound, and the
+        /// Each claimant gets a turn within [`WAIT_MS`], no turn outlasts its end, and the
         /// last claimant waits for no other.
         #[test]
         fn each_claimant_gets_a_turn_within_the_bound(all in processes()) {

@@ -47,7 +47,7 @@
 //! a small one must not touch a region. A thread that touches a region must not block SIGBUS.
 //!
 //! A page that cannot be faulted in, because the disk failed or returned other data than was
-//! written, never reads as zeroes. A line on standard error gives the reason, and the touch raises
+//! written, never reads as zeroes. A line on standard error states the reason, and the touch raises
 //! SIGBUS for the program's own handler, without which the program is killed.
 //!
 //! A dropped pool closes its io_uring rings. Some time later the kernel interrupts, once, the

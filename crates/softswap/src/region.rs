@@ -259,7 +259,7 @@ fn whole_pages(engine: &Engine, len: usize) -> Option<usize> {
     (len > 0 && rounded <= engine.window().1).then_some(rounded)
 }
 
-/// Faults in the first pages of a range: up to half of the budget, because more pages would evict
+/// Faults the first pages of a range in, up to half of the budget, because more pages would evict
 /// the first ones.
 fn fault_in(running: &Running, range: Range<usize>) -> Result<()> {
     let max_bytes = running.with(Engine::half_of_budget_bytes)?;

@@ -275,7 +275,7 @@ impl Drop for Running {
         if !self.is_of_this_process() {
             return;
         }
-        // Excludes forks, as `start` does.
+        // Exclude forks, as `start` does.
         let _fork_lock = ForkLock::new();
         self.shared.keep_running.store(false, Ordering::Relaxed);
         self.shared.engine.wake_background();

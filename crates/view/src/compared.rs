@@ -32,7 +32,7 @@ fn rows(both: [&Report; 2]) -> Vec<Row> {
     let number = |value: f64| count(value as u64);
     let time = |value: f64| nanoseconds(value as u64);
     let of = |value: fn(&Report) -> u64| both.map(|report| value(report) as f64);
-    // Uses the figures of all processes if the report contains them.
+    // Use the figures of all processes if the report contains them.
     let all = |of_program: fn(&Report) -> u64, column: fn(&Columns) -> &Vec<u64>| {
         both.map(|report| report.max_over_tree(of_program(report), column) as f64)
     };

@@ -30,7 +30,7 @@ const KINDS_PER_OCTAVE: usize = 2;
 const ROUNDS: usize = 200;
 /// Minimum number of refaults for an estimate.
 const MIN_RETURNS: u64 = 500;
-/// Share of the budget in use from which a program is under memory pressure.
+/// Share of the budget in use at which a program is under memory pressure.
 const FULL: f64 = 0.85;
 /// If a share of a loop is resident, this power of the share is the share of refaults saved
 /// (measured with the engine's clock).
@@ -47,7 +47,7 @@ const MAX_UNSEEN: f64 = 1.5;
 const MAX_POOL: f64 = 0.8;
 /// Compression ratio assumed for a pool in which nothing was compressed.
 const NO_COMPRESSION_RATIO: f64 = 1e6;
-/// Share of compressible pages on the disk from which the pool counts as full.
+/// Share of compressible pages on the disk at which the pool counts as full.
 const FULL_POOL: f64 = 0.05;
 /// The cost of a disk read is known for up to this many times the observed reads. The cost of up to
 /// `FEW_FROM_DISK` reads does not matter.

@@ -29,7 +29,7 @@ const RUNTIMES: [Runtime; 2] = [
     Runtime {
         program: "node",
         part: 4,
-        // On machines with 15 GiB and more; half of it on smaller ones.
+        // V8's largest default limit. On machines below 15 GiB it is 2 GiB, which is ignored here.
         max_bytes: 4 << 30,
         options: &["--max-old-space-size", "--max-heap-size"],
         option: ["--max-old-space-size=", ""],

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Bounds of latency buckets, in octaves of nanoseconds: from 256 ns to about 1 s, in steps of a
-/// factor of four. They are also bounds of the engine's buckets.
+/// Exponents of the upper bounds of latency buckets: 2^8 ns (256 ns) to 2^30 ns (about 1 s), every
+/// second one. Each is also a bound of the engine's buckets.
 const OCTAVES: std::ops::RangeInclusive<usize> = 8..=30;
 const STEP: usize = 2;
 const BUCKETS_PER_OCTAVE: usize = 4;

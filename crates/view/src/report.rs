@@ -1,4 +1,5 @@
-//! The report of a run (`softswap run --report`), and figures of a running program in the same form.
+//! The report of a run (`softswap run --report`), and figures of a running program in the same
+//! form.
 
 use crate::sections::{Areas, Bounce, Mappings, Polling, Pool};
 use crate::stall;
@@ -196,7 +197,7 @@ pub struct UnmanagedProcess {
     pub anonymous_peak_bytes: u64,
 }
 
-/// Peaks of a tree, as far as it was sampled.
+/// Peaks of a tree over its samples.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tree {

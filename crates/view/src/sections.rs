@@ -47,7 +47,7 @@ pub struct Pool {
     /// Written-back pages that share a swap slot with other compressed pages.
     pub packed_pages: u64,
     pub packed_slots: u64,
-    /// Compressed pages moved from sparse slabs into gaps of others.
+    /// Compressed pages moved from sparse slabs into gaps of other slabs.
     pub compacted_pages: u64,
     #[serde(flatten)]
     pub copies: Copies,

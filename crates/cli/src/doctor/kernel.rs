@@ -155,7 +155,8 @@ fn window(around: &Surroundings) -> Check {
                 return Check::missing(
                     "managed-window",
                     format!("at most {shown} of address space can be reserved: {}", plain(error)),
-                    "the window is smaller; memory outside it is not managed",
+                    "softswap manages only that much; memory beyond it has no limit and is not \
+                     swapped",
                     around.more_address_space(),
                 );
             }

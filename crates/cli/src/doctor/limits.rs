@@ -94,11 +94,14 @@ impl Surroundings {
         };
         // Podman installs its default profile as a file. Docker and containerd install none, so the
         // user must provide it.
-        let from = if self.container == Some("podman") { "" } else { " --from default.json" };
+        let (from, source) = match self.container {
+            Some("podman") => ("", ""),
+            _ => (" --from default.json", " (default.json: Docker's profile, docs/containers.md)"),
+        };
         format!(
-            "{}   # softswap.json: softswap doctor --profile {}{from} > softswap.json, on the host",
-            runtime.usage(),
-            runtime.name()
+            "1. on the host: softswap doctor --profile {}{from} > softswap.json{source}  2. {}",
+            runtime.name(),
+            runtime.usage()
         )
     }
 
@@ -153,7 +156,7 @@ fn address_space() -> Check {
         Some(bytes) => Check::missing(
             "limit-address-space",
             format!("RLIMIT_AS is {}", units::bytes(bytes)),
-            "the managed window is limited to that size; memory outside it is not managed",
+            "softswap manages only that much; memory beyond it has no limit and is not swapped",
             "ulimit -v unlimited".into(),
         ),
     }
@@ -195,7 +198,8 @@ fn overcommit(around: &Surroundings) -> Check {
         Some("2") => Check::missing(
             "overcommit",
             "vm.overcommit_memory = 2: all reserved memory is charged",
-            "the commit limit bounds the managed window; memory outside it is not managed",
+            "softswap manages only what the commit limit allows; memory beyond it has no limit and \
+             is not swapped",
             "sudo sysctl -w vm.overcommit_memory=0".into(),
         ),
         Some(mode) => Check::ok("overcommit", format!("vm.overcommit_memory = {mode}")),

@@ -41,7 +41,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     json: bool,
 
-    /// The swap directory, cluster, or raw file, to test, written as for `softswap run`; may be
+    /// The directory, cluster, or file with `,raw` to test, written as for `softswap run`; may be
     /// given several times [default: SOFTSWAP_SWAP or /var/tmp]
     #[arg(long, value_name = "DIR")]
     swap: Vec<String>,

@@ -26,7 +26,7 @@ pub(super) type Native = (String, String);
 /// Code in memory that comes from a file.
 struct Mapped {
     range: Range<u64>,
-    /// Difference between the code's addresses in memory and in the file.
+    /// Load bias: address in memory minus ELF virtual address.
     bias: u64,
     file: usize,
 }
@@ -193,7 +193,7 @@ fn number_within(pid: u32) -> Option<u32> {
     line.split_whitespace().last()?.parse().ok()
 }
 
-/// Returns the difference between the addresses of a mapping and those in its file.
+/// Returns the load bias of a mapping; see [`Mapped`].
 pub(super) fn bias(elf: &Elf<'_>, mapping: &MemoryMap) -> Option<u64> {
     let endian = Endianness::Little;
     let covers = |header: &&object::elf::ProgramHeader64<Endianness>| {

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 /// Interval between requests for samples.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Number of samples per answer from which the sampling rate is halved.
+/// Number of samples per answer at which the sampling rate is halved.
 const MANY: usize = 96;
 /// Number of samples per answer below which the sampling rate is doubled.
 const FEW: usize = 16;

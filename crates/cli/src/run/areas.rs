@@ -165,8 +165,8 @@ fn named(
     notes.extend(raw.iter().filter_map(Raw::warning).map(|warning| format!("{shown}: {warning}")));
     if !area.is_device && raw.is_none() && spec.discard != Discard::None {
         notes.push(format!(
-            "{shown}: discard has no effect on a named file, which keeps its blocks; use it with \
-             devices, directories and raw files"
+            "{shown}: discard has no effect on a swap file, which keeps its blocks; leave it out, \
+             or add `,raw`"
         ));
     }
     let path = std::path::absolute(&spec.path).unwrap_or(spec.path);

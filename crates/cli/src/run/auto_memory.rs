@@ -18,13 +18,12 @@ use std::time::Duration;
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 /// Smallest budget of plain `auto`, unless half of the memory available at the start is less.
 const FLOOR_BYTES: u64 = 64 << 20;
-/// Divisor of usable memory that gives the margin: memory left free for allocations between two
-/// updates, by other programs and by the tree outside its budget.
+/// Divisor of usable memory for the margin: memory left free for allocations between two updates,
+/// by other programs and by the tree outside its budget.
 const MARGIN_FRACTION: u64 = 8;
 const MIN_MARGIN_BYTES: u64 = 32 << 20;
 const MAX_MARGIN_BYTES: u64 = 1 << 30;
-/// Divisor of the budget that gives the step by which it grows, or shrinks under pressure, in one
-/// update.
+/// Divisor of the budget for the step by which one update grows it, or shrinks it under pressure.
 const GROWTH_FRACTION: u64 = 16;
 const MIN_GROWTH_BYTES: u64 = 4 << 20;
 /// Divisor of DRAM: pressure on the machine counts only if less than this part of DRAM is

@@ -143,7 +143,7 @@ impl Log {
         pressure.into_iter().for_each(|(event, more)| self.write(event, more));
     }
 
-    /// Writes the last event: `outcome` as in the report, and the tree's peaks.
+    /// Writes the pending events, then `end` with the outcome, totals and the tree's peaks.
     pub(super) fn end(
         &mut self,
         stats: &Stats,

@@ -227,7 +227,7 @@ fn misspelt(
     let others = [library::VARIABLE, control_socket::DIR_VARIABLE].map(str::to_string);
     let known: Vec<_> = options.iter().map(of_option).chain(others).collect();
     let note = |name: OsString| {
-        // Excludes variables that softswap passes to programs, which another softswap may inherit.
+        // Exclude variables that softswap passes to programs, which another softswap may inherit.
         let may_be = |name: &&str| name.starts_with("SOFTSWAP_") && !name.starts_with(ENV_PREFIX);
         let name = name.to_str().filter(may_be)?;
         let distance = |known: &str| strsim::damerau_levenshtein(known, name);
@@ -306,7 +306,7 @@ fn parse_file(text: &str, options: &[clap::Arg]) -> Result<toml::Table, String> 
     }
 }
 
-/// Parses the settings in a file's text, as far as that is possible without the machine.
+/// Parses the settings in a file's text. Does not resolve values that depend on the machine.
 pub(crate) fn understand(text: &str) -> Result<Vec<(String, String)>, String> {
     let file = parse_file(text, &options())?;
     let (given, env) = (CommandLineOptions::default(), |_: &str| None);

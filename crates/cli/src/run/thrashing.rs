@@ -14,7 +14,7 @@ const STEP: Duration = Duration::from_secs(1);
 /// Share of the time, in percent, above which a program thrashes. A program that only waits reaches
 /// 80 with a fast disk, because the kernel's time to deliver a fault is not counted as waiting.
 const THRASHES_PERCENT: f64 = 60.0;
-/// Share of the waits from which the message names the disk.
+/// Share of the waits at which the message names the disk.
 const MOSTLY: f64 = 0.5;
 
 /// Returns the share of the threads' time for which they waited for pages of the disk and of the

@@ -465,7 +465,7 @@ fn misbehaving_clients_are_harmless() {
         let answer = client.read_to_end(MAX_ANSWER_BYTES, WAIT_TIMEOUT).unwrap_or_default();
         assert!(answer.is_empty() || answer.starts_with(b"error "), "{garbage:.20?}");
     }
-    // Closes without reading the answer.
+    // Close without reading the answer.
     for _ in 0..20 {
         let client = control_socket::connect(&path, WAIT_TIMEOUT).unwrap();
         let _ = client.write_all(b"softswap 1 stat\n", WAIT_TIMEOUT);

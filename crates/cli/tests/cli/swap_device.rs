@@ -162,6 +162,6 @@ fn write_protected_device_is_rejected() {
     let Some(device) = Loop::with(&place.path, &["--read-only"]) else {
         return skip("no loop device is available");
     };
-    check_refused(device.path(), &["can only be read", "for writing"]);
-    mkswap_refused(device.path(), &["--force"], &["can only be read", "for writing"]);
+    check_refused(device.path(), &["is read-only", "for writing"]);
+    mkswap_refused(device.path(), &["--force"], &["is read-only", "for writing"]);
 }

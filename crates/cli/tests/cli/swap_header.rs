@@ -213,8 +213,8 @@ fn damaged_headers_are_rejected() {
     for (offset, number, part) in [
         (1024, 2, "version 2"),
         (1028, 0, "describes an empty area"),
-        (1032, 638, "638 bad pages, and at most 637 fit"),
-        (1032, 1, "lists page 0 as bad, and its pages are 1 to 511"),
+        (1032, 638, "638 bad pages, but at most 637 fit"),
+        (1032, 1, "lists page 0 as bad, but the area has only pages 1 to 511"),
         (4086, 0, "has no swap header"),
     ] {
         let place = Place::area(2 * MIB);

@@ -93,7 +93,7 @@ fn long_transfers_write_no_plaintext() {
     let ended = run(dir.path(), ON_A_DEVICE, &[]);
     ended.expect_success("long transfers");
     assert_eq!(markers_in(&dir.path().join("disk.img")), 0, "unencrypted pages of the program");
-    // Checks the search itself: without encryption it finds the markers.
+    // Check the search itself: without encryption it finds the markers.
     run(dir.path(), ON_A_DEVICE, &["--no-encrypt"]).expect_success("long transfers");
     assert!(markers_in(&dir.path().join("disk.img")) > 1000, "the swap area must be unencrypted");
 }
@@ -129,7 +129,8 @@ fn failing_disk_loses_no_transferred_byte() {
     for turn in 0..count {
         let dir = scratch();
         let chance = mix64(seed << 32 | turn);
-        // From the size of the file system's metadata to more than all evicted data.
+        // MiB that the device accepts before writes fail: from the file system's metadata alone to
+        // more than all evicted data.
         let size = (4 + chance % 90).to_string();
         let (first, second) = if chance >> 32 & 1 == 0 { ("100", "1") } else { ("1", "100") };
         let ended = run(dir.path(), ON_A_FAILING_DEVICE, &[&size, first, second]);

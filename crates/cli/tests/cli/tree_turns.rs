@@ -39,7 +39,7 @@ fn tree_with_random_kills_keeps_budget_and_data() {
     for kills in 0..max_kills {
         random = mix64(random);
         std::thread::sleep(Duration::from_millis(20 + random % 60));
-        // Spares the command and its direct child, because their exit ends the tree.
+        // Spare the command and its direct child, because their exit ends the tree.
         let command = tree.running.id();
         let is_member = |pid: &i32| *pid != command && parent(*pid).is_some_and(|it| it != command);
         let member = wait_until("a member", || {

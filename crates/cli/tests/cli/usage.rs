@@ -225,7 +225,7 @@ fn recording_overwrites_only_recordings() {
     std::fs::write(&file, "precious things").unwrap();
     let mut command = run(dir.path());
     command.env("SOFTSWAP_RECORD", &file).arg("true");
-    assert_refused(&mut command, 125, &["SOFTSWAP_RECORD", "exists", "does not exist yet"]);
+    assert_refused(&mut command, 125, &["SOFTSWAP_RECORD", "exists", "name a new file"]);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious things");
 }
 

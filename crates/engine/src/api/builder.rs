@@ -55,7 +55,10 @@ pub enum StartError {
     Needs { memory_mib: usize, needed_mib: usize, areas: usize },
     #[error(transparent)]
     Key(#[from] NoKey),
-    #[error("SOFTSWAP_RECORD: cannot record touches ({0}); name a file that does not exist yet")]
+    #[error(
+        "SOFTSWAP_RECORD: cannot create the recording ({0}); name a new file, or an earlier \
+         recording, in a writable directory"
+    )]
     Recording(#[source] io::Error),
     #[error("cannot reserve address space for the engine's tables ({0}); raise `ulimit -v`")]
     Tables(#[from] io::Error),

@@ -55,7 +55,7 @@ pub enum Request<'a> {
     /// Samples one fault in this many for two seconds (0: none). Returns the samples since the last
     /// request, with Python frames if an interpreter is given.
     Sample(u32, Option<Python>),
-    /// Faults in the pages at an address, for a reader in another process. The answer is the length
+    /// Faults the pages at an address in, for a reader in another process. The answer is the length
     /// faulted in, at most a quarter of the budget.
     Touch(usize, usize),
     /// Evicts the memory of a tree, then stops its processes.

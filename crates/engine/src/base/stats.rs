@@ -147,7 +147,7 @@ counters! {
     PoolPassed,
     /// Pages written back from the pool to the swap area.
     PagesWrittenBack,
-    /// Pages moved from sparse slabs of the pool into gaps of others.
+    /// Pages moved from sparse slabs of the pool into gaps of other slabs.
     PagesCompacted,
     /// Objects in the pool at the last sample.
     PoolObjects,
@@ -411,7 +411,8 @@ impl Stats {
         self.histogram(TIERS.len() + bucket).iter().map(|word| word.load(Relaxed)).sum()
     }
 
-    /// As [`Stats::fault_quantile_ns`], for the transfers of an I/O bucket.
+    /// Returns the duration quantile (0..=1) of an I/O bucket's transfers, in ns (the middle of its
+    /// histogram bucket); `None` without transfers.
     pub fn io_quantile_ns(&self, bucket: usize, quantile: f64) -> Option<u64> {
         quantile_ns(self.histogram(TIERS.len() + bucket), quantile)
     }

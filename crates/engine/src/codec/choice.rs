@@ -1,4 +1,4 @@
-//! The configured compressor, which can be changed while the program runs.
+//! The configured compressor, which can change while the program runs.
 
 use super::Compressor;
 use softswap_sys::zstd::{DEFAULT_LEVEL, LEVELS};

@@ -72,7 +72,7 @@ impl Core {
         // Pages about to be evicted count as free soon. Without a slab they would go to the disk
         // although memory is free a moment later.
         let leaving_bytes = self.memory.budget.unstored_pages() * PAGE_SIZE;
-        // Keeps a margin of one slab while many pages are about to be evicted.
+        // Keep a margin of one slab while many pages are about to be evicted.
         let spare_bytes = SPARE_BYTES.saturating_sub(leaving_bytes).max(SLAB_BYTES);
         self.reserve(SLAB_BYTES + workspace_bytes, spare_bytes)
     }

@@ -134,11 +134,10 @@ impl Policies {
         }
     }
 
-    /// Returns true if a page should skip the pool. The caller checks that an area is writable.
-    /// Either its chunk refaults in streams, or the pool uses at least
-    /// [`NEARLY_FULL_PERCENT`](crate::policy::partition::NEARLY_FULL_PERCENT) of its limit and its
-    /// pages are touched too rarely to pay for compression. The second case requires plenty of free
-    /// slots, because an uncompressed page uses a whole one.
+    /// Returns true if a page should skip the pool: its chunk refaults in streams and the disk is
+    /// cheaper, or the pool is nearly full and its pages are touched too rarely. The caller checks
+    /// that an area is writable. The second case requires plenty of free slots, because an
+    /// uncompressed page uses a whole one.
     pub fn bypasses_pool(
         &self,
         page: PageNo,

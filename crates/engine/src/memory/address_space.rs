@@ -537,18 +537,18 @@ impl Layout {
         }
     }
 
-    /// Locks a range in memory if at most `most` pages are locked afterwards. Returns the newly
-    /// locked parts.
+    /// Records a range as locked, and returns the newly locked parts. Returns `None` if more
+    /// than `max_pages` pages would be locked.
     pub(crate) fn lock_range(
         &mut self,
         range: Range<PageNo>,
-        most: u64,
+        max_pages: u64,
     ) -> Option<Vec<Range<PageNo>>> {
         let new: Vec<_> = self.locked.gaps(&range).collect();
         let pages = |ranges: &mut dyn Iterator<Item = &Range<PageNo>>| -> u64 {
             ranges.map(|range| range.end - range.start).sum()
         };
-        if pages(&mut self.locked.iter()) + pages(&mut new.iter()) > most {
+        if pages(&mut self.locked.iter()) + pages(&mut new.iter()) > max_pages {
             return None;
         }
         self.locked.insert(range);

@@ -144,8 +144,8 @@ impl Budget {
         self.fixed_bytes() + own * PAGE_SIZE + other_bytes
     }
 
-    /// Excludes the pages now in DRAM in a forked child: they are shared with the parent and
-    /// charged there. The whole budget is available for new pages, so the child can reach exec.
+    /// Called in a forked child. Stops charging the inherited pages: they are shared with the
+    /// parent and charged there. So the child has the whole budget until exec.
     pub(crate) fn inherit(&self) {
         self.inherited.store(self.pages(), Relaxed);
         self.inherited_at_fork.store(self.pages(), Relaxed);

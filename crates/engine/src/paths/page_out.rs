@@ -108,7 +108,7 @@ fn clean_first<'v, 't>(
 
 fn report_to_policies(core: &Core, found: usize, outcome: &Outcome, start_ns: u64) {
     let left = outcome.pages_out as u64;
-    // Excludes pages that were restored to the program.
+    // Pages that were restored to the program do not count.
     core.stats.add(Counter::PagesOut, left);
     let (incompressible, for_disk) = (outcome.incompressible as u64, outcome.for_disk);
     let cpu_ns = thread_cpu_ns() - start_ns;

@@ -139,8 +139,8 @@ impl<'b> Batch<'b> {
     }
 }
 
-/// Moves the objects of the sparsest slab into gaps of others, if that pays. Returns the number of
-/// pages moved.
+/// Moves the objects of the sparsest slab into gaps of other slabs, if that pays. Returns the
+/// number of pages moved.
 pub(crate) fn compact(core: &Core, context: &mut Context) -> usize {
     if !core.policies.has(Mechanism::Compaction) {
         return 0;

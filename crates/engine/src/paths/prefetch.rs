@@ -44,7 +44,7 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, thread: usize, next_window: 
             // Claim per request, so that a fork can run between requests.
             Some(request) => bring(core, &mut contexts.claim_prefetch(thread), request),
             None if bring_back::read_next(core, &mut contexts.claim_prefetch(thread)) => {}
-            // Sleeps at most 1 s without a request, which would wake the thread.
+            // Sleep at most 1 s without a request, which would wake the thread.
             None => core.policies.readahead.sleep(seen, 1_000_000_000),
         }
     }
@@ -190,7 +190,7 @@ fn from_pool(core: &Core, context: &mut Context, page: PageNo, most: usize) -> O
 /// Charges pages to the budget. Must be called without claims and buffers, because it may reclaim:
 /// no thread that holds one may wait for memory.
 fn charge<'p>(core: &'p Core, context: &mut Context, pages: usize) -> Option<Charge<'p>> {
-    // Evicts at most four batches for a request.
+    // Evict at most four batches for a request.
     for _ in 0..=4 {
         if core.try_charge(&mut context.scratch, pages, core.other_bytes()) {
             if core.memory.budget.is_low(core.other_bytes()) {

@@ -42,7 +42,7 @@ pub(crate) enum Round {
     Stuck(Option<NoSlot>),
 }
 
-/// Shrinks the pool if it uses over 90 % of its limit or few pages are resident, then evicts a
+/// Shrinks the pool if it uses more than 90 % of its limit or few pages are resident, then evicts a
 /// batch. The batch is skipped if the pool shrank and still exceeds its limit or few pages are
 /// resident.
 pub(crate) fn round(core: &Core, context: &mut Context) -> Round {

@@ -128,7 +128,7 @@ fn read_copy(
         return None;
     }
     if let Place::CompressedSlot { part, .. } = place {
-        // Charges only the memory of the codec.
+        // Charge only the memory of the codec.
         if !core.try_charge(&mut context.scratch, 0, core.other_bytes()) {
             return None;
         }

@@ -338,7 +338,8 @@ mod tests {
             space.sub_resident(page);
         }
         for _ in 0..3 {
-            // A page without age at the end makes the hand complete one round.
+            // The only victim is page 2000 (age 0), behind all others, so the hand completes one
+            // round.
             space.touch(2000);
             space.add_resident(2000, 1);
             pages.claim(2000).publish(Place::resident(PREFETCHED));

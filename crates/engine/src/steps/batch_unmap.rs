@@ -138,7 +138,8 @@ struct Span<'s> {
 }
 
 impl<'s> Span<'s> {
-    /// Claims a span from the first victim, as far as the pages between can be claimed.
+    /// Claims a span of near victims and the pages between them. It starts at the first victim and
+    /// ends before a page that cannot be claimed.
     fn claim(
         memory: &Memory,
         victims: &[Victim<'_>],

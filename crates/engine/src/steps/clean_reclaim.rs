@@ -34,8 +34,8 @@ pub(crate) fn for_copy(core: &Core, victims: &[Victim<'_>]) -> u32 {
 }
 
 /// Drops clean victims in one call. Those in `for_copy` are evicted to their copies. The contents
-/// of the others, as far as there are buffers, are stored in `copies`, in the order of `unmapped`.
-/// Other victims are released.
+/// of the remaining ones are stored in `copies`, in the order of `unmapped`. If no buffer is left,
+/// a victim is evicted to its swap slot, or released if it has none.
 pub(crate) fn reclaim<'t>(
     core: &Core,
     victims: &mut [Victim<'t>],

@@ -7,10 +7,10 @@
 //!
 //! A copy costs a fault if the page is written, and a slot or DRAM in any case. Therefore each
 //! chunk learns how often its pages are written, separately for pages that refault early, which are
-//! touched more often, and for others. Areas that are half full free the slots of copies (the
+//! touched more often, and for other pages. Areas that are half full free the slots of copies (the
 //! kernel's rule for its swap cache). Copies in the pool have a share of the budget. A pool that
-//! uses over 85 % of its limit keeps a copy only if the copy is worth more than the pages written
-//! back for it.
+//! uses more than 85 % of its limit keeps a copy only if the copy is worth more than the pages
+//! written back for it.
 
 use crate::base::access::Access;
 use crate::base::page::{Claim, OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy};
@@ -66,8 +66,9 @@ fn may_keep_pooled(core: &Core, handle: Handle) -> bool {
         core.memory.budget.limit_bytes(),
         limit,
     );
-    // If the pool uses over 85 % of its limit, keep only copies that are worth more than the pages
-    // written back for them. Drop objects of another codec: the present one suits a full pool.
+    // If the pool uses more than 85 % of its limit, keep only copies that are worth more than the
+    // pages written back for them. Drop objects of another codec: the present one suits a full
+    // pool.
     let has_space_left = used * 100 <= limit * NEARLY_FULL_PERCENT;
     has_share
         && (has_space_left

@@ -228,7 +228,7 @@ impl SwapInBatch {
                 break;
             }
         }
-        // Releases the claims of pages that were not installed.
+        // Release the claims of pages that were not installed.
         self.members.fill_with(|| None);
         core.stats.add(Counter::PagesReadAhead, installed as u64);
         installed

@@ -201,7 +201,7 @@ impl Standby {
 
     /// Releases the DRAM of some pages and returns their number; 0 if there are none.
     pub(crate) fn release(&self) -> usize {
-        // Includes older tables: a page may have been kept there while a table was replaced.
+        // Include older tables: a page may have been kept there while a table was replaced.
         let sets = || self.tables.iter().filter_map(OnceLock::get).flatten();
         let count = sets().count();
         let mut released = 0;

@@ -187,7 +187,7 @@ fn mirrored_pages_survive_cluster_loss() {
     let mut server: Option<tokio::runtime::Runtime> = None;
     for step in 0..4000_u32 {
         if step % 500 == 0 {
-            // Kills the server, or starts it again.
+            // Kill the server, or starts it again.
             server = match server.take() {
                 Some(server) => {
                     server.shutdown_background();

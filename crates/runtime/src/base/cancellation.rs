@@ -22,7 +22,7 @@ pub(crate) fn uncancelled<R>(body: impl FnOnce() -> R) -> R {
 pub(crate) fn until_cancelled<R>(call: impl FnOnce() -> R) -> R {
     const ASYNCHRONOUS: i32 = 1;
     let mut before = 0;
-    // SAFETY: a valid cancellation type, and a local.
+    // SAFETY: the cancellation type is valid, and the pointer refers to a local.
     unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
     let result = call();
     // SAFETY: the previous type; null is allowed.

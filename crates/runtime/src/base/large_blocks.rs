@@ -67,7 +67,7 @@ fn insert(start: usize, len: usize, caller: usize) {
 
 #[inline]
 pub(crate) fn forget(start: usize) {
-    // Recorded blocks start at such addresses; few others do.
+    // Recorded blocks start at such addresses; few other blocks do.
     if start.is_multiple_of(64 << 10) && start != 0 {
         remove(start);
     }

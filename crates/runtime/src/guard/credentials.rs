@@ -105,7 +105,7 @@ pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i3
     /// The kernel rejects longer lists before it reads them.
     const MAX: usize = 65536;
     if !instance::is_managed(list as usize) {
-        // SAFETY: the C library's function of this name, with the program's arguments.
+        // SAFETY: this is the C library's function of this name; the program passes the arguments.
         return unsafe { setgroups()(count, list) };
     }
     let mut copy = vec![0; count.min(MAX) * size_of::<libc::gid_t>()];
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i3
 }
 
 /// `prctl(2)`. The program passes only the arguments that the option has; reading the registers of
-/// the others is harmless.
+/// the remaining ones is harmless.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
     real!(prctl: fn(i32, usize, usize, usize, usize) -> i32);
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usi
     if option == libc::PR_SET_VMA && is_our_own(d) {
         return 0;
     }
-    // SAFETY: the C library's function of this name, with the program's arguments.
+    // SAFETY: this is the C library's function of this name; the program passes the arguments.
     unsafe { prctl()(option, a, b, c, d) }
 }
 
@@ -144,7 +144,8 @@ macro_rules! without_engine_threads {
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
             real!($name: fn($($ty),*) -> i32);
             instance::awake();
-            // SAFETY: the C library's function of this name, with the program's arguments.
+            // SAFETY: this is the C library's function of this name; the program passes the
+            // arguments.
             engine_threads::without(|| unsafe { $name()($($arg),*) })
         }
     )*};
@@ -170,7 +171,8 @@ macro_rules! waking {
             }
             // Waking raises a limit temporarily, so the process must not wake during this call.
             let _inside = sleep_gate::enter();
-            // SAFETY: the C library's function of this name, with the program's arguments.
+            // SAFETY: this is the C library's function of this name; the program passes the
+            // arguments.
             unsafe { $name()($($arg),*) }
         }
     )*};

@@ -44,7 +44,7 @@ unsafe fn store_mask(at: *mut u8) {
 /// Returns the emulated mask saved in a set, if there is one.
 ///
 /// # Safety
-/// As [`store_mask`].
+/// See [`store_mask`].
 unsafe fn stored_mask(at: *const u8) -> Option<Mask> {
     // SAFETY: `at` points to a `sigset_t`, of which two words can be read.
     let [_, second] = unsafe { at.cast::<Words>().read_unaligned() };
@@ -93,7 +93,7 @@ macro_rules! jumping {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(buffer: *mut c_void, value: i32) -> ! {
             real!($name: fn(*mut c_void, i32) -> !);
-            // SAFETY: the C library's function of this name, and the program's buffer.
+            // SAFETY: this is the C library's function of this name; the program passes the buffer.
             unsafe {
                 jump(buffer);
                 $name()(buffer, value)
@@ -111,7 +111,7 @@ static SWAPCONTEXT: Real = Real::new(c"swapcontext");
 
 unsafe extern "C" fn before_sigsetjmp(buffer: *mut u8, keeps_mask: i32) -> *const c_void {
     if keeps_mask != 0 && instance::emulates_signals() {
-        // SAFETY: the caller's buffer.
+        // SAFETY: the program passes a valid jump buffer, which contains a `sigset_t` there.
         unsafe { store_mask(buffer.add(MASK_AT)) };
     }
     SIGSETJMP.get()
@@ -152,21 +152,21 @@ unsafe fn adopt(context: *mut u8) {
 
 unsafe extern "C" fn before_getcontext(context: *mut u8) -> *const c_void {
     if instance::emulates_signals() {
-        // SAFETY: the caller's context.
+        // SAFETY: the program passes a valid context.
         unsafe { store_mask(context.add(CONTEXT_MASK_AT)) };
     }
     GETCONTEXT.get()
 }
 
 unsafe extern "C" fn before_setcontext(context: *mut u8) -> *const c_void {
-    // SAFETY: the caller's context.
+    // SAFETY: the program passes a valid context.
     unsafe { adopt(context) };
     SETCONTEXT.get()
 }
 
 unsafe extern "C" fn before_swapcontext(from: *mut u8, to: *mut u8) -> *const c_void {
     if instance::emulates_signals() {
-        // SAFETY: the caller's contexts.
+        // SAFETY: the program passes two valid contexts.
         unsafe {
             store_mask(from.add(CONTEXT_MASK_AT));
             adopt(to);

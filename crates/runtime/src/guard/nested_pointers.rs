@@ -207,13 +207,14 @@ fn interposed(
 }
 
 /// # Safety
-/// As `ioctl(2)`. If the program passes no argument, its register has an arbitrary value.
+/// The rules of `ioctl(2)` apply. If the program passes no argument, its register has an arbitrary
+/// value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: i32, request: libc::c_ulong, argument: usize) -> i32 {
     real!(ioctl: fn(i32, libc::c_ulong, usize) -> i32);
     let arguments = [fd as usize, request as usize, argument, 0, 0, 0];
     named_memory::prepare(request as usize);
-    // SAFETY: the C library's function of this name, with the program's arguments.
+    // SAFETY: this is the C library's function of this name; the program passes the arguments.
     let original = || unsafe { ioctl()(fd, request, argument) as isize };
     interposed(libc::SYS_ioctl, arguments, argument, original) as i32
 }
@@ -228,13 +229,14 @@ pub unsafe extern "C" fn setsockopt(
 ) -> i32 {
     real!(setsockopt: fn(i32, i32, i32, *const libc::c_void, libc::socklen_t) -> i32);
     let arguments = [fd as usize, level as usize, option as usize, value as usize, len as usize, 0];
-    // SAFETY: the C library's function of this name, with the program's arguments.
+    // SAFETY: this is the C library's function of this name; the program passes the arguments.
     let original = || unsafe { setsockopt()(fd, level, option, value, len) as isize };
     interposed(libc::SYS_setsockopt, arguments, value as usize, original) as i32
 }
 
 /// # Safety
-/// As `ptrace(2)`. Arguments that a request does not have are registers with arbitrary values.
+/// The rules of `ptrace(2)` apply. Arguments that a request does not have are registers with
+/// arbitrary values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ptrace(
     request: u32,
@@ -245,7 +247,7 @@ pub unsafe extern "C" fn ptrace(
     real!(ptrace: fn(u32, libc::pid_t, usize, usize) -> libc::c_long);
     // PTRACE_PEEK* returns a word, which may look like an error.
     let arguments = [request as usize, pid as usize, address, data, 0, 0];
-    // SAFETY: the C library's function of this name, with the program's arguments.
+    // SAFETY: this is the C library's function of this name; the program passes the arguments.
     let original = || unsafe { ptrace()(request, pid, address, data) as isize };
     if structure_of(libc::SYS_ptrace, &arguments).is_none() {
         return original() as libc::c_long;

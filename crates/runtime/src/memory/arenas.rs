@@ -13,7 +13,7 @@ const ARENA_PURGE_MULT: mi::mi_option_t = 24;
 /// Arena size if arenas are committed in small pieces: one mimalloc segment.
 const SMALL_ARENA_KIB: c_long = 32 << 10;
 const ARENA_KIB: c_long = 64 << 10;
-/// Committed bytes from which a process of one thread commits new arenas as a whole.
+/// Committed bytes at which a process of one thread starts to commit new arenas as a whole.
 const EAGER_BYTES: usize = 16 << 20;
 /// Addition to [`EAGER_BYTES`] for each further thread, which takes a segment, half an arena.
 const EAGER_THREAD_BYTES: usize = 128 << 20;

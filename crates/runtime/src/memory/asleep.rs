@@ -287,7 +287,8 @@ fn committed_by(len: usize, prot: i32) -> usize {
     if prot & libc::PROT_WRITE != 0 { len } else { 0 }
 }
 
-/// `mmap`. Returns `None` if the process does not sleep, or if the kernel is to place the mapping.
+/// Handles `mmap` in a sleeping process. Returns `None` if the caller must handle the call: the
+/// process does not sleep or wakes, or the address is outside the window, or the kernel chooses it.
 pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     let [address, len, prot, flags, _, offset] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
@@ -418,7 +419,7 @@ fn resize(place: &Place, arguments: Arguments, old_len: usize, len: usize, half:
         Half::Lower => 0,
         Half::Roomy => growth_gap_for(len),
     };
-    // Reserves the target, so that the move does not replace another mapping.
+    // Reserve the target, so that the move does not replace another mapping.
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     let none = libc::PROT_NONE as usize;
     let Some(to) = place.map([0, len, none, flags, usize::MAX, 0], half, room) else {

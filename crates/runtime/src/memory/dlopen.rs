@@ -49,7 +49,7 @@ unsafe extern "C-unwind" fn open_path(name: *const c_char, flags: i32) -> *mut c
     inline_calls::skip_loaded();
     // SAFETY: `NEXT` is a definition of `dlopen`, which has this type.
     let open: Open = unsafe { std::mem::transmute(NEXT.get()) };
-    // SAFETY: the caller's arguments.
+    // SAFETY: the program passes the arguments of `dlopen`.
     let library = unsafe { open(name, flags) };
     inline_calls::look();
     library

@@ -7,8 +7,8 @@
 //! place.
 //!
 //! Such a block starts at a multiple of [`GROWABLE_ALIGN_BYTES`], unlike nearly all other blocks,
-//! so a test of the alignment excludes the others. A table by address stores its length. The table
-//! needs no locks, because only one thread at a time may free or resize a block. An entry is
+//! so a test of the alignment excludes the other blocks. A table by address stores its length. The
+//! table needs no locks, because only one thread at a time may free or resize a block. An entry is
 //! written before the address is returned and cleared before the address is unmapped. A forked
 //! child therefore inherits a consistent table.
 
@@ -27,11 +27,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Initial value of [`MIN`]. A growing block costs 12 KiB of tables, and new pages even if mimalloc
 /// has freed pages to reuse.
 const MIN_BYTES: usize = 1 << 20;
-/// Bytes from which a resized block becomes a growing one. Freeing a growing block raises the
-/// threshold above the block's size, up to 8 × [`MIN_BYTES`].
+/// Size in bytes from which `realloc` turns a block into one that grows in place. Freeing such a
+/// block raises the threshold above the block's size, up to 8 × [`MIN_BYTES`].
 static MIN: AtomicUsize = AtomicUsize::new(MIN_BYTES);
-/// Bytes below which a shrunk block becomes an ordinary block again, to save its page and tables.
-pub(crate) const SMALL_BYTES: usize = MIN_BYTES / 8;
+/// Size in bytes below which `realloc` moves a shrunk block back to mimalloc's heap. This frees its
+/// separate mapping and page tables.
+pub(crate) const MIN_KEPT_BYTES: usize = MIN_BYTES / 8;
 
 struct Blocks {
     places: Range<usize>,

@@ -139,7 +139,7 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
 /// Resizes a block that is not in the engine's heap.
 ///
 /// # Safety
-/// As [`move_to`].
+/// See [`move_to`].
 unsafe fn resize(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     if let Some(len) = growing::usable(old as usize) {
         // SAFETY: `old` is the caller's live block.
@@ -177,7 +177,7 @@ unsafe fn move_to(new: *mut c_void, old: *mut c_void, size: usize) -> *mut c_voi
 /// block is large enough, or on failure.
 ///
 /// # Safety
-/// As [`move_to`].
+/// See [`move_to`].
 unsafe fn make_growing(old: *mut c_void, size: usize) -> Option<*mut c_void> {
     // SAFETY: `old` is a live mimalloc block.
     if size <= unsafe { mi::mi_usable_size(old) } {
@@ -191,9 +191,9 @@ unsafe fn make_growing(old: *mut c_void, size: usize) -> Option<*mut c_void> {
 /// Resizes a growing block of `len` bytes.
 ///
 /// # Safety
-/// As [`move_to`].
+/// See [`move_to`].
 unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_void {
-    if size >= growing::SMALL_BYTES
+    if size >= growing::MIN_KEPT_BYTES
         && let Some(new) = growing::resize(old as usize, len, size)
     {
         return new as *mut c_void;

@@ -64,7 +64,7 @@ pub(crate) fn redirect(pairs: &[(&CStr, *const c_void)]) -> io::Result<()> {
     let jumps: Vec<(usize, usize)> = pairs
         .iter()
         .map(|(name, own_functions)| {
-            // SAFETY: a live handle and a valid C string.
+            // SAFETY: the handle is live, and the name is a valid C string.
             let program_function = unsafe { libc::dlsym(library, name.as_ptr()) };
             (program_function as usize, *own_functions as usize)
         })

@@ -178,7 +178,8 @@ macro_rules! outside {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
             crate::base::real::real!($name: fn($($ty),*) -> $ret);
-            // SAFETY: the C library's function of this name, with the program's arguments.
+            // SAFETY: this is the C library's function of this name; the program passes the
+            // arguments.
             outside_the_window(|| unsafe { $name()($($arg),*) })
         }
     )*};
@@ -206,7 +207,8 @@ macro_rules! set_key {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(key: u32, value: *const c_void) -> i32 {
             crate::base::real::real!($name: fn(u32, *const c_void) -> i32);
-            // SAFETY: the C library's function of this name, with the program's arguments.
+            // SAFETY: this is the C library's function of this name; the program passes the
+            // arguments.
             let set = || unsafe { $name()(key, value) };
             if key < KEYS_IN_THREAD { set() } else { outside_the_window(set) }
         }

@@ -35,8 +35,8 @@ type Block = *mut c_void;
 macro_rules! program_function {
     ($index:literal as fn($($ty:ty),*) $(-> $ret:ty)?, $($argument:expr),*) => {{
         let function = PROGRAM_FUNCTIONS[$index].load(Ordering::Relaxed);
-        // SAFETY: the program's function of that name, with the C library's prototype; the
-        // arguments are the caller's.
+        // SAFETY: the program's function of that name has the C library's prototype; the caller
+        // passes its own arguments on.
         unsafe {
             std::mem::transmute::<usize, unsafe extern "C" fn($($ty),*) $(-> $ret)?>(function)(
                 $($argument),*

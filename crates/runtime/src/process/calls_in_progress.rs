@@ -154,7 +154,7 @@ fn add_message(address: usize, add: &mut dyn FnMut(usize, usize)) {
     add_vectors(header.msg_iov as usize, header.msg_iovlen, add);
 }
 
-/// Faults in the pages of a buffer, as the kernel would when it accesses them.
+/// Faults the pages of a buffer in, as the kernel would when it accesses them.
 fn populate(address: usize, len: usize) {
     let first = address & !(PAGE_SIZE - 1);
     let bytes = address + len - first;

@@ -194,7 +194,7 @@ pub unsafe extern "C" fn clone(
     }
     let engine = instance::engine().filter(|_| is_fork(flags as usize));
     let Some(engine) = engine else {
-        // SAFETY: the C library's function of this name, with the program's arguments.
+        // SAFETY: this is the C library's function of this name; the program passes the arguments.
         return unsafe { real(body, stack, flags, argument, in_parent, tls, in_child) };
     };
     if shares_descriptors(flags as usize) {

@@ -81,7 +81,7 @@ pub unsafe extern "C" fn close(fd: i32) -> i32 {
     if is_engine_descriptor(fd) {
         return c_result(NOT_OPEN) as i32;
     }
-    // SAFETY: the C library's function of this name, with the program's arguments.
+    // SAFETY: this is the C library's function of this name; the program passes the arguments.
     unsafe { close()(fd) }
 }
 
@@ -120,7 +120,8 @@ macro_rules! query {
             if is_engine_descriptor(fd) {
                 return c_result(NOT_OPEN) as i32;
             }
-            // SAFETY: the C library's function of this name, with the program's arguments.
+            // SAFETY: this is the C library's function of this name; the program passes the
+            // arguments.
             unsafe { $name()(fd, $($argument),*) }
         }
     };

@@ -162,7 +162,7 @@ fn end_all(state: &mut State) {
             }
             futex::wait(&RUNNING[at], 1, Some(WAKE_NS));
         }
-        // SAFETY: a thread that was started joinable and is joined once.
+        // SAFETY: the thread was started joinable and is joined once.
         unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
         // `pthread_join` may return shortly before the kernel removes the thread.
         kernel::wait_until_exited(own_threads::number(at));
@@ -184,8 +184,8 @@ fn start_with(state: &mut State) {
     tree::wake_thread();
 }
 
-/// As [`start`], from an engine thread. It only tries the lock: the lock's holder may be waiting in
-/// `end_all` for the calling thread to exit, and starts it again later.
+/// Starts the threads from an engine thread. Only tries the lock: the lock's holder may be waiting
+/// in `end_all` for the calling thread to exit, and starts it again later.
 fn start_from_engine_thread() {
     while should_run() && STATE.try_with_mask_as_is(start_with).is_none() {
         futex::sleep_a_moment();

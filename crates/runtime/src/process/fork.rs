@@ -111,7 +111,7 @@ pub unsafe extern "C" fn __register_atfork(
         return 0;
     }
     // Outside the window: the child reads the list of handlers before it can fault in pages.
-    // SAFETY: the C library's function of this name, with the program's arguments.
+    // SAFETY: this is the C library's function of this name; the program passes the arguments.
     outside_the_window(|| unsafe { __register_atfork()(before, in_parent, in_child, library) })
 }
 

@@ -7,7 +7,7 @@
 //! | vhost, userptr of GPUs and V4L2 | fails as in a kernel without it; programs have a fallback |
 //!
 //! The sum is limited to what a program may lock ([`Engine::lock_limit_bytes`]). Beyond that the
-//! request fails with ENOMEM. One line on standard error gives the reason of the first refusal.
+//! request fails with ENOMEM. One line on standard error states the reason of the first refusal.
 
 use crate::base::errno::refused;
 use crate::base::instance;
@@ -45,7 +45,7 @@ impl Named {
 
 pub(super) static NAMED: Locked<Vec<Named>> = Locked::new(Vec::new());
 
-/// Unpins everything in a forked child: the kernel uses only the parent's memory.
+/// Called in a forked child. Unpins everything: the kernel uses only the parent's memory.
 pub(super) fn become_child(engine: &Engine) {
     NAMED.with(|all| all.drain(..).for_each(|named| unpin(engine, &named.ranges)));
 }
@@ -67,7 +67,7 @@ pub(crate) fn prepare(request: usize) {
     }
 }
 
-/// Handles an `ioctl` that registers memory; `None` for others. `call` issues it.
+/// Handles an `ioctl` that registers memory; `None` for other requests. `call` issues it.
 pub(crate) fn answer(
     engine: &Engine,
     arguments: &Arguments,
@@ -101,12 +101,13 @@ pub(crate) fn answer(
             }
             Some(result)
         }
-        VHOST_SET_OWNER => Some(refuse("vhost", libc::EPERM)),
-        I915_GEM_USERPTR | AMDGPU_GEM_USERPTR => Some(refuse("userptr", libc::ENODEV)),
+        VHOST_SET_OWNER => Some(refuse_access("vhost", libc::EPERM)),
+        I915_GEM_USERPTR | AMDGPU_GEM_USERPTR => Some(refuse_access("userptr", libc::ENODEV)),
         VIDIOC_REQBUFS => {
             const USERPTR: usize = 2;
             let [_, memory] = uaccess::words(argument)?;
-            (memory & 0xffff_ffff == USERPTR).then(|| refuse("V4L2_MEMORY_USERPTR", libc::EINVAL))
+            (memory & 0xffff_ffff == USERPTR)
+                .then(|| refuse_access("V4L2_MEMORY_USERPTR", libc::EINVAL))
         }
         _ => None,
     }
@@ -152,10 +153,11 @@ fn pin_and_register(
     let named = Named { key, ranges: managed };
     let others: usize = NAMED.with(|all| all.iter().map(Named::bytes).sum());
     if others.saturating_add(named.bytes()) > engine.lock_limit_bytes() {
-        return refuse(
-            "memory of a device or virtual machine above a quarter of the budget (raise --memory)",
-            libc::ENOMEM,
-        );
+        return refuse(libc::ENOMEM, || {
+            "registering memory for a device or virtual machine failed: pinned memory would exceed \
+             a quarter of the budget; raise --memory"
+                .into()
+        });
     }
     for (at, (address, len)) in managed.into_iter().enumerate() {
         let pinned = signals::with_all_blocked(|| engine.pin(address, len, len));
@@ -190,13 +192,21 @@ fn unpin_key(engine: &Engine, key: (usize, usize)) {
     });
 }
 
-fn refuse(what: &str, error: i32) -> isize {
+/// Refuses a call by which the kernel would access memory at any time.
+fn refuse_access(what: &str, error: i32) -> isize {
+    refuse(error, || {
+        format!(
+            "{what} is refused: it lets the kernel access the program's memory at any time, so \
+             softswap could not evict it (docs/limits.md)"
+        )
+    })
+}
+
+/// Returns `error` from a call. Prints the message of the first refused call.
+fn refuse(error: i32, message: impl FnOnce() -> String) -> isize {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if !IS_REPORTED.swap(true, Ordering::Relaxed) {
-        let line = format!(
-            "softswap: {what} is refused: the kernel accesses such memory at any time, so softswap \
-             could not swap it out (docs/limits.md)\n"
-        );
+        let line = format!("softswap: {}\n", message());
         raw::write_stderr(line.as_bytes());
     }
     refused(error)

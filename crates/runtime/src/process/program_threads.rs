@@ -158,11 +158,11 @@ pub unsafe extern "C" fn pthread_create(
 ) -> i32 {
     instance::prepare_for_threads();
     if !instance::emulates_signals() {
-        // SAFETY: the C library's function of this name, with the program's arguments.
+        // SAFETY: this is the C library's function of this name; the program passes the arguments.
         let create = || unsafe { really_create()(thread, attributes, start, argument) };
         return if instance::is_settled() { create() } else { with_page_faults_unblocked(create) };
     }
-    // SAFETY: the program's attributes, valid or null, and space for a thread ID.
+    // SAFETY: the program passes valid or null attributes, and a writable thread ID.
     unsafe {
         let job = Job { start, argument, blocked: virtual_mask::get(), is_own: false };
         create(thread, attributes, job)
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn thrd_create(
 /// Creates a thread that runs a job.
 ///
 /// # Safety
-/// As `pthread_create(3)`, for the function of the job.
+/// The rules of `pthread_create(3)` apply, for the function of the job.
 unsafe fn create(
     thread: *mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,
@@ -287,8 +287,9 @@ fn inherited_mask(
     if unsafe { get(attributes, &raw mut mask) } == 0 { 0 } else { blocked }
 }
 
-/// Starts an engine thread by [`create`], because the C library may allocate managed memory in that
-/// thread. `std::thread` would allocate from the program's heap before it blocks signals.
+/// Starts an engine thread by [`create`], so that it is set up like the program's threads: the C
+/// library may allocate managed memory in it. `std::thread` would allocate from the program's heap
+/// before it blocks signals.
 pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc::pthread_t> {
     let mut thread = 0;
     let job = Job { start, argument, blocked: 0, is_own: true };
@@ -321,8 +322,8 @@ fn pin_attributes(
 ) -> ResidentRanges<'static> {
     let mut pinned = ResidentRanges::new(engine);
     pinned.add(attributes as usize, size_of::<libc::pthread_attr_t>());
-    // glibc stores a pointer to further attributes (mask, affinity) in the eighth word. Other
-    // values are ignored unless they are addresses of managed memory.
+    // glibc stores a pointer to further attributes (mask, affinity) in one of the words. Pin behind
+    // every word: `add` skips values that are not managed addresses.
     for word in 0..size_of::<libc::pthread_attr_t>() / size_of::<usize>() {
         // SAFETY: the word is within the attribute object, which the program passes as valid.
         let value = unsafe { attributes.cast::<usize>().add(word).read_volatile() };

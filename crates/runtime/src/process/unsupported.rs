@@ -65,6 +65,6 @@ pub unsafe extern "C" fn getaddrinfo_a(
         set_errno(libc::ENOSYS);
         return libc::EAI_SYSTEM;
     }
-    // SAFETY: the C library's function of this name, with the program's arguments.
+    // SAFETY: this is the C library's function of this name; the program passes the arguments.
     unsafe { getaddrinfo_a()(mode, list, count, event) }
 }

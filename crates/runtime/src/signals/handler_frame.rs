@@ -67,7 +67,7 @@ pub(super) unsafe fn push(
     }
 }
 
-/// Faults in a part of a stack. Returns true if it can be written.
+/// Faults a part of a stack in. Returns true if it is writable.
 fn can_write(address: usize, len: usize) -> bool {
     if address.checked_add(len).is_none_or(|end| end > uaccess::TASK_SIZE) {
         return false;

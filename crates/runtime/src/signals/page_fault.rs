@@ -78,8 +78,8 @@ fn is_absent_page(address: usize, context: Context<'_>) -> bool {
     engine.is_some_and(|engine| engine.is_absent(address, context.fault_access()))
 }
 
-/// Faults in the page at an address in the window that the interrupted code touched, or reports the
-/// failure. Returns false if the address is in an unmanaged mapping.
+/// Resolves the interrupted code's fault at an address in the window, or reports the failure.
+/// Returns false if the address is in an unmanaged mapping.
 fn handle(address: usize, context: Context<'_>) -> bool {
     let (access, toucher) = match context.fault_is_write() {
         true => (Access::Write, Toucher::Write),
@@ -101,7 +101,7 @@ fn handle(address: usize, context: Context<'_>) -> bool {
     true
 }
 
-/// Faults in the page at a managed address. Called with signals blocked; a signal in `open`
+/// Faults the page at a managed address in. Called with signals blocked; a signal in `open`
 /// interrupts a wait for a free page.
 fn fault_in(address: usize, access: Access, open: Mask) -> Result<Option<Tier>, FaultError> {
     match instance::engine() {

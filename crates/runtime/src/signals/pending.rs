@@ -5,8 +5,8 @@
 //! in the kernel. If the receiving thread does not take it (the program has blocked it there, or
 //! the thread is the engine's), the signal is held for the process. Then a thread that waits for
 //! the signal, or does not block it, receives a signal that makes it check this table (a *poke*). A
-//! thread that unblocks a signal checks by itself. A thread that exits pokes others for the
-//! process's signals.
+//! thread that unblocks a signal checks by itself. A thread that exits pokes other threads for
+//! the process's signals.
 //!
 //! A forked child has nothing pending except signals sent to itself. A program started by `exec`
 //! keeps all pending signals, so they are returned to the kernel before. While a thread forks, it
@@ -485,8 +485,8 @@ pub(super) fn forget(signal: i32) {
     });
 }
 
-/// Resets the state at the start, or in a forked child: only signals sent to this process are
-/// pending.
+/// Called at the start and in a forked child. Resets the state: only signals sent to this process
+/// are pending.
 pub(super) fn become_owner() {
     with(|process, me| {
         if !me.was_reset.replace(false) {

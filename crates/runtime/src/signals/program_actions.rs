@@ -9,7 +9,7 @@ use softswap_sys::signals::{self, Action, Mask, SA_RESTORER, SIGSEGV, SIGSYS};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Flags that the kernel stores; it drops others.
+/// Flags that the kernel stores; it drops other flags.
 const KNOWN_FLAGS: u64 = 0xdc00_0807 | SA_RESTORER;
 /// Signals that the kernel removes from every mask.
 const NEVER_MASKED: Mask = signals::bit(libc::SIGKILL) | signals::bit(libc::SIGSTOP);

@@ -20,7 +20,7 @@ fn is_function(handler: usize) -> bool {
 /// number. All functions that change an action call this.
 ///
 /// # Safety
-/// As `sigaction(2)`: the handler is a function.
+/// The handler is a function, as `sigaction(2)` requires.
 pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, i32> {
     if let Some(refused) =
         filter_verdict::refusal(libc::SYS_rt_sigaction, [signal as usize, 0, 0, 0, 0, 0])
@@ -139,7 +139,7 @@ unsafe fn install(signal: i32, handler: usize, flags: i32, mask: Mask) -> usize 
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
 /// # Safety
-/// As `signal(2)`, with the BSD semantics that glibc gives it.
+/// The rules of `signal(2)` apply, with glibc's BSD semantics.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
     let own = if is_for_programs(number) { signals::bit(number) } else { 0 };

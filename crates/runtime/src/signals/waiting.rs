@@ -69,7 +69,7 @@ impl WaitMask {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigsuspend(set: *const sigset_t) -> i32 {
     real!(sigsuspend: fn(*const sigset_t) -> i32);
-    // SAFETY: the C library's function of this name, with the program's arguments.
+    // SAFETY: this is the C library's function of this name; the program passes the arguments.
     unsafe { WaitMask::new(set).call(|set| sigsuspend()(set)) }
 }
 
@@ -110,7 +110,8 @@ macro_rules! masked {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty,)* set: *const sigset_t) -> i32 {
             real!($name: fn($($ty,)* *const sigset_t) -> i32);
-            // SAFETY: the C library's function of this name, with the program's arguments.
+            // SAFETY: this is the C library's function of this name; the program passes the
+            // arguments.
             unsafe { WaitMask::new(set).call(|set| $name()($($arg,)* set)) }
         }
     )*};
@@ -126,7 +127,7 @@ masked! {
 }
 
 /// # Safety
-/// As `ppoll(2)`, of an array of `len` bytes.
+/// The rules of `ppoll(2)` apply, for an array of `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __ppoll_chk(
     fds: *mut libc::pollfd,
@@ -137,7 +138,7 @@ pub unsafe extern "C" fn __ppoll_chk(
 ) -> i32 {
     type Fds = *mut libc::pollfd;
     real!(__ppoll_chk: fn(Fds, libc::nfds_t, *const timespec, *const sigset_t, usize) -> i32);
-    // SAFETY: the C library's function of this name, with the program's arguments.
+    // SAFETY: this is the C library's function of this name; the program passes the arguments.
     unsafe { WaitMask::new(set).call(|set| __ppoll_chk()(fds, count, time, set, len)) }
 }
 
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn sigtimedwait(
     time: *const timespec,
 ) -> i32 {
     real!(sigtimedwait: fn(*const sigset_t, *mut siginfo_t, *const timespec) -> i32);
-    // SAFETY: the program's set; space for details, and a time, valid or null.
+    // SAFETY: the program passes a valid set; `info` and `time` are valid or null.
     unsafe {
         let waited_for = bits(set) & virtual_mask::get();
         if waited_for == 0 || !instance::emulates_signals() {
@@ -225,13 +226,13 @@ pub unsafe extern "C" fn sigtimedwait(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> i32 {
-    // SAFETY: the program's set, and space for details or null.
+    // SAFETY: the program passes a valid set; `info` is writable or null.
     unsafe { sigtimedwait(set, info, std::ptr::null()) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigwait(set: *const sigset_t, signal: *mut i32) -> i32 {
-    // SAFETY: the program's set; space for details, and a time, valid or null.
+    // SAFETY: the program passes a valid set and a writable `signal`.
     unsafe {
         loop {
             let got = sigtimedwait(set, std::ptr::null_mut(), std::ptr::null());

@@ -33,8 +33,8 @@ impl Ledger {
         self.members.reap(liveness, |slot, owner| {
             released += self.vacate(&self.member_at(slot, owner));
         });
-        // The chunk is read before the member, and a process joins before it takes a chunk. So no
-        // chunk of a new member is released.
+        // The chunk's owner is read before the membership is checked, and a process joins before it
+        // takes a chunk. So no chunk of a new member is released.
         let stray = self.chunks().reap(|tag| !holder(tag).is_some_and(|it| self.is_member(it)));
         if stray > 0 {
             self.note_release();

@@ -1,8 +1,8 @@
 //! The turn of the tree, and the claims of its members.
 //!
-//! One word holds owner and bound, so they change together. Members publish their claims; any
+//! One word holds owner and end, so they change together. Members publish their claims; any
 //! process computes the next turn from the claims ([`crate::turns`]) and swaps it in. A process
-//! that waits checks the bound by itself, so its wait ends even if no process advances the turn.
+//! that waits checks the end by itself, so its wait ends even if no process advances the turn.
 
 use super::layout::{Header, Word};
 use super::{Ledger, Member};
@@ -10,14 +10,14 @@ use crate::turns::{Claimant, Id, MAX_MS, Turn, next};
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 use softswap_sys::primitive::{wait_shared, wake_shared};
 
-/// Bits of the bound in the turn's word, and of a generation. The slot, plus one, is above them.
+/// Bits of the end in the turn's word, and of a generation. The slot, plus one, is above them.
 const UNTIL_BITS: u32 = 32;
 const GENERATION_BITS: u32 = 21;
 /// Memory that a claimant keeps during another one's turn, in bytes: the minimum of an engine.
 const LEFT_BYTES: u64 = 8 << 20;
 /// Assumed speed at which working sets are exchanged, in bytes per ms.
 const BYTES_PER_MS: u64 = 256 << 10;
-/// Age from which a published load is ignored, in ms.
+/// Maximum age of a published load that counts, in ms.
 const LOAD_MS: u64 = 2_000;
 
 /// Figures that a member publishes for turns.
@@ -41,7 +41,7 @@ fn word_of(turn: Option<Turn>) -> u64 {
 }
 
 /// Returns the turn in a word that another process may have overwritten: `None` if it has ended, or
-/// has no plausible bound.
+/// has no plausible end.
 fn turn_of(word: u64, now_ms: u64) -> Option<Turn> {
     let left_ms = u64::from((word as u32).wrapping_sub(now_ms as u32));
     let owner = owner_of(word).filter(|_| (1..=MAX_MS).contains(&left_ms))?;
@@ -161,7 +161,7 @@ impl Ledger {
     fn advance_without(&self, now_ms: u64, thrashes: bool, leaving: Option<usize>) -> Option<Turn> {
         let word = self.header(Header::Turn).load(Acquire);
         let turn = turn_of(word, now_ms);
-        // After a turn's bound, the next turn begins even if the tree does not thrash.
+        // An expired turn is passed on even if the tree does not thrash.
         let had = owner_of(word).map(|owner| turn.unwrap_or(Turn { owner, until_ms: now_ms }));
         let (claimants, limit) = self.claimants(now_ms, leaving);
         let next = match self.takes_turns() {

@@ -26,7 +26,7 @@ pub enum Failure {
     /// A page is lost; the text names it and where it was stored.
     #[error("{0}")]
     Lost(Box<str>),
-    /// The operation failed; the text gives the reason.
+    /// The operation failed; the text states the reason.
     #[error("{0}")]
     Failed(Box<str>),
     /// The shared memory has been overwritten.

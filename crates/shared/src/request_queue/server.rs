@@ -17,7 +17,7 @@ pub enum Outcome {
     Full(String),
     /// A page is lost; the text names it and where it was stored.
     Lost(String),
-    /// The operation failed; the text gives the reason.
+    /// The operation failed; the text states the reason.
     Failed(String),
 }
 

@@ -65,7 +65,7 @@ struct Raised {
 
 impl Drop for Raised {
     fn drop(&mut self) {
-        // Keeps a limit that the program has set since.
+        // Keep a limit that the program has set since.
         if self.raised > self.before && limits().0 == self.raised {
             set_soft(self.before);
         }

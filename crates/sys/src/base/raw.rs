@@ -211,7 +211,8 @@ pub(crate) fn gate_addresses() -> [usize; 2] {
     [gate(0) as usize, gate(APART) as usize]
 }
 
-/// Returns the address after a gate's call if `address` is before the call in that gate.
+/// If `address` is in a gate and its `syscall` instruction has not completed, returns the address
+/// after that instruction.
 pub(crate) fn after_gate(address: usize) -> Option<usize> {
     let len = (exempt_instruction_pointer() as usize) - gate(0) as usize;
     let is_before = |start: &usize| (*start..*start + len).contains(&address);

@@ -31,9 +31,11 @@ impl State {
         reason = "moved to its owner once, outside the fault path"
     )]
     pub fn new() -> State {
+        let (needed_bytes, bytes) = (LZ4_sizeofState() as usize, size_of::<State>());
         assert!(
-            LZ4_sizeofState() as usize <= size_of::<State>(),
-            "the linked LZ4 library needs a larger state"
+            needed_bytes <= bytes,
+            "the linked LZ4 library needs a state of {needed_bytes} bytes, more than {bytes}; \
+             rebuild softswap with its own LZ4"
         );
         State([0; STATE_WORDS])
     }

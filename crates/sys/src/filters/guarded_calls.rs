@@ -88,7 +88,7 @@ fn is_trapped(address: usize, caller: Caller) -> bool {
     PROBED.store(false, Ordering::Relaxed);
     PROBING.store(raw::current_thread(), Ordering::Relaxed);
     let arguments = [address, 0, 0, 0];
-    // SAFETY: access(2) only reads the string, as far as it is readable.
+    // SAFETY: access(2) only reads the string, and fails if that is unreadable.
     unsafe {
         match caller {
             Caller::Program => raw::syscall_through_guard(libc::SYS_access, arguments),

@@ -4,30 +4,31 @@
 /// messages; the runtime's `guard` lists the module for each kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pointee {
-    /// The number of bytes that another argument gives.
+    /// The number of bytes that another argument specifies.
     Bytes(u8),
-    /// A header of the given size, then the number of bytes that another argument gives.
+    /// A header of the given size, then the number of bytes that another argument specifies.
     BytesPlus(u8, u16),
-    /// Elements of the given size, in the number that another argument gives.
+    /// Elements of the given size, in the number that another argument specifies.
     Array(u8, u16),
     /// A structure (or a set of them) of at most this many bytes.
     Struct(u16),
     /// A structure whose size another argument encodes as an `ioctl` request does
     /// (`_IOC_SIZE`); 4 KiB if it encodes less.
     Request(u8),
-    /// The number of bytes that the next argument gives; 4 KiB if that is less, or is no length.
+    /// The number of bytes that the next argument specifies; 4 KiB if that is less, or is no
+    /// length.
     LengthInNext(u8),
-    /// A set with the number of bits that another argument gives.
+    /// A set with the number of bits that another argument specifies.
     Bits(u8),
-    /// The number of bytes that the 32-bit number behind another argument gives.
+    /// The number of bytes that the 32-bit number behind another argument specifies.
     SizeBehind(u8),
     /// A string that ends with a zero byte.
     Text,
-    /// An iovec array, whose length another argument gives, and its buffers.
+    /// An iovec array, whose length another argument specifies, and its buffers.
     Vectors(u8),
     /// A msghdr and all it refers to.
     Message,
-    /// An mmsghdr array, whose length another argument gives.
+    /// An mmsghdr array, whose length another argument specifies.
     Messages(u8),
     /// A zero-terminated array of strings (argv, envp).
     Texts,

@@ -43,9 +43,10 @@ const FIXED: u32 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u32;
 const SET_MODE_FILTER: usize = 1;
 /// Installs the filter for existing threads, too.
 const FLAG_ALL_THREADS: usize = 1;
-/// Without this flag some kernels disable speculation for the whole program.
+/// Without this flag, kernels before 5.16 disable speculative store bypass and indirect branch
+/// speculation in all filtered threads.
 const FLAG_SPEC_ALLOW: usize = 1 << 2;
-/// Index of futex's operation.
+/// Index of futex's operation argument.
 const FUTEX_OPERATION: u32 = 1;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 

@@ -21,9 +21,9 @@ pub const STACK_NEEDED_BYTES: usize = 64 << 10;
 
 pub const MAX_WINDOWS: usize = 1024;
 
-/// Faults in pages of one window.
+/// Faults pages of one window in.
 pub trait Resolver: Send + Sync {
-    /// Faults in the page at `address`; returns true if the access can be retried. Called in a
+    /// Faults the page at `address` in; returns true if the access can be retried. Called in a
     /// signal handler with all signals blocked. `open` are the signals that the thread itself does
     /// not block. Must not touch managed memory, allocate, or panic.
     fn resolve(&self, address: usize, is_write: bool, open: Mask) -> bool;

@@ -143,9 +143,9 @@ pub fn is_go_program_that_forks() -> bool {
 unsafe fn named_in_gnu_hash(table: usize, hash: u32) -> impl Iterator<Item = usize> {
     const HEADER_WORDS: usize = 4;
     let words = table as *const u32;
-    // SAFETY: the caller promises that the table is valid. It consists of a header with the number
-    // of buckets, the index of the first symbol and the length of the filter in 64-bit words; the
-    // filter; the buckets, each with the index of its first symbol or 0; a word for each symbol.
+    // A table: header (bucket count, first symbol, filter words, shift) · Bloom filter · one word
+    // per bucket (first symbol, or 0) · one word per symbol.
+    // SAFETY: the caller promises that the table is valid.
     let (first, chain) = unsafe {
         let (buckets, first) = (words.read() as usize, words.add(1).read() as usize);
         let bucket = words.add(HEADER_WORDS + 2 * words.add(2).read() as usize);
@@ -272,8 +272,8 @@ impl Linked {
             let (Some(table), Some(len)) = (self.table(table), self.tagged(len)) else { continue };
             for index in 0..len / size_of::<Relocation>() {
                 // SAFETY: the entry is in the library's relocation table, whose length the library
-                // gives. The table and those of symbols and names (C strings) stay valid while the
-                // library is loaded.
+                // specifies. The table and those of symbols and names (C strings) stay valid while
+                // the library is loaded.
                 let (entry, name) = unsafe {
                     let entry = (table as *const Relocation).add(index).read();
                     let symbol = (symbols as *const libc::Elf64_Sym).add(entry.symbol as usize);
@@ -306,7 +306,7 @@ impl Linked {
             }
         };
         let index = match self.table(GNU_HASH_TABLE) {
-            // SAFETY: the library's dynamic section gives the address of a table of this kind.
+            // SAFETY: the library's dynamic section contains the address of a table of this kind.
             Some(table) => unsafe { named_in_gnu_hash(table, gnu_hash(name)) }.find(is_it)?,
             None => {
                 let table = self.table(HASH_TABLE)? as *const u32;

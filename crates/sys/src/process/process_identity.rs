@@ -1,8 +1,8 @@
 //! Identity of a process, and the rule by which other processes decide that it is dead.
 //!
 //! PIDs are reused, and are different in another PID namespace. So an identity includes the start
-//! time and the namespaces. A forked child has an identity of its own; [`crate::open_mark`] is the
-//! rule for resources that the child keeps alive.
+//! time and the namespaces. A forked child has its own identity. A resource that a forked child
+//! also keeps in use is not covered by this rule; see [`crate::open_mark`].
 
 use crate::{program_filter, raw};
 use std::fs;

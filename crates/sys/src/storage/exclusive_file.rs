@@ -45,8 +45,8 @@ pub enum ClaimError {
     )]
     Denied { path: PathBuf, cause: io::Error },
     #[error(
-        "{path} can only be read ({}): remount or unlock it for writing, or choose another file \
-         or device",
+        "{path} is read-only ({}): remount or unlock it for writing, or choose another file or \
+         device",
         plain(cause)
     )]
     ReadOnly { path: PathBuf, cause: io::Error },
@@ -72,7 +72,7 @@ pub enum ClaimError {
     )]
     NoLock { path: PathBuf, cause: io::Error },
     #[error(
-        "{path} has sectors of {sector_bytes} bytes, and at most {PAGE_SIZE} are supported: \
+        "{path} has sectors of {sector_bytes} bytes, but at most {PAGE_SIZE} are supported: \
          choose another device"
     )]
     Sectors { path: PathBuf, sector_bytes: u32 },

@@ -65,7 +65,7 @@ impl SwapFile {
         let explain = |errno| FileError::new(directory, errno);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = rustix::fs::open(directory, flags, Mode::empty()).map_err(explain)?;
-        // Falls back to buffered I/O on any error. If the file system is broken, the buffered open
+        // Fall back to buffered I/O on any error. If the file system is broken, the buffered open
         // fails as well, and its error is reported.
         match Self::open_with(&parent, true) {
             Ok(file) => Ok(file),

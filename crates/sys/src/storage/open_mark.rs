@@ -96,7 +96,8 @@ mod tests {
         let (one, other) = (open(&path), open(&path));
         std::fs::remove_file(&path).unwrap();
         assert!(put(&one, 3).unwrap());
-        // The child closes its copy, which is not the last one.
+        // Closing a duplicate in the child does not release the mark: the open file has other
+        // descriptors.
         let seen = in_child(|| {
             drop(std::os::fd::OwnedFd::from(one.try_clone().unwrap()));
             i32::from(is_released(&other, 3))

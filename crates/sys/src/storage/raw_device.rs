@@ -53,7 +53,7 @@ pub enum RawError {
          CONFIG_BLK_DEV_WRITE_MOUNTED, or started with bdev_allow_write_mounted=0"
     )]
     MountedWrites { path: PathBuf },
-    #[error("the device {path} can only be read")]
+    #[error("the device {path} is read-only")]
     ReadOnly { path: PathBuf },
     #[error("the device {path} refuses direct I/O in pages ({})", plain(cause))]
     NotDirect { path: PathBuf, cause: io::Error },

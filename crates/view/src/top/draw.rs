@@ -15,7 +15,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
 use softswap_engine::base::stats::{TIERS, Tier};
 
-/// Height from which each tier has its own line.
+/// Height in lines at which each tier gets its own line.
 const TALL: u16 = 36;
 /// Width of the label before a sparkline.
 const LABEL: usize = 9;

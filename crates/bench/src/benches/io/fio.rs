@@ -76,7 +76,8 @@ impl Job {
         command
             .args(["--name=softswap", "--output-format=json", "--bs=4k", "--numjobs=1"])
             .args(["--time_based", "--invalidate=0", "--allow_file_create=0"])
-            // Like softswap's reads: different random offsets in every round, which may repeat.
+            // As softswap reads: random offsets, drawn with repetition, and another seed in each
+            // round.
             .args(["--norandommap", "--randrepeat=1"])
             .args(["--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:99"])
             .arg(format!("--filename={}", target.path_for_other_processes.display()))

@@ -26,10 +26,10 @@ const DISK_TIMES: u64 = 4;
 #[derive(Args)]
 #[command(after_long_help = "\
 A cell is a pattern (on data of which half compresses) or a program, with a share of its memory and a number
-of threads. In each round every cell runs once with the mechanism and once without; either is first in
-turn, and both have the same budget. A cell's figure is the median over the rounds of the time without
-over the time with: above 1 the mechanism gains. The figure of a mechanism is the geometric mean
-over the cells. A cell in which a run failed is left out with a note. One mechanism takes some five minutes.
+of threads. In each round every cell runs once with and once without the mechanism, in alternating order,
+with the same budget. Its figure is the median of time without / time with: above 1 the mechanism helps.
+The figure of a mechanism is the geometric mean over the cells. A cell in which a run failed is left out
+with a note. One mechanism takes some five minutes.
 
 Seconds are of a program, or of one touch of a pattern. Ratios: without_MECHANISM_vs_with of all cells,
 WORK_without_MECHANISM_vs_with of one (_50 for 50 %, nothing for 25 %; _tN for N threads).")]

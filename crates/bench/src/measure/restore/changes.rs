@@ -261,7 +261,7 @@ fn format(path: &Path) -> Result<(), String> {
         bad_pages: Vec::new(),
         uuid: Uuid::new_v4().into_bytes(),
         label: Default::default(),
-        is_swapped: false,
+        is_byte_swapped: false,
     };
     storage.format(&header).or_text(format!("{}: no swap header could be written", path.display()))
 }

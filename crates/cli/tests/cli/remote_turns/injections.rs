@@ -98,7 +98,7 @@ pub(crate) const KINDS: &[Kind] = &[
             setup.test_cluster.nodes[node].signal(what);
         }
         pause(setup, 50, 5000);
-        // Resumes in the worse order: the replica takes over first.
+        // Resume in the worse order: the replica takes over first.
         setup.test_cluster.nodes[replica].signal(Signal::CONT);
         pause(setup, 0, 1500);
         setup.test_cluster.nodes[primary].signal(Signal::CONT);

@@ -43,16 +43,16 @@ impl MemoryGroup {
         Err(format!("no memory control group can be created: {}", reasons.join("; ")))
     }
 
-    /// As [`MemoryGroup::limited_to`], for a test that also runs without a group. Prints the reason
-    /// if a group is impossible.
+    /// Creates a limited group for a test that also runs without one. Prints the reason if a group
+    /// is impossible.
     pub(crate) fn if_possible(bytes: u64) -> Option<MemoryGroup> {
         MemoryGroup::limited_to(bytes)
             .inspect_err(|why| eprintln!("without a control group: {why}"))
             .ok()
     }
 
-    /// As [`MemoryGroup::limited_to`], for a test that needs the group. Notes that the test is
-    /// skipped if a group is impossible.
+    /// Creates a limited group for a test that needs it. Notes that the test is skipped if a group
+    /// is impossible.
     pub(crate) fn or_skip(bytes: u64) -> Option<MemoryGroup> {
         MemoryGroup::limited_to(bytes).inspect_err(|why| crate::common::skip(why)).ok()
     }

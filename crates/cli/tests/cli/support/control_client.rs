@@ -51,7 +51,7 @@ impl Program {
         Program::start(options, &compiled("hog"), &["--mib", "64", "--seconds", "0"])
     }
 
-    /// As [`Program::under_pressure`], with a budget per process.
+    /// Starts the program of [`Program::under_pressure`] with a budget per process.
     pub(crate) fn under_pressure_by_itself() -> Program {
         let swapped = Swapped::within("32M").per_process();
         Program::start_in(swapped, &compiled("hog"), &["--mib", "64", "--seconds", "0"])

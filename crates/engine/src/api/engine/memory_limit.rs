@@ -99,7 +99,7 @@ impl Engine {
         let until = now_ns() + 100_000_000;
         while self.core.memory.budget.is_moving() && now_ns() < until {
             let background = &self.core.background;
-            // Checks at least once per millisecond.
+            // Check at least once per millisecond.
             background.pause(background.seen(), 1_000_000);
         }
     }

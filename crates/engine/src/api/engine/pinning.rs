@@ -124,7 +124,7 @@ impl Engine {
         self.held.waiting.store(0, Relaxed);
     }
 
-    /// Faults in the pages of a range for a reader outside the program, up to a quarter of the
+    /// Faults the pages of a range in for a reader outside the program, up to a quarter of the
     /// budget. Returns the length of that part. Unmanaged pages are skipped. Fails if a page cannot
     /// be faulted in.
     pub fn bring_in(&self, address: usize, len: usize) -> Result<usize, FaultError> {

@@ -17,7 +17,7 @@
 //!
 //! A resident page with a stored copy is write-protected: unless it is written first, it is evicted
 //! without another store. A page without a copy may be write-protected too, to be unmapped together
-//! with others. Pinned pages are never protected, because the kernel may write to them;
+//! with other pages. Pinned pages are never protected, because the kernel may write to them;
 //! pins and protection therefore share bits of the entry.
 //!
 //! A transition has three steps: claim (compare-and-swap that sets busy), act, publish (store the

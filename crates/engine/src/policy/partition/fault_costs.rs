@@ -19,7 +19,7 @@ const EVICT_NS: u64 = 5_000;
 /// Time to enter and leave the signal handler, which cannot be measured there.
 const SIGNAL_NS: u64 = 2_500;
 /// Interval over which the idle time of the CPUs is measured.
-const WINDOW_NS: u64 = 10_000_000;
+const INTERVAL_NS: u64 = 10_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
@@ -47,13 +47,13 @@ pub struct FaultCosts {
     write_back_ns: AtomicU64,
     /// Share of faults from the disk among those from pool and disk, out of [`WHOLE`].
     disk_share: AtomicU32,
-    /// Time that threads have waited for the disk in this window.
+    /// Time that threads have waited for the disk in this interval.
     waited_ns: AtomicU64,
-    window_ns: AtomicU64,
-    window_cpu_ns: AtomicU64,
+    interval_start_ns: AtomicU64,
+    interval_start_cpu_ns: AtomicU64,
     /// Share of the wait time during which a CPU is idle, out of [`WHOLE`].
     idle_share: AtomicU64,
-    /// CPU time of background reclaim in this window.
+    /// CPU time of background reclaim in this interval.
     background_ns: AtomicU64,
     /// Number of CPUs that the process leaves to background reclaim, times [`WHOLE`].
     spare: AtomicU64,
@@ -121,17 +121,17 @@ impl FaultCosts {
         self.spare.load(Relaxed) >= whole * (2 * n + 1) / (2 * n + 2)
     }
 
-    /// Updates the idle shares if the window has ended.
+    /// Updates the idle shares if the interval has ended.
     pub fn sample(&self, now_ns: u64, cpu_ns: impl FnOnce() -> u64) {
-        let since_ns = self.window_ns.load(Relaxed);
+        let since_ns = self.interval_start_ns.load(Relaxed);
         let wall_ns = now_ns.saturating_sub(since_ns);
         let is_mine =
-            || self.window_ns.compare_exchange(since_ns, now_ns, Relaxed, Relaxed).is_ok();
-        if wall_ns < WINDOW_NS || !is_mine() {
+            || self.interval_start_ns.compare_exchange(since_ns, now_ns, Relaxed, Relaxed).is_ok();
+        if wall_ns < INTERVAL_NS || !is_mine() {
             return;
         }
         let cpu_ns = cpu_ns();
-        let busy_ns = cpu_ns.saturating_sub(self.window_cpu_ns.swap(cpu_ns, Relaxed));
+        let busy_ns = cpu_ns.saturating_sub(self.interval_start_cpu_ns.swap(cpu_ns, Relaxed));
         let waited_ns = self.waited_ns.swap(0, Relaxed);
         let background_ns = self.background_ns.swap(0, Relaxed);
         if since_ns == 0 {
@@ -194,8 +194,8 @@ mod tests {
     const DISK_NS: u64 = 200_000;
 
     /// Returns costs on two CPUs, after disk reads that took `CPU_NS` each. Each phase has two
-    /// values for a series of windows: the CPU use of all threads in percent of both CPUs, and the
-    /// number of reads waited for.
+    /// values for a series of intervals: the CPU use of all threads in percent of both CPUs, and
+    /// the number of reads waited for.
     fn after(phases: &[(u64, u64)]) -> FaultCosts {
         let costs = FaultCosts::new(2);
         (0..1000).for_each(|_| costs.note(Tier::Disk, DISK_NS, Some(CPU_NS)));
@@ -204,8 +204,8 @@ mod tests {
         costs.waited_ns.store(0, Relaxed);
         for (used_percent, reads) in phases.iter().flat_map(|phase| [phase; 100]) {
             (0..*reads).for_each(|_| costs.note(Tier::Disk, DISK_NS, None));
-            now_ns += 2 * WINDOW_NS;
-            cpu_ns += 2 * WINDOW_NS * 2 * used_percent / 100;
+            now_ns += 2 * INTERVAL_NS;
+            cpu_ns += 2 * INTERVAL_NS * 2 * used_percent / 100;
             costs.sample(now_ns, || cpu_ns);
             costs.sample(now_ns + 1, || unreachable!("not due"));
         }
@@ -277,8 +277,8 @@ mod tests {
     #[test]
     fn cpu_clock_reset_is_ignored() {
         let costs = FaultCosts::new(2);
-        costs.sample(WINDOW_NS, || 1_000 * WINDOW_NS);
-        costs.sample(3 * WINDOW_NS, || WINDOW_NS);
+        costs.sample(INTERVAL_NS, || 1_000 * INTERVAL_NS);
+        costs.sample(3 * INTERVAL_NS, || INTERVAL_NS);
         assert_eq!(costs.idle_share.load(Relaxed), u64::from(WHOLE));
     }
 
@@ -289,9 +289,9 @@ mod tests {
             let (mut now_ns, mut cpu_ns) = (7, 0);
             costs.sample(now_ns, || cpu_ns);
             for _ in 0..100 {
-                now_ns += WINDOW_NS;
-                cpu_ns += WINDOW_NS * (used_percent + behind_percent) / 100;
-                costs.note_background_cpu(WINDOW_NS * behind_percent / 100);
+                now_ns += INTERVAL_NS;
+                cpu_ns += INTERVAL_NS * (used_percent + behind_percent) / 100;
+                costs.note_background_cpu(INTERVAL_NS * behind_percent / 100);
                 costs.sample(now_ns, || cpu_ns);
             }
             costs.leaves_processor_idle()

@@ -40,8 +40,8 @@ use std::sync::{Mutex, PoisonError};
 const EVENTS: u32 = 128;
 /// Use at which pages are written back from the pool, in percent of its limit.
 pub const WRITE_BACK_PERCENT: usize = 90;
-/// Use from which the pool is nearly full and new pages may bypass it, in percent of its limit.
-/// Below it the pool keeps copies of resident pages.
+/// Use at which the pool counts as nearly full and new pages may bypass it, in percent of its
+/// limit. Below it the pool keeps copies of resident pages.
 pub const NEARLY_FULL_PERCENT: usize = 85;
 
 #[derive(Debug, Clone, Copy)]
@@ -362,7 +362,7 @@ impl Interval<'_> {
                 let writing_ns = (passed_on * self.partition.costs.write_back_ns()) as f64;
                 let gain_ns = gained_ns - self.lost_by_pool(bytes) * saved_ns;
                 let reading_ns = passed_on as f64 * self.unseen_refault_share() * saved_ns;
-                // The cost of undoing the move is included.
+                // `compressing_ns` is the cost of undoing the move.
                 Plan { gain_ns, cost_ns: writing_ns + compressing_ns, reading_ns }
             }
         })

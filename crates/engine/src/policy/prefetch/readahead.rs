@@ -42,7 +42,7 @@ const ALL_SHARE: usize = 16;
 const STREAM_FAULTS: usize = 3;
 /// Number of markers. A marker's place is a hash of its page number.
 const MARKERS: usize = 256;
-/// Age from which a marker is old, in faults.
+/// Age at which a marker expires, in faults.
 const LIFE_FAULTS: u64 = 1024;
 /// Divisor: queued requests cover at most 1/8 of the budget.
 const QUEUE_SHARE: usize = 8;
@@ -180,7 +180,7 @@ impl Readahead {
     }
 
     /// Returns the number of pages, from `page` on and up to `most`, before the next valid marker.
-    /// A marker must not be read with others, because it would not fault.
+    /// A marker must not be read with other pages, because it would not fault.
     pub fn up_to_marker(&self, page: PageNo, most: usize) -> usize {
         (1..most).find(|ahead| self.is_marker(page + *ahead as u64)).unwrap_or(most)
     }

@@ -4,12 +4,12 @@
 //!
 //! Buffers come from pools, and each pool is divided into areas, one for each CPU. A search visits
 //! the area of the thread's CPU in every pool first, then the next area of every pool ([`order`]).
-//! While its own areas have free buffers, a CPU shares no cache line with others. An [`area`] is a
-//! few segments of 64 slots, each with a word of bits, taken and freed without a lock. A buffer is
-//! 1 to 64 adjacent pages. The primary pool always exists. If it is too small, [`resize`] adds
-//! pools in the background, and meanwhile provides single transient buffers; a limit applies to
-//! both together. A thread that finds no buffer waits. Swap-in has a reserve of one page for each
-//! thread that may need it, so swap-outs that wait for the disk never block a swap-in.
+//! While its own areas have free buffers, a CPU shares no cache line with other CPUs. An [`area`]
+//! is a few segments of 64 slots, each with a word of bits, taken and freed without a lock. A
+//! buffer is 1 to 64 adjacent pages. The primary pool always exists. If it is too small, [`resize`]
+//! adds pools in the background, and meanwhile provides single transient buffers; a limit applies
+//! to both together. A thread that finds no buffer waits. Swap-in has a reserve of one page for
+//! each thread that may need it, so swap-outs that wait for the disk never block a swap-in.
 
 mod area;
 mod growth;

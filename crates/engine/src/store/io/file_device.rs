@@ -36,8 +36,8 @@ pub struct FileDevice {
     device_polling: AtomicBool,
     /// The ring with which the bounce buffers are registered; lanes share its registration.
     registered: Option<Ring>,
-    /// Rings that were only used to detect features. They are closed with the device. Closing one
-    /// earlier would interrupt a later system call of the program's thread that created it.
+    /// Rings that were only used to detect features. Closed only with the device: closing a ring
+    /// earlier would interrupt a system call of the program's thread that created the ring.
     tried: Vec<Ring>,
 }
 
@@ -274,8 +274,8 @@ impl Device for FileDevice {
             return self.tried.push(ring);
         };
         let shared = ring.register(range).and_then(|()| {
-            // Registers buffers only if lanes can share the registration: otherwise the pages would
-            // count against RLIMIT_MEMLOCK once per lane.
+            // Keep the registration only if lanes can share it: otherwise the pages count against
+            // RLIMIT_MEMLOCK once per lane.
             let mut tried = Ring::new(1)?;
             let shared = tried.share_registered(&ring);
             self.tried.push(tried);
@@ -439,7 +439,7 @@ mod tests {
     use crate::base::transfer_size::bucket_of;
     use crate::store::io::poll::mode::Mode;
     use crate::store::io::poll::pressure::Pressure;
-    use crate::store::io::poll::samples::WINDOW_NS;
+    use crate::store::io::poll::samples::INTERVAL_NS;
     use softswap_sys::block_map::Fingerprint;
     use softswap_sys::memory::reserve_bytes;
     use std::path::Path;
@@ -552,7 +552,7 @@ mod tests {
         let polling = Polling::new(Mode::Auto, 2, Pressure::new(2, None).into(), 0, stats);
         let note_slow_page = || polling.note(false, PAGE_SIZE, now_ns() - 1_000_000);
         note_slow_page();
-        std::thread::sleep(Duration::from_nanos(WINDOW_NS));
+        std::thread::sleep(Duration::from_nanos(INTERVAL_NS));
         note_slow_page();
         let directory = tempfile::tempdir().unwrap();
         for avoid_io_uring in [false, true] {
@@ -592,7 +592,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let device = FileDevice::new(SwapFile::open(directory.path()).unwrap(), false);
         let supports_polling = device.describe().device_polling;
-        // Simulates that the test of polling at the start has succeeded.
+        // Simulate that the test of polling at the start has succeeded.
         device.device_polling.store(true, Relaxed);
         let mut lane = device.open_lane();
         device.grow(0, 1 << 20).unwrap();

@@ -16,9 +16,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Age of the last reading from which a writing thread reads the map again.
+/// Age of the last reading at which a writing thread reads the map again.
 const REFRESH_NS: u64 = 500_000_000;
-/// Age of the last reading from which all writing threads wait for a new one.
+/// Age of the last reading at which all writing threads wait for a new one.
 const MAX_NS: u64 = 1_000_000_000;
 
 const _: () = assert!(REFRESH_NS < MAX_NS);

@@ -83,7 +83,8 @@ pub struct DeviceProperties {
 
 impl DeviceProperties {
     /// Combines the properties of several devices: `device_polling` if any local device has it, the
-    /// others if all local devices have them. Remote devices are ignored unless all are remote.
+    /// other properties if all local devices have them. Remote devices are ignored unless all are
+    /// remote.
     pub(crate) fn of_all(all: impl Iterator<Item = DeviceProperties>) -> DeviceProperties {
         let merge =
             |one: DeviceProperties, other: DeviceProperties| match (one.remote, other.remote) {

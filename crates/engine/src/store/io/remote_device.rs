@@ -58,8 +58,8 @@ fn me() -> ProcessIdentity {
     ProcessIdentity::known().unwrap_or(unknown)
 }
 
-/// Determines this process's identity, which opens files. Skipped if the program's own filter may
-/// forbid opening files.
+/// Caches this process's identity for [`me`]. This opens files, so it is skipped if the program's
+/// own filter may forbid that.
 fn find_identity() {
     if !exemption::is_in_force() {
         let _ = ProcessIdentity::current();
@@ -293,7 +293,7 @@ impl RemoteDevice {
 
     fn note_all_missing(&self, pages: Range<u64>) {
         let within = pages.start..pages.end.min(self.generations.len() as u64);
-        // Skips pages never written, whose part of the table takes no DRAM.
+        // Skip pages never written, whose part of the table takes no DRAM.
         let is_known = |page: &u64| self.generations[*page as usize].load(Acquire) != 0;
         within.filter(is_known).for_each(|page| self.note_missing(page));
     }

@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering::Relaxed;
 const LOOSE_PERCENT: usize = 2;
 
 impl Pool {
-    /// Selects a slab to empty into the gaps of others, if gaps are a large share of the pool and
-    /// the class has enough of them. The slab accepts no objects until [`Pool::reopen`].
+    /// Selects a slab to empty into the gaps of other slabs, if gaps are a large share of the pool
+    /// and the class has enough of them. The slab accepts no objects until [`Pool::reopen`].
     #[must_use]
     pub fn sparsest(&self) -> Option<u32> {
         let (class, gaps) = (0..CLASSES)

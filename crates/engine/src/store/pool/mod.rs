@@ -6,7 +6,7 @@
 //! every few pages written free a slab, and no write is spent on slabs that stay.
 //!
 //! Slabs that the program's own faults empty stay half full for long. [`compaction`] moves the
-//! objects of a class's sparsest slab into gaps of others.
+//! objects of a class's sparsest slab into gaps of other slabs.
 //!
 //! # Locks
 //!
@@ -223,7 +223,7 @@ impl Pool {
             return 0;
         }
         let mut spared = 0;
-        // Skips slabs that are about to be released. If the first slab was only partly listed, the
+        // Skip slabs that are about to be released. If the first slab was only partly listed, the
         // loop continues with it.
         for _ in 0..=self.slabs.len() + MAX_SPARED {
             let mut directory = self.directory();

@@ -49,7 +49,7 @@ pub struct Header {
     /// The area's label, padded with zeroes.
     pub label: [u8; LABEL_BYTES],
     /// True if written on a machine with the other byte order.
-    pub is_swapped: bool,
+    pub is_byte_swapped: bool,
 }
 
 /// Reason why there is no usable header.
@@ -59,7 +59,7 @@ pub enum HeaderError {
     NoSignature,
     #[error("its swap header is of the old version 0, which ended with Linux 2.5")]
     OldVersion,
-    #[error("its swap header is of version {version}, and only version {VERSION} is supported")]
+    #[error("its swap header is of version {version}, but only version {VERSION} is supported")]
     UnknownVersion { version: u32 },
     #[error(
         "its swap header is for pages of {} KiB, but this kernel uses pages of {} KiB",
@@ -68,9 +68,11 @@ pub enum HeaderError {
     OtherPageSize { page_bytes: usize },
     #[error("its swap header describes an empty area (its last page is 0)")]
     Empty,
-    #[error("its swap header lists {count} bad pages, and at most {MAX_BAD_PAGES} fit")]
+    #[error("its swap header lists {count} bad pages, but at most {MAX_BAD_PAGES} fit")]
     TooManyBadPages { count: u32 },
-    #[error("its swap header lists page {page} as bad, and its pages are 1 to {last_page}")]
+    #[error(
+        "its swap header lists page {page} as bad, but the area has only pages 1 to {last_page}"
+    )]
     BadPageOutside { page: u32, last_page: u32 },
     #[error("its swap header lists every page as bad")]
     AllBad,
@@ -91,12 +93,12 @@ impl Header {
             return Err(HeaderError::NoSignature);
         };
         check_signature(head, page)?;
-        let is_swapped = match u32_at(page, HEADER_OFFSET, false) {
+        let is_byte_swapped = match u32_at(page, HEADER_OFFSET, false) {
             VERSION => false,
             other if other.swap_bytes() == VERSION => true,
             version => return Err(HeaderError::UnknownVersion { version }),
         };
-        let number = |offset| u32_at(page, offset, is_swapped);
+        let number = |offset| u32_at(page, offset, is_byte_swapped);
         let last_page = number(LAST_PAGE_AT);
         if last_page == 0 {
             return Err(HeaderError::Empty);
@@ -120,7 +122,7 @@ impl Header {
             return Err(HeaderError::AllBad);
         }
         let (uuid, label) = (array_at(page, UUID_AT), array_at(page, LABEL_AT));
-        Ok(Self { last_page, bad_pages, uuid, label, is_swapped })
+        Ok(Self { last_page, bad_pages, uuid, label, is_byte_swapped })
     }
 
     /// Writes the header to an area's first page and keeps the first [`HEADER_OFFSET`] bytes.
@@ -129,7 +131,7 @@ impl Header {
         assert!(self.bad_pages.len() <= MAX_BAD_PAGES, "more bad pages than a header can list");
         page[HEADER_OFFSET..].fill(0);
         let mut put = |offset: usize, number: u32| {
-            let number = if self.is_swapped { number.swap_bytes() } else { number };
+            let number = if self.is_byte_swapped { number.swap_bytes() } else { number };
             page[offset..offset + 4].copy_from_slice(&number.to_ne_bytes());
         };
         put(HEADER_OFFSET, VERSION);
@@ -186,9 +188,9 @@ fn check_signature(head: &[u8], page: &[u8; PAGE_SIZE]) -> Result<(), HeaderErro
     }
 }
 
-fn u32_at(page: &[u8; PAGE_SIZE], offset: usize, is_swapped: bool) -> u32 {
+fn u32_at(page: &[u8; PAGE_SIZE], offset: usize, is_byte_swapped: bool) -> u32 {
     let number = u32::from_ne_bytes(array_at(page, offset));
-    if is_swapped { number.swap_bytes() } else { number }
+    if is_byte_swapped { number.swap_bytes() } else { number }
 }
 
 fn array_at<const LENGTH: usize>(page: &[u8; PAGE_SIZE], offset: usize) -> [u8; LENGTH] {
@@ -206,7 +208,7 @@ mod tests {
             bad_pages: bad_pages.to_vec(),
             uuid: *b"0123456789abcdef",
             label: label_field("swap").unwrap(),
-            is_swapped: false,
+            is_byte_swapped: false,
         }
     }
 
@@ -233,7 +235,7 @@ mod tests {
 
     impl Header {
         fn clone_swapped(&self) -> Header {
-            Header { is_swapped: !self.is_swapped, ..self.clone() }
+            Header { is_byte_swapped: !self.is_byte_swapped, ..self.clone() }
         }
     }
 
@@ -301,12 +303,12 @@ mod tests {
     fn any_header() -> impl Strategy<Value = Header> {
         let bad = prop::collection::btree_set(1..=5_000_u32, 0..=MAX_BAD_PAGES);
         (5_001..u32::MAX, bad, any::<[u8; 16]>(), any::<[u8; 16]>(), any::<bool>()).prop_map(
-            |(last_page, bad, uuid, label, is_swapped)| Header {
+            |(last_page, bad, uuid, label, is_byte_swapped)| Header {
                 last_page,
                 bad_pages: bad.into_iter().collect(),
                 uuid,
                 label,
-                is_swapped,
+                is_byte_swapped,
             },
         )
     }
@@ -327,7 +329,7 @@ mod tests {
         fn arbitrary_header_yields_valid_result(
             bytes in prop::collection::vec(any::<u8>(), PAGE_SIZE),
             numbers in prop::array::uniform3(prop_oneof![0..700_u32, any::<u32>()]),
-            is_swapped in any::<bool>(),
+            is_byte_swapped in any::<bool>(),
             storage_pages in prop_oneof![0..800_u64, any::<u64>()],
         ) {
             let mut page = bytes;
@@ -337,12 +339,12 @@ mod tests {
                 (BAD_COUNT_AT, count), (BAD_PAGES_AT, bad),
             ];
             for (at, number) in fields {
-                let number = if is_swapped { number.swap_bytes() } else { number };
+                let number = if is_byte_swapped { number.swap_bytes() } else { number };
                 page[at..at + 4].copy_from_slice(&number.to_ne_bytes());
             }
             page[SIGNATURE_AT..].copy_from_slice(SIGNATURE);
             if let Ok(header) = Header::parse(&page, storage_pages) {
-                prop_assert_eq!(header.is_swapped, is_swapped);
+                prop_assert_eq!(header.is_byte_swapped, is_byte_swapped);
                 prop_assert!(header.pages() <= storage_pages && header.usable_pages() > 0);
                 prop_assert!(header.bad_pages.is_sorted_by(|a, b| a < b));
                 prop_assert!(header.bad_pages.iter().all(|bad| (1..=last_page).contains(bad)));

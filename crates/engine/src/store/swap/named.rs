@@ -56,9 +56,9 @@ pub enum ActivateError {
     )]
     TooSmall { path: PathBuf, bytes: u64, is_device: bool },
     #[error(
-        "{} has {bytes} bytes, but the swap area on it only {area_bytes}, and at least {} are \
-         needed: format it again with `softswap mkswap --force {}`, or choose another file \
-         or device",
+        "{} has {bytes} bytes, but the swap area in it has only {area_bytes}; at least {} are \
+         needed: format it again with `softswap mkswap --force {}`, or choose another file or \
+         device",
         path.display(), MIN_PAGES * PAGE_BYTES, path.display()
     )]
     AreaTooSmall { path: PathBuf, bytes: u64, area_bytes: u64 },
@@ -71,7 +71,7 @@ pub enum ActivateError {
     #[error("{} cannot be used: {cause}; {}", path.display(), header_remedy(path, cause))]
     Header { path: PathBuf, cause: HeaderError },
     #[error(
-        "{} has a hole at byte {offset}, and a swap file must have all its blocks: fill it with \
+        "{} has a hole at byte {offset}, but a swap file must have all its blocks: fill it with \
          `fallocate -l {bytes} {}`, or with `dd` from /dev/zero if the file system does not \
          support that",
         path.display(), path.display()
@@ -368,7 +368,7 @@ mod tests {
     fn header(pages: u64) -> Header {
         let last_page = (pages - 1) as u32;
         let (uuid, label) = ([7; 16], *b"label\0\0\0\0\0\0\0\0\0\0\0");
-        Header { last_page, bad_pages: vec![3], uuid, label, is_swapped: false }
+        Header { last_page, bad_pages: vec![3], uuid, label, is_byte_swapped: false }
     }
 
     fn put_header(path: &Path, header: &Header) {

@@ -342,7 +342,7 @@ mod tests {
             bad_pages: bad_pages.to_vec(),
             uuid: [7; 16],
             label: [0; 16],
-            is_swapped: false,
+            is_byte_swapped: false,
         }
     }
 

@@ -43,7 +43,7 @@ const STRIPES: usize = 16;
 /// A processor replaces its current cluster if the longest free run is shorter.
 const SHORT_SLOTS: usize = 8;
 
-/// Some slots to be freed were not in use: a bug of the caller. The others have been freed.
+/// Some slots to be freed were not in use: a bug of the caller. The slots in use have been freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "slots {first}..{} were freed, but not all of them were in use: a bug in softswap; please \
@@ -241,7 +241,7 @@ impl SlotAllocator {
         let changes_list = match self.state(cluster) {
             CURRENT | ABSENT => false,
             FULL => true,
-            // Counts the bits only if the count matters.
+            // Count the bits only if the count matters.
             MOSTLY_USED => self.state_for(cluster) != MOSTLY_USED,
             _ => self.is_empty(cluster),
         };

@@ -141,7 +141,7 @@ fn stale_copy_after_failover_is_repaired_without_reads() {
         let old = format!("old:{}", &key["softswap:".len()..]);
         node.send(&["COPY", &key, &old]);
         job.write(0, 31).await.unwrap();
-        // Restores the old copy, as on a replica that missed the last write.
+        // Restore the old copy, as on a replica that missed the last write.
         node.send(&["COPY", &old, &key, "REPLACE"]);
         node.send(&["DEL", &old]);
         let replica = &test_cluster.nodes[test_cluster.replica_of(primary)];
@@ -334,7 +334,7 @@ fn slot_migration_never_colocates_copies() {
     with_written_pages(async |test_cluster, job| {
         let primaries = test_cluster.primaries();
         let (from, to) = (&test_cluster.nodes[primaries[0]], &test_cluster.nodes[primaries[1]]);
-        // Migrates half of the slots with pages while the program continues.
+        // Migrate half of the slots with pages while the program continues.
         let half: Vec<u16> = from.used_slots().into_iter().step_by(2).collect();
         std::thread::scope(|scope| {
             let moving = scope.spawn(|| test_cluster.migrate(from, to, &half));

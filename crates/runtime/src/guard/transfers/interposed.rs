@@ -121,7 +121,8 @@ macro_rules! hiding {
             real!($name: fn($($ty),*) -> $result);
             match hidden_until_cancelled(libc::$number, padded([$($word as usize),*])) {
                 Some(result) => c_result(result) as $result,
-                // SAFETY: the C library's function of this name, with the program's arguments.
+                // SAFETY: this is the C library's function of this name; the program passes the
+                // arguments.
                 None => unsafe { $name()($($arg),*) },
             }
         }
@@ -167,7 +168,8 @@ macro_rules! between_processes {
         real!($name: fn(pid_t, Vectors, usize, Vectors, usize, usize) -> isize);
         match hidden(libc::$number, [$($arg as usize),*]) {
             Some(result) => c_result(result),
-            // SAFETY: the C library's function of this name, with the program's arguments.
+            // SAFETY: this is the C library's function of this name; the program passes the
+            // arguments.
             None => unsafe { $name()($($arg),*) },
         }
     }};

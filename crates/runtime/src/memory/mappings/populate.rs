@@ -1,11 +1,11 @@
-//! Faults in a mapped range.
+//! Populates a mapped range.
 
 use softswap_engine::api::engine::Engine;
 use softswap_engine::api::engine::pinning::{Pinned, Then};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 
-/// Faults in a range, 16 pages at a time: the whole range may exceed the budget, and signals of the
+/// Faults a range in, 16 pages at a time: the whole range may exceed the budget, and signals of the
 /// program are delivered between pieces. Returns true if all pages were faulted in.
 pub(super) fn populate(engine: &Engine, address: usize, len: usize) -> bool {
     const PIECE_BYTES: usize = 16 * PAGE_SIZE;

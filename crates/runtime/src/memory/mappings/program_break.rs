@@ -139,7 +139,7 @@ unsafe fn change_by(delta: isize) -> *mut c_void {
     let Some(memory) = memory_for(delta.max(0) as usize) else {
         // Not `sbrk`, which may be the program's own function.
         crate::base::real::real!(__sbrk: fn(isize) -> *mut c_void);
-        // SAFETY: the C library's function of this name, with the program's arguments.
+        // SAFETY: this is the C library's function of this name; the program passes the arguments.
         return unsafe { __sbrk()(delta) };
     };
     match move_break(&memory, |at| at.end.checked_add_signed(delta)) {
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn brk(address: *mut c_void) -> i32 {
     let end = lock_break().end;
     let Some(memory) = memory_for((address as usize).saturating_sub(end)) else {
         crate::base::real::real!(brk: fn(*mut c_void) -> i32);
-        // SAFETY: the C library's function of this name, with the program's arguments.
+        // SAFETY: this is the C library's function of this name; the program passes the arguments.
         return unsafe { brk()(address) };
     };
     match move_break(&memory, |_| Some(address as usize)) {

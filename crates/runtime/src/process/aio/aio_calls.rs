@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// # Safety
 /// See [`submit`].
 unsafe fn submit_one(block: *mut ControlBlock, operation: Operation) -> i32 {
-    // SAFETY: the program's control block, which it does not use until the request is done.
+    // SAFETY: the program passes a control block that it does not use until the request is done.
     match unsafe { submit(block, operation, None) } {
         Ok(()) => 0,
         Err(error) => fail(error),
@@ -28,7 +28,7 @@ unsafe fn sync(operation: i32, block: *mut ControlBlock) -> i32 {
         libc::O_DSYNC => Operation::DataSync,
         _ => return fail(libc::EINVAL),
     };
-    // SAFETY: the program's control block; any descriptor is allowed.
+    // SAFETY: the program passes a valid control block; any descriptor is allowed.
     unsafe {
         if libc::fcntl((*block).fd, libc::F_GETFL) == -1 {
             return fail(libc::EBADF);
@@ -150,7 +150,8 @@ unsafe fn submit_all(
             continue;
         }
         list.left.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the program's control block, which it does not use until the request is done.
+        // SAFETY: the program passes a control block that it does not use until the request is
+        // done.
         if let Err(error) = unsafe { submit(block, Operation::of(opcode), Some(list.clone())) } {
             list.left.fetch_sub(1, Ordering::Relaxed);
             refused = Some(error);
@@ -182,22 +183,23 @@ macro_rules! calls {
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
             real!($name: fn($($ty),*) -> i32);
             if instance::awake().is_some() {
-                // SAFETY: the program's arguments for the function of this name.
+                // SAFETY: the program passes the arguments of this function.
                 return unsafe { $body($($arg),*) };
             }
-            // SAFETY: the C library's function of this name, with the program's arguments.
+            // SAFETY: this is the C library's function of this name; the program passes the
+            // arguments.
             unsafe { $name()($($arg),*) }
         }
     };
 }
 
 unsafe fn read(block: *mut ControlBlock) -> i32 {
-    // SAFETY: the program's control block, which it does not use until the request is done.
+    // SAFETY: the program passes a control block that it does not use until the request is done.
     unsafe { submit_one(block, Operation::Read) }
 }
 
 unsafe fn write(block: *mut ControlBlock) -> i32 {
-    // SAFETY: the program's control block, which it does not use until the request is done.
+    // SAFETY: the program passes a control block that it does not use until the request is done.
     unsafe { submit_one(block, Operation::Write) }
 }
 

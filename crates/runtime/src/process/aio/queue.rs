@@ -127,11 +127,11 @@ pub(super) unsafe fn submit(
     operation: Operation,
     list: Option<Arc<List>>,
 ) -> Result<(), i32> {
-    // SAFETY: the program's control block, which it does not use until the request is done.
+    // SAFETY: the program passes a control block that it does not use until the request is done.
     let fields = unsafe { &mut *block };
     let is_sync = matches!(operation, Operation::Sync | Operation::DataSync);
     if !is_sync && !(0..=MAX_PRIORITY).contains(&fields.priority) {
-        // SAFETY: the program's control block, for which no request exists yet.
+        // SAFETY: the program passes a control block for which no request exists yet.
         unsafe { store_result(block, Err(libc::EINVAL)) };
         return Err(libc::EINVAL);
     }

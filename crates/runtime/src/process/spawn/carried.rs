@@ -263,7 +263,7 @@ thread_local! {
 /// runtime's variables. Returns `None` if there is no memory. `copies` must have space for
 /// [`environment_bytes`].
 ///
-/// During `call`, other threads may see these variables, and may change others.
+/// During `call`, other threads may see these variables, and may change other variables.
 pub(super) fn with_shown<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Option<R> {
     if IS_SHOWING.replace(true) {
         return show(copies, call);

@@ -93,14 +93,14 @@ fn growing(call: impl FnOnce() -> i32) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setenv(name: *const c_char, value: *const c_char, replace: i32) -> i32 {
     real!(setenv: fn(*const c_char, *const c_char, i32) -> i32);
-    // SAFETY: the C library's function of this name, with the program's arguments.
+    // SAFETY: this is the C library's function of this name; the program passes the arguments.
     growing(|| unsafe { setenv()(name, value, replace) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn putenv(text: *mut c_char) -> i32 {
     real!(putenv: fn(*mut c_char) -> i32);
-    // SAFETY: the C library's function of this name, with the program's arguments.
+    // SAFETY: this is the C library's function of this name; the program passes the arguments.
     growing(|| unsafe { putenv()(text) })
 }
 

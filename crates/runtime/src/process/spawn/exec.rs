@@ -17,13 +17,13 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: String
     if !instance::emulates_signals() && !carried::is_set() {
         return c_result(issue(libc::SYS_execve, arguments)) as i32;
     }
-    // SAFETY: the program's path and arrays; the kernel rejects unreadable ones.
+    // SAFETY: the program passes the path and arrays; the kernel rejects unreadable ones.
     c_result(unsafe { exec(libc::SYS_execve, arguments, 0) }) as i32
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> i32 {
-    // SAFETY: the program's arguments, and the environment, which is an array of strings.
+    // SAFETY: the program passes the arguments; the environment is an array of strings.
     unsafe { execve(path, argv, environment()) }
 }
 
@@ -32,14 +32,14 @@ pub unsafe extern "C" fn fexecve(fd: i32, argv: Strings, envp: Strings) -> i32 {
     let empty = c"".as_ptr() as usize;
     let flags = libc::AT_EMPTY_PATH as usize;
     let arguments = [fd as usize, empty, argv as usize, envp as usize, flags, 0];
-    // SAFETY: the program's path and arrays; the kernel rejects unreadable ones.
+    // SAFETY: the program passes the path and arrays; the kernel rejects unreadable ones.
     c_result(unsafe { exec(libc::SYS_execveat, arguments, 1) }) as i32
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> i32 {
     real!(execvpe: fn(*const c_char, Strings, Strings) -> i32);
-    // SAFETY: the program's arrays and strings, under C's rules; unreadable ones are not copied.
+    // SAFETY: the program passes arrays and strings as C requires; unreadable ones are not copied.
     unsafe {
         if !instance::emulates_signals() && !carried::is_set() {
             return execvpe()(file, argv, envp);
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> i32 {
-    // SAFETY: the program's arguments, and the environment, which is an array of strings.
+    // SAFETY: the program passes the arguments; the environment is an array of strings.
     unsafe { execvpe(file, argv, environment()) }
 }
 

@@ -84,7 +84,7 @@ unsafe fn write_link(link: *mut u8, fd: i32) -> *const c_char {
 /// Handles an exec that trapped, or a raw one through the C library's `syscall`.
 pub(crate) fn answer_exec(number: i64, arguments: Arguments) -> isize {
     let path_at = usize::from(number == libc::SYS_execveat);
-    // SAFETY: the program's own arguments.
+    // SAFETY: the program passes the arguments to its own exec.
     unsafe { exec(number, arguments, path_at) }
 }
 

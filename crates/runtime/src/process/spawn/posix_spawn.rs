@@ -62,7 +62,7 @@ unsafe fn actions_bytes(actions: &Actions) -> usize {
 }
 
 /// # Safety
-/// As [`actions_bytes`]; `copies` has space for that many bytes.
+/// See [`actions_bytes`]; `copies` has space for that many bytes.
 unsafe fn copy_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
     let count = actions.used as usize;
     let array =
@@ -122,8 +122,8 @@ unsafe fn spawn(
     envp: Strings,
 ) -> i32 {
     tree_asleep::note_child_created();
-    // SAFETY: the program's objects for this function, valid or null; strings and arrays are only
-    // read if they are readable.
+    // SAFETY: the program passes valid objects or null; strings and arrays are only read if they
+    // are readable.
     unsafe {
         if !instance::emulates_signals() && !carried::is_set() {
             return real(pid, path, actions, attributes, argv, envp);
@@ -182,7 +182,8 @@ macro_rules! spawning {
         ) -> i32 {
             real!($name: fn(*mut libc::pid_t, *const c_char, FileActions, SpawnAttributes,
                             Strings, Strings) -> i32);
-            // SAFETY: the C library's function of this name, with the program's arguments.
+            // SAFETY: this is the C library's function of this name; the program passes the
+            // arguments.
             unsafe { spawn(($name(), $is_searched_for), pid, path, actions, attributes, argv, envp) }
         }
     };

@@ -527,7 +527,7 @@ impl Window {
     /// pages that MOVE refuses because of their protection.
     pub fn take_out_by_copy(&self, page: u64, frame: usize, scratch: &mut Page) -> io::Result<()> {
         assert!(self.frames[frame].load(Ordering::Acquire) == EMPTY, "frame in use");
-        // Protects the page first, because a store between copy and drop would be lost.
+        // Protect the page first, because a store between copy and drop would be lost.
         self.set_writes(page, 1, Writes::Caught)?;
         if let Err(error) = self.take_page(page, &mut scratch.0) {
             let _ = self.allow_writes(page);

@@ -63,6 +63,7 @@ pub(super) fn lift(at: usize, to: &mut [u8]) -> io::Result<()> {
 
 /// Moves the content of one present page to `to`. The address stays mapped, but empty.
 pub(super) fn lift_page(at: usize, to: &mut [u8]) -> io::Result<()> {
+    let to = &mut to[..PAGE_SIZE];
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
     // SAFETY: the call moves a page of the window, into which no Rust reference points, to an
     // address of the kernel's choice.
@@ -71,8 +72,8 @@ pub(super) fn lift_page(at: usize, to: &mut [u8]) -> io::Result<()> {
     if unsafe { protect(moved, PAGE_SIZE, libc::PROT_READ) }.is_err() {
         stop("a page cannot be read");
     }
-    // SAFETY: the callers give a page as `to`. `moved` is a readable page that does not overlap
-    // `to`; it is unmapped after the copy.
+    // SAFETY: `to` has PAGE_SIZE bytes. `moved` is a readable page that does not overlap `to`; it
+    // is unmapped after the copy.
     unsafe {
         std::ptr::copy_nonoverlapping(moved as *const u8, to.as_mut_ptr(), PAGE_SIZE);
         unmap(moved, PAGE_SIZE);

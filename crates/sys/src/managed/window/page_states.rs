@@ -15,7 +15,7 @@ const CHUNK_PAGES: usize = 512;
 
 /// Page bits: the protection that the program requested, XOR [`READ_WRITE`].
 const WANTED: u8 = 7;
-/// Page bit: present, that is, accessible as far as the program's protection allows.
+/// Page bit: present, with the program's protection.
 const PRESENT: u8 = 8;
 /// Page bit: writes are caught.
 const CAUGHT: u8 = 16;

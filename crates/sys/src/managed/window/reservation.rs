@@ -85,15 +85,14 @@ pub struct Part {
     pub managed_as: Option<Protection>,
 }
 
-/// Places the gates unless they have a place. Called before a filter is built that allows calls
-/// from them. If the inherited address is taken, uses another address. Without a gate page, calls
-/// come from the library's own code, and each program that this one executes installs its own
-/// filter.
+/// Maps the gate page, unless it is mapped. Must precede the filter, which exempts its address.
+/// Prefers the address inherited over exec, else chooses a random one. If none is free, calls are
+/// made from the library's code, so each executed program installs its own filter.
 pub fn place_gate() {
     place_gate_for_window();
 }
 
-/// Places the gates. Returns the preferred first address of the window.
+/// Maps the gate page. Returns the preferred first address of the window.
 pub(super) fn place_gate_for_window() -> usize {
     let mut bases = aslr::chosen_bases();
     for _ in 0..GATE_TRIES {

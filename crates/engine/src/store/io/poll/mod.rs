@@ -197,7 +197,7 @@ impl Polling {
         let start = pending.now_ns();
         let mut last = start;
         let (now, lost_ns) = loop {
-            // Reads the clock after the poll: a thread preempted in between finds the request
+            // Read the clock after the poll: a thread preempted in between finds the request
             // completed.
             let is_done = pending.is_done();
             let now = pending.now_ns();

@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 /// Time for which the first sign counts, in ns.
 const FIRST_PRESSURE_NS: u64 = 10_000_000;
 /// Polling time over which the loss is judged, in ns; it averages other threads' time slices.
-const WINDOW_NS: u64 = 50_000_000;
+const INTERVAL_NS: u64 = 50_000_000;
 /// Divisor: a loss of more than 1/8 is too much, because polling gains about 1/4 over sleeping.
 const TOLERATED_LOSS: u64 = 8;
-/// Time for which a window with too much loss counts at first, in ns.
+/// Time for which an interval with too much loss counts at first, in ns.
 const FIRST_BACKOFF_NS: u64 = 50_000_000;
-/// Longest time for which windows with too much loss count, in ns.
+/// Longest time for which intervals with too much loss count, in ns.
 const MAX_BACKOFF_NS: u64 = 1_600_000_000;
 
 /// Time for which too many runnable threads count, in ns.
@@ -103,13 +103,13 @@ impl Pressure {
     /// this time.
     pub(crate) fn note_poll(&self, ns: u64, lost_ns: u64, now_ns: u64) {
         let lost = self.lost_ns.fetch_add(lost_ns, Relaxed) + lost_ns;
-        if self.polled_time_ns.fetch_add(ns, Relaxed) + ns < WINDOW_NS {
+        if self.polled_time_ns.fetch_add(ns, Relaxed) + ns < INTERVAL_NS {
             return;
         }
-        // Threads that end a window at the same time share its result.
+        // Threads that end an interval at the same time share its result.
         let polled_ns = self.polled_time_ns.swap(0, Relaxed);
         self.lost_ns.store(0, Relaxed);
-        if lost * TOLERATED_LOSS > polled_ns.max(WINDOW_NS) {
+        if lost * TOLERATED_LOSS > polled_ns.max(INTERVAL_NS) {
             let backoff = self.backoff_ns.load(Relaxed);
             self.contended_until_ns.fetch_max(now_ns + backoff, Relaxed);
             self.backoff_ns.store((2 * backoff).min(MAX_BACKOFF_NS), Relaxed);
@@ -160,9 +160,9 @@ mod tests {
         assert!(!pressure.is_contended(DEMAND_NS), "a single count is capped");
     }
 
-    /// Returns the time for which another window counts, if it lost 1/`loss` of its time.
+    /// Returns the time for which another interval counts, if it lost 1/`loss` of its time.
     fn backoff(pressure: &Pressure, loss: u64, now: u64) -> u64 {
-        const POLL_NS: u64 = WINDOW_NS / 100;
+        const POLL_NS: u64 = INTERVAL_NS / 100;
         for _ in 0..100 {
             pressure.note_poll(POLL_NS, POLL_NS / loss, now);
         }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn preemption_backs_off_until_a_good_window() {
+    fn preemption_backs_off_until_a_good_interval() {
         let pressure = Pressure::new(8, None);
         let mut now = 0;
         let mut next = || {

@@ -1,13 +1,13 @@
 //! Measured I/O times, by direction and size.
 //!
-//! Each processor adds to its own samples. After a window of 100 ms the next recording thread
-//! merges them. A bucket with samples in the window gets their statistics; a bucket without keeps
+//! Each processor adds to its own samples. After an interval of 100 ms the next recording thread
+//! merges them. A bucket with samples in the interval gets their statistics; a bucket without keeps
 //! its old ones. The scheme is that of Linux's block statistics (`blk-stat`).
 
 use crate::base::transfer_size::BUCKETS;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-pub(crate) const WINDOW_NS: u64 = 100_000_000;
+pub(crate) const INTERVAL_NS: u64 = 100_000_000;
 /// Count in the upper 24 bits, sum in ns in the lower 40: one word, so both are consistent.
 #[derive(Debug, Default)]
 struct Sums {
@@ -24,7 +24,7 @@ struct CpuSamples {
     buckets: [Sums; BUCKETS],
 }
 
-/// Statistics of a bucket's last window with samples.
+/// Statistics of a bucket's last interval with samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Times {
     pub(crate) mean_ns: u64,
@@ -41,7 +41,7 @@ struct Merged {
 pub(crate) struct Samples {
     cpus: Box<[CpuSamples]>,
     merged: [Merged; BUCKETS],
-    window_end_ns: AtomicU64,
+    interval_end_ns: AtomicU64,
 }
 
 impl Samples {
@@ -49,7 +49,7 @@ impl Samples {
         Samples {
             cpus: (0..cpus.max(1)).map(|_| CpuSamples::default()).collect(),
             merged: Default::default(),
-            window_end_ns: AtomicU64::new(0),
+            interval_end_ns: AtomicU64::new(0),
         }
     }
 
@@ -58,11 +58,11 @@ impl Samples {
         // Limited, so that sums cannot overflow.
         gathered.count_and_sum.fetch_add(1 << SUM_BITS | ns.min(1_000_000_000), Relaxed);
         gathered.max_ns.fetch_max(u32::try_from(ns).unwrap_or(u32::MAX), Relaxed);
-        let end = self.window_end_ns.load(Relaxed);
-        let next = now_ns + WINDOW_NS;
-        // The first sample only starts the first window.
+        let end = self.interval_end_ns.load(Relaxed);
+        let next = now_ns + INTERVAL_NS;
+        // The first sample only starts the first interval.
         if now_ns >= end
-            && self.window_end_ns.compare_exchange(end, next, Relaxed, Relaxed).is_ok()
+            && self.interval_end_ns.compare_exchange(end, next, Relaxed, Relaxed).is_ok()
             && end != 0
         {
             self.merge();
@@ -86,7 +86,7 @@ impl Samples {
         }
     }
 
-    /// Returns the statistics of a bucket; `None` before the end of its first window.
+    /// Returns a bucket's statistics; `None` until an interval with samples has ended.
     pub(crate) fn times(&self, bucket: usize) -> Option<Times> {
         let merged = &self.merged[bucket];
         let mean_ns = merged.mean_ns.load(Relaxed);
@@ -103,17 +103,17 @@ mod tests {
     fn first_use_starts_statistics() {
         let samples = Samples::new(2);
         samples.record(0, 6, 10_000, 1);
-        samples.record(1, 6, 20_000, WINDOW_NS);
+        samples.record(1, 6, 20_000, INTERVAL_NS);
         assert_eq!(samples.times(6), None);
-        samples.record(0, 6, 30_000, WINDOW_NS + 1);
+        samples.record(0, 6, 30_000, INTERVAL_NS + 1);
         assert_eq!(samples.times(6), Some(Times { mean_ns: 20_000, max_ns: 30_000 }));
         assert_eq!(samples.times(7), None);
     }
 
     proptest! {
-        /// Compares with one list of samples for each bucket and window.
+        /// Compares with one list of samples for each bucket and interval.
         #[test]
-        fn window_replaces_sampled_buckets_only(
+        fn interval_replaces_sampled_buckets_only(
             steps in prop::collection::vec(
                 (0..4usize, 0..BUCKETS, 1..5_000_000u64, 0..60_000_000u64), 1..300),
         ) {
@@ -135,7 +135,7 @@ mod tests {
                             }
                         }
                     }
-                    end = now + WINDOW_NS;
+                    end = now + INTERVAL_NS;
                 }
                 for (bucket, expected) in expected.iter().enumerate() {
                     prop_assert_eq!(samples.times(bucket), *expected);
@@ -154,7 +154,7 @@ mod tests {
                 scope.spawn(move || (0..10_000).for_each(|_| samples.record(cpu, 6, 1000, 2)));
             }
         });
-        samples.record(0, 6, 1000, 2 * WINDOW_NS);
+        samples.record(0, 6, 1000, 2 * INTERVAL_NS);
         assert_eq!(samples.times(6), Some(Times { mean_ns: 1000, max_ns: 1000 }));
     }
 }

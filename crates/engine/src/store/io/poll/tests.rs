@@ -89,7 +89,7 @@ impl World {
     }
 
     fn learn(&self, ns: u64) {
-        let end = self.now.get() + 2 * samples::WINDOW_NS + 1;
+        let end = self.now.get() + 2 * samples::INTERVAL_NS + 1;
         while self.now.get() < end {
             self.read(Some(ns), None);
         }

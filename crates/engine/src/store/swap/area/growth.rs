@@ -155,7 +155,7 @@ impl Area {
         }
         let _held = lock(&self.growth);
         let chunk_clusters = (self.config.chunk_bytes / CLUSTER_BYTES) as u32;
-        // Keeps twice the used slots, and at least a chunk.
+        // Keep twice the used slots, and at least a chunk.
         let keep_clusters = (self.slots.used_slots() * 2).div_ceil(CLUSTER_SLOTS as u64) as u32;
         let removed_bytes =
             u64::from(self.slots.shrink(keep_clusters.max(chunk_clusters))) * CLUSTER_BYTES;

@@ -53,7 +53,7 @@ impl Area {
         clusters_per_batch((free_bytes / CLUSTER_BYTES) as usize) > 0
     }
 
-    /// Takes some free clusters. The caller holds the lock `growth`.
+    /// Takes a batch of the tree's free clusters, at least one. The caller holds `growth`.
     pub(super) fn take_clusters(&self, share: &Share) -> Result<(), AreaFull> {
         if share.is_own.load(Relaxed) {
             let mut free = self.update_limits(share);

@@ -58,7 +58,8 @@ impl Area {
     }
 
     /// Reads one page from each of `slots`, with as many requests in flight as possible. If the
-    /// calling thread `waits` for them, a few pages are polled as [`Area::polling`] decides.
+    /// calling thread `waits`, a read of at most [`FEW_PAGES`] pages may be polled: see
+    /// [`Area::polling`].
     pub(crate) fn read_each(
         &self,
         lane: &mut Lane,

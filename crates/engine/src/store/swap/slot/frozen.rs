@@ -33,7 +33,7 @@ impl SlotAllocator {
         let mask = mask & !known;
         if self.frozen.load(SeqCst) == 0 {
             // The thaw may have read this word too early, so its slots are freed here. Only this
-            // call's bits: others may belong to a new freeze.
+            // call's bits: other bits may belong to a new freeze.
             let left = self.limbo[word].fetch_and(!mask, SeqCst) & mask;
             self.release(word, left);
         }
@@ -42,11 +42,11 @@ impl SlotAllocator {
 
     /// Makes used slots keep their content after they are freed, until [`Self::thaw`].
     pub(crate) fn freeze(&self) {
-        // Waits for a thaw in progress.
+        // Wait for a thaw in progress.
         let _alone = lock(&self.freezing);
         for word in self.touched_words() {
             let (kept, bits) = (&self.kept[word], self.bits[word].load(SeqCst));
-            // Skips needless writes, which would populate the page of the table.
+            // Skip needless writes, which would populate the page of the table.
             if bits & !kept.load(Relaxed) != 0 {
                 kept.fetch_or(bits, SeqCst);
             }

@@ -117,7 +117,7 @@ impl SlotAllocator {
     }
 
     /// Retires slots in use because their storage is bad. Fails if some slots are not in use; the
-    /// others are retired.
+    /// slots in use are retired.
     pub(crate) fn retire(&self, first: u64, len: usize) -> Result<(), NotInUse> {
         self.owned(first, len, |word, mask| {
             let mask = mask & self.bits[word].load(Acquire) & !self.limbo[word].load(SeqCst);

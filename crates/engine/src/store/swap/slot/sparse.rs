@@ -47,7 +47,7 @@ impl SlotAllocator {
             return None;
         }
         let keep = self.keep.load(Relaxed);
-        // Skips the common free-list set: its clusters were taken for a processor, which gets them
+        // Skip the common free-list set: its clusters were taken for a processor, which gets them
         // next.
         let taken = (1..self.all_lists.len()).find_map(|lists| self.take_from(lists, keep));
         if taken.is_none() {

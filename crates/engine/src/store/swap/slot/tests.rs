@@ -294,7 +294,7 @@ fn withheld_slots_are_never_allocated() {
     assert_eq!(slots.retired_slots(), 13);
 }
 
-/// A small generator; the schedule of the threads adds more randomness.
+/// Random number generator (LCG); the threads' schedule adds randomness.
 fn next_chance(chance: &mut u64) -> u64 {
     *chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
     *chance >> 33
@@ -319,7 +319,7 @@ fn threads_neither_share_nor_lose_slots() {
                         slots.thaw();
                     }
                     let want = 1 + next_chance(&mut chance) as usize % 40;
-                    // Fills and drains alternately, so that lists change often.
+                    // Fill and drain alternately, so that lists change often.
                     if (round / 200 + thread) % 2 == 0 {
                         let Some((first, len)) = slots.alloc_run(thread, want) else {
                             continue;
