@@ -20,7 +20,7 @@ use crate::policy::prefetch::advised::Order;
 use crate::policy::prefetch::readahead::{self, Ahead, Touch};
 use crate::steps::install::{finish, install, install_zeroes};
 use crate::steps::swap_in_batch::{self, Wanted};
-use crate::steps::{decompress, fault_around, mapping_pressure, staging, swap_cache};
+use crate::steps::{decompress, fault_around, mapping_pressure, staging, swap_cache, write_fault};
 use crate::store::pool::Handle;
 use softswap_sys::raw::current_cpu;
 use softswap_sys::signals::Mask;
@@ -73,7 +73,7 @@ fn try_page_in(
     let tier = match place {
         // 4. The first write to a clean page.
         Place::Resident { .. } => {
-            swap_cache::write_fault(core, page, claim).map_err(FaultError::Install)?;
+            write_fault::make_writable(core, page, claim).map_err(FaultError::Install)?;
             core.recorder.iter().for_each(Recorder::note_fault_end);
             return Ok(None);
         }
