@@ -78,7 +78,7 @@ fn try_page_in(
             return Ok(None);
         }
         // 5. The page is still in its staging frame.
-        Place::Staged { frame } => take_back(core, page, claim, frame)?,
+        Place::Staged { frame } => restore_staged(core, page, claim, frame)?,
         _ => {
             // 6. Charge the page to the budget, with reclaim if necessary.
             reclaim::charge_pages(core, &mut context, 1, open)?;
@@ -173,7 +173,12 @@ fn check_lost(memory: &Memory, page: PageNo) -> Result<(), FaultError> {
 }
 
 /// Returns a page, which is still charged, from its staging frame to the program.
-fn take_back(core: &Core, page: PageNo, claim: Claim<'_>, frame: u32) -> Result<Tier, FaultError> {
+fn restore_staged(
+    core: &Core,
+    page: PageNo,
+    claim: Claim<'_>,
+    frame: u32,
+) -> Result<Tier, FaultError> {
     if let Err((_, error)) = staging::frame_of(core, frame).restore_to(page) {
         return Err(FaultError::Install(error));
     }

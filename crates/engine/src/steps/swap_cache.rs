@@ -2,8 +2,8 @@
 //! evicted without another store.
 //!
 //! A page that is faulted in for a read keeps its slot or pool object and is write-protected. The
-//! first write faults ([`crate::steps::write_fault`]): the protection is removed and the outdated copy is freed. Pages that are not
-//! written are dropped on eviction.
+//! first write faults ([`crate::steps::write_fault`]): the protection is removed and the outdated
+//! copy is freed. Pages that are not written are dropped on eviction.
 //!
 //! A copy costs a fault if the page is written, and a slot or DRAM in any case. Therefore each
 //! chunk learns how often its pages are written, separately for pages that refault early, which are
