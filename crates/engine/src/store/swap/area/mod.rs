@@ -22,7 +22,7 @@ pub(crate) use share::Share;
 use super::cluster::{CLUSTER_BYTES, CLUSTER_SLOTS, PAGE_BYTES};
 use super::discard::Discard;
 use super::extent::ExtentMap;
-use super::slot::{NotInUse, SlotAllocator};
+use super::slot_allocator::{NotInUse, SlotAllocator};
 use crate::codec::seal::{Seal, TAG_BYTES};
 use crate::store::io::poll::Polling;
 use crate::store::io::{Device, DeviceProperties, Lane};
