@@ -6,7 +6,7 @@
 mod own;
 
 use super::area::{
-    Area, AreaConfig, AreaError, AreaFull, Discarded, FixedPages, MAX_SLOTS, Run, Share,
+    Area, AreaConfig, AreaError, AreaFull, Discarded, FixedPages, MAX_SLOTS, Run, TreeShare,
 };
 use super::batch::SlotBatch;
 use super::discard::Discard;
@@ -96,7 +96,7 @@ impl Backing {
             }
             Layout::Fixed(pages) => Area::fixed(self.device, &pages, config, polling),
             Layout::Shared(SharedPages { pages, table, mark, file, .. }) => {
-                let share = Share::new(table, mark, file);
+                let share = TreeShare::new(table, mark, file);
                 Area::shared(self.device, &pages, share, config, polling)
             }
         }
