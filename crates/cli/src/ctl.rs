@@ -7,7 +7,7 @@ use crate::refusal::{FAILED, Refusal};
 use crate::tree_report::{Parking, TreeReport};
 use clap::{Args, Subcommand};
 use softswap_engine::api::control_protocol::{Request, pairs};
-use softswap_engine::api::live_settings::SETTINGS;
+use softswap_engine::api::live_settings::LIVE_SETTINGS;
 use softswap_view::units::visible;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -73,7 +73,7 @@ enum Action {
 
 fn after_help() -> String {
     let mut text = "Settings:\n".to_string();
-    for setting in &SETTINGS {
+    for setting in &LIVE_SETTINGS {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {:<15} {}: {}", setting.key, setting.meaning, setting.values);
     }

@@ -149,7 +149,7 @@ mod tests {
     use super::command;
     use super::reference_tests::{names, section};
     use clap::Arg;
-    use softswap_engine::api::live_settings::SETTINGS;
+    use softswap_engine::api::live_settings::LIVE_SETTINGS;
 
     #[test]
     fn reference_lists_variable_of_every_run_option() {
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn reference_lists_every_setting() {
         let part = section("softswap ctl").unwrap();
-        for setting in &SETTINGS {
+        for setting in &LIVE_SETTINGS {
             let row = format!("\n| `{}` |", setting.key);
             assert!(part.contains(&row), "{} is missing in docs/reference.md", setting.key);
         }

@@ -8,7 +8,7 @@ use clap::{Arg, Command, Id};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-use softswap_engine::api::live_settings::SETTINGS;
+use softswap_engine::api::live_settings::LIVE_SETTINGS;
 use softswap_engine::api::settings::Faults;
 use softswap_engine::codec::Choice;
 use softswap_engine::store::io::poll::mode::Mode;
@@ -203,7 +203,7 @@ fn with_values(argument: Arg) -> Arg {
 
 /// Adds to a script the operands that clap_complete omits: PIDs, and the keys of `ctl`.
 fn with_operands(shell: Shell, script: &str) -> String {
-    let keys = SETTINGS.map(|setting| setting.key).join(" ");
+    let keys = LIVE_SETTINGS.map(|setting| setting.key).join(" ");
     let mut script = script.to_string();
     match shell {
         Shell::Bash => {

@@ -8,7 +8,7 @@
 use crate::store::{PAGE_BYTES, Page, PageStore, StoreError};
 use futures_util::future::try_join_all;
 use softswap_shared::request_queue::{
-    Areas, DeadArea, Job, MAX_AREA_PAGES, MAX_NUMBER, Operation, Outcome, RequestQueue,
+    AreaEntry, Areas, Job, MAX_AREA_PAGES, MAX_NUMBER, Operation, Outcome, RequestQueue,
 };
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
@@ -40,7 +40,7 @@ fn one(piece: Range<u64>) -> Vec<Range<u64>> {
 
 enum Task {
     Job(Job),
-    Removal(DeadArea),
+    Removal(AreaEntry),
 }
 
 impl Task {
@@ -148,7 +148,7 @@ struct Server<S> {
 /// A completed task, whose pages are not busy any more.
 struct Done {
     number: u64,
-    removed: Option<DeadArea>,
+    removed: Option<AreaEntry>,
 }
 
 impl<S: PageStore + 'static> Server<S> {

@@ -38,7 +38,7 @@ pub use base::{
     signals, waiting_call,
 };
 pub use codec::{lz4, simd, zstd};
-pub use filters::{exemption, guarded_calls, nested_pointers, pointer_lookup, seccomp};
+pub use filters::{exemption, guarded_calls, nested_pointer_table, pointer_lookup, seccomp};
 pub(crate) use filters::{pointee, pointer_table};
 pub(crate) use managed::self_memory;
 pub use managed::{aslr, attach_count, committed, faults, proc_maps, touches, uffd, window};

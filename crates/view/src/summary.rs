@@ -136,14 +136,14 @@ fn larger_budget(report: &Report) -> Option<String> {
     if report.machine.as_ref().is_some_and(|machine| budget_bytes > machine.dram_bytes) {
         return None;
     }
-    let rest = match 1.0 - spared {
-        0.4.. => "about half of that",
-        0.28.. => "about a third of that",
-        0.18.. => "about a fifth of that",
-        0.07.. => "about a tenth of that",
-        _ => "hardly any of that",
+    let waits = match 1.0 - spared {
+        0.4.. => "it would wait about half as long",
+        0.28.. => "it would wait about a third as long",
+        0.18.. => "it would wait about a fifth as long",
+        0.07.. => "it would wait about a tenth as long",
+        _ => "it would hardly wait",
     };
-    Some(format!("; with --memory {}M {rest}", budget_bytes.div_ceil(1 << 20)))
+    Some(format!("; with --memory {}M {waits}", budget_bytes.div_ceil(1 << 20)))
 }
 
 fn budget(report: &Report) -> String {

@@ -63,7 +63,8 @@ fn commands(transcript: &str) -> String {
 
 /// Runs a program in a directory with the files used by the recipes.
 fn run(dir: &Path, program: &str, arguments: &[&str]) -> Output {
-    for (name, text) in [("job.py", JOB), ("default.json", DEFAULT)] {
+    let (_, table) = &blocks("python table.py")[0];
+    for (name, text) in [("job.py", JOB), ("table.py", table), ("default.json", DEFAULT)] {
         std::fs::write(dir.join(name), text).unwrap();
     }
     let path = format!("{}:{}", bin_dir().display(), std::env::var("PATH").unwrap_or_default());

@@ -6,7 +6,7 @@ use crate::codec::BadChoice;
 use crate::policy::pool_limit::size_of_text;
 use crate::store::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
 
-pub struct Setting {
+pub struct LiveSetting {
     pub key: &'static str,
     /// Accepted values, as text for users.
     pub values: &'static str,
@@ -16,8 +16,8 @@ pub struct Setting {
 }
 
 /// All settings, in display order.
-pub const SETTINGS: [Setting; 6] = [
-    Setting {
+pub const LIVE_SETTINGS: [LiveSetting; 6] = [
+    LiveSetting {
         key: "bounce.peak",
         values: "0, to reset it",
         meaning: "the largest number of pages in bounce buffers at once",
@@ -30,7 +30,7 @@ pub const SETTINGS: [Setting; 6] = [
             _ => Err(format!("{text:?}: a peak can only be set to 0, which resets it")),
         },
     },
-    Setting {
+    LiveSetting {
         key: "codec",
         values: "auto, lz4, zstd, zstd:LEVEL with a level from -5 to 9, or none",
         meaning: "the codec for pages that are swapped out from now on",
@@ -40,7 +40,7 @@ pub const SETTINGS: [Setting; 6] = [
             Ok(())
         },
     },
-    Setting {
+    LiveSetting {
         key: "io.poll",
         values: "interrupt, poll, hybrid or auto; N:MODE for swap area N alone",
         meaning: "how a thread waits for a page from the disk",
@@ -52,7 +52,7 @@ pub const SETTINGS: [Setting; 6] = [
             Ok(())
         },
     },
-    Setting {
+    LiveSetting {
         key: "io.poll_sleep",
         values: "auto, 0, or a time such as 20us, at most 100ms; N:TIME for swap area N alone",
         meaning: "how long hybrid polling sleeps before it polls",
@@ -64,7 +64,7 @@ pub const SETTINGS: [Setting; 6] = [
             Ok(())
         },
     },
-    Setting {
+    LiveSetting {
         key: "memory",
         values: "a size such as 64M",
         meaning: "the DRAM budget of this process",
@@ -75,7 +75,7 @@ pub const SETTINGS: [Setting; 6] = [
             engine.set_memory_limit(bytes).map_err(|refused| refused.to_string())
         },
     },
-    Setting {
+    LiveSetting {
         key: "pool.limit",
         values: "auto, a share of the budget such as 20%, at most 80%, or a size such as 64M",
         meaning: "the limit of the compressed pool",
@@ -100,11 +100,11 @@ pub fn set(engine: &Engine, key: &str, value: &str) -> Result<(), String> {
 }
 
 pub(crate) fn all(engine: &Engine) -> impl Iterator<Item = (&'static str, String)> {
-    SETTINGS.iter().map(|setting| (setting.key, (setting.get)(engine)))
+    LIVE_SETTINGS.iter().map(|setting| (setting.key, (setting.get)(engine)))
 }
 
-fn find(key: &str) -> Result<&'static Setting, String> {
-    static TABLE: [Setting; SETTINGS.len()] = SETTINGS;
+fn find(key: &str) -> Result<&'static LiveSetting, String> {
+    static TABLE: [LiveSetting; LIVE_SETTINGS.len()] = LIVE_SETTINGS;
     TABLE.iter().find(|setting| setting.key == key).ok_or_else(|| {
         let keys = TABLE.each_ref().map(|setting| setting.key);
         let [first @ .., last] = &keys;

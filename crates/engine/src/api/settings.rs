@@ -1,6 +1,7 @@
-//! Start settings of an engine. A new setting is a line in the table `settings!` below and an
-//! option in the command's `run/options.rs`; a size also needs a case in `run/resolve.rs`, and a
-//! setting that changes at run time one in `live_settings.rs`.
+//! Start settings of an engine. To add a setting: a line in the table `settings!` below, an option
+//! in the command's `run/options.rs`, and a new reference table (CONTRIBUTING.md, step 3). A size
+//! also needs a case in `run/resolve.rs`, a setting that changes at run time one in
+//! `live_settings.rs`.
 //!
 //! `softswap run` combines flags, environment and file into one [`Config`]. It passes the `Config`
 //! to the runtime in environment variables with their own prefix ([`Config::to_env`]), so the

@@ -6,7 +6,7 @@
 use crate::base::page::{PageNo, Place};
 use crate::core::{Core, Memory};
 use crate::memory::address_space::{AtFork, Layout};
-use crate::steps::swap_cache;
+use crate::steps::{swap_cache, write_fault};
 use softswap_sys::window::{Protection, READ_WRITE, Writes};
 use std::io;
 use std::ops::Range;
@@ -302,7 +302,7 @@ fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool
     }
     for page in [source, target] {
         if core.memory.pages.load(page).is_protected() {
-            swap_cache::write_fault(core, page, core.memory.pages.claim(page))?;
+            write_fault::make_writable(core, page, core.memory.pages.claim(page))?;
         }
     }
     // Claim the target first: a thread that holds it (fault-around) waits for no other claim.

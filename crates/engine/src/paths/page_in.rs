@@ -20,7 +20,7 @@ use crate::policy::prefetch::advised::Order;
 use crate::policy::prefetch::readahead::{self, Ahead, Touch};
 use crate::steps::install::{finish, install, install_zeroes};
 use crate::steps::swap_in_batch::{self, Wanted};
-use crate::steps::{decompress, fault_around, mapping_pressure, staging, swap_cache};
+use crate::steps::{decompress, fault_around, mapping_pressure, staging, swap_cache, write_fault};
 use crate::store::pool::Handle;
 use softswap_sys::raw::current_cpu;
 use softswap_sys::signals::Mask;
@@ -73,12 +73,12 @@ fn try_page_in(
     let tier = match place {
         // 4. The first write to a clean page.
         Place::Resident { .. } => {
-            swap_cache::write_fault(core, page, claim).map_err(FaultError::Install)?;
+            write_fault::make_writable(core, page, claim).map_err(FaultError::Install)?;
             core.recorder.iter().for_each(Recorder::note_fault_end);
             return Ok(None);
         }
         // 5. The page is still in its staging frame.
-        Place::Staged { frame } => take_back(core, page, claim, frame)?,
+        Place::Staged { frame } => restore_staged(core, page, claim, frame)?,
         _ => {
             // 6. Charge the page to the budget, with reclaim if necessary.
             reclaim::charge_pages(core, &mut context, 1, open)?;
@@ -173,7 +173,12 @@ fn check_lost(memory: &Memory, page: PageNo) -> Result<(), FaultError> {
 }
 
 /// Returns a page, which is still charged, from its staging frame to the program.
-fn take_back(core: &Core, page: PageNo, claim: Claim<'_>, frame: u32) -> Result<Tier, FaultError> {
+fn restore_staged(
+    core: &Core,
+    page: PageNo,
+    claim: Claim<'_>,
+    frame: u32,
+) -> Result<Tier, FaultError> {
     if let Err((_, error)) = staging::frame_of(core, frame).restore_to(page) {
         return Err(FaultError::Install(error));
     }

@@ -27,7 +27,7 @@ pub(crate) fn store_in_dram(
     content: &[u8; PAGE_SIZE],
 ) -> Result<Place, NotInDram> {
     core.recorder.iter().for_each(|recorder| record(recorder, context, page, content));
-    fill(core.stats, content).map_or_else(|| into_pool(core, context, page, content), Ok)
+    as_same_filled(core.stats, content).map_or_else(|| into_pool(core, context, page, content), Ok)
 }
 
 fn record(recorder: &Recorder, context: &mut Context, page: PageNo, content: &[u8; PAGE_SIZE]) {
@@ -42,7 +42,7 @@ fn record(recorder: &Recorder, context: &mut Context, page: PageNo, content: &[u
 }
 
 /// Returns the place of a same-filled page if its word can be encoded.
-fn fill(stats: Stats, content: &[u8; PAGE_SIZE]) -> Option<Place> {
+fn as_same_filled(stats: Stats, content: &[u8; PAGE_SIZE]) -> Option<Place> {
     let word = same_filled::same_filled_word(content)?;
     stats.add(Counter::PagesSameFilled, 1);
     same_filled::encode(word).map(|code| Place::SameFilled { code })

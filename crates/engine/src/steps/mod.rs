@@ -8,6 +8,7 @@ pub(crate) mod compress;
 pub(crate) mod decompress;
 pub(crate) mod write_out;
 pub(crate) mod swap_cache;
+pub(crate) mod write_fault;
 pub(crate) mod batch_unmap;
 pub(crate) mod clean_reclaim;
 pub(crate) mod relocate;

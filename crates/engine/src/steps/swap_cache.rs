@@ -2,8 +2,8 @@
 //! evicted without another store.
 //!
 //! A page that is faulted in for a read keeps its slot or pool object and is write-protected. The
-//! first write faults: the protection is removed and the outdated copy is freed. Pages that are not
-//! written are dropped on eviction.
+//! first write faults ([`crate::steps::write_fault`]): the protection is removed and the outdated
+//! copy is freed. Pages that are not written are dropped on eviction.
 //!
 //! A copy costs a fault if the page is written, and a slot or DRAM in any case. Therefore each
 //! chunk learns how often its pages are written, separately for pages that refault early, which are
@@ -13,13 +13,12 @@
 //! written back for it.
 
 use crate::base::access::Access;
-use crate::base::page::{Claim, OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy};
+use crate::base::page::{OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy};
 use crate::base::stats::{Counter, Stats};
 use crate::core::{Core, Stores};
 use crate::policy::partition::NEARLY_FULL_PERCENT;
 use crate::policy::stored_copies::KeepCopy;
 use crate::store::pool::Handle;
-use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const _: () = assert!(OBJECT_BITS == Handle::OBJECT_BITS);
@@ -130,22 +129,8 @@ fn detach_copy(core: &Core, copy: StoredCopy) -> Option<Place> {
     }
 }
 
-/// Makes a claimed page writable: removes the protection and frees its copy. If the kernel refuses,
-/// nothing is changed.
-pub(crate) fn write_fault(core: &Core, page: PageNo, claim: Claim<'_>) -> io::Result<()> {
-    let Place::Resident { age, copy } = claim.before().place() else { return Ok(()) };
-    // Also called for a page without a copy, because an earlier operation may have left it
-    // protected.
-    core.memory.window.allow_writes(page)?;
-    let Some(copy) = copy else { return Ok(()) };
-    claim.publish(Place::resident(age));
-    free_copy(core, copy);
-    core.policies.stored_copies.note(page, core.policies.clock.refaults.refaults_early(page), true);
-    count(core.stats, copy, Counter::CopiesWritten, Counter::PoolCopiesWritten);
-    Ok(())
-}
-
-fn count(stats: Stats, copy: StoredCopy, in_slot: Counter, in_pool: Counter) {
+/// Counts a copy under the counter of its store.
+pub(super) fn count_copy(stats: Stats, copy: StoredCopy, in_slot: Counter, in_pool: Counter) {
     match copy {
         StoredCopy::Slot(_) => stats.add(in_slot, 1),
         StoredCopy::Pool { .. } => stats.add(in_pool, 1),
@@ -159,7 +144,7 @@ pub(crate) fn drop_to_copy(core: &Core, page: PageNo, copy: StoredCopy) -> Place
         core.policies.clock.refaults.refaults_early(page),
         false,
     );
-    count(core.stats, copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged);
+    count_copy(core.stats, copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged);
     match detach_copy(core, copy) {
         Some(place) => place,
         None => core.die("the pool's copy of an evicted page is damaged"),

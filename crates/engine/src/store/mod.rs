@@ -16,5 +16,5 @@ pub(crate) mod swap {
     //! The modules of the swap area that have lock-free state.
     pub(crate) mod cluster;
     pub(crate) mod extent;
-    pub(crate) mod slot;
+    pub(crate) mod slot_allocator;
 }

@@ -20,7 +20,7 @@ use softswap_engine::store::swap::area::AreaFull;
 use softswap_engine::store::swap::extent::ExtentMap;
 use softswap_engine::store::swap::named::Warning;
 use softswap_engine::store::swap::raw::RawRefusal;
-use softswap_engine::store::swap::slot::SlotAllocator;
+use softswap_engine::store::swap::slot_allocator::SlotAllocator;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::{EIO, ENOSPC};
 use softswap_sys::memory::reserve_u64;

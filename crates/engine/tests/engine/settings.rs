@@ -4,7 +4,7 @@ use crate::common::{Setup, World};
 use softswap_engine::api::control_protocol::{
     Answer, MAX_ANSWER_BYTES, Snapshot, answer, carry_out,
 };
-use softswap_engine::api::live_settings::SETTINGS;
+use softswap_engine::api::live_settings::LIVE_SETTINGS;
 use softswap_engine::base::stats::Counter;
 use softswap_engine::store::io::poll::mode::{Mode, Sleep};
 use std::time::Duration;
@@ -80,7 +80,7 @@ fn stat_returns_uptime_settings_and_counters() {
     let snapshot = Snapshot::parse(&body).unwrap();
     assert_eq!(snapshot.uptime, Duration::from_secs(3));
     let keys: Vec<_> = snapshot.settings.iter().map(|(key, _)| key.as_str()).collect();
-    assert_eq!(keys, SETTINGS.map(|setting| setting.key));
+    assert_eq!(keys, LIVE_SETTINGS.map(|setting| setting.key));
     assert_eq!(snapshot.stats.get(Counter::BudgetBytes), 16 << 20);
     assert!(snapshot.stats.get(Counter::PagesOut) > 0);
     assert!(snapshot.stats.get(Counter::MappedPeakBytes) >= 300 * 4096);

@@ -8,7 +8,7 @@
 //! | pointers in the arguments: structures, arrays, strings | an entry of `sys::pointer_table`: the filter checks them, and `pinned_call` pins their targets |
 //! | such a pointer to an array that the kernel fills, possibly a long one | also `transfers::output_array` |
 //! | buffers behind a pointer (`iovec`, `msghdr`) | `transfers::dispatch`, and a function in `transfers::interposed`, because the filter sees only the outer pointer |
-//! | pointers in a structure | `sys::nested_pointers`; the C library's function, if the structure can be on a stack, in `nested_pointers` |
+//! | pointers in a structure | `sys::nested_pointer_table`; the C library's function, if the structure can be on a stack, in `pin_nested` |
 //! | a signal mask in force while the call waits | `stripped_mask` |
 //! | a handler, a mask or an alternate stack | `signal_calls` |
 //! | memory itself (`mmap` and related calls) | [`crate::memory::mappings`] |
@@ -24,7 +24,7 @@ pub(crate) mod transfers;
 mod jumps;
 mod stripped_mask;
 pub(crate) mod signal_calls;
-mod nested_pointers;
+mod pin_nested;
 mod pinned_call;
 mod filter_install;
 mod credentials;

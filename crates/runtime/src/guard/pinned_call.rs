@@ -1,7 +1,7 @@
 //! Calls with structures, arrays and strings behind their pointers. The pointees that
 //! [`pointer_lookup`] lists for a call are pinned while it runs.
 
-use super::nested_pointers::with_nested;
+use super::pin_nested::with_nested;
 use super::stripped_mask::StrippedMask;
 use super::transfers::output_array::OutputArray;
 use crate::base::errno::refused;

@@ -154,9 +154,9 @@ pub fn hold_tree(fd: BorrowedFd<'_>) -> io::Result<bool> {
     open_mark::put(fd, TREE_MARK)
 }
 
-/// An area whose processes have exited.
+/// An area and its entry in the queue, while its processes run and until its pages are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DeadArea {
+pub struct AreaEntry {
     /// Index of its entry.
     pub at: usize,
     /// Number of the area.
@@ -222,22 +222,22 @@ impl Areas {
 
     /// Returns the areas that are not in use any more.
     #[must_use]
-    pub fn dead(&self) -> Vec<DeadArea> {
+    pub fn dead(&self) -> Vec<AreaEntry> {
         self.all().filter(|area| self.is_released(area.number)).collect()
     }
 
     /// Frees the entry of an area whose pages have been removed.
-    pub fn forget(&self, area: &DeadArea) {
+    pub fn forget(&self, area: &AreaEntry) {
         // Reset the pages first: the next area of this entry must start without claimed pages.
         self.queue.pages(area.at).store(0, Release);
         self.queue.numbers().free(area.number, area.at);
     }
 
-    fn all(&self) -> impl Iterator<Item = DeadArea> {
+    fn all(&self) -> impl Iterator<Item = AreaEntry> {
         (0..self.queue.shape.areas).filter_map(|at| {
             let number = self.queue.numbers().0[at].load(Acquire);
             let pages = self.queue.pages(at).load(Acquire).min(MAX_AREA_PAGES);
-            (number != 0).then_some(DeadArea { at, number, pages })
+            (number != 0).then_some(AreaEntry { at, number, pages })
         })
     }
 

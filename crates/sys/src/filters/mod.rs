@@ -2,7 +2,7 @@
 
 pub(crate) mod pointee;
 pub(crate) mod pointer_table;
-pub mod nested_pointers;
+pub mod nested_pointer_table;
 pub mod pointer_lookup;
 pub mod seccomp;
 pub mod guarded_calls;

@@ -6,7 +6,7 @@
 mod own;
 
 use super::area::{
-    Area, AreaConfig, AreaError, AreaFull, Discarded, FixedPages, MAX_SLOTS, Run, Share,
+    Area, AreaConfig, AreaError, AreaFull, Discarded, FixedPages, MAX_SLOTS, Run, TreeShare,
 };
 use super::batch::SlotBatch;
 use super::discard::Discard;
@@ -96,7 +96,7 @@ impl Backing {
             }
             Layout::Fixed(pages) => Area::fixed(self.device, &pages, config, polling),
             Layout::Shared(SharedPages { pages, table, mark, file, .. }) => {
-                let share = Share::new(table, mark, file);
+                let share = TreeShare::new(table, mark, file);
                 Area::shared(self.device, &pages, share, config, polling)
             }
         }
@@ -237,7 +237,7 @@ impl Areas {
 
     /// Takes up to `want` adjacent slots from the best area that has any. Fails if no area has a
     /// free slot; the error names the reason.
-    pub(crate) fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
+    pub(crate) fn alloc_from_areas(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
         // Failed areas come last: they may have recovered.
         self.alloc_among(cpu, want, false).or_else(|full| {
             let is_any_last = self.own().any(Area::is_last);
@@ -248,7 +248,7 @@ impl Areas {
     /// Takes up to `want` slots from the best area that has any, in few runs, without searching
     /// far.
     pub(crate) fn alloc_batch(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
-        self.complete(cpu, want, |want| self.alloc_run(cpu, want))
+        self.complete(cpu, want, |want| self.alloc_from_areas(cpu, want))
     }
 
     /// Takes slots as [`Areas::alloc_batch`] does, but skips areas that failed or refused a write

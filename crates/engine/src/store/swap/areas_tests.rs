@@ -30,7 +30,7 @@ fn write_run(areas: &Areas, lanes: &mut Lanes, run: Run, pages: &[u8]) -> Result
 fn fill_up(areas: &Areas) -> (Vec<usize>, AreaFull) {
     let mut order = Vec::new();
     loop {
-        match areas.alloc_run(0, 32) {
+        match areas.alloc_from_areas(0, 32) {
             Ok(run) => order.push(index_of(run.first)),
             Err(full) => return (order, full),
         }
@@ -57,7 +57,7 @@ fn slot_number_identifies_area() {
     let mut lanes = areas.open_lanes();
     let mut stored = BTreeMap::new();
     for round in 0..9_u8 {
-        let run = areas.alloc_run(0, 16).unwrap();
+        let run = areas.alloc_from_areas(0, 16).unwrap();
         let page = reserve_bytes(run.len * PAGE_SIZE).unwrap();
         page.fill(round + 1);
         write_run(&areas, &mut lanes, run, page).unwrap();
@@ -80,7 +80,7 @@ fn slot_number_identifies_area() {
 fn pages_of_any_slots_are_read_in_one_batch() {
     let (_disks, areas) = areas(&[(8, 0)]);
     let mut lanes = areas.open_lanes();
-    let run = areas.alloc_run(0, 64).unwrap();
+    let run = areas.alloc_from_areas(0, 64).unwrap();
     let pages = reserve_bytes(run.len * PAGE_SIZE).unwrap();
     for (number, page) in pages.chunks_exact_mut(PAGE_SIZE).enumerate() {
         page.fill(number as u8 + 1);
@@ -104,12 +104,12 @@ fn failed_area_is_read_only() {
     let mut lanes = areas.open_lanes();
     let page = reserve_bytes(PAGE_SIZE).unwrap();
     page.fill(7);
-    let kept = areas.alloc_run(0, 1).unwrap();
+    let kept = areas.alloc_from_areas(0, 1).unwrap();
     write_run(&areas, &mut lanes, kept, page).unwrap();
     disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(errno::EIO));
     let mut failures = 0;
     loop {
-        let run = areas.alloc_run(0, 1).unwrap();
+        let run = areas.alloc_from_areas(0, 1).unwrap();
         if write_run(&areas, &mut lanes, run, page).is_ok() {
             assert_eq!(index_of(run.first), 1, "the other area");
             break;
@@ -134,12 +134,12 @@ fn all_failed_areas_are_retried() {
     disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(errno::EIO));
     let page = reserve_bytes(PAGE_SIZE).unwrap();
     for _ in 0..20 {
-        let run = areas.alloc_run(0, 1).unwrap();
+        let run = areas.alloc_from_areas(0, 1).unwrap();
         write_run(&areas, &mut lanes, run, page).unwrap_err();
     }
     assert!(areas.iter().all(Area::has_failed));
     disks[0].clear_faults();
-    let run = areas.alloc_run(0, 1).unwrap();
+    let run = areas.alloc_from_areas(0, 1).unwrap();
     write_run(&areas, &mut lanes, run, page).unwrap();
     assert!(!areas.iter().any(Area::has_failed));
 }
@@ -151,7 +151,7 @@ fn scattered_errors_do_not_fail_area() {
     let page = reserve_bytes(PAGE_SIZE).unwrap();
     disks[0].fail_at_random(Operation::Write, 3, Fault::Errno(errno::EIO));
     for _ in 0..200 {
-        let run = areas.alloc_run(0, 1).unwrap();
+        let run = areas.alloc_from_areas(0, 1).unwrap();
         let _ = write_run(&areas, &mut lanes, run, page);
     }
     assert!(!areas.iter().any(Area::has_failed));
@@ -179,7 +179,7 @@ fn discarding_reaches_every_area() {
     let polling = |_| Polling::for_tests(Mode::Auto);
     let areas = Areas::new(storage.collect(), 1, polling, Sealer::checking()).unwrap();
     let mut runs = Vec::new();
-    while let Ok(run) = areas.alloc_run(0, CLUSTER_SLOTS) {
+    while let Ok(run) = areas.alloc_from_areas(0, CLUSTER_SLOTS) {
         runs.push(run);
     }
     runs.iter().for_each(|run| areas.free(run.first, run.len));
@@ -199,7 +199,7 @@ fn recovered_area_is_used_when_others_are_full() {
     let page = reserve_bytes(PAGE_SIZE).unwrap();
     disks[0].fail(Operation::Write, 0, 8, Fault::Errno(errno::EIO));
     for _ in 0..8 {
-        let run = areas.alloc_run(0, 1).unwrap();
+        let run = areas.alloc_from_areas(0, 1).unwrap();
         write_run(&areas, &mut lanes, run, page).unwrap_err();
         areas.free_unused(run.first, 1);
     }
@@ -216,7 +216,7 @@ fn enospc_is_not_a_device_failure() {
     let mut lanes = areas.open_lanes();
     let page = reserve_bytes(PAGE_SIZE).unwrap();
     disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(errno::ENOSPC));
-    let full_one = areas.alloc_run(0, 1).unwrap();
+    let full_one = areas.alloc_from_areas(0, 1).unwrap();
     for _ in 0..20 {
         let error = write_run(&areas, &mut lanes, full_one, page).unwrap_err();
         assert!(matches!(
@@ -234,12 +234,12 @@ fn paused_area_is_tried_last() {
         let mut lanes = areas.open_lanes();
         let page = reserve_bytes(PAGE_SIZE).unwrap();
         disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(number));
-        let run = areas.alloc_run(0, 1).unwrap();
+        let run = areas.alloc_from_areas(0, 1).unwrap();
         assert_eq!(index_of(run.first), 0);
         write_run(&areas, &mut lanes, run, page).unwrap_err();
         areas.free_unused(run.first, 1);
         // Runs come from the other area, and from the paused one when the other is full.
-        let run = areas.alloc_run(0, 1).unwrap();
+        let run = areas.alloc_from_areas(0, 1).unwrap();
         assert_eq!(index_of(run.first), 1);
         let (order, full) = fill_up(&areas);
         assert_eq!(order.first(), Some(&1), "{full}");
@@ -251,13 +251,16 @@ fn paused_area_is_tried_last() {
 fn fragmented_batch_uses_one_area() {
     let (_disks, areas) = areas(&[(4, 0), (4, 0)]);
     let mut slots = Vec::new();
-    while let Ok(run) = areas.alloc_run(0, 64) {
+    while let Ok(run) = areas.alloc_from_areas(0, 64) {
         slots.extend(run.first..run.first + run.len as u64);
     }
     let mut gaps: Vec<_> = slots.into_iter().filter(|slot| slot % 2 == 0).collect();
     let stamp = |slot: u64| slot.to_ne_bytes().repeat(PAGE_SIZE / 8);
     gaps.iter().for_each(|slot| areas.free(*slot, 1));
-    assert_eq!(areas.alloc_run(0, 32).map(|run| (run.len, areas.free(run.first, 1))), Ok((1, ())));
+    assert_eq!(
+        areas.alloc_from_areas(0, 32).map(|run| (run.len, areas.free(run.first, 1))),
+        Ok((1, ()))
+    );
 
     let mut lanes = areas.open_lanes();
     let (mut batches, mut found) = (Vec::new(), Vec::new());
@@ -291,15 +294,15 @@ fn add(areas: &Areas, mib: u64) -> Result<(), AreaError> {
 #[test]
 fn child_allocates_only_from_own_areas_with_own_key() {
     let (_, areas) = areas(&[(8, 0)]);
-    let before = areas.alloc_run(0, 4).unwrap();
+    let before = areas.alloc_from_areas(0, 4).unwrap();
     areas.inherit();
     assert!(areas.is_inherited(before.first) && !areas.has_own());
-    assert!(areas.alloc_run(0, 1).is_err());
+    assert!(areas.alloc_from_areas(0, 1).is_err());
     areas.free(before.first, before.len);
-    assert!(areas.alloc_run(0, 1).is_err(), "inherited slots are never reallocated");
+    assert!(areas.alloc_from_areas(0, 1).is_err(), "inherited slots are never reallocated");
     for round in 1..3 {
         add(&areas, 4).unwrap();
-        let own = areas.alloc_run(0, 4).unwrap();
+        let own = areas.alloc_from_areas(0, 4).unwrap();
         assert!(!areas.is_inherited(own.first) && areas.has_own());
         assert!(!areas.are_in_one_area(own.first, before.first));
         assert!(areas.sealer(own.first).encrypts() && !areas.sealer(before.first).encrypts());
@@ -319,10 +322,10 @@ fn area_added_during_freeze_thaws_with_others() {
     let (_, areas) = areas(&[(8, 0)]);
     areas.inherit();
     add(&areas, 2).unwrap();
-    while areas.alloc_run(0, CLUSTER_SLOTS).is_ok() {}
+    while areas.alloc_from_areas(0, CLUSTER_SLOTS).is_ok() {}
     areas.freeze();
     add(&areas, 4).unwrap();
-    let late = areas.alloc_run(0, 4).unwrap();
+    let late = areas.alloc_from_areas(0, 4).unwrap();
     areas.freeze();
     let used = areas.used_slots();
     areas.free(late.first, late.len);

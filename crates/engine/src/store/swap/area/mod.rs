@@ -9,7 +9,7 @@
 mod errors;
 mod health;
 mod growth;
-mod share;
+mod tree_share;
 mod sharing;
 mod transfer;
 mod upkeep;
@@ -17,12 +17,12 @@ mod upkeep;
 pub(crate) use errors::AreaError;
 pub use errors::AreaFull;
 pub(crate) use health::Discarded;
-pub(crate) use share::Share;
+pub(crate) use tree_share::TreeShare;
 
 use super::cluster::{CLUSTER_BYTES, CLUSTER_SLOTS, PAGE_BYTES};
 use super::discard::Discard;
 use super::extent::ExtentMap;
-use super::slot::{NotInUse, SlotAllocator};
+use super::slot_allocator::{NotInUse, SlotAllocator};
 use crate::codec::seal::{Seal, TAG_BYTES};
 use crate::store::io::poll::Polling;
 use crate::store::io::{Device, DeviceProperties, Lane};
@@ -89,7 +89,7 @@ pub(crate) struct Area {
     device: Box<dyn Device>,
     is_growing: bool,
     /// This process's part, if a tree of processes shares the area.
-    share: Option<Share>,
+    share: Option<TreeShare>,
     polling: Polling,
     config: AreaConfig,
     extents: ExtentMap,
@@ -183,7 +183,7 @@ impl Area {
     pub(crate) fn shared(
         device: Box<dyn Device>,
         fixed: &FixedPages,
-        share: Share,
+        share: TreeShare,
         config: AreaConfig,
         polling: Polling,
     ) -> Result<Self, AreaError> {

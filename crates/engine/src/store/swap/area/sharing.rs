@@ -6,7 +6,7 @@
 //! processes that have exited.
 
 use super::errors::AreaFull;
-use super::share::Share;
+use super::tree_share::TreeShare;
 use super::{Area, lock};
 use crate::store::swap::cluster::{CLUSTER_BYTES, PAGE_BYTES};
 use softswap_sys::raw::now_ns;
@@ -37,7 +37,7 @@ impl Area {
     }
 
     /// Updates the limits from the free clusters of the tree, and returns their number.
-    pub(super) fn update_limits(&self, share: &Share) -> usize {
+    pub(super) fn update_limits(&self, share: &TreeShare) -> usize {
         let free = share.table.free_count();
         let capacity_bytes = self.size_bytes() + free as u64 * CLUSTER_BYTES;
         self.capacity_bytes.store(capacity_bytes, Relaxed);
@@ -54,7 +54,7 @@ impl Area {
     }
 
     /// Takes a batch of the tree's free clusters, at least one. The caller holds `growth`.
-    pub(super) fn take_clusters(&self, share: &Share) -> Result<(), AreaFull> {
+    pub(super) fn take_clusters(&self, share: &TreeShare) -> Result<(), AreaFull> {
         if share.is_own.load(Relaxed) {
             let mut free = self.update_limits(share);
             if clusters_per_batch(free) == 0 && share.reap() > 0 {
@@ -70,7 +70,7 @@ impl Area {
         Err(AreaFull::Shared { size_bytes: self.extents.pages() * PAGE_BYTES, own_bytes })
     }
 
-    fn take_cluster(&self, share: &Share) -> Option<()> {
+    fn take_cluster(&self, share: &TreeShare) -> Option<()> {
         let cluster = share.table.take(share.mark, share.next.load(Relaxed))?;
         share.next.store(cluster + 1, Relaxed);
         self.size_bytes.fetch_add(CLUSTER_BYTES, AcqRel);
@@ -90,7 +90,7 @@ impl Area {
     }
 
     /// Returns free clusters that other processes may need. Returns their size in bytes.
-    pub(super) fn return_spare(&self, share: &Share) -> u64 {
+    pub(super) fn return_spare(&self, share: &TreeShare) -> u64 {
         if !share.is_own.load(Relaxed) || now_ns() < share.next_check_ns.load(Relaxed) {
             return 0;
         }
@@ -100,7 +100,7 @@ impl Area {
         spare.inspect(|cluster| self.return_cluster(share, *cluster)).count() as u64 * CLUSTER_BYTES
     }
 
-    fn return_cluster(&self, share: &Share, cluster: u32) {
+    fn return_cluster(&self, share: &TreeShare, cluster: u32) {
         debug_assert!(share.is_own.load(Relaxed), "cluster {cluster} belongs to the parent");
         self.size_bytes.fetch_sub(CLUSTER_BYTES, AcqRel);
         // False only if the table was overwritten. Then another process owns the cluster.

@@ -34,7 +34,7 @@ impl Tree {
         Tree::new((clusters * CLUSTER_SLOTS) as u64)
     }
 
-    fn process_with(&self, share: Share, discard: Discard) -> Area {
+    fn process_with(&self, share: TreeShare, discard: Discard) -> Area {
         let pages = FixedPages {
             pages: self.pages,
             spans: vec![(0, self.pages, 0)],
@@ -46,7 +46,7 @@ impl Tree {
     }
 
     fn process(&self, mark: u64) -> Area {
-        self.process_with(Share::new(self.table, mark, None), Discard::None)
+        self.process_with(TreeShare::new(self.table, mark, None), Discard::None)
     }
 }
 
@@ -194,7 +194,7 @@ fn clusters_of_dead_processes_are_reaped() {
     let tree = Tree::of_clusters(20);
     let share = |file: SwapFile| {
         let mark = tree.table.mark(|mark| open_mark::put(&file, mark).ok()).unwrap();
-        (mark, Share::new(tree.table, mark, Some(Arc::new(file))))
+        (mark, TreeShare::new(tree.table, mark, Some(Arc::new(file))))
     };
     let ((one, first), (other, second)) = (share(reopened()), share(reopened()));
     assert_ne!(one, other);
@@ -218,7 +218,7 @@ fn clusters_of_dead_processes_are_reaped() {
 #[test]
 fn clusters_are_discarded_before_return() {
     let tree = Tree::of_clusters(256);
-    let area = tree.process_with(Share::new(tree.table, 7, None), Discard::Pages);
+    let area = tree.process_with(TreeShare::new(tree.table, 7, None), Discard::Pages);
     let runs: Vec<_> = (0..128).map(|_| area.alloc_run(0, 64).unwrap()).collect();
     free_all(&area, &runs);
     let before = tree.table.held(7);

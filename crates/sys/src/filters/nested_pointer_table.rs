@@ -1,4 +1,4 @@
-//! Pointers within the structures of system calls.
+//! Pointers within the structures of system calls. How to add a call: `runtime/guard/mod.rs`.
 //!
 //! Known structures have a [`Structure`] with their pointers and the bytes behind each. For others,
 //! [`walk_of`] returns the bytes that may hold pointers. The caller then treats every word that is

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct TreeShare {
     pub(super) table: ClusterTable,
     pub(super) mark: u64,
     /// The marked open file. Without it no owner is ever considered dead.
@@ -19,10 +19,10 @@ pub(crate) struct Share {
     pub(super) next_check_ns: AtomicU64,
 }
 
-impl Share {
+impl TreeShare {
     /// Creates the part of a process whose `file` has `mark`.
-    pub(crate) fn new(table: ClusterTable, mark: u64, file: Option<Arc<SwapFile>>) -> Share {
-        Share {
+    pub(crate) fn new(table: ClusterTable, mark: u64, file: Option<Arc<SwapFile>>) -> TreeShare {
+        TreeShare {
             table,
             mark,
             file,

@@ -1,4 +1,4 @@
-//! Pointers within the structures that a call receives.
+//! Pointers within the structures that a call receives. How to add a call: `runtime/guard/mod.rs`.
 //!
 //! The filter sees the outermost pointer only. For a known structure ([`structure_of`]) the memory
 //! behind its pointers is pinned before the call. For an unknown structure the call is issued
@@ -19,7 +19,7 @@ use crate::memory::pins::Pins;
 use crate::process::named_memory;
 use softswap_engine::api::engine::Engine;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::nested_pointers::{MAX_BYTES, Structure, Walk, structure_of, walk_of};
+use softswap_sys::nested_pointer_table::{MAX_BYTES, Structure, Walk, structure_of, walk_of};
 use softswap_sys::raw;
 use std::sync::atomic::{AtomicBool, Ordering};
 
