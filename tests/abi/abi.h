@@ -274,22 +274,30 @@ struct abi_case {
     const char *name;
     void (*run)(void);
 };
-#define CASE(name) {#name, name}
+
+/* Begins the definition of a case: CASE(name) { ... } */
+#define CASE(name)                                                                      \
+    static void name(void);                                                             \
+    static const struct abi_case *const case_##name                                     \
+        __attribute__((used, section("abi_cases"))) =                                   \
+            &(const struct abi_case){#name, name};                                      \
+    static void name(void)
+
+extern const struct abi_case *const __start_abi_cases[], *const __stop_abi_cases[];
 
 /* `PROGRAM --list` names the cases, `PROGRAM NAME` runs one. */
-#define ABI_MAIN(...)                                                         \
-    static const struct abi_case abi_cases[] = {__VA_ARGS__};                 \
-    int main(int argc, char **argv)                                           \
-    {                                                                         \
-        for (size_t i = 0; i < sizeof abi_cases / sizeof *abi_cases; i++) {   \
-            if (argc == 2 && !strcmp(argv[1], "--list"))                      \
-                puts(abi_cases[i].name);                                      \
-            else if (argc == 2 && !strcmp(argv[1], abi_cases[i].name)) {      \
-                abi_cases[i].run();                                           \
-                return 0;                                                     \
-            }                                                                 \
-        }                                                                     \
-        return argc == 2 && !strcmp(argv[1], "--list") ? 0 : 97;              \
+int main(int argc, char **argv)
+{
+    int is_list = argc == 2 && !strcmp(argv[1], "--list");
+    for (const struct abi_case *const *it = __start_abi_cases; it < __stop_abi_cases; it++) {
+        if (is_list)
+            puts((*it)->name);
+        else if (argc == 2 && !strcmp(argv[1], (*it)->name)) {
+            (*it)->run();
+            return 0;
+        }
     }
+    return is_list ? 0 : 97;
+}
 
 #endif

@@ -8,7 +8,7 @@ static int is_in_code(const void *address)
     return (const char *)address >= &__executable_start && (const char *)address < &etext;
 }
 
-static void stdio_and_blocks(void)
+CASE(stdio_and_blocks)
 {
     void *(*volatile allocate)(size_t) = malloc;
     void (*volatile release)(void *) = free;
@@ -28,7 +28,7 @@ static void stdio_and_blocks(void)
     say("lines: %d", lines > 0);
 }
 
-static void blocks_of_the_library(void)
+CASE(blocks_of_the_library)
 {
     void (*volatile release)(void *) = free;
     void *(*volatile allocate)(size_t) = malloc;
@@ -48,5 +48,3 @@ static void blocks_of_the_library(void)
     release(line);
     fclose(file);
 }
-
-ABI_MAIN(CASE(stdio_and_blocks), CASE(blocks_of_the_library))

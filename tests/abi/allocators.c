@@ -50,13 +50,13 @@ static void *from_libc(const char *name)
     return dlsym(library, name);
 }
 
-static void freed_by_libc_free(void) { cross("malloc", malloc, __libc_free); }
-static void given_by_libc_malloc(void) { cross("__libc_malloc", __libc_malloc, free); }
-static void both_of_libc(void) { cross("__libc", __libc_malloc, __libc_free); }
-static void freed_by_the_library_s_handle(void) { cross("malloc", malloc, from_libc("free")); }
-static void given_by_the_library_s_handle(void) { cross("handle", from_libc("malloc"), free); }
+CASE(freed_by_libc_free) { cross("malloc", malloc, __libc_free); }
+CASE(given_by_libc_malloc) { cross("__libc_malloc", __libc_malloc, free); }
+CASE(both_of_libc) { cross("__libc", __libc_malloc, __libc_free); }
+CASE(freed_by_the_library_s_handle) { cross("malloc", malloc, from_libc("free")); }
+CASE(given_by_the_library_s_handle) { cross("handle", from_libc("malloc"), free); }
 
-static void freed_by_cfree(void)
+CASE(freed_by_cfree)
 {
     void *library = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
     void *cfree = dlvsym(library, "cfree", "GLIBC_2.2.5");
@@ -65,7 +65,7 @@ static void freed_by_cfree(void)
         cross("malloc", malloc, cfree);
 }
 
-static void next_in_order(void)
+CASE(next_in_order)
 {
     cross("next", dlsym(RTLD_NEXT, "malloc"), free);
     cross("to next", malloc, dlsym(RTLD_NEXT, "free"));
@@ -81,7 +81,7 @@ static void *zeroed(size_t size)
     return block;
 }
 
-static void libc_calloc(void) { cross("calloc", zeroed, free); }
+CASE(libc_calloc) { cross("calloc", zeroed, free); }
 
 static void *aligned_32(size_t size) { return __libc_memalign(32, size); }
 static void *posix_aligned(size_t size)
@@ -91,7 +91,7 @@ static void *posix_aligned(size_t size)
 }
 static void *of_iso(size_t size) { return aligned_alloc(256, (size + 255) / 256 * 256); }
 
-static void aligned_blocks(void)
+CASE(aligned_blocks)
 {
     cross("__libc_memalign", aligned_32, free);
     cross("posix_memalign", posix_aligned, __libc_free);
@@ -102,7 +102,7 @@ static void aligned_blocks(void)
     cross("__libc_pvalloc", __libc_pvalloc, free);
 }
 
-static void resized_by_either(void)
+CASE(resized_by_either)
 {
     void *(*const functions[])(void *, size_t) = {resize, __libc_realloc, from_libc("realloc")};
     unsigned char *block = NULL;
@@ -120,7 +120,7 @@ static void resized_by_either(void)
     say("%zu", bad);
 }
 
-static void usable_sizes(void)
+CASE(usable_sizes)
 {
     size_t (*usable)(void *) = from_libc("malloc_usable_size");
     size_t bad = 0;
@@ -134,7 +134,7 @@ static void usable_sizes(void)
 }
 
 /* C++ operators, called without a C++ compiler. */
-static void operators_of_cpp(void)
+CASE(operators_of_cpp)
 {
     void *library = dlopen("libstdc++.so.6", RTLD_NOW);
     if (!library) {
@@ -184,9 +184,9 @@ static void exchange(void)
     cross("both", of_plugin("plugin_malloc"), of_plugin("plugin_free"));
 }
 
-static void a_library(void) { load(RTLD_LOCAL), exchange(); }
-static void a_library_bound_deeply(void) { load(RTLD_DEEPBIND), exchange(); }
-static void a_library_bound_lazily(void)
+CASE(a_library) { load(RTLD_LOCAL), exchange(); }
+CASE(a_library_bound_deeply) { load(RTLD_DEEPBIND), exchange(); }
+CASE(a_library_bound_lazily)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/allocators_plugin.so", getenv("ABI_PLUGIN_DIR"));
@@ -194,7 +194,7 @@ static void a_library_bound_lazily(void)
     exchange();
 }
 
-static void what_a_deep_constructor_made(void)
+CASE(what_a_deep_constructor_made)
 {
     load(RTLD_DEEPBIND);
     char *(*early)(void) = of_plugin("plugin_early");
@@ -205,7 +205,7 @@ static void what_a_deep_constructor_made(void)
     give(text);
 }
 
-static void text_of_a_deep_library(void)
+CASE(text_of_a_deep_library)
 {
     load(RTLD_DEEPBIND);
     char *(*copy)(const char *) = of_plugin("plugin_strdup");
@@ -222,7 +222,7 @@ static void text_of_a_deep_library(void)
     say("%zu", bad);
 }
 
-static void resized_by_a_deep_library(void)
+CASE(resized_by_a_deep_library)
 {
     load(RTLD_DEEPBIND);
     void *(*other)(void *, size_t) = of_plugin("plugin_realloc");
@@ -239,7 +239,7 @@ static void resized_by_a_deep_library(void)
     say("%zu", bad);
 }
 
-static void lines_read_by_a_deep_library(void)
+CASE(lines_read_by_a_deep_library)
 {
     load(RTLD_DEEPBIND);
     void *(*other)(size_t) = of_plugin("plugin_malloc");
@@ -264,7 +264,7 @@ static void *exchange_in_a_thread(void *argument)
     return argument;
 }
 
-static void threads_with_a_deep_library(void)
+CASE(threads_with_a_deep_library)
 {
     load(RTLD_DEEPBIND);
     for (int i = 0; i < 2; i++) {
@@ -272,7 +272,7 @@ static void threads_with_a_deep_library(void)
     }
 }
 
-static void a_child_with_a_deep_library(void)
+CASE(a_child_with_a_deep_library)
 {
     load(RTLD_DEEPBIND);
     void *(*other)(size_t) = of_plugin("plugin_malloc");
@@ -291,7 +291,7 @@ static void a_child_with_a_deep_library(void)
 }
 
 /* A dlmopen namespace has its own C library, which frees its own blocks. */
-static void another_namespace(void)
+CASE(another_namespace)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/allocators_plugin.so", getenv("ABI_PLUGIN_DIR"));
@@ -308,7 +308,7 @@ static void another_namespace(void)
 
 /* Return values. */
 
-static void nothing_asked_for(void)
+CASE(nothing_asked_for)
 {
     void *one = get(0), *two = get(0);
     say("%d %d", one != NULL, one != two);
@@ -322,14 +322,14 @@ static void nothing_asked_for(void)
     give(four);
 }
 
-static void resized_to_nothing(void)
+CASE(resized_to_nothing)
 {
     for (size_t i = 1; i < SIZES; i++)
         say("%d", resize(get(sizes[i]), 0) == NULL);
     say("%d", reallocarray(get(10), 0, 8) == NULL);
 }
 
-static void too_much(void)
+CASE(too_much)
 {
     volatile size_t most = PTRDIFF_MAX;
     errno = 0;
@@ -353,7 +353,7 @@ static void too_much(void)
     give(block);
 }
 
-static void odd_alignments(void)
+CASE(odd_alignments)
 {
     void *block = (void *)1;
     say("%d", posix_memalign(&block, 3, 10) == EINVAL);
@@ -374,7 +374,7 @@ static void odd_alignments(void)
     say("%d %s", block == NULL, strerrorname_np(errno));
 }
 
-static void alignments(void)
+CASE(alignments)
 {
     for (size_t align = 16; align <= 4 * MIB; align *= 4) {
         unsigned char *one = memalign(align, 1000), *two = aligned_alloc(align, align);
@@ -386,7 +386,7 @@ static void alignments(void)
     }
 }
 
-static void errno_of_free(void)
+CASE(errno_of_free)
 {
     size_t bad = 0;
     for (size_t i = 0; i < SIZES; i++) {
@@ -401,7 +401,7 @@ static void errno_of_free(void)
     say("%zu %d", bad, errno);
 }
 
-static void zeroes(void)
+CASE(zeroes)
 {
     size_t bad = 0;
     for (int round = 0; round < 3; round++)
@@ -417,7 +417,7 @@ static void zeroes(void)
     say("%zu", bad);
 }
 
-static void options(void)
+CASE(options)
 {
     say("%d", mallopt(M_MMAP_THRESHOLD, 1 << 20));
     say("%d", mallopt(M_TRIM_THRESHOLD, 1 << 20));
@@ -425,7 +425,7 @@ static void options(void)
 }
 
 /* Blocks that the C library allocates and the caller frees. */
-static void memory_of_functions(void)
+CASE(memory_of_functions)
 {
     size_t sum = 0;
     for (int i = 0; i < 300; i++) {
@@ -447,7 +447,7 @@ static void memory_of_functions(void)
     say("%zu", sum);
 }
 
-static void lists_of_files(void)
+CASE(lists_of_files)
 {
     for (int i = 0; i < 50; i++) {
         char name[32];
@@ -467,7 +467,7 @@ static int by_value(const void *a, const void *b)
     return (one > two) - (one < two);
 }
 
-static void a_sorted_array(void)
+CASE(a_sorted_array)
 {
     size_t count = 300000;
     long *values = get(count * sizeof *values);
@@ -497,7 +497,7 @@ static void *allocate_and_free(void *argument)
     return (void *)bad;
 }
 
-static void threads_by_all_names(void)
+CASE(threads_by_all_names)
 {
     pthread_t threads[6];
     long bad = 0;
@@ -510,16 +510,3 @@ static void threads_by_all_names(void)
     }
     say("%ld", bad);
 }
-
-ABI_MAIN(CASE(freed_by_libc_free), CASE(given_by_libc_malloc), CASE(both_of_libc),
-         CASE(freed_by_the_library_s_handle), CASE(given_by_the_library_s_handle),
-         CASE(freed_by_cfree), CASE(next_in_order), CASE(libc_calloc), CASE(aligned_blocks),
-         CASE(resized_by_either), CASE(usable_sizes), CASE(operators_of_cpp), CASE(a_library),
-         CASE(a_library_bound_deeply), CASE(a_library_bound_lazily),
-         CASE(what_a_deep_constructor_made), CASE(text_of_a_deep_library),
-         CASE(resized_by_a_deep_library), CASE(lines_read_by_a_deep_library),
-         CASE(threads_with_a_deep_library), CASE(a_child_with_a_deep_library),
-         CASE(another_namespace), CASE(nothing_asked_for), CASE(resized_to_nothing),
-         CASE(too_much), CASE(odd_alignments), CASE(alignments), CASE(errno_of_free),
-         CASE(zeroes), CASE(options), CASE(memory_of_functions),
-         CASE(lists_of_files), CASE(a_sorted_array), CASE(threads_by_all_names))

@@ -95,11 +95,11 @@ static void by_threads(int flags, writer how)
     say("short %d", short_ones);
     say_records(fd, RECORD);
 }
-static void threads_append(void) { by_threads(O_APPEND, by_write); }
-static void threads_append_vectors(void) { by_threads(O_APPEND, by_writev); }
-static void threads_append_by_flag(void) { by_threads(0, by_pwritev2); }
-static void threads_share_a_position(void) { by_threads(0, by_write); }
-static void threads_share_a_position_vectors(void) { by_threads(0, by_writev); }
+CASE(threads_append) { by_threads(O_APPEND, by_write); }
+CASE(threads_append_vectors) { by_threads(O_APPEND, by_writev); }
+CASE(threads_append_by_flag) { by_threads(0, by_pwritev2); }
+CASE(threads_share_a_position) { by_threads(0, by_write); }
+CASE(threads_share_a_position_vectors) { by_threads(0, by_writev); }
 
 /* Threads write records to the same offset. Counts the rounds after which one thread's record is
    there, whole. */
@@ -130,8 +130,8 @@ static void overlap(writer how)
     }
     say("whole %d", whole);
 }
-static void overlapping_pwrite(void) { overlap(by_pwrite); }
-static void overlapping_pwritev(void) { overlap(by_pwritev); }
+CASE(overlapping_pwrite) { overlap(by_pwrite); }
+CASE(overlapping_pwritev) { overlap(by_pwritev); }
 
 static void by_processes(int flags, writer how)
 {
@@ -160,10 +160,10 @@ static void by_processes(int flags, writer how)
         say_end("a writer", children[i]);
     say_records(fd, RECORD);
 }
-static void processes_append(void) { by_processes(O_APPEND, by_write); }
-static void processes_append_vectors(void) { by_processes(O_APPEND, by_writev); }
-static void processes_append_by_flag(void) { by_processes(0, by_pwritev2); }
-static void processes_share_a_position(void) { by_processes(0, by_write); }
+CASE(processes_append) { by_processes(O_APPEND, by_write); }
+CASE(processes_append_vectors) { by_processes(O_APPEND, by_writev); }
+CASE(processes_append_by_flag) { by_processes(0, by_pwritev2); }
+CASE(processes_share_a_position) { by_processes(0, by_write); }
 
 /* Records that one thread writes with one call, and another thread with many small calls. */
 static void *write_small(void *argument)
@@ -177,7 +177,7 @@ static void *write_small(void *argument)
     return NULL;
 }
 
-static void among_small_ones(void)
+CASE(among_small_ones)
 {
     int fd = scratch_file(O_APPEND);
     pthread_barrier_t together;
@@ -219,7 +219,7 @@ static int file_of(size_t len, unsigned seed)
     return fd;
 }
 
-static void long_read(void)
+CASE(long_read)
 {
     int fd = file_of(12 * MIB, 5);
     unsigned char *target = memory_out(20 * MIB, 3);
@@ -237,7 +237,7 @@ static void long_read(void)
     say("position %ld", (long)lseek(fd, 0, SEEK_CUR));
 }
 
-static void long_readv(void)
+CASE(long_readv)
 {
     int fd = file_of(12 * MIB, 5);
     unsigned char *target = memory(20 * MIB, 3);
@@ -257,7 +257,7 @@ static void long_readv(void)
     say("position %ld, first %d", (long)lseek(fd, 0, SEEK_CUR), target[0] == pattern(3 * MIB, 5));
 }
 
-static void long_pread(void)
+CASE(long_pread)
 {
     int fd = file_of(12 * MIB, 5);
     unsigned char *target = memory_out(20 * MIB, 3);
@@ -288,7 +288,7 @@ static void *read_records(void *argument)
 }
 
 /* Records of 3 MiB that two threads read from one position: each is complete. */
-static void readers_share_a_position(void)
+CASE(readers_share_a_position)
 {
     int fd = scratch_file(0);
     static unsigned char piece[MIB];
@@ -306,7 +306,7 @@ static void readers_share_a_position(void)
         readers[0].wrong + readers[1].wrong, (long)lseek(fd, 0, SEEK_CUR));
 }
 
-static void long_write(void)
+CASE(long_write)
 {
     int fd = scratch_file(0), other = scratch_file(0);
     unsigned char *source = memory_out(40 * MIB, 7);
@@ -326,7 +326,7 @@ static void long_write(void)
     say("wrong %zu", bad);
 }
 
-static void to_a_memory_file(void)
+CASE(to_a_memory_file)
 {
     int fd = MUST(memfd_create("file", MFD_ALLOW_SEALING));
     unsigned char *source = memory_out(9 * MIB, 7);
@@ -337,7 +337,7 @@ static void to_a_memory_file(void)
     RESULT(write(fd, source, 9 * MIB));
 }
 
-static void past_the_page_cache(void)
+CASE(past_the_page_cache)
 {
     int fd = scratch_file(O_DIRECT);
     unsigned char *source = memory_out(9 * MIB, 7);
@@ -352,7 +352,7 @@ static void past_the_page_cache(void)
 static volatile int exceeded;
 static void on_exceeding(int signal) { exceeded += signal == SIGXFSZ; }
 
-static void limited_size(void)
+CASE(limited_size)
 {
     int fd = scratch_file(0), append = scratch_file(O_APPEND);
     unsigned char *source = memory(3 * MIB, 7);
@@ -369,7 +369,7 @@ static void limited_size(void)
     say("signals %d", exceeded);
 }
 
-static void limit_kills(void)
+CASE(limit_kills)
 {
     int fd = scratch_file(0);
     unsigned char *source = memory(3 * MIB, 7);
@@ -380,7 +380,7 @@ static void limit_kills(void)
     RESULT(pwrite(fd, source, 3 * MIB, MIB));
 }
 
-static void wrong_descriptors(void)
+CASE(wrong_descriptors)
 {
     unsigned char *source = memory(9 * MIB, 7);
     int fd = MUST(open("/", O_RDONLY | O_DIRECTORY));
@@ -407,7 +407,7 @@ static void wrong_descriptors(void)
     say("as before: %d", wrong(source, 9 * MIB, 7) == 0);
 }
 
-static void at_its_own_pace(void)
+CASE(at_its_own_pace)
 {
     int ends[2];
     MUST(pipe2(ends, O_NONBLOCK));
@@ -420,7 +420,7 @@ static void at_its_own_pace(void)
     RESULT(read(ends[0], target, 9 * MIB));
 }
 
-static void pipe_breaks(void)
+CASE(pipe_breaks)
 {
     int ends[2];
     MUST(pipe(ends));
@@ -443,7 +443,7 @@ static void pipe_breaks(void)
     say_end("the reader", child);
 }
 
-static void stdio_writes(void)
+CASE(stdio_writes)
 {
     int fd = scratch_file(0);
     FILE *file = fdopen(fd, "w+");
@@ -465,7 +465,7 @@ static void stdio_writes(void)
 #define HUGE_RECORD (15 * MIB)
 
 /* Two processes append through separate file descriptions. */
-static void openers_append(void)
+CASE(openers_append)
 {
     int fd = scratch_file(O_APPEND);
     char path[64];
@@ -490,7 +490,7 @@ static void openers_append(void)
 }
 
 /* A parent writes at a file position that it shares with its child, which writes short lines. */
-static void position_shared_with_a_child(void)
+CASE(position_shared_with_a_child)
 {
     int fd = scratch_file(0), ready[2];
     enum { LINES = 300 };
@@ -532,7 +532,7 @@ static void position_shared_with_a_child(void)
 
 /* A file size limit that is reached inside a part of a write, and between two parts. It also
  * limits the swap file, but all memory fits the budget. */
-static void limit_at_any_place(void)
+CASE(limit_at_any_place)
 {
     enum { LEN = 3 << 20, STEP = 256 << 10 };
     signal(SIGXFSZ, on_exceeding);
@@ -555,7 +555,7 @@ static void limit_at_any_place(void)
 }
 
 /* The data after a bad pointer is not written, and the file position does not include it. */
-static void long_write_with_a_hole(void)
+CASE(long_write_with_a_hole)
 {
     for (int flags = 0; flags <= O_APPEND; flags += O_APPEND) {
         int fd = scratch_file(flags);
@@ -575,7 +575,7 @@ static void long_write_with_a_hole(void)
 }
 
 /* Writes to /dev/full fail, and writes to /dev/null succeed. */
-static void full_and_null(void)
+CASE(full_and_null)
 {
     unsigned char *source = memory_out(HUGE_RECORD, 7);
     int full = MUST(open("/dev/full", O_RDWR)), null = MUST(open("/dev/null", O_WRONLY));
@@ -588,7 +588,7 @@ static void full_and_null(void)
     say("not zero %zu", not_zero((char *)source, HUGE_RECORD));
 }
 
-static void long_and_past_the_page_cache(void)
+CASE(long_and_past_the_page_cache)
 {
     int fd = scratch_file(O_DIRECT);
     unsigned char *source = memory_out(HUGE_RECORD + PAGE, 7);
@@ -624,7 +624,7 @@ static void *signal_often(void *argument)
     }
     return NULL;
 }
-static void handlers_see_whole_writes(void)
+CASE(handlers_see_whole_writes)
 {
     struct sigaction action = {.sa_handler = look_at_position};
     MUST(sigaction(SIGUSR1, &action, NULL));
@@ -640,14 +640,3 @@ static void handlers_see_whole_writes(void)
     pthread_join(thread, NULL);
     say("short %zu, between pieces %zu", short_ones, bad);
 }
-
-ABI_MAIN(CASE(threads_append), CASE(threads_append_vectors), CASE(threads_append_by_flag),
-         CASE(threads_share_a_position), CASE(threads_share_a_position_vectors), CASE(overlapping_pwrite),
-         CASE(overlapping_pwritev), CASE(processes_append), CASE(processes_append_vectors),
-         CASE(processes_append_by_flag), CASE(processes_share_a_position), CASE(among_small_ones),
-         CASE(long_read), CASE(long_readv), CASE(long_pread), CASE(readers_share_a_position),
-         CASE(long_write), CASE(to_a_memory_file), CASE(past_the_page_cache), CASE(limited_size),
-         CASE(limit_kills), CASE(wrong_descriptors), CASE(at_its_own_pace), CASE(pipe_breaks),
-         CASE(stdio_writes), CASE(openers_append), CASE(position_shared_with_a_child),
-         CASE(limit_at_any_place), CASE(long_write_with_a_hole), CASE(full_and_null),
-         CASE(long_and_past_the_page_cache), CASE(handlers_see_whole_writes))

@@ -34,7 +34,7 @@ static void say_outcome(const char *what, struct aiocb *made)
         say("%s: %zd", what, aio_return(made));
 }
 
-static void a_write_and_a_read(void)
+CASE(a_write_and_a_read)
 {
     int file = scratch_file(O_RDWR);
     char *source = memory(LEN, 1), *target = memory(LEN, 2);
@@ -51,7 +51,7 @@ static void a_write_and_a_read(void)
     say("wrong: %zu", wrong(target, LEN, 1));
 }
 
-static void requests_about_one_file_keep_their_order(void)
+CASE(requests_about_one_file_keep_their_order)
 {
     enum { COUNT = 40, EACH = 20000 };
     int file = scratch_file(O_RDWR | O_APPEND);
@@ -72,7 +72,7 @@ static void requests_about_one_file_keep_their_order(void)
     say("bad: %zu", bad);
 }
 
-static void one_that_waits_for_a_pipe(void)
+CASE(one_that_waits_for_a_pipe)
 {
     int ends[2];
     MUST(pipe(ends));
@@ -92,7 +92,7 @@ static void one_that_waits_for_a_pipe(void)
 
 /* More requests than one thread can serve. Each request waits for a pipe, and the last pipe gets
    data first. */
-static void many_that_wait(void)
+CASE(many_that_wait)
 {
     enum { COUNT = 16 };
     int ends[COUNT][2];
@@ -113,7 +113,7 @@ static void many_that_wait(void)
     }
 }
 
-static void errors(void)
+CASE(errors)
 {
     char *buffer = memory(LEN, 5);
     struct aiocb *closed = request(999, buffer, 10, 0);
@@ -161,7 +161,7 @@ static void wait_until_told(void)
         usleep(1000);
 }
 
-static void told_by_a_signal(void)
+CASE(told_by_a_signal)
 {
     int file = scratch_file(O_RDWR);
     struct aiocb *writes = request(file, memory(LEN, 6), LEN, 0);
@@ -185,7 +185,7 @@ static void tell(union sigval value)
     told = 1;
 }
 
-static void told_in_a_thread(void)
+CASE(told_in_a_thread)
 {
     int file = scratch_file(O_RDWR), *value = memory(64 << 10, 0);
     struct aiocb *writes = request(file, memory(LEN, 7), LEN, 0);
@@ -204,7 +204,7 @@ static void told_in_a_thread(void)
     say_outcome("write", writes);
 }
 
-static void a_signal_ends_the_wait(void)
+CASE(a_signal_ends_the_wait)
 {
     int ends[2];
     MUST(pipe(ends));
@@ -240,7 +240,7 @@ static void until_others_sleep(void)
     }
 }
 
-static void cancelling(void)
+CASE(cancelling)
 {
     int ends[2], file = scratch_file(O_RDWR);
     MUST(pipe(ends));
@@ -269,7 +269,7 @@ static void cancelling(void)
     RESULT(aio_cancel(999, NULL));
 }
 
-static void lists(void)
+CASE(lists)
 {
     int file = scratch_file(O_RDWR);
     char *source = memory(LEN, 10), *target = memory(LEN, 11);
@@ -294,7 +294,7 @@ static void lists(void)
     RESULT(lio_listio(17, list, 2, NULL));
 }
 
-static void a_list_that_tells(void)
+CASE(a_list_that_tells)
 {
     int file = scratch_file(O_RDWR);
     struct aiocb *list[8];
@@ -313,7 +313,7 @@ static void a_list_that_tells(void)
         say_outcome("one", list[at]);
 }
 
-static void syncing(void)
+CASE(syncing)
 {
     int file = scratch_file(O_RDWR), null = MUST(open("/dev/null", O_RDONLY));
     struct aiocb *writes = request(file, memory(LEN, 12), LEN, 0), *syncs = request(file, NULL, 0, 0);
@@ -335,7 +335,7 @@ static void syncing(void)
     RESULT(aio_fsync(O_SYNC, syncs));
 }
 
-static void a_child_has_requests_of_its_own(void)
+CASE(a_child_has_requests_of_its_own)
 {
     int file = scratch_file(O_RDWR);
     struct aiocb *writes = request(file, memory(LEN, 13), LEN, 0);
@@ -358,7 +358,7 @@ static void a_child_has_requests_of_its_own(void)
 }
 
 /* A deadline in the distant future, and one in the past. */
-static void waiting_for_long(void)
+CASE(waiting_for_long)
 {
     int ends[2];
     MUST(pipe(ends));
@@ -371,9 +371,3 @@ static void waiting_for_long(void)
     RESULT(aio_suspend(list, 1, &far));
     say_outcome("read", reads);
 }
-
-ABI_MAIN(CASE(a_write_and_a_read), CASE(requests_about_one_file_keep_their_order),
-         CASE(one_that_waits_for_a_pipe), CASE(many_that_wait), CASE(errors), CASE(told_by_a_signal),
-         CASE(told_in_a_thread), CASE(a_signal_ends_the_wait), CASE(cancelling), CASE(lists),
-         CASE(a_list_that_tells), CASE(syncing), CASE(a_child_has_requests_of_its_own),
-         CASE(waiting_for_long))

@@ -146,25 +146,20 @@ static void one_advice(void *bad)
     close(self);
 }
 
-static void bad_read(void) { each(one_read); }
-static void bad_long_read(void) { each(one_long_read); }
-static void bad_write(void) { each(one_write); }
-static void bad_array(void) { each(one_array); }
-static void bad_array_out(void) { each(one_array_out); }
-static void bad_vector(void) { each(one_vector); }
-static void bad_vector_out(void) { each(one_vector_out); }
-static void bad_header(void) { each(one_header); }
-static void bad_header_out(void) { each(one_header_out); }
-static void bad_inner_array(void) { each(one_inner_array); }
-static void bad_message_data(void) { each(one_message_data); }
-static void bad_among_many(void) { each(one_of_many); }
-static void bad_path(void) { each(one_path); }
-static void bad_status(void) { each(one_status); }
-static void bad_exec(void) { each(one_exec); }
-static void bad_advice(void) { each(one_advice); }
-static void half(void) { half_mapped(NULL); }
-
-ABI_MAIN(CASE(bad_read), CASE(bad_long_read), CASE(bad_write), CASE(bad_array), CASE(bad_array_out),
-         CASE(bad_vector), CASE(bad_vector_out), CASE(bad_header), CASE(bad_header_out),
-         CASE(bad_inner_array), CASE(bad_message_data), CASE(bad_among_many), CASE(bad_path),
-         CASE(bad_status), CASE(bad_exec), CASE(bad_advice), CASE(half))
+CASE(bad_read) { each(one_read); }
+CASE(bad_long_read) { each(one_long_read); }
+CASE(bad_write) { each(one_write); }
+CASE(bad_array) { each(one_array); }
+CASE(bad_array_out) { each(one_array_out); }
+CASE(bad_vector) { each(one_vector); }
+CASE(bad_vector_out) { each(one_vector_out); }
+CASE(bad_header) { each(one_header); }
+CASE(bad_header_out) { each(one_header_out); }
+CASE(bad_inner_array) { each(one_inner_array); }
+CASE(bad_message_data) { each(one_message_data); }
+CASE(bad_among_many) { each(one_of_many); }
+CASE(bad_path) { each(one_path); }
+CASE(bad_status) { each(one_status); }
+CASE(bad_exec) { each(one_exec); }
+CASE(bad_advice) { each(one_advice); }
+CASE(half) { half_mapped(NULL); }

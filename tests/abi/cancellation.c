@@ -95,17 +95,17 @@ static void cancel_many(int kind)
     say("odd %zu, wrong %zu", bad, wrong(data, LEN, 1));
 }
 
-static void cancelled_in_read(void) { cancel_many(0); }
-static void cancelled_in_poll(void) { cancel_many(2); }
-static void cancelled_in_ppoll(void) { cancel_many(3); }
-static void cancelled_in_recv(void) { cancel_many(4); }
+CASE(cancelled_in_read) { cancel_many(0); }
+CASE(cancelled_in_poll) { cancel_many(2); }
+CASE(cancelled_in_ppoll) { cancel_many(3); }
+CASE(cancelled_in_recv) { cancel_many(4); }
 
 /* In these calls, the argument points to a structure with the buffer's address. */
-static void cancelled_in_readv(void) { cancel_many(1); }
-static void cancelled_in_recvmsg(void) { cancel_many(5); }
-static void cancelled_in_preadv2(void) { cancel_many(6); }
-static void cancelled_in_writev(void) { cancel_many(7); }
-static void cancelled_in_sendmsg(void) { cancel_many(8); }
+CASE(cancelled_in_readv) { cancel_many(1); }
+CASE(cancelled_in_recvmsg) { cancel_many(5); }
+CASE(cancelled_in_preadv2) { cancel_many(6); }
+CASE(cancelled_in_writev) { cancel_many(7); }
+CASE(cancelled_in_sendmsg) { cancel_many(8); }
 
 /* A thread with a pending cancellation exits at the next cancellation point, even if data is
  * available. */
@@ -116,7 +116,7 @@ static void *reads_once(void *argument)
         sched_yield();
     return (void *)readv(ends[0], &vector, 1);
 }
-static void cancelled_before_readv(void)
+CASE(cancelled_before_readv)
 {
     start();
     char *buffer = memory_out(BUFFER, 3);
@@ -131,7 +131,7 @@ static void cancelled_before_readv(void)
     RESULT(read(ends[0], buffer, 100));
 }
 
-static void cleanups_run(void)
+CASE(cleanups_run)
 {
     start();
     pthread_t thread;
@@ -156,7 +156,7 @@ static void *reader_with_scope(void *argument)
     read(ends[0], argument, BUFFER);
     return (void *)(long)scope;
 }
-static void scopes_are_left(void)
+CASE(scopes_are_left)
 {
     start();
     pthread_t thread;
@@ -176,7 +176,7 @@ static void *asynchronous(void *argument)
         at[i % LEN] = at[i % LEN];
     return NULL;
 }
-static void asynchronous_cancel_while_pages_come_in(void)
+CASE(asynchronous_cancel_while_pages_come_in)
 {
     start();
     for (int i = 0; i < 30; i++) {
@@ -206,7 +206,7 @@ static void *disabled(void *argument)
     say("not here");
     return NULL;
 }
-static void disabled_cancel_waits(void)
+CASE(disabled_cancel_waits)
 {
     start();
     pthread_t thread;
@@ -264,9 +264,9 @@ static void jump_out_of(int kind)
     say("wrong %zu", wrong(data, LEN, 1));
 }
 
-static void jumping_out_of_read(void) { jump_out_of(0); }
-static void jumping_out_of_readv(void) { jump_out_of(1); }
-static void jumping_out_of_poll(void) { jump_out_of(2); }
+CASE(jumping_out_of_read) { jump_out_of(0); }
+CASE(jumping_out_of_readv) { jump_out_of(1); }
+CASE(jumping_out_of_poll) { jump_out_of(2); }
 
 /* Set when a handler has begun. */
 static volatile sig_atomic_t begun;
@@ -318,9 +318,9 @@ static void jump_within_a_handler(int kind)
     say("wrong %zu, %zu", wrong(buffer, BUFFER, 5), wrong(data, LEN, 1));
 }
 
-static void jumping_within_a_handler_of_read(void) { jump_within_a_handler(0); }
-static void jumping_within_a_handler_of_readv(void) { jump_within_a_handler(1); }
-static void jumping_within_a_handler_of_recv(void) { jump_within_a_handler(4); }
+CASE(jumping_within_a_handler_of_read) { jump_within_a_handler(0); }
+CASE(jumping_within_a_handler_of_readv) { jump_within_a_handler(1); }
+CASE(jumping_within_a_handler_of_recv) { jump_within_a_handler(4); }
 
 static void read_in_handler(int signal)
 {
@@ -352,7 +352,7 @@ static char *read_while_interrupted(int later)
     return buffer;
 }
 
-static void reading_in_a_handler_of_read(void)
+CASE(reading_in_a_handler_of_read)
 {
     start();
     struct sigaction action = {.sa_flags = SA_RESTART, .sa_handler = read_in_handler};
@@ -387,7 +387,7 @@ static void jump_out_of_inner(int signal)
 
 /* A handler interrupts a read, starts its own read, and jumps out of its own read. The outer
  * read continues. */
-static void jumping_out_of_an_inner_read(void)
+CASE(jumping_out_of_an_inner_read)
 {
     start();
     struct sigaction action = {.sa_flags = SA_RESTART, .sa_handler = jump_out_of_inner};
@@ -409,7 +409,7 @@ static void leave_thread(int signal)
     (void)signal;
     pthread_exit((void *)5);
 }
-static void threads_that_exit_in_a_handler_of_read(void)
+CASE(threads_that_exit_in_a_handler_of_read)
 {
     start();
     signal(SIGUSR1, leave_thread);
@@ -429,7 +429,7 @@ static void threads_that_exit_in_a_handler_of_read(void)
     say("wrong %zu", wrong(data, LEN, 1));
 }
 
-static void interrupted_calls_end(void)
+CASE(interrupted_calls_end)
 {
     start();
     struct sigaction action = {.sa_handler = read_in_handler};
@@ -445,14 +445,3 @@ static void interrupted_calls_end(void)
     RESULT(nanosleep(times, times + 1));
     say("left %d", times[1].tv_sec == 4);
 }
-
-ABI_MAIN(CASE(cancelled_in_read), CASE(cancelled_in_poll),
-         CASE(cancelled_in_ppoll), CASE(cancelled_in_recv), CASE(cancelled_in_readv),
-         CASE(cancelled_in_recvmsg), CASE(cancelled_in_preadv2), CASE(cancelled_in_writev),
-         CASE(cancelled_in_sendmsg), CASE(cancelled_before_readv), CASE(cleanups_run),
-         CASE(scopes_are_left), CASE(asynchronous_cancel_while_pages_come_in),
-         CASE(disabled_cancel_waits), CASE(jumping_out_of_read), CASE(jumping_out_of_readv),
-         CASE(jumping_out_of_poll), CASE(jumping_within_a_handler_of_read),
-         CASE(jumping_within_a_handler_of_readv), CASE(jumping_within_a_handler_of_recv),
-         CASE(reading_in_a_handler_of_read), CASE(jumping_out_of_an_inner_read),
-         CASE(threads_that_exit_in_a_handler_of_read), CASE(interrupted_calls_end))

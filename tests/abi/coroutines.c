@@ -67,7 +67,7 @@ static void fork_all_ways(void)
     say_end("vfork", pid);
     say("handlers %d %d %d, wrong %zu", prepared, in_parent, in_child, wrong(local, sizeof local, 7));
 }
-static void forks(void)
+CASE(forks)
 {
     pthread_atfork(on_prepare, on_parent, on_child);
     in_coroutine(fork_all_ways);
@@ -96,7 +96,7 @@ static void map_all_ways(void)
     free(block);
     say("break %d", sbrk(PAGE) != (void *)-1);
 }
-static void memory_calls(void) { in_coroutine(map_all_ways); }
+CASE(memory_calls) { in_coroutine(map_all_ways); }
 
 static void start_all_ways(void)
 {
@@ -130,7 +130,7 @@ static void start_all_ways(void)
     say_end("exec after vfork", pid);
     RESULT(execve("/nonexistent/program", arguments, environ));
 }
-static void programs(void) { in_coroutine(start_all_ways); }
+CASE(programs) { in_coroutine(start_all_ways); }
 
 static void *says_its_mask(void *argument)
 {
@@ -165,7 +165,7 @@ static void make_threads(void)
     pthread_attr_destroy(&attributes);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
-static void threads(void) { in_coroutine(make_threads); }
+CASE(threads) { in_coroutine(make_threads); }
 
 static volatile int handled;
 static void on_signal(int signal, siginfo_t *info, void *context)
@@ -206,7 +206,7 @@ static void signal_all_ways(void)
     fill(data, LEN, 1);
     say("handled %d", handled);
 }
-static void signals(void) { in_coroutine(signal_all_ways); }
+CASE(signals) { in_coroutine(signal_all_ways); }
 
 static void move_data(void)
 {
@@ -234,7 +234,7 @@ static void move_data(void)
     say("wrong %zu", wrong(local, sizeof local, 2));
     close(fd), close(ends[0]), close(ends[1]);
 }
-static void transfers(void) { in_coroutine(move_data); }
+CASE(transfers) { in_coroutine(move_data); }
 
 static void load(void)
 {
@@ -250,7 +250,4 @@ static void load(void)
     say("%s %d %s", text, asprintf(&copy, "%0900d", 7), strerror(ENOENT));
     free(copy);
 }
-static void library_calls(void) { in_coroutine(load); }
-
-ABI_MAIN(CASE(forks), CASE(memory_calls), CASE(programs), CASE(threads), CASE(signals),
-         CASE(transfers), CASE(library_calls))
+CASE(library_calls) { in_coroutine(load); }

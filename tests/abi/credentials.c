@@ -88,7 +88,7 @@ static void all_there(unsigned char *at)
 
 /* --- prctl */
 
-static void no_new_privileges(void)
+CASE(no_new_privileges)
 {
     unsigned char *at = out();
     RESULT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
@@ -97,13 +97,13 @@ static void no_new_privileges(void)
     all_there(at);
 }
 
-static void no_new_privileges_by_syscall(void)
+CASE(no_new_privileges_by_syscall)
 {
     RESULT(syscall(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     alike("NoNewPrivs");
 }
 
-static void dropping_from_the_bounding_set(void)
+CASE(dropping_from_the_bounding_set)
 {
     unsigned char *at = out();
     for (int capability = 20; capability < 30; capability++)
@@ -114,13 +114,13 @@ static void dropping_from_the_bounding_set(void)
     all_there(at);
 }
 
-static void secure_bits(void)
+CASE(secure_bits)
 {
     RESULT(prctl(PR_SET_SECUREBITS, SECBIT_NOROOT, 0, 0, 0));
     RESULT(prctl(PR_GET_SECUREBITS, 0, 0, 0, 0));
 }
 
-static void keeping_capabilities(void)
+CASE(keeping_capabilities)
 {
     RESULT(prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0));
     RESULT(prctl(PR_GET_KEEPCAPS, 0, 0, 0, 0));
@@ -130,7 +130,7 @@ static void keeping_capabilities(void)
     alike("CapEff");
 }
 
-static void ambient_capabilities(void)
+CASE(ambient_capabilities)
 {
     RESULT(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_CHOWN, 0, 0));
     RESULT(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0));
@@ -138,7 +138,7 @@ static void ambient_capabilities(void)
     alike("CapAmb");
 }
 
-static void other_options_pass(void)
+CASE(other_options_pass)
 {
     char *name = strdup("a-name");
     char *found = calloc(1, 16);
@@ -152,7 +152,7 @@ static void other_options_pass(void)
     RESULT(prctl(PR_SET_NO_NEW_PRIVS, 2, 0, 0, 0));
 }
 
-static void many_times(void)
+CASE(many_times)
 {
     unsigned char *at = out();
     long failed = 0;
@@ -175,7 +175,7 @@ static struct __user_cap_header_struct *header(void)
 int capset(void *, const void *);
 int capget(void *, void *);
 
-static void dropping_capabilities(void)
+CASE(dropping_capabilities)
 {
     unsigned char *at = out();
     struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
@@ -186,14 +186,14 @@ static void dropping_capabilities(void)
     all_there(at);
 }
 
-static void dropping_them_by_syscall(void)
+CASE(dropping_them_by_syscall)
 {
     struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
     RESULT(syscall(SYS_capset, header(), none));
     alike("CapEff");
 }
 
-static void dropping_some_from_the_heap(void)
+CASE(dropping_some_from_the_heap)
 {
     struct __user_cap_header_struct *who = header();
     struct __user_cap_data_struct *some = calloc(2, sizeof *some);
@@ -205,7 +205,7 @@ static void dropping_some_from_the_heap(void)
     alike("CapEff");
 }
 
-static void capabilities_of_bad_pointers(void)
+CASE(capabilities_of_bad_pointers)
 {
     RESULT(syscall(SYS_capset, NULL, NULL));
     RESULT(syscall(SYS_capset, header(), NULL));
@@ -218,7 +218,7 @@ static void capabilities_of_bad_pointers(void)
 
 /* --- users and groups */
 
-static void becoming_nobody(void)
+CASE(becoming_nobody)
 {
     unsigned char *at = out();
     if (is_root())
@@ -232,7 +232,7 @@ static void becoming_nobody(void)
     all_there(at);
 }
 
-static void becoming_nobody_by_syscall(void)
+CASE(becoming_nobody_by_syscall)
 {
     unsigned char *at = out();
     RESULT(syscall(SYS_setresgid, NOBODY, NOBODY, NOBODY));
@@ -244,7 +244,7 @@ static void becoming_nobody_by_syscall(void)
     all_there(at);
 }
 
-static void a_user_for_files(void)
+CASE(a_user_for_files)
 {
     RESULT(setfsgid(NOBODY) >= 0);
     RESULT(setfsuid(NOBODY) >= 0);
@@ -253,7 +253,7 @@ static void a_user_for_files(void)
     RESULT(setfsuid(-1));
 }
 
-static void a_user_for_files_by_syscall(void)
+CASE(a_user_for_files_by_syscall)
 {
     RESULT(syscall(SYS_setfsgid, NOBODY) >= 0);
     RESULT(syscall(SYS_setfsuid, NOBODY) >= 0);
@@ -261,7 +261,7 @@ static void a_user_for_files_by_syscall(void)
     alike("Gid");
 }
 
-static void groups_by_syscall(void)
+CASE(groups_by_syscall)
 {
     gid_t *groups = malloc(3 * sizeof *groups);
     groups[0] = 5, groups[1] = 6, groups[2] = 7;
@@ -280,7 +280,7 @@ static void say_groups(void)
 }
 
 /* The C library makes this call in every thread. */
-static void groups_from_memory_that_is_out(void)
+CASE(groups_from_memory_that_is_out)
 {
     gid_t *list = memory(64 << 10, 0);
     for (int at = 0; at < 40; at++)
@@ -297,7 +297,7 @@ static void groups_from_memory_that_is_out(void)
     RESULT(setgroups(3, list));
 }
 
-static void groups_of_a_user(void)
+CASE(groups_of_a_user)
 {
     put_out();
     RESULT(initgroups("root", 12));
@@ -308,7 +308,7 @@ static void groups_of_a_user(void)
     say_groups();
 }
 
-static void users_by_other_calls(void)
+CASE(users_by_other_calls)
 {
     RESULT(syscall(SYS_setregid, -1, NOBODY));
     RESULT(syscall(SYS_setreuid, -1, NOBODY));
@@ -319,7 +319,7 @@ static void users_by_other_calls(void)
     alike("Uid");
 }
 
-static void effective_and_back(void)
+CASE(effective_and_back)
 {
     unsigned char *at = out();
     RESULT(seteuid(NOBODY));
@@ -339,17 +339,17 @@ static void unshared(int flags, const char *kind)
     all_there(at);
 }
 
-static void a_user_name_space(void) { unshared(CLONE_NEWUSER, "user"); }
-static void a_mount_name_space(void) { unshared(CLONE_NEWNS, "mnt"); }
-static void a_host_name_space(void) { unshared(CLONE_NEWUTS, "uts"); }
-static void a_network_name_space(void) { unshared(CLONE_NEWNET, "net"); }
-static void an_ipc_name_space(void) { unshared(CLONE_NEWIPC, "ipc"); }
-static void user_and_mount_name_spaces(void) { unshared(CLONE_NEWUSER | CLONE_NEWNS, "mnt"); }
-static void files_of_ones_own(void) { unshared(CLONE_FILES, "mnt"); }
-static void a_directory_of_ones_own(void) { unshared(CLONE_FS, "mnt"); }
+CASE(a_user_name_space) { unshared(CLONE_NEWUSER, "user"); }
+CASE(a_mount_name_space) { unshared(CLONE_NEWNS, "mnt"); }
+CASE(a_host_name_space) { unshared(CLONE_NEWUTS, "uts"); }
+CASE(a_network_name_space) { unshared(CLONE_NEWNET, "net"); }
+CASE(an_ipc_name_space) { unshared(CLONE_NEWIPC, "ipc"); }
+CASE(user_and_mount_name_spaces) { unshared(CLONE_NEWUSER | CLONE_NEWNS, "mnt"); }
+CASE(files_of_ones_own) { unshared(CLONE_FILES, "mnt"); }
+CASE(a_directory_of_ones_own) { unshared(CLONE_FS, "mnt"); }
 
 /* Only a process with a single thread may unshare its thread group. */
-static void being_one_thread(void)
+CASE(being_one_thread)
 {
     RESULT(unshare(CLONE_THREAD));
     RESULT(unshare(CLONE_SIGHAND));
@@ -367,7 +367,7 @@ static void *waits(void *end)
     return NULL;
 }
 
-static void being_two_threads(void)
+CASE(being_two_threads)
 {
     int ends[2];
     pthread_t thread;
@@ -384,7 +384,7 @@ static void being_two_threads(void)
     RESULT(unshare(CLONE_NEWUSER));
 }
 
-static void being_root_in_it(void)
+CASE(being_root_in_it)
 {
     char map[64];
     uid_t uid = geteuid();
@@ -396,7 +396,7 @@ static void being_root_in_it(void)
     alike("CapEff");
 }
 
-static void children_in_a_process_name_space(void)
+CASE(children_in_a_process_name_space)
 {
     unsigned char *at = out();
     say_result("unshare", unshare(CLONE_NEWUSER | CLONE_NEWPID));
@@ -407,14 +407,14 @@ static void children_in_a_process_name_space(void)
 
 /* After unshare(CLONE_NEWPID) the process can create no threads. The error message is
  * translated. */
-static void a_process_name_space_in_a_locale(void)
+CASE(a_process_name_space_in_a_locale)
 {
     say("%s", setlocale(LC_ALL, "C.UTF-8"));
     children_in_a_process_name_space();
 }
 
 /* The program that exec starts can create no threads: only its children enter the namespace. */
-static void a_program_before_a_process_name_space(void)
+CASE(a_program_before_a_process_name_space)
 {
     RESULT(unshare(CLONE_NEWUSER | CLONE_NEWPID));
     fflush(stdout);
@@ -433,11 +433,11 @@ static void joining(const char *kind, int flag)
     all_there(at);
 }
 
-static void joining_mounts(void) { joining("mnt", CLONE_NEWNS); }
-static void joining_a_host_name(void) { joining("uts", CLONE_NEWUTS); }
-static void joining_ones_own_user_name_space(void) { joining("user", CLONE_NEWUSER); }
+CASE(joining_mounts) { joining("mnt", CLONE_NEWNS); }
+CASE(joining_a_host_name) { joining("uts", CLONE_NEWUTS); }
+CASE(joining_ones_own_user_name_space) { joining("user", CLONE_NEWUSER); }
 
-static void joining_by_syscall(void)
+CASE(joining_by_syscall)
 {
     int fd = MUST(open("/proc/self/ns/mnt", O_RDONLY));
     RESULT(syscall(SYS_setns, fd, 0));
@@ -447,7 +447,7 @@ static void joining_by_syscall(void)
 
 /* A read from a pipe returns end of file after the program has closed the other end, so no other
  * process may have a copy of the closed descriptor. */
-static void nobody_else_has_ones_files(void)
+CASE(nobody_else_has_ones_files)
 {
     int ends[2];
     char byte;
@@ -459,14 +459,14 @@ static void nobody_else_has_ones_files(void)
 
 /* --- others */
 
-static void a_session_keyring(void)
+CASE(a_session_keyring)
 {
     long result = syscall(SYS_keyctl, 1, NULL);
     say("%s", result > 0 ? "joined" : strerrorname_np(errno));
     RESULT(syscall(SYS_keyctl, 12345, 0));
 }
 
-static void a_landlock(void)
+CASE(a_landlock)
 {
     uint64_t *handled = calloc(1, 8);
     unsigned char *at = out();
@@ -502,7 +502,7 @@ static void *touches(void *at)
     return &bad;
 }
 
-static void while_others_touch_memory(void)
+CASE(while_others_touch_memory)
 {
     unsigned char *at = out();
     pthread_t thread;
@@ -525,7 +525,7 @@ static void *drops_often(void *unused)
     return unused;
 }
 
-static void by_many_threads_at_once(void)
+CASE(by_many_threads_at_once)
 {
     unsigned char *at = out();
     pthread_t threads[4];
@@ -536,7 +536,7 @@ static void by_many_threads_at_once(void)
     all_there(at);
 }
 
-static void by_a_thread_that_is_not_the_first(void)
+CASE(by_a_thread_that_is_not_the_first)
 {
     unsigned char *at = out();
     in_thread(drops, NULL);
@@ -549,7 +549,7 @@ static void in_handler(int signal)
     RESULT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
 }
 
-static void in_a_signal_handler(void)
+CASE(in_a_signal_handler)
 {
     unsigned char *at = out();
     signal(SIGUSR1, in_handler);
@@ -558,7 +558,7 @@ static void in_a_signal_handler(void)
     all_there(at);
 }
 
-static void in_a_forked_child(void)
+CASE(in_a_forked_child)
 {
     unsigned char *at = out();
     IN_CHILD("child") {
@@ -570,7 +570,7 @@ static void in_a_forked_child(void)
     all_there(at);
 }
 
-static void in_a_child_that_shares_memory(void)
+CASE(in_a_child_that_shares_memory)
 {
     unsigned char *at = out();
     pid_t pid = vfork();
@@ -584,30 +584,9 @@ static void in_a_child_that_shares_memory(void)
     all_there(at);
 }
 
-static void programs_start_with_less(void)
+CASE(programs_start_with_less)
 {
     char *argv[] = {"grep", "NoNewPrivs", "/proc/self/status", NULL};
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     execv("/bin/grep", argv);
 }
-
-ABI_MAIN(CASE(no_new_privileges), CASE(no_new_privileges_by_syscall),
-         CASE(dropping_from_the_bounding_set), CASE(secure_bits), CASE(keeping_capabilities),
-         CASE(ambient_capabilities), CASE(other_options_pass), CASE(many_times),
-         CASE(dropping_capabilities), CASE(dropping_them_by_syscall),
-         CASE(dropping_some_from_the_heap), CASE(capabilities_of_bad_pointers),
-         CASE(becoming_nobody), CASE(becoming_nobody_by_syscall), CASE(a_user_for_files),
-         CASE(a_user_for_files_by_syscall), CASE(groups_by_syscall),
-         CASE(groups_from_memory_that_is_out), CASE(groups_of_a_user), CASE(users_by_other_calls),
-         CASE(effective_and_back), CASE(a_user_name_space), CASE(a_mount_name_space),
-         CASE(a_host_name_space), CASE(a_network_name_space), CASE(an_ipc_name_space),
-         CASE(user_and_mount_name_spaces), CASE(files_of_ones_own), CASE(a_directory_of_ones_own),
-         CASE(being_one_thread), CASE(being_two_threads), CASE(being_root_in_it),
-         CASE(children_in_a_process_name_space), CASE(a_process_name_space_in_a_locale),
-         CASE(a_program_before_a_process_name_space), CASE(joining_mounts),
-         CASE(joining_a_host_name), CASE(joining_ones_own_user_name_space),
-         CASE(joining_by_syscall), CASE(nobody_else_has_ones_files), CASE(a_session_keyring),
-         CASE(a_landlock), CASE(while_others_touch_memory), CASE(by_many_threads_at_once),
-         CASE(by_a_thread_that_is_not_the_first), CASE(in_a_signal_handler),
-         CASE(in_a_forked_child), CASE(in_a_child_that_shares_memory),
-         CASE(programs_start_with_less))

@@ -45,7 +45,7 @@ static void use_all_numbers(void)
     say("%d more, the last is %d, then %s", count, last, strerrorname_np(errno));
 }
 
-static void open_gives_the_lowest_number(void)
+CASE(open_gives_the_lowest_number)
 {
     int ends[2];
     RESULT(open("/dev/null", O_RDONLY));
@@ -57,7 +57,7 @@ static void open_gives_the_lowest_number(void)
     RESULT(socket(AF_UNIX, SOCK_STREAM, 0));
 }
 
-static void numbers_that_were_not_opened_cannot_be_closed(void)
+CASE(numbers_that_were_not_opened_cannot_be_closed)
 {
     char *at = memory_out(LEN, 7);
     int closed = 0, strange = 0;
@@ -70,7 +70,7 @@ static void numbers_that_were_not_opened_cannot_be_closed(void)
     say_wrong(at);
 }
 
-static void nor_by_a_raw_call(void)
+CASE(nor_by_a_raw_call)
 {
     char *at = memory_out(LEN, 7);
     int closed = 0, strange = 0;
@@ -83,7 +83,7 @@ static void nor_by_a_raw_call(void)
     say_wrong(at);
 }
 
-static void fcntl_finds_what_was_opened_alone(void)
+CASE(fcntl_finds_what_was_opened_alone)
 {
     MUST(dup2(1, 40));
     for (int fd = 0; fd < FAR; fd++)
@@ -91,7 +91,7 @@ static void fcntl_finds_what_was_opened_alone(void)
             say("%d is open", fd);
 }
 
-static void a_raw_fcntl_finds_the_same(void)
+CASE(a_raw_fcntl_finds_the_same)
 {
     MUST(dup2(1, 41));
     for (int fd = 0; fd < FAR; fd++)
@@ -99,7 +99,7 @@ static void a_raw_fcntl_finds_the_same(void)
             say("%d is open", fd);
 }
 
-static void fstat_finds_the_same(void)
+CASE(fstat_finds_the_same)
 {
     struct stat found;
     MUST(dup2(1, 42));
@@ -108,7 +108,7 @@ static void fstat_finds_the_same(void)
             say("%d is open", fd);
 }
 
-static void dup_copies_what_was_opened_alone(void)
+CASE(dup_copies_what_was_opened_alone)
 {
     int copied = 0;
     for (int fd = 3; fd < FAR; fd++)
@@ -116,7 +116,7 @@ static void dup_copies_what_was_opened_alone(void)
     say("%d", copied);
 }
 
-static void dup2_from_numbers_that_are_not_open(void)
+CASE(dup2_from_numbers_that_are_not_open)
 {
     int copied = 0;
     for (int fd = 3; fd < FAR; fd++)
@@ -124,7 +124,7 @@ static void dup2_from_numbers_that_are_not_open(void)
     say("%d", copied);
 }
 
-static void copies_over_all_numbers_leave_memory_whole(void)
+CASE(copies_over_all_numbers_leave_memory_whole)
 {
     char *at = memory_out(LEN, 7);
     soft_limit(1024);
@@ -135,7 +135,7 @@ static void copies_over_all_numbers_leave_memory_whole(void)
     say_wrong(at);
 }
 
-static void raw_copies_over_all_numbers_leave_memory_whole(void)
+CASE(raw_copies_over_all_numbers_leave_memory_whole)
 {
     char *at = memory_out(LEN, 7);
     soft_limit(1024);
@@ -146,7 +146,7 @@ static void raw_copies_over_all_numbers_leave_memory_whole(void)
     say_wrong(at);
 }
 
-static void a_copy_from_a_floor_on(void)
+CASE(a_copy_from_a_floor_on)
 {
     soft_limit(256);
     RESULT(fcntl(1, F_DUPFD, 100));
@@ -157,7 +157,7 @@ static void a_copy_from_a_floor_on(void)
     RESULT(fcntl(255, F_GETFD));
 }
 
-static void as_many_as_the_limit_allows(void)
+CASE(as_many_as_the_limit_allows)
 {
     char *at = memory_out(LEN, 7);
     soft_limit(300);
@@ -167,7 +167,7 @@ static void as_many_as_the_limit_allows(void)
     say_wrong(at);
 }
 
-static void as_many_as_a_hard_limit_allows(void)
+CASE(as_many_as_a_hard_limit_allows)
 {
     char *at = memory_out(LEN, 7);
     limit(40, 40);
@@ -178,7 +178,7 @@ static void as_many_as_a_hard_limit_allows(void)
     say_wrong(at);
 }
 
-static void a_fork_with_all_numbers_in_use(void)
+CASE(a_fork_with_all_numbers_in_use)
 {
     char *at = memory_out(LEN, 7);
     soft_limit(64);
@@ -190,7 +190,7 @@ static void a_fork_with_all_numbers_in_use(void)
     say_wrong(at);
 }
 
-static void a_fork_with_all_numbers_that_there_are_in_use(void)
+CASE(a_fork_with_all_numbers_that_there_are_in_use)
 {
     char *at = memory_out(LEN, 7);
     while (dup(1) >= 0)
@@ -208,7 +208,7 @@ static void a_fork_with_all_numbers_that_there_are_in_use(void)
     say_wrong(at);
 }
 
-static void a_fork_below_a_hard_limit_that_was_lowered(void)
+CASE(a_fork_below_a_hard_limit_that_was_lowered)
 {
     char *at = memory_out(LEN, 7);
     limit(48, 48);
@@ -221,7 +221,7 @@ static void a_fork_below_a_hard_limit_that_was_lowered(void)
     say_wrong(at);
 }
 
-static void the_limit_is_what_it_was(void)
+CASE(the_limit_is_what_it_was)
 {
     say_limit("start");
     char *at = memory_out(LEN, 7);
@@ -233,7 +233,7 @@ static void the_limit_is_what_it_was(void)
     say_wrong(at);
 }
 
-static void the_limit_of_a_program_that_is_started(void)
+CASE(the_limit_of_a_program_that_is_started)
 {
     soft_limit(200);
     say("%d", system("ulimit -Sn"));
@@ -241,19 +241,19 @@ static void the_limit_of_a_program_that_is_started(void)
     say("%d", system("ulimit -Sn; ulimit -Hn"));
 }
 
-static void programs_run_within_a_small_limit(void)
+CASE(programs_run_within_a_small_limit)
 {
     limit(64, 64);
     say("%d", system("echo one | cat; ls / > /dev/null && echo two; (exec sh -c 'echo three')"));
 }
 
-static void programs_run_within_a_small_soft_limit(void)
+CASE(programs_run_within_a_small_soft_limit)
 {
     soft_limit(32);
     say("%d", system("echo one | cat | cat; true && echo two; echo $(echo three)"));
 }
 
-static void close_range_of_everything(void)
+CASE(close_range_of_everything)
 {
     char *at = memory_out(LEN, 7);
     MUST(dup2(1, 30));
@@ -263,7 +263,7 @@ static void close_range_of_everything(void)
     rewrite(at, LEN, 8);
 }
 
-static void a_raw_close_range_of_everything(void)
+CASE(a_raw_close_range_of_everything)
 {
     char *at = memory_out(LEN, 7);
     MUST(dup2(1, 31));
@@ -273,7 +273,7 @@ static void a_raw_close_range_of_everything(void)
     rewrite(at, LEN, 8);
 }
 
-static void close_range_with_strange_arguments(void)
+CASE(close_range_with_strange_arguments)
 {
     RESULT(close_range(5, 4, 0));
     RESULT(close_range(3, 4, 1 << 20));
@@ -282,7 +282,7 @@ static void close_range_with_strange_arguments(void)
     RESULT(close_range(~0U, ~0U, 0));
 }
 
-static void close_range_that_marks_only(void)
+CASE(close_range_that_marks_only)
 {
     char *at = memory_out(LEN, 7);
     MUST(dup2(1, 32));
@@ -291,14 +291,14 @@ static void close_range_that_marks_only(void)
     say_wrong(at);
 }
 
-static void close_range_of_a_table_of_its_own(void)
+CASE(close_range_of_a_table_of_its_own)
 {
     char *at = memory_out(LEN, 7);
     RESULT(close_range(3, ~0U, CLOSE_RANGE_UNSHARE));
     say_wrong(at);
 }
 
-static void closefrom_closes_the_rest(void)
+CASE(closefrom_closes_the_rest)
 {
     char *at = memory_out(LEN, 7);
     MUST(dup2(1, 33));
@@ -353,13 +353,13 @@ static void by_what_proc_lists(void)
     closedir(list);
 }
 
-static void a_child_closes_a_range(void) { in_a_child(by_close_range); }
-static void a_child_closes_a_range_raw(void) { in_a_child(by_raw_close_range); }
-static void a_child_closes_each(void) { in_a_child(by_closing_each); }
-static void a_child_closes_each_raw(void) { in_a_child(by_closing_each_raw); }
-static void a_child_closes_what_proc_lists(void) { in_a_child(by_what_proc_lists); }
+CASE(a_child_closes_a_range) { in_a_child(by_close_range); }
+CASE(a_child_closes_a_range_raw) { in_a_child(by_raw_close_range); }
+CASE(a_child_closes_each) { in_a_child(by_closing_each); }
+CASE(a_child_closes_each_raw) { in_a_child(by_closing_each_raw); }
+CASE(a_child_closes_what_proc_lists) { in_a_child(by_what_proc_lists); }
 
-static void proc_lists_are_closed(void)
+CASE(proc_lists_are_closed)
 {
     char *at = memory_out(LEN, 7);
     by_what_proc_lists();
@@ -368,7 +368,7 @@ static void proc_lists_are_closed(void)
 }
 
 /* The child may exit with any status, but it must not read wrong data. */
-static void a_child_that_closes_by_its_own_instruction_reads_nothing_wrong(void)
+CASE(a_child_that_closes_by_its_own_instruction_reads_nothing_wrong)
 {
     char *at = memory_out(LEN, 7);
     pid_t pid = MUST(fork());
@@ -394,7 +394,7 @@ static void again(const char *name)
     MUST(waitpid(pid, &status, 0));
 }
 
-static void nothing_is_written_under_numbers_that_were_taken_over(void)
+CASE(nothing_is_written_under_numbers_that_were_taken_over)
 {
     if (!getenv("ABI_AGAIN")) {
         int fd = MUST(open("precious", O_RDWR | O_CREAT, 0600));
@@ -415,7 +415,7 @@ static void nothing_is_written_under_numbers_that_were_taken_over(void)
     _exit(wrong(at, LEN, 7) != 0);
 }
 
-static void messages_do_not_go_to_a_file_of_that_number(void)
+CASE(messages_do_not_go_to_a_file_of_that_number)
 {
     if (!getenv("ABI_AGAIN")) {
         int fd = MUST(open("data", O_RDWR | O_CREAT, 0600));
@@ -435,7 +435,7 @@ static void messages_do_not_go_to_a_file_of_that_number(void)
     _exit(wrong(at, LEN, 7) != 0);
 }
 
-static void started_without_standard_streams(void)
+CASE(started_without_standard_streams)
 {
     if (!getenv("ABI_AGAIN")) {
         int fd = MUST(open("data", O_RDWR | O_CREAT, 0600));
@@ -455,7 +455,7 @@ static void started_without_standard_streams(void)
     dprintf(third, "%d %d %d wrong %zu", first, second, third, wrong(at, LEN, 7));
 }
 
-static void what_a_program_inherits(void)
+CASE(what_a_program_inherits)
 {
     if (getenv("ABI_AGAIN")) {
         for (int fd = 0; fd < FAR; fd++)
@@ -475,7 +475,7 @@ static void what_a_program_inherits(void)
     say_wrong(at);
 }
 
-static void what_a_program_inherits_by_actions(void)
+CASE(what_a_program_inherits_by_actions)
 {
     if (getenv("ABI_AGAIN")) {
         for (int fd = 0; fd < FAR; fd++)
@@ -497,7 +497,7 @@ static void what_a_program_inherits_by_actions(void)
     say("%d", failed);
 }
 
-static void a_descriptor_sent_in_a_message(void)
+CASE(a_descriptor_sent_in_a_message)
 {
     int ends[2];
     MUST(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
@@ -517,7 +517,7 @@ static void a_descriptor_sent_in_a_message(void)
     say("number %d", got);
 }
 
-static void a_pipe_ends_when_its_writers_have_closed_it(void)
+CASE(a_pipe_ends_when_its_writers_have_closed_it)
 {
     int ends[2];
     MUST(pipe(ends));
@@ -534,7 +534,7 @@ static void a_pipe_ends_when_its_writers_have_closed_it(void)
     say_end("child", pid);
 }
 
-static void standard_error_is_not_kept_open(void)
+CASE(standard_error_is_not_kept_open)
 {
     int ends[2];
     MUST(pipe(ends));
@@ -555,7 +555,7 @@ static void standard_error_is_not_kept_open(void)
     say_end("child", pid);
 }
 
-static void a_daemon_keeps_its_memory(void)
+CASE(a_daemon_keeps_its_memory)
 {
     int ends[2];
     MUST(pipe(ends));
@@ -571,7 +571,7 @@ static void a_daemon_keeps_its_memory(void)
     say("%s", text);
 }
 
-static void a_limit_raised_to_the_hard_one(void)
+CASE(a_limit_raised_to_the_hard_one)
 {
     char *at = memory_out(LEN, 7);
     struct rlimit now;
@@ -582,27 +582,3 @@ static void a_limit_raised_to_the_hard_one(void)
     RESULT(open("/dev/null", O_RDONLY));
     say_wrong(at);
 }
-
-ABI_MAIN(CASE(open_gives_the_lowest_number), CASE(numbers_that_were_not_opened_cannot_be_closed),
-         CASE(nor_by_a_raw_call), CASE(fcntl_finds_what_was_opened_alone),
-         CASE(a_raw_fcntl_finds_the_same), CASE(fstat_finds_the_same),
-         CASE(dup_copies_what_was_opened_alone), CASE(dup2_from_numbers_that_are_not_open),
-         CASE(copies_over_all_numbers_leave_memory_whole),
-         CASE(raw_copies_over_all_numbers_leave_memory_whole), CASE(a_copy_from_a_floor_on),
-         CASE(as_many_as_the_limit_allows), CASE(as_many_as_a_hard_limit_allows),
-         CASE(a_fork_with_all_numbers_in_use), CASE(a_fork_with_all_numbers_that_there_are_in_use),
-         CASE(a_fork_below_a_hard_limit_that_was_lowered), CASE(the_limit_is_what_it_was),
-         CASE(the_limit_of_a_program_that_is_started), CASE(programs_run_within_a_small_limit),
-         CASE(programs_run_within_a_small_soft_limit), CASE(close_range_of_everything),
-         CASE(a_raw_close_range_of_everything), CASE(close_range_with_strange_arguments),
-         CASE(close_range_that_marks_only), CASE(close_range_of_a_table_of_its_own),
-         CASE(closefrom_closes_the_rest), CASE(a_child_closes_a_range),
-         CASE(a_child_closes_a_range_raw), CASE(a_child_closes_each), CASE(a_child_closes_each_raw),
-         CASE(a_child_closes_what_proc_lists), CASE(proc_lists_are_closed),
-         CASE(a_child_that_closes_by_its_own_instruction_reads_nothing_wrong),
-         CASE(nothing_is_written_under_numbers_that_were_taken_over),
-         CASE(messages_do_not_go_to_a_file_of_that_number), CASE(started_without_standard_streams),
-         CASE(what_a_program_inherits), CASE(what_a_program_inherits_by_actions),
-         CASE(a_descriptor_sent_in_a_message), CASE(a_pipe_ends_when_its_writers_have_closed_it),
-         CASE(standard_error_is_not_kept_open), CASE(a_daemon_keeps_its_memory),
-         CASE(a_limit_raised_to_the_hard_one))

@@ -68,21 +68,21 @@ static unsigned char *out(size_t len)
 
 /* --- lists of allowed calls */
 
-static void a_list_that_kills(void)
+CASE(a_list_that_kills)
 {
     unsigned char *at = out(4 * MIB);
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group);
     say("wrong: %zu", wrong(at, 4 * MIB, 1));
 }
 
-static void a_list_that_kills_threads(void)
+CASE(a_list_that_kills_threads)
 {
     unsigned char *at = out(4 * MIB);
     ALLOW(SECCOMP_RET_KILL_THREAD, SYS_write, SYS_exit_group);
     say("wrong: %zu", wrong(at, 4 * MIB, 1));
 }
 
-static void a_list_with_errors(void)
+CASE(a_list_with_errors)
 {
     unsigned char *at = out(4 * MIB);
     ALLOW(SECCOMP_RET_ERRNO | EPERM, SYS_write, SYS_exit_group);
@@ -91,7 +91,7 @@ static void a_list_with_errors(void)
     RESULT(close(77));
 }
 
-static void a_list_that_traps(void)
+CASE(a_list_that_traps)
 {
     unsigned char *at = out(4 * MIB);
     ALLOW(SECCOMP_RET_TRAP, SYS_write, SYS_exit_group);
@@ -99,7 +99,7 @@ static void a_list_that_traps(void)
     say("%ld", syscall(SYS_getppid));
 }
 
-static void going_out_under_a_list(void)
+CASE(going_out_under_a_list)
 {
     unsigned char *at = out(4 * MIB);
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group);
@@ -108,7 +108,7 @@ static void going_out_under_a_list(void)
     }
 }
 
-static void an_allocator_under_a_list(void)
+CASE(an_allocator_under_a_list)
 {
     put_out();
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_brk, SYS_mmap, SYS_munmap,
@@ -132,7 +132,7 @@ static void an_allocator_under_a_list(void)
     say("wrong: %zu", bad);
 }
 
-static void a_list_checks_its_arguments(void)
+CASE(a_list_checks_its_arguments)
 {
     char *text = strdup("a line from the heap\n");
     struct sock_filter code[] = {
@@ -146,7 +146,7 @@ static void a_list_checks_its_arguments(void)
     RESULT(getppid());
 }
 
-static void reading_and_writing_under_a_list(void)
+CASE(reading_and_writing_under_a_list)
 {
     int fd = scratch_file(O_RDWR);
     unsigned char *from = out(2 * MIB), *to = memory(2 * MIB, 2);
@@ -159,7 +159,7 @@ static void reading_and_writing_under_a_list(void)
     say("wrong: %zu", wrong(to, 2 * MIB, 1));
 }
 
-static void a_pipe_under_a_list(void)
+CASE(a_pipe_under_a_list)
 {
     int ends[2];
     MUST(pipe(ends));
@@ -172,7 +172,7 @@ static void a_pipe_under_a_list(void)
     say("wrong: %zu", wrong(at, MIB, 1));
 }
 
-static void stdio_under_a_list(void)
+CASE(stdio_under_a_list)
 {
     FILE *file = fdopen(scratch_file(O_RDWR), "r+");
     setvbuf(file, NULL, _IOFBF, 8192);
@@ -188,7 +188,7 @@ static void stdio_under_a_list(void)
 }
 
 /* Approximately the filters of sshd's child and of file(1). */
-static void a_list_as_programs_have_it(void)
+CASE(a_list_as_programs_have_it)
 {
     unsigned char *at = out(4 * MIB);
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_brk, SYS_clock_gettime, SYS_close, SYS_exit,
@@ -222,7 +222,7 @@ static struct sock_fprog *in_heap(void)
     return program;
 }
 
-static void from_the_heap_by_prctl(void)
+CASE(from_the_heap_by_prctl)
 {
     struct sock_fprog *program = in_heap();
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
@@ -231,7 +231,7 @@ static void from_the_heap_by_prctl(void)
     RESULT(getppid());
 }
 
-static void from_the_heap_by_seccomp(void)
+CASE(from_the_heap_by_seccomp)
 {
     struct sock_fprog *program = in_heap();
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
@@ -240,7 +240,7 @@ static void from_the_heap_by_seccomp(void)
     RESULT(getppid());
 }
 
-static void from_the_heap_by_an_instruction(void)
+CASE(from_the_heap_by_an_instruction)
 {
     struct sock_fprog *program = in_heap();
     unsigned char *at = memory(MIB, 1);
@@ -251,7 +251,7 @@ static void from_the_heap_by_an_instruction(void)
     RESULT(getppid());
 }
 
-static void prctl_from_the_heap_by_an_instruction(void)
+CASE(prctl_from_the_heap_by_an_instruction)
 {
     struct sock_fprog *program = in_heap();
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
@@ -260,7 +260,7 @@ static void prctl_from_the_heap_by_an_instruction(void)
     RESULT(getppid());
 }
 
-static void pointers_that_are_bad(void)
+CASE(pointers_that_are_bad)
 {
     struct sock_fprog program = {.len = 3, .filter = NULL};
     unsigned char *gone = memory(MIB, 1);
@@ -277,7 +277,7 @@ static void pointers_that_are_bad(void)
     RESULT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 1 << 20, NULL));
 }
 
-static void filters_that_are_none(void)
+CASE(filters_that_are_none)
 {
     struct sock_filter code[] = {LOAD(NUMBER), IF(1, 9, 9), RETURN(SECCOMP_RET_ALLOW)};
     struct sock_fprog program = {.len = 3, .filter = code};
@@ -294,7 +294,7 @@ static void filters_that_are_none(void)
     RESULT(prctl(PR_SET_SECCOMP, 99, &program));
 }
 
-static void a_long_filter(void)
+CASE(a_long_filter)
 {
     enum { LONG = 3800 };
     struct sock_filter *code = malloc(LONG * sizeof *code);
@@ -306,7 +306,7 @@ static void a_long_filter(void)
 }
 
 /* The accumulator is 0 at the start of a filter. */
-static void a_filter_that_loads_nothing(void)
+CASE(a_filter_that_loads_nothing)
 {
     struct sock_filter code[] = {
         IF(0, 1, 0), RETURN(SECCOMP_RET_KILL_PROCESS), RETURN(SECCOMP_RET_ALLOW),
@@ -315,7 +315,7 @@ static void a_filter_that_loads_nothing(void)
     RESULT(close(77));
 }
 
-static void a_filter_that_counts_in_scratch_memory(void)
+CASE(a_filter_that_counts_in_scratch_memory)
 {
     struct sock_filter code[] = {
         LOAD(NUMBER), BPF_STMT(BPF_ST, 3), BPF_STMT(BPF_LDX | BPF_W | BPF_IMM, 1),
@@ -327,7 +327,7 @@ static void a_filter_that_counts_in_scratch_memory(void)
     RESULT(close(77));
 }
 
-static void without_the_right_to(void)
+CASE(without_the_right_to)
 {
     struct sock_fprog program = {.len = COUNT(no_parent), .filter = (void *)no_parent};
     if (getuid() != 0)
@@ -340,7 +340,7 @@ static void without_the_right_to(void)
     RESULT(getppid());
 }
 
-static void which_mode(void)
+CASE(which_mode)
 {
     RESULT(prctl(PR_GET_SECCOMP));
     only(SYS_getppid, SECCOMP_RET_ERRNO | EXDEV);
@@ -348,7 +348,7 @@ static void which_mode(void)
     RESULT(syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0));
 }
 
-static void which_actions(void)
+CASE(which_actions)
 {
     uint32_t *action = malloc(sizeof *action);
     *action = SECCOMP_RET_TRAP;
@@ -364,7 +364,7 @@ static void which_actions(void)
 
 /* --- errors */
 
-static void an_error_for_a_path_in_the_heap(void)
+CASE(an_error_for_a_path_in_the_heap)
 {
     char *path = strdup("/dev/null");
     put_out();
@@ -375,7 +375,7 @@ static void an_error_for_a_path_in_the_heap(void)
     RESULT(access(path, R_OK));
 }
 
-static void no_error_at_all(void)
+CASE(no_error_at_all)
 {
     char *path = strdup("/dev/null");
     put_out();
@@ -383,7 +383,7 @@ static void no_error_at_all(void)
     RESULT(open(path, O_RDONLY));
 }
 
-static void an_error_for_vectors(void)
+CASE(an_error_for_vectors)
 {
     char *text = strdup("some text");
     struct iovec parts[] = {{text, 4}, {text + 4, 5}};
@@ -392,7 +392,7 @@ static void an_error_for_vectors(void)
     RESULT(writev(1, parts, 2));
 }
 
-static void an_error_for_messages(void)
+CASE(an_error_for_messages)
 {
     int pair[2];
     MUST(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair));
@@ -405,7 +405,7 @@ static void an_error_for_messages(void)
     RESULT(send(pair[0], text, 9, 0));
 }
 
-static void logged_and_allowed(void)
+CASE(logged_and_allowed)
 {
     char *path = strdup("/dev/null");
     put_out();
@@ -413,7 +413,7 @@ static void logged_and_allowed(void)
     SUCCESS(open(path, O_RDONLY));
 }
 
-static void the_strictest_of_two_counts(void)
+CASE(the_strictest_of_two_counts)
 {
     char *path = strdup("/dev/null");
     put_out();
@@ -425,7 +425,7 @@ static void the_strictest_of_two_counts(void)
     RESULT(open(path, O_RDONLY));
 }
 
-static void no_further_filter(void)
+CASE(no_further_filter)
 {
     struct sock_fprog *program = in_heap();
     only(SYS_seccomp, SECCOMP_RET_ERRNO | EBUSY);
@@ -436,7 +436,7 @@ static void no_further_filter(void)
 }
 
 /* A filter refuses writable and executable memory. */
-static void no_code_in_memory(void)
+CASE(no_code_in_memory)
 {
     unsigned char *at = out(MIB);
     struct sock_filter code[] = {
@@ -453,7 +453,7 @@ static void no_code_in_memory(void)
     at[5] = 0;
 }
 
-static void no_moving_of_memory(void)
+CASE(no_moving_of_memory)
 {
     unsigned char *at = out(MIB);
     only(SYS_mremap, SECCOMP_RET_ERRNO | EPERM);
@@ -470,7 +470,7 @@ static void open_kept_path(void)
     RESULT(open(kept_path, O_RDONLY));
 }
 
-static void killed_for_a_path_in_the_heap(void)
+CASE(killed_for_a_path_in_the_heap)
 {
     kept_path = strdup("/dev/null");
     put_out();
@@ -478,7 +478,7 @@ static void killed_for_a_path_in_the_heap(void)
     open_kept_path();
 }
 
-static void killed_thread_for_a_path_in_the_heap(void)
+CASE(killed_thread_for_a_path_in_the_heap)
 {
     kept_path = strdup("/dev/null");
     put_out();
@@ -486,14 +486,14 @@ static void killed_thread_for_a_path_in_the_heap(void)
     open_kept_path();
 }
 
-static void killed_for_mprotect(void)
+CASE(killed_for_mprotect)
 {
     unsigned char *at = out(MIB);
     only(SYS_mprotect, SECCOMP_RET_KILL_PROCESS);
     RESULT(mprotect(at, MIB, PROT_READ));
 }
 
-static void trapped_without_a_handler(void)
+CASE(trapped_without_a_handler)
 {
     kept_path = strdup("/dev/null");
     put_out();
@@ -501,7 +501,7 @@ static void trapped_without_a_handler(void)
     open_kept_path();
 }
 
-static void trapped_and_ignored(void)
+CASE(trapped_and_ignored)
 {
     signal(SIGSYS, SIG_IGN);
     kept_path = strdup("/dev/null");
@@ -510,7 +510,7 @@ static void trapped_and_ignored(void)
     open_kept_path();
 }
 
-static void children_are_killed_too(void)
+CASE(children_are_killed_too)
 {
     kept_path = strdup("/dev/null");
     put_out();
@@ -542,7 +542,7 @@ static void handle(void (*handler)(int, siginfo_t *, void *), int flags)
     MUST(sigaction(SIGSYS, &action, NULL));
 }
 
-static void a_trap_for_a_path_on_the_stack(void)
+CASE(a_trap_for_a_path_on_the_stack)
 {
     char path[] = "/dev/null";
     handle(on_trap, 0);
@@ -551,7 +551,7 @@ static void a_trap_for_a_path_on_the_stack(void)
     RESULT(open(path, O_RDONLY));
 }
 
-static void a_trap_for_a_path_in_the_heap(void)
+CASE(a_trap_for_a_path_in_the_heap)
 {
     char *path = strdup("/dev/null");
     handle(on_trap, 0);
@@ -564,7 +564,7 @@ static void a_trap_for_a_path_in_the_heap(void)
     say("traps: %d", traps);
 }
 
-static void a_trap_for_a_number_that_looks_like_an_address(void)
+CASE(a_trap_for_a_number_that_looks_like_an_address)
 {
     char *path = strdup("/dev/null");
     handle(on_trap, 0);
@@ -572,7 +572,7 @@ static void a_trap_for_a_number_that_looks_like_an_address(void)
     RESULT(lseek(1, (long)path, SEEK_SET));
 }
 
-static void a_trap_for_reading(void)
+CASE(a_trap_for_reading)
 {
     int fd = MUST(open("/dev/zero", O_RDONLY));
     unsigned char *at = out(2 * MIB);
@@ -583,7 +583,7 @@ static void a_trap_for_reading(void)
     say("wrong: %zu, traps: %d", wrong(at, 2 * MIB, 1), traps);
 }
 
-static void a_trap_for_vectors(void)
+CASE(a_trap_for_vectors)
 {
     int fd = MUST(open("/dev/zero", O_RDONLY));
     unsigned char *at = out(MIB);
@@ -594,7 +594,7 @@ static void a_trap_for_vectors(void)
     say("wrong: %zu, traps: %d", wrong(at, MIB, 1), traps);
 }
 
-static void a_trap_for_mprotect(void)
+CASE(a_trap_for_mprotect)
 {
     unsigned char *at = out(MIB);
     handle(on_trap, 0);
@@ -612,7 +612,7 @@ static void jump(int signal, siginfo_t *info, void *context)
     siglongjmp(back, 1);
 }
 
-static void jumping_out_of_a_trap(void)
+CASE(jumping_out_of_a_trap)
 {
     char *path = strdup("/dev/null");
     unsigned char *at = memory(MIB, 1);
@@ -634,7 +634,7 @@ static void plain_handler(int signal)
     say("signal %d", signal);
 }
 
-static void a_handler_of_one_argument(void)
+CASE(a_handler_of_one_argument)
 {
     char *path = strdup("/dev/null");
     signal(SIGSYS, plain_handler);
@@ -653,7 +653,7 @@ static void broker(int signal, siginfo_t *info, void *context)
     registers[REG_RAX] = result == 0 ? 1000 : -errno;
 }
 
-static void a_broker(void)
+CASE(a_broker)
 {
     char *path = strdup("/dev/null"), *none = strdup("/nowhere/at/all");
     handle(broker, SA_NODEFER);
@@ -666,7 +666,7 @@ static void a_broker(void)
     }
 }
 
-static void a_trap_inside_a_trap(void)
+CASE(a_trap_inside_a_trap)
 {
     char *path = strdup("/dev/null");
     handle(broker, SA_NODEFER);
@@ -692,7 +692,7 @@ static void *opens(void *path)
     return NULL;
 }
 
-static void threads_made_later_have_it(void)
+CASE(threads_made_later_have_it)
 {
     char *path = strdup("/dev/null");
     put_out();
@@ -732,12 +732,12 @@ static void earlier_thread(unsigned flags)
     RESULT(open(path, O_RDONLY));
 }
 
-static void earlier_threads_have_it_not(void)
+CASE(earlier_threads_have_it_not)
 {
     earlier_thread(0);
 }
 
-static void all_threads_can_have_it(void)
+CASE(all_threads_can_have_it)
 {
     earlier_thread(SECCOMP_FILTER_FLAG_TSYNC);
 }
@@ -751,7 +751,7 @@ static void *takes_a_filter(void *unused)
     return unused;
 }
 
-static void a_thread_with_another_one_cannot_follow(void)
+CASE(a_thread_with_another_one_cannot_follow)
 {
     pthread_t thread;
     struct sock_fprog *program = in_heap();
@@ -776,7 +776,7 @@ static void look_at_kept(void)
     RESULT(getppid());
 }
 
-static void a_child_sees_its_memory(void)
+CASE(a_child_sees_its_memory)
 {
     kept = out(4 * MIB);
     only(SYS_getppid, SECCOMP_RET_ERRNO | EXDEV);
@@ -785,7 +785,7 @@ static void a_child_sees_its_memory(void)
     say("wrong: %zu", wrong(kept, 4 * MIB, 1));
 }
 
-static void after_exec(void)
+CASE(after_exec)
 {
     unsigned char *at = out(4 * MIB);
     char *path = strdup("/dev/null");
@@ -796,20 +796,20 @@ static void after_exec(void)
     say("parent: %s", getppid() < 0 ? strerrorname_np(errno) : "there");
 }
 
-static void a_program_starts_with_it(void)
+CASE(a_program_starts_with_it)
 {
     only(SYS_getppid, SECCOMP_RET_ERRNO | EXDEV);
     execl("/proc/self/exe", "filters", "after_exec", (char *)NULL);
 }
 
-static void a_program_starts_with_many(void)
+CASE(a_program_starts_with_many)
 {
     for (int i = 0; i < 5; i++)
         only(SYS_getppid, SECCOMP_RET_ERRNO | (EXDEV + i));
     execl("/proc/self/exe", "filters", "after_exec", (char *)NULL);
 }
 
-static void a_child_starts_a_program_with_it(void)
+CASE(a_child_starts_a_program_with_it)
 {
     kept = out(MIB);
     IN_CHILD("program")
@@ -817,7 +817,7 @@ static void a_child_starts_a_program_with_it(void)
     say("a parent: %d, wrong: %zu", getppid() > 0, wrong(kept, MIB, 1));
 }
 
-static void memory_under_many_filters(void)
+CASE(memory_under_many_filters)
 {
     unsigned char *at = out(2 * MIB);
     for (int i = 0; i < 20; i++)
@@ -843,7 +843,7 @@ static void *answers(void *unused)
 }
 
 /* A supervisor process returns the results of calls instead of the kernel. */
-static void a_supervisor(void)
+CASE(a_supervisor)
 {
     pthread_t thread;
     char *path = strdup("/dev/null");
@@ -865,7 +865,7 @@ static void a_supervisor(void)
     say("sent: %d", sent);
 }
 
-static void signals_under_a_list(void)
+CASE(signals_under_a_list)
 {
     unsigned char *at = out(2 * MIB);
     signal(SIGUSR1, plain_handler);
@@ -876,7 +876,7 @@ static void signals_under_a_list(void)
 }
 
 /* The filter denies the call, so no pipe is created. softswap must not make the call itself. */
-static void what_is_denied_is_not_done(void)
+CASE(what_is_denied_is_not_done)
 {
     int *ends = malloc(2 * sizeof *ends);
     ends[0] = ends[1] = -5;
@@ -943,7 +943,7 @@ static void strict(void)
     ALLOW(SECCOMP_RET_ERRNO | EPERM, SYS_write, SYS_exit_group);
 }
 
-static void the_gate_enters_no_rings(void)
+CASE(the_gate_enters_no_rings)
 {
     unsigned char *at = out(4 * MIB);
     find_gate();
@@ -957,7 +957,7 @@ static void the_gate_enters_no_rings(void)
     say("wrong: %zu", wrong(at, 4 * MIB, 1));
 }
 
-static void the_gate_kills_for_rings(void)
+CASE(the_gate_kills_for_rings)
 {
     find_gate();
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group);
@@ -988,7 +988,7 @@ static void reach_for(pid_t pid, int pidfd)
     say("read: %s", here);
 }
 
-static void the_gate_reaches_no_other_process(void)
+CASE(the_gate_reaches_no_other_process)
 {
     pid_t pid = victim();
     int pidfd = syscall(SYS_pidfd_open, pid, 0);
@@ -1006,7 +1006,7 @@ static void reach_for_parent(void)
     reach_for(parent, parents_pidfd);
 }
 
-static void nor_from_a_child(void)
+CASE(nor_from_a_child)
 {
     parent = getpid();
     parents_pidfd = syscall(SYS_pidfd_open, parent, 0);
@@ -1016,7 +1016,7 @@ static void nor_from_a_child(void)
         reach_for_parent();
 }
 
-static void the_gate_makes_no_code(void)
+CASE(the_gate_makes_no_code)
 {
     int fd = MUST(open("/proc/self/exe", O_RDONLY));
     char *at = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -1032,7 +1032,7 @@ static void the_gate_makes_no_code(void)
     TRY("faults of the kernel's", SYS_userfaultfd, 0, 0, 0, 0, 0);
 }
 
-static void the_gate_changes_no_files(void)
+CASE(the_gate_changes_no_files)
 {
     int fd = scratch_file(O_RDWR);
     char text[] = "text";
@@ -1078,7 +1078,7 @@ static void *works(void *seed)
     return (void *)bad;
 }
 
-static void threads_under_a_list(void)
+CASE(threads_under_a_list)
 {
     pthread_t threads[6];
     unsigned char *at = out(4 * MIB);
@@ -1109,7 +1109,7 @@ static void *works_on(void *seed)
     return (void *)bad;
 }
 
-static void a_list_for_threads_at_work(void)
+CASE(a_list_for_threads_at_work)
 {
     pthread_t threads[4];
     size_t bad = 0;
@@ -1158,7 +1158,7 @@ static void child_with_a_child(void)
     say("wrong: %zu", wrong(kept, 4 * MIB, 1));
 }
 
-static void forks_under_a_list(void)
+CASE(forks_under_a_list)
 {
     kept = out(4 * MIB);
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_clone, SYS_wait4,
@@ -1182,7 +1182,7 @@ static void bad_touch(void)
 }
 
 /* A segmentation fault kills a child as it would without softswap. */
-static void a_child_of_a_list_touches_what_is_not_there(void)
+CASE(a_child_of_a_list_touches_what_is_not_there)
 {
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_clone, SYS_wait4,
           SYS_set_robust_list, SYS_mmap, SYS_munmap, SYS_rt_sigaction);
@@ -1202,7 +1202,7 @@ static void bad_pointers_in_a_child(void)
     RESULT(writev(1, parts, 1));
 }
 
-static void pointers_under_a_list(void)
+CASE(pointers_under_a_list)
 {
     kept = out(4 * MIB);
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_clone, SYS_wait4,
@@ -1212,7 +1212,7 @@ static void pointers_under_a_list(void)
 }
 
 /* A program starts under a filter that forbids some calls. */
-static void a_program_starts_under_a_list_that_kills(void)
+CASE(a_program_starts_under_a_list_that_kills)
 {
     struct sock_filter code[] = {
         LOAD(NUMBER), IF(SYS_io_uring_setup, 7, 0), IF(SYS_io_uring_enter, 6, 0),
@@ -1224,7 +1224,7 @@ static void a_program_starts_under_a_list_that_kills(void)
     execl("/proc/self/exe", "filters", "after_exec_killed", (char *)NULL);
 }
 
-static void after_exec_killed(void)
+CASE(after_exec_killed)
 {
     unsigned char *at = out(4 * MIB);
     say("wrong: %zu", wrong(at, 4 * MIB, 1));
@@ -1233,7 +1233,7 @@ static void after_exec_killed(void)
 
 /* If softswap stops a program that has closed standard error, the message must not trigger the
  * program's filter. */
-static void no_terminal_is_opened_for_a_message(void)
+CASE(no_terminal_is_opened_for_a_message)
 {
     if (!getenv("ABI_AGAIN")) {
         char *argv[] = {"again", "no_terminal_is_opened_for_a_message", NULL};
@@ -1256,7 +1256,7 @@ static void no_terminal_is_opened_for_a_message(void)
 }
 
 /* The filter also applies to the calls that the C library's functions make. */
-static void no_masks(void)
+CASE(no_masks)
 {
     sigset_t set;
     sigemptyset(&set);
@@ -1268,7 +1268,7 @@ static void no_masks(void)
     say("wrong: %zu", wrong(at, 2 * MIB, 1));
 }
 
-static void no_handlers(void)
+CASE(no_handlers)
 {
     struct sigaction action = {.sa_handler = plain_handler};
     unsigned char *at = out(2 * MIB);
@@ -1284,7 +1284,7 @@ static void no_handlers(void)
     say("wrong: %zu", wrong(at, 2 * MIB, 1));
 }
 
-static void no_locking(void)
+CASE(no_locking)
 {
     unsigned char *at = out(MIB);
     only(SYS_mlock, SECCOMP_RET_ERRNO | EMLINK);
@@ -1297,7 +1297,7 @@ static void no_locking(void)
     RESULT(munlock(at, PAGE));
 }
 
-static void locking_in_the_other_way(void)
+CASE(locking_in_the_other_way)
 {
     unsigned char *at = out(MIB);
     only(SYS_mlock2, SECCOMP_RET_KILL_PROCESS);
@@ -1305,36 +1305,3 @@ static void locking_in_the_other_way(void)
     RESULT(munlock(at, PAGE));
     say("wrong: %zu", wrong(at, MIB, 1));
 }
-
-ABI_MAIN(CASE(a_list_that_kills), CASE(a_list_that_kills_threads), CASE(a_list_with_errors),
-         CASE(a_list_that_traps), CASE(going_out_under_a_list), CASE(an_allocator_under_a_list),
-         CASE(a_list_checks_its_arguments), CASE(reading_and_writing_under_a_list),
-         CASE(a_pipe_under_a_list), CASE(stdio_under_a_list), CASE(a_list_as_programs_have_it),
-         CASE(from_the_heap_by_prctl), CASE(from_the_heap_by_seccomp),
-         CASE(from_the_heap_by_an_instruction), CASE(prctl_from_the_heap_by_an_instruction),
-         CASE(pointers_that_are_bad), CASE(filters_that_are_none), CASE(a_long_filter),
-         CASE(a_filter_that_loads_nothing), CASE(a_filter_that_counts_in_scratch_memory),
-         CASE(without_the_right_to), CASE(which_mode), CASE(which_actions),
-         CASE(an_error_for_a_path_in_the_heap), CASE(no_error_at_all), CASE(an_error_for_vectors),
-         CASE(an_error_for_messages), CASE(logged_and_allowed), CASE(the_strictest_of_two_counts),
-         CASE(no_further_filter), CASE(no_code_in_memory), CASE(no_moving_of_memory),
-         CASE(killed_for_a_path_in_the_heap), CASE(killed_thread_for_a_path_in_the_heap),
-         CASE(killed_for_mprotect), CASE(trapped_without_a_handler), CASE(trapped_and_ignored),
-         CASE(children_are_killed_too), CASE(a_trap_for_a_path_on_the_stack),
-         CASE(a_trap_for_a_path_in_the_heap), CASE(a_trap_for_a_number_that_looks_like_an_address),
-         CASE(a_trap_for_reading), CASE(a_trap_for_vectors), CASE(a_trap_for_mprotect),
-         CASE(jumping_out_of_a_trap), CASE(a_handler_of_one_argument), CASE(a_broker),
-         CASE(a_trap_inside_a_trap), CASE(threads_made_later_have_it),
-         CASE(earlier_threads_have_it_not), CASE(all_threads_can_have_it),
-         CASE(a_thread_with_another_one_cannot_follow), CASE(a_child_sees_its_memory),
-         CASE(after_exec), CASE(a_program_starts_with_it), CASE(a_program_starts_with_many),
-         CASE(a_child_starts_a_program_with_it), CASE(memory_under_many_filters),
-         CASE(a_supervisor), CASE(signals_under_a_list), CASE(what_is_denied_is_not_done),
-         CASE(the_gate_enters_no_rings), CASE(the_gate_kills_for_rings),
-         CASE(the_gate_reaches_no_other_process), CASE(nor_from_a_child),
-         CASE(the_gate_makes_no_code), CASE(the_gate_changes_no_files), CASE(threads_under_a_list),
-         CASE(a_list_for_threads_at_work), CASE(forks_under_a_list),
-         CASE(a_child_of_a_list_touches_what_is_not_there), CASE(pointers_under_a_list),
-         CASE(a_program_starts_under_a_list_that_kills), CASE(after_exec_killed),
-         CASE(no_terminal_is_opened_for_a_message), CASE(no_masks), CASE(no_handlers),
-         CASE(no_locking), CASE(locking_in_the_other_way))

@@ -74,7 +74,7 @@ static void *raise_both(void *argument)
     return NULL;
 }
 
-static void stack_of_a_handler(void)
+CASE(stack_of_a_handler)
 {
     start();
     handle(SIGUSR1, 0, where);
@@ -105,7 +105,7 @@ static void run_coroutine(void (*body)(void))
     makecontext(&inside, body, 0);
     swapcontext(&outside, &inside);
 }
-static void stack_of_a_coroutine(void)
+CASE(stack_of_a_coroutine)
 {
     start();
     handle(SIGUSR1, 0, where);
@@ -123,7 +123,7 @@ static void edit(int signal, siginfo_t *info, void *context)
     interrupted->uc_mcontext.fpregs->_xmm[15].element[0] = 77;
     sigaddset(&interrupted->uc_sigmask, SIGUSR2);
 }
-static void edited_context_is_applied(void)
+CASE(edited_context_is_applied)
 {
     start();
     handle(SIGILL, 0, edit);
@@ -148,7 +148,7 @@ static void clobber(int signal, siginfo_t *info, void *context)
     if (__builtin_cpu_supports("avx"))
         __asm__ volatile("vxorps %%ymm9, %%ymm9, %%ymm9" : : : "xmm9");
 }
-static void registers_and_red_zone_are_kept(void)
+CASE(registers_and_red_zone_are_kept)
 {
     start();
     handle(SIGILL, 0, clobber);
@@ -180,7 +180,7 @@ static void jump(int signal, siginfo_t *info, void *context)
         siglongjmp(back, signal);
     raise(SIGUSR1);
 }
-static void jumps_out_of_nested_handlers(void)
+CASE(jumps_out_of_nested_handlers)
 {
     start();
     handle(SIGUSR1, SA_NODEFER, jump);
@@ -236,8 +236,8 @@ static void switch_in_handlers(int which)
     contexts[1] = second;
     user_thread(0);
 }
-static void jumps_into_handlers(void) { switch_in_handlers(0); }
-static void contexts_swapped_in_handlers(void) { switch_in_handlers(1); }
+CASE(jumps_into_handlers) { switch_in_handlers(0); }
+CASE(contexts_swapped_in_handlers) { switch_in_handlers(1); }
 
 static void deep(int signal, siginfo_t *info, void *context)
 {
@@ -247,7 +247,7 @@ static void deep(int signal, siginfo_t *info, void *context)
         much[i - 1] = 1;
     say("deep %d", much[0] + much[PAGE - 1]);
 }
-static void handler_with_a_large_frame(void)
+CASE(handler_with_a_large_frame)
 {
     start();
     handle(SIGUSR1, 0, deep);
@@ -269,7 +269,7 @@ static void overflown(int signal, siginfo_t *info, void *context)
     say("overflow: signal %d", signal);
     _exit(3);
 }
-static void stack_overflow(void)
+CASE(stack_overflow)
 {
     struct rlimit limit = {MIB, MIB};
     start();
@@ -333,7 +333,7 @@ static void until_it_waits(void)
         sched_yield();
     }
 }
-static void context_in_a_guarded_call(void)
+CASE(context_in_a_guarded_call)
 {
     start();
     word = (int *)(data + LEN / 4);
@@ -375,7 +375,7 @@ static void *kick(void *thread)
     pthread_kill((pthread_t)thread, SIGUSR1);
     return NULL;
 }
-static void jump_out_of_a_guarded_call(void)
+CASE(jump_out_of_a_guarded_call)
 {
     start();
     handle(SIGUSR1, 0, jump_out);
@@ -409,7 +409,7 @@ static void note_order(int signal, siginfo_t *info, void *context)
         sigismember(&mask, SIGUSR2), sigismember(&mask, SIGHUP), sigismember(&state->uc_sigmask, SIGUSR2));
     count++;
 }
-static void mask_of_a_waiting_call(void)
+CASE(mask_of_a_waiting_call)
 {
     start();
     handle(SIGUSR1, 0, note_order);
@@ -433,9 +433,3 @@ static void mask_of_a_waiting_call(void)
     RESULT(ppoll(NULL, 0, NULL, &local));
     say("handlers %d", count);
 }
-
-ABI_MAIN(CASE(stack_of_a_handler), CASE(stack_of_a_coroutine), CASE(edited_context_is_applied),
-         CASE(registers_and_red_zone_are_kept), CASE(jumps_out_of_nested_handlers),
-         CASE(jumps_into_handlers), CASE(contexts_swapped_in_handlers),
-         CASE(handler_with_a_large_frame), CASE(stack_overflow), CASE(context_in_a_guarded_call),
-         CASE(jump_out_of_a_guarded_call), CASE(mask_of_a_waiting_call))

@@ -12,7 +12,7 @@ struct ring_parameters {
 
 /* Creates a ring with one fixed buffer, and reads into it while other memory is touched. Without
  * a ring, uses pread. */
-static void a_ring_with_fixed_buffers(void)
+CASE(a_ring_with_fixed_buffers)
 {
     int file = scratch_file(O_RDWR);
     char *source = memory(LEN, 1), *buffer = memory(LEN, 2);
@@ -44,7 +44,7 @@ static void a_ring_with_fixed_buffers(void)
 }
 
 /* Like databases: asynchronous reads if available, otherwise plain reads. */
-static void asynchronous_reads(void)
+CASE(asynchronous_reads)
 {
     int file = scratch_file(O_RDWR);
     char *source = memory(LEN, 3), *buffer = memory(LEN, 4);
@@ -68,7 +68,7 @@ static void asynchronous_reads(void)
 }
 
 /* If the call fails, its error must be one that Linux returns. */
-static void a_ring_is_made_or_refused(void)
+CASE(a_ring_is_made_or_refused)
 {
     struct ring_parameters parameters = {0};
     int ring = syscall(SYS_io_uring_setup, 4, &parameters);
@@ -78,7 +78,7 @@ static void a_ring_is_made_or_refused(void)
     say("as Linux may: %d", made == 0 || errno == ENOSYS);
 }
 
-static void a_name_of_ones_own(void)
+CASE(a_name_of_ones_own)
 {
     /* softswap must not replace the program's function with the name of a library function. */
     extern int io_setup(int, int);
@@ -111,11 +111,11 @@ static void splice_into_a_pipe(unsigned flags)
     say("wrong %zu", wrong(at, 32 << 10, 5));
 }
 
-static void pages_spliced_into_a_pipe(void) { splice_into_a_pipe(0); }
+CASE(pages_spliced_into_a_pipe) { splice_into_a_pipe(0); }
 
-static void pages_given_to_a_pipe(void) { splice_into_a_pipe(SPLICE_F_GIFT); }
+CASE(pages_given_to_a_pipe) { splice_into_a_pipe(SPLICE_F_GIFT); }
 
-static void spliced_memory_is_unmapped(void)
+CASE(spliced_memory_is_unmapped)
 {
     char *at = memory(LEN, 6), got[8192];
     int ends[2];
@@ -129,7 +129,7 @@ static void spliced_memory_is_unmapped(void)
     say("wrong %zu, %zu", wrong(got, sizeof got, 6), wrong(other, LEN, 7));
 }
 
-static void vmsplice_refused(void)
+CASE(vmsplice_refused)
 {
     char *at = memory(LEN, 8);
     int file = scratch_file(O_RDWR), ends[2];
@@ -143,7 +143,7 @@ static void vmsplice_refused(void)
     RESULT(vmsplice(ends[0], &none, 1, SPLICE_F_NONBLOCK));
 }
 
-static void spliced_out_of_a_pipe(void)
+CASE(spliced_out_of_a_pipe)
 {
     char *at = memory(LEN, 9), *into = memory(LEN, 10);
     int ends[2];
@@ -157,7 +157,7 @@ static void spliced_out_of_a_pipe(void)
     say("wrong %zu", wrong(into, 20000, 9));
 }
 
-static void sent_without_a_copy(void)
+CASE(sent_without_a_copy)
 {
     int pair[2];
     char *at = memory(LEN, 11), *got = memory(LEN, 12);
@@ -171,7 +171,7 @@ static void sent_without_a_copy(void)
     say("wrong %zu", wrong(got, 20000, 11));
 }
 
-static void a_userfaultfd_over_managed_memory(void)
+CASE(a_userfaultfd_over_managed_memory)
 {
     char *at = memory(LEN, 13);
     struct { uint64_t api, features, ioctls; } api = {0xaa, 0, 0};
@@ -187,7 +187,7 @@ static void a_userfaultfd_over_managed_memory(void)
     say("wrong %zu", wrong(at, LEN, 13));
 }
 
-static void written_by_another_process(void)
+CASE(written_by_another_process)
 {
     char *at = memory(LEN, 14);
     int to[2];
@@ -208,7 +208,7 @@ static void written_by_another_process(void)
     say("%c%c%c", at[0], at[99], at[100]);
 }
 
-static void read_directly(void)
+CASE(read_directly)
 {
     int file = scratch_file(O_RDWR);
     char *source = memory(LEN, 15), *into = memory(LEN, 16);
@@ -221,9 +221,3 @@ static void read_directly(void)
     put_out();
     say("wrong %zu", wrong(into, LEN, 15));
 }
-
-ABI_MAIN(CASE(a_ring_with_fixed_buffers), CASE(asynchronous_reads), CASE(a_ring_is_made_or_refused),
-         CASE(a_name_of_ones_own), CASE(pages_spliced_into_a_pipe), CASE(pages_given_to_a_pipe),
-         CASE(spliced_memory_is_unmapped), CASE(vmsplice_refused), CASE(spliced_out_of_a_pipe),
-         CASE(sent_without_a_copy), CASE(a_userfaultfd_over_managed_memory),
-         CASE(written_by_another_process), CASE(read_directly))

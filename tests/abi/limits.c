@@ -27,7 +27,7 @@ static int set_soft(int which, rlim_t value)
     return setrlimit(which, &limit);
 }
 
-static void shown_by_getrlimit(void)
+CASE(shown_by_getrlimit)
 {
     for (size_t i = 0; i < LIMITS; i++) {
         struct rlimit limit;
@@ -36,7 +36,7 @@ static void shown_by_getrlimit(void)
     }
 }
 
-static void shown_by_prlimit(void)
+CASE(shown_by_prlimit)
 {
     for (size_t i = 0; i < LIMITS; i++) {
         struct rlimit limit;
@@ -45,7 +45,7 @@ static void shown_by_prlimit(void)
     }
 }
 
-static void shown_by_the_raw_call(void)
+CASE(shown_by_the_raw_call)
 {
     for (size_t i = 0; i < LIMITS; i++) {
         struct rlimit limit;
@@ -54,7 +54,7 @@ static void shown_by_the_raw_call(void)
     }
 }
 
-static void shown_in_proc(void)
+CASE(shown_in_proc)
 {
     char text[4096] = "";
     int fd = MUST(open("/proc/self/limits", O_RDONLY));
@@ -63,14 +63,14 @@ static void shown_in_proc(void)
         say("%s", line);
 }
 
-static void shown_of_itself_by_number(void)
+CASE(shown_of_itself_by_number)
 {
     struct rlimit limit;
     RESULT(prlimit(getpid(), RLIMIT_NOFILE, NULL, &limit));
     say_limit("NOFILE", &limit);
 }
 
-static void shown_into_memory_that_is_out(void)
+CASE(shown_into_memory_that_is_out)
 {
     char *data = memory(65 * PAGE, 1);
     struct rlimit *limit = (struct rlimit *)(data + 64 * PAGE);
@@ -80,7 +80,7 @@ static void shown_into_memory_that_is_out(void)
     say("wrong: %zu", wrong(data, 64 * PAGE, 1));
 }
 
-static void set_from_memory_that_is_out(void)
+CASE(set_from_memory_that_is_out)
 {
     struct rlimit *limit = memory(64 * PAGE, 1);
     MUST(getrlimit(RLIMIT_CORE, limit));
@@ -101,35 +101,35 @@ static void lowered(int which, const char *name, rlim_t value)
     MUST(getrlimit(which, &limit));
     say_limit(name, &limit);
 }
-static void lowered_nproc(void) { lowered(RLIMIT_NPROC, "NPROC", 1000); }
-static void lowered_fsize(void) { lowered(RLIMIT_FSIZE, "FSIZE", 1 << 20); }
-static void lowered_memlock(void) { lowered(RLIMIT_MEMLOCK, "MEMLOCK", 8192); }
-static void lowered_nofile(void) { lowered(RLIMIT_NOFILE, "NOFILE", 50); }
-static void lowered_core(void) { lowered(RLIMIT_CORE, "CORE", 0); }
-static void lowered_cpu(void) { lowered(RLIMIT_CPU, "CPU", 100); }
-static void lowered_sigpending(void) { lowered(RLIMIT_SIGPENDING, "SIGPENDING", 10); }
-static void lowered_stack(void) { lowered(RLIMIT_STACK, "STACK", 1 << 20); }
+CASE(lowered_nproc) { lowered(RLIMIT_NPROC, "NPROC", 1000); }
+CASE(lowered_fsize) { lowered(RLIMIT_FSIZE, "FSIZE", 1 << 20); }
+CASE(lowered_memlock) { lowered(RLIMIT_MEMLOCK, "MEMLOCK", 8192); }
+CASE(lowered_nofile) { lowered(RLIMIT_NOFILE, "NOFILE", 50); }
+CASE(lowered_core) { lowered(RLIMIT_CORE, "CORE", 0); }
+CASE(lowered_cpu) { lowered(RLIMIT_CPU, "CPU", 100); }
+CASE(lowered_sigpending) { lowered(RLIMIT_SIGPENDING, "SIGPENDING", 10); }
+CASE(lowered_stack) { lowered(RLIMIT_STACK, "STACK", 1 << 20); }
 
-static void refused_soft_above_hard(void)
+CASE(refused_soft_above_hard)
 {
     struct rlimit limit = {.rlim_cur = 11, .rlim_max = 10};
     RESULT(setrlimit(RLIMIT_CPU, &limit));
 }
 
-static void refused_unknown(void)
+CASE(refused_unknown)
 {
     struct rlimit limit = {0};
     RESULT(getrlimit(99, &limit));
     RESULT(setrlimit(-1, &limit));
 }
 
-static void refused_bad_pointer(void)
+CASE(refused_bad_pointer)
 {
     RESULT(syscall(SYS_prlimit64, 0, RLIMIT_CORE, 8, NULL));
     RESULT(syscall(SYS_prlimit64, 0, RLIMIT_CORE, NULL, 8));
 }
 
-static void hard_limit_raised_without_rights(void)
+CASE(hard_limit_raised_without_rights)
 {
     struct rlimit limit = {.rlim_cur = 30, .rlim_max = 30};
     MUST(setrlimit(RLIMIT_SIGPENDING, &limit));
@@ -141,7 +141,7 @@ static void hard_limit_raised_without_rights(void)
     }
 }
 
-static void inherited_by_fork_and_exec(void)
+CASE(inherited_by_fork_and_exec)
 {
     MUST(set_soft(RLIMIT_CPU, 77));
     MUST(set_soft(RLIMIT_CORE, 0));
@@ -166,7 +166,7 @@ static void *seen_by_thread(void *argument)
     seen_by_all_threads_body();
     return NULL;
 }
-static void seen_by_all_threads(void)
+CASE(seen_by_all_threads)
 {
     MUST(set_soft(RLIMIT_CPU, 55));
     in_thread(seen_by_thread, NULL);
@@ -174,7 +174,7 @@ static void seen_by_all_threads(void)
 
 /* ---- files ------------------------------------------------------------------------- */
 
-static void fsize_kills(void)
+CASE(fsize_kills)
 {
     IN_CHILD("child") {
         MUST(set_soft(RLIMIT_FSIZE, 4096));
@@ -186,7 +186,7 @@ static void fsize_kills(void)
     }
 }
 
-static void fsize_fails_where_ignored(void)
+CASE(fsize_fails_where_ignored)
 {
     signal(SIGXFSZ, SIG_IGN);
     MUST(set_soft(RLIMIT_FSIZE, 10000));
@@ -203,7 +203,7 @@ static void fsize_fails_where_ignored(void)
 static volatile sig_atomic_t xfsz;
 static void on_xfsz(int signal) { xfsz += signal == SIGXFSZ; }
 
-static void fsize_signal_is_handled(void)
+CASE(fsize_signal_is_handled)
 {
     signal(SIGXFSZ, on_xfsz);
     MUST(set_soft(RLIMIT_FSIZE, 0));
@@ -218,7 +218,7 @@ static void fsize_signal_is_handled(void)
 
 /* ---- descriptors ------------------------------------------------------------------- */
 
-static void nofile_opens_so_many(void)
+CASE(nofile_opens_so_many)
 {
     MUST(set_soft(RLIMIT_NOFILE, 40));
     int last = -1, fd;
@@ -231,7 +231,7 @@ static void nofile_opens_so_many(void)
     RESULT(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
 }
 
-static void nofile_bounds_numbers(void)
+CASE(nofile_bounds_numbers)
 {
     MUST(set_soft(RLIMIT_NOFILE, 40));
     RESULT(dup2(0, 39));
@@ -241,7 +241,7 @@ static void nofile_bounds_numbers(void)
     RESULT(fcntl(0, F_DUPFD, 38));
 }
 
-static void nofile_leaves_what_is_open(void)
+CASE(nofile_leaves_what_is_open)
 {
     MUST(dup2(1, 60));
     MUST(set_soft(RLIMIT_NOFILE, 20));
@@ -250,7 +250,7 @@ static void nofile_leaves_what_is_open(void)
     RESULT(close(60));
 }
 
-static void nofile_none_at_all(void)
+CASE(nofile_none_at_all)
 {
     void *data = memory(4 * MIB, 5);
     MUST(set_soft(RLIMIT_NOFILE, 0));
@@ -261,7 +261,7 @@ static void nofile_none_at_all(void)
 
 /* ---- processes, time, signals --------------------------------------------------------- */
 
-static void nproc_forbids_more(void)
+CASE(nproc_forbids_more)
 {
     IN_CHILD("child") {
         struct rlimit none = {0, 0};
@@ -275,7 +275,7 @@ static void nproc_forbids_more(void)
     }
 }
 
-static void core_of_none(void)
+CASE(core_of_none)
 {
     MUST(set_soft(RLIMIT_CORE, 0));
     pid_t child = MUST(fork());
@@ -286,7 +286,7 @@ static void core_of_none(void)
     say("signal %d, core %d", WTERMSIG(status), !!WCOREDUMP(status));
 }
 
-static void cpu_time_runs_out(void)
+CASE(cpu_time_runs_out)
 {
     IN_CHILD("child") {
         MUST(set_soft(RLIMIT_CORE, 0));
@@ -296,7 +296,7 @@ static void cpu_time_runs_out(void)
     }
 }
 
-static void sigpending_fills_up(void)
+CASE(sigpending_fills_up)
 {
     MUST(set_soft(RLIMIT_SIGPENDING, 8));
     sigset_t set;
@@ -319,7 +319,7 @@ __attribute__((noinline)) static int deep(int levels)
     return levels == 0 ? 0 : deep(levels - 1) + frame[0] - (char)levels;
 }
 
-static void stack_ends_at_its_limit(void)
+CASE(stack_ends_at_its_limit)
 {
     IN_CHILD("child") {
         MUST(set_soft(RLIMIT_CORE, 0));
@@ -329,7 +329,7 @@ static void stack_ends_at_its_limit(void)
     }
 }
 
-static void as_leaves_what_is_there(void)
+CASE(as_leaves_what_is_there)
 {
     void *data = memory(4 * MIB, 7);
     MUST(set_soft(RLIMIT_AS, MIB));
@@ -339,7 +339,7 @@ static void as_leaves_what_is_there(void)
 
 /* Sets a limit of 1 GiB. Under softswap more than 1 GiB is mapped, so that the process cannot
  * map more memory. Its children have the same mappings. */
-static void as_lowered_before_forking(void)
+CASE(as_lowered_before_forking)
 {
     unsigned char *at = memory_out(4 * MIB, 3);
     struct rlimit limit;
@@ -359,16 +359,3 @@ static void as_lowered_before_forking(void)
     }
     say("wrong %zu", wrong(at, 4 * MIB, 3));
 }
-
-ABI_MAIN(CASE(shown_by_getrlimit), CASE(shown_by_prlimit), CASE(shown_by_the_raw_call),
-         CASE(shown_in_proc), CASE(shown_of_itself_by_number), CASE(shown_into_memory_that_is_out),
-         CASE(set_from_memory_that_is_out), CASE(lowered_nproc), CASE(lowered_fsize),
-         CASE(lowered_memlock), CASE(lowered_nofile), CASE(lowered_core), CASE(lowered_cpu),
-         CASE(lowered_sigpending), CASE(lowered_stack), CASE(refused_soft_above_hard),
-         CASE(refused_unknown), CASE(refused_bad_pointer), CASE(hard_limit_raised_without_rights),
-         CASE(inherited_by_fork_and_exec), CASE(seen_by_all_threads), CASE(fsize_kills),
-         CASE(fsize_fails_where_ignored), CASE(fsize_signal_is_handled), CASE(nofile_opens_so_many),
-         CASE(nofile_bounds_numbers), CASE(nofile_leaves_what_is_open), CASE(nofile_none_at_all),
-         CASE(nproc_forbids_more), CASE(core_of_none), CASE(cpu_time_runs_out),
-         CASE(sigpending_fills_up), CASE(stack_ends_at_its_limit), CASE(as_leaves_what_is_there),
-         CASE(as_lowered_before_forking))

@@ -77,7 +77,7 @@ static sigset_t full(void)
     return set;
 }
 
-static void sigprocmask_tells(void)
+CASE(sigprocmask_tells)
 {
     start();
     sigset_t all = full(), some = set_of(SIGBUS, SIGUSR1, SIGSYS), old;
@@ -96,7 +96,7 @@ static void sigprocmask_tells(void)
     say_blocked("now");
 }
 
-static void pthread_sigmask_tells(void)
+CASE(pthread_sigmask_tells)
 {
     start();
     sigset_t all = full(), old;
@@ -110,7 +110,7 @@ static void pthread_sigmask_tells(void)
     say_blocked("now");
 }
 
-static void old_calls_tell(void)
+CASE(old_calls_tell)
 {
     start();
     say("%x", sigblock(1 << (SIGBUS - 1) | 1 << (SIGUSR1 - 1)));
@@ -131,7 +131,7 @@ static void old_calls_tell(void)
     say_blocked("now");
 }
 
-static void raw_call_tells(void)
+CASE(raw_call_tells)
 {
     start();
     unsigned long all = ~0UL, old = 5, none = 0;
@@ -149,7 +149,7 @@ static void raw_call_tells(void)
     RESULT(syscall(SYS_rt_sigprocmask, SIG_BLOCK, NULL, (void *)8, 8));
 }
 
-static void raw_call_in_managed_memory(void)
+CASE(raw_call_in_managed_memory)
 {
     start();
     unsigned long *at = memory(LEN, 2);
@@ -178,7 +178,7 @@ static void say_pending(const char *what)
     say_set(what, &now);
 }
 
-static void blocked_signals_wait(void)
+CASE(blocked_signals_wait)
 {
     start();
     static const int signals[] = {SIGUSR1, SIGBUS, SIGSYS};
@@ -201,7 +201,7 @@ static void blocked_signals_wait(void)
     }
 }
 
-static void ignored_signals_do_not_wait(void)
+CASE(ignored_signals_do_not_wait)
 {
     static const int signals[] = {SIGUSR1, SIGBUS, SIGSYS};
     for (int i = 0; i < 3; i++) {
@@ -227,7 +227,7 @@ static void *stay_blocked(void *argument)
     return NULL;
 }
 
-static void threads_inherit_masks(void)
+CASE(threads_inherit_masks)
 {
     start();
     sigset_t some = set_of(SIGBUS, SIGUSR2, SIGSYS);
@@ -237,7 +237,7 @@ static void threads_inherit_masks(void)
     say_blocked("main");
 }
 
-static void threads_get_masks_by_attribute(void)
+CASE(threads_get_masks_by_attribute)
 {
     start();
     pthread_attr_t attributes;
@@ -294,13 +294,13 @@ static void prepare_wait(void)
     sigdelset(&only_usr1, SIGUSR1);
 }
 
-static void sigsuspend_with_a_full_mask(void)
+CASE(sigsuspend_with_a_full_mask)
 {
     prepare_wait();
     WAIT(sigsuspend(&only_usr1));
     say_blocked("after");
 }
-static void sigpause_with_a_full_mask(void)
+CASE(sigpause_with_a_full_mask)
 {
     extern int __sigpause(int, int), __xpg_sigpause(int);
     prepare_wait();
@@ -312,7 +312,7 @@ static void sigpause_with_a_full_mask(void)
     RESULT(__xpg_sigpause(65));
     say_blocked("after");
 }
-static void ppoll_with_a_full_mask(void)
+CASE(ppoll_with_a_full_mask)
 {
     prepare_wait();
     WAIT(ppoll(NULL, 0, NULL, &only_usr1));
@@ -320,13 +320,13 @@ static void ppoll_with_a_full_mask(void)
     RESULT(ppoll(NULL, 0, &moment, &only_usr1));
     say_blocked("after");
 }
-static void pselect_with_a_full_mask(void)
+CASE(pselect_with_a_full_mask)
 {
     prepare_wait();
     WAIT(pselect(0, NULL, NULL, NULL, NULL, &only_usr1));
     say_blocked("after");
 }
-static void epoll_with_a_full_mask(void)
+CASE(epoll_with_a_full_mask)
 {
     prepare_wait();
     int poll = MUST(epoll_create1(0));
@@ -335,7 +335,7 @@ static void epoll_with_a_full_mask(void)
     WAIT(epoll_pwait2(poll, &event, 1, NULL, &only_usr1));
     say_blocked("after");
 }
-static void raw_waits_with_a_full_mask(void)
+CASE(raw_waits_with_a_full_mask)
 {
     prepare_wait();
     int poll = MUST(epoll_create1(0));
@@ -355,7 +355,7 @@ static void raw_waits_with_a_full_mask(void)
     RESULT(syscall(SYS_ppoll, NULL, 0, NULL, (void *)8, 8));
     RESULT(syscall(SYS_pselect6, 0, NULL, NULL, NULL, NULL, (void *)8));
 }
-static void raw_waits_in_managed_memory(void)
+CASE(raw_waits_in_managed_memory)
 {
     prepare_wait();
     int poll = MUST(epoll_create1(0));
@@ -371,7 +371,7 @@ static void raw_waits_in_managed_memory(void)
     WAIT(ppoll(NULL, 0, NULL, (sigset_t *)at));
     say("mask %lx", at[0]);
 }
-static void sigsuspend_frees_what_was_held(void)
+CASE(sigsuspend_frees_what_was_held)
 {
     start();
     signal(SIGBUS, look);
@@ -390,7 +390,7 @@ static void sigsuspend_frees_what_was_held(void)
 
 /* ---- waiting for a signal --------------------------------------------------- */
 
-static void sigwait_takes_what_is_held(void)
+CASE(sigwait_takes_what_is_held)
 {
     start();
     sigset_t set = set_of(SIGUSR1, SIGBUS, SIGSYS);
@@ -427,7 +427,7 @@ static void *wait_for_all(void *argument)
     return NULL;
 }
 
-static void a_thread_waits_for_everything(void)
+CASE(a_thread_waits_for_everything)
 {
     start();
     sigset_t all = full();
@@ -449,7 +449,7 @@ static void a_thread_waits_for_everything(void)
     check("after");
 }
 
-static void signalfd_with_a_full_mask(void)
+CASE(signalfd_with_a_full_mask)
 {
     start();
     sigset_t all = full();
@@ -475,7 +475,7 @@ static void jump(int signal)
     siglongjmp(place, signal);
 }
 
-static void siglongjmp_restores_masks(void)
+CASE(siglongjmp_restores_masks)
 {
     start();
     static const int signals[] = {SIGUSR1, SIGBUS, SIGSYS};
@@ -498,7 +498,7 @@ static void siglongjmp_restores_masks(void)
         }
 }
 
-static void siglongjmp_restores_what_was_blocked(void)
+CASE(siglongjmp_restores_what_was_blocked)
 {
     start();
     sighold(SIGBUS);
@@ -523,7 +523,7 @@ static void *managed_place(void *argument)
     say_blocked("after");
     return NULL;
 }
-static void jump_buffers_in_managed_memory(void)
+CASE(jump_buffers_in_managed_memory)
 {
     start();
     sighold(SIGSYS);
@@ -542,7 +542,7 @@ static void on_another_stack(void)
     setcontext(&first);
 }
 
-static void contexts_keep_masks(void)
+CASE(contexts_keep_masks)
 {
     start();
     getcontext(&second);
@@ -561,7 +561,7 @@ static void contexts_keep_masks(void)
     check("first again");
 }
 
-static void setcontext_puts_a_mask_in_force(void)
+CASE(setcontext_puts_a_mask_in_force)
 {
     start();
     static volatile int round;
@@ -583,7 +583,7 @@ static void setcontext_puts_a_mask_in_force(void)
 
 
 /* Other cases start this program as `PROGRAM started`. Prints the mask of its start. */
-static void started(void)
+CASE(started)
 {
     data = memory(LEN, 1);
     say_blocked("started with");
@@ -613,7 +613,7 @@ static void start_by_exec(void)
     _exit(9);
 }
 
-static void exec_passes_masks_on(void)
+CASE(exec_passes_masks_on)
 {
     start();
     sigset_t all = full();
@@ -629,7 +629,7 @@ static void exec_passes_masks_on(void)
     start_by_exec();
 }
 
-static void exec_passes_what_is_ignored_on(void)
+CASE(exec_passes_what_is_ignored_on)
 {
     start();
     signal(SIGUSR1, SIG_IGN);
@@ -640,7 +640,7 @@ static void exec_passes_what_is_ignored_on(void)
     check("after");
 }
 
-static void exec_that_fails_changes_nothing(void)
+CASE(exec_that_fails_changes_nothing)
 {
     start();
     sigset_t all = full();
@@ -663,7 +663,7 @@ static void spawn(const char *what, const posix_spawnattr_t *attributes)
     say("result %d", result);
 }
 
-static void posix_spawn_passes_masks_on(void)
+CASE(posix_spawn_passes_masks_on)
 {
     start();
     posix_spawnattr_t attributes;
@@ -687,7 +687,7 @@ static void posix_spawn_passes_masks_on(void)
     check("after");
 }
 
-static void vfork_and_exec_with_a_mask(void)
+CASE(vfork_and_exec_with_a_mask)
 {
     start();
     sighold(SIGUSR2);
@@ -702,7 +702,7 @@ static void vfork_and_exec_with_a_mask(void)
     check("parent");
 }
 
-static void system_with_a_mask(void)
+CASE(system_with_a_mask)
 {
     start();
     char command[4200];
@@ -712,19 +712,3 @@ static void system_with_a_mask(void)
     say_blocked("after");
     check("after");
 }
-
-ABI_MAIN(CASE(sigprocmask_tells), CASE(pthread_sigmask_tells), CASE(old_calls_tell),
-         CASE(raw_call_tells), CASE(raw_call_in_managed_memory), CASE(blocked_signals_wait),
-         CASE(ignored_signals_do_not_wait), CASE(threads_inherit_masks),
-         CASE(threads_get_masks_by_attribute), CASE(sigsuspend_with_a_full_mask),
-         CASE(sigpause_with_a_full_mask), CASE(ppoll_with_a_full_mask),
-         CASE(pselect_with_a_full_mask), CASE(epoll_with_a_full_mask),
-         CASE(raw_waits_with_a_full_mask), CASE(raw_waits_in_managed_memory),
-         CASE(sigsuspend_frees_what_was_held), CASE(sigwait_takes_what_is_held),
-         CASE(a_thread_waits_for_everything), CASE(signalfd_with_a_full_mask),
-         CASE(siglongjmp_restores_masks), CASE(siglongjmp_restores_what_was_blocked),
-         CASE(jump_buffers_in_managed_memory), CASE(contexts_keep_masks),
-         CASE(setcontext_puts_a_mask_in_force), CASE(started), CASE(exec_passes_masks_on),
-         CASE(exec_passes_what_is_ignored_on), CASE(exec_that_fails_changes_nothing),
-         CASE(posix_spawn_passes_masks_on), CASE(vfork_and_exec_with_a_mask),
-         CASE(system_with_a_mask))

@@ -23,20 +23,20 @@ static void become_nobody(void)
 
 /* ---- munmap ---- */
 
-static void munmap_of_an_unaligned_address(void)
+CASE(munmap_of_an_unaligned_address)
 {
     char *at = memory_out(256 << 10, 1);
     RESULT(munmap(at + 1, PAGE));
     say("wrong %zu", wrong(at, 256 << 10, 1));
 }
 
-static void data_survives_being_put_out(void)
+CASE(data_survives_being_put_out)
 {
     char *at = memory_out(4 * MIB, 2);
     say("wrong %zu", wrong(at, 4 * MIB, 2));
 }
 
-static void munmap_lengths(void)
+CASE(munmap_lengths)
 {
     char *at = memory_out(LEN, 3);
     RESULT(munmap(at, 0));
@@ -50,7 +50,7 @@ static void munmap_lengths(void)
     RESULT(munmap(at, LEN));
 }
 
-static void munmap_of_locked_memory(void)
+CASE(munmap_of_locked_memory)
 {
     char *at = memory(LEN, 4);
     RESULT(mlock(at, 64 << 10));
@@ -64,7 +64,7 @@ static void munmap_of_locked_memory(void)
 
 /* ---- mmap ---- */
 
-static void mmap_refused(void)
+CASE(mmap_refused)
 {
     MAP(NULL, NULL, 0, RW, ANON, -1, 0);
     MAP(NULL, NULL, -PAGE, RW, ANON, -1, 0);
@@ -75,7 +75,7 @@ static void mmap_refused(void)
     MAP(NULL, NULL, LEN, RW, MAP_PRIVATE, 12345, 0);
 }
 
-static void unknown_protection_bits(void)
+CASE(unknown_protection_bits)
 {
     char *at = MAP(NULL, NULL, LEN, RW | 0x1000, ANON, -1, 0);
     if (at == MAP_FAILED)
@@ -85,7 +85,7 @@ static void unknown_protection_bits(void)
     RESULT(mprotect(at, LEN, RW | 8));
 }
 
-static void fixed_with_a_bad_descriptor(void)
+CASE(fixed_with_a_bad_descriptor)
 {
     char *at = memory_out(LEN, 6);
     MAP(NULL, at, LEN, RW, MAP_PRIVATE | MAP_FIXED, 12345, 0);
@@ -93,7 +93,7 @@ static void fixed_with_a_bad_descriptor(void)
     say("wrong %zu", wrong(at, LEN, 6));
 }
 
-static void fixed_without_permission(void)
+CASE(fixed_without_permission)
 {
     char *at = memory(LEN, 7);
     char path[] = "/proc/self/fd/00000";
@@ -109,7 +109,7 @@ static void fixed_without_permission(void)
     say("not zero %zu", not_zero(at, LEN));
 }
 
-static void fixed_with_a_bad_offset(void)
+CASE(fixed_with_a_bad_offset)
 {
     char *at = memory(LEN, 8);
     int file = scratch_file(O_RDWR);
@@ -120,7 +120,7 @@ static void fixed_with_a_bad_offset(void)
     say("wrong %zu", wrong(at, LEN, 8));
 }
 
-static void fixed_of_what_cannot_be_mapped(void)
+CASE(fixed_of_what_cannot_be_mapped)
 {
     char *at = memory(LEN, 9);
     int ends[2];
@@ -132,7 +132,7 @@ static void fixed_of_what_cannot_be_mapped(void)
     say("wrong %zu", wrong(at, LEN, 9));
 }
 
-static void fixed_unaligned_or_empty(void)
+CASE(fixed_unaligned_or_empty)
 {
     char *at = memory_out(LEN, 10);
     MAP(NULL, at + 1, LEN / 2, RW, ANON | MAP_FIXED, -1, 0);
@@ -142,7 +142,7 @@ static void fixed_unaligned_or_empty(void)
     say("wrong %zu", wrong(at, LEN, 10));
 }
 
-static void shared_validate(void)
+CASE(shared_validate)
 {
     char *at = memory(LEN, 11);
     int file = scratch_file(O_RDWR);
@@ -157,7 +157,7 @@ static void shared_validate(void)
     say("byte %c", byte);
 }
 
-static void noreplace_over_a_mapping(void)
+CASE(noreplace_over_a_mapping)
 {
     char *at = memory(LEN, 12);
     int file = scratch_file(O_RDWR);
@@ -172,7 +172,7 @@ static void noreplace_over_a_mapping(void)
     MAP(NULL, at, LEN / 2, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);
 }
 
-static void a_hint_that_is_free(void)
+CASE(a_hint_that_is_free)
 {
     char *at = memory(8 * LEN, 13);
     MUST(munmap(at + 2 * LEN, 4 * LEN));
@@ -185,7 +185,7 @@ static void a_hint_that_is_free(void)
     MAP(at + 5 * LEN, at + 5 * LEN, PAGE, RW, ANON, -1, 0);
 }
 
-static void a_hint_that_is_taken(void)
+CASE(a_hint_that_is_taken)
 {
     char *at = memory_out(LEN, 14);
     char *other = mmap(at, LEN, RW, ANON, -1, 0);
@@ -197,7 +197,7 @@ static void a_hint_that_is_taken(void)
 
 /* Like garbage collectors that choose their heap's address. They try addresses until a mapping
    has the requested address. */
-static void hints_that_a_program_insists_on(void)
+CASE(hints_that_a_program_insists_on)
 {
     for (size_t i = 0; i < 4000; i++) {
         char *hint = (char *)(0x100000000000UL + i * 0x10000000UL);
@@ -215,7 +215,7 @@ static void hints_that_a_program_insists_on(void)
 }
 
 /* Like ZGC: one bit of the heap's address is a flag of its pointers. */
-static void a_hint_that_is_one_bit(void)
+CASE(a_hint_that_is_one_bit)
 {
     char *hint = (char *)0x40000000000UL;
     MAP(hint, hint, 1024 * MIB, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
@@ -225,7 +225,7 @@ static void a_hint_that_is_one_bit(void)
 }
 
 /* Like LuaJIT: memory for code within reach of a jump from its library. */
-static void hints_near_code(void)
+CASE(hints_near_code)
 {
     uintptr_t code = (uintptr_t)dlsym(RTLD_DEFAULT, "mmap") & ~0xffffUL;
     char *near = NULL;
@@ -244,7 +244,7 @@ static void hints_near_code(void)
 }
 
 /* Like JDK 25: several addresses in turn, then any. */
-static void places_that_a_program_tries(void)
+CASE(places_that_a_program_tries)
 {
     size_t len = 400 * MIB;
     char *heap = MAP_FAILED;
@@ -265,7 +265,7 @@ static void places_that_a_program_tries(void)
 }
 
 /* Allocators map and unmap blocks with hints, but accept other addresses. */
-static void hints_that_a_program_prefers(void)
+CASE(hints_that_a_program_prefers)
 {
     size_t count = 0;
     for (size_t i = 0; i < 400; i++) {
@@ -281,7 +281,7 @@ static void hints_that_a_program_prefers(void)
     say("not zero %zu, wrong %zu", count, wrong(at, 4 * MIB, 17));
 }
 
-static void a_program_within_an_address_space(void)
+CASE(a_program_within_an_address_space)
 {
     for (rlim_t kib = 6000000; kib <= 9000000; kib += 1000000) {
         IN_CHILD("child") {
@@ -293,7 +293,7 @@ static void a_program_within_an_address_space(void)
     }
 }
 
-static void a_reservation_is_opened(void)
+CASE(a_reservation_is_opened)
 {
     char *at = mmap(NULL, 64 * MIB, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
     say("readable %d", is_readable(at));
@@ -306,7 +306,7 @@ static void a_reservation_is_opened(void)
     say("readable %d %d", is_readable(at + MIB), is_readable(at + 2 * MIB));
 }
 
-static void executable_memory(void)
+CASE(executable_memory)
 {
     static const unsigned char answer[] = {0xb8, 42, 0, 0, 0, 0xc3};
     char *at = memory(LEN, 19);
@@ -320,7 +320,7 @@ static void executable_memory(void)
 }
 
 /* SBCL's heap has code between its data. */
-static void executable_heap(void)
+CASE(executable_heap)
 {
     static const unsigned char answer[] = {0xb8, 42, 0, 0, 0, 0xc3};
     int all = PROT_READ | PROT_WRITE | PROT_EXEC;
@@ -339,7 +339,7 @@ static void executable_heap(void)
 
 /* ---- mprotect ---- */
 
-static void mprotect_refused(void)
+CASE(mprotect_refused)
 {
     char *at = memory_out(LEN, 20);
     RESULT(mprotect(at + 1, PAGE, PROT_READ));
@@ -354,7 +354,7 @@ static void mprotect_refused(void)
     say("wrong %zu", wrong(at, LEN, 21));
 }
 
-static void mprotect_up_to_a_hole(void)
+CASE(mprotect_up_to_a_hole)
 {
     char *at = memory(LEN, 22);
     MUST(munmap(at + LEN / 2, PAGE));
@@ -366,7 +366,7 @@ static void mprotect_up_to_a_hole(void)
     RESULT(mprotect(at + LEN / 2, PAGE, PROT_READ));
 }
 
-static void mprotect_over_a_file(void)
+CASE(mprotect_over_a_file)
 {
     char *at = memory(LEN, 23);
     int file = scratch_file(O_RDWR);
@@ -384,7 +384,7 @@ static void mprotect_over_a_file(void)
     RESULT(read(zero, at + LEN / 2 + PAGE, 1));
 }
 
-static void protection_keys(void)
+CASE(protection_keys)
 {
     char *at = memory_out(LEN, 24);
     RESULT(pkey_mprotect(at, LEN, PROT_NONE, 1));
@@ -400,7 +400,7 @@ static void protection_keys(void)
 
 /* ---- madvise ---- */
 
-static void madvise_refused(void)
+CASE(madvise_refused)
 {
     char *at = memory_out(LEN, 25);
     RESULT(madvise(at + 1, PAGE, MADV_DONTNEED));
@@ -415,7 +415,7 @@ static void madvise_refused(void)
     say("wrong %zu", wrong(at, LEN, 25));
 }
 
-static void advice_over_a_hole(void)
+CASE(advice_over_a_hole)
 {
     char *at = memory(LEN, 26);
     MUST(munmap(at + LEN / 2, PAGE));
@@ -430,7 +430,7 @@ static void advice_over_a_hole(void)
     RESULT(madvise(at + LEN / 2, PAGE, MADV_DONTNEED));
 }
 
-static void all_hints(void)
+CASE(all_hints)
 {
     static const int hints[] = {MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED,
                                 MADV_DONTFORK, MADV_DOFORK, MADV_MERGEABLE, MADV_UNMERGEABLE,
@@ -444,7 +444,7 @@ static void all_hints(void)
     say("wrong %zu", wrong(at, LEN, 27));
 }
 
-static void populating(void)
+CASE(populating)
 {
     char *at = memory_out(LEN, 28);
     RESULT(madvise(at, LEN, MADV_POPULATE_READ));
@@ -458,7 +458,7 @@ static void populating(void)
     say("wrong %zu", wrong(at, LEN, 28));
 }
 
-static void poison(void)
+CASE(poison)
 {
     become_nobody();
     char *at = memory(LEN, 29);
@@ -467,7 +467,7 @@ static void poison(void)
     say("wrong %zu", wrong(at, LEN, 29));
 }
 
-static void wiped_on_fork(void)
+CASE(wiped_on_fork)
 {
     char *at = memory(LEN, 30);
     RESULT(madvise(at, LEN / 2, MADV_WIPEONFORK));
@@ -485,7 +485,7 @@ static void wiped_on_fork(void)
     say("wrong %zu", wrong(at, LEN, 30));
 }
 
-static void withheld_at_fork(void)
+CASE(withheld_at_fork)
 {
     char *at = memory(LEN, 32);
     RESULT(madvise(at, LEN, MADV_DONTFORK));
@@ -500,7 +500,7 @@ static void withheld_at_fork(void)
     say("wrong %zu", wrong(at, LEN, 32));
 }
 
-static void advice_by_a_process_descriptor(void)
+CASE(advice_by_a_process_descriptor)
 {
     char *at = memory(LEN, 33);
     int self = MUST(syscall(SYS_pidfd_open, getpid(), 0));
@@ -515,7 +515,7 @@ static void advice_by_a_process_descriptor(void)
 
 /* ---- mlock ---- */
 
-static void dontneed_of_locked_memory(void)
+CASE(dontneed_of_locked_memory)
 {
     char *at = memory(LEN, 34);
     RESULT(mlock(at, 64 << 10));
@@ -535,7 +535,7 @@ static void dontneed_of_locked_memory(void)
     say("not zero %zu", not_zero(at, LEN));
 }
 
-static void mlock_lengths(void)
+CASE(mlock_lengths)
 {
     char *at = memory(LEN, 35);
     RESULT(mlock(at, 0));
@@ -548,7 +548,7 @@ static void mlock_lengths(void)
 }
 
 /* Write-only memory can be locked; inaccessible memory cannot. */
-static void mlock_of_what_cannot_be_read(void)
+CASE(mlock_of_what_cannot_be_read)
 {
     char *at = memory(LEN, 35);
     MUST(mprotect(at, 32 << 10, PROT_WRITE));
@@ -562,7 +562,7 @@ static void mlock_of_what_cannot_be_read(void)
     say("wrong %zu", wrong(at, LEN, 35));
 }
 
-static void mlock_over_a_hole(void)
+CASE(mlock_over_a_hole)
 {
     char *at = memory(LEN, 36);
     MUST(munmap(at + 2 * PAGE, PAGE));
@@ -575,7 +575,7 @@ static void mlock_over_a_hole(void)
     RESULT(mlock(at + 2 * PAGE, PAGE));
 }
 
-static void mlock2_flags(void)
+CASE(mlock2_flags)
 {
     char *at = memory(LEN, 37);
     RESULT(mlock2(at, 4 * PAGE, 2));
@@ -587,7 +587,7 @@ static void mlock2_flags(void)
     say("wrong %zu", wrong(at, LEN, 37));
 }
 
-static void mlock_of_closed_memory(void)
+CASE(mlock_of_closed_memory)
 {
     char *at = memory(LEN, 38);
     MUST(mprotect(at, 4 * PAGE, PROT_NONE));
@@ -595,7 +595,7 @@ static void mlock_of_closed_memory(void)
     RESULT(munlock(at, 4 * PAGE));
 }
 
-static void mlock_within_its_limit(void)
+CASE(mlock_within_its_limit)
 {
     /* The limit is not checked to the page, because the engine may have locked a page for its
      * key. */
@@ -613,7 +613,7 @@ static void mlock_within_its_limit(void)
     say("wrong %zu", wrong(at, LEN, 39));
 }
 
-static void mlock_without_a_limit_to_speak_of(void)
+CASE(mlock_without_a_limit_to_speak_of)
 {
     struct rlimit none = {0, 0};
     char *at = memory(LEN, 40);
@@ -640,7 +640,7 @@ static void locked_bytes(const char *what)
         fclose(status);
 }
 
-static void the_kernel_counts_what_is_locked(void)
+CASE(the_kernel_counts_what_is_locked)
 {
     char *at = memory(LEN, 41);
     locked_bytes("at first");
@@ -657,7 +657,7 @@ static void the_kernel_counts_what_is_locked(void)
     locked_bytes("unmapped");
 }
 
-static void munlockall_unlocks(void)
+CASE(munlockall_unlocks)
 {
     char *at = memory(LEN, 42);
     RESULT(mlock(at, 64 << 10));
@@ -666,14 +666,14 @@ static void munlockall_unlocks(void)
 
 }
 
-static void mlockall_flags(void)
+CASE(mlockall_flags)
 {
     RESULT(mlockall(0));
     RESULT(mlockall(MCL_ONFAULT));
     RESULT(mlockall(8));
 }
 
-static void map_locked(void)
+CASE(map_locked)
 {
     char *at = memory(LEN, 43);
     locked_bytes("at first");
@@ -687,7 +687,7 @@ static void map_locked(void)
 
 /* ---- msync ---- */
 
-static void msync_flags(void)
+CASE(msync_flags)
 {
     char *at = memory_out(LEN, 44);
     RESULT(msync(at, LEN, MS_SYNC));
@@ -702,7 +702,7 @@ static void msync_flags(void)
     RESULT(msync(at, -1UL, MS_SYNC));
 }
 
-static void msync_over_a_hole(void)
+CASE(msync_over_a_hole)
 {
     char *at = memory(LEN, 45);
     MUST(munmap(at + LEN / 2, PAGE));
@@ -711,7 +711,7 @@ static void msync_over_a_hole(void)
     RESULT(msync((char *)sbrk(0) + 4 * PAGE, PAGE, MS_SYNC));
 }
 
-static void msync_of_locked_memory(void)
+CASE(msync_of_locked_memory)
 {
     char *at = memory(LEN, 46);
     MUST(mlock(at, PAGE));
@@ -722,7 +722,7 @@ static void msync_of_locked_memory(void)
 
 /* ---- mincore ---- */
 
-static void mincore_refused(void)
+CASE(mincore_refused)
 {
     unsigned char *states = memory(LEN, 47);
     char *at = memory(LEN, 48);
@@ -736,7 +736,7 @@ static void mincore_refused(void)
     RESULT(mincore(at, LEN / 2, states));
 }
 
-static void mincore_into_managed_memory(void)
+CASE(mincore_into_managed_memory)
 {
     unsigned char *states = memory(2 * LEN, 49);
     MUST(munmap(states + LEN, LEN));
@@ -754,7 +754,7 @@ static void mincore_into_managed_memory(void)
     RESULT(mincore(own, PAGE, states));
 }
 
-static void mincore_of_what_was_never_touched(void)
+CASE(mincore_of_what_was_never_touched)
 {
     unsigned char states[LEN / PAGE];
     char *at = mmap(NULL, LEN, RW, ANON, -1, 0);
@@ -766,7 +766,7 @@ static void mincore_of_what_was_never_touched(void)
     say("%d", states[3]);
 }
 
-static void shmat_over_managed_memory(void)
+CASE(shmat_over_managed_memory)
 {
     char *at = memory(LEN, 50);
     int id = MUST(syscall(SYS_shmget, 0 /* IPC_PRIVATE */, LEN, 0600));
@@ -776,7 +776,7 @@ static void shmat_over_managed_memory(void)
     syscall(SYS_shmctl, id, 0 /* IPC_RMID */, NULL);
 }
 
-static void the_break_over_locked_memory(void)
+CASE(the_break_over_locked_memory)
 {
     char *before = sbrk(0);
     SUCCESS(sbrk(16 * PAGE));
@@ -796,7 +796,7 @@ static void the_break_over_locked_memory(void)
     say("now %d", sbrk(0) == before);
 }
 
-static void the_break_over_closed_memory(void)
+CASE(the_break_over_closed_memory)
 {
     char *before = sbrk(0);
     SUCCESS(sbrk(16 * PAGE));
@@ -808,7 +808,7 @@ static void the_break_over_closed_memory(void)
     say("byte %d", page[0]);
 }
 
-static void the_break_where_it_cannot_be(void)
+CASE(the_break_where_it_cannot_be)
 {
     char *before = sbrk(0);
     RESULT(brk(NULL));
@@ -822,7 +822,7 @@ static void the_break_where_it_cannot_be(void)
 }
 
 /* Like the image of GCL, whose data continues at the break. */
-static void the_break_behind_the_data(void)
+CASE(the_break_behind_the_data)
 {
     extern char _end;
     int has = personality(0xffffffff);
@@ -841,27 +841,3 @@ static void the_break_behind_the_data(void)
     RESULT(brk(end + PAGE));
     say("there %d", (char *)sbrk(0) == end + PAGE);
 }
-
-ABI_MAIN(CASE(munmap_of_an_unaligned_address), CASE(data_survives_being_put_out),
-         CASE(munmap_lengths), CASE(munmap_of_locked_memory), CASE(mmap_refused),
-         CASE(unknown_protection_bits), CASE(fixed_with_a_bad_descriptor),
-         CASE(fixed_without_permission), CASE(fixed_with_a_bad_offset),
-         CASE(fixed_of_what_cannot_be_mapped), CASE(fixed_unaligned_or_empty),
-         CASE(shared_validate), CASE(noreplace_over_a_mapping), CASE(a_hint_that_is_free),
-         CASE(a_hint_that_is_taken), CASE(hints_that_a_program_insists_on),
-         CASE(a_hint_that_is_one_bit), CASE(hints_near_code), CASE(places_that_a_program_tries),
-         CASE(hints_that_a_program_prefers), CASE(a_program_within_an_address_space),
-         CASE(a_reservation_is_opened), CASE(executable_memory), CASE(executable_heap),
-         CASE(mprotect_refused), CASE(mprotect_up_to_a_hole), CASE(mprotect_over_a_file),
-         CASE(protection_keys), CASE(madvise_refused), CASE(advice_over_a_hole), CASE(all_hints),
-         CASE(populating), CASE(poison), CASE(wiped_on_fork), CASE(withheld_at_fork),
-         CASE(advice_by_a_process_descriptor), CASE(dontneed_of_locked_memory), CASE(mlock_lengths),
-         CASE(mlock_of_what_cannot_be_read), CASE(mlock_over_a_hole), CASE(mlock2_flags),
-         CASE(mlock_of_closed_memory), CASE(mlock_within_its_limit),
-         CASE(mlock_without_a_limit_to_speak_of), CASE(the_kernel_counts_what_is_locked),
-         CASE(munlockall_unlocks), CASE(mlockall_flags), CASE(map_locked), CASE(msync_flags),
-         CASE(msync_over_a_hole), CASE(msync_of_locked_memory), CASE(mincore_refused),
-         CASE(mincore_into_managed_memory), CASE(mincore_of_what_was_never_touched),
-         CASE(shmat_over_managed_memory), CASE(the_break_over_locked_memory),
-         CASE(the_break_over_closed_memory), CASE(the_break_where_it_cannot_be),
-         CASE(the_break_behind_the_data))

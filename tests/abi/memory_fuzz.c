@@ -387,15 +387,13 @@ static void run_from(uint64_t seed, size_t steps)
     say("mistakes %zu", mistakes);
 }
 
-static void seed_1(void) { run_from(1, STEPS); }
-static void seed_2(void) { run_from(2, STEPS); }
-static void seed_3(void) { run_from(3, STEPS); }
-static void seed_4(void) { run_from(4, STEPS); }
+CASE(seed_1) { run_from(1, STEPS); }
+CASE(seed_2) { run_from(2, STEPS); }
+CASE(seed_3) { run_from(3, STEPS); }
+CASE(seed_4) { run_from(4, STEPS); }
 
-static void from_the_environment(void)
+CASE(from_the_environment)
 {
     const char *seed = getenv("ABI_FUZZ_SEED"), *steps = getenv("ABI_FUZZ_STEPS");
     run_from(seed ? strtoul(seed, NULL, 10) : 5, steps ? strtoul(steps, NULL, 10) : STEPS);
 }
-
-ABI_MAIN(CASE(seed_1), CASE(seed_2), CASE(seed_3), CASE(seed_4), CASE(from_the_environment))

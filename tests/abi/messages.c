@@ -76,27 +76,27 @@ static void receive(int type, receiver how, size_t sent, size_t len, int flags)
     RESULT(recv(ends[1], target, len, MSG_DONTWAIT));
 }
 
-static void datagram_read(void) { receive(SOCK_DGRAM, by_read, LONG, 1 << 20, 0); }
-static void datagram_recv(void) { receive(SOCK_DGRAM, by_recv, LONG, 1 << 20, 0); }
-static void datagram_recv_exact(void) { receive(SOCK_DGRAM, by_recv, LONG, LONG, 0); }
-static void datagram_recvfrom(void) { receive(SOCK_DGRAM, by_recvfrom, LONG, 1 << 20, 0); }
-static void datagram_readv(void) { receive(SOCK_DGRAM, by_readv, LONG, 1 << 20, 0); }
-static void datagram_recvmsg(void) { receive(SOCK_DGRAM, by_recvmsg, LONG, 1 << 20, 0); }
-static void datagram_too_long(void) { receive(SOCK_DGRAM, by_recv, LONG, 100000, 0); }
-static void datagram_truncated(void) { receive(SOCK_DGRAM, by_recv, LONG, 100000, MSG_TRUNC); }
-static void datagram_message_truncated(void)
+CASE(datagram_read) { receive(SOCK_DGRAM, by_read, LONG, 1 << 20, 0); }
+CASE(datagram_recv) { receive(SOCK_DGRAM, by_recv, LONG, 1 << 20, 0); }
+CASE(datagram_recv_exact) { receive(SOCK_DGRAM, by_recv, LONG, LONG, 0); }
+CASE(datagram_recvfrom) { receive(SOCK_DGRAM, by_recvfrom, LONG, 1 << 20, 0); }
+CASE(datagram_readv) { receive(SOCK_DGRAM, by_readv, LONG, 1 << 20, 0); }
+CASE(datagram_recvmsg) { receive(SOCK_DGRAM, by_recvmsg, LONG, 1 << 20, 0); }
+CASE(datagram_too_long) { receive(SOCK_DGRAM, by_recv, LONG, 100000, 0); }
+CASE(datagram_truncated) { receive(SOCK_DGRAM, by_recv, LONG, 100000, MSG_TRUNC); }
+CASE(datagram_message_truncated)
 {
     receive(SOCK_DGRAM, by_recvmsg, LONG, 120000, MSG_TRUNC);
 }
-static void packet_read(void) { receive(SOCK_SEQPACKET, by_read, LONG, 1 << 20, 0); }
-static void packet_recv(void) { receive(SOCK_SEQPACKET, by_recv, LONG, 1 << 20, 0); }
-static void packet_readv(void) { receive(SOCK_SEQPACKET, by_readv, LONG, 1 << 20, 0); }
-static void packet_recvmsg(void) { receive(SOCK_SEQPACKET, by_recvmsg, LONG, 1 << 20, 0); }
-static void packet_truncated(void) { receive(SOCK_SEQPACKET, by_recv, LONG, 70000, MSG_TRUNC); }
-static void stream_recv(void) { receive(SOCK_STREAM, by_recv, LONG, 1 << 20, 0); }
-static void stream_read(void) { receive(SOCK_STREAM, by_read, LONG, 1 << 20, 0); }
+CASE(packet_read) { receive(SOCK_SEQPACKET, by_read, LONG, 1 << 20, 0); }
+CASE(packet_recv) { receive(SOCK_SEQPACKET, by_recv, LONG, 1 << 20, 0); }
+CASE(packet_readv) { receive(SOCK_SEQPACKET, by_readv, LONG, 1 << 20, 0); }
+CASE(packet_recvmsg) { receive(SOCK_SEQPACKET, by_recvmsg, LONG, 1 << 20, 0); }
+CASE(packet_truncated) { receive(SOCK_SEQPACKET, by_recv, LONG, 70000, MSG_TRUNC); }
+CASE(stream_recv) { receive(SOCK_STREAM, by_recv, LONG, 1 << 20, 0); }
+CASE(stream_read) { receive(SOCK_STREAM, by_read, LONG, 1 << 20, 0); }
 
-static void peeked(void)
+CASE(peeked)
 {
     int ends[2];
     pair(SOCK_DGRAM, ends);
@@ -112,7 +112,7 @@ static void peeked(void)
 }
 
 /* A buffer of 512 MiB uses only as much memory as the received data. */
-static void huge_buffer(void)
+CASE(huge_buffer)
 {
     int ends[2];
     pair(SOCK_SEQPACKET, ends);
@@ -165,12 +165,12 @@ static void many_wait(int type, int threads, size_t len, size_t sent)
     }
     say("sent %d, whole %zu of %d, wrong %zu", sends, whole, threads, bad);
 }
-static void many_wait_for_datagrams(void) { many_wait(SOCK_DGRAM, 280, 64 << 10, 20000); }
-static void some_wait_for_datagrams(void) { many_wait(SOCK_DGRAM, 60, 64 << 10, 20000); }
-static void many_wait_for_packets(void) { many_wait(SOCK_SEQPACKET, 100, 200000, 150000); }
+CASE(many_wait_for_datagrams) { many_wait(SOCK_DGRAM, 280, 64 << 10, 20000); }
+CASE(some_wait_for_datagrams) { many_wait(SOCK_DGRAM, 60, 64 << 10, 20000); }
+CASE(many_wait_for_packets) { many_wait(SOCK_SEQPACKET, 100, 200000, 150000); }
 
 /* One datagram is sent from managed memory while many threads wait. It must arrive complete. */
-static void sent_while_many_wait(void)
+CASE(sent_while_many_wait)
 {
     int ends[2], other[2];
     pair(SOCK_DGRAM, ends);
@@ -200,7 +200,7 @@ static void sent_while_many_wait(void)
     say("ended %zu", ended);
 }
 
-static void packet_pipe(void)
+CASE(packet_pipe)
 {
     int ends[2];
     MUST(pipe2(ends, O_DIRECT));
@@ -218,7 +218,7 @@ static void packet_pipe(void)
     RESULT(read(ends[0], target, MIB));
 }
 
-static void byte_pipe(void)
+CASE(byte_pipe)
 {
     int ends[2];
     MUST(pipe(ends));
@@ -230,7 +230,7 @@ static void byte_pipe(void)
     say_buffer(target, LONG, got);
 }
 
-static void netlink_dump(void)
+CASE(netlink_dump)
 {
     int fd = MUST(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
     struct {
@@ -250,7 +250,7 @@ static void netlink_dump(void)
         got > 0 && first->nlmsg_len <= got);
 }
 
-static void terminal(void)
+CASE(terminal)
 {
     int master, slave;
     MUST(openpty(&master, &slave, NULL, NULL, NULL));
@@ -269,7 +269,7 @@ static void terminal(void)
     RESULT(read(slave, buffer, 1 << 20));
 }
 
-static void counters(void)
+CASE(counters)
 {
     uint64_t *word = memory(1 << 20, 0);
     int event = MUST(eventfd(5, 0));
@@ -289,7 +289,7 @@ static void counters(void)
     say("value %lu", (unsigned long)*word);
 }
 
-static void signals_by_descriptor(void)
+CASE(signals_by_descriptor)
 {
     sigset_t set;
     sigemptyset(&set);
@@ -305,7 +305,7 @@ static void signals_by_descriptor(void)
     say("signals %u %u", info[0].ssi_signo, info[1].ssi_signo);
 }
 
-static void watched_directory(void)
+CASE(watched_directory)
 {
     int fd = MUST(inotify_init1(IN_NONBLOCK));
     const char *dir = getenv("TMPDIR");
@@ -321,7 +321,7 @@ static void watched_directory(void)
     RESULT(read(fd, buffer, 1 << 20));
 }
 
-static void one_message_of_many_parts(void)
+CASE(one_message_of_many_parts)
 {
     int ends[2];
     pair(SOCK_DGRAM, ends);
@@ -343,7 +343,7 @@ static void one_message_of_many_parts(void)
     RESULT(recvmsg(ends[1], &message, MSG_DONTWAIT));
 }
 
-static void with_a_descriptor(void)
+CASE(with_a_descriptor)
 {
     int ends[2];
     pair(SOCK_SEQPACKET, ends);
@@ -398,11 +398,11 @@ static void many_messages(int count, size_t len, int flags)
         total += messages[i].msg_len;
     say("received %ld, wrong %zu", total, got > 0 ? wrong(target, got * len, 7) : 0);
 }
-static void few_messages(void) { many_messages(8, 5000, MSG_DONTWAIT); }
-static void long_messages(void) { many_messages(5, 100000, MSG_WAITFORONE); }
-static void hundred_messages(void) { many_messages(200, 100, MSG_DONTWAIT); }
+CASE(few_messages) { many_messages(8, 5000, MSG_DONTWAIT); }
+CASE(long_messages) { many_messages(5, 100000, MSG_WAITFORONE); }
+CASE(hundred_messages) { many_messages(200, 100, MSG_DONTWAIT); }
 
-static void nothing_comes(void)
+CASE(nothing_comes)
 {
     int ends[2];
     pair(SOCK_DGRAM, ends);
@@ -417,7 +417,7 @@ static void nothing_comes(void)
 
 static void on_signal(int signal) { (void)signal; }
 
-static void interrupted(void)
+CASE(interrupted)
 {
     int ends[2];
     pair(SOCK_STREAM, ends);
@@ -449,7 +449,7 @@ static void *send_slowly(void *argument)
     return NULL;
 }
 
-static void waits_for_all(void)
+CASE(waits_for_all)
 {
     int ends[2];
     pair(SOCK_STREAM, ends);
@@ -462,7 +462,7 @@ static void waits_for_all(void)
 }
 
 /* With TCP, MSG_TRUNC drops the data that it reports as received. */
-static void dropped_by_tcp(void)
+CASE(dropped_by_tcp)
 {
     int listening = MUST(socket(AF_INET, SOCK_STREAM, 0));
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -484,7 +484,7 @@ static void dropped_by_tcp(void)
     say("wrong %zu", wrong(target, 10000, 7));
 }
 
-static void broken_connection(void)
+CASE(broken_connection)
 {
     int ends[2];
     pair(SOCK_STREAM, ends);
@@ -498,7 +498,7 @@ static void broken_connection(void)
     RESULT(send(ends[0], source, 4 * MIB, 0));
 }
 
-static void long_stream(void)
+CASE(long_stream)
 {
     int ends[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
@@ -522,7 +522,7 @@ static void long_stream(void)
     say_end("the reader", child);
 }
 
-static void too_long_for_a_datagram(void)
+CASE(too_long_for_a_datagram)
 {
     int ends[2];
     MUST(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
@@ -539,7 +539,7 @@ static void *read_for_ever(void *argument)
     return NULL;
 }
 
-static void cancelled(void)
+CASE(cancelled)
 {
     int ends[2];
     pair(SOCK_DGRAM, ends);
@@ -556,7 +556,7 @@ static void cancelled(void)
     say("done");
 }
 
-static void random_bytes(void)
+CASE(random_bytes)
 {
     unsigned char *target = memory(9 * MIB, 3);
     int fd = MUST(open("/dev/urandom", O_RDONLY));
@@ -574,7 +574,7 @@ static void random_bytes(void)
     RESULT(write(MUST(open("/dev/full", O_WRONLY)), target, 9 * MIB));
 }
 
-static void pseudo_files(void)
+CASE(pseudo_files)
 {
     char *target = memory(MIB, 0), *other = memory(MIB, 0);
     const char *paths[] = {"/proc/self/limits", "/proc/filesystems", "/sys/kernel/mm/transparent_hugepage/enabled"};
@@ -593,7 +593,7 @@ static void pseudo_files(void)
 }
 
 /* The kernel writes three fields of a header, and does not change the others. */
-static void a_static_header_keeps_its_pointers(void)
+CASE(a_static_header_keeps_its_pointers)
 {
     static struct msghdr header;
     static struct sockaddr_storage name;
@@ -611,16 +611,3 @@ static void a_static_header_keeps_its_pointers(void)
             header.msg_iov == &vector && header.msg_iovlen == 1);
     }
 }
-
-ABI_MAIN(CASE(a_static_header_keeps_its_pointers), CASE(datagram_read), CASE(datagram_recv), CASE(datagram_recv_exact), CASE(datagram_recvfrom),
-         CASE(datagram_readv), CASE(datagram_recvmsg), CASE(datagram_too_long), CASE(datagram_truncated),
-         CASE(datagram_message_truncated), CASE(packet_read), CASE(packet_recv), CASE(packet_readv),
-         CASE(packet_recvmsg), CASE(packet_truncated), CASE(stream_recv), CASE(stream_read), CASE(peeked),
-         CASE(huge_buffer), CASE(many_wait_for_datagrams), CASE(some_wait_for_datagrams),
-         CASE(many_wait_for_packets), CASE(sent_while_many_wait), CASE(packet_pipe), CASE(byte_pipe),
-         CASE(netlink_dump), CASE(terminal), CASE(counters), CASE(signals_by_descriptor),
-         CASE(watched_directory), CASE(one_message_of_many_parts), CASE(with_a_descriptor),
-         CASE(few_messages), CASE(long_messages), CASE(hundred_messages), CASE(nothing_comes),
-         CASE(interrupted), CASE(waits_for_all), CASE(dropped_by_tcp), CASE(broken_connection),
-         CASE(long_stream), CASE(too_long_for_a_datagram), CASE(cancelled), CASE(random_bytes),
-         CASE(pseudo_files))

@@ -15,7 +15,7 @@ static char *reserve(size_t len)
     return at;
 }
 
-static void fixed_onto_itself_overlapping(void)
+CASE(fixed_onto_itself_overlapping)
 {
     char *at = memory_out(LEN, 1);
     REMAP(NULL, at, LEN / 2, LEN / 2, MREMAP_MAYMOVE | MREMAP_FIXED, at + LEN / 4);
@@ -24,7 +24,7 @@ static void fixed_onto_itself_overlapping(void)
     say("wrong %zu", wrong(at, LEN, 1));
 }
 
-static void fixed_without_maymove(void)
+CASE(fixed_without_maymove)
 {
     char *at = memory(LEN, 2), *target = memory(LEN, 3);
     put_out();
@@ -32,7 +32,7 @@ static void fixed_without_maymove(void)
     say("wrong %zu %zu", wrong(at, LEN, 2), wrong(target, LEN, 3));
 }
 
-static void fixed_to_an_unaligned_target(void)
+CASE(fixed_to_an_unaligned_target)
 {
     char *at = memory(LEN, 2), *target = memory(LEN, 3);
     put_out();
@@ -41,7 +41,7 @@ static void fixed_to_an_unaligned_target(void)
     say("wrong %zu %zu", wrong(at, LEN, 2), wrong(target, LEN, 3));
 }
 
-static void unknown_flags(void)
+CASE(unknown_flags)
 {
     char *at = memory_out(LEN, 4);
     REMAP(NULL, at, LEN, 2 * LEN, 8);
@@ -49,7 +49,7 @@ static void unknown_flags(void)
     say("wrong %zu", wrong(at, LEN, 4));
 }
 
-static void dontunmap_keeps_the_source(void)
+CASE(dontunmap_keeps_the_source)
 {
     char *at = memory_out(LEN, 5);
     char *moved = REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
@@ -63,7 +63,7 @@ static void dontunmap_keeps_the_source(void)
     say("wrong %zu %zu", wrong(moved, LEN, 5), wrong(at, LEN, 6));
 }
 
-static void dontunmap_to_a_place(void)
+CASE(dontunmap_to_a_place)
 {
     char *at = memory(LEN, 5), *target = memory(LEN, 6);
     put_out();
@@ -72,7 +72,7 @@ static void dontunmap_to_a_place(void)
     say("source not zero %zu", not_zero(at, LEN));
 }
 
-static void dontunmap_refused(void)
+CASE(dontunmap_refused)
 {
     char *at = memory_out(LEN, 7);
     REMAP(NULL, at, LEN, LEN, MREMAP_DONTUNMAP, NULL);
@@ -81,7 +81,7 @@ static void dontunmap_refused(void)
     say("wrong %zu", wrong(at, LEN, 7));
 }
 
-static void no_length(void)
+CASE(no_length)
 {
     char *at = memory_out(LEN, 8);
     REMAP(NULL, at, LEN, 0, MREMAP_MAYMOVE);
@@ -90,7 +90,7 @@ static void no_length(void)
     say("wrong %zu", wrong(at, LEN, 8));
 }
 
-static void lengths_beyond_everything(void)
+CASE(lengths_beyond_everything)
 {
     char *at = memory(LEN, 9);
     REMAP(NULL, at, LEN, -PAGE, MREMAP_MAYMOVE);
@@ -99,7 +99,7 @@ static void lengths_beyond_everything(void)
     say("wrong %zu", wrong(at, LEN, 9));
 }
 
-static void lengths_are_rounded_up(void)
+CASE(lengths_are_rounded_up)
 {
     char *at = memory_out(LEN, 10);
     REMAP(at, at, LEN - 100, LEN - 200, 0);
@@ -110,7 +110,7 @@ static void lengths_are_rounded_up(void)
     say("last: %d %d", is_readable(at + LEN - 3 * PAGE), is_readable(at + LEN - 2 * PAGE));
 }
 
-static void of_nothing(void)
+CASE(of_nothing)
 {
     char *at = memory(LEN, 11);
     MUST(munmap(at, LEN));
@@ -119,7 +119,7 @@ static void of_nothing(void)
     REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
 }
 
-static void growing_over_a_hole(void)
+CASE(growing_over_a_hole)
 {
     char *at = memory(LEN, 12);
     MUST(munmap(at + LEN / 2, PAGE));
@@ -131,7 +131,7 @@ static void growing_over_a_hole(void)
     say("wrong %zu", wrong(target, LEN, 13));
 }
 
-static void growing_two_mappings(void)
+CASE(growing_two_mappings)
 {
     char *at = memory(LEN, 13);
     MUST(mprotect(at + LEN / 2, LEN / 2, PROT_READ));
@@ -140,7 +140,7 @@ static void growing_two_mappings(void)
     say("wrong %zu", wrong(at, LEN, 13));
 }
 
-static void shrinking_two_mappings(void)
+CASE(shrinking_two_mappings)
 {
     char *at = memory(LEN, 13);
     MUST(mprotect(at + LEN / 2, LEN / 2, PROT_READ));
@@ -149,7 +149,7 @@ static void shrinking_two_mappings(void)
     say("wrong %zu, then %d", wrong(at, LEN / 4, 13), is_readable(at + LEN / 4));
 }
 
-static void into_a_neighbour(void)
+CASE(into_a_neighbour)
 {
     char *at = memory(LEN, 14);
     MUST(mprotect(at + LEN / 2, LEN / 2, PROT_READ));
@@ -160,7 +160,7 @@ static void into_a_neighbour(void)
     say("old place: %d", is_readable(at));
 }
 
-static void into_a_hole(void)
+CASE(into_a_hole)
 {
     char *at = memory(LEN, 15);
     MUST(munmap(at + LEN / 2, LEN / 4));
@@ -170,7 +170,7 @@ static void into_a_hole(void)
     say("wrong %zu, not zero %zu", wrong(at, LEN / 2, 15), not_zero(at + LEN / 2, LEN / 4));
 }
 
-static void the_target_has_the_sources_protection(void)
+CASE(the_target_has_the_sources_protection)
 {
     char *at = memory(LEN, 16), *target = memory(LEN, 17);
     MUST(mprotect(at, LEN, PROT_READ));
@@ -183,7 +183,7 @@ static void the_target_has_the_sources_protection(void)
     RESULT(read(zero, target, 1));
 }
 
-static void a_closed_mapping_moves(void)
+CASE(a_closed_mapping_moves)
 {
     char *at = memory(LEN, 18), *target = reserve(2 * LEN);
     MUST(mprotect(at, LEN, PROT_NONE));
@@ -194,7 +194,7 @@ static void a_closed_mapping_moves(void)
     say("wrong %zu", wrong(target, LEN, 18));
 }
 
-static void fixed_and_longer(void)
+CASE(fixed_and_longer)
 {
     char *at = memory(LEN, 19), *target = memory(2 * LEN, 20);
     put_out();
@@ -208,7 +208,7 @@ static void fixed_and_longer(void)
     say("old place: %d", is_readable(at));
 }
 
-static void fixed_and_shorter(void)
+CASE(fixed_and_shorter)
 {
     char *at = memory(LEN, 21), *target = memory(LEN, 22);
     put_out();
@@ -228,7 +228,7 @@ static char *small_memory(size_t len, unsigned seed)
     return at;
 }
 
-static void unmanaged_to_managed(void)
+CASE(unmanaged_to_managed)
 {
     char *at = small_memory(32 << 10, 23), *target = memory(LEN, 24);
     put_out();
@@ -243,7 +243,7 @@ static void unmanaged_to_managed(void)
     RESULT(munmap(target, LEN));
 }
 
-static void managed_to_unmanaged(void)
+CASE(managed_to_unmanaged)
 {
     char *target = small_memory(32 << 10, 26), *at = memory(LEN, 27);
     put_out();
@@ -253,7 +253,7 @@ static void managed_to_unmanaged(void)
     RESULT(munmap(target, 32 << 10));
 }
 
-static void a_refused_move_leaves_the_target(void)
+CASE(a_refused_move_leaves_the_target)
 {
     char *at = memory(LEN, 28), *target = memory(LEN, 29);
     MUST(munmap(at, LEN));
@@ -262,7 +262,7 @@ static void a_refused_move_leaves_the_target(void)
     say("wrong %zu", wrong(target, LEN, 29));
 }
 
-static void beyond_the_address_space(void)
+CASE(beyond_the_address_space)
 {
     char *at = memory_out(LEN, 30);
     REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)0x7ffffffff000);
@@ -270,7 +270,7 @@ static void beyond_the_address_space(void)
     say("wrong %zu", wrong(at, LEN, 30));
 }
 
-static void a_file_mapping_moves_over_managed_memory(void)
+CASE(a_file_mapping_moves_over_managed_memory)
 {
     int file = scratch_file(O_RDWR);
     unsigned char page[PAGE];
@@ -296,7 +296,7 @@ static void a_file_mapping_moves_over_managed_memory(void)
     say("page 4 at its place: wrong %zu", wrong(target + 4 * PAGE, PAGE, 44));
 }
 
-static void a_lent_mapping_shrinks(void)
+CASE(a_lent_mapping_shrinks)
 {
     int file = scratch_file(O_RDWR);
     MUST(ftruncate(file, LEN));
@@ -308,7 +308,7 @@ static void a_lent_mapping_shrinks(void)
     REMAP(at, at, LEN / 4, LEN / 4, MREMAP_MAYMOVE);
 }
 
-static void duplicating_a_shared_mapping(void)
+CASE(duplicating_a_shared_mapping)
 {
     char *at = mmap(NULL, LEN, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0), *target = memory(LEN, 33);
     fill(at, LEN, 34);
@@ -319,7 +319,7 @@ static void duplicating_a_shared_mapping(void)
     say("wrong %zu", wrong(target, LEN, 34));
 }
 
-static void growing_again_and_again(void)
+CASE(growing_again_and_again)
 {
     size_t len = 128 << 10;
     char *at = memory(len, 35);
@@ -337,7 +337,7 @@ static void growing_again_and_again(void)
     }
 }
 
-static void locked_memory_stays_locked(void)
+CASE(locked_memory_stays_locked)
 {
     char *at = memory(LEN, 41), *target = memory(LEN, 42);
     RESULT(mlock(at, 64 << 10));
@@ -349,7 +349,7 @@ static void locked_memory_stays_locked(void)
     RESULT(madvise(target, 64 << 10, MADV_DONTNEED));
 }
 
-static void what_children_get_moves_along(void)
+CASE(what_children_get_moves_along)
 {
     char *at = memory(LEN, 43), *target = memory(LEN, 44);
     MUST(madvise(at, LEN, MADV_WIPEONFORK));
@@ -359,16 +359,3 @@ static void what_children_get_moves_along(void)
         say("in the child: not zero %zu", not_zero(target, LEN));
     say("wrong %zu", wrong(target, LEN, 43));
 }
-
-ABI_MAIN(CASE(fixed_onto_itself_overlapping), CASE(fixed_without_maymove),
-         CASE(fixed_to_an_unaligned_target), CASE(unknown_flags), CASE(dontunmap_keeps_the_source),
-         CASE(dontunmap_to_a_place), CASE(dontunmap_refused), CASE(no_length),
-         CASE(lengths_beyond_everything), CASE(lengths_are_rounded_up), CASE(of_nothing),
-         CASE(growing_over_a_hole), CASE(growing_two_mappings), CASE(shrinking_two_mappings),
-         CASE(into_a_neighbour), CASE(into_a_hole), CASE(the_target_has_the_sources_protection),
-         CASE(a_closed_mapping_moves), CASE(fixed_and_longer), CASE(fixed_and_shorter),
-         CASE(unmanaged_to_managed), CASE(managed_to_unmanaged),
-         CASE(a_refused_move_leaves_the_target), CASE(beyond_the_address_space),
-         CASE(a_file_mapping_moves_over_managed_memory), CASE(a_lent_mapping_shrinks),
-         CASE(duplicating_a_shared_mapping), CASE(growing_again_and_again),
-         CASE(locked_memory_stays_locked), CASE(what_children_get_moves_along))

@@ -21,7 +21,7 @@ static void run_guest(int vm, int processor, struct kvm_run *run)
     say("exit %d, al %d", run->exit_reason, (int)(registers.rax & 255));
 }
 
-static void a_virtual_machine(void)
+CASE(a_virtual_machine)
 {
     int device = open("/dev/kvm", O_RDWR | O_CLOEXEC);
     int vm = device < 0 ? -1 : ioctl(device, KVM_CREATE_VM, 0);
@@ -51,7 +51,7 @@ static void a_virtual_machine(void)
 }
 
 /* Other devices have requests with the same numbers. */
-static void requests_of_other_devices(void)
+CASE(requests_of_other_devices)
 {
     char *at = memory(64 << 10, 1);
     int fd = MUST(open("/dev/null", O_RDWR));
@@ -63,5 +63,3 @@ static void requests_of_other_devices(void)
     RESULT(ioctl(fd, 0xc0186473, at));  /* DRM_IOCTL_I915_GEM_USERPTR */
     RESULT(ioctl(-1, 0xaf01, 0));
 }
-
-ABI_MAIN(CASE(a_virtual_machine), CASE(requests_of_other_devices))

@@ -26,7 +26,7 @@ static int udp(void)
 }
 
 /* One buffer is untouched managed memory, which has no pages. */
-static void a_list_of_interfaces(void)
+CASE(a_list_of_interfaces)
 {
     char *old = memory(LEN, 1), *fresh = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE,
                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -48,7 +48,7 @@ static void a_list_of_interfaces(void)
     say("%d bytes, %s", list->ifc_len, list->ifc_req->ifr_name);
 }
 
-static void a_request_to_a_driver(void)
+CASE(a_request_to_a_driver)
 {
     struct ethtool_value *value = memory(LEN, 1);
     *value = (struct ethtool_value){.cmd = ETHTOOL_GLINK};
@@ -59,7 +59,7 @@ static void a_request_to_a_driver(void)
 }
 
 /* The kernel reads a pointer of this request, which no table of softswap describes. */
-static void a_request_that_nothing_describes(void)
+CASE(a_request_that_nothing_describes)
 {
     struct rtentry route = {.rt_flags = RTF_HOST, .rt_dev = strcpy(memory(LEN, 1), "none0")};
     ((struct sockaddr *)&route.rt_dst)->sa_family = AF_INET;
@@ -76,7 +76,7 @@ static void a_request_that_nothing_describes(void)
     RESULT(ioctl(fd, SIOCDELRT, &route));
 }
 
-static void a_socket_filter(void)
+CASE(a_socket_filter)
 {
     enum { COUNT = 1500 };
     struct sock_filter *code = memory(LEN, 1);
@@ -95,7 +95,7 @@ static void a_socket_filter(void)
     say("%u, alike %d", len, !memcmp(got, code, COUNT * sizeof *code));
 }
 
-static void a_set_of_many_descriptors(void)
+CASE(a_set_of_many_descriptors)
 {
     enum { COUNT = 4000 };
     struct rlimit limit;
@@ -121,7 +121,7 @@ static void a_set_of_many_descriptors(void)
     RESULT(select(1 << 30, NULL, (fd_set *)set, NULL, &none));
 }
 
-static void a_traced_child(void)
+CASE(a_traced_child)
 {
     char *got = memory(LEN, 1);
     pid_t child = MUST(fork());
@@ -152,7 +152,7 @@ struct waiter {
 };
 enum { OF_32_BITS = 2, PRIVATE = 128 };
 
-static void futexes_in_an_array(void)
+CASE(futexes_in_an_array)
 {
     char *at = memory(LEN, 1);
     *(uint32_t *)at = 5;
@@ -165,7 +165,7 @@ static void futexes_in_an_array(void)
     RESULT(syscall(456, waiters, 0, 1, 1)); /* futex_requeue */
 }
 
-static void a_register(void)
+CASE(a_register)
 {
     unsigned long *at = memory_out(LEN, 1);
     RESULT(syscall(SYS_arch_prctl, 0x1003, at)); /* ARCH_GET_FS */
@@ -173,7 +173,7 @@ static void a_register(void)
     RESULT(syscall(SYS_arch_prctl, 0x1002, *at)); /* ARCH_SET_FS */
 }
 
-static void a_set_of_semaphores(void)
+CASE(a_set_of_semaphores)
 {
     enum { COUNT = 8000 };
     unsigned short *values = memory(LEN, 1);
@@ -189,7 +189,7 @@ static void a_set_of_semaphores(void)
     semctl(set, 0, IPC_RMID);
 }
 
-static void a_long_key(void)
+CASE(a_long_key)
 {
     if (geteuid()) {
         say("an unprivileged user has too few keys");
@@ -206,7 +206,7 @@ static void a_long_key(void)
     say("wrong %zu", wrong(got, 20000, 1));
 }
 
-static void a_policy_of_memory(void)
+CASE(a_policy_of_memory)
 {
     char *at = memory(LEN, 1);
     int node = -1;
@@ -215,7 +215,7 @@ static void a_policy_of_memory(void)
     say("%d", node >= 0);
 }
 
-static void extents_of_a_file(void)
+CASE(extents_of_a_file)
 {
     int fd = scratch_file(O_RDWR);
     MUST(write(fd, memory(LEN, 1), LEN));
@@ -228,7 +228,7 @@ static void extents_of_a_file(void)
     say("%s", mapped < 0 ? strerrorname_np(errno) : "done");
 }
 
-static void a_scan_of_pages(void)
+CASE(a_scan_of_pages)
 {
     struct {
         uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, any,
@@ -242,7 +242,7 @@ static void a_scan_of_pages(void)
     RESULT(ioctl(fd, _IOWR('f', 16, scan), &scan));
 }
 
-static void a_program_for_the_kernel(void)
+CASE(a_program_for_the_kernel)
 {
     struct bpf_insn *code = memory(LEN, 1);
     char *license = strcpy(memory(LEN, 1), "GPL");
@@ -253,9 +253,3 @@ static void a_program_for_the_kernel(void)
     put_out();
     SUCCESS(syscall(SYS_bpf, BPF_PROG_LOAD, &attributes, sizeof attributes));
 }
-
-ABI_MAIN(CASE(a_list_of_interfaces), CASE(a_request_to_a_driver),
-         CASE(a_request_that_nothing_describes), CASE(a_socket_filter),
-         CASE(a_set_of_many_descriptors), CASE(a_traced_child), CASE(futexes_in_an_array),
-         CASE(a_register), CASE(a_set_of_semaphores), CASE(a_long_key), CASE(a_policy_of_memory),
-         CASE(extents_of_a_file), CASE(a_scan_of_pages), CASE(a_program_for_the_kernel))

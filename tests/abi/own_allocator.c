@@ -130,7 +130,7 @@ static void run_threads(int count)
     say("threads: %d of %d", good, count);
 }
 
-static void starts_in_utf8(void)
+CASE(starts_in_utf8)
 {
     say("%s", setlocale(LC_ALL, "C.UTF-8"));
     for (int round = 0; round < 3; round++) {
@@ -140,7 +140,7 @@ static void starts_in_utf8(void)
     say_strangers();
 }
 
-static void locales(void)
+CASE(locales)
 {
     for (int round = 0; round < 20; round++) {
         locale_t locale = newlocale(LC_ALL_MASK, "C.UTF-8", NULL);
@@ -157,7 +157,7 @@ static void locales(void)
     say_strangers();
 }
 
-static void strings_of_the_library(void)
+CASE(strings_of_the_library)
 {
     for (int round = 0; round < 30; round++) {
         char *text = strdup("some text"), *printed = NULL, *line = NULL;
@@ -181,7 +181,7 @@ static void strings_of_the_library(void)
     say_strangers();
 }
 
-static void streams_into_memory(void)
+CASE(streams_into_memory)
 {
     for (int round = 0; round < 5; round++) {
         char *text = NULL;
@@ -199,7 +199,7 @@ static void streams_into_memory(void)
 
 static int is_visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
 
-static void lists_of_the_library(void)
+CASE(lists_of_the_library)
 {
     struct dirent **names;
     int count = scandir("/etc", &names, is_visible, alphasort);
@@ -211,7 +211,7 @@ static void lists_of_the_library(void)
     say_strangers();
 }
 
-static void patterns_trees_and_variables(void)
+CASE(patterns_trees_and_variables)
 {
     regex_t pattern;
     void *tree = NULL;
@@ -235,7 +235,7 @@ static void patterns_trees_and_variables(void)
     say_strangers();
 }
 
-static void programs_are_started(void)
+CASE(programs_are_started)
 {
     put_out();
     FILE *file = popen("echo hello", "r");
@@ -257,7 +257,7 @@ static void programs_are_started(void)
 }
 
 
-static void libraries_come_and_go(void)
+CASE(libraries_come_and_go)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/threads_plugin.so", getenv("ABI_PLUGIN_DIR"));
@@ -288,7 +288,7 @@ static void *fill_and_check(void *argument)
     return (void *)bad;
 }
 
-static void a_child_has_its_blocks(void)
+CASE(a_child_has_its_blocks)
 {
     unsigned char *blocks[200];
     for (int i = 0; i < 200; i++)
@@ -310,7 +310,7 @@ static void a_child_has_its_blocks(void)
     say_strangers();
 }
 
-static void names_of_users(void)
+CASE(names_of_users)
 {
     for (int round = 0; round < 3; round++) {
         struct passwd *user = getpwuid(0);
@@ -324,15 +324,10 @@ static void names_of_users(void)
 
 static void written_at_exit(void) { say("at exit"), say_strangers(); }
 
-static void handlers_at_exit(void)
+CASE(handlers_at_exit)
 {
     for (int i = 0; i < 100; i++)
         atexit(i % 33 ? say_strangers : written_at_exit);
     put_out();
     exit(4);
 }
-
-ABI_MAIN(CASE(starts_in_utf8), CASE(locales), CASE(strings_of_the_library),
-         CASE(streams_into_memory), CASE(lists_of_the_library), CASE(patterns_trees_and_variables),
-         CASE(programs_are_started), CASE(libraries_come_and_go), CASE(a_child_has_its_blocks),
-         CASE(names_of_users), CASE(handlers_at_exit))

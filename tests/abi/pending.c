@@ -90,7 +90,7 @@ static void begin(void)
     put_out();
 }
 
-static void process_and_thread(void)
+CASE(process_and_thread)
 {
     begin();
     block_all(SIG_BLOCK);
@@ -103,7 +103,7 @@ static void process_and_thread(void)
     say_calls("unblocked");
 }
 
-static void values_are_kept(void)
+CASE(values_are_kept)
 {
     begin();
     block_all(SIG_BLOCK);
@@ -153,7 +153,7 @@ static void end_threads(void)
         pthread_join(threads[i], NULL);
 }
 
-static void each_thread_has_its_own(void)
+CASE(each_thread_has_its_own)
 {
     begin_threads();
     /* Two threads get two signals, one thread gets one, and one thread gets none. */
@@ -166,7 +166,7 @@ static void each_thread_has_its_own(void)
     say_calls("main");
 }
 
-static void ignoring_forgets_what_threads_have(void)
+CASE(ignoring_forgets_what_threads_have)
 {
     begin_threads();
     block_all(SIG_BLOCK);
@@ -189,7 +189,7 @@ static void *open_thread(void *argument)
     return NULL;
 }
 
-static void another_thread_takes_it(void)
+CASE(another_thread_takes_it)
 {
     pthread_t thread;
     begin();
@@ -213,7 +213,7 @@ static void *opening_thread(void *argument)
     return NULL;
 }
 
-static void the_first_to_unblock_takes_it(void)
+CASE(the_first_to_unblock_takes_it)
 {
     begin();
     block_all(SIG_BLOCK);
@@ -236,7 +236,7 @@ static void *waiting_thread(void *argument)
     return NULL;
 }
 
-static void who_waits_takes_it(void)
+CASE(who_waits_takes_it)
 {
     begin();
     block_all(SIG_BLOCK);
@@ -261,7 +261,7 @@ static void *ending_thread(void *argument)
     return argument;
 }
 
-static void a_thread_that_ends_leaves_it(void)
+CASE(a_thread_that_ends_leaves_it)
 {
     pthread_t threads[3];
     begin();
@@ -325,8 +325,8 @@ static void begin_without_main(void *argument)
     pthread_exit(NULL);
 }
 
-static void without_the_first_thread(void) { begin_without_main(NULL); }
-static void without_the_first_thread_blocked(void) { begin_without_main(&meet); }
+CASE(without_the_first_thread) { begin_without_main(NULL); }
+CASE(without_the_first_thread_blocked) { begin_without_main(&meet); }
 
 static void *strike(void *argument)
 {
@@ -337,7 +337,7 @@ static void *strike(void *argument)
     return NULL;
 }
 
-static void default_actions_without_the_first_thread(void)
+CASE(default_actions_without_the_first_thread)
 {
     put_out();
     for (int i = 0; i < KINDS; i++) {
@@ -350,7 +350,7 @@ static void default_actions_without_the_first_thread(void)
     }
 }
 
-static void a_child_has_nothing_pending(void)
+CASE(a_child_has_nothing_pending)
 {
     begin();
     block_all(SIG_BLOCK);
@@ -372,7 +372,7 @@ static void a_child_has_nothing_pending(void)
 }
 
 /* The program that other cases start with exec. If it is run directly, no signal is pending. */
-static void after_exec(void)
+CASE(after_exec)
 {
     say_pending("after exec");
     handle_all();
@@ -392,7 +392,7 @@ static void prepare_exec(void)
     send_all();
 }
 
-static void exec_keeps_it(void)
+CASE(exec_keeps_it)
 {
     prepare_exec();
     RESULT(execv("/no/such/program", arguments));
@@ -400,7 +400,7 @@ static void exec_keeps_it(void)
     execv(path, arguments);
 }
 
-static void raw_exec_keeps_it(void)
+CASE(raw_exec_keeps_it)
 {
     prepare_exec();
     syscall(SYS_execve, path, arguments, environ);
@@ -413,7 +413,7 @@ static void *exec_here(void *argument)
     return argument;
 }
 
-static void exec_in_a_thread_keeps_its_own(void)
+CASE(exec_in_a_thread_keeps_its_own)
 {
     MUST(readlink("/proc/self/exe", path, sizeof path - 1));
     begin();
@@ -421,7 +421,7 @@ static void exec_in_a_thread_keeps_its_own(void)
     in_thread(exec_here, NULL);
 }
 
-static void a_program_that_is_spawned_has_nothing_pending(void)
+CASE(a_program_that_is_spawned_has_nothing_pending)
 {
     prepare_exec();
     pid_t pid;
@@ -453,7 +453,7 @@ static void *strike_always(void *argument)
     return NULL;
 }
 
-static void signals_while_it_forks(void)
+CASE(signals_while_it_forks)
 {
     pthread_t thread, self = pthread_self();
     begin();
@@ -473,7 +473,7 @@ static void signals_while_it_forks(void)
     say("%d, struck %d", good, all_calls > 0);
 }
 
-static void signals_to_the_process_again_and_again(void)
+CASE(signals_to_the_process_again_and_again)
 {
     begin();
     int good = 0;
@@ -488,7 +488,7 @@ static void signals_to_the_process_again_and_again(void)
 }
 
 /* The signals are sent before the child has executed an instruction of the program. */
-static void signals_to_a_child_just_forked(void)
+CASE(signals_to_a_child_just_forked)
 {
     int ends[KINDS] = {0};
     for (int round = 0; round < 10; round++)
@@ -525,7 +525,7 @@ static void *wait_for_a_byte(void *pipe_end)
     return (void *)read(*(int *)pipe_end, &byte, 1);
 }
 
-static void after_threads_that_end_without_a_word(void)
+CASE(after_threads_that_end_without_a_word)
 {
     alarm(120);
     handle_all();
@@ -545,14 +545,3 @@ static void after_threads_that_end_without_a_word(void)
     MUST(write(ends[1], "x", 1));
     pthread_join(thread, NULL);
 }
-
-ABI_MAIN(CASE(process_and_thread), CASE(values_are_kept), CASE(each_thread_has_its_own),
-         CASE(ignoring_forgets_what_threads_have), CASE(another_thread_takes_it),
-         CASE(the_first_to_unblock_takes_it), CASE(who_waits_takes_it),
-         CASE(a_thread_that_ends_leaves_it), CASE(without_the_first_thread),
-         CASE(without_the_first_thread_blocked), CASE(default_actions_without_the_first_thread),
-         CASE(a_child_has_nothing_pending), CASE(after_exec), CASE(exec_keeps_it),
-         CASE(raw_exec_keeps_it), CASE(exec_in_a_thread_keeps_its_own),
-         CASE(a_program_that_is_spawned_has_nothing_pending), CASE(signals_while_it_forks),
-         CASE(signals_to_the_process_again_and_again),
-         CASE(signals_to_a_child_just_forked), CASE(after_threads_that_end_without_a_word))

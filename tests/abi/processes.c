@@ -36,38 +36,38 @@ static void then(pid_t pid, char *at)
         then(pid_, at);                                                       \
     } while (0)
 
-static void fork_copies_memory(void)
+CASE(fork_copies_memory)
 {
     char *at = memory_out(LEN, 7);
     CHILD(at, fork());
 }
 
-static void underscore_fork_copies_memory(void)
+CASE(underscore_fork_copies_memory)
 {
     char *at = memory_out(LEN, 7);
     CHILD(at, _Fork());
 }
 
-static void a_raw_fork_copies_memory(void)
+CASE(a_raw_fork_copies_memory)
 {
     char *at = memory_out(LEN, 7);
     CHILD(at, syscall(SYS_fork));
 }
 
-static void a_raw_clone_copies_memory(void)
+CASE(a_raw_clone_copies_memory)
 {
     char *at = memory_out(LEN, 7);
     CHILD(at, syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, 0));
 }
 
-static void a_raw_clone3_copies_memory(void)
+CASE(a_raw_clone3_copies_memory)
 {
     char *at = memory_out(LEN, 7);
     struct clone_args arguments = {.exit_signal = SIGCHLD};
     CHILD(at, syscall(SYS_clone3, &arguments, sizeof arguments));
 }
 
-static void the_arguments_of_clone3_are_out(void)
+CASE(the_arguments_of_clone3_are_out)
 {
     struct clone_args *arguments = memory(LEN, 1);
     memset(arguments, 0, sizeof *arguments);
@@ -76,7 +76,7 @@ static void the_arguments_of_clone3_are_out(void)
     CHILD(at, syscall(SYS_clone3, arguments, sizeof *arguments));
 }
 
-static void clone3_with_bad_arguments(void)
+CASE(clone3_with_bad_arguments)
 {
     struct clone_args arguments = {.flags = CLONE_THREAD, .exit_signal = SIGCHLD};
     RESULT(syscall(SYS_clone3, 8, sizeof arguments));
@@ -86,7 +86,7 @@ static void clone3_with_bad_arguments(void)
     RESULT(syscall(SYS_clone, CLONE_SIGHAND | SIGCHLD, NULL, NULL, NULL, 0));
 }
 
-static void clone_writes_numbers_to_memory_that_is_out(void)
+CASE(clone_writes_numbers_to_memory_that_is_out)
 {
     pid_t *words = memory(LEN, 1);
     words[0] = words[1] = 0;
@@ -101,7 +101,7 @@ static void clone_writes_numbers_to_memory_that_is_out(void)
     say("parent: the child's %d, its own %d", words[0] == pid, words[1]);
 }
 
-static void a_raw_clone_in_a_new_namespace(void)
+CASE(a_raw_clone_in_a_new_namespace)
 {
     char *at = memory_out(LEN, 7);
     pid_t pid = syscall(SYS_clone, CLONE_NEWUSER | CLONE_NEWNS | SIGCHLD, NULL, NULL, NULL, 0);
@@ -126,7 +126,7 @@ static int child_body(void *argument)
     return 40 + room[19999];
 }
 
-static void clone_with_a_stack_of_static_memory(void)
+CASE(clone_with_a_stack_of_static_memory)
 {
     static char stack[128 << 10] __attribute__((aligned(16)));
     char *at = memory_out(LEN, 7);
@@ -134,7 +134,7 @@ static void clone_with_a_stack_of_static_memory(void)
     then(pid, at);
 }
 
-static void clone_with_a_stack_that_is_out(void)
+CASE(clone_with_a_stack_that_is_out)
 {
     char *stack = memory(LEN, 3);
     char *at = memory_out(LEN, 7);
@@ -144,7 +144,7 @@ static void clone_with_a_stack_that_is_out(void)
     say("stack: wrong %zu", wrong(stack, LEN - 2 * sizeof(void *), 3));
 }
 
-static void clone_writes_the_numbers_too(void)
+CASE(clone_writes_the_numbers_too)
 {
     char *stack = malloc(256 << 10);
     pid_t *words = memory(LEN, 3);
@@ -155,7 +155,7 @@ static void clone_writes_the_numbers_too(void)
     say("%d", words[0] == pid);
 }
 
-static void clone_refuses_what_it_should(void)
+CASE(clone_refuses_what_it_should)
 {
     static char stack[64 << 10] __attribute__((aligned(16)));
     RESULT(clone(NULL, stack + sizeof stack, SIGCHLD, NULL));
@@ -169,7 +169,7 @@ static int share_body(void *argument)
     _exit(6);
 }
 
-static void clone_that_shares_memory(void)
+CASE(clone_that_shares_memory)
 {
     static char stack[64 << 10] __attribute__((aligned(16)));
     char *at = memory_out(LEN, 7);
@@ -179,7 +179,7 @@ static void clone_that_shares_memory(void)
     then(pid, at);
 }
 
-static void a_vforked_child_touches_what_is_out(void)
+CASE(a_vforked_child_touches_what_is_out)
 {
     shared_at = memory_out(LEN, 7);
     pid_t pid = vfork();
@@ -192,7 +192,7 @@ static void a_vforked_child_touches_what_is_out(void)
     then(pid, shared_at);
 }
 
-static void a_vforked_child_runs_a_program(void)
+CASE(a_vforked_child_runs_a_program)
 {
     char *word = strdup("echo from vfork");
     char *at = memory_out(LEN, 7);
@@ -204,7 +204,7 @@ static void a_vforked_child_runs_a_program(void)
     then(pid, at);
 }
 
-static void a_child_of_a_child_of_a_child(void)
+CASE(a_child_of_a_child_of_a_child)
 {
     char *at = memory_out(LEN, 7);
     int depth = 0;
@@ -227,7 +227,7 @@ static void a_child_of_a_child_of_a_child(void)
         _exit(depth);
 }
 
-static void raw_and_usual_forks_in_turns(void)
+CASE(raw_and_usual_forks_in_turns)
 {
     char *at = memory_out(LEN, 7);
     for (int i = 0; i < 6; i++) {
@@ -239,7 +239,7 @@ static void raw_and_usual_forks_in_turns(void)
     then(MUST(fork()) ?: (_exit(2), 0), at);
 }
 
-static void many_children_at_once(void)
+CASE(many_children_at_once)
 {
     char *at = memory_out(LEN, 7);
     pid_t pids[12];
@@ -257,7 +257,7 @@ static void *fork_from_here(void *argument)
     return NULL;
 }
 
-static void fork_in_a_thread(void)
+CASE(fork_in_a_thread)
 {
     char *at = memory_out(LEN, 7);
     in_thread(fork_from_here, at);
@@ -269,7 +269,7 @@ static void *raw_fork_from_here(void *argument)
     return NULL;
 }
 
-static void a_raw_fork_in_a_thread(void)
+CASE(a_raw_fork_in_a_thread)
 {
     char *at = memory_out(LEN, 7);
     in_thread(raw_fork_from_here, at);
@@ -280,7 +280,7 @@ static void before(void) { say("before: wrong %zu", wrong(handlers_at, LEN, 7));
 static void in_parent(void) { say("parent: wrong %zu", wrong(handlers_at, LEN, 7)); }
 static void in_child(void) { handlers_at[0] ^= 1; }
 
-static void handlers_see_memory(void)
+CASE(handlers_see_memory)
 {
     handlers_at = memory_out(LEN, 7);
     int in_order = 0;
@@ -299,7 +299,7 @@ static void fork_in_handler(int signal)
     forked_pid = fork();
 }
 
-static void fork_in_a_signal_handler(void)
+CASE(fork_in_a_signal_handler)
 {
     char *at = memory_out(LEN, 7);
     signal(SIGUSR1, fork_in_handler);
@@ -309,7 +309,7 @@ static void fork_in_a_signal_handler(void)
     then(forked_pid, at);
 }
 
-static void fork_keeps_the_mask(void)
+CASE(fork_keeps_the_mask)
 {
     char *at = memory_out(LEN, 7);
     sigset_t mask, found;
@@ -325,7 +325,7 @@ static void fork_keeps_the_mask(void)
     then(pid, at);
 }
 
-static void a_process_that_cannot_be_dumped_forks(void)
+CASE(a_process_that_cannot_be_dumped_forks)
 {
     char *at = memory_out(LEN, 7);
     RESULT(prctl(PR_SET_DUMPABLE, 0));
@@ -333,7 +333,7 @@ static void a_process_that_cannot_be_dumped_forks(void)
     RESULT(prctl(PR_GET_DUMPABLE));
 }
 
-static void a_daemon_that_dropped_root_forks(void)
+CASE(a_daemon_that_dropped_root_forks)
 {
     char *at = memory_out(LEN, 7);
     if (getuid() == 0) {
@@ -344,7 +344,7 @@ static void a_daemon_that_dropped_root_forks(void)
     CHILD(at, syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
 }
 
-static void dropped_in_the_child(void)
+CASE(dropped_in_the_child)
 {
     char *at = memory_out(LEN, 7);
     pid_t pid = MUST(fork());
@@ -358,7 +358,7 @@ static void dropped_in_the_child(void)
     then(pid, at);
 }
 
-static void memory_that_may_not_be_read_leaves_and_comes_back(void)
+CASE(memory_that_may_not_be_read_leaves_and_comes_back)
 {
     char *at = memory(LEN, 7);
     MUST(mprotect(at, LEN / 2, PROT_NONE));
@@ -371,7 +371,7 @@ static void memory_that_may_not_be_read_leaves_and_comes_back(void)
     say("wrong %zu", wrong(at, LEN, 7));
 }
 
-static void memory_that_may_only_be_written_leaves_and_comes_back(void)
+CASE(memory_that_may_only_be_written_leaves_and_comes_back)
 {
     char *at = memory(LEN, 7);
     MUST(mprotect(at, LEN, PROT_WRITE));
@@ -383,7 +383,7 @@ static void memory_that_may_only_be_written_leaves_and_comes_back(void)
     say("wrong %zu", wrong(at, LEN, 7));
 }
 
-static void memory_without_access_moves(void)
+CASE(memory_without_access_moves)
 {
     char *at = memory_out(LEN, 7);
     volatile char touched = at[PAGE];
@@ -395,7 +395,7 @@ static void memory_without_access_moves(void)
     say("wrong %zu", wrong(at, LEN, 7));
 }
 
-static void an_ended_parent_leaves_its_child_whole(void)
+CASE(an_ended_parent_leaves_its_child_whole)
 {
     int ends[2];
     MUST(pipe(ends));
@@ -416,7 +416,7 @@ static void an_ended_parent_leaves_its_child_whole(void)
     say("%s", text);
 }
 
-static void a_killed_child_says_so(void)
+CASE(a_killed_child_says_so)
 {
     char *at = memory_out(LEN, 7);
     pid_t pid = MUST(syscall(SYS_fork));
@@ -427,7 +427,7 @@ static void a_killed_child_says_so(void)
     then(pid, at);
 }
 
-static void exec_says_why_it_fails(void)
+CASE(exec_says_why_it_fails)
 {
     char long_name[5000], *argv[] = {"x", NULL}, *envp[] = {NULL};
     memset(long_name, 'a', sizeof long_name - 1);
@@ -450,7 +450,7 @@ static void exec_says_why_it_fails(void)
     RESULT(execve("./busy", argv, envp));
 }
 
-static void exec_with_bad_pointers(void)
+CASE(exec_with_bad_pointers)
 {
     char *volatile nowhere = (char *)8;
     char *argv[] = {"x", NULL}, *bad[] = {"x", nowhere, NULL}, *envp[] = {NULL};
@@ -468,7 +468,7 @@ static void exec_with_bad_pointers(void)
     RESULT(execv(none, argv));
 }
 
-static void a_string_up_to_the_last_byte_of_memory(void)
+CASE(a_string_up_to_the_last_byte_of_memory)
 {
     char *at = memory(LEN, 7);
     MUST(munmap(at + LEN - PAGE, PAGE));
@@ -484,7 +484,7 @@ static void a_string_up_to_the_last_byte_of_memory(void)
     RESULT(execve(path, argv, NULL));
 }
 
-static void exec_of_strings_that_are_out(void)
+CASE(exec_of_strings_that_are_out)
 {
     char *text = memory(LEN, 1), **argv = memory(LEN, 2);
     strcpy(text, "echo $WORD");
@@ -502,7 +502,7 @@ static void exec_of_strings_that_are_out(void)
     say("%d", failed);
 }
 
-static void a_program_by_its_descriptor(void)
+CASE(a_program_by_its_descriptor)
 {
     char *at = memory_out(LEN, 7);
     int fd = MUST(open("/bin/sh", O_RDONLY | O_CLOEXEC));
@@ -515,7 +515,7 @@ static void a_program_by_its_descriptor(void)
     then(pid, at);
 }
 
-static void the_shell_and_pipes_to_it(void)
+CASE(the_shell_and_pipes_to_it)
 {
     char *at = memory_out(LEN, 7), line[64] = "";
     say("%d", system("exit 3"));
@@ -527,7 +527,7 @@ static void the_shell_and_pipes_to_it(void)
     say("wrong %zu", wrong(at, LEN, 7));
 }
 
-static void spawn_says_why_it_fails(void)
+CASE(spawn_says_why_it_fails)
 {
     char *argv[] = {"x", NULL};
     pid_t pid;
@@ -540,7 +540,7 @@ static void spawn_says_why_it_fails(void)
     say("%s", strerrorname_np(posix_spawn(&pid, "/bin/true", &actions, NULL, argv, environ)));
 }
 
-static void spawn_over_numbers(void)
+CASE(spawn_over_numbers)
 {
     char *argv[] = {"sh", "-c", "echo to forty >&40; echo to nine >&9", NULL};
     posix_spawn_file_actions_t actions;
@@ -556,7 +556,7 @@ static void spawn_over_numbers(void)
     say("%d", failed);
 }
 
-static void a_child_frees_and_allocates(void)
+CASE(a_child_frees_and_allocates)
 {
     char *blocks[64];
     for (int i = 0; i < 64; i++)
@@ -580,7 +580,7 @@ static void a_child_frees_and_allocates(void)
     say("bad %d", bad);
 }
 
-static void standard_streams_after_a_fork(void)
+CASE(standard_streams_after_a_fork)
 {
     char *at = memory_out(LEN, 7);
     setvbuf(stdout, malloc(1 << 16), _IOFBF, 1 << 16);
@@ -597,7 +597,7 @@ static void standard_streams_after_a_fork(void)
     fflush(stdout);
 }
 
-static void a_fork_that_the_limit_refuses(void)
+CASE(a_fork_that_the_limit_refuses)
 {
     char *at = memory_out(LEN, 7);
     if (getuid() == 0) {
@@ -629,7 +629,7 @@ static void block_faults(void)
 }
 
 /* The program has blocked the fault signals, and the search reads a path in swapped-out memory. */
-static void a_search_along_a_path_that_is_out(void)
+CASE(a_search_along_a_path_that_is_out)
 {
     char *argv[] = {"true", NULL}, *envp[] = {NULL};
     set_path("/nowhere:/usr/bin:/bin");
@@ -639,7 +639,7 @@ static void a_search_along_a_path_that_is_out(void)
     say("the exec failed");
 }
 
-static void a_search_in_a_child(void)
+CASE(a_search_in_a_child)
 {
     set_path("/nowhere:/usr/bin:/bin");
     char *argv[] = {"echo", strdup("found"), NULL}, *envp[] = {NULL};
@@ -652,7 +652,7 @@ static void a_search_in_a_child(void)
     }
 }
 
-static void a_spawn_along_a_path_that_is_out(void)
+CASE(a_spawn_along_a_path_that_is_out)
 {
     pid_t pid;
     char *argv[] = {"true", NULL}, *envp[] = {NULL};
@@ -671,7 +671,7 @@ static void file_of(const char *path, const char *text, mode_t mode)
     MUST(close(fd));
 }
 
-static void a_search_says_why_it_fails(void)
+CASE(a_search_says_why_it_fails)
 {
     char long_name[400];
     char *argv[] = {"x", NULL};
@@ -712,7 +712,7 @@ static void a_search_finds(const char *path, const char *file)
 }
 
 /* The search finds the first executable file. A shell runs a file that is not a program. */
-static void a_search_finds_programs_and_scripts(void)
+CASE(a_search_finds_programs_and_scripts)
 {
     MUST(mkdir("some", 0755));
     MUST(mkdir("other", 0755));
@@ -763,7 +763,7 @@ static void forked(pthread_t thread)
     say("bad children: %zu", (size_t)bad);
 }
 
-static void descriptors_while_a_thread_forks(void)
+CASE(descriptors_while_a_thread_forks)
 {
     char *at = memory_out(LEN, 7);
     int lowest = MUST(dup(1));
@@ -779,7 +779,7 @@ static void descriptors_while_a_thread_forks(void)
     say("%zu others, %zu closed", others, closed);
 }
 
-static void the_limit_while_a_thread_forks(void)
+CASE(the_limit_while_a_thread_forks)
 {
     struct rlimit before, now;
     MUST(getrlimit(RLIMIT_NOFILE, &before));
@@ -806,7 +806,7 @@ static void fill_at_random(char *at, uint64_t word)
 
 /* Text several times as large as the budget. A child that only reads it needs no copies of the
  * pages. */
-static void a_child_s_child_reads_several_budgets(void)
+CASE(a_child_s_child_reads_several_budgets)
 {
     const size_t len = 80u << 20;
     unsigned char *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -825,7 +825,7 @@ static void a_child_s_child_reads_several_budgets(void)
 
 /* A child may close all descriptors, so softswap must not detect its exit by a closed
  * descriptor. */
-static void a_child_that_closes_pipes_keeps_its_memory(void)
+CASE(a_child_that_closes_pipes_keeps_its_memory)
 {
     volatile int *stage = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     char *at = memory_out(LEN, 7);
@@ -859,7 +859,7 @@ static void a_child_that_closes_pipes_keeps_its_memory(void)
 }
 
 /* The children run one after another. softswap must reuse the memory of exited children. */
-static void many_children_one_after_another(void)
+CASE(many_children_one_after_another)
 {
     char *at = memory_out(LEN, 7);
     size_t bad = 0;
@@ -873,29 +873,3 @@ static void many_children_one_after_another(void)
     }
     say("bad: %zu, wrong: %zu", bad, wrong(at, LEN, 37));
 }
-
-ABI_MAIN(CASE(fork_copies_memory), CASE(underscore_fork_copies_memory),
-         CASE(a_raw_fork_copies_memory), CASE(a_raw_clone_copies_memory),
-         CASE(a_raw_clone3_copies_memory), CASE(the_arguments_of_clone3_are_out),
-         CASE(clone3_with_bad_arguments), CASE(clone_writes_numbers_to_memory_that_is_out),
-         CASE(a_raw_clone_in_a_new_namespace), CASE(clone_with_a_stack_of_static_memory),
-         CASE(clone_with_a_stack_that_is_out), CASE(clone_writes_the_numbers_too),
-         CASE(clone_refuses_what_it_should), CASE(clone_that_shares_memory),
-         CASE(a_vforked_child_touches_what_is_out), CASE(a_vforked_child_runs_a_program),
-         CASE(a_child_of_a_child_of_a_child), CASE(raw_and_usual_forks_in_turns),
-         CASE(many_children_at_once), CASE(fork_in_a_thread), CASE(a_raw_fork_in_a_thread),
-         CASE(handlers_see_memory), CASE(fork_in_a_signal_handler), CASE(fork_keeps_the_mask),
-         CASE(a_process_that_cannot_be_dumped_forks), CASE(a_daemon_that_dropped_root_forks),
-         CASE(dropped_in_the_child), CASE(memory_that_may_not_be_read_leaves_and_comes_back),
-         CASE(memory_that_may_only_be_written_leaves_and_comes_back),
-         CASE(memory_without_access_moves), CASE(an_ended_parent_leaves_its_child_whole),
-         CASE(a_killed_child_says_so), CASE(exec_says_why_it_fails), CASE(exec_with_bad_pointers),
-         CASE(a_string_up_to_the_last_byte_of_memory), CASE(exec_of_strings_that_are_out),
-         CASE(a_program_by_its_descriptor), CASE(the_shell_and_pipes_to_it),
-         CASE(spawn_says_why_it_fails), CASE(spawn_over_numbers), CASE(a_child_frees_and_allocates),
-         CASE(standard_streams_after_a_fork), CASE(a_fork_that_the_limit_refuses),
-         CASE(a_search_along_a_path_that_is_out), CASE(a_search_in_a_child),
-         CASE(a_spawn_along_a_path_that_is_out), CASE(a_search_says_why_it_fails),
-         CASE(a_search_finds_programs_and_scripts), CASE(descriptors_while_a_thread_forks),
-         CASE(the_limit_while_a_thread_forks), CASE(a_child_s_child_reads_several_budgets),
-         CASE(a_child_that_closes_pipes_keeps_its_memory), CASE(many_children_one_after_another))

@@ -31,7 +31,7 @@ static void run_a_while(struct rseq *area)
     say("runs somewhere: %d", *(volatile uint32_t *)&area->cpu_id < 1 << 20);
 }
 
-static void an_area_in_the_heap(void)
+CASE(an_area_in_the_heap)
 {
     without_the_librarys_own("an_area_in_the_heap");
     struct rseq *area = memory(LEN, 1);
@@ -48,7 +48,7 @@ static void an_area_in_the_heap(void)
     run_a_while(area);
 }
 
-static void a_child_inherits_the_area(void)
+CASE(a_child_inherits_the_area)
 {
     without_the_librarys_own("a_child_inherits_the_area");
     struct rseq *area = memory(LEN, 1);
@@ -61,5 +61,3 @@ static void a_child_inherits_the_area(void)
     }
     run_a_while(area);
 }
-
-ABI_MAIN(CASE(an_area_in_the_heap), CASE(a_child_inherits_the_area))

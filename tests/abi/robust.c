@@ -54,7 +54,7 @@ static void *hold_one(void *mutex)
     return NULL;
 }
 
-static void thread_ends_with_a_mutex(void)
+CASE(thread_ends_with_a_mutex)
 {
     make_heap();
     pthread_mutex_t *mutex = robust_at(5 * PAGE, PTHREAD_MUTEX_NORMAL);
@@ -72,7 +72,7 @@ static void *hold_recursively(void *mutex)
     pthread_exit(NULL);
 }
 
-static void thread_exits_with_recursive_mutex(void)
+CASE(thread_exits_with_recursive_mutex)
 {
     make_heap();
     pthread_mutex_t *mutex = robust_at(7 * PAGE, PTHREAD_MUTEX_RECURSIVE);
@@ -89,7 +89,7 @@ static void *hold_many(void *argument)
     return NULL;
 }
 
-static void thread_ends_with_a_hundred_mutexes(void)
+CASE(thread_ends_with_a_hundred_mutexes)
 {
     make_heap();
     for (int i = 0; i < 100; i++)
@@ -118,7 +118,7 @@ static void *hold_and_wait(void *argument)
     return NULL;
 }
 
-static void cancelled_thread_has_a_mutex(void)
+CASE(cancelled_thread_has_a_mutex)
 {
     make_heap();
     pthread_mutex_t *mutex = robust_at(3 * PAGE, PTHREAD_MUTEX_NORMAL);
@@ -150,7 +150,7 @@ static void *end_raw(void *mutex)
     return NULL;
 }
 
-static void raw_exit_with_a_mutex(void)
+CASE(raw_exit_with_a_mutex)
 {
     make_heap();
     pthread_mutex_t *mutex = robust_at(9 * PAGE, PTHREAD_MUTEX_NORMAL);
@@ -181,7 +181,7 @@ static void *hold_until_waited_for(void *mutex)
     return NULL;
 }
 
-static void waiters_are_woken(void)
+CASE(waiters_are_woken)
 {
     make_heap();
     pthread_mutex_t *mutex = robust_at(11 * PAGE, PTHREAD_MUTEX_NORMAL);
@@ -197,7 +197,7 @@ static void waiters_are_woken(void)
     say("%d dead, %d good", dead, good);
 }
 
-static void main_thread_exits_with_a_mutex(void)
+CASE(main_thread_exits_with_a_mutex)
 {
     make_heap();
     IN_CHILD("child") {
@@ -227,7 +227,7 @@ static void *many_lives(void *mutex)
     return NULL;
 }
 
-static void a_mutex_outlives_many_owners(void)
+CASE(a_mutex_outlives_many_owners)
 {
     make_heap();
     pthread_mutex_t *mutex = robust_at(15 * PAGE, PTHREAD_MUTEX_NORMAL);
@@ -263,7 +263,7 @@ static void *own_list(void *argument)
     return NULL;
 }
 
-static void a_list_in_managed_memory(void)
+CASE(a_list_in_managed_memory)
 {
     make_heap();
     in_thread(own_list, heap + 50 * PAGE);
@@ -281,7 +281,7 @@ static void *clear_word(void *argument)
     return NULL;
 }
 
-static void a_word_is_cleared(void)
+CASE(a_word_is_cleared)
 {
     make_heap();
     unsigned *word = (void *)(heap + 60 * PAGE);
@@ -296,7 +296,7 @@ static void a_word_is_cleared(void)
 
 /* ---- limits ------------------------------------------------------------------ */
 
-static void file_size_is_limited(void)
+CASE(file_size_is_limited)
 {
     /* softswap evicts pages in spite of the limit, or stops the program with a message. SIGXFSZ
      * for a write of softswap must not kill the program. */
@@ -313,7 +313,7 @@ static void count_too_large(int signal)
     too_large++;
 }
 
-static void file_size_limits_the_programs_writes(void)
+CASE(file_size_limits_the_programs_writes)
 {
     struct rlimit limit = {1 * MIB, RLIM_INFINITY};
     signal(SIGXFSZ, count_too_large);
@@ -339,7 +339,7 @@ static void *spin(void *argument)
     return NULL;
 }
 
-static void real_time_threads_wait(void)
+CASE(real_time_threads_wait)
 {
     /* If real-time priority is not permitted, use ordinary threads. */
     make_heap();
@@ -355,7 +355,7 @@ static void real_time_threads_wait(void)
     say("%lu %lu", counts[0], counts[3]);
 }
 
-static void not_robust_mutexes_stay_locked(void)
+CASE(not_robust_mutexes_stay_locked)
 {
     make_heap();
     pthread_mutex_t *mutex = (void *)(heap + 17 * PAGE);
@@ -365,7 +365,7 @@ static void not_robust_mutexes_stay_locked(void)
     say("trylock: %s", name(pthread_mutex_trylock(mutex)));
 }
 
-static void bad_states(void)
+CASE(bad_states)
 {
     make_heap();
     pthread_mutex_t *mutex = robust_at(19 * PAGE, PTHREAD_MUTEX_NORMAL);
@@ -378,7 +378,7 @@ static void bad_states(void)
     say("consistent: %s", name(pthread_mutex_consistent(mutex)));
 }
 
-static void get_robust_list_tells(void)
+CASE(get_robust_list_tells)
 {
     make_heap();
     struct robust_list_head **head = (void *)(heap + 30 * PAGE);
@@ -389,11 +389,3 @@ static void get_robust_list_tells(void)
     RESULT(syscall(SYS_set_robust_list, *head, 5));
     RESULT(syscall(SYS_get_robust_list, 0, (void *)8, len));
 }
-
-ABI_MAIN(CASE(thread_ends_with_a_mutex), CASE(thread_exits_with_recursive_mutex),
-         CASE(thread_ends_with_a_hundred_mutexes), CASE(cancelled_thread_has_a_mutex),
-         CASE(raw_exit_with_a_mutex), CASE(waiters_are_woken),
-         CASE(main_thread_exits_with_a_mutex), CASE(a_mutex_outlives_many_owners),
-         CASE(a_list_in_managed_memory), CASE(a_word_is_cleared), CASE(file_size_is_limited),
-         CASE(file_size_limits_the_programs_writes), CASE(real_time_threads_wait),
-         CASE(not_robust_mutexes_stay_locked), CASE(bad_states), CASE(get_robust_list_tells))

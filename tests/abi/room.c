@@ -101,65 +101,65 @@ static long by_send(struct work *work)
     return sent;
 }
 
-static void many_write(void)
+CASE(many_write)
 {
     at_once(MOST, LEN, 0, by_write);
     say_files(MOST, LEN, EACH);
 }
 
-static void many_append(void)
+CASE(many_append)
 {
     at_once(12, LEN, O_APPEND, by_write);
     say_files(12, LEN, EACH);
 }
 
-static void many_write_vectors(void)
+CASE(many_write_vectors)
 {
     at_once(12, LEN, 0, by_writev);
     say_files(12, LEN, EACH);
 }
 
-static void many_write_at_a_position(void)
+CASE(many_write_at_a_position)
 {
     at_once(12, LEN, 0, by_pwrite);
     say_files(12, LEN, 1);
 }
 
 /* The amount that one call pins with a budget of 8 MiB. */
-static void many_write_what_one_may_pin(void)
+CASE(many_write_what_one_may_pin)
 {
     at_once(MOST, MIB, 0, by_write);
     say_files(MOST, MIB, EACH);
 }
 
-static void many_write_little(void)
+CASE(many_write_little)
 {
     at_once(MOST, 60 << 10, 0, by_write);
     say_files(MOST, 60 << 10, EACH);
 }
 
 /* Under a filter, softswap has no copy of the descriptor. */
-static void many_write_under_a_filter(void)
+CASE(many_write_under_a_filter)
 {
     install_filter();
     at_once(MOST, MIB, 0, by_write);
     say_files(MOST, MIB, EACH);
 }
 
-static void many_append_under_a_filter(void)
+CASE(many_append_under_a_filter)
 {
     install_filter();
     at_once(MOST, MIB, O_APPEND, by_write);
     say_files(MOST, MIB, EACH);
 }
 
-static void many_send_under_a_filter(void)
+CASE(many_send_under_a_filter)
 {
     install_filter();
     at_once(MOST, 100 << 10, 0, by_send);
 }
 
-static void a_long_write_under_a_filter(void)
+CASE(a_long_write_under_a_filter)
 {
     install_filter();
     at_once(1, 12 * MIB, 0, by_write);
@@ -179,13 +179,13 @@ static long write_and_read(struct work *work)
     return by_read(work);
 }
 
-static void many_read(void) { at_once(12, LEN, 0, write_and_read); }
-static void many_read_under_a_filter(void)
+CASE(many_read) { at_once(12, LEN, 0, write_and_read); }
+CASE(many_read_under_a_filter)
 {
     install_filter();
     at_once(MOST, MIB, 0, write_and_read);
 }
-static void a_long_read_under_a_filter(void)
+CASE(a_long_read_under_a_filter)
 {
     install_filter();
     at_once(1, 12 * MIB, 0, write_and_read);
@@ -195,7 +195,7 @@ static long by_populating(struct work *work)
 {
     return madvise(work->memory, work->len, MADV_POPULATE_WRITE) ? -1 : (long)work->len;
 }
-static void many_populate(void) { at_once(12, LEN, 0, by_populating); }
+CASE(many_populate) { at_once(12, LEN, 0, by_populating); }
 
 /* Long arrays, of which the kernel writes only a part. */
 #define EVENTS 100000
@@ -208,7 +208,7 @@ static long by_waiting_for_events(struct work *work)
         return work->len;
     return -1;
 }
-static void many_wait_for_events(void)
+CASE(many_wait_for_events)
 {
     int ends[2];
     MUST(pipe(ends));
@@ -246,7 +246,7 @@ static long by_polling(struct work *work)
     return poll(polled, count, -1) == 1 && polled[count - 1].revents == POLLIN ? (long)work->len
                                                                               : -1;
 }
-static void many_poll_long_arrays(void)
+CASE(many_poll_long_arrays)
 {
     struct rlimit limit;
     MUST(getrlimit(RLIMIT_NOFILE, &limit));
@@ -262,7 +262,7 @@ static void *block(void *argument)
 {
     return (void *)read(blocked[0], argument, 64 << 10);
 }
-static void a_child_while_many_wait(void)
+CASE(a_child_while_many_wait)
 {
     static pthread_t threads[60];
     MUST(pipe(blocked));
@@ -292,7 +292,7 @@ static void a_child_while_many_wait(void)
 /* Signals arrive while many threads wait for their turn. */
 static volatile int ticks;
 static void tick(int number) { (void)number, ticks++; }
-static void signals_meanwhile(void)
+CASE(signals_meanwhile)
 {
     struct sigaction action = {.sa_handler = tick, .sa_flags = SA_RESTART};
     MUST(sigaction(SIGALRM, &action, NULL));
@@ -302,11 +302,3 @@ static void signals_meanwhile(void)
     say_files(12, LEN, 1);
     say("ticks %d", ticks > 0);
 }
-
-ABI_MAIN(CASE(many_write), CASE(many_append), CASE(many_write_vectors),
-         CASE(many_write_at_a_position), CASE(many_write_what_one_may_pin),
-         CASE(many_write_little), CASE(many_write_under_a_filter),
-         CASE(many_append_under_a_filter), CASE(many_send_under_a_filter),
-         CASE(a_long_write_under_a_filter), CASE(many_read), CASE(many_read_under_a_filter),
-         CASE(a_long_read_under_a_filter), CASE(many_populate), CASE(many_wait_for_events),
-         CASE(many_poll_long_arrays), CASE(a_child_while_many_wait), CASE(signals_meanwhile))

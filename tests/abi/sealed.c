@@ -19,7 +19,7 @@ static char *half_sealed(int protection)
     return at;
 }
 
-static void what_seals(void)
+CASE(what_seals)
 {
     char *at = memory(LEN, 1);
     RESULT(seal(at, LEN, 1));
@@ -36,7 +36,7 @@ static void what_seals(void)
     RESULT(munmap(at + 2 * PAGE, PAGE));
 }
 
-static void sealed_memory_stays(void)
+CASE(sealed_memory_stays)
 {
     char *at = half_sealed(PROT_READ | PROT_WRITE), *other = memory(LEN, 2);
     put_out();
@@ -61,7 +61,7 @@ static void sealed_memory_stays(void)
     say("wrong %zu", wrong(at, LEN, 1));
 }
 
-static void advice_about_sealed_memory(void)
+CASE(advice_about_sealed_memory)
 {
     const int advices[] = {MADV_DONTNEED, MADV_FREE, MADV_DONTFORK, MADV_WIPEONFORK, MADV_COLD,
                            MADV_WILLNEED, MADV_DOFORK, MADV_KEEPONFORK};
@@ -78,7 +78,7 @@ static void advice_about_sealed_memory(void)
     say("not zero %zu", not_zero(writable + HALF, PAGE));
 }
 
-static void children_inherit_seals(void)
+CASE(children_inherit_seals)
 {
     char *at = half_sealed(PROT_READ | PROT_WRITE);
     put_out();
@@ -94,7 +94,7 @@ static void children_inherit_seals(void)
 }
 
 /* Twice the budget: sealed pages are evicted like other pages. */
-static void much_is_sealed(void)
+CASE(much_is_sealed)
 {
     size_t len = 16 * MIB;
     char *at = memory(len, 3);
@@ -105,6 +105,3 @@ static void much_is_sealed(void)
         say("wrong %zu", wrong(at, len, 3));
     }
 }
-
-ABI_MAIN(CASE(what_seals), CASE(sealed_memory_stays), CASE(advice_about_sealed_memory),
-         CASE(children_inherit_seals), CASE(much_is_sealed))

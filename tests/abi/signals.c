@@ -89,13 +89,13 @@ extern sighandler_t __sysv_signal(int, sighandler_t);
 extern sighandler_t sysv_signal(int, sighandler_t);
 extern int __sigaction(int, const struct sigaction *, struct sigaction *);
 
-static void by_signal(void) { BY_ENTRY(signal(s, look)) }
-static void by_bsd_signal(void) { BY_ENTRY(bsd_signal(s, look)) }
-static void by_ssignal(void) { BY_ENTRY(ssignal(s, look)) }
-static void by_sysv_signal(void) { BY_ENTRY(sysv_signal(s, look)) }
-static void by_underscored_sysv_signal(void) { BY_ENTRY(__sysv_signal(s, look)) }
+CASE(by_signal) { BY_ENTRY(signal(s, look)) }
+CASE(by_bsd_signal) { BY_ENTRY(bsd_signal(s, look)) }
+CASE(by_ssignal) { BY_ENTRY(ssignal(s, look)) }
+CASE(by_sysv_signal) { BY_ENTRY(sysv_signal(s, look)) }
+CASE(by_underscored_sysv_signal) { BY_ENTRY(__sysv_signal(s, look)) }
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-static void by_sigset(void) { BY_ENTRY(sigset(s, look)) }
+CASE(by_sigset) { BY_ENTRY(sigset(s, look)) }
 
 static sighandler_t by_action(int signal, int flags, int siginfo)
 {
@@ -109,9 +109,9 @@ static sighandler_t by_action(int signal, int flags, int siginfo)
     int result = siginfo ? __sigaction(signal, &action, &old) : sigaction(signal, &action, &old);
     return result ? SIG_ERR : old.sa_handler;
 }
-static void by_sigaction(void) { BY_ENTRY(by_action(s, SA_RESTART | SA_ONSTACK, 0)) }
-static void by_underscored_sigaction(void) { BY_ENTRY(by_action(s, SA_SIGINFO | SA_NODEFER, 1)) }
-static void by_sigaction_once(void) { BY_ENTRY(by_action(s, SA_RESETHAND | SA_RESTART, 0)) }
+CASE(by_sigaction) { BY_ENTRY(by_action(s, SA_RESTART | SA_ONSTACK, 0)) }
+CASE(by_underscored_sigaction) { BY_ENTRY(by_action(s, SA_SIGINFO | SA_NODEFER, 1)) }
+CASE(by_sigaction_once) { BY_ENTRY(by_action(s, SA_RESETHAND | SA_RESTART, 0)) }
 
 struct kernel_action {
     void *handler;
@@ -137,7 +137,7 @@ static sighandler_t by_raw(int signal)
     struct kernel_action action, old;
     return by_number(signal, &action, &old);
 }
-static void by_raw_call(void) { BY_ENTRY(by_raw(s)) }
+CASE(by_raw_call) { BY_ENTRY(by_raw(s)) }
 
 static sighandler_t by_raw_in_memory(int signal)
 {
@@ -147,9 +147,9 @@ static sighandler_t by_raw_in_memory(int signal)
     put_out();
     return by_number(signal, both, both + 1000);
 }
-static void by_raw_call_in_managed_memory(void) { BY_ENTRY(by_raw_in_memory(s)) }
+CASE(by_raw_call_in_managed_memory) { BY_ENTRY(by_raw_in_memory(s)) }
 
-static void raw_call_refuses(void)
+CASE(raw_call_refuses)
 {
     struct kernel_action action = {look, 0x04000000, NULL, 0}, old;
     RESULT(syscall(SYS_rt_sigaction, SIGBUS, &action, NULL, 16));
@@ -162,7 +162,7 @@ static void raw_call_refuses(void)
     RESULT(syscall(SYS_rt_sigaction, SIGUSR1, NULL, (void *)8, 8));
 }
 
-static void functions_refuse(void)
+CASE(functions_refuse)
 {
     struct sigaction action = {.sa_handler = look}, old;
     static const int bad[] = {-1, 0, 32, 33, 65, 1000, SIGKILL, SIGSTOP};
@@ -183,7 +183,7 @@ static void functions_refuse(void)
     SUCCESS(sigset(SIGUSR1, SIG_ERR));
 }
 
-static void sigignore_keeps_pages_coming(void)
+CASE(sigignore_keeps_pages_coming)
 {
     start();
     RESULT(sigignore(SIGBUS));
@@ -200,7 +200,7 @@ static void sigignore_keeps_pages_coming(void)
     RESULT(write(ends[1], data, 1000));
 }
 
-static void sigset_holds(void)
+CASE(sigset_holds)
 {
     start();
     say("%s", name_of(sigset(SIGBUS, look)));
@@ -218,7 +218,7 @@ static void sigset_holds(void)
     say("%s", name_of(sigset(SIGUSR1, SIG_DFL)));
 }
 
-static void siginterrupt_interrupts(void)
+CASE(siginterrupt_interrupts)
 {
     for (int i = 0; i < 3; i++) {
         int s = i == 0 ? SIGUSR1 : i == 1 ? SIGBUS : SIGSYS;
@@ -254,7 +254,7 @@ static void say_mask_in_handler(int signal)
     say_blocked("in the handler");
 }
 
-static void mask_in_a_handler(void)
+CASE(mask_in_a_handler)
 {
     static const int signals[] = {SIGUSR1, SIGBUS, SIGSYS};
     for (int i = 0; i < 3; i++)
@@ -285,7 +285,7 @@ static void change_context(int signal, siginfo_t *info, void *context)
     }
 }
 
-static void handler_changes_the_mask_it_returns_to(void)
+CASE(handler_changes_the_mask_it_returns_to)
 {
     start();
     struct sigaction action = {.sa_flags = SA_SIGINFO, .sa_sigaction = change_context};
@@ -301,7 +301,7 @@ static void handler_changes_the_mask_it_returns_to(void)
     }
 }
 
-static void handler_of_bus_changes_the_mask_it_returns_to(void)
+CASE(handler_of_bus_changes_the_mask_it_returns_to)
 {
     start();
     struct sigaction action = {.sa_flags = SA_SIGINFO, .sa_sigaction = change_context};
@@ -319,7 +319,7 @@ static void details_of_a_queued_signal(int signal, siginfo_t *info, void *contex
         info->si_value.sival_int, info->si_pid == getpid());
 }
 
-static void details_reach_handlers(void)
+CASE(details_reach_handlers)
 {
     static const int signals[] = {SIGUSR1, SIGBUS, SIGSYS};
     for (int i = 0; i < 3; i++) {
@@ -331,7 +331,7 @@ static void details_reach_handlers(void)
     }
 }
 
-static void reset_hand_resets(void)
+CASE(reset_hand_resets)
 {
     static const int signals[] = {SIGUSR1, SIGBUS, SIGSYS};
     for (int i = 0; i < 3; i++) {
@@ -359,7 +359,7 @@ static void nested(int signal)
     depth--;
 }
 
-static void handlers_nest_with_nodefer(void)
+CASE(handlers_nest_with_nodefer)
 {
     start();
     static const int signals[] = {SIGUSR1, SIGBUS, SIGSYS};
@@ -425,7 +425,7 @@ static void survive_ignoring_pending(void)
 static void die_of_null(void) { *(volatile char *)8 = 1; }
 static void die_of_abort(void) { abort(); }
 
-static void ends_are_the_same(void)
+CASE(ends_are_the_same)
 {
     data = memory(LEN, 1);
     ends(die_beyond_a_file, "beyond a file");
@@ -442,7 +442,7 @@ static void ends_are_the_same(void)
 
 /* ---- children of vfork ------------------------------------------------------ */
 
-static void vfork_child_leaves_its_parents_handlers(void)
+CASE(vfork_child_leaves_its_parents_handlers)
 {
     start();
     signal(SIGUSR1, look);
@@ -467,7 +467,7 @@ static void vfork_child_leaves_its_parents_handlers(void)
     say_calls("both");
 }
 
-static void fork_child_has_its_parents_handlers(void)
+CASE(fork_child_has_its_parents_handlers)
 {
     start();
     signal(SIGUSR1, look);
@@ -486,7 +486,7 @@ static void fork_child_has_its_parents_handlers(void)
 
 /* ---- stacks ----------------------------------------------------------------- */
 
-static void sigaltstack_tells(void)
+CASE(sigaltstack_tells)
 {
     stack_t got, set = {.ss_sp = memory(LEN, 9), .ss_size = LEN};
     RESULT(sigaltstack(NULL, &got));
@@ -520,7 +520,7 @@ static void ask_stack(int signal)
     change_errno = errno;
 }
 
-static void sigaltstack_in_a_handler_on_it(void)
+CASE(sigaltstack_in_a_handler_on_it)
 {
     stack_t set = {.ss_sp = memory(LEN, 9), .ss_size = LEN}, got;
     MUST(sigaltstack(&set, NULL));
@@ -533,7 +533,7 @@ static void sigaltstack_in_a_handler_on_it(void)
     say("flags %d", got.ss_flags);
 }
 
-static void sigaltstack_in_a_handler_beside_it(void)
+CASE(sigaltstack_in_a_handler_beside_it)
 {
     stack_t set = {.ss_sp = memory(LEN, 9), .ss_size = LEN};
     MUST(sigaltstack(&set, NULL));
@@ -545,7 +545,7 @@ static void sigaltstack_in_a_handler_beside_it(void)
 
 /* ---- other programs ----------------------------------------------------------- */
 
-static void timers_strike_while_pages_come_in(void)
+CASE(timers_strike_while_pages_come_in)
 {
     start();
     sysv_signal(SIGALRM, SIG_IGN);
@@ -565,7 +565,7 @@ static void timers_strike_while_pages_come_in(void)
     say("wrong %zu, in handlers %zu", bad, looked_wrong);
 }
 
-static void zstd_like_handlers(void)
+CASE(zstd_like_handlers)
 {
     /* Like compression programs: signal() for many signals, a large heap and threads. */
     start();
@@ -586,7 +586,7 @@ static void *raise_here(void *argument)
     return NULL;
 }
 
-static void threads_handle_signals(void)
+CASE(threads_handle_signals)
 {
     start();
     signal(SIGBUS, look);
@@ -609,7 +609,7 @@ static void leave(int signal)
     (void)signal;
     pthread_exit((void *)7);
 }
-static void pthread_exit_from_a_handler(void)
+CASE(pthread_exit_from_a_handler)
 {
     start();
     signal(SIGUSR1, leave);
@@ -621,16 +621,3 @@ static void pthread_exit_from_a_handler(void)
     put_out();
     say("wrong %zu", wrong(data, LEN, 1));
 }
-
-ABI_MAIN(CASE(by_signal), CASE(by_bsd_signal), CASE(by_ssignal), CASE(by_sysv_signal),
-         CASE(by_underscored_sysv_signal), CASE(by_sigset), CASE(by_sigaction),
-         CASE(by_underscored_sigaction), CASE(by_sigaction_once), CASE(by_raw_call),
-         CASE(by_raw_call_in_managed_memory), CASE(raw_call_refuses), CASE(functions_refuse),
-         CASE(sigignore_keeps_pages_coming), CASE(sigset_holds), CASE(siginterrupt_interrupts),
-         CASE(mask_in_a_handler), CASE(handler_changes_the_mask_it_returns_to),
-         CASE(handler_of_bus_changes_the_mask_it_returns_to), CASE(details_reach_handlers),
-         CASE(reset_hand_resets), CASE(handlers_nest_with_nodefer), CASE(ends_are_the_same),
-         CASE(vfork_child_leaves_its_parents_handlers), CASE(fork_child_has_its_parents_handlers),
-         CASE(sigaltstack_tells), CASE(sigaltstack_in_a_handler_on_it),
-         CASE(sigaltstack_in_a_handler_beside_it), CASE(timers_strike_while_pages_come_in),
-         CASE(zstd_like_handlers), CASE(threads_handle_signals), CASE(pthread_exit_from_a_handler))

@@ -39,20 +39,20 @@ static void *classify(void *argument)
     return (void *)(long)(iswalpha(L'\u00e4') != 0) ;
 }
 
-static void starts_in_utf8(void)
+CASE(starts_in_utf8)
 {
     say("%s", setlocale(LC_ALL, "C.UTF-8"));
     put_out();
     say_thread("thread", NULL, classify, NULL);
 }
 
-static void starts_in_the_c_locale(void)
+CASE(starts_in_the_c_locale)
 {
     put_out();
     say_thread("thread", NULL, classify, NULL);
 }
 
-static void starts_after_each_category(void)
+CASE(starts_after_each_category)
 {
     const int categories[] = {LC_CTYPE, LC_COLLATE, LC_TIME, LC_NUMERIC, LC_MONETARY, LC_MESSAGES};
     for (size_t i = 0; i < sizeof categories / sizeof *categories; i++) {
@@ -62,7 +62,7 @@ static void starts_after_each_category(void)
     }
 }
 
-static void starts_after_the_locale_changed_back(void)
+CASE(starts_after_the_locale_changed_back)
 {
     setlocale(LC_ALL, "C.UTF-8");
     put_out();
@@ -83,7 +83,7 @@ static void *use_locale(void *argument)
     return (void *)is;
 }
 
-static void a_locale_of_its_own(void)
+CASE(a_locale_of_its_own)
 {
     locale_t locale = newlocale(LC_ALL_MASK, "C.UTF-8", NULL);
     say("made: %d", locale != NULL);
@@ -95,7 +95,7 @@ static void a_locale_of_its_own(void)
     freelocale(locale);
 }
 
-static void a_locale_that_was_copied(void)
+CASE(a_locale_that_was_copied)
 {
     locale_t first = newlocale(LC_CTYPE_MASK, "C.UTF-8", NULL);
     locale_t second = duplocale(first);
@@ -105,7 +105,7 @@ static void a_locale_that_was_copied(void)
     freelocale(second);
 }
 
-static void locales_without_end(void)
+CASE(locales_without_end)
 {
     long made = 0;
     for (int i = 0; i < 400; i++) {
@@ -119,7 +119,7 @@ static void locales_without_end(void)
     say("%ld", made);
 }
 
-static void locales_in_a_thread(void)
+CASE(locales_in_a_thread)
 {
     setlocale(LC_ALL, "C.UTF-8");
     put_out();
@@ -133,7 +133,7 @@ static void *count_up(void *argument)
     return NULL;
 }
 
-static void many_one_after_another(void)
+CASE(many_one_after_another)
 {
     setlocale(LC_ALL, "C.UTF-8");
     long *count = memory(64 << 10, 1);
@@ -147,7 +147,7 @@ static void many_one_after_another(void)
     say("%ld", *count);
 }
 
-static void many_at_once(void)
+CASE(many_at_once)
 {
     setlocale(LC_ALL, "C.UTF-8");
     long *count = memory(64 << 10, 1);
@@ -172,7 +172,7 @@ static void *make_pressure(void *argument)
     return (void *)bad;
 }
 
-static void starts_while_others_work(void)
+CASE(starts_while_others_work)
 {
     setlocale(LC_ALL, "C.UTF-8");
     put_out();
@@ -190,7 +190,7 @@ static void starts_while_others_work(void)
     say("%ld", bad);
 }
 
-static void detached(void)
+CASE(detached)
 {
     setlocale(LC_ALL, "C.UTF-8");
     long *count = memory(64 << 10, 1);
@@ -210,7 +210,7 @@ static void detached(void)
 
 static int c11(void *argument) { return *(int *)argument + 1; }
 
-static void threads_of_c11(void)
+CASE(threads_of_c11)
 {
     setlocale(LC_ALL, "C.UTF-8");
     int *value = memory(64 << 10, 1);
@@ -237,12 +237,12 @@ static void with_stack_of(size_t size)
         say_thread("thread", &attributes, nothing, (void *)7L);
 }
 
-static void a_stack_of_16_kib(void) { with_stack_of(16 << 10); }
-static void a_stack_of_20_kib(void) { with_stack_of(20 << 10); }
-static void a_stack_of_24_kib(void) { with_stack_of(24 << 10); }
-static void a_stack_of_32_kib(void) { with_stack_of(32 << 10); }
-static void a_stack_of_less_is_refused(void) { with_stack_of(8 << 10); }
-static void a_stack_of_64_mib(void) { with_stack_of(64 << 20); }
+CASE(a_stack_of_16_kib) { with_stack_of(16 << 10); }
+CASE(a_stack_of_20_kib) { with_stack_of(20 << 10); }
+CASE(a_stack_of_24_kib) { with_stack_of(24 << 10); }
+CASE(a_stack_of_32_kib) { with_stack_of(32 << 10); }
+CASE(a_stack_of_less_is_refused) { with_stack_of(8 << 10); }
+CASE(a_stack_of_64_mib) { with_stack_of(64 << 20); }
 
 static void *read_all(void *argument)
 {
@@ -254,7 +254,7 @@ static void *read_all(void *argument)
     return (void *)bad;
 }
 
-static void a_small_stack_is_enough_for_faults(void)
+CASE(a_small_stack_is_enough_for_faults)
 {
     void *at = memory(2 * MIB, 9);
     pthread_attr_t attributes;
@@ -264,7 +264,7 @@ static void a_small_stack_is_enough_for_faults(void)
     say_thread("thread", &attributes, read_all, at);
 }
 
-static void a_stack_given(void)
+CASE(a_stack_given)
 {
     void *stack = memory(256 << 10, 3);
     pthread_attr_t attributes;
@@ -289,7 +289,7 @@ static void *say_own_stack(void *argument)
     return (void *)(size + guard);
 }
 
-static void its_own_attributes(void)
+CASE(its_own_attributes)
 {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
@@ -308,7 +308,7 @@ static void *count_processors(void *argument)
     return (void *)(long)CPU_COUNT(&set);
 }
 
-static void processors_in_attributes(void)
+CASE(processors_in_attributes)
 {
     pthread_attr_t *attributes = malloc(sizeof *attributes);
     cpu_set_t set;
@@ -320,7 +320,7 @@ static void processors_in_attributes(void)
     say_thread("thread", attributes, count_processors, NULL);
 }
 
-static void processors_in_default_attributes(void)
+CASE(processors_in_default_attributes)
 {
     pthread_attr_t attributes;
     cpu_set_t set;
@@ -345,7 +345,7 @@ static void *is_blocked(void *argument)
     return (void *)(long)sigismember(&set, (long)argument);
 }
 
-static void a_mask_in_attributes(void)
+CASE(a_mask_in_attributes)
 {
     pthread_attr_t attributes;
     sigset_t set;
@@ -383,7 +383,7 @@ static void *set_keys(void *argument)
     return NULL;
 }
 
-static void keys_of_many_threads(void)
+CASE(keys_of_many_threads)
 {
     for (int i = 0; i < 100; i++)
         MUST(-(pthread_key_create(&keys[i], destroy) != 0));
@@ -405,7 +405,7 @@ static void *keep_keys(void *argument)
     return NULL;
 }
 
-static void keys_of_others_in_a_child(void)
+CASE(keys_of_others_in_a_child)
 {
     enum { THREADS = 100 };
     static unsigned char *neighbours[THREADS][2];
@@ -450,7 +450,7 @@ static void *set_one(void *argument)
     return NULL;
 }
 
-static void a_destructor_that_sets_its_key_again(void)
+CASE(a_destructor_that_sets_its_key_again)
 {
     behind = memory(MIB, 4);
     MUST(-(pthread_key_create(&again, set_again) != 0));
@@ -472,7 +472,7 @@ static void *set_destructors(void *argument)
     return argument;
 }
 
-static void destructors_of_thread_locals(void)
+CASE(destructors_of_thread_locals)
 {
     say_thread("thread", NULL, set_destructors, NULL);
     say("destroyed: %ld", destroyed);
@@ -488,7 +488,7 @@ static void *read_locals(void *argument)
     return (void *)(initialised[17] + initialised[40] + initialised[1] + initialised[2]);
 }
 
-static void thread_locals(void)
+CASE(thread_locals)
 {
     for (int i = 0; i < 3; i++)
         say_thread("thread", NULL, read_locals, NULL);
@@ -516,7 +516,7 @@ static void *add_later(void *argument)
 
 /* The threads start before the library is loaded, so their thread-local blocks are allocated at
  * the first use. */
-static void thread_locals_of_a_library(void)
+CASE(thread_locals_of_a_library)
 {
     pthread_t threads[8];
     pthread_barrier_init(&barrier, NULL, 9);
@@ -541,7 +541,7 @@ static void thread_locals_of_a_library(void)
 }
 
 /* Enough libraries that each thread's table of libraries must grow. */
-static void thread_locals_of_many_libraries(void)
+CASE(thread_locals_of_many_libraries)
 {
     char from[4096], to[64];
     snprintf(from, sizeof from, "%s/threads_plugin.so", getenv("ABI_PLUGIN_DIR"));
@@ -581,7 +581,7 @@ static void at_exit(void)
         say("handler %d", last_words);
 }
 
-static void handlers_at_exit(void)
+CASE(handlers_at_exit)
 {
     for (int i = 0; i < 200; i++)
         MUST(-(atexit(at_exit) != 0));
@@ -595,7 +595,7 @@ static void *leave(void *argument)
     exit((long)argument);
 }
 
-static void exit_in_a_thread(void)
+CASE(exit_in_a_thread)
 {
     setlocale(LC_ALL, "C.UTF-8");
     MUST(-(atexit(at_exit) != 0));
@@ -612,7 +612,7 @@ static void *outlive(void *argument)
     return argument;
 }
 
-static void main_ends_first(void)
+CASE(main_ends_first)
 {
     setlocale(LC_ALL, "C.UTF-8");
     pthread_t thread;
@@ -628,7 +628,7 @@ static void before_fork(void) { fork_order++; }
 static void in_parent(void) { fork_order += 100; }
 static void in_child(void) { fork_order += 10000; }
 
-static void handlers_of_fork(void)
+CASE(handlers_of_fork)
 {
     for (int i = 0; i < 90; i++)
         MUST(-(pthread_atfork(before_fork, in_parent, in_child) != 0));
@@ -647,7 +647,7 @@ static void *wait_for_ever(void *argument)
     return argument;
 }
 
-static void streams_in_a_child(void)
+CASE(streams_in_a_child)
 {
     FILE *files[150];
     pthread_t thread;
@@ -666,7 +666,7 @@ static void streams_in_a_child(void)
     }
 }
 
-static void names_in_a_child(void)
+CASE(names_in_a_child)
 {
     struct passwd *root = getpwuid(0);
     say("%s", root ? root->pw_name : "nobody");
@@ -684,7 +684,7 @@ static void names_in_a_child(void)
     say("%s", getpwnam("root") ? "root" : "nobody");
 }
 
-static void threads_of_a_child(void)
+CASE(threads_of_a_child)
 {
     setlocale(LC_ALL, "C.UTF-8");
     say_thread("parent", NULL, classify, NULL);
@@ -696,7 +696,7 @@ static void threads_of_a_child(void)
     }
 }
 
-static void children_of_a_thread_in_utf8(void)
+CASE(children_of_a_thread_in_utf8)
 {
     setlocale(LC_ALL, "C.UTF-8");
     setenv("ANSWER", "42", 1);
@@ -714,7 +714,7 @@ static void children_of_a_thread_in_utf8(void)
     say("%d, closed %d", number, pclose(pipe));
 }
 
-static void abort_in_utf8(void)
+CASE(abort_in_utf8)
 {
     setlocale(LC_ALL, "C.UTF-8");
     fprintf(fopen("/dev/null", "w"), "text");
@@ -731,7 +731,7 @@ static void *raise_own(void *argument)
 static volatile sig_atomic_t struck;
 static void strike(int signal) { struck += signal; }
 
-static void a_signal_to_a_thread(void)
+CASE(a_signal_to_a_thread)
 {
     setlocale(LC_ALL, "C.UTF-8");
     signal(SIGUSR1, strike);
@@ -742,7 +742,7 @@ static void a_signal_to_a_thread(void)
 
 /* Memory allocated by the C library keeps its content, at any address. */
 
-static void a_converter(void)
+CASE(a_converter)
 {
     iconv_t converter = iconv_open("UTF-16LE", "UTF-8");
     say("open: %d", converter != (iconv_t)-1);
@@ -755,7 +755,7 @@ static void a_converter(void)
     say("%d", iconv_close(converter));
 }
 
-static void addresses_of_names(void)
+CASE(addresses_of_names)
 {
     struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *found;
     for (int i = 0; i < 3; i++) {
@@ -767,7 +767,7 @@ static void addresses_of_names(void)
     }
 }
 
-static void wide_text(void)
+CASE(wide_text)
 {
     setlocale(LC_ALL, "C.UTF-8");
     wchar_t *text = malloc(100000 * sizeof *text);
@@ -783,7 +783,7 @@ static void wide_text(void)
     say("%s", nl_langinfo(CODESET));
 }
 
-static void expressions(void)
+CASE(expressions)
 {
     regex_t expression;
     setlocale(LC_ALL, "C.UTF-8");
@@ -812,7 +812,7 @@ static void visit(const void *node, VISIT order, int depth)
 
 /* Strings and nodes that exceed the budget. The C library allocates all of them, and softswap
  * manages them like the program's memory. */
-static void strings_without_end(void)
+CASE(strings_without_end)
 {
     void *root = NULL;
     char **strings = malloc(60000 * sizeof *strings);
@@ -846,7 +846,7 @@ static void *format(void *argument)
     return (void *)len;
 }
 
-static void threads_that_format(void)
+CASE(threads_that_format)
 {
     setlocale(LC_ALL, "C.UTF-8");
     for (int i = 0; i < 4; i++) {
@@ -854,21 +854,3 @@ static void threads_that_format(void)
         say_thread("thread", NULL, format, NULL);
     }
 }
-
-ABI_MAIN(CASE(starts_in_utf8), CASE(starts_in_the_c_locale), CASE(starts_after_each_category),
-         CASE(starts_after_the_locale_changed_back), CASE(a_locale_of_its_own),
-         CASE(a_locale_that_was_copied), CASE(locales_without_end), CASE(locales_in_a_thread),
-         CASE(many_one_after_another), CASE(many_at_once), CASE(starts_while_others_work),
-         CASE(detached), CASE(threads_of_c11), CASE(a_stack_of_16_kib), CASE(a_stack_of_20_kib),
-         CASE(a_stack_of_24_kib), CASE(a_stack_of_32_kib), CASE(a_stack_of_less_is_refused),
-         CASE(a_stack_of_64_mib), CASE(a_small_stack_is_enough_for_faults), CASE(a_stack_given),
-         CASE(its_own_attributes), CASE(processors_in_attributes),
-         CASE(processors_in_default_attributes), CASE(a_mask_in_attributes),
-         CASE(keys_of_many_threads), CASE(keys_of_others_in_a_child), CASE(a_destructor_that_sets_its_key_again),
-         CASE(destructors_of_thread_locals), CASE(thread_locals), CASE(thread_locals_of_a_library),
-         CASE(thread_locals_of_many_libraries), CASE(handlers_at_exit), CASE(exit_in_a_thread),
-         CASE(main_ends_first), CASE(handlers_of_fork), CASE(streams_in_a_child),
-         CASE(names_in_a_child), CASE(threads_of_a_child), CASE(children_of_a_thread_in_utf8),
-         CASE(abort_in_utf8), CASE(a_signal_to_a_thread), CASE(a_converter),
-         CASE(addresses_of_names), CASE(wide_text), CASE(expressions), CASE(strings_without_end),
-         CASE(threads_that_format))
