@@ -108,7 +108,7 @@ fn failed_read_is_reported_and_page_kept() {
     assert_holds(memory, &contents);
 }
 
-fn with_and_without_io_uring<const N: usize>(
+fn with_and_without_encryption<const N: usize>(
     faults: [Fault; N],
 ) -> impl Iterator<Item = (Fault, bool)> {
     faults.into_iter().flat_map(|fault| [(fault, true), (fault, false)])
@@ -123,7 +123,7 @@ fn never_wrong(memory: Memory, contents: &[Content]) -> usize {
 
 #[test]
 fn corrupt_page_is_rejected() {
-    for (silent, encrypt) in with_and_without_io_uring([Fault::FlipBit, Fault::Lose]) {
+    for (silent, encrypt) in with_and_without_encryption([Fault::FlipBit, Fault::Lose]) {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
         let (intact, contents) = world.evicted(random(64));
         let corrupt = world.map_with(&[Content::Random(99)]);
@@ -144,7 +144,7 @@ fn corrupt_page_is_rejected() {
 #[test]
 fn misdirected_write_is_detected_at_both_places() {
     for (misdirected, encrypt) in
-        with_and_without_io_uring([Fault::Misdirect(4 * PAGE_SIZE as u64)])
+        with_and_without_encryption([Fault::Misdirect(4 * PAGE_SIZE as u64)])
     {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
         let (victims, contents) = world.evicted(random(64));
@@ -163,7 +163,7 @@ fn misdirected_write_is_detected_at_both_places() {
 #[test]
 fn wrong_reads_are_rejected_until_disk_recovers() {
     for (silent, encrypt) in
-        with_and_without_io_uring([Fault::FlipBit, Fault::Misdirect(4096), Fault::Lose])
+        with_and_without_encryption([Fault::FlipBit, Fault::Misdirect(4096), Fault::Lose])
     {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
         let (memory, contents) = world.evicted(random(40));
