@@ -53,6 +53,7 @@ pub(crate) struct Parked {
     /// Process with most of what is left.
     pub(crate) largest_pid: u32,
     pub(crate) largest_bytes: u64,
+    pub(crate) largest_sleeps: bool,
 }
 
 impl Parked {
@@ -62,10 +63,11 @@ impl Parked {
     fn to_text(self) -> String {
         let is_stopped = u8::from(self.progress == Parking::Stopped);
         let Parked { stopped, processes, before_bytes, left_bytes, .. } = self;
-        let Parked { largest_pid, largest_bytes, .. } = self;
+        let Parked { largest_pid, largest_bytes, largest_sleeps, .. } = self;
         format!(
             "tree_parked {is_stopped} {stopped} {processes} {before_bytes} {left_bytes} \
-             {largest_pid} {largest_bytes}\n"
+             {largest_pid} {largest_bytes} {}\n",
+            u8::from(largest_sleeps)
         )
     }
 
@@ -80,6 +82,7 @@ impl Parked {
             left_bytes: next()?,
             largest_pid: u32::try_from(next()?).ok()?,
             largest_bytes: next()?,
+            largest_sleeps: next()? == 1,
         })
     }
 
@@ -92,7 +95,10 @@ impl Parked {
             Parking::Stopped => format!("{stopped} of {processes} processes stopped"),
         };
         let named = match self.largest_bytes > Parked::NAMED_BYTES {
-            true => format!("; process {largest_pid} keeps {largest} (docs/budget.md)"),
+            true if self.largest_sleeps => {
+                format!("; process {largest_pid} keeps {largest}: its memory fits the budget")
+            }
+            true => format!("; process {largest_pid} keeps {largest}"),
             false => String::new(),
         };
         format!("{state}; {left} in DRAM, {before} before{named}")
@@ -258,6 +264,7 @@ mod tests {
             left_bytes: 40 << 20,
             largest_pid: 7,
             largest_bytes: 33 << 20,
+            largest_sleeps: true,
         });
         report.turns = Turns { taken: 5, owner_pid: 8, taking_s: 3 };
         report.unmanaged =
@@ -267,7 +274,7 @@ mod tests {
         assert_eq!(TreeReport::parse(&report.to_text()).as_ref(), Some(&report));
         assert!(report.for_people(1).contains("a name 8"));
         let parked = "1 of 2 processes stopped; 40.0 MiB in DRAM, 99.0 MiB before; process 7 keeps \
-                      33.0 MiB";
+                      33.0 MiB: its memory fits the budget";
         assert!(report.for_people(1).contains(parked), "{}", report.for_people(1));
         assert!(report.for_people(1).contains("turns for 3 s; pid 8 owns the present one"));
         assert_eq!(TreeReport::parse("uptime_ns 5\nsetting codec lz4\n"), None);

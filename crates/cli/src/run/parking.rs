@@ -111,6 +111,7 @@ impl Parking {
             left_bytes: all.iter().map(resident).sum(),
             largest_pid: largest.map_or(0, |process| process.pid),
             largest_bytes: largest.map_or(0, resident),
+            largest_sleeps: largest.is_some_and(Process::sleeps),
         })
     }
 

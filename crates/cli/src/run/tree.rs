@@ -304,6 +304,12 @@ impl Budget {
         };
         let Process { pid, name, granted_bytes, .. } = most;
         let [granted, had] = [report.granted_bytes, *granted_bytes].map(|bytes| bytes >> 20);
+        if control_client::Process::read(*pid).is_some_and(|process| process.sleeps()) {
+            return format!(
+                " ({granted}M are granted: {name}, {pid}, has {had}M and sleeps; the limit applies \
+                 when it next needs memory)"
+            );
+        }
         format!(
             " ({granted}M are granted until processes have evicted more; {name}, {pid}, has \
              {had}M)"
