@@ -230,8 +230,7 @@ fn program_results_equal_linux() {
 #[test]
 fn differing_result_is_detected() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let source =
-        "#include \"abi.h\"\nCASE(c) { say(\"%d\", getpid()); }";
+    let source = "#include \"abi.h\"\nCASE(c) { say(\"%d\", getpid()); }";
     std::fs::write(dir.path().join("differs.c"), source).expect("a source");
     std::fs::copy(sources().join("abi.h"), dir.path().join("abi.h")).expect("the header");
     let differs = compiled_from(dir.path(), "differs", "abi-differs");

@@ -198,7 +198,7 @@ if pid == 0:
     print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     os._exit(0)
 text = b""
-while b"ready" not in text:
+while b"ready\r\n" not in text:
     text += os.read(master, 100)
 os.write(master, b"\x1a")
 try:

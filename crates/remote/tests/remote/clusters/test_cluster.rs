@@ -4,6 +4,7 @@
 //! `SOFTSWAP_REDIS_SERVER` names another server than `redis-server`, such as `valkey-server`.
 
 pub(crate) use softswap_testkit::waiting::eventually;
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use std::time::Duration;
 pub(crate) const PASSWORD: &str = "correct horse";
 pub(crate) const PRIMARIES: usize = 3;
 const NODES: usize = 6;
+const SLOTS: u16 = 16_384;
 
 fn server_program() -> String {
     std::env::var("SOFTSWAP_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())
@@ -160,6 +162,17 @@ impl Node {
     }
 }
 
+/// Returns the slots of all servers in an answer to `CLUSTER NODES`: `first-last` or a single one,
+/// after eight other fields. Those in brackets are being moved.
+fn slots_in(nodes: &str) -> Vec<u16> {
+    let fields = nodes.lines().flat_map(|line| line.split(' ').skip(8));
+    let ranges = fields.filter_map(|field| {
+        let (first, last) = field.split_once('-').unwrap_or((field, field));
+        Some(first.parse::<u16>().ok()?..=last.parse::<u16>().ok()?)
+    });
+    ranges.flatten().collect()
+}
+
 fn signal(pid: i32, what: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, what).unwrap();
@@ -287,11 +300,29 @@ impl TestCluster {
     /// Makes all servers run with their content, each primary with its replica.
     pub(crate) fn repair(&mut self) {
         self.run_all();
-        eventually("the cluster is whole", || self.is_whole());
+        eventually("the cluster is whole", || {
+            self.assign_lost_slots();
+            self.is_whole()
+        });
         for node in &self.nodes {
             node.set("min-replicas-to-write", "0");
             node.set("maxmemory", "268435456");
             node.set("maxmemory-policy", "noeviction");
+        }
+    }
+
+    /// Assigns slots that no server has. Slots are lost if a primary dies before its replica knows
+    /// that they have moved to this primary.
+    fn assign_lost_slots(&self) {
+        let answers = self.nodes.iter().filter_map(|node| node.try_send(&["CLUSTER", "NODES"]));
+        let owned: HashSet<u16> = answers
+            .flat_map(|answer| slots_in(&redis::from_redis_value::<String>(answer).unwrap()))
+            .collect();
+        let lost: Vec<String> =
+            (0..SLOTS).filter(|slot| !owned.contains(slot)).map(|slot| slot.to_string()).collect();
+        if let Some(primary) = self.primary_nodes().next().filter(|_| !lost.is_empty()) {
+            let lost: Vec<&str> = lost.iter().map(String::as_str).collect();
+            primary.try_send(&[&["CLUSTER", "ADDSLOTS"], &lost[..]].concat());
         }
     }
 
@@ -307,7 +338,10 @@ impl TestCluster {
             answer.contains("master_link_status:up") || answer.contains("connected_slaves:1")
         };
         self.nodes.iter().all(|node| sees_no_failure(node) && is_followed(node))
-            && self.nodes.iter().all(|node| node.text(&["CLUSTER", "INFO"]).contains("state:ok"))
+            && self.nodes.iter().all(|node| {
+                let info = node.text(&["CLUSTER", "INFO"]);
+                info.contains("state:ok") && info.contains(&format!("slots_ok:{SLOTS}"))
+            })
     }
 
     pub(crate) fn primaries(&self) -> Vec<usize> {
