@@ -7,6 +7,7 @@ use super::tree_account;
 use softswap_engine::api::engine::Engine;
 use softswap_engine::api::engine::turns::{BringBack, Step};
 use softswap_shared::ledger::{Eviction, Member};
+use softswap_sys::futex;
 use softswap_sys::raw::now_ns;
 
 /// Longest eviction in a round, in ns.
@@ -16,7 +17,7 @@ const PAUSE_NS: u64 = 100_000_000;
 /// Interval of the rounds that swap pages in, in ns.
 const INTERVAL_NS: u64 = 15_000_000;
 /// Number of failed tries after which nothing is left to evict: another thread may hold a page.
-const MAX_FAILED_TRIES: u32 = 8;
+const MAX_FAILED_TRIES: u32 = 32;
 
 #[derive(Debug, Default)]
 pub(super) enum Parking {
@@ -70,6 +71,9 @@ pub(super) fn evict_for(ns: u64, engine: &Engine, member: &Member) -> bool {
     let (until_ns, mut failed) = (now_ns() + ns, 0);
     while failed < MAX_FAILED_TRIES && now_ns() < until_ns {
         failed = if engine.evict_more() { 0 } else { failed + 1 };
+        if failed > 0 {
+            futex::sleep_a_moment();
+        }
     }
     let is_done = failed == MAX_FAILED_TRIES;
     member.publish_eviction(if is_done { Eviction::Done } else { Eviction::Running });
