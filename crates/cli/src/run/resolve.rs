@@ -12,6 +12,7 @@ use clap::Args;
 use softswap_engine::api::settings::{
     BadPoolLimit, Config, ENV_PREFIX, MIN_MEMORY_BYTES, PoolLimit,
 };
+use softswap_remote::secret;
 use softswap_sys::control_socket;
 use softswap_view::units::{self, Amount, parse_amount, parse_size};
 use std::ffi::OsString;
@@ -41,6 +42,24 @@ pub(super) struct Resolved {
 const SEVERAL: [&str; 2] = ["swap", "report"];
 /// How programs that the program starts can be treated.
 pub(crate) const CHILDREN: [&str; 2] = ["managed", "plain"];
+/// Variables of softswap's tests and scripts: beginnings of their names after `SOFTSWAP_`.
+const OF_TESTS: [&str; 15] = [
+    "ABI_",
+    "ADVERSARY_SECONDS",
+    "ALONE",
+    "BIN_DIR",
+    "FAULTS_",
+    "FUZZ_",
+    "POOLS_ALONE",
+    "REDIS_SERVER",
+    "SOURCE_DIR",
+    "TEST_",
+    "TRANSFERS_FAULTS",
+    "TREE_TURNS",
+    "TURNS_",
+    "WRITE_API",
+    "WRITE_REFERENCE",
+];
 
 struct Sources<'a, E> {
     given: &'a CommandLineOptions,
@@ -179,7 +198,7 @@ pub(super) fn resolve(
     if let Some(reserve) = sources.pick("reserve")? {
         config.reserve_bytes = parse_size(&reserve.text).map_err(|why| reserve.refuse(why))?;
     }
-    notes.extend(misspelt(&options, std::env::vars_os()));
+    notes.extend(unknown_variables(&options, std::env::vars_os()));
     let swap = sources.pick_all("swap")?;
     let common;
     (config.areas, common) = areas::resolve(swap, &config.areas, config.reserve_bytes, &mut notes)?;
@@ -218,22 +237,34 @@ fn variable_of(name: &str) -> String {
     format!("SOFTSWAP_{}", name.to_ascii_uppercase())
 }
 
-/// Returns notes about variables whose names resemble one of softswap's.
-fn misspelt(
+/// Returns notes about variables that softswap does not know.
+fn unknown_variables(
     options: &[clap::Arg],
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Vec<String> {
     let of_option = |option: &clap::Arg| variable_of(option.get_id().as_str());
-    let others = [library::VARIABLE, control_socket::DIR_VARIABLE].map(str::to_string);
-    let known: Vec<_> = options.iter().map(of_option).chain(others).collect();
+    let others = [library::VARIABLE, control_socket::DIR_VARIABLE, secret::VARIABLE];
+    let known: Vec<String> =
+        options.iter().map(of_option).chain(others.map(str::to_string)).collect();
     let note = |name: OsString| {
+        let name = name.to_str()?;
+        let end = name.strip_prefix("SOFTSWAP_")?;
         // Exclude variables that softswap passes to programs, which another softswap may inherit.
-        let may_be = |name: &&str| name.starts_with("SOFTSWAP_") && !name.starts_with(ENV_PREFIX);
-        let name = name.to_str().filter(may_be)?;
-        let distance = |known: &str| strsim::damerau_levenshtein(known, name);
-        let nearest = known.iter().min_by_key(|known| distance(known))?;
-        matches!(distance(nearest), 1 | 2)
-            .then(|| format!("softswap does not know the variable {name}; did you mean {nearest}?"))
+        let is_own = name.starts_with(ENV_PREFIX) || OF_TESTS.iter().any(|it| end.starts_with(it));
+        if is_own || known.iter().any(|known| known == name) {
+            return None;
+        }
+        let distance = |known: &String| strsim::damerau_levenshtein(known, name);
+        let is_near = |known: &String| {
+            let is_longer = known.starts_with(name) || name.starts_with(known.as_str());
+            end.len() >= 3 && (is_longer || distance(known) * 3 <= end.len())
+        };
+        let nearest = known.iter().filter(|known| is_near(known)).min_by_key(|it| distance(it));
+        let remedy = match nearest {
+            Some(nearest) => format!("did you mean {nearest}?"),
+            None => "`softswap run --help` lists the settings".to_string(),
+        };
+        Some(format!("softswap does not know the variable {name}; {remedy}"))
     };
     variables.filter_map(|(name, _)| note(name)).collect()
 }
@@ -463,12 +494,27 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_variable_is_reported() {
-        let noted = |name: &str| misspelt(&options(), [(name.into(), "1".into())].into_iter());
-        let note =
-            "softswap does not know the variable SOFTSWAP_MEMROY; did you mean SOFTSWAP_MEMORY?";
-        assert_eq!(noted("SOFTSWAP_MEMROY"), [note]);
+    fn unknown_variable_is_reported() {
+        let noted =
+            |name: &str| unknown_variables(&options(), [(name.into(), "1".into())].into_iter());
+        let help = "`softswap run --help` lists the settings";
+        for (name, remedy) in [
+            ("SOFTSWAP_MEMROY", "did you mean SOFTSWAP_MEMORY?"),
+            ("SOFTSWAP_MEM", "did you mean SOFTSWAP_MEMORY?"),
+            ("SOFTSWAP_MEMORY_LIMIT", "did you mean SOFTSWAP_MEMORY?"),
+            ("SOFTSWAP_SWAP_DIR", "did you mean SOFTSWAP_SWAP?"),
+            ("SOFTSWAP_BUDGET", help),
+            ("SOFTSWAP_FOO", help),
+        ] {
+            let note = format!("softswap does not know the variable {name}; {remedy}");
+            assert_eq!(noted(name), [note]);
+        }
         for name in [
+            "PATH",
+            "SOFTSWAP_REMOTE_PASSWORD",
+            "SOFTSWAP_AWAKE",
+            "SOFTSWAP_WITHOUT",
+            "SOFTSWAP_TREE_TURNS",
             "SOFTSWAP_MEMORY",
             "SOFTSWAP_NO_MOVE",
             "SOFTSWAP_LIBRARY",
