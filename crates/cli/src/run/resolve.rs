@@ -3,7 +3,7 @@
 
 use super::advertised;
 use super::areas;
-use super::auto_memory::Bounds;
+use super::auto_memory::{Bounds, advised_bytes};
 use super::options::{CommandLineOptions, RunArgs};
 use super::sourced::{Sourced, without_password};
 use crate::refusal::{OrRefuse, Refusal};
@@ -409,17 +409,17 @@ fn resolve_memory(
     Ok((bytes.min(physical), None))
 }
 
-/// Returns a note if a control group allows the budget, but not the additional memory outside it.
+/// Returns a note if a control group does not allow the budget and some memory outside it.
 fn too_large_for_group(shown: &str, bytes: u64) -> Option<String> {
     let available = memory_limits::available();
-    let fits_bytes = Bounds::default().first();
+    let fits_bytes = advised_bytes(available.bytes, 0);
     (available.is_group && bytes > fits_bytes).then(|| {
         format!(
-            "{shown}: the {} allows {} now; code, stacks and other memory outside the budget need \
-             more than that, so the kernel may kill the program; use --memory auto, or --memory \
-             {}M",
-            available.because,
+            "{shown} leaves too little of the {} that the {} allows: code, stacks and other memory \
+             outside the budget need some, too, so the kernel may kill the program; use --memory \
+             auto, or --memory {}M",
             units::bytes(available.bytes),
+            available.because,
             fits_bytes >> 20
         )
     })
