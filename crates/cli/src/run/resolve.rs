@@ -387,10 +387,16 @@ fn resolve_memory(
             (bytes, of)
         }
     };
+    let option = if is_per_process { "--memory-per-process" } else { "--memory" };
     if bytes < MIN_MEMORY_BYTES {
+        let remedy = match asked.text.trim().parse::<u64>() {
+            Ok(number @ 8..) => {
+                format!("a number without a unit is bytes: did you mean {number}M?")
+            }
+            _ => format!("give more, such as {option} 256M"),
+        };
         return Err(asked.refuse(format!(
-            "too little{of}: the engine needs at least {} of DRAM; give more, such as --memory \
-             256M",
+            "too little{of}: the engine needs at least {} of DRAM; {remedy}",
             units::bytes(MIN_MEMORY_BYTES)
         )));
     }
@@ -398,7 +404,7 @@ fn resolve_memory(
     if bytes > physical {
         notes.push(format!(
             "{} is more than the machine's {} of DRAM; the program may use all DRAM, so the \
-             kernel may swap, or kill the program",
+             kernel may swap, or kill the program; leave {option} out to use what is available",
             asked.shown,
             units::bytes(physical)
         ));
@@ -468,7 +474,10 @@ mod tests {
             (&[], &[("SOFTSWAP_SWAP", ";")], "", "the path is empty"),
             (&["--swap", "/proc"], &[], "", "stores no files"),
             (&[], &[("SOFTSWAP_MEMORY", "banana")], "SOFTSWAP_MEMORY=banana: not a size", ""),
-            (&["--memory", "0"], &[], "--memory 0: too little", ""),
+            (&["--memory", "0"], &[], "--memory 0: too little", "such as --memory 256M"),
+            (&["--memory", "512"], &[], "--memory 512: too little", "did you mean 512M?"),
+            (&["--memory", "512K"], &[], "--memory 512K: too little", "give more"),
+            (&["--memory-per-process", "1M"], &[], "", "such as --memory-per-process 256M"),
             (&["--memory-per-process", "auto"], &[], "", "only --memory"),
             (&["--park-on", "SIGINT"], &[], "--park-on SIGINT: give SIGTSTP", ""),
             (
@@ -531,6 +540,13 @@ mod tests {
         assert!(auto(&[]) && auto(&["--memory", "auto:16M-64M"]));
         assert!(!auto(&["--memory", "64M"]) && !auto(&["--memory", "50%"]));
         assert!(!auto(&["--memory-per-process", "64M"]));
+    }
+
+    #[test]
+    fn budget_beyond_dram_is_noted_with_remedy() {
+        let notes = settled(&["--memory", "99999G"], &[], "").unwrap().notes;
+        let remedy = "; leave --memory out to use what is available";
+        assert!(notes.iter().any(|note| note.ends_with(remedy)), "{notes:?}");
     }
 
     #[test]

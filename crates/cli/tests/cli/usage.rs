@@ -21,7 +21,9 @@ fn invalid_value_is_reported_with_limit_and_remedy() {
         ("--memory -5G", &["negative", "512M"]),
         ("--memory 5X", &["not a size"]),
         ("--memory 0%", &["at most 100%"]),
-        ("--memory 150%", &["at most 100%"]),
+        ("--memory 150%", &["available memory", "at most 100%", "such as 50%", "512M"]),
+        ("--memory 512", &["a number without a unit is bytes", "512M?"]),
+        ("--memory-per-process 1M", &["too little", "--memory-per-process 256M"]),
         ("--memory 999999T", &["more than any machine"]),
         ("--pool 95%", &["0% to 80%"]),
         ("--codec snappy", &["\"snappy\"", "lz4, zstd, zstd:LEVEL", "none"]),
@@ -33,6 +35,7 @@ fn invalid_value_is_reported_with_limit_and_remedy() {
         ("--swap /no/such/dir", &["No such file", "mkdir -p", "--swap DIR"]),
         ("--swap /tmp:banana", &["`banana`", "not a size"]),
         ("--swap /tmp:1K", &["too small", "16.0 MiB"]),
+        ("--swap /etc/passwd", &["/etc/passwd ", "give a directory", "softswap mkswap FILE"]),
         ("--swap /dev/null", &["is a character device", "choose a file or a block device"]),
         ("--report /no/such/dir/r.json", &["cannot be written", "another path"]),
         ("--config /no/such/file", &["cannot be read"]),
@@ -183,7 +186,7 @@ fn mounted_device_is_recognised() {
         std::fs::metadata(name).is_ok_and(|meta| meta.file_type().is_block_device())
     });
     let Some(device) = device else { return skip("no mounted block device is available") };
-    refused(&["--swap", device], &["mounted at", "not changed", "umount"]);
+    refused(&["--swap", device], &["mounted at", "not changed", "choose another file or device"]);
 }
 
 #[test]
