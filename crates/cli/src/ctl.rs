@@ -8,6 +8,7 @@ use crate::tree_report::{Parking, TreeReport};
 use clap::{Args, Subcommand};
 use softswap_engine::api::control_protocol::{Request, pairs};
 use softswap_engine::api::live_settings::LIVE_SETTINGS;
+use softswap_engine::api::settings::ENV_PREFIX;
 use softswap_view::units::visible;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -108,7 +109,42 @@ fn park(pid: u32) -> Result<String, Refusal> {
     }
 }
 
+/// Refuses a process of a tree, which cannot be parked alone, and names the tree's `softswap run`.
+fn check_is_tree(pid: u32) -> Result<(), Refusal> {
+    let Some(process) = Process::read(pid).filter(|it| !it.is_softswap()) else { return Ok(()) };
+    let variable = |name: &str| process.variable(&format!("{ENV_PREFIX}{name}"));
+    let Some(supervisor) = variable("SUPERVISOR_PID") else { return Ok(()) };
+    let remedy = match variable("LEDGER_FD") {
+        Some(_) => format!("give the PID of `softswap run`: {}", supervisor.display()),
+        None => "start it without --memory-per-process".to_string(),
+    };
+    Err(Refusal::usage(format!("process {pid}: a tree is parked as a whole; {remedy}")))
+}
+
+/// Refuses an unknown setting of a `softswap run`. Otherwise the program that it has started would
+/// refuse it, under another PID and without the settings of the tree.
+fn check_key_of_tree(pid: u32, key: &str) -> Result<(), Refusal> {
+    let mut keys: Vec<&str> = LIVE_SETTINGS.iter().map(|setting| setting.key).collect();
+    keys.push("turns");
+    let is_supervisor = Process::read(pid).is_some_and(|process| process.is_softswap());
+    if key.is_empty() || keys.contains(&key) || !is_supervisor {
+        return Ok(());
+    }
+    let near = keys.iter().find(|known| strsim::damerau_levenshtein(known, key) <= 2);
+    let remedy = match near {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("the settings are {}", keys.join(", ")),
+    };
+    Err(Refusal::usage(format!("process {pid}: there is no setting {key:?}; {remedy}")))
+}
+
 pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
+    if let Action::Park | Action::Unpark = &args.action {
+        check_is_tree(args.pid)?;
+    }
+    if let Action::Get { key: Some(key) } | Action::Set { key, .. } = &args.action {
+        check_key_of_tree(args.pid, key)?;
+    }
     let request = match &args.action {
         Action::Get { key } => Request::Get(key.as_deref()),
         Action::Set { key, value } => Request::Set(key, value),
