@@ -109,16 +109,24 @@ fn park(pid: u32) -> Result<String, Refusal> {
     }
 }
 
-/// Refuses a process of a tree, which cannot be parked alone, and names the tree's `softswap run`.
-fn check_is_tree(pid: u32) -> Result<(), Refusal> {
-    let Some(process) = Process::read(pid).filter(|it| !it.is_softswap()) else { return Ok(()) };
+/// Refuses requests that concern a whole tree if `pid` is one of its processes, and names the PID
+/// of the tree's `softswap run`.
+fn check_is_tree(pid: u32, action: &Action) -> Result<(), Refusal> {
+    let what = match action {
+        Action::Park | Action::Unpark => "a tree is parked as a whole",
+        Action::Set { key, .. } if key == "memory" => "it shares the budget of its tree",
+        _ => return Ok(()),
+    };
+    let is_managed = |it: &Process| !it.is_softswap() && it.is_managed() == Some(true);
+    let Some(process) = Process::read(pid).filter(is_managed) else { return Ok(()) };
     let variable = |name: &str| process.variable(&format!("{ENV_PREFIX}{name}"));
     let Some(supervisor) = variable("SUPERVISOR_PID") else { return Ok(()) };
-    let remedy = match variable("LEDGER_FD") {
-        Some(_) => format!("give the PID of `softswap run`: {}", supervisor.display()),
-        None => "start it without --memory-per-process".to_string(),
+    let remedy = match (variable("LEDGER_FD"), action) {
+        (Some(_), _) => format!("give the PID of `softswap run`: {}", supervisor.display()),
+        (None, Action::Set { .. }) => return Ok(()),
+        (None, _) => "start it without --memory-per-process".to_string(),
     };
-    Err(Refusal::usage(format!("process {pid}: a tree is parked as a whole; {remedy}")))
+    Err(Refusal::usage(format!("process {pid}: {what}; {remedy}")))
 }
 
 /// Refuses an unknown setting of a `softswap run`. Otherwise the program that it has started would
@@ -139,9 +147,7 @@ fn check_key_of_tree(pid: u32, key: &str) -> Result<(), Refusal> {
 }
 
 pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
-    if let Action::Park | Action::Unpark = &args.action {
-        check_is_tree(args.pid)?;
-    }
+    check_is_tree(args.pid, &args.action)?;
     if let Action::Get { key: Some(key) } | Action::Set { key, .. } = &args.action {
         check_key_of_tree(args.pid, key)?;
     }

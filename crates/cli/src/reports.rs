@@ -192,8 +192,8 @@ mod tests {
             (&b"{\"schema\": 1, \"wall_s\""[..], TRUNCATED),
             (b"<!DOCTYPE html><script type=\"application/json\" id=\"report\">{", TRUNCATED),
             (b"<!DOCTYPE html></html>\n", "it compares two reports"),
-            (b"[1,2]", "it is not a JSON object"),
-            (b"\x7fELF\xff", "it is not text"),
+            (b"[1,2]", "not a JSON object"),
+            (b"\x7fELF\xff", "not text"),
         ] {
             std::fs::write(&path, content).unwrap();
             let refusal = read(&path).and_then(|json| parse(&path, &json)).unwrap_err();
