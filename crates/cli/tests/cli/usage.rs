@@ -37,7 +37,10 @@ fn invalid_value_is_reported_with_limit_and_remedy() {
         ("--swap /tmp:1K", &["too small", "16.0 MiB"]),
         ("--swap /etc/passwd", &["/etc/passwd ", "give a directory", "softswap mkswap FILE"]),
         ("--swap /dev/null", &["is a character device", "choose a file or a block device"]),
-        ("--report /no/such/dir/r.json", &["cannot be written", "another path"]),
+        (
+            "--report /no/such/dir/r.json",
+            &["cannot be written", "`mkdir -p /no/such/dir`, or choose another"],
+        ),
         ("--config /no/such/file", &["cannot be read"]),
         ("--no-such-option", &["--help"]),
     ];
