@@ -88,6 +88,9 @@ fn common_mistakes_get_a_hint() {
         (&["-m", "1G", "true"], 2, &["'-m'", "softswap run --memory SIZE"]),
         (&["run", "--memroy", "1G", "true"], 2, &["a similar argument exists: '--memory'"]),
         (&["run", "-q", "-v", "true"], 2, &["--quiet", "--verbose", "cannot be used with"]),
+        (&["ctl", "park", "1"], 2, &["the PID comes first: `softswap ctl 1 park`"]),
+        (&["ctl", "1", "set", "memory=1G"], 2, &["`softswap ctl 1 set memory 1G`"]),
+        (&["stat", "banana"], 2, &["a PID is a number; `pgrep -a NAME` finds it"]),
         (&["run", "--", "sh -c true"], 127, &["leave out the quotes", "sh -c 'sh -c true'"]),
     ];
     for (words, status, parts) in table {
