@@ -390,7 +390,7 @@ fn resolve_memory(
     let option = if is_per_process { "--memory-per-process" } else { "--memory" };
     if bytes < MIN_MEMORY_BYTES {
         let remedy = match asked.text.trim().parse::<u64>() {
-            Ok(number @ 8..) => {
+            Ok(number @ 8..1_000_000) => {
                 format!("a number without a unit is bytes: did you mean {number}M?")
             }
             _ => format!("give more, such as {option} 256M"),
@@ -476,6 +476,7 @@ mod tests {
             (&[], &[("SOFTSWAP_MEMORY", "banana")], "SOFTSWAP_MEMORY=banana: not a size", ""),
             (&["--memory", "0"], &[], "--memory 0: too little", "such as --memory 256M"),
             (&["--memory", "512"], &[], "--memory 512: too little", "did you mean 512M?"),
+            (&["--memory", "4194304"], &[], "", "such as --memory 256M"),
             (&["--memory", "512K"], &[], "--memory 512K: too little", "give more"),
             (&["--memory-per-process", "1M"], &[], "", "such as --memory-per-process 256M"),
             (&["--memory-per-process", "auto"], &[], "", "only --memory"),
