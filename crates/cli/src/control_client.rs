@@ -87,7 +87,7 @@ impl Process {
         matches!(self.state, 'Z' | 'X') || self.resident.is_none() && !self.is_kernel_thread()
     }
 
-    fn is_softswap(&self) -> bool {
+    pub(crate) fn is_softswap(&self) -> bool {
         self.name == "softswap"
     }
 

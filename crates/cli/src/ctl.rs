@@ -8,6 +8,7 @@ use crate::tree_report::{Parking, TreeReport};
 use clap::{Args, Subcommand};
 use softswap_engine::api::control_protocol::{Request, pairs};
 use softswap_engine::api::live_settings::LIVE_SETTINGS;
+use softswap_engine::api::settings::ENV_PREFIX;
 use softswap_view::units::visible;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -108,7 +109,48 @@ fn park(pid: u32) -> Result<String, Refusal> {
     }
 }
 
+/// Refuses requests that concern a whole tree if `pid` is one of its processes, and names the PID
+/// of the tree's `softswap run`.
+fn check_is_tree(pid: u32, action: &Action) -> Result<(), Refusal> {
+    let what = match action {
+        Action::Park | Action::Unpark => "a tree is parked as a whole",
+        Action::Set { key, .. } if key == "memory" => "it shares the budget of its tree",
+        _ => return Ok(()),
+    };
+    let is_managed = |it: &Process| !it.is_softswap() && it.is_managed() == Some(true);
+    let Some(process) = Process::read(pid).filter(is_managed) else { return Ok(()) };
+    let variable = |name: &str| process.variable(&format!("{ENV_PREFIX}{name}"));
+    let Some(supervisor) = variable("SUPERVISOR_PID") else { return Ok(()) };
+    let remedy = match (variable("LEDGER_FD"), action) {
+        (Some(_), _) => format!("give the PID of `softswap run`: {}", supervisor.display()),
+        (None, Action::Set { .. }) => return Ok(()),
+        (None, _) => "start it without --memory-per-process".to_string(),
+    };
+    Err(Refusal::usage(format!("process {pid}: {what}; {remedy}")))
+}
+
+/// Refuses an unknown setting of a `softswap run`. Otherwise the program that it has started would
+/// refuse it, under another PID and without the settings of the tree.
+fn check_key_of_tree(pid: u32, key: &str) -> Result<(), Refusal> {
+    let mut keys: Vec<&str> = LIVE_SETTINGS.iter().map(|setting| setting.key).collect();
+    keys.push("turns");
+    let is_supervisor = Process::read(pid).is_some_and(|process| process.is_softswap());
+    if key.is_empty() || keys.contains(&key) || !is_supervisor {
+        return Ok(());
+    }
+    let near = keys.iter().find(|known| strsim::damerau_levenshtein(known, key) <= 2);
+    let remedy = match near {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("the settings are {}", keys.join(", ")),
+    };
+    Err(Refusal::usage(format!("process {pid}: there is no setting {key:?}; {remedy}")))
+}
+
 pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
+    check_is_tree(args.pid, &args.action)?;
+    if let Action::Get { key: Some(key) } | Action::Set { key, .. } = &args.action {
+        check_key_of_tree(args.pid, key)?;
+    }
     let request = match &args.action {
         Action::Get { key } => Request::Get(key.as_deref()),
         Action::Set { key, value } => Request::Set(key, value),

@@ -16,7 +16,40 @@ pub(crate) fn exit<C: Parser + CommandFactory>(mut error: clap::Error) -> ! {
     error.exit()
 }
 
+/// Returns a hint for words in the wrong order, and for a name in place of a PID.
+fn hint_for_pid(words: &[OsString]) -> Option<String> {
+    const ACTIONS: [&str; 5] = ["get", "set", "populate", "park", "unpark"];
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    let words: Vec<&str> = words.iter().map(|word| &**word).collect();
+    let is_number = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_digit());
+    match words[..] {
+        ["ctl", action, pid, ..] if ACTIONS.contains(&action) && is_number(pid) => {
+            Some(format!("the PID comes first: `softswap ctl {pid} {action}`"))
+        }
+        ["ctl", pid, "set", pair] if is_number(pid) => {
+            let (key, value) = pair.split_once('=')?;
+            let (key, value) = (visible(key), visible(value));
+            Some(format!("the value is a separate word: `softswap ctl {pid} set {key} {value}`"))
+        }
+        ["ctl" | "stat", name, ..] if !name.starts_with('-') && !is_number(name) => {
+            Some("a PID is a number; `pgrep -a NAME` finds it".into())
+        }
+        _ => None,
+    }
+}
+
 fn hint<C: Parser + CommandFactory>(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    let is_misplaced = [
+        ErrorKind::ValueValidation,
+        ErrorKind::MissingRequiredArgument,
+        ErrorKind::InvalidSubcommand,
+        ErrorKind::UnknownArgument,
+    ];
+    if is_misplaced.contains(&error.kind())
+        && let Some(hint) = hint_for_pid(words)
+    {
+        return Some(hint);
+    }
     let wrong = match (error.kind(), error.context().next()?) {
         (ErrorKind::UnknownArgument, (ContextKind::InvalidArg, ContextValue::String(wrong))) => {
             wrong

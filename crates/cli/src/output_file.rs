@@ -36,10 +36,17 @@ impl OutputFile {
             Err(error) => Err(error),
         };
         let (file, is_new) = opened.map_err(|error| {
-            let (path, why) = (path.display(), plain(&error));
+            let why = match missing_directory(path) {
+                Some(dir) => format!(
+                    "the directory {0} does not exist; create it with `mkdir -p {0}`, or",
+                    dir.display()
+                ),
+                None => format!("{};", plain(&error)),
+            };
+            let path = path.display();
             Refusal::new(
                 status,
-                format!("{option} {path}: the file cannot be written: {why}; {remedy}"),
+                format!("{option} {path}: the file cannot be written: {why} {remedy}"),
             )
         })?;
         Ok(OutputFile { file, path: path.to_path_buf(), is_new })
@@ -64,6 +71,14 @@ impl OutputFile {
         self.is_new = false;
         Ok(())
     }
+}
+
+/// Returns the directory of a file if it does not exist.
+fn missing_directory(path: &Path) -> Option<&Path> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty())?;
+    std::fs::metadata(dir)
+        .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        .then_some(dir)
 }
 
 impl Drop for OutputFile {

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 /// Maximum length of a report. Samples and processes in it are limited, however long the run.
 const MAX_BYTES: u64 = 64 << 20;
+const TRUNCATED: &str = "its end is missing";
 
 /// Show a report of `softswap run --report`, compare two, or write one as a page with plots.
 #[derive(Args)]
@@ -148,25 +149,56 @@ fn no_report(path: &Path, why: &str) -> Refusal {
 
 /// Reads the JSON of a report, from a JSON file or a page.
 fn read(path: &Path) -> Result<String, Refusal> {
-    let mut text = String::new();
+    let mut content = Vec::new();
     File::open(path)
-        .and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text))
+        .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut content))
         .or_status(FAILED, format_args!("{}: cannot be read", path.display()))?;
-    if text.len() as u64 > MAX_BYTES {
+    if content.len() as u64 > MAX_BYTES {
         return Err(no_report(path, &format!("it is longer than {}", bytes(MAX_BYTES))));
     }
+    let text = String::from_utf8(content).map_err(|_| no_report(path, "it is not text"))?;
     if !text.starts_with("<!DOCTYPE html>") {
         return Ok(text);
     }
     let json = page::json_in(&text).map(str::to_string);
     json.ok_or_else(|| {
-        no_report(
-            path,
-            "the page contains no figures: it compares two reports, or an older softswap wrote it",
-        )
+        let why = match text.trim_end().ends_with("</html>") {
+            true => {
+                "the page contains no figures: it compares two reports, or an older softswap wrote \
+                 it"
+            }
+            false => TRUNCATED,
+        };
+        no_report(path, why)
     })
 }
 
 fn parse(path: &Path, json: &str) -> Result<Report, Refusal> {
-    Report::read(json).map_err(|error| no_report(path, &error.to_string()))
+    Report::read(json).map_err(|error| match error.is_eof() {
+        true => no_report(path, TRUNCATED),
+        false => no_report(path, &error.to_string()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_that_is_not_a_report_is_rejected_with_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("report");
+        for (content, why) in [
+            (&b"{\"schema\": 1, \"wall_s\""[..], TRUNCATED),
+            (b"<!DOCTYPE html><script type=\"application/json\" id=\"report\">{", TRUNCATED),
+            (b"<!DOCTYPE html></html>\n", "it compares two reports"),
+            (b"[1,2]", "not a JSON object"),
+            (b"\x7fELF\xff", "not text"),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            let refusal = read(&path).and_then(|json| parse(&path, &json)).unwrap_err();
+            let text = refusal.to_string();
+            assert!(text.contains(why) && text.contains("softswap run --report"), "{text}");
+        }
+    }
 }

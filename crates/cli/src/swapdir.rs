@@ -55,16 +55,25 @@ pub fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Re
     }
     let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
     if free_bytes < reserve_bytes.saturating_add(START_BYTES) {
-        return Err(refuse(format!(
-            "the swap directory {shown} is full: {} free, but {} are kept in reserve and at least \
-             {} more are needed; free space there, choose another directory with --swap DIR, or \
-             lower the reserve with --reserve SIZE",
-            units::bytes(free_bytes),
-            units::bytes(reserve_bytes),
-            units::bytes(START_BYTES),
-        )));
+        return Err(refuse(full_text(path, free_bytes, reserve_bytes)));
     }
     Ok(SwapDir { path: path.to_path_buf(), free_bytes, file_system: file_system_of(path) })
+}
+
+fn full_text(path: &Path, free_bytes: u64, reserve_bytes: u64) -> String {
+    let shown = path.display();
+    let [free, reserve, start] = [free_bytes, reserve_bytes, START_BYTES].map(units::bytes);
+    if reserve_bytes == 0 {
+        return format!(
+            "the swap directory {shown} is full: {free} free, but at least {start} are needed; free \
+             space there, or choose another directory with --swap DIR"
+        );
+    }
+    format!(
+        "the swap directory {shown} is full: {free} free, but {reserve} are kept in reserve and at \
+         least {start} more are needed; free space there, choose another directory with --swap \
+         DIR, or lower the reserve with --reserve SIZE"
+    )
 }
 
 fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
@@ -142,5 +151,6 @@ mod tests {
         let error = check("--swap", dir.path(), 1 << 60).unwrap_err().to_string();
         assert!(error.contains("is full") && error.contains("--reserve"), "{error}");
         assert!(check("--swap", dir.path(), 0).is_ok());
+        assert!(!full_text(dir.path(), 0, 0).contains("reserve"));
     }
 }

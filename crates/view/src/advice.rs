@@ -10,6 +10,7 @@ use softswap_engine::base::stats::StopReason;
 const NOTABLE_STALL: f64 = 0.05;
 /// Used share of the budget below which the budget is too large.
 const UNUSED: f64 = 0.6;
+const SIGKILL: i32 = 9;
 const MIB: u64 = 1 << 20;
 
 /// A suggestion, and the figure that supports it.
@@ -93,8 +94,13 @@ fn never_started(report: &Report) -> Option<Advice> {
     )
 }
 
+/// Returns true if the kernel may have killed the program for lack of memory.
+fn was_killed(report: &Report) -> bool {
+    report.outcome.signal == Some(SIGKILL)
+}
+
 fn slept(report: &Report) -> Option<Advice> {
-    (report.slept && report.stalled_ns_of_all() == 0).then_some(())?;
+    (report.slept && report.stalled_ns_of_all() == 0 && !was_killed(report)).then_some(())?;
     advice(
         format!(
             "Change nothing: its memory fitted the budget of {}, so it ran at full speed.",
@@ -240,7 +246,7 @@ fn unused(report: &Report) -> Option<Advice> {
     let of_tree = report.tree.as_ref().map_or(0, |tree| tree.used_peak_bytes);
     let used = report.used_peak_bytes.max(of_tree);
     let share = used as f64 / report.budget_bytes.max(1) as f64;
-    (report.engine_started && used > 0 && share < UNUSED).then_some(())?;
+    (report.engine_started && used > 0 && share < UNUSED && !was_killed(report)).then_some(())?;
     advice(
         format!(
             "A smaller budget is enough: {} holds all that it used.",
@@ -346,6 +352,14 @@ fn own_option(report: &Report) -> Option<Advice> {
 }
 
 fn nothing(report: &Report) -> Advice {
+    if was_killed(report) {
+        return Advice {
+            what: "SIGKILL ended the run early, so its figures suggest no budget. If the kernel \
+                   killed the program for lack of memory, a message of the run names a budget."
+                .into(),
+            figure: format!("killed by SIGKILL after {:.1} s", report.wall_s),
+        };
+    }
     Advice {
         what: "Change nothing: it hardly waited for pages.".into(),
         figure: format!(
@@ -359,7 +373,7 @@ fn nothing(report: &Report) -> Advice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Process, Tier, Tree};
+    use crate::report::{Outcome, Process, Tier, Tree};
 
     /// Returns a run of ten seconds that waited for `stalled_s`, nearly all of it for one tier.
     fn run(tier: &str, stalled_s: u64) -> Report {
@@ -480,6 +494,11 @@ mod tests {
         assert!(suggestions(&small).contains("--memory 72M"), "{}", suggestions(&small));
         let slept = Report { slept: true, engine_started: false, ..Report::default() };
         assert!(suggestions(&slept).contains("fitted"));
+        let outcome = Outcome { signal: Some(SIGKILL), ..Outcome::default() };
+        for killed in [&slept, &small, &run("pool", 0)] {
+            let text = suggestions(&Report { outcome: outcome.clone(), ..killed.clone() });
+            assert!(text.starts_with("SIGKILL ended the run early"), "{text}");
+        }
         let failed = Report { read_errors: 3, ..run("pool", 0) };
         assert!(suggestions(&failed).starts_with("Use another disk"));
         let packs_not = Report { pages_incompressible: 90_000, pages_pooled: 5, ..run("disk", 6) };

@@ -345,6 +345,10 @@ impl Report {
     /// If the text is not a report, or has another schema.
     pub fn read(text: &str) -> Result<Report, serde_json::Error> {
         use serde::de::Error;
+        // serde would take the values of an array for the fields.
+        if !text.trim_start().starts_with('{') {
+            return Err(Error::custom("it is not a JSON object"));
+        }
         let report: Report = serde_json::from_str(text)?;
         match report.schema {
             SCHEMA => Ok(report),
@@ -483,5 +487,6 @@ mod tests {
         assert!(read(r#"{"schema": 7}"#).unwrap_err().to_string().contains("schema 7"));
         assert!(read("{}").unwrap_err().to_string().contains("no key `schema`"));
         assert!(read("banana").is_err());
+        assert!(read("[1, 2]").unwrap_err().to_string().contains("not a JSON object"));
     }
 }

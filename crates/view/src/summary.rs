@@ -22,14 +22,19 @@ const SHOWN: usize = 5;
 /// Maximum number of parts in the line about memory outside the budget.
 const PARTS: usize = 3;
 const SIGKILL: i32 = 9;
+/// Exit status of a process in which the runtime cannot start. The runtime has printed the reason.
+const RUNTIME_FAILURE: u8 = 125;
 
 /// Returns the summary. Returns nothing if the program slept to its end and there is nothing to
-/// report.
+/// report, or if the runtime has already reported that it cannot start.
 #[must_use]
 pub fn text(report: &Report, is_verbose: bool) -> String {
     let outside = outside_budget(report, is_verbose);
     let has_slept = report.slept && report.stalled_ns_of_all() == 0;
     let heap = heap_limits::line(report);
+    if could_not_start(report) && !is_verbose {
+        return String::new();
+    }
     if has_slept
         && outside.is_none()
         && heap.is_none()
@@ -54,16 +59,31 @@ pub fn text(report: &Report, is_verbose: bool) -> String {
     lines.join("\n") + "\n"
 }
 
+fn never_started(report: &Report) -> bool {
+    !report.engine_started && !report.slept && report.stalled_ns_of_all() == 0
+}
+
+fn could_not_start(report: &Report) -> bool {
+    never_started(report) && report.outcome.status == Some(RUNTIME_FAILURE)
+}
+
 /// Returns the sentence: how the program ended, how long it waited, and what helps.
 fn verdict(report: &Report, has_slept: bool, has_unmanaged: bool) -> String {
     let ending = ending(report);
     let budget = bytes(report.budget_bytes);
-    if !report.engine_started && !report.slept && report.stalled_ns_of_all() == 0 {
+    if could_not_start(report) {
+        return format!("{ending}; softswap may have failed to start: see the messages of the run");
+    }
+    if never_started(report) {
         return format!(
             "{ending}; libsoftswap.so was not loaded into it, so it ran without a memory limit: \
              `softswap doctor` shows what is missing, docs/limits.md lists programs that run \
              unmanaged"
         );
+    }
+    // The kernel may have killed it for lack of memory, even if its managed memory fitted.
+    if has_slept && report.outcome.signal == Some(SIGKILL) {
+        return ending;
     }
     if has_slept && has_unmanaged {
         return format!("{ending}; its managed memory fitted the budget of {budget}");
@@ -195,13 +215,17 @@ fn outside_budget(report: &Report, is_all_wanted: bool) -> Option<String> {
     let name = visible(report.name());
     let is_managed = report.engine_started || report.slept;
     let beside = report.beside.filter(|_| is_managed).unwrap_or_default();
+    let unmanaged = report.unmanaged.clone().unwrap_or_default();
     if beside.left_by_exec {
+        let program = match &unmanaged.largest[..] {
+            [program] => format!("{}, a program", visible(&program.name)),
+            _ => "a program".into(),
+        };
         return Some(format!(
-            "{name} called exec with a program without libsoftswap.so, which ran without a memory \
+            "{name} called exec with {program} without libsoftswap.so, which ran without a memory \
              limit"
         ));
     }
-    let unmanaged = report.unmanaged.clone().unwrap_or_default();
     let private = format!(
         "private memory of {name} (stacks, small mappings, changed pages of files, or mapped by \
          system calls of its own, as Go does)"

@@ -69,6 +69,39 @@ fn summary_states_exit_and_wait_time() {
     assert!(never.contains("was not loaded") && never.contains("softswap doctor"), "{never}");
 }
 
+#[test]
+fn summary_does_not_repeat_failed_start() {
+    let failed = Report { engine_started: false, ..run(exited(125), 0) };
+    assert_eq!(text(&failed, false), "");
+    assert!(!text(&failed, true).contains("was not loaded"), "{}", text(&failed, true));
+}
+
+#[test]
+fn killed_program_is_not_said_to_have_fitted() {
+    let beside = Some(OutsideBudget { anonymous_bytes: 60 * MIB, ..OutsideBudget::default() });
+    let slept = slept(killed(9, "SIGKILL"));
+    for report in [Report { beside, ..slept.clone() }, slept] {
+        let line = first_line(&report);
+        assert!(line.contains("was killed by SIGKILL") && !line.contains("fitted"), "{line}");
+    }
+}
+
+#[test]
+fn program_without_library_is_named_after_exec() {
+    let beside = Some(OutsideBudget { left_by_exec: true, ..OutsideBudget::default() });
+    let program = UnmanagedProcess { name: "still".into(), ..UnmanagedProcess::default() };
+    let largest = vec![program.clone()];
+    let one = Unmanaged { processes: 1, largest, ..Unmanaged::default() };
+    let two = Unmanaged { processes: 2, largest: vec![program; 2], ..Unmanaged::default() };
+    for (unmanaged, part) in [
+        (one, "prog called exec with still, a program without libsoftswap.so"),
+        (two, "prog called exec with a program without libsoftswap.so"),
+    ] {
+        let report = Report { beside, unmanaged: Some(unmanaged), ..run(exited(0), 0) };
+        assert!(text(&report, false).contains(part), "{}", text(&report, false));
+    }
+}
+
 fn killed_by_bus() -> Outcome {
     killed(7, "SIGBUS")
 }

@@ -49,7 +49,9 @@ pub fn parse_amount(text: &str) -> Result<Amount, String> {
         }),
         Some(number) => match number.trim().parse::<f64>() {
             Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Amount::Percent(percent)),
-            _ => Err("a share must be above 0%, and at most 100%".into()),
+            _ => Err("a share of the available memory must be above 0%, and at most 100%; give \
+                      one such as 50%, or a size such as 512M"
+                .into()),
         },
     }
 }

@@ -44,6 +44,10 @@ impl Surroundings {
         }
     }
 
+    pub(super) fn is_managed(&self) -> bool {
+        self.is_managed
+    }
+
     /// Returns a comment for commands that change kernel settings: inside a container they must run
     /// on the host.
     pub(super) fn host_comment(&self) -> &'static str {

@@ -15,6 +15,10 @@ use seccomp_profile::Runtime;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// First and last line inside a run, whose seccomp filter forbids calls that `run` needs.
+const INSIDE: &str = "This command runs inside `softswap run`, so its results do not hold for the \
+    machine: run `softswap doctor` outside.";
+
 /// Test the features that softswap needs on this machine, and print how to enable missing ones.
 ///
 /// Each feature is used once, with the rights of the caller. The tests remove their files.
@@ -72,7 +76,8 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Refusal> {
     let text = if args.json {
         serde_json::to_string_pretty(&diagnosis).map_err(Refusal::own)?
     } else {
-        check::table(&diagnosis, check::is_colour_enabled())
+        let table = check::table(&diagnosis, check::is_colour_enabled());
+        if surroundings.is_managed() { format!("{INSIDE}\n\n{table}{INSIDE}\n") } else { table }
     };
     output::print(&text)?;
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(1) })

@@ -55,8 +55,7 @@ pub(super) struct Inputs {
 impl Default for Bounds {
     /// The bounds of plain `auto`.
     fn default() -> Bounds {
-        let half_bytes = memory_limits::available().bytes / 2;
-        let floor_bytes = FLOOR_BYTES.min(half_bytes).max(MIN_MEMORY_BYTES);
+        let floor_bytes = default_floor(memory_limits::available().bytes);
         Bounds { floor_bytes, ceiling_bytes: dram_bytes().max(floor_bytes) }
     }
 }
@@ -127,6 +126,19 @@ impl Bounds {
     }
 }
 
+/// Returns the budget to advise for this much memory. `outside_bytes` is the memory that is known
+/// to be needed outside the budget; the margin covers a little.
+pub(super) fn advised_bytes(available_bytes: u64, outside_bytes: u64) -> u64 {
+    let kept_bytes = margin(available_bytes).max(outside_bytes + MIN_MARGIN_BYTES);
+    let most_bytes = available_bytes.saturating_sub(outside_bytes);
+    let floor_bytes = default_floor(available_bytes).min(most_bytes);
+    available_bytes.saturating_sub(kept_bytes).max(floor_bytes)
+}
+
+fn default_floor(available_bytes: u64) -> u64 {
+    FLOOR_BYTES.min(available_bytes / 2).max(MIN_MEMORY_BYTES)
+}
+
 fn margin(usable_bytes: u64) -> u64 {
     (usable_bytes / MARGIN_FRACTION).clamp(MIN_MARGIN_BYTES, MAX_MARGIN_BYTES)
 }
@@ -176,6 +188,15 @@ mod tests {
         ] {
             assert!(bounds(text).unwrap_err().contains(why), "{text}");
         }
+    }
+
+    #[test]
+    fn advised_budget_leaves_memory_outside_it() {
+        let advised = |available: u64, outside| advised_bytes(available * MIB, outside) / MIB;
+        assert_eq!(advised(352, 0), 308);
+        assert_eq!(advised(352, 268 << 10), 308, "covered by the margin");
+        assert_eq!(advised(352, 45 * MIB), 275);
+        assert_eq!((advised(80, 0), advised(80, 60 * MIB)), (48, 20));
     }
 
     #[test]

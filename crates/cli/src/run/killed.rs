@@ -1,6 +1,7 @@
 //! Explains a signal that killed the program, if softswap or its budget may be the cause: processes
 //! that the kernel killed for lack of memory during a run, and a budget that avoids this.
 
+use super::auto_memory::advised_bytes;
 use crate::memory_limits::{self, GroupVersion, Hierarchy};
 use softswap_engine::api::settings::MIN_MEMORY_BYTES;
 use softswap_view::report::Report;
@@ -18,7 +19,10 @@ struct Count {
 
 /// The counts at the start of a run.
 #[derive(Debug)]
-pub(super) struct OomKills(Vec<Count>);
+pub(super) struct OomKills {
+    counts: Vec<Count>,
+    available_bytes: u64,
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OomKilled {
@@ -27,6 +31,8 @@ pub(super) struct OomKilled {
     group: Option<PathBuf>,
     /// Limit of `group`, or the machine's DRAM.
     limit_bytes: u64,
+    /// Memory that was available at the start.
+    available_bytes: u64,
 }
 
 impl OomKills {
@@ -43,21 +49,23 @@ impl OomKills {
         };
         let groups = memory_limits::hierarchies().into_iter().filter_map(of_group);
         let machine = count_in(Path::new("/proc/vmstat")).map(|kills| Count { group: None, kills });
-        OomKills(groups.chain(machine).collect())
+        let counts = groups.chain(machine).collect();
+        OomKills { counts, available_bytes: memory_limits::available().bytes }
     }
 
     /// Returns the kills since the counts were read, if any.
     pub(super) fn since(&self) -> Option<OomKilled> {
         let now = OomKills::read();
-        let kills_since = |then: &Count| kills_since(then, &now.0);
-        let kills = self.0.iter().map(kills_since).max().filter(|kills| *kills > 0)?;
+        let kills_since = |then: &Count| kills_since(then, &now.counts);
+        let kills = self.counts.iter().map(kills_since).max().filter(|kills| *kills > 0)?;
         // A kill in a group is counted for the machine, too.
-        let is_group = self.0.iter().any(|then| then.group.is_some() && kills_since(then) > 0);
+        let is_group = self.counts.iter().any(|then| then.group.is_some() && kills_since(then) > 0);
         let limits = is_group.then(memory_limits::group_limits).unwrap_or_default();
         let tightest = limits.into_iter().min_by_key(|group| group.limit_bytes);
         let dram_bytes = softswap_sys::memory::dram_bytes();
         let limit_bytes = tightest.as_ref().map_or(dram_bytes, |group| group.limit_bytes);
-        Some(OomKilled { kills, group: tightest.map(|group| group.dir), limit_bytes })
+        let group = tightest.map(|group| group.dir);
+        Some(OomKilled { kills, group, limit_bytes, available_bytes: self.available_bytes })
     }
 }
 
@@ -90,18 +98,21 @@ impl OomKilled {
             1 => "a process".to_string(),
             n => format!("{n} processes"),
         };
-        // A tenth of the limit is reserved for other processes.
-        let fits_bytes = (self.limit_bytes - self.limit_bytes / 10).saturating_sub(outside_bytes);
+        let budget = bytes(budget_bytes);
+        let cause = match budget_bytes > self.limit_bytes {
+            true => format!("the budget of {budget} is larger than that"),
+            false => format!(
+                "the budget of {budget} does not include code, stacks and other memory outside it \
+                 ({})",
+                bytes(outside_bytes)
+            ),
+        };
+        let fits_bytes = advised_bytes(self.available_bytes, outside_bytes);
         let advice = match fits_bytes >= MIN_MEMORY_BYTES && fits_bytes < budget_bytes {
             true => format!("use --memory auto, or --memory {}M", fits_bytes >> 20),
             false => "use --memory auto, or raise that limit".to_string(),
         };
-        format!(
-            "the kernel killed {killed}: {place}; the budget of {} does not include code, stacks \
-             and other memory outside it ({}); {advice}",
-            bytes(budget_bytes),
-            bytes(outside_bytes)
-        )
+        format!("the kernel killed {killed}: {place}; {cause}; {advice}")
     }
 }
 
@@ -169,11 +180,16 @@ mod tests {
     fn advised_budget_fits_limit() {
         const MIB: u64 = 1 << 20;
         let group = Some(PathBuf::from("/sys/fs/cgroup/job"));
-        let killed = OomKilled { kills: 1, group, limit_bytes: 350 * MIB };
+        let killed =
+            OomKilled { kills: 1, group, limit_bytes: 350 * MIB, available_bytes: 348 * MIB };
         let text = killed.explain(350 * MIB, 45 * MIB);
         assert!(text.contains("control group /sys/fs/cgroup/job"), "{text}");
-        assert!(text.ends_with("use --memory auto, or --memory 270M"), "{text}");
+        assert!(text.ends_with("use --memory auto, or --memory 271M"), "{text}");
+        assert!(text.contains("350.0 MiB does not include code"), "{text}");
         let text = killed.explain(200 * MIB, 45 * MIB);
         assert!(text.ends_with("or raise that limit"), "{text}");
+        let text = killed.explain(660 * MIB, 268 << 10);
+        assert!(text.contains("the budget of 660.0 MiB is larger than that; use"), "{text}");
+        assert!(text.ends_with(&format!("{}M", advised_bytes(348 * MIB, 0) >> 20)), "{text}");
     }
 }

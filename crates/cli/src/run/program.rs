@@ -24,6 +24,10 @@ const NOTES_BYTES: u64 = 64 << 10;
 const GO_BUILD_ID: u32 = 4;
 const NO_PRELOAD: &str = "softswap works by preloading a library";
 const LOADER: &str = "ld-linux-x86-64.so.2";
+const SHELL_BUILTINS: [&str; 14] = [
+    "alias", "bg", "cd", "eval", "exec", "exit", "export", "fg", "jobs", "set", "source", "ulimit",
+    "umask", "unset",
+];
 
 /// Finds `name` as a shell does and checks that it can run under softswap.
 pub(crate) fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
@@ -76,11 +80,42 @@ fn look_up(name: &OsStr) -> Result<PathBuf, Refusal> {
                 ),
             );
         }
-        Refusal::new(
-            NOT_FOUND,
-            format!("{shown}: no such program in PATH; install it, or give its path (./{shown})"),
-        )
+        Refusal::new(NOT_FOUND, not_found(&shown))
     }))
+}
+
+/// Explains a word without spaces that names no program in PATH.
+fn not_found(name: &str) -> String {
+    if let Some((variable, _)) = name.split_once('=').filter(|(before, _)| !before.is_empty()) {
+        return format!(
+            "{name}: not a program; to set the variable {variable}: softswap run -- env {} \
+             PROGRAM",
+            quoted(name)
+        );
+    }
+    if SHELL_BUILTINS.contains(&name) {
+        return format!(
+            "{name}: not a program, but built into the shell: softswap run -- sh -c '{name} ...'"
+        );
+    }
+    if is_python(Path::new(name)) {
+        return format!(
+            "{name}: no such program in PATH; for the script in this directory: {}",
+            by_python(name)
+        );
+    }
+    format!(
+        "{name}: no such program in PATH; install it, or give its path (./{name}), or for an alias \
+         the command that it stands for"
+    )
+}
+
+fn is_python(path: &Path) -> bool {
+    path.extension() == Some(OsStr::new("py")) && path.is_file()
+}
+
+fn by_python(script: &str) -> String {
+    format!("softswap run -- python3 {}", quoted(script))
 }
 
 fn executable(path: &Path) -> Result<(), Refusal> {
@@ -88,13 +123,11 @@ fn executable(path: &Path) -> Result<(), Refusal> {
         return Err(cannot(path, "is a directory, not a program"));
     }
     if rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_err() {
-        let shown = path.display();
-        return Err(cannot(
-            path,
-            format!(
-                "found, but not executable for this user; `chmod +x {shown}` if it is a program"
-            ),
-        ));
+        let remedy = match is_python(path) {
+            true => by_python(&path.to_string_lossy()),
+            false => format!("`chmod +x {}` if it is a program", path.display()),
+        };
+        return Err(cannot(path, format!("found, but not executable for this user; {remedy}")));
     }
     Ok(())
 }
@@ -180,12 +213,13 @@ pub(crate) fn loader_of(
     read_at: impl Fn(&mut [u8], u64) -> std::io::Result<usize>,
     head: &[u8],
 ) -> Result<PathBuf, String> {
-    if head.get(4) != Some(&elf::ELFCLASS64.0) {
+    let truncated = || "is a damaged ELF program (exec format error)".to_string();
+    let class = head.get(4).ok_or_else(truncated)?;
+    if *class != elf::ELFCLASS64.0 {
         return Err(format!(
             "is a 32-bit program, and {NO_PRELOAD} for 64-bit programs; use its 64-bit build"
         ));
     }
-    let truncated = || "is a damaged ELF program (exec format error)".to_string();
     let header = FileHeader64::<Endianness>::parse(head).map_err(|_| truncated())?;
     let endian = header.endian().map_err(|_| truncated())?;
     if header.e_machine(endian) != elf::EM_X86_64 {
@@ -313,12 +347,12 @@ fn check_secure_execution(path: &Path, file: &File) -> Result<(), Refusal> {
     let user = rustix::process::geteuid().as_raw();
     let group = rustix::process::getegid().as_raw();
     let sets_group = meta.mode() & libc::S_ISGID != 0 && meta.mode() & GROUP_EXECUTE != 0;
-    let what = if meta.mode() & libc::S_ISUID != 0 && meta.uid() != user {
-        format!("setuid (it runs as user {})", meta.uid())
+    let (what, rights) = if meta.mode() & libc::S_ISUID != 0 && meta.uid() != user {
+        (format!("setuid (it runs as user {})", meta.uid()), "the setuid bit")
     } else if sets_group && meta.gid() != group {
-        format!("setgid (it runs as group {})", meta.gid())
+        (format!("setgid (it runs as group {})", meta.gid()), "the setgid bit")
     } else if user != 0 && has_capabilities(path) {
-        "given file capabilities".to_string()
+        ("given file capabilities".to_string(), "the capabilities")
     } else {
         return Ok(());
     };
@@ -326,7 +360,7 @@ fn check_secure_execution(path: &Path, file: &File) -> Result<(), Refusal> {
         path,
         format!(
             "is {what}, and {NO_PRELOAD}, which the loader ignores for programs that gain rights; \
-             run a copy without them (`cp {0} DIR/`), or run softswap as the user it runs as",
+             run a copy without {rights} (`cp {0} DIR/`), or run softswap as the user it runs as",
             path.display()
         ),
     ))
@@ -360,6 +394,25 @@ mod tests {
         assert_eq!(missing.status, NOT_FOUND);
         assert_eq!(refusal(Path::new("/no/such/program")).0, NOT_FOUND);
         assert_eq!(refusal(Path::new("/")).0, CANNOT_RUN);
+    }
+
+    #[test]
+    fn words_for_shell_are_explained() {
+        for (name, remedy) in [
+            ("FOO=1", "softswap run -- env FOO=1 PROGRAM"),
+            ("cd", "softswap run -- sh -c 'cd ...'"),
+            ("no-such.py", "give its path (./no-such.py)"),
+            ("ll", "the command that it stands for"),
+        ] {
+            assert!(not_found(name).contains(remedy), "{}", not_found(name));
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("job.py");
+        fs::write(&path, "").unwrap();
+        let shown = path.to_str().unwrap();
+        assert!(not_found(shown).ends_with(&format!("softswap run -- python3 {shown}")));
+        let (status, text) = refusal(&path);
+        assert!(status == CANNOT_RUN && text.ends_with(&by_python(shown)), "{text}");
     }
 
     #[test]
@@ -401,6 +454,7 @@ mod tests {
         assert!(refusal(&write("foreign", &bytes)).1.contains("another processor"));
         bytes[4] = 1;
         assert!(refusal(&write("narrow", &bytes)).1.contains("32-bit"));
+        assert!(refusal(&write("tiny", b"\x7fELF")).1.contains("damaged"));
         assert!(refusal(&write("short", b"\x7fELF\x02\x01\x01")).1.contains("damaged"));
         assert!(refusal(&write("data", b"ab\0cd")).1.contains("exec format"));
     }

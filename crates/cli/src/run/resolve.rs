@@ -3,7 +3,7 @@
 
 use super::advertised;
 use super::areas;
-use super::auto_memory::Bounds;
+use super::auto_memory::{Bounds, advised_bytes};
 use super::options::{CommandLineOptions, RunArgs};
 use super::sourced::{Sourced, without_password};
 use crate::refusal::{OrRefuse, Refusal};
@@ -12,6 +12,7 @@ use clap::Args;
 use softswap_engine::api::settings::{
     BadPoolLimit, Config, ENV_PREFIX, MIN_MEMORY_BYTES, PoolLimit,
 };
+use softswap_remote::secret;
 use softswap_sys::control_socket;
 use softswap_view::units::{self, Amount, parse_amount, parse_size};
 use std::ffi::OsString;
@@ -41,6 +42,24 @@ pub(super) struct Resolved {
 const SEVERAL: [&str; 2] = ["swap", "report"];
 /// How programs that the program starts can be treated.
 pub(crate) const CHILDREN: [&str; 2] = ["managed", "plain"];
+/// Variables of softswap's tests and scripts: beginnings of their names after `SOFTSWAP_`.
+const OF_TESTS: [&str; 15] = [
+    "ABI_",
+    "ADVERSARY_SECONDS",
+    "ALONE",
+    "BIN_DIR",
+    "FAULTS_",
+    "FUZZ_",
+    "POOLS_ALONE",
+    "REDIS_SERVER",
+    "SOURCE_DIR",
+    "TEST_",
+    "TRANSFERS_FAULTS",
+    "TREE_TURNS",
+    "TURNS_",
+    "WRITE_API",
+    "WRITE_REFERENCE",
+];
 
 struct Sources<'a, E> {
     given: &'a CommandLineOptions,
@@ -179,7 +198,7 @@ pub(super) fn resolve(
     if let Some(reserve) = sources.pick("reserve")? {
         config.reserve_bytes = parse_size(&reserve.text).map_err(|why| reserve.refuse(why))?;
     }
-    notes.extend(misspelt(&options, std::env::vars_os()));
+    notes.extend(unknown_variables(&options, std::env::vars_os()));
     let swap = sources.pick_all("swap")?;
     let common;
     (config.areas, common) = areas::resolve(swap, &config.areas, config.reserve_bytes, &mut notes)?;
@@ -218,22 +237,34 @@ fn variable_of(name: &str) -> String {
     format!("SOFTSWAP_{}", name.to_ascii_uppercase())
 }
 
-/// Returns notes about variables whose names resemble one of softswap's.
-fn misspelt(
+/// Returns notes about variables that softswap does not know.
+fn unknown_variables(
     options: &[clap::Arg],
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Vec<String> {
     let of_option = |option: &clap::Arg| variable_of(option.get_id().as_str());
-    let others = [library::VARIABLE, control_socket::DIR_VARIABLE].map(str::to_string);
-    let known: Vec<_> = options.iter().map(of_option).chain(others).collect();
+    let others = [library::VARIABLE, control_socket::DIR_VARIABLE, secret::VARIABLE];
+    let known: Vec<String> =
+        options.iter().map(of_option).chain(others.map(str::to_string)).collect();
     let note = |name: OsString| {
+        let name = name.to_str()?;
+        let end = name.strip_prefix("SOFTSWAP_")?;
         // Exclude variables that softswap passes to programs, which another softswap may inherit.
-        let may_be = |name: &&str| name.starts_with("SOFTSWAP_") && !name.starts_with(ENV_PREFIX);
-        let name = name.to_str().filter(may_be)?;
-        let distance = |known: &str| strsim::damerau_levenshtein(known, name);
-        let nearest = known.iter().min_by_key(|known| distance(known))?;
-        matches!(distance(nearest), 1 | 2)
-            .then(|| format!("softswap does not know the variable {name}; did you mean {nearest}?"))
+        let is_own = name.starts_with(ENV_PREFIX) || OF_TESTS.iter().any(|it| end.starts_with(it));
+        if is_own || known.iter().any(|known| known == name) {
+            return None;
+        }
+        let distance = |known: &String| strsim::damerau_levenshtein(known, name);
+        let is_near = |known: &String| {
+            let is_longer = known.starts_with(name) || name.starts_with(known.as_str());
+            end.len() >= 3 && (is_longer || distance(known) * 3 <= end.len())
+        };
+        let nearest = known.iter().filter(|known| is_near(known)).min_by_key(|it| distance(it));
+        let remedy = match nearest {
+            Some(nearest) => format!("did you mean {nearest}?"),
+            None => "`softswap run --help` lists the settings".to_string(),
+        };
+        Some(format!("softswap does not know the variable {name}; {remedy}"))
     };
     variables.filter_map(|(name, _)| note(name)).collect()
 }
@@ -356,10 +387,16 @@ fn resolve_memory(
             (bytes, of)
         }
     };
+    let option = if is_per_process { "--memory-per-process" } else { "--memory" };
     if bytes < MIN_MEMORY_BYTES {
+        let remedy = match asked.text.trim().parse::<u64>() {
+            Ok(number @ 8..1_000_000) => {
+                format!("a number without a unit is bytes: did you mean {number}M?")
+            }
+            _ => format!("give more, such as {option} 256M"),
+        };
         return Err(asked.refuse(format!(
-            "too little{of}: the engine needs at least {} of DRAM; give more, such as --memory \
-             256M",
+            "too little{of}: the engine needs at least {} of DRAM; {remedy}",
             units::bytes(MIN_MEMORY_BYTES)
         )));
     }
@@ -367,7 +404,7 @@ fn resolve_memory(
     if bytes > physical {
         notes.push(format!(
             "{} is more than the machine's {} of DRAM; the program may use all DRAM, so the \
-             kernel may swap, or kill the program",
+             kernel may swap, or kill the program; leave {option} out to use what is available",
             asked.shown,
             units::bytes(physical)
         ));
@@ -378,17 +415,17 @@ fn resolve_memory(
     Ok((bytes.min(physical), None))
 }
 
-/// Returns a note if a control group allows the budget, but not the additional memory outside it.
+/// Returns a note if a control group does not allow the budget and some memory outside it.
 fn too_large_for_group(shown: &str, bytes: u64) -> Option<String> {
     let available = memory_limits::available();
-    let fits_bytes = Bounds::default().first();
+    let fits_bytes = advised_bytes(available.bytes, 0);
     (available.is_group && bytes > fits_bytes).then(|| {
         format!(
-            "{shown}: the {} allows {} now; code, stacks and other memory outside the budget need \
-             more than that, so the kernel may kill the program; use --memory auto, or --memory \
-             {}M",
-            available.because,
+            "{shown} leaves too little of the {} that the {} allows: code, stacks and other memory \
+             outside the budget need some, too, so the kernel may kill the program; use --memory \
+             auto, or --memory {}M",
             units::bytes(available.bytes),
+            available.because,
             fits_bytes >> 20
         )
     })
@@ -437,7 +474,11 @@ mod tests {
             (&[], &[("SOFTSWAP_SWAP", ";")], "", "the path is empty"),
             (&["--swap", "/proc"], &[], "", "stores no files"),
             (&[], &[("SOFTSWAP_MEMORY", "banana")], "SOFTSWAP_MEMORY=banana: not a size", ""),
-            (&["--memory", "0"], &[], "--memory 0: too little", ""),
+            (&["--memory", "0"], &[], "--memory 0: too little", "such as --memory 256M"),
+            (&["--memory", "512"], &[], "--memory 512: too little", "did you mean 512M?"),
+            (&["--memory", "4194304"], &[], "", "such as --memory 256M"),
+            (&["--memory", "512K"], &[], "--memory 512K: too little", "give more"),
+            (&["--memory-per-process", "1M"], &[], "", "such as --memory-per-process 256M"),
             (&["--memory-per-process", "auto"], &[], "", "only --memory"),
             (&["--park-on", "SIGINT"], &[], "--park-on SIGINT: give SIGTSTP", ""),
             (
@@ -463,12 +504,27 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_variable_is_reported() {
-        let noted = |name: &str| misspelt(&options(), [(name.into(), "1".into())].into_iter());
-        let note =
-            "softswap does not know the variable SOFTSWAP_MEMROY; did you mean SOFTSWAP_MEMORY?";
-        assert_eq!(noted("SOFTSWAP_MEMROY"), [note]);
+    fn unknown_variable_is_reported() {
+        let noted =
+            |name: &str| unknown_variables(&options(), [(name.into(), "1".into())].into_iter());
+        let help = "`softswap run --help` lists the settings";
+        for (name, remedy) in [
+            ("SOFTSWAP_MEMROY", "did you mean SOFTSWAP_MEMORY?"),
+            ("SOFTSWAP_MEM", "did you mean SOFTSWAP_MEMORY?"),
+            ("SOFTSWAP_MEMORY_LIMIT", "did you mean SOFTSWAP_MEMORY?"),
+            ("SOFTSWAP_SWAP_DIR", "did you mean SOFTSWAP_SWAP?"),
+            ("SOFTSWAP_BUDGET", help),
+            ("SOFTSWAP_FOO", help),
+        ] {
+            let note = format!("softswap does not know the variable {name}; {remedy}");
+            assert_eq!(noted(name), [note]);
+        }
         for name in [
+            "PATH",
+            "SOFTSWAP_REMOTE_PASSWORD",
+            "SOFTSWAP_AWAKE",
+            "SOFTSWAP_WITHOUT",
+            "SOFTSWAP_TREE_TURNS",
             "SOFTSWAP_MEMORY",
             "SOFTSWAP_NO_MOVE",
             "SOFTSWAP_LIBRARY",
@@ -485,6 +541,13 @@ mod tests {
         assert!(auto(&[]) && auto(&["--memory", "auto:16M-64M"]));
         assert!(!auto(&["--memory", "64M"]) && !auto(&["--memory", "50%"]));
         assert!(!auto(&["--memory-per-process", "64M"]));
+    }
+
+    #[test]
+    fn budget_beyond_dram_is_noted_with_remedy() {
+        let notes = settled(&["--memory", "99999G"], &[], "").unwrap().notes;
+        let remedy = "; leave --memory out to use what is available";
+        assert!(notes.iter().any(|note| note.ends_with(remedy)), "{notes:?}");
     }
 
     #[test]

@@ -44,12 +44,19 @@ fn every_failed_check_has_a_remedy() {
 #[test]
 fn doctor_detects_softswap() {
     let own = crate::common::bin_dir().join("softswap");
-    let mut command = softswap();
-    command.args(["run", "-q", "--reserve", "0", "--memory", "64M", "--"]).arg(own);
-    let (_, diagnosis) = diagnose(command.args(["doctor", "--json"]));
+    let inside = || {
+        let mut command = softswap();
+        command.args(["run", "-q", "--reserve", "0", "--memory", "64M", "--"]).arg(&own);
+        command
+    };
+    let (_, diagnosis) = diagnose(inside().args(["doctor", "--json"]));
     let container = check(&diagnosis, "container");
     assert_eq!(container["status"], "note", "{container}");
     assert!(container["detail"].as_str().unwrap().contains("runs under `softswap run`"));
+    let table = String::from_utf8(inside().arg("doctor").output().unwrap().stdout).unwrap();
+    for line in [table.lines().next(), table.lines().next_back()] {
+        assert!(line.is_some_and(|line| line.contains("run `softswap doctor` outside")), "{table}");
+    }
 }
 
 #[test]

@@ -44,7 +44,11 @@ fn parked_program_leaves_dram_and_continues_with_its_data() {
     let supervisor = program.supervisor();
     let pid: i32 = program.pid().parse().unwrap();
     refused(&["ctl", &supervisor, "unpark"], 2, &["the tree is not parked"]);
-    refused(&["ctl", &pid.to_string(), "park"], 2, &["a tree is parked as a whole"]);
+    let parts = ["a tree is parked as a whole", &format!("`softswap run`: {supervisor}")];
+    refused(&["ctl", &pid.to_string(), "park"], 2, &parts);
+    let parts = ["shares the budget of its tree", parts[1]];
+    refused(&["ctl", &pid.to_string(), "set", "memory", "1G"], 2, &parts);
+    refused(&["ctl", &supervisor, "set", "memry", "1G"], 2, &[&supervisor, "did you mean memory?"]);
     for _ in 0..3 {
         let text = park(&supervisor);
         assert!(text.starts_with("1 of 1 processes stopped; "), "{text}");

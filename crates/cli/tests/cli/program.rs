@@ -121,7 +121,11 @@ fn setuid_program_is_rejected() {
         std::fs::copy("/bin/true", &program).unwrap();
         std::os::unix::fs::chown(&program, Some(crate::common::UNPRIVILEGED_UID), None).unwrap();
         set_mode(&program, 0o4755);
-        return refused(&program, 126, &["raised", "setuid", "65534", "ignores", "copy"]);
+        return refused(
+            &program,
+            126,
+            &["raised", "setuid", "65534", "ignores", "copy without the setuid bit"],
+        );
     }
     let candidates = ["/usr/bin/passwd", "/usr/bin/su", "/bin/su", "/usr/bin/mount"];
     let is_setuid = |path: &&&str| {
@@ -157,5 +161,9 @@ fn program_with_file_capabilities_is_rejected_for_users() {
     set_mode(swap.path(), 0o777);
     let mut command = as_unprivileged(dir.path());
     command.args(["run", "--reserve", "0", "--swap"]).arg(swap.path()).arg("--").arg(&program);
-    assert_refused(&mut command, 126, &["capable", "file capabilities", "copy"]);
+    assert_refused(
+        &mut command,
+        126,
+        &["capable", "file capabilities", "copy without the capabilities"],
+    );
 }

@@ -82,7 +82,7 @@ fn exec_of_static_program_is_reported_unmanaged() {
     let report = swapped.report_of(running.finish(WAIT_TIMEOUT));
     report.ended.expect_success("still");
     assert_eq!(report.figures["beside"]["left_by_exec"], true, "{}", report.figures);
-    assert_contains_all(&report.ended.stderr, &["sh called exec with a program without"]);
+    assert_contains_all(&report.ended.stderr, &["sh called exec with still, a program without"]);
 }
 
 #[test]

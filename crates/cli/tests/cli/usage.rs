@@ -21,7 +21,9 @@ fn invalid_value_is_reported_with_limit_and_remedy() {
         ("--memory -5G", &["negative", "512M"]),
         ("--memory 5X", &["not a size"]),
         ("--memory 0%", &["at most 100%"]),
-        ("--memory 150%", &["at most 100%"]),
+        ("--memory 150%", &["available memory", "at most 100%", "such as 50%", "512M"]),
+        ("--memory 512", &["a number without a unit is bytes", "512M?"]),
+        ("--memory-per-process 1M", &["too little", "--memory-per-process 256M"]),
         ("--memory 999999T", &["more than any machine"]),
         ("--pool 95%", &["0% to 80%"]),
         ("--codec snappy", &["\"snappy\"", "lz4, zstd, zstd:LEVEL", "none"]),
@@ -33,8 +35,12 @@ fn invalid_value_is_reported_with_limit_and_remedy() {
         ("--swap /no/such/dir", &["No such file", "mkdir -p", "--swap DIR"]),
         ("--swap /tmp:banana", &["`banana`", "not a size"]),
         ("--swap /tmp:1K", &["too small", "16.0 MiB"]),
+        ("--swap /etc/passwd", &["/etc/passwd ", "give a directory", "softswap mkswap FILE"]),
         ("--swap /dev/null", &["is a character device", "choose a file or a block device"]),
-        ("--report /no/such/dir/r.json", &["cannot be written", "another path"]),
+        (
+            "--report /no/such/dir/r.json",
+            &["cannot be written", "`mkdir -p /no/such/dir`, or choose another"],
+        ),
         ("--config /no/such/file", &["cannot be read"]),
         ("--no-such-option", &["--help"]),
     ];
@@ -82,6 +88,9 @@ fn common_mistakes_get_a_hint() {
         (&["-m", "1G", "true"], 2, &["'-m'", "softswap run --memory SIZE"]),
         (&["run", "--memroy", "1G", "true"], 2, &["a similar argument exists: '--memory'"]),
         (&["run", "-q", "-v", "true"], 2, &["--quiet", "--verbose", "cannot be used with"]),
+        (&["ctl", "park", "1"], 2, &["the PID comes first: `softswap ctl 1 park`"]),
+        (&["ctl", "1", "set", "memory=1G"], 2, &["`softswap ctl 1 set memory 1G`"]),
+        (&["stat", "banana"], 2, &["a PID is a number; `pgrep -a NAME` finds it"]),
         (&["run", "--", "sh -c true"], 127, &["leave out the quotes", "sh -c 'sh -c true'"]),
     ];
     for (words, status, parts) in table {
@@ -183,7 +192,7 @@ fn mounted_device_is_recognised() {
         std::fs::metadata(name).is_ok_and(|meta| meta.file_type().is_block_device())
     });
     let Some(device) = device else { return skip("no mounted block device is available") };
-    refused(&["--swap", device], &["mounted at", "not changed", "umount"]);
+    refused(&["--swap", device], &["mounted at", "not changed", "choose another file or device"]);
 }
 
 #[test]

@@ -51,8 +51,8 @@ pub enum ClaimError {
     )]
     ReadOnly { path: PathBuf, cause: io::Error },
     #[error(
-        "{path} is {used}, and was not changed: {}, or choose another file or device",
-        used.remedy()
+        "{path} is {used}, and was not changed: {}choose another file or device",
+        used.remedy().map_or_else(String::new, |remedy| format!("{remedy}, or "))
     )]
     InUse { path: PathBuf, used: Use },
     #[error(

@@ -35,14 +35,17 @@ impl fmt::Display for Use {
 }
 
 impl Use {
-    pub fn remedy(&self) -> String {
-        match self {
+    /// Returns the command that ends the use; `None` if none does: the root file system is in use
+    /// until the machine stops.
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Self::Mounted(point) if point.as_path() == Path::new("/") => return None,
             Self::Mounted(point) => format!("unmount it with `umount {}`", point.display()),
             Self::ActiveSwap => "disable it with `swapoff`".into(),
             Self::HeldBy(name) => format!("remove {name}"),
             Self::Behind(name) => format!("detach it with `losetup --detach /dev/{name}`"),
-            Self::Part(_, of) => of.remedy(),
-        }
+            Self::Part(_, of) => return of.remedy(),
+        })
     }
 }
 
@@ -227,11 +230,12 @@ mod tests {
         ];
         for (used, what, remedy) in table {
             assert_eq!(used.to_string(), what);
-            assert!(used.remedy().contains(remedy), "{used}");
+            assert!(used.remedy().unwrap().contains(remedy), "{used}");
             let part = Use::Part("sda1".into(), Box::new(used));
             assert!(part.to_string().ends_with(&format!("sda1 is {what}")), "{part}");
-            assert!(part.remedy().contains(remedy), "{part}");
+            assert!(part.remedy().unwrap().contains(remedy), "{part}");
         }
+        assert_eq!(Use::Mounted("/".into()).remedy(), None);
     }
 
     #[test]
