@@ -54,7 +54,7 @@ pub(crate) struct AdviseArgs {
     report: PathBuf,
 
     /// Print the smallest --memory with which the program is expected to take at most this many
-    /// times as long as without softswap
+    /// times as long as without waits for memory
     #[arg(long, value_name = "TIMES", value_parser = times)]
     slowdown: Option<f64>,
 

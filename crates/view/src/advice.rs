@@ -1,6 +1,7 @@
 //! Suggested changes, from the figures of a run.
 
 use crate::curve::Curve;
+use crate::estimate::asleep_bytes;
 use crate::report::{Report, TIERS};
 use crate::units::{bytes, count, nanoseconds};
 use serde::Serialize;
@@ -101,9 +102,18 @@ fn was_killed(report: &Report) -> bool {
 
 fn slept(report: &Report) -> Option<Advice> {
     (report.slept && report.stalled_ns_of_all() == 0 && !was_killed(report)).then_some(())?;
+    // Descendants used a part of the budget.
+    let enough_bytes = match report.tree {
+        None => asleep_bytes(report.mapped_peak_bytes),
+        Some(_) => u64::MAX,
+    };
+    let smaller = match (enough_bytes as f64) < report.budget_bytes as f64 * UNUSED {
+        true => format!(" {} is enough for that.", memory_option(enough_bytes)),
+        false => String::new(),
+    };
     advice(
         format!(
-            "Change nothing: its memory fitted the budget of {}, so it ran at full speed.",
+            "Change nothing: its memory fitted the budget of {}, so it ran at full speed.{smaller}",
             bytes(report.budget_bytes)
         ),
         "slept is true",
@@ -494,6 +504,8 @@ mod tests {
         assert!(suggestions(&small).contains("--memory 72M"), "{}", suggestions(&small));
         let slept = Report { slept: true, engine_started: false, ..Report::default() };
         assert!(suggestions(&slept).contains("fitted"));
+        let large = Report { budget_bytes: 1 << 30, mapped_peak_bytes: 200 << 20, ..slept.clone() };
+        assert!(suggestions(&large).contains("so it ran at full speed. --memory 2"));
         let outcome = Outcome { signal: Some(SIGKILL), ..Outcome::default() };
         for killed in [&slept, &small, &run("pool", 0)] {
             let text = suggestions(&Report { outcome: outcome.clone(), ..killed.clone() });

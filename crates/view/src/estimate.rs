@@ -1,4 +1,4 @@
-//! Estimates the budget with which a program takes a given multiple of its time without softswap.
+//! Estimates the budget with which a program takes a given multiple of its time without waits.
 
 use crate::curve::Curve;
 use crate::report::Report;
@@ -93,7 +93,7 @@ pub fn size_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String
 
 /// Returns the budget with which a program that maps this much memory sleeps: the spare part of the
 /// budget stays free.
-fn asleep_bytes(mapped_bytes: u64) -> u64 {
+pub(crate) fn asleep_bytes(mapped_bytes: u64) -> u64 {
     (mapped_bytes + SPARE_BYTES) / (SPARE_PART - 1) * SPARE_PART
 }
 

@@ -258,5 +258,6 @@ Exit status:
     125  softswap itself failed
     126  the program was found but cannot be run here (static, setuid, 32-bit, not executable, ...)
     127  the program was not found
+    135  softswap stopped the program (SIGBUS), and printed the reason
 
 Signals sent to softswap reach the program; job control (Ctrl-Z, fg, bg) works as usual.";
