@@ -65,8 +65,9 @@ enum Action {
     ///
     /// PID is that of `softswap run`. While their page faults wait, the processes write all of
     /// their memory to the swap areas; then they are stopped. What stays in DRAM: memory outside
-    /// the budget, and that of idle forked children, of programs with seccomp filters of their own,
-    /// of sleeping processes up to 64 MiB, and of a program that sleeps alone in a fixed budget.
+    /// the budget, and that of forked children and their parents, of programs with seccomp filters
+    /// of their own, of processes that were stopped before, of sleeping processes up to 64 MiB, and
+    /// of a program that sleeps alone in a fixed budget.
     Park,
     /// Continue a parked program, and swap in what was in DRAM before
     Unpark,

@@ -1,8 +1,8 @@
 //! Parks the tree: its processes evict their memory while their faults wait, then they are stopped.
 //!
 //! SIGSTOP would also stop the threads that evict, so it is sent last. Processes that cannot evict
-//! are only stopped: unmanaged ones, small ones that sleep, and idle forked children. Daemons, which
-//! have left the tree, evict but are not stopped.
+//! are only stopped: unmanaged ones, small ones that sleep, forked children and their parents.
+//! Daemons, which have left the tree, evict but are not stopped.
 
 use crate::control_client::{self, Process};
 use crate::tree_report::{Parked, Parking as Progress};
@@ -158,10 +158,10 @@ impl Parking {
             }
             std::thread::sleep(INTERVAL);
         }
-        self.stop_all(generation);
+        self.stop_all(generation, ledger);
     }
 
-    fn stop_all(&self, generation: u64) {
+    fn stop_all(&self, generation: u64, ledger: &Ledger) {
         let mut by_us: Vec<Id> = Vec::new();
         for pass in 1..=MAX_PASSES {
             let runs = |process: &Process| !process.is_stopped() && !process.has_ended();
@@ -174,7 +174,9 @@ impl Parking {
             if inner.generation != generation {
                 return;
             }
-            for process in &running {
+            // A process must not see its children stop: stop them once it has stopped itself.
+            let has_stopped = |pid: u32| !running.iter().any(|process| process.pid == pid);
+            for process in running.iter().filter(|process| has_stopped(process.parent)) {
                 let id = (process.pid, process.start_time().unwrap_or_default());
                 if send(process.pid, Signal::STOP) && !by_us.contains(&id) {
                     by_us.push(id);
@@ -182,6 +184,8 @@ impl Parking {
             }
             if running.is_empty() || pass == MAX_PASSES {
                 inner.state = State::Stopped { by_us, before_bytes };
+                // Daemons, which are not stopped, continue.
+                ledger.park_until(0);
                 return;
             }
             drop(inner);

@@ -1,6 +1,5 @@
 //! This process's part in parking its tree: evicts all of its memory, and swaps in afterwards what
-//! was resident before. Without a budget thread, as in a forked child, only threads that wait in a
-//! fault evict.
+//! was resident before. A process without a budget thread, such as a forked child, does neither.
 
 use super::tree::{UNAVAILABLE, now_ms};
 use super::tree_account;
@@ -24,6 +23,8 @@ pub(super) enum Parking {
     #[default]
     None,
     Parked {
+        /// True if forked processes share many of its pages.
+        shares_pages: bool,
         /// Number of pages that were resident before.
         resident_pages: usize,
     },
@@ -40,9 +41,14 @@ impl Parking {
         if !matches!(self, Parking::Parked { .. }) {
             member.publish_eviction(Eviction::Running);
             engine.end_bring_back();
-            *self = Parking::Parked { resident_pages: engine.resident_pages() };
+            let shares_pages = shares_pages();
+            *self = Parking::Parked { shares_pages, resident_pages: engine.resident_pages() };
         }
-        let is_done = evict_for(ROUND_NS, engine, member);
+        // The other processes keep shared pages in DRAM. Swapped in again, each would be there
+        // twice.
+        let shares_pages = matches!(self, Parking::Parked { shares_pages: true, .. });
+        let is_done = shares_pages || evict_round(engine);
+        member.publish_eviction(if is_done { Eviction::Done } else { Eviction::Running });
         member.publish(UNAVAILABLE, engine.used_bytes() as u64);
         tree_account::publish(engine, member);
         Some(if is_done { PAUSE_NS } else { 0 })
@@ -51,9 +57,10 @@ impl Parking {
     /// Swaps in some of the pages that were resident before the tree was parked. Returns the time
     /// until the next round, in ns, or `None` if that is done.
     pub(super) fn bring_back(&mut self, engine: &Engine, member: &Member) -> Option<u64> {
-        if let Parking::Parked { resident_pages } = *self {
+        if let Parking::Parked { shares_pages, resident_pages } = *self {
             member.publish_eviction(Eviction::None);
-            *self = Parking::Returning(BringBack::new(resident_pages as u64));
+            let pages = if shares_pages { 0 } else { resident_pages };
+            *self = Parking::Returning(BringBack::new(pages as u64));
         }
         let Parking::Returning(pages) = self else { return None };
         if engine.bring_back(pages) == Step::More {
@@ -65,17 +72,26 @@ impl Parking {
     }
 }
 
-/// Evicts memory for up to `ns`, and publishes the progress. Returns true if nothing is left to
-/// evict. Called by the budget thread, and without one (in a forked child) in faults.
-pub(super) fn evict_for(ns: u64, engine: &Engine, member: &Member) -> bool {
-    let (until_ns, mut failed) = (now_ns() + ns, 0);
+/// Evicts memory for up to [`ROUND_NS`]. Returns true if nothing is left to evict.
+fn evict_round(engine: &Engine) -> bool {
+    let (until_ns, mut failed) = (now_ns() + ROUND_NS, 0);
     while failed < MAX_FAILED_TRIES && now_ns() < until_ns {
         failed = if engine.evict_more() { 0 } else { failed + 1 };
         if failed > 0 {
             futex::sleep_a_moment();
         }
     }
-    let is_done = failed == MAX_FAILED_TRIES;
-    member.publish_eviction(if is_done { Eviction::Done } else { Eviction::Running });
-    is_done
+    failed == MAX_FAILED_TRIES
+}
+
+/// Returns true if over an eighth of this process's anonymous memory belongs to other processes,
+/// where a page shared by N processes belongs to each by 1/N.
+fn shares_pages() -> bool {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let kib = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    };
+    let [anonymous, own] = ["Anonymous:", "Pss_Anon:"].map(kib);
+    anonymous.zip(own).is_some_and(|(anonymous, own)| own < anonymous - anonymous / 8)
 }

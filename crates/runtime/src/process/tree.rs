@@ -76,12 +76,6 @@ pub(super) fn member() -> Option<Member> {
     LEDGER.get()?.member(word, OWNER.load(Relaxed))
 }
 
-/// Returns true in the member's own process; false in the child of a `vfork`, which uses its memory
-/// but has other descriptors.
-pub(super) fn is_owner() -> bool {
-    OWNER.load(Relaxed) == raw::current_process()
-}
-
 pub(crate) fn is_shared() -> bool {
     MEMBER.load(Relaxed) != 0
 }

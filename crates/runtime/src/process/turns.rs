@@ -4,9 +4,8 @@
 //! the turns of the tree. If this process owns the turn, the thread requests the memory of the
 //! other claimants and swaps the working set in. A process without a budget thread claims nothing.
 
+use super::own_threads;
 use super::tree::{self, GrantLock, now_ms};
-use super::{own_threads, parking};
-use crate::base::instance;
 use softswap_engine::api::engine::Engine;
 use softswap_engine::api::engine::turns::{BringBack, DiskRefaults, Step, Waiting};
 use softswap_engine::base::stats::{Counter, TIERS};
@@ -52,11 +51,7 @@ const MAX_FULL_ROUNDS: u32 = 100;
 /// if faults of this process must still wait.
 pub(crate) fn await_turn(ns: u64) -> Option<Waiting> {
     let member = tree::member()?;
-    if member.await_unpark(now_ms, 0) {
-        let evicts = ns > 0 && !tree::has_thread() && tree::is_owner();
-        if !instance::engine().is_some_and(|it| evicts && !parking::evict_for(ns, it, &member)) {
-            let _ = member.await_unpark(now_ms, ns);
-        }
+    if member.await_unpark(now_ms, ns) {
         return (ns == 0 || member.ledger().is_parked(now_ms())).then_some(Waiting::Parked);
     }
     let must_wait = member.await_turn(now_ms, ns);
