@@ -37,6 +37,15 @@ async fn retry(mut call: impl AsyncFnMut() -> Result<(), StoreError>) {
 }
 
 #[test]
+fn repaired_cluster_serves_all_slots() {
+    let Some(mut test_cluster) = test_cluster() else { return };
+    test_cluster.primary_nodes().for_each(|node| _ = node.send(&["CLUSTER", "DELSLOTS", "7"]));
+    assert!(!test_cluster.is_whole());
+    test_cluster.repair();
+    assert!(test_cluster.is_whole());
+}
+
+#[test]
 fn written_pages_round_trip() {
     let Some(test_cluster) = test_cluster() else { return };
     block_on(async {

@@ -4,7 +4,6 @@
 //! `SOFTSWAP_REDIS_SERVER` names another server than `redis-server`, such as `valkey-server`.
 
 pub(crate) use softswap_testkit::waiting::eventually;
-use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use std::time::Duration;
 pub(crate) const PASSWORD: &str = "correct horse";
 pub(crate) const PRIMARIES: usize = 3;
 const NODES: usize = 6;
-const SLOTS: u16 = 16_384;
+const SLOTS: usize = 16_384;
 
 fn server_program() -> String {
     std::env::var("SOFTSWAP_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())
@@ -162,15 +161,21 @@ impl Node {
     }
 }
 
-/// Returns the slots of all servers in an answer to `CLUSTER NODES`: `first-last` or a single one,
-/// after eight other fields. Those in brackets are being moved.
-fn slots_in(nodes: &str) -> Vec<u16> {
-    let fields = nodes.lines().flat_map(|line| line.split(' ').skip(8));
-    let ranges = fields.filter_map(|field| {
-        let (first, last) = field.split_once('-').unwrap_or((field, field));
-        Some(first.parse::<u16>().ok()?..=last.parse::<u16>().ok()?)
-    });
-    ranges.flatten().collect()
+/// Returns the owner of each slot in an answer to `CLUSTER NODES`. A line begins with the server's
+/// ID; its slots follow eight fields, as `first-last` or a single one. Those in brackets are being
+/// moved.
+fn owners_in(nodes: &str) -> Vec<Option<String>> {
+    let mut owners = vec![None; SLOTS];
+    for line in nodes.lines() {
+        let id = line.split(' ').next().map(str::to_string);
+        for field in line.split(' ').skip(8) {
+            let (first, last) = field.split_once('-').unwrap_or((field, field));
+            if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
+                owners[first..=last].fill(id.clone());
+            }
+        }
+    }
+    owners
 }
 
 fn signal(pid: i32, what: rustix::process::Signal) {
@@ -311,18 +316,30 @@ impl TestCluster {
         }
     }
 
-    /// Assigns slots that no server has. Slots are lost if a primary dies before its replica knows
-    /// that they have moved to this primary.
+    /// Assigns slots that a primary does not have, although no other server is their owner for the
+    /// rest. A replica that becomes a primary right after its primary got a slot may lack it.
     fn assign_lost_slots(&self) {
-        let answers = self.nodes.iter().filter_map(|node| node.try_send(&["CLUSTER", "NODES"]));
-        let owned: HashSet<u16> = answers
-            .flat_map(|answer| slots_in(&redis::from_redis_value::<String>(answer).unwrap()))
-            .collect();
-        let lost: Vec<String> =
-            (0..SLOTS).filter(|slot| !owned.contains(slot)).map(|slot| slot.to_string()).collect();
-        if let Some(primary) = self.primary_nodes().next().filter(|_| !lost.is_empty()) {
-            let lost: Vec<&str> = lost.iter().map(String::as_str).collect();
-            primary.try_send(&[&["CLUSTER", "ADDSLOTS"], &lost[..]].concat());
+        let view = |node: &Node| {
+            let answer = node.try_send(&["CLUSTER", "NODES"]);
+            answer.map_or_else(Vec::new, |it| {
+                owners_in(&redis::from_redis_value::<String>(it).unwrap())
+            })
+        };
+        let views: Vec<Vec<Option<String>>> = self.nodes.iter().map(view).collect();
+        for number in self.primaries() {
+            let id = Some(&self.nodes[number].id);
+            let is_lost = |slot: &usize| {
+                let owners = views.iter().filter_map(|view| view.get(*slot));
+                views[number].get(*slot) == Some(&None)
+                    && owners.flatten().all(|owner| Some(owner) == id)
+            };
+            let lost = (0..SLOTS).filter(is_lost).map(|slot| slot.to_string());
+            let lost: Vec<String> = lost.collect();
+            if !lost.is_empty() {
+                let lost: Vec<&str> = lost.iter().map(String::as_str).collect();
+                self.nodes[number].try_send(&[&["CLUSTER", "ADDSLOTS"], &lost[..]].concat());
+                return;
+            }
         }
     }
 
