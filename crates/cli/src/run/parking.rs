@@ -62,6 +62,7 @@ impl Parking {
     fn lock_current(&self, ledger: &Ledger) -> MutexGuard<'_, Inner> {
         let mut inner = self.lock();
         if let State::Stopped { by_us, .. } = &inner.state
+            && !by_us.is_empty()
             && !by_us.iter().any(|id| find(*id).is_some_and(|process| process.is_stopped()))
         {
             inner.state = State::Running;
@@ -70,8 +71,8 @@ impl Parking {
         inner
     }
 
-    /// Begins to park the tree. Returns the generation for [`Parking::finish`],
-    /// or `None` if the tree is parked.
+    /// Begins to park the tree. Returns the generation for [`Parking::finish`], or `None` if the
+    /// tree is parked.
     pub(super) fn begin(&self, ledger: &Ledger) -> Option<u64> {
         let mut inner = self.lock_current(ledger);
         if !matches!(inner.state, State::Running) {
@@ -116,9 +117,8 @@ impl Parking {
     }
 
     /// Waits until the processes have evicted their memory, then stops them. `used_bytes` returns
-    /// the memory that they use. After Ctrl-Z, processes of
-    /// this process group are continued at first: a stopped process cannot evict. A second Ctrl-Z
-    /// stops the tree at once.
+    /// the memory that they use. After Ctrl-Z, processes of this process group are continued at
+    /// first: a stopped process cannot evict. A second Ctrl-Z stops the tree at once.
     pub(super) fn finish(
         &self,
         generation: u64,
@@ -168,12 +168,11 @@ impl Parking {
             let all = descendants().into_iter().filter_map(Process::read);
             let running: Vec<Process> = all.filter(runs).collect();
             let mut inner = self.lock();
-            let State::Evicting { before_bytes } = inner.state else {
-                return resume(&by_us);
+            let before_bytes = match inner.state {
+                State::Evicting { before_bytes } if inner.generation == generation => before_bytes,
+                // The parking was ended meanwhile.
+                _ => return resume(&by_us),
             };
-            if inner.generation != generation {
-                return;
-            }
             // A process must not see its children stop: stop them once it has stopped itself.
             let has_stopped = |pid: u32| !running.iter().any(|process| process.pid == pid);
             for process in running.iter().filter(|process| has_stopped(process.parent)) {
