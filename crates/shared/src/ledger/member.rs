@@ -20,7 +20,7 @@ const JOINED: u8 = 1;
 /// let me = ProcessIdentity { pid: 7, start: 1, namespace: 2 };
 /// let member = ledger.join(me).unwrap();
 /// assert_eq!(member.take(3), 3);
-/// After exec the process is still the same member.
+/// // After exec the process is still the same member.
 /// assert_eq!(ledger.join(me).unwrap().held(), 3);
 /// member.leave();
 /// assert_eq!(ledger.free_chunks(), 64);
