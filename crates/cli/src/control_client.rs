@@ -317,7 +317,7 @@ fn reach(process: &Process) -> Result<Option<Peer>, Refusal> {
 }
 
 /// Connects to a `softswap run` whose processes share a budget. The socket is in the same directory
-/// as the program's. The program's environment tells the directory, because only root can read the
+/// as the program's. The program's environment names the directory, because only root can read the
 /// environment of `softswap run`.
 fn reach_supervisor(supervisor: &Process) -> Result<Option<Peer>, Refusal> {
     match children_of(supervisor).first() {

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Interval at which `park` asks whether the processes are stopped.
+/// Interval of the requests with which `park` awaits that the processes are stopped.
 const PARK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Read and change settings of a program that runs under softswap.

@@ -43,7 +43,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
         ));
     }
     let mut collector = TreeCollector::new();
-    // If `root_of` fails, all trees are collected, which is slower but tells why a PID is wrong.
+    // If `root_of` fails, all trees are collected, which is slower but explains why a PID is wrong.
     let root = |pid| root_of(pid).map_or_else(|| collector.tree_of(pid).map(|tree| tree.root), Ok);
     let only = args.pid.map(root).transpose()?;
     let options = Options {

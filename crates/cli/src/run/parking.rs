@@ -45,7 +45,7 @@ struct Inner {
     generation: u64,
 }
 
-/// Whether the tree is parked.
+/// State of parking the tree, shared with the thread that parks it.
 #[derive(Debug, Default)]
 pub(super) struct Parking(Mutex<Inner>);
 
@@ -240,14 +240,17 @@ fn resident_bytes(pids: &[u32]) -> u64 {
 
 /// Returns the descendants of this process, parents before their children. PIDs from the ledger are
 /// not used: the program could write those of other processes there.
-pub(super) fn descendants() -> Vec<u32> {
+fn descendants() -> Vec<u32> {
     let mut all = vec![std::process::id()];
     let mut next = 0;
     while let Some(pid) = all.get(next).copied() {
         let children = control_client::listed_children(pid).unwrap_or_default();
         let runs = |pid: &u32| Process::read(*pid).is_some_and(|process| !process.has_ended());
-        let new: Vec<u32> = children.into_iter().filter(runs).collect();
-        all.extend(new.into_iter().filter(|pid| !all.contains(pid)).collect::<Vec<_>>());
+        for child in children.into_iter().filter(runs) {
+            if !all.contains(&child) {
+                all.push(child);
+            }
+        }
         next += 1;
     }
     all.remove(0);

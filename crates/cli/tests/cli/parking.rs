@@ -1,5 +1,6 @@
 //! `softswap ctl PID park`, and `--park-on SIGTSTP`.
 
+use crate::common::terminal::{START_JOB, TYPE_AT_READY};
 use crate::common::{is_root, skip};
 use crate::support::control_client::{Program, refused, stat, stdout_of, wait_until};
 use crate::support::processes::{children, send, stat_of};
@@ -179,20 +180,6 @@ fn continued_supervisor_continues_its_parked_tree() {
 
 /// Types Ctrl-Z into the terminal of a program that parks, and continues it as `fg` does.
 const SHELL: &str = r#"
-import os, pty, signal, sys
-pid, master = pty.fork()
-if pid == 0:
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    child = os.fork()
-    try:
-        os.setpgid(child, child or os.getpid())
-    except PermissionError:
-        pass  # The child has done it, and has called exec since.
-    os.tcsetpgrp(0, child or os.getpid())
-    if child == 0:
-        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
-        os.execv(sys.argv[1], sys.argv[1:])
-    _, status = os.waitpid(child, os.WUNTRACED)
     program = int(open(f"/proc/{child}/task/{child}/children").read())
     state = dict(line.split(":", 1) for line in open(f"/proc/{program}/status"))
     print("stopped", state["State"].split()[0], int(state["RssAnon"].split()[0]) // 1024, flush=True)
@@ -200,16 +187,8 @@ if pid == 0:
     os.kill(program, signal.SIGUSR1)
     print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     os._exit(0)
-text = b""
-while b"ready\r\n" not in text:
-    text += os.read(master, 100)
-os.write(master, b"\x1a")
-try:
-    while chunk := os.read(master, 1000):
-        text += chunk
-except OSError:
-    pass  # The terminal is closed.
-print(text.decode().replace("\r", "").replace("^Z", ""))
+said = type_at_ready(master, b"\x1a")
+print(said.decode().replace("\r", "").replace("^Z", ""))
 "#;
 
 /// Waits for SIGUSR1, then verifies its memory.
@@ -225,8 +204,9 @@ assert block.count(b"abcdefgh") == 90 << 17
 #[test]
 fn ctrl_z_parks_and_fg_continues() {
     let python = crate::support::python();
+    let script = [TYPE_AT_READY, START_JOB, SHELL].concat();
     let mut shell = Command::new("timeout");
-    shell.args(["-k", "1", "120", "python3", "-c", SHELL]).arg(crate::support::softswap());
+    shell.args(["-k", "1", "120", "python3", "-c", &script]).arg(crate::support::softswap());
     shell.args(["run", "-q", "--reserve", "0", "--memory", "64M", "--park-on", "SIGTSTP", "--"]);
     let output = shell.arg(python).args(["-c", JOB]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

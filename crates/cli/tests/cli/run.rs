@@ -1,6 +1,7 @@
 //! `run` passes on the program's input, output, signals, stops and exit status, and prints notes.
 //! Needs the runtime library, which `cargo build --workspace` builds.
 
+use crate::common::terminal::{START_JOB, TYPE_AT_READY};
 use crate::common::{json_file, run, std_run};
 use crate::support::control_client::{WAIT_TIMEOUT, wait_until};
 use crate::support::processes::{send, stat_of};
@@ -125,23 +126,6 @@ fn counts(signal: &str) -> String {
     )
 }
 
-/// Python function that reads a terminal to its end and types a key after `ready`.
-const TYPE_AT_READY: &str = r#"
-def type_at_ready(master, key):
-    said, is_typed = b"", False
-    while True:
-        try:
-            some = os.read(master, 1000)
-        except OSError:
-            return said
-        if not some:
-            return said
-        said += some
-        if b"ready" in said and not is_typed:
-            is_typed = True
-            os.write(master, key)
-"#;
-
 /// Python program that runs a command on its own terminal, types Ctrl-C and prints the output.
 const TERMINAL: &str = r#"
 import os, pty, sys
@@ -196,20 +180,6 @@ fn stopping_program_by_pid_does_not_stop_softswap() {
 /// Python shell with job control on its own terminal. Runs a program in the foreground, types
 /// Ctrl-Z when asked to, and continues the process group after it has stopped.
 const JOB_CONTROL: &str = r#"
-import os, pty, signal, sys
-pid, master = pty.fork()
-if pid == 0:
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    child = os.fork()
-    try:
-        os.setpgid(child, child or os.getpid())
-    except PermissionError:
-        pass  # The child has done it, and has called exec since.
-    os.tcsetpgrp(0, child or os.getpid())
-    if child == 0:
-        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
-        os.execv(sys.argv[1], sys.argv[1:])
-    _, status = os.waitpid(child, os.WUNTRACED)
     print("stopped" if os.WIFSTOPPED(status) else "ended", flush=True)
     os.killpg(child, signal.SIGCONT)
     print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
@@ -226,7 +196,14 @@ fn job_control_stops_and_continues_softswap() {
     for text in [typed, by_itself] {
         let inner = shell(dir.path(), text);
         let mut outer = std::process::Command::new("timeout");
-        outer.args(["-k", "1", "120", "python3", "-c", &[TYPE_AT_READY, JOB_CONTROL].concat()]);
+        outer.args([
+            "-k",
+            "1",
+            "120",
+            "python3",
+            "-c",
+            &[TYPE_AT_READY, START_JOB, JOB_CONTROL].concat(),
+        ]);
         outer.arg(inner.get_program()).args(inner.get_args());
         let output = outer.output().unwrap();
         let stdout = String::from_utf8_lossy(&output.stdout);

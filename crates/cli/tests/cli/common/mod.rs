@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "benchmarks use a part of it")]
 
 pub(crate) mod area;
+pub(crate) mod terminal;
 
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;

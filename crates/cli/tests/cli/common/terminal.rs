@@ -1,0 +1,38 @@
+//! Python code of tests that run a program on a terminal of its own.
+
+/// Python function that reads a terminal to its end and types a key after the line `ready`. A terminal drops
+/// output that it has not written when Ctrl-C or Ctrl-Z is typed.
+pub(crate) const TYPE_AT_READY: &str = r#"
+def type_at_ready(master, key):
+    said, is_typed = b"", False
+    while True:
+        try:
+            some = os.read(master, 1000)
+        except OSError:
+            return said
+        if not some:
+            return said
+        said += some
+        if b"ready\r\n" in said and not is_typed:
+            is_typed = True
+            os.write(master, key)
+"#;
+
+/// Begins a shell with job control on its own terminal, which runs a program in the foreground
+/// (`child`) until it ends or stops (`status`). The rest of the shell follows.
+pub(crate) const START_JOB: &str = r#"
+import os, pty, signal, sys
+pid, master = pty.fork()
+if pid == 0:
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    child = os.fork()
+    try:
+        os.setpgid(child, child or os.getpid())
+    except PermissionError:
+        pass  # The child has done it, and has called exec since.
+    os.tcsetpgrp(0, child or os.getpid())
+    if child == 0:
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+        os.execv(sys.argv[1], sys.argv[1:])
+    _, status = os.waitpid(child, os.WUNTRACED)
+"#;
