@@ -102,7 +102,7 @@ impl TreeCollector {
                 tree.root = managed.root;
                 if tree.shared.is_none() && managed.is_shared {
                     tree.shared =
-                        Some(Shared { budget_bytes: managed.budget_bytes, granted_bytes: 0 });
+                        Some(Shared { budget_bytes: managed.budget_bytes, ..Shared::default() });
                 }
                 tree.processes.push(process);
             }
@@ -262,7 +262,13 @@ fn complete(mut tree: Tree) -> Tree {
     dirs.dedup();
     let Some(Ok(body)) = converse(tree.root, &dirs, &Request::Stat) else { return tree };
     let Some(report) = TreeReport::parse(&body) else { return tree };
-    *shared = Shared { budget_bytes: report.budget_bytes, granted_bytes: report.granted_bytes };
+    *shared = Shared {
+        budget_bytes: report.budget_bytes,
+        granted_bytes: report.granted_bytes,
+        turns: report.turns.taken,
+        turn_owner_pid: (report.turns.owner_pid != 0).then_some(report.turns.owner_pid),
+        is_parked: report.parked.is_some(),
+    };
     for process in &mut tree.processes {
         let reported = report.processes.iter().find(|reported| reported.pid == process.pid);
         process.budget_bytes = reported.map_or(0, |reported| reported.granted_bytes);

@@ -80,12 +80,21 @@ const METRICS: [Metric; 17] = [
 const LATENCY: &str = "softswap_fault_duration_seconds";
 
 /// A figure of each tree with one budget.
-type OfTree = (&'static str, &'static str, fn(&Shared) -> u64);
+type OfTree = (&'static str, Kind, &'static str, fn(&Shared) -> u64);
 
-const OF_TREES: [OfTree; 2] = [
-    ("softswap_tree_budget_bytes", "DRAM budget of a tree.", |shared| shared.budget_bytes),
-    ("softswap_tree_granted_bytes", "Part of the tree's budget that processes hold.", |shared| {
-        shared.granted_bytes
+const OF_TREES: [OfTree; 4] = [
+    ("softswap_tree_budget_bytes", Kind::Gauge, "DRAM budget of a tree.", |it| it.budget_bytes),
+    (
+        "softswap_tree_granted_bytes",
+        Kind::Gauge,
+        "Part of the tree's budget that processes hold.",
+        |it| it.granted_bytes,
+    ),
+    ("softswap_tree_turns_total", Kind::Counter, "Turns taken by processes of a tree.", |it| {
+        it.turns
+    }),
+    ("softswap_tree_parked", Kind::Gauge, "1 if the tree is parked, otherwise 0.", |it| {
+        it.is_parked.into()
     }),
 ];
 
@@ -97,10 +106,10 @@ pub fn text(trees: &[Tree]) -> String {
     let budgets = all(trees).map(|(tree, it)| (labels(tree, it), it.budget_bytes as f64));
     let help = "DRAM budget of a process.";
     write(&mut text, "softswap_budget_bytes", Kind::Gauge, help, budgets);
-    for (name, help, value) in OF_TREES {
+    for (name, kind, help, value) in OF_TREES {
         let shared = trees.iter().filter_map(|tree| Some((tree.root, tree.shared.as_ref()?)));
         let values = shared.map(|(root, it)| (format!("root=\"{root}\""), value(it) as f64));
-        write(&mut text, name, Kind::Gauge, help, values);
+        write(&mut text, name, kind, help, values);
     }
     for Metric { name, kind, help, value } in &METRICS {
         let readings = all(trees).filter_map(|(tree, it)| Some((tree, it, it.reading()?)));
@@ -114,7 +123,7 @@ pub fn text(trees: &[Tree]) -> String {
 #[must_use]
 pub fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
-    names.extend(OF_TREES.map(|(name, _, _)| name));
+    names.extend(OF_TREES.map(|(name, ..)| name));
     names.extend(["softswap_processes", "softswap_budget_bytes", LATENCY]);
     names
 }
@@ -205,7 +214,8 @@ mod tests {
             latencies,
             ..Process::default()
         };
-        Tree { root: 7, processes: vec![process], ..Tree::default() }
+        let shared = Some(Shared { turns: 3, is_parked: true, ..Shared::default() });
+        Tree { root: 7, shared, processes: vec![process], ..Tree::default() }
     }
 
     #[test]
@@ -216,6 +226,8 @@ mod tests {
             format!("softswap_stalled_seconds_total{{{labels}}} 2.5"),
             format!("softswap_used_bytes{{{labels}}} 77"),
             "softswap_processes{root=\"7\",state=\"awake\"} 1".to_string(),
+            "softswap_tree_turns_total{root=\"7\"} 3".to_string(),
+            "softswap_tree_parked{root=\"7\"} 1".to_string(),
             format!("{LATENCY}_bucket{{{labels},tier=\"pool\",le=\"0.000001024\"}} 0"),
             format!("{LATENCY}_bucket{{{labels},tier=\"pool\",le=\"0.000004096\"}} 7"),
             format!("{LATENCY}_bucket{{{labels},tier=\"pool\",le=\"+Inf\"}} 8"),
@@ -235,7 +247,10 @@ mod tests {
                 assert_eq!(text.matches(&declared).count(), 1, "{name}");
             }
         }
-        assert!(METRICS.iter().all(|it| (it.kind == Kind::Counter) == it.name.ends_with("_total")));
+        let metrics = METRICS.iter().map(|it| (it.name, it.kind));
+        for (name, kind) in metrics.chain(OF_TREES.map(|(name, kind, ..)| (name, kind))) {
+            assert_eq!(kind == Kind::Counter, name.ends_with("_total"), "{name}");
+        }
     }
 
     #[test]

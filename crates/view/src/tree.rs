@@ -20,6 +20,12 @@ pub struct Tree {
 pub struct Shared {
     pub budget_bytes: u64,
     pub granted_bytes: u64,
+    /// Number of turns taken so far.
+    pub turns: u64,
+    /// Owner of the present turn, if processes take turns now.
+    pub turn_owner_pid: Option<u32>,
+    /// True from `softswap ctl PID park` to `unpark`.
+    pub is_parked: bool,
 }
 
 /// A process under softswap.

@@ -51,6 +51,7 @@ struct Reported {
     has_memory_pressure: bool,
     is_full: bool,
     is_stopped: bool,
+    is_parked: bool,
     budget_bytes: u64,
     errors: [u64; ERRORS.len()],
 }
@@ -108,6 +109,13 @@ impl Log {
         {
             let why = plain(&error);
             let _ = writeln!(std::io::stderr(), "softswap: note: --log: events are missing: {why}");
+        }
+    }
+
+    /// Writes an event if the tree has been parked or continued since the last call.
+    pub(super) fn poll_parked(&mut self, is_parked: bool) {
+        if std::mem::replace(&mut self.seen.is_parked, is_parked) != is_parked {
+            self.write(if is_parked { "parked" } else { "unparked" }, json!({}));
         }
     }
 

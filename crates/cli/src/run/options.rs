@@ -151,8 +151,8 @@ pub(crate) struct RunArgs {
     /// `event` is start, awake (memory has become short), pressure (the program waits for pages
     /// for more than 20% of the time), pressure_over (less than 5%), budget (it has changed),
     /// area_full, error (also if softswap stopped the program: `kind` is stopped), thrashing,
-    /// unmanaged (a process of the tree has no budget), or end. `unix_s` is the time, `at_s` the
-    /// time since the start. softswap checks for events once a second.
+    /// parked, unparked, unmanaged (a process of the tree has no budget), or end. `unix_s` is the
+    /// time, `at_s` the time since the start. softswap checks for events once a second.
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,
 

@@ -149,6 +149,8 @@ pub(super) fn run(
         }
         let tree_report = || tree.as_ref().map(|tree| tree.report());
         progress.poll(tree_report);
+        let is_parked = budget.as_ref().is_some_and(|budget| budget.is_stopped());
+        log.iter_mut().for_each(|log| log.poll_parked(is_parked));
         log.iter_mut().for_each(|log| log.poll(&stats, budget_bytes, tree_report));
         samples.poll(&stats, tree_report);
         tree.iter().map(|tree| tree.max_interval()).fold(watch.pause(), Duration::min)

@@ -41,8 +41,18 @@ fn await_return(pid: i32, more_bytes: u64) {
 
 #[test]
 fn parked_program_leaves_dram_and_continues_with_its_data() {
-    let mut program = Program::start(&[], &compiled("steady"), &["--mib", "64", "--threads", "4"]);
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let options = ["--log", log.to_str().unwrap()];
+    let steady = ["--mib", "64", "--threads", "4"];
+    let mut program = Program::start(&options, &compiled("steady"), &steady);
     let supervisor = program.supervisor();
+    let logged = |event: &str| {
+        wait_until("the event is logged", || match std::fs::read_to_string(&log).unwrap() {
+            text if text.contains(&format!(r#""event":"{event}""#)) => Ok(()),
+            text => Err(text),
+        });
+    };
     let pid: i32 = program.pid().parse().unwrap();
     refused(&["ctl", &supervisor, "unpark"], 2, &["the tree is not parked"]);
     let parts = ["a tree is parked as a whole", &format!("`softswap run`: {supervisor}")];
@@ -59,9 +69,11 @@ fn parked_program_leaves_dram_and_continues_with_its_data() {
         let parked = &stat(&supervisor)["tree"]["parked"];
         assert_eq!((&parked["progress"], &parked["stopped"]), (&"stopped".into(), &1.into()));
         assert!(bytes(parked, "before_bytes") > bytes(parked, "left_bytes"), "{parked}");
+        logged("parked");
         refused(&["ctl", &supervisor, "park"], 2, &["parked already"]);
         assert_eq!(unpark(&supervisor), "continued = 1\n");
         await_return(pid, 8 << 20);
+        logged("unparked");
     }
     program.expect_alive();
     park(&supervisor);

@@ -7,7 +7,7 @@ use super::screen::{Mode, Screen};
 use super::table::{columns, short_bytes, short_count};
 use super::theme::{Part, Theme};
 use crate::rates::Rates;
-use crate::tree::{Process, State, Tree};
+use crate::tree::{Process, Shared, State, Tree};
 use crate::units::bytes;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Margin, Rect};
@@ -140,14 +140,15 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, screen: &Screen, shown: &Tree, t
         widths.push(Constraint::Fill(1));
     }
     let rows = screen.trees.iter().map(|tree| {
-        let (state, used) = match (screen.has_ended(tree.root), screen.rates(tree.root)) {
-            (true, _) => ("has ended".to_string(), NONE.to_string()),
-            (false, rates) => {
-                let share = rates.map_or(NONE.into(), |it| format!("{:.0}%", it.stalled * 100.0));
-                let used = tree.processes.iter().filter_map(Process::used_bytes).sum();
-                (format!("stalled {share}"), short_bytes(used))
-            }
+        let has_ended = screen.has_ended(tree.root);
+        let state = match screen.rates(tree.root) {
+            _ if has_ended => "has ended".to_string(),
+            _ if tree.shared.is_some_and(|it| it.is_parked) => "parked".to_string(),
+            Some(rates) => format!("stalled {:.0}%", rates.stalled * 100.0),
+            None => format!("stalled {NONE}"),
         };
+        let used = || tree.processes.iter().filter_map(Process::used_bytes).sum();
+        let used = if has_ended { NONE.to_string() } else { short_bytes(used()) };
         let used = format!("{used} of {}", short_bytes(tree.budget_bytes()));
         let cells = [tree.root.to_string(), state, used, tree.command.clone()];
         Row::new(cells.into_iter().take(widths.len()))
@@ -161,9 +162,13 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, screen: &Screen, tree: &Tree, th
     let has_ended = screen.has_ended(tree.root);
     let width = usize::from(area.width);
     let mut name = Line::raw(format!("{} ", tree.root));
-    if has_ended {
-        name.push_span(Span::styled("has ended ", theme.warning()));
-    }
+    let state = match tree.shared {
+        _ if has_ended => "has ended ".to_string(),
+        Some(Shared { is_parked: true, .. }) => "PARKED ".to_string(),
+        Some(Shared { turn_owner_pid: Some(owner), .. }) => format!("turn of {owner}; "),
+        _ => String::new(),
+    };
+    name.push_span(Span::styled(state, theme.warning()));
     name.push_span(Span::styled(tree.command.clone(), theme.title()));
     // An exited tree has no memory.
     let running: &[Process] = if has_ended { &[] } else { &tree.processes };
@@ -387,6 +392,7 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect, theme: Theme) {
     lines.push("pages. resident: uncompressed in DRAM. pool: compressed in DRAM.".into());
     lines.push("MAPS: mappings created by page protection (-: userfaultfd is used).".into());
     lines.push("asleep: the process fits its budget and runs at full speed.".into());
+    lines.push("turn of PID: processes of the tree take turns, and PID owns this one.".into());
     draw_box(frame, area, theme, "Help", &lines);
 }
 

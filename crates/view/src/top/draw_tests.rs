@@ -1,7 +1,6 @@
 use super::super::keys::{Answer, handle_key};
 use super::*;
 use crate::reading::Reading;
-use crate::tree::Shared;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -238,7 +237,8 @@ fn setting_change_needs_confirmation() {
 
 #[test]
 fn tree_budget_is_shared_and_sleeping_process_has_no_settings() {
-    let shared = Some(Shared { budget_bytes: 96 << 20, granted_bytes: 90 << 20 });
+    let shared =
+        Some(Shared { budget_bytes: 96 << 20, granted_bytes: 90 << 20, ..Shared::default() });
     let mut screen = after(2, |_| vec![Tree { shared, ..tree(7, vec![asleep(8, "sh")]) }]);
     press(&mut screen, KeyCode::Char('m'));
     type_in(&mut screen, "1G");
@@ -249,6 +249,28 @@ fn tree_budget_is_shared_and_sleeping_process_has_no_settings() {
     let shown = rendered(&screen, (120, 24), Theme::of(true, false));
     assert!(shown.contains("process 8 (sh) is asleep"), "{shown}");
     assert_eq!(screen.mode, Mode::Watch);
+}
+
+#[test]
+fn turns_and_parked_trees_are_shown() {
+    let shared = Shared { budget_bytes: 96 << 20, ..Shared::default() };
+    let screen = after(2, |sample| {
+        let owner = Shared { turn_owner_pid: Some(8), ..shared };
+        let taking_turns = tree(7, vec![process(8, "python3", sample)]);
+        let parked = Shared { is_parked: true, ..shared };
+        vec![
+            Tree { shared: Some(owner), ..taking_turns },
+            Tree { shared: Some(parked), ..tree(9, vec![asleep(10, "sh")]) },
+        ]
+    });
+    let shown = rendered(&screen, (80, 24), Theme::of(true, false));
+    let list: Vec<_> = shown.lines().filter(|line| line.contains("parked")).collect();
+    assert!(list.len() == 1 && list[0].starts_with('9'), "{shown}");
+    assert!(shown.contains("7 turn of 8; python3 analysis-7.py"), "{shown}");
+    let mut screen = screen;
+    press(&mut screen, KeyCode::Tab);
+    let shown = rendered(&screen, (80, 24), Theme::of(true, false));
+    assert!(shown.contains("9 PARKED python3 analysis-9.py"), "{shown}");
 }
 
 #[test]
