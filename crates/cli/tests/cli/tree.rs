@@ -28,7 +28,8 @@ fn two_processes_stay_within_shared_budget() {
     wait_for("twenty samples and half of the budget", || {
         let stat = tree.try_stat().ok()?;
         assert!(bytes(&stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
-        assert!(bytes(&stat, "used_bytes") <= BUDGET_BYTES, "{stat}");
+        // A process that has just woken may use 8 MiB, even if another holds the whole budget.
+        assert!(bytes(&stat, "used_bytes") <= BUDGET_BYTES + (8 << 20), "{stat}");
         seen = seen.max(bytes(&stat, "used_bytes"));
         looks += 1;
         (looks >= 20 && seen > BUDGET_BYTES / 2).then_some(())

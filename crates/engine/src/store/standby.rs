@@ -105,10 +105,10 @@ impl Standby {
         if left < (out / EARLY_SHARE).min(self.max_pages.load(Relaxed) as u64) {
             self.early.fetch_add(1, Relaxed);
         }
-        if self.seen.fetch_add(1, Relaxed) + 1 < DECIDE_EVERY {
+        // One thread decides. Refaults that others record until the reset are lost.
+        if self.seen.fetch_add(1, Relaxed) + 1 != DECIDE_EVERY {
             return;
         }
-        // A concurrent call may be counted twice or not at all.
         self.seen.store(0, Relaxed);
         let early = self.early.swap(0, Relaxed);
         let share = if self.is_on() { END_SHARE } else { BEGIN_SHARE };
