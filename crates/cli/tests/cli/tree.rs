@@ -180,20 +180,45 @@ fn max_granted(stat: &Value) -> u64 {
 /// Minimum share of a process, independent of the demand of the other processes.
 const MIN_SHARE_BYTES: u64 = 8 << 20;
 
+/// Starts a hog of `mib`, and returns when it is ready. [`start_second`] starts another one.
+fn tree_of_first_hog(mib: u32) -> Tree {
+    let script = format!(
+        "\"$0\" --mib {mib} --seconds 0 & \
+         until [ -e \"$SOFTSWAP_RUNTIME_DIR/seen\" ]; do sleep 0.1; done; \
+         \"$0\" --mib 90 --seconds 0; wait"
+    );
+    let tree = Tree::of_hogs(None, &["--memory", BUDGET], &script);
+    tree.wait_until_ready(1);
+    tree
+}
+
+fn start_second(tree: &Tree) {
+    std::fs::write(tree.sockets.path().join("seen"), "").unwrap();
+}
+
+#[test]
+fn later_process_gets_equal_share() {
+    let tree = tree_of_first_hog(90);
+    start_second(&tree);
+    tree.wait_for_answer("equal shares", |stat| {
+        let hogs = processes(stat).iter().filter(|it| it["name"] == "hog");
+        let shares: Vec<_> = hogs.map(|it| bytes(it, "granted_bytes")).collect();
+        let [one, other] = shares[..] else { return false };
+        one.max(other) <= one.min(other) / 4 * 5
+    });
+    tree.wait_until_ready(2);
+    finish_hogs(tree, 2);
+}
+
 #[test]
 fn sleeping_process_is_woken_by_request() {
-    // The second hog starts after the test has seen the first one sleep.
-    let script = "\"$0\" --mib 60 --seconds 0 & \
-                  until [ -e \"$SOFTSWAP_RUNTIME_DIR/seen\" ]; do sleep 0.1; done; \
-                  \"$0\" --mib 90 --seconds 0; wait";
-    let tree = Tree::of_hogs(None, &["--memory", BUDGET], script);
-    tree.wait_until_ready(1);
+    let tree = tree_of_first_hog(60);
     let sleeps = |hog: &Value| !query(&["stat", &hog["pid"].to_string()]).status.success();
     let stat = tree.answer();
     let first = &processes(&stat)[0];
     assert!(sleeps(first), "{stat}");
     let had_by_first = bytes(first, "granted_bytes");
-    std::fs::write(tree.sockets.path().join("seen"), "").unwrap();
+    start_second(&tree);
     tree.wait_for_answer("both are awake and have a share", |stat| {
         assert!(bytes(stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
         let hogs = processes(stat).iter().filter(|it| it["name"] == "hog");

@@ -132,6 +132,46 @@ fn two_equal_members_share_and_stop_asking() {
     assert_eq!(asked(&other, 9), Some((one.slot, 4)));
 }
 
+/// Simulates a round of members that are short of memory: each requests an eighth of what it holds,
+/// and the others release at once what it requests.
+fn simulate_round(members: &[Member]) {
+    for member in members {
+        let owed = member.ledger().floor().saturating_sub(member.held());
+        let mut missing = (member.held() / 8).max(owed).max(1);
+        missing -= member.take(missing);
+        while let Some((slot, _)) = (missing > 0).then(|| asked(member, missing)).flatten() {
+            let other = members.iter().find(|other| other.slot == slot).unwrap();
+            let target = other.release_target().unwrap();
+            other.release(other.held() - target.keep);
+            other.end_release(target);
+            missing -= member.take(missing);
+        }
+    }
+}
+
+/// Budget threads make ten rounds a second while memory is short, so 20 rounds take two seconds.
+#[test]
+fn equal_members_have_equal_shares_after_20_rounds() {
+    for held in [[399, 1].as_slice(), &[300, 60, 39, 1], &[97, 101, 101, 101], &[1, 396, 1, 2]] {
+        let ledger = ledger_of(Shape { members: 4, chunks: 400 }, 400);
+        let members: Vec<_> = (1..).map(process).take(held.len()).collect();
+        let members: Vec<_> = members.into_iter().map(|it| ledger.join(it).unwrap()).collect();
+        for (member, held) in members.iter().zip(held) {
+            assert_eq!(member.take(*held), *held);
+            member.publish(70, 0);
+        }
+        (0..20).for_each(|_| simulate_round(&members));
+        let shares: Vec<_> = members.iter().map(Member::held).collect();
+        let (least, most) = (*shares.iter().min().unwrap(), *shares.iter().max().unwrap());
+        assert!(most <= least + least / 4 + 1, "{held:?}: {shares:?}");
+        // A member with a clearly higher benefit gets what the others have beyond their floors.
+        members[0].publish(150, 0);
+        (0..20).for_each(|_| simulate_round(&members));
+        let floors = (held.len() - 1) * ledger.floor();
+        assert_eq!(members[0].held(), 400 - floors, "{held:?}");
+    }
+}
+
 #[test]
 fn a_member_beyond_a_lowered_limit_is_notified_again() {
     let ledger = ledger_of(SMALL, LIMIT);
