@@ -26,8 +26,8 @@ const COST_FACTOR: u64 = 20;
 /// Excess of waiting over running at which a tree counts as thrashing, in ms: reached by 0.4 s of
 /// waiting only, or by 1.6 s of which five eighths are waiting.
 const THRASHES_MS: i64 = 400;
-/// Longest interval that one call of [`Thrashing::look`] counts, in ms.
-const LOOK_MS: u64 = 250;
+/// Longest interval that one call of [`Thrashing::sample`] counts, in ms.
+const MAX_SAMPLE_MS: u64 = 250;
 
 /// Slot and generation of a member.
 pub type Id = (usize, u32);
@@ -115,16 +115,16 @@ pub fn next(
 /// time.
 #[derive(Debug, Default)]
 pub struct Thrashing {
-    looked_at_ms: u64,
+    sampled_at_ms: u64,
     excess_ms: i64,
 }
 
 impl Thrashing {
     /// Takes a sample: the shares of time in which all processes `waited` and `ran`, in any unit.
     /// Returns true if the tree thrashes.
-    pub fn look(&mut self, now_ms: u64, waited: u64, ran: u64) -> bool {
-        let passed_ms = now_ms.saturating_sub(self.looked_at_ms).min(LOOK_MS) as i64;
-        self.looked_at_ms = now_ms;
+    pub fn sample(&mut self, now_ms: u64, waited: u64, ran: u64) -> bool {
+        let passed_ms = now_ms.saturating_sub(self.sampled_at_ms).min(MAX_SAMPLE_MS) as i64;
+        self.sampled_at_ms = now_ms;
         let [waited, ran] = [waited, ran].map(|share| i64::from(share.min(1 << 30) as u32));
         let excess_ms = passed_ms * (waited - ran) / (waited + ran).max(1);
         self.excess_ms = (self.excess_ms + excess_ms).clamp(0, THRASHES_MS);
@@ -148,8 +148,8 @@ mod tests {
     fn a_tree_thrashes_once_it_has_waited_clearly_more_than_it_ran() {
         let until = |waited, ran| {
             let mut thrashing = Thrashing::default();
-            thrashing.look(10_000, 0, 1);
-            (10..100).find(|step| thrashing.look(10_000 + step * 100, waited, ran))
+            thrashing.sample(10_000, 0, 1);
+            (10..100).find(|step| thrashing.sample(10_000 + step * 100, waited, ran))
         };
         assert_eq!(until(1, 0), Some(12));
         assert_eq!(until(3, 1), Some(16));
