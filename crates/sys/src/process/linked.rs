@@ -228,7 +228,8 @@ impl Linked {
             i32::from(is_it)
         }
         let mut search = Search { inside, found: None };
-        // SAFETY: `visit` has the type that the loader calls, and its last argument is the `Search`.
+        // SAFETY: `visit` has the type that the loader calls, and its last argument is the
+        // `Search`.
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
         search.found
     }
