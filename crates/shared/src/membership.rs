@@ -1,8 +1,8 @@
 //! Tables of entries that processes own.
 //!
 //! The first word of an entry holds its owner and its state, the second one the owner's start time.
-//! A process takes a free entry by one compare-and-swap of the first word. If it is killed before it
-//! has written the second word, its PID alone decides if it is dead. A generation increases each
+//! A process takes a free entry by one compare-and-swap of the first word. If it is killed before
+//! it has written the second word, its PID alone decides if it is dead. A generation increases each
 //! time an entry is taken, so neither a late write nor a reaper affects the entry's next owner.
 
 use softswap_sys::primitive::AtomicU64;
