@@ -388,7 +388,8 @@ static void cancels(void)
     press(100);
 }
 
-/* With RLIMIT_SIGPENDING of 0, signals within the process must still carry their details. */
+/* With RLIMIT_SIGPENDING 0 the kernel may drop siginfo. The signals by which the process wakes must
+   still arrive with it. */
 static void no_queue(void)
 {
     struct rlimit none = {0, 0};

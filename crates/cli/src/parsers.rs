@@ -44,7 +44,7 @@ pub fn each_area(text: &str) -> impl Iterator<Item = &str> {
 /// # Errors
 /// The first mistake in the file.
 pub fn settings_file(text: &str) -> Result<Vec<(String, String)>, String> {
-    resolve::understand(text)
+    resolve::parse_settings_file(text)
 }
 
 /// Returns the mount point and the chain of groups of each control group hierarchy, from the texts

@@ -27,7 +27,7 @@ fn spellings(arg: &Arg) -> Vec<String> {
     if words.is_empty() {
         words.extend(arg.get_value_names().into_iter().flatten().map(|name| name.to_string()));
     }
-    // The values true and false of a flag are never written.
+    // clap reports `true` and `false` as values of a flag; users never type them.
     if arg.get_action().takes_values() {
         words.extend(arg.get_possible_values().iter().map(|value| value.get_name().to_string()));
     }

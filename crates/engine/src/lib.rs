@@ -26,7 +26,7 @@
 // Loom builds only the lock-free state, most of which is unused there.
 #![cfg_attr(feature = "loom", allow(dead_code, unreachable_pub, unused_imports))]
 
-// Needed by the testkit file that unit tests include.
+// Unit tests include a file of the testkit, which uses this name.
 #[cfg(all(test, not(feature = "loom")))]
 extern crate self as softswap_engine;
 

@@ -198,8 +198,8 @@ async fn median_read(node: &Node, slot: u16) -> Result<Duration, Refusal> {
             Value::BulkString(page) if page.len() == PAGE_BYTES => {}
             _ => {
                 return Err(Refusal::new(format!(
-                    "{} returned other data than was stored: the server, or a proxy before it, \
-                     corrupts data",
+                    "{} returned data that differ from the data stored: the server, or a proxy in \
+                     front of it, corrupts data",
                     node.address
                 )));
             }
@@ -234,7 +234,7 @@ fn check_topology(url: &Url, topology: &Topology, report: &mut Report) {
     let primaries = topology.primaries();
     if url.copies == Copies::Two && primaries.len() < 2 {
         report.refusals.push(format!(
-            "two copies need two primaries with slots, but {url} has {}: add servers, or use \
+            "two copies need two primaries with hash slots, but {url} has {}: add servers, or use \
              copies=local together with an area on disk",
             primaries.len()
         ));
@@ -242,7 +242,7 @@ fn check_topology(url: &Url, topology: &Topology, report: &mut Report) {
     let covered: usize = primaries.iter().map(|(_, slots)| slots.len()).sum();
     if covered < SLOTS {
         let missing = SLOTS - covered;
-        report.warnings.push(format!("{missing} of {SLOTS} slots have no working primary"));
+        report.warnings.push(format!("{missing} of {SLOTS} hash slots have no working primary"));
     }
     let host = |index: usize| &primaries[index].0.address.host;
     if url.copies == Copies::Two

@@ -63,8 +63,8 @@ impl Cluster {
         let copies = url.copies.count();
         let placement = Placement::new(&router.topology(), copies).ok_or_else(|| {
             Refusal::new(format!(
-                "{url}: two copies need two primaries with slots; there is one: add servers, or \
-                 use copies=local together with an area on disk"
+                "{url}: two copies need two primaries with hash slots; there is one: add servers, \
+                 or use copies=local together with an area on disk"
             ))
         })?;
         let sealer = Sealer::new(&run.key, run.id, run.area);

@@ -35,7 +35,8 @@ struct Connection {
     link: Option<Link>,
     /// The client of a dropped connection whose commands may still be executed.
     stale: Option<Client>,
-    /// The server of the last connection, if there was one: see [`Link::server`].
+    /// Server process of the last connection ([`Link::server`]). Outer `None`: never connected.
+    /// Inner `None`: the server does not report its ID.
     server: Option<Option<String>>,
 }
 

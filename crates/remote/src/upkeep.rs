@@ -95,7 +95,8 @@ impl Upkeep {
             for (group, copy, slot) in moves {
                 placement.groups[group].move_copy(copy, slot);
             }
-            // Stored before any write to the new slots, so that a restarted helper finds them.
+            // Store the placement before any write to the new slots, so that a restarted helper
+            // finds them.
             if !shared.put_placement(&placement).await {
                 return;
             }

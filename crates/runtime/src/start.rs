@@ -40,7 +40,7 @@ extern "C" fn on_load() {
         // Must precede all calls that the filter of an earlier program in this process would
         // reject.
         aslr::settle(place);
-        exemption::look();
+        exemption::detect_inherited();
     }
     let is_started = lookup("STARTED").is_some();
     let mut is_emulated = is_started && is_under_valgrind();
@@ -85,7 +85,7 @@ extern "C" fn on_load() {
             }
         }
         if !instance::is_plain() {
-            inline_calls::look();
+            inline_calls::trap_new_objects();
         }
     } else if let Some(place) = place.filter(|_| !is_emulated) {
         // Skipped under an emulator, where the reservation may use memory for each page.

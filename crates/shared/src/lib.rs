@@ -3,7 +3,7 @@
 //! | module         | content                                                            |
 //! |----------------|--------------------------------------------------------------------|
 //! | `segment`      | words with a magic number                                          |
-//! | `membership`   | slots that processes own, by one compare-and-swap; reaping         |
+//! | `membership`   | table entries that processes own, by compare-and-swap; reaping     |
 //! | `claims`       | words that members own, by one compare-and-swap; reaping           |
 //! | [`turns`]      | turns of the processes of a tree that thrashes                     |
 //! | [`ledger`]     | memory budget of the tree                                          |
@@ -13,7 +13,7 @@
 //! Any process of the tree may write anything to these words, or be killed at any moment. So each
 //! change of an owner is one compare-and-swap, and every value that is read is checked.
 //!
-//! There are two rules of liveness. Slots of one process are reaped once that process is dead
+//! There are two rules of liveness. Entries of one process are reaped once that process is dead
 //! ([`softswap_sys::process_identity`]). Pages that a forked child still reads are reaped once the
 //! last process has closed the open file that marks them ([`softswap_sys::open_mark`]).
 #![forbid(unsafe_code)]

@@ -1,18 +1,18 @@
-//! Slots that processes own.
+//! Tables of entries that processes own.
 //!
-//! The first word of a slot holds its owner and its state, the second one the owner's start time. A
-//! process takes a free slot by one compare-and-swap of the first word. If it is killed before it
-//! has written the second word, its PID alone decides if it is dead. A generation increases each
-//! time a slot is taken, so neither a late write nor a reaper affects the slot's next owner.
+//! The first word of an entry holds its owner and its state, the second one the owner's start time.
+//! A process takes a free entry by one compare-and-swap of the first word. If it is killed before
+//! it has written the second word, its PID alone decides if it is dead. A generation increases each
+//! time an entry is taken, so neither a late write nor a reaper affects the entry's next owner.
 
 use softswap_sys::primitive::AtomicU64;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 use softswap_sys::process_identity::{Liveness, NAMESPACE_BITS, ProcessIdentity};
 use std::ops::Range;
 
-/// Number of words of a slot before those of its user.
+/// Number of words of an entry before those of its user.
 pub(crate) const OWNER_WORDS: usize = 2;
-/// State of a free slot.
+/// State of a free entry.
 pub(crate) const FREE: u8 = 0;
 
 const STATE_BITS: u32 = 3;
@@ -27,7 +27,7 @@ const fn low(word: u64, bits: u32) -> u64 {
     word & ((1 << bits) - 1)
 }
 
-/// Owner and state of a slot, in one word, so that they are read and written together.
+/// Owner and state of a table entry, in one word, so that they are read and written together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) state: u8,
@@ -58,7 +58,7 @@ impl Owner {
         Owner { state, ..self }
     }
 
-    /// Returns the state of the slot after this owner has left.
+    /// Returns the state of the entry after this owner has left.
     pub(crate) fn freed(self) -> Owner {
         Owner { state: FREE, pid: 0, namespace: 0, ..self }
     }
@@ -67,59 +67,63 @@ impl Owner {
         low(u64::from(self.generation) + 1, GENERATION_BITS) as u32
     }
 
-    /// Returns the second word of a slot.
+    /// Returns the second word of an entry.
     fn start_word(self, start: u64) -> u64 {
         u64::from(self.generation) << START_BITS | low(start, START_BITS)
     }
 }
 
-/// A table of slots, each with words of its user.
+/// A table of entries, each with words of its user.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Membership {
     words: &'static [AtomicU64],
-    slots: usize,
-    slot_words: usize,
+    entries: usize,
+    entry_words: usize,
 }
 
 impl Membership {
-    pub(crate) fn new(words: &'static [AtomicU64], slots: usize, slot_words: usize) -> Membership {
-        Membership { words, slots, slot_words }
+    pub(crate) fn new(
+        words: &'static [AtomicU64],
+        entries: usize,
+        entry_words: usize,
+    ) -> Membership {
+        Membership { words, entries, entry_words }
     }
 
-    /// Returns a word of a slot; its user's words start at [`OWNER_WORDS`].
+    /// Returns a word of an entry; its user's words start at [`OWNER_WORDS`].
     pub(crate) fn word(&self, at: usize, word: usize) -> &'static AtomicU64 {
-        &self.words[at * self.slot_words + word]
+        &self.words[at * self.entry_words + word]
     }
 
-    pub(crate) fn slots(&self) -> Range<usize> {
-        0..self.slots
+    pub(crate) fn entries(&self) -> Range<usize> {
+        0..self.entries
     }
 
     pub(crate) fn owner(&self, at: usize) -> Owner {
         Owner::of(self.word(at, 0).load(Acquire))
     }
 
-    /// Returns the slots that are not free.
+    /// Returns the entries that are not free.
     pub(crate) fn owned(&self) -> impl Iterator<Item = (usize, Owner)> {
-        self.slots().map(|at| (at, self.owner(at))).filter(|(_, owner)| owner.state != FREE)
+        self.entries().map(|at| (at, self.owner(at))).filter(|(_, owner)| owner.state != FREE)
     }
 
-    /// Changes a slot's owner or state. Returns false if it is not `from`.
+    /// Changes an entry's owner or state. Returns false if it is not `from`.
     pub(crate) fn change(&self, at: usize, from: Owner, to: Owner) -> bool {
         self.word(at, 0).compare_exchange(from.word(), to.word(), AcqRel, Relaxed).is_ok()
     }
 
-    /// Takes a free slot of `slots`; `None` if there is none. `clear` initializes the slot, before
-    /// the owner's start time becomes visible.
+    /// Takes a free entry of `entries`; `None` if there is none. `clear` initializes the entry,
+    /// before the owner's start time becomes visible.
     pub(crate) fn join(
         &self,
-        mut slots: Range<usize>,
+        mut entries: Range<usize>,
         me: ProcessIdentity,
         state: u8,
         clear: impl Fn(usize),
     ) -> Option<(usize, Owner)> {
         let ProcessIdentity { pid, namespace, start } = me;
-        slots.find_map(|at| {
+        entries.find_map(|at| {
             let before = self.owner(at);
             let owner = Owner { state, pid, namespace, generation: before.next_generation() };
             if before.state != FREE || !self.change(at, before, owner) {
@@ -130,8 +134,8 @@ impl Membership {
         })
     }
 
-    /// Writes the start time. Returns false, without a write to the next owner's slot, if the slot
-    /// was reaped because this process was considered dead.
+    /// Writes the start time. Returns false, without a write to the next owner's entry, if the
+    /// entry was reaped because this process was considered dead.
     fn publish_start(&self, at: usize, owner: Owner, start: u64) -> bool {
         let word = self.word(at, 1);
         loop {
@@ -156,7 +160,7 @@ impl Membership {
         ProcessIdentity { pid: owner.pid, start, namespace: owner.namespace }
     }
 
-    /// Calls `free` for each slot of a dead process. Processes may reap concurrently.
+    /// Calls `free` for each entry of a dead process. Processes may reap concurrently.
     pub(crate) fn reap(
         &self,
         liveness: impl Fn(ProcessIdentity) -> Liveness,

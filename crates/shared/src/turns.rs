@@ -26,10 +26,10 @@ const COST_FACTOR: u64 = 20;
 /// Excess of waiting over running at which a tree counts as thrashing, in ms: reached by 0.4 s of
 /// waiting only, or by 1.6 s of which five eighths are waiting.
 const THRASHES_MS: i64 = 400;
-/// Longest interval that one call of [`Thrashing::look`] counts, in ms.
-const LOOK_MS: u64 = 250;
+/// Longest interval that one call of [`Thrashing::sample`] counts, in ms.
+const MAX_SAMPLE_MS: u64 = 250;
 
-/// Slot and generation of a member.
+/// Entry and generation of a member.
 pub type Id = (usize, u32);
 
 /// A process that wants more memory than it gets.
@@ -115,16 +115,16 @@ pub fn next(
 /// time.
 #[derive(Debug, Default)]
 pub struct Thrashing {
-    looked_at_ms: u64,
+    sampled_at_ms: u64,
     excess_ms: i64,
 }
 
 impl Thrashing {
     /// Takes a sample: the shares of time in which all processes `waited` and `ran`, in any unit.
     /// Returns true if the tree thrashes.
-    pub fn look(&mut self, now_ms: u64, waited: u64, ran: u64) -> bool {
-        let passed_ms = now_ms.saturating_sub(self.looked_at_ms).min(LOOK_MS) as i64;
-        self.looked_at_ms = now_ms;
+    pub fn sample(&mut self, now_ms: u64, waited: u64, ran: u64) -> bool {
+        let passed_ms = now_ms.saturating_sub(self.sampled_at_ms).min(MAX_SAMPLE_MS) as i64;
+        self.sampled_at_ms = now_ms;
         let [waited, ran] = [waited, ran].map(|share| i64::from(share.min(1 << 30) as u32));
         let excess_ms = passed_ms * (waited - ran) / (waited + ran).max(1);
         self.excess_ms = (self.excess_ms + excess_ms).clamp(0, THRASHES_MS);
@@ -139,8 +139,8 @@ mod tests {
 
     const LIMIT: usize = 100;
 
-    fn claimant(slot: usize, wants: usize, waited_ms: u64) -> Claimant {
-        let id = (slot, 1);
+    fn claimant(entry: usize, wants: usize, waited_ms: u64) -> Claimant {
+        let id = (entry, 1);
         Claimant { id, wants, cost_ms: 1_000, waited_ms, idle_ms: 0, silent_ms: 0 }
     }
 
@@ -148,8 +148,8 @@ mod tests {
     fn a_tree_thrashes_once_it_has_waited_clearly_more_than_it_ran() {
         let until = |waited, ran| {
             let mut thrashing = Thrashing::default();
-            thrashing.look(10_000, 0, 1);
-            (10..100).find(|step| thrashing.look(10_000 + step * 100, waited, ran))
+            thrashing.sample(10_000, 0, 1);
+            (10..100).find(|step| thrashing.sample(10_000 + step * 100, waited, ran))
         };
         assert_eq!(until(1, 0), Some(12));
         assert_eq!(until(3, 1), Some(16));
@@ -162,7 +162,7 @@ mod tests {
     fn without_contention_no_process_waits() {
         let of = |wants: &[usize]| {
             let claimants: Vec<_> =
-                wants.iter().enumerate().map(|(slot, wants)| claimant(slot, *wants, 0)).collect();
+                wants.iter().enumerate().map(|(entry, wants)| claimant(entry, *wants, 0)).collect();
             next(None, 0, LIMIT, true, &claimants).map(|turn| turn.owner.0)
         };
         assert_eq!(of(&[80]), None, "there is one claimant");
@@ -195,7 +195,7 @@ mod tests {
         let two = [claimant(0, 80, 0), claimant(1, 90, 0)];
         let turn = next(None, 0, LIMIT, true, &two).unwrap();
         assert_eq!(turn, Turn { owner: (0, 1), until_ms: 20_000 });
-        let four: Vec<_> = (0..4).map(|slot| claimant(slot, 80, 0)).collect();
+        let four: Vec<_> = (0..4).map(|entry| claimant(entry, 80, 0)).collect();
         assert_eq!(next(Some(turn), 5_000, LIMIT, true, &four).unwrap().until_ms, 16_000);
     }
 
@@ -229,12 +229,12 @@ mod tests {
             let mut since: Vec<_> = all.iter().map(|it| it.arrives_ms).collect();
             let (mut turn, mut began_ms, mut idle_ms) = (None::<Turn>, 0, 0);
             for now_ms in (0..3_000_000).step_by(STEP_MS as usize) {
-                let is_here = |slot: &usize| all[*slot].arrives_ms <= now_ms && left[*slot] > 0;
+                let is_here = |entry: &usize| all[*entry].arrives_ms <= now_ms && left[*entry] > 0;
                 let here: Vec<usize> = (0..all.len()).filter(is_here).collect();
-                let claimants: Vec<_> = here.iter().map(|slot| Claimant {
-                    cost_ms: all[*slot].cost_ms,
-                    idle_ms: if turn.is_some_and(|turn| turn.owner.0 == *slot) { idle_ms } else { 0 },
-                    ..claimant(*slot, all[*slot].wants, now_ms - since[*slot])
+                let claimants: Vec<_> = here.iter().map(|entry| Claimant {
+                    cost_ms: all[*entry].cost_ms,
+                    idle_ms: if turn.is_some_and(|it| it.owner.0 == *entry) { idle_ms } else { 0 },
+                    ..claimant(*entry, all[*entry].wants, now_ms - since[*entry])
                 }).collect();
                 let before = turn;
                 turn = next(before, now_ms, LIMIT, true, &claimants);
@@ -246,15 +246,15 @@ mod tests {
                 let Some(Turn { owner: (owner, _), until_ms }) = turn else {
                     prop_assert!(!contend(&claimants, LIMIT));
                     // No process waits.
-                    for slot in here {
-                        since[slot] = now_ms;
-                        left[slot] = left[slot].saturating_sub(STEP_MS);
+                    for entry in here {
+                        since[entry] = now_ms;
+                        left[entry] = left[entry].saturating_sub(STEP_MS);
                     }
                     continue;
                 };
                 prop_assert!(here.contains(&owner) && until_ms - began_ms <= MAX_MS);
-                for slot in here {
-                    prop_assert!(slot == owner || now_ms - since[slot] <= WAIT_MS + STEP_MS);
+                for entry in here {
+                    prop_assert!(entry == owner || now_ms - since[entry] <= WAIT_MS + STEP_MS);
                 }
                 idle_ms = match left[owner] % all[owner].idles_each_ms < STEP_MS {
                     true => idle_ms + STEP_MS,

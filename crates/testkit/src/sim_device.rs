@@ -164,14 +164,14 @@ impl Disk {
             plan.operation == operation
                 && match plan.when {
                     Trigger::Numbered { first, times } => number >= first && number - first < times,
-                    Trigger::Random { one_in } => self.chance(number).is_multiple_of(one_in),
+                    Trigger::Random { one_in } => self.random_number(number).is_multiple_of(one_in),
                 }
         };
         lock(&self.plans).iter().find(hit).map(|plan| plan.fault)
     }
 
     /// Returns a pseudo-random number for an operation (SplitMix64).
-    fn chance(&self, number: u64) -> u64 {
+    fn random_number(&self, number: u64) -> u64 {
         let mut z = self.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -275,7 +275,7 @@ impl Disk {
 
     fn flip_bit(&self, buf: &mut [u8], number: u64) {
         if !buf.is_empty() {
-            let bit = self.chance(!number) as usize % (buf.len() * 8);
+            let bit = self.random_number(!number) as usize % (buf.len() * 8);
             buf[bit / 8] ^= 1 << (bit % 8);
         }
     }

@@ -131,7 +131,7 @@ fn waited(report: &Report) -> String {
     let stalled_ns = report.stalled_ns_of_all();
     match report.share_of_time(stalled_ns) {
         ..MIN_SHARE => "it hardly waited for memory".into(),
-        share @ ..=1.0 => format!("{:.0} % of the time waited for memory", share * 100.0),
+        share @ ..=1.0 => format!("it waited for memory {:.0} % of the time", share * 100.0),
         _ => format!("its threads waited {} for memory in all", nanoseconds(stalled_ns)),
     }
 }

@@ -42,19 +42,21 @@ fn first_line(report: &Report) -> String {
 
 #[test]
 fn summary_states_exit_and_wait_time() {
-    let finished = "softswap: prog finished in 10.00 s; ";
+    let finished = "softswap: prog finished in 10.00 s;";
     for (report, expected) in [
-        (run(exited(0), 2), format!("{finished}20 % of the time waited for memory")),
-        (run(exited(0), 0), format!("{finished}it hardly waited for memory")),
-        (run(exited(0), 35), format!("{finished}its threads waited 35.00 s for memory in all")),
+        (run(exited(0), 2), format!("{finished} it waited for memory 20 % of the time")),
+        (run(exited(0), 0), format!("{finished} it hardly waited for memory")),
+        (run(exited(0), 35), format!("{finished} its threads waited 35.00 s for memory in all")),
         (
             run(exited(3), 2),
-            "softswap: prog exited with status 3 after 10.00 s; 20 % of the time waited for memory"
+            "softswap: prog exited with status 3 after 10.00 s; it waited for memory 20 % of the \
+             time"
                 .into(),
         ),
         (
             run(killed(15, "SIGTERM"), 2),
-            "softswap: prog was killed by SIGTERM after 10.00 s; 20 % of the time waited for memory"
+            "softswap: prog was killed by SIGTERM after 10.00 s; it waited for memory 20 % of the \
+             time"
                 .into(),
         ),
     ] {

@@ -18,15 +18,16 @@ pub(super) fn checks(asked: &[String]) -> Vec<Check> {
     let mut checks = Vec::new();
     let fix = "softswap doctor --swap DIR   # and softswap run --swap DIR";
     let chosen = chosen(asked);
-    let has_local_disk = chosen.iter().any(|(place, _)| matches!(place, Ok(Place::Directory(_))));
-    for (place, from) in chosen {
-        let path = match place {
-            Ok(Place::Directory(path)) => path,
-            Ok(Place::Cluster(url)) => {
+    let has_local_disk =
+        chosen.iter().any(|(location, _)| matches!(location, Ok(AreaLocation::Directory(_))));
+    for (location, from) in chosen {
+        let path = match location {
+            Ok(AreaLocation::Directory(path)) => path,
+            Ok(AreaLocation::Cluster(url)) => {
                 checks.extend(cluster::checks(&url, has_local_disk));
                 continue;
             }
-            Ok(Place::Raw(path)) => {
+            Ok(AreaLocation::Raw(path)) => {
                 checks.push(raw_file(&path));
                 continue;
             }
@@ -49,7 +50,7 @@ pub(super) fn checks(asked: &[String]) -> Vec<Check> {
     checks
 }
 
-enum Place {
+enum AreaLocation {
     Directory(PathBuf),
     /// URL of a cluster.
     Cluster(String),
@@ -57,32 +58,32 @@ enum Place {
     Raw(PathBuf),
 }
 
-impl Place {
-    fn parse(text: &str) -> Result<Place, String> {
+impl AreaLocation {
+    fn parse(text: &str) -> Result<AreaLocation, String> {
         match is_url(text) {
-            true => Ok(Place::Cluster(text.into())),
+            true => Ok(AreaLocation::Cluster(text.into())),
             false => areas::parse(text).map(|area| match area.raw {
-                true => Place::Raw(area.path),
-                false => Place::Directory(area.path),
+                true => AreaLocation::Raw(area.path),
+                false => AreaLocation::Directory(area.path),
             }),
         }
     }
 }
 
 /// Returns the storage that `run` would use, and the setting that selects it.
-fn chosen(asked: &[String]) -> Vec<(Result<Place, String>, String)> {
+fn chosen(asked: &[String]) -> Vec<(Result<AreaLocation, String>, String)> {
     match (asked, std::env::var("SOFTSWAP_SWAP").ok().filter(|text| !text.is_empty())) {
         ([_, ..], _) => {
             let from = |text: &str| format!("--swap {}", without_password(text));
-            asked.iter().map(|text| (Place::parse(text), from(text))).collect()
+            asked.iter().map(|text| (AreaLocation::parse(text), from(text))).collect()
         }
         ([], Some(text)) => {
             let from = format!("SOFTSWAP_SWAP={}", without_password(&text));
-            areas::each(&text).map(|text| (Place::parse(text), from.clone())).collect()
+            areas::each(&text).map(|text| (AreaLocation::parse(text), from.clone())).collect()
         }
         ([], None) => {
             let paths = Config::default().areas.into_iter().map(|area| area.path);
-            paths.map(|path| (Ok(Place::Directory(path)), "the default".into())).collect()
+            paths.map(|path| (Ok(AreaLocation::Directory(path)), "the default".into())).collect()
         }
     }
 }

@@ -338,16 +338,16 @@ fn parse_file(text: &str, options: &[clap::Arg]) -> Result<toml::Table, String> 
 }
 
 /// Parses the settings in a file's text. Does not resolve values that depend on the machine.
-pub(crate) fn understand(text: &str) -> Result<Vec<(String, String)>, String> {
+pub(crate) fn parse_settings_file(text: &str) -> Result<Vec<(String, String)>, String> {
     let file = parse_file(text, &options())?;
     let (given, env) = (CommandLineOptions::default(), |_: &str| None);
     let sources = Sources { given: &given, env, file, file_path: Path::new("it") };
-    let mut understood = Vec::new();
+    let mut settings = Vec::new();
     for name in sources.file.keys() {
         let values = sources.pick_all(name).map_err(|why| why.to_string())?;
-        understood.extend(values.into_iter().map(|asked| (name.clone(), asked.text)));
+        settings.extend(values.into_iter().map(|asked| (name.clone(), asked.text)));
     }
-    Ok(understood)
+    Ok(settings)
 }
 
 /// Returns true for the first word or without a value, false for the second word.

@@ -40,7 +40,7 @@ fn unlisted_check(path: &Path) -> Option<Std> {
 
 #[test]
 fn kernel_accepts_formatted_area_and_active_area_is_rejected() {
-    let control = Place::of(2 * MIB);
+    let control = DataFile::of(2 * MIB);
     let Some(mut theirs) = tool("mkswap").filter(|_| is_root()) else {
         return skip("swapon needs root and mkswap");
     };
@@ -49,26 +49,26 @@ fn kernel_accepts_formatted_area_and_active_area_is_rejected() {
     if Active::on(&control.path).is_none() {
         return skip("the kernel cannot swap to a file on this machine");
     }
-    let place = Place::area(2 * MIB);
-    let Some(active) = Active::on(&place.path) else {
+    let data_file = DataFile::area(2 * MIB);
+    let Some(active) = Active::on(&data_file.path) else {
         panic!("the kernel refuses the header of softswap");
     };
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap();
-    assert!(swaps.contains(place.text()), "{swaps}");
+    assert!(swaps.contains(data_file.text()), "{swaps}");
     let parts = ["active kernel swap", "not changed", "swapoff"];
-    check_refused(&place.path, &parts);
-    mkswap_refused(&place.path, &["--force"], &parts);
+    check_refused(&data_file.path, &parts);
+    mkswap_refused(&data_file.path, &["--force"], &parts);
     // Under a name that /proc/swaps does not contain.
-    let other = place.dir.path().join("other");
-    std::os::unix::fs::symlink(&place.path, &other).unwrap();
+    let other = data_file.dir.path().join("other");
+    std::os::unix::fs::symlink(&data_file.path, &other).unwrap();
     check_refused(&other, &parts);
     // If /proc/swaps does not list the file, the kernel still refuses to open it for writing.
-    match unlisted_check(&place.path) {
+    match unlisted_check(&data_file.path) {
         None => skip("a new mount namespace cannot be created"),
         Some(check) => message(&mut assert_cmd::Command::from_std(check), &parts),
     }
     drop(active);
-    found(&place.path);
+    found(&data_file.path);
 }
 
 /// Opens a device exclusively, as a file system or an array does.
@@ -88,8 +88,10 @@ fn release(holder: File, device: &Path) {
 
 #[test]
 fn busy_device_is_rejected() {
-    let place = Place::of(4 * MIB);
-    let Some(device) = Loop::over(&place.path) else { return skip("no loop device is available") };
+    let data_file = DataFile::of(4 * MIB);
+    let Some(device) = Loop::over(&data_file.path) else {
+        return skip("no loop device is available");
+    };
     check_refused(device.path(), &["no swap header", "softswap mkswap"]);
     formatted(device.path(), &["--label", "disk", "--uuid", UUID]);
     let facts = found(device.path());
@@ -97,8 +99,8 @@ fn busy_device_is_rejected() {
     assert_eq!(facts["usable_bytes"], 4 * MIB - 4096);
     assert_eq!((&facts["area"]["extents"], &facts["area"]["label"]), (&1.into(), &"disk".into()));
     let behind = ["the backing file of /dev/loop", "not changed", "losetup --detach"];
-    check_refused(&place.path, &behind);
-    mkswap_refused(&place.path, &["--force"], &behind);
+    check_refused(&data_file.path, &behind);
+    mkswap_refused(&data_file.path, &["--force"], &behind);
 
     let holder = hold(device.path()).unwrap();
     let parts = ["in use by another program", "not changed"];
@@ -130,15 +132,17 @@ impl Drop for Mounted {
 
 #[test]
 fn device_with_file_system_is_rejected() {
-    let place = Place::of(8 * MIB);
-    let Some(device) = Loop::over(&place.path) else { return skip("no loop device is available") };
+    let data_file = DataFile::of(8 * MIB);
+    let Some(device) = Loop::over(&data_file.path) else {
+        return skip("no loop device is available");
+    };
     let Some(mut mkfs) = tool("mkfs.ext4") else { return skip("mkfs.ext4 is not installed") };
     assert!(succeeds(mkfs.arg("-q").arg("-F").arg(device.path())));
     let holds = ["contains an ext2/3/4 file system", "not changed", "--force"];
     check_refused(device.path(), &holds);
     mkswap_refused(device.path(), &[], &holds);
     // The kernel's tables escape blanks in mount points.
-    let point = place.dir.path().join("mount point");
+    let point = data_file.dir.path().join("mount point");
     std::fs::create_dir(&point).unwrap();
     if !succeeds(tool("mount").unwrap().arg(device.path()).arg(&point)) {
         return skip("mounts are not permitted");
@@ -158,8 +162,8 @@ fn device_with_file_system_is_rejected() {
 
 #[test]
 fn write_protected_device_is_rejected() {
-    let place = Place::area(2 * MIB);
-    let Some(device) = Loop::with(&place.path, &["--read-only"]) else {
+    let data_file = DataFile::area(2 * MIB);
+    let Some(device) = Loop::with(&data_file.path, &["--read-only"]) else {
         return skip("no loop device is available");
     };
     check_refused(device.path(), &["is read-only", "for writing"]);

@@ -18,7 +18,7 @@ use crate::store::pool::Pool;
 use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
 use crate::store::swap::child_areas::{Growing, Medium};
-use crate::store::swap::{Area, AreaError, Areas, Backing, ChildAreas, Layout, Place};
+use crate::store::swap::{Area, AreaError, Areas, Backing, ChildArea, ChildAreas, Layout};
 use softswap_sys::load::Load;
 use softswap_sys::ring::timer_overshoot_ns;
 use softswap_sys::window::{Occupied, Window, WindowError};
@@ -81,7 +81,7 @@ pub(crate) fn build(
     let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
     let pressure = Pressure::new(cpus, Load::open()).into();
     let shared: Vec<_> =
-        storage.iter().filter_map(|backing| shared_place(config, backing)).collect();
+        storage.iter().filter_map(|backing| shared_area(config, backing)).collect();
     let areas = open_areas(config, storage, cpus, &pressure, stats)?;
     let mut areas = areas.within_descriptors(contexts, descriptor::free_numbers());
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
@@ -152,12 +152,12 @@ fn open_areas(
     Ok(Areas::new(storage, cpus, polling, sealer)?)
 }
 
-/// Returns the priority and the place of an area that the tree shares, for forked children. Returns
-/// `None` for other areas.
-fn shared_place(config: &Config, backing: &Backing) -> Option<(i32, Place)> {
+/// Returns the priority and the source of an area that the tree shares, from which forked children
+/// open it. Returns `None` for other areas.
+fn shared_area(config: &Config, backing: &Backing) -> Option<(i32, ChildArea)> {
     let Layout::Shared(pages) = &backing.layout else { return None };
     let poll = backing.poll.unwrap_or(config.poll);
-    Some((backing.priority, Place::Shared { pages: pages.clone(), poll }))
+    Some((backing.priority, ChildArea::Shared { pages: pages.clone(), poll }))
 }
 
 /// Makes a path absolute, because the program may change its working directory.
@@ -165,11 +165,11 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// Returns the places at which forked children open areas: those of this process's areas, in order
-/// of priority.
+/// Returns the sources from which forked children open areas: those of this process's areas, in
+/// order of priority.
 fn child_areas(
     config: &Config,
-    shared: Vec<(i32, Place)>,
+    shared: Vec<(i32, ChildArea)>,
     cpus: usize,
     pressure: Arc<Pressure>,
     window: &Window,
@@ -184,12 +184,12 @@ fn child_areas(
         let (limit_bytes, discard) = (spec.limit_bytes, spec.discard);
         let poll = spec.poll.unwrap_or(config.poll);
         let growing = Growing { medium, limit_bytes, discard, poll };
-        Some((spec.priority_among(order), Place::Growing(growing)))
+        Some((spec.priority_among(order), ChildArea::Growing(growing)))
     });
-    let mut places: Vec<_> = shared.into_iter().chain(growing).collect();
-    places.sort_by_key(|(priority, _)| Reverse(*priority));
+    let mut sources: Vec<_> = shared.into_iter().chain(growing).collect();
+    sources.sort_by_key(|(priority, _)| Reverse(*priority));
     ChildAreas {
-        places: places.into_iter().map(|(_, place)| place).collect(),
+        sources: sources.into_iter().map(|(_, source)| source).collect(),
         reserve_bytes: config.reserve_bytes,
         cpus,
         pressure,

@@ -443,7 +443,7 @@ impl Engine {
     pub fn reclaim_now(&self, rounds: usize) -> usize {
         let mut context = self.contexts.claim_background();
         let _ = self.core.stores.standby.maintain();
-        self.core.memory.pinners.look();
+        self.core.memory.pinners.recheck();
         (0..rounds)
             .take_while(|_| {
                 matches!(reclaim::round(&self.core, &mut context), reclaim::Round::Progress)

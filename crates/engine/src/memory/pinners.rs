@@ -43,7 +43,7 @@ impl Pinners {
     }
 
     /// Repeats the check if it is due. Called by background reclaim only.
-    pub(crate) fn look(&self) {
+    pub(crate) fn recheck(&self) {
         if !self.is_due() {
             return;
         }
@@ -68,9 +68,9 @@ mod tests {
 
     #[test]
     fn pages_are_not_moved_while_program_has_ring() {
-        let look = |found: &Pinners| {
+        let recheck = |found: &Pinners| {
             found.next_check_ns.store(0, Relaxed);
-            found.look();
+            found.recheck();
             found.is_safe.load(Relaxed)
         };
         // Other tests of this process may have rings for a while.
@@ -79,10 +79,10 @@ mod tests {
             return;
         }
         let found = Pinners { pinners: usize::MAX, ..found };
-        assert!(look(&found));
+        assert!(recheck(&found));
         let Ok(_ring) = Ring::new(4) else { return };
         let found = Pinners { pinners: 0, ..found };
-        assert!(!look(&found));
+        assert!(!recheck(&found));
         found.stop();
         assert!(!found.is_safe.load(Relaxed));
     }

@@ -1,8 +1,8 @@
-//! Page-in: fault -> entry -> fill | pool | slot -> extent -> bounce -> read -> install.
-//! Its ten steps are in [`try_page_in`].
+//! Page-in: fault -> entry -> same-filled word | pool | slot -> extent -> bounce -> read ->
+//! install. Its ten steps are in [`try_page_in`].
 //!
-//! Page-in runs in the faulting thread's signal handler: no allocation, no logging, and no lock
-//! that is held during access to managed memory.
+//! Page-in runs in the faulting thread's signal handler, so it neither allocates nor logs. It takes
+//! no lock whose holder may touch managed memory: that touch may fault, and would deadlock.
 
 use crate::base::access::Access;
 use crate::base::page::{Claim, PageNo, Place};
@@ -212,7 +212,8 @@ fn plan(core: &Core, page: PageNo, place: Place, access: Access, touch: Touch) -
     } else {
         core.policies.note_waited_for(page, place);
     }
-    // Call `age_of_faulted` first: it updates the clock that `keep_copy` reads (`refaults_early`).
+    // Call `age_of_faulted` first: it updates the page's refault level, which `keep_copy` reads
+    // (`refaults_early`).
     let age = core.policies.age_of_faulted(page, place, core.memory.budget.pages());
     let keep_copy = swap_cache::keep_copy(core, page, place, access, true);
     (Wanted { page, access, keep_copy, window, may_read_offsets, is_stream }, age)
@@ -231,7 +232,7 @@ fn fetch(
         install(memory, page, &context.page.0, wanted.keep_copy.writes()).map(|()| tier)
     };
     let fetched = match place {
-        Place::SameFilled { code } => fill(memory, context, page, code, access),
+        Place::SameFilled { code } => install_same_filled(memory, context, page, code, access),
         Place::Pool { handle } => {
             decompress::pooled(&core.stores, context, Handle::from_bits(handle))
                 .map_err(FaultError::from)
@@ -250,7 +251,7 @@ fn fetch(
     fetched.inspect_err(|_| memory.budget.release(1))
 }
 
-fn fill(
+fn install_same_filled(
     memory: &Memory,
     context: &mut Context,
     page: PageNo,

@@ -1,5 +1,5 @@
-//! Page-out: victim -> unmap -> fill | pool | bounce -> slot -> extent -> write -> publish. Steps 1
-//! to 5 are in [`page_out`], 6 to 8 in [`store`], 8 to 10 in [`write_staged`].
+//! Page-out: victim -> unmap -> same-filled word | pool | bounce -> slot -> extent -> write ->
+//! publish. Steps 1 to 5 are in [`page_out`], 6 to 8 in [`store`], 8 to 10 in [`write_staged`].
 //!
 //! Clean victims are dropped in place ([`clean_reclaim`]). They are evicted to their copies, except
 //! those that the pool may accept. Other victims are unmapped in a batch if that takes fewer TLB

@@ -323,7 +323,7 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, should_run: impl Fn() -> boo
         let before_ns = std::mem::replace(&mut cpu_ns, thread_cpu_ns());
         core.policies.partition.costs.note_background_cpu(cpu_ns.saturating_sub(before_ns));
         maintain(core, contexts);
-        core.memory.pinners.look();
+        core.memory.pinners.recheck();
         core.memory.budget.follow(core.other_bytes());
         if core.memory.budget.is_above_high(core.other_bytes()) {
             let sleep_ns = idle_upkeep.step(core, contexts);

@@ -1,4 +1,4 @@
-//! First write to a clean page whose stored copy is in the swap cache.
+//! First write to a write-protected page. Frees the page's stored copy, if it has one.
 
 use crate::base::page::{Claim, PageNo, Place};
 use crate::base::stats::Counter;
@@ -6,8 +6,8 @@ use crate::core::Core;
 use crate::steps::swap_cache;
 use std::io;
 
-/// Makes a claimed page writable: removes the protection and frees its copy. If the kernel refuses,
-/// nothing is changed.
+/// Makes a claimed page writable: removes the protection and frees the page's copy. If the kernel
+/// refuses, nothing is changed.
 pub(crate) fn make_writable(core: &Core, page: PageNo, claim: Claim<'_>) -> io::Result<()> {
     let Place::Resident { age, copy } = claim.before().place() else { return Ok(()) };
     // Also called for a page without a copy, because an earlier operation may have left it

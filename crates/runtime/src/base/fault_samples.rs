@@ -2,8 +2,8 @@
 //! stack needed to unwind it.
 //!
 //! While sampling is off, each fault costs one atomic load more. While it is on, the faulting
-//! thread records one fault in N in its signal handler, in the next slot of a ring, without locks,
-//! allocation or waiting. If that slot is still in use, the fault counts as missed. The kernel
+//! thread records one fault in N in its signal handler, in the next entry of a ring, without locks,
+//! allocation or waiting. If that entry is still in use, the fault counts as missed. The kernel
 //! copies the stack, so a bad address is an error, not a fault. Each request takes the samples;
 //! without requests, sampling stops.
 
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Maximum number of samples between two requests.
-const SLOTS: usize = 128;
+const RING_ENTRIES: usize = 128;
 /// Number of stack words stored with each sample: 8 KiB.
 const STACK_WORDS: usize = 1024;
 /// Time after the last request until sampling stops, in nanoseconds.
@@ -32,13 +32,13 @@ const MAX_ANSWER_BYTES: usize = 128 << 10;
 static EVERY: AtomicU32 = AtomicU32::new(0);
 /// Number of faults while sampling was on.
 static FAULTS: AtomicU32 = AtomicU32::new(0);
-/// Slot for the next sample, modulo [`SLOTS`].
+/// Entry for the next sample, modulo [`RING_ENTRIES`].
 static NEXT: AtomicU32 = AtomicU32::new(0);
-/// Number of faults represented by samples whose slot was in use.
+/// Number of faults represented by samples whose entry was in use.
 static MISSED: AtomicU64 = AtomicU64::new(0);
 /// Time at which sampling stops.
 static UNTIL_NS: AtomicU64 = AtomicU64::new(0);
-static RING: OnceLock<Box<[Slot]>> = OnceLock::new();
+static RING: OnceLock<Box<[RingEntry]>> = OnceLock::new();
 
 const EMPTY: u32 = 0;
 const CLAIMED: u32 = 1;
@@ -61,7 +61,7 @@ enum Word {
 
 const WORDS: usize = Word::PythonFrames as usize + 1;
 
-struct Slot {
+struct RingEntry {
     state: AtomicU32,
     words: [AtomicU64; WORDS],
     stack: [AtomicU64; STACK_WORDS],
@@ -105,20 +105,20 @@ fn due_of(every: u32) -> Option<Due> {
 #[cold]
 pub(crate) fn record(due: Due, address: usize, toucher: Toucher, tier: Tier, context: Context<'_>) {
     let waited_ns = raw::now_ns() - due.since_ns;
-    let at = NEXT.fetch_add(1, Relaxed) as usize % SLOTS;
-    let slot = RING.get().map(|ring| &ring[at]);
-    let claimed =
-        slot.filter(|slot| slot.state.compare_exchange(EMPTY, CLAIMED, Acquire, Relaxed).is_ok());
-    let Some(slot) = claimed else {
+    let at = NEXT.fetch_add(1, Relaxed) as usize % RING_ENTRIES;
+    let entry = RING.get().map(|ring| &ring[at]);
+    let claimed = entry
+        .filter(|entry| entry.state.compare_exchange(EMPTY, CLAIMED, Acquire, Relaxed).is_ok());
+    let Some(entry) = claimed else {
         MISSED.fetch_add(u64::from(due.every), Relaxed);
         return;
     };
     let Registers { instruction, stack, frame } = context.registers();
     let bytes = match stack.is_multiple_of(8) {
-        true => copy_by_kernel(stack, slot.stack.as_ptr() as *mut u8, size_of_val(&slot.stack)),
+        true => copy_by_kernel(stack, entry.stack.as_ptr() as *mut u8, size_of_val(&entry.stack)),
         false => 0,
     };
-    let python = python_frames::record(&slot.python);
+    let python = python_frames::record(&entry.python);
     for (word, value) in [
         (Word::Faults, u64::from(due.every)),
         (Word::Tier, tier as u64),
@@ -131,9 +131,9 @@ pub(crate) fn record(due: Due, address: usize, toucher: Toucher, tier: Tier, con
         (Word::StackBytes, u64::try_from(bytes).unwrap_or(0)),
         (Word::PythonFrames, python as u64),
     ] {
-        slot.words[word as usize].store(value, Relaxed);
+        entry.words[word as usize].store(value, Relaxed);
     }
-    slot.state.store(FULL, Release);
+    entry.state.store(FULL, Release);
 }
 
 /// Takes the samples so far, and starts sampling one fault in `every` (0: none) until requests
@@ -142,25 +142,25 @@ pub(crate) fn record(due: Due, address: usize, toucher: Toucher, tier: Tier, con
 pub(crate) fn take(every: u32, python: Option<Python>) -> FaultSamples {
     let ring = RING.get_or_init(|| {
         let word = || AtomicU64::new(0);
-        let slot = || Slot {
+        let entry = || RingEntry {
             state: AtomicU32::new(EMPTY),
             words: std::array::from_fn(|_| word()),
             stack: std::array::from_fn(|_| word()),
             python: std::array::from_fn(|_| word()),
         };
-        (0..SLOTS).map(|_| slot()).collect()
+        (0..RING_ENTRIES).map(|_| entry()).collect()
     });
     let is_code = |mapping: &proc_maps::Mapping| mapping.protection & libc::PROT_EXEC != 0;
     let all = proc_maps::mappings(0..usize::MAX, false).unwrap_or_default();
     let code: Vec<_> = all.into_iter().filter(is_code).map(|mapping| mapping.range).collect();
     let mut result = FaultSamples { missed: MISSED.swap(0, Relaxed), ..FaultSamples::default() };
     let mut bytes = 0;
-    for slot in ring.iter().filter(|slot| slot.state.load(Acquire) == FULL) {
+    for entry in ring.iter().filter(|entry| entry.state.load(Acquire) == FULL) {
         if bytes > MAX_ANSWER_BYTES {
             break;
         }
-        let sample = slot.sample(&code);
-        slot.state.swap(EMPTY, AcqRel);
+        let sample = entry.sample(&code);
+        entry.state.swap(EMPTY, AcqRel);
         bytes += sample.as_ref().map_or(0, |sample| sample.line().len());
         result.samples.extend(sample);
     }
@@ -170,7 +170,7 @@ pub(crate) fn take(every: u32, python: Option<Python>) -> FaultSamples {
     result
 }
 
-impl Slot {
+impl RingEntry {
     fn sample(&self, code: &[Range<usize>]) -> Option<FaultSample> {
         let word = |word: Word| self.words[word as usize].load(Relaxed);
         let (stack, bytes) = (word(Word::Stack), word(Word::StackBytes));

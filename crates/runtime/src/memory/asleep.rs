@@ -31,7 +31,7 @@ const MAX_SCATTER_BYTES: usize = 256 << 30;
 const TRIES: usize = 16;
 
 /// The range of the future window, and the memory committed in it.
-struct Place {
+struct FutureWindow {
     base: usize,
     len: usize,
     committed: Committed,
@@ -39,7 +39,7 @@ struct Place {
     next: [AtomicUsize; 2],
 }
 
-static PLACE: OnceLock<Place> = OnceLock::new();
+static FUTURE_WINDOW: OnceLock<FutureWindow> = OnceLock::new();
 static LIMIT_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Statistics page that `softswap run` reads; unset if `softswap run` has not started the process.
 static FIGURES: OnceLock<Stats> = OnceLock::new();
@@ -91,7 +91,7 @@ pub(crate) fn is_shared() -> bool {
 }
 
 pub(crate) fn committed_bytes() -> usize {
-    PLACE.get().map_or(0, |place| place.committed.bytes())
+    FUTURE_WINDOW.get().map_or(0, |future| future.committed.bytes())
 }
 
 pub(crate) fn limit_bytes() -> usize {
@@ -121,10 +121,10 @@ pub(crate) fn is_odd() -> bool {
     IS_ODD.load(Relaxed)
 }
 
-/// Returns the place, created on first use because many processes map nothing in it.
-fn place() -> Option<&'static Place> {
-    if let Some(place) = PLACE.get() {
-        return Some(place);
+/// Returns the future window, created on first use because many processes map nothing in it.
+fn future_window() -> Option<&'static FutureWindow> {
+    if let Some(future) = FUTURE_WINDOW.get() {
+        return Some(future);
     }
     let (base, len) = instance::window()?;
     let committed = Committed::new(base, len).ok()?;
@@ -133,7 +133,7 @@ fn place() -> Option<&'static Place> {
     let first = aslr::below(scatter / PAGE_SIZE) * PAGE_SIZE;
     let roomy = aslr::below(scatter / HUGE_BYTES) * HUGE_BYTES;
     let next = [base + first, base + len / 2 + roomy].map(AtomicUsize::new);
-    Some(PLACE.get_or_init(|| Place { base, len, committed, next }))
+    Some(FUTURE_WINDOW.get_or_init(|| FutureWindow { base, len, committed, next }))
 }
 
 /// A half of the window: the upper one is for mappings with room to grow.
@@ -143,7 +143,7 @@ enum Half {
     Roomy = 1,
 }
 
-impl Place {
+impl FutureWindow {
     fn commit(&self, range: &Range<usize>) {
         self.committed.add(range);
         self.publish();
@@ -298,25 +298,25 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     }
     let inside = sleep_gate::enter()?;
     if flags & FIXED != 0 {
-        let place = PLACE.get().filter(|place| place.contains(address))?;
+        let future = FUTURE_WINDOW.get().filter(|future| future.contains(address))?;
         let whole = len.checked_next_multiple_of(PAGE_SIZE)?;
         let range = address..address.checked_add(whole)?;
-        let more = committed_by(place.committed.missing_bytes(&range), prot);
+        let more = committed_by(future.committed.missing_bytes(&range), prot);
         let _inside = check_commit(inside, more)?;
         let there = issue(libc::SYS_mmap, arguments);
-        place.note_mapped(there, whole, prot);
+        future.note_mapped(there, whole, prot);
         return Some(there);
     }
     if len < MIN_MANAGED_BYTES || is_unwanted(flags) || !offset.is_multiple_of(PAGE_SIZE) {
         return None;
     }
-    let place = place().filter(|place| len <= max_managed_bytes(place.len))?;
-    let is_hint = address != 0 && !place.contains(address) && prot == libc::PROT_NONE;
+    let future = future_window().filter(|future| len <= max_managed_bytes(future.len))?;
+    let is_hint = address != 0 && !future.contains(address) && prot == libc::PROT_NONE;
     if is_hint && hint_retries::is_kept(address, len) {
         return None;
     }
     let _inside = check_commit(inside, committed_by(len, prot))?;
-    let there = place.map(arguments, Half::Lower, 0)?;
+    let there = future.map(arguments, Half::Lower, 0)?;
     if is_hint && there >= 0 {
         hint_retries::not_kept(there as usize);
     }
@@ -331,8 +331,10 @@ fn map_unmanaged(arguments: Arguments) -> Option<isize> {
     }
     let _inside = sleep_gate::enter()?;
     let there = issue(libc::SYS_mmap, arguments);
-    if let (Some(place), Some(whole)) = (PLACE.get(), len.checked_next_multiple_of(PAGE_SIZE)) {
-        place.note_mapped(there, whole, libc::PROT_NONE);
+    if let (Some(future), Some(whole)) =
+        (FUTURE_WINDOW.get(), len.checked_next_multiple_of(PAGE_SIZE))
+    {
+        future.note_mapped(there, whole, libc::PROT_NONE);
     }
     Some(there)
 }
@@ -341,12 +343,12 @@ fn map_unmanaged(arguments: Arguments) -> Option<isize> {
 /// failure.
 pub(crate) fn map_growable(len: usize) -> Option<usize> {
     let inside = sleep_gate::enter()?;
-    let place = place().filter(|place| len <= place.len / 4)?;
+    let future = future_window().filter(|future| len <= future.len / 4)?;
     let _inside = check_commit(inside, len)?;
     let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
     let room = growth_gap_for(len);
-    let there = place.map([0, len, access, flags, usize::MAX, 0], Half::Roomy, room)?;
+    let there = future.map([0, len, access, flags, usize::MAX, 0], Half::Roomy, room)?;
     (there >= 0).then_some(there as usize)
 }
 
@@ -372,20 +374,20 @@ fn remap_to(arguments: Arguments, half: Half) -> Option<isize> {
     let [old, old_len, len, flags, target, _] = arguments;
     const NAMED: i32 = libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     let inside = sleep_gate::enter()?;
-    let place = place()?;
+    let future = future_window()?;
     let whole = |len: usize| len.checked_next_multiple_of(PAGE_SIZE);
     let (old_len, len) = (whole(old_len)?, whole(len)?);
     let from = old..old.checked_add(old_len)?;
-    let goes_inside = flags as i32 & NAMED != 0 && place.contains(target);
-    if !place.contains(old) && !goes_inside {
+    let goes_inside = flags as i32 & NAMED != 0 && future.contains(target);
+    if !future.contains(old) && !goes_inside {
         return None;
     }
-    let is_committed = place.committed.missing_bytes(&from) < old_len;
+    let is_committed = future.committed.missing_bytes(&from) < old_len;
     let more = if is_committed { len.saturating_sub(old_len) } else { 0 };
     let doubled = flags as i32 & libc::MREMAP_DONTUNMAP != 0;
     let _inside = check_commit(inside, if doubled { len } else { more })?;
     let there = if flags as i32 & NAMED == 0 {
-        resize(place, arguments, old_len, len, half)
+        resize(future, arguments, old_len, len, half)
     } else {
         issue(libc::SYS_mremap, arguments)
     };
@@ -394,19 +396,25 @@ fn remap_to(arguments: Arguments, half: Half) -> Option<isize> {
     }
     let there = there as usize;
     if there == old && len < old_len {
-        place.note_unmapped(&(old + len..from.end));
+        future.note_unmapped(&(old + len..from.end));
     } else if there != old && !doubled {
-        place.note_unmapped(&from);
+        future.note_unmapped(&from);
     }
-    if is_committed || !place.contains(old) {
-        place.commit(&(there..there + len));
+    if is_committed || !future.contains(old) {
+        future.commit(&(there..there + len));
     }
     Some(there as isize)
 }
 
 /// Resizes a mapping in place, or moves it within the window. The kernel would move it out of the
 /// window.
-fn resize(place: &Place, arguments: Arguments, old_len: usize, len: usize, half: Half) -> isize {
+fn resize(
+    future: &FutureWindow,
+    arguments: Arguments,
+    old_len: usize,
+    len: usize,
+    half: Half,
+) -> isize {
     let [old, _, _, flags, ..] = arguments;
     let may_move = flags as i32 & libc::MREMAP_MAYMOVE != 0;
     let mut in_place = arguments;
@@ -422,7 +430,7 @@ fn resize(place: &Place, arguments: Arguments, old_len: usize, len: usize, half:
     // Reserve the target, so that the move does not replace another mapping.
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     let none = libc::PROT_NONE as usize;
-    let Some(to) = place.map([0, len, none, flags, usize::MAX, 0], half, room) else {
+    let Some(to) = future.map([0, len, none, flags, usize::MAX, 0], half, room) else {
         return issue(libc::SYS_mremap, arguments);
     };
     if to < 0 {
@@ -443,26 +451,26 @@ pub(crate) fn answer(number: i64, arguments: Arguments) -> Option<isize> {
         [libc::MADV_DONTFORK, libc::MADV_DOFORK, libc::MADV_WIPEONFORK, libc::MADV_KEEPONFORK];
     let [address, len, third, ..] = arguments;
     let inside = sleep_gate::enter()?;
-    let place = PLACE.get()?;
+    let future = FUTURE_WINDOW.get()?;
     let end = address.checked_add(len.checked_next_multiple_of(PAGE_SIZE)?)?;
     let range = address..end;
-    if end <= place.base || address >= place.base + place.len {
+    if end <= future.base || address >= future.base + future.len {
         return None;
     }
     match number {
         libc::SYS_munmap => {
-            hint_retries::note_unmapped(address, || place.committed.missing_bytes(&range) >= len);
+            hint_retries::note_unmapped(address, || future.committed.missing_bytes(&range) >= len);
             let result = issue(number, arguments);
             if result == 0 {
-                place.note_unmapped(&range);
+                future.note_unmapped(&range);
             }
             Some(result)
         }
         libc::SYS_mprotect if third as i32 & libc::PROT_WRITE != 0 => {
-            let _inside = check_commit(inside, place.committed.missing_bytes(&range))?;
+            let _inside = check_commit(inside, future.committed.missing_bytes(&range))?;
             let result = issue(number, arguments);
             if result == 0 {
-                place.commit(&range);
+                future.commit(&range);
             }
             Some(result)
         }
@@ -489,21 +497,21 @@ pub(crate) fn unmap(address: usize, len: usize) -> bool {
 
 /// Takes `len` bytes of addresses for the program break, without mapping them.
 pub(crate) fn reserve(len: usize) -> Option<usize> {
-    place()?.take(Half::Lower, len, 0)
+    future_window()?.take(Half::Lower, len, 0)
 }
 
 pub(crate) fn set_mapped(range: &Range<usize>, is_mapped: bool) -> Option<()> {
-    let place = place()?;
+    let future = future_window()?;
     let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as usize;
     let (at, len) = (range.start, range.len());
     if is_mapped {
         let there = issue(libc::SYS_mmap, [at, len, access, flags, usize::MAX, 0]);
-        place.note_mapped(there, len, access as i32);
+        future.note_mapped(there, len, access as i32);
         return (there >= 0).then_some(());
     }
     // Reserved addresses are not reused.
-    place.uncommit(range);
+    future.uncommit(range);
     (issue(libc::SYS_munmap, [at, len, 0, 0, 0, 0]) == 0).then_some(())
 }
 

@@ -51,7 +51,7 @@ unsafe extern "C-unwind" fn open_path(name: *const c_char, flags: i32) -> *mut c
     let open: Open = unsafe { std::mem::transmute(NEXT.get()) };
     // SAFETY: the program passes the arguments of `dlopen`.
     let library = unsafe { open(name, flags) };
-    inline_calls::look();
+    inline_calls::trap_new_objects();
     library
 }
 

@@ -29,13 +29,13 @@ pub(crate) fn filters() -> usize {
     FILTERS.load(Ordering::Relaxed)
 }
 
-/// Marks the loaded objects as searched, so that [`look`] skips them.
+/// Marks the loaded objects as searched, so that [`trap_new_objects`] skips them.
 pub(crate) fn skip_loaded() {
     while_blocked(|| OBJECTS.lock().unwrap_or_else(PoisonError::into_inner).skip());
 }
 
 /// Searches the objects that have been loaded since the last call, and traps their calls.
-pub(crate) fn look() {
+pub(crate) fn trap_new_objects() {
     let found = while_blocked(|| OBJECTS.lock().unwrap_or_else(PoisonError::into_inner).find());
     for callers in found {
         if callers.first().is_some_and(|caller| !is_our_own(*caller)) {

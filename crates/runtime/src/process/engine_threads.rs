@@ -57,7 +57,7 @@ static STATE: Locked<State> = Locked::new(State::FIRST);
 /// Resets the state in a forked child, which has no engine threads. Another thread of the parent
 /// may have held the lock.
 pub(super) fn become_child() {
-    own_threads::forget_all();
+    own_threads::disown();
     // SAFETY: a forked child has one thread, which was in the C library's `fork`.
     unsafe { STATE.renew(State::FIRST) };
 }

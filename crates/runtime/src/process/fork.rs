@@ -63,13 +63,13 @@ enum Held {
     Asleep(ForkingAsleep),
 }
 
-struct Slot(UnsafeCell<Option<Held>>);
+struct HeldCell(UnsafeCell<Option<Held>>);
 
 // SAFETY: accessed only by the forking thread, between `prepare` and `parent` or `child`;
 // `Quiesced` excludes a second fork meanwhile, and the child has only that thread.
-unsafe impl Sync for Slot {}
+unsafe impl Sync for HeldCell {}
 
-static FORKING: Slot = Slot(UnsafeCell::new(None));
+static FORKING: HeldCell = HeldCell(UnsafeCell::new(None));
 
 type Handler = Option<extern "C" fn()>;
 

@@ -7,7 +7,7 @@
 //! | vhost, userptr of GPUs and V4L2 | fails as in a kernel without it; programs have a fallback |
 //!
 //! The sum is limited to what a program may lock ([`Engine::lock_limit_bytes`]). Beyond that the
-//! request fails with ENOMEM. One line on standard error states the reason of the first refusal.
+//! request fails with ENOMEM. One line on standard error states the reason for the first refusal.
 
 use crate::base::errno::refused;
 use crate::base::instance;

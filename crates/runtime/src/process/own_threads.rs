@@ -20,9 +20,9 @@ pub(super) fn own() {
     OWNER.store(raw::current_process(), Ordering::Relaxed);
 }
 
-/// Marks the threads as the parent's, in a forked child. The child may have the parent's PID, in
-/// its own PID namespace.
-pub(super) fn forget_all() {
+/// Clears the ownership in a forked child, which has no engine threads. A comparison of PIDs does
+/// not suffice: in a new PID namespace the child may have its parent's PID.
+pub(super) fn disown() {
     if owner() != 0 {
         OWNER.store(u32::MAX, Ordering::Relaxed);
     }

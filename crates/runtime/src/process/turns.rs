@@ -149,7 +149,7 @@ impl Turns {
         }
         member.publish_claim(at_ms, self.claim);
         let (waited, ran) = ledger.pressure(at_ms);
-        let thrashes = self.thrashing.look(at_ms, waited, ran);
+        let thrashes = self.thrashing.sample(at_ms, waited, ran);
         let turn = ledger.advance_turn(at_ms, thrashes);
         let has_turn = member.has_turn(at_ms);
         // The last claimant needs no turn, but its working set was evicted as well.

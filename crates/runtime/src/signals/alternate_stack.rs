@@ -49,7 +49,7 @@ fn is_on(stack: &stack_t, pointer: usize) -> bool {
     stack.ss_flags & AUTODISARM == 0 && pointer > start && pointer <= end
 }
 
-pub(super) struct Place {
+pub(super) struct FrameSpace {
     /// Address below which the stack is free.
     pub(super) top: usize,
     /// Addresses that must contain the frame, if it is on an alternate stack.
@@ -59,14 +59,14 @@ pub(super) struct Place {
 /// Returns the stack space for the frame of a handler: below the interrupted thread's stack pointer
 /// `pointer`, or at the top of the alternate stack if `wants_alternate` is true, a stack is set,
 /// and the thread is not on it. If none is set, [`signal_stack::program_half`] counts as set.
-pub(super) fn place(pointer: usize, wants_alternate: bool) -> Place {
+pub(super) fn frame_space(pointer: usize, wants_alternate: bool) -> FrameSpace {
     let own = PROGRAM_STACK.get();
     let stack = signal_stack::program_half().filter(|_| own.ss_size == 0).unwrap_or(own);
     let is_nested = is_on(&stack, pointer);
     let is_entered = wants_alternate && stack.ss_size != 0 && !is_nested;
     let addresses = addresses(&stack);
     let top = if is_entered { addresses.end } else { pointer.wrapping_sub(RED_ZONE) };
-    Place { top, within: (is_nested || is_entered).then_some(addresses) }
+    FrameSpace { top, within: (is_nested || is_entered).then_some(addresses) }
 }
 
 /// Returns the stack that a handler's context must contain, and disables it if the program has set

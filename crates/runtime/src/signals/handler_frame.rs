@@ -51,10 +51,10 @@ pub(super) unsafe fn push(
     temporary: Option<Mask>,
 ) {
     let wants_alternate = action.flags & libc::SA_ONSTACK as u64 != 0;
-    let place = alternate_stack::place(context.stack(), wants_alternate);
-    let frame = Frame::below(place.top, context);
+    let space = alternate_stack::frame_space(context.stack(), wants_alternate);
+    let frame = Frame::below(space.top, context);
     let range = frame.range();
-    let is_within = place.within.is_none_or(|within| within.start < range.start);
+    let is_within = space.within.is_none_or(|within| within.start < range.start);
     if !is_within || !can_write(range.start, range.len()) {
         return raise_stack_fault(signal, context);
     }

@@ -37,7 +37,7 @@ const FIRST_CLUSTER_WORD: usize = HEADER_WORDS + MOST_AREAS * AREA_WORDS;
 
 /// Maximum number of named areas of a tree.
 pub const MOST_AREAS: usize = 32;
-/// Mark of the open file that the whole tree inherits.
+/// Mark on the open file that all processes of the tree inherit.
 pub const MARK_OF_TREE: u64 = 1;
 
 /// Tables of all named areas of a tree.

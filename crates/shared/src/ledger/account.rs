@@ -141,29 +141,29 @@ impl Member {
 
     fn store<const N: usize>(&self, first: Word, words: [u64; N]) {
         for (at, word) in words.into_iter().enumerate() {
-            self.ledger.members.word(self.slot, first as usize + at).store(word, Relaxed);
+            self.ledger.members.word(self.entry, first as usize + at).store(word, Relaxed);
         }
     }
 }
 
 impl Ledger {
-    pub(super) fn counts(&self, slot: usize) -> Counts {
-        Counts::of(self.load(slot, Word::Counts))
+    pub(super) fn counts(&self, entry: usize) -> Counts {
+        Counts::of(self.load(entry, Word::Counts))
     }
 
-    pub(super) fn sizes(&self, slot: usize) -> Sizes {
-        Sizes::of(self.load(slot, Word::Sizes))
+    pub(super) fn sizes(&self, entry: usize) -> Sizes {
+        Sizes::of(self.load(entry, Word::Sizes))
     }
 
-    pub(super) fn name(&self, slot: usize) -> [u8; 16] {
-        let words: [u64; 2] = self.load(slot, Word::Name);
+    pub(super) fn name(&self, entry: usize) -> [u8; 16] {
+        let words: [u64; 2] = self.load(entry, Word::Name);
         let mut name = [0; 16];
         name[..8].copy_from_slice(&words[0].to_le_bytes());
         name[8..].copy_from_slice(&words[1].to_le_bytes());
         name
     }
 
-    fn load<const N: usize>(&self, slot: usize, first: Word) -> [u64; N] {
-        std::array::from_fn(|at| self.members.word(slot, first as usize + at).load(Relaxed))
+    fn load<const N: usize>(&self, entry: usize, first: Word) -> [u64; N] {
+        std::array::from_fn(|at| self.members.word(entry, first as usize + at).load(Relaxed))
     }
 }

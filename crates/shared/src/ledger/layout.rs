@@ -99,13 +99,13 @@ pub(super) enum Word {
 
 const _: () = assert!(Word::End as usize <= MEMBER_WORDS);
 
-/// Returns the word of a chunk held by the member of this generation in this slot.
-pub(super) fn tag_of(slot: usize, generation: u32) -> u64 {
-    u64::from(generation) << 32 | (slot as u64 + 1)
+/// Returns the word of a chunk held by the member of this generation in this entry.
+pub(super) fn tag_of(entry: usize, generation: u32) -> u64 {
+    u64::from(generation) << 32 | (entry as u64 + 1)
 }
 
-/// Returns the slot and the generation of a chunk's holder.
+/// Returns the entry and the generation of a chunk's holder.
 pub(super) fn holder(tag: u64) -> Option<(usize, u32)> {
-    let slot = (tag as u32).checked_sub(1)? as usize;
-    Some((slot, (tag >> 32) as u32))
+    let entry = (tag as u32).checked_sub(1)? as usize;
+    Some((entry, (tag >> 32) as u32))
 }

@@ -8,7 +8,7 @@ use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 use softswap_sys::primitive::wait_shared;
 use softswap_sys::process_identity::ProcessIdentity;
 
-/// State of a member's slot.
+/// State of a member's entry.
 const JOINED: u8 = 1;
 
 /// Membership of a process that has joined the ledger, until it leaves or is reaped.
@@ -28,7 +28,7 @@ const JOINED: u8 = 1;
 #[derive(Debug, Clone, Copy)]
 pub struct Member {
     pub(super) ledger: Ledger,
-    pub(super) slot: usize,
+    pub(super) entry: usize,
     pub(super) generation: u32,
     pub(super) pid: u32,
 }
@@ -57,30 +57,31 @@ impl Ledger {
     /// is full.
     #[must_use]
     pub fn join(&self, me: ProcessIdentity) -> Option<Member> {
-        let clear = |slot| {
+        let clear = |entry| {
             let words = OWNER_WORDS..Word::End as usize;
             let kept = Word::Notifications as usize;
             for word in words.filter(|word| *word != kept) {
-                self.members.word(slot, word).store(0, Relaxed);
+                self.members.word(entry, word).store(0, Relaxed);
             }
         };
-        let (slot, owner) =
-            self.find(me).or_else(|| self.members.join(self.members.slots(), me, JOINED, clear))?;
-        Some(self.member_at(slot, owner))
+        let (entry, owner) = self
+            .find(me)
+            .or_else(|| self.members.join(self.members.entries(), me, JOINED, clear))?;
+        Some(self.member_at(entry, owner))
     }
 
-    pub(super) fn member_at(&self, slot: usize, owner: Owner) -> Member {
-        Member { ledger: *self, slot, generation: owner.generation, pid: owner.pid }
+    pub(super) fn member_at(&self, entry: usize, owner: Owner) -> Member {
+        Member { ledger: *self, entry, generation: owner.generation, pid: owner.pid }
     }
 
-    /// Returns the slot of a process. Frees slots of dead processes that had the same PID.
+    /// Returns the entry of a process. Frees entries of dead processes that had the same PID.
     fn find(&self, me: ProcessIdentity) -> Option<(usize, Owner)> {
         let same_pid =
             |(_, owner): &(usize, Owner)| (owner.pid, owner.namespace) == (me.pid, me.namespace);
-        self.members.owned().filter(same_pid).find(|(slot, owner)| {
-            let is_mine = self.members.start(*slot, *owner) == Some(me.start);
+        self.members.owned().filter(same_pid).find(|(entry, owner)| {
+            let is_mine = self.members.start(*entry, *owner) == Some(me.start);
             if !is_mine {
-                self.vacate(&self.member_at(*slot, *owner));
+                self.vacate(&self.member_at(*entry, *owner));
             }
             is_mine
         })
@@ -89,8 +90,8 @@ impl Ledger {
     /// Returns the member with this tag and PID; `None` if the tag is invalid.
     #[must_use]
     pub fn member(&self, tag: u64, pid: u32) -> Option<Member> {
-        let (slot, generation) = holder(tag).filter(|(slot, _)| *slot < self.shape.members)?;
-        Some(Member { ledger: *self, slot, generation, pid })
+        let (entry, generation) = holder(tag).filter(|(entry, _)| *entry < self.shape.members)?;
+        Some(Member { ledger: *self, entry, generation, pid })
     }
 
     /// Returns true if a process with this PID is a member, or was one and has not been reaped.
@@ -104,7 +105,7 @@ impl Member {
     /// Returns the value in the words of this member's chunks, for [`Ledger::member`]; never 0.
     #[must_use]
     pub fn tag(&self) -> u64 {
-        tag_of(self.slot, self.generation)
+        tag_of(self.entry, self.generation)
     }
 
     /// Returns the ledger of this member.
@@ -113,11 +114,11 @@ impl Member {
         &self.ledger
     }
 
-    /// Returns true if the slot still belongs to this process, and the header has not been
+    /// Returns true if the entry still belongs to this process, and the header has not been
     /// overwritten.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        self.ledger.is_sound() && self.is_owner(self.ledger.members.owner(self.slot))
+        self.ledger.is_sound() && self.is_owner(self.ledger.members.owner(self.entry))
     }
 
     fn is_owner(&self, owner: Owner) -> bool {
@@ -154,29 +155,29 @@ impl Member {
 
     /// Publishes the benefit of one more MiB, in ns saved per second, and the bytes in use.
     pub fn publish(&self, benefit: u64, used_bytes: u64) {
-        self.ledger.word(self.slot, Word::Benefit).store(benefit, Relaxed);
-        self.ledger.word(self.slot, Word::Used).store(used_bytes, Relaxed);
-        self.ledger.word(self.slot, Word::Peak).fetch_max(used_bytes, Relaxed);
+        self.ledger.word(self.entry, Word::Benefit).store(benefit, Relaxed);
+        self.ledger.word(self.entry, Word::Used).store(used_bytes, Relaxed);
+        self.ledger.word(self.entry, Word::Peak).fetch_max(used_bytes, Relaxed);
     }
 
     /// Returns the pending request to release chunks.
     #[must_use]
     pub fn release_target(&self) -> Option<ReleaseTarget> {
-        let word = self.ledger.word(self.slot, Word::Target).load(Acquire);
+        let word = self.ledger.word(self.entry, Word::Target).load(Acquire);
         ReleaseTarget::of(word, self.ledger.shape.chunks)
     }
 
     /// Ends a request that was met or cannot be met. A later request stays pending, even an equal
     /// one.
     pub fn end_release(&self, target: ReleaseTarget) {
-        let word = self.ledger.word(self.slot, Word::Target);
+        let word = self.ledger.word(self.entry, Word::Target);
         let _ = word.compare_exchange(target.word, target.word & !KEEP_MASK, AcqRel, Relaxed);
     }
 
     /// Makes another process request chunks for this one ([`Ledger::serve_demands`]), up to its
     /// floor.
     pub fn demand(&self, chunks: usize) {
-        self.ledger.word(self.slot, Word::Demand).store(chunks as u64, Relaxed);
+        self.ledger.word(self.entry, Word::Demand).store(chunks as u64, Relaxed);
     }
 
     /// Demands chunks as [`Member::demand`] does, also beyond this process's floor. For a process
@@ -188,20 +189,20 @@ impl Member {
     /// Returns a count that increases with each notification, for [`Member::await_notification`].
     #[must_use]
     pub fn notifications(&self) -> u64 {
-        self.ledger.word(self.slot, Word::Notifications).load(Acquire)
+        self.ledger.word(self.entry, Word::Notifications).load(Acquire)
     }
 
     /// Waits for up to `ns`, or until a notification after those that `seen` counts.
     pub fn await_notification(&self, seen: u64, ns: u64) {
-        wait_shared(self.ledger.word(self.slot, Word::Notifications), seen, ns);
+        wait_shared(self.ledger.word(self.entry, Word::Notifications), seen, ns);
     }
 
     /// Wakes the thread that waits in [`Member::await_notification`].
     pub fn notify(&self) {
-        self.ledger.notify(self.slot);
+        self.ledger.notify(self.entry);
     }
 
-    /// Releases all chunks and the slot.
+    /// Releases all chunks and the entry.
     pub fn leave(self) {
         self.ledger.vacate(&self);
     }
@@ -210,16 +211,16 @@ impl Member {
 impl Ledger {
     /// Requests up to `need` chunks from a member that holds `held`, in addition to earlier
     /// requests, but none below `floor`. Returns the number of requested chunks.
-    pub(super) fn request(&self, slot: usize, held: usize, floor: usize, need: usize) -> usize {
+    pub(super) fn request(&self, entry: usize, held: usize, floor: usize, need: usize) -> usize {
         let mut count = 0;
-        let _ = self.word(slot, Word::Target).fetch_update(AcqRel, Acquire, |word| {
+        let _ = self.word(entry, Word::Target).fetch_update(AcqRel, Acquire, |word| {
             let left = self.left(word, held);
             count = need.min(left.saturating_sub(floor));
             let number = (word >> 32).wrapping_add(1);
             (count > 0).then_some((number << 32) | ((left - count) as u64 + 1))
         });
         if count > 0 {
-            self.notify(slot);
+            self.notify(entry);
         }
         count
     }
@@ -229,18 +230,18 @@ impl Ledger {
         ReleaseTarget::of(word, self.shape.chunks).map_or(held, |target| target.keep.min(held))
     }
 
-    pub(super) fn notify(&self, slot: usize) {
-        increment_and_wake(self.word(slot, Word::Notifications));
+    pub(super) fn notify(&self, entry: usize) {
+        increment_and_wake(self.word(entry, Word::Notifications));
     }
 
-    /// Releases a member's chunks, then its slot. Returns the number of chunks.
+    /// Releases a member's chunks, then its entry. Returns the number of chunks.
     pub(super) fn vacate(&self, member: &Member) -> usize {
         let released = self.chunks().free_from_end(member.tag()).count();
-        // Free the slot last. Its next owner has another generation, so a concurrent call releases
+        // Free the entry last. Its next owner has another generation, so a concurrent call releases
         // none of that owner's chunks.
-        let owner = self.members.owner(member.slot);
+        let owner = self.members.owner(member.entry);
         if member.is_owner(owner) {
-            self.members.change(member.slot, owner, owner.freed());
+            self.members.change(member.entry, owner, owner.freed());
         }
         if released > 0 {
             self.note_release();

@@ -13,7 +13,7 @@
 //! If the tree thrashes, members take turns ([`crate::turns`]). Any process advances the turn, by
 //! one compare-and-swap.
 //!
-//! If a member's slot was overwritten ([`Member::is_sound`]), the process continues with a fixed
+//! If a member's entry was overwritten ([`Member::is_sound`]), the process continues with a fixed
 //! share.
 
 mod layout;
@@ -149,8 +149,8 @@ impl Ledger {
         &self.segment.words()[word as usize]
     }
 
-    fn word(&self, slot: usize, word: Word) -> &'static AtomicU64 {
-        self.members.word(slot, word as usize)
+    fn word(&self, entry: usize, word: Word) -> &'static AtomicU64 {
+        self.members.word(entry, word as usize)
     }
 
     /// Returns the chunks that a member can hold: those below the largest limit so far.

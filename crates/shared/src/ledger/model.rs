@@ -17,12 +17,12 @@ fn ledger_of(shape: Shape) -> Ledger {
 }
 
 #[test]
-fn no_slot_and_no_chunk_is_taken_twice() {
+fn no_entry_and_no_chunk_is_taken_twice() {
     check(|| {
         let ledger = ledger();
         let take = move |pid| {
             let member = ledger.join(process(pid)).unwrap();
-            (member.slot, member.take(2))
+            (member.entry, member.take(2))
         };
         let other = thread::spawn(move || take(7));
         let (at, count) = take(8);
@@ -39,7 +39,7 @@ fn chunks_of_the_dead_are_freed_once_and_never_those_of_the_next_member() {
         assert_eq!(ledger.join(process(7)).unwrap().take(1), 1);
         let reaper = thread::spawn(move || ledger.reap(seven_is_dead));
         let other = thread::spawn(move || ledger.reap(seven_is_dead));
-        // The new member may get the freed slot and chunk.
+        // The new member may get the freed entry and chunk.
         let member = ledger.join(process(8)).unwrap();
         let taken = member.take(2);
         let freed = reaper.join().unwrap() + other.join().unwrap();

@@ -18,10 +18,10 @@ impl Member {
         // In each iteration chunks arrive, or one more member is skipped.
         while obtained < need && now_ns() < until_ns {
             if pending == 0 {
-                let request = self.request_release(need - obtained, |slot| asked.contains(&slot));
+                let request = self.request_release(need - obtained, |entry| asked.contains(&entry));
                 let Some(request) = request else { break };
                 pending = request.chunks;
-                asked.push(request.slot);
+                asked.push(request.entry);
             }
             let arrived =
                 self.await_chunks(need - obtained, until_ns.min(now_ns() + RELEASE_TIMEOUT_NS));

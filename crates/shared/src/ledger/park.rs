@@ -29,13 +29,13 @@ impl Ledger {
     pub fn park_until(&self, until_ms: u64) {
         let word = self.header(Header::ParkedUntil);
         if word.load(Acquire) == 0 {
-            let slots = self.members.owned().map(|(slot, _)| slot);
-            slots.for_each(|slot| self.word(slot, Word::Eviction).store(0, Relaxed));
+            let entries = self.members.owned().map(|(entry, _)| entry);
+            entries.for_each(|entry| self.word(entry, Word::Eviction).store(0, Relaxed));
         }
         let before_ms = word.swap(until_ms, Release);
         if (before_ms == 0) != (until_ms == 0) {
             wake_shared(word);
-            self.members.owned().for_each(|(slot, _)| self.notify(slot));
+            self.members.owned().for_each(|(entry, _)| self.notify(entry));
         }
     }
 
@@ -48,8 +48,8 @@ impl Ledger {
     /// Returns the number of members with this progress.
     #[must_use]
     pub fn members_at(&self, eviction: Eviction) -> usize {
-        let is_there = |slot| self.word(slot, Word::Eviction).load(Relaxed) == eviction as u64;
-        self.members.owned().filter(|(slot, _)| is_there(*slot)).count()
+        let is_there = |entry| self.word(entry, Word::Eviction).load(Relaxed) == eviction as u64;
+        self.members.owned().filter(|(entry, _)| is_there(*entry)).count()
     }
 }
 
@@ -60,7 +60,7 @@ fn is_before(now_ms: u64, until_ms: u64) -> bool {
 impl Member {
     /// Publishes the progress of this member.
     pub fn publish_eviction(&self, eviction: Eviction) {
-        self.ledger.word(self.slot, Word::Eviction).store(eviction as u64, Relaxed);
+        self.ledger.word(self.entry, Word::Eviction).store(eviction as u64, Relaxed);
     }
 
     /// Waits for up to `ns`, or until the parking ends, if the tree is parked. Returns true if it

@@ -199,7 +199,7 @@ impl Both {
         };
         // A killed process may receive requests until it is reaped.
         let mut all = self.members.iter().chain(&self.left);
-        let (other, others) = all.find(|(_, member)| member.slot == request.slot).unwrap();
+        let (other, others) = all.find(|(_, member)| member.entry == request.entry).unwrap();
         let is_expected = expected.contains(&(*other, request.chunks));
         prop_assert!(is_expected, "{:?} of {:?}", request, expected);
         let keep = self.model.left(*other) - request.chunks;
@@ -272,8 +272,8 @@ proptest! {
             do_without_model(ledger, &mut members, &act);
             prop_assert!(ledger.limit() <= SMALL.chunks && ledger.free_chunks() <= ledger.limit());
             let mut sound: Vec<_> = members.values().filter(|member| member.is_sound()).collect();
-            // If two members took the same slot in turn, only the later one can be sound.
-            sound.dedup_by_key(|member| member.slot);
+            // If two members took the same entry in turn, only the later one can be sound.
+            sound.dedup_by_key(|member| member.entry);
             let held: usize = sound.iter().map(|member| member.held()).sum();
             prop_assert!(held <= ledger.limit(), "{} of {}", held, ledger.limit());
         }

@@ -26,12 +26,12 @@ pub struct MemberInfo {
 }
 
 impl Ledger {
-    /// Releases the chunks and slots of dead processes, and chunks whose holder is not a member.
+    /// Releases the chunks and entries of dead processes, and chunks whose holder is not a member.
     /// Returns the number of released chunks. Processes may reap concurrently.
     pub fn reap(&self, liveness: impl Fn(ProcessIdentity) -> Liveness) -> usize {
         let mut released = 0;
-        self.members.reap(liveness, |slot, owner| {
-            released += self.vacate(&self.member_at(slot, owner));
+        self.members.reap(liveness, |entry, owner| {
+            released += self.vacate(&self.member_at(entry, owner));
         });
         // The chunk's owner is read before the membership is checked, and a process joins before it
         // takes a chunk. So no chunk of a new member is released.
@@ -42,15 +42,15 @@ impl Ledger {
         released + stray
     }
 
-    /// Returns true if the slot has an owner with this generation.
-    fn is_member(&self, (slot, generation): (usize, u32)) -> bool {
-        slot < self.shape.members && {
-            let owner = self.members.owner(slot);
+    /// Returns true if the entry has an owner with this generation.
+    fn is_member(&self, (entry, generation): (usize, u32)) -> bool {
+        entry < self.shape.members && {
+            let owner = self.members.owner(entry);
             owner.state != FREE && owner.generation == generation
         }
     }
 
-    /// Returns, for each slot, how many of these chunks its owner holds.
+    /// Returns, for each entry, how many of these chunks its owner holds.
     pub(super) fn held_in(&self, chunks: crate::claims::Claims) -> Vec<usize> {
         let mut held = vec![0; self.shape.members];
         for chunk in chunks.0 {
@@ -61,21 +61,21 @@ impl Ledger {
         held
     }
 
-    /// Returns the members in the order of their slots.
+    /// Returns the members in the order of their entries.
     #[must_use]
     pub fn members(&self) -> Vec<MemberInfo> {
         let held = self.held_in(self.chunks());
-        let info = |(slot, owner)| {
-            // Until this owner has joined, the words are those of the slot's previous owner.
-            let has_joined = self.members.start(slot, owner).is_some();
+        let info = |(entry, owner)| {
+            // Until this owner has joined, the words are those of the entry's previous owner.
+            let has_joined = self.members.start(entry, owner).is_some();
             let (counts, sizes, name) = match has_joined {
-                true => (self.counts(slot), self.sizes(slot), self.name(slot)),
+                true => (self.counts(entry), self.sizes(entry), self.name(entry)),
                 false => Default::default(),
             };
-            let bytes = |word| if has_joined { self.word(slot, word).load(Relaxed) } else { 0 };
+            let bytes = |word| if has_joined { self.word(entry, word).load(Relaxed) } else { 0 };
             MemberInfo {
-                identity: self.members.identity(slot, owner),
-                chunks: held[slot],
+                identity: self.members.identity(entry, owner),
+                chunks: held[entry],
                 used_bytes: bytes(Word::Used),
                 peak_bytes: bytes(Word::Peak),
                 counts,

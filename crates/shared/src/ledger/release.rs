@@ -7,8 +7,8 @@ use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 /// A request to a member to release chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReleaseRequest {
-    /// Slot of the asked member.
-    pub slot: usize,
+    /// Entry of the asked member.
+    pub entry: usize,
     /// Number of requested chunks.
     pub chunks: usize,
 }
@@ -29,8 +29,8 @@ impl Ledger {
 
     pub(super) fn holdings(&self) -> Vec<Holding> {
         let held = self.held_in(self.within());
-        let holding = |(slot, held): (usize, &usize)| {
-            let word = |word| self.word(slot, word).load(Acquire);
+        let holding = |(entry, held): (usize, &usize)| {
+            let word = |word| self.word(entry, word).load(Acquire);
             let left = self.left(word(Word::Target), *held);
             Holding { held: *held, left, benefit: word(Word::Benefit) }
         };
@@ -41,16 +41,16 @@ impl Ledger {
     /// may have taken chunks under the previous limit.
     pub fn notify_excess(&self) {
         let held = self.held_in(self.beyond());
-        (0..held.len()).filter(|slot| held[*slot] > 0).for_each(|slot| self.notify(slot));
+        (0..held.len()).filter(|entry| held[*entry] > 0).for_each(|entry| self.notify(entry));
     }
 
     /// Requests chunks for the members that cannot do so themselves ([`Member::demand`]). Returns
     /// their number.
     pub fn serve_demands(&self) -> usize {
-        let serve = |(slot, owner)| {
-            let word = self.word(slot, Word::Demand);
+        let serve = |(entry, owner)| {
+            let word = self.word(entry, Word::Demand);
             let demand = if word.load(Relaxed) == 0 { 0 } else { word.swap(0, AcqRel) };
-            let member = self.member_at(slot, owner);
+            let member = self.member_at(entry, owner);
             let most = match demand & URGENT {
                 0 => self.floor().saturating_sub(member.held()),
                 _ => self.limit(),
@@ -102,25 +102,25 @@ impl Member {
     ) -> Option<ReleaseRequest> {
         let (ledger, floor) = (&self.ledger, self.ledger.floor());
         let holdings = ledger.holdings();
-        let own = holdings[self.slot];
+        let own = holdings[self.entry];
         let is_below_floor = own.held < floor;
-        let exempt = ledger.last_turn_owner().map(|(slot, _)| slot);
-        let may_give = |slot| slot != self.slot && Some(slot) != exempt && !is_skipped(slot);
+        let exempt = ledger.last_turn_owner().map(|(entry, _)| entry);
+        let may_give = |entry| entry != self.entry && Some(entry) != exempt && !is_skipped(entry);
         let others = || {
-            let others = (0..holdings.len()).map(|slot| (slot, holdings[slot]));
-            others.filter(|(slot, it)| it.left > floor && may_give(*slot))
+            let others = (0..holdings.len()).map(|entry| (entry, holdings[entry]));
+            others.filter(|(entry, it)| it.left > floor && may_give(*entry))
         };
         let lowest = others()
             .filter(|(_, it)| is_below_floor || it.has_clearly_less_benefit(own))
             .min_by_key(|(_, it)| (it.benefit, usize::MAX - it.left));
         let largest = || others().filter(|(_, it)| it.is_larger(own)).max_by_key(|(_, it)| it.left);
-        let (slot, other, most) = match lowest {
-            Some((slot, other)) if is_below_floor => (slot, other, floor - own.held),
-            Some((slot, other)) => (slot, other, need),
-            None => largest().map(|(slot, it)| (slot, it, (it.left - own.held) / 2))?,
+        let (entry, other, most) = match lowest {
+            Some((entry, other)) if is_below_floor => (entry, other, floor - own.held),
+            Some((entry, other)) => (entry, other, need),
+            None => largest().map(|(entry, it)| (entry, it, (it.left - own.held) / 2))?,
         };
-        let chunks = ledger.request(slot, other.held, floor, need.min(most));
+        let chunks = ledger.request(entry, other.held, floor, need.min(most));
         // Another process may have requested these chunks first.
-        (chunks > 0).then_some(ReleaseRequest { slot, chunks })
+        (chunks > 0).then_some(ReleaseRequest { entry, chunks })
     }
 }

@@ -18,20 +18,20 @@ pub(super) fn process(pid: u32) -> ProcessIdentity {
 }
 
 #[test]
-fn a_member_notices_that_its_slot_was_overwritten() {
+fn a_member_notices_that_its_entry_was_overwritten() {
     let ledger = ledger_of(SMALL, LIMIT);
     let member = ledger.join(process(7)).unwrap();
     assert!(member.is_sound());
-    ledger.members.word(member.slot, 0).store(9, Relaxed);
+    ledger.members.word(member.entry, 0).store(9, Relaxed);
     assert!(!member.is_sound());
     let other = ledger.join(process(8)).unwrap();
     ledger.segment.words()[0].store(1, Relaxed);
     assert!(!other.is_sound() && Ledger::open(ledger.segment.words(), SMALL).is_none());
 }
 
-/// Makes a member request chunks. Returns the slot of the asked member, and the number of chunks.
+/// Makes a member request chunks. Returns the entry of the asked member, and the number of chunks.
 fn asked(member: &Member, need: usize) -> Option<(usize, usize)> {
-    member.request_release(need, |_| false).map(|request| (request.slot, request.chunks))
+    member.request_release(need, |_| false).map(|request| (request.entry, request.chunks))
 }
 
 fn keep(member: &Member) -> Option<usize> {
@@ -65,20 +65,20 @@ fn a_member_below_its_floor_gets_it_from_the_lowest_benefit() {
     richer.publish(9, 0);
     // Half of a third of the limit.
     assert_eq!(ledger.floor(), 2);
-    assert_eq!(asked(&poor, 8), Some((rich.slot, 2)));
+    assert_eq!(asked(&poor, 8), Some((rich.entry, 2)));
     assert_eq!((keep(&rich), keep(&richer)), (Some(4), None));
     // A member that releases nothing, because it is stopped, is skipped.
-    let is_rich = |slot| slot == rich.slot;
+    let is_rich = |entry| entry == rich.entry;
     assert_eq!(
         poor.request_release(8, is_rich),
-        Some(ReleaseRequest { slot: richer.slot, chunks: 2 })
+        Some(ReleaseRequest { entry: richer.entry, chunks: 2 })
     );
     rich.release(2);
     assert_eq!(poor.take(2), 2);
     rich.end_release(rich.release_target().unwrap());
     assert_eq!(asked(&poor, 8), None, "all other members have a higher benefit");
     poor.publish(11, 0);
-    assert_eq!(asked(&poor, 8), Some((rich.slot, 2)));
+    assert_eq!(asked(&poor, 8), Some((rich.entry, 2)));
 }
 
 #[test]
@@ -87,10 +87,10 @@ fn two_equal_requests_are_both_met() {
     let [rich, one, other] = [1, 2, 3].map(|pid| ledger.join(process(pid)).unwrap());
     assert_eq!(rich.take(LIMIT), LIMIT);
     assert_eq!(ledger.floor(), 2);
-    assert_eq!(asked(&one, 2), Some((rich.slot, 2)));
+    assert_eq!(asked(&one, 2), Some((rich.entry, 2)));
     let first = rich.release_target().unwrap();
     // The second request adds to the first one.
-    assert_eq!(asked(&other, 2), Some((rich.slot, 2)));
+    assert_eq!(asked(&other, 2), Some((rich.entry, 2)));
     assert_eq!(keep(&rich), Some(LIMIT - 4));
     rich.release(2);
     rich.end_release(first);
@@ -119,7 +119,7 @@ fn two_equal_members_share_and_stop_asking() {
     one.publish(90, 0);
     other.publish(60, 0);
     // `one` has clearly more chunks than `other`, but not clearly more benefit.
-    assert_eq!(asked(&other, 9), Some((one.slot, 4)));
+    assert_eq!(asked(&other, 9), Some((one.entry, 4)));
     assert_eq!(asked(&one, 9), None);
     one.release(4);
     one.end_release(one.release_target().unwrap());
@@ -129,7 +129,7 @@ fn two_equal_members_share_and_stop_asking() {
     assert_eq!((asked(&one, 9), asked(&other, 9)), (None, None));
     // Now `other` has a clearly higher benefit.
     other.publish(121, 0);
-    assert_eq!(asked(&other, 9), Some((one.slot, 4)));
+    assert_eq!(asked(&other, 9), Some((one.entry, 4)));
 }
 
 /// Simulates a round of members that are short of memory: each requests an eighth of what it holds,
@@ -198,7 +198,7 @@ fn a_process_killed_while_joining_is_judged_by_its_pid() {
     assert_eq!(ledger.member_count(), 1);
     // Another process has the same PID, so the previous one is dead.
     let member = ledger.join(process(9)).unwrap();
-    assert_eq!((member.slot, member.generation, ledger.member_count()), (0, 6, 1));
+    assert_eq!((member.entry, member.generation, ledger.member_count()), (0, 6, 1));
     ledger.reap(|_| Liveness::Dead);
     ledger.members.word(1, 0).store(half.word(), Relaxed);
     ledger.reap(|identity| if seen(identity) { Liveness::Dead } else { Liveness::Alive });
@@ -206,7 +206,7 @@ fn a_process_killed_while_joining_is_judged_by_its_pid() {
 }
 
 #[test]
-fn the_next_member_of_a_slot_has_no_figures_of_the_last_one() {
+fn the_next_member_of_an_entry_has_no_figures_of_the_last_one() {
     let ledger = ledger_of(SMALL, LIMIT);
     let member = ledger.join(process(1)).unwrap();
     member.publish(5, 4096);

@@ -10,7 +10,7 @@ use crate::turns::{Claimant, Id, MAX_MS, Turn, next};
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 use softswap_sys::primitive::{wait_shared, wake_shared};
 
-/// Bits of the end in the turn's word, and of a generation. The slot, plus one, is above them.
+/// Bits of the end in the turn's word, and of a generation. The entry, plus one, is above them.
 const UNTIL_BITS: u32 = 32;
 const GENERATION_BITS: u32 = 21;
 /// Memory that a claimant keeps during another one's turn, in bytes: the minimum of an engine.
@@ -34,8 +34,8 @@ pub struct Claim {
 }
 
 fn word_of(turn: Option<Turn>) -> u64 {
-    turn.map_or(0, |Turn { owner: (slot, generation), until_ms }| {
-        let owner = (slot as u64 + 1) << GENERATION_BITS | u64::from(generation);
+    turn.map_or(0, |Turn { owner: (entry, generation), until_ms }| {
+        let owner = (entry as u64 + 1) << GENERATION_BITS | u64::from(generation);
         owner << UNTIL_BITS | u64::from(until_ms as u32)
     })
 }
@@ -49,8 +49,8 @@ fn turn_of(word: u64, now_ms: u64) -> Option<Turn> {
 }
 
 fn owner_of(word: u64) -> Option<Id> {
-    let slot = (word >> (UNTIL_BITS + GENERATION_BITS)).checked_sub(1)? as usize;
-    Some((slot, (word >> UNTIL_BITS) as u32 & ((1 << GENERATION_BITS) - 1)))
+    let entry = (word >> (UNTIL_BITS + GENERATION_BITS)).checked_sub(1)? as usize;
+    Some((entry, (word >> UNTIL_BITS) as u32 & ((1 << GENERATION_BITS) - 1)))
 }
 
 impl Ledger {
@@ -78,8 +78,8 @@ impl Ledger {
     /// Returns the PID of the turn's owner, and the time since which members take turns, in ms.
     #[must_use]
     pub fn turn_owner(&self, now_ms: u64) -> Option<(u32, u64)> {
-        let (slot, generation) = self.turn(now_ms)?.owner;
-        let owner = (slot < self.shape.members).then(|| self.members.owner(slot))?;
+        let (entry, generation) = self.turn(now_ms)?.owner;
+        let owner = (entry < self.shape.members).then(|| self.members.owner(entry))?;
         let since_ms = self.header(Header::TurnsSince).load(Relaxed).min(now_ms);
         (owner.generation == generation).then_some((owner.pid, since_ms))
     }
@@ -95,8 +95,8 @@ impl Ledger {
         (LEFT_BYTES.div_ceil(self.chunk_bytes().max(1)) as usize).min(self.floor())
     }
 
-    fn time_since(&self, slot: usize, word: Word, now_ms: u64) -> u64 {
-        now_ms.saturating_sub(self.word(slot, word).load(Relaxed))
+    fn time_since(&self, entry: usize, word: Word, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.word(entry, word).load(Relaxed))
     }
 
     /// Returns the owner of the last turn that was not ended.
@@ -104,8 +104,8 @@ impl Ledger {
         owner_of(self.header(Header::Turn).load(Acquire))
     }
 
-    pub(super) fn claims(&self, slot: usize) -> bool {
-        self.word(slot, Word::Wants).load(Relaxed) > 0
+    pub(super) fn claims(&self, entry: usize) -> bool {
+        self.word(entry, Word::Wants).load(Relaxed) > 0
     }
 
     /// Returns the members that claim a turn, and the chunks for all of them. The chunks of a
@@ -113,27 +113,27 @@ impl Ledger {
     fn claimants(&self, now_ms: u64, leaving: Option<usize>) -> (Vec<Claimant>, usize) {
         let held = self.held_in(self.within());
         let (mut claimants, mut limit) = (Vec::new(), self.limit());
-        for (slot, owner) in self.members.owned() {
-            let wants = self.word(slot, Word::Wants).load(Relaxed) as usize;
-            if Some(slot) == leaving {
+        for (entry, owner) in self.members.owned() {
+            let wants = self.word(entry, Word::Wants).load(Relaxed) as usize;
+            if Some(entry) == leaving {
                 continue;
             }
             if wants == 0 {
-                limit = limit.saturating_sub(held[slot]);
+                limit = limit.saturating_sub(held[entry]);
                 continue;
             }
-            let beat_ms = self.word(slot, Word::Beat).load(Relaxed).min(now_ms);
-            let missing = wants.min(self.limit()).saturating_sub(held[slot]) as u64;
+            let beat_ms = self.word(entry, Word::Beat).load(Relaxed).min(now_ms);
+            let missing = wants.min(self.limit()).saturating_sub(held[entry]) as u64;
             let bytes = missing.saturating_mul(self.chunk_bytes());
             claimants.push(Claimant {
-                id: (slot, owner.generation),
+                id: (entry, owner.generation),
                 wants,
                 cost_ms: bytes / BYTES_PER_MS,
-                waited_ms: self.time_since(slot, Word::ClaimsSince, now_ms),
+                waited_ms: self.time_since(entry, Word::ClaimsSince, now_ms),
                 // Measured up to the last sign of life: a member that cannot run on a busy machine
                 // is not idle.
-                idle_ms: self.time_since(slot, Word::Progress, beat_ms),
-                silent_ms: self.time_since(slot, Word::Beat, now_ms),
+                idle_ms: self.time_since(entry, Word::Progress, beat_ms),
+                silent_ms: self.time_since(entry, Word::Beat, now_ms),
             });
         }
         let left = self.turn_floor() * claimants.len().saturating_sub(1);
@@ -143,11 +143,11 @@ impl Ledger {
     /// Returns the sums of the members' shares of time waited and run, in thousandths.
     #[must_use]
     pub fn pressure(&self, now_ms: u64) -> (u64, u64) {
-        self.members.owned().fold((0, 0), |(waited, ran), (slot, _)| {
-            if self.time_since(slot, Word::Beat, now_ms) > LOAD_MS {
+        self.members.owned().fold((0, 0), |(waited, ran), (entry, _)| {
+            if self.time_since(entry, Word::Beat, now_ms) > LOAD_MS {
                 return (waited, ran);
             }
-            let word = self.word(slot, Word::Load).load(Relaxed);
+            let word = self.word(entry, Word::Load).load(Relaxed);
             (waited + (word >> 32), ran + (word & u64::from(u32::MAX)))
         })
     }
@@ -184,17 +184,17 @@ impl Ledger {
         }
         let had = owner_of(word);
         if had != next.map(|next| next.owner) {
-            if let Some((slot, _)) = had.filter(|(slot, _)| *slot < self.shape.members) {
-                self.word(slot, Word::ClaimsSince).store(now_ms, Relaxed);
+            if let Some((entry, _)) = had.filter(|(entry, _)| *entry < self.shape.members) {
+                self.word(entry, Word::ClaimsSince).store(now_ms, Relaxed);
             }
-            if let Some(Turn { owner: (slot, _), .. }) = next {
+            if let Some(Turn { owner: (entry, _), .. }) = next {
                 if had.is_none() {
                     self.header(Header::TurnsSince).store(now_ms, Relaxed);
                 }
                 self.header(Header::Turns).fetch_add(1, Relaxed);
                 // Counts as progress, so the new owner is not considered idle before it can run.
-                self.word(slot, Word::Progress).fetch_max(now_ms, Relaxed);
-                self.notify(slot);
+                self.word(entry, Word::Progress).fetch_max(now_ms, Relaxed);
+                self.notify(entry);
             }
         }
         wake_shared(turn);
@@ -204,13 +204,13 @@ impl Ledger {
 
 impl Member {
     fn id(&self) -> Id {
-        (self.slot, self.generation)
+        (self.entry, self.generation)
     }
 
     /// Publishes what this member claims, as a sign of life.
     pub fn publish_claim(&self, now_ms: u64, claim: Claim) {
         let Claim { wants, waited, ran, progress_ms } = claim;
-        let word = |word| self.ledger.word(self.slot, word);
+        let word = |word| self.ledger.word(self.entry, word);
         let load = u64::from(waited) << 32 | u64::from(ran);
         word(Word::Load).store(load, Relaxed);
         word(Word::Beat).store(now_ms, Relaxed);
@@ -230,7 +230,7 @@ impl Member {
     /// has one.
     #[must_use]
     pub fn must_wait(&self, now_ms: u64) -> bool {
-        self.ledger.claims(self.slot)
+        self.ledger.claims(self.entry)
             && self.ledger.turn(now_ms).is_some_and(|turn| turn.owner != self.id())
     }
 
@@ -253,11 +253,11 @@ impl Member {
         let ledger = &self.ledger;
         let (holdings, floor) = (ledger.holdings(), ledger.turn_floor());
         let pending: usize = holdings.iter().map(|it| it.held - it.left).sum();
-        let has = holdings[self.slot].held + ledger.free_chunks() + pending;
+        let has = holdings[self.entry].held + ledger.free_chunks() + pending;
         let mut need = wants.saturating_sub(has);
-        for (slot, it) in holdings.iter().enumerate() {
-            if need > 0 && slot != self.slot && ledger.claims(slot) && it.left > floor {
-                need = need.saturating_sub(ledger.request(slot, it.held, floor, need));
+        for (entry, it) in holdings.iter().enumerate() {
+            if need > 0 && entry != self.entry && ledger.claims(entry) && it.left > floor {
+                need = need.saturating_sub(ledger.request(entry, it.held, floor, need));
             }
         }
     }
@@ -265,7 +265,7 @@ impl Member {
     /// Ends this member's claim, and passes its turn on, since its process exits.
     pub fn end_claim(&self, now_ms: u64) {
         if self.has_turn(now_ms) {
-            let _ = self.ledger.advance_without(now_ms, false, Some(self.slot));
+            let _ = self.ledger.advance_without(now_ms, false, Some(self.entry));
         }
         self.publish_claim(now_ms, Claim::default());
     }

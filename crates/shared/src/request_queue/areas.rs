@@ -15,7 +15,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-/// Mark of the open file that the whole tree inherits; the numbers of areas are larger.
+/// Mark on the open file that all processes of the tree inherit. No area has this mark, because
+/// area numbers start at 1.
 const TREE_MARK: u64 = 0;
 
 /// Largest number of an area; a word has space for it and [`MAX_AREA_PAGES`].

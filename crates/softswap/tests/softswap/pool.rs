@@ -72,8 +72,8 @@ fn advised_order_needs_no_detection() {
         }
     }
     // Reads sequential runs of `run` pages, each within 100 of every 300 pages from `first` on.
-    // Returns the faults and the pages read ahead. How many faults the pages read ahead save
-    // depends on how busy the machine is.
+    // Returns the faults and the pages read ahead. The test does not check how many faults
+    // readahead saves: that depends on the machine's load.
     let read = |region: &softswap::Region, first: usize, runs: usize, run: usize| {
         let before = pool.stats();
         for turn in 0..runs {

@@ -35,7 +35,7 @@ impl State {
         assert!(
             needed_bytes <= bytes,
             "the linked LZ4 library needs a state of {needed_bytes} bytes, more than {bytes}; \
-             rebuild softswap with its own LZ4"
+             build softswap with the LZ4 sources of the crate lz4-sys"
         );
         State([0; STATE_WORDS])
     }

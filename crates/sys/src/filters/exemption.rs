@@ -184,7 +184,7 @@ pub fn undo() {
 
 /// Detects an exempted filter that an earlier program installed before exec. Works only after the
 /// gate was placed, because the filter recognizes the engine by the gate's address.
-pub fn look() {
+pub fn detect_inherited() {
     // SAFETY: the call reads no arguments, and only returns a number.
     let answer = unsafe { raw::syscall(libc::SYS_getppid, [QUESTION as usize, 0, 0, 0, 0, 0]) };
     if answer == -(YES as isize) {

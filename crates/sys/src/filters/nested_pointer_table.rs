@@ -6,7 +6,7 @@
 
 /// Number of bytes behind a pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
+pub enum Length {
     Bytes(usize),
     /// A number in the structure, times `each`, plus `more`.
     Counted {
@@ -21,11 +21,11 @@ pub enum Extent {
     },
 }
 
-impl Extent {
+impl Length {
     pub fn bytes(self, structure: &[u8]) -> usize {
         match self {
-            Extent::Bytes(bytes) => bytes,
-            Extent::Counted { at, width, each, more } => {
+            Length::Bytes(bytes) => bytes,
+            Length::Counted { at, width, each, more } => {
                 let digits = structure.get(at..at + width).unwrap_or(&[]);
                 let count =
                     digits.iter().rev().fold(0, |sum, digit| sum << 8 | usize::from(*digit));
@@ -43,19 +43,19 @@ pub struct Structure {
     pub bytes: usize,
     pub count: usize,
     /// Offset of each pointer, and the number of bytes behind it.
-    pub pointers: &'static [(usize, Extent)],
+    pub pointers: &'static [(usize, Length)],
     /// Full size of the structure if it ends with an array.
-    pub own: Option<Extent>,
+    pub own: Option<Length>,
 }
 
 /// The largest structure in this file, in bytes.
 pub const MAX_BYTES: usize = 128;
 
-const fn counted(at: usize, width: usize, each: usize) -> Extent {
-    Extent::Counted { at, width, each, more: 0 }
+const fn counted(at: usize, width: usize, each: usize) -> Length {
+    Length::Counted { at, width, each, more: 0 }
 }
 
-type Layout = (usize, &'static [(usize, Extent)], Option<Extent>);
+type Layout = (usize, &'static [(usize, Length)], Option<Length>);
 
 const SG_IO: usize = 0x2285;
 
@@ -64,7 +64,7 @@ const REQUESTS: &[(usize, Layout)] = &[
     // SIOCGIFCONF: struct ifconf.
     (0x8912, (16, &[(8, counted(0, 4, 1))], None)),
     // SIOCETHTOOL: struct ifreq. The size behind `ifr_data` depends on its first word.
-    (0x8946, (40, &[(16, Extent::Bytes(64 << 10))], None)),
+    (0x8946, (40, &[(16, Length::Bytes(64 << 10))], None)),
     // SG_IO: struct sg_io_hdr. With an array of vectors `dxferp` points to `iovec_count` of them.
     (
         SG_IO,
@@ -85,12 +85,12 @@ const REQUESTS: &[(usize, Layout)] = &[
     (0xc018_5500, (24, &[(16, counted(6, 2, 1))], None)),
     (0xc018_5502, (24, &[(16, counted(4, 4, 1))], None)),
     // FS_IOC_FIEMAP, FIDEDUPERANGE, BTRFS_IOC_TREE_SEARCH_V2.
-    (0xc020_660b, (32, &[], Some(Extent::Counted { at: 24, width: 4, each: 56, more: 32 }))),
-    (0xc018_9436, (24, &[], Some(Extent::Counted { at: 16, width: 2, each: 32, more: 24 }))),
-    (0xc070_9411, (112, &[], Some(Extent::Counted { at: 104, width: 8, each: 1, more: 112 }))),
+    (0xc020_660b, (32, &[], Some(Length::Counted { at: 24, width: 4, each: 56, more: 32 }))),
+    (0xc018_9436, (24, &[], Some(Length::Counted { at: 16, width: 2, each: 32, more: 24 }))),
+    (0xc070_9411, (112, &[], Some(Length::Counted { at: 104, width: 8, each: 1, more: 112 }))),
 ];
 
-const FUTEX_WAITER: Layout = (24, &[(8, Extent::Bytes(4))], None);
+const FUTEX_WAITER: Layout = (24, &[(8, Length::Bytes(4))], None);
 /// struct sock_fprog.
 const FILTER: Layout = (16, &[(8, counted(0, 2, 8))], None);
 const VECTOR: Layout = (16, &[(0, counted(8, 8, 1))], None);
@@ -181,9 +181,9 @@ mod tests {
     fn structure_pointers_are_in_bounds() {
         for (request, (bytes, pointers, own)) in REQUESTS {
             assert!(*bytes <= MAX_BYTES, "{request:#x}");
-            let extents = pointers.iter().map(|(_, extent)| *extent).chain(*own);
-            for extent in extents {
-                if let Extent::Counted { at, width, .. } = extent {
+            let lengths = pointers.iter().map(|(_, length)| *length).chain(*own);
+            for length in lengths {
+                if let Length::Counted { at, width, .. } = length {
                     assert!(at + width <= *bytes, "{request:#x}");
                 }
             }
@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn structures_and_walks_follow_arguments() {
-        let counted = Extent::Counted { at: 2, width: 2, each: 10, more: 4 };
-        assert_eq!((counted.bytes(&[9, 9, 3, 0, 9]), Extent::Bytes(4).bytes(&[])), (34, 4));
+        let counted = Length::Counted { at: 2, width: 2, each: 10, more: 4 };
+        assert_eq!((counted.bytes(&[9, 9, 3, 0, 9]), Length::Bytes(4).bytes(&[])), (34, 4));
         let arguments = |request| [3, request, 0x1000, 0, 0, 0];
         let found = structure_of(libc::SYS_ioctl, &arguments(0x8912)).unwrap();
         assert_eq!((found.address, found.bytes, found.count), (0x1000, 16, 1));

@@ -2,8 +2,9 @@
 //! each.
 //!
 //! The guard's filter checks exactly these arguments, and the guard faults in exactly these ranges.
-//! [`crate::nested_pointer_table`] has pointers within structures. The filter ignores newer calls:
-//! with a swapped-out buffer such a call fails with EFAULT, but never reads wrong data.
+//! [`crate::nested_pointer_table`] has pointers within structures; `runtime/guard/mod.rs` lists the
+//! file for each kind of argument. The filter ignores newer calls: with a swapped-out buffer such a
+//! call fails with EFAULT, but never reads wrong data.
 
 use crate::pointee::{Class, Pointee};
 use Class::{Described, Interposed, NoPointer, Refused};

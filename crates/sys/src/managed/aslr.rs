@@ -49,8 +49,9 @@ pub struct Bases {
     gate: usize,
 }
 
-/// Returns a random number, or 0 if the user has disabled randomization (`setarch -R`).
-fn chance() -> usize {
+/// Returns random bits; 0 if the user has disabled randomization (`setarch -R`), or if no
+/// entropy is available yet.
+fn random_bits() -> usize {
     const NO_RANDOMIZE: isize = 0x0004_0000;
     const QUERY: usize = 0xffff_ffff;
     // SAFETY: with this argument the call only returns the current value.
@@ -64,7 +65,7 @@ fn chance() -> usize {
 }
 
 pub fn below(most: usize) -> usize {
-    chance() % most.max(1)
+    random_bits() % most.max(1)
 }
 
 fn places_of_window() -> impl Iterator<Item = usize> {

@@ -48,7 +48,7 @@ pub enum Hold {
     Refused(i32),
 }
 
-struct Window {
+struct Registration {
     /// First address; 0 in an unused entry.
     base: AtomicUsize,
     len: AtomicUsize,
@@ -57,8 +57,8 @@ struct Window {
     resolver: AtomicPtr<Box<dyn Resolver>>,
 }
 
-static WINDOWS: [Window; MAX_WINDOWS] = [const {
-    Window {
+static WINDOWS: [Registration; MAX_WINDOWS] = [const {
+    Registration {
         base: AtomicUsize::new(0),
         len: AtomicUsize::new(0),
         users: AtomicU32::new(0),
@@ -92,7 +92,7 @@ pub fn serve(base: usize, len: usize, resolver: Box<dyn Resolver>) -> io::Result
             *installed |= signals::bit(signal);
         }
     }
-    let free = |window: &Window| window.base.load(Ordering::Relaxed) == 0;
+    let free = |window: &Registration| window.base.load(Ordering::Relaxed) == 0;
     let index = WINDOWS.iter().position(free).ok_or(io::ErrorKind::QuotaExceeded)?;
     let window = &WINDOWS[index];
     window.resolver.store(Box::into_raw(Box::new(resolver)), Ordering::Relaxed);
@@ -152,7 +152,7 @@ fn resolve(address: usize, is_write: bool, open: Mask) -> bool {
 
 /// Calls `body` with the resolver of the window that contains an address.
 pub(crate) fn with_resolver<R>(address: usize, body: impl FnOnce(&dyn Resolver) -> R) -> Option<R> {
-    let is_in = |window: &&Window| {
+    let is_in = |window: &&Registration| {
         let base = window.base.load(Ordering::Acquire);
         base != 0 && address.wrapping_sub(base) < window.len.load(Ordering::Relaxed)
     };

@@ -65,7 +65,7 @@ impl Objects {
             objects: &'a mut Objects,
             visitor: &'a mut dyn FnMut(&Linked),
         }
-        extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, visit: *mut c_void) -> i32 {
+        extern "C" fn inspect(info: *mut libc::dl_phdr_info, _: usize, visit: *mut c_void) -> i32 {
             // SAFETY: the loader describes one object and keeps it loaded during the call.
             // `visit` is the local below, to which nothing else refers.
             let (object, info, visit) =
@@ -83,8 +83,8 @@ impl Objects {
             0
         }
         let mut visit = Visit { objects: self, visitor: &mut visitor };
-        // SAFETY: `look` has the type that the loader calls, and its last argument is `visit`.
-        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut visit).cast()) };
+        // SAFETY: `inspect` has the type that the loader calls, and its last argument is `visit`.
+        unsafe { libc::dl_iterate_phdr(Some(inspect), (&raw mut visit).cast()) };
     }
 }
 

@@ -77,7 +77,7 @@ pub fn definition(name: &CStr) -> usize {
         name: &'a CStr,
         found: usize,
     }
-    extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> i32 {
+    extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> i32 {
         // SAFETY: the loader describes one library, with its name as a C string, and its program
         // headers with their number. `search` is the local below, to which nothing else refers
         // meanwhile.
@@ -97,8 +97,8 @@ pub fn definition(name: &CStr) -> usize {
         return found;
     }
     let mut search = Search { name, found: 0 };
-    // SAFETY: `look` has the type that the loader calls, and its last argument is the `Search`.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    // SAFETY: `visit` has the type that the loader calls, and its last argument is the `Search`.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
     search.found
 }
 
@@ -173,14 +173,14 @@ impl Linked {
 
     /// Returns the executable, which stays loaded.
     fn executable() -> Linked {
-        extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> i32 {
+        extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> i32 {
             // SAFETY: the loader describes the executable first. `found` is the local below.
             unsafe { *found.cast::<Linked>() = Linked::described(&*info) };
             1
         }
         let mut found = Linked { base: 0, headers: &[] };
-        // SAFETY: `look` has the type that the loader calls, and its last argument is the local.
-        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+        // SAFETY: `visit` has the type that the loader calls, and its last argument is the local.
+        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
         found
     }
 
@@ -217,7 +217,7 @@ impl Linked {
             inside: usize,
             found: Option<Linked>,
         }
-        extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> i32 {
+        extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> i32 {
             // SAFETY: the loader describes one library. `search` is the local below, to which
             // nothing else refers meanwhile.
             let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
@@ -228,8 +228,9 @@ impl Linked {
             i32::from(is_it)
         }
         let mut search = Search { inside, found: None };
-        // SAFETY: `look` has the type that the loader calls, and its last argument is the `Search`.
-        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+        // SAFETY: `visit` has the type that the loader calls, and its last argument is the
+        // `Search`.
+        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
         search.found
     }
 

@@ -29,9 +29,10 @@ const NO_POOLS: &str = "the bounce pools cannot be allocated";
 /// in every pool first, or every area in the first pool.
 #[derive(Args)]
 #[command(after_long_help = "\
-W_area_first_vs_pool_first is the bandwidth of workload W with one order over that with the other,
-W_area_first_vs_itself the same of two runs with the same order (noise); with _device, to the file.
-alone is the CPU time to allocate and free a buffer of one page, by threads.")]
+W_area_first_vs_pool_first: bandwidth of workload W, area-first order divided by pool-first.
+W_area_first_vs_itself: bandwidth of two runs of the area-first order, divided (noise).
+Suffix _device: the requests go to the file, not to RAM.
+alone: CPU time to allocate and free a buffer of one page, by number of threads.")]
 pub(crate) struct BounceArgs {
     /// How long each combination runs in a round, in milliseconds
     #[arg(long, value_name = "N", default_value_t = 100,

@@ -34,8 +34,8 @@ const FIRST_SEED: u64 = 1_000_000;
 /// any machine.
 #[derive(Args)]
 #[command(after_long_help = "\
-stalled_ms is the time for which the program waited. Ratios: stalled_without_vs_with_TRACE_PERCENT,
-with --without.
+stalled_ms is the time for which the program waited. Ratio, only if --without is given:
+stalled_without_vs_with_TRACE_PERCENT.
 
 --random makes programs of 1 to 8 threads, each with phases of loops, scans, hot sets, Zipf's law and
 random touches over five kinds of content, in memory for 20 to 90 % of the pages. total_ms is the

@@ -31,9 +31,10 @@ const SERVER_LIMIT_BYTES: u64 = 2 << 30;
 /// processors, so rates are below those of a rack, and the latency of a network is missing.
 #[derive(Args)]
 #[command(after_long_help = "\
-Steps of the store: write_extents and read_extents (31 pages at once), read_pages (single ones), with
---depth of them under way, in pages a second; pages written count once for each copy. write_page and
-read_page are the middle times of one page at a time. Ratios: STEP_AREA_vs_disk of a program's times.")]
+Steps of the store: write_extents and read_extents transfer 31 pages at once, read_pages one.
+They have --depth requests in flight. Unit: pages a second; a page written counts once for each copy.
+write_page and read_page: median time of one page, with one request in flight.
+STEP_AREA_vs_disk: time of a program's step with the area, divided by that with the disk.")]
 pub(crate) struct RemoteArgs {
     /// A running cluster, instead of one that is started
     #[arg(long, value_name = "URL")]

@@ -36,7 +36,8 @@ pub(super) fn pages_of(
     signals: &SignalQueue,
 ) -> Result<Result<Vec<Page>, String>, Refusal> {
     let dir = temporary_directory()?;
-    // Read at three quarters of the final size, before the program begins to free memory.
+    // The program grows to 4/3 of `goal_bytes`. It is read before it reaches that size and begins
+    // to free memory.
     let goal_bytes = (pages * PAGE_SIZE) as u64;
     let ready = match program.make_ready(dir.path(), goal_bytes / 3 * 4) {
         Ok(ready) => ready,

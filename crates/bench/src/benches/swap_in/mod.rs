@@ -36,9 +36,9 @@ const REGION_OVER_BUDGET: u64 = 4;
 #[derive(Args)]
 #[command(after_long_help = "\
 Times are medians over the rounds, the other counts are of all rounds together.
-swapin_interrupt_vs_MODE_tN is the time by interrupt over the time by MODE with N threads;
-swapin_cpu_MODE_vs_interrupt_tN the CPU seconds of MODE over those by interrupt. Faults' latencies come
-from a histogram of four steps to the octave.")]
+swapin_interrupt_vs_MODE_tN: time with interrupts divided by time with MODE, with N threads.
+swapin_cpu_MODE_vs_interrupt_tN: CPU seconds with MODE divided by those with interrupts. Faults'
+latencies come from a histogram of four steps to the octave.")]
 pub(crate) struct SwapInArgs {
     /// The DRAM budget
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_size)]

@@ -67,7 +67,7 @@ pub(crate) enum Action {
     },
 }
 
-/// Result of an action: a text, or the reason of the failure.
+/// Result of an action: a text, or the reason for the failure.
 pub(crate) type Answer = Result<String, String>;
 
 #[derive(Debug, PartialEq, Eq)]

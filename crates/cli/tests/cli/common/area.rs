@@ -14,25 +14,25 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const UUID: &str = "8dd4db9a-ea4b-4f4d-9aa6-6d6a8e0e5c3f";
 
 /// A data file in its own temporary directory.
-pub(crate) struct Place {
+pub(crate) struct DataFile {
     pub(crate) dir: TempDir,
     pub(crate) path: PathBuf,
 }
 
-impl Place {
-    pub(crate) fn of(bytes: u64) -> Place {
+impl DataFile {
+    pub(crate) fn of(bytes: u64) -> DataFile {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("swapfile");
         write(&path, vec![0x5a; bytes as usize]).unwrap();
         set_mode(&path, 0o600);
-        Place { dir, path }
+        DataFile { dir, path }
     }
 
     /// Creates a file with a header written by softswap.
-    pub(crate) fn area(bytes: u64) -> Place {
-        let place = Place::of(bytes);
-        formatted(&place.path, &[]);
-        place
+    pub(crate) fn area(bytes: u64) -> DataFile {
+        let data_file = DataFile::of(bytes);
+        formatted(&data_file.path, &[]);
+        data_file
     }
 
     pub(crate) fn text(&self) -> &str {

@@ -307,7 +307,7 @@ impl AreaFile {
 }
 
 fn read_all(file: &File) -> Vec<u8> {
-    // Read by position, because the writer appends at the shared file offset.
+    // `read_at` does not move the file offset, at which the writer appends.
     let mut bytes = Vec::new();
     let mut position = 0;
     let mut buffer = vec![0; 1 << 16];

@@ -38,7 +38,7 @@ pub enum LimitRefused {
     },
     #[error(
         "a forked child has no background reclaim, so its limit can only be raised; to free \
-         memory, lower the limit of its parent"
+         memory, lower the limit of its parent (`softswap ctl PID set memory SIZE`)"
     )]
     ForkedChild,
     #[error("cannot reserve address space for larger tables ({0}); raise `ulimit -v`")]

@@ -295,7 +295,7 @@ fn fixed_limit_never_moves() {
     assert_eq!(moved(MIN), None);
     balance.set(PoolLimit::Auto, true, |_| {});
     assert_eq!(moved(MIN), Some(MIN + STEP));
-    // Set by the user, below the lower bound.
+    // A limit that the user sets may be below the lower bound.
     assert_eq!(moved(STEP), Some(2 * STEP));
     assert_eq!(until_moved(&balance, full(STEP), &[100], &[]), None);
 }

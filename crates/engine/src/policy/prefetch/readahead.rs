@@ -23,7 +23,7 @@ use crate::policy::mechanism::{Mechanism, Without};
 use crate::policy::prefetch::accuracy::Accuracy;
 use crate::policy::prefetch::strides::Strides;
 use crate::policy::prefetch::window::{
-    DOWN, FIRST_WINDOW, REQUEST_PAGES, ReadRequest, Stride, UP, Window,
+    DOWN, FIRST_WINDOW, REQUEST_PAGES, ReadRequest, ReadaheadWindow, Stride, UP,
 };
 use crossbeam_queue::ArrayQueue;
 use softswap_sys::futex;
@@ -62,7 +62,7 @@ pub enum Touch {
     /// In a window that is being read: an early touch, not the start of a stream.
     Early,
     /// Was a marker: the following pages are being read.
-    Marker(Window),
+    Marker(ReadaheadWindow),
 }
 
 impl Touch {
@@ -83,10 +83,12 @@ pub struct Ahead<F> {
 impl<F: Fn(PageNo) -> bool> Ahead<F> {
     /// Returns the window from its first absent page. Returns `None` if all of the next pages are
     /// resident or beyond the end.
-    fn first_missing(&self, window: Window) -> Option<Window> {
+    fn first_missing(&self, window: ReadaheadWindow) -> Option<ReadaheadWindow> {
         let steps = (0..REQUEST_PAGES as u64).map_while(|step| window.page_after(step));
         let mut pages = steps.take_while(|page| *page < self.end);
-        pages.find(|page| !(self.is_there)(*page)).map(|marker| Window { marker, ..window })
+        pages
+            .find(|page| !(self.is_there)(*page))
+            .map(|marker| ReadaheadWindow { marker, ..window })
     }
 }
 
@@ -161,20 +163,20 @@ impl Readahead {
         let now = self.faults.fetch_add(1, Ordering::Relaxed);
         let place = &self.markers[place_of(page)];
         let bits = place.load(Ordering::Relaxed);
-        let window = Window::from_bits(bits).filter(|window| window.marker == page);
+        let window = ReadaheadWindow::from_bits(bits).filter(|window| window.marker == page);
         let was_removed =
             |_: &_| place.compare_exchange(bits, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         let Some(window) = window.filter(was_removed) else { return self.unmarked(page, now) };
         // Reached late: the window was useful, but the touch may be a coincidence.
-        let is_young = Window::age(bits, now) < LIFE_FAULTS;
+        let is_young = ReadaheadWindow::age(bits, now) < LIFE_FAULTS;
         if is_young { Touch::Marker(window) } else { Touch::Isolated }
     }
 
     fn unmarked(&self, page: PageNo, now: u64) -> Touch {
         let is_under_way = |place: &AtomicU64| {
             let bits = place.load(Ordering::Relaxed);
-            Window::age(bits, now) < ARRIVAL_FAULTS
-                && Window::from_bits(bits).is_some_and(|window| window.has(page))
+            ReadaheadWindow::age(bits, now) < ARRIVAL_FAULTS
+                && ReadaheadWindow::from_bits(bits).is_some_and(|window| window.has(page))
         };
         if self.in_flight.iter().any(is_under_way) { Touch::Early } else { Touch::Isolated }
     }
@@ -191,8 +193,8 @@ impl Readahead {
         }
         let now = self.faults.load(Ordering::Relaxed);
         let bits = self.markers[place_of(page)].load(Ordering::Relaxed);
-        let is_young = Window::age(bits, now) < LIFE_FAULTS;
-        Window::from_bits(bits)
+        let is_young = ReadaheadWindow::age(bits, now) < LIFE_FAULTS;
+        ReadaheadWindow::from_bits(bits)
             .is_some_and(|window| window.marker == page && window.is_requested() && is_young)
     }
 
@@ -228,10 +230,11 @@ impl Readahead {
         let (mut followed, mut lost) = (0, 0);
         for place in &self.markers {
             let bits = place.load(Ordering::Relaxed);
-            let Some(window) = Window::from_bits(bits).filter(|it| it.is_requested()) else {
+            let Some(window) = ReadaheadWindow::from_bits(bits).filter(|it| it.is_requested())
+            else {
                 continue;
             };
-            if Window::age(bits, now) < LIFE_FAULTS {
+            if ReadaheadWindow::age(bits, now) < LIFE_FAULTS {
                 followed += 1;
             } else if place.compare_exchange(bits, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
@@ -256,7 +259,7 @@ impl Readahead {
         match touch {
             Touch::Early => 0,
             _ if touch.is_requested() => 0,
-            Touch::Marker(Window { pages, stride, .. }) => {
+            Touch::Marker(ReadaheadWindow { pages, stride, .. }) => {
                 self.lead_on(page, stride, pages + 1, ahead)
             }
             Touch::Isolated => {
@@ -298,12 +301,14 @@ impl Readahead {
     ) -> u64 {
         let pages = if faults < STREAM_FAULTS { faults } else { FIRST_WINDOW };
         let Some(marker) = page.checked_add_signed(stride) else { return 0 };
-        let Some(window) = ahead.first_missing(Window { marker, pages, stride }) else { return 0 };
+        let Some(window) = ahead.first_missing(ReadaheadWindow { marker, pages, stride }) else {
+            return 0;
+        };
         u64::from(if window.is_requested() { self.request(window) } else { self.mark(window) })
     }
 
     /// Requests a window. Returns true if the request replaces another window.
-    fn request(&self, window: Window) -> bool {
+    fn request(&self, window: ReadaheadWindow) -> bool {
         let requests = window.requests().map(ReadRequest::to_bits);
         let has_space = || self.queue.len() < self.max_requests.load(Ordering::Relaxed);
         let request_count =
@@ -315,7 +320,7 @@ impl Readahead {
         // Requests beyond the queue's capacity are dropped.
         let pages = window.pages.min(request_count * REQUEST_PAGES);
         let displaced = self.mark(window);
-        let in_flight = Window { pages, ..window };
+        let in_flight = ReadaheadWindow { pages, ..window };
         let now = self.faults.load(Ordering::Relaxed);
         let place = self.request_count.fetch_add(1, Ordering::Relaxed) % IN_FLIGHT;
         self.in_flight[place].store(in_flight.to_bits(now), Ordering::Relaxed);
@@ -331,12 +336,12 @@ impl Readahead {
 
     /// Sets a window's marker. Returns true if it replaced that of another requested window. A
     /// window that was not requested replaces a requested one only if the requested one is old.
-    fn mark(&self, window: Window) -> bool {
+    fn mark(&self, window: ReadaheadWindow) -> bool {
         let now = self.faults.load(Ordering::Relaxed);
         let place = &self.markers[place_of(window.marker)];
         let bits = place.load(Ordering::Relaxed);
-        let before = Window::from_bits(bits).filter(|before| before.is_requested());
-        let is_young = Window::age(bits, now) < LIFE_FAULTS;
+        let before = ReadaheadWindow::from_bits(bits).filter(|before| before.is_requested());
+        let is_young = ReadaheadWindow::age(bits, now) < LIFE_FAULTS;
         if before.is_some() && is_young && !window.is_requested() {
             return false;
         }

@@ -19,12 +19,12 @@ fn served() -> Readahead {
     streams
 }
 
-fn window(marker: PageNo, pages: usize, stride: Stride) -> Window {
-    Window { marker, pages, stride }
+fn window(marker: PageNo, pages: usize, stride: Stride) -> ReadaheadWindow {
+    ReadaheadWindow { marker, pages, stride }
 }
 
 /// Returns the request that contains the window's marker.
-fn nearest(window: Window) -> Option<ReadRequest> {
+fn nearest(window: ReadaheadWindow) -> Option<ReadRequest> {
     window.requests().next()
 }
 

@@ -53,7 +53,7 @@ impl Fields {
 
 /// Pages that a stream is expected to touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub struct ReadaheadWindow {
     /// The marker: the page that the stream reaches first.
     pub(crate) marker: PageNo,
     /// Number of pages, including the marker. A number below [`FIRST_WINDOW`] is that of the faults
@@ -63,12 +63,12 @@ pub struct Window {
     pub(crate) stride: Stride,
 }
 
-impl Window {
+impl ReadaheadWindow {
     /// Returns the window after this one, twice as long up to `most`. `None` if page numbers
     /// overflow.
-    pub(crate) fn next(self, most: usize) -> Option<Window> {
+    pub(crate) fn next(self, most: usize) -> Option<ReadaheadWindow> {
         let marker = self.page_after(self.pages as u64)?;
-        Some(Window { marker, pages: (2 * self.pages).min(most), ..self })
+        Some(ReadaheadWindow { marker, pages: (2 * self.pages).min(most), ..self })
     }
 
     /// Returns the page `steps` strides after the marker.
@@ -117,14 +117,14 @@ impl Window {
         ])
     }
 
-    pub(crate) fn from_bits(bits: u64) -> Option<Window> {
+    pub(crate) fn from_bits(bits: u64) -> Option<ReadaheadWindow> {
         let mut fields = Fields(bits);
         if fields.take(1) == 0 {
             return None;
         }
         fields.take(CREATED_BITS);
         let (stride, pages) = (fields.take_stride(), fields.take(LENGTH_BITS) as usize);
-        Some(Window { marker: fields.take(PAGE_BITS), pages, stride })
+        Some(ReadaheadWindow { marker: fields.take(PAGE_BITS), pages, stride })
     }
 
     pub(crate) fn age(bits: u64, now: u64) -> u64 {
@@ -213,7 +213,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn requests(marker: PageNo, pages: usize, stride: Stride) -> Vec<(PageNo, usize)> {
-        let requests = Window { marker, pages, stride }.requests();
+        let requests = ReadaheadWindow { marker, pages, stride }.requests();
         requests.map(|request| (request.first, request.pages)).collect()
     }
 
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn marker_is_at_near_end() {
         for stride in [UP, DOWN, 30, -30] {
-            let window = Window { marker: 5000, pages: 128, stride };
+            let window = ReadaheadWindow { marker: 5000, pages: 128, stride };
             let markers: Vec<_> = window.requests().map(ReadRequest::marker).collect();
             assert_eq!(markers, [Some(5000), None], "{stride}");
         }
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn piece_iterates_pages() {
-        let window = Window { marker: 10, pages: 8, stride: 3 };
+        let window = ReadaheadWindow { marker: 10, pages: 8, stride: 3 };
         let request = window.requests().next().unwrap();
         assert_eq!(request.range(), 10..32);
         let pages = |range| request.pages(range).collect::<Vec<_>>();
@@ -261,9 +261,9 @@ mod tests {
         fn window_encoding_round_trips(
             marker in 0..3_u64 << 30, pages in 1..256_usize, stride in strides(),
         ) {
-            let it = Window { marker, pages, stride };
-            prop_assert_eq!(Window::from_bits(it.to_bits(marker)), Some(it));
-            prop_assert_eq!(Window::age(it.to_bits(marker), marker + 704), 704);
+            let it = ReadaheadWindow { marker, pages, stride };
+            prop_assert_eq!(ReadaheadWindow::from_bits(it.to_bits(marker)), Some(it));
+            prop_assert_eq!(ReadaheadWindow::age(it.to_bits(marker), marker + 704), 704);
             for request in it.requests() {
                 prop_assert_eq!(ReadRequest::from_bits(request.to_bits()), request);
             }
@@ -274,7 +274,7 @@ mod tests {
         fn pieces_cover_window(
             marker in 0..100_000_u64, pages in 1..256_usize, stride in strides(),
         ) {
-            let it = Window { marker, pages, stride };
+            let it = ReadaheadWindow { marker, pages, stride };
             let mut found: Vec<_> = it.requests().flat_map(|request| request.pages(0..u64::MAX)).collect();
             found.sort_unstable();
             let mut expected: Vec<_> = (0..pages as u64).map_while(|step| it.page_after(step)).collect();

@@ -8,7 +8,7 @@ use softswap_sys::segment::{Arena, Run, SEGMENT_SLOTS, Segment};
 
 /// The slots of one CPU.
 #[derive(Debug, Default)]
-pub(super) struct Area {
+pub(super) struct BounceArea {
     segments: Box<[CachePadded<Segment>]>,
     slots: u32,
     /// The segment in which the last search succeeded, and in which the next one starts.
@@ -22,10 +22,14 @@ pub(super) struct Area {
     pub(super) contended: AtomicU64,
 }
 
-impl Area {
+impl BounceArea {
     /// Creates a closed area of `slots` slots from the arena.
-    pub(super) fn new(arena: &mut Arena, slots: usize) -> Area {
-        Area { segments: segments(arena, slots), slots: slots as u32, ..Area::default() }
+    pub(super) fn new(arena: &mut Arena, slots: usize) -> BounceArea {
+        BounceArea {
+            segments: segments(arena, slots),
+            slots: slots as u32,
+            ..BounceArea::default()
+        }
     }
 
     #[inline]
@@ -96,15 +100,15 @@ impl Area {
 }
 
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct BouncePool {
     /// Areas: a power of two, and not more than in the primary pool.
-    pub(super) areas: Box<[CachePadded<Area>]>,
+    pub(super) areas: Box<[CachePadded<BounceArea>]>,
 }
 
-impl Pool {
-    pub(super) fn new(arena: &mut Arena, areas: usize, slots_per_area: usize) -> Pool {
-        let area = |_| CachePadded::new(Area::new(arena, slots_per_area));
-        Pool { areas: (0..areas).map(area).collect() }
+impl BouncePool {
+    pub(super) fn new(arena: &mut Arena, areas: usize, slots_per_area: usize) -> BouncePool {
+        let area = |_| CachePadded::new(BounceArea::new(arena, slots_per_area));
+        BouncePool { areas: (0..areas).map(area).collect() }
     }
 
     pub(super) fn bytes(&self) -> usize {

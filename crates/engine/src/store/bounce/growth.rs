@@ -1,6 +1,6 @@
 //! Memory in addition to the primary pool: added pools and transient buffers.
 
-use super::area::{Pool, segments};
+use super::area::{BouncePool, segments};
 use crossbeam_utils::CachePadded;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::primitive::AtomicU64;
@@ -35,7 +35,7 @@ impl Growth {
     /// Reserves as many pools as `limit_bytes` allows. They have the shape of the primary one, or
     /// fewer areas if the rest of the limit is too small.
     pub(super) fn new(
-        pools: &mut Vec<Pool>,
+        pools: &mut Vec<BouncePool>,
         max_areas: usize,
         slots_per_area: usize,
         limit_bytes: usize,
@@ -56,7 +56,8 @@ impl Growth {
         // At most eight transient buffers are in use.
         let transient_slots = 8 * SEGMENT_SLOTS;
         let mut arena = Arena::reserve(slots + transient_slots)?;
-        pools.extend(shapes.iter().map(|areas| Pool::new(&mut arena, *areas, slots_per_area)));
+        pools
+            .extend(shapes.iter().map(|areas| BouncePool::new(&mut arena, *areas, slots_per_area)));
         let transient = segments(&mut arena, transient_slots);
         transient.iter().for_each(|segment| segment.open());
         Ok(Growth { limit_bytes: AtomicUsize::new(limit_bytes), transient, ..Growth::default() })

@@ -21,7 +21,7 @@ mod model;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-use area::{Pool, segments};
+use area::{BouncePool, segments};
 use crossbeam_utils::CachePadded;
 use growth::Growth;
 pub(crate) use growth::MAX_EXTRA_BYTES;
@@ -48,7 +48,7 @@ pub struct Shape {
 
 #[derive(Debug)]
 pub struct Pools {
-    pools: Box<[Pool]>,
+    pools: Box<[BouncePool]>,
     /// A bit for each open pool.
     open: AtomicU32,
     reserve: Box<[CachePadded<Segment>]>,
@@ -80,7 +80,7 @@ impl Pools {
         let mut arena = Arena::reserve(areas * slots_per_area + reserve_slots)?;
         let fixed = arena.range();
         arena.populate();
-        let mut pools = vec![Pool::new(&mut arena, areas, slots_per_area)];
+        let mut pools = vec![BouncePool::new(&mut arena, areas, slots_per_area)];
         let reserve = segments(&mut arena, reserve_slots);
         pools[0].areas.iter().for_each(|area| area.open());
         reserve.iter().for_each(|segment| segment.open_populated());

@@ -22,7 +22,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(crate) enum Place {
+/// Source from which a forked child opens an area.
+pub(crate) enum ChildArea {
     Growing(Growing),
     Shared { pages: SharedPages, poll: Mode },
 }
@@ -43,8 +44,8 @@ pub(crate) enum Medium {
 }
 
 pub(crate) struct ChildAreas {
-    /// Places in order of preference.
-    pub(crate) places: Box<[Place]>,
+    /// In order of preference.
+    pub(crate) sources: Box<[ChildArea]>,
     pub(crate) reserve_bytes: u64,
     pub(crate) cpus: usize,
     pub(crate) pressure: Arc<Pressure>,
@@ -74,7 +75,7 @@ impl ChildAreas {
     /// Resets the state in a forked child. Returns true if it may open areas.
     pub(crate) fn begin(&self, areas: &Areas) -> bool {
         *self.lock() = State::default();
-        self.may_open.load(Relaxed) && areas.have_space() && !self.places.is_empty()
+        self.may_open.load(Relaxed) && areas.have_space() && !self.sources.is_empty()
     }
 
     pub(crate) fn forbid(&self) {
@@ -98,10 +99,10 @@ impl ChildAreas {
         }
         while self.may_open.load(Relaxed)
             && areas.have_space()
-            && let Some(place) = self.places.get(state.next)
+            && let Some(source) = self.sources.get(state.next)
         {
             state.next += 1;
-            match self.open_in(place, areas, stats) {
+            match self.open_from(source, areas, stats) {
                 Ok(()) => return Opened::Yes,
                 Err(why) => state.refusal = Some(why),
             }
@@ -109,10 +110,10 @@ impl ChildAreas {
         Opened::No
     }
 
-    fn open_in(&self, place: &Place, areas: &Areas, stats: Stats) -> Result<(), String> {
-        let (backing, poll) = match place {
-            Place::Growing(growing) => (self.growing(growing)?, growing.poll),
-            Place::Shared { pages, poll } => (shared(pages)?, *poll),
+    fn open_from(&self, source: &ChildArea, areas: &Areas, stats: Stats) -> Result<(), String> {
+        let (backing, poll) = match source {
+            ChildArea::Growing(growing) => (self.growing(growing)?, growing.poll),
+            ChildArea::Shared { pages, poll } => (shared(pages)?, *poll),
         };
         let sealer = match self.encrypt {
             true => Sealer::encrypting().map_err(|error| error.to_string())?,

@@ -25,7 +25,7 @@ pub use area::{AreaFull, FixedPages};
 pub(crate) use areas::{Areas, Lanes};
 pub use areas::{Backing, Layout, MAX_AREAS, SharedPages};
 pub(crate) use batch::SlotBatch;
-pub(crate) use child_areas::{ChildAreas, Opened, Place};
+pub(crate) use child_areas::{ChildArea, ChildAreas, Opened};
 pub use cluster::CLUSTER_SLOTS;
 pub use discard::Discard;
 pub use named::{Activated, activate};

@@ -348,13 +348,13 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    struct Place {
+    struct AreaFile {
         _dir: tempfile::TempDir,
         path: PathBuf,
     }
 
     /// Creates a file of `bytes` with a header for `header_pages`, if given.
-    fn area(bytes: u64, header_pages: Option<u64>) -> Place {
+    fn area(bytes: u64, header_pages: Option<u64>) -> AreaFile {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("swap");
         fs::write(&path, vec![0; bytes as usize]).unwrap();
@@ -362,7 +362,7 @@ mod tests {
         if let Some(pages) = header_pages {
             put_header(&path, &header(pages));
         }
-        Place { _dir: dir, path }
+        AreaFile { _dir: dir, path }
     }
 
     fn header(pages: u64) -> Header {
@@ -389,8 +389,8 @@ mod tests {
 
     #[test]
     fn file_is_activated_as_its_header_states() {
-        let place = area(4 * MIB, Some(1024));
-        let activated = activate(&place.path).unwrap();
+        let swap_file = area(4 * MIB, Some(1024));
+        let activated = activate(&swap_file.path).unwrap();
         assert_eq!(activated.header, header(1024));
         assert!(!activated.is_device && activated.pieces.is_none_or(|pieces| pieces > 0));
         let of_file_system = |warning: &Warning| {
@@ -401,22 +401,22 @@ mod tests {
 
     #[test]
     fn an_area_has_one_user_at_a_time() {
-        let place = area(2 * MIB, Some(512));
-        let activated = activate(&place.path).unwrap();
-        let error = refused(&place.path);
+        let swap_file = area(2 * MIB, Some(512));
+        let activated = activate(&swap_file.path).unwrap();
+        let error = refused(&swap_file.path);
         assert!(matches!(error, ActivateError::Claim(ClaimError::Locked { .. })), "{error}");
         drop(activated);
-        activate(&place.path).unwrap();
+        activate(&swap_file.path).unwrap();
     }
 
     #[test]
     fn storage_beyond_header_is_unused() {
-        let place = area(2 * MIB + 10_000, Some(512));
-        fs::set_permissions(&place.path, fs::Permissions::from_mode(0o644)).unwrap();
-        let activated = activate(&place.path).unwrap();
+        let swap_file = area(2 * MIB + 10_000, Some(512));
+        fs::set_permissions(&swap_file.path, fs::Permissions::from_mode(0o644)).unwrap();
+        let activated = activate(&swap_file.path).unwrap();
         assert_eq!(activated.header.pages(), 512);
         assert!(activated.warnings.contains(&Warning::PartlyUnused { bytes: 8192 }));
-        let path = place.path.clone();
+        let path = swap_file.path.clone();
         assert!(activated.warnings.contains(&Warning::Insecure { path, mode: 0o644 }));
     }
 
@@ -436,48 +436,48 @@ mod tests {
 
     #[test]
     fn hole_is_rejected_only_within_pages() {
-        let place = area(2 * MIB, Some(768));
-        let file = fs::OpenOptions::new().write(true).open(&place.path).unwrap();
+        let swap_file = area(2 * MIB, Some(768));
+        let file = fs::OpenOptions::new().write(true).open(&swap_file.path).unwrap();
         file.set_len(3 * MIB).unwrap();
         file.sync_all().unwrap();
-        let error = refused(&place.path);
+        let error = refused(&swap_file.path);
         let found = matches!(error, ActivateError::Hole { offset, .. } if offset == 2 * MIB);
         assert!(found, "{error}");
-        put_header(&place.path, &header(512));
-        activate(&place.path).unwrap();
+        put_header(&swap_file.path, &header(512));
+        activate(&swap_file.path).unwrap();
     }
 
     #[test]
     fn file_system_signature_is_not_overwritten() {
-        let place = area(2 * MIB, Some(512));
-        let file = fs::OpenOptions::new().write(true).open(&place.path).unwrap();
+        let swap_file = area(2 * MIB, Some(512));
+        let file = fs::OpenOptions::new().write(true).open(&swap_file.path).unwrap();
         file.write_all_at(b"\x55\xaa", 0x1fe).unwrap();
-        let activated = activate(&place.path).unwrap();
+        let activated = activate(&swap_file.path).unwrap();
         assert!(activated.warnings.contains(&Warning::BootSector));
         drop(activated);
         file.write_all_at(b"XFSB", 0).unwrap();
-        let error = refused(&place.path);
+        let error = refused(&swap_file.path);
         assert!(matches!(error, ActivateError::Holds { has_header: true, .. }), "{error}");
         assert!(error.to_string().contains("an XFS file system and a swap header"), "{error}");
     }
 
     #[test]
     fn formatting_leaves_header_and_boot_sector() {
-        let place = area(2 * MIB, None);
-        fs::write(&place.path, vec![0x11; 2 * MIB as usize]).unwrap();
-        let file = fs::OpenOptions::new().write(true).open(&place.path).unwrap();
+        let swap_file = area(2 * MIB, None);
+        fs::write(&swap_file.path, vec![0x11; 2 * MIB as usize]).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&swap_file.path).unwrap();
         file.write_all_at(b"_BHRfS_M", 0x1_0040).unwrap();
-        Storage::open(&place.path).unwrap().format(&header(512)).unwrap();
-        let now = fs::read(&place.path).unwrap();
+        Storage::open(&swap_file.path).unwrap().format(&header(512)).unwrap();
+        let now = fs::read(&swap_file.path).unwrap();
         assert!(now[..1024].iter().all(|&byte| byte == 0x11), "the boot sector is unchanged");
         assert!(now[4096..0x1_0040].iter().all(|&byte| byte == 0x11));
         assert_eq!(now[0x1_0040..0x1_0049], [0, 0, 0, 0, 0, 0, 0, 0, 0x11]);
         assert!(now[0x1_0048..].iter().all(|&byte| byte == 0x11));
-        assert_eq!(activate(&place.path).unwrap().header, header(512));
+        assert_eq!(activate(&swap_file.path).unwrap().header, header(512));
         // A file system that begins in the first sector is erased.
         file.write_all_at(b"XFSB", 0).unwrap();
-        Storage::open(&place.path).unwrap().format(&header(512)).unwrap();
-        assert!(fs::read(&place.path).unwrap()[..1024].iter().all(|&byte| byte == 0));
-        assert_eq!(activate(&place.path).unwrap().header, header(512));
+        Storage::open(&swap_file.path).unwrap().format(&header(512)).unwrap();
+        assert!(fs::read(&swap_file.path).unwrap()[..1024].iter().all(|&byte| byte == 0));
+        assert_eq!(activate(&swap_file.path).unwrap().header, header(512));
     }
 }

@@ -105,7 +105,8 @@ unsafe fn cancel(fd: i32, block: *const ControlBlock) -> i32 {
     }
     match (some, is_busy) {
         (true, false) => libc::AIO_CANCELED,
-        // The request of `block` was cancelled. The request in progress is not that of `block`.
+        // `block` was still queued, so it is cancelled; the request in progress on `fd` is another
+        // one.
         (true, true) if !block.is_null() => libc::AIO_CANCELED,
         (_, true) => libc::AIO_NOTCANCELED,
         (false, false) => libc::AIO_ALLDONE,

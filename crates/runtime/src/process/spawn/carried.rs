@@ -186,7 +186,7 @@ pub(super) fn additions(
         }
     }
     if takes_library && budget.is_some_and(|value| !value.is_empty()) {
-        // Set by another `softswap run`, or by the user: these settings are complete.
+        // Another `softswap run` or the user has set the variables: the settings are complete.
         return Additions::NONE;
     }
     let mut additions = Additions::NONE;

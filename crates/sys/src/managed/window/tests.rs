@@ -149,7 +149,7 @@ fn flags_of_mapping(address: usize) -> Vec<String> {
 fn window_is_excluded_from_ksm() {
     const IN_CHILD: &str = "SOFTSWAP_TEST_KSM";
     const PR_SET_MEMORY_MERGE: i32 = 67;
-    // Runs in its own process, because the call affects the windows of all other tests.
+    // Runs in a child process: PR_SET_MEMORY_MERGE would affect the windows of the other tests.
     if std::env::var_os(IN_CHILD).is_none() {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args(["--nocapture", "window_is_excluded_from_ksm"]).env(IN_CHILD, "1");

@@ -31,7 +31,7 @@ pub enum AreaError {
     Extents(#[from] AppendError),
     #[error(
         "cannot reserve address space for the tables of the swap area ({0}); raise `ulimit -v`, or \
-         lower the area's limit"
+         give the area a smaller size (`--swap DIR:SIZE`)"
     )]
     Tables(#[from] io::Error),
     #[error(transparent)]
@@ -68,7 +68,8 @@ fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AreaFull {
     #[error(
-        "swap area is full: its limit of {} is used up; raise the limit, or add another swap area",
+        "swap area is full: its limit of {} is used up; give it a larger size (`--swap DIR:SIZE`), \
+         or add another swap area",
         ByteSize(*limit_bytes)
     )]
     Limit { limit_bytes: u64 },
@@ -103,8 +104,8 @@ pub enum AreaFull {
     )]
     Shared { size_bytes: u64, own_bytes: u64 },
     #[error(
-        "all {areas} swap areas ({}) are full; add another one, raise the size limit of an area \
-         in a directory, or free disk space",
+        "all {areas} swap areas ({}) are full; add another one, give an area in a directory a \
+         larger size (`--swap DIR:SIZE`), or free disk space",
         ByteSize(*size_bytes)
     )]
     Every { areas: usize, size_bytes: u64 },
