@@ -60,7 +60,7 @@ fn new_handle() -> u64 {
 
 fn pool_of(pool: *const softswap_pool) -> Result<Pool, Refusal> {
     let found = lock(&POOLS).get(&(pool.addr() as u64)).cloned();
-    found.ok_or(Refusal::Argument("pool: is not a pool, or was destroyed"))
+    found.ok_or(Refusal::Argument("pool: the handle is unknown, or the pool was destroyed"))
 }
 
 /// Returns the region that contains a range, and the range's offset in it.
@@ -72,7 +72,7 @@ fn region_of(address: *const c_void, len: usize) -> Result<(Arc<Region>, usize),
     if fits { Ok((Arc::clone(region), offset)) } else { Err(NO_REGION) }
 }
 
-const NO_REGION: Refusal = Refusal::Argument("address, len: are not in a mapped region");
+const NO_REGION: Refusal = Refusal::Argument("address, len: the range is not in a mapped region");
 
 /// Writes a result to the caller's address.
 ///
@@ -117,7 +117,9 @@ pub extern "C" fn softswap_pool_destroy(pool: *mut softswap_pool) -> c_int {
             return Ok(());
         }
         let removed = lock(&POOLS).remove(&(pool.addr() as u64));
-        removed.map(drop).ok_or(Refusal::Argument("pool: is not a pool, or was destroyed"))
+        removed
+            .map(drop)
+            .ok_or(Refusal::Argument("pool: the handle is unknown, or the pool was destroyed"))
     })
 }
 
@@ -176,7 +178,7 @@ pub extern "C" fn softswap_advise(address: *mut c_void, len: usize, advice: c_in
             3 => Advice::Sequential,
             4 => Advice::Random,
             5 => Advice::Normal,
-            _ => return Err(Refusal::Argument("advice: is none of enum softswap_advice")),
+            _ => return Err(Refusal::Argument("advice: the value is not in enum softswap_advice")),
         };
         let (region, at) = region_of(address, len)?;
         if advice != Advice::DontNeed {
@@ -213,7 +215,9 @@ pub unsafe extern "C" fn softswap_pin(address: *mut c_void, len: usize, pin: *mu
 pub extern "C" fn softswap_unpin(pin: u64) -> c_int {
     answer(|| {
         let removed = lock(&PINS).remove(&pin);
-        removed.map(drop).ok_or(Refusal::Argument("pin: is not a pin, or was released"))
+        removed
+            .map(drop)
+            .ok_or(Refusal::Argument("pin: the handle is unknown, or the pin was released"))
     })
 }
 
@@ -235,7 +239,7 @@ pub unsafe extern "C" fn softswap_pool_stats(
     answer(|| {
         let found = pool_of(pool)?.stats();
         if stats.is_null() {
-            return Err(Refusal::Argument("stats: is NULL"));
+            return Err(Refusal::Argument("stats: the pointer is NULL"));
         }
         // SAFETY: the caller promises that `stats` starts with its size.
         let size = unsafe { (&raw const (*stats).size).read_unaligned() };
@@ -279,7 +283,9 @@ pub unsafe extern "C" fn softswap_pool_stats_json(
             unsafe { needed.write(text.len() + 1) };
         }
         if buffer.is_null() || len <= text.len() {
-            return Err(Refusal::Argument("buffer: is too short; *needed has the required size"));
+            return Err(Refusal::Argument(
+                "buffer: the buffer is too short; *needed has the required size",
+            ));
         }
         // SAFETY: the text and its terminating zero fit into the `len` bytes, which are writable.
         unsafe {

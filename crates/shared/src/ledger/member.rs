@@ -192,7 +192,7 @@ impl Member {
         self.ledger.word(self.entry, Word::Notifications).load(Acquire)
     }
 
-    /// Waits for up to `ns`, or until a notification after those that `seen` counts.
+    /// Waits up to `ns` until the notification count differs from `seen`.
     pub fn await_notification(&self, seen: u64, ns: u64) {
         wait_shared(self.ledger.word(self.entry, Word::Notifications), seen, ns);
     }

@@ -215,7 +215,7 @@ impl RequestQueue {
         self.header(Header::Notifications).load(Acquire)
     }
 
-    /// Waits for up to `ns`, or until a notification after those that `seen` counts.
+    /// Waits up to `ns` until the notification count differs from `seen`.
     pub fn await_notification(&self, seen: u64, ns: u64) {
         wait_shared(self.header(Header::Notifications), seen, ns);
     }
