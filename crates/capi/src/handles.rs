@@ -5,7 +5,7 @@
 //! other object.
 
 use crate::options::{self, softswap_options};
-use crate::refusal::{Refusal, answer};
+use crate::refusal::{Refusal, to_errno};
 use softswap::{Advice, PinOwned, Pool, Region};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn softswap_pool_create(
     options: *const softswap_options,
     pool: *mut *mut softswap_pool,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the caller promises that `pool` is NULL or writable.
         unsafe { write_result(pool, std::ptr::null_mut())? };
         // SAFETY: the caller promises that `options` is NULL, or starts with its size and has this
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn softswap_pool_create(
 /// Releases a pool's handle. The pool is freed when its last region is unmapped.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_pool_destroy(pool: *mut softswap_pool) -> c_int {
-    answer(|| {
+    to_errno(|| {
         if pool.is_null() {
             return Ok(());
         }
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn softswap_map(
     len: usize,
     address: *mut *mut c_void,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the caller promises that `address` is NULL or writable.
         unsafe { write_result(address, std::ptr::null_mut())? };
         let mut region = pool_of(pool)?.map(len)?;
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn softswap_map(
 /// Unmaps a whole region, given its first address.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_unmap(address: *mut c_void) -> c_int {
-    answer(|| {
+    to_errno(|| {
         if address.is_null() {
             return Ok(());
         }
@@ -170,7 +170,7 @@ pub extern "C" fn softswap_unmap(address: *mut c_void) -> c_int {
 /// Announces the use of a range of a region.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_advise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    answer(|| {
+    to_errno(|| {
         let advice = match advice {
             0 => Advice::WillNeed,
             1 => Advice::Cold,
@@ -198,7 +198,7 @@ pub extern "C" fn softswap_advise(address: *mut c_void, len: usize, advice: c_in
 /// `pin` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softswap_pin(address: *mut c_void, len: usize, pin: *mut u64) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the caller promises that `pin` is NULL or writable.
         unsafe { write_result(pin, 0)? };
         let (region, at) = region_of(address, len)?;
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn softswap_pin(address: *mut c_void, len: usize, pin: *mu
 /// Releases a pin.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_unpin(pin: u64) -> c_int {
-    answer(|| {
+    to_errno(|| {
         let removed = lock(&PINS).remove(&pin);
         removed
             .map(drop)
@@ -224,7 +224,7 @@ pub extern "C" fn softswap_unpin(pin: u64) -> c_int {
 /// Changes the limit on DRAM.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_set_memory(pool: *mut softswap_pool, bytes: u64) -> c_int {
-    answer(|| Ok(pool_of(pool)?.set_memory_bytes(bytes)?))
+    to_errno(|| Ok(pool_of(pool)?.set_memory_bytes(bytes)?))
 }
 
 /// Returns figures of a pool.
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn softswap_pool_stats(
     pool: *mut softswap_pool,
     stats: *mut softswap_stats,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         let found = pool_of(pool)?.stats();
         if stats.is_null() {
             return Err(Refusal::Argument("stats: the pointer is NULL"));
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn softswap_pool_stats_json(
     len: usize,
     needed: *mut usize,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         let text = pool_of(pool)?.snapshot_stats_json();
         if !needed.is_null() {
             // SAFETY: `needed` is not NULL, so it is writable, as the caller promises.

@@ -235,7 +235,7 @@ pub(crate) fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Res
     }
     let protection = layout.protection(range.end - 1);
     add(memory, &mut layout, more, protection)?;
-    layout.take_along(&range, &(range.start..range.start + count));
+    layout.copy_fork_treatment(&range, &(range.start..range.start + count));
     Ok(true)
 }
 

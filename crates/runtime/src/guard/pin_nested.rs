@@ -40,7 +40,7 @@ pub(super) fn with_nested(
     call: impl Fn() -> isize,
 ) -> isize {
     if number == libc::SYS_ioctl
-        && let Some(result) = named_memory::answer(engine, &arguments, &call)
+        && let Some(result) = named_memory::handle_ioctl(engine, &arguments, &call)
     {
         return result;
     }

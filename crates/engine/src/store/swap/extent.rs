@@ -192,7 +192,7 @@ impl ExtentMap {
         }
         let count = self.count.load(Ordering::Acquire) as usize;
         if count > 0 {
-            let (first, candidates) = self.hints.around(page, pages, count);
+            let (first, candidates) = self.hints.candidates(page, pages, count);
             let extent = self.extent(self.search(page, first, candidates), pages, count);
             if extent.holds(page) {
                 return Ok(extent);

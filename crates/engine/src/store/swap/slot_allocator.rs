@@ -142,7 +142,7 @@ impl SlotAllocator {
     /// Takes up to `want` adjacent slots, in one run and without searching far. Returns the first
     /// slot and their number.
     #[must_use]
-    pub fn alloc_run(&self, cpu: usize, want: usize) -> Option<(u64, usize)> {
+    pub fn alloc_slots(&self, cpu: usize, want: usize) -> Option<(u64, usize)> {
         let want = want.clamp(1, CLUSTER_SLOTS);
         let own = self.lists_of(cpu);
         self.alloc_held(own, want, want)
