@@ -36,7 +36,7 @@ pub fn of(report: &Report) -> Vec<Advice> {
         waits,
         does_not_pack,
         unused,
-        beside,
+        outside_budget,
         own_option,
     ];
     let all: Vec<Advice> = rules.iter().filter_map(|rule| rule(report)).collect();
@@ -268,9 +268,8 @@ fn unused(report: &Report) -> Option<Advice> {
     )
 }
 
-fn beside(report: &Report) -> Option<Advice> {
-    let beside = report.beside.as_ref()?;
-    let outside_bytes = beside.undroppable_bytes();
+fn outside_budget(report: &Report) -> Option<Advice> {
+    let outside_bytes = report.beside.as_ref()?.undroppable_bytes();
     (outside_bytes > report.budget_bytes / 10).then_some(())?;
     let outside = bytes(outside_bytes);
     advice(
