@@ -63,8 +63,8 @@ impl ReadAheadPages {
         &self.entries[spread as usize % self.used.load(Relaxed)]
     }
 
-    /// Caches the sealed bytes of a slot in its entry, in place of the previous slot's. Does nothing
-    /// if the entry is locked.
+    /// Caches the sealed bytes of a slot in its entry, in place of the previous slot's. Does
+    /// nothing if the entry is locked.
     pub(crate) fn cache(&self, slot: u64, bytes: &[u8]) {
         if let Ok(mut entry) = self.entry(slot).try_lock() {
             entry.page.0.copy_from_slice(bytes);

@@ -18,8 +18,8 @@
 //! | arrays of strings, for `exec` | [`crate::process::spawn`] |
 //!
 //! `sigsys` receives trapped calls, `raw_syscall` calls through the C library's `syscall` function.
-//! A module that handles calls by number is registered in both. A call without nested pointers needs
-//! only its entry in `sys::pointer_table`, except for the rows above that name its kind.
+//! A module that handles calls by number is registered in both. A call that needs only the first row
+//! is complete with its entry in `sys::pointer_table`.
 
 pub(crate) mod transfers;
 mod jumps;
